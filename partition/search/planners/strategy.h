@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a planner is asked, and what it answers.
+ *
+ * A planner is a pure function of layers, cluster and sizes: the same question, the same strategy.
+ * A strategy says which layers stand where, in which copies and pieces, and under which schedule;
+ * the times and bytes in it are the planner's own, by the formulas of its paper. What a strategy
+ * really takes is for the simulator to say.
+ */
+#ifndef OPI_STRATEGY_H
+#define OPI_STRATEGY_H
+
+#include "partition/cluster/cluster.h"
+#include "partition/cost/layers.h"
+#include "partition/search/slices.h"
+
+/* The question. All borrowed. */
+typedef struct opi_planning {
+  const opi_layers *layers;
+  const opi_cluster *cluster;
+  const opipe_allocator *allocator;
+  uint32_t n_devices; /* the cluster's first so many; 0: all. Where they are on several nodes, these
+                         are equal */
+  uint64_t batch;     /* samples of a mini-batch */
+  uint32_t samples;   /* of a micro-batch, for planners that are told it (dapple, pipedream); a
+                         replica of r computes 1 / r of it. 0: as many as the profile's smallest */
+  double state_bytes; /* device memory per byte of parameters: weights, gradients, optimizer's
+                         state; 0: 4 (Adam, one type) */
+} opi_planning;
+
+typedef struct opi_strategy_stage {
+  uint32_t first, end;            /* layers [first, end) */
+  uint32_t n_devices;             /* in one pipeline: replicas * width */
+  const uint32_t *devices;        /* [n_devices] of the first pipeline, replica by replica */
+  double forward_ns, backward_ns; /* of one micro-batch, all replicas at work */
+  uint64_t memory_bytes;          /* of the fullest of its devices */
+} opi_strategy_stage;
+
+typedef struct opi_strategy {
+  opi_arena arena;
+  const char *planner;
+  const char *schedule; /* id, with options behind a ':' */
+  opi_strategy_stage *stages;
+  uint32_t n_stages;     /* of the model; with `chunks`, of all of them */
+  uint32_t chunks;       /* stages of a device that follow each other in turns: stage s is on place
+                            s mod (n_stages / chunks); 1: one */
+  uint32_t pipelines;    /* equal copies of the whole, which share out the mini-batch */
+  uint32_t width;        /* tensor-parallel devices of a replica */
+  uint32_t samples;      /* of a micro-batch */
+  uint32_t microbatches; /* of one pipeline in a mini-batch */
+  const opi_slice_group *groups; /* [n_groups] token slices; NULL: none */
+  uint32_t n_groups;
+  bool recompute;        /* the forward runs again before the backward */
+  double objective;      /* what the planner made least, in its paper's unit (ns) */
+  double step_ns;        /* by the same formulas: of a mini-batch, updates left out */
+  uint64_t memory_bytes; /* of the fullest device */
+} opi_strategy;
+
+void opi_strategy_free(opi_strategy *strategy); /* accepts NULL */
+/* For people, and for machines: JSON, the same value the same bytes. */
+void opi_strategy_describe(const opi_strategy *strategy, const opi_layers *layers, opi_text *text);
+void opi_strategy_write(const opi_strategy *strategy, opi_text *text);
+
+/* ---- what planners share (strategy.c) ---- */
+
+/* How two devices reach each other, alone. Rates: 0, no limit. */
+typedef struct opi_reach {
+  double bytes_per_ns, latency_ns;         /* of one message */
+  double sum_bytes_per_ns, sum_latency_ns; /* of collectives */
+} opi_reach;
+
+/* A cluster as papers see it: equal nodes of equal devices, one rate inside, one between them. */
+typedef struct opi_machine {
+  const opi_cluster *cluster;
+  uint32_t n_devices, n_nodes, per_node;
+  uint64_t memory_bytes; /* of a device; UINT64_MAX: no limit */
+  opi_reach inside, across;
+} opi_machine;
+/* Is the question one that can be answered? Fills what was left out of it, and the machine. Errors:
+ * INVALID names what is wrong, with the numbers (nodes that differ among them). */
+opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
+                                opi_machine *out_machine, opipe_error *err);
+
+opipe_status opi_strategy_new(const char *planner, uint32_t n_stages,
+                              const opipe_allocator *allocator, opi_strategy **out_strategy,
+                              opipe_error *err);
+/* Devices first, first + 1, ... of a stage. */
+opipe_status opi_strategy_place(opi_strategy *strategy, uint32_t stage, uint32_t first, uint32_t n,
+                                opipe_error *err);
+
+/* The run of alike layers that is longest: the blocks of a transformer, else all layers. */
+void opi_layers_blocks(const opi_layers *layers, uint32_t *out_first, uint32_t *out_end);
+/* Ends of n stages with equally many blocks, what stands before and behind with the first and the
+ * last: ends [n + 1]. False: their number is no multiple of n. */
+bool opi_even_stages(const opi_layers *layers, uint32_t n, uint32_t *out_ends);
+
+/* ns of n_bytes at a rate; 0 without a limit. */
+static inline double opi_bytes_ns(double n_bytes, double bytes_per_ns) {
+  return bytes_per_ns > 0 ? n_bytes / bytes_per_ns : 0;
+}
+
+/* ---- the planners ---- */
+
+typedef opipe_status (*opi_planner_fn)(const opi_planning *planning, opi_strategy **out_strategy,
+                                       opipe_error *err);
+/* dapple.c. Fan et al., PPoPP'21, section 4: over (layer, devices, placement), pivot stage. */
+opipe_status opi_plan_dapple(const opi_planning *planning, opi_strategy **out_strategy,
+                             opipe_error *err);
+/* pipedream.c. Narayanan et al., SOSP'19, section 3.1: the slowest stage of a hierarchy. */
+opipe_status opi_plan_pipedream(const opi_planning *planning, opi_strategy **out_strategy,
+                                opipe_error *err);
+/* two_bw.c. Narayanan et al., ICML'21, algorithm 1. */
+opipe_status opi_plan_2bw(const opi_planning *planning, opi_strategy **out_strategy,
+                          opipe_error *err);
+/* chimera.c. Li and Hoefler, SC'21, equation 1. */
+opipe_status opi_plan_chimera(const opi_planning *planning, opi_strategy **out_strategy,
+                              opipe_error *err);
+/* megatron.c. Narayanan et al., SC'21, takeaways 1 to 3. */
+opipe_status opi_plan_megatron(const opi_planning *planning, opi_strategy **out_strategy,
+                               opipe_error *err);
+
+/* "dapple", "pipedream", "2bw", "chimera", "megatron"; NULL: no such planner. */
+opi_planner_fn opi_planner_find(const char *name);
+/* Their names, one after the other, as messages list them. */
+const char *opi_planner_names(void);
+
+#endif /* OPI_STRATEGY_H */
