@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compile and the support query: both check the graph and run the operators' rules. */
+#include "ops/rule.h"
+
+static opipe_status prepare(opipe_program *program, opipe_error *err) {
+  const opipe_graph *graph = program->graph;
+  program->last_step = &program->steps;
+  program->alias = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
+  program->storages = CUDA_POOL_ARRAY(&program->pool, cuda_storage, graph->n_values);
+  if (program->alias == NULL || program->storages == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
+  for (uint32_t v = 0; v < graph->n_values; ++v)
+    program->alias[v] = v;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
+                          opipe_support *out_support, opipe_error *err) {
+  opipe_program program = {.device = device, .graph = graph, .pool = {device->host, NULL}};
+  CUDA_TRY(cuda_enter(device, "support", err));
+  opipe_status status = cuda_check_graph(graph, &program.pool, err);
+  if (status >= 0)
+    status = prepare(&program, err);
+  for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i) {
+    const opipe_node *node = &graph->nodes[i];
+    opipe_error why = OPIPE_ERROR_INIT;
+    cuda_rule r = {.program = &program, .node = node, .err = &why};
+    opipe_status answer = cuda_rule_run(&r);
+    if (node->flags != 0 || node->pass > OPIPE_PASS_BACKWARD) {
+      answer = opipe_fail(&why, OPIPE_E_UNSUPPORTED, "node '%.60s' has pass %u and flags 0x%x",
+                          node->name, node->pass, node->flags);
+    }
+    if (answer == OPIPE_E_NOMEM || answer == OPIPE_E_DEVICE) {
+      status = opipe_fail(err, answer, "%s", why.message);
+      break;
+    }
+    memset(&out_support[i], 0, sizeof out_support[i]);
+    if (answer < 0) {
+      out_support[i].status = OPIPE_E_UNSUPPORTED;
+      (void)snprintf(out_support[i].reason, sizeof out_support[i].reason, "%.119s", why.message);
+    }
+  }
+  cuda_pool_release(&program.pool);
+  cuda_leave(device);
+  return status;
+}
+
+/* CHECK_FINITE: every floating-point result is looked at right behind its node. */
+static opipe_status check_results(cuda_rule *r) {
+  for (uint32_t i = 0; i < r->node->n_out; ++i) {
+    const opipe_value *value = cuda_out(r, i);
+    cuda_finite_args args = {.n = 0};
+    cuda_launch launch;
+    if (value == NULL || !cuda_is_float(value->dtype) || value->role == OPIPE_VALUE_GRADIENT ||
+        cuda_elems(value) == 0 || r->program->alias[r->node->out[i]] != r->node->out[i])
+      continue;
+    args.n = (int64_t)cuda_elems(value);
+    args.x = cuda_at_out(r, i);
+    CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
+    if (!cuda_plan_finite(&args, value->dtype, &launch))
+      return cuda_no_kernel(r, value);
+    CUDA_TRY(cuda_emit(r, &launch));
+  }
+  return OPIPE_OK;
+}
+
+/* Constants that kernels read, in pinned memory: every run copies them to the arena slot. */
+static opipe_status stage_constants(opipe_program *program, opipe_error *err) {
+  cuda_place *place = program->device->place;
+  if (program->constant_bytes == 0)
+    return OPIPE_OK;
+  CUDA_TRY(
+      cuda_result(place,
+                  place->driver->host_alloc(&program->constants, (size_t)program->constant_bytes,
+                                            CUDA_HOST_PORTABLE),
+                  "pinned memory for constants", err));
+  memset(program->constants, 0, (size_t)program->constant_bytes);
+  for (uint32_t v = 0; v < program->graph->n_values; ++v) {
+    const cuda_storage *storage = &program->storages[v];
+    const opipe_value *value = &program->graph->values[v];
+    if (storage->kind == CUDA_PLACE_CONSTANT && storage->first != UINT32_MAX && value->n_bytes > 0)
+      memcpy((char *)program->constants + (storage->offset - program->block_bytes), value->data,
+             (size_t)value->n_bytes);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status build(opipe_program *program, opipe_error *err) {
+  const opipe_graph *graph = program->graph;
+  CUDA_TRY(cuda_check_graph(graph, &program->pool, err));
+  CUDA_TRY(prepare(program, err));
+  program->has_block = graph->n_scalars > 0;
+  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    cuda_rule r = {.program = program, .node = &graph->nodes[i], .err = err};
+    CUDA_TRY(cuda_rule_run(&r));
+    if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
+      CUDA_TRY(check_results(&r));
+  }
+  CUDA_TRY(cuda_arrange(program, err));
+  return stage_constants(program, err);
+}
+
+opipe_status cuda_compile(opipe_device *device, const opipe_compile_params *params,
+                          opipe_program **out_program, opipe_error *err) {
+  const uint32_t known = OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON | OPIPE_COMPILE_NO_FUSE |
+                         OPIPE_COMPILE_OWNED;
+  if (!OPIPE_HAS(params, opipe_compile_params, graph)) {
+    return opipe_fail(err, OPIPE_E_ABI, "compile: struct_size %u is too small",
+                      params->struct_size);
+  }
+  CUDA_TRY(opipe_check_flags(params->flags, known, "compile: flags", err));
+  if (params->graph == NULL || !OPIPE_HAS(params->graph, opipe_graph, n_scalars))
+    return opipe_fail(err, OPIPE_E_ABI, "the graph's struct_size is too small");
+  CUDA_TRY(opipe_check_graph(params->graph, err));
+  CUDA_TRY(cuda_enter(device, "compile", err));
+  opipe_program *program =
+      opipe_zeroed(device->host, "program", sizeof *program, _Alignof(opipe_program), err);
+  opipe_status status = program == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  if (status >= 0) {
+    program->device = device;
+    program->graph = params->graph;
+    program->flags = params->flags;
+    program->pool.host = device->host;
+    status = build(program, err);
+  }
+  cuda_leave(device);
+  if (status < 0)
+    cuda_program_free(program);
+  else
+    *out_program = program;
+  return status;
+}
+
+void cuda_program_free(opipe_program *program) {
+  if (program == NULL)
+    return;
+  opipe_device *device = program->device;
+  if (program->constants != NULL && cuda_enter(device, "program_free", NULL) >= 0) {
+    (void)device->place->driver->host_free(program->constants);
+    cuda_leave(device);
+  }
+  cuda_pool_release(&program->pool);
+  opipe_free(device->host, program, sizeof *program, _Alignof(opipe_program));
+}
+
+opipe_status cuda_program_info(const opipe_program *program, opipe_program_info *io_info,
+                               opipe_error *err) {
+  const uint32_t size = io_info->struct_size;
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
+  const opipe_program_info full = {.struct_size = size,
+                                   .n_kernels = program->n_kernels,
+                                   .temp_bytes = program->temp_bytes,
+                                   .workspace_bytes = program->workspace_bytes,
+                                   .arena_bytes = program->arena_bytes};
+  if (size < OPIPE_END(opipe_program_info, n_kernels))
+    return opipe_fail(err, OPIPE_E_ABI, "program_info: struct_size %u is too small", size);
+  memcpy(io_info, &full, size < known ? size : known);
+  return OPIPE_OK;
+}
+
+opipe_status cuda_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
+                                 uint32_t *io_count, opipe_error *err) {
+  const uint32_t n = program->n_layouts;
+  const uint32_t room = out_layouts != NULL ? *io_count : 0;
+  if (room != 0 && n != 0 && !OPIPE_HAS(out_layouts, opipe_param_layout, mapped_bytes)) {
+    return opipe_fail(err, OPIPE_E_ABI, "program_params: struct_size %u is too small",
+                      out_layouts->struct_size);
+  }
+  for (uint32_t i = 0; i < n && i < room; ++i) {
+    const cuda_layout *layout = &program->layouts[i];
+    const uint64_t n_bytes = program->graph->values[layout->value].n_bytes;
+    opipe_param_layout_put(out_layouts, i, layout->slot, layout->key,
+                           cuda_align_up(n_bytes != 0 ? n_bytes : 1), 0);
+  }
+  *io_count = n;
+  return room != 0 && room < n
+             ? opipe_fail(err, OPIPE_E_LIMIT, "program_params: room for %u of %u layouts", room, n)
+             : OPIPE_OK;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA backend's own objects: places, devices, buffers, queues, events.
+ *
+ *   place   a GPU of this process: its primary context, kernels, whether it is lost. All openings
+ * of the GPU share it; it is made by the first and released by the last device  an opening: a cap
+ * on memory, options, a stream for [control] calls queue   a stream of its own, and where runs
+ * report bad data event   a driver's event, and what it took over of the queue's reports
+ *
+ * Every entry that calls the driver stands between cuda_enter and cuda_leave: it is refused in a
+ * forked child and after the context was lost, and the caller's current context is restored.
+ */
+#ifndef OPIPE_BACKEND_CUDA_CUDA_H_
+#define OPIPE_BACKEND_CUDA_CUDA_H_
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "kernels/kernels.h"
+#include "libraries.h"
+
+enum { CUDA_ALIGN = 256 }; /* of every region: what products and kernels may count on */
+
+typedef struct cuda_place {
+  const cuda_libraries *libraries;
+  const cuda_driver *driver;
+  CUdevice ordinal;
+  CUcontext context;
+  CUmodule module; /* our kernels */
+  uint32_t index;
+  uint32_t n_open; /* under the lock of places */
+  uint32_t lost;   /* atomic: a driver's error after which the context answers nothing but errors */
+} cuda_place;
+
+struct opipe_instance {
+  const opipe_host *host;
+  const cuda_libraries *libraries;
+  pid_t owner; /* process that opened it */
+};
+
+/* Names of nodes that reports speak of, by number from 0. They stay until the device is closed:
+ * a report may outlive its program. */
+typedef struct cuda_names {
+  pthread_mutex_t lock;
+  char **texts; /* by number */
+  uint32_t *sorted;
+  uint32_t n, room;
+} cuda_names;
+
+/* Pinned memory for cuda_status words, a page at a time. */
+typedef struct cuda_words cuda_words;
+
+struct opipe_device {
+  const opipe_host *host;
+  cuda_place *place;
+  pid_t owner;
+  opipe_meter meter;
+  CUstream control;
+  cublasLtHandle_t products;
+  cuda_words *words;
+  cuda_names names;
+  bool tf32;     /* products of fp32 may round their operands to TF32 */
+  bool blocking; /* launch_blocking=1: every launch is waited for */
+};
+
+struct opipe_buffer {
+  opipe_device *device;
+  CUdeviceptr address;
+  uint64_t n_bytes;
+  uint32_t kind;
+};
+
+struct opipe_queue {
+  opipe_device *device;
+  CUstream stream;
+  cuda_status *late; /* pinned: the first report since the last event was recorded */
+  uint64_t n_runs;   /* queued so far */
+  uint64_t n_done;   /* atomic: known to be complete */
+  bool reports;      /* a run since the last event was recorded may have reported */
+};
+
+struct opipe_event {
+  opipe_device *device;
+  CUevent event;
+  opipe_queue *queue; /* recorded last on; NULL: never */
+  cuda_status *taken; /* pinned: what it took over */
+  uint64_t n_runs;    /* of the queue when it was recorded */
+  bool took;
+};
+
+/* ---- place.c ---- */
+
+/* The place of GPU `index`, made by its first user; given back by cuda_place_give. */
+opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
+                             cuda_place **out_place, opipe_error *err);
+void cuda_place_give(cuda_place *place);
+/* OPIPE_OK where result is CUDA_OK; else NOMEM or DEVICE, with the driver's name of it. One of
+ * those after which the context is lost marks the place. */
+opipe_status cuda_result(cuda_place *place, CUresult result, const char *what, opipe_error *err);
+/* Begins an entry: `what` stands in messages. Ends with cuda_leave when it answered OPIPE_OK. */
+opipe_status cuda_enter(const opipe_device *device, const char *what, opipe_error *err);
+void cuda_leave(const opipe_device *device);
+opipe_status cuda_check_owner(pid_t owner, const char *what, opipe_error *err);
+bool cuda_place_is_lost(const cuda_place *place);
+
+/* ---- memory.c ---- */
+
+/* n_bytes becomes what was taken. Within an entry. */
+opipe_status cuda_memory_take(opipe_device *device, uint32_t kind, const char *what,
+                              uint64_t *io_bytes, CUdeviceptr *out_address, opipe_error *err);
+void cuda_memory_give(opipe_device *device, uint32_t kind, CUdeviceptr address, uint64_t n_bytes);
+/* Address of a region that lies inside its buffer, of this device. */
+opipe_status cuda_region(const opipe_device *device, const opipe_region *region, const char *what,
+                         CUdeviceptr *out_address, opipe_error *err);
+/* A zeroed word of pinned memory; NULL: none (*err). Within an entry. */
+cuda_status *cuda_word_take(opipe_device *device, opipe_error *err);
+void cuda_word_give(opipe_device *device, cuda_status *word);
+void cuda_words_free(opipe_device *device);
+
+/* ---- names.c ---- */
+opipe_status cuda_names_open(cuda_names *names, opipe_error *err);
+void cuda_names_close(cuda_names *names, const opipe_host *host);
+opipe_status cuda_names_add(cuda_names *names, const opipe_host *host, const char *text,
+                            uint32_t *out_number, opipe_error *err);
+void cuda_names_text(cuda_names *names, uint32_t number, char *out, size_t room);
+
+/* ---- launch.c ---- */
+
+/* The kernel of `launch`, ready for its shared memory. Within an entry. */
+opipe_status cuda_find_kernel(opipe_device *device, const cuda_launch *launch,
+                              CUfunction *out_function, opipe_error *err);
+/* args: of the launch, or a copy of them with addresses */
+opipe_status cuda_launch_on(opipe_device *device, CUfunction function, const cuda_launch *launch,
+                            const unsigned char *args, CUstream stream, opipe_error *err);
+
+/* ---- metadata: zeroed, freed together ---- */
+
+typedef struct cuda_chunk cuda_chunk;
+typedef struct cuda_pool {
+  const opipe_host *host;
+  cuda_chunk *head;
+} cuda_pool;
+/* NULL when out of memory or n * size overflows. */
+void *cuda_pool_array(cuda_pool *pool, uint64_t n, size_t size);
+void cuda_pool_release(cuda_pool *pool);
+#define CUDA_POOL_ARRAY(pool, type, n) ((type *)cuda_pool_array((pool), (n), sizeof(type)))
+
+static inline uint64_t cuda_align_up(uint64_t n) {
+  return (n + CUDA_ALIGN - 1) & ~(uint64_t)(CUDA_ALIGN - 1);
+}
+
+#define CUDA_TRY(expr)                   \
+  do {                                   \
+    const opipe_status cuda_s_ = (expr); \
+    if (cuda_s_ < 0)                     \
+      return cuda_s_;                    \
+  } while (0)
+
+extern const opipe_backend cuda_backend_table;
+
+/* ---- slots of the table, by file ---- */
+
+/* device.c */
+opipe_status cuda_device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err);
+opipe_status cuda_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
+                               opipe_error *err);
+opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *params,
+                              opipe_device **out_device, opipe_error *err);
+void cuda_device_close(opipe_device *device);
+opipe_status cuda_device_usage(opipe_device *device, opipe_device_usage *io_usage,
+                               opipe_error *err);
+/* memory.c */
+opipe_status cuda_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t kind,
+                               opipe_buffer **out_buffer, opipe_error *err);
+void cuda_buffer_free(opipe_buffer *buffer);
+opipe_status cuda_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
+/* queue.c */
+opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err);
+void cuda_queue_close(opipe_queue *queue);
+opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err);
+void cuda_event_destroy(opipe_event *event);
+opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_error *err);
+opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err);
+opipe_status cuda_event_poll(opipe_event *event, opipe_error *err);
+opipe_status cuda_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err);
+opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void *src,
+                        opipe_error *err);
+opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err);
+opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                       opipe_error *err);
+/* compile.c */
+opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
+                          opipe_support *out_support, opipe_error *err);
+opipe_status cuda_compile(opipe_device *device, const opipe_compile_params *params,
+                          opipe_program **out_program, opipe_error *err);
+void cuda_program_free(opipe_program *program);
+opipe_status cuda_program_info(const opipe_program *program, opipe_program_info *io_info,
+                               opipe_error *err);
+opipe_status cuda_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
+                                 uint32_t *io_count, opipe_error *err);
+/* params.c */
+opipe_status cuda_params_create(opipe_device *device, const opipe_param_source *sources, uint32_t n,
+                                opipe_params **out_params, opipe_error *err);
+void cuda_params_free(opipe_params *params);
+opipe_status cuda_params_prepare(opipe_params *params, const opipe_program *program,
+                                 opipe_error *err);
+opipe_status cuda_params_clone(const opipe_params *params, opipe_params **out_params,
+                               opipe_error *err);
+opipe_status cuda_params_write(opipe_params *params, uint32_t slot, const void *src,
+                               uint64_t n_bytes, opipe_error *err);
+opipe_status cuda_params_read(const opipe_params *params, uint32_t slot, void *dst,
+                              uint64_t n_bytes, opipe_error *err);
+opipe_status cuda_params_commit(opipe_params *params, opipe_error *err);
+/* bind.c, run.c */
+opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
+                       opipe_binding **out_binding, opipe_error *err);
+void cuda_binding_free(opipe_binding *binding);
+opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                      uint32_t n_scalars, opipe_error *err);
+
+#endif /* OPIPE_BACKEND_CUDA_CUDA_H_ */

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUs as the driver numbers them, which is after CUDA_VISIBLE_DEVICES; a MIG slice is one. Rates
+ * are nominal: clocks and widths that the driver tells, nothing is measured.
+ */
+#include "cuda.h"
+
+enum { OPTION_ROOM = 64 };
+
+static opipe_status count_devices(const cuda_libraries *libraries, uint32_t *out_count,
+                                  opipe_error *err) {
+  int count = 0;
+  const CUresult result = libraries->driver.device_count(&count);
+  if (result != CUDA_OK && result != CUDA_NO_DEVICE)
+    return opipe_fail(err, OPIPE_E_DEVICE, "backend cuda: cuDeviceGetCount answers %d",
+                      (int)result);
+  *out_count = count > 0 ? (uint32_t)count : 0;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err) {
+  CUDA_TRY(cuda_check_owner(self->owner, "device_count", err));
+  return count_devices(self->libraries, out_count, err);
+}
+
+static opipe_status check_index(opipe_instance *self, uint32_t index, const char *what,
+                                opipe_error *err) {
+  uint32_t count = 0;
+  CUDA_TRY(cuda_check_owner(self->owner, what, err));
+  CUDA_TRY(count_devices(self->libraries, &count, err));
+  return index < count
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_NOTFOUND, "backend cuda: device %u asked for, there are %u",
+                          index, count);
+}
+
+/* fp32 units of a multiprocessor. CUDA C++ Programming Guide, table "arithmetic instructions". */
+static int fp32_units(int major, int minor) {
+  return major < 8 || (major == 8 && minor == 0) ? 64 : 128;
+}
+
+static int attribute(const cuda_driver *driver, CUdevice device, int which) {
+  int value = 0;
+  return driver->device_attribute(&value, (CUdevice_attribute)which, device) == CUDA_OK ? value : 0;
+}
+
+static void fill_info(const cuda_driver *driver, CUdevice device, opipe_device_info *out) {
+  char name[48] = "GPU";
+  size_t n_bytes = 0;
+  const int major = attribute(driver, device, CUDA_ATTRIBUTE_MAJOR);
+  const int minor = attribute(driver, device, CUDA_ATTRIBUTE_MINOR);
+  const double hertz = 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_CLOCK_KHZ);
+  (void)driver->device_name(name, (int)sizeof name, device);
+  (void)driver->device_bytes(&n_bytes, device);
+  out->memory_bytes = n_bytes;
+  out->peak_flops =
+      2.0 * attribute(driver, device, CUDA_ATTRIBUTE_PROCESSORS) * fp32_units(major, minor) * hertz;
+  out->bandwidth = 2.0 * 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
+                   attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_BUS_BITS) / 8;
+  out->launch_ns = 2500.0;
+  out->alignment = CUDA_ALIGN;
+  (void)snprintf(out->name, sizeof out->name, "%.47s (sm_%d%d)", name, major, minor);
+}
+
+opipe_status cuda_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
+                               opipe_error *err) {
+  opipe_device_info full;
+  CUdevice device = 0;
+  const cuda_driver *driver = &self->libraries->driver;
+  const uint32_t size = io_info->struct_size;
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
+  CUDA_TRY(check_index(self, index, "device_query", err));
+  if (size < OPIPE_END(opipe_device_info, flags))
+    return opipe_fail(err, OPIPE_E_ABI, "device_query: struct_size %u is too small", size);
+  if (driver->device_get(&device, (int)index) != CUDA_OK)
+    return opipe_fail(err, OPIPE_E_DEVICE, "backend cuda: device %u is not answered for", index);
+  memset(&full, 0, sizeof full);
+  full.struct_size = size;
+  fill_info(driver, device, &full);
+  memcpy(io_info, &full, size < known ? size : known);
+  return OPIPE_OK;
+}
+
+static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
+  const struct {
+    const char *key;
+    bool *value;
+  } known[] = {{"tf32", &device->tf32}, {"launch_blocking", &device->blocking}};
+  char key[OPTION_ROOM], value[OPTION_ROOM];
+  int more = 0;
+  while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
+    size_t i = 0;
+    while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
+      ++i;
+    if (i == sizeof known / sizeof known[0]) {
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "backend cuda: unknown option '%s' (tf32, launch_blocking)", key);
+    }
+    if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
+      return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: %s=%s (0 or 1)", key, value);
+    *known[i].value = value[0] == '1';
+  }
+  return more < 0 ? opipe_fail(err, OPIPE_E_INVALID,
+                               "backend cuda: options are malformed at '%.40s'", options)
+                  : OPIPE_OK;
+}
+
+/* What needs the context: within an entry. */
+static opipe_status open_resources(opipe_device *device, opipe_error *err) {
+  cuda_place *place = device->place;
+  const cuda_products *products = &place->libraries->products;
+  CUDA_TRY(cuda_result(place,
+                       place->driver->stream_create(&device->control, CUDA_STREAM_NON_BLOCKING),
+                       "cuStreamCreate", err));
+  const cublasStatus_t made = products->create(&device->products);
+  return made == CUDA_LT_SUCCESS
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_DEVICE, "cuda:%u: cublasLtCreate answers %s (%d)",
+                          place->index, products->status_name(made), (int)made);
+}
+
+opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *params,
+                              opipe_device **out_device, opipe_error *err) {
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+  if (!OPIPE_HAS(params, opipe_device_params, options)) {
+    return opipe_fail(err, OPIPE_E_ABI, "device_open: struct_size %u is too small",
+                      params->struct_size);
+  }
+  CUDA_TRY(cuda_device_query(self, params->index, &info, err));
+  opipe_device *device =
+      opipe_zeroed(self->host, "device", sizeof *device, _Alignof(opipe_device), err);
+  if (device == NULL)
+    return OPIPE_E_NOMEM;
+  device->host = self->host;
+  device->owner = self->owner;
+  device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : info.memory_bytes;
+  opipe_status status = cuda_names_open(&device->names, err);
+  if (status < 0) {
+    opipe_free(self->host, device, sizeof *device, _Alignof(opipe_device));
+    return status;
+  }
+  status = read_options(device, params->options, err);
+  if (status >= 0)
+    status = cuda_place_take(self->libraries, params->index, &device->place, err);
+  if (status >= 0)
+    status = cuda_enter(device, "device_open", err);
+  if (status >= 0) {
+    status = open_resources(device, err);
+    cuda_leave(device);
+  }
+  if (status < 0) {
+    cuda_device_close(device);
+    return status;
+  }
+  *out_device = device;
+  return OPIPE_OK;
+}
+
+void cuda_device_close(opipe_device *device) {
+  if (device == NULL)
+    return;
+  const opipe_host *host = device->host;
+  cuda_place *place = device->place;
+  if (place != NULL && cuda_enter(device, "device_close", NULL) >= 0) {
+    cuda_words_free(device);
+    if (device->products != NULL)
+      (void)place->libraries->products.destroy(device->products);
+    if (device->control != NULL)
+      (void)place->driver->stream_destroy(device->control);
+    cuda_leave(device);
+  } else {
+    cuda_words_free(device);
+  }
+  if (place != NULL && cuda_check_owner(device->owner, "device_close", NULL) >= 0)
+    cuda_place_give(place);
+  cuda_names_close(&device->names, host);
+  opipe_free(host, device, sizeof *device, _Alignof(opipe_device));
+}
+
+opipe_status cuda_device_usage(opipe_device *device, opipe_device_usage *io_usage,
+                               opipe_error *err) {
+  return opipe_meter_read(&device->meter, io_usage, err);
+}

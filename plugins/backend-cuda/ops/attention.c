@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention and RotaryEmbedding. See abi/guide/operators.md for both.
+ *
+ * Keys and values of the past are read where they lie, before those of this call; they are put
+ * together only where present_key or present_value is asked for.
+ */
+#include "ops/rule.h"
+
+enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
+enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V, OUT_SCORES };
+
+/* (batch, head, row) strides of [B, H, S, D], or of [B, S, H * D]. */
+static void strides_of(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out) {
+  out[0] = heads * rows * depth;
+  out[1] = by_rows ? depth : rows * depth;
+  out[2] = by_rows ? heads * depth : depth;
+}
+
+/* Heads, rows and depth of one of Q, K, V; heads are known for rank 3. */
+static opipe_status read_operand(const cuda_rule *r, uint32_t i, int64_t *io_heads,
+                                 int64_t *out_rows, int64_t *out_depth, int64_t *out_strides) {
+  const opipe_value *value = cuda_in(r, i), *q = cuda_in(r, IN_Q);
+  if (value->rank != q->rank || value->dtype != q->dtype || value->shape[0] != q->shape[0])
+    return cuda_refuse(r, OPIPE_E_INVALID, "input %u differs from Q in rank, type or batch", i);
+  if (value->rank == 4) {
+    *io_heads = value->shape[1];
+    *out_rows = value->shape[2];
+    *out_depth = value->shape[3];
+  } else if (*io_heads > 0 && value->shape[2] % *io_heads == 0) {
+    *out_rows = value->shape[1];
+    *out_depth = value->shape[2] / *io_heads;
+  } else {
+    return cuda_refuse(r, OPIPE_E_INVALID, "input %u has %lld features for %lld heads", i,
+                       (long long)value->shape[2], (long long)*io_heads);
+  }
+  strides_of(value->rank == 3, *io_heads, *out_rows, *out_depth, out_strides);
+  return OPIPE_OK;
+}
+
+static opipe_status read_sizes(const cuda_rule *r, cuda_attention_args *a, int64_t *out_fresh) {
+  const opipe_value *q = cuda_in(r, IN_Q);
+  int64_t v_heads = opipe_attr_int(r->node, "kv_num_heads", 0), v_rows = 0, k_depth = 0;
+  if (!cuda_is_float(q->dtype) || (q->rank != 3 && q->rank != 4))
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s of rank %u", opipe_dtype_name(q->dtype),
+                       q->rank);
+  a->batch = q->shape[0];
+  a->heads = opipe_attr_int(r->node, "q_num_heads", 0);
+  a->kv_heads = v_heads;
+  CUDA_TRY(read_operand(r, IN_Q, &a->heads, &a->queries, &a->depth, a->q_stride));
+  CUDA_TRY(read_operand(r, IN_K, &a->kv_heads, out_fresh, &k_depth, a->k_stride));
+  CUDA_TRY(read_operand(r, IN_V, &v_heads, &v_rows, &a->value_depth, a->v_stride));
+  if (k_depth != a->depth || v_heads != a->kv_heads || v_rows != *out_fresh || a->kv_heads == 0 ||
+      a->heads % a->kv_heads != 0) {
+    return cuda_refuse(
+        r, OPIPE_E_INVALID, "Q has %lld heads of %lld, K %lld of %lld, V %lld; %lld and %lld rows",
+        (long long)a->heads, (long long)a->depth, (long long)a->kv_heads, (long long)k_depth,
+        (long long)v_heads, (long long)*out_fresh, (long long)v_rows);
+  }
+  strides_of(q->rank == 3, a->heads, a->queries, a->value_depth, a->y_stride);
+  return OPIPE_OK;
+}
+
+static opipe_status read_past(const cuda_rule *r, cuda_attention_args *a, int64_t fresh) {
+  const opipe_value *k = cuda_in(r, IN_PAST_K), *v = cuda_in(r, IN_PAST_V);
+  if ((k == NULL) != (v == NULL))
+    return cuda_refuse(r, OPIPE_E_INVALID, "only one of past_key and past_value");
+  if (k != NULL) {
+    const int64_t past = k->rank == 4 ? k->shape[2] : 0;
+    const int64_t of_k[4] = {a->batch, a->kv_heads, past, a->depth};
+    const int64_t of_v[4] = {a->batch, a->kv_heads, past, a->value_depth};
+    if (k->rank != 4 || v->rank != 4 || memcmp(k->shape, of_k, sizeof of_k) != 0 ||
+        memcmp(v->shape, of_v, sizeof of_v) != 0 || k->dtype != cuda_in(r, IN_Q)->dtype ||
+        v->dtype != k->dtype)
+      return cuda_refuse(r, OPIPE_E_INVALID, "past_key or past_value do not fit K and V");
+    a->past = past;
+    strides_of(false, a->kv_heads, past, a->depth, a->past_k_stride);
+    strides_of(false, a->kv_heads, past, a->value_depth, a->past_v_stride);
+  }
+  a->keys = a->past + fresh;
+  return OPIPE_OK;
+}
+
+static opipe_status read_mask(const cuda_rule *r, cuda_attention_args *a) {
+  const opipe_value *mask = cuda_in(r, IN_MASK), *nonpad = cuda_in(r, IN_NONPAD);
+  const uint32_t type = cuda_in(r, IN_Q)->dtype;
+  a->mask_keys = a->keys;
+  if (nonpad != NULL && (nonpad->dtype != OPIPE_INT64 || (int64_t)cuda_elems(nonpad) != a->batch))
+    return cuda_refuse(r, OPIPE_E_INVALID, "nonpad_kv_seqlen is not int64 [%lld]",
+                       (long long)a->batch);
+  if (mask == NULL)
+    return OPIPE_OK;
+  a->mask_kind = mask->dtype == OPIPE_BOOL    ? 1u
+                 : mask->dtype == type        ? 2u
+                 : mask->dtype == OPIPE_FLOAT ? 3u
+                                              : 0u;
+  if (a->mask_kind == 0 || mask->rank < 1 || mask->rank > 4)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a mask of %s of rank %u",
+                       opipe_dtype_name(mask->dtype), mask->rank);
+  const int64_t n = mask->shape[mask->rank - 1];
+  a->mask_keys = n != 1 && n < a->keys ? n : a->keys;
+  const int64_t full[4] = {a->batch, a->heads, a->queries, a->mask_keys};
+  if (!opipe_broadcast_strides(mask->shape, mask->rank, full, 4, a->mask_stride)) {
+    return cuda_refuse(
+        r, OPIPE_E_INVALID, "its mask does not broadcast to [%lld, %lld, %lld, %lld]",
+        (long long)full[0], (long long)full[1], (long long)full[2], (long long)full[3]);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status check_outputs(const cuda_rule *r, const cuda_attention_args *a) {
+  const opipe_value *q = cuda_in(r, IN_Q);
+  const int64_t four[4] = {a->batch, a->heads, a->queries, a->value_depth};
+  const int64_t three[3] = {a->batch, a->queries, a->heads * a->value_depth};
+  const int64_t present_k[4] = {a->batch, a->kv_heads, a->keys, a->depth};
+  const int64_t present_v[4] = {a->batch, a->kv_heads, a->keys, a->value_depth};
+  const int64_t scores[4] = {a->batch, a->heads, a->queries, a->keys};
+  CUDA_TRY(cuda_expect(r, OUT_Y, q->dtype, q->rank == 4 ? four : three, q->rank));
+  if (cuda_out(r, OUT_PRESENT_K) != NULL)
+    CUDA_TRY(cuda_expect(r, OUT_PRESENT_K, q->dtype, present_k, 4));
+  if (cuda_out(r, OUT_PRESENT_V) != NULL)
+    CUDA_TRY(cuda_expect(r, OUT_PRESENT_V, q->dtype, present_v, 4));
+  return cuda_out(r, OUT_SCORES) != NULL ? cuda_expect(r, OUT_SCORES, q->dtype, scores, 4)
+                                         : OPIPE_OK;
+}
+
+/* rows [first, first + rows) of present = a piece of [batch, kv_heads, rows, depth]. */
+static opipe_status emit_piece(cuda_rule *r, const cuda_attention_args *a, uint32_t to,
+                               uint32_t from, const int64_t *from_stride, int64_t first,
+                               int64_t rows, int64_t depth) {
+  const uint32_t size = cuda_size(cuda_in(r, from));
+  cuda_loop loop = {.shape = {a->batch, a->kv_heads, rows, depth}, .rank = 4, .n_operands = 2};
+  cuda_move_args args = {.n = a->batch * a->kv_heads * rows * depth, .size = size};
+  cuda_launch launch;
+  if (args.n == 0)
+    return OPIPE_OK;
+  memcpy(loop.stride[0], from_stride, 3 * sizeof from_stride[0]);
+  strides_of(false, a->kv_heads, a->keys, depth, loop.stride[1]);
+  loop.stride[0][3] = loop.stride[1][3] = 1;
+  CUDA_TRY(cuda_loop_merge(r, &loop));
+  args.rank = loop.rank;
+  for (uint32_t i = 0; i < loop.rank; ++i) {
+    args.shape[i] = loop.shape[i];
+    args.in_stride[i] = loop.stride[0][i];
+    args.out_stride[i] = loop.stride[1][i];
+  }
+  args.in = cuda_at_in(r, from);
+  args.out = cuda_at(r, r->node->out[to], first * depth * (int64_t)size);
+  return cuda_plan_move(&args, &launch) ? cuda_emit(r, &launch)
+                                        : cuda_no_kernel(r, cuda_in(r, from));
+}
+
+static opipe_status emit_presents(cuda_rule *r, const cuda_attention_args *a) {
+  const int64_t fresh = a->keys - a->past;
+  if (cuda_out(r, OUT_PRESENT_K) != NULL) {
+    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_K, a->past > 0 ? IN_PAST_K : IN_K, a->past_k_stride, 0,
+                        a->past, a->depth));
+    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_K, IN_K, a->k_stride, a->past, fresh, a->depth));
+  }
+  if (cuda_out(r, OUT_PRESENT_V) != NULL) {
+    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_V, a->past > 0 ? IN_PAST_V : IN_V, a->past_v_stride, 0,
+                        a->past, a->value_depth));
+    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_V, IN_V, a->v_stride, a->past, fresh, a->value_depth));
+  }
+  return OPIPE_OK;
+}
+
+static void point_inputs(cuda_rule *r, cuda_attention_args *a) {
+  a->q = cuda_at_in(r, IN_Q);
+  a->k = cuda_at_in(r, IN_K);
+  a->v = cuda_at_in(r, IN_V);
+  a->mask = cuda_at_in(r, IN_MASK);
+  a->past_k = cuda_at_in(r, IN_PAST_K);
+  a->past_v = cuda_at_in(r, IN_PAST_V);
+  a->nonpad = cuda_at_in(r, IN_NONPAD);
+}
+
+static opipe_status rule_attention(cuda_rule *r) {
+  const opipe_value *q = cuda_in(r, IN_Q);
+  cuda_attention_args args = {.batch = 0};
+  int64_t fresh = 0;
+  cuda_launch launch;
+  CUDA_TRY(read_sizes(r, &args, &fresh));
+  CUDA_TRY(read_past(r, &args, fresh));
+  CUDA_TRY(read_mask(r, &args));
+  CUDA_TRY(check_outputs(r, &args));
+  const double root = __builtin_sqrt((double)args.depth);
+  const int64_t mode = opipe_attr_int(r->node, "qk_matmul_output_mode", 0);
+  args.scale = opipe_attr_float(r->node, "scale", root > 0 ? 1.0 / root : 1.0);
+  args.softcap = opipe_attr_float(r->node, "softcap", 0.0);
+  args.causal = opipe_attr_int(r->node, "is_causal", 0) != 0;
+  args.scores_mode = (uint32_t)mode;
+  if (mode < 0 || mode > 3)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "qk_matmul_output_mode %lld", (long long)mode);
+  if (opipe_attr_int(r->node, "left_window_size", -1) >= 0 ||
+      opipe_attr_int(r->node, "right_window_size", -1) >= 0)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "windows are not supported");
+  point_inputs(r, &args);
+  args.y = cuda_at_out(r, OUT_Y);
+  args.scores = cuda_at_out(r, OUT_SCORES);
+  if (!cuda_plan_attention(&args, q->dtype, &launch))
+    return cuda_no_kernel(r, q);
+  CUDA_TRY(cuda_emit(r, &launch));
+  return emit_presents(r, &args);
+}
+
+/* ---- rotary ---- */
+
+static opipe_status read_rotary(const cuda_rule *r, cuda_rotary_args *a) {
+  const opipe_value *x = cuda_in(r, 0);
+  if (!cuda_is_float(x->dtype) || (x->rank != 3 && x->rank != 4))
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s of rank %u", opipe_dtype_name(x->dtype),
+                       x->rank);
+  a->batch = x->shape[0];
+  a->heads = x->rank == 4 ? x->shape[1] : opipe_attr_int(r->node, "num_heads", 0);
+  a->queries = x->rank == 4 ? x->shape[2] : x->shape[1];
+  if (x->rank == 3 && (a->heads <= 0 || x->shape[2] % a->heads != 0))
+    return cuda_refuse(r, OPIPE_E_INVALID, "%lld features in %lld heads", (long long)x->shape[2],
+                       (long long)a->heads);
+  a->depth = x->rank == 4 ? x->shape[3] : x->shape[2] / a->heads;
+  a->turned = opipe_attr_int(r->node, "rotary_embedding_dim", 0);
+  a->turned = a->turned == 0 ? a->depth : a->turned;
+  a->interleaved = opipe_attr_int(r->node, "interleaved", 0) != 0;
+  if (a->turned < 2 || a->turned > a->depth || a->turned % 2 != 0)
+    return cuda_refuse(r, OPIPE_E_INVALID, "it turns %lld of %lld elements", (long long)a->turned,
+                       (long long)a->depth);
+  strides_of(x->rank == 3, a->heads, a->queries, a->depth, a->x_stride);
+  memcpy(a->y_stride, a->x_stride, sizeof a->y_stride);
+  return OPIPE_OK;
+}
+
+static opipe_status read_caches(const cuda_rule *r, cuda_rotary_args *a) {
+  const opipe_value *c = cuda_in(r, 1), *s = cuda_in(r, 2), *ids = cuda_in(r, 3);
+  const uint32_t rank = ids != NULL ? 2 : 3;
+  if (c->rank != rank || !cuda_same_shape(c, s) || c->dtype != s->dtype ||
+      c->shape[rank - 1] != a->turned / 2)
+    return cuda_refuse(r, OPIPE_E_INVALID, "its caches do not fit %lld angles",
+                       (long long)a->turned / 2);
+  if (ids != NULL) {
+    const int64_t wanted[2] = {a->batch, a->queries};
+    a->positions = c->shape[0];
+    if (ids->dtype != OPIPE_INT64 || ids->rank != 2 ||
+        memcmp(ids->shape, wanted, sizeof wanted) != 0)
+      return cuda_refuse(r, OPIPE_E_INVALID, "position_ids is not int64 [%lld, %lld]",
+                         (long long)wanted[0], (long long)wanted[1]);
+    return OPIPE_OK;
+  }
+  a->positions = c->shape[0] * c->shape[1];
+  a->per_batch = c->shape[0] != 1;
+  return c->shape[1] == a->queries && (c->shape[0] == 1 || c->shape[0] == a->batch)
+             ? OPIPE_OK
+             : cuda_refuse(r, OPIPE_E_INVALID, "its caches are [%lld, %lld, ...] for [%lld, %lld]",
+                           (long long)c->shape[0], (long long)c->shape[1], (long long)a->batch,
+                           (long long)a->queries);
+}
+
+static opipe_status rule_rotary(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 0);
+  cuda_rotary_args args = {.batch = 0};
+  cuda_launch launch;
+  CUDA_TRY(cuda_expect_like(r, 0, x));
+  CUDA_TRY(read_rotary(r, &args));
+  CUDA_TRY(read_caches(r, &args));
+  args.x = cuda_at_in(r, 0);
+  args.cosines = cuda_at_in(r, 1);
+  args.sines = cuda_at_in(r, 2);
+  args.ids = cuda_at_in(r, 3);
+  args.y = cuda_at_out(r, 0);
+  if (args.ids != NULL)
+    CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
+  return cuda_plan_rotary(&args, x->dtype, cuda_in(r, 1)->dtype, &launch) ? cuda_emit(r, &launch)
+                                                                          : cuda_no_kernel(r, x);
+}
+
+static const cuda_row rows[] = {{"Attention", rule_attention, 3, 7, 4},
+                                {"RotaryEmbedding", rule_rotary, 3, 4, 1}};
+
+const cuda_family cuda_attention_family = {"", CUDA_ROWS(rows)};

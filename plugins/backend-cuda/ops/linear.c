@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MatMul, FusedMatMul, Gemm: products by cublasLt.
+ *
+ * Batch axes that A and B walk evenly become the library's batch; where B is the same for all of
+ * them they become rows of A. What is left (broadcasting in several axes) is a product each.
+ */
+#include "ops/rule.h"
+
+enum { MOST_PRODUCTS = 4096 };
+
+/* The last two axes of an operand, as op() sees them. */
+typedef struct matrix {
+  int64_t rows, columns;
+  bool transposed;
+  uint32_t n_batch; /* axes before them */
+} matrix;
+
+static matrix matrix_of(const opipe_value *value, bool transposed, bool vector_is_row) {
+  matrix m = {1, 1, false, 0};
+  if (value->rank == 1) {
+    *(vector_is_row ? &m.columns : &m.rows) = value->shape[0];
+    return m;
+  }
+  m.n_batch = value->rank - 2;
+  m.transposed = transposed;
+  m.rows = value->shape[value->rank - (transposed ? 1 : 2)];
+  m.columns = value->shape[value->rank - (transposed ? 2 : 1)];
+  return m;
+}
+
+static int64_t most(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/* Y[M,N] = alpha A B, read by columns. */
+static cuda_product product_of(const matrix *a, const matrix *b, double alpha, uint32_t dtype) {
+  const int64_t m = b->columns, n = a->rows, k = a->columns;
+  return (cuda_product){.m = m,
+                        .n = n,
+                        .k = k,
+                        .batch = 1,
+                        .a_distance = most(b->transposed ? k : m, 1),
+                        .b_distance = most(a->transposed ? n : k, 1),
+                        .d_distance = most(m, 1),
+                        .alpha = alpha,
+                        .dtype = dtype,
+                        .trans_a = b->transposed,
+                        .trans_b = a->transposed};
+}
+
+/* Batch axes with strides of A, B and Y in elements; shape gets them. */
+static opipe_status batch_loop(cuda_rule *r, const matrix *a, const matrix *b, cuda_loop *loop,
+                               int64_t *shape, uint32_t *out_rank) {
+  const matrix *views[2] = {a, b};
+  const uint32_t rank = a->n_batch > b->n_batch ? a->n_batch : b->n_batch;
+  memset(loop, 0, sizeof *loop);
+  loop->rank = rank;
+  loop->n_operands = 3;
+  for (uint32_t i = 0; i < rank; ++i) {
+    shape[i] = 1;
+    for (uint32_t k = 0; k < 2; ++k) {
+      const uint32_t missing = rank - views[k]->n_batch;
+      const int64_t n = i >= missing ? cuda_in(r, k)->shape[i - missing] : 1;
+      if (n != 1 && shape[i] != 1 && shape[i] != n) {
+        return cuda_refuse(r, OPIPE_E_INVALID, "batch axis %u has %lld and %lld", i,
+                           (long long)shape[i], (long long)n);
+      }
+      shape[i] = n != 1 ? n : shape[i];
+    }
+  }
+  for (uint32_t k = 0; k < 2; ++k)
+    (void)opipe_broadcast_strides(cuda_in(r, k)->shape, views[k]->n_batch, shape, rank,
+                                  loop->stride[k]);
+  opipe_dense_strides(shape, rank, loop->stride[2]);
+  for (uint32_t i = 0; i < rank; ++i) {
+    loop->shape[i] = shape[i];
+    loop->stride[0][i] *= a->rows * a->columns;
+    loop->stride[1][i] *= b->rows * b->columns;
+    loop->stride[2][i] *= a->rows * b->columns;
+  }
+  *out_rank = rank;
+  return cuda_loop_merge(r, loop);
+}
+
+static opipe_status emit_one(cuda_rule *r, const cuda_product *product) {
+  CUDA_TRY(cuda_emit_product(r, product));
+  CUDA_TRY(
+      cuda_point(r, offsetof(cuda_product_args, a), r->node->in[1], (int64_t)product->a_offset));
+  CUDA_TRY(
+      cuda_point(r, offsetof(cuda_product_args, b), r->node->in[0], (int64_t)product->b_offset));
+  if (product->has_bias)
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), r->node->in[2], 0));
+  return cuda_point(r, offsetof(cuda_product_args, d), r->node->out[0], (int64_t)product->d_offset);
+}
+
+/* One product for the innermost axis of the loop, for each index of the others. */
+static opipe_status emit_batches(cuda_rule *r, const cuda_loop *loop, cuda_product *product) {
+  const uint32_t last = loop->rank - 1, size = cuda_size(cuda_in(r, 0));
+  int64_t n = 1;
+  if (loop->rank == 0)
+    return emit_one(r, product);
+  for (uint32_t i = 0; i < last; ++i)
+    n *= loop->shape[i];
+  if (n > MOST_PRODUCTS) {
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%lld products of its batch, at most %d",
+                       (long long)n, MOST_PRODUCTS);
+  }
+  product->batch = loop->shape[last];
+  product->b_stride = loop->stride[0][last];
+  product->a_stride = loop->stride[1][last];
+  product->d_stride = loop->stride[2][last];
+  for (int64_t at = 0; at < n; ++at) {
+    int64_t rest = at, offsets[3] = {0};
+    for (uint32_t i = last; i > 0; --i) {
+      for (uint32_t k = 0; k < 3; ++k)
+        offsets[k] += rest % loop->shape[i - 1] * loop->stride[k][i - 1];
+      rest /= loop->shape[i - 1];
+    }
+    product->b_offset = (uint64_t)offsets[0] * size;
+    product->a_offset = (uint64_t)offsets[1] * size;
+    product->d_offset = (uint64_t)offsets[2] * size;
+    CUDA_TRY(emit_one(r, product));
+  }
+  return OPIPE_OK;
+}
+
+/* A sum over nothing. */
+static opipe_status emit_zeros(cuda_rule *r) {
+  const opipe_value *y = cuda_out(r, 0);
+  const cuda_fill_args args = {
+      .out = cuda_at_out(r, 0), .n = (int64_t)cuda_elems(y), .size = cuda_size(y)};
+  cuda_launch launch;
+  return cuda_plan_fill(&args, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, y);
+}
+
+static opipe_status check_types(const cuda_rule *r) {
+  const opipe_value *first = cuda_in(r, 0);
+  for (uint32_t i = 1; i < r->node->n_in; ++i) {
+    if (cuda_in(r, i) != NULL && cuda_in(r, i)->dtype != first->dtype) {
+      return cuda_refuse(r, OPIPE_E_INVALID, "input %u is %s, input 0 %s", i,
+                         opipe_dtype_name(cuda_in(r, i)->dtype), opipe_dtype_name(first->dtype));
+    }
+  }
+  return cuda_is_float(first->dtype) ? OPIPE_OK
+                                     : cuda_refuse(r, OPIPE_E_UNSUPPORTED, "no product of %s",
+                                                   opipe_dtype_name(first->dtype));
+}
+
+static opipe_status check_depth(const cuda_rule *r, const matrix *a, const matrix *b) {
+  return a->columns == b->rows ? OPIPE_OK
+                               : cuda_refuse(r, OPIPE_E_INVALID, "A has %lld columns, B %lld rows",
+                                             (long long)a->columns, (long long)b->rows);
+}
+
+static opipe_status rule_matmul(cuda_rule *r) {
+  const bool fused = r->node->domain[0] != '\0';
+  const opipe_value *left = cuda_in(r, 0), *right = cuda_in(r, 1);
+  int64_t shape[OPIPE_MAX_RANK + 2];
+  uint32_t rank = 0;
+  cuda_loop loop;
+  CUDA_TRY(check_types(r));
+  if (left->rank == 0 || right->rank == 0)
+    return cuda_refuse(r, OPIPE_E_INVALID, "an operand is a scalar");
+  matrix a = matrix_of(left, fused && opipe_attr_int(r->node, "transA", 0) != 0, true);
+  const matrix b = matrix_of(right, fused && opipe_attr_int(r->node, "transB", 0) != 0, false);
+  CUDA_TRY(check_depth(r, &a, &b));
+  CUDA_TRY(batch_loop(r, &a, &b, &loop, shape, &rank));
+  if (left->rank > 1)
+    shape[rank++] = a.rows;
+  if (right->rank > 1)
+    shape[rank++] = b.columns;
+  CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, rank));
+  if (a.columns == 0)
+    return emit_zeros(r);
+  if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
+      loop.stride[0][0] == a.rows * a.columns) {
+    a.rows *= loop.shape[0];
+    loop.rank = 0;
+  }
+  cuda_product product =
+      product_of(&a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0, left->dtype);
+  return emit_batches(r, &loop, &product);
+}
+
+/* Y = C, broadcast. */
+static opipe_status emit_addend(cuda_rule *r, const int64_t *strides) {
+  const opipe_value *y = cuda_out(r, 0);
+  cuda_loop loop = {.rank = 2, .n_operands = 2};
+  cuda_move_args args = {.n = (int64_t)cuda_elems(y), .size = cuda_size(y)};
+  cuda_launch launch;
+  memcpy(loop.shape, y->shape, 2 * sizeof loop.shape[0]);
+  memcpy(loop.stride[0], strides, 2 * sizeof strides[0]);
+  opipe_dense_strides(y->shape, 2, loop.stride[1]);
+  CUDA_TRY(cuda_loop_merge(r, &loop));
+  args.rank = loop.rank;
+  for (uint32_t i = 0; i < loop.rank; ++i) {
+    args.shape[i] = loop.shape[i];
+    args.in_stride[i] = loop.stride[0][i];
+    args.out_stride[i] = loop.stride[1][i];
+  }
+  args.in = cuda_at_in(r, 2);
+  args.out = cuda_at_out(r, 0);
+  return cuda_plan_move(&args, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, y);
+}
+
+static opipe_status rule_gemm(cuda_rule *r) {
+  const opipe_value *left = cuda_in(r, 0), *right = cuda_in(r, 1), *addend = cuda_in(r, 2);
+  const double beta = opipe_attr_float(r->node, "beta", 1.0);
+  int64_t strides[2] = {0};
+  CUDA_TRY(check_types(r));
+  if (left->rank != 2 || right->rank != 2)
+    return cuda_refuse(r, OPIPE_E_INVALID, "its operands have ranks %u and %u", left->rank,
+                       right->rank);
+  const matrix a = matrix_of(left, opipe_attr_int(r->node, "transA", 0) != 0, true);
+  const matrix b = matrix_of(right, opipe_attr_int(r->node, "transB", 0) != 0, false);
+  CUDA_TRY(check_depth(r, &a, &b));
+  const int64_t shape[2] = {a.rows, b.columns};
+  CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, 2));
+  cuda_product product = product_of(&a, &b, opipe_attr_float(r->node, "alpha", 1.0), left->dtype);
+  const bool adds = addend != NULL && beta != 0;
+  if (adds && !opipe_broadcast_strides(addend->shape, addend->rank, shape, 2, strides)) {
+    return cuda_refuse(r, OPIPE_E_INVALID, "C does not broadcast to [%lld, %lld]",
+                       (long long)shape[0], (long long)shape[1]);
+  }
+  const bool is_row = strides[0] == 0 && strides[1] == 1;
+  product.has_bias = adds && is_row && beta == 1.0 && left->dtype != OPIPE_DOUBLE && a.columns > 0;
+  if (adds && !product.has_bias) {
+    product.beta = beta;
+    CUDA_TRY(emit_addend(r, strides));
+  }
+  if (a.columns == 0 && !adds)
+    return emit_zeros(r);
+  if (a.columns == 0 && beta != 1.0)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a sum over nothing with beta %g", beta);
+  return a.columns == 0 ? OPIPE_OK : emit_one(r, &product);
+}
+
+static const cuda_row rows[] = {{"MatMul", rule_matmul, 2, 2, 1}, {"Gemm", rule_gemm, 2, 3, 1}};
+static const cuda_row contrib_rows[] = {{"FusedMatMul", rule_matmul, 2, 2, 1}};
+
+const cuda_family cuda_linear_family = {"", CUDA_ROWS(rows)};
+const cuda_family cuda_contrib_family = {"com.microsoft", CUDA_ROWS(contrib_rows)};

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What operators are written against: a rule looks at its node, checks types and shapes, and emits
+ * steps. `support` runs the same rules and throws the steps away.
+ *
+ *   cuda_row  an operator's row: name, rule, counts; ops/registry.c lists the families
+ */
+#ifndef OPIPE_BACKEND_CUDA_OPS_RULE_H_
+#define OPIPE_BACKEND_CUDA_OPS_RULE_H_
+
+#include "program.h"
+
+enum { CUDA_TAGS = 48 };
+
+typedef struct cuda_rule {
+  opipe_program *program; /* steps go here */
+  const opipe_node *node;
+  cuda_step *step;          /* the last one emitted */
+  uint32_t tags[CUDA_TAGS]; /* values that the next launch's arguments point at */
+  uint32_t n_tags;
+  opipe_error *err;
+} cuda_rule;
+
+typedef opipe_status (*cuda_rule_fn)(cuda_rule *r);
+typedef struct cuda_row {
+  const char *op;
+  cuda_rule_fn rule;
+  uint8_t least_in, most_in, most_out; /* most 255: no limit */
+} cuda_row;
+typedef struct cuda_family {
+  const char *domain;
+  const cuda_row *rows;
+  uint32_t n;
+} cuda_family;
+
+extern const cuda_family cuda_attention_family, cuda_elementwise_family, cuda_linear_family,
+    cuda_movement_family, cuda_reduce_family, cuda_rows_family, cuda_contrib_family;
+
+/* registry.c: checks counts and runs the node's rule. Errors name the node. */
+opipe_status cuda_rule_run(cuda_rule *r);
+bool cuda_is_accumulate(const opipe_node *node);
+
+/* ---- what a rule looks at ---- */
+
+/* NULL: absent */
+const opipe_value *cuda_in(const cuda_rule *r, uint32_t i);
+const opipe_value *cuda_out(const cuda_rule *r, uint32_t i);
+uint64_t cuda_elems(const opipe_value *value);
+uint32_t cuda_size(const opipe_value *value); /* bytes of an element, 0 below a byte */
+bool cuda_is_float(uint32_t dtype);           /* fp16, bf16, fp32, fp64 */
+bool cuda_same_shape(const opipe_value *a, const opipe_value *b);
+/* Fails with "node 'n' (Op): " before the text. */
+opipe_status cuda_refuse(const cuda_rule *r, opipe_status status, const char *fmt, ...)
+    OPIPE_PRINTF(3, 4);
+opipe_status cuda_nomem(const cuda_rule *r);
+/* No kernel for these types: UNSUPPORTED. */
+opipe_status cuda_no_kernel(const cuda_rule *r, const opipe_value *value);
+/* Elements of a known input of int64 (rank 0 or 1). */
+opipe_status cuda_known_ints(const cuda_rule *r, uint32_t i, const int64_t **out, uint32_t *out_n);
+/* axis within [0, rank) */
+opipe_status cuda_axis(const cuda_rule *r, int64_t axis, uint32_t rank, uint32_t *out);
+/* Product of shape[from, to). */
+int64_t cuda_extent(const opipe_value *value, uint32_t from, uint32_t to);
+/* Output i must be there, of this type and shape. */
+opipe_status cuda_expect(const cuda_rule *r, uint32_t i, uint32_t dtype, const int64_t *shape,
+                         uint32_t rank);
+opipe_status cuda_expect_like(const cuda_rule *r, uint32_t i, const opipe_value *like);
+
+/* ---- strided loops ---- */
+
+/* A loop over `rank` axes with up to four operands; merging axes that all operands walk evenly. */
+typedef struct cuda_loop {
+  int64_t shape[OPIPE_MAX_RANK];
+  int64_t stride[4][OPIPE_MAX_RANK];
+  uint32_t rank;
+  uint32_t n_operands;
+} cuda_loop;
+/* Drops axes of one element and merges neighbours; UNSUPPORTED where more than CUDA_AXES are left.
+ */
+opipe_status cuda_loop_merge(const cuda_rule *r, cuda_loop *loop);
+
+/* ---- what a rule emits ----
+ *
+ * A rule fills an argument block whose pointers are not known yet: cuda_at_in and its kin give
+ * stand-ins, as well aligned as the address will be. The plan puts them where its kernel wants
+ * them, and cuda_emit finds them there. */
+
+/* NULL: absent */
+void *cuda_at_in(cuda_rule *r, uint32_t i);
+void *cuda_at_out(cuda_rule *r, uint32_t i);
+/* A value of the graph (OPIPE_NONE: NULL) or CUDA_AT_WORKSPACE; bytes behind its address, >= 0. */
+void *cuda_at(cuda_rule *r, uint32_t value, int64_t bytes);
+/* Where the launch reports bad data, and the node's number for that. */
+opipe_status cuda_at_status(cuda_rule *r, cuda_status **out_status, uint32_t *out_node);
+/* Appends a launch: r->step. */
+opipe_status cuda_emit(cuda_rule *r, const cuda_launch *launch);
+/* Appends n launches of one block of arguments. */
+opipe_status cuda_emit_all(cuda_rule *r, const cuda_launch *launches, uint32_t n);
+/* Of steps that are no launches: the pointer at `offset` of the last step's arguments. */
+opipe_status cuda_point(cuda_rule *r, size_t offset, uint32_t value, int64_t bytes);
+/* The last step may write out[0] over input i. */
+void cuda_may_overwrite(cuda_rule *r, uint32_t i);
+void cuda_want_workspace(cuda_rule *r, uint64_t n_bytes);
+/* out[i] has the bytes of value `of`: no step, or a copy where it cannot share them. */
+opipe_status cuda_view(cuda_rule *r, uint32_t i, uint32_t of);
+/* to = from, n_bytes of both, on the device. */
+opipe_status cuda_emit_copy(cuda_rule *r, uint32_t to, uint32_t from, uint64_t n_bytes);
+opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product);
+
+#define CUDA_ROWS(array) array, (uint32_t)(sizeof(array) / sizeof((array)[0]))
+
+#endif /* OPIPE_BACKEND_CUDA_OPS_RULE_H_ */

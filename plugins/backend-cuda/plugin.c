@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plugin's descriptor and the backend's table. It opens where a driver and the libraries are;
+ * elsewhere it is refused with what is missing. */
+#include <unistd.h>
+
+#include "cuda.h"
+
+const opipe_backend cuda_backend_table = {
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, update),
+    .device_count = cuda_device_count,
+    .device_query = cuda_device_query,
+    .device_open = cuda_device_open,
+    .device_close = cuda_device_close,
+    .device_usage = cuda_device_usage,
+    .buffer_alloc = cuda_buffer_alloc,
+    .buffer_free = cuda_buffer_free,
+    .buffer_host = cuda_buffer_host,
+    .queue_open = cuda_queue_open,
+    .queue_close = cuda_queue_close,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_poll = cuda_event_poll,
+    .event_sync = cuda_event_sync,
+    .write = cuda_write,
+    .read = cuda_read,
+    .copy = cuda_copy,
+    .support = cuda_support,
+    .compile = cuda_compile,
+    .program_free = cuda_program_free,
+    .program_info = cuda_program_info,
+    .program_params = cuda_program_params,
+    .params_create = cuda_params_create,
+    .params_free = cuda_params_free,
+    .params_prepare = cuda_params_prepare,
+    .params_clone = cuda_params_clone,
+    .params_write = cuda_params_write,
+    .params_read = cuda_params_read,
+    .params_commit = cuda_params_commit,
+    .bind = cuda_bind,
+    .binding_free = cuda_binding_free,
+    .run = cuda_run,
+};
+
+static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,
+                                  opipe_error *err) {
+  const cuda_libraries *libraries = NULL;
+  if (host == NULL || !OPIPE_HAS(host, opipe_host, now_ns) || host->realloc == NULL ||
+      host->now_ns == NULL)
+    return opipe_fail(err, OPIPE_E_ABI, "backend cuda: the host's services are incomplete");
+  CUDA_TRY(cuda_libraries_open(&libraries, err));
+  opipe_instance *self =
+      opipe_zeroed(host, "backend cuda", sizeof *self, _Alignof(opipe_instance), err);
+  if (self == NULL)
+    return OPIPE_E_NOMEM;
+  self->host = host;
+  self->libraries = libraries;
+  self->owner = getpid();
+  *out_self = self;
+  return OPIPE_OK;
+}
+
+static void close_instance(opipe_instance *self) {
+  if (self != NULL)
+    opipe_free(self->host, self, sizeof *self, _Alignof(opipe_instance));
+}
+
+static const void *get_interface(opipe_instance *self, const char *id) {
+  (void)self;
+  return id != NULL && strcmp(id, OPIPE_BACKEND_ID) == 0 ? &cuda_backend_table : NULL;
+}
+
+extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
+
+OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+    OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0),
+    "cuda",
+    OPIPE_VERSION,
+    "Apache-2.0",
+    "NVIDIA GPUs: products by cublasLt, own kernels for the rest",
+    open_instance,
+    close_instance,
+    get_interface,
+};

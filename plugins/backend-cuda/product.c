@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products by cublasLt.
+ *
+ * The library's matrices are column-major. A row-major Y[M,N] = A[M,K] B[K,N] is, read by columns,
+ * Y^T = B^T A^T: so our B is the library's A, our A its B, and m = N, n = M. Nothing is transposed
+ * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it.
+ *
+ * The algorithm is the library's first choice for the shape, types, transposition, distances,
+ * epilogue and alignment under a limit of workspace; it does not depend on addresses.
+ */
+#include "program.h"
+
+enum { WORKSPACE_LIMIT = 32 << 20 };
+
+/* Descriptors of a product; freed together. */
+typedef struct descriptors {
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t a, b, d;
+} descriptors;
+
+struct cuda_bound_product {
+  const cuda_product *product;
+  cuda_product_args args;
+  descriptors all;
+  union {
+    float f32;
+    double f64;
+  } alpha, beta;
+};
+
+typedef struct type_row {
+  uint32_t dtype;
+  int type, compute, scale;
+  uint32_t size;
+} type_row;
+
+static const type_row types[] = {{OPIPE_FLOAT, CUDA_R32F, CUDA_COMPUTE_32F, CUDA_R32F, 4},
+                                 {OPIPE_DOUBLE, CUDA_R64F, CUDA_COMPUTE_64F, CUDA_R64F, 8},
+                                 {OPIPE_FLOAT16, CUDA_R16F, CUDA_COMPUTE_32F, CUDA_R32F, 2},
+                                 {OPIPE_BFLOAT16, CUDA_R16BF, CUDA_COMPUTE_32F, CUDA_R32F, 2}};
+
+static const type_row *type_of(uint32_t dtype) {
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
+    if (types[i].dtype == dtype)
+      return &types[i];
+  }
+  return NULL;
+}
+
+static opipe_status answer(const opipe_device *device, cublasStatus_t status, const char *what,
+                           opipe_error *err) {
+  if (status == CUDA_LT_SUCCESS)
+    return OPIPE_OK;
+  const char *name = device->place->libraries->products.status_name(status);
+  const bool refused = status == CUDA_LT_NOT_SUPPORTED;
+  (void)opipe_fail(err, refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE, "%s answers %s (%d)", what,
+                   name, (int)status);
+  if (err != NULL) {
+    err->domain = OPIPE_DOMAIN_CUBLAS;
+    err->native = (int32_t)status;
+  }
+  return refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE;
+}
+
+static void free_descriptors(const cuda_products *lt, descriptors *all) {
+  if (all->desc != NULL)
+    (void)lt->desc_destroy(all->desc);
+  if (all->a != NULL)
+    (void)lt->layout_destroy(all->a);
+  if (all->b != NULL)
+    (void)lt->layout_destroy(all->b);
+  if (all->d != NULL)
+    (void)lt->layout_destroy(all->d);
+}
+
+static cublasStatus_t make_layout(const cuda_products *lt, const cuda_product *p, int type,
+                                  int64_t rows, int64_t columns, int64_t distance, int64_t stride,
+                                  cublasLtMatrixLayout_t *out) {
+  const int32_t batch = (int32_t)p->batch;
+  cublasStatus_t status =
+      lt->layout_create(out, (cudaDataType)type, (uint64_t)rows, (uint64_t)columns, distance);
+  if (status != CUDA_LT_SUCCESS || p->batch == 1)
+    return status;
+  status = lt->layout_set(*out, (cublasLtMatrixLayoutAttribute_t)CUDA_LT_LAYOUT_BATCH_COUNT, &batch,
+                          sizeof batch);
+  return status != CUDA_LT_SUCCESS
+             ? status
+             : lt->layout_set(*out, (cublasLtMatrixLayoutAttribute_t)CUDA_LT_LAYOUT_BATCH_STRIDE,
+                              &stride, sizeof stride);
+}
+
+static cublasStatus_t set_desc(const cuda_products *lt, cublasLtMatmulDesc_t desc, int attribute,
+                               const void *value, size_t n_bytes) {
+  return lt->desc_set(desc, (cublasLtMatmulDescAttributes_t)attribute, value, n_bytes);
+}
+
+static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *p,
+                                const type_row *type, const void *bias, cublasLtMatmulDesc_t *out) {
+  const cuda_products *lt = &device->place->libraries->products;
+  const int32_t trans_a = p->trans_a ? CUDA_OP_T : CUDA_OP_N;
+  const int32_t trans_b = p->trans_b ? CUDA_OP_T : CUDA_OP_N;
+  const uint32_t epilogue = p->has_bias ? CUDA_LT_EPILOGUE_BIAS : CUDA_LT_EPILOGUE_DEFAULT;
+  const int compute =
+      device->tf32 && p->dtype == OPIPE_FLOAT ? CUDA_COMPUTE_32F_FAST_TF32 : type->compute;
+  cublasStatus_t status =
+      lt->desc_create(out, (cublasComputeType_t)compute, (cudaDataType_t)type->scale);
+  if (status == CUDA_LT_SUCCESS)
+    status = set_desc(lt, *out, CUDA_LT_DESC_TRANSA, &trans_a, sizeof trans_a);
+  if (status == CUDA_LT_SUCCESS)
+    status = set_desc(lt, *out, CUDA_LT_DESC_TRANSB, &trans_b, sizeof trans_b);
+  if (status == CUDA_LT_SUCCESS)
+    status = set_desc(lt, *out, CUDA_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  if (status == CUDA_LT_SUCCESS && p->has_bias)
+    status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_POINTER, &bias, sizeof bias);
+  return status;
+}
+
+static opipe_status make_descriptors(const opipe_device *device, const cuda_product *p,
+                                     const void *bias, descriptors *out, opipe_error *err) {
+  const cuda_products *lt = &device->place->libraries->products;
+  const type_row *type = type_of(p->dtype);
+  memset(out, 0, sizeof *out);
+  if (type == NULL)
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "no product of %s", opipe_dtype_name(p->dtype));
+  cublasStatus_t status = make_desc(device, p, type, bias, &out->desc);
+  if (status == CUDA_LT_SUCCESS) {
+    status = make_layout(lt, p, type->type, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k,
+                         p->a_distance, p->a_stride, &out->a);
+  }
+  if (status == CUDA_LT_SUCCESS) {
+    status = make_layout(lt, p, type->type, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n,
+                         p->b_distance, p->b_stride, &out->b);
+  }
+  if (status == CUDA_LT_SUCCESS)
+    status = make_layout(lt, p, type->type, p->m, p->n, p->d_distance, p->d_stride, &out->d);
+  if (status != CUDA_LT_SUCCESS)
+    free_descriptors(lt, out);
+  return answer(device, status, "describing the product to cublasLt", err);
+}
+
+/* ---- choosing ---- */
+
+/* What addresses of the operand are multiples of, given that its first one is of CUDA_ALIGN. */
+static uint32_t alignment_of(const cuda_product *p, int64_t stride, uint64_t offset,
+                             uint32_t size) {
+  uint64_t bits = CUDA_ALIGN | offset;
+  if (p->batch > 1)
+    bits |= (uint64_t)stride * size;
+  return (uint32_t)(bits & (~bits + 1));
+}
+
+static cublasStatus_t make_preference(const opipe_device *device, const cuda_product *p,
+                                      cublasLtMatmulPreference_t *out) {
+  const cuda_products *lt = &device->place->libraries->products;
+  const uint32_t size = type_of(p->dtype)->size;
+  const uint64_t workspace = WORKSPACE_LIMIT;
+  const uint32_t d = alignment_of(p, p->d_stride, p->d_offset, size);
+  const struct {
+    int attribute;
+    uint32_t value;
+  } aligned[] = {{CUDA_LT_PREFER_ALIGN_A, alignment_of(p, p->a_stride, p->a_offset, size)},
+                 {CUDA_LT_PREFER_ALIGN_B, alignment_of(p, p->b_stride, p->b_offset, size)},
+                 {CUDA_LT_PREFER_ALIGN_C, d},
+                 {CUDA_LT_PREFER_ALIGN_D, d}};
+  cublasStatus_t status = lt->preference_create(out);
+  if (status == CUDA_LT_SUCCESS) {
+    status =
+        lt->preference_set(*out, (cublasLtMatmulPreferenceAttributes_t)CUDA_LT_PREFER_WORKSPACE,
+                           &workspace, sizeof workspace);
+  }
+  for (size_t i = 0; status == CUDA_LT_SUCCESS && i < sizeof aligned / sizeof aligned[0]; ++i) {
+    status = lt->preference_set(*out, (cublasLtMatmulPreferenceAttributes_t)aligned[i].attribute,
+                                &aligned[i].value, sizeof aligned[i].value);
+  }
+  return status;
+}
+
+opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, opipe_error *err) {
+  const cuda_products *lt = &device->place->libraries->products;
+  descriptors all;
+  cublasLtMatmulPreference_t preference = NULL;
+  int n = 0;
+  if (product->m == 0 || product->n == 0 || product->batch == 0)
+    return OPIPE_OK;
+  /* some answer for a bias depends on its address being there: any multiple of CUDA_ALIGN */
+  CUDA_TRY(make_descriptors(device, product, (const void *)(uintptr_t)CUDA_ALIGN, &all, err));
+  cublasStatus_t status = make_preference(device, product, &preference);
+  if (status == CUDA_LT_SUCCESS) {
+    status = lt->choose(device->products, all.desc, all.a, all.b, all.d, all.d, preference, 1,
+                        (cublasLtMatmulHeuristicResult_t *)(void *)&product->choice, &n);
+  }
+  if (status == CUDA_LT_SUCCESS && n == 0)
+    status = (cublasStatus_t)CUDA_LT_NOT_SUPPORTED;
+  if (preference != NULL)
+    (void)lt->preference_destroy(preference);
+  free_descriptors(lt, &all);
+  return answer(device, status, "cublasLtMatmulAlgoGetHeuristic", err);
+}
+
+/* ---- running ---- */
+
+opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product,
+                               const cuda_product_args *args, cuda_bound_product **out,
+                               opipe_error *err) {
+  cuda_bound_product *bound = opipe_zeroed(device->host, "a bound product", sizeof *bound,
+                                           _Alignof(cuda_bound_product), err);
+  if (bound == NULL)
+    return OPIPE_E_NOMEM;
+  bound->product = product;
+  bound->args = *args;
+  if (product->dtype == OPIPE_DOUBLE) {
+    bound->alpha.f64 = product->alpha;
+    bound->beta.f64 = product->beta;
+  } else {
+    bound->alpha.f32 = (float)product->alpha;
+    bound->beta.f32 = (float)product->beta;
+  }
+  const opipe_status status = make_descriptors(device, product, args->bias, &bound->all, err);
+  if (status < 0)
+    cuda_product_free(device, bound);
+  else
+    *out = bound;
+  return status;
+}
+
+void cuda_product_free(opipe_device *device, cuda_bound_product *bound) {
+  if (bound == NULL)
+    return;
+  free_descriptors(&device->place->libraries->products, &bound->all);
+  opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_product));
+}
+
+opipe_status cuda_product_run(opipe_device *device, const cuda_bound_product *bound,
+                              CUdeviceptr workspace, uint64_t workspace_bytes, CUstream stream,
+                              opipe_error *err) {
+  const cuda_products *lt = &device->place->libraries->products;
+  const descriptors *all = &bound->all;
+  const cuda_product_args *args = &bound->args;
+  const cublasStatus_t status =
+      lt->product(device->products, all->desc, &bound->alpha, args->a, all->a, args->b, all->b,
+                  &bound->beta, args->d, all->d, args->d, all->d,
+                  (const cublasLtMatmulAlgo_t *)(const void *)&bound->product->choice.algo,
+                  workspace_bytes > 0 ? (void *)(uintptr_t)workspace : NULL,
+                  (size_t)workspace_bytes, (cudaStream_t)stream);
+  if (status == CUDA_LT_SUCCESS && device->blocking)
+    return cuda_result(device->place, device->place->driver->stream_sync(stream), "cublasLtMatmul",
+                       err);
+  return answer(device, status, "cublasLtMatmul", err);
+}

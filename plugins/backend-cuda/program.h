@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs: what a graph becomes.
+ *
+ *   graph -> steps (ops/: a rule per operator emits launches and products; views emit nothing)
+ *         -> storages (arrange.c: views share, element-wise results overwrite, the rest gets an
+ *            offset in the arena by lifetime)
+ *         -> bindings (bind.c: every step has its addresses) -> run.c
+ *
+ * A step is a template: an argument block without addresses, and patches that say which value's
+ * address goes where. Bound, it is launched as it is in every run; what changes from run to run
+ * goes through the run's block, in the arena, written in the queue's order.
+ *
+ *   arena slot   [ run block | constants | values by lifetime | workspace ]
+ *
+ * Invariant: a program is immutable after compile.
+ */
+#ifndef OPIPE_BACKEND_CUDA_PROGRAM_H_
+#define OPIPE_BACKEND_CUDA_PROGRAM_H_
+
+#include "cuda.h"
+
+/* What a patch points at beside values of the graph: where bad data is reported, the step's
+ * scratch. */
+#define CUDA_AT_STATUS 0xfffffff0u
+#define CUDA_AT_WORKSPACE 0xfffffff1u
+
+/* The eight bytes at `offset` of a step's arguments become an address. */
+typedef struct cuda_patch {
+  struct cuda_patch *next;
+  uint32_t value; /* of the graph, or CUDA_AT_* */
+  uint32_t offset;
+  int64_t bytes; /* added */
+} cuda_patch;
+
+/* A product D = op(A) op(B) (+ C), as cublasLt sees it: column-major. See product.c. */
+typedef struct cuda_product {
+  int64_t m, n, k; /* D is [m, n] */
+  int64_t batch;
+  int64_t a_distance, b_distance, d_distance; /* leading dimensions */
+  int64_t a_stride, b_stride, d_stride;       /* between matrices of the batch, in elements */
+  uint64_t a_offset, b_offset, d_offset;      /* of the first from its value's address, in bytes */
+  double alpha, beta;
+  uint32_t dtype; /* OPIPE_*, of A, B and D */
+  uint32_t trans_a, trans_b;
+  uint32_t has_bias; /* [m], added to every column */
+  cuda_lt_choice choice;
+} cuda_product;
+
+/* Arguments of a product's step. */
+typedef struct cuda_product_args {
+  const void *a, *b, *bias;
+  void *d;
+} cuda_product_args;
+
+enum { CUDA_STEP_LAUNCH = 0, CUDA_STEP_PRODUCT = 1, CUDA_STEP_COPY = 2 };
+
+/* Arguments of a copy on the device. */
+typedef struct cuda_copy_args {
+  CUdeviceptr to, from;
+  uint64_t n_bytes;
+} cuda_copy_args;
+
+typedef struct cuda_step {
+  struct cuda_step *next;
+  const opipe_node *node;
+  cuda_patch *patches;
+  cuda_product *product; /* PRODUCT */
+  cuda_launch launch;    /* LAUNCH; block_args: of every kind */
+  uint64_t workspace_bytes;
+  uint32_t kind;
+  uint32_t index;      /* place in the order */
+  uint32_t overwrites; /* value whose bytes the step may write its result over; OPIPE_NONE */
+  uint32_t result;     /* the value that it may put there */
+} cuda_step;
+
+enum {
+  CUDA_PLACE_NONE = 0,
+  CUDA_PLACE_ARENA,
+  CUDA_PLACE_CONSTANT,
+  CUDA_PLACE_BOUNDARY,
+  CUDA_PLACE_PARAM,
+  CUDA_PLACE_SCALAR,
+  CUDA_PLACE_GRADIENT
+};
+
+/* Where the bytes of one or several values lie. */
+typedef struct cuda_storage {
+  uint32_t kind;        /* CUDA_PLACE_* */
+  uint32_t slot;        /* BOUNDARY, PARAM, SCALAR, GRADIENT */
+  uint32_t first, last; /* steps that touch it */
+  uint64_t n_bytes;
+  uint64_t offset; /* ARENA, CONSTANT: in the arena slot */
+} cuda_storage;
+
+typedef struct cuda_layout {
+  uint32_t slot;
+  uint32_t key;   /* CUDA_LAYOUT_* */
+  uint32_t value; /* stands for the parameter */
+} cuda_layout;
+
+/* Copies of a parameter. A program reads the first; the master of half types is the second. */
+enum { CUDA_LAYOUT_OWN = 1 /* the source's type */, CUDA_LAYOUT_F32 = 2 };
+
+struct opipe_program {
+  opipe_device *device;
+  const opipe_graph *graph;
+  cuda_pool pool;
+  uint32_t flags; /* OPIPE_COMPILE_* */
+  cuda_step *steps, **last_step;
+  uint32_t n_steps, n_kernels;
+  uint32_t *alias;        /* [n_values]: the value whose storage it shares; itself: none */
+  cuda_storage *storages; /* [n_values], of values that are their own alias */
+  cuda_layout *layouts;
+  uint32_t n_layouts;
+  cuda_layout *gradients;
+  uint32_t n_gradients;
+  bool has_block;   /* runs write the run's block: scalars or reports */
+  bool has_reports; /* a step may report bad data */
+  void *constants;  /* pinned [constant_bytes]; made by the first binding */
+  uint64_t block_bytes, constant_bytes, temp_bytes, workspace_bytes, arena_bytes;
+};
+
+static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
+  while (program->alias[value] != value)
+    value = program->alias[value];
+  return value;
+}
+
+/* check.c: everything about the graph that rules and bindings rely on. */
+opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
+/* arrange.c: storages, offsets, sizes, layouts. */
+opipe_status cuda_arrange(opipe_program *program, opipe_error *err);
+
+/* product.c */
+/* Chooses the algorithm: product->choice. UNSUPPORTED where the library has none. */
+opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, opipe_error *err);
+typedef struct cuda_bound_product cuda_bound_product;
+opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product,
+                               const cuda_product_args *args, cuda_bound_product **out,
+                               opipe_error *err);
+void cuda_product_free(opipe_device *device, cuda_bound_product *bound);
+opipe_status cuda_product_run(opipe_device *device, const cuda_bound_product *bound,
+                              CUdeviceptr workspace, uint64_t workspace_bytes, CUstream stream,
+                              opipe_error *err);
+
+/* params.c: address of a copy; 0: the set does not have it. */
+CUdeviceptr cuda_params_address(const opipe_params *params, uint32_t slot, uint32_t key);
+uint32_t cuda_params_count(const opipe_params *params);
+bool cuda_params_is_gradients(const opipe_params *params);
+
+#endif /* OPIPE_BACKEND_CUDA_PROGRAM_H_ */

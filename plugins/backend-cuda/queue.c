@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queues, events and the errors that come late.
+ *
+ *   run    a kernel reports bad data to the run's block; the run's last launch hands that on to
+ *          queue->late, unless something is there already
+ *   record event->taken = queue->late, and that is cleared: by a kernel, in the queue's order
+ *   poll   the driver's event, then event->taken
+ *
+ * So a report is told by the first event behind its run, and stays with it. A device error needs no
+ * bookkeeping: after one the driver answers every call with it.
+ */
+#include <time.h>
+
+#include "cuda.h"
+
+opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err) {
+  const cuda_driver *driver = device->place->driver;
+  CUDA_TRY(cuda_enter(device, "queue_open", err));
+  opipe_queue *queue =
+      opipe_zeroed(device->host, "queue", sizeof *queue, _Alignof(opipe_queue), err);
+  opipe_status status = queue == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  if (status >= 0) {
+    queue->device = device;
+    queue->late = cuda_word_take(device, err);
+    status = queue->late == NULL
+                 ? OPIPE_E_NOMEM
+                 : cuda_result(device->place,
+                               driver->stream_create(&queue->stream, CUDA_STREAM_NON_BLOCKING),
+                               "cuStreamCreate", err);
+  }
+  if (status < 0 && queue != NULL) {
+    cuda_word_give(device, queue->late);
+    opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
+  }
+  cuda_leave(device);
+  if (status >= 0)
+    *out_queue = queue;
+  return status;
+}
+
+void cuda_queue_close(opipe_queue *queue) {
+  if (queue == NULL)
+    return;
+  opipe_device *device = queue->device;
+  if (cuda_enter(device, "queue_close", NULL) >= 0) {
+    (void)cuda_result(device->place, device->place->driver->stream_sync(queue->stream),
+                      "queue_close", NULL);
+    (void)device->place->driver->stream_destroy(queue->stream);
+    cuda_leave(device);
+  }
+  cuda_word_give(device, queue->late);
+  opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
+}
+
+opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err) {
+  const cuda_driver *driver = device->place->driver;
+  CUDA_TRY(cuda_enter(device, "event_create", err));
+  opipe_event *event =
+      opipe_zeroed(device->host, "event", sizeof *event, _Alignof(opipe_event), err);
+  opipe_status status = event == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  if (status >= 0) {
+    event->device = device;
+    event->taken = cuda_word_take(device, err);
+    status = event->taken == NULL
+                 ? OPIPE_E_NOMEM
+                 : cuda_result(device->place,
+                               driver->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING),
+                               "cuEventCreate", err);
+  }
+  if (status < 0 && event != NULL) {
+    cuda_word_give(device, event->taken);
+    opipe_free(device->host, event, sizeof *event, _Alignof(opipe_event));
+  }
+  cuda_leave(device);
+  if (status >= 0)
+    *out_event = event;
+  return status;
+}
+
+/* A record that is on its way may still write the event's word. */
+static void wait_for_record(const opipe_event *event) {
+  const cuda_driver *driver = event->device->place->driver;
+  const struct timespec pause = {0, 20000};
+  while (event->took && driver->event_query(event->event) == CUDA_NOT_READY)
+    (void)nanosleep(&pause, NULL);
+}
+
+void cuda_event_destroy(opipe_event *event) {
+  if (event == NULL)
+    return;
+  opipe_device *device = event->device;
+  if (cuda_enter(device, "event_destroy", NULL) >= 0) {
+    wait_for_record(event);
+    (void)device->place->driver->event_destroy(event->event);
+    cuda_leave(device);
+  }
+  cuda_word_give(device, event->taken);
+  opipe_free(device->host, event, sizeof *event, _Alignof(opipe_event));
+}
+
+/* event->taken = queue->late; queue->late = 0. Launched where a run may have reported, or the event
+ * still holds what it took before. */
+static opipe_status take_reports(opipe_queue *queue, opipe_event *event, opipe_error *err) {
+  const cuda_take_args args = {.to = event->taken, .from = queue->late};
+  cuda_launch launch;
+  CUfunction kernel = NULL;
+  if (!queue->reports && !event->took)
+    return OPIPE_OK;
+  if (!cuda_plan_take(&args, &launch))
+    return opipe_fail(err, OPIPE_E_INTERNAL, "backend cuda: no kernel takes reports over");
+  CUDA_TRY(cuda_find_kernel(queue->device, &launch, &kernel, err));
+  CUDA_TRY(
+      cuda_launch_on(queue->device, kernel, &launch, launch.block_args.args, queue->stream, err));
+  event->took = true;
+  queue->reports = false;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_error *err) {
+  opipe_device *device = queue->device;
+  if (event->device != device)
+    return opipe_fail(err, OPIPE_E_INVALID, "event_record: the event is of another opening");
+  CUDA_TRY(cuda_enter(device, "event_record", err));
+  opipe_status status = take_reports(queue, event, err);
+  if (status >= 0)
+    status =
+        cuda_result(device->place, device->place->driver->event_record(event->event, queue->stream),
+                    "event_record", err);
+  if (status >= 0) {
+    event->queue = queue;
+    event->n_runs = queue->n_runs;
+  }
+  cuda_leave(device);
+  return status;
+}
+
+opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
+  opipe_device *device = queue->device;
+  CUDA_TRY(cuda_enter(device, "event_wait", err));
+  const opipe_status status =
+      cuda_result(device->place, device->place->driver->stream_wait(queue->stream, event->event, 0),
+                  "event_wait", err);
+  cuda_leave(device);
+  return status;
+}
+
+static opipe_status answer_report(const opipe_event *event, opipe_error *err) {
+  char name[200];
+  const volatile cuda_status *report = event->taken;
+  const uint32_t code = report->code;
+  const long long value = (long long)report->value, limit = (long long)report->limit;
+  if (code == CUDA_STATUS_OK)
+    return OPIPE_OK;
+  cuda_names_text(&event->device->names, report->node, name, sizeof name);
+  switch (code) {
+    case CUDA_STATUS_INDEX:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': index %lld is outside [%lld, %lld)", name,
+                        value, -limit, limit);
+    case CUDA_STATUS_FINITE:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': element %lld is NaN or infinite", name,
+                        value);
+    case CUDA_STATUS_LABEL:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': label %lld is outside [0, %lld)", name,
+                        value, limit);
+    case CUDA_STATUS_POSITION:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': position %lld is outside [0, %lld)", name,
+                        value, limit);
+    case CUDA_STATUS_DIVIDE:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': an integer is divided by 0", name);
+    default:
+      return opipe_fail(err, OPIPE_E_INTERNAL,
+                        "node '%s': red zone overwritten at byte %lld of %lld", name, value, limit);
+  }
+}
+
+/* Within an entry. */
+static opipe_status poll(opipe_event *event, opipe_error *err) {
+  cuda_place *place = event->device->place;
+  opipe_queue *queue = event->queue;
+  char what[96];
+  const CUresult result = place->driver->event_query(event->event);
+  if (result == CUDA_NOT_READY)
+    return OPIPE_PENDING;
+  if (result == CUDA_OK) {
+    if (queue == NULL)
+      return OPIPE_OK;
+    if (event->n_runs > __atomic_load_n(&queue->n_done, __ATOMIC_RELAXED))
+      __atomic_store_n(&queue->n_done, event->n_runs, __ATOMIC_RELAXED);
+    return event->took ? answer_report(event, err) : OPIPE_OK;
+  }
+  (void)snprintf(what, sizeof what, "in run %llu of the queue, or behind it",
+                 queue == NULL
+                     ? 0ull
+                     : (unsigned long long)__atomic_load_n(&queue->n_done, __ATOMIC_RELAXED) + 1);
+  return cuda_result(place, result, what, err);
+}
+
+opipe_status cuda_event_poll(opipe_event *event, opipe_error *err) {
+  CUDA_TRY(cuda_enter(event->device, "event_poll", err));
+  const opipe_status status = poll(event, err);
+  cuda_leave(event->device);
+  return status;
+}
+
+opipe_status cuda_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err) {
+  enum { SPINS = 64 };
+  const opipe_host *host = event->device->host;
+  const struct timespec pause = {0, 20000};
+  const uint64_t since = host->now_ns(host->ctx);
+  opipe_status status = OPIPE_PENDING;
+  CUDA_TRY(cuda_enter(event->device, "event_sync", err));
+  for (uint64_t looks = 0; (status = poll(event, err)) == OPIPE_PENDING; ++looks) {
+    if (timeout_ns != UINT64_MAX && host->now_ns(host->ctx) - since >= timeout_ns)
+      break;
+    if (looks >= SPINS)
+      (void)nanosleep(&pause, NULL);
+  }
+  cuda_leave(event->device);
+  return status == OPIPE_PENDING
+             ? opipe_fail(err, OPIPE_E_TIMEOUT, "event_sync: not complete after %llu ns",
+                          (unsigned long long)timeout_ns)
+             : status;
+}
+
+/* ---- data ---- */
+
+opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void *src,
+                        opipe_error *err) {
+  opipe_device *device = queue->device;
+  CUdeviceptr to = 0;
+  CUDA_TRY(cuda_region(device, dst, "write", &to, err));
+  if (dst->n_bytes == 0)
+    return OPIPE_OK;
+  CUDA_TRY(cuda_enter(device, "write", err));
+  const opipe_status status = cuda_result(
+      device->place, device->place->driver->write(to, src, (size_t)dst->n_bytes, queue->stream),
+      "write", err);
+  cuda_leave(device);
+  return status;
+}
+
+opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err) {
+  opipe_device *device = queue->device;
+  CUdeviceptr from = 0;
+  CUDA_TRY(cuda_region(device, src, "read", &from, err));
+  if (src->n_bytes == 0)
+    return OPIPE_OK;
+  CUDA_TRY(cuda_enter(device, "read", err));
+  const opipe_status status = cuda_result(
+      device->place, device->place->driver->read(dst, from, (size_t)src->n_bytes, queue->stream),
+      "read", err);
+  cuda_leave(device);
+  return status;
+}
+
+/* Pieces no longer than the distance of the two do not overlap; in the order that reads each byte
+ * before it is written over. */
+static opipe_status copy_overlapping(opipe_queue *queue, CUdeviceptr to, CUdeviceptr from,
+                                     uint64_t n_bytes, opipe_error *err) {
+  opipe_device *device = queue->device;
+  const bool up = to > from;
+  const uint64_t distance = up ? to - from : from - to;
+  const uint64_t piece = distance == 0 || distance > n_bytes ? n_bytes : distance;
+  opipe_status status = OPIPE_OK;
+  for (uint64_t done = 0; distance != 0 && done < n_bytes && status >= 0; done += piece) {
+    const uint64_t n = n_bytes - done < piece ? n_bytes - done : piece;
+    const uint64_t at = up ? n_bytes - done - n : done;
+    status = cuda_result(device->place,
+                         device->place->driver->copy(to + at, from + at, (size_t)n, queue->stream),
+                         "copy", err);
+  }
+  return status;
+}
+
+opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                       opipe_error *err) {
+  opipe_device *device = queue->device;
+  CUdeviceptr to = 0, from = 0;
+  if (dst->n_bytes != src->n_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID, "copy: %llu bytes to %llu",
+                      (unsigned long long)src->n_bytes, (unsigned long long)dst->n_bytes);
+  }
+  CUDA_TRY(cuda_region(device, dst, "copy: to", &to, err));
+  CUDA_TRY(cuda_region(device, src, "copy: from", &from, err));
+  if (dst->n_bytes == 0)
+    return OPIPE_OK;
+  CUDA_TRY(cuda_enter(device, "copy", err));
+  const opipe_status status = copy_overlapping(queue, to, from, dst->n_bytes, err);
+  cuda_leave(device);
+  return status;
+}

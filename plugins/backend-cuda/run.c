@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One run: launches, in the queue's order.
+ *
+ *   begin   the run's block: no report, the scalars; the constants
+ *   steps
+ *   report  what was reported goes to the queue
+ *
+ * With OPIPE_COMPILE_POISON values are filled with 0xff (NaN) before the first step and when their
+ * last reader is done, and the zones around them are looked at in the end.
+ */
+#include "binding.h"
+
+enum { ZONE = CUDA_ALIGN, POISON = 0xff };
+
+static opipe_status check(const opipe_binding *binding, CUresult result, const char *what,
+                          opipe_error *err) {
+  return cuda_result(binding->program->device->place, result, what, err);
+}
+
+static opipe_status begin(const opipe_binding *binding, CUstream stream, const int64_t *scalars,
+                          uint32_t n_scalars, opipe_error *err) {
+  const opipe_program *program = binding->program;
+  const cuda_driver *driver = program->device->place->driver;
+  cuda_begin_args args = {.block = (cuda_run_block *)(uintptr_t)binding->arena, .n = n_scalars};
+  cuda_launch launch;
+  if (program->has_block) {
+    if (n_scalars > 0)
+      memcpy(args.scalars, scalars, n_scalars * sizeof scalars[0]);
+    (void)cuda_plan_begin(&args, &launch);
+    CUDA_TRY(cuda_launch_on(program->device, binding->begin, &launch, launch.block_args.args,
+                            stream, err));
+  }
+  return program->constant_bytes == 0
+             ? OPIPE_OK
+             : check(binding,
+                     driver->write(binding->arena + program->block_bytes, program->constants,
+                                   (size_t)program->constant_bytes, stream),
+                     "constants", err);
+}
+
+static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bound, CUstream stream,
+                             opipe_error *err) {
+  const opipe_program *program = binding->program;
+  opipe_device *device = program->device;
+  cuda_copy_args copy;
+  switch (bound->step->kind) {
+    case CUDA_STEP_LAUNCH:
+      return cuda_launch_on(device, bound->kernel, &bound->step->launch, bound->args, stream, err);
+    case CUDA_STEP_PRODUCT:
+      return cuda_product_run(device, bound->product, binding->workspace,
+                              bound->step->workspace_bytes, stream, err);
+    default:
+      memcpy(&copy, bound->args, sizeof copy);
+      return check(binding,
+                   device->place->driver->copy(copy.to, copy.from, (size_t)copy.n_bytes, stream),
+                   bound->step->node->name, err);
+  }
+}
+
+static opipe_status report(const opipe_binding *binding, opipe_queue *queue, opipe_error *err) {
+  const cuda_report_args args = {.to = queue->late,
+                                 .from = &((cuda_run_block *)(uintptr_t)binding->arena)->status};
+  cuda_launch launch;
+  (void)cuda_plan_report(&args, &launch);
+  queue->reports = true;
+  return cuda_launch_on(queue->device, binding->report, &launch, launch.block_args.args,
+                        queue->stream, err);
+}
+
+/* ---- poison ---- */
+
+static opipe_status poison_all(const opipe_binding *binding, CUstream stream, opipe_error *err) {
+  const opipe_program *program = binding->program;
+  if (program->temp_bytes == 0)
+    return OPIPE_OK;
+  return check(binding,
+               program->device->place->driver->fill(
+                   binding->arena + program->block_bytes + program->constant_bytes, POISON,
+                   (size_t)program->temp_bytes, stream),
+               "poison", err);
+}
+
+/* Values that the step was the last to touch. */
+static opipe_status poison_dead(const opipe_binding *binding, uint32_t step, CUstream stream,
+                                opipe_error *err) {
+  const opipe_program *program = binding->program;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t v = 0; status >= 0 && v < program->graph->n_values; ++v) {
+    const cuda_storage *storage = &program->storages[v];
+    if (storage->kind != CUDA_PLACE_ARENA || storage->first == UINT32_MAX || storage->last != step)
+      continue;
+    status =
+        check(binding,
+              program->device->place->driver->fill(binding->arena + storage->offset, POISON,
+                                                   (size_t)storage->n_bytes - 2 * ZONE, stream),
+              "poison", err);
+  }
+  return status;
+}
+
+static opipe_status look_at_zone(const opipe_binding *binding, CUdeviceptr at, uint32_t name,
+                                 CUstream stream, opipe_error *err) {
+  const cuda_zone_args args = {.data = (const void *)(uintptr_t)at,
+                               .status = &((cuda_run_block *)(uintptr_t)binding->arena)->status,
+                               .n = ZONE,
+                               .node = name};
+  cuda_launch launch;
+  (void)cuda_plan_zone(&args, &launch);
+  return cuda_launch_on(binding->program->device, binding->zone, &launch, launch.block_args.args,
+                        stream, err);
+}
+
+/* Zones of values that a step begins to touch are whole until their place is taken by another:
+ * looked at where the value dies. */
+static opipe_status look_at_dead(const opipe_binding *binding, uint32_t step, CUstream stream,
+                                 opipe_error *err) {
+  const opipe_program *program = binding->program;
+  opipe_device *device = program->device;
+  uint32_t name = 0;
+  for (uint32_t v = 0; v < program->graph->n_values; ++v) {
+    const cuda_storage *storage = &program->storages[v];
+    if (storage->kind != CUDA_PLACE_ARENA || storage->first == UINT32_MAX || storage->last != step)
+      continue;
+    const CUdeviceptr at = binding->arena + storage->offset;
+    CUDA_TRY(
+        cuda_names_add(&device->names, device->host, program->graph->values[v].name, &name, err));
+    CUDA_TRY(look_at_zone(binding, at - ZONE, name, stream, err));
+    CUDA_TRY(look_at_zone(binding, at + storage->n_bytes - 2 * ZONE, name, stream, err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status run_all(const opipe_binding *binding, CUstream stream, opipe_error *err) {
+  const bool poison = (binding->program->flags & OPIPE_COMPILE_POISON) != 0;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; status >= 0 && i < binding->n_steps; ++i) {
+    status = run_step(binding, &binding->steps[i], stream, err);
+    if (status >= 0 && poison)
+      status = look_at_dead(binding, i, stream, err);
+    if (status >= 0 && poison)
+      status = poison_dead(binding, i, stream, err);
+  }
+  return status;
+}
+
+opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                      uint32_t n_scalars, opipe_error *err) {
+  const opipe_program *program = binding->program;
+  opipe_device *device = program->device;
+  opipe_status status = OPIPE_OK;
+  if (queue->device != device)
+    return opipe_fail(err, OPIPE_E_INVALID, "run: the queue is of another opening");
+  if (n_scalars < program->graph->n_scalars || n_scalars > CUDA_SCALARS ||
+      (n_scalars > 0 && scalars == NULL)) {
+    return opipe_fail(err, OPIPE_E_INVALID, "run: %u scalars, the program has %u", n_scalars,
+                      program->graph->n_scalars);
+  }
+  CUDA_TRY(cuda_enter(device, "run", err));
+  if ((program->flags & OPIPE_COMPILE_POISON) != 0)
+    status = poison_all(binding, queue->stream, err);
+  if (status >= 0)
+    status = begin(binding, queue->stream, scalars, n_scalars, err);
+  if (status >= 0)
+    status = run_all(binding, queue->stream, err);
+  if (status >= 0 && (program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0))
+    status = report(binding, queue, err);
+  ++queue->n_runs;
+  cuda_leave(device);
+  return status;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between the files of the driver's double. */
+#ifndef OPIPE_TEST_CUDA_DOUBLE_H_
+#define OPIPE_TEST_CUDA_DOUBLE_H_
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "driver.h"
+#include "plugins/backend-cuda/kernels/shim_rows.h"
+
+/* A kernel. */
+struct CUfunc_st {
+  const cuda_shim_row *row;
+  uint32_t most_shared;
+};
+
+extern pthread_mutex_t cuda_double_lock; /* guards all of it, work that is done included */
+extern CUresult cuda_double_fault;       /* CUDA_OK, or what every call answers from now on */
+
+uint64_t cuda_double_option(const char *name, uint64_t fallback);
+void cuda_double_die(const char *what);
+CUresult cuda_double_enter(void);
+/* The following under the lock. Is all of it live device memory? */
+bool cuda_double_is_device(uintptr_t first, size_t n_bytes);
+/* Does queued work use any of it? */
+bool cuda_double_uses(uintptr_t first, size_t n_bytes);
+void cuda_double_count(cuda_double_facts *io_facts);
+
+#endif

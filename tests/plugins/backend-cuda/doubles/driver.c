@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices, contexts, memory and modules of the double; streams and events are in streams.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "double.h"
+
+enum { ZONE = 256, ZONE_BYTE = 0xa5, FRESH_BYTE = 0xcb, DEAD_BYTE = 0xdd, MOST_DEVICES = 16 };
+
+struct CUctx_st {
+  int device;
+  uint64_t retained;
+};
+
+typedef struct block {
+  struct block *next;
+  unsigned char *base; /* from malloc */
+  uintptr_t first;
+  size_t n_bytes;
+  bool pinned;
+} block;
+
+pthread_mutex_t cuda_double_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t owner;
+static struct CUctx_st contexts[MOST_DEVICES];
+static _Thread_local CUcontext stack[32];
+static _Thread_local uint32_t depth;
+static block *blocks;
+static uint64_t live_bytes, live_blocks, live_pinned;
+CUresult cuda_double_fault;
+
+static uint64_t from_environment(const char *name, uint64_t fallback) {
+  const char *text = getenv(name);
+  return text != NULL && *text != '\0' ? strtoull(text, NULL, 10) : fallback;
+}
+
+uint64_t cuda_double_option(const char *name, uint64_t fallback) {
+  return from_environment(name, fallback);
+}
+
+void cuda_double_die(const char *what) {
+  (void)fprintf(stderr, "cuda double: %s\n", what);
+  abort();
+}
+
+/* ---- entry: initialised, in the process that did, no fault, a current context ---- */
+
+static CUresult ready(void) {
+  if (owner == 0 || owner != getpid())
+    return CUDA_NOT_INITIALIZED;
+  return CUDA_OK;
+}
+
+CUresult cuda_double_enter(void) {
+  const CUresult result = ready();
+  if (result != CUDA_OK)
+    return result;
+  if (depth == 0)
+    return CUDA_INVALID_CONTEXT;
+  return __atomic_load_n(&cuda_double_fault, __ATOMIC_ACQUIRE);
+}
+
+CUresult cuInit(unsigned flags) {
+  if (owner != 0 && owner != getpid())
+    return CUDA_NOT_INITIALIZED;
+  owner = getpid();
+  return flags == 0 ? CUDA_OK : CUDA_INVALID_VALUE;
+}
+
+CUresult cuDriverGetVersion(int *version) {
+  *version = (int)from_environment("OPIPE_CUDA_DOUBLE_VERSION", 13000);
+  return CUDA_OK;
+}
+
+static const struct {
+  int error;
+  const char *name;
+} names[] = {{CUDA_OK, "CUDA_SUCCESS"},
+             {CUDA_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+             {CUDA_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+             {CUDA_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+             {CUDA_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+             {CUDA_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
+             {CUDA_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+             {CUDA_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+             {CUDA_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+             {CUDA_NOT_READY, "CUDA_ERROR_NOT_READY"},
+             {CUDA_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+
+CUresult cuGetErrorName(CUresult error, const char **name) {
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+    if (names[i].error == (int)error) {
+      *name = names[i].name;
+      return CUDA_OK;
+    }
+  }
+  return CUDA_INVALID_VALUE;
+}
+
+/* ---- devices ---- */
+
+static int count_devices(void) {
+  const uint64_t n = from_environment("OPIPE_CUDA_DOUBLE_DEVICES", 2);
+  return n < MOST_DEVICES ? (int)n : MOST_DEVICES;
+}
+
+CUresult cuDeviceGetCount(int *count) {
+  *count = count_devices();
+  return ready();
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+  *device = ordinal;
+  return ready() != CUDA_OK                          ? ready()
+         : ordinal < 0 || ordinal >= count_devices() ? CUDA_INVALID_DEVICE
+                                                     : CUDA_OK;
+}
+
+CUresult cuDeviceGetName(char *name, int room, CUdevice device) {
+  (void)snprintf(name, (size_t)room, "Double %d", device);
+  return ready();
+}
+
+static uint64_t device_bytes(void) {
+  return from_environment("OPIPE_CUDA_DOUBLE_MEMORY", UINT64_C(1) << 30);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+  (void)device;
+  *bytes = (size_t)device_bytes();
+  return ready();
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+  static const struct {
+    int attribute, value;
+  } rows[] = {{CUDA_ATTRIBUTE_CLOCK_KHZ, 1980000},
+              {CUDA_ATTRIBUTE_PROCESSORS, 132},
+              {CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ, 2619000},
+              {CUDA_ATTRIBUTE_MEMORY_BUS_BITS, 5120},
+              {CUDA_ATTRIBUTE_MAJOR, 9},
+              {CUDA_ATTRIBUTE_MINOR, 0}};
+  (void)device;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    if (rows[i].attribute == (int)attribute) {
+      *value = rows[i].value;
+      return ready();
+    }
+  }
+  return CUDA_INVALID_VALUE;
+}
+
+/* ---- contexts ---- */
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  if (ready() != CUDA_OK || device < 0 || device >= count_devices())
+    return CUDA_INVALID_DEVICE;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  contexts[device].device = device;
+  ++contexts[device].retained;
+  *context = &contexts[device];
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return CUDA_OK;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  CUresult result = CUDA_OK;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  if (contexts[device].retained == 0)
+    result = CUDA_INVALID_CONTEXT;
+  else
+    --contexts[device].retained;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  if (ready() != CUDA_OK)
+    return ready();
+  if (context == NULL || depth == sizeof stack / sizeof stack[0])
+    return CUDA_INVALID_CONTEXT;
+  stack[depth++] = context;
+  return CUDA_OK;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+  if (depth == 0)
+    return CUDA_INVALID_CONTEXT;
+  *context = stack[--depth];
+  return CUDA_OK;
+}
+
+CUcontext cuda_double_current(void) {
+  return depth == 0 ? NULL : stack[depth - 1];
+}
+
+/* ---- memory ---- */
+
+static block *find_block(uintptr_t first, size_t n_bytes) {
+  for (block *b = blocks; b != NULL; b = b->next) {
+    if (first >= b->first && n_bytes <= b->n_bytes && first - b->first <= b->n_bytes - n_bytes)
+      return b;
+  }
+  return NULL;
+}
+
+bool cuda_double_is_device(uintptr_t first, size_t n_bytes) {
+  const block *b = find_block(first, n_bytes);
+  return b != NULL && !b->pinned;
+}
+
+static CUresult take(size_t n_bytes, bool pinned, uintptr_t *out) {
+  if (n_bytes == 0)
+    return CUDA_INVALID_VALUE;
+  block *b = calloc(1, sizeof *b);
+  unsigned char *base = malloc(n_bytes + 3 * ZONE);
+  if (b == NULL || base == NULL) {
+    free(b);
+    free(base);
+    return CUDA_OUT_OF_MEMORY;
+  }
+  *b = (block){.next = blocks, .base = base, .n_bytes = n_bytes, .pinned = pinned};
+  b->first = ((uintptr_t)base + 2 * ZONE - 1) & ~(uintptr_t)(ZONE - 1);
+  memset(base, ZONE_BYTE, n_bytes + 3 * ZONE);
+  memset((void *)b->first, FRESH_BYTE, n_bytes);
+  blocks = b;
+  *out = b->first;
+  return CUDA_OK;
+}
+
+static void check_zones(const block *b) {
+  const unsigned char *first = (const unsigned char *)b->first;
+  const unsigned char *end = b->base + b->n_bytes + 3 * ZONE;
+  for (const unsigned char *at = b->base; at < end; ++at) {
+    if (at == first)
+      at += b->n_bytes;
+    if (at < end && *at != ZONE_BYTE)
+      cuda_double_die("memory before or behind an allocation was written to");
+  }
+}
+
+static CUresult give(uintptr_t first, bool pinned) {
+  for (block **link = &blocks; *link != NULL; link = &(*link)->next) {
+    block *b = *link;
+    if (b->first != first || b->pinned != pinned)
+      continue;
+    if (cuda_double_uses(b->first, b->n_bytes))
+      cuda_double_die("memory is freed that queued work uses");
+    check_zones(b);
+    memset((void *)b->first, DEAD_BYTE, b->n_bytes);
+    if (pinned) {
+      --live_pinned;
+    } else {
+      live_bytes -= b->n_bytes;
+      --live_blocks;
+    }
+    *link = b->next;
+    free(b->base);
+    free(b);
+    return CUDA_OK;
+  }
+  return CUDA_INVALID_VALUE;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
+  uintptr_t first = 0;
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  result = bytes > device_bytes() - live_bytes ? CUDA_OUT_OF_MEMORY : take(bytes, false, &first);
+  if (result == CUDA_OK) {
+    live_bytes += bytes;
+    ++live_blocks;
+    *address = first;
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  result = give((uintptr_t)address, false);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuMemHostAlloc(void **data, size_t bytes, unsigned flags) {
+  uintptr_t first = 0;
+  CUresult result = cuda_double_enter();
+  (void)flags;
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  result = take(bytes, true, &first);
+  if (result == CUDA_OK) {
+    ++live_pinned;
+    *data = (void *)first;
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuMemFreeHost(void *data) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  result = give((uintptr_t)data, true);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+/* ---- modules ---- */
+
+static struct CUfunc_st *functions; /* [cuda_shim_n_rows] */
+static int module_object;
+
+static bool is_image(const unsigned char *image) {
+  static const unsigned char fat[4] = {0x50, 0xed, 0x55, 0xba};
+  return memcmp(image, fat, sizeof fat) == 0 || memcmp(image, "shim", 4) == 0;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  if (!is_image(image))
+    return CUDA_INVALID_IMAGE;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  if (functions == NULL) {
+    functions = calloc(cuda_shim_n_rows, sizeof *functions);
+    for (uint32_t i = 0; functions != NULL && i < cuda_shim_n_rows; ++i)
+      functions[i] = (struct CUfunc_st){&cuda_shim_rows[i], 48 * 1024};
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  *module = (CUmodule)(void *)&module_object;
+  return functions != NULL ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  return module == (CUmodule)(void *)&module_object ? cuda_double_enter() : CUDA_INVALID_HANDLE;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  if (module != (CUmodule)(void *)&module_object)
+    return CUDA_INVALID_HANDLE;
+  for (uint32_t i = 0; i < cuda_shim_n_rows; ++i) {
+    if (strcmp(cuda_shim_rows[i].kernel, name) == 0) {
+      *function = &functions[i];
+      return CUDA_OK;
+    }
+  }
+  return CUDA_NOT_FOUND;
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  if (attribute != CUDA_FUNCTION_DYNAMIC_SHARED_BYTES || value < 0 || value > 227 * 1024)
+    return CUDA_INVALID_VALUE;
+  if ((uint32_t)value > function->most_shared)
+    function->most_shared = (uint32_t)value;
+  return CUDA_OK;
+}
+
+/* ---- for tests ---- */
+
+void cuda_double_look(cuda_double_facts *out) {
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  memset(out, 0, sizeof *out);
+  out->live_bytes = live_bytes;
+  out->live_blocks = live_blocks;
+  out->live_pinned = live_pinned;
+  out->contexts = depth;
+  for (int i = 0; i < MOST_DEVICES; ++i)
+    out->retained += contexts[i].retained;
+  cuda_double_count(out);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A driver without a GPU: libcuda.so.1 of the tests. Device memory is the host's; streams hold what
+ * they were given and do it later, in an order that a seed draws from all that streams and events
+ * allow, so that a missing wait or memory that is reused too early shows.
+ *
+ * What it holds the caller to, as the vendor's does or more strictly:
+ *   - every call but those that ask for devices needs a current context of the calling thread
+ *   - nothing works in a forked child
+ *   - copies and fills lie inside live memory; memory that queued work uses is not freed
+ *   - what is written behind an allocation is found when it is freed
+ *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
+ * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
+ *
+ * Environment: OPIPE_CUDA_DOUBLE_SEED (1), _DEVICES (2), _VERSION (13000), _MEMORY (bytes of a
+ * device, 1 GiB), _FAULT (the launch that faults, counted from 1).
+ */
+#ifndef OPIPE_TEST_CUDA_DRIVER_H_
+#define OPIPE_TEST_CUDA_DRIVER_H_
+
+#include <stdint.h>
+
+#include "plugins/backend-cuda/vendor.h"
+
+#define CUDA_DOUBLE_DECLARE(member, symbol, result, arguments) result symbol arguments;
+CUDA_DRIVER_FUNCTIONS(CUDA_DOUBLE_DECLARE)
+CUDA_PRODUCT_FUNCTIONS(CUDA_DOUBLE_DECLARE)
+
+/* For the doubles of other libraries: fn(args) when the stream comes to it; args [n_bytes] are
+ * copied, and are looked through for addresses of memory that the work uses. */
+CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
+                           size_t n_bytes);
+
+/* What tests look at. */
+typedef struct cuda_double_facts {
+  uint64_t live_bytes, live_blocks; /* device memory */
+  uint64_t live_pinned;             /* blocks */
+  uint64_t waits;                   /* calls that block the host until work is done */
+  uint64_t launches, queued;        /* kernels so far; entries that wait */
+  uint64_t contexts;                /* on the calling thread's stack */
+  uint64_t retained;                /* primary contexts */
+} cuda_double_facts;
+void cuda_double_look(cuda_double_facts *out);
+/* A context of the host's own on top of the calling thread's stack; popped by NULL. */
+CUcontext cuda_double_current(void);
+
+#endif /* OPIPE_TEST_CUDA_DRIVER_H_ */

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cublasLt without a GPU: libcublasLt.so.13 of the tests. It does what the descriptors say
+ * (layouts, transposition, batches, bias), in the stream's order, and refuses what the vendor's
+ * refuses: operands that do not fit each other, distances shorter than a column, an epilogue that
+ * the type has not, an algorithm of another product, addresses less aligned than it was told, a
+ * workspace that is too small. It writes over its workspace.
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+struct cublasLtContext {
+  int unused;
+};
+struct cuda_lt_desc {
+  int compute, scale;
+  int32_t trans_a, trans_b;
+  uint32_t epilogue;
+  const void *bias;
+};
+struct cuda_lt_layout {
+  int type;
+  uint64_t rows, columns;
+  int64_t distance;
+  int32_t batch;
+  int64_t stride;
+};
+struct cuda_lt_preference {
+  uint64_t workspace;
+  uint32_t align[4]; /* A, B, C, D */
+};
+
+typedef struct problem {
+  struct cuda_lt_desc desc;
+  struct cuda_lt_layout a, b, c, d;
+  uint64_t m, n, k;
+} problem;
+
+typedef struct product_work {
+  problem p;
+  const void *a, *b, *c, *bias;
+  void *d, *workspace;
+  uint64_t workspace_bytes;
+  double alpha, beta;
+} product_work;
+
+size_t cublasLtGetVersion(void) {
+  const char *text = getenv("OPIPE_CUDA_DOUBLE_PRODUCTS");
+  return text != NULL ? strtoul(text, NULL, 10) : 130100;
+}
+
+const char *cublasLtGetStatusName(cublasStatus_t status) {
+  return status == CUDA_LT_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+         : status == CUDA_LT_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == CUDA_LT_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+                                           : "CUBLAS_STATUS_UNKNOWN";
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+  *handle = cuda_double_current() != NULL ? calloc(1, sizeof **handle) : NULL;
+  return *handle != NULL ? CUDA_LT_SUCCESS : 1; /* not initialised */
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  free(handle);
+  return CUDA_LT_SUCCESS;
+}
+
+/* ---- descriptors ---- */
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  *desc = calloc(1, sizeof **desc);
+  if (*desc == NULL)
+    return 3;
+  **desc =
+      (struct cuda_lt_desc){compute, scale, CUDA_OP_N, CUDA_OP_N, CUDA_LT_EPILOGUE_DEFAULT, NULL};
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  free(desc);
+  return CUDA_LT_SUCCESS;
+}
+
+static cublasStatus_t set(void *to, size_t room, const void *value, size_t bytes) {
+  if (bytes != room)
+    return CUDA_LT_INVALID_VALUE;
+  memcpy(to, value, bytes);
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
+  switch ((int)attribute) {
+    case CUDA_LT_DESC_TRANSA:
+      return set(&desc->trans_a, sizeof desc->trans_a, value, bytes);
+    case CUDA_LT_DESC_TRANSB:
+      return set(&desc->trans_b, sizeof desc->trans_b, value, bytes);
+    case CUDA_LT_DESC_EPILOGUE:
+      return set(&desc->epilogue, sizeof desc->epilogue, value, bytes);
+    case CUDA_LT_DESC_BIAS_POINTER:
+      return set(&desc->bias, sizeof desc->bias, value, bytes);
+    default:
+      return CUDA_LT_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t distance) {
+  *layout = calloc(1, sizeof **layout);
+  if (*layout == NULL)
+    return 3;
+  **layout = (struct cuda_lt_layout){type, rows, columns, distance, 1, 0};
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  free(layout);
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t bytes) {
+  switch ((int)attribute) {
+    case CUDA_LT_LAYOUT_BATCH_COUNT:
+      return set(&layout->batch, sizeof layout->batch, value, bytes);
+    case CUDA_LT_LAYOUT_BATCH_STRIDE:
+      return set(&layout->stride, sizeof layout->stride, value, bytes);
+    default:
+      return CUDA_LT_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+  *preference = calloc(1, sizeof **preference);
+  if (*preference == NULL)
+    return 3;
+  **preference = (struct cuda_lt_preference){0, {256, 256, 256, 256}};
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  free(preference);
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes) {
+  const int which = (int)attribute;
+  if (which == CUDA_LT_PREFER_WORKSPACE)
+    return set(&preference->workspace, sizeof preference->workspace, value, bytes);
+  if (which < CUDA_LT_PREFER_ALIGN_A || which > CUDA_LT_PREFER_ALIGN_D)
+    return CUDA_LT_INVALID_VALUE;
+  return set(&preference->align[which - CUDA_LT_PREFER_ALIGN_A], sizeof(uint32_t), value, bytes);
+}
+
+/* ---- what is refused ---- */
+
+static size_t size_of(int type) {
+  return type == CUDA_R64F ? 8 : type == CUDA_R32F ? 4 : 2;
+}
+
+static bool fits(const struct cuda_lt_layout *layout, uint64_t rows, uint64_t columns,
+                 const struct cuda_lt_layout *d) {
+  return layout->rows == rows && layout->columns == columns && layout->type == d->type &&
+         layout->distance >= (int64_t)rows && layout->batch == d->batch && rows > 0 && columns > 0;
+}
+
+static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_lt_layout *a,
+                            const struct cuda_lt_layout *b, const struct cuda_lt_layout *c,
+                            const struct cuda_lt_layout *d, problem *out) {
+  const bool is_double = d->type == CUDA_R64F;
+  memset(out, 0, sizeof *out);
+  out->desc = *desc;
+  out->desc.bias = NULL;
+  out->a = *a;
+  out->b = *b;
+  out->c = *c;
+  out->d = *d;
+  out->m = d->rows;
+  out->n = d->columns;
+  out->k = desc->trans_a == CUDA_OP_T ? a->rows : a->columns;
+  const bool t_a = desc->trans_a == CUDA_OP_T, t_b = desc->trans_b == CUDA_OP_T;
+  if (!fits(a, t_a ? out->k : out->m, t_a ? out->m : out->k, d) ||
+      !fits(b, t_b ? out->n : out->k, t_b ? out->k : out->n, d) || !fits(c, out->m, out->n, d) ||
+      !fits(d, out->m, out->n, d))
+    return CUDA_LT_INVALID_VALUE;
+  if (is_double != (desc->compute == CUDA_COMPUTE_64F) ||
+      desc->scale != (is_double ? CUDA_R64F : CUDA_R32F) ||
+      (desc->compute == CUDA_COMPUTE_32F_FAST_TF32 && d->type != CUDA_R32F))
+    return CUDA_LT_NOT_SUPPORTED;
+  if (desc->epilogue == CUDA_LT_EPILOGUE_BIAS)
+    return is_double ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
+  return desc->epilogue == CUDA_LT_EPILOGUE_DEFAULT ? CUDA_LT_SUCCESS : CUDA_LT_NOT_SUPPORTED;
+}
+
+static uint64_t hash_of(const problem *p) { /* FNV-1a */
+  const unsigned char *bytes = (const unsigned char *)p;
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (size_t i = 0; i < sizeof *p; ++i)
+    hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+  return hash;
+}
+
+/* A deep product of few results is split, and its parts are kept in the workspace. */
+static uint64_t workspace_of(const problem *p, uint64_t limit) {
+  const uint64_t bytes = (p->m * p->n * (uint64_t)p->d.batch * 8 + 255) / 256 * 256;
+  return p->k >= 4 * p->m && bytes <= limit ? bytes : 0;
+}
+
+/* data: hash, workspace, alignments */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t choices[],
+                                              int *count) {
+  problem p;
+  *count = 0;
+  if (handle == NULL || most < 1 || (desc->epilogue == CUDA_LT_EPILOGUE_BIAS && desc->bias == NULL))
+    return CUDA_LT_INVALID_VALUE;
+  const cublasStatus_t status = check(desc, a, b, c, d, &p);
+  if (status != CUDA_LT_SUCCESS)
+    return status;
+  memset(&choices[0], 0, sizeof choices[0]);
+  choices[0].workspace_bytes = workspace_of(&p, preference->workspace);
+  choices[0].algo.data[0] = hash_of(&p);
+  choices[0].algo.data[1] = choices[0].workspace_bytes;
+  memcpy(&choices[0].algo.data[2], preference->align, sizeof preference->align);
+  *count = 1;
+  return CUDA_LT_SUCCESS;
+}
+
+/* ---- computing ---- */
+
+static double half_to_double(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const double sign = (bits >> 15) != 0 ? -1.0 : 1.0;
+  if (exponent == 31)
+    return fraction != 0 ? __builtin_nan("") : sign * __builtin_inf();
+  return sign * (exponent == 0 ? __builtin_ldexp(fraction, -24)
+                               : __builtin_ldexp(fraction + 1024, exponent - 25));
+}
+
+static double load(int type, const void *data, uint64_t i) {
+  uint32_t bits = 0;
+  float value = 0;
+  switch (type) {
+    case CUDA_R64F:
+      return ((const double *)data)[i];
+    case CUDA_R32F:
+      return (double)((const float *)data)[i];
+    case CUDA_R16F:
+      return half_to_double(((const uint16_t *)data)[i]);
+    default:
+      bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+      memcpy(&value, &bits, sizeof value);
+      return (double)value;
+  }
+}
+
+/* To the nearest, ties to even: by trying the two neighbours of the cut value. */
+static uint16_t to_half(double value) {
+  uint16_t best = 0x7e00;
+  double least = __builtin_inf();
+  if (__builtin_isnan(value))
+    return best;
+  if (__builtin_fabs(value) >= 65520.0)
+    return value < 0 ? 0xfc00 : 0x7c00;
+  int exponent = 0;
+  (void)__builtin_frexp(value, &exponent);
+  const int unit = exponent < -13 ? -24 : exponent - 11;
+  const double scaled = __builtin_ldexp(__builtin_fabs(value), -unit);
+  const double down = __builtin_floor(scaled);
+  for (int up = 0; up < 2; ++up) {
+    const double near = down + up;
+    const double off = __builtin_fabs(scaled - near);
+    if (off < least || (off == least && (uint64_t)near % 2 == 0)) {
+      const double rounded = __builtin_ldexp(near, unit);
+      int e = 0;
+      const double f = __builtin_frexp(rounded, &e);
+      const uint32_t field =
+          e < -13 ? (uint32_t)__builtin_ldexp(rounded, 24)
+                  : (uint32_t)((e + 14) * 1024) + (uint32_t)__builtin_ldexp(f, 11) - 1024;
+      least = off;
+      best = (uint16_t)field;
+    }
+  }
+  return (uint16_t)(best | (value < 0 || (value == 0 && __builtin_signbit(value)) ? 0x8000 : 0));
+}
+
+static void store(int type, void *data, uint64_t i, double value) {
+  const float single = (float)value;
+  uint32_t bits = 0;
+  switch (type) {
+    case CUDA_R64F:
+      ((double *)data)[i] = value;
+      break;
+    case CUDA_R32F:
+      ((float *)data)[i] = single;
+      break;
+    case CUDA_R16F:
+      ((uint16_t *)data)[i] = to_half(value);
+      break;
+    default:
+      memcpy(&bits, &single, sizeof bits);
+      if (!__builtin_isnan(single))
+        bits += 0x7fff + (bits >> 16 & 1);
+      ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
+  }
+}
+
+/* Sums of op(A) op(B) for column j of D, in fp32 (fp64 for doubles), in rising order of k. */
+static void column_sums(const product_work *w, const char *a, const char *b, uint64_t j,
+                        double *sums) {
+  const problem *p = &w->p;
+  const int type = p->d.type;
+  const bool t_a = p->desc.trans_a == CUDA_OP_T, t_b = p->desc.trans_b == CUDA_OP_T;
+  memset(sums, 0, p->m * sizeof *sums);
+  for (uint64_t k = 0; k < p->k; ++k) {
+    const double y =
+        load(type, b, t_b ? j + k * (uint64_t)p->b.distance : k + j * (uint64_t)p->b.distance);
+    for (uint64_t i = 0; i < p->m; ++i) {
+      const double x =
+          load(type, a, t_a ? k + i * (uint64_t)p->a.distance : i + k * (uint64_t)p->a.distance);
+      sums[i] = type == CUDA_R64F ? sums[i] + x * y : (double)((float)sums[i] + (float)(x * y));
+    }
+  }
+}
+
+static void run(const void *args) {
+  const product_work *w = args;
+  const problem *p = &w->p;
+  const int type = p->d.type;
+  const size_t size = size_of(type);
+  double *sums = malloc(p->m * sizeof *sums);
+  if (sums == NULL)
+    abort();
+  if (w->workspace_bytes > 0)
+    memset(w->workspace, 0x5b, w->workspace_bytes);
+  for (int64_t batch = 0; batch < p->d.batch; ++batch) {
+    const char *a = (const char *)w->a + (size_t)(batch * p->a.stride) * size;
+    const char *b = (const char *)w->b + (size_t)(batch * p->b.stride) * size;
+    const char *c = (const char *)w->c + (size_t)(batch * p->c.stride) * size;
+    char *d = (char *)w->d + (size_t)(batch * p->d.stride) * size;
+    for (uint64_t j = 0; j < p->n; ++j) {
+      column_sums(w, a, b, j, sums);
+      for (uint64_t i = 0; i < p->m; ++i) {
+        double value = w->alpha * sums[i];
+        if (w->beta != 0)
+          value += w->beta * load(type, c, i + j * (uint64_t)p->c.distance);
+        if (w->bias != NULL)
+          value += load(type, w->bias, i);
+        store(type, d, i + j * (uint64_t)p->d.distance, value);
+      }
+    }
+  }
+  free(sums);
+}
+
+static bool is_aligned(const void *address, uint32_t to) {
+  return (uintptr_t)address % to == 0;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t workspace_bytes, cudaStream_t stream) {
+  product_work w = {.a = a, .b = b, .c = c, .d = d, .workspace = workspace};
+  uint32_t align[4];
+  if (handle == NULL || cuda_double_current() == NULL)
+    return 1;
+  const cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &w.p);
+  if (status != CUDA_LT_SUCCESS)
+    return status;
+  memcpy(align, &algo->data[2], sizeof align);
+  if (algo->data[0] != hash_of(&w.p) || workspace_bytes < algo->data[1] ||
+      (algo->data[1] > 0 && !is_aligned(workspace, 256)))
+    return CUDA_LT_INVALID_VALUE;
+  if (!is_aligned(a, align[0]) || !is_aligned(b, align[1]) || !is_aligned(c, align[2]) ||
+      !is_aligned(d, align[3]) || (desc->bias != NULL && !is_aligned(desc->bias, 16)) ||
+      (desc->epilogue == CUDA_LT_EPILOGUE_BIAS && desc->bias == NULL))
+    return CUDA_LT_INVALID_VALUE;
+  const bool is_double = w.p.d.type == CUDA_R64F;
+  w.alpha = is_double ? *(const double *)alpha : (double)*(const float *)alpha;
+  w.beta = is_double ? *(const double *)beta : (double)*(const float *)beta;
+  w.bias = desc->epilogue == CUDA_LT_EPILOGUE_BIAS ? desc->bias : NULL;
+  w.workspace_bytes = algo->data[1];
+  return cuda_double_queue((CUstream)stream, run, &w, sizeof w) == CUDA_OK ? CUDA_LT_SUCCESS : 13;
+}

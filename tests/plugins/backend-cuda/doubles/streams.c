@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams and events of the double: what a stream is given waits until somebody asks how far it
+ * is, and is then done in an order drawn from all that are legal.
+ *
+ * Whoever asks does some of the work of any stream, under the lock: nothing moves while nobody
+ * looks, so what a host does too early (free, reuse, read) meets work that is not done.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "double.h"
+
+enum { WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_RECORD, WORK_WAIT };
+
+typedef struct work {
+  struct work *next;
+  uint32_t kind;
+  CUfunction function; /* KERNEL */
+  uint32_t grid[3], block[3], shared_bytes;
+  void (*call)(const void *args); /* CALL */
+  void *to;                       /* COPY, FILL */
+  const void *from;
+  int value;
+  CUevent event; /* RECORD, WAIT */
+  uint64_t number;
+  size_t n_bytes; /* of args; of a copy */
+  uint64_t args[];
+} work;
+
+struct CUstream_st {
+  CUstream next;
+  work *first, **last;
+};
+
+struct CUevent_st {
+  uint64_t n_recorded, n_done;
+  uint32_t n_queued; /* entries that name it */
+  bool destroyed;
+};
+
+static CUstream streams;
+static uint64_t random_state, n_waits, n_launches;
+
+static uint64_t draw(uint64_t n) {
+  if (random_state == 0)
+    random_state =
+        cuda_double_option("OPIPE_CUDA_DOUBLE_SEED", 1) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+  random_state ^= random_state << 13; /* xorshift64, Marsaglia 2003 */
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return random_state % n;
+}
+
+void cuda_double_count(cuda_double_facts *io_facts) {
+  io_facts->waits = n_waits;
+  io_facts->launches = n_launches;
+  for (CUstream s = streams; s != NULL; s = s->next) {
+    for (const work *w = s->first; w != NULL; w = w->next)
+      ++io_facts->queued;
+  }
+}
+
+/* ---- doing ---- */
+
+static bool is_ready(const work *w) {
+  return w->kind != WORK_WAIT || w->event->n_done >= w->number;
+}
+
+static void let_go(CUevent event) {
+  if (--event->n_queued == 0 && event->destroyed)
+    free(event);
+}
+
+static void run_kernel(const work *w) {
+  static uint64_t n_run;
+  const uint64_t fault = cuda_double_option("OPIPE_CUDA_DOUBLE_FAULT", 0);
+  if (fault != 0 && ++n_run == fault)
+    __atomic_store_n(&cuda_double_fault, (CUresult)CUDA_ILLEGAL_ADDRESS, __ATOMIC_RELEASE);
+  if (cuda_double_fault == CUDA_OK)
+    w->function->row->run(w->args, w->grid, w->block, w->shared_bytes, draw(UINT64_MAX - 1) + 1);
+}
+
+static void do_work(const work *w) {
+  if (cuda_double_fault != CUDA_OK && w->kind < WORK_RECORD)
+    return; /* nothing runs behind a fault */
+  switch (w->kind) {
+    case WORK_KERNEL:
+      run_kernel(w);
+      break;
+    case WORK_CALL:
+      w->call(w->args);
+      break;
+    case WORK_COPY:
+      memcpy(w->to, w->from, w->n_bytes);
+      break;
+    case WORK_FILL:
+      memset(w->to, w->value, w->n_bytes);
+      break;
+    case WORK_RECORD:
+      if (w->number > w->event->n_done)
+        w->event->n_done = w->number;
+      let_go(w->event);
+      break;
+    default:
+      let_go(w->event);
+  }
+}
+
+static void pop(CUstream stream) {
+  work *w = stream->first;
+  do_work(w);
+  stream->first = w->next;
+  if (stream->first == NULL)
+    stream->last = &stream->first;
+  free(w);
+}
+
+/* One entry of a stream that can go on; false: none can. */
+static bool step(void) {
+  uint64_t n = 0;
+  for (CUstream s = streams; s != NULL; s = s->next)
+    n += s->first != NULL && is_ready(s->first);
+  if (n == 0)
+    return false;
+  uint64_t chosen = draw(n);
+  for (CUstream s = streams; s != NULL; s = s->next) {
+    if (s->first != NULL && is_ready(s->first) && chosen-- == 0) {
+      pop(s);
+      break;
+    }
+  }
+  return true;
+}
+
+static void finish(CUstream stream) {
+  while (stream->first != NULL) {
+    if (!step())
+      cuda_double_die("streams wait for each other");
+  }
+}
+
+/* ---- queueing ---- */
+
+static CUresult push(CUstream stream, const work *head, const void *args, size_t n_bytes) {
+  work *w = calloc(1, sizeof *w + n_bytes);
+  if (w == NULL)
+    return CUDA_OUT_OF_MEMORY;
+  *w = *head;
+  w->next = NULL;
+  if (n_bytes > 0)
+    memcpy(w->args, args, n_bytes);
+  *stream->last = w;
+  stream->last = &w->next;
+  return CUDA_OK;
+}
+
+static bool overlaps(uintptr_t a, size_t n, uintptr_t b, size_t m) {
+  return a < b + m && b < a + n;
+}
+
+static bool work_uses(const work *w, uintptr_t first, size_t n_bytes) {
+  if (w->kind == WORK_COPY || w->kind == WORK_FILL) {
+    return overlaps((uintptr_t)w->to, w->n_bytes, first, n_bytes) ||
+           (w->kind == WORK_COPY && overlaps((uintptr_t)w->from, w->n_bytes, first, n_bytes));
+  }
+  for (size_t i = 0; w->kind <= WORK_CALL && i < w->n_bytes / sizeof w->args[0]; ++i) {
+    if (w->args[i] >= first && w->args[i] < first + n_bytes)
+      return true;
+  }
+  return false;
+}
+
+bool cuda_double_uses(uintptr_t first, size_t n_bytes) {
+  for (CUstream s = streams; s != NULL; s = s->next) {
+    for (const work *w = s->first; w != NULL; w = w->next) {
+      if (work_uses(w, first, n_bytes))
+        return true;
+    }
+  }
+  return false;
+}
+
+static CUresult queue(CUstream stream, const work *head, const void *args, size_t n_bytes) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  if (stream == NULL)
+    return CUDA_INVALID_HANDLE; /* the plugin never uses the legacy stream */
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  result = push(stream, head, args, n_bytes);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
+                           size_t n_bytes) {
+  const work head = {.kind = WORK_CALL, .call = fn, .n_bytes = n_bytes};
+  return queue(stream, &head, args, n_bytes);
+}
+
+static CUresult move(void *to, const void *from, size_t bytes, bool to_device, bool from_device,
+                     CUstream stream) {
+  const work head = {.kind = WORK_COPY, .to = to, .from = from, .n_bytes = bytes};
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const bool inside =
+      (!to_device || cuda_double_is_device((uintptr_t)to, bytes)) &&
+      (!from_device || cuda_double_is_device((uintptr_t)from, bytes)) &&
+      !(to_device && from_device && overlaps((uintptr_t)to, bytes, (uintptr_t)from, bytes));
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
+  return move((void *)(uintptr_t)dst, src, bytes, true, false, stream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  return move(dst, (const void *)(uintptr_t)src, bytes, false, true, stream);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  return move((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, true, true, stream);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream) {
+  const work head = {
+      .kind = WORK_FILL, .to = (void *)(uintptr_t)dst, .value = value, .n_bytes = bytes};
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const bool inside = cuda_double_is_device((uintptr_t)dst, bytes);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void **params, void **extra) {
+  const work head = {.kind = WORK_KERNEL,
+                     .function = function,
+                     .grid = {grid_x, grid_y, grid_z},
+                     .block = {block_x, block_y, block_z},
+                     .shared_bytes = shared_bytes,
+                     .n_bytes = function->row->args_bytes};
+  const uint64_t threads = (uint64_t)block_x * block_y * block_z;
+  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 ||
+      grid_x > INT32_MAX || threads == 0 || threads > 1024 || block_z > 64 || extra != NULL ||
+      shared_bytes > function->most_shared || params == NULL)
+    return CUDA_INVALID_VALUE;
+  __atomic_add_fetch(&n_launches, 1, __ATOMIC_RELAXED);
+  return queue(stream, &head, params[0], head.n_bytes);
+}
+
+/* ---- streams ---- */
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  CUstream made = calloc(1, sizeof *made);
+  if (made == NULL || flags != CUDA_STREAM_NON_BLOCKING) {
+    free(made);
+    return made == NULL ? CUDA_OUT_OF_MEMORY : CUDA_INVALID_VALUE;
+  }
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  made->last = &made->first;
+  made->next = streams;
+  streams = made;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  *stream = made;
+  return CUDA_OK;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  finish(stream);
+  for (CUstream *link = &streams; *link != NULL; link = &(*link)->next) {
+    if (*link == stream) {
+      *link = stream->next;
+      break;
+    }
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  free(stream);
+  return CUDA_OK;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  ++n_waits;
+  finish(stream);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return cuda_double_fault;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK || flags != 0)
+    return result != CUDA_OK ? result : CUDA_INVALID_VALUE;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const work head = {.kind = WORK_WAIT, .event = event, .number = event->n_recorded};
+  result = push(stream, &head, NULL, 0);
+  event->n_queued += result == CUDA_OK;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+/* ---- events ---- */
+
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  *event = calloc(1, sizeof **event);
+  return *event == NULL                       ? CUDA_OUT_OF_MEMORY
+         : flags != CUDA_EVENT_DISABLE_TIMING ? CUDA_INVALID_VALUE
+                                              : CUDA_OK;
+}
+
+CUresult cuEventDestroy_v2(CUevent event) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  event->destroyed = true;
+  const bool is_free = event->n_queued == 0;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  if (is_free)
+    free(event);
+  return CUDA_OK;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const work head = {.kind = WORK_RECORD, .event = event, .number = event->n_recorded + 1};
+  result = push(stream, &head, NULL, 0);
+  if (result == CUDA_OK) {
+    ++event->n_recorded;
+    ++event->n_queued;
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuEventQuery(CUevent event) {
+  enum { AT_ONCE = 4 };
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  for (uint64_t n = draw(AT_ONCE) + 1; n > 0 && event->n_done < event->n_recorded; --n)
+    (void)step();
+  const bool done = event->n_done >= event->n_recorded;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return cuda_double_fault != CUDA_OK ? cuda_double_fault : done ? CUDA_OK : CUDA_NOT_READY;
+}

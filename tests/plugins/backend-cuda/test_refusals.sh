@@ -1,0 +1,52 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What is missing or too old for the CUDA backend is named, with both numbers, by plugins --why and by a run that asks
+# for it, and nothing else changes. On the doubles, which take their versions from the environment.
+set -u
+doubles=$OPIPE_BUILD_DIR/tests/cuda
+command=$OPIPE_BUILD_DIR/bin/onnx-pipe
+model=$OPIPE_SOURCE_DIR/tests/data/gpt_raw
+if [ ! -e "$doubles/libcuda.so.1" ]; then
+  echo "SKIP: the doubles of CUDA need a C++ compiler at build"
+  exit 77
+fi
+failed=0
+empty=$(mktemp -d) || exit 1
+trap 'rm -rf "$empty"' EXIT
+
+# expect STATUS TEXT COMMAND...: its output has TEXT in it.
+expect() {
+  wanted=$1 text=$2
+  shift 2
+  output=$("$@" 2>&1)
+  status=$?
+  if [ "$status" -ne "$wanted" ] || ! printf '%s\n' "$output" | grep -qF -- "$text"; then
+    printf 'status %s, wanted %s with "%s":\n%s\n' "$status" "$wanted" "$text" "$output"
+    failed=1
+  fi
+}
+refused() {
+  text=$1
+  shift
+  expect 0 "$text" env "$@" "$command" plugins --why --plugin "$doubles/plugins"
+  expect 3 "$text" env "$@" "$command" run "$model" --plugin "$doubles/plugins" --device cuda --stages 1
+  expect 0 "passed" env "$@" "$command" run "$model" --plugin "$doubles/plugins" --device cpu --check
+}
+
+refused 'is of CUDA 12.4, CUDA 13.0 (driver 580) is the least' OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_VERSION=12040
+refused 'is cublasLt 12.8, 13.0 is the least' OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_PRODUCTS=120804
+ln -s "$doubles/libcublasLt.so.13" "$empty/libcuda.so.1"
+refused 'has no function' OPIPE_CUDA_PATH="$empty"
+if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
+  refused 'no device: there is no libcuda.so.1' OPIPE_CUDA_PATH=
+  refused "'relative' is not an absolute path" OPIPE_CUDA_PATH=relative
+fi
+expect 0 'ok        backend    cuda' env OPIPE_CUDA_PATH="/nowhere:$doubles" "$command" plugins --plugin "$doubles/plugins"
+expect 3 'device 5 asked for, there are 2' env OPIPE_CUDA_PATH="$doubles" \
+  "$command" run "$model" --plugin "$doubles/plugins" --device cuda:5 --stages 1
+if readelf -d "$doubles/plugins/opipe-backend-cuda.so" "$OPIPE_BUILD_DIR/lib/libonnxpipe.so" "$command" |
+  grep NEEDED | grep -qE 'libcu|nvidia'; then
+  echo "a library of CUDA's is needed to load one of ours"
+  failed=1
+fi
+exit $failed
