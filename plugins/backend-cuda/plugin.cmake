@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # The kernels: compiled by nvcc to one fat binary, which is linked in as bytes. No header and no library of the vendor's
 # is needed for the rest, nor is any linked.
-if(NOT TARGET cuda-kernels)
-  find_program(OPI_NVCC nvcc HINTS ${CUDAToolkit_BIN_DIR} ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
+# nvcc takes a minute or more, so other builds than Release leave the plugin out and test it on doubles of the libraries.
+find_program(OPI_NVCC nvcc HINTS ${CUDAToolkit_BIN_DIR} ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
+set(cuda_kernels_preset OFF)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(cuda_kernels_preset ON)
 endif()
+option(OPIPE_CUDA_KERNELS "compile the CUDA kernels with nvcc" ${cuda_kernels_preset})
 target_link_libraries(${plugin_target} PRIVATE ${CMAKE_DL_LIBS})
 if(NOT OPIPE_WITH_CUDA)
   set(plugin_skip "OPIPE_WITH_CUDA is off")
-elseif(OPIPE_SANITIZE)
-  set(plugin_skip "with sanitizers only on its doubles, in the tests")
+elseif(NOT OPIPE_CUDA_KERNELS)
+  set(plugin_skip "OPIPE_CUDA_KERNELS is off: only on its doubles, in the tests")
 elseif(NOT OPI_NVCC)
   set(plugin_skip "no nvcc")
 else()
