@@ -78,9 +78,11 @@ static opipe_status stage_constants(opipe_program *program, opipe_error *err) {
   for (uint32_t v = 0; v < program->graph->n_values; ++v) {
     const cuda_storage *storage = &program->storages[v];
     const opipe_value *value = &program->graph->values[v];
-    if (storage->kind == CUDA_PLACE_CONSTANT && storage->first != UINT32_MAX && value->n_bytes > 0)
+    if (storage->kind == CUDA_PLACE_CONSTANT && storage->first != UINT32_MAX &&
+        value->n_bytes > 0) {
       memcpy((char *)program->constants + (storage->offset - program->block_bytes), value->data,
              (size_t)value->n_bytes);
+    }
   }
   return OPIPE_OK;
 }

@@ -10,9 +10,10 @@ static opipe_status count_devices(const cuda_libraries *libraries, uint32_t *out
                                   opipe_error *err) {
   int count = 0;
   const CUresult result = libraries->driver.device_count(&count);
-  if (result != CUDA_OK && result != CUDA_NO_DEVICE)
+  if (result != CUDA_OK && result != CUDA_NO_DEVICE) {
     return opipe_fail(err, OPIPE_E_DEVICE, "backend cuda: cuDeviceGetCount answers %d",
                       (int)result);
+  }
   *out_count = count > 0 ? (uint32_t)count : 0;
   return OPIPE_OK;
 }

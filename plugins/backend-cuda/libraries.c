@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -92,18 +93,17 @@ static opipe_status take_functions(void *library, const function_row *rows, size
                                    const char *what, opipe_error *err) {
   for (size_t i = 0; i < n; ++i) {
     void *function = dlsym(library, rows[i].symbol);
-    if (function == NULL) {
+    if (function == NULL)
       return opipe_fail(err, OPIPE_E_UNSUPPORTED, "%s has no function %s", what, rows[i].symbol);
-    }
     memcpy((char *)table + rows[i].offset, &function, sizeof function);
   }
   return OPIPE_OK;
 }
 
-static void path_of(void *library, const char *symbol, char *out, size_t room) {
-  Dl_info info;
-  const bool known = dladdr(dlsym(library, symbol), &info) != 0 && info.dli_fname != NULL;
-  (void)snprintf(out, room, "%s", known ? info.dli_fname : "(somewhere)");
+static void path_of(void *library, char *out, size_t room) {
+  struct link_map *map = NULL;
+  const bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
+  (void)snprintf(out, room, "%s", known ? map->l_name : "(somewhere)");
 }
 
 static opipe_status open_driver(cuda_libraries *all, opipe_error *err) {
@@ -116,7 +116,7 @@ static opipe_status open_driver(cuda_libraries *all, opipe_error *err) {
                       "library%s%s",
                       why.message[0] != '\0' ? "; " : "", why.message);
   }
-  path_of(library, "cuInit", all->driver_path, sizeof all->driver_path);
+  path_of(library, all->driver_path, sizeof all->driver_path);
   const opipe_status status =
       take_functions(library, driver_rows, sizeof driver_rows / sizeof driver_rows[0], &all->driver,
                      all->driver_path, err);
@@ -149,7 +149,7 @@ static opipe_status open_products(cuda_libraries *all, opipe_error *err) {
                       "there is no %s (looked in OPIPE_CUDA_PATH, pip's packages, the system)%s%s",
                       files[0], why.message[0] != '\0' ? "; " : "", why.message);
   }
-  path_of(library, "cublasLtGetVersion", all->products_path, sizeof all->products_path);
+  path_of(library, all->products_path, sizeof all->products_path);
   const opipe_status status =
       take_functions(library, product_rows, sizeof product_rows / sizeof product_rows[0],
                      &all->products, all->products_path, err);

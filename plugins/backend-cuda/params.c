@@ -30,9 +30,10 @@ opipe_status cuda_params_upload(opipe_device *device, const cuda_param_copy *cop
                                 uint64_t n_bytes, opipe_error *err) {
   const cuda_driver *driver = device->place->driver;
   CUresult result = CUDA_OK;
-  if (copy->n_bytes > n_bytes)
+  if (copy->n_bytes > n_bytes) {
     result = driver->fill(copy->address + n_bytes, 0, (size_t)(copy->n_bytes - n_bytes),
                           device->control);
+  }
   if (result == CUDA_OK && n_bytes > 0)
     result = driver->write(copy->address, src, (size_t)n_bytes, device->control);
   return settle(device, result, "writing a parameter", err);

@@ -242,8 +242,9 @@ opipe_status cuda_product_run(opipe_device *device, const cuda_bound_product *bo
                   (const cublasLtMatmulAlgo_t *)(const void *)&bound->product->choice.algo,
                   workspace_bytes > 0 ? (void *)(uintptr_t)workspace : NULL,
                   (size_t)workspace_bytes, (cudaStream_t)stream);
-  if (status == CUDA_LT_SUCCESS && device->blocking)
+  if (status == CUDA_LT_SUCCESS && device->blocking) {
     return cuda_result(device->place, device->place->driver->stream_sync(stream), "cublasLtMatmul",
                        err);
+  }
   return answer(device, status, "cublasLtMatmul", err);
 }

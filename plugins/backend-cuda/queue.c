@@ -122,10 +122,11 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
     return opipe_fail(err, OPIPE_E_INVALID, "event_record: the event is of another opening");
   CUDA_TRY(cuda_enter(device, "event_record", err));
   opipe_status status = take_reports(queue, event, err);
-  if (status >= 0)
+  if (status >= 0) {
     status =
         cuda_result(device->place, device->place->driver->event_record(event->event, queue->stream),
                     "event_record", err);
+  }
   if (status >= 0) {
     event->queue = queue;
     event->n_runs = queue->n_runs;

@@ -12,8 +12,17 @@ opipe_status local_check(opipe_world *world, opipe_error *err) {
 }
 
 opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *region,
-                           void **out_data, opipe_error *err) {
-  return opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, err);
+                           void **out_data, bool *out_remote, opipe_error *err) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_status status =
+      opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, &why);
+  if (out_remote != NULL)
+    *out_remote = status == OPIPE_E_UNSUPPORTED && endpoint->queue != NULL;
+  if (out_remote != NULL && *out_remote)
+    return OPIPE_OK;
+  if (status < 0)
+    (void)opipe_fail(err, status, "%s", why.message);
+  return status;
 }
 
 opipe_status local_record(const opipe_endpoint *endpoint, opipe_event *event, opipe_error *err) {
@@ -161,9 +170,11 @@ static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer
                                           opipe_error *err) {
   const opipe_region region = {.buffer = buffer, .offset_bytes = 0, .n_bytes = n_bytes};
   void *data = NULL;
-  const opipe_status status = local_address(endpoint, &region, &data, err);
+  bool remote = false;
+  const opipe_status status = local_address(endpoint, &region, &data, &remote, err);
   if (status < 0)
     return status;
+  endpoint->remote |= remote;
   opipe_memory *memory = opipe_zeroed(endpoint->world->host, "registered memory", sizeof *memory,
                                       _Alignof(opipe_memory), err);
   if (memory == NULL)

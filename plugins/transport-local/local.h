@@ -39,6 +39,7 @@ struct opipe_endpoint {
   opipe_queue *queue;
   uint32_t rank;
   uint32_t spin_us;
+  bool remote;  /* memory without host addresses was registered */
   bool unready; /* own thread: an event of another device is awaited, so `wait` must look again by
                    itself */
 };
@@ -56,6 +57,13 @@ typedef struct cell {
   opipe_event *ready;       /* awaited before the data is valid; NULL: none */
   const char *source;       /* to be copied once ready; NULL: in place */
   uint64_t n_bytes;
+  /* Of a receive without a host address: the message is received here, `bounce`, and written to
+   * its region, which is `away` until that is done. */
+  char *bounce;
+  opipe_region region;
+  bool away;
+  opipe_event *written; /* receiver's: behind the last write from the bounce */
+  opipe_event *fetched; /* sender's: behind the last read of a region without a host address */
   /* each side's own */
   alignas(LINE_BYTES) opipe_event *recv_done;
   opipe_event *send_done;
@@ -70,6 +78,7 @@ struct opipe_stream {
   wire *wire;
   opipe_endpoint *endpoint;
   uint32_t sides; /* bit 0: source, bit 1: destination */
+  bool bounces;   /* its side of the cells has what messages without host addresses need */
 };
 
 struct opipe_memory {
@@ -114,9 +123,9 @@ struct opipe_world {
 /* ---- local.c ---- */
 /* OPIPE_OK, or OPIPE_E_PEER with the reason of the abort. */
 opipe_status local_check(opipe_world *world, opipe_error *err);
-/* Host address of a region; 0 bytes need no buffer. */
+/* Host address of a region; 0 bytes need no buffer. *out_remote (not NULL): it has none. */
 opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *region,
-                           void **out_data, opipe_error *err);
+                           void **out_data, bool *out_remote, opipe_error *err);
 /* Records `event` on the endpoint's queue; NULL: nothing. */
 opipe_status local_record(const opipe_endpoint *endpoint, opipe_event *event, opipe_error *err);
 
@@ -132,6 +141,8 @@ void local_ring_rank(opipe_world *world, uint32_t rank);
 opipe_status local_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                opipe_stream **out_stream, opipe_error *err);
 void local_stream_close(opipe_stream *stream);
+/* Makes what the stream's own side needs for messages without host addresses, once. */
+opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err);
 
 /* ---- messages.c ---- */
 opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);

@@ -32,10 +32,13 @@ opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error 
 opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                         opipe_event *done, opipe_error *err) {
   void *target = NULL;
+  bool remote = false;
   cell *c = cell_of(stream, sequence);
   opipe_status status = check_side(stream, 1, "recv", err);
   if (status == OPIPE_OK)
-    status = local_address(stream->endpoint, region, &target, err);
+    status = local_address(stream->endpoint, region, &target, &remote, err);
+  if (status == OPIPE_OK && remote)
+    status = local_stream_bounce(stream, err);
   if (status < 0)
     return status;
   const uint64_t before = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -46,6 +49,15 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   }
   if (before != 0 && atomic_load_explicit(&c->arrived, memory_order_acquire) != before)
     return OPIPE_PENDING;
+  if (remote && c->written != NULL) { /* what the cell held before has left the bounce */
+    status = stream->endpoint->backend->event_poll(c->written, err);
+    if (status != OPIPE_OK)
+      return status;
+  }
+  c->region = *region;
+  c->away = remote && region->n_bytes > 0;
+  if (remote)
+    target = c->bounce;
   c->target = target;
   c->room_bytes = region->n_bytes;
   c->recv_done = done;
@@ -104,13 +116,30 @@ static opipe_status publish(opipe_stream *stream, cell *c, uint64_t sequence, co
   return OPIPE_OK;
 }
 
+/* A region without a host address: its queue reads it to where the receiver wants it, and that is
+ * what is awaited. */
+static opipe_status fetch(opipe_stream *stream, cell *c, const opipe_region *region,
+                          opipe_event **io_ready, opipe_error *err) {
+  const opipe_endpoint *e = stream->endpoint;
+  opipe_status status = local_stream_bounce(stream, err);
+  if (status >= 0 && *io_ready != NULL)
+    status = e->backend->event_wait(e->queue, *io_ready, err);
+  if (status >= 0)
+    status = e->backend->read(e->queue, c->target, region, err);
+  if (status >= 0)
+    status = e->backend->event_record(e->queue, c->fetched, err);
+  *io_ready = c->fetched;
+  return status;
+}
+
 opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                         opipe_event *ready, opipe_event *done, opipe_error *err) {
   void *source = NULL;
+  bool remote = false;
   cell *c = cell_of(stream, sequence);
   opipe_status status = check_side(stream, 0, "send", err);
   if (status == OPIPE_OK)
-    status = local_address(stream->endpoint, region, &source, err);
+    status = local_address(stream->endpoint, region, &source, &remote, err);
   if (status < 0)
     return status;
   if (atomic_load_explicit(&c->sent, memory_order_relaxed) > sequence) {
@@ -127,6 +156,12 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
         p->index, p->src_stage, p->dst_stage, (unsigned long long)sequence,
         (unsigned long long)region->n_bytes, p->dst_rank, (unsigned long long)c->room_bytes);
   }
+  if (remote && region->n_bytes > 0) {
+    status = fetch(stream, c, region, &ready, err);
+    source = c->target;
+    if (status < 0)
+      return status;
+  }
   status = publish(stream, c, sequence, source, region->n_bytes, ready, err);
   if (status < 0)
     return status;
@@ -134,6 +169,20 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
     return local_record(stream->endpoint, done, err);
   c->send_done = done;
   return OPIPE_OK;
+}
+
+/* The receiver's side: what has come to the bounce goes to its region, in the queue's order. */
+static opipe_status bring_home(const opipe_stream *stream, cell *c, uint64_t sequence,
+                               opipe_error *err) {
+  const opipe_endpoint *e = stream->endpoint;
+  if ((stream->sides & 2u) == 0 || !c->away ||
+      atomic_load_explicit(&c->posted, memory_order_relaxed) != sequence + 1)
+    return OPIPE_OK;
+  c->away = false;
+  opipe_region region = c->region;
+  region.n_bytes = c->n_bytes;
+  const opipe_status status = e->backend->write(e->queue, &region, c->bounce, err);
+  return status < 0 ? status : e->backend->event_record(e->queue, c->written, err);
 }
 
 /* Records the events that this rank asked for with message `sequence`, once. */
@@ -167,5 +216,6 @@ opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *er
         return status;
     }
   }
-  return record_done(stream, c, sequence, err);
+  status = bring_home(stream, c, sequence, err);
+  return status < 0 ? status : record_done(stream, c, sequence, err);
 }

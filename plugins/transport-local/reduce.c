@@ -95,7 +95,7 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
   if (status == OPIPE_OK)
     status = opipe_reduce_check(r->base.n_bytes, region, n_elems, dtype, err);
   if (status == OPIPE_OK)
-    status = local_address(group->endpoint, region, &data, err);
+    status = local_address(group->endpoint, region, &data, NULL, err);
   if (status < 0)
     return status;
   if (atomic_load_explicit(&me->given, memory_order_relaxed) != sequence) {

@@ -20,12 +20,68 @@ opipe_status local_stream_open(opipe_endpoint *endpoint, const opipe_stream_para
     stream->sides = opipe_stream_sides(params, endpoint->rank);
     if ((stream->sides & 1u) != 0)
       stream->wire->src_backend = endpoint->backend;
-    *out_stream = stream;
   }
   pthread_mutex_unlock(&world->lock);
-  if (status < 0)
+  if (status < 0) {
     opipe_free(world->host, stream, sizeof *stream, _Alignof(opipe_stream));
+    return status;
+  }
+  const opipe_status made = endpoint->remote ? local_stream_bounce(stream, err) : OPIPE_OK;
+  if (made < 0)
+    local_stream_close(stream);
+  else
+    *out_stream = stream;
+  return made;
+}
+
+static uint64_t bounce_bytes(const opipe_wire *w) {
+  return (w->params.n_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err) {
+  const opipe_endpoint *e = stream->endpoint;
+  const opipe_wire *w = &stream->wire->base;
+  cell *cells = w->cells;
+  opipe_status status = OPIPE_OK;
+  if (stream->bounces)
+    return OPIPE_OK;
+  stream->bounces = true; /* what is there is freed by close */
+  for (uint32_t i = 0; i < w->params.depth && status >= 0; ++i) {
+    if ((stream->sides & 1u) != 0)
+      status = e->backend->event_create(e->device, &cells[i].fetched, err);
+    if (status >= 0 && (stream->sides & 2u) != 0) {
+      status = e->backend->event_create(e->device, &cells[i].written, err);
+      if (status >= 0 && bounce_bytes(w) > 0) {
+        cells[i].bounce =
+            opipe_zeroed(e->world->host, "a message", bounce_bytes(w), LINE_BYTES, err);
+        status = cells[i].bounce == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+      }
+    }
+  }
   return status;
+}
+
+/* Copies that are on their way end first. */
+static void drop_event(const opipe_endpoint *e, opipe_event **event) {
+  if (*event != NULL)
+    (void)e->backend->event_sync(*event, UINT64_MAX, NULL);
+  e->backend->event_destroy(*event);
+  *event = NULL;
+}
+
+static void drop_bounces(const opipe_stream *stream) {
+  const opipe_endpoint *e = stream->endpoint;
+  const opipe_wire *w = &stream->wire->base;
+  cell *cells = w->cells;
+  for (uint32_t i = 0; stream->bounces && i < w->params.depth; ++i) {
+    if ((stream->sides & 1u) != 0)
+      drop_event(e, &cells[i].fetched);
+    if ((stream->sides & 2u) != 0) {
+      drop_event(e, &cells[i].written);
+      opipe_free(e->world->host, cells[i].bounce, bounce_bytes(w), LINE_BYTES);
+      cells[i].bounce = NULL;
+    }
+  }
 }
 
 void local_stream_close(opipe_stream *stream) {
@@ -33,6 +89,7 @@ void local_stream_close(opipe_stream *stream) {
     return;
   opipe_world *world = stream->endpoint->world;
   opipe_wire *w = &stream->wire->base;
+  drop_bounces(stream);
   pthread_mutex_lock(&world->lock);
   if (opipe_wire_leave(w, stream->sides))
     opipe_wire_drop(&world->wires, w);

@@ -40,9 +40,10 @@ static opipe_status read_operand(const cuda_rule *r, uint32_t i, int64_t *io_hea
 static opipe_status read_sizes(const cuda_rule *r, cuda_attention_args *a, int64_t *out_fresh) {
   const opipe_value *q = cuda_in(r, IN_Q);
   int64_t v_heads = opipe_attr_int(r->node, "kv_num_heads", 0), v_rows = 0, k_depth = 0;
-  if (!cuda_is_float(q->dtype) || (q->rank != 3 && q->rank != 4))
+  if (!cuda_is_float(q->dtype) || (q->rank != 3 && q->rank != 4)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s of rank %u", opipe_dtype_name(q->dtype),
                        q->rank);
+  }
   a->batch = q->shape[0];
   a->heads = opipe_attr_int(r->node, "q_num_heads", 0);
   a->kv_heads = v_heads;
@@ -84,18 +85,20 @@ static opipe_status read_mask(const cuda_rule *r, cuda_attention_args *a) {
   const opipe_value *mask = cuda_in(r, IN_MASK), *nonpad = cuda_in(r, IN_NONPAD);
   const uint32_t type = cuda_in(r, IN_Q)->dtype;
   a->mask_keys = a->keys;
-  if (nonpad != NULL && (nonpad->dtype != OPIPE_INT64 || (int64_t)cuda_elems(nonpad) != a->batch))
+  if (nonpad != NULL && (nonpad->dtype != OPIPE_INT64 || (int64_t)cuda_elems(nonpad) != a->batch)) {
     return cuda_refuse(r, OPIPE_E_INVALID, "nonpad_kv_seqlen is not int64 [%lld]",
                        (long long)a->batch);
+  }
   if (mask == NULL)
     return OPIPE_OK;
   a->mask_kind = mask->dtype == OPIPE_BOOL    ? 1u
                  : mask->dtype == type        ? 2u
                  : mask->dtype == OPIPE_FLOAT ? 3u
                                               : 0u;
-  if (a->mask_kind == 0 || mask->rank < 1 || mask->rank > 4)
+  if (a->mask_kind == 0 || mask->rank < 1 || mask->rank > 4) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a mask of %s of rank %u",
                        opipe_dtype_name(mask->dtype), mask->rank);
+  }
   const int64_t n = mask->shape[mask->rank - 1];
   a->mask_keys = n != 1 && n < a->keys ? n : a->keys;
   const int64_t full[4] = {a->batch, a->heads, a->queries, a->mask_keys};
@@ -207,22 +210,25 @@ static opipe_status rule_attention(cuda_rule *r) {
 
 static opipe_status read_rotary(const cuda_rule *r, cuda_rotary_args *a) {
   const opipe_value *x = cuda_in(r, 0);
-  if (!cuda_is_float(x->dtype) || (x->rank != 3 && x->rank != 4))
+  if (!cuda_is_float(x->dtype) || (x->rank != 3 && x->rank != 4)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s of rank %u", opipe_dtype_name(x->dtype),
                        x->rank);
+  }
   a->batch = x->shape[0];
   a->heads = x->rank == 4 ? x->shape[1] : opipe_attr_int(r->node, "num_heads", 0);
   a->queries = x->rank == 4 ? x->shape[2] : x->shape[1];
-  if (x->rank == 3 && (a->heads <= 0 || x->shape[2] % a->heads != 0))
+  if (x->rank == 3 && (a->heads <= 0 || x->shape[2] % a->heads != 0)) {
     return cuda_refuse(r, OPIPE_E_INVALID, "%lld features in %lld heads", (long long)x->shape[2],
                        (long long)a->heads);
+  }
   a->depth = x->rank == 4 ? x->shape[3] : x->shape[2] / a->heads;
   a->turned = opipe_attr_int(r->node, "rotary_embedding_dim", 0);
   a->turned = a->turned == 0 ? a->depth : a->turned;
   a->interleaved = opipe_attr_int(r->node, "interleaved", 0) != 0;
-  if (a->turned < 2 || a->turned > a->depth || a->turned % 2 != 0)
+  if (a->turned < 2 || a->turned > a->depth || a->turned % 2 != 0) {
     return cuda_refuse(r, OPIPE_E_INVALID, "it turns %lld of %lld elements", (long long)a->turned,
                        (long long)a->depth);
+  }
   strides_of(x->rank == 3, a->heads, a->queries, a->depth, a->x_stride);
   memcpy(a->y_stride, a->x_stride, sizeof a->y_stride);
   return OPIPE_OK;
@@ -232,16 +238,18 @@ static opipe_status read_caches(const cuda_rule *r, cuda_rotary_args *a) {
   const opipe_value *c = cuda_in(r, 1), *s = cuda_in(r, 2), *ids = cuda_in(r, 3);
   const uint32_t rank = ids != NULL ? 2 : 3;
   if (c->rank != rank || !cuda_same_shape(c, s) || c->dtype != s->dtype ||
-      c->shape[rank - 1] != a->turned / 2)
+      c->shape[rank - 1] != a->turned / 2) {
     return cuda_refuse(r, OPIPE_E_INVALID, "its caches do not fit %lld angles",
                        (long long)a->turned / 2);
+  }
   if (ids != NULL) {
     const int64_t wanted[2] = {a->batch, a->queries};
     a->positions = c->shape[0];
     if (ids->dtype != OPIPE_INT64 || ids->rank != 2 ||
-        memcmp(ids->shape, wanted, sizeof wanted) != 0)
+        memcmp(ids->shape, wanted, sizeof wanted) != 0) {
       return cuda_refuse(r, OPIPE_E_INVALID, "position_ids is not int64 [%lld, %lld]",
                          (long long)wanted[0], (long long)wanted[1]);
+    }
     return OPIPE_OK;
   }
   a->positions = c->shape[0] * c->shape[1];

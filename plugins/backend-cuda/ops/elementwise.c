@@ -39,9 +39,10 @@ static opipe_status emit_map(cuda_rule *r, cuda_map_args *args, uint32_t n_in, u
   args->out = cuda_at_out(r, 0);
   for (uint32_t i = 0; i < n_in; ++i)
     args->in[i] = args->in[i] != NULL ? args->in[i] : cuda_at_in(r, i);
-  if (!cuda_plan_map(args, in_dtype, y->dtype, &launch))
+  if (!cuda_plan_map(args, in_dtype, y->dtype, &launch)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "no kernel from %s to %s",
                        opipe_dtype_name(in_dtype), opipe_dtype_name(y->dtype));
+  }
   CUDA_TRY(cuda_emit(r, &launch));
   for (uint32_t i = 0; i < n_in; ++i) {
     const opipe_value *x = cuda_in(r, i);

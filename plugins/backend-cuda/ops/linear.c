@@ -68,9 +68,10 @@ static opipe_status batch_loop(cuda_rule *r, const matrix *a, const matrix *b, c
       shape[i] = n != 1 ? n : shape[i];
     }
   }
-  for (uint32_t k = 0; k < 2; ++k)
+  for (uint32_t k = 0; k < 2; ++k) {
     (void)opipe_broadcast_strides(cuda_in(r, k)->shape, views[k]->n_batch, shape, rank,
                                   loop->stride[k]);
+  }
   opipe_dense_strides(shape, rank, loop->stride[2]);
   for (uint32_t i = 0; i < rank; ++i) {
     loop->shape[i] = shape[i];
@@ -208,9 +209,10 @@ static opipe_status rule_gemm(cuda_rule *r) {
   const double beta = opipe_attr_float(r->node, "beta", 1.0);
   int64_t strides[2] = {0};
   CUDA_TRY(check_types(r));
-  if (left->rank != 2 || right->rank != 2)
+  if (left->rank != 2 || right->rank != 2) {
     return cuda_refuse(r, OPIPE_E_INVALID, "its operands have ranks %u and %u", left->rank,
                        right->rank);
+  }
   const matrix a = matrix_of(left, opipe_attr_int(r->node, "transA", 0) != 0, true);
   const matrix b = matrix_of(right, opipe_attr_int(r->node, "transB", 0) != 0, false);
   CUDA_TRY(check_depth(r, &a, &b));

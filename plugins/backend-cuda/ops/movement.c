@@ -165,9 +165,10 @@ static opipe_status rule_split(cuda_rule *r) {
     memcpy(shape, x->shape, x->rank * sizeof shape[0]);
     shape[axis] = lengths[i];
     first += lengths[i];
-    if (lengths[i] < 0 || first > x->shape[axis])
+    if (lengths[i] < 0 || first > x->shape[axis]) {
       return cuda_refuse(r, OPIPE_E_INVALID, "its lengths pass the axis' %lld",
                          (long long)x->shape[axis]);
+    }
     if (cuda_out(r, i) == NULL)
       continue;
     CUDA_TRY(cuda_expect(r, i, x->dtype, shape, x->rank));
@@ -252,9 +253,10 @@ static opipe_status rule_trilu(cuda_rule *r) {
   CUDA_TRY(cuda_expect_like(r, 0, x));
   if (cuda_in(r, 1) != NULL)
     CUDA_TRY(cuda_known_ints(r, 1, &k, &n));
-  if (x->rank < 2 || cuda_size(x) == 0 || (k != NULL && n != 1))
+  if (x->rank < 2 || cuda_size(x) == 0 || (k != NULL && n != 1)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s of rank %u", opipe_dtype_name(x->dtype),
                        x->rank);
+  }
   const cuda_trilu_args args = {.out = cuda_at_out(r, 0),
                                 .in = cuda_at_in(r, 0),
                                 .matrices = cuda_extent(x, 0, x->rank - 2),
@@ -272,9 +274,10 @@ static opipe_status rule_gather(cuda_rule *r) {
   uint32_t axis = 0, rank = 0;
   cuda_launch launch;
   CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", 0), data->rank, &axis));
-  if ((indices->dtype != OPIPE_INT32 && indices->dtype != OPIPE_INT64) || cuda_size(data) == 0)
+  if ((indices->dtype != OPIPE_INT32 && indices->dtype != OPIPE_INT64) || cuda_size(data) == 0) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s indices of %s", opipe_dtype_name(indices->dtype),
                        opipe_dtype_name(data->dtype));
+  }
   for (uint32_t i = 0; i < axis; ++i)
     shape[rank++] = data->shape[i];
   for (uint32_t i = 0; i < indices->rank; ++i)

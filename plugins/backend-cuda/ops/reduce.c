@@ -110,9 +110,10 @@ static opipe_status rule_topk(cuda_rule *r) {
   cuda_launch launch;
   CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", -1), x->rank, &axis));
   CUDA_TRY(cuda_known_ints(r, 1, &k, &n));
-  if (n != 1 || k[0] < 0 || k[0] > x->shape[axis])
+  if (n != 1 || k[0] < 0 || k[0] > x->shape[axis]) {
     return cuda_refuse(r, OPIPE_E_INVALID, "it takes %lld of %lld", n == 1 ? (long long)k[0] : -1,
                        (long long)x->shape[axis]);
+  }
   memcpy(shape, x->shape, x->rank * sizeof shape[0]);
   shape[axis] = k[0];
   if (cuda_out(r, 0) != NULL)

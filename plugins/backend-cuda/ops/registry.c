@@ -30,9 +30,8 @@ opipe_status cuda_rule_run(cuda_rule *r) {
                        node->domain[0] != '\0' ? " in domain " : "", node->domain);
   }
   if (node->n_in < row->least_in || (row->most_in != 255 && node->n_in > row->most_in) ||
-      node->n_out < 1 || (row->most_out != 255 && node->n_out > row->most_out)) {
+      node->n_out < 1 || (row->most_out != 255 && node->n_out > row->most_out))
     return cuda_refuse(r, OPIPE_E_INVALID, "%u inputs and %u outputs", node->n_in, node->n_out);
-  }
   for (uint32_t i = 0; i < row->least_in; ++i) {
     if (cuda_in(r, i) == NULL)
       return cuda_refuse(r, OPIPE_E_INVALID, "input %u is absent", i);

@@ -30,10 +30,11 @@ static opipe_status read_norm(cuda_rule *r, cuda_norm_args *args, uint32_t *out_
   for (uint32_t i = 1; i < r->node->n_in; ++i) {
     const opipe_value *weight = cuda_in(r, i);
     if (weight != NULL &&
-        ((int64_t)cuda_elems(weight) != args->n || weight->dtype != cuda_in(r, 1)->dtype))
+        ((int64_t)cuda_elems(weight) != args->n || weight->dtype != cuda_in(r, 1)->dtype)) {
       return cuda_refuse(r, OPIPE_E_INVALID, "input %u has %llu elements of %s, rows have %lld", i,
                          (unsigned long long)cuda_elems(weight), opipe_dtype_name(weight->dtype),
                          (long long)args->n);
+    }
   }
   return OPIPE_OK;
 }
@@ -79,9 +80,10 @@ static opipe_status rule_rms_norm(cuda_rule *r) {
   const opipe_value *x = cuda_in(r, 0);
   cuda_norm_args args = {.rms = 1};
   uint32_t axis = 0;
-  if (cuda_in(r, 1)->dtype != x->dtype)
+  if (cuda_in(r, 1)->dtype != x->dtype) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a scale of %s for %s",
                        opipe_dtype_name(cuda_in(r, 1)->dtype), opipe_dtype_name(x->dtype));
+  }
   CUDA_TRY(cuda_expect_like(r, 0, x));
   CUDA_TRY(read_norm(r, &args, &axis));
   return emit_norm(r, &args);
@@ -103,9 +105,10 @@ static opipe_status rule_group_norm(cuda_rule *r) {
                                      .pixels = cuda_extent(x, 2, x->rank),
                                      .groups = opipe_attr_int(r->node, "num_groups", 1),
                                      .epsilon = opipe_attr_float(r->node, "epsilon", 1e-5)};
-  if (args.groups <= 0 || args.channels % args.groups != 0)
+  if (args.groups <= 0 || args.channels % args.groups != 0) {
     return cuda_refuse(r, OPIPE_E_INVALID, "%lld channels in %lld groups", (long long)args.channels,
                        (long long)args.groups);
+  }
   return cuda_plan_group_norm(&args, x->dtype, scale->dtype, &launch) ? cuda_emit(r, &launch)
                                                                       : cuda_no_kernel(r, x);
 }

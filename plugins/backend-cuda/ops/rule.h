@@ -7,7 +7,7 @@
 #ifndef OPIPE_BACKEND_CUDA_OPS_RULE_H_
 #define OPIPE_BACKEND_CUDA_OPS_RULE_H_
 
-#include "program.h"
+#include "../program.h"
 
 enum { CUDA_TAGS = 48 };
 

@@ -36,7 +36,7 @@ refused() {
 refused 'is of CUDA 12.4, CUDA 13.0 (driver 580) is the least' OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_VERSION=12040
 refused 'is cublasLt 12.8, 13.0 is the least' OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_PRODUCTS=120804
 ln -s "$OPIPE_BUILD_DIR/lib/libonnxpipe.so" "$empty/libcuda.so.1"
-refused 'has no function cuInit' OPIPE_CUDA_PATH="$empty"
+refused 'cuInit' OPIPE_CUDA_PATH="$empty"
 if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
   refused 'no device: there is no libcuda.so.1' OPIPE_CUDA_PATH=
   refused "'relative' is not an absolute path" OPIPE_CUDA_PATH=relative

@@ -19,8 +19,7 @@ run() {
   folder=$1
   shift
   n=$((n + 1))
-  output=$(OPIPE_CUDA_DOUBLE_SEED=$n "$command" run "$folder" --plugin "$doubles/plugins" \
-    --plugin "$OPIPE_BUILD_DIR/tests/plugins" --transport staged --device cuda --check --reference "$@" 2>&1)
+  output=$(OPIPE_CUDA_DOUBLE_SEED=$n "$command" run "$folder" --plugin "$doubles/plugins" --check --reference "$@" 2>&1)
   status=$?
   if [ "$status" -ne 0 ] || ! printf '%s\n' "$output" | grep -q passed; then
     printf '%s %s: status %s\n%s\n' "$folder" "$*" "$status" "$output"
@@ -30,14 +29,16 @@ run() {
 
 for name in demo encoder encoder_contrib encoder_decoder encoder_legacy gpt_8block gpt_bf16 gpt_legacy gpt_past gpt_raw \
   llama_8block llama_attention llama_external llama_fp16; do
-  run "$OPIPE_SOURCE_DIR/tests/data/$name" --stages 2
+  run "$OPIPE_SOURCE_DIR/tests/data/$name" --device cuda --stages 2
 done
-run "$OPIPE_SOURCE_DIR/tests/data/gpt_8block" --stages 1 --check-finite
-run "$OPIPE_SOURCE_DIR/tests/data/llama_8block" --stages 4 --no-fuse
+run "$OPIPE_SOURCE_DIR/tests/data/gpt_8block" --device cuda --stages 1 --check-finite
+run "$OPIPE_SOURCE_DIR/tests/data/gpt_8block" --device cuda --device cpu --stages 2
+run "$OPIPE_SOURCE_DIR/tests/data/gpt_8block" --device cpu --device cuda:1 --stages 3
+run "$OPIPE_SOURCE_DIR/tests/data/llama_8block" --device cuda --stages 4 --no-fuse
 for folder in "$OPIPE_SHARED_DIR"/models/graphs/gpt2_* "$OPIPE_SHARED_DIR"/models/graphs/llama_* \
   "$OPIPE_SHARED_DIR"/models/gradients/llama; do
   [ -d "$folder/test_data_set_0" ] || continue
-  run "$folder" --stages 2
+  run "$folder" --device cuda --stages 2
 done
 [ -d "$OPIPE_SHARED_DIR/models/graphs" ] || echo "SKIP: the models of $OPIPE_SHARED_DIR are not here"
 exit $failed

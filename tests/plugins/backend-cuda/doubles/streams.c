@@ -43,9 +43,10 @@ static CUstream streams;
 static uint64_t random_state, n_waits, n_launches;
 
 static uint64_t draw(uint64_t n) {
-  if (random_state == 0)
+  if (random_state == 0) {
     random_state =
         cuda_double_option("OPIPE_CUDA_DOUBLE_SEED", 1) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+  }
   random_state ^= random_state << 13; /* xorshift64, Marsaglia 2003 */
   random_state ^= random_state >> 7;
   random_state ^= random_state << 17;
