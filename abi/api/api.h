@@ -239,5 +239,13 @@ opipe_status opi_api_order_draw(opi_order_object *order, const opipe_order_costs
                                 opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_order_write(opi_order_object *order, uint32_t format, uint32_t dialect,
                                  opipe_write_fn write, void *ctx, opipe_error *err);
+/* simulate.c */
+opipe_status opi_api_cluster_find(opi_context_object *context, const char *spec,
+                                  opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs *costs,
+                                const opipe_play_params *params, uint32_t format,
+                                opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *params,
+                               uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
 
 #endif /* OPI_API_H */

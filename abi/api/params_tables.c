@@ -366,6 +366,32 @@ static const opi_field build_params[] = {
 const opi_struct opi_struct_build_params = STRUCT(T, build_params, OPIPE_END(T, release_ctx));
 #undef T
 
+#define T opipe_stage_load
+static const opi_field stage_load[] = {
+    ANY(T, recompute_ms), ANY(T, step_ms),     ANY(T, flops),       ANY(T, send_bytes),
+    ANY(T, stash_bytes),  ANY(T, input_bytes), ANY(T, fixed_bytes), ANY(T, gradient_bytes),
+    ANY(T, tensor_bytes), ANY(T, tensor_sums), ZERO(T, reserved)};
+static const opi_struct struct_stage_load = STRUCT(T, stage_load, OPIPE_END(T, reserved));
+#undef T
+
+#define T opipe_play_params
+static const opi_field play_params[] = {
+    SIZE(T),
+    FLAGS(T, flags,
+          OPIPE_PLAY_SHARDED | OPIPE_PLAY_SCATTERED | OPIPE_PLAY_WAITS | OPIPE_PLAY_PIPELINE_FIRST),
+    NUMBERS(T, cluster, cluster_bytes),
+    ANY(T, cluster_bytes),
+    ANY(T, cluster_name),
+    LIST(T, stages, n_stages, stages_stride, struct_stage_load),
+    ANY(T, n_stages),
+    ANY(T, stages_stride),
+    ANY(T, tensor),
+    ANY(T, copies),
+    CHOICE(T, collective, OPIPE_COLLECTIVE_HIERARCHICAL),
+    ANY(T, dtype)};
+const opi_struct opi_struct_play_params = STRUCT(T, play_params, OPIPE_END(T, dtype));
+#undef T
+
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
                                          &struct_allocator,
@@ -388,6 +414,8 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_session_params,
                                          &opi_struct_submit_params,
                                          &opi_struct_order_params,
+                                         &struct_stage_load,
+                                         &opi_struct_play_params,
                                          &opi_struct_state_params,
                                          &struct_attr,
                                          &struct_build_value,

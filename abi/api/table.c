@@ -257,10 +257,20 @@ ENTRY(CONTEXT, model_build, (opipe_context *handle, const opipe_build_params *pa
       (self, params, out_model, err))
 ENTRY(MODEL, model_write, (opipe_model *handle, const char *path, opipe_error *err),
       (self, path, err))
+ENTRY_SINK(CONTEXT, cluster_find, (opipe_context *handle, const char *spec, opipe_write_fn write,
+      void *ctx, opipe_error *err),
+      (self, spec, SINK, err))
+ENTRY_SINK(ORDER, order_play, (opipe_order *handle, const opipe_order_costs *costs,
+      const opipe_play_params *params, uint32_t format, opipe_write_fn write, void *ctx,
+      opipe_error *err),
+      (self, costs, params, format, SINK, err))
+ENTRY_SINK(PLAN, plan_play, (opipe_plan *handle, const opipe_play_params *params, uint32_t format,
+      opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, params, format, SINK, err))
 /* clang-format on */
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, model_write),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, plan_play),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = OPIPE_VERSION,
@@ -331,6 +341,9 @@ static const opipe_api api = {
     .session_wait_room = session_wait_room,
     .model_build = model_build,
     .model_write = model_write,
+    .cluster_find = cluster_find,
+    .order_play = order_play,
+    .plan_play = plan_play,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

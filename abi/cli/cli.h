@@ -54,6 +54,12 @@ typedef struct cli_order_options {
   bool aligned, forward;
 } cli_order_options;
 
+/* What is played on a described cluster. */
+typedef struct cli_play_options {
+  const char *load;
+  uint32_t tensor, copies, collective, flags; /* OPIPE_PLAY_* */
+} cli_play_options;
+
 typedef struct cli_options {
   const char *model;
   char **operands;
@@ -85,6 +91,7 @@ typedef struct cli_options {
   /* plugins */
   bool why;
   cli_order_options order;
+  cli_play_options play;
 } cli_options;
 
 typedef struct cli_command cli_command; /* tables.h */
@@ -241,6 +248,7 @@ int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *p
 /* Commands. */
 int cli_inspect(const cli_options *options);
 int cli_plan(const cli_options *options);
+int cli_simulate(const cli_options *options);
 int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
@@ -254,5 +262,17 @@ int cli_write_outputs(const char *directory, const cli_result *result);
 int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,
                       const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result);
 void cli_print_timing(const cli_options *options, const cli_timing *timing);
+
+/* ---- described clusters: play.c ---- */
+
+/* The text of --cluster, a file or a name; to be freed. */
+int cli_cluster_text(const cli_options *o, const cli_session *s, cli_gathered *out_text);
+typedef struct cli_play {
+  opipe_play_params params; /* points into the two below: not to be moved */
+  opipe_stage_load load;
+  cli_gathered text;
+} cli_play;
+/* What the options say; out->text.data is to be freed, on failure too. */
+int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out);
 
 #endif /* CLI_H */

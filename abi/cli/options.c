@@ -119,7 +119,8 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
 
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out) {
   bool given[CLI_OPTIONS_MOST] = {false};
-  const bool is_plan = command->run == cli_plan;
+  const bool plays = command->run == cli_simulate;
+  const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));
   out->rtol = out->atol = -1;
   out->order.format = CLI_FORMAT_UNSAID;
@@ -138,6 +139,8 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
                      out->n_devices != 0 ? "device" : "threads");
   }
   const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
+  if (besides != NULL && plays && strcmp(besides, "cluster") == 0)
+    besides = NULL; /* where it is played */
   if (status == CLI_DONE && besides != NULL) {
     return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan_file,
                      besides);

@@ -12,6 +12,7 @@ typedef struct job {
   const opipe_order_costs *costs;
   cli_session session;
   opipe_order *order;
+  cli_play *play; /* with --cluster */
 } job;
 
 static int take_operands(job *j) {
@@ -111,6 +112,12 @@ static opipe_status write_sink(void *ctx, const void *data, size_t n) {
 /* What a verb writes, gathered first so that a file is made only when all is well. */
 static opipe_status produce(job *j, opipe_order *order, sink *s, opipe_error *err) {
   const opipe_api *api = j->session.api;
+  if (j->o->cluster != NULL) {
+    const uint32_t figures = j->o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT;
+    return api->order_play(order, j->costs, &j->play->params,
+                           strcmp(j->verb, "draw") == 0 ? OPIPE_PLAY_SVG : figures, write_sink, s,
+                           err);
+  }
   if (strcmp(j->verb, "simulate") == 0) {
     return api->order_simulate(order, j->costs, j->o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
                                write_sink, s, err);
@@ -195,6 +202,13 @@ static int list(job *j) {
   return CLI_DONE;
 }
 
+/* Only what takes time is played. */
+static int open_play(job *j) {
+  if (strcmp(j->verb, "simulate") != 0 && strcmp(j->verb, "draw") != 0)
+    return cli_usage("schedule %s takes no --cluster: simulate and draw do", j->verb);
+  return cli_play_begin(j->o, &j->session, j->play);
+}
+
 static int run_verb(job *j) {
   static const struct {
     const char *verb;
@@ -210,7 +224,9 @@ static int run_verb(job *j) {
   for (size_t i = 0; i < sizeof(writers) / sizeof(writers[0]); ++i) {
     if (strcmp(j->verb, writers[i]) != 0)
       continue;
-    const int status = open_order(j);
+    int status = open_order(j);
+    if (status == CLI_DONE && j->o->cluster != NULL)
+      status = open_play(j);
     return status == CLI_DONE ? write_order(j, j->order) : status;
   }
   return cli_usage("there is no 'schedule %s': list, show, lower, check, simulate, draw, convert",
@@ -219,7 +235,8 @@ static int run_verb(job *j) {
 
 int cli_schedule(const cli_options *o) {
   const bool has_costs = o->stage_costs.costs.struct_size != 0;
-  job j = {.o = o, .costs = has_costs ? &o->stage_costs.costs : &cli_unit_costs};
+  cli_play play = {.load = {0}};
+  job j = {.o = o, .play = &play, .costs = has_costs ? &o->stage_costs.costs : &cli_unit_costs};
   int status = take_operands(&j);
   if (status != CLI_DONE)
     return status;
@@ -228,6 +245,7 @@ int cli_schedule(const cli_options *o) {
     status = run_verb(&j);
   if (j.session.api != NULL)
     j.session.api->order_destroy(j.order);
+  free(play.text.data);
   cli_close(&j.session);
   return status;
 }

@@ -354,14 +354,14 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
 }
 
-/* The devices of a file in the place of those at hand. *out_text is to be freed. */
-static int read_cluster(const cli_options *o, opipe_plan_params *io_params, void **out_text) {
-  size_t n = 0;
-  const int status = cli_file_read(o->cluster, out_text, &n);
+/* The devices of a description in the place of those at hand. out_text->data is to be freed. */
+static int read_cluster(const cli_options *o, const cli_session *s, opipe_plan_params *io_params,
+                        cli_gathered *out_text) {
+  const int status = cli_cluster_text(o, s, out_text);
   io_params->devices = NULL;
   io_params->n_devices = 0;
-  io_params->cluster = *out_text;
-  io_params->cluster_bytes = n;
+  io_params->cluster = out_text->data;
+  io_params->cluster_bytes = out_text->n;
   io_params->cluster_name = o->cluster;
   return status;
 }
@@ -439,11 +439,11 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .transport = o->transport,
       .train = train,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
-  void *cluster = NULL;
-  if (o->cluster != NULL && read_cluster(o, &params, &cluster) != CLI_DONE)
+  cli_gathered cluster = {NULL, 0, 0};
+  if (o->cluster != NULL && read_cluster(o, s, &params, &cluster) != CLI_DONE)
     return CLI_FAILED;
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
-  free(cluster);
+  free(cluster.data);
   if (status == OPIPE_OK)
     return CLI_DONE;
   if (!o->quiet)

@@ -22,7 +22,9 @@ enum {
   TRAIN,
   PLUGINS,
   SCHEDULE,
-  COMMON /* of all */
+  SIMULATE, /* simulate */
+  PLAYED,   /* the same, and schedule */
+  COMMON    /* of all */
 };
 
 /* How a value is read, and the field that it fills. */
@@ -49,7 +51,7 @@ const cli_option cli_option_rows[] = {
     {PLAN, "device", "KIND[,memory=SIZE][,threads=N]",
      "the devices in order; the last one is used for all further ranks (repeatable)", OWN(device),
      .in_plan = true},
-    {PLAN, "cluster", "FILE",
+    {PLAN, "cluster", "FILE|NAME[:nodes=N]",
      "devices and link from a description (guide/clusters.md): none of them need be there",
      TEXT(cluster), .in_plan = true},
     {PLAN, "stages", "S", "number of stages", COUNT(n_stages, 4096), .in_plan = true},
@@ -195,6 +197,29 @@ const cli_option cli_option_rows[] = {
      CHOICE(order.from, "opipe|torch|torch-old")},
     {SCHEDULE, "output", "FILE", "write to FILE instead of standard output; also -o", TEXT(output),
      .letter = 'o'},
+    {SCHEDULE, "cluster", "FILE|NAME[:nodes=N]",
+     "simulate, draw: on a described cluster; costs are milliseconds", TEXT(cluster)},
+    {SCHEDULE, "load", "KEY=VALUE,...",
+     "on it, of a stage: bytes that it sends, keeps, has and reduces (send, stash, input, fixed, "
+     "gradient), all-reduces of a tensor group in a forward (sums, tensor=SIZE of each), ms of the "
+     "optimizer and of a forward once more (step, recompute), flops",
+     TEXT(play.load)},
+    {SCHEDULE, "tensor", "T", "on it: width of tensor groups (1)", COUNT(play.tensor, 4096)},
+    {SCHEDULE, "copies", "N", "on it: replicas of the order, each with its own micro-batches (1)",
+     COUNT(play.copies, 4096)},
+
+    {SIMULATE, "train", NULL, "a plan for training, with what follows", FLAG(train)},
+    {SIMULATE, "trace", "OUT.json|OUT.svg", "write the times, for Perfetto or as a picture",
+     TEXT(trace)},
+    {PLAYED, "collective", "auto|ring|rabenseifner|tree|hierarchical",
+     "how groups sum (auto: as the cluster says)",
+     CHOICE(play.collective, "auto|ring|rabenseifner|tree|hierarchical")},
+    {PLAYED, "sharded", NULL, "gradients are scattered over replicas, weights gathered",
+     BITS(play.flags, OPIPE_PLAY_SHARDED)},
+    {PLAYED, "scattered", NULL, "each tensor rank sends its part between stages",
+     BITS(play.flags, OPIPE_PLAY_SCATTERED)},
+    {PLAYED, "pipeline-first", NULL, "stages stand nearer to each other than replicas",
+     BITS(play.flags, OPIPE_PLAY_PIPELINE_FIRST)},
 
     {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
     {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
@@ -217,6 +242,11 @@ const cli_command cli_commands[] = {
      "MODEL",
      cli_plan,
      {PLAN, MODEL, PLAN_OUT, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON}},
+    {"simulate",
+     "play a model's plan on a described cluster: times, bubble, memory, links",
+     "MODEL",
+     cli_simulate,
+     {PLAN, MODEL, SIMULATE, PLAYED, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON}},
     {"run",
      "run a model (or a model folder with data sets) as a pipeline",
      "MODEL|DIR",
@@ -236,14 +266,14 @@ const cli_command cli_commands[] = {
      "schedules without a model: list, show, lower, check, simulate, draw, convert",
      NULL,
      cli_schedule,
-     {SCHEDULE, COMMON},
+     {SCHEDULE, PLAYED, COMMON},
      "usage: onnx-pipe schedule list|show|lower|check|simulate|draw|convert [FILE|NAME] "
      "[OPTION ...]\n\n"
      "  list      the schedules found and their options\n"
      "  show      compute order\n"
      "  lower     with messages, reductions, frees and steps\n"
      "  check     the proof under a transport's rule: status 1 when it refuses\n"
-     "  simulate  makespan, span, bubble, peak stash\n"
+     "  simulate  makespan, span, bubble, peak stash; with --cluster, on its links\n"
      "  draw      an SVG picture\n"
      "  convert   a FILE in another form or dialect\n\n"
      "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"},

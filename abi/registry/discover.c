@@ -136,6 +136,18 @@ static opipe_status search_installation(search *s) {
   return is_same_directory(beside, configured) ? OPIPE_OK : search_directory(s, configured);
 }
 
+bool opi_installed(uint32_t index, const char *name, char *path, size_t room) {
+  char beside[PATH_ROOM];
+  beside_library(beside, sizeof beside);
+  const char *const folders[] = {beside, OPI_PLUGIN_INSTALL_DIR};
+  if (index >= sizeof folders / sizeof folders[0])
+    return false;
+  const int n = snprintf(path, room, "%s/%s", folders[index], name);
+  if (n < 0 || (size_t)n >= room || folders[index][0] == '\0')
+    path[0] = '\0';
+  return true;
+}
+
 opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx,
                           opipe_error *err) {
   search s = {.allocator = params->allocator, .found = found, .ctx = ctx, .err = err};

@@ -54,6 +54,9 @@ typedef opipe_status (*opi_plugin_fn)(void *ctx, const opipe_plugin *plugin,
                                       const opi_plugin_ref *ref, opipe_error *err);
 opipe_status opi_registry_each(opi_registry *registry, uint32_t kind, opi_plugin_fn fn, void *ctx,
                                opipe_error *err);
+/* Folder `name` of what was installed with the library: `index` 0, beside it; 1, where its build
+ * was installed. "": nobody can tell. False: there are no more. */
+bool opi_installed(uint32_t index, const char *name, char *path, size_t room);
 /* "backend", "schedule", "transport". */
 const char *opi_kind_name(uint32_t kind);
 

@@ -100,10 +100,6 @@ opipe_status opi_cluster_read(const char *name, const void *json, uint64_t n_byt
  * those of opi_cluster_read. */
 opipe_status opi_cluster_find(const char *spec, const char *const *folders, uint32_t n_folders,
                               opi_text *out_text, opipe_error *err);
-/* The names in `folders`, sorted, each with its "summary": as text or JSON. Errors: IO, a folder
- * that cannot be read (one that is not there is passed over). */
-opipe_status opi_cluster_list(const char *const *folders, uint32_t n_folders, bool json,
-                              opi_text *out_text, opipe_error *err);
 
 /* ---- links.c ---- */
 

@@ -186,7 +186,9 @@ static double bytes_of(const builder *b, uint32_t edge, bool forward, uint32_t s
   const opi_stage_edge *e = &p->edges[edge];
   const double rows = forward ? rows_of(p, e, src, dst) : rows_of(p, e, dst, src) / p->n_parts;
   const double parts = b->how->scattered ? b->play->n_tensor : 1;
-  return b->how->stages[e->src].send_bytes * slice_share(b, slice) * rows / parts;
+  const double all =
+      b->how->edge_bytes != NULL ? b->how->edge_bytes[edge] : b->how->stages[e->src].send_bytes;
+  return all * slice_share(b, slice) * rows / parts;
 }
 
 static opipe_status stream_of(builder *b, uint32_t edge, bool forward, uint32_t slice, uint32_t src,

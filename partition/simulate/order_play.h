@@ -32,6 +32,7 @@ enum {
 typedef struct opi_order_play {
   const opi_cluster *cluster;
   const opi_stage_load *stages; /* [n_stages] */
+  const double *edge_bytes;     /* [n_edges] in place of send_bytes; NULL: these hold */
   uint32_t n_tensor, n_data;    /* 0: 1. Data: copies of the whole order, each with its own
                                    micro-batches */
   uint32_t place;               /* OPI_PLACE_* */

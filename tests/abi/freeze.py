@@ -31,6 +31,7 @@ HEADERS = [
     "state",
     "models",
     "build",
+    "simulate",
     "host",
 ]
 UNSETTLED = {"opipe_backend_lookup", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"

@@ -52,6 +52,7 @@ static const opipe_build_params build_nothing = {.struct_size = sizeof build_not
 static const opipe_submit_params submit_nothing = {.struct_size = sizeof submit_nothing};
 static const opipe_order_params order_small = {
     .struct_size = sizeof order_small, .schedule = "1f1b", .n_ranks = 2, .n_microbatches = 2};
+static const opipe_play_params play_nothing = {.struct_size = sizeof play_nothing};
 static const opipe_train_options train_simple = {.struct_size = sizeof train_simple,
                                                  .loss = OPIPE_LOSS_CROSS_ENTROPY,
                                                  .labels = "labels",
@@ -130,6 +131,9 @@ CALL(state_get, , return api->state_get(h, 0, NULL, NULL, 0, err);)
 CALL(session_wait_room, , return api->session_wait_room(h, 1000, err);)
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
+SINK(cluster_find, "nobody", )
+SINK(order_play, NULL, &play_nothing, OPIPE_PLAY_TEXT, )
+SINK(plan_play, &play_nothing, OPIPE_PLAY_TEXT, )
 
 #define ROW(name, kind) \
   { #name, offsetof(opipe_api, name), kind, false, call_##name }
@@ -204,7 +208,10 @@ static const handle_call handle_calls[] = {
     ROW(state_get, STATE),
     ROW(session_wait_room, SESSION),
     ROW(model_build, CONTEXT),
-    ROW(model_write, MODEL)};
+    ROW(model_write, MODEL),
+    ROW(cluster_find, CONTEXT),
+    ROW(order_play, ORDER),
+    ROW(plan_play, PLAN)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

@@ -79,6 +79,7 @@ static void test_every_struct_of_the_headers_has_rows(void) {
   check_header("abi/include/opipe/state.h", &n_structs);
   check_header("abi/include/opipe/models.h", &n_structs);
   check_header("abi/include/opipe/build.h", &n_structs);
+  check_header("abi/include/opipe/simulate.h", &n_structs);
   OPI_ASSERT(n_structs > 30);
 }
 
@@ -197,6 +198,17 @@ static opipe_status run_simulate(world *w, const void *params) {
 
 static opipe_status run_draw(world *w, const void *params) {
   return with_order(w, params, true);
+}
+
+static opipe_status run_play(world *w, const void *params) {
+  static const opipe_order_params two = {
+      .struct_size = sizeof two, .schedule = "1f1b", .n_ranks = 2, .n_microbatches = 2};
+  opipe_order *order = NULL;
+  OPI_ASSERT_OK(w->k.api->order_make(w->k.context, &two, &order, &w->k.err), &w->k.err);
+  const opipe_status status =
+      w->k.api->order_play(order, NULL, params, OPIPE_PLAY_TEXT, drop, NULL, &w->k.err);
+  w->k.api->order_destroy(order);
+  return status;
 }
 
 /* ---- attacks ---- */
@@ -504,6 +516,25 @@ static void test_plans(void) {
   close_world(&w);
 }
 
+static void test_plays(void) {
+  static const char cluster[] =
+      "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
+      "\"count\": 2}]}";
+  world w;
+  opipe_stage_load loads[1] = {{.send_bytes = 1}};
+  open_world(&w);
+  ROOMY(opipe_play_params)
+  play = {.v = {.struct_size = sizeof play.v,
+                .cluster = cluster,
+                .cluster_bytes = sizeof cluster - 1,
+                .stages = loads,
+                .n_stages = 1,
+                .stages_stride = sizeof loads[0]}};
+  OPI_ASSERT_OK(run_play(&w, &play.v), &w.k.err);
+  attack(&w, "order_play", &opi_struct_play_params, &play, run_play);
+  close_world(&w);
+}
+
 static void attack_submits(world *w, void *params) {
   attack(w, "session_submit", &opi_struct_submit_params, params, run_submit);
   attack(w, "session_train_step", &opi_struct_submit_params, params, run_step);
@@ -583,5 +614,5 @@ static void test_graphs(void) {
 
 OPI_TEST_MAIN("params", OPI_TEST(test_rows_cover_their_structs),
               OPI_TEST(test_every_struct_of_the_headers_has_rows),
-              OPI_TEST(test_contexts_and_models), OPI_TEST(test_plans), OPI_TEST(test_sessions),
-              OPI_TEST(test_graphs))
+              OPI_TEST(test_contexts_and_models), OPI_TEST(test_plans), OPI_TEST(test_plays),
+              OPI_TEST(test_sessions), OPI_TEST(test_graphs))

@@ -46,6 +46,7 @@
 
 #include "build.h"
 #include "models.h"
+#include "simulate.h"
 #include "state.h"
 #include "train.h"
 
@@ -583,6 +584,22 @@ typedef struct opipe_api {
    * built, with content in the file, or where that would be 2 GiB and more in PATH.data. What fails
    * leaves nothing. Errors: IO; INVALID, a file that is in use would be written over. */
   opipe_status (*model_write)(opipe_model *model, const char *path, opipe_error *err);
+  /* -- described clusters (simulate.h); [any-thread] -- */
+  /* The text of a cluster: "NAME" of one that was installed with the library, or a file's path,
+   * either with ":nodes=N" behind it. For plan_make and what follows. Errors: NOTFOUND lists the
+   * names; IO; as plan_make for a cluster. */
+  opipe_status (*cluster_find)(opipe_context *context, const char *spec, opipe_write_fn write,
+                               void *ctx, opipe_error *err);
+  /* An order (lowered and proven here, where it is not) with times in milliseconds, on a cluster.
+   * format: OPIPE_PLAY_*. costs NULL: 1, 1, 1; its comm must be 0. Errors: INVALID: what
+   * the proof says; fewer devices than ranks; numbers out of range. LIMIT: too long to be drawn. */
+  opipe_status (*order_play)(opipe_order *order, const opipe_order_costs *costs,
+                             const opipe_play_params *params, uint32_t format, opipe_write_fn write,
+                             void *ctx, opipe_error *err);
+  /* A plan's records on the first devices of a cluster, with the plan's own times of programs and
+   * bytes. Errors: the same. */
+  opipe_status (*plan_play)(opipe_plan *plan, const opipe_play_params *params, uint32_t format,
+                            opipe_write_fn write, void *ctx, opipe_error *err);
 #endif
 } opipe_api;
 
@@ -604,8 +621,8 @@ typedef struct opipe_view {
 
 #include "frozen/host.h"
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
-    OPIPE_ROWS_ABI,    OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN, OPIPE_ROWS_STATE,
-    OPIPE_ROWS_MODELS, OPIPE_ROWS_BUILD, OPIPE_ROWS_HOST};
+    OPIPE_ROWS_ABI,    OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
+    OPIPE_ROWS_MODELS, OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_HOST};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

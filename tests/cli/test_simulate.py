@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=120
+"""Clusters by name, plans and schedules played on them: figures that follow by hand, files, refusals."""
+import json
+import os
+import sys
+import tempfile
+
+from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+
+MODEL = os.path.join(DATA, "demo", "model.onnx")
+LINE = {
+    "format": "onnx-pipe cluster 1",
+    "nodes": 8,
+    "devices": [{"kind": "x", "alignment": 64, "flops": 1e12}],
+    "tiers": [{"name": "wire", "latency_ns": 0, "bandwidth": 1e9}],
+}
+ONE = ["schedule", "simulate", "1f1b", "--ranks", "4", "--microbatches", "8", "--cost", "F=1,I=1,W=1", "--json"]
+
+
+def main():
+    need_command()
+    count = Count()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "line.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(LINE, file)
+        cases(count, folder, path)
+    return count.finish()
+
+
+def expect(count, name, arguments, status, text=""):
+    result = run(*arguments)
+    good = result.status == status and text in result.out + result.err
+    wrong = f"{result.status}, not {status} with '{text}': {(result.err or result.out)[-300:]}"
+    count.check(name, result.broken(30, 1024) or (None if good else wrong))
+    return result.out
+
+
+def near(count, name, found, wanted):
+    count.check(name, None if abs(found - wanted) <= 1e-9 * abs(wanted) else f"{found}, not {wanted}")
+
+
+def cases(count, folder, path):
+    plain = json.loads(expect(count, "free links", [*ONE, "--cluster", path, "--load", "step=2"], DONE))
+    near(count, "free links", plain["step_ns"], 3e6 * (8 + 3) + 2e6)
+    near(count, "bubble", plain["bubble"], 1 - (24e6 + 2e6) / 35e6)
+    near(count, "micro-batches", plain["microbatches_per_s"], 8 / plain["step_ns"] * 1e9)
+    sent = json.loads(expect(count, "sent", [*ONE, "--cluster", path, "--load", "send=1MB,stash=10"], DONE))
+    count.check("bytes", None if sent["tiers"][0]["bytes"] == 2 * 3 * 8 * 10**6 else str(sent["tiers"]))
+    count.check("kept", None if [r["kept_bytes"] for r in sent["ranks"]] == [40, 30, 20, 10] else str(sent["ranks"]))
+    copies = json.loads(expect(count, "copies", [*ONE, "--cluster", path, "--copies", "2", "--load",
+                                                 "gradient=1000"], DONE))
+    count.check("copies", None if copies["devices"] == 8 and all(r["copies"] == 2 for r in copies["ranks"])
+                else str(copies["ranks"]))
+    expect(count, "too many", [*ONE, "--cluster", path, "--copies", "3"], REFUSED, "and the cluster has 8")
+    expect(count, "a ready one", [*ONE, "--cluster", "selene:nodes=2"], DONE, "HDR spine")
+    expect(count, "nobody", [*ONE, "--cluster", "selen"], REFUSED, "piz-daint, selene")
+    expect(count, "draw", ["schedule", "draw", "1f1b", "--ranks", "4", "--microbatches", "8", "--cluster", path], DONE,
+           "<svg")
+    expect(count, "load", [*ONE, "--cluster", path, "--load", "mass=1"], USAGE, "send, stash, input")
+    expect(count, "show", ["schedule", "show", "1f1b", "--ranks", "4", "--microbatches", "8", "--cluster", path],
+           USAGE, "simulate and draw do")
+    plans(count, folder, path)
+
+
+def plans(count, folder, path):
+    options = ["--bind", "batch=8", "--microbatches", "4", "--stages", "4"]
+    trace, plan = os.path.join(folder, "t.json"), os.path.join(folder, "plan.json")
+    made = json.loads(expect(count, "model", ["simulate", MODEL, *options, "--cluster", path, "--json", "--trace",
+                                              trace], DONE))
+    count.check("model", None if made["step_ns"] > 0 and len(made["ranks"]) == 4 else str(made))
+    with open(trace, encoding="utf-8") as file:
+        spans = json.load(file)
+    computes = [s for s in spans if s.get("cat") == "compute"]
+    count.check("trace", None if len(computes) >= 16 else f"{len(computes)} programs")
+    expect(count, "by name", ["plan", MODEL, *options, "--cluster", "h100", "-o", plan], DONE)
+    expect(count, "a plan's", ["simulate", MODEL, "--plan", plan, "--cluster", "h200", "--json"], DONE, "NVSwitch")
+    text = os.path.join(DATA, "text", "ferry.txt")
+    expect(count, "training", ["simulate", MODEL, "--train", "--data", "text:" + text, "--loss",
+                               "cross-entropy:logits=logits,labels=labels,shift=1", "--batch", "32", "--stages", "4",
+                               "--microbatches", "8", "--schedule", "1f1b", "--cluster", path], DONE, "busiest port")
+    expect(count, "no cluster", ["simulate", MODEL, *options], USAGE, "--cluster is needed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
