@@ -4,8 +4,8 @@
  *
  * What is folded: inputs all known, no input or result above the fold limit; 64 times the limit
  * where no parameter (a float initializer of more than one element) is read: index tables and masks
- * that shapes decide. Never folded: random operators, and with keep_parameters whatever reads a
- * parameter.
+ * that shapes decide. Never folded: random operators, matrices unpacked from few bits, and with
+ * keep_parameters whatever reads a parameter.
  */
 #include "loader/ops/builder.h"
 
@@ -123,7 +123,9 @@ static bool reads_parameter(const opi_builder *b, const opi_node *node) {
 static bool may_fold(const opi_builder *b, const opi_node *node) {
   const bool parameter = reads_parameter(b, node);
   const uint64_t limit = b->fold_limit_bytes * (parameter ? 1u : SHAPE_FACTOR);
-  if (b->evaluator == NULL || opi_op_of(node)->kind == OPI_KIND_RANDOM)
+  const uint8_t kind = opi_op_of(node)->kind;
+  const bool unpacks = kind == OPI_KIND_UNPACK && b->graph->values[node->out[0]].rank == 2;
+  if (b->evaluator == NULL || kind == OPI_KIND_RANDOM || unpacks)
     return false;
   if (parameter && b->keep_parameters)
     return false;

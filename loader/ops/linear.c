@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, Einsum.
+/* Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, MatMulInteger, Einsum.
  *
  * Canonical: MatMul and FusedMatMul (alpha, transA, transB) with batch broadcast, Gemm in two
  * dimensions. FusedMatMul's transBatch attributes become Transpose nodes. Einsum: see einsum.c.
@@ -38,14 +38,16 @@ static product product_of(const opi_value *a, const opi_value *c, bool trans_a, 
   return p;
 }
 
+/* dtype: of the output, of operands that may differ; UNDEFINED: theirs, which is one. */
 static opipe_status product_infer(opi_builder *b, const opi_node *node, uint32_t classes,
-                                  opipe_error *err) {
+                                  uint32_t dtype, opipe_error *err) {
   int64_t shape[OPIPE_MAX_RANK];
   char ta[128], tb[128];
   uint32_t rank = 0;
   OPI_TRY(opi_need(b, node, 0, "A", classes, 1, OPIPE_MAX_RANK, err));
   OPI_TRY(opi_need(b, node, 1, "B", classes, 1, OPIPE_MAX_RANK, err));
-  OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
+  if (dtype == OPIPE_UNDEFINED)
+    OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
   const opi_value *x = opi_input(b, node, 0);
   const opi_value *y = opi_input(b, node, 1);
   const product p =
@@ -69,15 +71,15 @@ static opipe_status product_infer(opi_builder *b, const opi_node *node, uint32_t
     shape[rank++] = p.m;
   if (!p.vec_b)
     shape[rank++] = p.n;
-  return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
+  return opi_b_set(b, node, 0, dtype == OPIPE_UNDEFINED ? x->dtype : dtype, shape, rank, err);
 }
 
 static opipe_status matmul_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return product_infer(b, node, NUMBERS, err);
+  return product_infer(b, node, NUMBERS, OPIPE_UNDEFINED, err);
 }
 
 static opipe_status fused_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
-  return product_infer(b, node, OPI_T_FLOAT, err);
+  return product_infer(b, node, OPI_T_FLOAT, OPIPE_UNDEFINED, err);
 }
 
 static void product_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
@@ -174,6 +176,47 @@ static opipe_status fused_lift(opi_builder *b, const opi_node *node, opipe_error
   return opi_b_result(b, node, 0, y, err);
 }
 
+/* -- MatMulInteger ----------------------------------------------------------------------------- */
+
+/* A zero point of one operand: of its type, one number, or one for each column of B. */
+static opipe_status check_zero(opi_builder *b, const opi_node *node, uint32_t i, int64_t columns,
+                               opipe_error *err) {
+  const opi_value *zero = opi_input(b, node, i);
+  if (zero == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_need_same_type(b, node, i - 2, i, err));
+  if (opi_k_elems(zero) == 1 || (i == 3 && zero->rank == 1 && zero->shape[0] == columns))
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                       "input '%s' has %.0f zero points, one%s is supported", zero->name,
+                       opi_k_elems(zero), i == 3 ? " or one for each column" : "");
+}
+
+static opipe_status integer_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
+  for (uint32_t i = 0; i < 2; ++i) {
+    OPI_TRY(opi_need(b, node, i, i == 0 ? "A" : "B", OPI_T_SMALL | OPI_T_USMALL, 2, OPIPE_MAX_RANK,
+                     err));
+    if (opi_dtype_bits(opi_input(b, node, i)->dtype) != 8) {
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is of type %s, not of 8 bits",
+                           opi_input(b, node, i)->name,
+                           opi_dtype_name(opi_input(b, node, i)->dtype));
+    }
+  }
+  const opi_value *y = opi_input(b, node, 1);
+  OPI_TRY(check_zero(b, node, 2, 0, err));
+  OPI_TRY(check_zero(b, node, 3, y->shape[y->rank - 1], err));
+  return product_infer(b, node, OPI_T_SMALL | OPI_T_USMALL, OPIPE_INT32, err);
+}
+
+static opipe_status integer_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
+  for (uint32_t i = 2; i < node->n_in; ++i) {
+    if (in[i].axis >= 0)
+      return opi_carry_refuse(graph, node, i, "zero points hold it", err);
+  }
+  return product_carry(graph, node, in, out, err);
+}
+
 /* -- Gemm -------------------------------------------------------------------------------------- */
 
 /* Opset < 7: `broadcast` 0 wants C of the product's shape, 1 allows one-way broadcast from the
@@ -267,6 +310,9 @@ static const opi_op ops[] = {
     {OPI_OP("Gemm", "", 1, 27, 2, 3, 1, 1), .lift = gemm_lift, .infer = gemm_infer,
      .work = product_work, .carry = gemm_carry, .gradient = opi_gradient_gemm,
      OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN)},
+    {OPI_OP("MatMulInteger", "", 10, 27, 2, 4, 1, 1), .infer = integer_infer, .work = product_work,
+     .carry = integer_carry, .stops_gradient = ~UINT64_C(0),
+     OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
     {OPI_OP("Einsum", "", 12, 27, 1, 255, 1, 1), .lift = opi_einsum_lift, .infer = opi_einsum_infer,
      .gradient = opi_gradient_einsum, .work = opi_einsum_work, .carry = opi_einsum_carry,
      OPI_COLUMNS(NONE, NARROW, PRODUCT, ANY, NONE, PLAIN)},

@@ -143,6 +143,7 @@ enum {
   OPI_KIND_LIKELIHOOD, /* a loss of their log-softmax */
   OPI_KIND_RANDOM,     /* draws numbers: never folded, no constant, counts rows */
   OPI_KIND_ACCUMULATE, /* adds to a gradient that stays */
+  OPI_KIND_UNPACK,     /* numbers of few bits: matrices of them are never folded */
   OPI_KIND_COUNT
 };
 

@@ -44,6 +44,7 @@ opipe_status opi_fuse_rotary(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_attention(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_repeats(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_flat_attention(opi_fuse *f, uint32_t node, opipe_error *err);
+opipe_status opi_fuse_unpack(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_matmul(opi_fuse *f, uint32_t node, opipe_error *err);
 
 static inline opi_value *opi_f_value(const opi_fuse *f, uint32_t v) {

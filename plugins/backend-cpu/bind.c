@@ -15,7 +15,9 @@ void cpu_refresh_params(opipe_binding *binding) {
     const cpu_param_ref *ref = &binding->refs[i];
     const uint32_t kind =
         ref->kind == CPU_LAYOUT_MASTER ? cpu_params_master_kind(ref->set, ref->slot) : ref->kind;
-    ref->tensor->data = (void *)(uintptr_t)cpu_params_data(ref->set, ref->slot, kind);
+    ref->tensor->data =
+        (void *)(uintptr_t)(ref->matrix != NULL ? cpu_params_matrix(ref->set, ref->matrix)
+                                                : cpu_params_data(ref->set, ref->slot, kind));
     ref->tensor->layout = kind;
   }
   binding->params_version = version;
@@ -50,6 +52,22 @@ static opipe_status bind_boundaries(opipe_binding *binding, const opipe_bind_par
   return OPIPE_OK;
 }
 
+static opipe_status not_prepared(const opipe_value *value, opipe_error *err) {
+  return opipe_fail(err, OPIPE_E_STATE,
+                    "bind: parameter '%.80s' has not been prepared for this program", value->name);
+}
+
+static opipe_status bind_matrix(opipe_binding *binding, cpu_tensor *tensor,
+                                const opipe_value *value, const cpu_matrix *matrix,
+                                opipe_error *err) {
+  const opipe_params *set = binding->params;
+  if (set == NULL || cpu_params_matrix(set, matrix) == NULL)
+    return not_prepared(value, err);
+  binding->refs[binding->n_refs++] =
+      (cpu_param_ref){set, tensor, value->slot, CPU_LAYOUT_CODES, matrix};
+  return OPIPE_OK;
+}
+
 static opipe_status bind_param(opipe_binding *binding, cpu_tensor *tensor, const opipe_value *value,
                                uint32_t slot, uint32_t kind, opipe_error *err) {
   const opipe_params *set = binding->params;
@@ -57,12 +75,9 @@ static opipe_status bind_param(opipe_binding *binding, cpu_tensor *tensor, const
   const uint32_t held =
       known && kind == CPU_LAYOUT_MASTER ? cpu_params_master_kind(set, slot) : kind;
   if (!known || held == CPU_LAYOUT_MASTER ||
-      (cpu_params_data(set, slot, held) == NULL && value->n_bytes > 0)) {
-    return opipe_fail(err, OPIPE_E_STATE,
-                      "bind: parameter '%.80s' has not been prepared for this program",
-                      value->name);
-  }
-  binding->refs[binding->n_refs++] = (cpu_param_ref){set, tensor, slot, kind};
+      (cpu_params_data(set, slot, held) == NULL && value->n_bytes > 0))
+    return not_prepared(value, err);
+  binding->refs[binding->n_refs++] = (cpu_param_ref){set, tensor, slot, kind, NULL};
   return OPIPE_OK;
 }
 
@@ -75,12 +90,13 @@ static opipe_status bind_gradient(opipe_binding *binding, cpu_tensor *tensor,
                       "bind: gradient '%.80s' has no accumulator prepared for this program",
                       value->name);
   }
-  binding->refs[binding->n_refs++] = (cpu_param_ref){set, tensor, value->slot, CPU_LAYOUT_MASTER};
+  binding->refs[binding->n_refs++] =
+      (cpu_param_ref){set, tensor, value->slot, CPU_LAYOUT_MASTER, NULL};
   return OPIPE_OK;
 }
 
 static opipe_status bind_operand(opipe_binding *binding, const cpu_operand *operand,
-                                 cpu_tensor *tensor, opipe_error *err) {
+                                 const cpu_matrix *matrix, cpu_tensor *tensor, opipe_error *err) {
   const opipe_program *program = binding->program;
   if (operand->value == OPIPE_NONE)
     return OPIPE_OK;
@@ -91,6 +107,8 @@ static opipe_status bind_operand(opipe_binding *binding, const cpu_operand *oper
   tensor->dtype = value->dtype;
   tensor->n_bytes = value->n_bytes;
   tensor->n = cpu_elems(value);
+  if (operand->layout == CPU_LAYOUT_CODES)
+    return bind_matrix(binding, tensor, value, matrix, err);
   if (value->role == OPIPE_VALUE_PARAMETER)
     return bind_param(binding, tensor, value, value->slot, operand->layout, err);
   if (value->role == OPIPE_VALUE_GRADIENT)
@@ -131,10 +149,10 @@ static opipe_status bind_step(opipe_binding *binding, uint32_t s, cpu_tensor *te
   for (uint32_t i = 0; i < step->n_in; ++i) {
     if (step->is_view && i > 0)
       break;
-    CPU_TRY(bind_operand(binding, &step->in[i], &tensors[i], err));
+    CPU_TRY(bind_operand(binding, &step->in[i], step->matrix, &tensors[i], err));
   }
   for (uint32_t i = 0; i < step->n_out; ++i)
-    CPU_TRY(bind_operand(binding, &step->out[i], &tensors[step->n_in + i], err));
+    CPU_TRY(bind_operand(binding, &step->out[i], NULL, &tensors[step->n_in + i], err));
   return OPIPE_OK;
 }
 

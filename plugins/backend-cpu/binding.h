@@ -12,6 +12,7 @@ typedef struct cpu_param_ref {
   cpu_tensor *tensor;
   uint32_t slot;
   uint32_t kind;
+  const cpu_matrix *matrix; /* of CODES */
 } cpu_param_ref;
 
 struct opipe_binding {

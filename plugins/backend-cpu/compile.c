@@ -8,7 +8,7 @@
 #include "channels_last.h"
 #include "program.h"
 
-#include "ops/op.h"
+#include "codes.h"
 
 /* Products of extents must stay small even where another extent is 0: strides are made of them. */
 static bool extents_fit(const opipe_value *value) {
@@ -269,12 +269,14 @@ static opipe_status list_layouts(const opipe_program *program, const cpu_layout 
     const bool raw = layout->kind == CPU_LAYOUT_RAW, copied = raw && program->device->copies;
     const uint64_t dense_bytes = program->graph->values[layout->value].n_bytes;
     /* what reads the parameter may be another program; a copy is what opipe_host_alloc takes */
-    opipe_param_layout_put(
-        out_layouts, i, layout->slot,
-        master || layout->kind == CPU_LAYOUT_MASTER ? OPIPE_LAYOUT_MASTER : layout->kind,
-        copied ? cpu_align_up(dense_bytes != 0 ? dense_bytes : 1, CPU_ALIGN_BYTES)
-               : layout->n_bytes,
-        raw && !copied ? dense_bytes : 0);
+    opipe_param_layout_put(out_layouts, i, layout->slot,
+                           master || layout->kind == CPU_LAYOUT_MASTER ? OPIPE_LAYOUT_MASTER
+                           : layout->kind == CPU_LAYOUT_CODES          ? layout->matrix->key
+                                                                       : layout->kind,
+                           copied
+                               ? cpu_align_up(dense_bytes != 0 ? dense_bytes : 1, CPU_ALIGN_BYTES)
+                               : layout->n_bytes,
+                           raw && !copied ? dense_bytes : 0);
   }
   *io_count = n;
   return OPIPE_OK;

@@ -4,6 +4,7 @@
  * left.
  */
 #include "fuse.h"
+#include "codes.h"
 
 static opipe_status out_of_memory(cpu_fuser *f) {
   return opipe_fail(f->err, OPIPE_E_NOMEM, "no memory for the steps of %u nodes",
@@ -25,14 +26,16 @@ static opipe_status find_users(cpu_fuser *f) {
   f->taken = CPU_POOL_ARRAY(pool, bool, graph->n_nodes);
   f->redirect = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->wide = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
+  f->unpacked = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->at = CPU_POOL_ARRAY(pool, cpu_group *, graph->n_nodes);
-  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->first == NULL ||
-      f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL)
+  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->unpacked == NULL ||
+      f->first == NULL || f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL)
     return out_of_memory(f);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     f->made[v] = OPIPE_NONE;
     f->redirect[v] = OPIPE_NONE;
     f->wide[v] = OPIPE_NONE;
+    f->unpacked[v] = OPIPE_NONE;
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
@@ -58,6 +61,25 @@ static opipe_status find_users(cpu_fuser *f) {
 }
 
 /* ---- steps ---- */
+
+/* For a product whose second operand is unpacked in registers. */
+static opipe_status take_matrix(cpu_fuser *f, const opipe_node *node, cpu_step *step) {
+  const opipe_graph *graph = f->graph;
+  if (!cpu_takes_wide(node) || step->in[1].value == OPIPE_NONE ||
+      f->unpacked[step->in[1].value] == OPIPE_NONE)
+    return OPIPE_OK;
+  cpu_matrix *matrix = CPU_POOL_ARRAY(&f->program->pool, cpu_matrix, 1);
+  if (matrix == NULL)
+    return out_of_memory(f);
+  const opipe_node *unpack = &graph->nodes[f->unpacked[step->in[1].value]];
+  const uint32_t k_axis = opipe_attr_int(node, "transB", 0) != 0;
+  if (!cpu_matrix_of(graph, unpack, k_axis, matrix)) {
+    return opipe_fail(f->err, OPIPE_E_INTERNAL, "node '%.80s': '%.80s' is no packed matrix",
+                      node->name, unpack->name);
+  }
+  step->matrix = matrix;
+  return OPIPE_OK;
+}
 
 static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_group *g,
                               cpu_step *step) {
@@ -85,6 +107,7 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
   if (cpu_takes_wide(node) && step->in[1].value != OPIPE_NONE &&
       f->wide[step->in[1].value] != OPIPE_NONE)
     step->in[1].value = f->wide[step->in[1].value];
+  CPU_TRY(take_matrix(f, node, step));
   for (uint32_t i = 0; i < node->n_out; ++i) {
     const uint32_t v = node->out[i];
     step->out[i].value = v != OPIPE_NONE && f->redirect[v] != OPIPE_NONE ? f->redirect[v] : v;
@@ -96,7 +119,14 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
     if (g->sum != OPIPE_NONE)
       step->out[node->n_out].value = g->sum;
   }
-  return cpu_op_prepare(&p);
+  CPU_TRY(cpu_op_prepare(&p));
+  if (step->matrix != NULL && step->in[1].layout != CPU_LAYOUT_CODES) {
+    return opipe_fail(f->err, OPIPE_E_INTERNAL, "node '%.80s': no kernel for its packed matrix",
+                      node->name);
+  }
+  if (step->matrix != NULL && f->unpacked[step->in[1].value] != OPIPE_NONE)
+    step->in[1].value = program->graph->nodes[f->unpacked[step->in[1].value]].in[0];
+  return OPIPE_OK;
 }
 
 opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
@@ -108,6 +138,7 @@ opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
   CPU_TRY(find_users(&f));
   if (program->device->mode == CPU_MODE_FAST && (program->flags & OPIPE_COMPILE_NO_FUSE) == 0) {
     cpu_match_casts(&f);
+    cpu_match_unpacked(&f);
     CPU_TRY(cpu_match_accumulate(&f));
     CPU_TRY(cpu_match_groups(&f));
   }

@@ -26,6 +26,7 @@ typedef struct cpu_fuser {
   uint32_t *made;     /* [n_values] node that makes it, OPIPE_NONE */
   bool *taken;        /* [n_nodes] part of a group */
   uint32_t *wide;     /* [n_values] fp32 parameter of which it is a half copy, OPIPE_NONE */
+  uint32_t *unpacked; /* [n_values] node that unpacks it in registers of its readers, OPIPE_NONE */
   uint32_t *redirect; /* [n_values] accumulator that takes the value's place, OPIPE_NONE */
   cpu_group **at;     /* [n_nodes] group whose step stands here */
   opipe_error *err;
@@ -38,6 +39,9 @@ opipe_status cpu_match_groups(cpu_fuser *f);
  * nobody else reads. True for a product whose second operand may be replaced so. */
 void cpu_match_casts(cpu_fuser *f);
 bool cpu_takes_wide(const opipe_node *node);
+/* Products read weights of few bits where the graph gives them the unpacked matrix: fills
+ * `unpacked`, marks nodes that nobody else reads. */
+void cpu_match_unpacked(cpu_fuser *f);
 /* Finds gradients that go straight into accumulators: fills `redirect`, marks nodes as taken. */
 opipe_status cpu_match_accumulate(cpu_fuser *f);
 

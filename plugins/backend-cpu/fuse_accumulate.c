@@ -7,6 +7,7 @@
  * becomes both of them. The producer's rule sees a GRADIENT as its output and takes a kernel that
  * adds. Only temporaries with one reader disappear.
  */
+#include "codes.h"
 #include "fuse.h"
 
 static bool named(const opipe_node *node, const char *domain, const char *name) {
@@ -45,6 +46,39 @@ void cpu_match_casts(cpu_fuser *f) {
             user->in[0] != cast->out[0] && (user->n_in < 3 || user->in[2] == OPIPE_NONE);
     }
     f->wide[cast->out[0]] = all ? cast->in[0] : OPIPE_NONE;
+    f->taken[i] = all;
+  }
+}
+
+/* ---- weights of few bits ---- */
+
+/* True when cpu_linear_fast takes the product `user` with the matrix that `unpack` makes. */
+static bool reads_codes(const cpu_fuser *f, const opipe_node *user, const opipe_node *unpack) {
+  const uint32_t w = unpack->out[0];
+  cpu_matrix matrix;
+  if (!cpu_takes_wide(user) || user->n_in < 2 || user->n_out != 1 || user->in[1] != w ||
+      user->in[0] == w || user->in[0] == OPIPE_NONE || user->out[0] == OPIPE_NONE ||
+      (user->n_in > 2 && user->in[2] == w) || opipe_attr_int(user, "transA", 0) != 0)
+    return false;
+  const opipe_value *a = &f->graph->values[user->in[0]];
+  return a->rank >= 2 && a->dtype == f->graph->values[w].dtype &&
+         cpu_matrix_of(f->graph, unpack, opipe_attr_int(user, "transB", 0) != 0, &matrix);
+}
+
+void cpu_match_unpacked(cpu_fuser *f) {
+  const opipe_graph *graph = f->graph;
+  if ((f->program->flags & OPIPE_COMPILE_OWNED) != 0)
+    return; /* gradients multiply by the transpose, which the kernels do not know */
+  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    const opipe_node *node = &graph->nodes[i];
+    if (!cpu_unpacks(node) || node->n_out != 1 || node->out[0] == OPIPE_NONE ||
+        graph->values[node->out[0]].role != OPIPE_VALUE_TEMP)
+      continue;
+    const uint32_t w = node->out[0];
+    bool all = graph->values[w].dtype == OPIPE_FLOAT || cpu_is_half(graph->values[w].dtype);
+    for (uint32_t u = f->first[w]; all && u < f->first[w + 1]; ++u)
+      all = reads_codes(f, &graph->nodes[f->users[u]], node);
+    f->unpacked[w] = all ? i : OPIPE_NONE;
     f->taken[i] = all;
   }
 }

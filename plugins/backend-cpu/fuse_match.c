@@ -54,6 +54,8 @@ static bool is_packed_product(const cpu_fuser *f, const opipe_node *node) {
       node->out[0] == OPIPE_NONE || (fused && opipe_attr_int(node, "transA", 0) != 0))
     return false;
   const opipe_value *a = &f->graph->values[node->in[0]];
+  if (f->unpacked[node->in[1]] != OPIPE_NONE)
+    return true;
   const bool wide = f->wide[node->in[1]] != OPIPE_NONE;
   const opipe_value *b = &f->graph->values[wide ? f->wide[node->in[1]] : node->in[1]];
   const opipe_value *y = &f->graph->values[node->out[0]];

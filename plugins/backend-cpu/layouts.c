@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "codes.h"
 #include "ops/loop.h"
 
 /* Elements of a convolution's kernel. */
@@ -189,6 +190,12 @@ static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint
   layout->slot = v->slot;
   layout->kind = kind;
   layout->value = operand->value;
+  if (kind == CPU_LAYOUT_CODES) {
+    layout->matrix = step->matrix;
+    layout->n_bytes = cpu_align_up(step->matrix->n_bytes, CPU_ALIGN_BYTES);
+    ++*io_n;
+    return OPIPE_OK;
+  }
   if (!cpu_layout_bytes(kind, v->shape, v->rank, v->dtype, &layout->n_bytes)) {
     return opipe_fail(err, OPIPE_E_INTERNAL, "node '%.80s': parameter '%.80s' has no layout %u",
                       step->node->name, v->name, kind);
@@ -204,7 +211,9 @@ static int by_slot(const void *left, const void *right) {
   const cpu_layout *a = left, *b = right;
   if (a->slot != b->slot)
     return a->slot < b->slot ? -1 : 1;
-  return a->kind < b->kind ? -1 : a->kind > b->kind;
+  if (a->kind != b->kind || a->kind != CPU_LAYOUT_CODES)
+    return a->kind < b->kind ? -1 : a->kind > b->kind;
+  return a->matrix->key < b->matrix->key ? -1 : a->matrix->key > b->matrix->key;
 }
 
 /* By slot and kind, each once. */

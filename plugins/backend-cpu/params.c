@@ -139,6 +139,7 @@ void cpu_params_free(opipe_params *params) {
       free_bytes(params, state->copies[kind].buffer.data, state->copies[kind].buffer.n_bytes);
     free_bytes(params, state->own, state->own_bytes);
   }
+  cpu_params_free_packed(params);
   const opipe_host *host = params->device->host;
   cpu_pool_release(&params->pool);
   cpu_release(host, params, sizeof *params);
@@ -190,6 +191,8 @@ static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, op
   const uint32_t slot = layout->slot;
   const uint32_t kind = layout->kind;
   const uint64_t n_bytes = layout->n_bytes;
+  if (kind == CPU_LAYOUT_CODES)
+    return cpu_params_pack(params, layout->matrix, err);
   param_state *state = &params->states[slot];
   param_copy *copy = &state->copies[kind == CPU_LAYOUT_MASTER ? 0 : kind];
   if (kind == CPU_LAYOUT_MASTER) {
@@ -276,6 +279,8 @@ opipe_status cpu_params_clone(const opipe_params *params, opipe_params **out_par
     if (status >= 0)
       status = clone_state(copy, i, &params->states[i], err);
   }
+  if (status >= 0)
+    status = cpu_params_clone_packed(copy, params, err);
   if (status < 0) {
     cpu_params_free(copy);
     return status;
@@ -329,6 +334,7 @@ opipe_status cpu_params_read(const opipe_params *params, uint32_t slot, void *ds
 opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
   for (uint32_t i = 0; params->owned && params->of == NULL && i < params->n; ++i)
     CPU_TRY(cpu_owned_settle(params, i, err));
+  cpu_params_repack(params);
   const cpu_exec exec = cpu_take_exec(params->device);
   for (uint32_t i = 0; i < params->n; ++i) {
     param_state *state = &params->states[i];

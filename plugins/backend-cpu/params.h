@@ -8,7 +8,7 @@
 #ifndef OPIPE_BACKEND_CPU_PARAMS_H_
 #define OPIPE_BACKEND_CPU_PARAMS_H_
 
-#include "ops/op.h"
+#include "codes.h"
 
 typedef struct param_copy {
   opipe_buffer buffer; /* device NULL: none */
@@ -33,6 +33,7 @@ struct opipe_params {
   bool owned;
   opipe_params *of; /* gradient set: the set of its parameters */
   uint64_t version;
+  cpu_matrix_copy *matrices; /* of weights of few bits */
 };
 
 /* params.c */
@@ -51,6 +52,14 @@ opipe_status cpu_params_match(const opipe_program *program, const cpu_layout *la
                               const opipe_params *params, opipe_error *err);
 /* Never NULL: a parameter without elements has some address. */
 const void *cpu_params_dense(const param_state *state);
+
+/* codes.c: the packed copy of a matrix is made unless it is there; all of them in a clone; anew
+ * after writes; freed. */
+opipe_status cpu_params_pack(opipe_params *params, const cpu_matrix *matrix, opipe_error *err);
+opipe_status cpu_params_clone_packed(opipe_params *params, const opipe_params *from,
+                                     opipe_error *err);
+void cpu_params_repack(opipe_params *params);
+void cpu_params_free_packed(opipe_params *params);
 
 /* train.c: of owned sets */
 opipe_status cpu_owned_make_copy(opipe_params *params, uint32_t slot, uint32_t kind,

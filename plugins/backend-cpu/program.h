@@ -23,8 +23,11 @@ enum {
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
   CPU_LAYOUT_CONV = 5,    /* panels of a convolution's [C_out, C_in, kernel], of one group */
   CPU_LAYOUT_COUNT = 6,
-  CPU_LAYOUT_MASTER = 6 /* that of the parameter's master copy, whichever it is */
+  CPU_LAYOUT_MASTER = 6, /* that of the parameter's master copy, whichever it is */
+  CPU_LAYOUT_CODES = 7   /* codes with their scales and zero points: cpu_step.matrix */
 };
+
+typedef struct cpu_matrix cpu_matrix; /* codes.h */
 
 /* A tensor as a kernel sees it. data NULL: absent. */
 typedef struct cpu_tensor {
@@ -62,9 +65,10 @@ typedef struct cpu_step {
   cpu_operand *in, *out;
   uint32_t n_in, n_out;
   uint64_t workspace_bytes;
-  uint32_t inplace; /* bit i: out[0] may be written over in[i] */
-  uint32_t panels;  /* bit i: in[i] may come as PANEL where it is asked for otherwise */
-  bool is_view;     /* out[0] has the bytes of in[0] */
+  uint32_t inplace;         /* bit i: out[0] may be written over in[i] */
+  uint32_t panels;          /* bit i: in[i] may come as PANEL where it is asked for otherwise */
+  const cpu_matrix *matrix; /* of in[1], whose value is then the codes; NULL: none */
+  bool is_view;             /* out[0] has the bytes of in[0] */
 } cpu_step;
 
 enum {
@@ -93,7 +97,8 @@ typedef struct cpu_layout {
   uint32_t kind;  /* CPU_LAYOUT_* */
   uint32_t value; /* a value of the graph that stands for the parameter */
   uint32_t reserved;
-  uint64_t n_bytes; /* device memory, 0 for RAW */
+  uint64_t n_bytes;         /* device memory, 0 for RAW */
+  const cpu_matrix *matrix; /* of CODES */
 } cpu_layout;
 
 struct opipe_program {
@@ -146,6 +151,8 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
 
 /* params.c: the bytes of parameter `slot` in a layout, NULL when the set does not have it. */
 const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t kind);
+/* codes.c: the packed copy of a matrix, NULL when the set does not have it. */
+const void *cpu_params_matrix(const opipe_params *params, const cpu_matrix *matrix);
 /* Layout of the master copy of `slot`, CPU_LAYOUT_MASTER when there is none (yet). Of a gradient
  * set that of its accumulator. */
 uint32_t cpu_params_master_kind(const opipe_params *params, uint32_t slot);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The packed product behind four plain functions, as a shared library for kernels.py. */
+/* The packed products behind plain functions, as a shared library for kernels.py and small.py. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -12,6 +12,11 @@ SHIM_EXPORT const char *shim_isa(const cpu_exec *x);
 SHIM_EXPORT void *shim_pack(const cpu_exec *x, const float *b, int64_t k, int64_t n);
 SHIM_EXPORT void shim_matmul(const cpu_exec *x, int64_t rows, int64_t k, int64_t n, const float *a,
                              void *const *packed, int64_t copies, float *c);
+SHIM_EXPORT void *shim_codes_pack(const cpu_exec *x, const cpu_codes *form, const uint8_t *codes,
+                                  const float *scales, uint64_t *out_bytes);
+SHIM_EXPORT int shim_codes(const cpu_exec *x, const cpu_codes *form, const void *packed,
+                           int64_t rows, const float *a, int int8, float *c);
+SHIM_EXPORT uint64_t shim_read(const cpu_exec *x, const void *data, uint64_t n_bytes);
 
 /* Kernels of `isa_name` ("" for the best) with a team of `threads`, which live until the process
  * ends; NULL when there are none. */
@@ -69,4 +74,75 @@ void shim_matmul(const cpu_exec *x, int64_t rows, int64_t k, int64_t n, const fl
                          .c_stride = n};
     cpu_matmul(x, &g);
   }
+}
+
+/* Weights as MatMulNBits has them, without zero points: codes [n, blocks, bytes], scales [n,
+ * blocks]. To be freed with free(); NULL when there is no memory. */
+void *shim_codes_pack(const cpu_exec *x, const cpu_codes *form, const uint8_t *codes,
+                      const float *scales, uint64_t *out_bytes) {
+  const int64_t blocks = (form->k + form->block - 1) / form->block;
+  const cpu_codes_source source = {
+      .codes = {codes, form->bits, false, CPU_F32, 1, blocks * form->block},
+      .scales = {scales, 0, false, CPU_F32, 1, blocks}};
+  void *packed = NULL;
+  if (!cpu_codes_bytes(form, out_bytes) ||
+      posix_memalign(&packed, (size_t)1 << 21, *out_bytes) != 0)
+    return NULL;
+  (void)madvise(packed, *out_bytes >> 21 << 21, MADV_HUGEPAGE);
+  cpu_codes_pack(x, form, &source, packed);
+  return packed;
+}
+
+/* One product, c overwritten; -1 when there is no memory. */
+int shim_codes(const cpu_exec *x, const cpu_codes *form, const void *packed, int64_t rows,
+               const float *a, int int8, float *c) {
+  static void *workspace; /* of the largest call so far */
+  static uint64_t room;
+  uint64_t bytes = 0;
+  if (!cpu_codes_workspace(cpu_team_size(x->team), form, rows, int8 != 0, &bytes))
+    return -1;
+  if (bytes > room) {
+    free(workspace);
+    room = 0;
+    if (posix_memalign(&workspace, CPU_ALIGN_BYTES, bytes) != 0) {
+      workspace = NULL;
+      return -1;
+    }
+    room = bytes;
+  }
+  cpu_codes_matmul(x, &(cpu_codes_args){.m = rows,
+                                        .a = a,
+                                        .a_stride = form->k,
+                                        .form = form,
+                                        .packed = packed,
+                                        .c = c,
+                                        .c_stride = form->n,
+                                        .int8 = int8 != 0,
+                                        .workspace = workspace});
+  return 0;
+}
+
+typedef struct read_job {
+  const uint64_t *data;
+  uint64_t n, sum;
+} read_job;
+
+static void read_task(void *argument, int32_t worker, int32_t workers) {
+  read_job *job = argument;
+  uint64_t sums[8] = {0};
+  const uint64_t begin = job->n / (uint64_t)workers * (uint64_t)worker;
+  const uint64_t end = begin + job->n / (uint64_t)workers;
+  for (uint64_t i = begin / 8 * 8; i + 8 <= end; i += 8) {
+    for (int l = 0; l < 8; ++l)
+      sums[l] += job->data[i + (uint64_t)l];
+  }
+  if (worker == 0)
+    job->sum = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
+}
+
+/* Reads all of it once: the limit that a product of one row has. */
+uint64_t shim_read(const cpu_exec *x, const void *data, uint64_t n_bytes) {
+  read_job job = {data, n_bytes / sizeof(uint64_t), 0};
+  cpu_team_run(x->team, read_task, &job);
+  return job.sum;
 }

@@ -63,6 +63,8 @@ def main():
     count = Count()
     for folder in folders():
         sound(count, folder, os.path.basename(folder), (1, 2, 3, 4))
+    for folder in folders("small"):
+        sound(count, folder, f"small/{os.path.basename(folder)}", (1, 2, 3, 4))
     for group in ("odd", "old"):
         for folder in folders(group):
             name = f"{group}/{os.path.basename(folder)}"

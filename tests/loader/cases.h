@@ -5,10 +5,11 @@
  *
  * OP@VERSION (ms.OP: of com.microsoft), inputs, "|" attributes, "->" the canonical operator that
  * makes output 0 ("alias": no node, "const": known) and every output's type and shape; or "!STATUS
- * part of the message", or "!carry part". inputs   f h d B i n u o [shape]: unknown tensor of
- * float32 float16 float64 bfloat16 int64 int32 uint8 bool i{1,2}: known, rank 1    i=5: known, rank
- * 0    i#[2,3]: known zeros of a shape    -: absent ^axis[:outer:inner]  what the input carries, or
- * the output must attrs    name=1  name=0.5f  name=[1,2]  name=f[1,2] (floats)  name=$text
+ * part of the message", or "!carry part". inputs   f h d B i n u o c q [shape]: unknown tensor of
+ * float32 float16 float64 bfloat16 int64 int32 uint8 bool, c int8, q uint4 i{1,2}: known, rank 1
+ * i=5: known, rank 0    i#[2,3]: known zeros of a shape    -: absent ^axis[:outer:inner]  what the
+ * input carries, or the output must attrs    name=1  name=0.5f  name=[1,2]  name=f[1,2] (floats)
+ * name=$text
  */
 #ifndef TESTS_LOADER_CASES_H
 #define TESTS_LOADER_CASES_H
@@ -31,9 +32,10 @@ typedef struct test_term {
 } test_term;
 
 static uint32_t test_dtype(char c) {
-  static const char letters[] = "fhdBinuo";
+  static const char letters[] = "fhdBinuocq";
   static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_FLOAT16, OPIPE_DOUBLE, OPIPE_BFLOAT16,
-                                   OPIPE_INT64, OPIPE_INT32,   OPIPE_UINT8,  OPIPE_BOOL};
+                                   OPIPE_INT64, OPIPE_INT32,   OPIPE_UINT8,  OPIPE_BOOL,
+                                   OPIPE_INT8,  OPIPE_UINT4};
   const char *at = strchr(letters, c);
   return at != NULL && c != '\0' ? types[at - letters] : OPIPE_UNDEFINED;
 }

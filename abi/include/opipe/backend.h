@@ -146,9 +146,11 @@ typedef struct opipe_program_info {
 } opipe_program_info;
 
 /* How a program wants one parameter: parameters of different programs with equal (slot, key) share
- * one copy in a set. The caller sets struct_size in every element of an array: it is the distance
- * between elements, so that a plugin reaches them by it and not by its own sizeof
- * (opipe_param_layout_put of helpers.h). */
+ * one copy in a set. A copy may hold other parameters of the set too, as scales beside codes: it
+ * then has one entry, under one of them, a key that says which the others are, and all its bytes.
+ * The caller sets struct_size in every element of an array: it is the distance between elements, so
+ * that a plugin reaches them by it and not by its own sizeof (opipe_param_layout_put of helpers.h).
+ */
 typedef struct opipe_param_layout {
   uint32_t struct_size;
   uint32_t slot;         /* index in the set */

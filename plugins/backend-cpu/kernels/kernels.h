@@ -23,6 +23,7 @@
 #include "attention.h"
 #include "attention_grad.h"
 #include "base.h"
+#include "codes.h"
 #include "conv.h"
 #include "conv_last.h"
 #include "elements.h"

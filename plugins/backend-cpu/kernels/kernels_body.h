@@ -7,6 +7,8 @@
 
 #include "attention_body.h"
 #include "attention_grad_body.h"
+#include "codes_body.h"
+#include "codes_int8_body.h"
 #include "conv_last_body.h"
 #include "elements_body.h"
 #include "gradient_body.h"
@@ -20,6 +22,8 @@
 #define CPU_KERNELS_TABLE(which)                                                        \
   {                                                                                     \
     .isa = (which), .pack_panel = pack_panel, .product = product_share,                 \
+    .product_codes = codes_share, .product_codes_int8 = codes_int8_share,               \
+    .product_integer = codes_integer_share, .round_rows = codes_round_rows,             \
     .product_dx = product_dx_share, .product_dw = product_dw_share,                     \
     .sum_columns = sum_columns_share, .product_f64 = product_f64_share,                 \
     .transpose = transpose_share, .unary = unary_share, .binary = binary_share,         \

@@ -70,37 +70,44 @@ typedef struct product_job {
   const cpu_kernels *kernels;
   cpu_product product;
   int64_t m;
-  int by_rows;
 } product_job;
 
 /* Products below this many multiplications are not worth waking the team: about a microsecond. */
 enum { SMALL_PRODUCT = 1 << 15 };
 
-static cpu_team *product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k) {
+cpu_team *cpu_product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k) {
   return (double)m * (double)n * (double)k < SMALL_PRODUCT ? NULL : x->team;
 }
 
+enum { SHARE_ROWS = 6 };
+
 /* Columns or rows that the largest share has more than the mean, relative: compared to choose. */
-static int rows_divide_better(int64_t m, int64_t panels, int32_t workers) {
-  enum { ROWS = 6 };
-  int64_t blocks = (m + ROWS - 1) / ROWS;
+static bool rows_divide_better(int64_t m, int64_t panels, int32_t workers) {
+  int64_t blocks = (m + SHARE_ROWS - 1) / SHARE_ROWS;
   double by_panels = (double)((panels + workers - 1) / workers) / (double)panels;
   double by_rows = (double)((blocks + workers - 1) / workers) / (double)blocks;
   return by_rows * 1.05 < by_panels; /* sharing panels reads B once */
 }
 
+void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cpu_range *out_panels,
+                       cpu_range *out_rows) {
+  const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL;
+  *out_panels = (cpu_range){0, panels};
+  *out_rows = (cpu_range){0, m};
+  if (rows_divide_better(m, panels, workers)) {
+    cpu_range *rows = out_rows;
+    cpu_team_share((m + SHARE_ROWS - 1) / SHARE_ROWS, worker, workers, &rows->begin, &rows->end);
+    rows->begin *= SHARE_ROWS;
+    rows->end = rows->end * SHARE_ROWS < m ? rows->end * SHARE_ROWS : m;
+  } else {
+    cpu_team_share(panels, worker, workers, &out_panels->begin, &out_panels->end);
+  }
+}
+
 static void product_task(void *argument, int32_t worker, int32_t workers) {
   const product_job *job = argument;
-  enum { ROWS = 6 };
-  cpu_range panels = {0, (job->product.n + CPU_PANEL - 1) / CPU_PANEL};
-  cpu_range rows = {0, job->m};
-  if (job->by_rows) {
-    cpu_team_share((job->m + ROWS - 1) / ROWS, worker, workers, &rows.begin, &rows.end);
-    rows.begin *= ROWS;
-    rows.end = rows.end * ROWS < job->m ? rows.end * ROWS : job->m;
-  } else {
-    cpu_team_share(panels.end, worker, workers, &panels.begin, &panels.end);
-  }
+  cpu_range panels, rows;
+  cpu_product_share(job->m, job->product.n, worker, workers, &panels, &rows);
   if (rows.begin < rows.end && panels.begin < panels.end)
     job->kernels->product(&job->product, panels, rows);
 }
@@ -118,10 +125,7 @@ void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
                                  .c_stride = args->c_stride,
                                  .epilogue = args->epilogue},
                      .m = args->m};
-  int64_t panels = (args->b.n + CPU_PANEL - 1) / CPU_PANEL;
-  cpu_team *team = product_team(x, args->m, args->b.n, args->b.k);
-  job.by_rows = rows_divide_better(args->m, panels, cpu_team_size(team));
-  cpu_team_run(team, product_task, &job);
+  cpu_team_run(cpu_product_team(x, args->m, args->b.n, args->b.k), product_task, &job);
 }
 
 /* ---- activations by activations: each thread packs the panel it is about to use ---- */
@@ -189,7 +193,7 @@ void cpu_matmul_batch(const cpu_exec *x, const cpu_matmul_batch_args *args) {
   batch_job job = {x->kernels, args};
   const int64_t rows = args->batch[0] * args->batch[1] * args->m;
   if (rows > 0 && args->n > 0)
-    cpu_team_run(product_team(x, rows, args->n, args->k), batch_task, &job);
+    cpu_team_run(cpu_product_team(x, rows, args->n, args->k), batch_task, &job);
 }
 
 /* ---- fp64 ---- */

@@ -18,6 +18,18 @@ typedef struct cpu_product {
   const cpu_epilogue *epilogue; /* NULL: none */
 } cpu_product;
 
+/* The same with packed codes (codes.h) for panels of W. */
+typedef struct cpu_codes_product {
+  const cpu_codes *form;
+  const void *packed;  /* panel 0 */
+  const void *rounded; /* rows of A in 8 bits (codes_plan.h); NULL: a is read */
+  const float *a;
+  int64_t a_stride;
+  float *c;
+  int64_t c_stride;
+  const cpu_epilogue *epilogue; /* NULL: none */
+} cpu_codes_product;
+
 enum {
   CPU_DX_DEPTH = 1024, /* columns of dY a block */
   CPU_DW_ROWS = 512,   /* rows a block */
@@ -36,6 +48,14 @@ struct cpu_kernels {
   /* One panel of 64 columns, from column 64 * panel on: out[k][64], missing columns 0. */
   void (*pack_panel)(const cpu_pack_source *source, int64_t panel, float *out);
   void (*product)(const cpu_product *p, cpu_range panels, cpu_range rows);
+  /* buffer: CPU_CHAIN rows of a panel */
+  void (*product_codes)(const cpu_codes_product *p, cpu_range panels, cpu_range rows,
+                        float *buffer);
+  /* The same for rounded rows, and their making. */
+  void (*product_codes_int8)(const cpu_codes_product *p, cpu_range panels, cpu_range rows);
+  void (*product_integer)(const cpu_codes_integer_args *args, cpu_range panels, cpu_range rows);
+  void (*round_rows)(const cpu_codes *form, const float *a, int64_t a_stride, cpu_range rows,
+                     void *out);
   /* The same for dX = dY W^T: `panels` are those of W (K by N), n counts columns of dX, k of dY;
    * buffer: CPU_DX_DEPTH rows of a panel. */
   void (*product_dx)(const cpu_product *p, cpu_range panels, cpu_range rows, float *buffer);
@@ -77,6 +97,13 @@ struct cpu_kernels {
   void (*depthwise)(const cpu_conv_last_args *args, const float *weights, cpu_range units);
   void (*pool)(const cpu_pool_last_args *args, cpu_range units);
 };
+
+/* matmul.c: what `worker` computes of a product of m rows and n columns: panels where there are
+ * enough of them, else rows; whichever makes the largest share smaller. */
+void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cpu_range *out_panels,
+                       cpu_range *out_rows);
+/* The team for a product; NULL: it is not worth waking anybody. */
+cpu_team *cpu_product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k);
 
 extern const cpu_kernels cpu_kernels_portable;
 extern const cpu_kernels cpu_kernels_avx2;   /* x86-64 only */

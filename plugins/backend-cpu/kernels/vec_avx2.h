@@ -148,6 +148,32 @@ CPU_INLINE v16 i16_to_float(i16 a) {
   return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
 }
 
+CPU_INLINE v16 v16_shift_bits(v16 a, const int n) { /* the bits of every lane, n places down */
+  return (v16){_mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256(a.lo), n)),
+               _mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256(a.hi), n))};
+}
+
+/* Sums of products of bytes, for p16_fold: 16 bits of every two, 32 of every four. */
+typedef i16 p16;
+
+CPU_INLINE p16 p16_zero(void) {
+  return (p16){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+
+/* a + the products of a lane's four bytes, unsigned, with `four`, signed; the caller sees to it
+ * that no sum of two leaves 16 bits. */
+CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
+  const __m256i x = _mm256_set1_epi32(four);
+  return (p16){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.lo), x)),
+               _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.hi), x))};
+}
+
+/* The sum of every lane, times `weight`. */
+CPU_INLINE i16 p16_fold(p16 a, const int weight) {
+  const __m256i w = _mm256_set1_epi16((int16_t)weight);
+  return (i16){_mm256_madd_epi16(a.lo, w), _mm256_madd_epi16(a.hi, w)};
+}
+
 CPU_INLINE float v16_sum(v16 a) {
   __m256 b = _mm256_add_ps(a.lo, a.hi);
   __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
@@ -160,6 +186,12 @@ CPU_INLINE float v16_largest(v16 a) {
   __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
   c = _mm_max_ps(c, _mm_movehl_ps(c, c));
   return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+CPU_INLINE v16 v16_load_u8(const uint8_t *p) {
+  __m128i a = _mm_loadu_si128((const __m128i *)(const void *)p);
+  return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)),
+               _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(a, 8)))};
 }
 
 CPU_INLINE v16 v16_load_f16(const uint16_t *p) {

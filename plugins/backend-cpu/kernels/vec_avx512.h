@@ -133,6 +133,37 @@ CPU_INLINE v16 i16_to_float(i16 a) {
 }
 
 /* Lane 0 of the sums, or maxima, over pairs l and l+8, then l+4, l+2, l+1. */
+CPU_INLINE v16 v16_shift_bits(v16 a, const int n) { /* the bits of every lane, n places down */
+  return _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(a), (unsigned)n));
+}
+
+/* Sums of products of bytes, for p16_fold: 16 bits of every two, 32 of every four. */
+typedef __m512i p16;
+
+CPU_INLINE p16 p16_zero(void) {
+  return _mm512_setzero_si512();
+}
+
+/* a + the products of a lane's four bytes, unsigned, with `four`, signed; the caller sees to it
+ * that no sum of two leaves 16 bits. */
+CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(a, _mm512_castps_si512(bytes), _mm512_set1_epi32(four));
+#else
+  return _mm512_add_epi16(
+      a, _mm512_maddubs_epi16(_mm512_castps_si512(bytes), _mm512_set1_epi32(four)));
+#endif
+}
+
+/* The sum of every lane, times `weight`. */
+CPU_INLINE i16 p16_fold(p16 a, const int weight) {
+#if defined(__AVX512VNNI__)
+  return _mm512_mullo_epi32(a, _mm512_set1_epi32(weight));
+#else
+  return _mm512_madd_epi16(a, _mm512_set1_epi16((int16_t)weight));
+#endif
+}
+
 CPU_INLINE float v16_sum(v16 a) {
   __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
   __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
@@ -145,6 +176,11 @@ CPU_INLINE float v16_largest(v16 a) {
   __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
   c = _mm_max_ps(c, _mm_movehl_ps(c, c));
   return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+CPU_INLINE v16 v16_load_u8(const uint8_t *p) {
+  __m128i a = _mm_loadu_si128((const __m128i *)(const void *)p);
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a));
 }
 
 CPU_INLINE v16 v16_load_f16(const uint16_t *p) {

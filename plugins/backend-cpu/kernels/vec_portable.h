@@ -187,6 +187,36 @@ CPU_INLINE v16 i16_to_float(i16 a) {
   CPU_LANES(v16, (float)a.lane[l]);
 }
 
+CPU_INLINE v16 v16_shift_bits(v16 a, const int n) { /* the bits of every lane, n places down */
+  CPU_LANES(v16, cpu_from_bits(cpu_bits(a.lane[l]) >> n));
+}
+
+/* Sums of products of bytes. */
+typedef i16 p16;
+
+CPU_INLINE p16 p16_zero(void) {
+  CPU_LANES(p16, 0);
+}
+
+/* The products of a lane's four bytes, unsigned, with those of `four`, signed. */
+CPU_INLINE int32_t cpu_dot_bytes(uint32_t bytes, uint32_t four) {
+  int32_t sum = 0;
+  for (int b = 0; b < 4; ++b) {
+    const int32_t x = (int32_t)((four >> (8 * b) & 0xffu) ^ 0x80u) - 0x80;
+    sum += (int32_t)(bytes >> (8 * b) & 0xffu) * x;
+  }
+  return sum;
+}
+
+CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
+  CPU_LANES(p16, a.lane[l] + cpu_dot_bytes(cpu_bits(bytes.lane[l]), (uint32_t)four));
+}
+
+/* The sum of every lane, times `weight`. */
+CPU_INLINE i16 p16_fold(p16 a, const int weight) {
+  CPU_LANES(i16, a.lane[l] * weight);
+}
+
 CPU_INLINE float v16_sum(v16 a) {
   for (int step = 8; step > 0; step /= 2) {
     for (int l = 0; l < step; ++l)
@@ -201,6 +231,10 @@ CPU_INLINE float v16_largest(v16 a) {
       a.lane[l] = a.lane[l] > a.lane[l + step] ? a.lane[l] : a.lane[l + step];
   }
   return a.lane[0];
+}
+
+CPU_INLINE v16 v16_load_u8(const uint8_t *p) {
+  CPU_LANES(v16, (float)p[l]);
 }
 
 CPU_INLINE v16 v16_load_f16(const uint16_t *p) {

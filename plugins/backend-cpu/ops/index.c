@@ -96,11 +96,8 @@ static opipe_status prepare_gather(cpu_prep *p) {
     return cpu_nomem(p);
   CPU_TRY(index_type(p, 1));
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), data->rank, &plan->axis));
-  plan->size = cpu_dtype_bytes(data->dtype);
-  if (plan->size == 0)
-    return cpu_refuse(p, "does not gather %s", opipe_dtype_name(data->dtype));
   plan->outer = 1;
-  plan->inner = plan->size;
+  plan->inner = opipe_dtype_bits(data->dtype);
   plan->n = data->shape[plan->axis];
   plan->count = (int64_t)cpu_elems(indices);
   for (uint32_t i = 0; i < plan->axis; ++i) {
@@ -113,6 +110,11 @@ static opipe_status prepare_gather(cpu_prep *p) {
     plan->inner *= data->shape[i];
     shape[rank++] = data->shape[i];
   }
+  if (plan->inner % 8 != 0) {
+    return cpu_refuse(p, "gathers pieces of %lld bits of %s", (long long)plan->inner,
+                      opipe_dtype_name(data->dtype));
+  }
+  plan->inner /= 8;
   CPU_TRY(cpu_expect(p, 0, data->dtype, shape, rank));
   const bool rows = p->fast && plan->outer == 1 && !cpu_is_param(p, 1);
   p->step->run = rows ? gather_rows_kernel : gather_kernel;

@@ -14,6 +14,8 @@ typedef struct cpu_linear_plan {
   int c; /* index of the addend among the inputs, -1: none */
   int64_t c_m, c_n;
   cpu_fusion fusion;
+  const cpu_matrix *matrix; /* B of few bits; NULL: none */
+  bool int8;                /* its rows of A are rounded to 8 bits */
   /* fast kernels: offsets in the workspace */
   uint64_t a_at;       /* A transposed */
   uint64_t c_at;       /* beta c, dense */

@@ -6,6 +6,7 @@
  *   batch   everything else in fp32 and fp64; B is packed per call into the workspace.
  * A stored transposed is turned into the workspace first.
  */
+#include "../codes.h"
 #include "linear.h"
 
 /* C as a bias [N] or a dense [M,N], times beta where that is not 1. Returns the row stride. */
@@ -90,6 +91,29 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .epilogue = &epilogue,
   };
   cpu_matmul(call->exec, &args);
+  return OPIPE_OK;
+}
+
+/* W of few bits, unpacked in registers. */
+static opipe_status codes_kernel(const cpu_call *call, opipe_error *err) {
+  const cpu_linear_plan *plan = call->plan;
+  const int64_t rows = plan->batch.rows * plan->batch.columns * plan->m;
+  cpu_epilogue epilogue;
+  (void)err;
+  set_epilogue(call, plan, rows, &epilogue);
+  const cpu_codes_args args = {
+      .m = rows,
+      .a = call->in[0].data,
+      .a_stride = plan->k,
+      .form = &plan->matrix->form,
+      .packed = call->in[1].data,
+      .c = call->out[0].data,
+      .c_stride = plan->n,
+      .epilogue = &epilogue,
+      .int8 = plan->int8,
+      .workspace = (char *)call->workspace + plan->scratch_at,
+  };
+  cpu_codes_matmul(call->exec, &args);
   return OPIPE_OK;
 }
 
@@ -245,6 +269,20 @@ opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
     return OPIPE_OK;
   for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_F32);
+  if (p->step->matrix != NULL && !plan->turn_a) {
+    const cpu_matrix *w = p->step->matrix;
+    const int64_t rows = (int64_t)count * plan->m;
+    plan->int8 = w->int8 && cpu_codes_workspace(p->device->threads, &w->form, rows, true, &bytes);
+    if (!plan->int8 && !cpu_codes_workspace(p->device->threads, &w->form, rows, false, &bytes))
+      return OPIPE_OK;
+    plan->matrix = w;
+    p->step->in[1].layout = CPU_LAYOUT_CODES;
+    plan->scratch_at = at;
+    cpu_want_workspace(p, at + bytes);
+    p->step->run = codes_kernel;
+    plan->packed = true;
+    return OPIPE_OK;
+  }
   if (cpu_is_param(p, 1) && b->rank == 2 && (!plan->turn_a || count == 1)) {
     cpu_want_layout(p, 1, plan->b_turned ? CPU_LAYOUT_PANEL_T : CPU_LAYOUT_PANEL);
     plan->scratch_at = at;

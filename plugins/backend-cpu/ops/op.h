@@ -84,7 +84,8 @@ typedef struct cpu_op_family {
 
 extern const cpu_op_family cpu_family_shape, cpu_family_movement, cpu_family_index,
     cpu_family_scatter, cpu_family_elementwise, cpu_family_logic, cpu_family_cast,
-    cpu_family_reduce, cpu_family_order, cpu_family_generate, cpu_family_linear, cpu_family_einsum,
+    cpu_family_reduce, cpu_family_order, cpu_family_generate, cpu_family_linear,
+    cpu_family_quantize, cpu_family_quantize_linear, cpu_family_integer, cpu_family_einsum,
     cpu_family_conv, cpu_family_pool, cpu_family_norm, cpu_family_softmax, cpu_family_activation,
     cpu_family_attention, cpu_family_rotary, cpu_family_loss, cpu_family_dropout, cpu_family_train,
     cpu_family_dropout_train, cpu_family_conv_grad, cpu_family_norm_grad, cpu_family_softmax_grad,

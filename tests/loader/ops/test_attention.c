@@ -171,25 +171,6 @@ static void test_small_contrib(void) {
       "ms.Unheard@1 f[2] -> !UNSUPPORTED operator Unheard of domain com.microsoft");
 }
 
-static void test_packed_weights(void) {
-  TEST_CASES(
-      "ms.MatMulNBits@1 f[2,3,33] u[5,3,8] f[15] | K=33 N=5 block_size=16 bits=4 -> FusedMatMul "
-      "f[2,3,5]",
-      "ms.MatMulNBits@1 f[2,16] u[4,1,16] f[4] u[4] - f[4] | K=16 N=4 block_size=16 bits=8 -> Add "
-      "f[2,4]",
-      "ms.MatMulNBits@1 f[2,16] u[4,1,8] f[3] | K=16 N=4 block_size=16 bits=4 -> !INVALID 't2' "
-      "(scales) has 3",
-      "ms.MatMulNBits@1 f[2,16] u[4,1,7] f[4] | K=16 N=4 block_size=16 bits=4 -> !INVALID 't1' has "
-      "shape [4, 1, 7]",
-      "ms.MatMulNBits@1 f[2,16] u[4,1,8] f[4] u[5] | K=16 N=4 block_size=16 bits=4 -> !INVALID "
-      "'t3' (zero_points) has 5",
-      "ms.MatMulNBits@1 f[2,16] u[4,1,8] f[4] | K=16 N=4 block_size=16 bits=5 -> !INVALID bits is "
-      "5",
-      "ms.MatMulNBits@1 f[2,15] u[4,1,8] f[4] | K=16 N=4 block_size=16 bits=4 -> !INVALID axis 1 "
-      "must be 16 (K)");
-}
-
 OPI_TEST_MAIN("attention", OPI_TEST(test_attention), OPI_TEST(test_attention_carries),
               OPI_TEST(test_rotary), OPI_TEST(test_multi_head), OPI_TEST(test_packed_attention),
-              OPI_TEST(test_grouped_query), OPI_TEST(test_small_contrib),
-              OPI_TEST(test_packed_weights))
+              OPI_TEST(test_grouped_query), OPI_TEST(test_small_contrib))

@@ -358,6 +358,72 @@ static void convolution(maker *m) {
   bt_ints(m->g, node, "pads", 2, pads);
 }
 
+/* n bytes of codes. */
+static void *codes(maker *m, int64_t n) {
+  uint8_t *data = (uint8_t *)m->pool + m->used;
+  m->used += ((size_t)n + 63) / 64 * 64;
+  OPI_ASSERT_FATAL(m->used < (size_t)ROOM * 8);
+  for (int64_t i = 0; i < n; ++i)
+    data[i] = (uint8_t)opi_test_uniform(&m->random, 0, 256);
+  return data;
+}
+
+/* Weights of 4 bits in blocks of 32, of fp32 whatever the activations are; then what a product
+ * takes along. */
+static void product_with_codes(maker *m) {
+  enum { BLOCKS = 3, DEEP = 80 };
+  const int64_t code_shape[3] = {OUT, BLOCKS, 16}, scale_shape[1] = {OUT * BLOCKS};
+  const int64_t zero_shape[2] = {OUT, 2}, w_shape[2] = {OUT, DEEP}, y_shape[3] = {m->rows, 3, OUT};
+  const uint32_t kept = m->dtype;
+  const uint32_t x = rows_input(m, 3, DEEP), bias = parameter(m, OUT, 0);
+  const uint32_t q = bt_value(m->g, OPIPE_VALUE_PARAMETER, OPIPE_UINT8, codes(m, OUT * BLOCKS * 16),
+                              3, code_shape);
+  const uint32_t z =
+      bt_value(m->g, OPIPE_VALUE_PARAMETER, OPIPE_UINT8, codes(m, OUT * 2), 2, zero_shape);
+  const uint32_t s = bt_value(m->g, OPIPE_VALUE_PARAMETER, m->dtype, numbers(m, 0, OUT * BLOCKS, 0),
+                              1, scale_shape);
+  const uint32_t w = bt_value(m->g, OPIPE_VALUE_TEMP, OPIPE_FLOAT, NULL, 2, w_shape);
+  const uint32_t wide = bt_value(m->g, OPIPE_VALUE_TEMP, kept, NULL, 2, w_shape);
+  const uint32_t y = bt_value(m->g, OPIPE_VALUE_TEMP, kept, NULL, 3, y_shape);
+  opipe_node *unpack = bt_node(m->g, "DequantizeNBits", BT_IN(q, s, z), BT_OUT(w));
+  unpack->domain = "opipe";
+  bt_int(m->g, unpack, "K", DEEP);
+  bt_int(m->g, unpack, "N", OUT);
+  bt_int(m->g, unpack, "bits", 4);
+  bt_int(m->g, unpack, "block_size", 32);
+  if (kept != OPIPE_FLOAT)
+    bt_int(m->g, bt_node(m->g, "Cast", BT_IN(w), BT_OUT(wide)), "to", kept);
+  opipe_node *node =
+      bt_node(m->g, "FusedMatMul", BT_IN(x, kept != OPIPE_FLOAT ? wide : w), BT_OUT(y));
+  node->domain = "com.microsoft";
+  bt_int(m->g, node, "transB", 1);
+  bt_node(m->g, "Add", BT_IN(y, bias), BT_OUT(rows_value(m, true, 3, OUT)));
+}
+
+/* Int8 with a scale and a zero point for each column, and int4 with one for all, of constants. */
+static void products_with_int8(maker *m) {
+  static const int8_t zero[1] = {3};
+  const int64_t q_shape[2] = {WIDE, OUT}, r_shape[2] = {WIDE, OUT}, column[1] = {OUT};
+  const uint32_t x = rows_input(m, WIDE, 0);
+  const uint32_t q =
+      bt_value(m->g, OPIPE_VALUE_PARAMETER, OPIPE_INT8, codes(m, WIDE * OUT), 2, q_shape);
+  const uint32_t zq = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT8, codes(m, OUT), 1, column);
+  const uint32_t r =
+      bt_value(m->g, OPIPE_VALUE_PARAMETER, OPIPE_INT4, codes(m, WIDE * OUT / 2), 2, r_shape);
+  const uint32_t sq = parameter(m, OUT, 0);
+  const uint32_t sr = bt_value(m->g, OPIPE_VALUE_CONSTANT, m->dtype, numbers(m, 0, 1, 0), 0, NULL);
+  const uint32_t zr = bt_value(m->g, OPIPE_VALUE_CONSTANT, OPIPE_INT4, zero, 0, NULL);
+  const uint32_t v = bt_value(m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, 2, q_shape);
+  const uint32_t w = bt_value(m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, 2, r_shape);
+  const uint32_t a = rows_value(m, false, OUT, 0), b = rows_value(m, false, OUT, 0);
+  opipe_node *unpack = bt_node(m->g, "DequantizeLinear", BT_IN(q, sq, zq), BT_OUT(v));
+  bt_int(m->g, unpack, "axis", 1);
+  bt_node(m->g, "DequantizeLinear", BT_IN(r, sr, zr), BT_OUT(w));
+  bt_node(m->g, "MatMul", BT_IN(x, v), BT_OUT(a));
+  bt_node(m->g, "MatMul", BT_IN(x, w), BT_OUT(b));
+  bt_node(m->g, "Add", BT_IN(a, b), BT_OUT(rows_value(m, true, OUT, 0)));
+}
+
 /* ---- running them ---- */
 
 typedef void (*case_fn)(maker *m);
@@ -469,6 +535,10 @@ static void test_groups_become_one_kernel(void) {
   OPI_ASSERT_INT(kernels_of(through_views, 0, OPIPE_NONE), 1);
   OPI_ASSERT_INT(kernels_of(packed_attention, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 2);
   OPI_ASSERT_INT(kernels_of(packed_attention, 0, OPIPE_NONE), 1);
+  OPI_ASSERT_INT(kernels_of(product_with_codes, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 3);
+  OPI_ASSERT_INT(kernels_of(product_with_codes, 0, OPIPE_NONE), 1);
+  OPI_ASSERT_INT(kernels_of(products_with_int8, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 5);
+  OPI_ASSERT_INT(kernels_of(products_with_int8, 0, OPIPE_NONE), 2);
 }
 
 /* What is seen from outside cuts a group in two, wherever it stands. */
@@ -477,6 +547,7 @@ static void test_cut_tensors_are_not_swallowed(void) {
   for (uint32_t i = 0; i < 6; ++i)
     OPI_ASSERT_INT(kernels_of(block, 0, i), wanted[i]);
   OPI_ASSERT_INT(kernels_of(packed_attention, 0, 1), 2);
+  OPI_ASSERT_INT(kernels_of(product_with_codes, 0, 0), 3); /* the unpacked matrix */
 }
 
 #define CASE(NAME, TOL)           \
@@ -504,6 +575,8 @@ CASE(convolution, 5e-6)
 CASE(interpolation, 2e-6)
 CASE(convolutions, 1e-5)
 CASE(convolution_between, 1e-5)
+CASE(product_with_codes, 2e-6)
+CASE(products_with_int8, 2e-6)
 
 OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kernel),
               OPI_TEST(test_cut_tensors_are_not_swallowed), OPI_TEST(test_product),
@@ -514,4 +587,5 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
               OPI_TEST(test_packed_attention), OPI_TEST(test_convolution),
               OPI_TEST(test_interpolation), OPI_TEST(test_convolutions),
-              OPI_TEST(test_convolution_between))
+              OPI_TEST(test_convolution_between), OPI_TEST(test_product_with_codes),
+              OPI_TEST(test_products_with_int8))
