@@ -447,11 +447,13 @@ static void write_last(relayout *r, const opipe_node *node, node_kind kind) {
 /* A Transpose between forms is a view. */
 static bool write_transpose(relayout *r, const opipe_node *node) {
   const uint32_t x = node->in[0], y = node->out[0];
-  const bool view = (r->last[x] && !r->last[y] && brings_last(node)) || (!r->last[x] && r->last[y]);
-  opipe_node *made = view ? add_node(r, node, "Reshape", 1, y) : NULL;
+  if (!r->last[y] && !(r->last[x] && brings_last(node)))
+    return false;
+  const uint32_t from = r->last[y] ? in_form(r, node, x, false) : x;
+  opipe_node *made = add_node(r, node, "Reshape", 1, y);
   if (made != NULL)
-    put_ends(made, &x);
-  return view;
+    put_ends(made, &from);
+  return true;
 }
 
 /* Does the node work with channels last? */
