@@ -44,6 +44,13 @@ static opi_memory memory_of(kit *k, const char *schedule, uint32_t n_stages, uin
   return k->plan->memory[0];
 }
 
+static void print_weights(const char *schedule, uint32_t n_stages, uint32_t kind,
+                          const opi_memory *m) {
+  (void)printf("%-22s %u %-5s %9.1f %9.1f %9.1f\n", schedule, n_stages,
+               kind == OPIPE_OPTIMIZER_SGD ? "sgd" : "adamw", (double)m->params_bytes / 1024,
+               (double)m->gradient_bytes / 1024, (double)m->optimizer_bytes / 1024);
+}
+
 /* A tied table is one parameter of the rank, however many of its stages read it, and whether they
  * gather from it or multiply by it: a weight, a gradient and moments, as in a plan of one stage. */
 static void test_ties_on_one_rank(void) {
@@ -60,11 +67,15 @@ static void test_ties_on_one_rank(void) {
     const uint32_t kind = kinds[i % 2];
     OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source(models[i / 2]), 8, 8), &k.err);
     const opi_memory whole = memory_of(&k, "gpipe", 1, kind);
+    (void)printf("\n%s\none rank         stages optimizer weights gradients   moments  KiB\n",
+                 models[i / 2]);
+    print_weights("gpipe", 1, kind, &whole);
     for (size_t r = 0; r < OPI_COUNT(rows); ++r) {
       memory_count count = {0, 0, 0};
       const memory_row row = {rows[r].schedule, 1, 4, false, {0}};
       const kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, kind);
       const opi_memory m = memory_of(&k, rows[r].schedule, rows[r].n_stages, kind);
+      print_weights(rows[r].schedule, rows[r].n_stages, kind, &m);
       OPI_ASSERT_INT(m.gradient_bytes, whole.gradient_bytes);
       OPI_ASSERT_INT(m.optimizer_bytes, whole.optimizer_bytes);
       OPI_ASSERT_INT(m.params_bytes, whole.params_bytes);
