@@ -6,6 +6,7 @@
  * pointers; the sanitizers are told. State is per host thread. */
 #include "shim.hpp"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
