@@ -7,7 +7,8 @@ if(CMAKE_CXX_COMPILER)
   set_source_files_properties(${cuda_parts} PROPERTIES LANGUAGE CXX
     COMPILE_OPTIONS "-xc++;-include;${OPI_CUDA_SHIM}/shim.hpp")
   add_library(opi_cuda_shim STATIC EXCLUDE_FROM_ALL
-    ${cuda_parts} ${OPI_CUDA_SHIM}/shim.cpp ${OPI_CUDA_SHIM}/rows.cpp)
+    ${cuda_parts} ${OPI_CUDA_SHIM}/shim.cpp
+    ${OPI_CUDA_SHIM}/rows.cpp ${OPI_CUDA_SHIM}/faulty.cpp)
   target_include_directories(opi_cuda_shim
     PUBLIC ${OPI_CUDA_KERNELS} PRIVATE ${OPI_CUDA_SHIM} ${OPI_INCLUDE_DIR})
   target_link_libraries(opi_cuda_shim PRIVATE opi_flags PUBLIC Threads::Threads m)
