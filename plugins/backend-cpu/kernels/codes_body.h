@@ -37,6 +37,7 @@ CPU_INLINE float codes_one(const int place) { /* 2^(23 - place) */
 CPU_INLINE void codes_block_load(const cpu_codes *form, const char *block, int64_t column,
                                  const int bits, const int floats, codes_block *out) {
   const char *zeros = block + codes_scale_bytes(form);
+  const int n = 16 / bits;
   v16 zero = v16_set((float)form->zero);
   if (form->zeros == CPU_ZEROS_BYTES)
     zero = v16_load_u8((const uint8_t *)zeros + column);
@@ -45,7 +46,7 @@ CPU_INLINE void codes_block_load(const cpu_codes *form, const char *block, int64
     zero = v16_zero();
   out->zero = floats ? codes_number(form, zeros, column) : zero;
   CPU_UNROLL(8)
-  for (int i = 0; i < 16 / bits; i++) {
+  for (int i = 0; i < n; i++) {
     out->offset[i] = v16_add(v16_set(codes_one(i * bits)), zero);
   }
 }
@@ -63,6 +64,7 @@ CPU_INLINE v16 codes_weight(v16 half, const codes_block *b, const int bits, cons
 
 CPU_INLINE void codes_unpack_words(const cpu_codes *form, const char *block, const char *words,
                                    int64_t rows, float *out, const int bits, const int floats) {
+  const int n = 16 / bits;
   for (int64_t column = 0; column < CPU_PANEL; column += 16) {
     codes_block b;
     codes_block_load(form, block, column, bits, floats, &b);
@@ -72,10 +74,10 @@ CPU_INLINE void codes_unpack_words(const cpu_codes *form, const char *block, con
       v16 half = v16_load(w);
       for (int h = 0; h < 2; ++h) {
         CPU_UNROLL(8)
-        for (int i = 0; i < 16 / bits; i++) {
+        for (int i = 0; i < n; i++) {
           v16_store(to + i * CPU_PANEL, codes_weight(half, &b, bits, i, floats));
         }
-        to += 16 / bits * CPU_PANEL;
+        to += n * CPU_PANEL;
         half = v16_shift_bits(half, 16);
       }
     }
@@ -128,7 +130,8 @@ CPU_STATIC void codes_unpack_panel(const cpu_codes *form, const char *panel, cpu
 /* chain[64] goes on over the codes of one block, whole 16 bits. */
 CPU_INLINE void codes_row_words(const cpu_codes *form, const codes_place *place, const float *a,
                                 float *chain, const int bits, const int floats) {
-  const int64_t half_words = place->steps / (16 / bits);
+  const int n = 16 / bits;
+  const int64_t half_words = place->steps / n;
   for (int64_t column = 0; column < CPU_PANEL; column += 16 * CODES_VECTORS) {
     const float *w = (const float *)(const void *)place->words + column;
     const float *x = a;
@@ -139,7 +142,7 @@ CPU_INLINE void codes_row_words(const cpu_codes *form, const codes_place *place,
       codes_block_load(form, place->block, column + 16 * v, bits, floats, &b[v]);
       sum[v] = v16_load(chain + column + 16 * v);
     }
-    for (int64_t h = 0; h < half_words; ++h, x += 16 / bits) {
+    for (int64_t h = 0; h < half_words; ++h, x += n) {
       CPU_UNROLL(4)
       for (int v = 0; v < CODES_VECTORS; v++) {
         half[v] = v16_load(w + 16 * v);
@@ -147,7 +150,7 @@ CPU_INLINE void codes_row_words(const cpu_codes *form, const codes_place *place,
           half[v] = v16_shift_bits(half[v], 16);
       }
       CPU_UNROLL(8)
-      for (int i = 0; i < 16 / bits; i++) {
+      for (int i = 0; i < n; i++) {
         const v16 y = v16_set(x[i]);
         CPU_UNROLL(4)
         for (int v = 0; v < CODES_VECTORS; v++) {

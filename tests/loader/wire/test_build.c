@@ -130,7 +130,7 @@ static int each_file(const char *path, const struct stat *info, int kind, struct
 static void test_files_as_tables_are_the_same_models(void) {
   n_built = n_apart = 0;
   (void)nftw(opi_test_source("tests/data"), each_file, 16, FTW_PHYS);
-  OPI_ASSERT(n_built > 10 && n_apart > 2);
+  OPI_ASSERT(opi_test_is_cover() ? n_built > 0 : n_built > 10 && n_apart > 2);
 }
 
 static void test_models_of_the_shared_folder_too(void) {
@@ -141,7 +141,7 @@ static void test_models_of_the_shared_folder_too(void) {
   n_built = 0;
   (void)nftw(graphs, each_file, 16, FTW_PHYS);
   (void)nftw(modern, each_file, 16, FTW_PHYS);
-  OPI_ASSERT(n_built > 5);
+  OPI_ASSERT(n_built > (opi_test_is_cover() ? 0 : 5));
 }
 
 /* ---- one small graph: y = x W + b, given by hand ---- */
