@@ -215,7 +215,7 @@ static void round_row(const cpu_codes *form, const float *a, int32_t *q, float *
 static float code_of(const matrix *m, const form_case *c, int64_t k, int64_t n) {
   const int64_t blocks = (c->k + c->block - 1) / c->block, per_byte = 8 / (int64_t)c->bits;
   const int64_t at = n * blocks * c->block + k;
-  const uint32_t code = m->codes[at / per_byte] >> (at % per_byte * (int64_t)c->bits);
+  const uint32_t code = (uint32_t)m->codes[at / per_byte] >> (at % per_byte * (int64_t)c->bits);
   return (float)((code & ((1u << c->bits) - 1u)) ^ (c->is_signed ? 1u << (c->bits - 1) : 0u));
 }
 
@@ -228,7 +228,8 @@ static float number_of(cpu_dtype type, const void *data, int64_t at) {
 
 static float zero_of(const matrix *m, const form_case *c, int64_t at) {
   const int64_t per_byte = 8 / (int64_t)c->bits;
-  const uint32_t code = m->zero_bytes[at / per_byte] >> (at % per_byte * (int64_t)c->bits);
+  const uint32_t code =
+      (uint32_t)m->zero_bytes[at / per_byte] >> (at % per_byte * (int64_t)c->bits);
   if (c->zeros == CPU_ZEROS_ONE)
     return (float)m->form.zero;
   if (c->zeros == CPU_ZEROS_FLOATS)
