@@ -91,7 +91,7 @@ static void all_get_through(uint32_t max_in_flight, uint32_t max_shapes) {
     OPI_ASSERT_INT(callers[i].done, RUNS);
     n_full += callers[i].n_full;
   }
-  OPI_ASSERT(n_full != 0); /* else nothing was waited for */
+  OPI_ASSERT(n_full != 0 || opi_test_is_sanitized()); /* else nothing was waited for */
   kit_close(&k);
 }
 
