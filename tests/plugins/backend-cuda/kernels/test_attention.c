@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: timeout=120 label=nosan */
 /* Attention and rotary embedding with their gradients against plain loops in double: every form of
  * mask, past, heads, depths and types. */
 #include "kit.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: timeout=120 label=nosan */
 /* Kernels that move elements, reduce, order and check, against plain loops. */
 #include "kit.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: timeout=120 label=nosan */
 /* Kernels over rows: softmax, norms and their gradients, sums of columns, against double. */
 #include "kit.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: timeout=120 label=nosan */
 /* Kernels of training: writing and reading by index, products of few rows,
  * optimizers, against plain loops in double and against the CPU backend's kernels bit by bit where
  * they must agree so. */
