@@ -40,6 +40,14 @@ kit_tensor kit_new(uint32_t dtype, int64_t n) {
   return t;
 }
 
+void *kit_workspace(uint64_t n_bytes) {
+  const int64_t skew = kit_skew;
+  kit_skew = 0;
+  void *data = kit_new(OPIPE_UINT8, (int64_t)n_bytes).data;
+  kit_skew = skew;
+  return data;
+}
+
 double *kit_doubles(int64_t n) {
   double *p = kit_new(OPIPE_DOUBLE, n).data;
   memset(p, 0, (size_t)n * sizeof *p);

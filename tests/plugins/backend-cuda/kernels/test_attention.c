@@ -251,7 +251,7 @@ static void backward(const problem *p, const form *f) {
   memcpy(args.dv_stride, p->args.v_stride, sizeof args.dv_stride);
   memcpy(args.dpast_k_stride, p->args.past_k_stride, sizeof args.dpast_k_stride);
   memcpy(args.dpast_v_stride, p->args.past_v_stride, sizeof args.dpast_v_stride);
-  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_attention_grad_workspace(&args)).data;
+  args.workspace = kit_workspace(cuda_attention_grad_workspace(&args));
   cuda_launch launches[CUDA_LAUNCHES];
   const uint32_t count = cuda_plan_attention_grad(&args, p->dtype, launches);
   OPI_ASSERT_FATAL(count > 0);

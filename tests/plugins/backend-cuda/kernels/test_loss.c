@@ -77,7 +77,7 @@ static void loss_one(const loss_case *c) {
                          .softmax = c->softmax,
                          .label_bytes = labels.bytes};
   cuda_launch launches[CUDA_LAUNCHES];
-  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_loss_workspace(&args)).data;
+  args.workspace = kit_workspace(cuda_loss_workspace(&args));
   const uint32_t n = cuda_plan_loss(&args, c->dtype, launches);
   OPI_ASSERT_FATAL(n > 0);
   KIT_RUN(launches, n, &loss, &log_prob);
@@ -143,7 +143,7 @@ static void test_bad_labels_are_reported(void) {
                          .softmax = 1,
                          .label_bytes = 4,
                          .node = 5};
-  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_loss_workspace(&args)).data;
+  args.workspace = kit_workspace(cuda_loss_workspace(&args));
   OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_FLOAT, launches), 1);
   KIT_RUN(launches, 1, NULL);
   OPI_ASSERT(status.code == CUDA_STATUS_LABEL && status.node == 5 && status.value == 3 &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 label=nosan */
+/* ctest: timeout=120 */
 /* Element-wise kernels: every function and type, dense, repeated and strided operands, against
  * double or 64-bit integers. */
 #include "kit.h"
@@ -309,7 +309,7 @@ static int64_t integer_of(uint32_t op, int64_t a, int64_t b, bool is_u64) {
   uint64_t power = 1;
   switch (op) {
     case CUDA_MAP_ABS:
-      return is_u64 || a >= 0 ? a : -a;
+      return is_u64 || a >= 0 ? a : (int64_t)(0 - (uint64_t)a);
     case CUDA_MAP_NEG:
       return (int64_t)(0 - (uint64_t)a);
     case CUDA_MAP_SIGN:

@@ -226,8 +226,7 @@ static void norm_backward(const norm_case *c) {
   KIT_CLOSE(dx, want, tolerance(c->dtype));
   cuda_norm_scale_args sums = {
       ds.data, c->bias ? db.data : NULL, dy.data, x.data, NULL, c->rows, c->n, 1e-5, c->rms, adds};
-  const kit_tensor workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_norm_scale_workspace(&sums));
-  sums.workspace = workspace.data;
+  sums.workspace = kit_workspace(cuda_norm_scale_workspace(&sums));
   const uint32_t n = cuda_plan_norm_scale(&sums, c->dtype, launches);
   OPI_ASSERT_FATAL(n > 0);
   KIT_RUN(launches, n, &ds, &db);
@@ -324,7 +323,7 @@ static void columns_case(uint32_t dtype, int64_t rows, int64_t n, uint32_t adds)
   }
   cuda_columns_args args = {out.data, x.data, NULL, rows, n, adds, 0};
   cuda_launch launches[CUDA_LAUNCHES];
-  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_columns_workspace(&args)).data;
+  args.workspace = kit_workspace(cuda_columns_workspace(&args));
   const uint32_t count = cuda_plan_columns(&args, dtype, launches);
   OPI_ASSERT_FATAL(count > 0);
   KIT_RUN(launches, count, &out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 label=nosan */
+/* ctest: timeout=120 */
 /* Kernels of training: writing and reading by index, products of few rows,
  * optimizers, against plain loops in double and against the CPU backend's kernels bit by bit where
  * they must agree so. */
@@ -75,7 +75,7 @@ static void scatter_case(uint32_t dtype, uint32_t out_dtype, uint32_t form, uint
   args.updates = updates.data;
   args.indices = at.data;
   args.status = &status;
-  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_scatter_workspace(&args)).data;
+  args.workspace = kit_workspace(cuda_scatter_workspace(&args));
   cuda_launch launches[CUDA_LAUNCHES];
   const uint32_t count = cuda_plan_scatter(&args, dtype, out_dtype, launches);
   OPI_ASSERT_FATAL(count > 0 && count <= CUDA_LAUNCHES);
@@ -265,7 +265,7 @@ static void few_rows_case(uint32_t dtype, int64_t m, int64_t n, int64_t k, bool 
       want[i] += kit_get(&x, i / n * k + j) * kit_get(&w, turned ? i % n * k + j : j * n + i % n);
     want[i] = 0.5 * want[i] + (all ? kit_get(&bias, i % n) + kit_get(&residual, i) : 0);
   }
-  args.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_few_rows_workspace(&args)).data;
+  args.workspace = kit_workspace(cuda_few_rows_workspace(&args));
   cuda_launch launches[CUDA_LAUNCHES];
   uint32_t count = cuda_plan_few_rows(&args, dtype, launches);
   OPI_ASSERT_FATAL(count > 0);
@@ -428,7 +428,7 @@ static void test_all_parameters_at_once(void) {
   cuda_launch launches[CUDA_LAUNCHES];
   const kit_tensor sum = kit_new(OPIPE_DOUBLE, 1);
   cuda_squares_args squares = {.items = items, .chunks = chunks, .n_chunks = n, .sum = sum.data};
-  squares.workspace = kit_new(OPIPE_UINT8, (int64_t)cuda_squares_workspace(&squares)).data;
+  squares.workspace = kit_workspace(cuda_squares_workspace(&squares));
   KIT_RUN(launches, cuda_plan_squares(&squares, launches), &sum);
   KIT_CLOSE(sum, &want, 1e-12);
   squares = (cuda_squares_args){.own = items[3], .sum = sum.data, .workspace = squares.workspace};

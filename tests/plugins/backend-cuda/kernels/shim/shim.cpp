@@ -24,8 +24,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-thread_local shim_thread *shim_self;
-thread_local shim_launch shim_now;
+__thread shim_thread *shim_self;
+__thread shim_launch shim_now;
 
 enum {
   STACK_BYTES = 256 << 10,

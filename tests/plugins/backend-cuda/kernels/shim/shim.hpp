@@ -60,8 +60,8 @@ struct shim_launch {
   uint3 block_index, block_size, grid_size;
 };
 
-extern thread_local shim_thread *shim_self __attribute__((tls_model("initial-exec")));
-extern thread_local shim_launch shim_now __attribute__((tls_model("initial-exec")));
+extern __thread shim_thread *shim_self __attribute__((tls_model("initial-exec")));
+extern __thread shim_launch shim_now __attribute__((tls_model("initial-exec")));
 
 #define threadIdx (shim_self->index)
 #define blockIdx (shim_now.block_index)
