@@ -20,20 +20,22 @@ static void put_number(opi_text *t, const char *name, double value) {
 typedef struct figure {
   const char *name, *title;
   double value;
+  bool is_unknown; /* a plan says no flops, a cluster no rates: not 0 */
 } figure;
 
 enum { FIGURES = 8 };
 
 static void find_figures(const opi_play_report *r, figure out[FIGURES]) {
-  const figure figures[FIGURES] = {{"step_ns", "step (ms)", r->step_ns},
-                                   {"makespan_ns", "makespan (ms)", r->result->makespan},
-                                   {"bubble", "bubble, of all time", r->bubble},
-                                   {"bubble_overhead", "bubble, over busy", r->bubble_overhead},
-                                   {"microbatches_per_s", "micro-batches/s",
-                                    r->step_ns > 0 ? r->n_microbatches / (r->step_ns * 1e-9) : 0},
-                                   {"flops_per_s", "flops/s", r->flops},
-                                   {"utilisation", "utilisation", r->utilisation},
-                                   {"devices", "devices", r->n_ranks}};
+  const figure figures[FIGURES] = {
+      {"step_ns", "step (ms)", r->step_ns},
+      {"makespan_ns", "makespan (ms)", r->result->makespan},
+      {"bubble", "bubble, of all time", r->bubble},
+      {"bubble_overhead", "bubble, over busy", r->bubble_overhead},
+      {"microbatches_per_s", "micro-batches/s",
+       r->step_ns > 0 ? r->n_microbatches / (r->step_ns * 1e-9) : 0},
+      {"flops_per_s", "flops/s", r->flops, r->flops <= 0},
+      {"utilisation", "utilisation", r->utilisation, r->utilisation <= 0},
+      {"devices", "devices", r->n_ranks}};
   for (uint32_t i = 0; i < FIGURES; ++i)
     out[i] = figures[i];
 }
@@ -91,7 +93,12 @@ void opi_play_describe(const opi_play_report *r, bool json, opi_text *t) {
     const bool in_ms = i < 2;
     if (json) {
       opi_text_printf(t, "%s\"%s\"", i == 0 ? "{" : ", ", figures[i].name);
-      put_number(t, ": ", figures[i].value);
+      if (figures[i].is_unknown)
+        opi_text_puts(t, ": null");
+      else
+        put_number(t, ": ", figures[i].value);
+    } else if (figures[i].is_unknown) {
+      opi_text_printf(t, "%-20s not known\n", figures[i].title);
     } else {
       opi_text_printf(t, "%-20s %.6g\n", figures[i].title,
                       in_ms ? figures[i].value * 1e-6 : figures[i].value);

@@ -37,9 +37,8 @@ awk 'NR == 1 { first = $4 } END { exit !($4 < first / 2) }' "$work/steps" || die
 title "the saved model, in 2 stages, goes on from 'The miller'"
 cc=${OPIPE_CC:-cc}
 "$cc" -std=c11 -O1 -Iabi/include tests/examples/train.c -ldl -o "$work/write" || die "tests/examples/train.c does not build"
-library=$(find "$build" -name libonnxpipe.so | head -n 1)
-OPIPE_PLUGIN_PATH=${OPIPE_PLUGIN_PATH:-$(dirname "$(find "$build" -name 'opipe-backend-cpu.so' | head -n 1)")} \
-  "$work/write" "$library" "$work/trained.onnx" "$text" 2 0 "The miller" >"$work/sample" || die "writing failed"
+OPIPE_PLUGIN_PATH=${OPIPE_PLUGIN_PATH:-$build/lib/onnx-pipe} \
+  "$work/write" "$build/lib/libonnxpipe.so" "$work/trained.onnx" "$text" 2 0 "The miller" >"$work/sample" || die "writing failed"
 cat "$work/sample"
 words=$(tr -cs 'A-Za-z' '\n' <"$work/sample" | grep -xFc -f "$(tr -cs 'A-Za-z' '\n' <"$text" | sort -u >"$work/words" && echo "$work/words")" || true)
 [ "$words" -ge 20 ] || die "only $words words of the text were written"
