@@ -493,8 +493,11 @@ void opi_watch(opi_session *session);
 opipe_status opi_peers_check(const opi_session *session, opipe_error *err);
 opipe_status opi_peers_open(opi_session *session, opipe_error *err); /* once streams can be */
 void opi_peers_close(opi_session *session);                          /* before the endpoints */
-/* What a rank hears and tells between its steps, on its thread. */
-opipe_status opi_peers_move(opi_rank *rank, opipe_error *err);
+/* What a rank hears and tells between its steps, on its thread. There are peers. */
+opipe_status opi_peers_exchange(opi_rank *rank, opipe_error *err);
+static inline opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
+  return rank->session->peers == NULL ? OPIPE_OK : opi_peers_exchange(rank, err);
+}
 /* May the rank begin what the ranks are given as number `number`? */
 bool opi_peers_let_begin(const opi_rank *rank, uint64_t number);
 /* The rank is done with a request but for the verdict. */

@@ -44,12 +44,16 @@ struct opipe_endpoint {
                    itself */
 };
 
-/* One message in flight: sequence number `q` uses cell q % depth. */
+/* One message in flight: sequence number `q` uses cell q % depth. A line for each side's own: it
+ * moves to the other's core when that looks at it, and back when it is next written. */
 typedef struct cell {
   /* receiver */
   alignas(LINE_BYTES) _Atomic uint64_t posted; /* q + 1 once the receive of q stands */
   char *target;
-  uint64_t room_bytes;
+  opipe_region region; /* where it goes; its size is the room */
+  opipe_event *recv_done;
+  opipe_event *written; /* behind the last write from the bounce */
+  bool away;            /* it is received in `bounce`, and is still to be written to its region */
   /* sender */
   alignas(LINE_BYTES) _Atomic uint64_t sent; /* q + 1 once message q has been published */
   _Atomic uint64_t arrived; /* q + 1 once its data is there: `sent`, unless an event is awaited */
@@ -57,17 +61,12 @@ typedef struct cell {
   opipe_event *ready;       /* awaited before the data is valid; NULL: none */
   const char *source;       /* to be copied once ready; NULL: in place */
   uint64_t n_bytes;
-  /* Of a receive without a host address: the message is received here, `bounce`, and written to
-   * its region, which is `away` until that is done. */
-  char *bounce;
-  opipe_region region;
-  bool away;
-  opipe_event *written; /* receiver's: behind the last write from the bounce */
-  opipe_event *fetched; /* sender's: behind the last read of a region without a host address */
-  /* each side's own */
-  alignas(LINE_BYTES) opipe_event *recv_done;
   opipe_event *send_done;
+  opipe_event *fetched; /* behind the last read of a region without a host address */
+  /* receiver, once: host memory for what has no host address; NULL: not made yet */
+  alignas(LINE_BYTES) char *bounce;
 } cell;
+_Static_assert(sizeof(cell) == 3 * LINE_BYTES, "a side writes in one line");
 
 typedef struct wire {
   opipe_wire base;                  /* its cells: cell */

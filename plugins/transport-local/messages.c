@@ -24,9 +24,11 @@ opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error 
   const opipe_status status = check_side(stream, 0, "reserve", err);
   if (status < 0)
     return status;
-  const uint64_t posted =
-      atomic_load_explicit(&cell_of(stream, sequence)->posted, memory_order_acquire);
-  return posted == sequence + 1 ? OPIPE_OK : OPIPE_PENDING;
+  cell *c = cell_of(stream, sequence);
+  if (atomic_load_explicit(&c->posted, memory_order_acquire) != sequence + 1)
+    return OPIPE_PENDING;
+  __builtin_prefetch(&c->sent, 1); /* the line is here when it is sent */
+  return OPIPE_OK;
 }
 
 opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
@@ -59,7 +61,6 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   if (remote)
     target = c->bounce;
   c->target = target;
-  c->room_bytes = region->n_bytes;
   c->recv_done = done;
   atomic_store_explicit(&c->posted, sequence + 1, memory_order_release);
   local_ring_rank(stream->endpoint->world, stream->wire->base.params.src_rank);
@@ -148,13 +149,13 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
   }
   if (atomic_load_explicit(&c->posted, memory_order_acquire) != sequence + 1)
     return OPIPE_PENDING;
-  if (region->n_bytes > c->room_bytes) {
+  if (region->n_bytes > c->region.n_bytes) {
     const opipe_stream_params *p = &stream->wire->base.params;
     return opipe_fail(
         err, OPIPE_E_INVALID,
         "stream %u of stages %u -> %u: message %llu has %llu bytes, rank %u posted room for %llu",
         p->index, p->src_stage, p->dst_stage, (unsigned long long)sequence,
-        (unsigned long long)region->n_bytes, p->dst_rank, (unsigned long long)c->room_bytes);
+        (unsigned long long)region->n_bytes, p->dst_rank, (unsigned long long)c->region.n_bytes);
   }
   if (remote && region->n_bytes > 0) {
     status = fetch(stream, c, region, &ready, err);

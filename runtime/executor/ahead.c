@@ -69,13 +69,10 @@ void opi_ahead_end(opi_rank *rank) {
 
 /* ---- entries ---- */
 
-bool opi_ahead_posts(const opi_rank *rank, const opi_message_run *message, uint64_t number) {
-  const struct opi_ahead *a = rank->ahead;
-  if (a == NULL || a->n_posts == 0)
-    return false;
+bool opi_ahead_finds(const struct opi_ahead *a, const opi_message_run *message, uint64_t number) {
   for (uint64_t n = a->n_out; n < a->n_in; ++n) {
     const opi_ahead_entry *e = &a->entries[n % OPI_AHEAD];
-    if (e->kind == OPI_AHEAD_POST && &e->shape->messages[e->message] == message &&
+    if (e->kind == OPI_AHEAD_POST && &e->work.shape->messages[e->message] == message &&
         e->number == number)
       return true;
   }
@@ -118,7 +115,7 @@ char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes) {
 }
 
 static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {
-  const opi_message_run *m = &e->shape->messages[e->message];
+  const opi_message_run *m = &e->work.shape->messages[e->message];
   return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, e->number, &m->to, NULL);
 }
 
@@ -131,7 +128,7 @@ static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *e
   if (status == OPIPE_PENDING)
     return status;
   if (e->kind == OPI_AHEAD_RUN)
-    return opi_step_ran(rank, e, status, &local, err);
+    return opi_step_ran(rank, &e->work, status, &local, err);
   if (status < 0) {
     (void)opi_error_prefix(&local, "rank %u: ", rank->index);
     *err = local;
@@ -142,7 +139,7 @@ static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *e
   else if (e->kind == OPI_AHEAD_STORE)
     opi_step_stored(rank, e);
   else if (e->kind == OPI_AHEAD_LEAVE)
-    opi_rank_leave(rank, e->request);
+    opi_rank_leave(rank, e->work.request);
   return e->kind == OPI_AHEAD_POST ? post(rank, e, err) : OPIPE_OK;
 }
 
@@ -155,16 +152,14 @@ static void pop(struct opi_ahead *a, const opi_ahead_entry *e, uint64_t number) 
   a->moved_ns = opi_clock_ns();
 }
 
-opipe_status opi_ahead_move(opi_rank *rank, opipe_error *err) {
+opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err) {
   struct opi_ahead *a = rank->ahead;
   opipe_status status = OPIPE_OK;
-  if (a == NULL)
-    return OPIPE_OK;
   while (status == OPIPE_OK && a->n_out != a->n_in) {
     const opi_ahead_entry *e = &a->entries[a->n_out % OPI_AHEAD];
     status = act(rank, e, err);
-    if (status < 0 && e->request != NULL)
-      rank->request = e->request; /* whose failure it is */
+    if (status < 0 && e->work.request != NULL)
+      rank->request = e->work.request; /* whose failure it is */
     if (status != OPIPE_OK)
       break;
     pop(a, e, a->n_out);

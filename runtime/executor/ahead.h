@@ -36,21 +36,26 @@ enum {
   OPI_AHEAD_LEAVE = 5
 };
 
-typedef struct opi_ahead_entry {
-  uint32_t kind; /* OPI_AHEAD_* */
-  opipe_event *event;
+/* What a step is about. */
+typedef struct opi_errand {
   const opi_step *step; /* RUN, STORE */
   opi_request *request; /* RUN, STORE, LEAVE */
   opi_compiled *shape;  /* RUN, STORE, POST */
   opi_ran *ran;         /* RUN, SUM: where its times go, under */
   uint64_t ran_number;  /* this number; NULL: nowhere */
+  uint64_t since_ns;    /* RUN: when it was queued */
   uint32_t program;     /* RUN: for messages */
+} opi_errand;
+
+typedef struct opi_ahead_entry {
+  uint32_t kind; /* OPI_AHEAD_* */
+  opipe_event *event;
+  opi_errand work;
   uint32_t cell;        /* STORE */
   uint32_t output;      /* STORE: of the session */
   uint32_t message;     /* POST */
   uint64_t number;      /* POST: of its stream */
   const char *data;     /* STORE */
-  uint64_t since_ns;    /* RUN: when it was queued */
   uint64_t staging_end; /* position in staging memory behind what the entry uses */
 } opi_ahead_entry;
 
@@ -80,15 +85,24 @@ static inline bool opi_ahead_has_room(const opi_rank *rank) {
 static inline bool opi_ahead_stores(const opi_rank *rank) {
   return rank->ahead != NULL && rank->ahead->n_stores != 0;
 }
-/* Has that receive not been posted yet? */
-bool opi_ahead_posts(const opi_rank *rank, const opi_message_run *message, uint64_t number);
+/* Is that receive among what waits to be posted? */
+bool opi_ahead_finds(const struct opi_ahead *ahead, const opi_message_run *message,
+                     uint64_t number);
+static inline bool opi_ahead_posts(const opi_rank *rank, const opi_message_run *message,
+                                   uint64_t number) {
+  return rank->ahead != NULL && rank->ahead->n_posts != 0 &&
+         opi_ahead_finds(rank->ahead, message, number);
+}
 
 /* Appends an entry; RUN, DATA, STORE: and records its event. There is room. */
 opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_error *err);
 /* n_bytes of staging memory for the next entry; NULL: none is free yet. */
 char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes);
 /* Does what is due. Polls: the rank looks again soon as long as something is left. */
-opipe_status opi_ahead_move(opi_rank *rank, opipe_error *err);
+opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err); /* the device is asynchronous */
+static inline opipe_status opi_ahead_move(opi_rank *rank, opipe_error *err) {
+  return rank->ahead == NULL ? OPIPE_OK : opi_ahead_act(rank, err);
+}
 /* The same until nothing is left, or the session has failed. Blocks. */
 opipe_status opi_ahead_drain(opi_rank *rank, opipe_error *err);
 
@@ -113,7 +127,7 @@ static inline void opi_ahead_arrived(opi_rank *rank, opipe_event *ready) {
 
 /* What the entries do, where the step is: step.c, feed.c, interpret.c. `status` is that of the
  * run's event. */
-opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_status status,
+opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, opipe_status status,
                           opipe_error *local, opipe_error *err);
 void opi_step_summing(const opi_ahead_entry *sum);
 void opi_step_stored(opi_rank *rank, const opi_ahead_entry *store);

@@ -122,23 +122,23 @@ static const opi_value *value_of(const opi_compiled *t, const opi_cell *cell, ui
 
 /* What lies in `data` goes where it belongs. */
 void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
-  const opi_compiled *t = e->shape;
-  const opi_request *request = e->request;
-  const opi_cell *cell = &t->model->cuts[opi_class_at(t, e->step->microbatch)]->cells[e->cell];
+  const opi_compiled *t = e->work.shape;
+  const opi_request *request = e->work.request;
+  const opi_cell *cell = &t->model->cuts[opi_class_at(t, e->work.step->microbatch)]->cells[e->cell];
   const opi_result *result = &request->results[e->output];
   const uint32_t n_pieces = t->model->n_pieces;
   if (request->ticket != NULL && e->output == 0) {
     float loss = 0;
     memcpy(&loss, e->data, sizeof loss);
-    request->ticket->losses[e->step->microbatch * n_pieces + e->step->stage % n_pieces] =
+    request->ticket->losses[e->work.step->microbatch * n_pieces + e->work.step->stage % n_pieces] =
         (double)loss;
     return;
   }
   if ((request->ticket == NULL && opi_request_failed(request)) || !opi_rank_touch(rank))
     return;
   if (result->data != NULL && cell->n_bytes != 0) {
-    put_part(t, request, e->step->stage, e->step->microbatch,
-             value_of(t, cell, e->step->microbatch), request->ticket == NULL ? e->output : 0,
+    put_part(t, request, e->work.step->stage, e->work.step->microbatch,
+             value_of(t, cell, e->work.step->microbatch), request->ticket == NULL ? e->output : 0,
              &t->output_carry[e->output], result, e->data);
   }
   opi_rank_let_go(rank);
@@ -147,8 +147,8 @@ void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
 /* Brings a cell to the host, then to its place. What is made in place may lie in another rank's
  * memory, which is then the host's. */
 static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
-  const opi_compiled *t = e->shape;
-  const uint32_t m = e->step->microbatch;
+  const opi_compiled *t = e->work.shape;
+  const uint32_t m = e->work.step->microbatch;
   const size_t occurrence = (size_t)e->cell * t->pieces->plan.n_microbatches + m;
   const opipe_region region = opi_cell_region(t, e->cell, m);
   const bool own = t->lists->lies_on[occurrence] == rank->index && region.n_bytes != 0;
@@ -177,9 +177,7 @@ static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t 
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   const opi_carry *carry = &t->output_carry[output];
   const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
-  opi_ahead_entry e = {.step = step,
-                       .request = rank->request,
-                       .shape = t,
+  opi_ahead_entry e = {.work = {.step = step, .request = rank->request, .shape = t},
                        .cell = opi_output_cell_at(cut, output, step->stage),
                        .output = output};
   if (opi_stream_keeps(rank->request, output))
@@ -227,9 +225,7 @@ opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *e
   opipe_status status = OPIPE_OK;
   while (status == OPIPE_OK && first + *part < end) {
     const opi_cell *cell = &cut->cells[first + *part];
-    opi_ahead_entry e = {.step = step,
-                         .request = request,
-                         .shape = t,
+    opi_ahead_entry e = {.work = {.step = step, .request = request, .shape = t},
                          .cell = first + *part,
                          .output = cell->output};
     if (cell->output == 0 ||

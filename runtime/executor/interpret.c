@@ -54,7 +54,7 @@ void opi_rank_leave(opi_rank *rank, opi_request *request) {
 
 /* Once nothing of it is left on the device; there is always room for that. */
 static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_error *err) {
-  const opi_ahead_entry e = {.kind = OPI_AHEAD_LEAVE, .request = request};
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_LEAVE, .work.request = request};
   if (!opi_ahead_is_empty(rank))
     return opi_ahead_push(rank, &e, err);
   opi_rank_leave(rank, request);

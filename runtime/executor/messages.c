@@ -28,12 +28,15 @@ static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const 
 opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_message_run *m = &t->messages[step->route];
-  opi_ahead_entry e = {.kind = OPI_AHEAD_POST, .shape = t, .message = step->route};
-  (void)number_of(opi_cursor_of(rank), m, step, false, &e.number);
+  uint64_t number = 0;
+  (void)number_of(opi_cursor_of(rank), m, step, false, &number);
   if (opi_ahead_is_empty(rank))
-    return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, e.number, &m->to, NULL);
-  /* strict: nothing may be issued in front of it */
-  return t->strict || !opi_ahead_has_room(rank) ? OPIPE_PENDING : opi_ahead_push(rank, &e, err);
+    return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, number, &m->to, NULL);
+  if (t->strict || !opi_ahead_has_room(rank))
+    return OPIPE_PENDING; /* strict: nothing may be issued in front of it */
+  const opi_ahead_entry e = {
+      .kind = OPI_AHEAD_POST, .work.shape = t, .message = step->route, .number = number};
+  return opi_ahead_push(rank, &e, err);
 }
 
 opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_error *err) {

@@ -71,7 +71,7 @@ static void poison_freed(const opi_compiled *t, const opi_step *step) {
   }
 }
 
-static void name_failure(const opi_rank *rank, const opi_ahead_entry *run, opipe_error *io_err) {
+static void name_failure(const opi_rank *rank, const opi_errand *run, opipe_error *io_err) {
   static const char *const names[] = {"forward", "backward", "input backward", "weight backward",
                                       "forward"};
   const opi_compiled *t = run->shape;
@@ -91,7 +91,7 @@ static void name_failure(const opi_rank *rank, const opi_ahead_entry *run, opipe
 /* What a program says about a request's data (OPIPE_E_INVALID: a NaN with the check on, an index
  * out of range) fails the request; anything else fails the rank, and with it the session. So does
  * whatever goes wrong in a training step: gradients that miss a micro-batch are of no use. */
-opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_status status,
+opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, opipe_status status,
                           opipe_error *local, opipe_error *err) {
   const opi_session *s = rank->session;
   const uint32_t stage = run->step->stage / run->shape->model->n_pieces;
@@ -123,20 +123,21 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_ahead_entry *run, opipe_stat
 }
 
 /* On an asynchronous device it ends later; an error may come at once all the same. */
-static opipe_status run(opi_rank *rank, opi_ahead_entry *e, opipe_binding *binding,
+static opipe_status run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
                         uint32_t n_scalars, opipe_error *err) {
+  const bool ahead = rank->ahead != NULL;
   opipe_error local = OPIPE_ERROR_INIT;
-  e->kind = OPI_AHEAD_RUN;
-  e->since_ns = opi_clock_ns();
-  opi_rank_note(rank, rank->ahead == NULL ? OPI_DOING_PROGRAM : OPI_DOING_STEP, e->step,
-                rank->ahead == NULL ? e->since_ns : 0);
+  work->since_ns = opi_clock_ns();
+  opi_rank_note(rank, ahead ? OPI_DOING_STEP : OPI_DOING_PROGRAM, work->step,
+                ahead ? 0 : work->since_ns);
   opipe_status status = OPI_ASK_RANK(rank, run, &local, binding, rank->queue,
                                      opi_cursor_of(rank)->scalars, n_scalars);
-  if (rank->ahead == NULL)
-    opi_rank_note(rank, OPI_DOING_STEP, e->step, 0);
-  if (rank->ahead == NULL || status < 0)
-    return opi_step_ran(rank, e, status, &local, err);
-  status = opi_ahead_push(rank, e, err);
+  if (!ahead)
+    opi_rank_note(rank, OPI_DOING_STEP, work->step, 0);
+  if (!ahead || status < 0)
+    return opi_step_ran(rank, work, status, &local, err);
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_RUN, .work = *work};
+  status = opi_ahead_push(rank, &e, err);
   return status < 0 || (rank->session->flags & OPIPE_SESSION_POISON) == 0
              ? status
              : opi_ahead_drain(rank, err);
@@ -146,12 +147,12 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
                                     opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_request *request = rank->request;
-  opi_ahead_entry e = {.step = step,
-                       .request = request,
-                       .shape = t,
-                       .ran = opi_ran_at(t, rank->index, index),
-                       .ran_number = request->order + 1,
-                       .program = OPI_PROGRAM_F};
+  opi_errand work = {.step = step,
+                     .request = request,
+                     .shape = t,
+                     .ran = opi_ran_at(t, rank->index, index),
+                     .ran_number = request->order + 1,
+                     .program = OPI_PROGRAM_F};
   if (request->deadline_ns != 0)
     opi_request_check_deadline(request, rank, step->stage / t->model->n_pieces);
   opipe_binding *bound = t->bound[index];
@@ -161,7 +162,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
     return OPIPE_OK;
   if (t->draws)
     set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank)->scalars);
-  return run(rank, &e, bound, t->draws ? OPI_SCALAR_TABLE : 0, err);
+  return run(rank, &work, bound, t->draws ? OPI_SCALAR_TABLE : 0, err);
 }
 
 static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t index,
@@ -187,14 +188,14 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
       (s->reference && s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
     version = 1;
   const uint32_t set = opi_weights_set_of(s->engine->weights, rank->index, evaluate ? 0 : version);
-  opi_ahead_entry e = {.step = step,
-                       .request = request,
-                       .shape = t,
-                       .ran = evaluate ? NULL : opi_ran_at(t, rank->index, index),
-                       .ran_number = request->number + 1,
-                       .program = program};
+  opi_errand work = {.step = step,
+                     .request = request,
+                     .shape = t,
+                     .ran = evaluate ? NULL : opi_ran_at(t, rank->index, index),
+                     .ran_number = request->number + 1,
+                     .program = program};
   set_scalars(t, request, step->stage, step->microbatch, cursor->scalars);
-  return run(rank, &e, unit->bindings[binding].sets[set], OPI_SCALAR_TABLE, err);
+  return run(rank, &work, unit->bindings[binding].sets[set], OPI_SCALAR_TABLE, err);
 }
 
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
@@ -234,20 +235,20 @@ static uint32_t peer_of(const opi_compiled *t, const opi_step *step) {
 
 /* Its members are queued, and it may even be over when that is seen. */
 void opi_step_summing(const opi_ahead_entry *e) {
-  const uint64_t now = opi_clock_ns(), end = e->ran->span.end_ns;
-  e->ran->span.start_ns = end != 0 && end < now ? end : now;
+  const uint64_t now = opi_clock_ns(), end = e->work.ran->span.end_ns;
+  e->work.ran->span.start_ns = end != 0 && end < now ? end : now;
 }
 
 static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
-  const opi_ahead_entry e = {.kind = OPI_AHEAD_SUM, .ran = opi_ran_at(t, rank->index, index)};
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_SUM, .work.ran = opi_ran_at(t, rank->index, index)};
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;
   if (!opi_ahead_is_empty(rank))
     OPI_TRY(opi_ahead_push(rank, &e, err));
-  e.ran->span = (opi_span){opi_clock_ns(), 0};
+  e.work.ran->span = (opi_span){opi_clock_ns(), 0};
   cursor->reducing[cursor->n_reducing++] = index;
   OPI_TRY(opi_weights_reduce(rank->session->engine->weights, opi_whole_instance(t, instance), err));
   return move_sums(rank, err);

@@ -33,7 +33,8 @@ void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_
 }
 
 void opi_rank_note_ahead(opi_rank *rank, const opi_ahead_entry *e, uint64_t since_ns) {
-  note(rank, OPI_DOING_PROGRAM, e->step, e->step == NULL ? NULL : e->request, e->shape, since_ns);
+  note(rank, OPI_DOING_PROGRAM, e->work.step, e->work.step == NULL ? NULL : e->work.request,
+       e->work.shape, since_ns);
 }
 
 static const char *kind_name(uint32_t kind) {

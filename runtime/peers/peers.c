@@ -183,18 +183,15 @@ static opipe_status hear_all(opi_peers *p, const opi_rank *rank, opipe_error *er
 }
 
 /* Who has been judged makes room for the next, whose reports may have come long ago. */
-opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
+opipe_status opi_peers_exchange(opi_rank *rank, opipe_error *err) {
   opi_peers *p = rank->session->peers;
-  const uint64_t *n_out = p == NULL ? NULL : &p->awaited[rank->index].n_out;
-  for (uint64_t before = 0; p != NULL;) {
+  const uint64_t *n_out = &p->awaited[rank->index].n_out;
+  uint64_t before = 0;
+  do {
     before = *n_out;
     OPI_TRY(hear_all(p, rank, err));
     OPI_TRY(opi_fates_tell(p, rank, err));
-    if (*n_out == before)
-      break;
-  }
-  if (p == NULL)
-    return OPIPE_OK;
+  } while (*n_out != before);
   OPI_TRY(opi_share_tell(p, rank, err));
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     opi_lane *lane = &p->lanes[i];
