@@ -7,10 +7,10 @@
 #ifndef HOST_ADAPTER_H
 #define HOST_ADAPTER_H
 
-#include <opipe/host.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "hosts/hosts.h"
 #include "ort.h"
 
 #define EP_NAME "OnnxPipeExecutionProvider"
@@ -22,19 +22,6 @@
       return s_;                   \
   } while (0)
 
-/* ---- memory: ORT lends no allocator to providers ---- */
-
-void *ep_take(size_t n_bytes); /* zeroed; NULL: out of memory */
-void ep_give(void *memory);    /* accepts NULL */
-
-/* What goes together. */
-typedef struct pool {
-  struct pool_block *blocks;
-} pool;
-void *pool_take(pool *p, size_t n_bytes); /* zeroed; NULL: out of memory */
-char *pool_text(pool *p, const char *text);
-void pool_free(pool *p);
-
 /* ---- one ORT process, one ORT session ---- */
 
 typedef struct factory {
@@ -43,11 +30,9 @@ typedef struct factory {
   uint32_t version; /* of the tables that were asked for */
 } factory;
 
-/* As ORT's session options say; texts are the pool's, NULL: not given. */
+/* As ORT's session options say. */
 typedef struct settings {
-  const char *library, *schedule, *transport, *plan, *trace, *bind;
-  uint64_t memory_bytes;
-  uint32_t n_stages, n_ranks, n_threads, n_microbatches, n_replicas, max_shapes;
+  host_settings common;
   bool in_parts, copies; /* partition=auto, weights=copy */
 } settings;
 
@@ -55,22 +40,17 @@ typedef struct ep {
   ort_ep base;
   const factory *f;
   const ort_logger *logger;
-  pool memory;
+  host_pool memory;
   settings set;
-  const opipe_api *api;
-  opipe_context *context;
-  char *broken; /* why it cannot do anything; NULL: it can */
+  host_maker maker; /* api NULL: there is no library */
+  char *broken;     /* why it cannot do anything; NULL: it can */
 } ep;
 
 /* An error of ORT's with the text of ours; doing NULL: as it is. */
 ort_status *ep_fail(const factory *f, const char *doing, const opipe_error *err);
 ort_status *ep_fail_text(const factory *f, int code, const char *fmt, ...) OPIPE_PRINTF(3, 4);
+ort_status *ep_no_memory(const factory *f);
 void ep_log(const ep *e, int level, const char *fmt, ...) OPIPE_PRINTF(3, 4);
-
-/* options.c */
-ort_status *ep_read_settings(const factory *f, const ort_options *options, pool *p, settings *out);
-/* library.c: finds and opens libonnxpipe.so, makes the context. */
-ort_status *ep_open_library(ep *e);
 
 /* ---- tables.c: a graph of ORT's as tables of ours ---- */
 
@@ -83,7 +63,7 @@ typedef struct lent {
 enum { LENT_LEAST = 65536 /* bytes: smaller ones are copied */ };
 
 typedef struct tables {
-  pool memory; /* of all that is in the tables, names too */
+  host_pool memory; /* of all that is in the tables, names too */
   opipe_build_graph graph;
   opipe_build_params params;
   lent *lent; /* [n_lent] */
@@ -94,9 +74,18 @@ typedef struct tables {
 /* `only` NULL: the whole graph; else that node alone, with its inputs and outputs. */
 ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *only,
                         tables *out);
-/* Values of a list of ORT's, in the pool: [*out_n] names, "" where one is absent. */
-ort_status *tables_names(const factory *f, pool *p, const ort_value_info *const *list, size_t n,
-                         const char ***out);
+/* Names of values, in the pool: [n], "" where one is absent. */
+ort_status *tables_names(const factory *f, host_pool *p, const ort_value_info *const *list,
+                         size_t n, const char ***out);
+/* Element type and shape of a tensor: in `room` [OPIPE_MAX_RANK] where it has no more dimensions,
+ * else in the pool. */
+typedef struct tensor_type {
+  int dtype;
+  size_t rank;
+  int64_t *shape; /* [rank] */
+} tensor_type;
+ort_status *tables_type(const factory *f, const ort_value *value, host_pool *p, int64_t *room,
+                        tensor_type *out);
 
 /* claim.c */
 ort_status *ep_get_capability(ort_ep *self, const ort_graph *graph, ort_support *support);
@@ -124,8 +113,6 @@ typedef struct part {
   _Atomic bool verified;            /* what was lent is where it was */
 } part;
 
-/* Plan and session for a model that is bound as `bind` says. */
-opipe_status part_open(part *p, const opipe_bind_options *bind, opipe_error *err);
 ort_status *part_compute(ort_compute *self, void *state, ort_kernel *call);
 
 #endif /* HOST_ADAPTER_H */

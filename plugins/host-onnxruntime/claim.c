@@ -14,14 +14,15 @@ enum { LEAST = 4 /* nodes of a set: fewer are not worth a call */ };
 
 /* Can the library have these tables? OK also where it only needs values that come with a run. */
 static opipe_status try_tables(const ep *e, tables *t, opipe_error *err) {
+  const opipe_api *api = e->maker.api;
   opipe_model *model = NULL, *bound = NULL;
   opipe_bind_options bind = opipe_bind_options_init();
   bind.flags = OPIPE_BIND_DEFAULTS;
-  opipe_status status = e->api->model_build(e->context, &t->params, &model, err);
+  opipe_status status = api->model_build(e->maker.context, &t->params, &model, err);
   if (status == OPIPE_OK)
-    status = e->api->model_bind(model, &bind, &bound, err);
-  e->api->model_destroy(bound);
-  e->api->model_destroy(model);
+    status = api->model_bind(model, &bind, &bound, err);
+  api->model_destroy(bound);
+  api->model_destroy(model);
   if (status < 0 && err->domain == OPIPE_DOMAIN_INPUT)
     status = OPIPE_OK;
   return status;
@@ -51,7 +52,7 @@ static ort_status *probe(const ep *e, const ort_graph *graph, const ort_node *no
     ep_log(e, ORT_LOG_WARNING, "onnx-pipe leaves node '%s' (%s) to ONNX Runtime: %s",
            t.graph.nodes[0].name, t.graph.nodes[0].op, err.message);
   }
-  pool_free(&t.memory);
+  host_pool_free(&t.memory);
   return status;
 }
 
@@ -94,12 +95,12 @@ static uint32_t level_of(const opipe_build_graph *g, uint32_t n, const level *le
 static ort_status *claim_sets(const ep *e, const ort_graph *graph, ort_support *support,
                               tables *t) {
   const uint32_t n = t->graph.n_nodes;
-  const ort_node **nodes = pool_take(&t->memory, (n + 1) * sizeof *nodes);
-  const ort_node **set = pool_take(&t->memory, (n + 1) * sizeof *set);
-  level *levels = pool_take(&t->memory, (n + 1) * sizeof *levels);
+  const ort_node **nodes = host_pool_take(&t->memory, (n + 1) * sizeof *nodes);
+  const ort_node **set = host_pool_take(&t->memory, (n + 1) * sizeof *set);
+  level *levels = host_pool_take(&t->memory, (n + 1) * sizeof *levels);
   uint32_t most = 0, n_taken = 0, n_sets = 0;
   if (nodes == NULL || set == NULL || levels == NULL)
-    return ep_fail_text(e->f, ORT_FAIL, "onnx-pipe: out of memory");
+    return ep_no_memory(e->f);
   ORT_TRY(ORT(e->f->ort, Graph_GetNodes)(graph, nodes, n));
   for (uint32_t i = 0; i < n; ++i) {
     ORT_TRY(probe(e, graph, nodes[i], &levels[i].taken));
@@ -128,9 +129,9 @@ static ort_status *claim_whole(const ep *e, const ort_graph *graph, ort_support 
                                bool drop) {
   size_t n = 0;
   ORT_TRY(ORT(e->f->ort, Graph_GetNumNodes)(graph, &n));
-  const ort_node **nodes = pool_take(&t->memory, (n + 1) * sizeof *nodes);
+  const ort_node **nodes = host_pool_take(&t->memory, (n + 1) * sizeof *nodes);
   if (nodes == NULL)
-    return ep_fail_text(e->f, ORT_FAIL, "onnx-pipe: out of memory");
+    return ep_no_memory(e->f);
   ORT_TRY(ORT(e->f->ort, Graph_GetNodes)(graph, nodes, n));
   return n == 0 ? NULL : fuse(e, support, nodes, n, drop);
 }
@@ -158,6 +159,6 @@ ort_status *ep_get_capability(ort_ep *self, const ort_graph *graph, ort_support 
     return NULL; /* a body: it goes with its node, or stays with ORT */
   ort_status *status =
       e->broken != NULL ? claim_whole(e, graph, support, &t, false) : claim(e, graph, support, &t);
-  pool_free(&t.memory);
+  host_pool_free(&t.memory);
   return status;
 }

@@ -1,53 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's two entry points, the factory that they give, and what all files use: errors, log,
- * memory. The CPU is the device that is offered; which of ours compute is the plan's choice.
+/* The library's two entry points, the factory that they give, the provider of a session with its
+ * options, and what all files use: errors, log. The CPU is the device that is offered; which of
+ * ours compute is the plan's choice.
  */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "adapter.h"
-
-/* ---- memory ---- */
-
-void *ep_take(size_t n_bytes) {
-  return calloc(1, n_bytes);
-}
-
-void ep_give(void *memory) {
-  free(memory);
-}
-
-struct pool_block {
-  struct pool_block *next;
-  max_align_t data[];
-};
-
-void *pool_take(pool *p, size_t n_bytes) {
-  struct pool_block *block = ep_take(sizeof *block + n_bytes);
-  if (block == NULL)
-    return NULL;
-  block->next = p->blocks;
-  p->blocks = block;
-  return block->data;
-}
-
-char *pool_text(pool *p, const char *text) {
-  const size_t n = strlen(text) + 1;
-  char *copy = pool_take(p, n);
-  if (copy != NULL)
-    memcpy(copy, text, n);
-  return copy;
-}
-
-void pool_free(pool *p) {
-  while (p->blocks != NULL) {
-    struct pool_block *next = p->blocks->next;
-    ep_give(p->blocks);
-    p->blocks = next;
-  }
-}
 
 /* ---- errors and log ---- */
 
@@ -68,6 +30,10 @@ ort_status *ep_fail(const factory *f, const char *doing, const opipe_error *err)
                       doing == NULL ? "" : ": ", err->message);
 }
 
+ort_status *ep_no_memory(const factory *f) {
+  return ep_fail_text(f, ORT_FAIL, "onnx-pipe: out of memory");
+}
+
 void ep_log(const ep *e, int level, const char *fmt, ...) {
   char text[2048];
   va_list args;
@@ -80,7 +46,59 @@ void ep_log(const ep *e, int level, const char *fmt, ...) {
     ORT(e->f->ort, ReleaseStatus)(status);
 }
 
+static void to_ort(void *ctx, uint32_t level, const char *file, uint32_t line, const char *text) {
+  static const int levels[] = {[OPIPE_LOG_ERROR] = ORT_LOG_ERROR,
+                               [OPIPE_LOG_WARN] = ORT_LOG_WARNING,
+                               [OPIPE_LOG_INFO] = ORT_LOG_INFO};
+  (void)file, (void)line;
+  ep_log(ctx, level < sizeof levels / sizeof levels[0] ? levels[level] : ORT_LOG_INFO, "%s", text);
+}
+
+/* ---- options: entries "ep.<name in lower case>.<key>" of ORT's session options ---- */
+
+static const host_option option_rows[] = {
+    HOST_OPTIONS(settings, common),
+    {"partition", HOST_CHOICE, offsetof(settings, in_parts), "whole", "auto"},
+    {"weights", HOST_CHOICE, offsetof(settings, copies), "lent", "copy"}};
+
+static ort_status *read_option(ep *e, const ort_options *options, const char *key) {
+  const ort_table *ort = e->f->ort;
+  char name[128] = "ep." EP_NAME ".";
+  opipe_error err = OPIPE_ERROR_INIT;
+  int has = 0;
+  size_t n = 0;
+  for (char *c = name; *c != '\0'; ++c)
+    *c = (char)tolower((unsigned char)*c);
+  (void)snprintf(name + strlen(name), sizeof name - strlen(name), "%s", key);
+  ORT_TRY(ORT(ort, HasSessionConfigEntry)(options, name, &has));
+  if (has == 0)
+    return NULL;
+  ORT_TRY(ORT(ort, GetSessionConfigEntry)(options, name, NULL, &n));
+  char *text = host_pool_take(&e->memory, n + 1);
+  if (text == NULL)
+    return ep_no_memory(e->f);
+  ORT_TRY(ORT(ort, GetSessionConfigEntry)(options, name, text, &n));
+  return host_set(option_rows, sizeof option_rows / sizeof option_rows[0], &e->set, &e->memory, key,
+                  text, &err) < 0
+             ? ep_fail(e->f, NULL, &err)
+             : NULL;
+}
+
 /* ---- the provider of one session ---- */
+
+static ort_status *open_ep(ep *e, const ort_options *options) {
+  opipe_context_params params = opipe_context_params_init();
+  opipe_error err = OPIPE_ERROR_INIT;
+  for (size_t i = 0; i < sizeof option_rows / sizeof option_rows[0]; ++i)
+    ORT_TRY(read_option(e, options, option_rows[i].key));
+  params.log = to_ort;
+  params.log_ctx = e;
+  e->maker.set = &e->set.common;
+  opipe_status status = host_open_library(e->set.common.library, &e->maker.api, &err);
+  if (status == OPIPE_OK)
+    status = e->maker.api->context_create(&params, &e->maker.context, &err);
+  return status < 0 ? ep_fail(e->f, NULL, &err) : NULL;
+}
 
 static const char *get_ep_name(const ort_ep *self) {
   (void)self;
@@ -98,10 +116,10 @@ static void release_ep(ort_ep_factory *self, ort_ep *ep_base) {
   (void)self;
   if (e == NULL)
     return;
-  if (e->api != NULL)
-    e->api->context_destroy(e->context);
-  pool_free(&e->memory);
-  ep_give(e);
+  if (e->maker.api != NULL)
+    e->maker.api->context_destroy(e->maker.context);
+  host_pool_free(&e->memory);
+  host_give(e);
 }
 
 /* What is wrong with the options, or the library, is said when the graph is compiled: ORT's Python
@@ -110,10 +128,10 @@ static ort_status *create_ep(ort_ep_factory *self, const ort_device *const *devi
                              const ort_pairs *const *metadata, size_t n, const ort_options *options,
                              const ort_logger *logger, ort_ep **out) {
   const factory *f = (const factory *)self;
-  ep *e = ep_take(sizeof *e);
+  ep *e = host_take(sizeof *e);
   (void)devices, (void)metadata, (void)n;
   if (e == NULL)
-    return ep_fail_text(f, ORT_FAIL, "onnx-pipe: out of memory");
+    return ep_no_memory(f);
   e->base = (ort_ep){.version = f->version,
                      .get_name = get_ep_name,
                      .get_capability = ep_get_capability,
@@ -122,11 +140,9 @@ static ort_status *create_ep(ort_ep_factory *self, const ort_device *const *devi
                      .is_concurrent = is_concurrent};
   e->f = f;
   e->logger = logger;
-  ort_status *status = ep_read_settings(f, options, &e->memory, &e->set);
-  if (status == NULL)
-    status = ep_open_library(e);
+  ort_status *status = open_ep(e, options);
   if (status != NULL) {
-    e->broken = pool_text(&e->memory, ORT(f->ort, GetErrorMessage)(status));
+    e->broken = host_pool_text(&e->memory, ORT(f->ort, GetErrorMessage)(status));
     ORT(f->ort, ReleaseStatus)(status);
   }
   *out = &e->base;
@@ -213,7 +229,7 @@ ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *b
     return ORT(ort, CreateStatus)(
         ORT_FAIL, "onnx-pipe: needs ONNX Runtime 1.23 or later, and room for one factory");
   }
-  factory *f = ep_take(sizeof *f);
+  factory *f = host_take(sizeof *f);
   if (f == NULL)
     return ORT(ort, CreateStatus)(ORT_FAIL, "onnx-pipe: out of memory");
   *f = (factory){.base = {.version = asked,
@@ -237,6 +253,6 @@ ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *b
 }
 
 ort_status *ReleaseEpFactory(ort_ep_factory *self) {
-  ep_give(self);
+  host_give(self);
   return NULL;
 }

@@ -16,78 +16,89 @@ typedef struct reader {
   const char *folder; /* of the model's file; NULL: the model has none */
 } reader;
 
-static ort_status *no_memory(const factory *f) {
-  return ep_fail_text(f, ORT_FAIL, "onnx-pipe: out of memory");
-}
-
 /* An array in the pool, never NULL. */
-#define TAKE(r, to, n)                                           \
-  do {                                                           \
-    (to) = pool_take(&(r)->t->memory, ((n) + 1) * sizeof *(to)); \
-    if ((to) == NULL)                                            \
-      return no_memory((r)->f);                                  \
+#define TAKE(r, to, n)                                                \
+  do {                                                                \
+    (to) = host_pool_take(&(r)->t->memory, ((n) + 1) * sizeof *(to)); \
+    if ((to) == NULL)                                                 \
+      return ep_no_memory((r)->f);                                    \
   } while (0)
 
-/* A list of ORT's: its length, then its entries. */
-#define LIST(r, kind, of, to, n)                          \
-  do {                                                    \
-    ORT_TRY(ORT((r)->f->ort, kind##Num##of)(object, &n)); \
-    TAKE(r, to, n);                                       \
+/* A list of `object`'s: its length, then its entries. */
+#define LIST(r, kind, of, to, n)                            \
+  do {                                                      \
+    ORT_TRY(ORT((r)->f->ort, kind##Num##of)(object, &(n))); \
+    TAKE(r, to, n);                                         \
+    ORT_TRY(ORT((r)->f->ort, kind##of)(object, (to), (n))); \
   } while (0)
 
 /* ---- values ---- */
 
-static ort_status *name_of(const factory *f, pool *p, const ort_value_info *value,
+static ort_status *name_of(const factory *f, host_pool *p, const ort_value_info *value,
                            const char **out) {
   const char *name = "";
   if (value != NULL)
     ORT_TRY(ORT(f->ort, GetValueInfoName)(value, &name));
-  *out = pool_text(p, name);
-  return *out == NULL ? no_memory(f) : NULL;
+  *out = host_pool_text(p, name);
+  return *out == NULL ? ep_no_memory(f) : NULL;
 }
 
-ort_status *tables_names(const factory *f, pool *p, const ort_value_info *const *list, size_t n,
-                         const char ***out) {
-  const char **names = pool_take(p, (n + 1) * sizeof *names);
+ort_status *tables_names(const factory *f, host_pool *p, const ort_value_info *const *list,
+                         size_t n, const char ***out) {
+  const char **names = host_pool_take(p, (n + 1) * sizeof *names);
   if (names == NULL)
-    return no_memory(f);
+    return ep_no_memory(f);
   for (size_t i = 0; i < n; ++i)
     ORT_TRY(name_of(f, p, list[i], &names[i]));
   *out = names;
   return NULL;
 }
 
+static ort_status *read_type(const factory *f, const ort_shape_info *info, host_pool *p,
+                             int64_t *room, tensor_type *out) {
+  ORT_TRY(ORT(f->ort, GetTensorElementType)(info, &out->dtype));
+  ORT_TRY(ORT(f->ort, GetDimensionsCount)(info, &out->rank));
+  out->shape = room != NULL && out->rank <= OPIPE_MAX_RANK
+                   ? room
+                   : host_pool_take(p, (out->rank + 1) * sizeof *out->shape);
+  return out->shape == NULL ? ep_no_memory(f)
+                            : ORT(f->ort, GetDimensions)(info, out->shape, out->rank);
+}
+
+ort_status *tables_type(const factory *f, const ort_value *value, host_pool *p, int64_t *room,
+                        tensor_type *out) {
+  ort_shape_info *info = NULL;
+  ORT_TRY(ORT(f->ort, GetTensorTypeAndShape)(value, &info));
+  ort_status *status = read_type(f, info, p, room, out);
+  ORT(f->ort, ReleaseTensorTypeAndShapeInfo)(info);
+  return status;
+}
+
 /* Type and shape; of what is no tensor nothing is known. */
 static ort_status *read_value(reader *r, const ort_value_info *value, opipe_build_value *out) {
   const ort_table *ort = r->f->ort;
-  const ort_type_info *type = NULL;
+  const ort_type_info *known = NULL;
   const ort_shape_info *info = NULL;
-  int dtype = 0;
-  size_t rank = 0;
+  const char **dims = NULL;
+  tensor_type is = {0};
   out->rank = -1;
   ORT_TRY(name_of(r->f, &r->t->memory, value, &out->name));
-  ORT_TRY(ORT(ort, GetValueInfoTypeInfo)(value, &type));
-  if (type == NULL)
-    return NULL;
-  ORT_TRY(ORT(ort, CastTypeInfoToTensorInfo)(type, &info));
+  ORT_TRY(ORT(ort, GetValueInfoTypeInfo)(value, &known));
+  if (known != NULL)
+    ORT_TRY(ORT(ort, CastTypeInfoToTensorInfo)(known, &info));
   if (info == NULL)
     return NULL;
-  ORT_TRY(ORT(ort, GetTensorElementType)(info, &dtype));
-  ORT_TRY(ORT(ort, GetDimensionsCount)(info, &rank));
-  int64_t *shape = NULL;
-  const char **dims = NULL;
-  TAKE(r, shape, rank);
-  TAKE(r, dims, rank);
-  ORT_TRY(ORT(ort, GetDimensions)(info, shape, rank));
-  ORT_TRY(ORT(ort, GetSymbolicDimensions)(info, dims, rank));
-  for (size_t d = 0; d < rank; ++d) {
-    dims[d] = dims[d] == NULL || dims[d][0] == '\0' ? NULL : pool_text(&r->t->memory, dims[d]);
-    if (shape[d] < 0)
-      shape[d] = -1;
+  ORT_TRY(read_type(r->f, info, &r->t->memory, NULL, &is));
+  TAKE(r, dims, is.rank);
+  ORT_TRY(ORT(ort, GetSymbolicDimensions)(info, dims, is.rank));
+  for (size_t d = 0; d < is.rank; ++d) {
+    dims[d] = dims[d] == NULL || dims[d][0] == '\0' ? NULL : host_pool_text(&r->t->memory, dims[d]);
+    if (is.shape[d] < 0)
+      is.shape[d] = -1;
   }
-  out->dtype = (uint32_t)dtype;
-  out->rank = (int32_t)rank;
-  out->shape = shape;
+  out->dtype = (uint32_t)is.dtype;
+  out->rank = (int32_t)is.rank;
+  out->shape = is.shape;
   out->dim_names = dims;
   return NULL;
 }
@@ -110,31 +121,19 @@ static ort_status *read_values(reader *r, const ort_value_info *const *list, siz
 
 static ort_status *read_tensor(reader *r, const ort_value *value, opipe_literal *out) {
   const ort_table *ort = r->f->ort;
-  ort_shape_info *info = NULL;
-  int dtype = 0;
-  size_t rank = 0, n_bytes = 0;
-  int64_t *shape = NULL;
+  tensor_type is = {0};
+  size_t n_bytes = 0;
   void *data = NULL;
-  ORT_TRY(ORT(ort, GetTensorTypeAndShape)(value, &info));
-  ort_status *status = ORT(ort, GetTensorElementType)(info, &dtype);
-  if (status == NULL)
-    status = ORT(ort, GetDimensionsCount)(info, &rank);
-  if (status == NULL) {
-    shape = pool_take(&r->t->memory, (rank + 1) * sizeof *shape);
-    status = shape == NULL ? no_memory(r->f) : ORT(ort, GetDimensions)(info, shape, rank);
-  }
-  ORT(ort, ReleaseTensorTypeAndShapeInfo)(info);
-  if (status != NULL)
-    return status;
-  if (dtype != OPIPE_STRING) {
+  ORT_TRY(tables_type(r->f, value, &r->t->memory, NULL, &is));
+  if (is.dtype != OPIPE_STRING) {
     ORT_TRY(ORT(ort, GetTensorSizeInBytes)(value, &n_bytes));
     ORT_TRY(ORT(ort, GetTensorMutableData)((ort_value *)(uintptr_t)value, &data));
   }
   *out = (opipe_literal){.data = data,
-                         .shape = shape,
+                         .shape = is.shape,
                          .n_bytes = n_bytes,
-                         .dtype = (uint32_t)dtype,
-                         .rank = (uint32_t)rank};
+                         .dtype = (uint32_t)is.dtype,
+                         .rank = (uint32_t)is.rank};
   return NULL;
 }
 
@@ -161,7 +160,7 @@ static ort_status *find_file(reader *r, const ort_value_info *value, opipe_build
                     ? snprintf(path, sizeof path, "%s", file)
                     : snprintf(path, sizeof path, "%s/%s", r->folder, file);
   if (n < (int)sizeof path && access(path, R_OK) == 0) {
-    out->file = pool_text(&r->t->memory, path);
+    out->file = host_pool_text(&r->t->memory, path);
     out->offset_bytes = (uint64_t)ORT(ort, ExternalInitializerInfo_GetFileOffset)(external);
     out->n_bytes = ORT(ort, ExternalInitializerInfo_GetByteSize)(external);
   }
@@ -175,20 +174,20 @@ static ort_status *read_initializer(reader *r, const ort_value_info *value, bool
   tables *t = r->t;
   const ort_value *content = NULL;
   opipe_literal literal;
-  opipe_build_value type = {.rank = -1};
-  ORT_TRY(read_value(r, value, &type));
-  *out = (opipe_build_tensor){.name = type.name};
-  if (is_main && type.rank >= 0)
+  opipe_build_value known = {.rank = -1};
+  ORT_TRY(read_value(r, value, &known));
+  *out = (opipe_build_tensor){.name = known.name,
+                              .shape = known.shape,
+                              .dtype = known.dtype,
+                              .rank = known.rank < 0 ? 0 : (uint32_t)known.rank};
+  if (is_main && known.rank >= 0)
     ORT_TRY(find_file(r, value, out));
-  if (out->file != NULL) {
-    out->shape = type.shape;
-    out->dtype = type.dtype;
-    out->rank = (uint32_t)type.rank;
+  if (out->file != NULL)
     return NULL;
-  }
   ORT_TRY(ORT(r->f->ort, ValueInfo_GetInitializerValue)(value, &content));
   if (content == NULL)
-    return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: initializer '%s' has no content", type.name);
+    return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: initializer '%s' has no content",
+                        known.name);
   ORT_TRY(read_tensor(r, content, &literal));
   if (is_main && !t->copies && literal.n_bytes >= LENT_LEAST)
     t->lent[t->n_lent++] = (lent){out->name, literal.data};
@@ -210,7 +209,6 @@ static ort_status *read_initializers(reader *r, const ort_graph *object, bool is
   size_t n = 0;
   LIST(r, Graph_Get, Initializers, list, n);
   TAKE(r, tensors, n);
-  ORT_TRY(ORT(r->f->ort, Graph_GetInitializers)(object, list, n));
   if (is_main)
     TAKE(r, r->t->lent, n);
   for (size_t i = 0; i < n; ++i) {
@@ -226,78 +224,71 @@ static ort_status *read_initializers(reader *r, const ort_graph *object, bool is
 
 /* ---- nodes ---- */
 
-static ort_status *read_graph(reader *r, const ort_graph *graph, bool is_main,
+static ort_status *read_graph(reader *r, const ort_graph *graph, const ort_node *only, bool is_main,
                               opipe_build_graph *out);
 
-/* A list, or a string: `size` bytes an element, with room for a NUL. */
-static ort_status *read_list(reader *r, const ort_attr *from, int type, size_t size,
-                             opipe_attr *out) {
-  size_t n_bytes = 0;
+/* Numbers, or text, with room for a NUL: [*out_n] bytes. */
+static ort_status *read_bytes(reader *r, const ort_attr *from, int kind, const void **out,
+                              size_t *out_n) {
   char *data = NULL;
-  ort_status *status = ORT(r->f->ort, ReadOpAttr)(from, type, NULL, 0, &n_bytes);
+  ort_status *status = ORT(r->f->ort, ReadOpAttr)(from, kind, NULL, 0, out_n);
   if (status != NULL) /* it wants room, and has said how much */
     ORT(r->f->ort, ReleaseStatus)(status);
-  TAKE(r, data, n_bytes);
-  if (n_bytes != 0)
-    ORT_TRY(ORT(r->f->ort, ReadOpAttr)(from, type, data, n_bytes, &n_bytes));
-  out->data = data;
-  out->n = (uint32_t)(n_bytes / size);
-  return NULL;
+  TAKE(r, data, *out_n);
+  *out = data;
+  return *out_n == 0 ? NULL : ORT(r->f->ort, ReadOpAttr)(from, kind, data, *out_n, out_n);
 }
 
-/* One after the other, each with its NUL. */
-static ort_status *split_strings(reader *r, opipe_attr *out) {
-  const char *at = out->data, *end = at + out->n;
+/* n bytes of strings, one after the other, each with its NUL. */
+static ort_status *split_strings(reader *r, opipe_attr *out, size_t n) {
+  const char *at = out->data, *end = at + n;
   const char **list = NULL;
-  uint32_t n = 0;
-  TAKE(r, list, out->n);
+  TAKE(r, list, n);
   for (; at < end; at += strlen(at) + 1)
-    list[n++] = at;
+    list[out->n++] = at;
   out->data = list;
-  out->n = n;
   return NULL;
 }
 
+/* Name and kind, and what is not a tensor or a graph. */
 static ort_status *read_attr(reader *r, const ort_attr *from, opipe_attr *out) {
-  static const uint32_t kinds[] = {
-      [ORT_ATTR_INT] = OPIPE_ATTR_INT,       [ORT_ATTR_INTS] = OPIPE_ATTR_INTS,
-      [ORT_ATTR_FLOAT] = OPIPE_ATTR_FLOAT,   [ORT_ATTR_FLOATS] = OPIPE_ATTR_FLOATS,
-      [ORT_ATTR_STRING] = OPIPE_ATTR_STRING, [ORT_ATTR_STRINGS] = OPIPE_ATTR_STRINGS,
-      [ORT_ATTR_TENSOR] = OPIPE_ATTR_TENSOR, [ORT_ATTR_GRAPH] = OPIPE_ATTR_GRAPH};
-  const ort_table *ort = r->f->ort;
+  static const struct {
+    uint32_t kind;
+    size_t size; /* of an element; 0: it has none that are read here */
+  } rows[] = {[ORT_ATTR_INT] = {OPIPE_ATTR_INT, sizeof(int64_t)},
+              [ORT_ATTR_INTS] = {OPIPE_ATTR_INTS, sizeof(int64_t)},
+              [ORT_ATTR_FLOAT] = {OPIPE_ATTR_FLOAT, sizeof(float)},
+              [ORT_ATTR_FLOATS] = {OPIPE_ATTR_FLOATS, sizeof(float)},
+              [ORT_ATTR_STRING] = {OPIPE_ATTR_STRING, 1},
+              [ORT_ATTR_STRINGS] = {OPIPE_ATTR_STRINGS, 1},
+              [ORT_ATTR_TENSOR] = {OPIPE_ATTR_TENSOR, 0},
+              [ORT_ATTR_GRAPH] = {OPIPE_ATTR_GRAPH, 0}};
   const char *name = NULL;
-  int type = 0;
-  float real = 0;
+  int kind = 0;
   size_t n = 0;
-  ORT_TRY(ORT(ort, OpAttr_GetName)(from, &name));
-  ORT_TRY(ORT(ort, OpAttr_GetType)(from, &type));
-  out->name = pool_text(&r->t->memory, name);
+  ORT_TRY(ORT(r->f->ort, OpAttr_GetName)(from, &name));
+  ORT_TRY(ORT(r->f->ort, OpAttr_GetType)(from, &kind));
+  if (kind < ORT_ATTR_INT || kind > ORT_ATTR_TENSOR)
+    return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: attribute '%s' is of kind %d", name, kind);
+  out->kind = rows[kind].kind;
+  out->name = host_pool_text(&r->t->memory, name);
   if (out->name == NULL)
-    return no_memory(r->f);
-  if (type < ORT_ATTR_INT || type > ORT_ATTR_TENSOR)
-    return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: attribute '%s' is of kind %d", name, type);
-  out->kind = kinds[type];
-  switch (type) {
-    case ORT_ATTR_INT:
-      return ORT(ort, ReadOpAttr)(from, type, &out->i, sizeof out->i, &n);
-    case ORT_ATTR_FLOAT:
-      ORT_TRY(ORT(ort, ReadOpAttr)(from, type, &real, sizeof real, &n));
-      out->f = (double)real;
-      return NULL;
-    case ORT_ATTR_INTS:
-      return read_list(r, from, type, sizeof(int64_t), out);
-    case ORT_ATTR_FLOATS:
-      return read_list(r, from, type, sizeof(float), out);
-    case ORT_ATTR_STRINGS:
-      ORT_TRY(read_list(r, from, type, 1, out));
-      return split_strings(r, out);
-    case ORT_ATTR_STRING:
-      ORT_TRY(read_list(r, from, type, 1, out));
-      out->n = (uint32_t)strlen(out->data); /* ORT counts the NUL */
-      return NULL;
-    default:
-      return NULL; /* tensors and graphs: the caller's */
+    return ep_no_memory(r->f);
+  if (rows[kind].size == 0)
+    return NULL;
+  ORT_TRY(read_bytes(r, from, kind, &out->data, &n));
+  if (kind == ORT_ATTR_STRINGS)
+    return split_strings(r, out, n);
+  if (kind == ORT_ATTR_STRING) {
+    out->n = (uint32_t)strlen(out->data); /* ORT counts the NUL */
+  } else if (kind == ORT_ATTR_INT || kind == ORT_ATTR_FLOAT) {
+    out->i = kind == ORT_ATTR_INT ? *(const int64_t *)out->data : 0;
+    out->f = kind == ORT_ATTR_FLOAT ? (double)*(const float *)out->data : 0;
+    out->data = NULL;
+  } else {
+    out->n = (uint32_t)(n / rows[kind].size);
   }
+  return NULL;
 }
 
 static ort_status *read_literal(reader *r, const ort_attr *from, opipe_attr *out) {
@@ -319,7 +310,8 @@ static ort_status *read_body(reader *r, const ort_node *object, opipe_attr *out)
   const ort_graph **graphs = NULL;
   const char **names = NULL;
   size_t n = 0;
-  LIST(r, Node_Get, Subgraphs, graphs, n);
+  ORT_TRY(ORT(r->f->ort, Node_GetNumSubgraphs)(object, &n));
+  TAKE(r, graphs, n);
   TAKE(r, names, n);
   ORT_TRY(ORT(r->f->ort, Node_GetSubgraphs)(object, graphs, n, names));
   for (size_t i = 0; i < n; ++i) {
@@ -329,14 +321,21 @@ static ort_status *read_body(reader *r, const ort_node *object, opipe_attr *out)
     TAKE(r, body, 1);
     out->data = body;
     out->n = 1;
-    return read_graph(r, graphs[i], false, body);
+    return read_graph(r, graphs[i], NULL, false, body);
   }
   return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: attribute '%s' has no graph", out->name);
 }
 
+static ort_status *list_values(reader *r, const ort_node *object, const ort_value_info ***in,
+                               size_t *n_in, const ort_value_info ***to, size_t *n_out) {
+  LIST(r, Node_Get, Inputs, *in, *n_in);
+  LIST(r, Node_Get, Outputs, *to, *n_out);
+  return NULL;
+}
+
 static ort_status *read_node(reader *r, const ort_node *object, opipe_build_node *out) {
   const ort_table *ort = r->f->ort;
-  pool *p = &r->t->memory;
+  host_pool *p = &r->t->memory;
   const ort_value_info **in = NULL, **to = NULL;
   const ort_attr **list = NULL;
   opipe_attr *attrs = NULL;
@@ -345,12 +344,8 @@ static ort_status *read_node(reader *r, const ort_node *object, opipe_build_node
   ORT_TRY(ORT(ort, Node_GetName)(object, &name));
   ORT_TRY(ORT(ort, Node_GetOperatorType)(object, &op));
   ORT_TRY(ORT(ort, Node_GetDomain)(object, &domain));
-  LIST(r, Node_Get, Inputs, in, n_in);
-  ORT_TRY(ORT(ort, Node_GetInputs)(object, in, n_in));
-  LIST(r, Node_Get, Outputs, to, n_out);
-  ORT_TRY(ORT(ort, Node_GetOutputs)(object, to, n_out));
+  ORT_TRY(list_values(r, object, &in, &n_in, &to, &n_out));
   LIST(r, Node_Get, Attributes, list, n);
-  ORT_TRY(ORT(ort, Node_GetAttributes)(object, list, n));
   TAKE(r, attrs, n);
   for (size_t i = 0; i < n; ++i) {
     ORT_TRY(read_attr(r, list[i], &attrs[i]));
@@ -362,57 +357,57 @@ static ort_status *read_node(reader *r, const ort_node *object, opipe_build_node
   const char **inputs = NULL, **outputs = NULL;
   ORT_TRY(tables_names(r->f, p, in, n_in, &inputs));
   ORT_TRY(tables_names(r->f, p, to, n_out, &outputs));
-  *out = (opipe_build_node){.name = pool_text(p, name),
-                            .op = pool_text(p, op),
-                            .domain = pool_text(p, domain),
+  *out = (opipe_build_node){.name = host_pool_text(p, name),
+                            .op = host_pool_text(p, op),
+                            .domain = host_pool_text(p, domain),
                             .inputs = inputs,
                             .outputs = outputs,
                             .attrs = attrs,
                             .n_inputs = (uint32_t)n_in,
                             .n_outputs = (uint32_t)n_out,
                             .n_attrs = (uint32_t)n};
-  return out->name == NULL || out->op == NULL || out->domain == NULL ? no_memory(r->f) : NULL;
+  return out->name == NULL || out->op == NULL || out->domain == NULL ? ep_no_memory(r->f) : NULL;
 }
 
 /* ---- graphs ---- */
 
-static bool is_tensor(const opipe_build_graph *g, const char *name) {
-  for (uint32_t i = 0; i < g->n_tensors; ++i) {
-    if (strcmp(g->tensors[i].name, name) == 0)
-      return true;
-  }
-  return false;
-}
-
-/* Inputs that are initializers are none. */
-static void drop_constants(opipe_build_graph *g) {
-  opipe_build_value *inputs = (opipe_build_value *)(uintptr_t)g->inputs;
+/* Absent ones, and inputs that are initializers or there already, are none. */
+static void drop_values(const opipe_build_graph *g, const opipe_build_value *list, uint32_t *io_n) {
+  opipe_build_value *values = (opipe_build_value *)(uintptr_t)list;
   uint32_t n = 0;
-  for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    if (inputs[i].name[0] != '\0' && !is_tensor(g, inputs[i].name))
-      inputs[n++] = inputs[i];
+  for (uint32_t i = 0; i < *io_n; ++i) {
+    bool drop = values[i].name[0] == '\0';
+    for (uint32_t t = 0; !drop && list == g->inputs && t < g->n_tensors; ++t)
+      drop = strcmp(g->tensors[t].name, values[i].name) == 0;
+    for (uint32_t k = 0; !drop && k < n; ++k)
+      drop = strcmp(values[k].name, values[i].name) == 0;
+    if (!drop)
+      values[n++] = values[i];
   }
-  g->n_inputs = n;
+  *io_n = n;
 }
 
-static ort_status *read_graph(reader *r, const ort_graph *object, bool is_main,
-                              opipe_build_graph *out) {
-  const ort_table *ort = r->f->ort;
+/* `only` not NULL: a graph of that node, whose inputs have the types that they have around it. */
+static ort_status *read_graph(reader *r, const ort_graph *object, const ort_node *only,
+                              bool is_main, opipe_build_graph *out) {
   const ort_value_info **in = NULL, **to = NULL;
-  const ort_node **list = NULL;
+  const ort_node **list = &only;
   opipe_build_node *nodes = NULL;
-  size_t n_in = 0, n_out = 0, n = 0;
+  size_t n_in = 0, n_out = 0, n = 1;
   *out = opipe_build_graph_init();
-  LIST(r, Graph_Get, Inputs, in, n_in);
-  ORT_TRY(ORT(ort, Graph_GetInputs)(object, in, n_in));
-  LIST(r, Graph_Get, Outputs, to, n_out);
-  ORT_TRY(ORT(ort, Graph_GetOutputs)(object, to, n_out));
-  LIST(r, Graph_Get, Nodes, list, n);
-  ORT_TRY(ORT(ort, Graph_GetNodes)(object, list, n));
+  if (only != NULL) {
+    ORT_TRY(list_values(r, only, &in, &n_in, &to, &n_out));
+  } else {
+    LIST(r, Graph_Get, Inputs, in, n_in);
+    LIST(r, Graph_Get, Outputs, to, n_out);
+    LIST(r, Graph_Get, Nodes, list, n);
+  }
   ORT_TRY(read_values(r, in, n_in, true, &out->inputs, &out->n_inputs));
   ORT_TRY(read_values(r, to, n_out, false, &out->outputs, &out->n_outputs));
   ORT_TRY(read_initializers(r, object, is_main, out));
-  drop_constants(out);
+  drop_values(out, out->inputs, &out->n_inputs);
+  if (only != NULL)
+    drop_values(out, out->outputs, &out->n_outputs);
   TAKE(r, nodes, n);
   for (size_t i = 0; i < n; ++i)
     ORT_TRY(read_node(r, list[i], &nodes[i]));
@@ -421,56 +416,20 @@ static ort_status *read_graph(reader *r, const ort_graph *object, bool is_main,
   return NULL;
 }
 
-/* A graph of one node, whose inputs have the types that they have around it. */
-static ort_status *read_one(reader *r, const ort_graph *graph, const ort_node *object,
-                            opipe_build_graph *out) {
-  const ort_table *ort = r->f->ort;
-  const ort_value_info **in = NULL, **to = NULL;
-  opipe_build_node *node = NULL;
-  size_t n_in = 0, n_out = 0;
-  *out = opipe_build_graph_init();
-  LIST(r, Node_Get, Inputs, in, n_in);
-  ORT_TRY(ORT(ort, Node_GetInputs)(object, in, n_in));
-  LIST(r, Node_Get, Outputs, to, n_out);
-  ORT_TRY(ORT(ort, Node_GetOutputs)(object, to, n_out));
-  size_t kept = 0, made = 0;
-  for (size_t i = 0; i < n_in; ++i) {
-    bool again = in[i] == NULL;
-    for (size_t k = 0; k < kept; ++k)
-      again = again || in[k] == in[i];
-    if (!again)
-      in[kept++] = in[i];
-  }
-  for (size_t i = 0; i < n_out; ++i) {
-    const char *name = "";
-    if (to[i] != NULL)
-      ORT_TRY(ORT(ort, GetValueInfoName)(to[i], &name));
-    if (name[0] != '\0')
-      to[made++] = to[i];
-  }
-  ORT_TRY(read_initializers(r, graph, true, out));
-  ORT_TRY(read_values(r, in, kept, true, &out->inputs, &out->n_inputs));
-  ORT_TRY(read_values(r, to, made, false, &out->outputs, &out->n_outputs));
-  drop_constants(out);
-  TAKE(r, node, 1);
-  out->nodes = node;
-  out->n_nodes = 1;
-  return read_node(r, object, node);
-}
-
 static ort_status *read_opsets(reader *r, const ort_graph *object) {
   tables *t = r->t;
   const char **domains = NULL;
   int64_t *versions = NULL, ir = 0;
   opipe_build_opset *opsets = NULL;
   size_t n = 0;
-  LIST(r, Graph_Get, OperatorSets, domains, n);
+  ORT_TRY(ORT(r->f->ort, Graph_GetNumOperatorSets)(object, &n));
+  TAKE(r, domains, n);
   TAKE(r, versions, n);
   TAKE(r, opsets, n);
   ORT_TRY(ORT(r->f->ort, Graph_GetOperatorSets)(object, domains, versions, n));
   ORT_TRY(ORT(r->f->ort, Graph_GetOnnxIRVersion)(object, &ir));
   for (size_t i = 0; i < n; ++i)
-    opsets[i] = (opipe_build_opset){pool_text(&t->memory, domains[i]), versions[i]};
+    opsets[i] = (opipe_build_opset){host_pool_text(&t->memory, domains[i]), versions[i]};
   t->params = opipe_build_params_init();
   t->params.graph = &t->graph;
   t->params.opsets = opsets;
@@ -485,9 +444,9 @@ static ort_status *read_folder(reader *r, const ort_graph *graph) {
   ORT_TRY(ORT(r->f->ort, Graph_GetModelPath)(graph, &path));
   if (path == NULL || path[0] == '\0')
     return NULL; /* made from bytes */
-  char *folder = pool_text(&r->t->memory, path);
+  char *folder = host_pool_text(&r->t->memory, path);
   if (folder == NULL)
-    return no_memory(r->f);
+    return ep_no_memory(r->f);
   char *slash = strrchr(folder, '/');
   if (slash == NULL)
     (void)memcpy(folder, ".", 2);
@@ -502,6 +461,5 @@ ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node
   reader r = {.f = f, .t = out};
   ORT_TRY(read_folder(&r, graph));
   ORT_TRY(read_opsets(&r, graph));
-  return only == NULL ? read_graph(&r, graph, true, &out->graph)
-                      : read_one(&r, graph, only, &out->graph);
+  return read_graph(&r, graph, only, true, &out->graph);
 }

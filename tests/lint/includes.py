@@ -58,6 +58,8 @@ def owner(path):
 
 
 def allowed_for(folder):
+    if folder.startswith("plugins/host-"):
+        return [folder, "plugins/hosts", "abi/include"]
     return [folder, "abi/include"] if folder.startswith("plugins/") else ALLOWED[folder]
 
 
@@ -70,7 +72,7 @@ def matches(target, allowed):
 
 def resolve(path, name):
     """The file of ours that an include names, or None for a system or generated header."""
-    for base in (os.path.dirname(path), "", "abi/include"):
+    for base in (os.path.dirname(path), "", "abi/include", "plugins"):
         found = os.path.normpath(os.path.join(base, name))
         if os.path.isfile(os.path.join(tree.ROOT, found)):
             return found

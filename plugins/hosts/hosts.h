@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the adapters inside other frameworks share; each has a copy of its own.
+ *
+ *   settings.c  options by name             library.c  libonnxpipe.so at run time, a context
+ *   session.c   model -> plan -> session    memory.c   what goes together
+ *
+ * Errors: as functions of the library's, the text in a caller-owned opipe_error. [any-thread] but
+ * for what writes to a pool or to settings: one thread at a time.
+ */
+#ifndef HOSTS_HOSTS_H
+#define HOSTS_HOSTS_H
+
+#include <opipe/host.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* ---- memory: hosts of ours lend no allocator ---- */
+
+void *host_take(size_t n_bytes); /* zeroed; NULL: out of memory */
+void host_give(void *memory);    /* accepts NULL */
+
+/* What goes together. */
+typedef struct host_pool {
+  struct host_pool_block *blocks;
+} host_pool;
+void *host_pool_take(host_pool *p, size_t n_bytes); /* zeroed; NULL: out of memory */
+char *host_pool_text(host_pool *p, const char *text);
+void host_pool_free(host_pool *p);
+
+/* ---- settings ---- */
+
+/* What a user says of a model; texts are a pool's, NULL: not given; numbers 0: not given. */
+typedef struct host_settings {
+  const char *library, *schedule, *transport, *plan, *trace, *bind;
+  uint64_t memory_bytes;
+  uint32_t n_stages, n_ranks, n_threads, n_microbatches, n_replicas, max_shapes;
+} host_settings;
+
+enum { HOST_TEXT, HOST_BYTES, HOST_NUMBER, HOST_CHOICE };
+
+/* An option: where in the struct of settings it goes. A choice is a bool: the second word. */
+typedef struct host_option {
+  const char *key;
+  uint32_t kind; /* HOST_TEXT: const char *, _BYTES: uint64_t, _NUMBER: uint32_t, _CHOICE: bool */
+  size_t at;
+  const char *first, *second; /* of a choice */
+} host_option;
+
+/* Rows of a table for a struct `type` in which host_settings is the member `member`. */
+#define HOST_OPTION_(type, member, key, kind, field) \
+  { key, kind, offsetof(type, member) + offsetof(host_settings, field), NULL, NULL }
+#define HOST_OPTIONS(type, member)                                             \
+  HOST_OPTION_(type, member, "library", HOST_TEXT, library),                   \
+      HOST_OPTION_(type, member, "schedule", HOST_TEXT, schedule),             \
+      HOST_OPTION_(type, member, "transport", HOST_TEXT, transport),           \
+      HOST_OPTION_(type, member, "plan", HOST_TEXT, plan),                     \
+      HOST_OPTION_(type, member, "trace", HOST_TEXT, trace),                   \
+      HOST_OPTION_(type, member, "bind", HOST_TEXT, bind),                     \
+      HOST_OPTION_(type, member, "memory", HOST_BYTES, memory_bytes),          \
+      HOST_OPTION_(type, member, "stages", HOST_NUMBER, n_stages),             \
+      HOST_OPTION_(type, member, "ranks", HOST_NUMBER, n_ranks),               \
+      HOST_OPTION_(type, member, "threads", HOST_NUMBER, n_threads),           \
+      HOST_OPTION_(type, member, "microbatches", HOST_NUMBER, n_microbatches), \
+      HOST_OPTION_(type, member, "replicas", HOST_NUMBER, n_replicas),         \
+      HOST_OPTION_(type, member, "shapes", HOST_NUMBER, max_shapes)
+
+/* Sets what `key` says in the struct at `settings`. Errors: INVALID names option and value;
+ * NOTFOUND: no option of that name. */
+opipe_status host_set(const host_option *options, size_t n, void *settings, host_pool *p,
+                      const char *key, const char *value, opipe_error *err);
+
+/* ---- the library ---- */
+
+/* Where `path` says; else (NULL) in this adapter's own folder, or up to two around it; else as the
+ * system finds it. Never the current directory, and never closed again. Errors: NOTFOUND says where
+ * it was looked for. */
+opipe_status host_open_library(const char *path, const opipe_api **out_api, opipe_error *err);
+
+/* ---- model, plan, session ---- */
+
+/* Who makes plans and sessions; borrowed as long as these. */
+typedef struct host_maker {
+  const opipe_api *api;
+  opipe_context *context;
+  const host_settings *set;
+} host_maker;
+
+/* A plan as the settings say: read, or made for the dimensions that the model has, or where these
+ * are free for those of option `bind` and the library's defaults. *out_plan NULL: a shape depends
+ * on values of inputs, see host_open_with. */
+opipe_status host_make_plan(const host_maker *m, opipe_model *model, opipe_plan **out_plan,
+                            opipe_error *err);
+opipe_status host_open(const host_maker *m, opipe_plan *plan, opipe_session **out_session,
+                       opipe_error *err);
+/* Plan and session for shapes and values of one request: io [n], every input in the model's order.
+ */
+opipe_status host_open_with(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
+                            uint32_t n, opipe_session **out_session, opipe_error *err);
+
+/* Submits; where there is no room it sleeps until there is. */
+opipe_status host_submit(const opipe_api *api, opipe_session *session,
+                         const opipe_submit_params *params, opipe_request **out_request,
+                         opipe_error *err);
+
+/* The session's last request in the file of option `trace`, if that is given. session NULL:
+ * nothing. */
+opipe_status host_write_trace(const host_maker *m, opipe_session *session, opipe_error *err);
+
+#endif /* HOSTS_HOSTS_H */

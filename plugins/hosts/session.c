@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Model -> plan -> session, as the settings say. A plan is made once, before the first request;
+ * only where a shape depends on values of inputs that request makes it.
+ */
+#include <opipe/helpers.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hosts.h"
+
+static opipe_status no_memory(opipe_error *err) {
+  return opipe_fail(err, OPIPE_E_NOMEM, "out of memory");
+}
+
+/* All of a file in the pool; NULL: it cannot be read. */
+static char *read_file(const char *path, host_pool *p, size_t *out_n) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL)
+    return NULL;
+  const long n = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+  char *text = n < 0 ? NULL : host_pool_take(p, (size_t)n + 1);
+  if (text != NULL &&
+      (fseek(file, 0, SEEK_SET) != 0 || fread(text, 1, (size_t)n, file) != (size_t)n))
+    text = NULL;
+  *out_n = n < 0 ? 0 : (size_t)n;
+  (void)fclose(file);
+  return text;
+}
+
+static opipe_status read_plan(const host_maker *m, opipe_model *model, opipe_plan **out,
+                              opipe_error *err) {
+  host_pool memory = {NULL};
+  size_t n = 0;
+  const char *text = read_file(m->set->plan, &memory, &n);
+  const opipe_status status =
+      text != NULL
+          ? m->api->plan_read(model, text, n, out, err)
+          : opipe_fail(err, OPIPE_E_IO, "the plan file %.300s cannot be read", m->set->plan);
+  host_pool_free(&memory);
+  return status;
+}
+
+static opipe_status bind_and_plan(const host_maker *m, opipe_model *model,
+                                  const opipe_bind_options *bind, opipe_plan **out,
+                                  opipe_error *err) {
+  const host_settings *s = m->set;
+  const opipe_device_choice device = {.kind = "cpu", .threads = s->n_threads};
+  opipe_plan_params params = opipe_plan_params_init();
+  opipe_model *bound = NULL;
+  params.devices = &device;
+  params.n_devices = 1;
+  params.n_stages = s->n_stages;
+  params.n_ranks = s->n_ranks;
+  params.n_microbatches = s->n_microbatches;
+  params.replicas = s->n_replicas;
+  params.schedule = s->schedule;
+  params.transport = s->transport;
+  params.memory_bytes = s->memory_bytes;
+  opipe_status status = m->api->model_bind(model, bind, &bound, err);
+  if (status == OPIPE_OK)
+    status = m->api->plan_make(bound, &params, out, err);
+  m->api->model_destroy(bound);
+  return status;
+}
+
+/* The option bind: "batch=1,seq=128". */
+static opipe_status read_dims(const char *given, host_pool *p, opipe_bind_options *out,
+                              opipe_error *err) {
+  char *text = host_pool_text(p, given == NULL ? "" : given), *rest = NULL;
+  opipe_dim *dims = host_pool_take(p, text == NULL ? 1 : (strlen(text) + 1) * sizeof *dims);
+  if (text == NULL || dims == NULL)
+    return no_memory(err);
+  for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest)) {
+    char *equals = strrchr(one, '='), *end = NULL;
+    const int64_t value = equals == NULL ? 0 : strtoll(equals + 1, &end, 10);
+    if (equals == NULL || end == equals + 1 || *end != '\0')
+      return opipe_fail(err, OPIPE_E_INVALID, "option bind: '%.100s' is no dim=number", one);
+    *equals = '\0';
+    dims[out->n_dims++] = (opipe_dim){one, value};
+  }
+  out->dims = dims;
+  return OPIPE_OK;
+}
+
+opipe_status host_make_plan(const host_maker *m, opipe_model *model, opipe_plan **out_plan,
+                            opipe_error *err) {
+  host_pool memory = {NULL};
+  opipe_error own = OPIPE_ERROR_INIT;
+  opipe_bind_options bind = opipe_bind_options_init();
+  opipe_status status = OPIPE_OK;
+  *out_plan = NULL;
+  bind.flags = OPIPE_BIND_DEFAULTS;
+  if (m->set->plan != NULL) {
+    status = read_plan(m, model, out_plan, &own);
+  } else {
+    status = read_dims(m->set->bind, &memory, &bind, &own);
+    if (status == OPIPE_OK)
+      status = bind_and_plan(m, model, &bind, out_plan, &own);
+  }
+  host_pool_free(&memory);
+  if (status < 0 && own.domain == OPIPE_DOMAIN_INPUT)
+    return OPIPE_OK; /* with its values */
+  if (status < 0 && err != NULL)
+    *err = own;
+  return status;
+}
+
+opipe_status host_open(const host_maker *m, opipe_plan *plan, opipe_session **out_session,
+                       opipe_error *err) {
+  opipe_session_params params = opipe_session_params_init();
+  params.max_shapes = m->set->max_shapes;
+  return m->api->session_open(m->context, plan, &params, out_session, err);
+}
+
+opipe_status host_open_with(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
+                            uint32_t n, opipe_session **out_session, opipe_error *err) {
+  host_pool memory = {NULL};
+  opipe_error own = OPIPE_ERROR_INIT;
+  opipe_plan *plan = NULL;
+  opipe_bind_options bind = opipe_bind_options_init();
+  opipe_dim *dims = host_pool_take(&memory, ((size_t)n * OPIPE_MAX_RANK + 1) * sizeof *dims);
+  opipe_pin *pins = host_pool_take(&memory, ((size_t)n + 1) * sizeof *pins);
+  opipe_status status = dims == NULL || pins == NULL ? no_memory(&own) : OPIPE_OK;
+  for (uint32_t i = 0; status == OPIPE_OK && i < n; ++i) {
+    const size_t room = strlen(io[i].name) + 16;
+    for (int32_t d = 0; status == OPIPE_OK && d < io[i].tensor.rank; ++d) {
+      char *name = host_pool_take(&memory, room);
+      if (name == NULL) {
+        status = no_memory(&own);
+        break;
+      }
+      (void)snprintf(name, room, "%s.%d", io[i].name, d);
+      dims[bind.n_dims++] = (opipe_dim){name, io[i].tensor.shape[d]};
+    }
+  }
+  bind.dims = dims;
+  bind.pins = pins;
+  while (status == OPIPE_OK) { /* once more for every input whose value turns out to be needed */
+    status = bind_and_plan(m, model, &bind, &plan, &own);
+    if (status == OPIPE_OK || own.domain != OPIPE_DOMAIN_INPUT || own.native < 0 ||
+        (uint32_t)own.native >= n || bind.n_pins == n)
+      break;
+    pins[bind.n_pins++] = (opipe_pin){io[own.native].name, io[own.native].tensor};
+    own = (opipe_error)OPIPE_ERROR_INIT;
+    status = OPIPE_OK;
+  }
+  if (status == OPIPE_OK)
+    status = host_open(m, plan, out_session, &own);
+  m->api->plan_destroy(plan); /* the session keeps it */
+  host_pool_free(&memory);
+  if (status < 0 && err != NULL)
+    *err = own;
+  return status;
+}
+
+opipe_status host_submit(const opipe_api *api, opipe_session *session,
+                         const opipe_submit_params *params, opipe_request **out_request,
+                         opipe_error *err) {
+  opipe_status status = OPIPE_PENDING;
+  while (status == OPIPE_PENDING) {
+    status = api->session_submit(session, params, out_request, err);
+    if (status != OPIPE_PENDING)
+      break;
+    const opipe_status waited = api->session_wait_room(session, UINT64_MAX, err);
+    status = waited < 0 ? waited : OPIPE_PENDING;
+  }
+  return status;
+}
+
+static opipe_status write_to_file(void *ctx, const void *data, size_t n_bytes) {
+  return fwrite(data, 1, n_bytes, ctx) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
+}
+
+opipe_status host_write_trace(const host_maker *m, opipe_session *session, opipe_error *err) {
+  const char *path = m->set->trace;
+  const char *dot = path == NULL ? NULL : strrchr(path, '.');
+  if (path == NULL || session == NULL)
+    return OPIPE_OK;
+  const uint32_t format =
+      dot != NULL && strcmp(dot, ".svg") == 0 ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME;
+  FILE *file = fopen(path, "wb");
+  if (file == NULL)
+    return opipe_fail(err, OPIPE_E_IO, "the trace file %.300s cannot be written", path);
+  opipe_status status = m->api->session_trace(session, format, write_to_file, file, err);
+  if (fclose(file) != 0 && status == OPIPE_OK)
+    status = opipe_fail(err, OPIPE_E_IO, "the trace file %.300s cannot be written", path);
+  return status;
+}
