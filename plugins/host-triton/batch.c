@@ -204,7 +204,8 @@ void batch_answer(batch *b) {
     end_batch(b, b->error);
     return;
   }
-  const opipe_status status = api->request_poll(b->request, &err);
+  const opipe_status status =
+      api->request_wait(b->request, UINT64_MAX, &err); /* on_done ends first */
   tri_error *error = status < 0 ? tri_fail_with(s->name, &err) : cut_apart(b);
   api->request_release(b->request);
   if (status != OPIPE_E_INVALID || b->n == 1) {
