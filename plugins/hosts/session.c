@@ -113,28 +113,42 @@ opipe_status host_open(const host_maker *m, opipe_plan *plan, opipe_session **ou
   return m->api->session_open(m->context, plan, &params, out_session, err);
 }
 
+/* The free dimensions of the inputs as io has them, "INPUT.axis". */
+static opipe_status dims_of(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
+                            uint32_t n, host_pool *p, opipe_bind_options *out, opipe_error *err) {
+  opipe_dim *dims = host_pool_take(p, ((size_t)n * OPIPE_MAX_RANK + 1) * sizeof *dims);
+  opipe_tensor_info info = opipe_tensor_info_init();
+  if (dims == NULL)
+    return no_memory(err);
+  for (uint32_t i = 0; i < n; ++i) {
+    const opipe_status status = m->api->model_input(model, i, &info, err);
+    if (status < 0)
+      return status;
+    for (int32_t d = 0; d < io[i].tensor.rank; ++d) {
+      if ((uint32_t)d < info.rank && info.shape[d] >= 0)
+        continue;
+      const size_t room = strlen(io[i].name) + 16;
+      char *name = host_pool_take(p, room);
+      if (name == NULL)
+        return no_memory(err);
+      (void)snprintf(name, room, "%s.%d", io[i].name, d);
+      dims[out->n_dims++] = (opipe_dim){name, io[i].tensor.shape[d]};
+    }
+  }
+  out->dims = dims;
+  return OPIPE_OK;
+}
+
 opipe_status host_open_with(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
                             uint32_t n, opipe_session **out_session, opipe_error *err) {
   host_pool memory = {NULL};
   opipe_error own = OPIPE_ERROR_INIT;
   opipe_plan *plan = NULL;
   opipe_bind_options bind = opipe_bind_options_init();
-  opipe_dim *dims = host_pool_take(&memory, ((size_t)n * OPIPE_MAX_RANK + 1) * sizeof *dims);
   opipe_pin *pins = host_pool_take(&memory, ((size_t)n + 1) * sizeof *pins);
-  opipe_status status = dims == NULL || pins == NULL ? no_memory(&own) : OPIPE_OK;
-  for (uint32_t i = 0; status == OPIPE_OK && i < n; ++i) {
-    const size_t room = strlen(io[i].name) + 16;
-    for (int32_t d = 0; status == OPIPE_OK && d < io[i].tensor.rank; ++d) {
-      char *name = host_pool_take(&memory, room);
-      if (name == NULL) {
-        status = no_memory(&own);
-        break;
-      }
-      (void)snprintf(name, room, "%s.%d", io[i].name, d);
-      dims[bind.n_dims++] = (opipe_dim){name, io[i].tensor.shape[d]};
-    }
-  }
-  bind.dims = dims;
+  opipe_status status = pins == NULL ? no_memory(&own) : OPIPE_OK;
+  if (status == OPIPE_OK)
+    status = dims_of(m, model, io, n, &memory, &bind, &own);
   bind.pins = pins;
   while (status == OPIPE_OK) { /* once more for every input whose value turns out to be needed */
     status = bind_and_plan(m, model, &bind, &plan, &own);
