@@ -81,7 +81,6 @@ enum { TRI_SEND_FINAL = 1, TRI_RELEASE_ALL = 1, TRI_CONFIG_VERSION = 1 };
   X(BACKEND, ModelState, tri_error *, (tri_model *model, void **out)) \
   X(BACKEND, ModelSetState, tri_error *, (tri_model *model, void *state)) \
   X(BACKEND, ModelInstanceModel, tri_error *, (tri_instance *instance, tri_model **out)) \
-  X(BACKEND, ModelInstanceName, tri_error *, (tri_instance *instance, const char **out)) \
   X(BACKEND, ModelInstanceState, tri_error *, (tri_instance *instance, void **out)) \
   X(BACKEND, ModelInstanceSetState, tri_error *, (tri_instance *instance, void *state)) \
   X(BACKEND, ModelInstanceReportStatistics, tri_error *, \
