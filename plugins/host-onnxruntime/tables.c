@@ -185,9 +185,10 @@ static ort_status *read_initializer(reader *r, const ort_value_info *value, bool
   if (out->file != NULL)
     return NULL;
   ORT_TRY(ORT(r->f->ort, ValueInfo_GetInitializerValue)(value, &content));
-  if (content == NULL)
+  if (content == NULL) {
     return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: initializer '%s' has no content",
                         known.name);
+  }
   ORT_TRY(read_tensor(r, content, &literal));
   if (is_main && !t->copies && literal.n_bytes >= LENT_LEAST)
     t->lent[t->n_lent++] = (lent){out->name, literal.data};

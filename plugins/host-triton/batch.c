@@ -29,17 +29,20 @@ static tri_error *see_input(const port *p, tri_request *request, seen *out) {
   TRI_TRY(tri.RequestInput(request, p->name, &out->input));
   TRI_TRY(tri.InputProperties(out->input, NULL, &type, &out->shape, &out->rank, &out->n_bytes,
                               &out->n_buffers));
-  if (type != p->type)
+  if (type != p->type) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: input '%s' is of the server's type %d, not %d", p->name, type,
                     p->type);
-  if (out->rank != p->rank)
+  }
+  if (out->rank != p->rank) {
     return tri_fail(TRI_ERROR_INVALID_ARG, "onnx-pipe: input '%s' has %u dimensions, not %u",
                     p->name, out->rank, p->rank);
-  if (!opipe_tensor_bytes(p->dtype, out->shape, out->rank, &n_bytes) || n_bytes != out->n_bytes)
+  }
+  if (!opipe_tensor_bytes(p->dtype, out->shape, out->rank, &n_bytes) || n_bytes != out->n_bytes) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: input '%s' has %llu bytes, its shape needs %llu", p->name,
                     (unsigned long long)out->n_bytes, (unsigned long long)n_bytes);
+  }
   return NULL;
 }
 
@@ -54,10 +57,11 @@ static tri_error *see(const served *s, tri_request *request, seen *in, int64_t *
     TRI_TRY(see_input(&s->inputs[i], request, &in[i]));
     if (s->n_rows == 0)
       continue;
-    if (i > 0 && in[i].shape[0] != *out_rows)
+    if (i > 0 && in[i].shape[0] != *out_rows) {
       return tri_fail(TRI_ERROR_INVALID_ARG, "onnx-pipe: input '%s' has %lld rows, '%s' %lld",
                       s->inputs[i].name, (long long)in[i].shape[0], s->inputs[0].name,
                       (long long)*out_rows);
+    }
     *out_rows = in[i].shape[0];
   }
   return NULL;
@@ -110,11 +114,12 @@ static void end_batch(batch *b, tri_error *error) {
   }
   if (error != NULL)
     tri.ErrorDelete(error);
-  if (good)
+  if (good) {
     tri_drop(tri.ModelInstanceReportBatchStatistics(
                  b->owner->handle, b->rows == 0 ? 1 : (uint64_t)b->rows, b->start_ns,
                  b->compute_start_ns, b->compute_end_ns, end_ns),
              "ModelInstanceReportBatchStatistics");
+  }
   host_pool_free(&b->memory);
   host_give(b);
 }
@@ -154,12 +159,13 @@ static tri_error *cut_output(const batch *b, ask *a, const port *p, const opipe_
   int64_t shape[OPIPE_MAX_RANK];
   uint64_t size = opipe_dtype_row_of(p->dtype)->bits / 8, first = 0;
   void *to = NULL;
-  if (a->rows != 0 && (whole->rank < 1 || whole->shape[0] != b->rows))
+  if (a->rows != 0 && (whole->rank < 1 || whole->shape[0] != b->rows)) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: output '%s' has %lld rows for a batch of %lld: it cannot be cut "
                     "apart (set max_batch_size: 0)",
                     p->name, whole->rank < 1 ? 0LL : (long long)whole->shape[0],
                     (long long)b->rows);
+  }
   for (int32_t d = 0; d < whole->rank; ++d)
     shape[d] = whole->shape[d];
   for (int32_t d = a->rows != 0 ? 1 : 0; d < whole->rank; ++d)

@@ -52,9 +52,10 @@ tri_error *config_read_backend(tri_backend *handle, backend *b) {
   TRI_TRY(parse(message, &config));
   tri_error *error = NULL;
   json_object_foreach(json_object_get(config, "cmdline"), key, value) {
-    if (error == NULL && json_is_string(value))
+    if (error == NULL && json_is_string(value)) {
       error = set_one(backend_options, sizeof backend_options / sizeof backend_options[0], b,
                       &b->memory, key, json_string_value(value), &known);
+    }
   }
   json_decref(config);
   return error;
@@ -146,27 +147,31 @@ static tri_error *check_one(const json_t *entry, const char *what, const port *p
   uint32_t i = 0;
   while (name != NULL && i < n && strcmp(ports[i].name, name) != 0)
     ++i;
-  if (name == NULL || i == n)
+  if (name == NULL || i == n) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: the configuration's %s '%s' is not in the model", what,
                     name == NULL ? "" : name);
+  }
   seen[i] = true;
   (void)tri_type_of(ports[i].dtype, &own);
-  if (type == NULL || strncmp(type, "TYPE_", 5) != 0 || strcmp(type + 5, own) != 0)
+  if (type == NULL || strncmp(type, "TYPE_", 5) != 0 || strcmp(type + 5, own) != 0) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: %s '%s' is TYPE_%s in the model, %s in the "
                     "configuration",
                     what, name, own, type == NULL ? "nothing" : type);
-  if (rank != ports[i].rank && json_object_get(entry, "reshape") == NULL)
+  }
+  if (rank != ports[i].rank && json_object_get(entry, "reshape") == NULL) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: %s '%s' has %u dimensions in the model, %zu in the "
                     "configuration%s",
                     what, name, ports[i].rank, rank, batched ? " (with the batch)" : "");
-  if (batched && (ports[i].rank == 0 || ports[i].shape[0] >= 0))
+  }
+  if (batched && (ports[i].rank == 0 || ports[i].shape[0] >= 0)) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: max_batch_size is given, but the first dimension of "
                     "%s '%s' is not free",
                     what, name);
+  }
   return NULL;
 }
 
@@ -181,9 +186,10 @@ static tri_error *check(const json_t *config, const char *key, served *s, bool b
   for (size_t i = 0; i < json_array_size(list); ++i)
     TRI_TRY(check_one(json_array_get(list, i), key, ports, n, batched, seen));
   for (uint32_t i = 0; in && i < n; ++i) {
-    if (!seen[i])
+    if (!seen[i]) {
       return tri_fail(TRI_ERROR_INVALID_ARG,
                       "onnx-pipe: the configuration lacks input '%s' of the model", ports[i].name);
+    }
   }
   return NULL;
 }

@@ -15,10 +15,11 @@ static tri_error *read_ports(served *s, bool in, uint32_t n, port **out) {
             : api->model_output(s->model, i, &info, &err)) < 0)
       return tri_fail_with(NULL, &err);
     ports[i] = (port){info.name, info.shape, info.dtype, info.rank, tri_type_of(info.dtype, &type)};
-    if (type == NULL)
+    if (type == NULL) {
       return tri_fail(TRI_ERROR_UNSUPPORTED, "onnx-pipe: %s '%s' is of ONNX type %u (%s)",
                       in ? "input" : "output", info.name, info.dtype,
                       opipe_dtype_row_of(info.dtype)->name);
+    }
   }
   *out = ports;
   return NULL;

@@ -49,15 +49,17 @@ opipe_status host_set(const host_option *options, size_t n, void *settings, host
   uint32_t number = 0;
   switch (o->kind) {
     case HOST_BYTES:
-      if (!parse_bytes(value, &bytes))
+      if (!parse_bytes(value, &bytes)) {
         return opipe_fail(err, OPIPE_E_INVALID, "option %s=%.100s is no size such as 300MiB", key,
                           value);
+      }
       *(uint64_t *)to = bytes;
       return OPIPE_OK;
     case HOST_NUMBER:
-      if (!parse_number(value, &number))
+      if (!parse_number(value, &number)) {
         return opipe_fail(err, OPIPE_E_INVALID, "option %s=%.100s is no number from 0 to 65535",
                           key, value);
+      }
       *(uint32_t *)to = number;
       return OPIPE_OK;
     case HOST_CHOICE:

@@ -213,9 +213,10 @@ static void expect_error(tri_request *r, int code, const char *part) {
   const tri_error *e = r->response == NULL ? NULL : r->response->error;
   OPI_ASSERT_INT(r->n_sent, 1);
   OPI_ASSERT_INT(r->n_released, 1);
-  if (OPI_ASSERT(e != NULL))
+  if (OPI_ASSERT(e != NULL)) {
     opi_test_check(e->code == code && strstr(e->text, part) != NULL, __FILE__, __LINE__, false,
                    "%d: %s", e->code, e->text);
+  }
 }
 
 static const int64_t some[ROWS * 4] = {0, 1, 2, 3, 4, 3, 2, 1, 1, 0, 4, 4, 3, 3, 0, 2};
