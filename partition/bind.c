@@ -7,6 +7,49 @@
 #include "partition/cut/batch.h"
 #include "partition/make.h"
 
+static opipe_status take_pin(opi_plan *plan, const opi_pin *pin, opi_pin *out, opipe_error *err) {
+  uint64_t n_bytes = 0;
+  if (!opi_tensor_bytes(pin->dtype, pin->shape, pin->rank, &n_bytes))
+    return opi_fail(err, OPIPE_E_INVALID, "pinned input '%s' has no valid shape", pin->input);
+  *out = (opi_pin){.input = opi_arena_strdup(&plan->arena, pin->input),
+                   .data = opi_arena_copy(&plan->arena, pin->data, (size_t)n_bytes),
+                   .shape = opi_arena_copy(&plan->arena, pin->shape, pin->rank * sizeof(int64_t)),
+                   .rank = pin->rank,
+                   .dtype = pin->dtype};
+  return out->input == NULL || out->data == NULL || out->shape == NULL
+             ? opi_fail_nomem(err, n_bytes, "a plan")
+             : OPIPE_OK;
+}
+
+opipe_status opi_plan_take_binding(opi_plan *plan, const opi_bind_options *bind, uint32_t n_more,
+                                   opipe_error *err) {
+  plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, bind->n_dims);
+  plan->pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, bind->n_pins);
+  plan->barriers = OPI_ARENA_ARRAY(&plan->arena, const char *, (size_t)bind->n_barriers + n_more);
+  if (plan->dims == NULL || plan->pins == NULL || plan->barriers == NULL)
+    return opi_fail_nomem(err, 0, "a plan");
+  for (uint32_t i = 0; i < bind->n_dims; ++i) {
+    const opi_dim_binding *dim = &bind->dims[i];
+    plan->dims[i] = (opi_dim_binding){opi_arena_strdup(&plan->arena, dim->name), dim->value};
+    if (plan->dims[i].name == NULL)
+      return opi_fail_nomem(err, 0, "a plan");
+  }
+  for (uint32_t i = 0; i < bind->n_pins; ++i)
+    OPI_TRY(take_pin(plan, &bind->pins[i], &plan->pins[i], err));
+  for (uint32_t i = 0; i < bind->n_barriers; ++i) {
+    plan->barriers[i] = opi_arena_strdup(&plan->arena, bind->barriers[i]);
+    if (plan->barriers[i] == NULL)
+      return opi_fail_nomem(err, 0, "a plan");
+  }
+  plan->n_dims = bind->n_dims;
+  plan->n_pins = bind->n_pins;
+  plan->n_barriers = bind->n_barriers;
+  plan->bind_flags = bind->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
+  plan->dropout = bind->dropout;
+  plan->dropout_ratio = bind->dropout_ratio;
+  return OPIPE_OK;
+}
+
 /* One-element initializers that are trained must not be folded away: those that the plan lists, or
  * that are asked for by name. */
 static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bind_options *options,

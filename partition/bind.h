@@ -5,6 +5,10 @@
 
 #include "partition/plan.h"
 
+/* Copies into the plan what a model was bound with: dimensions, pins, barriers (with room for
+ * n_more of them), flags. Errors: INVALID, a pin without a valid shape; NOMEM. */
+opipe_status opi_plan_take_binding(opi_plan *plan, const opi_bind_options *bind, uint32_t n_more,
+                                   opipe_error *err);
 /* The bound graph of one micro-batch with `rows` rows under the plan (rows 0: the plan has no batch
  * dimension). */
 opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "partition/make.h"
+#include "partition/work.h"
 
 enum { CROSSINGS_MOST = 40 };
 
@@ -146,6 +147,12 @@ static void describe_times(opi_text *t, const opi_plan *plan) {
     const double above = plan->interval_ns / bound - 1.0; /* a rounding may lie below */
     opi_text_printf(t, "; %.1f %% above the lower bound of %.3f ms",
                     100.0 * (above > 0 ? above : 0), bound * 1e-6);
+  }
+  opi_text_puts(t, "\n");
+  opi_text_printf(t, "work: %.3f Gflop", plan->flops * 1e-9);
+  if (opi_plan_utilisation(plan) > 0) {
+    opi_text_printf(t, ", %.1f %% of what the devices could do by their rates",
+                    100 * opi_plan_utilisation(plan));
   }
   opi_text_puts(t, "\n");
 }

@@ -11,6 +11,7 @@
 #include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/spec.h"
+#include "partition/work.h"
 
 enum { STEPS_REPLAYED = 1 << 21 };
 
@@ -257,6 +258,7 @@ static opipe_status finish_all(finish *f) {
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
+  opi_plan_count_work(plan, f->model);
   return opi_plan_check_caps(plan, f->err);
 }
 

@@ -27,6 +27,9 @@ typedef struct opi_plan_env {
                                    request's (all of them) */
   const opi_bound *bound;       /* what the model was bound to by `bind`; NULL: not at hand */
   const opi_costs *costs; /* of the stages in ms; NULL: by their nodes. params->costs is not read */
+  /* [n_stages - 1] the last node of every stage but the last (opi_cut_behind): the cut. NULL: it is
+   * given or searched */
+  const char *const *stage_ends;
   uint64_t (*now_ns)(void);
 } opi_plan_env;
 

@@ -281,6 +281,9 @@ typedef struct opi_plan {
       interval_ns; /* simulated steady-state time between requests of a stream, or mini-batches */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
   uint32_t cost_kind; /* OPI_COST_* */
+  /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by
+   * their nominal rates, 0: not known. Not written */
+  double flops, peak_flops;
 } opi_plan;
 
 enum { OPI_CREDITS_MOST = 65536 }; /* they are posted in a stream: OPIPE_DEPTH_MOST */

@@ -33,7 +33,9 @@ static const struct {
     [OPI_HANDLE_SESSION] = {"session", "a session", "closed"},
     [OPI_HANDLE_REQUEST] = {"request", "a request", "released, or its session closed,"},
     [OPI_HANDLE_ORDER] = {"order", "an order", "destroyed"},
-    [OPI_HANDLE_STATE] = {"state", "a state", "closed, or its session,"}};
+    [OPI_HANDLE_STATE] = {"state", "a state", "closed, or its session,"},
+    [OPI_HANDLE_PROFILE] = {"profile", "a profile", "destroyed"},
+    [OPI_HANDLE_STRATEGY] = {"strategy", "a strategy", "destroyed"}};
 
 const char *opi_handle_kind(uint32_t kind) {
   return kinds[kind < OPI_HANDLE_KINDS ? kind : 0].name;

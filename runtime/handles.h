@@ -30,7 +30,9 @@ enum {
   OPI_HANDLE_REQUEST = 5,
   OPI_HANDLE_ORDER = 6,
   OPI_HANDLE_STATE = 7,
-  OPI_HANDLE_KINDS = 8
+  OPI_HANDLE_PROFILE = 8,
+  OPI_HANDLE_STRATEGY = 9,
+  OPI_HANDLE_KINDS = 10
 };
 enum { OPI_SLOTS = 1024 /* of one chunk of the table */ };
 

@@ -15,6 +15,7 @@
 #include "abi/registry/registry.h"
 #include "partition/make.h"
 #include "partition/schedule/order.h"
+#include "partition/search/planners/strategy.h"
 #include "runtime/budget.h"
 #include "runtime/handles.h"
 #include "runtime/session.h"
@@ -25,6 +26,8 @@ typedef struct opi_model_object opi_model_object;
 typedef struct opi_plan_object opi_plan_object;
 typedef struct opi_session_object opi_session_object;
 typedef struct opi_order_object opi_order_object;
+typedef struct opi_profile_object opi_profile_object;
+typedef struct opi_strategy_object opi_strategy_object;
 
 struct opi_context_object {
   atomic_uint refs;
@@ -75,6 +78,21 @@ struct opi_order_object {
   opi_order *order;
 };
 
+struct opi_profile_object {
+  atomic_uint refs;
+  opi_context_object *context; /* a reference */
+  opi_layers *layers;
+  bool forward; /* of a model that was not trained: no backward times */
+};
+
+struct opi_strategy_object {
+  atomic_uint refs;
+  opi_profile_object *profile; /* a reference */
+  opi_strategy *strategy;
+  double state_bytes; /* of the question */
+  bool forward;
+};
+
 void opi_ref(atomic_uint *refs);
 bool opi_unref(atomic_uint *refs); /* true: it was the last */
 
@@ -84,6 +102,8 @@ void opi_model_unref(void *model);
 void opi_plan_unref(void *plan);
 void opi_session_unref(void *session);
 void opi_order_unref(void *order);
+void opi_profile_unref(void *profile);
+void opi_strategy_unref(void *strategy);
 /* The end of a handle, by the functions that return nothing: waits for the calls that are inside a
  * session or request. A handle that is not what `call` wants is logged: by its context's log where
  * that is known, else to standard error. Nothing for NULL and in a forked child. */
@@ -137,6 +157,12 @@ opipe_status opi_api_model_describe(opi_model_object *model, uint32_t format, op
 
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err);
+/* The same with params that were checked; the cut and recomputation as a strategy says them. */
+opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
+                              const char *const *stage_ends, bool recompute, opipe_plan **out_plan,
+                              opipe_error *err);
+/* What plan making asks for: a model that is bound as `bind` says. */
+opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *bind);
 opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64_t n_bytes,
                                opipe_plan **out_plan, opipe_error *err);
 opipe_status opi_api_plan_write(opi_plan_object *plan, opipe_write_fn write, void *ctx,
@@ -247,5 +273,43 @@ opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs
                                 opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *params,
                                uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
+/* profile.c */
+opipe_status opi_api_profile_of_model(opi_model_object *model, const opipe_profile_params *params,
+                                      opipe_profile **out_profile, opipe_error *err);
+opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *arch,
+                                     const opipe_profile_params *params,
+                                     opipe_profile **out_profile, opipe_error *err);
+opipe_status opi_api_profile_read(opi_context_object *context, const void *text, uint64_t n_bytes,
+                                  const char *name, uint32_t samples, opipe_profile **out_profile,
+                                  opipe_error *err);
+opipe_status opi_api_profile_describe(opi_profile_object *profile, uint32_t format,
+                                      opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_profile_info(opi_profile_object *profile, opipe_profile_info *io_info,
+                                  opipe_error *err);
+opipe_status opi_api_profile_layer(opi_profile_object *profile, uint32_t index, uint32_t samples,
+                                   opipe_layer_info *io_info, opipe_error *err);
+/* strategy.c */
+opipe_status opi_api_strategy_make(opi_profile_object *profile, const opipe_strategy_params *params,
+                                   opipe_strategy **out_strategy, opipe_error *err);
+opipe_status opi_api_strategy_describe(opi_strategy_object *strategy, uint32_t format,
+                                       opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_strategy_info(opi_strategy_object *strategy, opipe_strategy_info *io_info,
+                                   opipe_error *err);
+opipe_status opi_api_strategy_stage(opi_strategy_object *strategy, uint32_t index,
+                                    opipe_strategy_stage_info *io_info, opipe_error *err);
+opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_play_params *params,
+                                   uint32_t format, opipe_write_fn write, void *ctx,
+                                   opipe_error *err);
+opipe_status opi_api_strategy_plan(opi_strategy_object *strategy, opipe_model *model,
+                                   const opipe_plan_params *params, opipe_plan **out_plan,
+                                   opipe_error *err);
+opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, uint64_t a_bytes,
+                                   const char *a_name, const void *b, uint64_t b_bytes,
+                                   const char *b_name, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
+/* machine.c */
+opipe_status opi_api_cluster_of_machine(opi_context_object *context,
+                                        const opipe_machine_params *params, opipe_write_fn write,
+                                        void *ctx, opipe_error *err);
 
 #endif /* OPI_API_H */

@@ -392,6 +392,61 @@ static const opi_field play_params[] = {
 const opi_struct opi_struct_play_params = STRUCT(T, play_params, OPIPE_END(T, dtype));
 #undef T
 
+#define T opipe_profile_params
+static const opi_field profile_params[] = {SIZE(T),
+                                           FLAGS(T, flags, OPIPE_PROFILE_NODES),
+                                           NUMBERS(T, samples, n_samples),
+                                           ANY(T, n_samples),
+                                           CHOICE(T, cost, OPIPE_COST_MEASURED),
+                                           ANY(T, batch_dim),
+                                           OTHER(T, train, opi_struct_train_options),
+                                           NUMBERS(T, cluster, cluster_bytes),
+                                           ANY(T, cluster_bytes),
+                                           ANY(T, cluster_name),
+                                           ANY(T, device),
+                                           ANY(T, device_options),
+                                           ANY(T, device_index),
+                                           ANY(T, threads)};
+const opi_struct opi_struct_profile_params = STRUCT(T, profile_params, OPIPE_END(T, threads));
+#undef T
+
+#define T opipe_strategy_params
+static const opi_field strategy_params[] = {
+    SIZE(T),
+    FLAGS(T, flags,
+          OPIPE_STRATEGY_HYPOTHETICAL | OPIPE_STRATEGY_ALLOW_STALE | OPIPE_STRATEGY_FORWARD |
+              OPIPE_STRATEGY_CAUSAL),
+    ANY(T, planner),
+    NUMBERS(T, cluster, cluster_bytes),
+    ANY(T, cluster_bytes),
+    ANY(T, cluster_name),
+    ANY(T, batch),
+    ANY(T, memory_bytes),
+    ANY(T, state_bytes),
+    ANY(T, limit_ms),
+    ANY(T, budget_s),
+    ANY(T, n_devices),
+    ANY(T, samples),
+    CHOICE(T, objective, OPIPE_OBJECTIVE_LATENCY),
+    ANY(T, n_threads),
+    ANY(T, schedule),
+    ANY(T, n_stages),
+    ANY(T, n_microbatches),
+    ANY(T, progress),
+    ANY(T, progress_ctx)};
+const opi_struct opi_struct_strategy_params =
+    STRUCT(T, strategy_params, OPIPE_END(T, progress_ctx));
+#undef T
+
+#define T opipe_machine_params
+static const opi_field machine_params[] = {
+    SIZE(T),           FLAGS(T, flags, OPIPE_MACHINE_LINKS | OPIPE_MACHINE_RATES),
+    ANY(T, transport), LIST(T, devices, n_devices, devices_stride, struct_device_choice),
+    ANY(T, n_devices), ANY(T, devices_stride)};
+const opi_struct opi_struct_machine_params =
+    STRUCT(T, machine_params, OPIPE_END(T, devices_stride));
+#undef T
+
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
                                          &struct_allocator,
@@ -424,4 +479,7 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_build_opset,
                                          &opi_struct_build_graph,
                                          &opi_struct_build_params,
+                                         &opi_struct_profile_params,
+                                         &opi_struct_strategy_params,
+                                         &opi_struct_machine_params,
                                          NULL};

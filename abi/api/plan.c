@@ -4,6 +4,7 @@
 #include "partition/cluster/cluster.h"
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
+#include "partition/work.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;
@@ -36,7 +37,7 @@ static opipe_status hand_out(opi_plan_object *plan, opipe_plan **out_plan, opipe
   return OPIPE_OK;
 }
 
-static opi_plan_env env_of(opi_model_object *model, const opi_bind_options *bind) {
+opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *bind) {
   return (opi_plan_env){.allocator = &model->context->allocator,
                         .logger = &model->context->logger,
                         .plugins = &model->context->plugins,
@@ -66,7 +67,7 @@ static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err)
 }
 
 static opipe_status make_training(const opi_plan_env *env, const opipe_plan_params *params,
-                                  opi_plan **out_plan, opipe_error *err) {
+                                  bool recompute, opi_plan **out_plan, opipe_error *err) {
   opi_arena arena;
   opi_train_spec spec;
   if ((env->bind->flags & OPI_BIND_KEEP_PARAMETERS) == 0) {
@@ -78,6 +79,8 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   spec.replicas = params->replicas;
   spec.rank_replicas = params->stage_replicas;
   spec.n_rank_replicas = params->n_stage_replicas;
+  if (recompute && spec.recompute == OPI_RECOMPUTE_NONE)
+    spec.recompute = OPI_RECOMPUTE_STAGE;
   if (status == OPIPE_OK)
     status = opi_plan_make_training(env, params, &spec, out_plan, err);
   opi_arena_release(&arena);
@@ -121,15 +124,23 @@ static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params,
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
   opipe_plan_params own = {.struct_size = (uint32_t)sizeof own};
-  opi_plan_object *plan = NULL;
   if (out_plan == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_make: out_plan is NULL");
+  OPI_TRY(opi_params_read(&opi_struct_plan_params, "plan_make", params, &own, err));
+  return opi_plan_make_as(model, &own, NULL, false, out_plan, err);
+}
+
+opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
+                              const char *const *stage_ends, bool recompute, opipe_plan **out_plan,
+                              opipe_error *err) {
+  opipe_plan_params own = *params;
+  opi_plan_object *plan = NULL;
   if (model->bound == NULL)
     return opi_fail(err, OPIPE_E_STATE, "plan_make: the model is not bound; call model_bind first");
-  OPI_TRY(opi_params_read(&opi_struct_plan_params, "plan_make", params, &own, err));
   OPI_TRY(check_replicas(&own, err));
-  opi_plan_env env = env_of(model, &model->options);
+  opi_plan_env env = opi_api_plan_env(model, &model->options);
   env.bound = model->bound;
+  env.stage_ends = stage_ends;
   opi_costs costs;
   if (own.costs != NULL) {
     OPI_TRY(opi_costs_from_host(own.costs, "plan_make", &costs, err));
@@ -141,7 +152,7 @@ opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params 
   if (status == OPIPE_OK)
     status = new_plan(model, &plan, err);
   if (status == OPIPE_OK) {
-    status = own.train != NULL ? make_training(&env, &own, &plan->plan, err)
+    status = own.train != NULL ? make_training(&env, &own, recompute, &plan->plan, err)
                                : opi_plan_make(&env, &own, &plan->plan, err);
   }
   opi_arena_release(&arena);
@@ -160,7 +171,7 @@ opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64
   opi_bind_options bind = {.allocator = &model->context->allocator,
                            .logger = &model->context->logger};
   OPI_TRY(opi_context_evaluator(model->context, &bind.evaluator, err));
-  const opi_plan_env env = env_of(model, &bind);
+  const opi_plan_env env = opi_api_plan_env(model, &bind);
   OPI_TRY(new_plan(model, &plan, err));
   const opipe_status status = opi_plan_read(&env, json, n_bytes, &plan->plan, err);
   if (status < 0) {
@@ -324,7 +335,9 @@ opipe_status opi_api_plan_info(opi_plan_object *plan, opipe_plan_info *io_info, 
                                 .n_microbatches = p->n_microbatches,
                                 .request_ns = p->request_ns,
                                 .interval_ns = p->interval_ns,
-                                .bound_ns = p->bound_ns * p->n_microbatches};
+                                .bound_ns = p->bound_ns * p->n_microbatches,
+                                .flops = p->flops,
+                                .utilisation = opi_plan_utilisation(p)};
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

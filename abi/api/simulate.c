@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Described clusters by name, and orders and plans played on them. [any-thread] */
 #include "abi/api/api.h"
+#include "partition/layers/apply.h"
+#include "partition/layers/loads.h"
+#include "partition/schedule/ask.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/proof.h"
 #include "partition/simulate/plan_play.h"
@@ -219,5 +222,81 @@ opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *p
   opi_arena_init(&a.arena, &plan->model->context->allocator, 0);
   const opipe_status status = play_plan(&a, plan->plan, format, write, ctx, err);
   opi_arena_release(&a.arena);
+  return status;
+}
+
+/* ---- strategies ---- */
+
+/* Replicas that are as many for every stage are copies. */
+static opipe_status count_copies(const opi_strategy *s, uint32_t *out_copies, opipe_error *err) {
+  const uint32_t replicas = opi_strategy_replicas(s, NULL);
+  *out_copies = s->pipelines * replicas;
+  return replicas != 0 ? OPIPE_OK
+                       : opi_fail(err, OPIPE_E_UNSUPPORTED,
+                                  "strategy_play: stages on different numbers of replicas are not "
+                                  "played as one order");
+}
+
+static opipe_status ask_order(const opi_strategy_object *o, bool trains, opi_order **out_order,
+                              opipe_error *err) {
+  const opi_strategy *s = o->strategy;
+  const opi_context_object *context = o->profile->context;
+  const opi_lowering how = {.receive_depth = 1};
+  opi_order *order = NULL;
+  const opi_question question = {.schedule = s->schedule,
+                                 .mode = trains ? OPIPE_MODE_TRAIN : OPIPE_MODE_FORWARD,
+                                 .n_ranks = s->n_stages / s->chunks,
+                                 .n_stages = s->n_stages,
+                                 .n_microbatches = s->microbatches,
+                                 .costs = &opi_unit_costs};
+  OPI_TRY(opi_order_ask(&context->plugins, &question, &context->allocator, &order, err));
+  const opipe_status status = opi_order_lower(order, &how, &context->allocator, out_order, err);
+  opi_order_free(order);
+  return status;
+}
+
+static opipe_status play_strategy(asked *a, const opi_strategy_object *o, const opi_order *order,
+                                  uint32_t format, opipe_write_fn write, void *ctx,
+                                  opipe_error *err) {
+  const opi_strategy *s = o->strategy;
+  const opi_problem *problem = &order->problem;
+  opi_stage_load *loads = OPI_ARENA_ARRAY(&a->arena, opi_stage_load, s->n_stages);
+  opi_order_played played;
+  opi_proof proof = {0};
+  if (loads == NULL)
+    return opi_fail_nomem(err, s->n_stages * sizeof *loads, "a simulation");
+  OPI_TRY(read_cluster(a, "strategy_play", err));
+  opi_strategy_loads(s, o->profile->layers, o->state_bytes, loads);
+  a->how.stages = loads;
+  a->how.n_tensor = s->width;
+  OPI_TRY(count_copies(s, &a->how.n_data, err));
+  OPI_TRY(opi_proof_check(problem, order->list, OPI_RULE_TAG, a->arena.allocator, &proof, err));
+  OPI_TRY(opi_order_play_run(problem, order->list, &a->how, &a->arena, &played, err));
+  const opipe_status status = answer(problem, &played, format, a->arena.allocator, write, ctx, err);
+  opi_order_played_release(&played, order->list);
+  return status;
+}
+
+opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_play_params *params,
+                                   uint32_t format, opipe_write_fn write, void *ctx,
+                                   opipe_error *err) {
+  asked a = {.params = {0}};
+  opi_order *order = NULL;
+  if (params == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "strategy_play: params is NULL");
+  OPI_TRY(opi_choice_check("strategy_play", "format", format, OPIPE_PLAY_SVG, err));
+  OPI_TRY(opi_params_read(&opi_struct_play_params, "strategy_play", params, &a.params, err));
+  if (a.params.n_stages != 0 || a.params.tensor > 1 || a.params.copies > 1) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "strategy_play: %u stages, tensor %u, copies %u: a strategy says them itself",
+                    a.params.n_stages, a.params.tensor, a.params.copies);
+  }
+  if (a.params.dtype == 0 && strategy->profile->layers->weight_bytes == 2)
+    a.params.dtype = OPIPE_FLOAT16;
+  OPI_TRY(ask_order(strategy, !strategy->forward, &order, err));
+  opi_arena_init(&a.arena, &strategy->profile->context->allocator, 0);
+  const opipe_status status = play_strategy(&a, strategy, order, format, write, ctx, err);
+  opi_arena_release(&a.arena);
+  opi_order_free(order);
   return status;
 }

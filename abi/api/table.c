@@ -40,6 +40,8 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
 #define SELF_REQUEST opi_request
 #define SELF_ORDER opi_order_object
 #define SELF_STATE opi_stream
+#define SELF_PROFILE opi_profile_object
+#define SELF_STRATEGY opi_strategy_object
 
 /* Of functions whose first parameter is `handle`, of kind `kind`. */
 #define ENTRY(kind, name, params, args)                                             \
@@ -267,10 +269,55 @@ ENTRY_SINK(ORDER, order_play, (opipe_order *handle, const opipe_order_costs *cos
 ENTRY_SINK(PLAN, plan_play, (opipe_plan *handle, const opipe_play_params *params, uint32_t format,
       opipe_write_fn write, void *ctx, opipe_error *err),
       (self, params, format, SINK, err))
+ENTRY(MODEL, profile_of_model, (opipe_model *handle, const opipe_profile_params *params,
+      opipe_profile **out_profile, opipe_error *err),
+      (self, params, out_profile, err))
+ENTRY(CONTEXT, profile_of_arch, (opipe_context *handle, const char *arch,
+      const opipe_profile_params *params, opipe_profile **out_profile, opipe_error *err),
+      (self, arch, params, out_profile, err))
+ENTRY(CONTEXT, profile_read, (opipe_context *handle, const void *text, uint64_t n_bytes,
+      const char *name, uint32_t samples, opipe_profile **out_profile, opipe_error *err),
+      (self, text, n_bytes, name, samples, out_profile, err))
+ENTRY_END(PROFILE, profile_destroy, opipe_profile)
+ENTRY_SINK(PROFILE, profile_describe, (opipe_profile *handle, uint32_t format,
+      opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, format, SINK, err))
+ENTRY(PROFILE, profile_info, (opipe_profile *handle, opipe_profile_info *io_info,
+      opipe_error *err),
+      (self, io_info, err))
+ENTRY(PROFILE, profile_layer, (opipe_profile *handle, uint32_t index, uint32_t samples,
+      opipe_layer_info *io_info, opipe_error *err),
+      (self, index, samples, io_info, err))
+ENTRY(PROFILE, strategy_make, (opipe_profile *handle, const opipe_strategy_params *params,
+      opipe_strategy **out_strategy, opipe_error *err),
+      (self, params, out_strategy, err))
+ENTRY_END(STRATEGY, strategy_destroy, opipe_strategy)
+ENTRY_SINK(STRATEGY, strategy_describe, (opipe_strategy *handle, uint32_t format,
+      opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, format, SINK, err))
+ENTRY(STRATEGY, strategy_info, (opipe_strategy *handle, opipe_strategy_info *io_info,
+      opipe_error *err),
+      (self, io_info, err))
+ENTRY(STRATEGY, strategy_stage, (opipe_strategy *handle, uint32_t index,
+      opipe_strategy_stage_info *io_info, opipe_error *err),
+      (self, index, io_info, err))
+ENTRY_SINK(STRATEGY, strategy_play, (opipe_strategy *handle, const opipe_play_params *params,
+      uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, params, format, SINK, err))
+ENTRY(STRATEGY, strategy_plan, (opipe_strategy *handle, opipe_model *model,
+      const opipe_plan_params *params, opipe_plan **out_plan, opipe_error *err),
+      (self, model, params, out_plan, err))
+ENTRY_SINK(CONTEXT, plans_compare, (opipe_context *handle, const void *a, uint64_t a_bytes,
+      const char *a_name, const void *b, uint64_t b_bytes, const char *b_name, uint32_t format,
+      opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, a, a_bytes, a_name, b, b_bytes, b_name, format, SINK, err))
+ENTRY_SINK(CONTEXT, cluster_of_machine, (opipe_context *handle,
+      const opipe_machine_params *params, opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, params, SINK, err))
 /* clang-format on */
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, plan_play),
+    .struct_size = (uint32_t)OPIPE_END(opipe_api, cluster_of_machine),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = OPIPE_VERSION,
@@ -344,6 +391,22 @@ static const opipe_api api = {
     .cluster_find = cluster_find,
     .order_play = order_play,
     .plan_play = plan_play,
+    .profile_of_model = profile_of_model,
+    .profile_of_arch = profile_of_arch,
+    .profile_read = profile_read,
+    .profile_destroy = profile_destroy,
+    .profile_describe = profile_describe,
+    .profile_info = profile_info,
+    .profile_layer = profile_layer,
+    .strategy_make = strategy_make,
+    .strategy_destroy = strategy_destroy,
+    .strategy_describe = strategy_describe,
+    .strategy_info = strategy_info,
+    .strategy_stage = strategy_stage,
+    .strategy_play = strategy_play,
+    .strategy_plan = strategy_plan,
+    .plans_compare = plans_compare,
+    .cluster_of_machine = cluster_of_machine,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -60,6 +60,18 @@ typedef struct cli_play_options {
   uint32_t tensor, copies, collective, flags; /* OPIPE_PLAY_* */
 } cli_play_options;
 
+/* What planners are asked. */
+typedef struct cli_planner_options {
+  const char *name;           /* NULL: auto, where it is asked at all */
+  const char *arch, *profile; /* in place of a model */
+  const char *sizes;          /* "1,4,16": samples of micro-batches that a profile knows */
+  double budget_s, within_ms;
+  uint32_t objective, flags; /* OPIPE_OBJECTIVE_*, OPIPE_STRATEGY_* */
+  uint32_t samples;          /* of a micro-batch */
+  bool decides;              /* --auto */
+  bool every_node;           /* profile: a layer for each node */
+} cli_planner_options;
+
 typedef struct cli_options {
   const char *model;
   char **operands;
@@ -92,6 +104,8 @@ typedef struct cli_options {
   bool why;
   cli_order_options order;
   cli_play_options play;
+  cli_planner_options planner;
+  bool machine; /* profile --cluster */
 } cli_options;
 
 typedef struct cli_command cli_command; /* tables.h */
@@ -187,6 +201,7 @@ int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_s
  * copies, no caps. */
 void cli_cut_nothing(cli_options *io_options);
 uint32_t cli_cores(void);
+bool cli_is_terminal(void); /* standard error: where progress is shown */
 
 /* Draws every input of the bound model that is not among the given ones: integers below the
  * smallest extent that they index, masks 1, floats normal. Appends to tensors [room]. */
@@ -249,6 +264,7 @@ int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *p
 int cli_inspect(const cli_options *options);
 int cli_plan(const cli_options *options);
 int cli_simulate(const cli_options *options);
+int cli_profile(const cli_options *options);
 int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);

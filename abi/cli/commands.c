@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planning.h"
 #include "train.h"
 
 /* --train: what is trainable, and why. */
@@ -68,17 +69,43 @@ static int plan_training(const cli_options *o) {
   if (t == NULL)
     return cli_usage("out of memory");
   int status = train_setup_open(t, o, false);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && t->strategy.api != NULL)
+    status = cli_give_strategy(o, &t->strategy, t->s.plan == NULL);
+  if (status == CLI_DONE && t->s.plan != NULL)
     status = give_plan(&t->o, &t->s);
   train_setup_close(t);
   free(t);
   return status;
 }
 
+/* What a planner says, and the plan where there is a model. */
+static int plan_by_planner(const cli_options *o) {
+  cli_session s;
+  cli_strategy strategy = {.api = NULL};
+  int status = cli_open(o, &s);
+  if (status == CLI_DONE && o->model != NULL)
+    status = cli_bind(o, &s, NULL, 0);
+  if (status == CLI_DONE) {
+    const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(&s);
+    status = cli_planner_plan(o, &s, NULL, batch, &strategy, &s.plan);
+  }
+  if (status == CLI_DONE)
+    status = cli_give_strategy(o, &strategy, s.plan == NULL);
+  if (status == CLI_DONE && s.plan != NULL)
+    status = give_plan(o, &s);
+  cli_strategy_end(&strategy);
+  cli_close(&s);
+  return status;
+}
+
 int cli_plan(const cli_options *o) {
   cli_session s;
-  if (o->train)
+  if (o->model == NULL && o->n_operands == 3)
+    return cli_explain(o);
+  if (o->train && o->model != NULL)
     return plan_training(o);
+  if (cli_asks_planner(o))
+    return plan_by_planner(o);
   int status = cli_open(o, &s);
   if (status == CLI_DONE)
     status = cli_bind(o, &s, NULL, 0);

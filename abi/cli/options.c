@@ -109,6 +109,15 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
   out->n_operands = (uint32_t)n;
   if (c->usage != NULL)
     return CLI_DONE;
+  const bool layers = out->planner.arch != NULL || out->planner.profile != NULL;
+  if (layers && n == 0)
+    return CLI_DONE;
+  if (layers && n == 1) {
+    return cli_usage("%s %s: --%s stands in place of a model", c->name, operands[0],
+                     out->planner.arch != NULL ? "arch" : "profile");
+  }
+  if (c->run == cli_plan && n == 3 && strcmp(operands[0], "explain") == 0)
+    return CLI_DONE;
   if (n != (c->operand != NULL)) {
     return cli_usage("%s takes %s, %d operands were given ('onnx-pipe %s --help')", c->name,
                      c->operand == NULL ? "no operand" : c->operand, n, c->name);
@@ -129,9 +138,11 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   if (status != CLI_DONE)
     return status;
   const char *of_training = first_given(given, cli_is_of_training);
-  if (is_plan && !out->train && of_training != NULL)
+  const bool may_train = is_plan || command->run == cli_profile;
+  const bool has_model = out->planner.arch == NULL && out->planner.profile == NULL;
+  if (may_train && has_model && !out->train && of_training != NULL)
     return cli_usage("--%s applies to plans for training only: add --train", of_training);
-  if (is_plan && out->train && !out->says_dropout)
+  if (may_train && out->train && !out->says_dropout)
     out->graph_dropout = true; /* as train does */
   status = take_operands(command, argc - optind, argv + optind, out);
   if (status == CLI_DONE && out->cluster != NULL && (out->n_devices != 0 || out->n_threads != 0)) {

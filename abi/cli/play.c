@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planning.h"
 #include "train.h"
 #include "values.h"
 
@@ -91,22 +92,33 @@ int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out) {
 
 /* ---- simulate ---- */
 
-static int give_play(const cli_options *o, const cli_session *s) {
+/* The plan, or without one the strategy. */
+static opipe_status play_it(const cli_session *s, const cli_strategy *strategy,
+                            const opipe_play_params *params, uint32_t format, opipe_write_fn write,
+                            void *ctx, opipe_error *err) {
+  return s->plan != NULL
+             ? s->api->plan_play(s->plan, params, format, write, ctx, err)
+             : s->api->strategy_play(strategy->strategy, params, format, write, ctx, err);
+}
+
+static int give_play(const cli_options *o, const cli_session *s, const cli_strategy *strategy) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
   cli_play play;
   int status = cli_play_begin(o, s, &play);
+  if (status == CLI_DONE && strategy->api != NULL && !o->json)
+    status = cli_give_strategy(o, strategy, false);
   if (status == CLI_DONE &&
-      s->api->plan_play(s->plan, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
-                        cli_write_stdout, NULL, &err) < 0)
+      play_it(s, strategy, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
+              cli_write_stdout, NULL, &err) < 0)
     status = cli_report("simulate", &err);
   if (status == CLI_DONE && o->trace != NULL) {
     const size_t n = strlen(o->trace);
     const bool draws = n >= 4 && strcmp(o->trace + n - 4, ".svg") == 0;
-    status = cli_write_gathered(
-        s->api->plan_play(s->plan, &play.params, draws ? OPIPE_PLAY_SVG : OPIPE_PLAY_TRACE,
-                          cli_gather, &g, &err),
-        o->trace, &g, &err);
+    status =
+        cli_write_gathered(play_it(s, strategy, &play.params,
+                                   draws ? OPIPE_PLAY_SVG : OPIPE_PLAY_TRACE, cli_gather, &g, &err),
+                           o->trace, &g, &err);
   }
   free(play.text.data);
   return status;
@@ -118,7 +130,7 @@ static int simulate_training(const cli_options *o) {
     return cli_usage("out of memory");
   int status = train_setup_open(t, o, false);
   if (status == CLI_DONE)
-    status = give_play(&t->o, &t->s);
+    status = give_play(&t->o, &t->s, &t->strategy);
   train_setup_close(t);
   free(t);
   return status;
@@ -126,17 +138,23 @@ static int simulate_training(const cli_options *o) {
 
 int cli_simulate(const cli_options *o) {
   cli_session s;
+  cli_strategy strategy = {.api = NULL};
   if (o->cluster == NULL)
-    return cli_usage("simulate %s: --cluster is needed", o->model);
-  if (o->train)
+    return cli_usage("simulate %s: --cluster is needed", o->model == NULL ? "--arch" : o->model);
+  if (o->train && o->model != NULL)
     return simulate_training(o);
   int status = cli_open(o, &s);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && o->model != NULL)
     status = cli_bind(o, &s, NULL, 0);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && cli_asks_planner(o)) {
+    const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(&s);
+    status = cli_planner_plan(o, &s, NULL, batch, &strategy, &s.plan);
+  } else if (status == CLI_DONE) {
     status = cli_make_plan(o, &s, 0, &s.plan);
+  }
   if (status == CLI_DONE)
-    status = give_play(o, &s);
+    status = give_play(o, &s, &strategy);
+  cli_strategy_end(&strategy);
   cli_close(&s);
   return status;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli.h"
+#include "planning.h"
 
 static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_n) {
   for (uint32_t i = 0; i < o->inputs.n; ++i) {
@@ -93,6 +93,17 @@ static int widen_inputs(const cli_session *s, cli_tensor *tensors, uint32_t n) {
   return CLI_DONE;
 }
 
+static int plan_by_planner(const cli_options *o, cli_session *s) {
+  cli_strategy strategy;
+  int status = cli_planner_plan(o, s, NULL, cli_bound_batch(s), &strategy, &s->plan);
+  if (status == CLI_DONE && s->plan == NULL)
+    status = cli_usage("--hypothetical: there is no plan to be run");
+  if (status == CLI_DONE)
+    status = cli_give_strategy(o, &strategy, false);
+  cli_strategy_end(&strategy);
+  return status;
+}
+
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores(), n = o->n_requests == 0 ? 1 : o->n_requests;
@@ -105,7 +116,9 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)
     status = cli_draw_inputs(s, o->seed, tensors, io_n, room);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && cli_asks_planner(o))
+    status = plan_by_planner(o, s);
+  else if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
   if (status == CLI_DONE && !o->json &&
       s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0)

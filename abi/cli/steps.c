@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -13,6 +14,10 @@ uint32_t cli_cores(void) {
   cpu_set_t set;
   const int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   return n < 1 ? 1 : (uint32_t)n;
+}
+
+bool cli_is_terminal(void) {
+  return isatty(STDERR_FILENO) == 1;
 }
 
 static int load(const cli_options *o, cli_session *s) {

@@ -47,6 +47,6 @@ void cli_print_options(const cli_command *command);
 cli_take_fn cli_take_flag, cli_take_bits, cli_take_text, cli_take_list, cli_take_numeral,
     cli_take_amount, cli_take_real, cli_take_within, cli_take_index;
 cli_take_fn cli_take_device, cli_take_cost, cli_take_order_cost, cli_take_dropout, cli_take_glob,
-    cli_take_check, cli_take_seed, cli_take_receives;
+    cli_take_check, cli_take_seed, cli_take_receives, cli_take_auto, cli_take_machine;
 
 #endif /* CLI_TABLES_H */

@@ -157,3 +157,19 @@ int cli_take_receives(const cli_option *option, const char *value, cli_options *
     return cli_take_count("receives lazy", value + 5, option->least, option->most, depth);
   return cli_usage("--%s %s: early, lazy or lazy=DEPTH is needed", option->name, value);
 }
+
+/* --auto[=step|throughput|memory|latency] */
+int cli_take_auto(const cli_option *option, const char *value, cli_options *o) {
+  o->planner.decides = true;
+  return value == NULL
+             ? CLI_DONE
+             : cli_take_choice(option->name, value, option->choices, &o->planner.objective);
+}
+
+/* profile --cluster[=FILE|NAME]: without a value, this machine. */
+int cli_take_machine(const cli_option *option, const char *value, cli_options *o) {
+  (void)option;
+  o->machine = value == NULL;
+  o->cluster = value;
+  return CLI_DONE;
+}

@@ -50,6 +50,8 @@ static void print_json(const cli_gathered *plan, const train_result *r) {
 /* Text goes out at once; JSON is kept for the end. */
 static int show_plan(const train_setup *t, cli_gathered *json) {
   opipe_error err = OPIPE_ERROR_INIT;
+  if (t->strategy.api != NULL && cli_give_strategy(&t->o, &t->strategy, false) != CLI_DONE)
+    return CLI_FAILED;
   const opipe_status status =
       t->o.json
           ? t->s.api->plan_describe(t->s.plan, OPIPE_FORMAT_JSON, cli_gather, json, &err)

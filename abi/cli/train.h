@@ -4,6 +4,7 @@
 #define CLI_TRAIN_H
 
 #include "data.h"
+#include "planning.h"
 
 /* What a run came to. Arrays are malloc'ed. */
 typedef struct train_result {
@@ -40,10 +41,15 @@ typedef struct train_setup {
   cli_data data;
   cli_train_own own;
   opipe_train_options options;
-  train_run run; /* of all this */
+  cli_strategy strategy; /* where a planner was asked */
+  train_run run;         /* of all this */
 } train_setup;
 /* Loads, binds, plans. `needs_data`: without any it is refused. */
 int train_setup_open(train_setup *setup, const cli_options *given, bool needs_data);
+/* The same without a plan. */
+int train_setup_bind(train_setup *setup, const cli_options *given, bool needs_data);
+/* Samples of the mini-batch that it is bound to. */
+uint64_t train_setup_batch(const train_setup *setup);
 void train_setup_close(train_setup *setup); /* whatever came of opening */
 
 /* train_loop.c */

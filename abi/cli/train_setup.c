@@ -120,7 +120,11 @@ static void judge_recompute(train_setup *t) {
   }
 }
 
-int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) {
+uint64_t train_setup_batch(const train_setup *t) {
+  return t->run.batch != 0 ? t->run.batch : cli_bound_batch(&t->s);
+}
+
+int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) {
   t->o = *given;
   t->run = (train_run){.o = &t->o, .s = &t->s, .data = &t->data, .options = &t->options};
   int status = cli_open(&t->o, &t->s);
@@ -132,15 +136,28 @@ int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) 
   }
   if (status == CLI_DONE)
     status = cli_train_read(&t->o, t->run.n_steps, t->data.is_text, &t->own, &t->options);
-  if (status == CLI_DONE)
+  return status;
+}
+
+int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) {
+  int status = train_setup_bind(t, given, needs_data);
+  const bool planned = cli_asks_planner(given);
+  if (status == CLI_DONE && planned) {
+    status =
+        cli_planner_plan(&t->o, &t->s, &t->options, train_setup_batch(t), &t->strategy, &t->s.plan);
+  } else if (status == CLI_DONE) {
     status = cli_make_train_plan(&t->o, &t->s, 1, &t->options, &t->s.plan);
+  }
+  if (status == CLI_DONE && needs_data && t->s.plan == NULL)
+    status = cli_usage("--hypothetical: there is no plan to be run");
   t->run.plan = t->s.plan;
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && !planned)
     judge_recompute(t);
   return status;
 }
 
 void train_setup_close(train_setup *t) {
+  cli_strategy_end(&t->strategy);
   cli_close(&t->s);
   cli_data_close(&t->data);
 }

@@ -106,9 +106,9 @@ static void count_block(counter *c) {
   add_norm(c);
   add_each(c, h, 1); /* two residual sums */
   add_each(c, h, 1);
-  /* kept: both inputs and both results of the norms, q, and of the attention its result with and
-   * without its heads joined; k and v; between the products */
-  c->out->stash_bytes = (uint64_t)(c->width * c->tokens * (7 * h + 2 * kv + (llama ? 4 : 2) * f));
+  /* kept: both inputs and both results of the norms, q, and the attention's result; k and v;
+   * between the products */
+  c->out->stash_bytes = (uint64_t)(c->width * c->tokens * (6 * h + 2 * kv + (llama ? 4 : 2) * f));
   c->out->width_bytes = (uint64_t)(2 * c->width * c->tokens * h);
 }
 

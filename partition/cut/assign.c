@@ -32,6 +32,10 @@ static size_t mark_at(const char *name) {
   return n >= m && memcmp(name + n - m, mark, m) == 0 ? n - m : length;
 }
 
+bool opi_is_again(const char *name) {
+  return name[mark_at(name)] != '\0';
+}
+
 bool opi_same_stem(const char *a, const char *b) {
   const size_t a_mark = mark_at(a), b_mark = mark_at(b), n = stem_length(a, a_mark);
   return n == stem_length(b, b_mark) && memcmp(a, b, n) == 0 &&
@@ -83,4 +87,37 @@ opipe_status opi_plan_assign(const opi_plan *plan, const opi_graph *graph,
   }
   opi_map_free(keys);
   return status;
+}
+
+/* The first node from `from` on with this key, or where there is none with its stem. */
+static uint32_t find_node(const opi_graph *graph, uint32_t from, const char *key) {
+  uint32_t alike = OPIPE_NONE;
+  for (uint32_t n = from; n < graph->n_nodes; ++n) {
+    const char *own = opi_node_key(graph, &graph->nodes[n]);
+    if (strcmp(own, key) == 0)
+      return n;
+    if (alike == OPIPE_NONE && opi_same_stem(own, key))
+      alike = n;
+  }
+  return alike;
+}
+
+opipe_status opi_cut_behind(const opi_graph *graph, const char *const *ends, uint32_t n_stages,
+                            uint32_t *out_stage_of_node, opipe_error *err) {
+  uint32_t next = 0;
+  for (uint32_t s = 0; s + 1 < n_stages; ++s) {
+    const uint32_t end = find_node(graph, next, ends[s]);
+    if (end == OPIPE_NONE) {
+      return opi_fail(
+          err, OPIPE_E_INVALID,
+          "stage %u ends with '%.80s'; the model has no such node behind stage %u: is it "
+          "another one?",
+          s, ends[s], s == 0 ? 0 : s - 1);
+    }
+    while (next <= end)
+      out_stage_of_node[next++] = s;
+  }
+  while (next < graph->n_nodes)
+    out_stage_of_node[next++] = n_stages - 1;
+  return OPIPE_OK;
 }

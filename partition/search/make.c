@@ -44,48 +44,16 @@ static const char *text_or(const char *text, const char *fallback) {
 
 /* ---- what the caller gave ---- */
 
+/* What the model was bound with; cut tensors are barriers as well. */
 static opipe_status copy_dims(planner *p) {
   opi_plan *plan = p->plan;
-  const opi_bind_options *b = p->env->bind;
-  plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, b->n_dims);
-  plan->pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, b->n_pins);
-  plan->barriers = OPI_ARENA_ARRAY(&plan->arena, const char *, (size_t)b->n_barriers + p->n_edges);
-  if (plan->dims == NULL || plan->pins == NULL || plan->barriers == NULL)
-    return opi_fail_nomem(p->err, 0, "a plan");
-  for (uint32_t i = 0; i < b->n_dims; ++i) {
-    plan->dims[i] =
-        (opi_dim_binding){opi_arena_strdup(&plan->arena, b->dims[i].name), b->dims[i].value};
-    if (plan->dims[i].name == NULL)
+  OPI_TRY(opi_plan_take_binding(plan, p->env->bind, p->n_edges, p->err));
+  for (uint32_t e = 0; e < p->n_edges; ++e) {
+    const char *tensor = opi_arena_strdup(&plan->arena, p->edges[e].tensor);
+    if (tensor == NULL)
       return opi_fail_nomem(p->err, 0, "a plan");
+    plan->barriers[plan->n_barriers++] = tensor;
   }
-  for (uint32_t i = 0; i < b->n_pins; ++i) {
-    uint64_t n_bytes = 0;
-    if (!opi_tensor_bytes(b->pins[i].dtype, b->pins[i].shape, b->pins[i].rank, &n_bytes)) {
-      return opi_fail(p->err, OPIPE_E_INVALID, "pinned input '%s' has no valid shape",
-                      b->pins[i].input);
-    }
-    plan->pins[i] = (opi_pin){
-        .input = opi_arena_strdup(&plan->arena, b->pins[i].input),
-        .data = opi_arena_copy(&plan->arena, b->pins[i].data, (size_t)n_bytes),
-        .shape = opi_arena_copy(&plan->arena, b->pins[i].shape, b->pins[i].rank * sizeof(int64_t)),
-        .rank = b->pins[i].rank,
-        .dtype = b->pins[i].dtype};
-    if (plan->pins[i].input == NULL || plan->pins[i].data == NULL || plan->pins[i].shape == NULL)
-      return opi_fail_nomem(p->err, n_bytes, "a plan");
-  }
-  for (uint32_t i = 0; i < b->n_barriers; ++i)
-    plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, b->barriers[i]);
-  for (uint32_t e = 0; e < p->n_edges; ++e)
-    plan->barriers[plan->n_barriers++] = opi_arena_strdup(&plan->arena, p->edges[e].tensor);
-  for (uint32_t i = 0; i < plan->n_barriers; ++i) {
-    if (plan->barriers[i] == NULL)
-      return opi_fail_nomem(p->err, 0, "a plan");
-  }
-  plan->n_dims = b->n_dims;
-  plan->n_pins = b->n_pins;
-  plan->bind_flags = b->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
-  plan->dropout = b->dropout;
-  plan->dropout_ratio = b->dropout_ratio;
   return OPIPE_OK;
 }
 
@@ -473,6 +441,11 @@ static opipe_status cut(planner *p) {
       .link_ns_per_byte = plan->link.bytes_per_ns > 0 ? 1 / plan->link.bytes_per_ns : 0};
   plan->bound_ns = lower_bound(p);
   OPI_TRY(tie_states(p, &problem));
+  if (p->env->stage_ends != NULL) {
+    OPI_TRY(opi_cut_behind(p->bound->graph, p->env->stage_ends, plan->n_stages, plan->stage_of_node,
+                           p->err));
+    return finish_cut(p, &problem, p->err);
+  }
   if (p->n_edges != 0) {
     OPI_TRY(opi_cut_given(p->bound, p->env->model->graph, p->edges, p->n_edges, plan->n_stages,
                           plan->allocator, plan->stage_of_node, p->err));

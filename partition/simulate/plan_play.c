@@ -46,6 +46,7 @@ static opi_stage_load *make_loads(const opi_plan *plan, opi_arena *arena) {
   for (uint32_t s = 0; loads != NULL && s < plan->n_stages; ++s) {
     loads[s] = (opi_stage_load){
         .forward_ns = plan->stage_ns == NULL ? 0 : plan->stage_ns[s],
+        .flops = plan->flops / plan->n_microbatches / plan->n_stages, /* only their sum is told */
         .input_ns = plan->input_ns == NULL ? 0 : plan->input_ns[s],
         .weight_ns = plan->weight_ns == NULL ? 0 : plan->weight_ns[s],
         .stash_bytes = plan->stage_stash_bytes == NULL ? 0 : (double)plan->stage_stash_bytes[s],

@@ -32,6 +32,7 @@ HEADERS = [
     "models",
     "build",
     "simulate",
+    "planning",
     "host",
 ]
 UNSETTLED = {"opipe_backend_lookup", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"

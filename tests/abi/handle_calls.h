@@ -7,7 +7,7 @@
 
 #include "tests/abi/host_kit.h"
 
-enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, KINDS };
+enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, PROFILE, STRATEGY, KINDS };
 
 typedef struct bench {
   host_kit k;    /* for training */
@@ -52,6 +52,7 @@ static const opipe_build_params build_nothing = {.struct_size = sizeof build_not
 static const opipe_submit_params submit_nothing = {.struct_size = sizeof submit_nothing};
 static const opipe_order_params order_small = {
     .struct_size = sizeof order_small, .schedule = "1f1b", .n_ranks = 2, .n_microbatches = 2};
+static const opipe_strategy_params strategy_nothing = {.struct_size = sizeof strategy_nothing};
 static const opipe_play_params play_nothing = {.struct_size = sizeof play_nothing};
 static const opipe_train_options train_simple = {.struct_size = sizeof train_simple,
                                                  .loss = OPIPE_LOSS_CROSS_ENTROPY,
@@ -134,6 +135,24 @@ CALL(model_write, , return api->model_write(h, "", err);)
 SINK(cluster_find, "nobody", )
 SINK(order_play, NULL, &play_nothing, OPIPE_PLAY_TEXT, )
 SINK(plan_play, &play_nothing, OPIPE_PLAY_TEXT, )
+MAKES(profile_of_model, opipe_profile, NULL, )
+MAKES(profile_of_arch, opipe_profile, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL, )
+MAKES(profile_read, opipe_profile, "", 0, NULL, 0, )
+ENDS(profile_destroy)
+SINK(profile_describe, OPIPE_FORMAT_TEXT, )
+INFO(profile_info, opipe_profile_info, )
+INFO(profile_layer, opipe_layer_info, 0, 1, )
+MAKES(strategy_make, opipe_strategy, &strategy_nothing, )
+ENDS(strategy_destroy)
+SINK(strategy_describe, OPIPE_FORMAT_TEXT, )
+INFO(strategy_info, opipe_strategy_info, )
+INFO(strategy_stage, opipe_strategy_stage_info, 0, )
+SINK(strategy_play, &play_nothing, OPIPE_PLAY_TEXT, )
+MAKES(strategy_plan, opipe_plan, b->live[MODEL], NULL, )
+CALL(strategy_plan, _model, opipe_plan *made = NULL;
+     return api->strategy_plan(b->live[STRATEGY], h, NULL, &made, err);)
+SINK(plans_compare, "", 0, NULL, "", 0, NULL, OPIPE_FORMAT_TEXT, )
+SINK(cluster_of_machine, NULL, )
 
 #define ROW(name, kind) \
   { #name, offsetof(opipe_api, name), kind, false, call_##name }
@@ -211,7 +230,24 @@ static const handle_call handle_calls[] = {
     ROW(model_write, MODEL),
     ROW(cluster_find, CONTEXT),
     ROW(order_play, ORDER),
-    ROW(plan_play, PLAN)};
+    ROW(plan_play, PLAN),
+    ROW(profile_of_model, MODEL),
+    ROW(profile_of_arch, CONTEXT),
+    ROW(profile_read, CONTEXT),
+    ROW_VOID(profile_destroy, PROFILE),
+    ROW(profile_describe, PROFILE),
+    ROW(profile_info, PROFILE),
+    ROW(profile_layer, PROFILE),
+    ROW(strategy_make, PROFILE),
+    ROW_VOID(strategy_destroy, STRATEGY),
+    ROW(strategy_describe, STRATEGY),
+    ROW(strategy_info, STRATEGY),
+    ROW(strategy_stage, STRATEGY),
+    ROW(strategy_play, STRATEGY),
+    ROW(strategy_plan, STRATEGY),
+    {"strategy_plan", offsetof(opipe_api, strategy_plan), MODEL, false, call_strategy_plan_model},
+    ROW(plans_compare, CONTEXT),
+    ROW(cluster_of_machine, CONTEXT)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

@@ -121,6 +121,23 @@ static opipe_state *open_past(host_kit *k) {
   return state;
 }
 
+/* A profile, and what a planner makes of it. */
+static void plan_small(host_kit *k, opipe_profile **out_profile, opipe_strategy **out_strategy) {
+  static const char cluster[] =
+      "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
+      "\"count\": 2}]}";
+  opipe_strategy_params params = opipe_strategy_params_init();
+  params.planner = "megatron";
+  params.batch = 2;
+  params.cluster = cluster;
+  params.cluster_bytes = sizeof cluster - 1;
+  OPI_ASSERT_OK_FATAL(
+      k->api->profile_of_arch(k->context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
+                              out_profile, &k->err),
+      &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->strategy_make(*out_profile, &params, out_strategy, &k->err), &k->err);
+}
+
 /* One of each kind that lives, one that does not. */
 static void bench_open(bench *b) {
   host_kit *k = &b->k;
@@ -132,8 +149,12 @@ static void bench_open(bench *b) {
       &k->err);
   OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->order_make(k->context, &order_small, &order, &k->err), &k->err);
-  void *const live[KINDS] = {k->context, k->bound,           k->plan, k->session, train_step(k),
-                             order,      open_past(&b->past)};
+  opipe_profile *profile = NULL;
+  opipe_strategy *strategy = NULL;
+  plan_small(k, &profile, &strategy);
+  void *const live[KINDS] = {k->context,          k->bound,      k->plan,
+                             k->session,          train_step(k), order,
+                             open_past(&b->past), profile,       strategy};
   memcpy(b->live, live, sizeof live);
   opipe_context *second = NULL;
   opipe_model *bound = NULL;
@@ -148,7 +169,9 @@ static void bench_open(bench *b) {
   OPI_ASSERT_OK_FATAL(k->api->order_make(k->context, &order_small, &order, &k->err), &k->err);
   opipe_state *state = NULL;
   OPI_ASSERT_OK_FATAL(k->api->session_state_open(b->past.session, NULL, &state, &k->err), &k->err);
-  void *const dead[KINDS] = {second, bound, plan, session, train_step(k), order, state};
+  plan_small(k, &profile, &strategy);
+  void *const dead[KINDS] = {second, bound, plan,    session, train_step(k),
+                             order,  state, profile, strategy};
   memcpy(b->dead, dead, sizeof dead);
   k->api->context_destroy(second);
   k->api->model_destroy(bound);
@@ -157,9 +180,13 @@ static void bench_open(bench *b) {
   k->api->request_release(dead[REQUEST]);
   k->api->order_destroy(order);
   k->api->state_close(state);
+  k->api->profile_destroy(profile);
+  k->api->strategy_destroy(strategy);
 }
 
 static void bench_close(bench *b) {
+  b->k.api->profile_destroy(b->live[PROFILE]);
+  b->k.api->strategy_destroy(b->live[STRATEGY]);
   b->k.api->request_release(b->live[REQUEST]);
   b->k.api->order_destroy(b->live[ORDER]);
   kit_close(&b->past);

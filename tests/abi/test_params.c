@@ -211,6 +211,30 @@ static opipe_status run_play(world *w, const void *params) {
   return status;
 }
 
+static opipe_status run_profile(world *w, const void *params) {
+  opipe_profile *made = NULL;
+  const opipe_status status = w->k.api->profile_of_model(w->t.bound, params, &made, &w->k.err);
+  w->k.api->profile_destroy(made);
+  return status;
+}
+
+static opipe_status run_strategy(world *w, const void *params) {
+  opipe_profile *profile = NULL;
+  opipe_strategy *made = NULL;
+  OPI_ASSERT_OK(
+      w->k.api->profile_of_arch(w->k.context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
+                                &profile, &w->k.err),
+      &w->k.err);
+  const opipe_status status = w->k.api->strategy_make(profile, params, &made, &w->k.err);
+  w->k.api->strategy_destroy(made);
+  w->k.api->profile_destroy(profile);
+  return status;
+}
+
+static opipe_status run_machine(world *w, const void *params) {
+  return w->k.api->cluster_of_machine(w->k.context, params, drop, NULL, &w->k.err);
+}
+
 /* ---- attacks ---- */
 
 /* The call as it stands is refused, and the message names it, `struct_name` and `field`. */
@@ -535,6 +559,46 @@ static void test_plays(void) {
   close_world(&w);
 }
 
+static void test_planners(void) {
+  static const char cluster[] =
+      "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
+      "\"count\": 2}]}";
+  static const uint32_t samples[] = {1};
+  world w;
+  opipe_device_choice devices[1] = {{.kind = "cpu"}};
+  open_world(&w);
+  ROOMY(opipe_train_options)
+  train = {.v = {.struct_size = sizeof train.v,
+                 .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                 .labels = "labels",
+                 .lr = 0.01}};
+  ROOMY(opipe_profile_params)
+  profile = {.v = {.struct_size = sizeof profile.v,
+                   .samples = samples,
+                   .n_samples = 1,
+                   .train = &train.v,
+                   .cluster = cluster,
+                   .cluster_bytes = sizeof cluster - 1}};
+  OPI_ASSERT_OK(run_profile(&w, &profile.v), &w.k.err);
+  attack(&w, "profile_of_model", &opi_struct_profile_params, &profile, run_profile);
+  ROOMY(opipe_strategy_params)
+  strategy = {.v = {.struct_size = sizeof strategy.v,
+                    .planner = "megatron",
+                    .batch = 2,
+                    .cluster = cluster,
+                    .cluster_bytes = sizeof cluster - 1}};
+  OPI_ASSERT_OK(run_strategy(&w, &strategy.v), &w.k.err);
+  attack(&w, "strategy_make", &opi_struct_strategy_params, &strategy, run_strategy);
+  ROOMY(opipe_machine_params)
+  machine = {.v = {.struct_size = sizeof machine.v,
+                   .devices = devices,
+                   .n_devices = 1,
+                   .devices_stride = sizeof devices[0]}};
+  OPI_ASSERT_OK(run_machine(&w, &machine.v), &w.k.err);
+  attack(&w, "cluster_of_machine", &opi_struct_machine_params, &machine, run_machine);
+  close_world(&w);
+}
+
 static void attack_submits(world *w, void *params) {
   attack(w, "session_submit", &opi_struct_submit_params, params, run_submit);
   attack(w, "session_train_step", &opi_struct_submit_params, params, run_step);
@@ -615,4 +679,4 @@ static void test_graphs(void) {
 OPI_TEST_MAIN("params", OPI_TEST(test_rows_cover_their_structs),
               OPI_TEST(test_every_struct_of_the_headers_has_rows),
               OPI_TEST(test_contexts_and_models), OPI_TEST(test_plans), OPI_TEST(test_plays),
-              OPI_TEST(test_sessions), OPI_TEST(test_graphs))
+              OPI_TEST(test_planners), OPI_TEST(test_sessions), OPI_TEST(test_graphs))

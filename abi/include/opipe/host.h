@@ -46,6 +46,7 @@
 
 #include "build.h"
 #include "models.h"
+#include "planning.h"
 #include "simulate.h"
 #include "state.h"
 #include "train.h"
@@ -96,24 +97,7 @@ enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 
 /* ---- plans ---- */
 
-typedef struct opipe_device_choice {
-  const char *kind;      /* backend id: "cpu" */
-  const char *options;   /* for the backend, NULL: none */
-  uint64_t memory_bytes; /* 0: what the device has */
-  uint32_t index;
-  uint32_t threads; /* 0: backend's choice */
-} opipe_device_choice;
-
 enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
-
-/* Of one stage and one whole micro-batch, in any unit of time; a slice or half costs its share.
- * comm: delay of every message between ranks. */
-typedef struct opipe_order_costs {
-  uint32_t struct_size;
-  uint32_t n_stages; /* of the arrays, and then the order's; 0: there are none */
-  double forward, input, weight, comm;
-  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
-} opipe_order_costs;
 
 typedef struct opipe_plan_params {
   uint32_t struct_size;
@@ -177,6 +161,12 @@ typedef struct opipe_plan_info {
   double request_ns;  /* simulated time of one request, or mini-batch, alone */
   double interval_ns; /* simulated time between requests of a stream, or mini-batches */
   double bound_ns;    /* lower bound on interval_ns */
+#if OPIPE_TARGET_MINOR >= 3
+  /* Of the model, in a request or mini-batch, forward and backward, nothing that is computed again;
+   * what that is of what the plan's devices could do in interval_ns by their nominal rates. 0: not
+   * known (a plan that was read says no rates). */
+  double flops, utilisation;
+#endif
 } opipe_plan_info;
 
 /* ESTIMATED: the numbers are no exact prediction (the rank's device cannot be asked from here). */
@@ -600,6 +590,69 @@ typedef struct opipe_api {
    * bytes. Errors: the same. */
   opipe_status (*plan_play)(opipe_plan *plan, const opipe_play_params *params, uint32_t format,
                             opipe_write_fn write, void *ctx, opipe_error *err);
+  /* -- profiles and planners (planning.h); [any-thread] -- */
+  /* The layers of a bound model. Errors: STATE, it is not bound, or not for training; UNSUPPORTED,
+   * a described device that should be measured, nodes that change with the samples; INVALID,
+   * numbers of samples that the batch cannot have; those of binding and of gradients. */
+  opipe_status (*profile_of_model)(opipe_model *model, const opipe_profile_params *params,
+                                   opipe_profile **out_profile, opipe_error *err);
+  /* Of a model that one does not have: "gpt:layers=96,hidden=12288,heads=96,vocab=51200,seq=2048",
+   * also llama and bert (guide: planners). Errors: INVALID names key, value and what can be. */
+  opipe_status (*profile_of_arch)(opipe_context *context, const char *arch,
+                                  const opipe_profile_params *params, opipe_profile **out_profile,
+                                  opipe_error *err);
+  /* A file's text: what profile_describe writes as JSON, or a profile as PipeDream and DAPPLE write
+   * theirs, of micro-batches of `samples` (which those do not say; 0: 1). name: in messages, NULL:
+   * "the profile". Errors: INVALID names layer or line, and field; UNSUPPORTED, another version. */
+  opipe_status (*profile_read)(opipe_context *context, const void *text, uint64_t n_bytes,
+                               const char *name, uint32_t samples, opipe_profile **out_profile,
+                               opipe_error *err);
+  void (*profile_destroy)(opipe_profile *profile); /* accepts NULL */
+  /* Text, a table; JSON, the file that profile_read takes: the same profile, the same bytes. */
+  opipe_status (*profile_describe)(opipe_profile *profile, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
+  opipe_status (*profile_info)(opipe_profile *profile, opipe_profile_info *io_info,
+                               opipe_error *err);
+  /* Layer `index` in micro-batches of `samples` (at least 1). Errors: NOTFOUND past the last. */
+  opipe_status (*profile_layer)(opipe_profile *profile, uint32_t index, uint32_t samples,
+                                opipe_layer_info *io_info, opipe_error *err);
+  /* What a planner answers. A strategy keeps its profile. Errors: NOTFOUND lists the planners;
+   * INVALID, a question that it cannot answer; LIMIT, nothing fits: what is missing, and the
+   * nearest change that would do. */
+  opipe_status (*strategy_make)(opipe_profile *profile, const opipe_strategy_params *params,
+                                opipe_strategy **out_strategy, opipe_error *err);
+  void (*strategy_destroy)(opipe_strategy *strategy); /* accepts NULL */
+  opipe_status (*strategy_describe)(opipe_strategy *strategy, uint32_t format, opipe_write_fn write,
+                                    void *ctx, opipe_error *err);
+  opipe_status (*strategy_info)(opipe_strategy *strategy, opipe_strategy_info *io_info,
+                                opipe_error *err);
+  /* Errors: NOTFOUND past the last. */
+  opipe_status (*strategy_stage)(opipe_strategy *strategy, uint32_t index,
+                                 opipe_strategy_stage_info *io_info, opipe_error *err);
+  /* The strategy's schedule with its profile's times, on the cluster of `params`, of which
+   * `stages`, `tensor` and `copies` are the strategy's own: 0. format: OPIPE_PLAY_*. Errors:
+   * NOTFOUND, a schedule that is not installed; as order_play. */
+  opipe_status (*strategy_play)(opipe_strategy *strategy, const opipe_play_params *params,
+                                uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
+  /* The strategy as a plan for `model`, which its profile was made from, or another binding of it:
+   * cut, replicas, schedule, micro-batches, recomputation and slices are the strategy's (in
+   * `params` 0), all else as in plan_make. Errors: UNSUPPORTED, what no session executes; INVALID,
+   * a layer that the model has no node for; as plan_make. */
+  opipe_status (*strategy_plan)(opipe_strategy *strategy, opipe_model *model,
+                                const opipe_plan_params *params, opipe_plan **out_plan,
+                                opipe_error *err);
+  /* What differs between two plans, or strategies, in the form of their files, and what each costs.
+   * Neither model nor devices are needed. names: in the answer. Errors: INVALID, UNSUPPORTED name
+   * file and member. */
+  opipe_status (*plans_compare)(opipe_context *context, const void *a, uint64_t a_bytes,
+                                const char *a_name, const void *b, uint64_t b_bytes,
+                                const char *b_name, uint32_t format, opipe_write_fn write,
+                                void *ctx, opipe_error *err);
+  /* The text of this machine as a cluster. params NULL: one device per core, declared links,
+   * nominal rates. Measuring takes a second or two of all cores that it is asked for. Errors:
+   * NOTFOUND, a backend or transport; those of opening devices. [control] */
+  opipe_status (*cluster_of_machine)(opipe_context *context, const opipe_machine_params *params,
+                                     opipe_write_fn write, void *ctx, opipe_error *err);
 #endif
 } opipe_api;
 
@@ -621,8 +674,8 @@ typedef struct opipe_view {
 
 #include "frozen/host.h"
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
-    OPIPE_ROWS_ABI,    OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
-    OPIPE_ROWS_MODELS, OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_HOST};
+    OPIPE_ROWS_ABI,   OPIPE_ROWS_TYPES,    OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE, OPIPE_ROWS_MODELS,
+    OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING, OPIPE_ROWS_HOST};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

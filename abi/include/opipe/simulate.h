@@ -15,6 +15,15 @@
 extern "C" {
 #endif
 
+/* Of one stage and one whole micro-batch, in any unit of time; a slice or half costs its share.
+ * comm: delay of every message between ranks. */
+typedef struct opipe_order_costs {
+  uint32_t struct_size;
+  uint32_t n_stages; /* of the arrays, and then the order's; 0: there are none */
+  double forward, input, weight, comm;
+  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
+} opipe_order_costs;
+
 /* Of a stage, of one replica and tensor rank; per whole micro-batch where it says nothing else. */
 typedef struct opipe_stage_load {
   double recompute_ms;   /* of a forward once more; 0: as the forward */

@@ -3,6 +3,7 @@
 #include "partition/search/planners/strategy.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "partition/json/json.h"
@@ -186,7 +187,12 @@ static void write_stage(const opi_strategy_stage *stage, opi_text *text) {
   opi_json_double(text, stage->forward_ns);
   opi_text_puts(text, ", \"backward_ns\": ");
   opi_json_double(text, stage->backward_ns);
-  opi_text_printf(text, ", \"memory_bytes\": %" PRIu64 "}", stage->memory_bytes);
+  opi_text_printf(text, ", \"memory_bytes\": %" PRIu64, stage->memory_bytes);
+  if (stage->last != NULL) {
+    opi_text_puts(text, ", \"last\": ");
+    opi_text_json(text, stage->last);
+  }
+  opi_text_puts(text, "}");
 }
 
 void opi_strategy_write(const opi_strategy *s, opi_text *text) {
@@ -218,8 +224,21 @@ void opi_strategy_write(const opi_strategy *s, opi_text *text) {
 
 /* ---- blocks ---- */
 
+static bool near(double a, double b) {
+  enum { OFF_MOST = 4 }; /* a part of it: what a first block has beside others */
+  return fabs(a - b) * OFF_MOST <= fmax(a, b);
+}
+
+/* Times that were measured are never the same twice: they are looked at where work is not known. */
 static bool alike(const opi_layers *layers, uint32_t a, uint32_t b) {
-  return memcmp(&layers->at[a], &layers->at[b], sizeof(opi_layer)) == 0;
+  const opi_layer *x = &layers->at[a], *y = &layers->at[b];
+  const bool works = x->flops > 0 && y->flops > 0;
+  return near((double)x->param_bytes, (double)y->param_bytes) &&
+         near((double)x->cut_bytes, (double)y->cut_bytes) &&
+         near((double)x->stash_bytes, (double)y->stash_bytes) &&
+         (works ? near(x->flops, y->flops)
+                : near(x->forward_ns, y->forward_ns) &&
+                      near(opi_layer_backward_ns(x), opi_layer_backward_ns(y)));
 }
 
 void opi_layers_blocks(const opi_layers *layers, uint32_t *out_first, uint32_t *out_end) {

@@ -33,6 +33,7 @@ typedef struct opi_strategy_stage {
   const uint32_t *devices;        /* [n_devices] of the first pipeline, replica by replica */
   double forward_ns, backward_ns; /* of one micro-batch, all replicas at work */
   uint64_t memory_bytes;          /* of the fullest of its devices */
+  const char *last;               /* name of its last layer; NULL: not known */
 } opi_strategy_stage;
 
 typedef struct opi_strategy {

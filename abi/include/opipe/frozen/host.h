@@ -14,15 +14,6 @@ OPIPE_FREEZE(opipe_device_budget, memory_bytes, 24, 0x53eeea61a6784e2a)
   X(T, flags) X(T, reserved)
 OPIPE_ORDER(opipe_context_params)
 OPIPE_FREEZE(opipe_context_params, reserved, 72, 0x0437e23e0b241afa)
-#define OPIPE_FIELDS_opipe_device_choice(X, T) \
-  X(T, kind) X(T, options) X(T, memory_bytes) X(T, index) X(T, threads)
-OPIPE_ORDER(opipe_device_choice)
-OPIPE_FREEZE(opipe_device_choice, threads, 32, 0x0207dd79fa16c69a)
-#define OPIPE_FIELDS_opipe_order_costs(X, T) \
-  X(T, struct_size) X(T, n_stages) X(T, forward) X(T, input) X(T, weight) X(T, comm) \
-  X(T, stage_forward) X(T, stage_input) X(T, stage_weight)
-OPIPE_ORDER(opipe_order_costs)
-OPIPE_FREEZE(opipe_order_costs, stage_weight, 64, 0xbe1123dbdb915924)
 #define OPIPE_FIELDS_opipe_plan_params(X, T) \
   X(T, struct_size) X(T, n_stages) X(T, devices) X(T, n_devices) X(T, devices_stride) \
   X(T, n_microbatches) X(T, replicas) X(T, schedule) X(T, cut) X(T, batch_dim) \
@@ -97,8 +88,6 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
 #define OPIPE_ROWS_HOST \
   OPIPE_ROW(opipe_device_budget, memory_bytes, 0), \
   OPIPE_ROW(opipe_context_params, reserved, 0), \
-  OPIPE_ROW(opipe_device_choice, threads, 0), \
-  OPIPE_ROW(opipe_order_costs, stage_weight, 0), \
   OPIPE_ROW(opipe_plan_params, reserved, 0), \
   OPIPE_ROW(opipe_plan_info, bound_ns, 0), \
   OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \

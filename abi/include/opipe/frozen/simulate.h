@@ -4,6 +4,11 @@
 #define OPIPE_FROZEN_SIMULATE_H
 
 /* clang-format off */
+#define OPIPE_FIELDS_opipe_order_costs(X, T) \
+  X(T, struct_size) X(T, n_stages) X(T, forward) X(T, input) X(T, weight) X(T, comm) \
+  X(T, stage_forward) X(T, stage_input) X(T, stage_weight)
+OPIPE_ORDER(opipe_order_costs)
+OPIPE_FREEZE(opipe_order_costs, stage_weight, 64, 0xbe1123dbdb915924)
 #define OPIPE_FIELDS_opipe_stage_load(X, T) \
   X(T, recompute_ms) X(T, step_ms) X(T, flops) X(T, send_bytes) X(T, stash_bytes) \
   X(T, input_bytes) X(T, fixed_bytes) X(T, gradient_bytes) X(T, tensor_bytes) X(T, tensor_sums) \
@@ -15,6 +20,7 @@ OPIPE_ORDER(opipe_stage_load)
   X(T, dtype)
 OPIPE_ORDER(opipe_play_params)
 #define OPIPE_ROWS_SIMULATE \
+  OPIPE_ROW(opipe_order_costs, stage_weight, 0), \
   OPIPE_ROW(opipe_stage_load, reserved, 3), \
   OPIPE_ROW(opipe_play_params, dtype, 3)
 /* clang-format on */

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planners in the command: what plan, simulate, run and train share. */
+#ifndef CLI_PLANNING_H
+#define CLI_PLANNING_H
+
+#include "cli.h"
+
+/* Do the options ask a planner? */
+bool cli_asks_planner(const cli_options *o);
+/* Samples of what the model is bound to: the first dimension of its first input. */
+uint64_t cli_bound_batch(const cli_session *s);
+
+/* A planner's answer; end it whatever came of it. */
+typedef struct cli_strategy {
+  const opipe_api *api; /* NULL: nothing is held */
+  opipe_profile *profile;
+  opipe_strategy *strategy;
+  cli_gathered cluster; /* text of the cluster, --cluster's or this machine's */
+} cli_strategy;
+void cli_strategy_end(cli_strategy *strategy);
+
+/* Of --arch, --profile, or the bound model; `batch`: samples of the mini-batch. */
+int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
+                     uint64_t batch, const cli_gathered *cluster, opipe_profile **out_profile);
+int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
+                      uint64_t batch, cli_strategy *out_strategy);
+/* The strategy, and where there is a model its plan; *out_plan stays NULL without one, and for what
+ * is hypothetical. */
+int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_options *train,
+                     uint64_t batch, cli_strategy *out_strategy, opipe_plan **out_plan);
+/* Prints it; is_all: there is no plan, so that it is what --output and --json give. */
+int cli_give_strategy(const cli_options *o, const cli_strategy *strategy, bool is_all);
+
+int cli_explain(const cli_options *o); /* plan explain A.json B.json */
+
+#endif /* CLI_PLANNING_H */

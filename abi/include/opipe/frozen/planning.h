@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Made by tests/abi/freeze.py: the structs of planning.h as they were first released. */
+#ifndef OPIPE_FROZEN_PLANNING_H
+#define OPIPE_FROZEN_PLANNING_H
+
+/* clang-format off */
+#define OPIPE_FIELDS_opipe_device_choice(X, T) \
+  X(T, kind) X(T, options) X(T, memory_bytes) X(T, index) X(T, threads)
+OPIPE_ORDER(opipe_device_choice)
+OPIPE_FREEZE(opipe_device_choice, threads, 32, 0x0207dd79fa16c69a)
+#define OPIPE_FIELDS_opipe_profile_params(X, T) \
+  X(T, struct_size) X(T, flags) X(T, samples) X(T, n_samples) X(T, cost) X(T, batch_dim) \
+  X(T, train) X(T, cluster) X(T, cluster_bytes) X(T, cluster_name) X(T, device) \
+  X(T, device_options) X(T, device_index) X(T, threads)
+OPIPE_ORDER(opipe_profile_params)
+#define OPIPE_FIELDS_opipe_profile_info(X, T) \
+  X(T, struct_size) X(T, n_layers) X(T, n_sizes) X(T, tokens) X(T, weight_bytes) X(T, reserved) \
+  X(T, name)
+OPIPE_ORDER(opipe_profile_info)
+#define OPIPE_FIELDS_opipe_layer_info(X, T) \
+  X(T, struct_size) X(T, reserved) X(T, name) X(T, flops) X(T, forward_ns) X(T, input_ns) \
+  X(T, weight_ns) X(T, output_bytes) X(T, cut_bytes) X(T, stash_bytes) X(T, param_bytes) \
+  X(T, width_share) X(T, width_bytes)
+OPIPE_ORDER(opipe_layer_info)
+#define OPIPE_FIELDS_opipe_strategy_params(X, T) \
+  X(T, struct_size) X(T, flags) X(T, planner) X(T, cluster) X(T, cluster_bytes) \
+  X(T, cluster_name) X(T, batch) X(T, memory_bytes) X(T, state_bytes) X(T, limit_ms) \
+  X(T, budget_s) X(T, n_devices) X(T, samples) X(T, objective) X(T, n_threads) X(T, schedule) \
+  X(T, n_stages) X(T, n_microbatches) X(T, progress) X(T, progress_ctx)
+OPIPE_ORDER(opipe_strategy_params)
+#define OPIPE_FIELDS_opipe_strategy_info(X, T) \
+  X(T, struct_size) X(T, flags) X(T, planner) X(T, schedule) X(T, n_stages) X(T, chunks) \
+  X(T, pipelines) X(T, width) X(T, samples) X(T, microbatches) X(T, recompute) X(T, n_slices) \
+  X(T, objective) X(T, step_ns) X(T, memory_bytes)
+OPIPE_ORDER(opipe_strategy_info)
+#define OPIPE_FIELDS_opipe_strategy_stage_info(X, T) \
+  X(T, struct_size) X(T, first) X(T, end) X(T, n_devices) X(T, devices) X(T, forward_ns) \
+  X(T, backward_ns) X(T, memory_bytes)
+OPIPE_ORDER(opipe_strategy_stage_info)
+#define OPIPE_FIELDS_opipe_machine_params(X, T) \
+  X(T, struct_size) X(T, flags) X(T, transport) X(T, devices) X(T, n_devices) \
+  X(T, devices_stride)
+OPIPE_ORDER(opipe_machine_params)
+#define OPIPE_ROWS_PLANNING \
+  OPIPE_ROW(opipe_device_choice, threads, 0), \
+  OPIPE_ROW(opipe_profile_params, threads, 3), \
+  OPIPE_ROW(opipe_profile_info, name, 3), \
+  OPIPE_ROW(opipe_layer_info, width_bytes, 3), \
+  OPIPE_ROW(opipe_strategy_params, progress_ctx, 3), \
+  OPIPE_ROW(opipe_strategy_info, memory_bytes, 3), \
+  OPIPE_ROW(opipe_strategy_stage_info, memory_bytes, 3), \
+  OPIPE_ROW(opipe_machine_params, devices_stride, 3)
+/* clang-format on */
+
+#endif /* OPIPE_FROZEN_PLANNING_H */
