@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "program.h"
+#include "ops/rule.h"
 
 enum { ZONE_BYTES = CUDA_ALIGN }; /* on either side of a value, with OPIPE_COMPILE_POISON */
 
@@ -132,12 +132,13 @@ static void shift_arena(opipe_program *program) {
   }
 }
 
-/* One layout per parameter of the role that a step touches, by rising slot. */
+/* One layout per parameter of the role that a step touches, by rising slot; of a half type in an
+ * owned set a second, its master. */
 static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout **out, uint32_t *n,
                             opipe_error *err) {
   const opipe_graph *graph = program->graph;
   uint32_t *seen = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_params);
-  *out = CUDA_POOL_ARRAY(&program->pool, cuda_layout, graph->n_params);
+  *out = CUDA_POOL_ARRAY(&program->pool, cuda_layout, 2 * (uint64_t)graph->n_params);
   if (seen == NULL || *out == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u parameters", graph->n_params);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
@@ -152,8 +153,12 @@ static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout *
     seen[value->slot] = v + 1;
   }
   for (uint32_t slot = 0; slot < graph->n_params; ++slot) {
-    if (seen[slot] != 0)
-      (*out)[(*n)++] = (cuda_layout){slot, CUDA_LAYOUT_OWN, seen[slot] - 1};
+    if (seen[slot] == 0)
+      continue;
+    (*out)[(*n)++] = (cuda_layout){slot, CUDA_LAYOUT_OWN, seen[slot] - 1};
+    if ((program->flags & OPIPE_COMPILE_OWNED) != 0 &&
+        cuda_is_half(graph->values[seen[slot] - 1].dtype))
+      (*out)[(*n)++] = (cuda_layout){slot, CUDA_LAYOUT_F32, seen[slot] - 1};
   }
   return OPIPE_OK;
 }

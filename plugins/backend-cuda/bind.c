@@ -54,6 +54,8 @@ static opipe_status check_set(const opipe_program *program, const opipe_params *
   if (n > 0 && set == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "bind: the program needs a set of %s", what);
   for (uint32_t i = 0; i < n; ++i) {
+    if (layouts[i].key != CUDA_LAYOUT_OWN)
+      continue; /* no program reads it */
     if (layouts[i].slot >= cuda_params_count(set) ||
         cuda_params_address(set, layouts[i].slot, layouts[i].key) == 0) {
       return opipe_fail(err, OPIPE_E_STATE, "bind: '%.80s' was not prepared for the program",

@@ -160,22 +160,31 @@ opipe_status cuda_program_info(const opipe_program *program, opipe_program_info 
   return OPIPE_OK;
 }
 
-opipe_status cuda_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
-                                 uint32_t *io_count, opipe_error *err) {
-  const uint32_t n = program->n_layouts;
+opipe_status cuda_put_layouts(const opipe_program *program, const cuda_layout *layouts, uint32_t n,
+                              const char *what, opipe_param_layout *out_layouts, uint32_t *io_count,
+                              opipe_error *err) {
   const uint32_t room = out_layouts != NULL ? *io_count : 0;
   if (room != 0 && n != 0 && !OPIPE_HAS(out_layouts, opipe_param_layout, mapped_bytes)) {
-    return opipe_fail(err, OPIPE_E_ABI, "program_params: struct_size %u is too small",
+    return opipe_fail(err, OPIPE_E_ABI, "%s: struct_size %u is too small", what,
                       out_layouts->struct_size);
   }
   for (uint32_t i = 0; i < n && i < room; ++i) {
-    const cuda_layout *layout = &program->layouts[i];
-    const uint64_t n_bytes = program->graph->values[layout->value].n_bytes;
-    opipe_param_layout_put(out_layouts, i, layout->slot, layout->key,
+    const opipe_value *value = &program->graph->values[layouts[i].value];
+    const bool is_gradient = value->role == OPIPE_VALUE_GRADIENT;
+    const uint64_t n_bytes =
+        layouts[i].key == CUDA_LAYOUT_F32 ? cuda_elems(value) * sizeof(float) : value->n_bytes;
+    opipe_param_layout_put(out_layouts, i, layouts[i].slot,
+                           is_gradient ? OPIPE_LAYOUT_MASTER : layouts[i].key,
                            cuda_align_up(n_bytes != 0 ? n_bytes : 1), 0);
   }
   *io_count = n;
   return room != 0 && room < n
-             ? opipe_fail(err, OPIPE_E_LIMIT, "program_params: room for %u of %u layouts", room, n)
+             ? opipe_fail(err, OPIPE_E_LIMIT, "%s: room for %u of %u layouts", what, room, n)
              : OPIPE_OK;
+}
+
+opipe_status cuda_program_params(const opipe_program *program, opipe_param_layout *out_layouts,
+                                 uint32_t *io_count, opipe_error *err) {
+  return cuda_put_layouts(program, program->layouts, program->n_layouts, "program_params",
+                          out_layouts, io_count, err);
 }

@@ -73,6 +73,7 @@ struct opipe_queue {
   opipe_device *device;
   CUstream stream;
   cuda_status *late; /* pinned: the first report since the last event was recorded */
+  double *sums;      /* pinned [CUDA_SUMS]: parts of the sum of squares on its way */
   uint64_t n_runs;   /* queued so far */
   uint64_t n_done;   /* atomic: known to be complete */
   bool reports;      /* a run since the last event was recorded may have reported */
@@ -187,6 +188,13 @@ opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void 
 opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err);
 opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                        opipe_error *err);
+/* update.c */
+opipe_status cuda_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_error *err);
+opipe_status cuda_add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                      opipe_error *err);
+opipe_status cuda_sum_squares(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                              opipe_error *err);
+opipe_status cuda_update(opipe_queue *queue, const opipe_update *update, opipe_error *err);
 /* compile.c */
 opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
                           opipe_support *out_support, opipe_error *err);
@@ -210,6 +218,23 @@ opipe_status cuda_params_write(opipe_params *params, uint32_t slot, const void *
 opipe_status cuda_params_read(const opipe_params *params, uint32_t slot, void *dst,
                               uint64_t n_bytes, opipe_error *err);
 opipe_status cuda_params_commit(opipe_params *params, opipe_error *err);
+opipe_status cuda_params_create_owned(opipe_device *device, const opipe_param_source *sources,
+                                      uint32_t n, opipe_params **out_params, opipe_error *err);
+/* train.c */
+opipe_status cuda_gradients_create(opipe_params *params, opipe_params **out_gradients,
+                                   opipe_error *err);
+opipe_status cuda_program_gradients(const opipe_program *program, opipe_param_layout *out_layouts,
+                                    uint32_t *io_count, opipe_error *err);
+opipe_status cuda_params_master(opipe_params *params, uint32_t slot, opipe_region *out_region,
+                                opipe_error *err);
+opipe_status cuda_gradients_fold(opipe_params *gradients, opipe_queue *queue, uint32_t slot,
+                                 opipe_error *err);
+opipe_status cuda_params_refresh(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                 opipe_error *err);
+opipe_status cuda_params_export(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                const opipe_region *dst, opipe_error *err);
+opipe_status cuda_params_import(opipe_params *params, opipe_queue *queue, uint32_t slot,
+                                const opipe_region *src, opipe_error *err);
 /* bind.c, run.c */
 opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
                        opipe_binding **out_binding, opipe_error *err);

@@ -2,8 +2,9 @@
 /* Parameter sets: the sources, and the copies on the device that programs wanted.
  *
  * A program reads a parameter as it is, whatever its product does with it: there is one layout, the
- * source's own bytes, aligned, with zeros up to the alignment. All of this is [control]: it goes
- * through the device's own stream and is waited for.
+ * source's own bytes, aligned, with zeros up to the alignment. What is trained and of a half type
+ * has a second copy, of fp32 (train.c). All of this is [control]: it goes through the device's own
+ * stream and is waited for.
  */
 #include "params.h"
 
@@ -19,8 +20,8 @@ uint32_t cuda_params_count(const opipe_params *params) {
 
 /* ---- the device's stream ---- */
 
-static opipe_status settle(opipe_device *device, CUresult queued, const char *what,
-                           opipe_error *err) {
+opipe_status cuda_params_settle(opipe_device *device, CUresult queued, const char *what,
+                                opipe_error *err) {
   const cuda_driver *driver = device->place->driver;
   const CUresult done = driver->stream_sync(device->control);
   return cuda_result(device->place, queued != CUDA_OK ? queued : done, what, err);
@@ -30,24 +31,27 @@ opipe_status cuda_params_upload(opipe_device *device, const cuda_param_copy *cop
                                 uint64_t n_bytes, opipe_error *err) {
   const cuda_driver *driver = device->place->driver;
   CUresult result = CUDA_OK;
+  if (src == NULL)
+    n_bytes = 0;
   if (copy->n_bytes > n_bytes) {
     result = driver->fill(copy->address + n_bytes, 0, (size_t)(copy->n_bytes - n_bytes),
                           device->control);
   }
   if (result == CUDA_OK && n_bytes > 0)
     result = driver->write(copy->address, src, (size_t)n_bytes, device->control);
-  return settle(device, result, "writing a parameter", err);
+  return cuda_params_settle(device, result, "writing a parameter", err);
 }
 
 /* ---- sets ---- */
 
-static opipe_status take_source(opipe_params *params, cuda_param_state *state,
-                                const opipe_param_source *source, opipe_error *err) {
+opipe_status cuda_params_take(opipe_params *params, uint32_t slot, const opipe_param_source *source,
+                              opipe_error *err) {
+  cuda_param_state *state = &params->states[slot];
   uint64_t n_bytes = 0;
   const char *name = source->name != NULL ? source->name : "?";
   if (source->rank > OPIPE_MAX_RANK || (source->rank > 0 && source->shape == NULL) ||
       !opipe_tensor_bytes(source->dtype, source->shape, source->rank, &n_bytes) ||
-      n_bytes != source->n_bytes || (source->data == NULL && n_bytes > 0)) {
+      n_bytes != source->n_bytes || (source->data == NULL && n_bytes > 0 && params->of == NULL)) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "parameter '%.80s': no data, or %llu bytes do not fit shape and type", name,
                       (unsigned long long)source->n_bytes);
@@ -83,18 +87,30 @@ opipe_status cuda_params_new(opipe_device *device, uint32_t n, opipe_params **ou
   return OPIPE_OK;
 }
 
-opipe_status cuda_params_create(opipe_device *device, const opipe_param_source *sources, uint32_t n,
-                                opipe_params **out_params, opipe_error *err) {
+static opipe_status create_set(opipe_device *device, const opipe_param_source *sources, uint32_t n,
+                               bool owned, opipe_params **out_params, opipe_error *err) {
   opipe_params *params = NULL;
   CUDA_TRY(opipe_check_sources(sources, n, err));
   opipe_status status = cuda_params_new(device, n, &params, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i)
-    status = take_source(params, &params->states[i], &sources[i], err);
-  if (status < 0)
+    status = cuda_params_take(params, i, &sources[i], err);
+  if (status < 0) {
     cuda_params_free(params);
-  else
-    *out_params = params;
-  return status;
+    return status;
+  }
+  params->owned = owned;
+  *out_params = params;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_params_create(opipe_device *device, const opipe_param_source *sources, uint32_t n,
+                                opipe_params **out_params, opipe_error *err) {
+  return create_set(device, sources, n, false, out_params, err);
+}
+
+opipe_status cuda_params_create_owned(opipe_device *device, const opipe_param_source *sources,
+                                      uint32_t n, opipe_params **out_params, opipe_error *err) {
+  return create_set(device, sources, n, true, out_params, err);
 }
 
 void cuda_params_free(opipe_params *params) {
@@ -116,29 +132,31 @@ void cuda_params_free(opipe_params *params) {
 
 /* ---- copies; within an entry ---- */
 
-static opipe_status take_memory(opipe_params *params, uint32_t slot, uint32_t key, uint64_t n_bytes,
-                                opipe_error *err) {
+opipe_status cuda_params_reserve(opipe_params *params, uint32_t slot, uint32_t key,
+                                 uint64_t n_bytes, opipe_error *err) {
   char what[120];
   cuda_param_copy *copy = &params->states[slot].copies[key - 1];
-  (void)snprintf(what, sizeof what, "parameter '%.80s'", params->states[slot].source.name);
+  (void)snprintf(what, sizeof what, "%s '%.80s'",
+                 params->of != NULL ? "the gradient of parameter" : "parameter",
+                 params->states[slot].source.name);
+  copy->device = params->device;
+  copy->kind = OPIPE_BUFFER_PARAMS;
   copy->n_bytes = n_bytes;
   return cuda_memory_take(params->device, OPIPE_BUFFER_PARAMS, what, &copy->n_bytes, &copy->address,
                           err);
 }
 
-/* The source's bytes on the device. */
-static opipe_status own_copy(opipe_params *params, uint32_t slot, opipe_error *err) {
+opipe_status cuda_params_own_copy(opipe_params *params, uint32_t slot, opipe_error *err) {
   cuda_param_state *state = &params->states[slot];
   cuda_param_copy *copy = &state->copies[CUDA_LAYOUT_OWN - 1];
   if (copy->address != 0)
     return OPIPE_OK;
-  CUDA_TRY(take_memory(params, slot, CUDA_LAYOUT_OWN, state->source.n_bytes, err));
+  CUDA_TRY(cuda_params_reserve(params, slot, CUDA_LAYOUT_OWN, state->source.n_bytes, err));
   return cuda_params_upload(params->device, copy, state->source.data, state->source.n_bytes, err);
 }
 
-/* The parameter must be what the program was compiled for. */
-static opipe_status match(const opipe_program *program, const cuda_layout *layout,
-                          const opipe_params *params, opipe_error *err) {
+opipe_status cuda_params_match(const opipe_program *program, const cuda_layout *layout,
+                               const opipe_params *params, opipe_error *err) {
   const opipe_value *value = &program->graph->values[layout->value];
   if (layout->slot >= params->n) {
     return opipe_fail(err, OPIPE_E_INVALID, "parameter '%.80s': slot %u of a set of %u",
@@ -158,11 +176,21 @@ static opipe_status match(const opipe_program *program, const cuda_layout *layou
 opipe_status cuda_params_prepare(opipe_params *params, const opipe_program *program,
                                  opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  for (uint32_t i = 0; i < program->n_layouts; ++i)
-    CUDA_TRY(match(program, &program->layouts[i], params, err));
+  const bool of_gradients = params->of != NULL;
+  const cuda_layout *layouts = of_gradients ? program->gradients : program->layouts;
+  const uint32_t n = of_gradients ? program->n_gradients : program->n_layouts;
+  for (uint32_t i = 0; i < n; ++i)
+    CUDA_TRY(cuda_params_match(program, &layouts[i], params, err));
   CUDA_TRY(cuda_enter(params->device, "params_prepare", err));
-  for (uint32_t i = 0; status >= 0 && i < program->n_layouts; ++i)
-    status = own_copy(params, program->layouts[i].slot, err);
+  if (of_gradients)
+    status = cuda_train_prepare(params, program, err);
+  for (uint32_t i = 0; !of_gradients && status >= 0 && i < n; ++i) {
+    const cuda_param_copy *master = &params->states[layouts[i].slot].copies[CUDA_LAYOUT_F32 - 1];
+    if (layouts[i].key == CUDA_LAYOUT_OWN)
+      status = cuda_params_own_copy(params, layouts[i].slot, err);
+    else if (params->owned && master->address == 0) /* one that is there knows more */
+      status = cuda_train_widen(params, layouts[i].slot, err);
+  }
   cuda_leave(params->device);
   return status;
 }
@@ -173,11 +201,11 @@ static opipe_status clone_copy(opipe_params *to, const opipe_params *from, uint3
   const cuda_driver *driver = to->device->place->driver;
   if (old->address == 0)
     return OPIPE_OK;
-  CUDA_TRY(take_memory(to, slot, key, old->n_bytes, err));
-  return settle(to->device,
-                driver->copy(to->states[slot].copies[key - 1].address, old->address,
-                             (size_t)old->n_bytes, to->device->control),
-                "params_clone", err);
+  CUDA_TRY(cuda_params_reserve(to, slot, key, old->n_bytes, err));
+  return cuda_params_settle(to->device,
+                            driver->copy(to->states[slot].copies[key - 1].address, old->address,
+                                         (size_t)old->n_bytes, to->device->control),
+                            "params_clone", err);
 }
 
 opipe_status cuda_params_clone(const opipe_params *params, opipe_params **out_params,
@@ -185,8 +213,12 @@ opipe_status cuda_params_clone(const opipe_params *params, opipe_params **out_pa
   opipe_params *copy = NULL;
   CUDA_TRY(cuda_enter(params->device, "params_clone", err));
   opipe_status status = cuda_params_new(params->device, params->n, &copy, err);
+  if (status >= 0) {
+    copy->owned = params->owned;
+    copy->of = params->of;
+  }
   for (uint32_t i = 0; status >= 0 && i < params->n; ++i) {
-    status = take_source(copy, &copy->states[i], &params->states[i].source, err);
+    status = cuda_params_take(copy, i, &params->states[i].source, err);
     for (uint32_t key = 1; status >= 0 && key <= CUDA_COPIES; ++key)
       status = clone_copy(copy, params, i, key, err);
   }
@@ -214,11 +246,13 @@ opipe_status cuda_params_write(opipe_params *params, uint32_t slot, const void *
                                uint64_t n_bytes, opipe_error *err) {
   CUDA_TRY(check_slot(params, slot, n_bytes, "params_write", err));
   CUDA_TRY(cuda_enter(params->device, "params_write", err));
-  opipe_status status = own_copy(params, slot, err);
+  opipe_status status = cuda_params_own_copy(params, slot, err);
   if (status >= 0) {
     status = cuda_params_upload(params->device, &params->states[slot].copies[CUDA_LAYOUT_OWN - 1],
                                 src, n_bytes, err);
   }
+  if (status >= 0 && params->states[slot].copies[CUDA_LAYOUT_F32 - 1].address != 0)
+    status = cuda_train_widen(params, slot, err);
   cuda_leave(params->device);
   return status;
 }
@@ -231,14 +265,22 @@ opipe_status cuda_params_read(const opipe_params *params, uint32_t slot, void *d
   const cuda_param_copy *copy = &params->states[slot].copies[CUDA_LAYOUT_OWN - 1];
   if (n_bytes == 0)
     return OPIPE_OK;
+  if (copy->address == 0 && params->of != NULL) {
+    memset(dst, 0, (size_t)n_bytes); /* nothing accumulates in it */
+    return OPIPE_OK;
+  }
   if (copy->address == 0) {
     memcpy(dst, params->states[slot].source.data, (size_t)n_bytes);
     return OPIPE_OK;
   }
   CUDA_TRY(cuda_enter(device, "params_read", err));
-  const opipe_status status =
-      settle(device, driver->read(dst, copy->address, (size_t)n_bytes, device->control),
-             "params_read", err);
+  opipe_status status = OPIPE_OK;
+  if (params->states[slot].copies[CUDA_LAYOUT_F32 - 1].address != 0)
+    status = cuda_train_narrow(params, slot, device->control, err);
+  if (status >= 0)
+    status = cuda_params_settle(device,
+                                driver->read(dst, copy->address, (size_t)n_bytes, device->control),
+                                "params_read", err);
   cuda_leave(device);
   return status;
 }

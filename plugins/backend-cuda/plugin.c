@@ -41,6 +41,18 @@ const opipe_backend cuda_backend_table = {
     .bind = cuda_bind,
     .binding_free = cuda_binding_free,
     .run = cuda_run,
+    .params_create_owned = cuda_params_create_owned,
+    .gradients_create = cuda_gradients_create,
+    .program_gradients = cuda_program_gradients,
+    .params_master = cuda_params_master,
+    .gradients_fold = cuda_gradients_fold,
+    .params_refresh = cuda_params_refresh,
+    .params_export = cuda_params_export,
+    .params_import = cuda_params_import,
+    .fill_zero = cuda_fill_zero,
+    .add = cuda_add,
+    .sum_squares = cuda_sum_squares,
+    .update = cuda_update,
 };
 
 static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,

@@ -98,7 +98,8 @@ typedef struct cuda_layout {
   uint32_t value; /* stands for the parameter */
 } cuda_layout;
 
-/* Copies of a parameter. A program reads the first; the master of half types is the second. */
+/* Copies of a parameter. A program reads the first; where it is to be trained (an owned set), the
+ * master of half types is the second. */
 enum { CUDA_LAYOUT_OWN = 1 /* the source's type */, CUDA_LAYOUT_F32 = 2 };
 
 struct opipe_program {
@@ -130,6 +131,11 @@ static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
 opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
 /* arrange.c: storages, offsets, sizes, layouts. */
 opipe_status cuda_arrange(opipe_program *program, opipe_error *err);
+
+/* compile.c: program_params and its like, of a list of layouts. */
+opipe_status cuda_put_layouts(const opipe_program *program, const cuda_layout *layouts, uint32_t n,
+                              const char *what, opipe_param_layout *out_layouts, uint32_t *io_count,
+                              opipe_error *err);
 
 /* product.c */
 /* Chooses the algorithm: product->choice. UNSUPPORTED where the library has none. */

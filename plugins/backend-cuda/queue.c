@@ -13,6 +13,18 @@
 
 #include "cuda.h"
 
+/* Pinned: sums of squares need a place that no region of the caller's gives. */
+static opipe_status take_sums(opipe_queue *queue, opipe_error *err) {
+  void *data = NULL;
+  CUDA_TRY(
+      cuda_result(queue->device->place,
+                  queue->device->place->driver->host_alloc(
+                      &data, CUDA_SUMS * sizeof(double), CUDA_HOST_PORTABLE | CUDA_HOST_DEVICEMAP),
+                  "pinned memory", err));
+  queue->sums = data;
+  return OPIPE_OK;
+}
+
 opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err) {
   const cuda_driver *driver = device->place->driver;
   CUDA_TRY(cuda_enter(device, "queue_open", err));
@@ -22,13 +34,16 @@ opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opip
   if (status >= 0) {
     queue->device = device;
     queue->late = cuda_word_take(device, err);
-    status = queue->late == NULL
-                 ? OPIPE_E_NOMEM
-                 : cuda_result(device->place,
-                               driver->stream_create(&queue->stream, CUDA_STREAM_NON_BLOCKING),
-                               "cuStreamCreate", err);
+    status = queue->late == NULL ? OPIPE_E_NOMEM : take_sums(queue, err);
+  }
+  if (status >= 0) {
+    status =
+        cuda_result(device->place, driver->stream_create(&queue->stream, CUDA_STREAM_NON_BLOCKING),
+                    "cuStreamCreate", err);
   }
   if (status < 0 && queue != NULL) {
+    if (queue->sums != NULL)
+      (void)driver->host_free(queue->sums);
     cuda_word_give(device, queue->late);
     opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
   }
@@ -46,6 +61,7 @@ void cuda_queue_close(opipe_queue *queue) {
     (void)cuda_result(device->place, device->place->driver->stream_sync(queue->stream),
                       "queue_close", NULL);
     (void)device->place->driver->stream_destroy(queue->stream);
+    (void)device->place->driver->host_free(queue->sums);
     cuda_leave(device);
   }
   cuda_word_give(device, queue->late);

@@ -297,14 +297,17 @@ typedef struct cuda_update_args {
 bool cuda_plan_update(const cuda_update_args *args, cuda_launch *out);
 
 /* *sum = sum of squares of all gradients (of `items`' chunks, or of
- * own.gradient), in fp64, in the order of chunks. */
+ * own.gradient), in fp64. At most CUDA_SUMS parts of as many chunks each are summed and
+ * then added, in order: it depends on the numbers of elements alone. */
+enum { CUDA_SUMS = 256 };
 typedef struct cuda_squares_args {
   const cuda_update_item *items;
   const cuda_update_chunk *chunks;
   uint64_t n_chunks;
+  uint64_t per_part; /* chunks; set by the plan */
   cuda_update_item own;
   double *sum;
-  void *workspace; /* fp64 per chunk */
+  void *workspace; /* fp64 per part */
 } cuda_squares_args;
 uint64_t cuda_squares_workspace(const cuda_squares_args *args);
 uint32_t cuda_plan_squares(const cuda_squares_args *args, cuda_launch *out);

@@ -227,9 +227,12 @@ uint64_t cuda_update_chunks(const cuda_update_item *items, uint32_t n_items,
                             cuda_update_chunk *out) {
   uint64_t n = 0;
   for (uint32_t i = 0; i < n_items; ++i) {
+    if (out == NULL) {
+      n += (uint64_t)(items[i].n + CUDA_UPDATE_CHUNK - 1) / CUDA_UPDATE_CHUNK;
+      continue;
+    }
     for (int64_t first = 0; first < items[i].n; first += CUDA_UPDATE_CHUNK, ++n) {
-      if (out != NULL)
-        out[n] = (cuda_update_chunk){first, i, 0};
+      out[n] = (cuda_update_chunk){first, i, 0};
     }
   }
   return n;
@@ -249,14 +252,18 @@ bool cuda_plan_update(const cuda_update_args *args, cuda_launch *out) {
 }
 
 uint64_t cuda_squares_workspace(const cuda_squares_args *args) {
-  return chunks_of(args->items, args->n_chunks, &args->own) * sizeof(double);
+  const uint64_t n = chunks_of(args->items, args->n_chunks, &args->own);
+  return (n < CUDA_SUMS ? n : (uint64_t)CUDA_SUMS) * sizeof(double);
 }
 
 uint32_t cuda_plan_squares(const cuda_squares_args *args, cuda_launch *out) {
   cuda_squares_args block = *args;
   block.n_chunks = chunks_of(args->items, args->n_chunks, &args->own);
-  cuda_make_launch(CUDA_ID_opipe_squares_chunks, &block, cuda_blocks((int64_t)block.n_chunks, 1), 1,
-                   0, &out[0]);
+  block.per_part = block.n_chunks > CUDA_SUMS ? (block.n_chunks + CUDA_SUMS - 1) / CUDA_SUMS : 1;
+  cuda_make_launch(
+      CUDA_ID_opipe_squares_chunks, &block,
+      cuda_blocks((int64_t)((block.n_chunks + block.per_part - 1) / block.per_part), 1), 1, 0,
+      &out[0]);
   cuda_make_launch(CUDA_ID_opipe_squares_sum, &block, 1, 1, 0, &out[1]);
   return 2;
 }

@@ -4,22 +4,20 @@
  * Keys and values of the past are read where they lie, before those of this call; they are put
  * together only where present_key or present_value is asked for.
  */
-#include "ops/rule.h"
+#include "ops/attention.h"
 
-enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
 enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V, OUT_SCORES };
 
-/* (batch, head, row) strides of [B, H, S, D], or of [B, S, H * D]. */
-static void strides_of(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out) {
+void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out) {
   out[0] = heads * rows * depth;
   out[1] = by_rows ? depth : rows * depth;
   out[2] = by_rows ? heads * depth : depth;
 }
 
 /* Heads, rows and depth of one of Q, K, V; heads are known for rank 3. */
-static opipe_status read_operand(const cuda_rule *r, uint32_t i, int64_t *io_heads,
+static opipe_status read_operand(const cuda_rule *r, uint32_t base, uint32_t i, int64_t *io_heads,
                                  int64_t *out_rows, int64_t *out_depth, int64_t *out_strides) {
-  const opipe_value *value = cuda_in(r, i), *q = cuda_in(r, IN_Q);
+  const opipe_value *value = cuda_in(r, base + i), *q = cuda_in(r, base + IN_Q);
   if (value->rank != q->rank || value->dtype != q->dtype || value->shape[0] != q->shape[0])
     return cuda_refuse(r, OPIPE_E_INVALID, "input %u differs from Q in rank, type or batch", i);
   if (value->rank == 4) {
@@ -33,12 +31,13 @@ static opipe_status read_operand(const cuda_rule *r, uint32_t i, int64_t *io_hea
     return cuda_refuse(r, OPIPE_E_INVALID, "input %u has %lld features for %lld heads", i,
                        (long long)value->shape[2], (long long)*io_heads);
   }
-  strides_of(value->rank == 3, *io_heads, *out_rows, *out_depth, out_strides);
+  cuda_head_strides(value->rank == 3, *io_heads, *out_rows, *out_depth, out_strides);
   return OPIPE_OK;
 }
 
-static opipe_status read_sizes(const cuda_rule *r, cuda_attention_args *a, int64_t *out_fresh) {
-  const opipe_value *q = cuda_in(r, IN_Q);
+static opipe_status read_sizes(const cuda_rule *r, uint32_t base, cuda_attention_args *a,
+                               int64_t *out_fresh) {
+  const opipe_value *q = cuda_in(r, base + IN_Q);
   int64_t v_heads = opipe_attr_int(r->node, "kv_num_heads", 0), v_rows = 0, k_depth = 0;
   if (!cuda_is_float(q->dtype) || (q->rank != 3 && q->rank != 4)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s of rank %u", opipe_dtype_name(q->dtype),
@@ -47,9 +46,9 @@ static opipe_status read_sizes(const cuda_rule *r, cuda_attention_args *a, int64
   a->batch = q->shape[0];
   a->heads = opipe_attr_int(r->node, "q_num_heads", 0);
   a->kv_heads = v_heads;
-  CUDA_TRY(read_operand(r, IN_Q, &a->heads, &a->queries, &a->depth, a->q_stride));
-  CUDA_TRY(read_operand(r, IN_K, &a->kv_heads, out_fresh, &k_depth, a->k_stride));
-  CUDA_TRY(read_operand(r, IN_V, &v_heads, &v_rows, &a->value_depth, a->v_stride));
+  CUDA_TRY(read_operand(r, base, IN_Q, &a->heads, &a->queries, &a->depth, a->q_stride));
+  CUDA_TRY(read_operand(r, base, IN_K, &a->kv_heads, out_fresh, &k_depth, a->k_stride));
+  CUDA_TRY(read_operand(r, base, IN_V, &v_heads, &v_rows, &a->value_depth, a->v_stride));
   if (k_depth != a->depth || v_heads != a->kv_heads || v_rows != *out_fresh || a->kv_heads == 0 ||
       a->heads % a->kv_heads != 0) {
     return cuda_refuse(
@@ -57,12 +56,13 @@ static opipe_status read_sizes(const cuda_rule *r, cuda_attention_args *a, int64
         (long long)a->heads, (long long)a->depth, (long long)a->kv_heads, (long long)k_depth,
         (long long)v_heads, (long long)*out_fresh, (long long)v_rows);
   }
-  strides_of(q->rank == 3, a->heads, a->queries, a->value_depth, a->y_stride);
+  cuda_head_strides(q->rank == 3, a->heads, a->queries, a->value_depth, a->y_stride);
   return OPIPE_OK;
 }
 
-static opipe_status read_past(const cuda_rule *r, cuda_attention_args *a, int64_t fresh) {
-  const opipe_value *k = cuda_in(r, IN_PAST_K), *v = cuda_in(r, IN_PAST_V);
+static opipe_status read_past(const cuda_rule *r, uint32_t base, cuda_attention_args *a,
+                              int64_t fresh) {
+  const opipe_value *k = cuda_in(r, base + IN_PAST_K), *v = cuda_in(r, base + IN_PAST_V);
   if ((k == NULL) != (v == NULL))
     return cuda_refuse(r, OPIPE_E_INVALID, "only one of past_key and past_value");
   if (k != NULL) {
@@ -70,20 +70,20 @@ static opipe_status read_past(const cuda_rule *r, cuda_attention_args *a, int64_
     const int64_t of_k[4] = {a->batch, a->kv_heads, past, a->depth};
     const int64_t of_v[4] = {a->batch, a->kv_heads, past, a->value_depth};
     if (k->rank != 4 || v->rank != 4 || memcmp(k->shape, of_k, sizeof of_k) != 0 ||
-        memcmp(v->shape, of_v, sizeof of_v) != 0 || k->dtype != cuda_in(r, IN_Q)->dtype ||
+        memcmp(v->shape, of_v, sizeof of_v) != 0 || k->dtype != cuda_in(r, base + IN_Q)->dtype ||
         v->dtype != k->dtype)
       return cuda_refuse(r, OPIPE_E_INVALID, "past_key or past_value do not fit K and V");
     a->past = past;
-    strides_of(false, a->kv_heads, past, a->depth, a->past_k_stride);
-    strides_of(false, a->kv_heads, past, a->value_depth, a->past_v_stride);
+    cuda_head_strides(false, a->kv_heads, past, a->depth, a->past_k_stride);
+    cuda_head_strides(false, a->kv_heads, past, a->value_depth, a->past_v_stride);
   }
   a->keys = a->past + fresh;
   return OPIPE_OK;
 }
 
-static opipe_status read_mask(const cuda_rule *r, cuda_attention_args *a) {
-  const opipe_value *mask = cuda_in(r, IN_MASK), *nonpad = cuda_in(r, IN_NONPAD);
-  const uint32_t type = cuda_in(r, IN_Q)->dtype;
+static opipe_status read_mask(const cuda_rule *r, uint32_t base, cuda_attention_args *a) {
+  const opipe_value *mask = cuda_in(r, base + IN_MASK), *nonpad = cuda_in(r, base + IN_NONPAD);
+  const uint32_t type = cuda_in(r, base + IN_Q)->dtype;
   a->mask_keys = a->keys;
   if (nonpad != NULL && (nonpad->dtype != OPIPE_INT64 || (int64_t)cuda_elems(nonpad) != a->batch)) {
     return cuda_refuse(r, OPIPE_E_INVALID, "nonpad_kv_seqlen is not int64 [%lld]",
@@ -108,6 +108,32 @@ static opipe_status read_mask(const cuda_rule *r, cuda_attention_args *a) {
         (long long)full[0], (long long)full[1], (long long)full[2], (long long)full[3]);
   }
   return OPIPE_OK;
+}
+
+opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attention_args *out) {
+  int64_t fresh = 0;
+  memset(out, 0, sizeof *out);
+  CUDA_TRY(read_sizes(r, base, out, &fresh));
+  CUDA_TRY(read_past(r, base, out, fresh));
+  CUDA_TRY(read_mask(r, base, out));
+  const double root = __builtin_sqrt((double)out->depth);
+  out->scale = opipe_attr_float(r->node, "scale", root > 0 ? 1.0 / root : 1.0);
+  out->softcap = opipe_attr_float(r->node, "softcap", 0.0);
+  out->causal = opipe_attr_int(r->node, "is_causal", 0) != 0;
+  if (opipe_attr_int(r->node, "left_window_size", -1) >= 0 ||
+      opipe_attr_int(r->node, "right_window_size", -1) >= 0)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "windows are not supported");
+  return OPIPE_OK;
+}
+
+void cuda_attention_point(cuda_rule *r, uint32_t base, cuda_attention_args *a) {
+  a->q = cuda_at_in(r, base + IN_Q);
+  a->k = cuda_at_in(r, base + IN_K);
+  a->v = cuda_at_in(r, base + IN_V);
+  a->mask = cuda_at_in(r, base + IN_MASK);
+  a->past_k = cuda_at_in(r, base + IN_PAST_K);
+  a->past_v = cuda_at_in(r, base + IN_PAST_V);
+  a->nonpad = cuda_at_in(r, base + IN_NONPAD);
 }
 
 static opipe_status check_outputs(const cuda_rule *r, const cuda_attention_args *a) {
@@ -137,7 +163,7 @@ static opipe_status emit_piece(cuda_rule *r, const cuda_attention_args *a, uint3
   if (args.n == 0)
     return OPIPE_OK;
   memcpy(loop.stride[0], from_stride, 3 * sizeof from_stride[0]);
-  strides_of(false, a->kv_heads, a->keys, depth, loop.stride[1]);
+  cuda_head_strides(false, a->kv_heads, a->keys, depth, loop.stride[1]);
   loop.stride[0][3] = loop.stride[1][3] = 1;
   CUDA_TRY(cuda_loop_merge(r, &loop));
   args.rank = loop.rank;
@@ -167,37 +193,17 @@ static opipe_status emit_presents(cuda_rule *r, const cuda_attention_args *a) {
   return OPIPE_OK;
 }
 
-static void point_inputs(cuda_rule *r, cuda_attention_args *a) {
-  a->q = cuda_at_in(r, IN_Q);
-  a->k = cuda_at_in(r, IN_K);
-  a->v = cuda_at_in(r, IN_V);
-  a->mask = cuda_at_in(r, IN_MASK);
-  a->past_k = cuda_at_in(r, IN_PAST_K);
-  a->past_v = cuda_at_in(r, IN_PAST_V);
-  a->nonpad = cuda_at_in(r, IN_NONPAD);
-}
-
 static opipe_status rule_attention(cuda_rule *r) {
   const opipe_value *q = cuda_in(r, IN_Q);
-  cuda_attention_args args = {.batch = 0};
-  int64_t fresh = 0;
+  cuda_attention_args args;
   cuda_launch launch;
-  CUDA_TRY(read_sizes(r, &args, &fresh));
-  CUDA_TRY(read_past(r, &args, fresh));
-  CUDA_TRY(read_mask(r, &args));
+  CUDA_TRY(cuda_attention_read(r, 0, &args));
   CUDA_TRY(check_outputs(r, &args));
-  const double root = __builtin_sqrt((double)args.depth);
   const int64_t mode = opipe_attr_int(r->node, "qk_matmul_output_mode", 0);
-  args.scale = opipe_attr_float(r->node, "scale", root > 0 ? 1.0 / root : 1.0);
-  args.softcap = opipe_attr_float(r->node, "softcap", 0.0);
-  args.causal = opipe_attr_int(r->node, "is_causal", 0) != 0;
   args.scores_mode = (uint32_t)mode;
   if (mode < 0 || mode > 3)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "qk_matmul_output_mode %lld", (long long)mode);
-  if (opipe_attr_int(r->node, "left_window_size", -1) >= 0 ||
-      opipe_attr_int(r->node, "right_window_size", -1) >= 0)
-    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "windows are not supported");
-  point_inputs(r, &args);
+  cuda_attention_point(r, 0, &args);
   args.y = cuda_at_out(r, OUT_Y);
   args.scores = cuda_at_out(r, OUT_SCORES);
   if (!cuda_plan_attention(&args, q->dtype, &launch))
@@ -229,7 +235,7 @@ static opipe_status read_rotary(const cuda_rule *r, cuda_rotary_args *a) {
     return cuda_refuse(r, OPIPE_E_INVALID, "it turns %lld of %lld elements", (long long)a->turned,
                        (long long)a->depth);
   }
-  strides_of(x->rank == 3, a->heads, a->queries, a->depth, a->x_stride);
+  cuda_head_strides(x->rank == 3, a->heads, a->queries, a->depth, a->x_stride);
   memcpy(a->y_stride, a->x_stride, sizeof a->y_stride);
   return OPIPE_OK;
 }

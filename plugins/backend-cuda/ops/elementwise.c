@@ -16,9 +16,7 @@ static uint32_t code_of(const map_row *rows, size_t n, const char *op) {
 }
 #define CODE_OF(rows, op) code_of((rows), sizeof(rows) / sizeof((rows)[0]), (op))
 
-/* A map over out[0] of the first n_in inputs, which broadcast to it; an operand that args has lies
- * there in its place. in_dtype as cuda_plan_map. */
-static opipe_status emit_map(cuda_rule *r, cuda_map_args *args, uint32_t n_in, uint32_t in_dtype) {
+opipe_status cuda_emit_map(cuda_rule *r, cuda_map_args *args, uint32_t n_in, uint32_t in_dtype) {
   const opipe_value *y = cuda_out(r, 0);
   cuda_loop loop = {.rank = y->rank, .n_operands = n_in};
   cuda_launch launch;
@@ -91,7 +89,7 @@ static opipe_status rule_unary(cuda_rule *r) {
   const opipe_value *x = cuda_in(r, 0);
   cuda_map_args args = {.op = CODE_OF(unary, r->node->op)};
   CUDA_TRY(cuda_expect_like(r, 0, x));
-  return emit_map(r, &args, 1, x->dtype);
+  return cuda_emit_map(r, &args, 1, x->dtype);
 }
 
 static const map_row activations[] = {{"Swish", CUDA_MAP_SWISH},
@@ -109,7 +107,7 @@ static opipe_status rule_activation(cuda_rule *r) {
                         .beta = opipe_attr_float(r->node, "beta", 0.0),
                         .gamma = opipe_attr_float(r->node, "gamma", 1.0)};
   CUDA_TRY(cuda_expect_like(r, 0, x));
-  return emit_map(r, &args, 1, x->dtype);
+  return cuda_emit_map(r, &args, 1, x->dtype);
 }
 
 static opipe_status rule_gelu(cuda_rule *r) {
@@ -120,7 +118,7 @@ static opipe_status rule_gelu(cuda_rule *r) {
   if (!is_tanh && strcmp(form, "none") != 0)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "approximate '%.40s'", form);
   CUDA_TRY(cuda_expect_like(r, 0, x));
-  return emit_map(r, &args, 1, x->dtype);
+  return cuda_emit_map(r, &args, 1, x->dtype);
 }
 
 static opipe_status rule_test(cuda_rule *r) {
@@ -130,7 +128,7 @@ static opipe_status rule_test(cuda_rule *r) {
                         .alpha = (double)opipe_attr_int(r->node, "detect_negative", 1),
                         .beta = (double)opipe_attr_int(r->node, "detect_positive", 1)};
   CUDA_TRY(cuda_expect(r, 0, OPIPE_BOOL, x->shape, x->rank));
-  return emit_map(r, &args, 1, x->dtype);
+  return cuda_emit_map(r, &args, 1, x->dtype);
 }
 
 static opipe_status rule_cast(cuda_rule *r) {
@@ -139,7 +137,8 @@ static opipe_status rule_cast(cuda_rule *r) {
   if (y == NULL || !cuda_same_shape(x, y) ||
       opipe_attr_int(r->node, "to", (int64_t)y->dtype) != (int64_t)y->dtype)
     return cuda_refuse(r, OPIPE_E_INVALID, "its output is of another type or shape");
-  return x->dtype == y->dtype ? cuda_view(r, 0, r->node->in[0]) : emit_map(r, &args, 1, x->dtype);
+  return x->dtype == y->dtype ? cuda_view(r, 0, r->node->in[0])
+                              : cuda_emit_map(r, &args, 1, x->dtype);
 }
 
 /* ---- several ---- */
@@ -192,7 +191,7 @@ static opipe_status rule_binary(cuda_rule *r) {
   CUDA_TRY(expect_joined(r, a, b, a->dtype));
   if (args.op == CUDA_MAP_DIV && !cuda_is_float(a->dtype))
     CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
-  return emit_map(r, &args, 2, a->dtype);
+  return cuda_emit_map(r, &args, 2, a->dtype);
 }
 
 static opipe_status rule_mod(cuda_rule *r) {
@@ -203,7 +202,7 @@ static opipe_status rule_mod(cuda_rule *r) {
   CUDA_TRY(expect_joined(r, a, b, a->dtype));
   if (!cuda_is_float(a->dtype))
     CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
-  return emit_map(r, &args, 2, a->dtype);
+  return cuda_emit_map(r, &args, 2, a->dtype);
 }
 
 static opipe_status rule_compare(cuda_rule *r) {
@@ -211,7 +210,7 @@ static opipe_status rule_compare(cuda_rule *r) {
   cuda_map_args args = {.op = CODE_OF(comparisons, r->node->op)};
   CUDA_TRY(same_types(r, a, b));
   CUDA_TRY(expect_joined(r, a, b, OPIPE_BOOL));
-  return emit_map(r, &args, 2, a->dtype);
+  return cuda_emit_map(r, &args, 2, a->dtype);
 }
 
 static opipe_status rule_pow(cuda_rule *r) {
@@ -221,7 +220,7 @@ static opipe_status rule_pow(cuda_rule *r) {
   cuda_launch launch;
   CUDA_TRY(expect_joined(r, a, b, a->dtype));
   if (a->dtype == b->dtype)
-    return emit_map(r, &args, 2, a->dtype);
+    return cuda_emit_map(r, &args, 2, a->dtype);
   /* the exponent, in the base's type, goes to scratch first */
   const uint64_t n_bytes = cuda_align_up(cuda_elems(b) * cuda_size(a));
   cast.n = cast.shape[0] = (int64_t)cuda_elems(b);
@@ -233,7 +232,7 @@ static opipe_status rule_pow(cuda_rule *r) {
   CUDA_TRY(cuda_emit(r, &launch));
   cuda_want_workspace(r, n_bytes);
   args.in[1] = cuda_at(r, CUDA_AT_WORKSPACE, 0);
-  return emit_map(r, &args, 2, a->dtype);
+  return cuda_emit_map(r, &args, 2, a->dtype);
 }
 
 static opipe_status rule_where(cuda_rule *r) {
@@ -248,7 +247,7 @@ static opipe_status rule_where(cuda_rule *r) {
   if (!join_shapes(x, y, shape, &joined.rank))
     return cuda_refuse(r, OPIPE_E_INVALID, "its inputs do not broadcast to one shape");
   CUDA_TRY(expect_joined(r, c, &joined, x->dtype));
-  return emit_map(r, &args, 3, x->dtype);
+  return cuda_emit_map(r, &args, 3, x->dtype);
 }
 
 static opipe_status rule_clip(cuda_rule *r) {
@@ -260,7 +259,7 @@ static opipe_status rule_clip(cuda_rule *r) {
     if (bound != NULL && (bound->dtype != x->dtype || cuda_elems(bound) != 1))
       return cuda_refuse(r, OPIPE_E_INVALID, "bound %u is no scalar of its type", i);
   }
-  return emit_map(r, &args, r->node->n_in, x->dtype);
+  return cuda_emit_map(r, &args, r->node->n_in, x->dtype);
 }
 
 #define UNARY(name) \

@@ -125,15 +125,6 @@ static opipe_status emit_batches(cuda_rule *r, const cuda_loop *loop, cuda_produ
   return OPIPE_OK;
 }
 
-/* A sum over nothing. */
-static opipe_status emit_zeros(cuda_rule *r) {
-  const opipe_value *y = cuda_out(r, 0);
-  const cuda_fill_args args = {
-      .out = cuda_at_out(r, 0), .n = (int64_t)cuda_elems(y), .size = cuda_size(y)};
-  cuda_launch launch;
-  return cuda_plan_fill(&args, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, y);
-}
-
 static opipe_status check_types(const cuda_rule *r) {
   const opipe_value *first = cuda_in(r, 0);
   for (uint32_t i = 1; i < r->node->n_in; ++i) {
@@ -172,7 +163,7 @@ static opipe_status rule_matmul(cuda_rule *r) {
     shape[rank++] = b.columns;
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, rank));
   if (a.columns == 0)
-    return emit_zeros(r);
+    return cuda_emit_zeros(r);
   if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
       loop.stride[0][0] == a.rows * a.columns) {
     a.rows *= loop.shape[0];
@@ -231,7 +222,7 @@ static opipe_status rule_gemm(cuda_rule *r) {
     CUDA_TRY(emit_addend(r, strides));
   }
   if (a.columns == 0 && !adds)
-    return emit_zeros(r);
+    return cuda_emit_zeros(r);
   if (a.columns == 0 && beta != 1.0)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a sum over nothing with beta %g", beta);
   return a.columns == 0 ? OPIPE_OK : emit_one(r, &product);

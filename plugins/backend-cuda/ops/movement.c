@@ -210,39 +210,44 @@ static opipe_status rule_slice(cuda_rule *r) {
 }
 
 static opipe_status rule_pad(cuda_rule *r) {
+  static const char *const modes[] = {[CUDA_PAD_CONSTANT] = "constant",
+                                      [CUDA_PAD_REFLECT] = "reflect",
+                                      [CUDA_PAD_EDGE] = "edge",
+                                      [CUDA_PAD_WRAP] = "wrap"};
   const opipe_value *x = cuda_in(r, 0), *y = cuda_out(r, 0);
+  const char *mode = opipe_attr_string(r->node, "mode", "constant");
+  const opipe_value *value = cuda_in(r, 2);
   const int64_t *pads = NULL;
+  int64_t extent = 0;
   uint32_t n = 0;
-  int64_t from = 0, to = 0;
+  cuda_pad_args args = {.n = (int64_t)cuda_elems(y), .rank = x->rank, .size = cuda_size(x)};
   cuda_launch launch;
   CUDA_TRY(check_type(r, 0));
   CUDA_TRY(cuda_known_ints(r, 1, &pads, &n));
-  if (n != 2 * x->rank || y->rank != x->rank)
+  if (n != 2 * x->rank || y->rank != x->rank || x->rank > CUDA_AXES)
     return cuda_refuse(r, OPIPE_E_INVALID, "%u pads for rank %u", n, x->rank);
-  if (strcmp(opipe_attr_string(r->node, "mode", "constant"), "constant") != 0)
-    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "only the mode constant");
-  cuda_loop loop = dense_loop(y->shape, y->rank);
-  opipe_dense_strides(x->shape, x->rank, loop.stride[0]);
-  for (uint32_t i = 0; i < x->rank; ++i) {
-    const int64_t before = pads[i], after = pads[x->rank + i];
-    const int64_t first = before < 0 ? -before : 0;
-    int64_t length = x->shape[i] + (before < 0 ? before : 0) + (after < 0 ? after : 0);
-    length = length < 0 ? 0 : length;
-    if (y->shape[i] != x->shape[i] + before + after)
-      return cuda_refuse(r, OPIPE_E_INVALID, "axis %u of its output has another extent", i);
-    loop.shape[i] = length;
-    from += first * loop.stride[0][i];
-    to += (before > 0 ? before : 0) * loop.stride[1][i];
+  if (value != NULL && (value->dtype != x->dtype || cuda_elems(value) != 1)) {
+    return cuda_refuse(r, OPIPE_E_INVALID, "its constant is not one %s",
+                       opipe_dtype_name(x->dtype));
   }
-  const int64_t size = cuda_size(x);
-  const cuda_fill_args args = {.out = cuda_at_out(r, 0),
-                               .value = cuda_at_in(r, 2),
-                               .n = (int64_t)cuda_elems(y),
-                               .size = cuda_size(y)};
-  if (size == 0 || !cuda_plan_fill(&args, &launch))
-    return cuda_no_kernel(r, x);
-  CUDA_TRY(cuda_emit(r, &launch));
-  return emit_move(r, &loop, r->node->out[0], to * size, r->node->in[0], from * size);
+  while (args.mode <= CUDA_PAD_WRAP && strcmp(modes[args.mode], mode) != 0)
+    ++args.mode;
+  if (args.mode > CUDA_PAD_WRAP)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "mode '%.20s'", mode);
+  for (uint32_t i = 0; i < x->rank; ++i) {
+    args.begin[i] = pads[i];
+    args.x_shape[i] = x->shape[i];
+    args.y_shape[i] = y->shape[i];
+    if (__builtin_add_overflow(x->shape[i], pads[i], &extent) ||
+        __builtin_add_overflow(extent, pads[x->rank + i], &extent) || extent != y->shape[i])
+      return cuda_refuse(r, OPIPE_E_INVALID, "axis %u of its output has another extent", i);
+    if (args.mode != CUDA_PAD_CONSTANT && x->shape[i] == 0 && y->shape[i] != 0)
+      return cuda_refuse(r, OPIPE_E_INVALID, "axis %u has nothing to repeat", i);
+  }
+  args.y = cuda_at_out(r, 0);
+  args.x = cuda_at_in(r, 0);
+  args.value = cuda_at_in(r, 2);
+  return cuda_plan_pad(&args, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, x);
 }
 
 static opipe_status rule_trilu(cuda_rule *r) {

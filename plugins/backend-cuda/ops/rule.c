@@ -31,6 +31,10 @@ bool cuda_is_float(uint32_t dtype) {
          dtype == OPIPE_BFLOAT16;
 }
 
+bool cuda_is_half(uint32_t dtype) {
+  return dtype == OPIPE_FLOAT16 || dtype == OPIPE_BFLOAT16;
+}
+
 static bool is_shape(const opipe_value *value, const int64_t *shape, uint32_t rank) {
   return value->rank == rank &&
          (rank == 0 || memcmp(value->shape, shape, rank * sizeof shape[0]) == 0);
@@ -272,6 +276,14 @@ opipe_status cuda_view(cuda_rule *r, uint32_t i, uint32_t of) {
     return OPIPE_OK;
   }
   return cuda_emit_copy(r, out, of, values[out].n_bytes);
+}
+
+opipe_status cuda_emit_zeros(cuda_rule *r) {
+  const opipe_value *y = cuda_out(r, 0);
+  const cuda_fill_args args = {
+      .out = cuda_at_out(r, 0), .n = (int64_t)cuda_elems(y), .size = cuda_size(y)};
+  cuda_launch launch;
+  return cuda_plan_fill(&args, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, y);
 }
 
 opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product) {

@@ -32,7 +32,8 @@ typedef struct cuda_family {
   uint32_t n;
 } cuda_family;
 
-extern const cuda_family cuda_attention_family, cuda_elementwise_family, cuda_linear_family,
+extern const cuda_family cuda_attention_family, cuda_elementwise_family, cuda_gradient_family,
+    cuda_index_family, cuda_linear_family, cuda_loss_family, cuda_loss_gradient_family,
     cuda_movement_family, cuda_reduce_family, cuda_rows_family, cuda_contrib_family;
 
 /* registry.c: checks counts and runs the node's rule. Errors name the node. */
@@ -47,6 +48,7 @@ const opipe_value *cuda_out(const cuda_rule *r, uint32_t i);
 uint64_t cuda_elems(const opipe_value *value);
 uint32_t cuda_size(const opipe_value *value); /* bytes of an element, 0 below a byte */
 bool cuda_is_float(uint32_t dtype);           /* fp16, bf16, fp32, fp64 */
+bool cuda_is_half(uint32_t dtype);            /* fp16, bf16: what is trained has a master of fp32 */
 bool cuda_same_shape(const opipe_value *a, const opipe_value *b);
 /* Fails with "node 'n' (Op): " before the text. */
 opipe_status cuda_refuse(const cuda_rule *r, opipe_status status, const char *fmt, ...)
@@ -104,6 +106,14 @@ void cuda_want_workspace(cuda_rule *r, uint64_t n_bytes);
 opipe_status cuda_view(cuda_rule *r, uint32_t i, uint32_t of);
 /* to = from, n_bytes of both, on the device. */
 opipe_status cuda_emit_copy(cuda_rule *r, uint32_t to, uint32_t from, uint64_t n_bytes);
+/* A map over out[0] of the first n_in inputs, which broadcast to it; an operand that args has lies
+ * there in its place. in_dtype as cuda_plan_map. */
+opipe_status cuda_emit_map(cuda_rule *r, cuda_map_args *args, uint32_t n_in, uint32_t in_dtype);
+/* Sorts indices and writes by them; args without workspace and status. */
+opipe_status cuda_emit_scatter(cuda_rule *r, cuda_scatter_args *args, uint32_t dtype,
+                               uint32_t out_dtype);
+/* out[0] of zero bytes. */
+opipe_status cuda_emit_zeros(cuda_rule *r);
 opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product);
 
 #define CUDA_ROWS(array) array, (uint32_t)(sizeof(array) / sizeof((array)[0]))

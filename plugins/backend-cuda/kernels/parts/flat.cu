@@ -23,6 +23,9 @@ CUDA_FN void each(const cuda_flat_block &a, F f) {
     CUDA_UNROLL
     for (int k = 0; k < 2; ++k) {
       if (in[k] == nullptr) {
+        CUDA_UNROLL
+        for (int v = 0; v < V; ++v)
+          x[k][v] = 0;
         continue;
       }
       if (a.period[k] == 0) {

@@ -96,30 +96,29 @@ CUDA_KERNEL(opipe_update) {
   }
 }
 
-/* workspace [n_chunks]: sums of squares of the chunks. */
+/* workspace [parts]: sums of squares of per_part chunks each. */
 CUDA_KERNEL(opipe_squares_chunks) {
   CUDA_SHARED(block_room<double>, room);
-  for (uint64_t chunk = blockIdx.x; chunk < a.n_chunks; chunk += gridDim.x) {
-    int64_t first;
-    const cuda_update_item p = chunk_of(a.items, a.chunks, a.own, chunk, &first);
-    const int64_t end = first + CUDA_UPDATE_CHUNK < p.n ? first + CUDA_UPDATE_CHUNK : p.n;
+  for (uint64_t part = blockIdx.x; part * a.per_part < a.n_chunks; part += gridDim.x) {
     double sum = 0;
-    for (int64_t i = first + threadIdx.x; i < end; i += CUDA_THREADS)
-      sum += (double)p.gradient[i] * (double)p.gradient[i];
+    for (uint64_t k = 0; k < a.per_part && part * a.per_part + k < a.n_chunks; ++k) {
+      int64_t first;
+      const cuda_update_item p = chunk_of(a.items, a.chunks, a.own, part * a.per_part + k, &first);
+      const int64_t end = first + CUDA_UPDATE_CHUNK < p.n ? first + CUDA_UPDATE_CHUNK : p.n;
+      for (int64_t i = first + threadIdx.x; i < end; i += CUDA_THREADS)
+        sum += (double)p.gradient[i] * (double)p.gradient[i];
+    }
     sum = block_all(sum, add_two(), &room);
     if (threadIdx.x == 0)
-      static_cast<double *>(a.workspace)[chunk] = sum;
+      static_cast<double *>(a.workspace)[part] = sum;
   }
 }
 
-/* One block: threads take consecutive runs of chunks. */
+/* One block, a part a thread. */
 CUDA_KERNEL(opipe_squares_sum) {
   CUDA_SHARED(block_room<double>, room);
-  const double *from = static_cast<const double *>(a.workspace);
-  const uint64_t each = (a.n_chunks + CUDA_THREADS - 1) / CUDA_THREADS;
-  double sum = 0;
-  for (uint64_t i = threadIdx.x * each; i < a.n_chunks && i < (threadIdx.x + 1) * each; ++i)
-    sum += from[i];
+  const bool has = threadIdx.x * a.per_part < a.n_chunks;
+  double sum = has ? static_cast<const double *>(a.workspace)[threadIdx.x] : 0.0;
   sum = block_all(sum, add_two(), &room);
   if (threadIdx.x == 0)
     *a.sum = sum;

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What Attention and its gradient read of a node. */
+#ifndef OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
+#define OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
+
+#include "ops/rule.h"
+
+enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
+
+/* (batch, head, row) strides of [B, H, S, D], or of [B, S, H * D]. */
+void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out);
+/* Sizes, strides and numbers of the attention whose Q is input `base`. */
+opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attention_args *out);
+/* Stand-ins for its inputs. */
+void cuda_attention_point(cuda_rule *r, uint32_t base, cuda_attention_args *a);
+
+#endif /* OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_ */

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gradient rules emit beside the operators of inference (domain opipe): Accumulate, gradients
+ * of activations, softmax, norms, Gather and Attention; Dropout by counter. */
+#include "ops/attention.h"
+
+/* ---- sums into accumulators ---- */
+
+static opipe_status rule_accumulate(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 0), *g = cuda_out(r, 0);
+  cuda_launch launch;
+  if (g == NULL || g->role != OPIPE_VALUE_GRADIENT)
+    return cuda_refuse(r, OPIPE_E_INVALID, "its output is not a gradient");
+  CUDA_TRY(cuda_expect(r, 0, OPIPE_FLOAT, x->shape, x->rank));
+  const cuda_accumulate_args args = {cuda_at_out(r, 0), cuda_at_in(r, 0), (int64_t)cuda_elems(x)};
+  return cuda_plan_accumulate(&args, x->dtype, &launch) ? cuda_emit(r, &launch)
+                                                        : cuda_no_kernel(r, x);
+}
+
+/* Which axis, and dX's rows [outer, extent, inner]; dY has as many rows as there are indices. */
+static opipe_status read_gather(const cuda_rule *r, cuda_scatter_args *args) {
+  const opipe_value *dy = cuda_in(r, 0), *indices = cuda_in(r, 1), *dx = cuda_out(r, 0);
+  uint32_t n = 0, axis = 0;
+  const int64_t *shape = opipe_attr_ints(r->node, "shape", &n);
+  uint64_t total = 0;
+  if (shape == NULL || n > OPIPE_MAX_RANK)
+    return cuda_refuse(r, OPIPE_E_INVALID, "it has no shape");
+  CUDA_TRY(cuda_expect(r, 0, dy->dtype, shape, n));
+  CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", 0), n, &axis));
+  args->outer = cuda_extent(dx, 0, axis);
+  args->extent = dx->shape[axis];
+  args->inner = cuda_extent(dx, axis + 1, n);
+  args->n = (int64_t)cuda_elems(indices);
+  args->index_bytes = cuda_size(indices);
+  if ((indices->dtype != OPIPE_INT32 && indices->dtype != OPIPE_INT64) ||
+      !cuda_is_float(dy->dtype)) {
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s rows by indices of %s",
+                       opipe_dtype_name(dy->dtype), opipe_dtype_name(indices->dtype));
+  }
+  if (__builtin_mul_overflow((uint64_t)(args->outer * args->inner), (uint64_t)args->n, &total) ||
+      total != cuda_elems(dy)) {
+    return cuda_refuse(r, OPIPE_E_INVALID, "its gradient does not have %lld rows of %lld",
+                       (long long)(args->outer * args->n), (long long)args->inner);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status rule_gather_grad(cuda_rule *r) {
+  const opipe_value *dy = cuda_in(r, 0);
+  cuda_scatter_args args = {.form = CUDA_SCATTER_AXIS, .kind = 1};
+  CUDA_TRY(read_gather(r, &args));
+  CUDA_TRY(cuda_emit_zeros(r));
+  if (args.n == 0)
+    return OPIPE_OK;
+  args.updates = cuda_at_in(r, 0);
+  args.indices = cuda_at_in(r, 1);
+  args.out = cuda_at_out(r, 0);
+  return cuda_emit_scatter(r, &args, dy->dtype, dy->dtype);
+}
+
+/* ---- element by element, and rows ---- */
+
+static opipe_status rule_activation_grad(cuda_rule *r) {
+  static const struct {
+    const char *name;
+    uint32_t code;
+    double alpha, beta, gamma;
+  } known[] = {
+      {"Relu", CUDA_MAP_GRAD_RELU, 0, 0, 0},
+      {"Sigmoid", CUDA_MAP_GRAD_SIGMOID, 0, 0, 0},
+      {"Tanh", CUDA_MAP_GRAD_TANH, 0, 0, 0},
+      {"Gelu", CUDA_MAP_GRAD_GELU, 0, 0, 0},
+      {"GeluTanh", CUDA_MAP_GRAD_GELUTANH, 0, 0, 0},
+      {"QuickGelu", CUDA_MAP_GRAD_QUICKGELU, 1.702, 0, 0},
+      {"Swish", CUDA_MAP_GRAD_SWISH, 1.0, 0, 0},
+      {"Erf", CUDA_MAP_GRAD_ERF, 0, 0, 0},
+      {"Elu", CUDA_MAP_GRAD_ELU, 1.0, 0, 0},
+      {"Celu", CUDA_MAP_GRAD_CELU, 1.0, 0, 0},
+      {"Selu", CUDA_MAP_GRAD_SELU, 1.67326319217681884765625, 0, 1.05070102214813232421875},
+      {"LeakyRelu", CUDA_MAP_GRAD_LEAKYRELU, 0.01, 0, 0},
+      {"ThresholdedRelu", CUDA_MAP_GRAD_THRESHOLDEDRELU, 1.0, 0, 0},
+      {"Mish", CUDA_MAP_GRAD_MISH, 0, 0, 0},
+      {"HardSwish", CUDA_MAP_GRAD_HARDSWISH, 0, 0, 0},
+      {"HardSigmoid", CUDA_MAP_GRAD_HARDSIGMOID, 0.2, 0.5, 0},
+      {"Softplus", CUDA_MAP_GRAD_SOFTPLUS, 0, 0, 0},
+      {"Softsign", CUDA_MAP_GRAD_SOFTSIGN, 0, 0, 0}};
+  const opipe_value *x = cuda_in(r, 1);
+  const char *name = opipe_attr_string(r->node, "activation", "");
+  CUDA_TRY(cuda_expect_like(r, 0, x));
+  if (cuda_in(r, 0)->dtype != x->dtype)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a gradient of another type");
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) {
+    if (strcmp(known[i].name, name) == 0) {
+      cuda_map_args args = {.op = known[i].code,
+                            .alpha = opipe_attr_float(r->node, "alpha", known[i].alpha),
+                            .beta = opipe_attr_float(r->node, "beta", known[i].beta),
+                            .gamma = opipe_attr_float(r->node, "gamma", known[i].gamma)};
+      return cuda_emit_map(r, &args, 2, x->dtype);
+    }
+  }
+  return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "activation '%.40s' is not known", name);
+}
+
+static opipe_status rule_softmax_grad(cuda_rule *r) {
+  const opipe_value *y = cuda_in(r, 1);
+  uint32_t axis = 0;
+  cuda_launch launch;
+  CUDA_TRY(cuda_expect_like(r, 0, y));
+  CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", -1), y->rank, &axis));
+  if (cuda_in(r, 0)->dtype != y->dtype || cuda_elems(cuda_in(r, 0)) != cuda_elems(y))
+    return cuda_refuse(r, OPIPE_E_INVALID, "its gradient is not like its output");
+  const cuda_softmax_grad_args args = {.dx = cuda_at_out(r, 0),
+                                       .dy = cuda_at_in(r, 0),
+                                       .y = cuda_at_in(r, 1),
+                                       .outer = cuda_extent(y, 0, axis),
+                                       .n = y->shape[axis],
+                                       .inner = cuda_extent(y, axis + 1, y->rank),
+                                       .mode = strcmp(r->node->op, "SoftmaxGrad") == 0 ? 0 : 1};
+  if (!cuda_plan_softmax_grad(&args, y->dtype, &launch))
+    return cuda_no_kernel(r, y);
+  CUDA_TRY(cuda_emit(r, &launch));
+  cuda_may_overwrite(r, 0);
+  return OPIPE_OK;
+}
+
+/* dY and X of one type and size; rows of X.shape[axis:]. */
+static opipe_status read_rows(const cuda_rule *r, int64_t *out_rows, int64_t *out_n) {
+  const opipe_value *dy = cuda_in(r, 0), *x = cuda_in(r, 1);
+  uint32_t axis = 0;
+  CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", -1), x->rank, &axis));
+  if (!cuda_is_float(x->dtype) || dy->dtype != x->dtype || cuda_elems(dy) != cuda_elems(x)) {
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a gradient of %s for %s",
+                       opipe_dtype_name(dy->dtype), opipe_dtype_name(x->dtype));
+  }
+  *out_rows = cuda_extent(x, 0, axis);
+  *out_n = cuda_extent(x, axis, x->rank);
+  return OPIPE_OK;
+}
+
+static bool is_rms(const cuda_rule *r) {
+  return strncmp(r->node->op, "RMS", 3) == 0;
+}
+
+static opipe_status rule_norm_grad(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 1), *scale = cuda_in(r, 2);
+  cuda_norm_grad_args args = {.epsilon = opipe_attr_float(r->node, "epsilon", 1e-5),
+                              .rms = is_rms(r)};
+  cuda_launch launch;
+  CUDA_TRY(cuda_expect_like(r, 0, x));
+  CUDA_TRY(read_rows(r, &args.rows, &args.n));
+  if ((int64_t)cuda_elems(scale) != args.n) {
+    return cuda_refuse(r, OPIPE_E_INVALID, "its scale has %llu elements, rows have %lld",
+                       (unsigned long long)cuda_elems(scale), (long long)args.n);
+  }
+  args.dx = cuda_at_out(r, 0);
+  args.dy = cuda_at_in(r, 0);
+  args.x = cuda_at_in(r, 1);
+  args.scale = cuda_at_in(r, 2);
+  if (!cuda_plan_norm_grad(&args, x->dtype, scale->dtype, &launch))
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit(r, &launch));
+  cuda_may_overwrite(r, 0);
+  return OPIPE_OK;
+}
+
+static opipe_status rule_norm_scale(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 1);
+  const uint32_t dtype = x->dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
+  cuda_norm_scale_args args = {.epsilon = opipe_attr_float(r->node, "epsilon", 1e-5),
+                               .rms = is_rms(r)};
+  cuda_launch launches[CUDA_LAUNCHES];
+  CUDA_TRY(read_rows(r, &args.rows, &args.n));
+  for (uint32_t i = 0; i < r->node->n_out; ++i) {
+    const opipe_value *out = cuda_out(r, i);
+    if (out != NULL && (out->dtype != dtype || (int64_t)cuda_elems(out) != args.n)) {
+      return cuda_refuse(r, OPIPE_E_INVALID, "output %u is not of %lld elements of %s", i,
+                         (long long)args.n, opipe_dtype_name(dtype));
+    }
+  }
+  args.dy = cuda_at_in(r, 0);
+  args.x = cuda_at_in(r, 1);
+  args.dscale = cuda_at_out(r, 0);
+  args.dbias = cuda_at_out(r, 1);
+  args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  const uint32_t n = cuda_plan_norm_scale(&args, x->dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, cuda_norm_scale_workspace(&args));
+  return OPIPE_OK;
+}
+
+/* ---- attention ---- */
+
+enum { BASE = 1, OUT_DQ = 0, OUT_DK, OUT_DV, OUT_DMASK, OUT_DPAST_K, OUT_DPAST_V, OUTPUTS };
+
+static opipe_status check_gradients(const cuda_rule *r, const cuda_attention_args *a) {
+  const opipe_value *dy = cuda_in(r, 0), *q = cuda_in(r, BASE);
+  const int64_t four[4] = {a->batch, a->heads, a->queries, a->value_depth};
+  const int64_t three[3] = {a->batch, a->queries, a->heads * a->value_depth};
+  if (dy->dtype != q->dtype || dy->rank != q->rank ||
+      memcmp(dy->shape, q->rank == 4 ? four : three, q->rank * sizeof four[0]) != 0)
+    return cuda_refuse(r, OPIPE_E_INVALID, "its gradient is not like the output");
+  for (uint32_t i = 0; i < r->node->n_out; ++i) {
+    const opipe_value *in = cuda_in(r, BASE + i);
+    if (cuda_out(r, i) == NULL)
+      continue;
+    if (in == NULL || !cuda_is_float(in->dtype))
+      return cuda_refuse(r, OPIPE_E_INVALID, "output %u is the gradient of no input", i);
+    CUDA_TRY(cuda_expect_like(r, i, in));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status rule_attention_grad(cuda_rule *r) {
+  const opipe_value *q = cuda_in(r, BASE);
+  cuda_attention_grad_args args = {.dy = NULL};
+  cuda_launch launches[CUDA_LAUNCHES];
+  CUDA_TRY(cuda_attention_read(r, BASE, &args.forward));
+  CUDA_TRY(check_gradients(r, &args.forward));
+  const cuda_attention_args *f = &args.forward;
+  cuda_attention_point(r, BASE, &args.forward);
+  cuda_head_strides(q->rank == 3, f->heads, f->queries, f->value_depth, args.dy_stride);
+  memcpy(args.dq_stride, f->q_stride, sizeof args.dq_stride);
+  memcpy(args.dk_stride, f->k_stride, sizeof args.dk_stride);
+  memcpy(args.dv_stride, f->v_stride, sizeof args.dv_stride);
+  memcpy(args.dpast_k_stride, f->past_k_stride, sizeof args.dpast_k_stride);
+  memcpy(args.dpast_v_stride, f->past_v_stride, sizeof args.dpast_v_stride);
+  args.dy = cuda_at_in(r, 0);
+  args.dq = cuda_at_out(r, OUT_DQ);
+  args.dk = cuda_at_out(r, OUT_DK);
+  args.dv = cuda_at_out(r, OUT_DV);
+  args.dmask = cuda_at_out(r, OUT_DMASK);
+  args.dpast_k = cuda_at_out(r, OUT_DPAST_K);
+  args.dpast_v = cuda_at_out(r, OUT_DPAST_V);
+  args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  const uint32_t n = cuda_plan_attention_grad(&args, q->dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, q);
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, cuda_attention_grad_workspace(&args));
+  return OPIPE_OK;
+}
+
+/* ---- dropout ---- */
+
+/* PREFIX_axis, _outer, _inner: which factor of the axis counts. */
+static opipe_status read_factor(const cuda_rule *r, const char *prefix, cuda_dropout_factor *out) {
+  const opipe_value *x = cuda_in(r, 0);
+  char name[32];
+  int64_t rest = 0;
+  (void)snprintf(name, sizeof name, "%s_axis", prefix);
+  const int64_t axis = opipe_attr_int(r->node, name, -1);
+  (void)snprintf(name, sizeof name, "%s_outer", prefix);
+  const int64_t outer = opipe_attr_int(r->node, name, 1);
+  (void)snprintf(name, sizeof name, "%s_inner", prefix);
+  const int64_t inner = opipe_attr_int(r->node, name, 1);
+  *out = (cuda_dropout_factor){1, 1, -1, 0};
+  if (axis < 0)
+    return OPIPE_OK;
+  if (axis >= (int64_t)x->rank || outer < 1 || inner < 1 ||
+      __builtin_mul_overflow(outer, inner, &rest) || x->shape[axis] % rest != 0) {
+    return cuda_refuse(r, OPIPE_E_INVALID, "%s axis %lld of %lld * N * %lld elements does not fit",
+                       prefix, (long long)axis, (long long)outer, (long long)inner);
+  }
+  const int64_t n = x->shape[axis] / rest;
+  *out = (cuda_dropout_factor){n > 0 ? n : 1, inner, (int32_t)axis, 0};
+  return OPIPE_OK;
+}
+
+static opipe_status read_factors(const cuda_rule *r, cuda_dropout_args *args) {
+  CUDA_TRY(read_factor(r, "batch", &args->batch_part));
+  CUDA_TRY(read_factor(r, "token", &args->token_part));
+  const cuda_dropout_factor *batch = &args->batch_part, *token = &args->token_part;
+  const bool batch_first = batch->inner >= token->inner;
+  const cuda_dropout_factor *high = batch_first ? batch : token, *low = batch_first ? token : batch;
+  return batch->axis >= 0 && batch->axis == token->axis && high->inner % (low->inner * low->n) != 0
+             ? cuda_refuse(r, OPIPE_E_INVALID, "batch and token overlap in axis %d", batch->axis)
+             : OPIPE_OK;
+}
+
+static opipe_status rule_dropout(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 0);
+  cuda_dropout_args args = {.n = (int64_t)cuda_elems(x),
+                            .ratio = opipe_attr_float(r->node, "ratio", 0.5),
+                            .key = cuda_dropout_key(opipe_attr_string(r->node, "key", "")),
+                            .rank = x->rank};
+  cuda_launch launch;
+  CUDA_TRY(cuda_expect_like(r, 0, x));
+  if (cuda_out(r, 1) != NULL)
+    CUDA_TRY(cuda_expect(r, 1, OPIPE_BOOL, x->shape, x->rank));
+  for (uint32_t i = 1; i < 5; ++i) {
+    if (cuda_in(r, i)->dtype != OPIPE_INT64 || cuda_elems(cuda_in(r, i)) != 1)
+      return cuda_refuse(r, OPIPE_E_INVALID, "input %u is not one int64", i);
+  }
+  if (x->rank > CUDA_AXES)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%u axes, at most %d", x->rank, CUDA_AXES);
+  CUDA_TRY(read_factors(r, &args));
+  if (x->rank > 0)
+    memcpy(args.shape, x->shape, x->rank * sizeof args.shape[0]);
+  args.y = cuda_at_out(r, 0);
+  args.mask = cuda_at_out(r, 1);
+  args.x = cuda_at_in(r, 0);
+  args.seed = cuda_at_in(r, 1);
+  args.step = cuda_at_in(r, 2);
+  args.sample = cuda_at_in(r, 3);
+  args.token = cuda_at_in(r, 4);
+  if (!cuda_plan_dropout(&args, x->dtype, &launch))
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit(r, &launch));
+  cuda_may_overwrite(r, 0);
+  return OPIPE_OK;
+}
+
+static const cuda_row rows[] = {
+    {"Accumulate", rule_accumulate, 1, 1, 1},
+    {"ActivationGrad", rule_activation_grad, 2, 2, 1},
+    {"SoftmaxGrad", rule_softmax_grad, 2, 2, 1},
+    {"LogSoftmaxGrad", rule_softmax_grad, 2, 2, 1},
+    {"LayerNormalizationGrad", rule_norm_grad, 3, 3, 1},
+    {"RMSNormalizationGrad", rule_norm_grad, 3, 3, 1},
+    {"LayerNormalizationGradScale", rule_norm_scale, 2, 2, 2},
+    {"RMSNormalizationGradScale", rule_norm_scale, 2, 2, 1},
+    {"GatherGrad", rule_gather_grad, 2, 2, 1},
+    {"AttentionGrad", rule_attention_grad, 4, 8, OUTPUTS},
+    {"Dropout", rule_dropout, 5, 5, 2},
+};
+
+const cuda_family cuda_gradient_family = {"opipe", CUDA_ROWS(rows)};
