@@ -16,10 +16,8 @@ opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *r
   /* asked without a reason first: writing one takes as long as a message */
   const opipe_status status =
       opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, NULL);
-  const bool remote = status == OPIPE_E_UNSUPPORTED && endpoint->queue != NULL;
-  if (out_remote != NULL)
-    *out_remote = remote;
-  if (status == OPIPE_OK || (remote && out_remote != NULL))
+  *out_remote = status == OPIPE_E_UNSUPPORTED && endpoint->queue != NULL;
+  if (status == OPIPE_OK || *out_remote)
     return OPIPE_OK;
   return opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, err);
 }

@@ -105,6 +105,12 @@ struct opipe_group {
   reduction *reduction;
   opipe_endpoint *endpoint;
   uint32_t index; /* of this rank among the members */
+  /* Of a member whose values have no host address, own thread: they are summed here. */
+  char *bounce;        /* NULL: not made yet */
+  opipe_event *moved;  /* behind the last copy to or from the bounce */
+  opipe_region region; /* of the round, `away` in the bounce until it is summed */
+  bool away;
+  uint64_t fetched; /* q + 1: the values of round q are on their way to the bounce, or there */
 };
 
 struct opipe_world {
@@ -122,7 +128,7 @@ struct opipe_world {
 /* ---- local.c ---- */
 /* OPIPE_OK, or OPIPE_E_PEER with the reason of the abort. */
 opipe_status local_check(opipe_world *world, opipe_error *err);
-/* Host address of a region; 0 bytes need no buffer. *out_remote (not NULL): it has none. */
+/* Host address of a region; 0 bytes need no buffer. *out_remote: it has none. */
 opipe_status local_address(const opipe_endpoint *endpoint, const opipe_region *region,
                            void **out_data, bool *out_remote, opipe_error *err);
 /* Records `event` on the endpoint's queue; NULL: nothing. */
@@ -155,6 +161,8 @@ opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *er
 opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                               uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
 void local_group_close(opipe_group *group);
+/* Makes what values without host addresses need, once. */
+opipe_status local_group_bounce(opipe_group *group, opipe_error *err);
 opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                               uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                               opipe_event *done, opipe_error *err);

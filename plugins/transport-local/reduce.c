@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All-reduce: every member gives the address of its values. Once all have, each adds up its share
  * of the elements, over all members in their order, so that the bits do not depend on who came
- * when, and writes the sums to all of them. No memory besides the members' own. One round at a
- * time.
+ * when, and writes the sums to all of them. No memory besides the members' own; values without a
+ * host address are summed in a bounce (local.h), to which the member's queue reads them and from
+ * which it writes them. One round at a time.
  */
 #include "local.h"
 
@@ -85,17 +86,53 @@ static opipe_status not_ready(const opipe_group *group, opipe_event *ready, opip
   return status;
 }
 
+/* The values' way to the bounce: queued once, then awaited. */
+static opipe_status fetch(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                          uint64_t n_bytes, opipe_event *ready, opipe_error *err) {
+  opipe_endpoint *e = group->endpoint;
+  opipe_status status = OPIPE_OK;
+  if (group->fetched != sequence + 1) {
+    group->region = (opipe_region){region->buffer, region->offset_bytes, n_bytes};
+    if (ready != NULL)
+      status = e->backend->event_wait(e->queue, ready, err);
+    if (status >= 0)
+      status = e->backend->read(e->queue, group->bounce, &group->region, err);
+    if (status >= 0)
+      status = e->backend->event_record(e->queue, group->moved, err);
+    if (status < 0)
+      return status;
+    group->fetched = sequence + 1;
+  }
+  status = e->backend->event_poll(group->moved, err);
+  if (status == OPIPE_PENDING)
+    e->unready = true;
+  return status;
+}
+
+/* The sums' way from the bounce, in the queue's order. */
+static opipe_status bring_home(opipe_group *group, opipe_error *err) {
+  const opipe_endpoint *e = group->endpoint;
+  if (!group->away)
+    return OPIPE_OK;
+  group->away = false;
+  const opipe_status status = e->backend->write(e->queue, &group->region, group->bounce, err);
+  return status < 0 ? status : e->backend->event_record(e->queue, group->moved, err);
+}
+
 opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                               uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                               opipe_event *done, opipe_error *err) {
   reduction *r = group->reduction;
   member *me = &members_of(r)[group->index];
   void *data = NULL;
+  bool remote = false;
   opipe_status status = local_check(group->endpoint->world, err);
   if (status == OPIPE_OK)
     status = opipe_reduce_check(r->base.n_bytes, region, n_elems, dtype, err);
   if (status == OPIPE_OK)
-    status = local_address(group->endpoint, region, &data, NULL, err);
+    status = local_address(group->endpoint, region, &data, &remote, err);
+  if (status == OPIPE_OK && remote)
+    status = local_group_bounce(group, err);
   if (status < 0)
     return status;
   if (atomic_load_explicit(&me->given, memory_order_relaxed) != sequence) {
@@ -105,10 +142,14 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
   }
   if (!all_added(r, sequence)) /* a share of the round before is still being summed */
     return OPIPE_PENDING;
-  status = not_ready(group, ready, err);
+  const uint64_t n_bytes = n_elems * opipe_dtype_bits(dtype) / 8;
+  remote = remote && n_bytes > 0;
+  status =
+      remote ? fetch(group, sequence, region, n_bytes, ready, err) : not_ready(group, ready, err);
   if (status != OPIPE_OK)
     return status;
-  me->data = data;
+  group->away = remote;
+  me->data = remote ? group->bounce : data;
   me->n_elems = n_elems;
   me->dtype = dtype;
   me->done = done;
@@ -155,6 +196,9 @@ opipe_status local_group_test(opipe_group *group, uint64_t sequence, opipe_error
   }
   if (!all_added(r, sequence + 1))
     return OPIPE_PENDING;
+  status = bring_home(group, err);
+  if (status < 0)
+    return status;
   me->taken = sequence + 1;
   return local_record(group->endpoint, me->done, err);
 }
