@@ -58,6 +58,8 @@ struct opipe_device {
   cublasLtHandle_t products;
   cuda_words *words;
   cuda_names names;
+  pthread_mutex_t lock; /* of the list of queues */
+  opipe_queue *queues;
   bool tf32;     /* products of fp32 may round their operands to TF32 */
   bool blocking; /* launch_blocking=1: every launch is waited for */
 };
@@ -71,6 +73,7 @@ struct opipe_buffer {
 
 struct opipe_queue {
   opipe_device *device;
+  opipe_queue *next; /* of the device's */
   CUstream stream;
   cuda_status *late; /* pinned: the first report since the last event was recorded */
   double *sums;      /* pinned [CUDA_SUMS]: parts of the sum of squares on its way */
@@ -116,6 +119,11 @@ opipe_status cuda_region(const opipe_device *device, const opipe_region *region,
 cuda_status *cuda_word_take(opipe_device *device, opipe_error *err);
 void cuda_word_give(opipe_device *device, cuda_status *word);
 void cuda_words_free(opipe_device *device);
+
+/* ---- queue.c ---- */
+
+/* Waits for all that is queued on the device's queues: calls on sets see it. Within an entry. */
+opipe_status cuda_queues_settle(opipe_device *device, const char *what, opipe_error *err);
 
 /* ---- names.c ---- */
 opipe_status cuda_names_open(cuda_names *names, opipe_error *err);

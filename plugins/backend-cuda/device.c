@@ -135,6 +135,10 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
   device->owner = self->owner;
   device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : info.memory_bytes;
   opipe_status status = cuda_names_open(&device->names, err);
+  if (status >= 0 && pthread_mutex_init(&device->lock, NULL) != 0) {
+    cuda_names_close(&device->names, self->host);
+    status = opipe_fail(err, OPIPE_E_NOMEM, "no lock for a device");
+  }
   if (status < 0) {
     opipe_free(self->host, device, sizeof *device, _Alignof(opipe_device));
     return status;
@@ -174,6 +178,7 @@ void cuda_device_close(opipe_device *device) {
   if (place != NULL && cuda_check_owner(device->owner, "device_close", NULL) >= 0)
     cuda_place_give(place);
   cuda_names_close(&device->names, host);
+  (void)pthread_mutex_destroy(&device->lock);
   opipe_free(host, device, sizeof *device, _Alignof(opipe_device));
 }
 

@@ -4,7 +4,7 @@
  * A program reads a parameter as it is, whatever its product does with it: there is one layout, the
  * source's own bytes, aligned, with zeros up to the alignment. What is trained and of a half type
  * has a second copy, of fp32 (train.c). All of this is [control]: it goes through the device's own
- * stream and is waited for.
+ * stream and is waited for, behind what is queued on the device's queues.
  */
 #include "params.h"
 
@@ -212,7 +212,9 @@ opipe_status cuda_params_clone(const opipe_params *params, opipe_params **out_pa
                                opipe_error *err) {
   opipe_params *copy = NULL;
   CUDA_TRY(cuda_enter(params->device, "params_clone", err));
-  opipe_status status = cuda_params_new(params->device, params->n, &copy, err);
+  opipe_status status = cuda_queues_settle(params->device, "params_clone", err);
+  if (status >= 0)
+    status = cuda_params_new(params->device, params->n, &copy, err);
   if (status >= 0) {
     copy->owned = params->owned;
     copy->of = params->of;
@@ -246,7 +248,9 @@ opipe_status cuda_params_write(opipe_params *params, uint32_t slot, const void *
                                uint64_t n_bytes, opipe_error *err) {
   CUDA_TRY(check_slot(params, slot, n_bytes, "params_write", err));
   CUDA_TRY(cuda_enter(params->device, "params_write", err));
-  opipe_status status = cuda_params_own_copy(params, slot, err);
+  opipe_status status = cuda_queues_settle(params->device, "params_write", err);
+  if (status >= 0)
+    status = cuda_params_own_copy(params, slot, err);
   if (status >= 0) {
     status = cuda_params_upload(params->device, &params->states[slot].copies[CUDA_LAYOUT_OWN - 1],
                                 src, n_bytes, err);
@@ -274,8 +278,8 @@ opipe_status cuda_params_read(const opipe_params *params, uint32_t slot, void *d
     return OPIPE_OK;
   }
   CUDA_TRY(cuda_enter(device, "params_read", err));
-  opipe_status status = OPIPE_OK;
-  if (params->states[slot].copies[CUDA_LAYOUT_F32 - 1].address != 0)
+  opipe_status status = cuda_queues_settle(device, "params_read", err);
+  if (status >= 0 && params->states[slot].copies[CUDA_LAYOUT_F32 - 1].address != 0)
     status = cuda_train_narrow(params, slot, device->control, err);
   if (status >= 0)
     status = cuda_params_settle(device,

@@ -48,15 +48,43 @@ opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opip
     opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
   }
   cuda_leave(device);
-  if (status >= 0)
-    *out_queue = queue;
+  if (status < 0)
+    return status;
+  (void)pthread_mutex_lock(&device->lock);
+  queue->next = device->queues;
+  device->queues = queue;
+  (void)pthread_mutex_unlock(&device->lock);
+  *out_queue = queue;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_queues_settle(opipe_device *device, const char *what, opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  (void)pthread_mutex_lock(&device->lock);
+  for (const opipe_queue *queue = device->queues; queue != NULL && status >= 0;
+       queue = queue->next) {
+    status =
+        cuda_result(device->place, device->place->driver->stream_sync(queue->stream), what, err);
+  }
+  (void)pthread_mutex_unlock(&device->lock);
   return status;
+}
+
+static void unlist(opipe_queue *queue) {
+  opipe_device *device = queue->device;
+  opipe_queue **at = &device->queues;
+  (void)pthread_mutex_lock(&device->lock);
+  while (*at != queue)
+    at = &(*at)->next;
+  *at = queue->next;
+  (void)pthread_mutex_unlock(&device->lock);
 }
 
 void cuda_queue_close(opipe_queue *queue) {
   if (queue == NULL)
     return;
   opipe_device *device = queue->device;
+  unlist(queue);
   if (cuda_enter(device, "queue_close", NULL) >= 0) {
     (void)cuda_result(device->place, device->place->driver->stream_sync(queue->stream),
                       "queue_close", NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention, plainly: every form, any depth up to CUDA_DEPTH, a block a row.
- * The measure of the others.
+/* Attention, plainly: every form, any depth up to CUDA_DEPTH, a block a row, of as many warps as
+ * depth and keys need. The measure of the others.
  *
  * Scores are made twice: for the largest and the sum, then for the weights.
  * Gradients make them again: rows   largest, 1 / sum and D = sum(p dP) of each
@@ -31,12 +31,12 @@ template <class T, class R>
 CUDA_FN void row_statistics(const cuda_attention_args &a, const attention_place &at, int64_t n,
                             attention_room<R> *room, R *out_top, R *out_inverse) {
   R top = (R)-INFINITY, sum = 0, raw;
-  for (int64_t j = threadIdx.x; j < n; j += CUDA_THREADS)
+  for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
     top = max_two()(top, score<T>(a, at, room->query, j, &raw));
-  top = block_all(top, max_two(), &room->reduce);
-  for (int64_t j = threadIdx.x; j < n && top != (R)-INFINITY; j += CUDA_THREADS)
+  top = threads_all(top, max_two(), &room->reduce);
+  for (int64_t j = threadIdx.x; j < n && top != (R)-INFINITY; j += blockDim.x)
     sum += exp_of(score<T>(a, at, room->query, j, &raw) - top);
-  sum = block_all(sum, add_two(), &room->reduce);
+  sum = threads_all(sum, add_two(), &room->reduce);
   *out_top = top;
   *out_inverse = sum == 0 ? (R)0 : (R)1 / sum;
 }
@@ -46,7 +46,7 @@ template <class T, class R>
 CUDA_FN void write_scores(const cuda_attention_args &a, const attention_place &at, int64_t n,
                           int64_t row, const R *query, R top, R inverse) {
   T *out = static_cast<T *>(a.scores) + row * a.keys;
-  for (int64_t j = threadIdx.x; j < a.keys; j += CUDA_THREADS) {
+  for (int64_t j = threadIdx.x; j < a.keys; j += blockDim.x) {
     const R raw = dot(query, key_row<T>(a, at, j), a.depth) * (R)a.scale;
     R s = j < n ? add_mask<T>(a, at, j, capped(a, raw)) : (R)-INFINITY;
     if (a.scores_mode == 3)
@@ -74,7 +74,7 @@ CUDA_FN void attend(const cuda_attention_args &a) {
     row_statistics<T>(a, at, n, &room, &top, &inverse);
     if (a.scores != nullptr)
       write_scores<T>(a, at, n, i, room.query, top, inverse);
-    for (int64_t first = 0; first < n; first += CUDA_THREADS) {
+    for (int64_t first = 0; first < n; first += blockDim.x) {
       const int64_t j = first + threadIdx.x;
       R raw;
       __syncthreads();
@@ -82,7 +82,7 @@ CUDA_FN void attend(const cuda_attention_args &a) {
                                      ? exp_of(score<T>(a, at, room.query, j, &raw) - top) * inverse
                                      : (R)0;
       __syncthreads();
-      for (int64_t k = 0; k < CUDA_THREADS && first + k < n && d < a.value_depth; ++k) {
+      for (int64_t k = 0; k < blockDim.x && first + k < n && d < a.value_depth; ++k) {
         const R p = room.weight[k];
         sum += p == 0 ? (R)0 : p * (R)get(value_row<T>(a, at, first + k), d);
       }
@@ -132,17 +132,17 @@ CUDA_FN void grad_of_rows(const cuda_attention_grad_args &g) {
       room.dy[d] = get(dy_row<T>(g, at), d);
     __syncthreads();
     row_statistics<T>(a, at, n, &room, &top, &inverse);
-    for (int64_t j = threadIdx.x; j < n; j += CUDA_THREADS) {
+    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
       const R p = probability<T>(a, at, room.query, room.dy, j, top, inverse, &dp, &slope);
       weighted += p * dp;
     }
-    weighted = block_all(weighted, add_two(), &room.reduce);
+    weighted = threads_all(weighted, add_two(), &room.reduce);
     if (d == 0) {
       statistics[3 * i] = top;
       statistics[3 * i + 1] = inverse;
       statistics[3 * i + 2] = weighted;
     }
-    for (int64_t first = 0; first < n && g.dq != nullptr; first += CUDA_THREADS) {
+    for (int64_t first = 0; first < n && g.dq != nullptr; first += blockDim.x) {
       const int64_t j = first + threadIdx.x;
       R ds = 0;
       if (j < n) {
@@ -152,7 +152,7 @@ CUDA_FN void grad_of_rows(const cuda_attention_grad_args &g) {
       __syncthreads();
       room.weight[threadIdx.x] = ds;
       __syncthreads();
-      for (int64_t k = 0; k < CUDA_THREADS && first + k < n && d < a.depth; ++k) {
+      for (int64_t k = 0; k < blockDim.x && first + k < n && d < a.depth; ++k) {
         const R w = room.weight[k];
         sum += w == 0 ? (R)0 : w * (R)get(key_row<T>(a, at, first + k), d);
       }
@@ -216,7 +216,7 @@ CUDA_FN void grad_of_keys(const cuda_attention_grad_args &g) {
     attention_place at = {i / a.keys / a.kv_heads, 0, i / a.keys % a.kv_heads, 0};
     const T *key = key_row<T>(a, at, j), *value = value_row<T>(a, at, j);
     R dk = 0, dv = 0;
-    for (int64_t first = 0; first < group * a.queries; first += CUDA_THREADS) {
+    for (int64_t first = 0; first < group * a.queries; first += blockDim.x) {
       const int64_t r = first + threadIdx.x;
       R p = 0, slope = 0, ds = 0;
       if (r < group * a.queries) {
@@ -228,7 +228,7 @@ CUDA_FN void grad_of_keys(const cuda_attention_grad_args &g) {
       room.weight[threadIdx.x] = p;
       room.slope[threadIdx.x] = ds * slope;
       __syncthreads();
-      for (int64_t k = 0; k < CUDA_THREADS && first + k < group * a.queries; ++k) {
+      for (int64_t k = 0; k < blockDim.x && first + k < group * a.queries; ++k) {
         at.h = at.kv * group + (first + k) / a.queries;
         at.row = (first + k) % a.queries;
         if (d < a.value_depth && room.weight[k] != 0)

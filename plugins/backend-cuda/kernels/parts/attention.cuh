@@ -5,6 +5,20 @@
 
 #include "map_math.cuh"
 
+/* block_all of a block of any number of warps up to CUDA_WARPS. */
+template <class R, class Op>
+CUDA_FN R threads_all(R x, Op op, block_room<R> *room) {
+  x = warp_all(x, op);
+  __syncthreads(); /* the room may still be read */
+  if (threadIdx.x % 32 == 0)
+    room->part[threadIdx.x / 32] = x;
+  __syncthreads();
+  R y = room->part[0];
+  for (unsigned w = 1; w < blockDim.x / 32; ++w)
+    y = op(y, room->part[w]);
+  return y;
+}
+
 struct attention_place { /* of a query row */
   int64_t b, h, kv, row;
 };

@@ -271,9 +271,13 @@ static void wait_here(engine *e, const char *file, int line) {
   t->fiber = NULL;
 }
 
+static bool same(const char *a, const char *b) {
+  return a == b || strcmp(a, b) == 0;
+}
+
 void shim_barrier(const char *file, int line) {
   engine *e = own;
-  if (e->at_barrier != 0 && (e->barrier_line != line || strcmp(e->barrier_file, file) != 0)) {
+  if (e->at_barrier != 0 && (e->barrier_line != line || !same(e->barrier_file, file))) {
     shim_fault("threads meet at different barriers, of %s:%d and %s:%d", e->barrier_file,
                e->barrier_line, file, line);
   }
@@ -311,8 +315,7 @@ void shim_meet(const char *kind, unsigned mask, void *slot,
   if (at == w->open.size())
     w->open.push_back({kind, file, line, mask, 0, {}});
   meeting *m = &w->open[at];
-  if (m->mask != mask || strcmp(m->kind, kind) != 0 || m->line != line ||
-      strcmp(m->file, file) != 0) {
+  if (m->mask != mask || !same(m->kind, kind) || m->line != line || !same(m->file, file)) {
     shim_fault("lanes meet at %s of %s:%d (mask %08x) and %s of %s:%d (mask %08x)", m->kind,
                m->file, m->line, m->mask, kind, file, line, mask);
   }
