@@ -3,7 +3,7 @@
 #ifndef OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
 #define OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
 
-#include "ops/rule.h"
+#include "rule.h"
 
 enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
 
