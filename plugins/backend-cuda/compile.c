@@ -52,7 +52,8 @@ static opipe_status check_results(cuda_rule *r) {
     cuda_finite_args args = {.n = 0};
     cuda_launch launch;
     if (value == NULL || !cuda_is_float(value->dtype) || value->role == OPIPE_VALUE_GRADIENT ||
-        cuda_elems(value) == 0 || r->program->alias[r->node->out[i]] != r->node->out[i])
+        cuda_elems(value) == 0 || cuda_accumulator(r, i) != OPIPE_NONE ||
+        r->program->alias[r->node->out[i]] != r->node->out[i])
       continue;
     args.n = (int64_t)cuda_elems(value);
     args.x = cuda_at_out(r, i);
@@ -91,8 +92,11 @@ static opipe_status build(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   CUDA_TRY(cuda_check_graph(graph, &program->pool, err));
   CUDA_TRY(prepare(program, err));
+  CUDA_TRY(cuda_match_accumulate(program, err));
   program->has_block = graph->n_scalars > 0;
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    if (program->taken[i])
+      continue;
     cuda_rule r = {.program = program, .node = &graph->nodes[i], .err = err};
     CUDA_TRY(cuda_rule_run(&r));
     if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)

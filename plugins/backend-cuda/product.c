@@ -120,7 +120,7 @@ static opipe_status make_descriptors(const opipe_device *device, const cuda_prod
   const cuda_products *lt = &device->place->libraries->products;
   const type_row *type = type_of(p->dtype);
   memset(out, 0, sizeof *out);
-  if (type == NULL)
+  if (type == NULL || type_of(p->d_dtype) == NULL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "no product of %s", opipe_dtype_name(p->dtype));
   cublasStatus_t status = make_desc(device, p, type, bias, &out->desc);
   if (status == CUDA_LT_SUCCESS) {
@@ -131,8 +131,10 @@ static opipe_status make_descriptors(const opipe_device *device, const cuda_prod
     status = make_layout(lt, p, type->type, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n,
                          p->b_distance, p->b_stride, &out->b);
   }
-  if (status == CUDA_LT_SUCCESS)
-    status = make_layout(lt, p, type->type, p->m, p->n, p->d_distance, p->d_stride, &out->d);
+  if (status == CUDA_LT_SUCCESS) {
+    status = make_layout(lt, p, type_of(p->d_dtype)->type, p->m, p->n, p->d_distance, p->d_stride,
+                         &out->d);
+  }
   if (status != CUDA_LT_SUCCESS)
     free_descriptors(lt, out);
   return answer(device, status, "describing the product to cublasLt", err);
@@ -154,7 +156,7 @@ static cublasStatus_t make_preference(const opipe_device *device, const cuda_pro
   const cuda_products *lt = &device->place->libraries->products;
   const uint32_t size = type_of(p->dtype)->size;
   const uint64_t workspace = WORKSPACE_LIMIT;
-  const uint32_t d = alignment_of(p, p->d_stride, p->d_offset, size);
+  const uint32_t d = alignment_of(p, p->d_stride, p->d_offset, type_of(p->d_dtype)->size);
   const struct {
     int attribute;
     uint32_t value;

@@ -40,7 +40,7 @@ typedef struct cuda_product {
   int64_t a_stride, b_stride, d_stride;       /* between matrices of the batch, in elements */
   uint64_t a_offset, b_offset, d_offset;      /* of the first from its value's address, in bytes */
   double alpha, beta;
-  uint32_t dtype; /* OPIPE_*, of A, B and D */
+  uint32_t dtype, d_dtype; /* OPIPE_*, of A and B; of D */
   uint32_t trans_a, trans_b;
   uint32_t has_bias; /* [m], added to every column */
   cuda_lt_choice choice;
@@ -109,7 +109,10 @@ struct opipe_program {
   uint32_t flags; /* OPIPE_COMPILE_* */
   cuda_step *steps, **last_step;
   uint32_t n_steps, n_kernels;
-  uint32_t *alias;        /* [n_values]: the value whose storage it shares; itself: none */
+  uint32_t
+      *adds_to;    /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
+  bool *taken;     /* [n_nodes]: another node's steps do its work; NULL: none is */
+  uint32_t *alias; /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
   cuda_layout *layouts;
   uint32_t n_layouts;
@@ -129,6 +132,8 @@ static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
 
 /* check.c: everything about the graph that rules and bindings rely on. */
 opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
+/* fuse.c: what is added straight into accumulators: adds_to, taken. */
+opipe_status cuda_match_accumulate(opipe_program *program, opipe_error *err);
 /* arrange.c: storages, offsets, sizes, layouts. */
 opipe_status cuda_arrange(opipe_program *program, opipe_error *err);
 

@@ -48,13 +48,15 @@ static opipe_status rule_gather_grad(cuda_rule *r) {
   const opipe_value *dy = cuda_in(r, 0);
   cuda_scatter_args args = {.form = CUDA_SCATTER_AXIS, .kind = 1};
   CUDA_TRY(read_gather(r, &args));
-  CUDA_TRY(cuda_emit_zeros(r));
+  const bool adds = cuda_accumulator(r, 0) != OPIPE_NONE;
+  if (!adds)
+    CUDA_TRY(cuda_emit_zeros(r));
   if (args.n == 0)
     return OPIPE_OK;
   args.updates = cuda_at_in(r, 0);
   args.indices = cuda_at_in(r, 1);
   args.out = cuda_at_out(r, 0);
-  return cuda_emit_scatter(r, &args, dy->dtype, dy->dtype);
+  return cuda_emit_scatter(r, &args, dy->dtype, adds ? (uint32_t)OPIPE_FLOAT : dy->dtype);
 }
 
 /* ---- element by element, and rows ---- */
@@ -180,6 +182,7 @@ static opipe_status rule_norm_scale(cuda_rule *r) {
   args.x = cuda_at_in(r, 1);
   args.dscale = cuda_at_out(r, 0);
   args.dbias = cuda_at_out(r, 1);
+  args.adds = cuda_accumulator(r, 0) != OPIPE_NONE || cuda_accumulator(r, 1) != OPIPE_NONE;
   args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
   const uint32_t n = cuda_plan_norm_scale(&args, x->dtype, launches);
   if (n == 0)

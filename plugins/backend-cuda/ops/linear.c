@@ -44,6 +44,7 @@ static cuda_product product_of(const matrix *a, const matrix *b, double alpha, u
                         .d_distance = most(m, 1),
                         .alpha = alpha,
                         .dtype = dtype,
+                        .d_dtype = dtype,
                         .trans_a = b->transposed,
                         .trans_b = a->transposed};
 }
@@ -91,12 +92,28 @@ static opipe_status emit_one(cuda_rule *r, const cuda_product *product) {
       cuda_point(r, offsetof(cuda_product_args, b), r->node->in[0], (int64_t)product->b_offset));
   if (product->has_bias)
     CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), r->node->in[2], 0));
-  return cuda_point(r, offsetof(cuda_product_args, d), r->node->out[0], (int64_t)product->d_offset);
+  const uint32_t sum = cuda_accumulator(r, 0);
+  return cuda_point(r, offsetof(cuda_product_args, d), sum != OPIPE_NONE ? sum : r->node->out[0],
+                    (int64_t)product->d_offset);
+}
+
+/* A product that is summed in fp32. */
+static void add_to_accumulator(const cuda_rule *r, cuda_product *product) {
+  if (cuda_accumulator(r, 0) != OPIPE_NONE) {
+    product->d_dtype = OPIPE_FLOAT;
+    product->beta = 1.0;
+  }
+}
+
+/* Sums over nothing. */
+static opipe_status emit_empty(cuda_rule *r) {
+  return cuda_accumulator(r, 0) != OPIPE_NONE ? OPIPE_OK : cuda_emit_zeros(r);
 }
 
 /* One product for the innermost axis of the loop, for each index of the others. */
 static opipe_status emit_batches(cuda_rule *r, const cuda_loop *loop, cuda_product *product) {
   const uint32_t last = loop->rank - 1, size = cuda_size(cuda_in(r, 0));
+  const uint32_t d_size = opipe_dtype_bits(product->d_dtype) / 8;
   int64_t n = 1;
   if (loop->rank == 0)
     return emit_one(r, product);
@@ -119,7 +136,7 @@ static opipe_status emit_batches(cuda_rule *r, const cuda_loop *loop, cuda_produ
     }
     product->b_offset = (uint64_t)offsets[0] * size;
     product->a_offset = (uint64_t)offsets[1] * size;
-    product->d_offset = (uint64_t)offsets[2] * size;
+    product->d_offset = (uint64_t)offsets[2] * d_size;
     CUDA_TRY(emit_one(r, product));
   }
   return OPIPE_OK;
@@ -163,7 +180,7 @@ static opipe_status rule_matmul(cuda_rule *r) {
     shape[rank++] = b.columns;
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, rank));
   if (a.columns == 0)
-    return cuda_emit_zeros(r);
+    return emit_empty(r);
   if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
       loop.stride[0][0] == a.rows * a.columns) {
     a.rows *= loop.shape[0];
@@ -171,6 +188,7 @@ static opipe_status rule_matmul(cuda_rule *r) {
   }
   cuda_product product =
       product_of(&a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0, left->dtype);
+  add_to_accumulator(r, &product);
   return emit_batches(r, &loop, &product);
 }
 
@@ -211,6 +229,7 @@ static opipe_status rule_gemm(cuda_rule *r) {
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, 2));
   cuda_product product = product_of(&a, &b, opipe_attr_float(r->node, "alpha", 1.0), left->dtype);
   const bool adds = addend != NULL && beta != 0;
+  add_to_accumulator(r, &product);
   if (adds && !opipe_broadcast_strides(addend->shape, addend->rank, shape, 2, strides)) {
     return cuda_refuse(r, OPIPE_E_INVALID, "C does not broadcast to [%lld, %lld]",
                        (long long)shape[0], (long long)shape[1]);
@@ -222,7 +241,7 @@ static opipe_status rule_gemm(cuda_rule *r) {
     CUDA_TRY(emit_addend(r, strides));
   }
   if (a.columns == 0 && !adds)
-    return cuda_emit_zeros(r);
+    return emit_empty(r);
   if (a.columns == 0 && beta != 1.0)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a sum over nothing with beta %g", beta);
   return a.columns == 0 ? OPIPE_OK : emit_one(r, &product);

@@ -62,6 +62,24 @@ static uint32_t reduced_shape(const cuda_rule *r, uint32_t mask, int64_t *shape)
   return rank;
 }
 
+/* Sums of columns into an accumulator: the leading axes are reduced (fuse.c). */
+static opipe_status add_columns(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 0), *y = cuda_out(r, 0);
+  cuda_launch launches[CUDA_LAUNCHES];
+  const int64_t columns = (int64_t)cuda_elems(y);
+  cuda_columns_args args = {
+      .rows = columns > 0 ? (int64_t)cuda_elems(x) / columns : 0, .n = columns, .adds = 1};
+  args.out = cuda_at_out(r, 0);
+  args.x = cuda_at_in(r, 0);
+  args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  const uint32_t n = cuda_plan_columns(&args, x->dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, cuda_columns_workspace(&args));
+  return OPIPE_OK;
+}
+
 static opipe_status rule_reduce(cuda_rule *r) {
   const opipe_value *x = cuda_in(r, 0);
   cuda_reduce_args args = {.op = CUDA_REDUCE_COUNT};
@@ -75,6 +93,8 @@ static opipe_status rule_reduce(cuda_rule *r) {
   CUDA_TRY(read_axes(r, &mask));
   const uint32_t rank = reduced_shape(r, mask, shape);
   CUDA_TRY(cuda_expect(r, 0, x->dtype, shape, rank));
+  if (cuda_accumulator(r, 0) != OPIPE_NONE)
+    return add_columns(r);
   CUDA_TRY(
       loop_over(r, mask, false, args.kept_shape, args.kept_stride, &args.kept_rank, &args.n_out));
   CUDA_TRY(loop_over(r, mask, true, args.reduced_shape, args.reduced_stride, &args.reduced_rank,

@@ -186,7 +186,16 @@ void *cuda_at_in(cuda_rule *r, uint32_t i) {
   return cuda_at(r, i < r->node->n_in ? r->node->in[i] : OPIPE_NONE, 0);
 }
 
+uint32_t cuda_accumulator(const cuda_rule *r, uint32_t i) {
+  return r->program->adds_to != NULL && cuda_out(r, i) != NULL
+             ? r->program->adds_to[r->node->out[i]]
+             : OPIPE_NONE;
+}
+
 void *cuda_at_out(cuda_rule *r, uint32_t i) {
+  const uint32_t sum = cuda_accumulator(r, i);
+  if (sum != OPIPE_NONE)
+    return cuda_at(r, sum, 0);
   return cuda_at(r, i < r->node->n_out ? r->node->out[i] : OPIPE_NONE, 0);
 }
 

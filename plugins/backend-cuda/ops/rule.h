@@ -86,7 +86,9 @@ opipe_status cuda_loop_merge(const cuda_rule *r, cuda_loop *loop);
  * stand-ins, as well aligned as the address will be. The plan puts them where its kernel wants
  * them, and cuda_emit finds them there. */
 
-/* NULL: absent */
+/* The gradient that the rule is to add output i to, and not to write it; OPIPE_NONE: none. */
+uint32_t cuda_accumulator(const cuda_rule *r, uint32_t i);
+/* NULL: absent. An output's accumulator where there is one. */
 void *cuda_at_in(cuda_rule *r, uint32_t i);
 void *cuda_at_out(cuda_rule *r, uint32_t i);
 /* A value of the graph (OPIPE_NONE: NULL) or CUDA_AT_WORKSPACE; bytes behind its address, >= 0. */

@@ -168,8 +168,8 @@ static size_t size_of(int type) {
 
 static bool fits(const struct cuda_lt_layout *layout, uint64_t rows, uint64_t columns,
                  const struct cuda_lt_layout *d) {
-  return layout->rows == rows && layout->columns == columns && layout->type == d->type &&
-         layout->distance >= (int64_t)rows && layout->batch == d->batch && rows > 0 && columns > 0;
+  return layout->rows == rows && layout->columns == columns && layout->distance >= (int64_t)rows &&
+         layout->batch == d->batch && rows > 0 && columns > 0;
 }
 
 static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_lt_layout *a,
@@ -191,9 +191,13 @@ static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_l
       !fits(b, t_b ? out->n : out->k, t_b ? out->k : out->n, d) || !fits(c, out->m, out->n, d) ||
       !fits(d, out->m, out->n, d))
     return CUDA_LT_INVALID_VALUE;
+  const bool mixed = a->type != d->type; /* half types may be summed in fp32 */
+  if (a->type != b->type || c->type != d->type ||
+      (mixed && (d->type != CUDA_R32F || (a->type != CUDA_R16F && a->type != CUDA_R16BF))))
+    return CUDA_LT_NOT_SUPPORTED;
   if (is_double != (desc->compute == CUDA_COMPUTE_64F) ||
       desc->scale != (is_double ? CUDA_R64F : CUDA_R32F) ||
-      (desc->compute == CUDA_COMPUTE_32F_FAST_TF32 && d->type != CUDA_R32F))
+      (desc->compute == CUDA_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R32F))
     return CUDA_LT_NOT_SUPPORTED;
   if (desc->epilogue == CUDA_LT_EPILOGUE_BIAS)
     return is_double ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
@@ -320,7 +324,7 @@ static void store(int type, void *data, uint64_t i, double value) {
 static void column_sums(const product_work *w, const char *a, const char *b, uint64_t j,
                         double *sums) {
   const problem *p = &w->p;
-  const int type = p->d.type;
+  const int type = p->a.type;
   const bool t_a = p->desc.trans_a == CUDA_OP_T, t_b = p->desc.trans_b == CUDA_OP_T;
   memset(sums, 0, p->m * sizeof *sums);
   for (uint64_t k = 0; k < p->k; ++k) {
@@ -338,7 +342,7 @@ static void run(const void *args) {
   const product_work *w = args;
   const problem *p = &w->p;
   const int type = p->d.type;
-  const size_t size = size_of(type);
+  const size_t size = size_of(p->a.type), d_size = size_of(type);
   double *sums = malloc(p->m * sizeof *sums);
   if (sums == NULL)
     abort();
@@ -347,8 +351,8 @@ static void run(const void *args) {
   for (int64_t batch = 0; batch < p->d.batch; ++batch) {
     const char *a = (const char *)w->a + (size_t)(batch * p->a.stride) * size;
     const char *b = (const char *)w->b + (size_t)(batch * p->b.stride) * size;
-    const char *c = (const char *)w->c + (size_t)(batch * p->c.stride) * size;
-    char *d = (char *)w->d + (size_t)(batch * p->d.stride) * size;
+    const char *c = (const char *)w->c + (size_t)(batch * p->c.stride) * d_size;
+    char *d = (char *)w->d + (size_t)(batch * p->d.stride) * d_size;
     for (uint64_t j = 0; j < p->n; ++j) {
       column_sums(w, a, b, j, sums);
       for (uint64_t i = 0; i < p->m; ++i) {
