@@ -281,10 +281,11 @@ opipe_status cuda_params_read(const opipe_params *params, uint32_t slot, void *d
   opipe_status status = cuda_queues_settle(device, "params_read", err);
   if (status >= 0 && params->states[slot].copies[CUDA_LAYOUT_F32 - 1].address != 0)
     status = cuda_train_narrow(params, slot, device->control, err);
-  if (status >= 0)
+  if (status >= 0) {
     status = cuda_params_settle(device,
                                 driver->read(dst, copy->address, (size_t)n_bytes, device->control),
                                 "params_read", err);
+  }
   cuda_leave(device);
   return status;
 }

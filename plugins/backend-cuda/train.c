@@ -191,9 +191,10 @@ static opipe_status copy_dense(opipe_params *params, opipe_queue *queue, uint32_
   const cuda_param_copy *copy = master_of(params, slot);
   const uint64_t n_bytes = (uint64_t)elements_of(source) * sizeof(float);
   CUDA_TRY(cuda_region(device, region, what, &address, err));
-  if (copy == NULL)
+  if (copy == NULL) {
     return opipe_fail(err, OPIPE_E_STATE, "%s: parameter '%.80s' has no master", what,
                       source->name);
+  }
   if (region->n_bytes < n_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID, "%s: '%.80s' needs %llu bytes, the region has %llu",
                       what, source->name, (unsigned long long)n_bytes,

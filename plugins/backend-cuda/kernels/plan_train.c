@@ -231,9 +231,8 @@ uint64_t cuda_update_chunks(const cuda_update_item *items, uint32_t n_items,
       n += (uint64_t)(items[i].n + CUDA_UPDATE_CHUNK - 1) / CUDA_UPDATE_CHUNK;
       continue;
     }
-    for (int64_t first = 0; first < items[i].n; first += CUDA_UPDATE_CHUNK, ++n) {
+    for (int64_t first = 0; first < items[i].n; first += CUDA_UPDATE_CHUNK, ++n)
       out[n] = (cuda_update_chunk){first, i, 0};
-    }
   }
   return n;
 }
