@@ -12,3 +12,4 @@
 #include "parts/scatter.cu"
 #include "parts/softmax.cu"
 #include "parts/update.cu"
+#include "parts/window.cu"

@@ -433,4 +433,5 @@ bool cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out
 #endif
 
 #include "kernels_train.h"
+#include "kernels_window.h"
 #endif /* OPIPE_BACKEND_CUDA_KERNELS_H_ */

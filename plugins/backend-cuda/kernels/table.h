@@ -94,6 +94,12 @@
   CUDA_FLOATS(X, opipe_few_columns, cuda_few_rows_args, 256)               \
   CUDA_FLOATS(X, opipe_few_sums, cuda_few_rows_args, 256)                  \
   CUDA_FLOATS(X, opipe_few_turned, cuda_few_rows_args, 256)                \
+  CUDA_FLOATS(X, opipe_conv, cuda_window_args, 256)                        \
+  CUDA_FLOATS(X, opipe_conv_grad_x, cuda_window_args, 256)                 \
+  CUDA_FLOATS(X, opipe_conv_grad_w, cuda_window_args, 256)                 \
+  CUDA_FLOATS(X, opipe_pool, cuda_window_args, 256)                        \
+  CUDA_FLOATS(X, opipe_pool_grad, cuda_window_args, 256)                   \
+  CUDA_FLOATS(X, opipe_batch_norm, cuda_batch_norm_args, 256)              \
   X(opipe_update, cuda_update_args, 256)                                   \
   X(opipe_squares_chunks, cuda_squares_args, 256)                          \
   X(opipe_squares_sum, cuda_squares_args, 256)                             \

@@ -9,7 +9,7 @@ static const struct {
   const char *schedule;
   uint32_t optimizer;
 } cases[] = {
-    {0, 0, "1f1b", 0}, {1, 0, "interleaved:chunks=2", 1}, {0, 1, "zbv", 0}, {1, 0, "2bw", 0}};
+    {0, 0, "1f1b", 0}, {1, 0, "interleaved:chunks=2", 1}, {0, 1, "zbv", 0}, {1, 2, "2bw", 0}};
 
 static void run_case(size_t i) {
   kit_bench b;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training on the doubles under every schedule, in fp32; in bf16 under every third. See
+/* Training on the doubles under every schedule, in fp32; in half types under every third. See
  * training.h. ctest: timeout=1800 label=full
  */
 #include "tests/plugins/backend-cuda/training.h"
@@ -28,5 +28,10 @@ static void test_bf16(void) {
   run_all(&ct_subjects[0], 1, 0, 3);
   run_all(&ct_subjects[1], 1, 1, 3);
 }
+static void test_fp16(void) {
+  run_all(&ct_subjects[0], 2, 1, 3);
+  run_all(&ct_subjects[1], 2, 2, 3);
+}
+
 OPI_TEST_MAIN("training on doubles of CUDA", OPI_TEST(test_gpt), OPI_TEST(test_llama),
-              OPI_TEST(test_bf16))
+              OPI_TEST(test_bf16), OPI_TEST(test_fp16))

@@ -289,9 +289,9 @@ static uint16_t to_half(double value) {
       const double rounded = __builtin_ldexp(near, unit);
       int e = 0;
       const double f = __builtin_frexp(rounded, &e);
-      const uint32_t field =
-          e < -13 ? (uint32_t)__builtin_ldexp(rounded, 24)
-                  : (uint32_t)((e + 14) * 1024) + (uint32_t)__builtin_ldexp(f, 11) - 1024;
+      const uint32_t field = rounded == 0 || e < -13 ? (uint32_t)__builtin_ldexp(rounded, 24)
+                                                     : (uint32_t)((e + 14) * 1024) +
+                                                           (uint32_t)__builtin_ldexp(f, 11) - 1024;
       least = off;
       best = (uint16_t)field;
     }
