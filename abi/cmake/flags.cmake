@@ -46,6 +46,11 @@ function(opi_kernel_flags)
       continue()
     elseif(source MATCHES "_avx2\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c)
+    elseif(source MATCHES "_avx2_vnni\\.c$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mavxvnni -mfma -mf16c)
+    elseif(source MATCHES "_avx512_vnni\\.c$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
+        -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c)
     elseif(source MATCHES "_avx512\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
         -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)

@@ -75,10 +75,19 @@ static opipe_status lookup_backend(void *ctx, const char *id, const opipe_backen
   return OPIPE_OK;
 }
 
+static void drop_pages(void *ctx, const void *data, uint64_t n_bytes) {
+  (void)ctx;
+  opi_pages_drop(data, n_bytes);
+}
+
 static const void *host_interface(void *ctx, const char *id) {
   static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0,
                                               lookup_backend};
+  static const opipe_host_pages pages = {(uint32_t)OPIPE_END(opipe_host_pages, drop), 0,
+                                         drop_pages};
   (void)ctx;
+  if (strcmp(id, OPIPE_HOST_PAGES_ID) == 0)
+    return &pages;
   return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 ? &lookup : NULL;
 }
 

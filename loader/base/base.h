@@ -187,6 +187,20 @@ opipe_status opi_write_all(int fd, const void *data, uint64_t n_bytes, opipe_err
  * Nothing stays. */
 opipe_status opi_try_file(int dir, const char *path, opipe_error *err);
 
+/* A private mapping of a file, for reading alone: owned by whoever mapped it, listed here from add
+ * to remove. [any-thread] */
+typedef struct opi_pages opi_pages;
+struct opi_pages {
+  opi_pages *next, *before;
+  const void *data; /* of a page's beginning */
+  uint64_t n_bytes;
+};
+void opi_pages_add(opi_pages *pages, const void *data, uint64_t n_bytes);
+void opi_pages_remove(opi_pages *pages); /* what was added; before it is unmapped */
+/* Gives the pages that hold `n_bytes` at `data` back to the system where they are part of a listed
+ * mapping, as far as that goes; does nothing to other memory. [any-thread] */
+void opi_pages_drop(const void *data, uint64_t n_bytes);
+
 /* Number of this process, right in a forked child too; asks the system only once. */
 int32_t opi_process_id(void);
 

@@ -155,6 +155,7 @@ opipe_status opi_mapping_create(opi_load *load, int fd, const char *location, ui
       goto done;
     }
     mapping->bytes = bytes;
+    opi_pages_add(&mapping->pages, bytes, n_bytes);
   }
   mapping->next = load->model->mappings;
   load->model->mappings = mapping;
@@ -166,17 +167,16 @@ done:
 
 void opi_mappings_free(opi_mapping *first) {
   for (opi_mapping *m = first; m != NULL; m = m->next) {
-    if (m->bytes != NULL)
+    if (m->bytes != NULL) {
+      opi_pages_remove(&m->pages);
       (void)munmap(m->bytes, m->n_bytes);
+    }
   }
 }
 
-/* The mappings are private, read only and of files: dropped pages come back as they were. */
 void opi_model_relax(const opi_model *model) {
-  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next) {
-    if (m->bytes != NULL)
-      (void)madvise(m->bytes, (size_t)m->n_bytes, MADV_DONTNEED);
-  }
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)
+    opi_pages_drop(m->bytes, m->n_bytes);
 }
 
 static opipe_status map_location(opi_load *load, const char *location, opi_mapping **out_mapping,

@@ -42,6 +42,7 @@ struct opi_mapping {
   const char *location; /* as the file spells it; "" for the model file */
   const char *path;     /* absolute, links resolved; NULL: not known */
   uint8_t *bytes;       /* NULL when the file is empty */
+  opi_pages pages;      /* while it is mapped */
   uint64_t n_bytes;
   uint64_t device, inode;
   int64_t changed_ns; /* when it was written last, as the file system says */

@@ -211,14 +211,39 @@ static cpu_code_source source_of(const opipe_params *params, const cpu_codes_par
   return source;
 }
 
+enum { PIECE_BITS = 8 * (8 << 20) }; /* of the codes, between two times that pages are given back */
+
+/* Codes of columns that lie one behind the other. */
+static void drop_columns(const opipe_device *device, const cpu_matrix *m, const void *codes,
+                         int64_t column, int64_t columns) {
+  const uint64_t begin = (uint64_t)(column * m->codes.source.j_stride) * m->form.bits / 8;
+  const uint64_t n_bytes = (uint64_t)(columns * m->codes.source.j_stride) * m->form.bits / 8;
+  if (begin < m->codes.n_bytes)
+    cpu_drop_pages(device, (const char *)codes + begin,
+                   n_bytes < m->codes.n_bytes - begin ? n_bytes : m->codes.n_bytes - begin);
+}
+
 static void fill(opipe_params *params, const cpu_matrix_copy *copy) {
   const cpu_matrix *m = &copy->matrix;
   const cpu_codes_source source = {.codes = source_of(params, &m->codes),
                                    .scales = source_of(params, &m->scales),
                                    .zeros = source_of(params, &m->zeros)};
+  const int64_t panels = cpu_codes_panels(&m->form);
+  const int64_t column_bits = m->codes.source.j_stride * (int64_t)m->form.bits;
+  const bool columns = m->codes.source.i_stride == 1; /* one behind the other */
+  const int64_t fit = PIECE_BITS / (column_bits > 0 ? column_bits * CPU_PANEL : 1);
+  const int64_t step = !columns ? panels : fit > 0 ? fit : 1;
   const cpu_exec exec = cpu_take_exec(params->device);
-  cpu_codes_pack(&exec, &m->form, &source, copy->buffer.data);
+  for (int64_t first = 0; first < panels; first += step) {
+    const int64_t count = panels - first < step ? panels - first : step;
+    cpu_codes_pack(&exec, &m->form, &source, first, count, copy->buffer.data);
+    if (columns)
+      drop_columns(params->device, m, source.codes.data, first * CPU_PANEL, count * CPU_PANEL);
+  }
   cpu_give_exec(params->device, &exec);
+  cpu_drop_pages(params->device, source.codes.data, m->codes.n_bytes);
+  cpu_drop_pages(params->device, source.scales.data, m->scales.n_bytes);
+  cpu_drop_pages(params->device, source.zeros.data, m->zeros.n_bytes);
 }
 
 /* Room for a copy, filled by the caller and then put into the list. */

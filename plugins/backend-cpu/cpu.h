@@ -23,6 +23,7 @@ typedef enum cpu_mode {
 
 struct opipe_device {
   const opipe_host *host;
+  const opipe_host_pages *pages; /* NULL: the host has no such service */
   opipe_meter meter;
   cpu_mode mode;
   bool copies; /* mapped=0: no weight is used where the host has it */
@@ -48,6 +49,12 @@ static inline cpu_exec cpu_take_exec(opipe_device *device) {
 static inline void cpu_give_exec(opipe_device *device, const cpu_exec *exec) {
   if (exec->team != NULL)
     __atomic_store_n(&device->team_busy, 0u, __ATOMIC_RELEASE);
+}
+
+/* Tells the host that a part of a source has been read: it need not stay in memory. */
+static inline void cpu_drop_pages(const opipe_device *device, const void *data, uint64_t n_bytes) {
+  if (device->pages != NULL && n_bytes > 0)
+    device->pages->drop(device->host->ctx, data, n_bytes);
 }
 
 struct opipe_buffer {

@@ -83,7 +83,8 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   full.launch_ns = 300.0;
   full.alignment = CPU_ALIGN_BYTES;
   (void)cpuinfo("model name", model, sizeof model);
-  (void)snprintf(full.name, sizeof full.name, "%s (%s)", model, cpu_isa_name(isa));
+  (void)snprintf(full.name, sizeof full.name, "%s (%s%s)", model, cpu_isa_name(isa),
+                 cpu_isa_sums_bytes(isa) ? ", vnni" : "");
   memcpy(io_info, &full, size < known ? size : known);
   return OPIPE_OK;
 }
@@ -148,6 +149,13 @@ static opipe_status start_team(opipe_device *device, uint32_t spin_us, opipe_err
   return OPIPE_OK;
 }
 
+static const opipe_host_pages *find_pages(const opipe_host *host) {
+  if (!OPIPE_HAS(host, opipe_host, get_interface) || host->get_interface == NULL)
+    return NULL;
+  const opipe_host_pages *pages = host->get_interface(host->ctx, OPIPE_HOST_PAGES_ID);
+  return pages != NULL && OPIPE_HAS(pages, opipe_host_pages, drop) ? pages : NULL;
+}
+
 opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *params,
                              opipe_device **out_device, opipe_error *err) {
   opipe_status status = OPIPE_OK;
@@ -168,6 +176,7 @@ opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *pa
   if (device == NULL)
     return OPIPE_E_NOMEM;
   device->host = self->host;
+  device->pages = find_pages(self->host);
   device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : physical_bytes();
   device->mode = CPU_MODE_FAST;
   device->isa = cpu_isa_detect();

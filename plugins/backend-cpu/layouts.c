@@ -17,6 +17,34 @@ static int64_t taps_of(const int64_t *shape, uint32_t rank) {
   return taps;
 }
 
+cpu_pack_format cpu_layout_format(uint32_t kind, uint32_t dtype) {
+  if (kind != CPU_LAYOUT_HALF && kind != CPU_LAYOUT_HALF_T)
+    return CPU_PACK_F32_PANEL;
+  return dtype == OPIPE_FLOAT16 ? CPU_PACK_F16_PANEL : CPU_PACK_BF16_PANEL;
+}
+
+bool cpu_layout_matrix_bytes(uint32_t kind, uint32_t dtype, int64_t k, int64_t n,
+                             uint64_t *out_bytes) {
+  const cpu_pack_format format = cpu_layout_format(kind, dtype);
+  return (format == CPU_PACK_F32_PANEL || cpu_is_half(dtype)) &&
+         cpu_pack_bytes(format, k, n, out_bytes);
+}
+
+/* Axes before the last two. */
+static uint64_t matrices_of(const int64_t *shape, uint32_t rank) {
+  uint64_t n = 0;
+  return rank >= 2 && opipe_shape_elems(shape, rank - 2, &n) ? n : 0;
+}
+
+static bool panel_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
+                        uint64_t *out_bytes) {
+  const bool turned = cpu_layout_is_turned(kind);
+  return rank >= 2 &&
+         cpu_layout_matrix_bytes(kind, dtype, shape[rank - (turned ? 1 : 2)],
+                                 shape[rank - (turned ? 2 : 1)], out_bytes) &&
+         !__builtin_mul_overflow(*out_bytes, matrices_of(shape, rank), out_bytes);
+}
+
 bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
                       uint64_t *out_bytes) {
   uint64_t n = 0;
@@ -31,9 +59,9 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
       return opipe_shape_elems(shape, rank, &n) && !__builtin_mul_overflow(n, 4ull, out_bytes);
     case CPU_LAYOUT_PANEL:
     case CPU_LAYOUT_PANEL_T:
-      return rank == 2 &&
-             cpu_pack_bytes(CPU_PACK_F32_PANEL, shape[kind == CPU_LAYOUT_PANEL ? 0 : 1],
-                            shape[kind == CPU_LAYOUT_PANEL ? 1 : 0], out_bytes);
+    case CPU_LAYOUT_HALF:
+    case CPU_LAYOUT_HALF_T:
+      return panel_bytes(kind, shape, rank, dtype, out_bytes);
     case CPU_LAYOUT_CONV:
       return rank > 2 && cpu_conv_pack_bytes(shape[0], shape[1], taps_of(shape, rank), out_bytes);
     default:
@@ -41,9 +69,16 @@ bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32
   }
 }
 
+enum { PIECE_BYTES = 8 << 20 }; /* of a source, between two times that pages are given back */
+
+static void drop(const opipe_device *device, const void *data, uint64_t n_bytes) {
+  if (device != NULL)
+    cpu_drop_pages(device, data, n_bytes);
+}
+
 /* Converts element by element through aligned scratch, since a source may lie at any address. */
-static void fill_f32(const cpu_exec *exec, const opipe_param_source *source, const void *dense,
-                     float *out) {
+static void fill_f32(const opipe_device *device, const cpu_exec *exec,
+                     const opipe_param_source *source, const void *dense, float *out) {
   enum { CHUNK = 1024 };
   uint64_t n = 0;
   const uint32_t size = cpu_dtype_bytes(source->dtype);
@@ -53,44 +88,86 @@ static void fill_f32(const cpu_exec *exec, const opipe_param_source *source, con
     const uint64_t count = n - i < CHUNK ? n - i : CHUNK;
     memcpy(chunk, (const char *)dense + i * size, (size_t)(count * size));
     cpu_convert(exec, cpu_storage_type(source->dtype), chunk, CPU_F32, out + i, (int64_t)count);
+    if ((i + count) % (PIECE_BYTES / 4) == 0 || i + count == n) {
+      const uint64_t first = i / (PIECE_BYTES / 4) * (PIECE_BYTES / 4);
+      drop(device, (const char *)dense + first * size, (i + count - first) * size);
+    }
   }
 }
 
-void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_source *source,
-                     const void *dense, void *data) {
+static void fill_copy(const opipe_device *device, const void *dense, uint64_t n_bytes, void *data) {
+  for (uint64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
+    const uint64_t count = n_bytes - at < PIECE_BYTES ? n_bytes - at : PIECE_BYTES;
+    memcpy((char *)data + at, (const char *)dense + at, (size_t)count);
+    drop(device, (const char *)dense + at, count);
+  }
+}
+
+/* One matrix: some rows of the stored form at a time, which are rows of all panels, or whole panels
+ * where it is stored [N,K]. */
+static void fill_panels(const opipe_device *device, const cpu_exec *exec, cpu_pack_format format,
+                        const cpu_pack_source *whole, char *data) {
+  const int64_t size = whole->dtype == CPU_F32 ? 4 : 2;
+  const int64_t out_size = format == CPU_PACK_F32_PANEL ? 4 : 2;
+  const bool turned = whole->n_stride != 1;
+  const int64_t rows = turned ? whole->n : whole->k;
+  const int64_t row_bytes = (turned ? whole->k : whole->n) * size;
+  const int64_t fit = PIECE_BYTES / (row_bytes > 0 ? row_bytes : 1);
+  const int64_t step = fit < CPU_PANEL ? CPU_PANEL : fit / CPU_PANEL * CPU_PANEL;
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = rows - row < step ? rows - row : step;
+    cpu_pack_source piece = *whole;
+    piece.data = (const char *)whole->data + row * row_bytes;
+    piece.depth = whole->k;
+    *(turned ? &piece.n : &piece.k) = count;
+    cpu_pack(exec, format, &piece, data + row * (turned ? whole->k : CPU_PANEL) * out_size);
+    drop(device, piece.data, (uint64_t)(count * row_bytes));
+  }
+}
+
+static void fill_matrices(const opipe_device *device, const cpu_exec *exec, uint32_t kind,
+                          const opipe_param_source *source, const void *dense, char *data) {
+  const bool turned = cpu_layout_is_turned(kind);
+  const int64_t *last = source->shape + source->rank - 2;
+  const uint64_t count = matrices_of(source->shape, source->rank);
+  cpu_pack_source matrix = {.data = dense,
+                            .dtype = cpu_storage_type(source->dtype),
+                            .k = last[turned ? 1 : 0],
+                            .n = last[turned ? 0 : 1],
+                            .k_stride = turned ? 1 : last[1],
+                            .n_stride = turned ? last[1] : 1};
+  uint64_t n_bytes = 0;
+  (void)cpu_layout_matrix_bytes(kind, source->dtype, matrix.k, matrix.n, &n_bytes);
+  for (uint64_t i = 0; i < count; ++i) {
+    matrix.data = (const char *)dense + i * (source->n_bytes / count);
+    fill_panels(device, exec, cpu_layout_format(kind, source->dtype), &matrix, data + i * n_bytes);
+  }
+}
+
+void cpu_layout_fill(const opipe_device *device, const cpu_exec *exec, uint32_t kind,
+                     const opipe_param_source *source, const void *dense, void *data) {
   const cpu_exec alone = {exec->kernels, NULL};
   if (source->n_bytes == 0)
     return;
   if (kind == CPU_LAYOUT_COPY) {
-    memcpy(data, dense, (size_t)source->n_bytes);
+    fill_copy(device, dense, source->n_bytes, data);
   } else if (kind == CPU_LAYOUT_F32) {
-    fill_f32(&alone, source, dense, data);
+    fill_f32(device, &alone, source, dense, data);
   } else if (kind == CPU_LAYOUT_CONV) {
     cpu_conv_pack(exec, cpu_storage_type(source->dtype), dense, source->shape[0], source->shape[1],
                   taps_of(source->shape, source->rank), data);
-  } else if (kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T) {
-    const bool transposed = kind == CPU_LAYOUT_PANEL_T;
-    const int64_t columns = source->shape[1];
-    const cpu_pack_source matrix = {.data = dense,
-                                    .dtype = cpu_storage_type(source->dtype),
-                                    .k = source->shape[transposed ? 1 : 0],
-                                    .n = source->shape[transposed ? 0 : 1],
-                                    .k_stride = transposed ? 1 : columns,
-                                    .n_stride = transposed ? columns : 1};
-    cpu_pack(exec, CPU_PACK_F32_PANEL, &matrix, data);
+    drop(device, dense, source->n_bytes);
+  } else if (cpu_layout_is_panel(kind)) {
+    fill_matrices(device, exec, kind, source, dense, data);
   }
 }
 
 /* ---- layouts of fp32 and dense tensors ---- */
 
-static bool is_panel(uint32_t kind) {
-  return kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T;
-}
-
 void cpu_layout_export(const cpu_exec *exec, uint32_t kind, const int64_t *shape, uint32_t rank,
                        const void *data, float *to) {
   uint64_t n = 0;
-  if (!is_panel(kind)) {
+  if (!cpu_layout_is_panel(kind)) {
     if (opipe_shape_elems(shape, rank, &n) && n > 0)
       memcpy(to, data, (size_t)n * sizeof *to);
     return;
@@ -116,7 +193,8 @@ void cpu_layout_import(const cpu_exec *exec, uint32_t kind, const int64_t *shape
   if (opipe_shape_elems(shape, rank, &n) && n > 0) {
     const opipe_param_source source = {
         .data = from, .shape = shape, .n_bytes = n * 4, .dtype = OPIPE_FLOAT, .rank = rank};
-    cpu_layout_fill(exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind, &source, from, data);
+    cpu_layout_fill(NULL, exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind, &source, from,
+                    data);
   }
 }
 
@@ -169,7 +247,7 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
   add_job job = {exec, from, data, 0, 0};
   if (!opipe_shape_elems(shape, rank, &n) || n == 0)
     return;
-  if (!is_panel(kind)) {
+  if (!cpu_layout_is_panel(kind)) {
     cpu_add_f32(exec, from, data, (int64_t)n);
     return;
   }
@@ -269,8 +347,10 @@ static uint32_t accumulator_kind(const opipe_program *program, uint32_t slot) {
   return kind;
 }
 
-/* An operator that can read panels does, where the program has that copy anyway: a tied table. */
+/* An operator that can read panels does, where the program has that copy anyway: a tied table. In
+ * an owned set it is made from panels that are not turned (own_layout). */
 static void share_panels(opipe_program *program, cpu_step *step) {
+  const bool owned = (program->flags & OPIPE_COMPILE_OWNED) != 0;
   for (uint32_t i = 0; i < step->n_in && i < 32; ++i) {
     const uint32_t v = step->in[i].value;
     if ((step->panels >> i & 1u) == 0 || v == OPIPE_NONE ||
@@ -280,10 +360,10 @@ static void share_panels(opipe_program *program, cpu_step *step) {
       const cpu_step *other = &program->steps[s];
       for (uint32_t k = 0; k < other->n_in; ++k) {
         const uint32_t o = other->in[k].value;
-        if (o != OPIPE_NONE && is_panel(other->in[k].layout) &&
+        if (o != OPIPE_NONE && cpu_layout_is_panel(other->in[k].layout) &&
             program->graph->values[o].role == OPIPE_VALUE_PARAMETER &&
             program->graph->values[o].slot == program->graph->values[v].slot)
-          step->in[i].layout = CPU_LAYOUT_PANEL;
+          step->in[i].layout = owned ? CPU_LAYOUT_PANEL : other->in[k].layout;
       }
     }
   }
@@ -319,7 +399,7 @@ opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err) {
   if (program->layouts == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the layouts of parameters");
   for (uint32_t s = 0; s < program->n_steps; ++s) {
-    if ((program->flags & OPIPE_COMPILE_OWNED) != 0 && program->steps[s].panels != 0)
+    if (program->steps[s].panels != 0)
       share_panels(program, &program->steps[s]);
   }
   for (uint32_t s = 0; s < program->n_steps; ++s) {

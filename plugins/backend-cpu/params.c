@@ -182,8 +182,8 @@ static opipe_status own_dense(opipe_params *params, param_state *state, opipe_er
   if (state->own != NULL)
     return OPIPE_OK;
   CPU_TRY(alloc_bytes(params, n_bytes, &state->own, &state->own_bytes, err));
-  if (n_bytes > 0)
-    memcpy(state->own, held, (size_t)n_bytes);
+  const cpu_exec exec = {params->device->exec.kernels, NULL};
+  cpu_layout_fill(params->device, &exec, CPU_LAYOUT_COPY, &state->source, held, state->own);
   return OPIPE_OK;
 }
 
@@ -213,7 +213,8 @@ static opipe_status make_copy(opipe_params *params, const cpu_layout *layout, op
   }
   CPU_TRY(cpu_params_alloc_copy(params, slot, kind, n_bytes, err));
   const cpu_exec exec = cpu_take_exec(params->device);
-  cpu_layout_fill(&exec, kind, &state->source, cpu_params_dense(state), copy->buffer.data);
+  cpu_layout_fill(params->device, &exec, kind, &state->source, cpu_params_dense(state),
+                  copy->buffer.data);
   cpu_give_exec(params->device, &exec);
   copy->present = true;
   return OPIPE_OK;
@@ -340,7 +341,8 @@ opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
     param_state *state = &params->states[i];
     for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {
       if (state->copies[kind].present)
-        cpu_layout_fill(&exec, kind, &state->source, state->own, state->copies[kind].buffer.data);
+        cpu_layout_fill(params->device, &exec, kind, &state->source, state->own,
+                        state->copies[kind].buffer.data);
     }
     state->dirty = false;
   }

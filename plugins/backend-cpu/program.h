@@ -22,10 +22,23 @@ enum {
   CPU_LAYOUT_PANEL = 3,   /* panels of B[K,N]: parameter stored [K,N] */
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
   CPU_LAYOUT_CONV = 5,    /* panels of a convolution's [C_out, C_in, kernel], of one group */
-  CPU_LAYOUT_COUNT = 6,
-  CPU_LAYOUT_MASTER = 6, /* that of the parameter's master copy, whichever it is */
-  CPU_LAYOUT_CODES = 7   /* codes with their scales and zero points: cpu_step.matrix */
+  CPU_LAYOUT_HALF = 6,    /* PANEL of fp16 or bf16, whose elements stay as they are */
+  CPU_LAYOUT_HALF_T = 7,  /* the same of PANEL_T */
+  CPU_LAYOUT_COUNT = 8,
+  CPU_LAYOUT_MASTER = 8, /* that of the parameter's master copy, whichever it is */
+  CPU_LAYOUT_CODES = 9   /* codes with their scales and zero points: cpu_step.matrix */
 };
+
+/* Panels; of tensors with more than two axes: of each matrix, one behind the other. */
+static inline bool cpu_layout_is_panel(uint32_t kind) {
+  return kind == CPU_LAYOUT_PANEL || kind == CPU_LAYOUT_PANEL_T || kind == CPU_LAYOUT_HALF ||
+         kind == CPU_LAYOUT_HALF_T;
+}
+
+/* Panels of a parameter stored [N,K]. */
+static inline bool cpu_layout_is_turned(uint32_t kind) {
+  return kind == CPU_LAYOUT_PANEL_T || kind == CPU_LAYOUT_HALF_T;
+}
 
 typedef struct cpu_matrix cpu_matrix; /* codes.h */
 
@@ -130,9 +143,15 @@ opipe_status cpu_collect_layouts(opipe_program *program, opipe_error *err);
 /* Bytes of a parameter in a layout; false when it does not fit. */
 bool cpu_layout_bytes(uint32_t kind, const int64_t *shape, uint32_t rank, uint32_t dtype,
                       uint64_t *out_bytes);
-/* Fills `data` (cpu_layout_bytes, aligned) from the dense source. */
-void cpu_layout_fill(const cpu_exec *exec, uint32_t kind, const opipe_param_source *source,
-                     const void *dense, void *data);
+/* Bytes of one matrix of K by N in panels of `kind`. */
+bool cpu_layout_matrix_bytes(uint32_t kind, uint32_t dtype, int64_t k, int64_t n,
+                             uint64_t *out_bytes);
+/* Format of panels of `kind`. */
+cpu_pack_format cpu_layout_format(uint32_t kind, uint32_t dtype);
+/* Fills `data` (cpu_layout_bytes, aligned) from the dense source, piece by piece: what has been
+ * read of `dense` is given back where it is a mapped file (device NULL: it is not). */
+void cpu_layout_fill(const opipe_device *device, const cpu_exec *exec, uint32_t kind,
+                     const opipe_param_source *source, const void *dense, void *data);
 /* place.c: storages, their offsets, and the program's sizes. */
 opipe_status cpu_place(opipe_program *program, opipe_error *err);
 /* arena.c: offsets of the arena's storages, by kind, n_bytes, first and last, and temp_bytes; their

@@ -117,7 +117,7 @@ static void derive_copy(const cpu_exec *exec, param_state *state, uint32_t from,
   else if (from >= CPU_LAYOUT_PANEL)
     turn_panels(exec, source, from, truth, data);
   else
-    cpu_layout_fill(exec, kind, source, truth, data); /* from a dense copy of half type */
+    cpu_layout_fill(NULL, exec, kind, source, truth, data); /* from a dense copy of half type */
 }
 
 /* ---- copies of an owned set ---- */
@@ -136,8 +136,8 @@ opipe_status cpu_owned_make_copy(opipe_params *params, uint32_t slot, uint32_t k
   if (truth != CPU_LAYOUT_MASTER) {
     derive_copy(&exec, state, truth, kind);
   } else {
-    cpu_layout_fill(&exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind, &state->source,
-                    cpu_params_dense(state), buffer->data);
+    cpu_layout_fill(params->device, &exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind,
+                    &state->source, cpu_params_dense(state), buffer->data);
   }
   cpu_give_exec(params->device, &exec);
   return OPIPE_OK;
@@ -163,8 +163,8 @@ opipe_status cpu_owned_write(opipe_params *params, uint32_t slot, const void *sr
   const cpu_exec exec = cpu_take_exec(params->device);
   for (uint32_t kind = 0; kind < CPU_LAYOUT_COUNT; ++kind) {
     if (state->copies[kind].present) {
-      cpu_layout_fill(&exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind, source, src,
-                      state->copies[kind].buffer.data);
+      cpu_layout_fill(params->device, &exec, kind == CPU_LAYOUT_RAW ? CPU_LAYOUT_COPY : kind,
+                      source, src, state->copies[kind].buffer.data);
       any = true;
     }
   }

@@ -92,7 +92,7 @@ static void problem_make(problem *p, const cpu_exec *x, const options *o) {
     else if (o->peers)
       memcpy(p->b[i], p->b[0], elements * 4);
     p->packed[i] = big_memory(bytes);
-    cpu_pack_source s = {p->b[i], CPU_F32, p->k, p->n, p->n, 1};
+    cpu_pack_source s = {p->b[i], CPU_F32, p->k, p->n, p->n, 1, 0};
     cpu_pack(x, CPU_PACK_F32_PANEL, &s, p->packed[i]);
   }
 }

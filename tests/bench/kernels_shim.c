@@ -53,7 +53,7 @@ const char *shim_isa(const cpu_exec *x) {
 void *shim_pack(const cpu_exec *x, const float *b, int64_t k, int64_t n) {
   uint64_t bytes = 0;
   void *packed = NULL;
-  cpu_pack_source source = {b, CPU_F32, k, n, n, 1};
+  cpu_pack_source source = {b, CPU_F32, k, n, n, 1, 0};
   if (!cpu_pack_bytes(CPU_PACK_F32_PANEL, k, n, &bytes) ||
       posix_memalign(&packed, (size_t)1 << 21, bytes) != 0)
     return NULL;
@@ -89,7 +89,7 @@ void *shim_codes_pack(const cpu_exec *x, const cpu_codes *form, const uint8_t *c
       posix_memalign(&packed, (size_t)1 << 21, *out_bytes) != 0)
     return NULL;
   (void)madvise(packed, *out_bytes >> 21 << 21, MADV_HUGEPAGE);
-  cpu_codes_pack(x, form, &source, packed);
+  cpu_codes_pack(x, form, &source, 0, cpu_codes_panels(form), packed);
   return packed;
 }
 

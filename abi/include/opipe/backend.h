@@ -401,6 +401,20 @@ typedef struct opipe_backend_lookup {
                        opipe_instance **out_self, opipe_error *err);
 } opipe_backend_lookup;
 
+/* Host service for backends that copy parameters out of mapped files (from 1.3 on):
+ * opipe_host.get_interface(ctx, OPIPE_HOST_PAGES_ID). Not settled: the id ends in "/0". */
+#define OPIPE_HOST_PAGES_ID "opipe.host_pages/0"
+typedef struct opipe_host_pages {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* ctx: opipe_host.ctx. `n_bytes` at `data`, a part of some opipe_param_source.data, have been
+   * read and will not be for a while: where they are pages of a file that the library has mapped,
+   * they need not stay resident; what reads them later gets the same bytes. Other memory is left
+   * alone. A backend that says so tensor by tensor, or piece by piece, never has a model's weights
+   * in memory twice. [any-thread] */
+  void (*drop)(void *ctx, const void *data, uint64_t n_bytes);
+} opipe_host_pages;
+
 #include "frozen/backend.h"
 static const opipe_struct_row opipe_rows_of_OPIPE_KIND_BACKEND[] OPIPE_UNUSED = {
     OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_BACKEND};

@@ -114,6 +114,7 @@ static void put_sums(const uint32_t *words, int64_t steps, int32_t *out) {
 typedef struct pack_job {
   const cpu_codes *form;
   const cpu_codes_source *source;
+  int64_t first, count; /* panels */
   char *packed;
 } pack_job;
 
@@ -121,8 +122,8 @@ static void pack_task(void *argument, int32_t worker, int32_t workers) {
   const pack_job *job = argument;
   const cpu_codes *form = job->form;
   cpu_range share;
-  cpu_team_share((form->n + CPU_PANEL - 1) / CPU_PANEL, worker, workers, &share.begin, &share.end);
-  for (int64_t j = share.begin; j < share.end; ++j) {
+  cpu_team_share(job->count, worker, workers, &share.begin, &share.end);
+  for (int64_t j = job->first + share.begin; j < job->first + share.end; ++j) {
     const int64_t column = j * CPU_PANEL;
     const int64_t columns = form->n - column < CPU_PANEL ? form->n - column : CPU_PANEL;
     char *out = job->packed + j * codes_panel_bytes(form);
@@ -140,9 +141,13 @@ static void pack_task(void *argument, int32_t worker, int32_t workers) {
   }
 }
 
+int64_t cpu_codes_panels(const cpu_codes *form) {
+  return form->n / CPU_PANEL + (form->n % CPU_PANEL != 0);
+}
+
 void cpu_codes_pack(const cpu_exec *x, const cpu_codes *form, const cpu_codes_source *source,
-                    void *packed) {
-  pack_job job = {form, source, packed};
+                    int64_t first, int64_t count, void *packed) {
+  pack_job job = {form, source, first, count, packed};
   cpu_team_run(x->team, pack_task, &job);
 }
 
@@ -181,7 +186,7 @@ static void codes_task(void *argument, int32_t worker, int32_t workers) {
   if (rows.begin >= rows.end || panels.begin >= panels.end)
     return;
   if (job->product.rounded != NULL) {
-    job->kernels->product_codes_int8(&job->product, panels, rows);
+    cpu_bytes_of(job->kernels)->product_codes(&job->product, panels, rows);
   } else {
     job->kernels->product_codes(&job->product, panels, rows,
                                 (float *)job->workspace + (int64_t)worker * BUFFER_FLOATS);
@@ -250,7 +255,7 @@ static void integer_task(void *argument, int32_t worker, int32_t workers) {
   cpu_range panels, rows;
   cpu_product_share(job->args->m, job->args->form->n, worker, workers, &panels, &rows);
   if (rows.begin < rows.end && panels.begin < panels.end)
-    job->kernels->product_integer(job->args, panels, rows);
+    cpu_bytes_of(job->kernels)->product_integer(job->args, panels, rows);
 }
 
 void cpu_codes_integer(const cpu_exec *x, const cpu_codes_integer_args *args) {

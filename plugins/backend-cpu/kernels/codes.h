@@ -54,9 +54,11 @@ typedef struct cpu_codes_source {
 /* Bytes of a packed matrix; false when the form is none of the above or they do not fit. */
 bool cpu_codes_bytes(const cpu_codes *form, uint64_t *out_bytes);
 
-/* Packs into `packed` (cpu_codes_bytes, aligned to CPU_ALIGN_BYTES). Splits over the team. */
+/* Packs `count` panels of 64 columns from panel `first` on into `packed` (of the whole matrix:
+ * cpu_codes_bytes, aligned to CPU_ALIGN_BYTES). Splits over the team. */
 void cpu_codes_pack(const cpu_exec *x, const cpu_codes *form, const cpu_codes_source *source,
-                    void *packed);
+                    int64_t first, int64_t count, void *packed);
+int64_t cpu_codes_panels(const cpu_codes *form);
 
 typedef struct cpu_codes_args {
   int64_t m;

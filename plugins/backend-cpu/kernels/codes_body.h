@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with packed codes, included once per instruction set after matmul_body.h.
+/* Products with packed codes, included once per instruction set after
+ * unpacked_body.h.
  *
  * A 32-bit word of a panel holds 32 / bits consecutive codes of one column. The codes of its lower
  * 16 bits become numbers where they stand: with the exponent of 2^(23 - place), the bit at `place`
@@ -9,7 +10,7 @@
 #define OPIPE_BACKEND_CPU_KERNELS_CODES_BODY_H_
 
 #include "codes_plan.h"
-#include "matmul_body.h"
+#include "unpacked_body.h"
 
 enum {
   CODES_VECTORS = CPU_TILE_VECTORS == 4 ? 4 : 2, /* of a panel that one row takes at once */
@@ -227,35 +228,9 @@ CPU_STATIC void codes_row_panel(const cpu_codes_product *p, int64_t panel, int64
 
 /* ---- a share ---- */
 
-/* One block of rows by all panels of the share; buffer: CPU_CHAIN steps of a panel. */
-CPU_STATIC void codes_row_block(const cpu_codes_product *p, cpu_range panels, cpu_range rows,
-                                float *buffer) {
-  const cpu_codes *form = p->form;
-  const int64_t count = rows.end - rows.begin;
-  const int64_t blocks = count <= MOST_ROWS ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS;
-  const cpu_product product = {.n = form->n,
-                               .k = form->k,
-                               .a = p->a,
-                               .a_stride = p->a_stride,
-                               .c = p->c,
-                               .c_stride = p->c_stride,
-                               .epilogue = p->epilogue};
-  for (int64_t deep = 0; deep < form->k; deep += K_BLOCK) {
-    const int64_t deep_end = form->k - deep < K_BLOCK ? form->k : deep + K_BLOCK;
-    for (int64_t j = panels.begin; j < panels.end; ++j) {
-      const char *codes = (const char *)p->packed + j * codes_panel_bytes(form);
-      for (int64_t k = deep; k < deep_end; k += CPU_CHAIN) {
-        const cpu_range depth = {k, deep_end - k < CPU_CHAIN ? deep_end : k + CPU_CHAIN};
-        int64_t row = rows.begin;
-        codes_unpack_panel(form, codes, depth, buffer);
-        for (int64_t i = 0; i < blocks; ++i) {
-          const int64_t height = (rows.end - row + blocks - i - 1) / (blocks - i);
-          panel_tile(&product, buffer, j, row, height, depth, NULL);
-          row += height;
-        }
-      }
-    }
-  }
+CPU_STATIC void codes_fill(const void *ctx, int64_t panel, cpu_range k, float *out) {
+  const cpu_codes_product *p = ctx;
+  codes_unpack_panel(p->form, (const char *)p->packed + panel * codes_panel_bytes(p->form), k, out);
 }
 
 CPU_STATIC void codes_share(const cpu_codes_product *p, cpu_range panels, cpu_range rows,
@@ -266,10 +241,20 @@ CPU_STATIC void codes_share(const cpu_codes_product *p, cpu_range panels, cpu_ra
     product_of_nothing(&nothing, panels, rows);
     return;
   }
+  const unpacked_product unpacked = {.product = {.n = p->form->n,
+                                                 .k = p->form->k,
+                                                 .a = p->a,
+                                                 .a_stride = p->a_stride,
+                                                 .c = p->c,
+                                                 .c_stride = p->c_stride,
+                                                 .epilogue = p->epilogue},
+                                     .fill = codes_fill,
+                                     .ctx = p,
+                                     .buffer = buffer};
   for (int64_t i = rows.begin; i < rows.end; i += ROW_BLOCK) {
     const cpu_range block = {i, rows.end - i < ROW_BLOCK ? rows.end : i + ROW_BLOCK};
     if (block.end - i > 1) {
-      codes_row_block(p, panels, block, buffer);
+      unpacked_row_block(&unpacked, panels, block);
       continue;
     }
     for (int64_t j = panels.begin; j < panels.end; ++j)

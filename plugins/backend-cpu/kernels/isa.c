@@ -10,6 +10,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 enum {
@@ -44,6 +45,33 @@ cpu_isa cpu_isa_detect(void) {
   return CPU_ISA_AVX512;
 }
 
+/* Bit `isa`: sums of four products of bytes for that instruction set. */
+static unsigned byte_sums(void) {
+  unsigned a = 0, b = 0, c = 0, d = 0, found = 0;
+  const cpu_isa isa = cpu_isa_detect();
+  if (isa >= CPU_ISA_AVX512 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & 1u << 11) != 0)
+    found |= 1u << CPU_ISA_AVX512;
+  if (isa >= CPU_ISA_AVX2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0)
+    found |= 1u << CPU_ISA_AVX2;
+  return found;
+}
+
+bool cpu_isa_sums_bytes(cpu_isa isa) {
+  static _Atomic(unsigned) known; /* bit 31: asked; the instruction costs much in a guest */
+  unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
+  if (found == 0) {
+    found = byte_sums() | 1u << 31;
+    atomic_store_explicit(&known, found, memory_order_relaxed);
+  }
+  return (int)isa >= 0 && isa < CPU_ISA_COUNT && (found >> isa & 1u) != 0;
+}
+
+const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels) {
+  if (!cpu_isa_sums_bytes(kernels->isa))
+    return &kernels->bytes;
+  return kernels->isa == CPU_ISA_AVX512 ? &cpu_bytes_avx512_vnni : &cpu_bytes_avx2_vnni;
+}
+
 const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
   if ((int)isa < 0 || isa >= CPU_ISA_COUNT || isa > cpu_isa_detect())
     return NULL;
@@ -56,6 +84,15 @@ const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
 
 cpu_isa cpu_isa_detect(void) {
   return CPU_ISA_PORTABLE;
+}
+
+bool cpu_isa_sums_bytes(cpu_isa isa) {
+  (void)isa;
+  return false;
+}
+
+const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels) {
+  return &kernels->bytes;
 }
 
 const cpu_kernels *cpu_kernels_get(cpu_isa isa) {

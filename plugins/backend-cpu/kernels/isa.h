@@ -25,6 +25,10 @@ cpu_isa cpu_isa_detect(void);
 /* Kernels of `isa`; NULL when this machine or this build lacks it. Thread: any. */
 const cpu_kernels *cpu_kernels_get(cpu_isa isa);
 
+/* Has this machine instructions beside `isa` that sum four products of bytes (AVX512-VNNI,
+ * AVX-VNNI)? Kernels of bytes then use them; the bits are the same. Thread: any. */
+bool cpu_isa_sums_bytes(cpu_isa isa);
+
 /* "portable", "avx2", "avx512"; NULL for other values. */
 const char *cpu_isa_name(cpu_isa isa);
 

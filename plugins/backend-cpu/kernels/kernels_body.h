@@ -12,6 +12,7 @@
 #include "conv_last_body.h"
 #include "elements_body.h"
 #include "gradient_body.h"
+#include "half_body.h"
 #include "matmul_body.h"
 #include "matmul_f64_body.h"
 #include "norm_body.h"
@@ -21,9 +22,9 @@
 
 #define CPU_KERNELS_TABLE(which)                                                        \
   {                                                                                     \
-    .isa = (which), .pack_panel = pack_panel, .product = product_share,                 \
-    .product_codes = codes_share, .product_codes_int8 = codes_int8_share,               \
-    .product_integer = codes_integer_share, .round_rows = codes_round_rows,             \
+    .isa = (which), .pack_panel = pack_panel, .pack_half_panel = pack_half_panel,       \
+    .product = product_share, .product_half = half_share, .product_codes = codes_share, \
+    .bytes = {codes_int8_share, codes_integer_share}, .round_rows = codes_round_rows,   \
     .product_dx = product_dx_share, .product_dw = product_dw_share,                     \
     .sum_columns = sum_columns_share, .product_f64 = product_f64_share,                 \
     .transpose = transpose_share, .unary = unary_share, .binary = binary_share,         \

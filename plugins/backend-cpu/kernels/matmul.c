@@ -8,34 +8,46 @@
 
 #include "table.h"
 
+static uint64_t element_bytes(cpu_pack_format format) {
+  return format == CPU_PACK_F32_PANEL ? sizeof(float) : sizeof(uint16_t);
+}
+
 bool cpu_pack_bytes(cpu_pack_format format, int64_t k, int64_t n, uint64_t *out_bytes) {
-  if (format != CPU_PACK_F32_PANEL || k < 0 || n < 0)
+  if (format < CPU_PACK_F32_PANEL || format > CPU_PACK_BF16_PANEL || k < 0 || n < 0)
     return false;
   uint64_t panels = ((uint64_t)n + CPU_PANEL - 1) / CPU_PANEL;
   uint64_t panel_bytes = 0;
-  return !__builtin_mul_overflow((uint64_t)k, CPU_PANEL * sizeof(float), &panel_bytes) &&
+  return !__builtin_mul_overflow((uint64_t)k, CPU_PANEL * element_bytes(format), &panel_bytes) &&
          !__builtin_mul_overflow(panel_bytes, panels, out_bytes);
 }
 
 typedef struct pack_job {
   const cpu_kernels *kernels;
   const cpu_pack_source *source;
-  float *packed;
+  char *packed;
+  cpu_pack_format format;
 } pack_job;
 
 static void pack_task(void *argument, int32_t worker, int32_t workers) {
   const pack_job *job = argument;
+  const cpu_pack_source *s = job->source;
+  const int64_t panels = (s->n + CPU_PANEL - 1) / CPU_PANEL;
+  const int64_t depth = s->depth != 0 ? s->depth : s->k;
+  const int64_t stride = CPU_PANEL * depth * (int64_t)element_bytes(job->format);
   cpu_range share;
-  int64_t panels = (job->source->n + CPU_PANEL - 1) / CPU_PANEL;
   cpu_team_share(panels, worker, workers, &share.begin, &share.end);
-  for (int64_t j = share.begin; j < share.end; ++j)
-    job->kernels->pack_panel(job->source, j, job->packed + j * CPU_PANEL * job->source->k);
+  for (int64_t j = share.begin; j < share.end; ++j) {
+    void *to = job->packed + j * stride;
+    if (job->format == CPU_PACK_F32_PANEL)
+      job->kernels->pack_panel(s, j, to);
+    else
+      job->kernels->pack_half_panel(s, j, to);
+  }
 }
 
 void cpu_pack(const cpu_exec *x, cpu_pack_format format, const cpu_pack_source *source,
               void *packed) {
-  (void)format; /* one so far; cpu_pack_bytes has refused others */
-  pack_job job = {x->kernels, source, packed};
+  pack_job job = {x->kernels, source, packed, format};
   cpu_team_run(x->team, pack_task, &job);
 }
 
@@ -66,11 +78,22 @@ void cpu_unpack(const cpu_exec *x, const cpu_packed *packed, float *out, int64_t
 
 /* ---- packed product ---- */
 
+enum { HALF_BUFFER = CPU_CHAIN * CPU_PANEL }; /* floats of a thread */
+
 typedef struct product_job {
   const cpu_kernels *kernels;
   cpu_product product;
   int64_t m;
+  cpu_pack_format format;
+  float *workspace;
 } product_job;
+
+bool cpu_matmul_workspace(int32_t threads, cpu_pack_format format, uint64_t *out_bytes) {
+  *out_bytes = format == CPU_PACK_F32_PANEL || threads <= 0
+                   ? 0
+                   : (uint64_t)threads * HALF_BUFFER * sizeof(float);
+  return threads > 0;
+}
 
 /* Products below this many multiplications are not worth waking the team: about a microsecond. */
 enum { SMALL_PRODUCT = 1 << 15 };
@@ -108,8 +131,16 @@ static void product_task(void *argument, int32_t worker, int32_t workers) {
   const product_job *job = argument;
   cpu_range panels, rows;
   cpu_product_share(job->m, job->product.n, worker, workers, &panels, &rows);
-  if (rows.begin < rows.end && panels.begin < panels.end)
+  if (rows.begin >= rows.end || panels.begin >= panels.end)
+    return;
+  if (job->format == CPU_PACK_F32_PANEL) {
     job->kernels->product(&job->product, panels, rows);
+    return;
+  }
+  const cpu_half_product half = {.product = job->product,
+                                 .panels = job->product.panels,
+                                 .dtype = job->format == CPU_PACK_F16_PANEL ? CPU_F16 : CPU_BF16};
+  job->kernels->product_half(&half, panels, rows, job->workspace + (int64_t)worker * HALF_BUFFER);
 }
 
 void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
@@ -124,7 +155,9 @@ void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
                                  .c = args->c,
                                  .c_stride = args->c_stride,
                                  .epilogue = args->epilogue},
-                     .m = args->m};
+                     .m = args->m,
+                     .format = args->b.format,
+                     .workspace = args->workspace};
   cpu_team_run(cpu_product_team(x, args->m, args->b.n, args->b.k), product_task, &job);
 }
 

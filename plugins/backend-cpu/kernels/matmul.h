@@ -14,10 +14,12 @@
 
 enum { CPU_CHAIN = 256, CPU_PANEL = 64 };
 
-/* Layouts of a packed B[K,N]. Other formats (bf16, matrix tiles) will be further values. */
+/* Layouts of a packed B[K,N]: [ceil(N/64)][K][64], columns beyond N zero. */
 typedef enum cpu_pack_format {
-  CPU_PACK_F32_PANEL = 1 /* fp32, [ceil(N/64)][K][64], columns beyond N zero: weights, gradients,
-                            optimizer state alike */
+  CPU_PACK_F32_PANEL = 1, /* weights, gradients, optimizer state alike */
+  CPU_PACK_F16_PANEL = 2, /* of fp16 sources: elements stay as they are, and become fp32 where a
+                             product reads them */
+  CPU_PACK_BF16_PANEL = 3 /* the same of bf16 */
 } cpu_pack_format;
 
 typedef struct cpu_packed {
@@ -33,17 +35,19 @@ typedef struct cpu_pack_source {
   cpu_dtype dtype;
   int64_t k, n;
   int64_t k_stride, n_stride;
+  int64_t depth; /* rows of a whole panel, where these are k of them; 0: k */
 } cpu_pack_source;
 
 /* Bytes of B[k,n] in `format`; false when that does not fit 64 bits. Row-independent of threads and
  * instruction set. */
 bool cpu_pack_bytes(cpu_pack_format format, int64_t k, int64_t n, uint64_t *out_bytes);
 
-/* Packs a matrix into `packed` (cpu_pack_bytes). Splits over the team by panels. */
+/* Packs a matrix into `packed` (cpu_pack_bytes; of a part in depth: where its first row goes).
+ * Splits over the team by panels. */
 void cpu_pack(const cpu_exec *x, cpu_pack_format format, const cpu_pack_source *source,
               void *packed);
 
-/* The inverse, to row-major fp32: out[k * out_stride + n]. */
+/* The inverse of CPU_PACK_F32_PANEL, to row-major fp32: out[k * out_stride + n]. */
 void cpu_unpack(const cpu_exec *x, const cpu_packed *packed, float *out, int64_t out_stride);
 
 /* What happens to a finished sum s, in this order: v = alpha s; v += bias[n]; v += row_bias[m]; v =
@@ -68,10 +72,14 @@ typedef struct cpu_matmul_args {
   float *c;     /* [M,N] */
   int64_t c_stride;
   const cpu_epilogue *epilogue; /* NULL: none */
+  void *workspace;              /* cpu_matmul_workspace; NULL where that is 0 */
 } cpu_matmul_args;
 
+/* Bytes of the workspace: none for fp32. */
+bool cpu_matmul_workspace(int32_t threads, cpu_pack_format format, uint64_t *out_bytes);
+
 /* C = epilogue(A B), B packed once. C may not overlap any input, the residual neither. K = 0 gives
- * epilogue(0). */
+ * epilogue(0). The bits are those of the fp32 format, whichever B has. */
 void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args);
 
 /* Products of activations with activations, for i0 < batch[0], i1 < batch[1]; stride 0 broadcasts

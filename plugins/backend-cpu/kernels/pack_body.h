@@ -99,6 +99,25 @@ CPU_STATIC void pack_panel(const cpu_pack_source *s, int64_t panel, float *out) 
     pack_elements(s, column, (cpu_range){0, CPU_PANEL}, (cpu_range){0, s->k}, out);
 }
 
+/* Sixteen rows at a time by way of fp32, which is exact; a NaN comes out quiet, as it would there.
+ */
+CPU_STATIC void pack_half_panel(const cpu_pack_source *s, int64_t panel, uint16_t *out) {
+  float rows[16 * CPU_PANEL];
+  for (int64_t k = 0; k < s->k; k += 16) {
+    cpu_pack_source part = *s;
+    part.data = (const char *)s->data + k * s->k_stride * (int64_t)sizeof(uint16_t);
+    part.k = s->k - k < 16 ? s->k - k : 16;
+    pack_panel(&part, panel, rows);
+    for (int64_t i = 0; i < part.k * CPU_PANEL; i += 16) {
+      const v16 value = v16_load(rows + i);
+      if (s->dtype == CPU_F16)
+        v16_store_f16(out + k * CPU_PANEL + i, value);
+      else
+        v16_store_bf16(out + k * CPU_PANEL + i, value);
+    }
+  }
+}
+
 CPU_STATIC void transpose_share(const float *in, int64_t in_stride, int64_t rows, int64_t columns,
                                 float *out, int64_t out_stride) {
   const int64_t whole_rows = rows - rows % 16;

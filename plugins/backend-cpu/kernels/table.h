@@ -18,6 +18,13 @@ typedef struct cpu_product {
   const cpu_epilogue *epilogue; /* NULL: none */
 } cpu_product;
 
+/* The same with panels of fp16 or bf16. */
+typedef struct cpu_half_product {
+  cpu_product product; /* its panels are not read */
+  const void *panels;  /* panel 0 */
+  cpu_dtype dtype;
+} cpu_half_product;
+
 /* The same with packed codes (codes.h) for panels of W. */
 typedef struct cpu_codes_product {
   const cpu_codes *form;
@@ -43,17 +50,28 @@ typedef struct cpu_range {
   int64_t begin, end;
 } cpu_range;
 
+/* Products of bytes: exact integers, so that whoever computes them gives the same bits. There is a
+ * form with instructions for sums of four products (VNNI) beside that of an instruction set. */
+typedef struct cpu_byte_kernels {
+  /* The same for rounded rows. */
+  void (*product_codes)(const cpu_codes_product *p, cpu_range panels, cpu_range rows);
+  void (*product_integer)(const cpu_codes_integer_args *args, cpu_range panels, cpu_range rows);
+} cpu_byte_kernels;
+
 struct cpu_kernels {
   cpu_isa isa;
+  cpu_byte_kernels bytes; /* without such instructions; cpu_bytes_of chooses */
   /* One panel of 64 columns, from column 64 * panel on: out[k][64], missing columns 0. */
   void (*pack_panel)(const cpu_pack_source *source, int64_t panel, float *out);
+  /* The same of a source of fp16 or bf16, whose elements stay as they are. */
+  void (*pack_half_panel)(const cpu_pack_source *source, int64_t panel, uint16_t *out);
   void (*product)(const cpu_product *p, cpu_range panels, cpu_range rows);
+  /* buffer: CPU_CHAIN rows of a panel */
+  void (*product_half)(const cpu_half_product *p, cpu_range panels, cpu_range rows, float *buffer);
   /* buffer: CPU_CHAIN rows of a panel */
   void (*product_codes)(const cpu_codes_product *p, cpu_range panels, cpu_range rows,
                         float *buffer);
-  /* The same for rounded rows, and their making. */
-  void (*product_codes_int8)(const cpu_codes_product *p, cpu_range panels, cpu_range rows);
-  void (*product_integer)(const cpu_codes_integer_args *args, cpu_range panels, cpu_range rows);
+  /* Makes the rounded rows. */
   void (*round_rows)(const cpu_codes *form, const float *a, int64_t a_stride, cpu_range rows,
                      void *out);
   /* The same for dX = dY W^T: `panels` are those of W (K by N), n counts columns of dX, k of dY;
@@ -105,6 +123,12 @@ void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cp
 /* The team for a product; NULL: it is not worth waking anybody. */
 cpu_team *cpu_product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k);
 
+/* isa.c: what this machine computes products of bytes with beside `kernels`: by what it has, once
+ * for all. */
+const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels);
+
+extern const cpu_byte_kernels cpu_bytes_avx2_vnni;   /* x86-64 only */
+extern const cpu_byte_kernels cpu_bytes_avx512_vnni; /* x86-64 only */
 extern const cpu_kernels cpu_kernels_portable;
 extern const cpu_kernels cpu_kernels_avx2;   /* x86-64 only */
 extern const cpu_kernels cpu_kernels_avx512; /* x86-64 only */

@@ -164,14 +164,24 @@ CPU_INLINE p16 p16_zero(void) {
  * that no sum of two leaves 16 bits. */
 CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
   const __m256i x = _mm256_set1_epi32(four);
+#if defined(__AVXVNNI__)
+  return (p16){_mm256_dpbusd_avx_epi32(a.lo, _mm256_castps_si256(bytes.lo), x),
+               _mm256_dpbusd_avx_epi32(a.hi, _mm256_castps_si256(bytes.hi), x)};
+#else
   return (p16){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.lo), x)),
                _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.hi), x))};
+#endif
 }
 
 /* The sum of every lane, times `weight`. */
 CPU_INLINE i16 p16_fold(p16 a, const int weight) {
+#if defined(__AVXVNNI__)
+  const __m256i w = _mm256_set1_epi32(weight);
+  return (i16){_mm256_mullo_epi32(a.lo, w), _mm256_mullo_epi32(a.hi, w)};
+#else
   const __m256i w = _mm256_set1_epi16((int16_t)weight);
   return (i16){_mm256_madd_epi16(a.lo, w), _mm256_madd_epi16(a.hi, w)};
+#endif
 }
 
 CPU_INLINE float v16_sum(v16 a) {

@@ -55,19 +55,45 @@ static opipe_status gather_rows_kernel(const cpu_call *call, opipe_error *err) {
   return bad < 0 ? OPIPE_OK : bad_index(call, err, cpu_index(&call->in[1], (uint64_t)bad), plan->n);
 }
 
+/* Rows of a parameter that lies in panels of its transpose, [n / 64][columns][64]: an element of
+ * each line. `T` has their size. */
+#define GATHER_TURNED(T)                                                                     \
+  do {                                                                                       \
+    const T *from = (const T *)data + at / CPU_PANEL * CPU_PANEL * columns + at % CPU_PANEL; \
+    T *to = (T *)out + i * columns;                                                          \
+    for (int64_t c = 0; c < columns; ++c)                                                    \
+      to[c] = from[c * CPU_PANEL];                                                           \
+  } while (0)
+
+static void gather_turned_rows(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const gather_plan *plan = call->plan;
+  const int64_t columns = plan->inner / plan->size;
+  const void *data = call->in[0].data;
+  void *out = call->out[0].data;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
+    const int64_t at = index < 0 ? index + plan->n : index;
+    if (plan->size == sizeof(float))
+      GATHER_TURNED(uint32_t);
+    else
+      GATHER_TURNED(uint16_t);
+  }
+}
+
 /* Rows of a parameter that lies in panels, [columns / 64][n][64]. */
 static void gather_panel_rows(void *ctx, int64_t begin, int64_t end) {
   const cpu_call *call = ctx;
   const gather_plan *plan = call->plan;
-  const int64_t columns = plan->inner / (int64_t)sizeof(float);
+  const int64_t size = plan->size, columns = plan->inner / size;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
     const int64_t at = index < 0 ? index + plan->n : index;
-    const float *data = (const float *)call->in[0].data + at * CPU_PANEL;
-    float *to = (float *)call->out[0].data + i * columns;
+    const char *data = (const char *)call->in[0].data + at * CPU_PANEL * size;
+    char *to = (char *)call->out[0].data + i * plan->inner;
     for (int64_t c = 0; c < columns; c += CPU_PANEL) {
       const int64_t n = columns - c < CPU_PANEL ? columns - c : CPU_PANEL;
-      memcpy(to + c, data + c * plan->n, (size_t)n * sizeof *to);
+      memcpy(to + c * size, data + c * plan->n * size, (size_t)(n * size));
     }
   }
 }
@@ -75,14 +101,16 @@ static void gather_panel_rows(void *ctx, int64_t begin, int64_t end) {
 static opipe_status gather_table_kernel(const cpu_call *call, opipe_error *err) {
   const gather_plan *plan = call->plan;
   cpu_call copy = *call;
-  if (call->in[0].layout != CPU_LAYOUT_PANEL)
+  if (!cpu_layout_is_panel(call->in[0].layout))
     return gather_rows_kernel(call, err);
   for (int64_t i = 0; i < plan->count; ++i) {
     const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
     if (index < -plan->n || index >= plan->n)
       return bad_index(call, err, index, plan->n);
   }
-  cpu_parallel(call->exec, plan->count, (int64_t)call->out[0].n, gather_panel_rows, &copy);
+  cpu_parallel(call->exec, plan->count, (int64_t)call->out[0].n,
+               cpu_layout_is_turned(call->in[0].layout) ? gather_turned_rows : gather_panel_rows,
+               &copy);
   return OPIPE_OK;
 }
 
@@ -118,8 +146,10 @@ static opipe_status prepare_gather(cpu_prep *p) {
   CPU_TRY(cpu_expect(p, 0, data->dtype, shape, rank));
   const bool rows = p->fast && plan->outer == 1 && !cpu_is_param(p, 1);
   p->step->run = rows ? gather_rows_kernel : gather_kernel;
-  if (rows && data->rank == 2 && data->dtype == OPIPE_FLOAT) {
+  const bool half = cpu_is_half(data->dtype) && (p->flags & OPIPE_COMPILE_OWNED) == 0;
+  if (rows && data->rank == 2 && (data->dtype == OPIPE_FLOAT || half)) {
     p->step->panels = 1;
+    plan->size = cpu_dtype_bytes(data->dtype);
     p->step->run = gather_table_kernel;
   }
   return OPIPE_OK;

@@ -14,6 +14,8 @@ typedef struct cpu_linear_plan {
   int c; /* index of the addend among the inputs, -1: none */
   int64_t c_m, c_n;
   cpu_fusion fusion;
+  cpu_pack_format format;   /* of packed B */
+  uint64_t matrix_bytes;    /* of one matrix of packed B, where B is a stack of them */
   const cpu_matrix *matrix; /* B of few bits; NULL: none */
   bool int8;                /* its rows of A are rounded to 8 bits */
   /* fast kernels: offsets in the workspace */

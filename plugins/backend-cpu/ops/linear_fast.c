@@ -3,6 +3,7 @@
  *
  *   packed  B is a 2-D parameter: panels made once per set, the batch is rows, work that follows is
  *           done on the finished tile.
+ *   stack   B is a parameter of several matrices, as of experts: panels of each.
  *   batch   everything else in fp32 and fp64; B is packed per call into the workspace.
  * A stored transposed is turned into the workspace first.
  */
@@ -67,7 +68,7 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
     a = turned;
   }
   set_epilogue(call, plan, rows, &epilogue);
-  if ((call->in[1].layout == CPU_LAYOUT_PANEL_T) != plan->b_turned) {
+  if (cpu_layout_is_turned(call->in[1].layout) != plan->b_turned) {
     const cpu_matmul_dx_args args = {
         .m = rows,
         .dy = a,
@@ -85,10 +86,11 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .m = rows,
       .a = a,
       .a_stride = plan->k,
-      .b = {CPU_PACK_F32_PANEL, plan->k, plan->n, call->in[1].data},
+      .b = {plan->format, plan->k, plan->n, call->in[1].data},
       .c = call->out[0].data,
       .c_stride = plan->n,
       .epilogue = &epilogue,
+      .workspace = (char *)call->workspace + plan->scratch_at,
   };
   cpu_matmul(call->exec, &args);
   return OPIPE_OK;
@@ -195,6 +197,34 @@ static opipe_status batch_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static opipe_status stack_kernel(const cpu_call *call, opipe_error *err) {
+  const cpu_linear_plan *plan = call->plan;
+  const cpu_loop *batch = &plan->batch;
+  const int64_t count = batch->rows * batch->columns;
+  const float *a = plan->turn_a ? turn_batch(call, plan) : call->in[0].data;
+  cpu_epilogue epilogue;
+  cpu_matmul_args args = {.m = plan->m,
+                          .a_stride = plan->k,
+                          .b = {plan->format, plan->k, plan->n, NULL},
+                          .c_stride = plan->n,
+                          .epilogue = &epilogue,
+                          .workspace = (char *)call->workspace + plan->scratch_at};
+  (void)err;
+  set_epilogue(call, plan, plan->m, &epilogue);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t at[3];
+    for (uint32_t o = 0; o < 3; ++o)
+      at[o] = cpu_loop_offset(batch, o, i / batch->columns) +
+              i % batch->columns * batch->stride[o][batch->rank - 1];
+    const uint64_t matrix = (uint64_t)(at[1] / (plan->k * plan->n));
+    args.a = a + (plan->turn_a ? i * plan->m * plan->k : at[0]);
+    args.b.data = (const char *)call->in[1].data + matrix * plan->matrix_bytes;
+    args.c = (float *)call->out[0].data + at[2];
+    cpu_matmul(call->exec, &args);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status batch_f64_kernel(const cpu_call *call, opipe_error *err) {
   const cpu_linear_plan *plan = call->plan;
   const uint32_t rank = plan->batch.rank;
@@ -258,9 +288,54 @@ static opipe_status fast_f64(cpu_prep *p, cpu_linear_plan *plan) {
   return OPIPE_OK;
 }
 
+/* Panels that the product wants of parameter B: of half types as they are stored, but in training.
+ */
+static uint32_t panels_of(const cpu_prep *p, const cpu_linear_plan *plan) {
+  const uint32_t dtype = cpu_given(p, 1)->dtype;
+  if (!cpu_is_half(dtype) || (p->flags & OPIPE_COMPILE_OWNED) != 0)
+    return plan->b_turned ? CPU_LAYOUT_PANEL_T : CPU_LAYOUT_PANEL;
+  return plan->b_turned ? CPU_LAYOUT_HALF_T : CPU_LAYOUT_HALF;
+}
+
+/* B is a parameter; `at`: what the workspace holds already. */
+static opipe_status plan_panels(cpu_prep *p, cpu_linear_plan *plan, uint64_t at) {
+  const bool owned = (p->flags & OPIPE_COMPILE_OWNED) != 0;
+  const uint32_t kind = panels_of(p, plan), dtype = cpu_given(p, 1)->dtype;
+  const bool one = cpu_in(p, 1)->rank == 2;
+  uint64_t bytes = 0;
+  plan->format = cpu_layout_format(kind, dtype);
+  plan->scratch_at = at;
+  if (!cpu_layout_matrix_bytes(kind, dtype, plan->k, plan->n, &plan->matrix_bytes) ||
+      !(owned ? cpu_matmul_dx_workspace(p->device->threads, &bytes)
+              : cpu_matmul_workspace(p->device->threads, plan->format, &bytes)))
+    return OPIPE_OK;
+  cpu_want_layout(p, 1, kind);
+  cpu_want_workspace(p, at + bytes);
+  p->step->run = one ? packed_kernel : stack_kernel;
+  plan->packed = one;
+  return OPIPE_OK;
+}
+
+/* B of few bits; false where the kernels do not take it. */
+static bool plan_codes(cpu_prep *p, cpu_linear_plan *plan, int64_t rows, uint64_t at) {
+  const cpu_matrix *w = p->step->matrix;
+  uint64_t bytes = 0;
+  plan->int8 = w->int8 && cpu_codes_workspace(p->device->threads, &w->form, rows, true, &bytes);
+  if (!plan->int8 && !cpu_codes_workspace(p->device->threads, &w->form, rows, false, &bytes))
+    return false;
+  plan->matrix = w;
+  p->step->in[1].layout = CPU_LAYOUT_CODES;
+  plan->scratch_at = at;
+  cpu_want_workspace(p, at + bytes);
+  p->step->run = codes_kernel;
+  plan->packed = true;
+  return true;
+}
+
 opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
   const opipe_value *b = cpu_in(p, 1);
   const uint64_t count = (uint64_t)(plan->batch.rows * plan->batch.columns);
+  const bool owned = (p->flags & OPIPE_COMPILE_OWNED) != 0;
   uint64_t at = 0;
   uint64_t bytes = 0;
   if (cpu_in(p, 0)->dtype == OPIPE_DOUBLE)
@@ -270,31 +345,12 @@ opipe_status cpu_linear_fast(cpu_prep *p, cpu_linear_plan *plan) {
   for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_F32);
   if (p->step->matrix != NULL && !plan->turn_a) {
-    const cpu_matrix *w = p->step->matrix;
-    const int64_t rows = (int64_t)count * plan->m;
-    plan->int8 = w->int8 && cpu_codes_workspace(p->device->threads, &w->form, rows, true, &bytes);
-    if (!plan->int8 && !cpu_codes_workspace(p->device->threads, &w->form, rows, false, &bytes))
-      return OPIPE_OK;
-    plan->matrix = w;
-    p->step->in[1].layout = CPU_LAYOUT_CODES;
-    plan->scratch_at = at;
-    cpu_want_workspace(p, at + bytes);
-    p->step->run = codes_kernel;
-    plan->packed = true;
+    (void)plan_codes(p, plan, (int64_t)count * plan->m, at);
     return OPIPE_OK;
   }
-  if (cpu_is_param(p, 1) && b->rank == 2 && (!plan->turn_a || count == 1)) {
-    cpu_want_layout(p, 1, plan->b_turned ? CPU_LAYOUT_PANEL_T : CPU_LAYOUT_PANEL);
-    plan->scratch_at = at;
-    bytes = 0;
-    if ((p->flags & OPIPE_COMPILE_OWNED) != 0 &&
-        !cpu_matmul_dx_workspace(p->device->threads, &bytes))
-      return OPIPE_OK;
-    cpu_want_workspace(p, at + bytes);
-    p->step->run = packed_kernel;
-    plan->packed = true;
-    return OPIPE_OK;
-  }
+  const bool stack = b->rank > 2 && p->fusion == NULL && plan->c < 0 && !owned;
+  if (cpu_is_param(p, 1) && (stack || (b->rank == 2 && (!plan->turn_a || count == 1))))
+    return plan_panels(p, plan, at);
   if (!cpu_matmul_batch_workspace(p->device->threads, plan->k, &bytes))
     return OPIPE_OK;
   plan->scratch_at = at;

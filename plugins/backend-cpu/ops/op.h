@@ -85,12 +85,13 @@ typedef struct cpu_op_family {
 extern const cpu_op_family cpu_family_shape, cpu_family_movement, cpu_family_index,
     cpu_family_scatter, cpu_family_elementwise, cpu_family_logic, cpu_family_cast,
     cpu_family_reduce, cpu_family_order, cpu_family_generate, cpu_family_linear,
-    cpu_family_quantize, cpu_family_quantize_linear, cpu_family_integer, cpu_family_einsum,
-    cpu_family_conv, cpu_family_pool, cpu_family_norm, cpu_family_softmax, cpu_family_activation,
-    cpu_family_attention, cpu_family_rotary, cpu_family_loss, cpu_family_dropout, cpu_family_train,
-    cpu_family_dropout_train, cpu_family_conv_grad, cpu_family_norm_grad, cpu_family_softmax_grad,
-    cpu_family_activation_grad, cpu_family_attention_grad, cpu_family_pool_grad,
-    cpu_family_interpolate, cpu_family_dft, cpu_family_recurrent, cpu_family_recurrent_grad;
+    cpu_family_quantize, cpu_family_quantize_linear, cpu_family_integer, cpu_family_conv_integer,
+    cpu_family_einsum, cpu_family_conv, cpu_family_pool, cpu_family_norm, cpu_family_softmax,
+    cpu_family_activation, cpu_family_attention, cpu_family_rotary, cpu_family_loss,
+    cpu_family_dropout, cpu_family_train, cpu_family_dropout_train, cpu_family_conv_grad,
+    cpu_family_norm_grad, cpu_family_softmax_grad, cpu_family_activation_grad,
+    cpu_family_attention_grad, cpu_family_pool_grad, cpu_family_interpolate, cpu_family_dft,
+    cpu_family_recurrent, cpu_family_recurrent_grad;
 
 /* ---- for rules ---- */
 
@@ -102,6 +103,8 @@ opipe_status cpu_nomem(cpu_prep *p);
 /* Input or output i, NULL when absent. */
 const opipe_value *cpu_in(const cpu_prep *p, uint32_t i);
 const opipe_value *cpu_out(const cpu_prep *p, uint32_t i);
+/* Input i as the graph has it, where cpu_in shows a half type widened. */
+const opipe_value *cpu_given(const cpu_prep *p, uint32_t i);
 uint64_t cpu_elems(const opipe_value *value);
 
 /* The integers of constant input i (int32 or int64), in the pool. n 0 and NULL when absent. */

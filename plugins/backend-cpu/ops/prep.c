@@ -55,6 +55,11 @@ const opipe_value *cpu_out(const cpu_prep *p, uint32_t i) {
                                                              : NULL;
 }
 
+const opipe_value *cpu_given(const cpu_prep *p, uint32_t i) {
+  const opipe_value *value = cpu_in(p, i);
+  return value == NULL || p->given == NULL ? value : &p->given->values[p->step->in[i].value];
+}
+
 uint64_t cpu_elems(const opipe_value *value) {
   uint64_t n = 0;
   (void)opipe_shape_elems(value->shape, value->rank, &n);

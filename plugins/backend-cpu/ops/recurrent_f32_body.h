@@ -13,7 +13,7 @@ static uint64_t REC(packed_bytes)(int64_t k, int64_t n) {
 
 static void REC(pack)(const cpu_exec *x, const REAL *from, int64_t k, int64_t n, int64_t k_stride,
                       int64_t n_stride, void *to) {
-  const cpu_pack_source source = {from, CPU_F32, k, n, k_stride, n_stride};
+  const cpu_pack_source source = {from, CPU_F32, k, n, k_stride, n_stride, 0};
   cpu_pack(x, CPU_PACK_F32_PANEL, &source, to);
 }
 

@@ -3,7 +3,7 @@
  * workspace, the fp32 kernel runs, its results are rounded once into the outputs.
  *
  * The operator's rule sees a small graph of its own in which those values are fp32. A parameter for
- * which the rule asks for a layout (panels, fp32) comes converted already.
+ * which the rule asks for a layout (panels, fp32) comes as that: nothing is converted.
  */
 #include "loop.h"
 
@@ -33,7 +33,7 @@ static opipe_status widen_kernel(const cpu_call *call, opipe_error *err) {
       cpu_convert(call->exec, cpu_storage_type(call->in[i].dtype), call->in[i].data, CPU_F32,
                   tensors[i].data, (int64_t)call->in[i].n);
     } else if (cpu_is_half(tensors[i].dtype)) {
-      tensors[i].dtype = OPIPE_FLOAT; /* its layout is fp32 */
+      tensors[i].dtype = OPIPE_FLOAT; /* its layout is fp32, or one that the kernel knows */
     }
   }
   for (uint32_t i = 0; i < call->n_out; ++i) {

@@ -3,6 +3,7 @@
  * Without this a second program would pack again, or a written weight be half seen.
  */
 #include "backend_test.h"
+#include "plugins/backend-cpu/kernels/half.h"
 
 static bt_backend backend;
 static opipe_device *device;
@@ -76,23 +77,149 @@ static void test_layouts_do_not_depend_on_the_batch(void) {
     tied_graph(&g[i], table, ids, y, i == 0 ? 1 : 3);
     OPI_ASSERT_OK(bt_prepare(backend.table, device, &g[i], 0, &r[i], &err), &err);
     memset(layouts[i], 0, sizeof layouts[i]);
-    OPI_ASSERT_INT(read_layouts(r[i].program, layouts[i]), 2);
+    OPI_ASSERT_INT(read_layouts(r[i].program, layouts[i]), 1); /* gathered from the panels */
   }
   OPI_ASSERT(memcmp(layouts[0], layouts[1], sizeof layouts[0]) == 0);
-  OPI_ASSERT_INT(layouts[0][0].key, 0);
-  OPI_ASSERT_INT(layouts[0][0].n_bytes, 0);
-  OPI_ASSERT_INT(layouts[0][0].mapped_bytes, sizeof table);
-  OPI_ASSERT_INT(layouts[0][1].n_bytes, 64 * 4 * 4);
+  OPI_ASSERT(layouts[0][0].key != 0);
+  OPI_ASSERT_INT(layouts[0][0].n_bytes, 64 * 4 * 4);
+  OPI_ASSERT_INT(layouts[0][0].mapped_bytes, 0);
   /* One set serves both programs: preparing it again makes nothing. */
   const uint64_t before = usage().live_bytes[OPIPE_BUFFER_PARAMS];
   OPI_ASSERT_OK(backend.table->params_prepare(r[0].params, r[1].program, &err), &err);
   OPI_ASSERT_INT(usage().live_bytes[OPIPE_BUFFER_PARAMS], before);
   OPI_ASSERT_INT(before, 2 * 64 * 4 * 4);
-  OPI_ASSERT_INT(usage().mapped_bytes, 2 * sizeof table);
+  OPI_ASSERT_INT(usage().mapped_bytes, 0);
   bt_release(backend.table, &r[0]);
   bt_release(backend.table, &r[1]);
   OPI_ASSERT_INT(usage().live_bytes[OPIPE_BUFFER_PARAMS] + usage().mapped_bytes, 0);
   close_device();
+}
+
+/* What is only gathered is read where it is. */
+static void test_a_table_alone_is_used_in_place(void) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  float table[24], y[12];
+  int64_t ids[3] = {0, 5, 2};
+  bt_graph g;
+  bt_run r;
+  opipe_param_layout layouts[8];
+  open_device(NULL, 0);
+  fill_table(table);
+  bt_init(&g);
+  const uint32_t T = bt_value(&g, OPIPE_VALUE_PARAMETER, OPIPE_FLOAT, table, BT_SHAPE(6, 4));
+  const uint32_t I = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, ids, BT_SHAPE(3));
+  bt_node(&g, "Gather", BT_IN(T, I),
+          BT_OUT(bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, y, BT_SHAPE(3, 4))));
+  OPI_ASSERT_OK(bt_prepare(backend.table, device, &g, 0, &r, &err), &err);
+  OPI_ASSERT_INT(read_layouts(r.program, layouts), 1);
+  OPI_ASSERT_INT(layouts[0].key, 0);
+  OPI_ASSERT_INT(layouts[0].n_bytes, 0);
+  OPI_ASSERT_INT(layouts[0].mapped_bytes, sizeof table);
+  OPI_ASSERT_INT(usage().mapped_bytes, sizeof table);
+  OPI_ASSERT_OK(bt_step(backend.table, &g, &r, &err), &err);
+  for (int i = 0; i < 12; ++i)
+    OPI_ASSERT(y[i] == table[ids[i / 4] * 4 + i % 4]);
+  bt_release(backend.table, &r);
+  OPI_ASSERT_INT(usage().mapped_bytes, 0);
+  close_device();
+}
+
+/* ---- sources are given back piece by piece ---- */
+
+enum { DEEP = 1100, BROAD = 2070, MOST_DROPS = 32 }; /* 8.7 MiB of fp32: two pieces */
+
+static struct {
+  const char *begin[MOST_DROPS];
+  uint64_t n_bytes[MOST_DROPS];
+  int n;
+} drops;
+
+static void note_drop(void *ctx, const void *data, uint64_t n_bytes) {
+  (void)ctx;
+  if (drops.n < MOST_DROPS) {
+    drops.begin[drops.n] = data;
+    drops.n_bytes[drops.n++] = n_bytes;
+  }
+}
+
+static const void *pages_interface(void *ctx, const char *id) {
+  static const opipe_host_pages pages = {(uint32_t)OPIPE_END(opipe_host_pages, drop), 0, note_drop};
+  (void)ctx;
+  return strcmp(id, OPIPE_HOST_PAGES_ID) == 0 ? &pages : NULL;
+}
+
+/* Every byte of the weight once, in its order, no piece much above 8 MiB; and the product is right.
+ * kind 0: [K,N], 1: [N,K], 2: [2,K,N]; half: in fp16. */
+static void try_pieces(int kind, bool half, const char *options) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  const int64_t stack = kind == 2 ? 2 : 1, n = stack * DEEP * BROAD;
+  const uint32_t dtype = half ? OPIPE_FLOAT16 : OPIPE_FLOAT;
+  const uint64_t n_bytes = (uint64_t)n * (half ? 2 : 4);
+  void *w = malloc((size_t)n_bytes), *y = malloc((size_t)(stack * BROAD) * 4);
+  static float x[DEEP];
+  static uint16_t half_x[DEEP];
+  OPI_ASSERT_FATAL(w != NULL && y != NULL);
+  /* W[k, j] is 1 for j = 7 k modulo N, and 0 elsewhere: y[j] is the sum of few of x */
+  memset(w, 0, (size_t)n_bytes);
+  for (int64_t k = 0; k < DEEP; ++k) {
+    x[k] = (float)(k % 50);
+    half_x[k] = cpu_f32_to_f16(x[k]);
+    const int64_t j = 7 * k % BROAD, at = kind == 1 ? j * DEEP + k : k * BROAD + j;
+    for (int64_t i = 0; i < stack; ++i) {
+      if (half)
+        ((uint16_t *)w)[i * DEEP * BROAD + at] = 0x3c00;
+      else
+        ((float *)w)[i * DEEP * BROAD + at] = 1;
+    }
+  }
+  bt_graph g;
+  bt_run r;
+  bt_open(&backend);
+  backend.host.get_interface = pages_interface;
+  OPI_ASSERT_OK_FATAL(bt_device(&backend, options, 1, 0, &device, &err), &err);
+  bt_init(&g);
+  const uint32_t X =
+      bt_value(&g, OPIPE_VALUE_INPUT, dtype, half ? (void *)half_x : (void *)x, BT_SHAPE(1, DEEP));
+  const uint32_t W = kind == 2
+                         ? bt_value(&g, OPIPE_VALUE_PARAMETER, dtype, w, BT_SHAPE(2, DEEP, BROAD))
+                         : bt_value(&g, OPIPE_VALUE_PARAMETER, dtype, w,
+                                    BT_SHAPE(kind == 1 ? BROAD : DEEP, kind == 1 ? DEEP : BROAD));
+  const uint32_t Y = kind == 2 ? bt_value(&g, OPIPE_VALUE_OUTPUT, dtype, y, BT_SHAPE(2, 1, BROAD))
+                               : bt_value(&g, OPIPE_VALUE_OUTPUT, dtype, y, BT_SHAPE(1, BROAD));
+  opipe_node *node = bt_node(&g, kind == 1 ? "Gemm" : "MatMul", BT_IN(X, W), BT_OUT(Y));
+  if (kind == 1)
+    bt_int(&g, node, "transB", 1);
+  drops.n = 0;
+  OPI_ASSERT_OK(bt_prepare(backend.table, device, &g, 0, &r, &err), &err);
+  OPI_ASSERT(drops.n >= 2 || n_bytes < 8 << 20);
+  const char *next = w;
+  for (int i = 0; i < drops.n; ++i) {
+    OPI_ASSERT(drops.begin[i] == next && drops.n_bytes[i] <= 9 << 20);
+    next = drops.begin[i] + drops.n_bytes[i];
+  }
+  OPI_ASSERT(next == (const char *)w + n_bytes);
+  const uint64_t held = usage().live_bytes[OPIPE_BUFFER_PARAMS];
+  OPI_ASSERT(held >= n_bytes && held < n_bytes + n_bytes / 16);
+  OPI_ASSERT_OK(bt_step(backend.table, &g, &r, &err), &err);
+  int64_t n_wrong = 0;
+  for (int64_t i = 0; i < stack * BROAD; ++i) {
+    float wanted = 0;
+    for (int64_t k = 0; k < DEEP; ++k)
+      wanted += 7 * k % BROAD == i % BROAD ? x[k] : 0;
+    n_wrong += (half ? cpu_f16_to_f32(((uint16_t *)y)[i]) : ((float *)y)[i]) != wanted;
+  }
+  OPI_ASSERT_INT(n_wrong, 0);
+  bt_release(backend.table, &r);
+  close_device();
+  free(w), free(y);
+}
+
+static void test_sources_are_given_back_as_they_are_packed(void) {
+  for (int kind = 0; kind < 3; ++kind) {
+    try_pieces(kind, false, NULL);
+    try_pieces(kind, true, NULL);
+  }
+  try_pieces(0, false, "kernels=reference,mapped=0");
 }
 
 static void test_sources_may_lie_anywhere(void) {
@@ -212,6 +339,8 @@ static void test_packing_stays_within_the_cap(void) {
 }
 
 OPI_TEST_MAIN("backend-cpu parameters", OPI_TEST(test_layouts_do_not_depend_on_the_batch),
+              OPI_TEST(test_a_table_alone_is_used_in_place),
+              OPI_TEST(test_sources_are_given_back_as_they_are_packed),
               OPI_TEST(test_sources_may_lie_anywhere), OPI_TEST(test_writes_are_seen_after_commit),
               OPI_TEST(test_unprepared_or_foreign_sets_are_refused),
               OPI_TEST(test_packing_stays_within_the_cap))

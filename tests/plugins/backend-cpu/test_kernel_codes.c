@@ -88,7 +88,7 @@ static void make(const cpu_exec *x, const form_case *c, matrix *m) {
   uint64_t bytes = 0;
   OPI_ASSERT_FATAL(cpu_codes_bytes(&m->form, &bytes));
   m->packed = kernel_memory((size_t)bytes);
-  cpu_codes_pack(x, &m->form, &source, m->packed);
+  cpu_codes_pack(x, &m->form, &source, 0, cpu_codes_panels(&m->form), m->packed);
 }
 
 static void drop(matrix *m) {
@@ -113,7 +113,7 @@ static void plain(const cpu_exec *x, const matrix *m, int64_t rows, const float 
   OPI_ASSERT_FATAL(cpu_pack_bytes(CPU_PACK_F32_PANEL, m->form.k, m->form.n, &bytes));
   void *packed = kernel_memory((size_t)bytes);
   cpu_pack(x, CPU_PACK_F32_PANEL,
-           &(cpu_pack_source){m->w, CPU_F32, m->form.k, m->form.n, m->form.n, 1}, packed);
+           &(cpu_pack_source){m->w, CPU_F32, m->form.k, m->form.n, m->form.n, 1, 0}, packed);
   cpu_matmul(x, &(cpu_matmul_args){.m = rows,
                                    .a = a,
                                    .a_stride = m->form.k,
@@ -416,7 +416,7 @@ static void check_integers(const kernel_exec *e, int64_t m, int64_t k, int64_t n
   OPI_ASSERT_FATAL(cpu_codes_integer_workspace(&form, m, &room));
   void *packed = kernel_memory((size_t)bytes), *workspace = kernel_memory((size_t)room);
   const cpu_codes_source source = {.codes = {b, 8, b_signed, CPU_F32, n, 1}};
-  cpu_codes_pack(&e->x, &form, &source, packed);
+  cpu_codes_pack(&e->x, &form, &source, 0, cpu_codes_panels(&form), packed);
   cpu_codes_integer(&e->x, &(cpu_codes_integer_args){.m = m,
                                                      .a = a,
                                                      .a_signed = a_signed,

@@ -15,7 +15,7 @@ static cpu_packed pack(const cpu_exec *x, const float *b, int64_t k, int64_t n) 
   uint64_t bytes = 0;
   OPI_ASSERT(cpu_pack_bytes(CPU_PACK_F32_PANEL, k, n, &bytes));
   void *data = kernel_memory(bytes);
-  cpu_pack_source source = {b, CPU_F32, k, n, n, 1};
+  cpu_pack_source source = {b, CPU_F32, k, n, n, 1, 0};
   cpu_pack(x, CPU_PACK_F32_PANEL, &source, data);
   return (cpu_packed){CPU_PACK_F32_PANEL, k, n, data};
 }

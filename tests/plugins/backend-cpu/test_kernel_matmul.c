@@ -25,7 +25,7 @@ static cpu_packed pack(const cpu_exec *x, const float *b, int64_t k, int64_t n) 
   uint64_t bytes = 0;
   OPI_ASSERT(cpu_pack_bytes(CPU_PACK_F32_PANEL, k, n, &bytes));
   void *data = kernel_memory(bytes);
-  cpu_pack_source source = {b, CPU_F32, k, n, n, 1};
+  cpu_pack_source source = {b, CPU_F32, k, n, n, 1, 0};
   cpu_pack(x, CPU_PACK_F32_PANEL, &source, data);
   return (cpu_packed){CPU_PACK_F32_PANEL, k, n, data};
 }
@@ -237,9 +237,9 @@ static void test_packing_from_every_layout_and_type(void) {
       cpu_packed plain = pack(x, b, K, N);
       const bool f32 = dtype == CPU_F32;
       const cpu_pack_source sources[] = {
-          {f32 ? (const void *)b : half, dtype, K, N, N, 1},
-          {f32 ? (const void *)turned : turned_half, dtype, K, N, 1, K},
-          {odd, CPU_F32, K, N, 2 * N, 2},
+          {f32 ? (const void *)b : half, dtype, K, N, N, 1, 0},
+          {f32 ? (const void *)turned : turned_half, dtype, K, N, 1, K, 0},
+          {odd, CPU_F32, K, N, 2 * N, 2, 0},
       };
       uint64_t bytes = 0;
       OPI_ASSERT(cpu_pack_bytes(CPU_PACK_F32_PANEL, K, N, &bytes));
@@ -259,11 +259,78 @@ static void test_packing_from_every_layout_and_type(void) {
   free(b), free(half), free(turned_half), free(turned), free(odd), free(back);
 }
 
+/* B of fp16 or bf16 stored as it is, [K,N] or [N,K], packed in two parts: the bits of the product
+ * with the same numbers in fp32, for one row and for many, and nothing but the elements kept. */
+static void check_half(const kernel_exec *e, shape s, cpu_dtype dtype, bool turned) {
+  float *b = kernel_random(s.k * s.n, 21);
+  float *a = kernel_random(s.m * s.k, 22);
+  float *bias = kernel_random(s.n, 23);
+  uint16_t *half = kernel_memory((size_t)(s.k * s.n) * 2);
+  float *wanted = kernel_floats(s.m * s.n), *found = kernel_floats(s.m * s.n);
+  const cpu_pack_format format = dtype == CPU_F16 ? CPU_PACK_F16_PANEL : CPU_PACK_BF16_PANEL;
+  uint64_t bytes = 0, room = 0;
+  cpu_convert(&e->x, CPU_F32, b, dtype, half, s.k * s.n);
+  cpu_convert(&e->x, dtype, half, CPU_F32, b, s.k * s.n);
+  uint16_t *stored = kernel_memory((size_t)(s.k * s.n) * 2);
+  for (int64_t k = 0; k < s.k; ++k) {
+    for (int64_t j = 0; j < s.n; ++j)
+      stored[turned ? j * s.k + k : k * s.n + j] = half[k * s.n + j];
+  }
+  OPI_ASSERT(cpu_pack_bytes(format, s.k, s.n, &bytes));
+  OPI_ASSERT_INT(bytes, (s.n + 63) / 64 * 64 * s.k * 2);
+  char *packed = kernel_memory(bytes);
+  const int64_t lines = turned ? s.n : s.k, first = lines > 64 ? 64 : 0;
+  for (int part = first > 0 ? 0 : 1; part < 2; ++part) {
+    const int64_t from = part == 0 ? 0 : first, count = part == 0 ? first : lines - first;
+    const cpu_pack_source source = {.data = stored + from * (turned ? s.k : s.n),
+                                    .dtype = dtype,
+                                    .k = turned ? s.k : count,
+                                    .n = turned ? count : s.n,
+                                    .k_stride = turned ? 1 : s.n,
+                                    .n_stride = turned ? s.k : 1,
+                                    .depth = s.k};
+    cpu_pack(&e->x, format, &source, packed + from * (turned ? s.k : CPU_PANEL) * 2);
+  }
+  const cpu_epilogue epilogue = {.alpha = 0.5f, .bias = bias, .activation = CPU_ACT_SILU};
+  cpu_matmul_args g = {.m = s.m,
+                       .a = a,
+                       .a_stride = s.k,
+                       .b = pack(&e->x, b, s.k, s.n),
+                       .c = wanted,
+                       .c_stride = s.n,
+                       .epilogue = &epilogue};
+  void *plain = (void *)(uintptr_t)g.b.data;
+  cpu_matmul(&e->x, &g);
+  OPI_ASSERT(cpu_matmul_workspace(cpu_team_size(e->x.team), format, &room));
+  g.workspace = kernel_memory(room);
+  g.b = (cpu_packed){format, s.k, s.n, packed};
+  g.c = found;
+  cpu_matmul(&e->x, &g);
+  kernel_same(found, wanted, s.m * s.n, dtype == CPU_F16 ? "fp16" : "bf16", e->name);
+  free(a), free(b), free(bias), free(half), free(stored), free(packed), free(plain);
+  free(g.workspace), free(wanted), free(found);
+}
+
+static void test_half_panels_give_the_bits_of_fp32(void) {
+  static const shape shapes[] = {{1, 1, 1},    {1, 300, 259}, {1, 257, 64},  {2, 511, 130},
+                                 {7, 255, 63}, {13, 33, 33},  {200, 40, 81}, {3, 1300, 200}};
+  kernel_exec execs[KERNEL_EXECS];
+  const int n = kernel_execs(execs);
+  for (int i = 0; i < n; ++i) {
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
+      check_half(&execs[i], shapes[s], CPU_F16, s % 2 != 0);
+      check_half(&execs[i], shapes[s], CPU_BF16, s % 2 == 0);
+    }
+  }
+}
+
 static void test_sizes_that_overflow_are_refused(void) {
   uint64_t bytes = 7;
   OPI_ASSERT(!cpu_pack_bytes(CPU_PACK_F32_PANEL, INT64_MAX, INT64_MAX, &bytes));
   OPI_ASSERT(!cpu_pack_bytes(CPU_PACK_F32_PANEL, -1, 4, &bytes));
   OPI_ASSERT(!cpu_pack_bytes((cpu_pack_format)99, 4, 4, &bytes));
+  OPI_ASSERT(!cpu_pack_bytes(CPU_PACK_F16_PANEL, INT64_MAX, 4, &bytes));
+  OPI_ASSERT(!cpu_matmul_workspace(0, CPU_PACK_F16_PANEL, &bytes));
   OPI_ASSERT(!cpu_matmul_batch_workspace(1024, INT64_MAX / 4, &bytes));
   OPI_ASSERT(!cpu_matmul_batch_workspace(0, 4, &bytes));
   OPI_ASSERT(!cpu_matmul_f64_workspace(2, INT64_MAX, &bytes));
@@ -390,6 +457,7 @@ OPI_TEST_MAIN("kernel_matmul", OPI_TEST(test_product_is_the_plain_loop_bit_for_b
               OPI_TEST(test_epilogue_is_the_separate_steps),
               OPI_TEST(test_empty_sizes_and_special_values),
               OPI_TEST(test_packing_from_every_layout_and_type),
+              OPI_TEST(test_half_panels_give_the_bits_of_fp32),
               OPI_TEST(test_sizes_that_overflow_are_refused),
               OPI_TEST(test_batched_product_is_the_plain_loop),
               OPI_TEST(test_double_product_is_the_plain_loop), OPI_TEST(test_transpose))
