@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows over spatial axes: Conv, AveragePool, MaxPool, GlobalAveragePool, GlobalMaxPool.
+/* Windows over spatial axes: Conv, ConvInteger, AveragePool, MaxPool, GlobalAveragePool,
+ * GlobalMaxPool.
  *
  * Canonical: kernel_shape, strides, dilations and pads written out, auto_pad resolved with the
  * shapes at hand. The global pools become ReduceMean and ReduceMax.
@@ -111,22 +112,20 @@ static void write_window(opi_attrs *attrs, const window *w) {
 }
 
 static opipe_status set_output(opi_builder *b, const opi_node *node, const window *w,
-                               int64_t channels, opipe_error *err) {
+                               int64_t channels, uint32_t dtype, opipe_error *err) {
   const opi_value *x = opi_input(b, node, 0);
   int64_t shape[2 + MAX_SPATIAL] = {x->shape[0], channels};
   memcpy(shape + 2, w->out, w->n * sizeof(*shape));
-  return opi_b_set(b, node, 0, x->dtype, shape, 2 + w->n, err);
+  return opi_b_set(b, node, 0, dtype, shape, 2 + w->n, err);
 }
 
 /* -- Conv -------------------------------------------------------------------------------------- */
 
-static opipe_status conv_check(const opi_builder *b, const opi_node *node, window *w,
-                               int64_t *out_group, opipe_error *err) {
+/* Channels, groups and the window; types and ranks of X and W are checked. */
+static opipe_status groups_check(const opi_builder *b, const opi_node *node, window *w,
+                                 int64_t *out_group, opipe_error *err) {
   const int64_t group = opi_attr_int(node, "group", 1);
-  OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, 2 + MAX_SPATIAL, err));
   const opi_value *x = opi_input(b, node, 0);
-  OPI_TRY(opi_need(b, node, 1, "W", OPI_T_FLOAT, x->rank, x->rank, err));
-  OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
   const opi_value *k = opi_input(b, node, 1);
   if (group < 1 || x->shape[1] % group != 0 || k->shape[0] % group != 0) {
     return opi_node_fail(
@@ -135,28 +134,57 @@ static opipe_status conv_check(const opi_builder *b, const opi_node *node, windo
         (long long)group, (long long)x->shape[1], x->name, (long long)k->shape[0], k->name);
   }
   OPI_TRY(opi_need_dim(b, node, 1, 1, x->shape[1] / group, "the channels of X in a group", err));
-  OPI_TRY(opi_may(b, node, 2, "B", OPI_T_FLOAT, 1, 1, err));
-  OPI_TRY(opi_need_same_type(b, node, 0, 2, err));
-  OPI_TRY(opi_need_dim(b, node, 2, 0, k->shape[0], "the output channels of W", err));
   *out_group = group;
   return read_window(b, node, k->shape + 2, w, err);
 }
 
+static opipe_status conv_check(const opi_builder *b, const opi_node *node, window *w,
+                               int64_t *out_group, opipe_error *err) {
+  OPI_TRY(opi_need(b, node, 0, "X", OPI_T_FLOAT, 3, 2 + MAX_SPATIAL, err));
+  const int32_t rank = opi_input(b, node, 0)->rank;
+  OPI_TRY(opi_need(b, node, 1, "W", OPI_T_FLOAT, rank, rank, err));
+  OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
+  OPI_TRY(opi_may(b, node, 2, "B", OPI_T_FLOAT, 1, 1, err));
+  OPI_TRY(opi_need_same_type(b, node, 0, 2, err));
+  OPI_TRY(opi_need_dim(b, node, 2, 0, opi_input(b, node, 1)->shape[0], "the output channels of W",
+                       err));
+  return groups_check(b, node, w, out_group, err);
+}
+
+static opipe_status integer_check(const opi_builder *b, const opi_node *node, window *w,
+                                  int64_t *out_group, opipe_error *err) {
+  OPI_TRY(opi_need_bytes(b, node, 0, "x", 3, 2 + MAX_SPATIAL, err));
+  const int32_t rank = opi_input(b, node, 0)->rank;
+  OPI_TRY(opi_need_bytes(b, node, 1, "w", rank, rank, err));
+  OPI_TRY(opi_need_zero_point(b, node, 2, 1, "", err));
+  OPI_TRY(opi_need_zero_point(b, node, 3, opi_input(b, node, 1)->shape[0], "output channel", err));
+  return groups_check(b, node, w, out_group, err);
+}
+
+static opipe_status any_check(const opi_builder *b, const opi_node *node, window *w,
+                              int64_t *out_group, opipe_error *err) {
+  return strcmp(node->op, "ConvInteger") == 0 ? integer_check(b, node, w, out_group, err)
+                                              : conv_check(b, node, w, out_group, err);
+}
+
 static opipe_status conv_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const uint32_t version = strcmp(node->op, "ConvInteger") == 0 ? 10 : 22;
   opi_attrs attrs = {.n = 0};
   int64_t group;
   window w;
-  OPI_TRY(conv_check(b, node, &w, &group, err));
+  OPI_TRY(any_check(b, node, &w, &group, err));
   write_window(&attrs, &w);
   opi_attrs_int(&attrs, "group", group);
-  return opi_k_lift(b, node, "Conv", NULL, 22, &attrs, err);
+  return opi_k_lift(b, node, node->op, NULL, version, &attrs, err);
 }
 
 static opipe_status conv_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   int64_t group;
   window w;
-  OPI_TRY(conv_check(b, node, &w, &group, err));
-  return set_output(b, node, &w, opi_input(b, node, 1)->shape[0], err);
+  OPI_TRY(any_check(b, node, &w, &group, err));
+  const bool integer = strcmp(node->op, "ConvInteger") == 0;
+  return set_output(b, node, &w, opi_input(b, node, 1)->shape[0],
+                    integer ? OPIPE_INT32 : opi_input(b, node, 0)->dtype, err);
 }
 
 static void conv_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
@@ -197,7 +225,8 @@ static opipe_status pool_lift(opi_builder *b, const opi_node *node, opipe_error 
 static opipe_status pool_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
   window w;
   OPI_TRY(pool_check(b, node, &w, err));
-  return set_output(b, node, &w, opi_input(b, node, 0)->shape[1], err);
+  return set_output(b, node, &w, opi_input(b, node, 0)->shape[1], opi_input(b, node, 0)->dtype,
+                    err);
 }
 
 static void pool_work(const opi_graph *graph, const opi_node *node, opi_work *out_work) {
@@ -237,6 +266,9 @@ static const opi_op ops[] = {
     {OPI_OP("Conv", "", 1, 27, 2, 3, 1, 1), .lift = conv_lift, .infer = conv_infer,
      .work = conv_work, .carry = batch_carry, .gradient = opi_gradient_conv,
      OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN)},
+    {OPI_OP("ConvInteger", "", 10, 27, 2, 4, 1, 1), .lift = conv_lift, .infer = conv_infer,
+     .work = conv_work, .carry = batch_carry, .stops_gradient = ~UINT64_C(0),
+     OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
     POOL("AveragePool", 1),
     POOL("MaxPool", 2),
     {OPI_OP("GlobalAveragePool", "", 1, 27, 1, 1, 1, 1), .lift = global_lift},

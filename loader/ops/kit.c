@@ -85,6 +85,30 @@ opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint
                        opi_dtype_name(x->dtype), y->name, opi_dtype_name(y->dtype));
 }
 
+opipe_status opi_need_bytes(const opi_builder *b, const opi_node *node, uint32_t i,
+                            const char *role, int32_t min_rank, int32_t max_rank,
+                            opipe_error *err) {
+  OPI_TRY(opi_need(b, node, i, role, OPI_T_SMALL | OPI_T_USMALL, min_rank, max_rank, err));
+  const opi_value *x = opi_input(b, node, i);
+  return opi_dtype_bits(x->dtype) == 8 ? OPIPE_OK
+                                       : opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                                                       "input '%s' is of type %s, not of 8 bits",
+                                                       x->name, opi_dtype_name(x->dtype));
+}
+
+opipe_status opi_need_zero_point(const opi_builder *b, const opi_node *node, uint32_t i, int64_t n,
+                                 const char *unit, opipe_error *err) {
+  const opi_value *zero = opi_input(b, node, i);
+  if (zero == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_need_same_type(b, node, i - 2, i, err));
+  if (opi_k_elems(zero) == 1 || (n != 1 && zero->rank == 1 && zero->shape[0] == n))
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
+                       "input '%s' has %.0f zero points, one%s%s is supported", zero->name,
+                       opi_k_elems(zero), n != 1 ? " or one for each " : "", n != 1 ? unit : "");
+}
+
 opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,
                           int64_t want, const char *what, opipe_error *err) {
   const opi_value *x = opi_input(b, node, i);

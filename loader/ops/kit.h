@@ -40,6 +40,13 @@ opipe_status opi_may(const opi_builder *b, const opi_node *node, uint32_t i, con
 /* Inputs `i` and `j` (both there) must be of one type. */
 opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t j,
                                 opipe_error *err);
+/* Input `i` must be there, of int8 or uint8. */
+opipe_status opi_need_bytes(const opi_builder *b, const opi_node *node, uint32_t i,
+                            const char *role, int32_t min_rank, int32_t max_rank, opipe_error *err);
+/* Input `i`, if it is there, is the zero point of input `i - 2`: of its type, one number, or `n` of
+ * them, one for each `unit`; with n 1 only one. */
+opipe_status opi_need_zero_point(const opi_builder *b, const opi_node *node, uint32_t i, int64_t n,
+                                 const char *unit, opipe_error *err);
 /* Axis `axis` of input `i` must be `want`; `what` says of what ("the hidden size"). Nothing when
  * the input is absent. */
 opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,

@@ -178,33 +178,12 @@ static opipe_status fused_lift(opi_builder *b, const opi_node *node, opipe_error
 
 /* -- MatMulInteger ----------------------------------------------------------------------------- */
 
-/* A zero point of one operand: of its type, one number, or one for each column of B. */
-static opipe_status check_zero(opi_builder *b, const opi_node *node, uint32_t i, int64_t columns,
-                               opipe_error *err) {
-  const opi_value *zero = opi_input(b, node, i);
-  if (zero == NULL)
-    return OPIPE_OK;
-  OPI_TRY(opi_need_same_type(b, node, i - 2, i, err));
-  if (opi_k_elems(zero) == 1 || (i == 3 && zero->rank == 1 && zero->shape[0] == columns))
-    return OPIPE_OK;
-  return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
-                       "input '%s' has %.0f zero points, one%s is supported", zero->name,
-                       opi_k_elems(zero), i == 3 ? " or one for each column" : "");
-}
-
 static opipe_status integer_infer(opi_builder *b, const opi_node *node, opipe_error *err) {
-  for (uint32_t i = 0; i < 2; ++i) {
-    OPI_TRY(opi_need(b, node, i, i == 0 ? "A" : "B", OPI_T_SMALL | OPI_T_USMALL, 2, OPIPE_MAX_RANK,
-                     err));
-    if (opi_dtype_bits(opi_input(b, node, i)->dtype) != 8) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is of type %s, not of 8 bits",
-                           opi_input(b, node, i)->name,
-                           opi_dtype_name(opi_input(b, node, i)->dtype));
-    }
-  }
+  OPI_TRY(opi_need_bytes(b, node, 0, "A", 2, OPIPE_MAX_RANK, err));
+  OPI_TRY(opi_need_bytes(b, node, 1, "B", 2, OPIPE_MAX_RANK, err));
   const opi_value *y = opi_input(b, node, 1);
-  OPI_TRY(check_zero(b, node, 2, 0, err));
-  OPI_TRY(check_zero(b, node, 3, y->shape[y->rank - 1], err));
+  OPI_TRY(opi_need_zero_point(b, node, 2, 1, "column", err));
+  OPI_TRY(opi_need_zero_point(b, node, 3, y->shape[y->rank - 1], "column", err));
   return product_infer(b, node, OPI_T_SMALL | OPI_T_USMALL, OPIPE_INT32, err);
 }
 

@@ -69,5 +69,18 @@ static void test_integer_products(void) {
              "MatMulInteger@10 u[2,4] c[3,5] -> !INVALID 4 and 3 along the summed axis");
 }
 
+static void test_integer_convolutions(void) {
+  TEST_CASES(
+      "ConvInteger@10 u[2,3,8,9]^0 c[5,3,3,3] u[] c[5] | pads=[1,1,1,1] -> ConvInteger "
+      "n[2,5,8,9]^0",
+      "ConvInteger@10 c[1,4,7] u[6,2,3] | group=2 strides=[2] -> ConvInteger n[1,6,3]",
+      "ConvInteger@10 u[2,3,8,9] c[5,3,3,3] u[] c[4] -> !UNSUPPORTED 't3' has 4 zero points",
+      "ConvInteger@10 u[2,3,8,9] c[5,3,3,3] u[2] -> !UNSUPPORTED 't2' has 2 zero points",
+      "ConvInteger@10 u[2,3,8,9] c[5,2,3,3] -> !INVALID 't1'",
+      "ConvInteger@10 u[2,3,8,9] f[5,3,3,3] -> !INVALID 't1'",
+      "ConvInteger@10 u[2,3,8,9]^1 c[5,3,3,3] -> !carry depend on each other");
+}
+
 OPI_TEST_MAIN("quantize", OPI_TEST(test_matmul_of_few_bits), OPI_TEST(test_dequantize_linear),
-              OPI_TEST(test_quantize_linear), OPI_TEST(test_integer_products))
+              OPI_TEST(test_quantize_linear), OPI_TEST(test_integer_products),
+              OPI_TEST(test_integer_convolutions))
