@@ -218,9 +218,10 @@ static void drop_columns(const opipe_device *device, const cpu_matrix *m, const 
                          int64_t column, int64_t columns) {
   const uint64_t begin = (uint64_t)(column * m->codes.source.j_stride) * m->form.bits / 8;
   const uint64_t n_bytes = (uint64_t)(columns * m->codes.source.j_stride) * m->form.bits / 8;
-  if (begin < m->codes.n_bytes)
+  if (begin < m->codes.n_bytes) {
     cpu_drop_pages(device, (const char *)codes + begin,
                    n_bytes < m->codes.n_bytes - begin ? n_bytes : m->codes.n_bytes - begin);
+  }
 }
 
 static void fill(opipe_params *params, const cpu_matrix_copy *copy) {

@@ -340,9 +340,10 @@ opipe_status cpu_params_commit(opipe_params *params, opipe_error *err) {
   for (uint32_t i = 0; i < params->n; ++i) {
     param_state *state = &params->states[i];
     for (uint32_t kind = CPU_LAYOUT_RAW + 1; state->dirty && kind < CPU_LAYOUT_COUNT; ++kind) {
-      if (state->copies[kind].present)
+      if (state->copies[kind].present) {
         cpu_layout_fill(params->device, &exec, kind, &state->source, state->own,
                         state->copies[kind].buffer.data);
+      }
     }
     state->dirty = false;
   }

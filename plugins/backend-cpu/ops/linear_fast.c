@@ -213,9 +213,10 @@ static opipe_status stack_kernel(const cpu_call *call, opipe_error *err) {
   set_epilogue(call, plan, plan->m, &epilogue);
   for (int64_t i = 0; i < count; ++i) {
     int64_t at[3];
-    for (uint32_t o = 0; o < 3; ++o)
+    for (uint32_t o = 0; o < 3; ++o) {
       at[o] = cpu_loop_offset(batch, o, i / batch->columns) +
               i % batch->columns * batch->stride[o][batch->rank - 1];
+    }
     const uint64_t matrix = (uint64_t)(at[1] / (plan->k * plan->n));
     args.a = a + (plan->turn_a ? i * plan->m * plan->k : at[0]);
     args.b.data = (const char *)call->in[1].data + matrix * plan->matrix_bytes;

@@ -71,9 +71,10 @@ static int32_t plain_sum(const conv_case *c, const uint8_t *x, const uint8_t *w,
         at += p * scale;
         scale *= c->in[a];
       }
-      if (inside)
+      if (inside) {
         sum += (number(c->x_type, x, (group * channels + i) * plane + at) - zx) *
                (number(c->w_type, w, (m * channels + i) * taps + k) - zw);
+      }
     }
   }
   return sum;
