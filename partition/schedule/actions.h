@@ -134,6 +134,11 @@ opipe_status opi_pass_split(const opi_do_list *list, const opipe_allocator *allo
                             opi_do_list **out_list, opipe_error *err);
 opipe_status opi_pass_merge(const opi_do_list *list, const opipe_allocator *allocator,
                             opi_do_list **out_list, opipe_error *err);
+/* An R in front of every backward (its first part) of stages [n_stages] that compute their forward
+ * again. The list has none of these stages yet. */
+opipe_status opi_pass_recompute(const opi_do_list *list, const bool *stages,
+                                const opipe_allocator *allocator, opi_do_list **out_list,
+                                opipe_error *err);
 /* Sends behind their producers, each with its receive put at the end of the peer's list at the same
  * moment (a global order of messages: safe under every rule). Errors: INVALID, what every stopped
  * rank waits for. */

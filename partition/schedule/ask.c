@@ -9,7 +9,8 @@
 static const double NS_PER_UNIT = 1e6;
 enum { STASH_BYTES = 1 << 20 }; /* every stage holds as much */
 
-static opipe_status set_costs(opi_plan *plan, const opi_costs *costs, opipe_error *err) {
+static opipe_status set_costs(opi_plan *plan, const opi_question *q, opipe_error *err) {
+  const opi_costs *costs = q->costs;
   const uint32_t n = plan->n_stages;
   OPI_TRY(opi_costs_check(costs, n, err));
   plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
@@ -26,9 +27,15 @@ static opipe_status set_costs(opi_plan *plan, const opi_costs *costs, opipe_erro
         NS_PER_UNIT * (costs->stage_input == NULL ? costs->input : costs->stage_input[s]);
     plan->weight_ns[s] =
         NS_PER_UNIT * (costs->stage_weight == NULL ? costs->weight : costs->stage_weight[s]);
-    plan->stage_stash_bytes[s] = STASH_BYTES;
+    plan->stage_stash_bytes[s] = q->stash_bytes == NULL ? STASH_BYTES : q->stash_bytes[s];
   }
-  return OPIPE_OK;
+  if (q->free_bytes == NULL)
+    return OPIPE_OK;
+  plan->free_bytes =
+      opi_arena_copy(&plan->arena, q->free_bytes, plan->n_ranks * sizeof *q->free_bytes);
+  return plan->free_bytes == NULL
+             ? opi_fail_nomem(err, plan->n_ranks * sizeof *q->free_bytes, "caps")
+             : OPIPE_OK;
 }
 
 static opipe_status order_of_plan(const opi_problem *problem, const opi_plan *plan,
@@ -55,29 +62,47 @@ static opipe_status chain_of_plan(opi_plan *plan, opi_problem *out, opipe_error 
   return opi_lower_limit(out, err);
 }
 
-static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool cells,
-                        opi_plan *plan, const opipe_allocator *allocator, opi_order **out_order,
-                        opipe_error *err) {
-  const opi_train_spec spec = {.replicas = q->replicas};
-  opi_schedule_ref schedule;
-  opi_problem problem;
+opipe_status opi_order_lay_out(const opi_plugins *plugins, const opi_question *q, opi_plan *plan,
+                               opi_schedule_ref *out_schedule, opipe_error *err) {
+  const opi_train_spec spec = {.replicas = q->replicas,
+                               .n_rank_replicas = q->n_rank_replicas,
+                               .rank_replicas = q->rank_replicas};
   const char *name = NULL;
+  if (q->n_microbatches == 0 || (q->n_ranks == 0 && q->n_stages == 0)) {
+    return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches", q->n_ranks,
+                    q->n_stages, q->n_microbatches);
+  }
   OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->settings, &plan->n_settings,
                              err));
   plan->schedule = name;
   plan->n_microbatches = q->n_microbatches;
-  plan->train = q->mode == OPIPE_MODE_FORWARD ? NULL : &spec;
-  OPI_TRY(plugins->schedule(plugins->ctx, name, &schedule, err));
-  OPI_TRY(opi_schedule_check_settings(&schedule, plan->settings, plan->n_settings, err));
-  OPI_TRY(opi_schedule_layout(&schedule, q->n_ranks, q->n_stages, plan, err));
+  plan->train = NULL;
+  if (q->mode != OPIPE_MODE_FORWARD) {
+    plan->train = opi_arena_copy(&plan->arena, &spec, sizeof spec);
+    if (plan->train == NULL)
+      return opi_fail_nomem(err, sizeof spec, "a question");
+  } else {
+    plan->copies = q->replicas;
+  }
+  OPI_TRY(plugins->schedule(plugins->ctx, name, out_schedule, err));
+  OPI_TRY(opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, err));
+  return opi_schedule_layout(out_schedule, q->n_ranks, q->n_stages, plan, err);
+}
+
+static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool cells,
+                        opi_plan *plan, const opipe_allocator *allocator, opi_order **out_order,
+                        opipe_error *err) {
+  opi_schedule_ref schedule;
+  opi_problem problem;
+  OPI_TRY(opi_order_lay_out(plugins, q, plan, &schedule, err));
   OPI_TRY(chain_of_plan(plan, &problem, err));
-  OPI_TRY(set_costs(plan, q->costs, err));
+  OPI_TRY(set_costs(plan, q, err));
   const double transfer = q->costs->comm * NS_PER_UNIT;
   OPI_TRY(opi_schedule_order_over(
       &schedule, plan, transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0, cells, err));
   const opipe_status status = order_of_plan(&problem, plan, allocator, out_order, err);
   if (status < 0)
-    (void)opi_error_prefix(err, "schedule '%s': ", name);
+    (void)opi_error_prefix(err, "schedule '%s': ", plan->schedule);
   return status;
 }
 
@@ -86,10 +111,6 @@ static opipe_status ask_cells(const opi_plugins *plugins, const opi_question *qu
                               const opipe_allocator *allocator, opi_order **out_order,
                               opipe_error *err) {
   opi_plan *plan = NULL;
-  if (question->n_microbatches == 0 || (question->n_ranks == 0 && question->n_stages == 0)) {
-    return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches",
-                    question->n_ranks, question->n_stages, question->n_microbatches);
-  }
   OPI_TRY(opi_plan_new(allocator, &plan, err));
   const opipe_status status = ask(plugins, question, cells, plan, allocator, out_order, err);
   opi_plan_free(plan);

@@ -12,9 +12,19 @@ typedef struct opi_question {
   uint32_t mode;              /* OPIPE_MODE_* */
   uint32_t n_ranks, n_stages; /* one may be 0 */
   uint32_t n_microbatches;
-  uint32_t replicas;      /* copies of the whole pipeline, 0: 1 */
-  const opi_costs *costs; /* of every stage; per-stage arrays as far as there are stages */
+  uint32_t replicas; /* copies of the whole pipeline, 0: 1 */
+  uint32_t n_rank_replicas;
+  const uint32_t *rank_replicas; /* [n_rank_replicas] training: replicas of every rank of the
+                                    layout, which cut micro-batches; `replicas` is not read then */
+  const opi_costs *costs;        /* of every stage; per-stage arrays as far as there are stages */
+  const uint64_t *stash_bytes; /* [stages] kept of one micro-batch; NULL: as much in every stage */
+  const uint64_t *free_bytes;  /* [ranks] of one copy: left for what is kept; NULL: no cap */
 } opi_question;
+
+/* What the schedule lays out, into an empty plan: ranks, stages, replicas, places, slices, parts,
+ * versions. Costs are not read. Errors: as the plugin states them. */
+opipe_status opi_order_lay_out(const opi_plugins *plugins, const opi_question *question,
+                               opi_plan *plan, opi_schedule_ref *out_schedule, opipe_error *err);
 
 /* Errors: as the plugin states them; INVALID, records that are not whole. */
 opipe_status opi_order_ask(const opi_plugins *plugins, const opi_question *question,

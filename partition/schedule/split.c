@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole backwards into their two halves, and halves that stand side by side into one. */
+/* Whole backwards into their two halves, and halves that stand side by side into one; forwards once
+ * more. */
 #include "partition/schedule/passes.h"
 
 static bool same_unit(const opi_do *a, const opi_do *b) {
@@ -67,4 +68,29 @@ opipe_status opi_pass_split(const opi_do_list *list, const opipe_allocator *allo
 opipe_status opi_pass_merge(const opi_do_list *list, const opipe_allocator *allocator,
                             opi_do_list **out_list, opipe_error *err) {
   return opi_each_rank(list, merge_rank, NULL, list->n_items, allocator, out_list, err);
+}
+
+static opipe_status recompute_rank(void *ctx, const opi_do_list *list, uint32_t rank,
+                                   opi_do_list *out, opipe_error *err) {
+  const bool *stages = ctx;
+  for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
+    const opi_do *a = &list->items[i];
+    if ((a->kind == OPI_DO_B || a->kind == OPI_DO_I) && a->part == 0 && stages[a->stage]) {
+      opi_do again = *a;
+      again.kind = OPI_DO_R;
+      again.flags = 0;
+      OPI_TRY(opi_do_list_add(out, again, err));
+    }
+    OPI_TRY(opi_do_list_add(out, *a, err));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_pass_recompute(const opi_do_list *list, const bool *stages,
+                                const opipe_allocator *allocator, opi_do_list **out_list,
+                                opipe_error *err) {
+  const uint64_t n =
+      (uint64_t)list->n_items + opi_do_list_count(list, 1u << OPI_DO_B | 1u << OPI_DO_I);
+  return opi_each_rank(list, recompute_rank, (void *)(uintptr_t)stages, n, allocator, out_list,
+                       err);
 }

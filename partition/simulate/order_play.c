@@ -257,8 +257,15 @@ static bool wait_for(void *ctx, const opi_do *a, const opi_need *need) {
   return r->status == OPIPE_OK;
 }
 
+/* Whose times an instance takes. */
+static const opi_stage_load *times_of(const builder *b, uint32_t stage, uint32_t replica) {
+  return b->how->instances == NULL
+             ? &b->how->stages[stage]
+             : &b->how->instances[(size_t)stage * b->problem->n_replicas + replica];
+}
+
 static opi_play_work work_of(const builder *b, const opi_do *a) {
-  const opi_stage_load *s = &b->how->stages[a->stage];
+  const opi_stage_load *s = times_of(b, a->stage, a->replica);
   const double part = opi_compute_share(b->problem, b->n_tokens, a);
   const bool again = b->recomputes[a->stage], train = b->problem->mode != OPIPE_MODE_FORWARD;
   const double kept = train ? (again ? s->input_bytes : s->stash_bytes) * part : 0;
@@ -356,7 +363,7 @@ static opipe_status add_step(builder *b, uint32_t rank, uint32_t step, uint32_t 
     const uint32_t stage = k / p->n_replicas;
     if (p->instance_rank[k] == rank && !is_twin(p, k)) {
       const bool shards = b->how->sharded && sums(b, stage);
-      ns += b->how->stages[stage].step_ns / (shards ? b->play->n_data : 1);
+      ns += times_of(b, stage, k % p->n_replicas)->step_ns / (shards ? b->play->n_data : 1);
     }
   }
   OPI_TRY(join_all(b, rank, step, GROUP_REDUCE, item));
@@ -441,6 +448,10 @@ static opipe_status prepare(builder *b, uint32_t n_steps) {
 static opipe_status place_ranks(const builder *b) {
   opi_play *play = b->play;
   const uint32_t n_copies = play->n_tensor * play->n_data, n = b->list->n_ranks;
+  if (b->how->device != NULL) {
+    play->device = b->how->device;
+    return OPIPE_OK;
+  }
   uint32_t *device = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)n * n_copies);
   if ((uint64_t)n * n_copies > b->how->cluster->n_devices) {
     return opi_fail(b->err, OPIPE_E_INVALID,
@@ -539,20 +550,25 @@ static bool is_number(double x) {
   return x >= 0 && x <= 1e18;
 }
 
-static opipe_status check(const opi_problem *p, const opi_order_play *how, opipe_error *err) {
-  for (uint32_t s = 0; s < p->n_stages; ++s) {
-    const opi_stage_load *l = &how->stages[s];
-    const double times[] = {l->forward_ns,  l->input_ns,     l->weight_ns,     l->recompute_ns,
-                            l->step_ns,     l->send_bytes,   l->stash_bytes,   l->input_bytes,
-                            l->fixed_bytes, l->tensor_bytes, l->gradient_bytes};
-    for (size_t i = 0; i < OPI_COUNT(times); ++i) {
-      if (!is_number(times[i])) {
-        return opi_fail(err, OPIPE_E_INVALID,
-                        "stage %u: time or bytes %g (number %zu): 0 to 1e18 is needed", s, times[i],
-                        i);
-      }
+static opipe_status check_load(const opi_stage_load *l, uint32_t stage, opipe_error *err) {
+  const double times[] = {l->forward_ns,  l->input_ns,     l->weight_ns,     l->recompute_ns,
+                          l->step_ns,     l->send_bytes,   l->stash_bytes,   l->input_bytes,
+                          l->fixed_bytes, l->tensor_bytes, l->gradient_bytes};
+  for (size_t i = 0; i < OPI_COUNT(times); ++i) {
+    if (!is_number(times[i])) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "stage %u: time or bytes %g (number %zu): 0 to 1e18 is needed", stage,
+                      times[i], i);
     }
   }
+  return OPIPE_OK;
+}
+
+static opipe_status check(const opi_problem *p, const opi_order_play *how, opipe_error *err) {
+  for (uint32_t s = 0; s < p->n_stages; ++s)
+    OPI_TRY(check_load(&how->stages[s], s, err));
+  for (uint32_t i = 0; how->instances != NULL && i < p->n_stages * p->n_replicas; ++i)
+    OPI_TRY(check_load(&how->instances[i], i / p->n_replicas, err));
   if (how->place >= OPI_PLACES || how->collective >= OPI_COLLECTIVES) {
     return opi_fail(err, OPIPE_E_INVALID, "placement %u (of %d), collectives %u (of %d)",
                     how->place, OPI_PLACES, how->collective, OPI_COLLECTIVES);

@@ -31,21 +31,24 @@ enum {
 
 typedef struct opi_order_play {
   const opi_cluster *cluster;
-  const opi_stage_load *stages; /* [n_stages] */
-  const double *edge_bytes;     /* [n_edges] in place of send_bytes; NULL: these hold */
-  uint32_t n_tensor, n_data;    /* 0: 1. Data: copies of the whole order, each with its own
-                                   micro-batches */
-  uint32_t place;               /* OPI_PLACE_* */
-  uint32_t collective;          /* OPI_COLLECTIVE_* of all */
-  uint32_t dtype;               /* of products, for utilisation: OPIPE_FLOAT, ... */
-  uint32_t n_bodies;            /* of a double-buffered order; 0: 8 */
-  bool waits_for_reductions;    /* a reduction holds its rank up; else it runs beside */
-  bool sharded;                 /* gradients are scattered, weights gathered behind the step */
-  bool scattered;               /* each tensor rank sends its part between stages, and the receivers
-                                   gather (Narayanan et al., SC'21, section 4.1) */
-  bool posted_late;             /* receives are posted where they stand in the list, and the rule of
-                                   the cluster's link holds; else there is room from the start */
-  bool apart;                   /* tests: every copy is played */
+  const opi_stage_load *stages;    /* [n_stages] */
+  const opi_stage_load *instances; /* [n_stages * n_replicas] whose times hold for each instance, as
+                                      where devices differ; NULL: those of its stage */
+  const uint32_t *device;          /* [ranks * copies] as opi_play's; NULL: by `place` */
+  const double *edge_bytes;        /* [n_edges] in place of send_bytes; NULL: these hold */
+  uint32_t n_tensor, n_data;       /* 0: 1. Data: copies of the whole order, each with its own
+                                      micro-batches */
+  uint32_t place;                  /* OPI_PLACE_* */
+  uint32_t collective;             /* OPI_COLLECTIVE_* of all */
+  uint32_t dtype;                  /* of products, for utilisation: OPIPE_FLOAT, ... */
+  uint32_t n_bodies;               /* of a double-buffered order; 0: 8 */
+  bool waits_for_reductions;       /* a reduction holds its rank up; else it runs beside */
+  bool sharded;                    /* gradients are scattered, weights gathered behind the step */
+  bool scattered;   /* each tensor rank sends its part between stages, and the receivers
+                       gather (Narayanan et al., SC'21, section 4.1) */
+  bool posted_late; /* receives are posted where they stand in the list, and the rule of
+                       the cluster's link holds; else there is room from the start */
+  bool apart;       /* tests: every copy is played */
 } opi_order_play;
 
 typedef struct opi_order_played {

@@ -147,7 +147,9 @@ void opi_strategy_describe(const opi_strategy *s, const opi_layers *layers, opi_
   opi_text_printf(text, "copies    %u of %u stages", s->pipelines, s->n_stages);
   if (s->chunks > 1)
     opi_text_printf(text, " in %u chunks", s->chunks);
-  opi_text_printf(text, ", tensor width %u\n", s->width);
+  opi_text_printf(text, ", tensor width %u%s%s\n", s->width,
+                  s->sharded ? ", sharded optimizer" : "",
+                  s->scattered ? ", scattered messages" : "");
   opi_text_printf(text, "batch     %u micro-batches of %u samples in each copy%s\n",
                   s->microbatches, s->samples, s->recompute ? ", recomputed" : "");
   for (uint32_t g = 0; g < s->n_groups; ++g) {
@@ -202,9 +204,11 @@ void opi_strategy_write(const opi_strategy *s, opi_text *text) {
   opi_text_json(text, s->schedule);
   opi_text_printf(text,
                   ",\n  \"pipelines\": %u, \"width\": %u, \"chunks\": %u, \"samples\": %u, "
-                  "\"microbatches\": %u, \"recompute\": %s,\n  \"stages\": [\n",
+                  "\"microbatches\": %u, \"recompute\": %s, \"sharded\": %s, \"scattered\": "
+                  "%s,\n  \"stages\": [\n",
                   s->pipelines, s->width, s->chunks, s->samples, s->microbatches,
-                  s->recompute ? "true" : "false");
+                  s->recompute ? "true" : "false", s->sharded ? "true" : "false",
+                  s->scattered ? "true" : "false");
   for (uint32_t i = 0; i < s->n_stages; ++i) {
     write_stage(&s->stages[i], text);
     opi_text_puts(text, i + 1 == s->n_stages ? "\n" : ",\n");
@@ -215,7 +219,10 @@ void opi_strategy_write(const opi_strategy *s, opi_text *text) {
     write_list(s->groups[g].lengths, s->groups[g].n_slices, text);
     opi_text_puts(text, "}");
   }
-  opi_text_puts(text, "],\n  \"objective_ns\": ");
+  opi_text_puts(text, "],\n  \"rank_devices\": ");
+  write_list(s->rank_devices, s->rank_devices == NULL ? 0 : s->pipelines * s->n_ranks * s->width,
+             text);
+  opi_text_puts(text, ",\n  \"objective_ns\": ");
   opi_json_double(text, s->objective);
   opi_text_puts(text, ", \"step_ns\": ");
   opi_json_double(text, s->step_ns);

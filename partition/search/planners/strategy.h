@@ -50,7 +50,13 @@ typedef struct opi_strategy {
   uint32_t microbatches; /* of one pipeline in a mini-batch */
   const opi_slice_group *groups; /* [n_groups] token slices; NULL: none */
   uint32_t n_groups;
-  bool recompute;        /* the forward runs again before the backward */
+  const uint32_t *rank_devices; /* [pipelines * n_ranks * width] of rank r, copy c, tensor rank t:
+                                   [(c * n_ranks + r) * width + t]; NULL: further pipelines stand
+                                   behind the first */
+  uint32_t n_ranks;             /* of one pipeline, with rank_devices: in the order of its stages */
+  bool recompute;               /* the forward runs again before the backward */
+  bool sharded;                 /* each copy has its part of the optimizer's state */
+  bool scattered;        /* tensor ranks send their part between stages, receivers gather it */
   double objective;      /* what the planner made least, in its paper's unit (ns) */
   double step_ns;        /* by the same formulas: of a mini-batch, updates left out */
   uint64_t memory_bytes; /* of the fullest device */

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nothing fits: what is missing, and the smallest change that helps. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "partition/search/auto/run.h"
+
+enum { HELP_WORK = 2000000 };
+
+/* Of the same question without caps and limits, the plan that needs least; 0: there is none. */
+static double least_bytes(const opi_auto *question, bool hypothetical) {
+  opi_auto q = *question;
+  opi_auto_answer *answer = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  double bytes = 0;
+  q.objective = OPI_AUTO_MEMORY;
+  q.limit_ns = 0;
+  q.hypothetical = hypothetical;
+  q.uncapped = true;
+  q.work_most = HELP_WORK;
+  q.progress = NULL;
+  if (opi_auto_search(&q, &answer, &err) == OPIPE_OK)
+    bytes = answer->ranked[0].judged.bytes;
+  opi_auto_free(answer);
+  return bytes;
+}
+
+/* The same with all caps, but without the limit of time: ns of a step. */
+static double least_ns(const opi_auto *question) {
+  opi_auto q = *question;
+  opi_auto_answer *answer = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  double ns = 0;
+  q.objective = q.mode == OPIPE_MODE_TRAIN ? OPI_AUTO_STEP : OPI_AUTO_LATENCY;
+  q.limit_ns = 0;
+  q.work_most = HELP_WORK;
+  q.progress = NULL;
+  q.no_help = true;
+  if (opi_auto_search(&q, &answer, &err) == OPIPE_OK)
+    ns = answer->ranked[0].judged.step_ns;
+  opi_auto_free(answer);
+  return ns;
+}
+
+static opipe_status say_time(const opi_run *run, double ns) {
+  const opi_auto *q = run->space->question;
+  return opi_fail(run->space->err, OPIPE_E_LIMIT,
+                  "planner 'auto': no plan that fits takes at most %.3f ms; the fastest that was "
+                  "found takes %.3f ms: that is the smallest limit that helps",
+                  q->limit_ns * 1e-6, ns * 1e-6);
+}
+
+static opipe_status say_bytes(const opi_run *run, double bytes, double hypothetical) {
+  const opi_space *s = run->space;
+  char more[128] = "";
+  double cap = INFINITY;
+  for (uint32_t i = 0; i < s->question->planning.n_devices; ++i)
+    cap = fmin(cap, s->caps[i]);
+  if (hypothetical > 0 && hypothetical < bytes) {
+    (void)snprintf(more, sizeof more,
+                   "; with tensor width and sharded optimizers (hypothetical) %.0f would do",
+                   hypothetical);
+  }
+  return opi_fail(
+      s->err, OPIPE_E_LIMIT,
+      "planner 'auto': no plan fits %.0f bytes on each of %u devices: the one that needs "
+      "least takes %.0f bytes, %.0f more; caps of that, or more devices, help%s",
+      cap, s->question->planning.n_devices, bytes, bytes - cap, more);
+}
+
+/* No candidate at all. */
+static opipe_status say_shape(const opi_run *run) {
+  const opi_space *s = run->space;
+  const opi_auto *q = s->question;
+  const opi_auto_fixed *f = &q->fixed;
+  const char *why = run->why[0] != '\0' ? run->why : s->why;
+  if (f->microbatches != 0 && f->pipelines != 0 && f->microbatches % f->pipelines != 0) {
+    return opi_fail(s->err, OPIPE_E_LIMIT,
+                    "planner 'auto': %u micro-batches cannot be shared by %u pipelines: %u, or %u, "
+                    "can",
+                    f->microbatches, f->pipelines, f->microbatches / f->pipelines * f->pipelines,
+                    (f->microbatches / f->pipelines + 1) * f->pipelines);
+  }
+  if (f->microbatches > q->planning.batch) {
+    return opi_fail(s->err, OPIPE_E_LIMIT,
+                    "planner 'auto': %u micro-batches of %" PRIu64
+                    " samples: at most one for each sample",
+                    f->microbatches, q->planning.batch);
+  }
+  if (f->n_stages > q->planning.layers->n_layers) {
+    return opi_fail(s->err, OPIPE_E_LIMIT,
+                    "planner 'auto': %u stages of %u layers: at most one for each layer",
+                    f->n_stages, q->planning.layers->n_layers);
+  }
+  if (f->n_ranks > q->planning.n_devices || f->width > q->planning.n_devices) {
+    return opi_fail(s->err, OPIPE_E_LIMIT,
+                    "planner 'auto': %u ranks of tensor width %u on %u devices", f->n_ranks,
+                    f->width, q->planning.n_devices);
+  }
+  if (f->width > 1 && !q->hypothetical) {
+    return opi_fail(
+        s->err, OPIPE_E_LIMIT,
+        "planner 'auto': no session executes tensor width %u: 1, or a hypothetical plan", f->width);
+  }
+  return opi_fail(s->err, OPIPE_E_LIMIT,
+                  "planner 'auto': nothing of what was asked for can be laid out on %u devices%s%s",
+                  q->planning.n_devices, why[0] == '\0' ? "" : "; last: ", why);
+}
+
+opipe_status opi_infeasible(opi_run *run) {
+  const opi_auto *q = run->space->question;
+  if (q->uncapped || q->no_help)
+    return say_shape(run);
+  if (q->limit_ns > 0) {
+    const double ns = least_ns(q);
+    if (ns > 0)
+      return say_time(run, ns);
+  }
+  const double bytes = least_bytes(q, q->hypothetical);
+  if (bytes <= 0)
+    return say_shape(run);
+  return say_bytes(run, bytes, q->hypothetical ? 0 : least_bytes(q, true));
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the best candidates to their neighbours, and on from those that are better, until none is.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "partition/search/auto/run.h"
+
+enum { PARENTS = 3, STAGES_ALL = 16, EXPANDED_MOST = 256 };
+
+typedef struct refiner {
+  opi_run *run;
+  uint64_t work_most;
+  uint32_t expanded[EXPANDED_MOST]; /* indices of points */
+  uint32_t n_expanded, next_index;
+} refiner;
+
+static bool is_spent(const refiner *r) {
+  const opi_auto *q = r->run->space->question;
+  return r->run->work >= r->work_most ||
+         (q->budget_s > 0 && (double)(q->now_ns() - r->run->began_ns) * 1e-9 >= q->budget_s);
+}
+
+static opipe_status flush(refiner *r) {
+  return r->run->n_round == 0 ? OPIPE_OK : opi_run_round(r->run);
+}
+
+/* A neighbour that fits, and whose bound is better, is judged with the next round. */
+static opipe_status offer(refiner *r, opi_point point) {
+  opi_space *s = r->run->space;
+  opi_bounds bounds;
+  OPI_TRY(opi_point_bound(s, &point, &bounds));
+  if (bounds.bytes > 0)
+    return OPIPE_OK;
+  point.bound = bounds.ns;
+  point.guess = bounds.guess;
+  point.index = r->next_index++;
+  (void)opi_run_offer(r->run, &point);
+  return r->run->n_round == OPI_ROUND ? flush(r) : OPIPE_OK;
+}
+
+/* ---- cuts ---- */
+
+/* Boundaries [first, end) one layer on, or back. */
+static opipe_status shift(refiner *r, const opi_point *p, uint32_t first, uint32_t end,
+                          int32_t by) {
+  const uint32_t n = p->places->n_stages;
+  opi_point q = *p;
+  uint32_t *ends = opi_arena_copy(&r->run->space->arena, p->ends, (n + 1) * sizeof *ends);
+  if (ends == NULL)
+    return opi_fail_nomem(r->run->space->err, n * sizeof *ends, "a planner");
+  for (uint32_t i = first; i < end; ++i)
+    ends[i] += (uint32_t)by;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (ends[i] >= ends[i + 1])
+      return OPIPE_OK;
+  }
+  q.ends = ends;
+  return offer(r, q);
+}
+
+static double stage_work(const refiner *r, const opi_point *p, uint32_t stage) {
+  const opi_cluster *c = r->run->space->question->planning.cluster;
+  const uint32_t rank = p->places->instance_rank[stage * p->places->n_replicas];
+  uint32_t first = p->shares == NULL ? rank : 0;
+  for (uint32_t k = 0; p->shares != NULL && k < rank; ++k)
+    first += p->shares[k];
+  const uint32_t device = opi_point_device(p, opi_point_ranks(p), first, 0, 0);
+  const opi_sums *x = opi_sums_of(r->run->space, p, c->class_of[device]);
+  const uint32_t a = p->ends[stage], b = p->ends[stage + 1];
+  return (x->forward[b] - x->forward[a] + x->input[b] - x->input[a] + x->weight[b] - x->weight[a]) /
+         (p->shares == NULL ? 1 : p->shares[rank]);
+}
+
+/* Every boundary both ways; of many stages, those of the slowest, and a layer from it to each of
+ * the stages that are fastest. */
+static opipe_status move_cuts(refiner *r, const opi_point *p) {
+  const uint32_t n = p->places->n_stages;
+  uint32_t slow = 0, fast = 0;
+  for (uint32_t i = 1; i < n; ++i) {
+    slow = stage_work(r, p, i) > stage_work(r, p, slow) ? i : slow;
+    fast = stage_work(r, p, i) < stage_work(r, p, fast) ? i : fast;
+    if (n > STAGES_ALL)
+      continue;
+    OPI_TRY(shift(r, p, i, i + 1, 1));
+    OPI_TRY(shift(r, p, i, i + 1, -1));
+  }
+  if (slow > 0)
+    OPI_TRY(shift(r, p, slow, slow + 1, 1));
+  if (slow + 1 < n)
+    OPI_TRY(shift(r, p, slow + 1, slow + 2, -1));
+  return slow < fast   ? shift(r, p, slow + 1, fast + 1, -1)
+         : slow > fast ? shift(r, p, fast + 1, slow + 1, 1)
+                       : OPIPE_OK;
+}
+
+/* ---- replicas ---- */
+
+/* One from a rank to another; or one of those that are idle. */
+static opipe_status move_share(refiner *r, const opi_point *p, uint32_t from, uint32_t to) {
+  const uint32_t n = p->places->n_ranks;
+  const opi_auto *q = r->run->space->question;
+  opi_point next = *p;
+  uint32_t *shares = OPI_ARENA_ARRAY(&r->run->space->arena, uint32_t, n);
+  if (shares == NULL)
+    return opi_fail_nomem(r->run->space->err, n * sizeof *shares, "a planner");
+  for (uint32_t i = 0; i < n; ++i)
+    shares[i] = p->shares == NULL ? 1 : p->shares[i];
+  if (to == from || (from < n && shares[from] == 1) || shares[to] >= p->samples)
+    return OPIPE_OK;
+  if (from < n)
+    --shares[from];
+  else if (opi_point_ranks(p) * p->width >= q->planning.n_devices)
+    return OPIPE_OK;
+  ++shares[to];
+  next.shares = shares;
+  if (from == n && p->order != r->run->space->identity) {
+    /* the device behind all others is not known: as they stand */
+    next.order = r->run->space->identity;
+  }
+  return offer(r, next);
+}
+
+static opipe_status move_shares(refiner *r, const opi_point *p) {
+  const uint32_t n = p->places->n_ranks;
+  const opi_auto *q = r->run->space->question;
+  if (!opi_space_trains(r->run->space) || p->copies > 1 || p->places->n_replicas > 1 ||
+      p->places->n_slices > 1 || p->sharded || n > STAGES_ALL)
+    return OPIPE_OK;
+  for (uint32_t to = 0; to < n; ++to) {
+    for (uint32_t from = 0; from < n; ++from)
+      OPI_TRY(move_share(r, p, from, to));
+    if (q->fixed.n_ranks == 0)
+      OPI_TRY(move_share(r, p, n, to));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+/* The best one that has not been looked at, of the first few. */
+static const opi_candidate *next_parent(const refiner *r) {
+  for (uint32_t i = 0; i < r->run->n_best && i < PARENTS; ++i) {
+    bool old = false;
+    for (uint32_t k = 0; k < r->n_expanded; ++k)
+      old = old || r->expanded[k] == r->run->best[i].point.index;
+    if (!old)
+      return &r->run->best[i];
+  }
+  return NULL;
+}
+
+opipe_status opi_refine(opi_run *run, uint64_t work_most) {
+  refiner r = {.run = run, .work_most = work_most, .next_index = run->space->n_points};
+  for (;;) {
+    const opi_candidate *parent = next_parent(&r);
+    if (parent == NULL || r.n_expanded == EXPANDED_MOST || is_spent(&r))
+      return OPIPE_OK;
+    const opi_point point = parent->point;
+    r.expanded[r.n_expanded++] = point.index;
+    OPI_TRY(move_cuts(&r, &point));
+    OPI_TRY(move_shares(&r, &point));
+    OPI_TRY(flush(&r));
+  }
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A search under way: of this folder alone. */
+#ifndef OPI_AUTO_RUN_H
+#define OPI_AUTO_RUN_H
+
+#include "partition/search/auto/space.h"
+
+enum { OPI_ROUND = 32 };      /* candidates judged between two looks at the best */
+enum { OPI_WORK_LEAST = 64 }; /* operations that asking and lowering count at least */
+#define OPI_WORK_PRESET UINT64_C(24000000)
+
+typedef struct opi_candidate {
+  opi_point point;
+  opi_judged judged;
+  double key; /* INFINITY: it does not fit, or could not be played */
+  opipe_status status;
+  opipe_error err;
+} opi_candidate;
+
+typedef struct opi_run {
+  opi_space *space;
+  opi_candidate round[OPI_ROUND];
+  uint32_t n_round;
+  opi_candidate best[OPI_AUTO_RANKED_MOST + 1]; /* from the best */
+  uint32_t n_best;
+  char why[OPI_LINE_ROOM]; /* the first that could not be played */
+  uint32_t n_bounded, n_simulated, n_refused, n_left;
+  uint64_t work, began_ns;
+  double bound;
+  uint32_t stopped;
+} opi_run;
+
+/* ---- search.c ---- */
+
+/* Puts a point into the round, unless its bound says that it is no better. There must be room. */
+bool opi_run_offer(opi_run *run, const opi_point *point);
+/* Judges what is in the round. */
+opipe_status opi_run_round(opi_run *run);
+
+/* ---- crew.c ---- */
+
+/* Plays the round's candidates on the question's threads. */
+void opi_crew_judge(opi_run *run);
+
+/* ---- refine.c ---- */
+
+/* Neighbours of the best ones: layers over a boundary, replicas from stage to stage, as long as one
+ * is better and work is left. */
+opipe_status opi_refine(opi_run *run, uint64_t work_most);
+
+/* ---- infeasible.c ---- */
+
+/* LIMIT: what is missing, and what would help. */
+opipe_status opi_infeasible(opi_run *run);
+
+/* ---- answer.c ---- */
+
+opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer);
+
+#endif /* OPI_AUTO_RUN_H */

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Candidates in the order of their guesses, judged by the simulator in rounds of a fixed size,
+ * which threads share; who cannot beat the best any more by its bound is left out. Then the
+ * neighbours of the best ones. What is done does not depend on how many threads do it.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "partition/search/auto/run.h"
+
+/* ---- rounds ---- */
+
+static bool is_better(double key, uint32_t index, const opi_candidate *than) {
+  return key < than->key || (key == than->key && index < than->point.index);
+}
+
+/* The same plan under a schedule that comes to the same? */
+static bool is_double(const opi_candidate *a, const opi_candidate *b) {
+  const opi_point *p = &a->point, *q = &b->point;
+  const uint32_t n = p->places->n_stages;
+  return a->key == b->key && a->judged.bytes == b->judged.bytes && p->width == q->width &&
+         p->copies == q->copies && p->samples == q->samples && p->microbatches == q->microbatches &&
+         n == q->places->n_stages && p->recompute == q->recompute && p->sharded == q->sharded &&
+         memcmp(p->ends, q->ends, (n + 1) * sizeof *p->ends) == 0;
+}
+
+/* Into the best ones, from the best. */
+static void rank_candidate(opi_run *run, const opi_candidate *c) {
+  uint32_t at = 0;
+  while (at < run->n_best && !is_better(c->key, c->point.index, &run->best[at])) {
+    if (is_double(c, &run->best[at]))
+      return;
+    ++at;
+  }
+  for (uint32_t i = at; i < run->n_best; ++i) { /* a double of it that is later */
+    if (!is_double(c, &run->best[i]))
+      continue;
+    memmove(&run->best[i], &run->best[i + 1], (run->n_best - i - 1) * sizeof *c);
+    --run->n_best;
+    break;
+  }
+  if (at >= OPI_AUTO_RANKED_MOST)
+    return;
+  run->n_best += run->n_best < OPI_AUTO_RANKED_MOST;
+  memmove(&run->best[at + 1], &run->best[at], (run->n_best - 1 - at) * sizeof *c);
+  run->best[at] = *c;
+}
+
+static opipe_status take_round(opi_run *run) {
+  for (uint32_t i = 0; i < run->n_round; ++i) {
+    opi_candidate *c = &run->round[i];
+    if (c->status == OPIPE_E_NOMEM)
+      return opi_fail_nomem(run->space->err, 1, "a simulation");
+    run->n_simulated += c->status == OPIPE_OK;
+    run->work += c->status == OPIPE_OK ? c->judged.n_ops + OPI_WORK_LEAST : OPI_WORK_LEAST;
+    c->key = c->status == OPIPE_OK ? opi_judged_key(run->space, &c->judged) : INFINITY;
+    if (isfinite(c->key)) {
+      rank_candidate(run, c);
+      continue;
+    }
+    ++run->n_refused;
+    if (c->status < 0 && run->why[0] == '\0')
+      (void)opi_text_line(run->why, c->err.message);
+  }
+  run->n_round = 0;
+  return OPIPE_OK;
+}
+
+static void report(const opi_run *run) {
+  const opi_auto *q = run->space->question;
+  const opi_auto_progress now = {.n_candidates = run->space->n_points,
+                                 .n_bounded = run->n_bounded,
+                                 .n_simulated = run->n_simulated,
+                                 .best = run->n_best > 0 ? run->best[0].key : INFINITY,
+                                 .bound = run->bound};
+  if (q->progress != NULL)
+    q->progress(q->progress_ctx, &now);
+}
+
+static bool is_spent(opi_run *run, uint64_t most) {
+  const opi_auto *q = run->space->question;
+  if (run->work >= most)
+    run->stopped = OPI_STOPPED_WORK;
+  if (q->budget_s > 0 && (double)(q->now_ns() - run->began_ns) * 1e-9 >= q->budget_s)
+    run->stopped = OPI_STOPPED_CLOCK;
+  return run->stopped != OPI_STOPPED_NOT;
+}
+
+opipe_status opi_run_round(opi_run *run) {
+  opi_crew_judge(run);
+  OPI_TRY(take_round(run));
+  report(run);
+  return OPIPE_OK;
+}
+
+bool opi_run_offer(opi_run *run, const opi_point *point) {
+  const double best = run->n_best > 0 ? run->best[0].key : INFINITY;
+  if (point->bound >= best)
+    return false;
+  run->round[run->n_round++] = (opi_candidate){.point = *point};
+  return true;
+}
+
+/* ---- the shortlist ---- */
+
+static int compare_points(const void *left, const void *right) {
+  const opi_point *a = left, *b = right;
+  const bool named[2] = {a->origin != NULL, b->origin != NULL};
+  if (named[0] != named[1])
+    return named[0] ? -1 : 1; /* the papers' plans in any case */
+  if (a->guess != b->guess)
+    return a->guess < b->guess ? -1 : 1;
+  return a->index < b->index ? -1 : a->index > b->index;
+}
+
+static opipe_status judge_points(opi_run *run, uint64_t most) {
+  opi_space *s = run->space;
+  uint32_t i = 0;
+  qsort(s->points, s->n_points, sizeof *s->points, compare_points);
+  while (i < s->n_points && !is_spent(run, most)) {
+    for (; i < s->n_points && run->n_round < OPI_ROUND; ++i)
+      run->n_bounded += !opi_run_offer(run, &s->points[i]);
+    OPI_TRY(opi_run_round(run));
+  }
+  for (; i < s->n_points; ++i) {
+    const bool bounded = run->n_best > 0 && s->points[i].bound >= run->best[0].key;
+    run->n_bounded += bounded;
+    run->n_left += !bounded;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status search(opi_run *run) {
+  opi_space *s = run->space;
+  const opi_auto *q = s->question;
+  const uint64_t most = q->work_most == 0 ? OPI_WORK_PRESET : q->work_most;
+  OPI_TRY(opi_methods_find(s));
+  OPI_TRY(opi_named_add(s));
+  OPI_TRY(opi_shapes_all(s));
+  run->bound = opi_space_bound(s);
+  OPI_TRY(judge_points(run, s->complete ? most : most - most / 4));
+  if (run->stopped != OPI_STOPPED_CLOCK && (!s->complete || run->n_left > 0))
+    OPI_TRY(opi_refine(run, most));
+  if (run->n_best == 0)
+    return opi_infeasible(run);
+  /* all cuts were candidates, and none is left that could be better: this is the best there is */
+  if (s->complete && run->n_left == 0 && run->best[0].key > run->bound)
+    run->bound = run->best[0].key;
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+static opipe_status run_search(const opi_auto *question, opi_space *space, opi_auto_answer **out,
+                               opipe_error *err) {
+  opi_run *run = opi_alloc_zero(question->planning.allocator, 1, sizeof *run);
+  if (run == NULL)
+    return opi_fail_nomem(err, sizeof *run, "a planner");
+  run->space = space;
+  run->began_ns = question->budget_s > 0 ? question->now_ns() : 0;
+  opipe_status status = search(run);
+  if (status == OPIPE_OK)
+    status = opi_run_answer(run, out);
+  opi_free(question->planning.allocator, run, sizeof *run);
+  return status;
+}
+
+opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_answer,
+                             opipe_error *err) {
+  opi_space space;
+  OPI_TRY(opi_space_open(question, &space, err));
+  const opipe_status status = run_search(question, &space, out_answer, err);
+  opi_space_close(&space);
+  return status;
+}
+
+/* Under its own schedule, as it says. */
+static opipe_status judge_strategy(opi_space *space, const opi_strategy *strategy,
+                                   opi_judged *out_judged, opipe_error *err) {
+  opi_point point;
+  OPI_TRY(opi_methods_find(space));
+  OPI_TRY(opi_point_of_strategy(space, strategy, false, &point));
+  return opi_point_judge(space, &point, out_judged, err);
+}
+
+opipe_status opi_strategy_judge(const opi_auto *question, const opi_strategy *strategy,
+                                opi_judged *out_judged, opipe_error *err) {
+  opi_auto own = *question;
+  opi_space space;
+  own.fixed = (opi_auto_fixed){.schedule = strategy->schedule};
+  own.allow_stale = own.causal = true;
+  OPI_TRY(opi_space_open(&own, &space, err));
+  const opipe_status status = judge_strategy(&space, strategy, out_judged, err);
+  opi_space_close(&space);
+  return status;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An answer as text and as JSON. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "partition/json/json.h"
+#include "partition/search/auto/auto.h"
+
+static const char *const stops[] = {"no", "work", "clock"};
+static const double MIB = 1 << 20;
+
+static void write_line(const opi_auto_answer *a, const opi_auto_ranked *r, uint32_t i,
+                       opi_text *text) {
+  const opi_strategy *s = r->strategy;
+  opi_text_printf(
+      text, "%2u  %10.3f ms %9.1f MiB  bubble %4.1f %%  %s, %u stage%s", i + 1,
+      (a->objective == OPI_AUTO_THROUGHPUT ? r->judged.interval_ns : r->judged.step_ns) * 1e-6,
+      r->judged.bytes / MIB, 100 * r->judged.bubble, s->schedule, s->n_stages,
+      s->n_stages == 1 ? "" : "s");
+  opi_text_printf(text, ", %u x %u micro-batches of %u", s->pipelines, s->microbatches, s->samples);
+  if (s->width > 1)
+    opi_text_printf(text, ", width %u", s->width);
+  opi_text_printf(text, "%s%s%s\n", s->recompute ? ", recomputed" : "",
+                  s->sharded ? ", sharded" : "", s->scattered ? ", scattered" : "");
+  if (r->reason != NULL)
+    opi_text_printf(text, "      %s\n", r->reason);
+}
+
+void opi_auto_describe(const opi_auto_answer *a, const opi_layers *layers, opi_text *text) {
+  opi_strategy_describe(a->ranked[0].strategy, layers, text);
+  opi_text_printf(text, "objective %s; %u candidates: %u bounded away, %u simulated, %u refused",
+                  opi_auto_objective_name(a->objective), a->n_candidates, a->n_bounded,
+                  a->n_simulated, a->n_refused);
+  if (a->n_left > 0)
+    opi_text_printf(text, ", %u left", a->n_left);
+  opi_text_puts(text, a->complete ? "; all cuts of all shapes\n" : "\n");
+  if (a->stopped == OPI_STOPPED_WORK)
+    opi_text_puts(text, "stopped   by counted work\n");
+  if (a->stopped == OPI_STOPPED_CLOCK)
+    opi_text_puts(text, "stopped   by the clock: another run may answer otherwise\n");
+  if (a->bound > 0) {
+    const bool bytes = a->objective == OPI_AUTO_MEMORY;
+    opi_text_printf(text, "bound     %.3f %s, gap %.1f %%\n", a->bound / (bytes ? MIB : 1e6),
+                    bytes ? "MiB" : "ms", 100 * a->gap);
+  }
+  for (uint32_t i = 0; i < a->n_ranked; ++i)
+    write_line(a, &a->ranked[i], i, text);
+}
+
+static void write_number(opi_text *text, const char *name, double value) {
+  opi_text_printf(text, ", \"%s\": ", name);
+  if (isfinite(value))
+    opi_json_double(text, value);
+  else
+    opi_text_puts(text, "null");
+}
+
+void opi_auto_write(const opi_auto_answer *a, opi_text *text) {
+  opi_text_puts(text, "{\n  \"format\": \"onnx-pipe search 1\",\n  \"objective\": ");
+  opi_text_json(text, opi_auto_objective_name(a->objective));
+  opi_text_printf(text,
+                  ",\n  \"candidates\": %u, \"bounded\": %u, \"simulated\": %u, \"refused\": %u, "
+                  "\"left\": %u, \"complete\": %s, \"stopped\": \"%s\"",
+                  a->n_candidates, a->n_bounded, a->n_simulated, a->n_refused, a->n_left,
+                  a->complete ? "true" : "false", stops[a->stopped]);
+  write_number(text, "bound", a->bound);
+  write_number(text, "gap", a->gap);
+  opi_text_puts(text, ",\n  \"ranked\": [\n");
+  for (uint32_t i = 0; i < a->n_ranked; ++i) {
+    const opi_auto_ranked *r = &a->ranked[i];
+    opi_text_puts(text, "{\"reason\": ");
+    if (r->reason == NULL)
+      opi_text_puts(text, "null");
+    else
+      opi_text_json(text, r->reason);
+    write_number(text, "bound_ns", r->bound_ns);
+    write_number(text, "step_ns", r->judged.step_ns);
+    write_number(text, "interval_ns", r->judged.interval_ns);
+    write_number(text, "compute_ns", r->judged.compute_ns);
+    write_number(text, "exposed_ns", r->judged.exposed_ns);
+    write_number(text, "bubble", r->judged.bubble);
+    write_number(text, "utilisation", r->judged.utilisation);
+    write_number(text, "bytes", r->judged.bytes);
+    write_number(text, "cap_bytes", r->judged.cap_bytes);
+    opi_text_printf(text, ", \"device\": %u, \"strategy\":\n", r->judged.device);
+    opi_strategy_write(r->strategy, text);
+    opi_text_puts(text, i + 1 == a->n_ranked ? "}\n" : "},\n");
+  }
+  opi_text_puts(text, "  ]\n}\n");
+}
