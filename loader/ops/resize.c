@@ -286,7 +286,8 @@ static double kernel(const resizing *r, double d) {
 /* Places and weights [n] of the neighbours of x. */
 static void neighbours(const resizing *r, const resized_axis *a, double x, double narrow, int64_t n,
                        int64_t *place, double *weight) {
-  const double begin = ceil(x) - (double)(n / 2);
+  const int64_t before = n / 2;
+  const double begin = ceil(x) - (double)before;
   double sum = 0;
   for (int64_t t = 0; t < n; ++t) {
     const double at = begin + (double)t;

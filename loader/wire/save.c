@@ -130,19 +130,21 @@ static opipe_status write_content(const saver *s, const opi_replacement *r, uint
   return OPIPE_OK;
 }
 
+/* A text without its end. `out` NULL: measures. */
+static uint32_t put_text(uint8_t *out, uint32_t number, const char *text) {
+  const uint32_t length = (uint32_t)strlen(text);
+  const uint32_t n = put_head(out, number, length);
+  for (uint32_t i = 0; out != NULL && i < length; ++i)
+    out[n + i] = (uint8_t)text[i];
+  return n + length;
+}
+
 /* Field of external_data: a key and its value. `out` NULL: measures. */
 static uint32_t put_entry(uint8_t *out, const char *key, const char *value) {
-  const uint32_t k = (uint32_t)strlen(key), v = (uint32_t)strlen(value);
-  const uint32_t body = put_head(NULL, 1, k) + k + put_head(NULL, 2, v) + v;
+  const uint32_t body = put_text(NULL, 1, key) + put_text(NULL, 2, value);
   uint32_t n = put_head(out, TENSOR_EXTERNAL, body);
-  n += put_head(out == NULL ? NULL : out + n, 1, k);
-  if (out != NULL)
-    memcpy(out + n, key, k);
-  n += k;
-  n += put_head(out == NULL ? NULL : out + n, 2, v);
-  if (out != NULL)
-    memcpy(out + n, value, v);
-  return n + v;
+  n += put_text(out == NULL ? NULL : out + n, 1, key);
+  return n + put_text(out == NULL ? NULL : out + n, 2, value);
 }
 
 /* Where in the file of data the content is; out [PLACE_ROOM] NULL: measures. */

@@ -165,8 +165,9 @@ static double ch_ns(uint32_t d, uint32_t s, uint32_t m, bool recompute) {
   double worst = 0;
   for (uint32_t i = 0; i < d / 2; ++i)
     worst = fmax(worst, fmax(0, sum + fmax(0, sum - (d / 2.0 - i) * b) - i * b));
-  const double forwards = m < d ? d : d + 2 * (m / d - 1.0);
-  const double backwards = m < d ? d + m - 2.0 : m / d * (2.0 * d - 2);
+  const uint32_t rounds = m / d;
+  const double forwards = m < d ? d : d + 2 * (rounds - 1.0);
+  const double backwards = m < d ? d + m - 2.0 : rounds * (2.0 * d - 2);
   return (f + hop) * forwards + (b + hop) * backwards + worst;
 }
 

@@ -86,8 +86,8 @@ static judged judge(const chimera *c, double *sum_ns, opi_strategy *fill) {
     const uint32_t low = i < d - 1 - i ? i : d - 1 - i;
     const opi_layer down = opi_layers_sum(layers, c->ends[i], c->ends[i + 1], c->samples);
     const opi_layer up = opi_layers_sum(layers, c->ends[d - 1 - i], c->ends[d - i], c->samples);
-    const double most = c->n_microbatches, peak = d / 2 + 1 + low; /* table 2 */
-    const double held = most < peak ? most : peak,
+    const uint32_t peak = d / 2 + 1 + low; /* table 2 */
+    const double held = c->n_microbatches < peak ? c->n_microbatches : peak,
                  one = (double)(down.stash_bytes + up.stash_bytes) / 2;
     const double inputs = (double)(down.cut_bytes + up.cut_bytes) / 2;
     const double bytes = (double)(down.param_bytes + up.param_bytes) * c->planning->state_bytes +

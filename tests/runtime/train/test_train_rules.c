@@ -48,12 +48,13 @@ static void run_rule(kit *k, const kit_schedule *schedule, uint32_t n_ranks, uin
 }
 
 static void test_every_rule(void) {
+  const size_t n_th = opi_test_is_sanitized() ? 16 : 8;
   uint32_t n = 0;
   for (size_t i = 0; i < kit_n_schedules; ++i) {
     for (uint32_t rule = 0; rule < RULES; ++rule) {
       kit k;
       const bool one = strcmp(kit_schedules[i].name, "sequential") == 0;
-      if (one || (kit_schedules[i].traits & KIT_BOUNDED) != 0 || !opi_test_covers(i + rule, 8))
+      if (one || (kit_schedules[i].traits & KIT_BOUNDED) != 0 || !opi_test_covers(i + rule, n_th))
         continue;
       OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), 8, 8), &k.err);
       run_rule(&k, &kit_schedules[i], (kit_schedules[i].traits & KIT_FOUR) != 0 ? 4 : 2, rule);
