@@ -31,7 +31,8 @@ static void run_case(size_t i) {
 static void test_schedules(void) {
   if (!ct_has_doubles())
     OPI_SKIP("%s", CT_WHY);
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+  const size_t n = opi_test_is_sanitized() ? 1 : sizeof cases / sizeof cases[0];
+  for (size_t i = 0; i < n; ++i)
     run_case(i);
 }
 
