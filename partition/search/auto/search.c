@@ -117,7 +117,8 @@ static int compare_points(const void *left, const void *right) {
 static opipe_status judge_points(opi_run *run, uint64_t most) {
   opi_space *s = run->space;
   uint32_t i = 0;
-  qsort(s->points, s->n_points, sizeof *s->points, compare_points);
+  if (s->n_points != 0)
+    qsort(s->points, s->n_points, sizeof *s->points, compare_points);
   while (i < s->n_points && !is_spent(run, most)) {
     for (; i < s->n_points && run->n_round < OPI_ROUND; ++i)
       run->n_bounded += !opi_run_offer(run, &s->points[i]);
