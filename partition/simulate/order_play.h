@@ -42,13 +42,20 @@ typedef struct opi_order_play {
   uint32_t collective;             /* OPI_COLLECTIVE_* of all */
   uint32_t dtype;                  /* of products, for utilisation: OPIPE_FLOAT, ... */
   uint32_t n_bodies;               /* of a double-buffered order; 0: 8 */
-  bool waits_for_reductions;       /* a reduction holds its rank up; else it runs beside */
-  bool sharded;                    /* gradients are scattered, weights gathered behind the step */
-  bool scattered;   /* each tensor rank sends its part between stages, and the receivers
-                       gather (Narayanan et al., SC'21, section 4.1) */
-  bool posted_late; /* receives are posted where they stand in the list, and the rule of
-                       the cluster's link holds; else there is room from the start */
-  bool apart;       /* tests: every copy is played */
+  const double *slice_times; /* [n_slices] what part of a stage's times each token slice takes;
+                                NULL: its share of the tokens */
+  bool recomputes_late;      /* what is computed again waits for the gradient first, as automatic
+                                differentiation with checkpoints does */
+  bool updates_each;         /* every micro-batch is a mini-batch: its gradients are summed over
+                                copies and stepped behind its backward (orders of one replica,
+                                whose reductions and steps are left out) */
+  bool waits_for_reductions; /* a reduction holds its rank up; else it runs beside */
+  bool sharded;              /* gradients are scattered, weights gathered behind the step */
+  bool scattered;            /* each tensor rank sends its part between stages, and the receivers
+                                gather (Narayanan et al., SC'21, section 4.1) */
+  bool posted_late;          /* receives are posted where they stand in the list, and the rule of
+                                the cluster's link holds; else there is room from the start */
+  bool apart;                /* tests: every copy is played */
 } opi_order_play;
 
 typedef struct opi_order_played {

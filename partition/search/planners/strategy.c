@@ -282,11 +282,9 @@ bool opi_even_stages(const opi_layers *layers, uint32_t n, uint32_t *out_ends) {
 static const struct {
   const char *name;
   opi_planner_fn plan;
-} planners[] = {{"dapple", opi_plan_dapple},
-                {"pipedream", opi_plan_pipedream},
-                {"2bw", opi_plan_2bw},
-                {"chimera", opi_plan_chimera},
-                {"megatron", opi_plan_megatron}};
+} planners[] = {{"dapple", opi_plan_dapple},     {"pipedream", opi_plan_pipedream},
+                {"2bw", opi_plan_2bw},           {"chimera", opi_plan_chimera},
+                {"megatron", opi_plan_megatron}, {"terapipe", opi_plan_terapipe}};
 
 opi_planner_fn opi_planner_find(const char *name) {
   for (size_t i = 0; i < OPI_COUNT(planners); ++i) {
@@ -297,5 +295,5 @@ opi_planner_fn opi_planner_find(const char *name) {
 }
 
 const char *opi_planner_names(void) {
-  return "dapple, pipedream, 2bw, chimera, megatron";
+  return "dapple, pipedream, 2bw, chimera, megatron, terapipe";
 }

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TeraPipe's planner (Li et al., ICML'21, section 3): the sequences of a batch are cut along their
+ * tokens, rows go together where that is better, and the slices follow each other through K stages:
+ *   T = sum t_i + (K - 1) max t_j
+ * over all depths K and tensor widths that fit; slices.c has the dynamic programming. Forward and
+ * backward together, and the messages both ways, as the authors' program has them.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/search/planners/strategy.h"
+
+enum { UNIT_TOKENS = 8, UNITS_WANTED = 128, TOGETHER_MOST = 16 };
+static const double step_share = 1e-3; /* of the slowest slice: distance of the bounds tried */
+
+/* ---- times of slices ---- */
+
+static double layers_ns(const opi_slice_question *q, const opi_layers *layers, uint32_t stage,
+                        uint32_t rows) {
+  const opi_layer sum = opi_layers_sum(layers, q->ends[stage], q->ends[stage + 1], rows);
+  const double share = 1 - sum.width_share + sum.width_share / q->width;
+  const opi_reach *inside = &q->machine->inside;
+  const double volume = 2.0 * (q->width - 1) / q->width * (double)sum.width_bytes;
+  const double sums = q->width < 2 ? 0 : 2 * opi_bytes_ns(volume, inside->sum_bytes_per_ns);
+  return (sum.forward_ns + opi_layer_backward_ns(&sum)) * share + sums;
+}
+
+/* Between the lengths that are known in proportion. */
+static double alone_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
+                       uint32_t length) {
+  const opi_token_profile *p = q->planning->tokens;
+  const opi_layers *layers = q->planning->layers;
+  if (p == NULL)
+    return layers_ns(q, layers, stage, rows) * length / layers->tokens;
+  uint32_t k = 0;
+  while (k + 1 < p->n && p->tokens[k] < length)
+    ++k;
+  const double here = layers_ns(q, p->at[k], stage, rows);
+  if (k == 0 || p->tokens[k] == length)
+    return here;
+  const double below = layers_ns(q, p->at[k - 1], stage, rows);
+  const double part =
+      (length - (double)p->tokens[k - 1]) / ((double)p->tokens[k] - p->tokens[k - 1]);
+  return below + (here - below) * part;
+}
+
+/* Per token of a slice and token before it. */
+static double context_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows) {
+  uint32_t first = 0, end = 0;
+  if (q->planning->tokens == NULL)
+    return 0;
+  opi_layers_blocks(q->planning->layers, &first, &end);
+  first = first > q->ends[stage] ? first : q->ends[stage];
+  end = end < q->ends[stage + 1] ? end : q->ends[stage + 1];
+  return end > first ? q->planning->tokens->context_ns * (end - first) * rows / q->width : 0;
+}
+
+double opi_terapipe_slice_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
+                             uint32_t length, uint32_t before) {
+  return alone_ns(q, stage, rows, length) + context_ns(q, stage, rows) * length * before;
+}
+
+/* Of a slice, forward and back, to the next stage. */
+static double message_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
+                         uint32_t length) {
+  const opi_layers *layers = q->planning->layers;
+  const opi_machine *m = q->machine;
+  if (q->n_stages < 2)
+    return 0;
+  const uint32_t cut = q->ends[stage + 1 == q->n_stages ? stage : stage + 1] - 1;
+  const opi_reach *reach = q->width * q->n_stages <= m->per_node ? &m->inside : &m->across;
+  const double n_bytes =
+      (double)opi_layers_at(layers, cut, rows).cut_bytes * length / layers->tokens;
+  return 2 * (reach->latency_ns + opi_bytes_ns(n_bytes, reach->bytes_per_ns));
+}
+
+static uint32_t slowest_stage(const opi_slice_question *q) {
+  const uint32_t tokens = q->planning->layers->tokens;
+  uint32_t slowest = 0;
+  double most = 0;
+  for (uint32_t s = 0; s < q->n_stages; ++s) {
+    const double ns = opi_terapipe_slice_ns(q, s, 1, tokens, 0);
+    slowest = ns > most ? s : slowest;
+    most = ns > most ? ns : most;
+  }
+  return slowest;
+}
+
+static opipe_status fill_times(const opi_slice_question *q, uint32_t rows, opi_arena *arena,
+                               opi_slice_times *out, opipe_error *err) {
+  const uint32_t tokens = q->planning->layers->tokens, s = slowest_stage(q);
+  double *alone = OPI_ARENA_ARRAY(arena, double, (size_t)tokens + 1);
+  if (alone == NULL)
+    return opi_fail_nomem(err, tokens * sizeof *alone, "times of slices");
+  for (uint32_t l = 1; l <= tokens; ++l)
+    alone[l] = alone_ns(q, s, rows, l) + message_ns(q, s, rows, l);
+  *out = (opi_slice_times){.alone = alone};
+  out->context.at[3] = context_ns(q, s, rows);
+  return OPIPE_OK;
+}
+
+opipe_status opi_terapipe_slices(const opi_slice_question *q, opi_slicing *out, opipe_error *err) {
+  const opipe_allocator *allocator = q->planning->allocator;
+  opi_arena arena;
+  opi_arena_init(&arena, allocator, 0);
+  const opi_slice_times **times = OPI_ARENA_ARRAY(&arena, const opi_slice_times *, q->rows);
+  opi_slice_times *known = OPI_ARENA_ARRAY(&arena, opi_slice_times, q->rows);
+  opipe_status status = times == NULL || known == NULL
+                            ? opi_fail_nomem(err, q->rows * sizeof *known, "times of slices")
+                            : OPIPE_OK;
+  for (uint32_t r = 1; r <= q->rows && r <= q->together && status == OPIPE_OK; r *= 2) {
+    times[r - 1] = &known[r - 1];
+    status = fill_times(q, r, &arena, &known[r - 1], err);
+  }
+  const uint32_t tokens = q->planning->layers->tokens;
+  opi_slice_problem problem = {.n_tokens = tokens,
+                               .unit = q->unit,
+                               .n_stages = q->n_stages,
+                               .n_rows = q->rows,
+                               .times = times};
+  if (status == OPIPE_OK) {
+    problem.step = known[0].alone[tokens] * step_share;
+    status = q->n_even > 0 ? opi_slices_even(&problem, q->n_even, allocator, out, err)
+                           : opi_slices_plan(&problem, allocator, out, err);
+  }
+  opi_arena_release(&arena);
+  return status;
+}
+
+/* ---- the planner ---- */
+
+/* All slices of a mini-batch go forward before the first comes back: all rows are kept. */
+static double stage_bytes(const opi_slice_question *q, uint32_t s) {
+  const opi_layer sum = opi_layers_sum(q->planning->layers, q->ends[s], q->ends[s + 1], 1);
+  const double share = 1 - sum.width_share + sum.width_share / q->width;
+  const double params = (double)sum.param_bytes / (sum.width_share > 0 ? q->width : 1);
+  return params * q->planning->state_bytes + q->rows * (double)sum.stash_bytes * share;
+}
+
+static bool fits(const opi_slice_question *q) {
+  for (uint32_t s = 0; s < q->n_stages; ++s) {
+    if (stage_bytes(q, s) > (double)q->machine->memory_bytes)
+      return false;
+  }
+  return true;
+}
+
+static double sums_ns(const opi_slice_question *q, uint32_t copies) {
+  const opi_reach *reach = q->machine->n_nodes == 1 ? &q->machine->inside : &q->machine->across;
+  double most = 0;
+  for (uint32_t s = 0; s < q->n_stages && copies > 1; ++s) {
+    const opi_layer sum = opi_layers_sum(q->planning->layers, q->ends[s], q->ends[s + 1], 1);
+    const double params = (double)sum.param_bytes / (sum.width_share > 0 ? q->width : 1);
+    most = fmax(most, opi_bytes_ns(2.0 * (copies - 1) / copies * params, reach->sum_bytes_per_ns));
+  }
+  return most;
+}
+
+static bool same_lengths(const opi_slicing *slicing) {
+  const opi_slice_group *first = &slicing->groups[0];
+  for (uint32_t g = 1; g < slicing->n_groups; ++g) {
+    const opi_slice_group *next = &slicing->groups[g];
+    if (next->rows != first->rows || next->n_slices != first->n_slices ||
+        memcmp(next->lengths, first->lengths, first->n_slices * sizeof(uint32_t)) != 0)
+      return false;
+  }
+  return true;
+}
+
+/* "terapipe:lengths=704+688+656", where all rows are cut alike; else the groups alone say it. */
+static const char *schedule_of(const opi_slicing *slicing, opi_arena *arena) {
+  const opi_slice_group *first = &slicing->groups[0];
+  opi_text text;
+  if (!same_lengths(slicing))
+    return "terapipe";
+  opi_text_init(&text, arena->allocator);
+  for (uint32_t k = 0; k < first->n_slices; ++k)
+    opi_text_printf(&text, "%s%u", k == 0 ? "terapipe:lengths=" : "+", first->lengths[k]);
+  const char *schedule = text.failed ? NULL : opi_arena_strndup(arena, text.data, text.n);
+  opi_text_release(&text);
+  return schedule;
+}
+
+static opipe_status copy_groups(const opi_slicing *slicing, opi_strategy *s, opipe_error *err) {
+  opi_slice_group *groups = OPI_ARENA_ARRAY(&s->arena, opi_slice_group, slicing->n_groups);
+  for (uint32_t g = 0; groups != NULL && g < slicing->n_groups; ++g) {
+    groups[g] = slicing->groups[g];
+    uint32_t *lengths = OPI_ARENA_ARRAY(&s->arena, uint32_t, groups[g].n_slices);
+    if (lengths == NULL)
+      return opi_fail_nomem(err, groups[g].n_slices * sizeof *lengths, "a strategy");
+    memcpy(lengths, groups[g].lengths, groups[g].n_slices * sizeof *lengths);
+    groups[g].lengths = lengths;
+  }
+  s->groups = groups;
+  s->n_groups = slicing->n_groups;
+  s->schedule = schedule_of(slicing, &s->arena);
+  return groups == NULL || s->schedule == NULL
+             ? opi_fail_nomem(err, slicing->n_groups * sizeof *groups, "a strategy")
+             : OPIPE_OK;
+}
+
+static opipe_status answer(const opi_slice_question *q, uint32_t copies, const opi_slicing *slicing,
+                           opi_strategy **io_best, opipe_error *err) {
+  const double ns = slicing->total + sums_ns(q, copies);
+  opi_strategy *s = NULL;
+  if (*io_best != NULL && (*io_best)->objective <= ns)
+    return OPIPE_OK;
+  OPI_TRY(opi_strategy_new("terapipe", q->n_stages, q->planning->allocator, &s, err));
+  opipe_status status = copy_groups(slicing, s, err);
+  for (uint32_t k = 0; k < q->n_stages && status == OPIPE_OK; ++k) {
+    opi_strategy_stage *stage = &s->stages[k];
+    const double bytes = stage_bytes(q, k);
+    status = opi_strategy_place(s, k, k * q->width, q->width, err);
+    stage->first = q->ends[k];
+    stage->end = q->ends[k + 1];
+    const opi_layer sum = opi_layers_sum(q->planning->layers, stage->first, stage->end, 1);
+    const double all = sum.forward_ns + opi_layer_backward_ns(&sum);
+    const double taken = opi_terapipe_slice_ns(q, k, 1, q->planning->layers->tokens, 0);
+    stage->forward_ns = all > 0 ? taken * sum.forward_ns / all : 0;
+    stage->backward_ns = taken - stage->forward_ns;
+    stage->memory_bytes = (uint64_t)bytes;
+    s->memory_bytes = stage->memory_bytes > s->memory_bytes ? stage->memory_bytes : s->memory_bytes;
+  }
+  s->pipelines = copies;
+  s->width = q->width;
+  s->samples = slicing->groups[0].rows;
+  s->microbatches = slicing->n_groups;
+  s->objective = s->step_ns = ns;
+  if (status < 0) {
+    opi_strategy_free(s);
+    return status;
+  }
+  opi_strategy_free(*io_best);
+  *io_best = s;
+  return OPIPE_OK;
+}
+
+/* One depth and width. */
+static opipe_status try_size(opi_slice_question *q, uint32_t *ends, opi_strategy **io_best,
+                             opipe_error *err) {
+  const uint32_t size = q->n_stages * q->width, devices = q->machine->n_devices;
+  opi_slicing slicing = {{0}};
+  if (devices % size != 0 || q->planning->batch % (devices / size) != 0 ||
+      !opi_even_stages(q->planning->layers, q->n_stages, ends))
+    return OPIPE_OK;
+  q->rows = (uint32_t)(q->planning->batch / (devices / size));
+  if (!fits(q))
+    return OPIPE_OK;
+  OPI_TRY(opi_terapipe_slices(q, &slicing, err));
+  const opipe_status status = answer(q, devices / size, &slicing, io_best, err);
+  opi_slicing_free(&slicing);
+  return status;
+}
+
+static uint32_t unit_of(uint32_t tokens) {
+  const uint32_t wanted = (tokens - 1) / UNITS_WANTED + 1;
+  return (wanted - 1) / UNIT_TOKENS * UNIT_TOKENS + UNIT_TOKENS;
+}
+
+/* Wider groups than one only where layers divide. */
+static uint32_t widest(const opi_layers *layers, const opi_machine *machine) {
+  for (uint32_t i = 0; i < layers->n_layers; ++i) {
+    if (layers->at[i].width_bytes > 0)
+      return machine->per_node;
+  }
+  return 1;
+}
+
+opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_strategy,
+                               opipe_error *err) {
+  opi_planning q = *planning;
+  opi_machine machine;
+  opi_strategy *best = NULL;
+  opi_arena arena;
+  OPI_TRY(opi_planning_check("terapipe", &q, &machine, err));
+  if (q.layers->tokens == 0)
+    return opi_fail(err, OPIPE_E_INVALID, "planner 'terapipe': '%.80s' has no tokens",
+                    q.layers->name);
+  opi_arena_init(&arena, q.allocator, 0);
+  uint32_t *ends = OPI_ARENA_ARRAY(&arena, uint32_t, (size_t)q.layers->n_layers + 1);
+  opi_slice_question ask = {.planning = &q,
+                            .machine = &machine,
+                            .ends = ends,
+                            .together = TOGETHER_MOST,
+                            .unit = unit_of(q.layers->tokens)};
+  opipe_status status =
+      ends == NULL ? opi_fail_nomem(err, q.layers->n_layers * sizeof *ends, "a planner") : OPIPE_OK;
+  for (uint32_t w = 1; w <= widest(q.layers, &machine) && status == OPIPE_OK; w *= 2) {
+    for (uint32_t k = 1; k <= machine.n_devices / w && k < q.layers->n_layers; ++k) {
+      ask.width = w;
+      ask.n_stages = k;
+      status = status == OPIPE_OK ? try_size(&ask, ends, &best, err) : status;
+    }
+  }
+  if (status == OPIPE_OK && best == NULL) {
+    status = opi_fail(err, OPIPE_E_LIMIT,
+                      "planner 'terapipe': no depth and tensor width of %u devices fits %llu bytes "
+                      "with all rows of a batch of %llu under way",
+                      machine.n_devices, (unsigned long long)machine.memory_bytes,
+                      (unsigned long long)q.batch);
+  }
+  opi_arena_release(&arena);
+  if (status < 0) {
+    opi_strategy_free(best);
+    return status;
+  }
+  *out_strategy = best;
+  return OPIPE_OK;
+}

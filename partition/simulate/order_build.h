@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An order on its way to a play; of this folder alone. */
+#ifndef OPI_ORDER_BUILD_H
+#define OPI_ORDER_BUILD_H
+
+#include "partition/schedule/proof.h"
+#include "partition/simulate/events.h"
+#include "partition/simulate/order_play.h"
+
+/* Kinds of groups of a stage. */
+enum {
+  GROUP_REDUCE = 0, /* gradients */
+  GROUP_GATHER,     /* weights, behind a sharded step */
+  GROUP_FORWARD,    /* sums over the tensor group */
+  GROUP_BACKWARD,
+  GROUP_ARRIVE, /* what came in parts */
+  GROUP_RETURN, /* gradients that did */
+  GROUPS
+};
+
+typedef struct opi_order_builder {
+  const opi_problem *problem;
+  const opi_order_play *how;
+  opi_do_list *unrolled; /* NULL: the list itself is played */
+  const opi_do_list *list;
+  opi_prover prover; /* of which the messages are numbered */
+  opi_play *play;
+  opi_arena *arena;
+  opi_play_op *ops;
+  opi_play_work *work;
+  uint32_t *collective_group;
+  opi_play_group *groups;
+  uint32_t *group_at; /* [((instance) * GROUPS + which) * n_slices + slice] OPIPE_NONE: none yet */
+  uint32_t
+      *group_lists;    /* [2 * instances] by stage the ranks of its replicas; by instance its own */
+  uint32_t *n_homes;   /* [n_stages] of the first */
+  uint32_t *stream_at; /* [((edge * 2 + backward) * n_slices + slice) * R * R + src * R + dst] */
+  opi_play_stream *streams;
+  uint32_t *message_stream, *message_at; /* [messages]; [messages of the prover]: its number */
+  uint32_t *reduction; /* [steps * n_stages * 2] its collective, and that of what follows the step;
+                          OPIPE_NONE: not yet numbered */
+  bool *reduces;       /* [steps * instances] one that its rank's step has not waited for */
+  bool *recomputes;    /* [n_stages] */
+  uint32_t n_ops, room_ops, n_work, room_work, n_collectives, room_collectives, n_streams;
+  uint32_t room_streams, n_messages, room_messages, n_groups, room_groups;
+  double n_tokens;
+  opipe_error *err;
+} opi_order_builder;
+
+/* The other replica of its stage on the same rank is behind it. */
+static inline bool opi_builder_is_twin(const opi_problem *p, uint32_t instance) {
+  for (uint32_t r = 0; r < instance % p->n_replicas; ++r) {
+    if (opi_problem_rank(p, instance / p->n_replicas, r) == p->instance_rank[instance])
+      return true;
+  }
+  return false;
+}
+
+/* ---- order_links.c: what operations name. Errors: LIMIT, more than 2^32; NOMEM ---- */
+
+/* Of a micro-batch's tokens. */
+double opi_builder_slice_share(const opi_order_builder *b, uint32_t slice);
+opipe_status opi_builder_op(opi_order_builder *b, uint32_t kind, uint32_t index, uint32_t item);
+opipe_status opi_builder_work(opi_order_builder *b, opi_play_work work, uint32_t item);
+/* One more collective of a kind (GROUP_*); reductions of a stage are of its first replica. */
+opipe_status opi_builder_collective(opi_order_builder *b, uint32_t which, uint32_t stage,
+                                    uint32_t replica, uint32_t slice, uint32_t *out_collective);
+/* One of the rank's own copies alone, begun and waited for. */
+opipe_status opi_builder_join(opi_order_builder *b, uint32_t which, const opi_do *a, uint32_t item);
+/* Numbers a message of the list, from its sender's end. */
+opipe_status opi_builder_message(opi_order_builder *b, uint32_t item);
+
+/* ---- order_ops.c ---- */
+
+/* One action of a rank's list. */
+opipe_status opi_builder_item(opi_order_builder *b, uint32_t rank, uint32_t item);
+
+#endif /* OPI_ORDER_BUILD_H */
