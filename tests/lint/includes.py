@@ -24,7 +24,7 @@ ALLOWED = {
     "loader/gradient": ["loader/gradient", "loader/passes", "loader/ops", "loader/graph", "loader/base", "abi/include"],
     "loader": ["loader", "abi/include"],
     "partition/schedule": ["partition/schedule", "partition/simulate", "partition/json/json.h", *PLAN],
-    "partition/simulate": ["partition/simulate", "partition/cluster", "partition/json/json.h", "partition/schedule", *PLAN],
+    "partition/simulate": ["partition/simulate", "partition/cluster", "partition/cost/layers.h", "partition/json/json.h", "partition/schedule", *PLAN],
     "partition/cluster": ["partition/cluster", "partition/json", *PLAN],
     "partition/cut": ["partition/cut", *PLAN],
     "partition/program": ["partition/program", "partition/cut", "partition/schedule", "partition/simulate", *PLAN],

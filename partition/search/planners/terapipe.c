@@ -274,9 +274,10 @@ opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_
   opi_strategy *best = NULL;
   opi_arena arena;
   OPI_TRY(opi_planning_check("terapipe", &q, &machine, err));
-  if (q.layers->tokens == 0)
+  if (q.layers->tokens == 0) {
     return opi_fail(err, OPIPE_E_INVALID, "planner 'terapipe': '%.80s' has no tokens",
                     q.layers->name);
+  }
   opi_arena_init(&arena, q.allocator, 0);
   uint32_t *ends = OPI_ARENA_ARRAY(&arena, uint32_t, (size_t)q.layers->n_layers + 1);
   opi_slice_question ask = {.planning = &q,

@@ -75,9 +75,10 @@ static opipe_status read_ends(player *p) {
                : opi_fail(p->err, OPIPE_E_INVALID, "%u layers in %u even stages",
                           p->layers->n_layers, p->n_stages);
   }
-  if (json_array_size(ends) != p->n_stages)
+  if (json_array_size(ends) != p->n_stages) {
     return opi_fail(p->err, OPIPE_E_INVALID, "'ends': %zu of %u", json_array_size(ends),
                     p->n_stages);
+  }
   for (uint32_t s = 0; s < p->n_stages; ++s)
     p->ends[s + 1] = (uint32_t)json_integer_value(json_array_get(ends, s));
   return OPIPE_OK;

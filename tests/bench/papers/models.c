@@ -58,8 +58,8 @@ static opipe_status read_profile(const json_t *question, const char *path, opi_l
   return status;
 }
 
-/* "chain": only what a layer makes itself crosses a cut behind it, as planners of chains count, less
- * "relayed" bytes of each, an input that outputs repeat. */
+/* "chain": only what a layer makes itself crosses a cut behind it, as planners of chains count,
+ * less "relayed" bytes of each, an input that outputs repeat. */
 static opipe_status forget_skips(const json_t *question, opi_layers *layers, opipe_error *err) {
   double relayed = 0;
   OPI_TRY(papers_number(question, "relayed", 0, &relayed, err));

@@ -115,9 +115,10 @@ opipe_status papers_plan(const json_t *question, const opi_cluster *cluster, opi
   opi_planning q;
   opi_layers *layers = NULL;
   opi_strategy *found = NULL;
-  if (planner == NULL)
+  if (planner == NULL) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "no planner '%s'; there are %s", name,
                     opi_planner_names());
+  }
   OPI_TRY(read_planning(question, cluster, &q, err));
   OPI_TRY(papers_layers(question, cluster, q.samples == 0 ? 1 : q.samples, 0, &layers, err));
   q.layers = layers;
