@@ -8,7 +8,7 @@
  */
 #include "ops/rule.h"
 
-enum { NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1 };
+static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1;
 
 typedef struct fuser {
   opipe_program *program;
