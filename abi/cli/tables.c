@@ -225,11 +225,11 @@ const cli_option cli_option_rows[] = {
      BITS(play.flags, OPIPE_PLAY_PIPELINE_FIRST)},
 
     {PLANNER, "planner", "NAME",
-     "who decides stages, replicas, micro-batches and schedule: auto, dapple, pipedream, 2bw, "
-     "chimera, megatron",
+     "who decides stages, replicas, micro-batches and schedule: dapple, pipedream, 2bw, chimera, "
+     "megatron, terapipe",
      TEXT(planner.name), .in_plan = true},
     {PLANNER, "auto", "[step|throughput|memory|latency]",
-     "planner auto decides all that is not given, for the best of these (step)", cli_take_auto, 0,
+     "planner auto, for the best of these (step): refused, this version has none", cli_take_auto, 0,
      0, 0, "step|throughput|memory|latency", .in_plan = true},
     {PLANNER, "budget", "SECONDS", "auto: also ends by the clock (and says so)",
      REAL(planner.budget_s), .in_plan = true},

@@ -70,6 +70,24 @@ static inline void kit_close(host_kit *k) {
   k->api->context_destroy(k->context);
 }
 
+/* A profile, and what a planner makes of it. */
+static inline void kit_strategy(host_kit *k, opipe_profile **out_profile,
+                                opipe_strategy **out_strategy) {
+  static const char cluster[] =
+      "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
+      "\"count\": 2}]}";
+  opipe_strategy_params params = opipe_strategy_params_init();
+  params.planner = "megatron";
+  params.batch = 2;
+  params.cluster = cluster;
+  params.cluster_bytes = sizeof cluster - 1;
+  OPI_ASSERT_OK_FATAL(
+      k->api->profile_of_arch(k->context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
+                              out_profile, &k->err),
+      &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->strategy_make(*out_profile, &params, out_strategy, &k->err), &k->err);
+}
+
 /* input_ids [batch, seq] of int64. */
 static inline opipe_binding_io kit_ids(const int64_t *ids, const int64_t *shape) {
   opipe_binding_io io = {.name = "input_ids",

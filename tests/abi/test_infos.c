@@ -36,23 +36,6 @@ static void close_world(world *w) {
   kit_close(&w->k);
 }
 
-/* A profile, and what a planner makes of it. */
-static void plan_small(host_kit *k, opipe_profile **out_profile, opipe_strategy **out_strategy) {
-  static const char cluster[] =
-      "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
-      "\"count\": 2}]}";
-  opipe_strategy_params params = opipe_strategy_params_init();
-  params.planner = "megatron";
-  params.batch = 2;
-  params.cluster = cluster;
-  params.cluster_bytes = sizeof cluster - 1;
-  OPI_ASSERT_OK_FATAL(
-      k->api->profile_of_arch(k->context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
-                              out_profile, &k->err),
-      &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->strategy_make(*out_profile, &params, out_strategy, &k->err), &k->err);
-}
-
 static void test_unknown_choices_among_arguments(void) {
   world w;
   opipe_order *order = NULL, *made = NULL;
@@ -80,7 +63,7 @@ static void test_unknown_choices_among_arguments(void) {
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
   const opipe_play_params play = {.struct_size = sizeof play};
-  plan_small(&w.k, &profile, &strategy);
+  kit_strategy(&w.k, &profile, &strategy);
   REFUSED("format", api->profile_describe(profile, 2, drop, NULL, err));
   REFUSED("format", api->strategy_describe(strategy, 2, drop, NULL, err));
   REFUSED("format", api->strategy_play(strategy, &play, 4, drop, NULL, err));
@@ -148,7 +131,7 @@ static void test_infos_are_written_as_far_as_they_reach(void) {
   CHECK_INFO(opipe_order_info, api->order_info(order, info, NULL));
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
-  plan_small(&w.k, &profile, &strategy);
+  kit_strategy(&w.k, &profile, &strategy);
   CHECK_INFO(opipe_profile_info, api->profile_info(profile, info, NULL));
   CHECK_INFO(opipe_layer_info, api->profile_layer(profile, 0, 1, info, NULL));
   CHECK_INFO(opipe_strategy_info, api->strategy_info(strategy, info, NULL));

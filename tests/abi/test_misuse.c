@@ -121,23 +121,6 @@ static opipe_state *open_past(host_kit *k) {
   return state;
 }
 
-/* A profile, and what a planner makes of it. */
-static void plan_small(host_kit *k, opipe_profile **out_profile, opipe_strategy **out_strategy) {
-  static const char cluster[] =
-      "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
-      "\"count\": 2}]}";
-  opipe_strategy_params params = opipe_strategy_params_init();
-  params.planner = "megatron";
-  params.batch = 2;
-  params.cluster = cluster;
-  params.cluster_bytes = sizeof cluster - 1;
-  OPI_ASSERT_OK_FATAL(
-      k->api->profile_of_arch(k->context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
-                              out_profile, &k->err),
-      &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->strategy_make(*out_profile, &params, out_strategy, &k->err), &k->err);
-}
-
 /* One of each kind that lives, one that does not. */
 static void bench_open(bench *b) {
   host_kit *k = &b->k;
@@ -151,7 +134,7 @@ static void bench_open(bench *b) {
   OPI_ASSERT_OK_FATAL(k->api->order_make(k->context, &order_small, &order, &k->err), &k->err);
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
-  plan_small(k, &profile, &strategy);
+  kit_strategy(k, &profile, &strategy);
   void *const live[KINDS] = {k->context,          k->bound,      k->plan,
                              k->session,          train_step(k), order,
                              open_past(&b->past), profile,       strategy};
@@ -169,7 +152,7 @@ static void bench_open(bench *b) {
   OPI_ASSERT_OK_FATAL(k->api->order_make(k->context, &order_small, &order, &k->err), &k->err);
   opipe_state *state = NULL;
   OPI_ASSERT_OK_FATAL(k->api->session_state_open(b->past.session, NULL, &state, &k->err), &k->err);
-  plan_small(k, &profile, &strategy);
+  kit_strategy(k, &profile, &strategy);
   void *const dead[KINDS] = {second, bound, plan,    session, train_step(k),
                              order,  state, profile, strategy};
   memcpy(b->dead, dead, sizeof dead);
