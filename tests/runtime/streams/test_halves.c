@@ -73,9 +73,7 @@ static void *run_side(void *arg) {
   OPI_ASSERT_OK(k->api->state_reset(state, &k->err), &k->err);
   run(s, state, false);
   memcpy(s->last, s->calls[STEPS - 1].logits, sizeof s->last);
-  look(s, other);
-  k->api->session_close(k->session);
-  k->session = NULL;
+  look(s, other); /* the session is closed when both have looked */
   return NULL;
 }
 
