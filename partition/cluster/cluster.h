@@ -36,6 +36,8 @@ typedef struct opi_rate {
 typedef struct opi_device_class {
   const char *name;      /* NULL: none */
   const opi_rate *rates; /* [n_rates] by dtype, then rising `least` */
+  double host_bandwidth; /* bytes per second each way between its memory and its host's; 0: there is
+                            no way */
   uint32_t n_rates;
 } opi_device_class;
 

@@ -9,7 +9,7 @@
 #include "partition/json/devices.h"
 #include "partition/make.h"
 
-enum { DEVICES_MOST = OPI_CLUSTER_DEVICES_MOST, FIELDS_MOST = 14 };
+enum { DEVICES_MOST = OPI_CLUSTER_DEVICES_MOST, FIELDS_MOST = 15 };
 
 typedef opi_cluster_reader reader;
 
@@ -133,13 +133,15 @@ static opipe_status read_class(reader *r, const json_t *object) {
   opi_device_class *class = &c->classes[c->n_classes++];
   *class = (opi_device_class){.name = NULL};
   OPI_TRY(opi_cluster_get_text(r, object, "name", &class->name));
+  OPI_TRY(opi_cluster_get_number(r, object, "host_bandwidth", 1, 1e30, 0, &class->host_bandwidth));
   return opi_cluster_read_rates(r, object, class);
 }
 
 static opipe_status read_device(reader *r, json_t *object) {
   static const char *const fields[FIELDS_MOST + 1] = {
-      "name",      "kind",      "count",   "index",     "options", "memory_bytes", "flops",
-      "bandwidth", "launch_ns", "threads", "alignment", "flags",   "domain",       "rates"};
+      "name",         "kind",  "count",     "index",     "options",
+      "memory_bytes", "flops", "bandwidth", "launch_ns", "threads",
+      "alignment",    "flags", "domain",    "rates",     "host_bandwidth"};
   const opi_cluster *c = r->out;
   opipe_device_choice choice = {.kind = NULL};
   opipe_device_description d = {.alignment = 0};

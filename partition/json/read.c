@@ -362,8 +362,11 @@ static opipe_status read_stages(reader *r) {
 static const char *take_cell(const reader *r, uint32_t rank, const opi_cell_text *cells, uint32_t n,
                              opipe_action out[2]) {
   for (uint32_t i = 0; i < n; ++i) {
-    if (!opi_record_of_do(&cells[i].item, rank, &out[i]))
-      return "plans hold F, B, I and W";
+    if (!opi_record_of_do(&cells[i].item, rank, &out[i])) {
+      return cells[i].item.kind >= OPI_DO_OFFLOAD && cells[i].item.kind < OPI_DO_IDLE
+                 ? "plans hold F, B, I and W; no session executes offloads and groups"
+                 : "plans hold F, B, I and W";
+    }
     if (r->plan->train == NULL && out[i].pass != OPIPE_PASS_FORWARD)
       return "the plan is for inference, its actions are forwards";
   }

@@ -230,8 +230,10 @@ void opi_edges_chain(opi_stage_edge *edges, uint32_t n_stages) {
 /* ---- text ---- */
 
 static const char *const kind_names[OPI_DO_KINDS] = {
-    "F",      "B",    "I",    "W",       "R",       "SEND_F",  "RECV_F", "SEND_B", "RECV_B",
-    "REDUCE", "STEP", "FREE", "UNSHARD", "RESHARD", "OFFLOAD", "RELOAD", "IDLE"};
+    "F",        "B",         "I",         "W",      "R",     "SEND_F",  "RECV_F",
+    "SEND_B",   "RECV_B",    "REDUCE",    "STEP",   "FREE",  "UNSHARD", "RESHARD",
+    "OFFLOAD",  "RELOAD",    "SCATTER",   "GATHER", "SUM_F", "SUM_B",   "GATHER_F",
+    "GATHER_B", "SCATTER_F", "SCATTER_B", "IDLE"};
 
 bool opi_do_is_compute(uint32_t kind) {
   return kind <= OPI_DO_R;
@@ -241,13 +243,33 @@ bool opi_do_is_message(uint32_t kind) {
   return kind >= OPI_DO_SEND_F && kind <= OPI_DO_RECV_B;
 }
 
+bool opi_do_is_group(uint32_t kind) {
+  return kind >= OPI_DO_SUM_F && kind <= OPI_DO_SCATTER_B;
+}
+
+bool opi_do_group_is_backward(uint32_t kind) {
+  return kind == OPI_DO_SUM_B || kind == OPI_DO_GATHER_B || kind == OPI_DO_SCATTER_B;
+}
+
+bool opi_do_group_is_before(uint32_t kind) {
+  return kind == OPI_DO_GATHER_F || kind == OPI_DO_GATHER_B;
+}
+
 const char *opi_do_kind_name(uint32_t kind) {
   return kind < OPI_DO_KINDS ? kind_names[kind] : "?";
 }
 
-static bool has_microbatch(uint32_t kind) {
-  return kind != OPI_DO_REDUCE && kind != OPI_DO_STEP && kind != OPI_DO_UNSHARD &&
-         kind != OPI_DO_RESHARD && kind != OPI_DO_IDLE;
+bool opi_do_has_microbatch(uint32_t kind) {
+  return kind != OPI_DO_REDUCE && kind != OPI_DO_SCATTER && kind != OPI_DO_GATHER &&
+         kind != OPI_DO_STEP && kind != OPI_DO_UNSHARD && kind != OPI_DO_RESHARD &&
+         kind != OPI_DO_IDLE;
+}
+
+/* Of all parts of a slice at once? */
+static bool is_whole(uint32_t kind) {
+  return kind == OPI_DO_F || kind == OPI_DO_SEND_F || kind == OPI_DO_RECV_F ||
+         kind == OPI_DO_OFFLOAD || kind == OPI_DO_RELOAD ||
+         (opi_do_is_group(kind) && !opi_do_group_is_backward(kind));
 }
 
 typedef struct line {
@@ -286,13 +308,12 @@ const char *opi_do_text(const opi_problem *problem, const opi_do *item, char *bu
   if (item->replica != 0)
     put(&l, "@%u", item->replica);
   put(&l, "%s", opi_do_kind_name(item->kind));
-  if (has_microbatch(item->kind))
+  const bool counted = opi_do_has_microbatch(item->kind);
+  if (counted)
     put(&l, "%u", item->microbatch);
-  if (problem->n_slices > 1 && has_microbatch(item->kind))
+  if (problem->n_slices > 1 && counted)
     put(&l, "/%u", item->slice);
-  if (item->part != 0 ||
-      (problem->n_parts > 1 && has_microbatch(item->kind) && item->kind != OPI_DO_F &&
-       item->kind != OPI_DO_SEND_F && item->kind != OPI_DO_RECV_F))
+  if (item->part != 0 || (problem->n_parts > 1 && counted && !is_whole(item->kind)))
     put(&l, "~%u", item->part);
   if (item->version != 0)
     put(&l, "'%u", item->version);

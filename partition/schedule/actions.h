@@ -15,8 +15,8 @@
 
 #include "loader/base/base.h"
 
-/* Kinds. Text: stage KIND micro-batch, as 2F0, 2SEND_F0; REDUCE, UNSHARD, RESHARD have no
- * micro-batch, STEP neither (it belongs to the rank). */
+/* Kinds. Text: stage KIND micro-batch, as 2F0, 2SEND_F0; REDUCE, SCATTER, GATHER, UNSHARD, RESHARD
+ * have no micro-batch, STEP neither (it belongs to the rank). */
 enum {
   OPI_DO_F = 0, /* forward */
   OPI_DO_B,     /* whole backward: I and W in one */
@@ -32,8 +32,19 @@ enum {
   OPI_DO_FREE,   /* the stash of one (stage, micro-batch, slice) */
   OPI_DO_UNSHARD,
   OPI_DO_RESHARD,
-  OPI_DO_OFFLOAD,
-  OPI_DO_RELOAD,
+  OPI_DO_OFFLOAD, /* the stash of one (stage, micro-batch, slice) leaves for the host's memory */
+  OPI_DO_RELOAD,  /* it comes back, before what reads it */
+  /* over the data group of an instance: its replicas, and those of all copies */
+  OPI_DO_SCATTER, /* in place of REDUCE: each member gets its part of the sum */
+  OPI_DO_GATHER,  /* weights, behind the STEP: each member has stepped its part */
+  /* over the tensor group of an instance, for one pass of a micro-batch */
+  OPI_DO_SUM_F, /* what a forward made is summed */
+  OPI_DO_SUM_B,
+  /* the same ranks, each with a part of the tokens: over the sequence group */
+  OPI_DO_GATHER_F, /* in front of a forward: the parts are put together */
+  OPI_DO_GATHER_B,
+  OPI_DO_SCATTER_F, /* behind it: what it made is summed, each rank keeps its part */
+  OPI_DO_SCATTER_B,
   OPI_DO_IDLE, /* an empty cell of a table aligned in time: a slot for the passes that count slots,
                   nothing to a rank */
   OPI_DO_KINDS
@@ -83,6 +94,14 @@ typedef struct opi_problem {
   const uint32_t *slice_lengths; /* [n_slices] tokens, for times; NULL: equal */
   const opi_stage_edge *edges;   /* [n_edges] */
   uint32_t n_edges;
+  /* Groups. The ranks of a list are those of one copy: there are n_copies of all of them, each with
+   * micro-batches of its own, and of each n_tensor that do the same with parts of the weights. */
+  uint32_t n_copies, n_tensor; /* 0 as 1 */
+  bool sharded;   /* of the optimizer's state each member of a data group has a part: SCATTER and
+                     GATHER in place of REDUCE */
+  bool sequence;  /* each rank of a tensor group has a part of the tokens: GATHER_x, SCATTER_x in
+                     place of SUM_x */
+  bool scattered; /* each sends its part between stages, and the receivers gather: GATHER_x */
   uint32_t send_slots; /* messages of one stream sent and not yet received; 0: any number. A send
                           waits for its slot */
   uint32_t recv_slots; /* of one stream posted and not yet consumed; 0: any number */
@@ -118,15 +137,23 @@ opipe_status opi_do_list_without(const opi_do_list *list, uint32_t kind,
                                  opipe_error *err);
 bool opi_do_is_compute(uint32_t kind); /* F B I W R */
 bool opi_do_is_message(uint32_t kind); /* SEND_x RECV_x */
+bool opi_do_has_microbatch(uint32_t kind);
+bool opi_do_is_group(uint32_t kind); /* SUM_x GATHER_x SCATTER_x: of a pass */
+/* Of such a kind: is it of backwards, and does it stand in front of its pass? */
+bool opi_do_group_is_backward(uint32_t kind);
+bool opi_do_group_is_before(uint32_t kind);
 const char *opi_do_kind_name(uint32_t kind);
 /* "2F0", "3SEND_F1>5" into buffer [room], which is returned. */
 const char *opi_do_text(const opi_problem *problem, const opi_do *item, char *buffer, size_t room);
 
 /* ---- passes: pure; the result is the caller's ---- */
 
-/* Compute order alone: range, home, exactly once per pass (a B, or an I and a W), F before B before
+/* Of each rank alone: range, home, exactly once per pass (a B, or an I and a W), F before B before
  * its W in each rank, slices forward in rising and backward in falling order, the replica of a
- * micro-batch. Errors: INVALID with rank, step, action. */
+ * micro-batch. A stash that is offloaded is once, behind its forward, and reloaded before its
+ * backward, with two computes between: beside the first it leaves, the second may have its room.
+ * Collectives of a pass stand directly around it, once each, the same for all of a stage. Errors:
+ * INVALID with rank, step, action. */
 opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
                             const opipe_allocator *allocator, opipe_error *err);
 /* B -> I, W; and I directly followed by its W (other actions of other kinds apart) -> B. */
@@ -170,7 +197,21 @@ typedef struct opi_lowering {
 /* LIMIT where the problem's orders come to more than OPI_ACTIONS_MOST actions once lowered; by
  * counting alone. */
 opipe_status opi_lower_limit(const opi_problem *problem, opipe_error *err);
-/* All of them: limit, check, reduce, messages, defer, finish. */
+/* The collectives that the problem's groups ask for, in a list with steps: SUM_x (GATHER_x and
+ * SCATTER_x) directly around its pass, or around the pair that it is part of; what copies and
+ * sharded states need around every STEP. Those that the list has are left out, but where its
+ * replicas begin their sums. */
+opipe_status opi_pass_groups(const opi_problem *problem, const opi_do_list *list,
+                             const opipe_allocator *allocator, opi_do_list **out_list,
+                             opipe_error *err);
+/* OFFLOAD behind the forwards of stages [n_stages] and RELOAD one compute before what reads the
+ * stash, where at least two computes lie between. The list has no messages, and none of these yet;
+ * forwards of the next mini-batch keep what they have. Errors: INVALID, a list that is not whole.
+ */
+opipe_status opi_pass_offload(const opi_problem *problem, const opi_do_list *list,
+                              const bool *stages, const opipe_allocator *allocator,
+                              opi_do_list **out_list, opipe_error *err);
+/* All of them: limit, check, reduce, messages, defer, finish, groups. */
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err);
@@ -204,8 +245,10 @@ typedef struct opi_proof {
 } opi_proof;
 
 /* The whole proof of a lowered list: opi_pass_check, every message once at both ends and at home,
- * order of matching, dependencies and deadlock (the cycle, with rank, step and action), versions
- * (double-buffered: prologue, bodies and epilogue), slots, caps. Errors: INVALID (what is wrong),
+ * order of matching, dependencies and deadlock (the cycle, with rank, step and action), sums over
+ * replicas by all of them and in one way, versions (double-buffered: prologue, bodies and
+ * epilogue), slots, caps. A sum begins where it stands and runs beside, the STEP waits for it; a
+ * rank stands still in a GATHER until all of its group have come. Errors: INVALID (what is wrong),
  * LIMIT (a cap). */
 opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list, uint32_t rule,
                              const opipe_allocator *allocator, opi_proof *out_proof,

@@ -44,11 +44,6 @@ static uint32_t kind_of(const char *name, size_t n, uint32_t dialect) {
   return OPI_DO_KINDS;
 }
 
-static bool wants_microbatch(uint32_t kind) {
-  return kind != OPI_DO_REDUCE && kind != OPI_DO_STEP && kind != OPI_DO_UNSHARD &&
-         kind != OPI_DO_RESHARD;
-}
-
 /* What may stand behind the micro-batch. */
 static const char *take_marks(const char **io_at, const char *end, opi_cell_text *cell) {
   uint32_t n = 0;
@@ -112,7 +107,7 @@ static bool parse(const char **io_at, const char *end, uint32_t dialect, opi_cel
   if (has_stage == (kind == OPI_DO_STEP))
     return false;
   *out_why = "the micro-batch is missing";
-  if (wants_microbatch(kind) && !take_number(io_at, end, NUMBER_MOST, &cell->item.microbatch))
+  if (opi_do_has_microbatch(kind) && !take_number(io_at, end, NUMBER_MOST, &cell->item.microbatch))
     return false;
   *out_why = take_marks(io_at, end, cell);
   if (*out_why == NULL && !cell->peer_given)

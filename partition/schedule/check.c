@@ -10,15 +10,30 @@
 
 #include "partition/schedule/passes.h"
 
-/* Bits of a unit: passes done so far in list order, and what the whole list holds. */
-enum { DONE_F = 1, DONE_I = 2, DONE_W = 4, NEXT_F = 8 };
+/* Bits of a unit: what is done so far in list order, and (NEXT_x) what the whole list holds of the
+ * next mini-batch. */
+enum {
+  DONE_F = 1,
+  DONE_I = 2,
+  DONE_W = 4,
+  NEXT_F = 8,
+  DONE_R = 16,
+  OFFLOADED = 32,
+  NEXT_OFFLOADED = 64,
+  RELOADED = 128
+};
+enum { AWAY_LEAST = 2 }; /* computes: one beside which a stash leaves, one that can have its room */
 
 typedef struct checker {
   const opi_problem *problem;
   const opi_do_list *list;
   opi_index index;
-  uint8_t *marks; /* [n_units] */
+  uint8_t *marks;      /* [n_units] */
+  uint32_t *offloaded; /* [n_units] computes of the rank before its OFFLOAD; NULL: there is none */
+  uint32_t *collectives; /* [n_stages * 2] of forwards, of backwards: kinds around them, bits;
+                            OPIPE_NONE: not seen yet. NULL: there are none */
   uint32_t rank, item;
+  uint32_t n_computes; /* of the rank so far; a pair is one */
   opipe_error *err;
 } checker;
 
@@ -42,12 +57,19 @@ static opipe_status check_range(const checker *c, const opi_do *a) {
                   a->stage, p->n_stages, a->microbatch, p->n_microbatches, a->slice, p->n_slices,
                   a->part, p->n_parts, a->replica, p->n_replicas);
   }
-  if ((a->kind == OPI_DO_F || a->kind == OPI_DO_R) && a->part != 0)
+  const bool moves = a->kind == OPI_DO_OFFLOAD || a->kind == OPI_DO_RELOAD;
+  const bool forward =
+      a->kind == OPI_DO_F || (opi_do_is_group(a->kind) && !opi_do_group_is_backward(a->kind));
+  if ((forward || a->kind == OPI_DO_R) && a->part != 0)
     return refuse(c, "a forward has no part %u", a->part);
-  if (p->mode == OPIPE_MODE_FORWARD && a->kind != OPI_DO_F)
+  if (moves && a->part != 0)
+    return refuse(c, "a stash has no part %u", a->part);
+  if (p->mode == OPIPE_MODE_FORWARD && moves)
+    return refuse(c, "there is no stash in a forward-only schedule");
+  if (p->mode == OPIPE_MODE_FORWARD && !forward)
     return refuse(c, "a backward in a forward-only schedule");
   if ((a->flags & OPIPE_ACTION_NEXT_STEP) != 0 &&
-      (p->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED || a->kind != OPI_DO_F))
+      (p->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED || !(forward || a->kind == OPI_DO_OFFLOAD)))
     return refuse(c, "only forwards under double-buffered weights can be of the next mini-batch");
   if (a->version != 0 && p->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED)
     return refuse(c, "weight version %u, but there is only the newest", a->version);
@@ -85,6 +107,103 @@ static opipe_status check_forward(const checker *c, const opi_do *a) {
   return OPIPE_OK;
 }
 
+/* ---- stashes that leave ---- */
+
+/* Before its stash is read. */
+static opipe_status check_at_hand(const checker *c, const opi_do *a) {
+  const uint8_t marks = *unit_of(c, a, a->slice, 0);
+  return (marks & (OFFLOADED | NEXT_OFFLOADED)) == 0 || (marks & RELOADED) != 0
+             ? OPIPE_OK
+             : refuse(c, "its stash is offloaded, and no %uRELOAD%u comes before it", a->stage,
+                      a->microbatch);
+}
+
+static opipe_status check_offload(const checker *c, const opi_do *a) {
+  const bool flagged = (a->flags & OPIPE_ACTION_NEXT_STEP) != 0;
+  uint8_t *unit = unit_of(c, a, a->slice, 0);
+  if ((*unit & OFFLOADED) != 0)
+    return refuse(c, "it occurs twice");
+  if (!forward_done(c, a, a->slice, flagged))
+    return refuse(c, "its forward %uF%u does not run before it", a->stage, a->microbatch);
+  for (uint32_t part = 0; part < c->problem->n_parts && !flagged; ++part) {
+    if ((*unit & DONE_R) != 0 || (*unit_of(c, a, a->slice, part) & DONE_I) != 0)
+      return refuse(c, "what reads the stash has already run");
+  }
+  c->offloaded[unit - c->marks] = c->n_computes;
+  *unit |= OFFLOADED;
+  return OPIPE_OK;
+}
+
+static opipe_status check_reload(const checker *c, const opi_do *a) {
+  uint8_t *unit = unit_of(c, a, a->slice, 0);
+  const uint32_t between = c->n_computes - c->offloaded[unit - c->marks];
+  if ((*unit & RELOADED) != 0)
+    return refuse(c, "it occurs twice");
+  if ((*unit & (OFFLOADED | NEXT_OFFLOADED)) == 0)
+    return refuse(c, "its %uOFFLOAD%u does not come before it", a->stage, a->microbatch);
+  if ((*unit & NEXT_OFFLOADED) == 0 && between < AWAY_LEAST) {
+    return refuse(c, "%u computes lie between it and its %uOFFLOAD%u: at least %d are needed",
+                  between, a->stage, a->microbatch, AWAY_LEAST);
+  }
+  *unit |= RELOADED;
+  return OPIPE_OK;
+}
+
+/* ---- collectives ---- */
+
+static opipe_status check_group(const checker *c, const opi_do *a) {
+  const char *pass = opi_do_group_is_backward(a->kind) ? "backward" : "forward";
+  if (c->problem->n_tensor <= 1)
+    return refuse(c, "there are no tensor groups: the header says no tensor=");
+  if (opi_group_pass(c->list, c->rank, c->item) == OPIPE_NONE) {
+    return refuse(c, "it does not stand directly %s its %s",
+                  opi_do_group_is_before(a->kind) ? "in front of" : "behind", pass);
+  }
+  return opi_group_repeats(c->list, c->rank, c->item) ? refuse(c, "it occurs twice") : OPIPE_OK;
+}
+
+static void put_kinds(char *text, size_t room, uint32_t kinds) {
+  size_t at = 0;
+  (void)snprintf(text, room, "none");
+  for (uint32_t k = OPI_DO_SUM_F; k <= OPI_DO_SCATTER_B && at < room; ++k) {
+    if ((kinds >> k & 1) != 0) {
+      at += (size_t)snprintf(text + at, room - at, "%s%s", at == 0 ? "" : " and ",
+                             opi_do_kind_name(k));
+    }
+  }
+}
+
+/* All passes of a stage have the same. */
+static opipe_status check_around(const checker *c, const opi_do *a) {
+  enum {
+    SUMS = 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B,
+    SCATTERS = 1 << OPI_DO_SCATTER_F | 1 << OPI_DO_SCATTER_B,
+    GATHERS = 1 << OPI_DO_GATHER_F | 1 << OPI_DO_GATHER_B
+  };
+  if (c->collectives == NULL || a->kind == OPI_DO_W)
+    return OPIPE_OK;
+  char here[64], there[64];
+  const bool backward = a->kind != OPI_DO_F && a->kind != OPI_DO_R;
+  const uint32_t kinds = opi_groups_around(c->list, c->rank, c->item);
+  uint32_t *known = &c->collectives[2 * a->stage + backward];
+  put_kinds(here, sizeof here, kinds);
+  if ((kinds & SCATTERS) != 0 && ((kinds & SUMS) != 0 || (kinds & GATHERS) == 0)) {
+    return refuse(c,
+                  "its collectives are %s: what is scattered is gathered before, and summed by "
+                  "that alone",
+                  here);
+  }
+  if (*known == OPIPE_NONE)
+    *known = kinds;
+  if (*known == kinds || a->kind == OPI_DO_R)
+    return OPIPE_OK;
+  put_kinds(there, sizeof there, *known);
+  return refuse(c, "its collectives are %s, those of the stage's other %ss %s", here,
+                backward ? "backward" : "forward", there);
+}
+
+/* ---- passes ---- */
+
 static opipe_status check_backward(const checker *c, const opi_do *a) {
   uint8_t *unit = unit_of(c, a, a->slice, a->part);
   const uint8_t does = a->kind == OPI_DO_B   ? DONE_I | DONE_W
@@ -96,6 +215,7 @@ static opipe_status check_backward(const checker *c, const opi_do *a) {
     return refuse(c, "its forward %uF%u does not run before it", a->stage, a->microbatch);
   if (a->kind == OPI_DO_W && (*unit & DONE_I) == 0)
     return refuse(c, "its input backward %uI%u does not run before it", a->stage, a->microbatch);
+  OPI_TRY(check_at_hand(c, a));
   if ((does & DONE_I) != 0 && a->slice + 1u < c->problem->n_slices &&
       (*unit_of(c, a, a->slice + 1u, a->part) & DONE_I) == 0)
     return refuse(c, "the backward of slice %u must come first", a->slice + 1u);
@@ -106,6 +226,8 @@ static opipe_status check_backward(const checker *c, const opi_do *a) {
 static opipe_status check_again(const checker *c, const opi_do *a) {
   if (!forward_done(c, a, a->slice, false))
     return refuse(c, "its first forward %uF%u does not run before it", a->stage, a->microbatch);
+  OPI_TRY(check_at_hand(c, a));
+  *unit_of(c, a, a->slice, 0) |= DONE_R;
   for (uint32_t part = 0; part < c->problem->n_parts; ++part) {
     if ((*unit_of(c, a, a->slice, part) & DONE_I) == 0)
       return OPIPE_OK;
@@ -119,9 +241,16 @@ static opipe_status check_item(checker *c) {
   if (paired && (c->item + 1 == c->list->rank_first[c->rank + 1] || !opi_do_is_compute(a->kind) ||
                  !opi_do_is_compute(a[1].kind)))
     return refuse(c, "it is to overlap with the next action, which is not a compute action");
-  if (!opi_do_is_compute(a->kind))
+  const bool moves = a->kind == OPI_DO_OFFLOAD || a->kind == OPI_DO_RELOAD;
+  if (!opi_do_is_compute(a->kind) && !opi_do_is_group(a->kind) && !moves)
     return OPIPE_OK;
   OPI_TRY(check_range(c, a));
+  if (opi_do_is_group(a->kind))
+    return check_group(c, a);
+  if (moves)
+    return a->kind == OPI_DO_OFFLOAD ? check_offload(c, a) : check_reload(c, a);
+  OPI_TRY(check_around(c, a));
+  c->n_computes += !opi_is_second(c->list, c->list->rank_first[c->rank], c->item);
   if (a->kind == OPI_DO_F)
     return check_forward(c, a);
   return a->kind == OPI_DO_R ? check_again(c, a) : check_backward(c, a);
@@ -167,11 +296,31 @@ static void mark_next(const checker *c) {
   for (uint32_t i = 0; i < c->list->n_items; ++i) {
     const opi_do *a = &c->list->items[i];
     const opi_problem *p = c->problem;
-    if (a->kind == OPI_DO_F && (a->flags & OPIPE_ACTION_NEXT_STEP) != 0 && a->stage < p->n_stages &&
+    if ((a->kind == OPI_DO_F || a->kind == OPI_DO_OFFLOAD) &&
+        (a->flags & OPIPE_ACTION_NEXT_STEP) != 0 && a->stage < p->n_stages &&
         a->microbatch < p->n_microbatches && a->slice < p->n_slices &&
         a->replica < c->index.n_shares + (p->stage_shares == NULL ? p->n_replicas : 0))
-      *unit_of(c, a, a->slice, 0) |= NEXT_F;
+      *unit_of(c, a, a->slice, 0) |= a->kind == OPI_DO_F ? NEXT_F : NEXT_OFFLOADED;
   }
+}
+
+/* What lists without such actions have no need of. */
+static opipe_status allocate_rest(checker *c, opi_arena *arena) {
+  enum {
+    MOVES = 1 << OPI_DO_OFFLOAD | 1 << OPI_DO_RELOAD,
+    COLLECTIVES = 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B | 1 << OPI_DO_GATHER_F |
+                  1 << OPI_DO_GATHER_B | 1 << OPI_DO_SCATTER_F | 1 << OPI_DO_SCATTER_B
+  };
+  const size_t n = 2 * (size_t)c->problem->n_stages;
+  const bool moves = opi_do_list_count(c->list, MOVES) > 0;
+  const bool sums = opi_do_list_count(c->list, COLLECTIVES) > 0;
+  c->offloaded = moves ? OPI_ARENA_ARRAY(arena, uint32_t, (size_t)c->index.n_units) : NULL;
+  c->collectives = sums ? OPI_ARENA_ARRAY(arena, uint32_t, n) : NULL;
+  if ((moves && c->offloaded == NULL) || (sums && c->collectives == NULL))
+    return opi_fail_nomem(c->err, c->index.n_units * 4, "the check of a schedule");
+  if (sums)
+    memset(c->collectives, 0xff, n * sizeof *c->collectives);
+  return OPIPE_OK;
 }
 
 opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
@@ -192,8 +341,11 @@ opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
       status = opi_fail_nomem(err, c.index.n_units, "the check of a schedule");
   }
   if (status == OPIPE_OK)
+    status = allocate_rest(&c, &arena);
+  if (status == OPIPE_OK)
     mark_next(&c);
   for (c.rank = 0; status == OPIPE_OK && c.rank < list->n_ranks; ++c.rank) {
+    c.n_computes = 0;
     const uint32_t end = list->rank_first[c.rank + 1];
     for (c.item = list->rank_first[c.rank]; status == OPIPE_OK && c.item < end; ++c.item)
       status = check_item(&c);

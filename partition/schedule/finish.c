@@ -321,7 +321,11 @@ opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
 /* ---- all of them ---- */
 
 /* What lowering places itself is left out: an order may come with reductions of its own. */
-enum { PLACED_KINDS = 1 << OPI_DO_REDUCE | 1 << OPI_DO_FREE | 1 << OPI_DO_STEP };
+enum {
+  PLACED_KINDS = 1 << OPI_DO_REDUCE | 1 << OPI_DO_FREE | 1 << OPI_DO_STEP | 1 << OPI_DO_SCATTER |
+                 1 << OPI_DO_GATHER | 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B | 1 << OPI_DO_GATHER_F |
+                 1 << OPI_DO_GATHER_B | 1 << OPI_DO_SCATTER_F | 1 << OPI_DO_SCATTER_B
+};
 
 static opipe_status bare_rank(void *ctx, const opi_do_list *list, uint32_t rank, opi_do_list *out,
                               opipe_error *err) {
@@ -333,15 +337,15 @@ static opipe_status bare_rank(void *ctx, const opi_do_list *list, uint32_t rank,
   return OPIPE_OK;
 }
 
-/* Of one slice of one micro-batch: computes, frees, both ends of messages. */
+/* Of one slice of one micro-batch: computes, frees, collectives, both ends of messages. */
 static uint64_t actions_of_slice(const opi_problem *p) {
   const bool trains = p->mode != OPIPE_MODE_FORWARD;
   const uint64_t per_message = 2 * (trains ? 1 + (uint64_t)p->n_parts : 1);
   uint64_t n = 0;
-  for (uint32_t s = 0; s < p->n_stages; ++s) {
-    n += (trains ? 2 + (uint64_t)p->n_parts : 1) *
-         (p->stage_shares == NULL ? 1 : p->stage_shares[s]);
-  }
+  const uint64_t passes = trains ? 1 + (uint64_t)p->n_parts : 1;
+  const uint64_t around = p->n_tensor <= 1 ? 0 : p->sequence || p->scattered ? 2 : 1;
+  for (uint32_t s = 0; s < p->n_stages; ++s)
+    n += (passes * (1 + around) + trains) * (p->stage_shares == NULL ? 1 : p->stage_shares[s]);
   for (uint32_t e = 0; e < p->n_edges; ++e) {
     const uint32_t src = p->edges[e].src, dst = p->edges[e].dst;
     if (opi_problem_rank(p, src, 0) != opi_problem_rank(p, dst, 0))
@@ -368,6 +372,16 @@ opipe_status opi_lower_limit(const opi_problem *problem, opipe_error *err) {
 static void replace(opi_do_list **io_list, opi_do_list *next) {
   opi_do_list_free(*io_list);
   *io_list = next;
+}
+
+/* The collectives of groups, into the list that is lowered but for them. */
+static opipe_status place_groups(const opi_problem *problem, const opipe_allocator *allocator,
+                                 opi_do_list **io_list, opipe_error *err) {
+  opi_do_list *bare = *io_list;
+  *io_list = NULL;
+  const opipe_status status = opi_pass_groups(problem, bare, allocator, io_list, err);
+  opi_do_list_free(bare);
+  return status;
 }
 
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
@@ -399,5 +413,7 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
                                 : opi_pass_finish(problem, list, allocator, out_list, err);
   }
   opi_do_list_free(list);
-  return status;
+  return status < 0 || how->messages_only || !opi_problem_has_groups(problem)
+             ? status
+             : place_groups(problem, allocator, out_list, err);
 }

@@ -58,6 +58,40 @@ typedef bool (*opi_need_fn)(void *ctx, const opi_do *a, const opi_need *need);
  * follow their own rank's work. In a fixed order. Returns whether all were seen. */
 bool opi_each_need(const opi_index *x, const opi_do *a, opi_need_fn fn, void *ctx);
 
+/* Is it the second of a pair that overlaps, on a rank whose list begins at `first`? */
+static inline bool opi_is_second(const opi_do_list *list, uint32_t first, uint32_t item) {
+  const opi_do *before = &list->items[item == first ? item : item - 1];
+  return item > first && opi_do_is_compute(before->kind) &&
+         (before->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0;
+}
+
+/* ---- stash.c ---- */
+
+/* A change of what a rank keeps, when it comes to `item`: so many parts of the slice that action
+ * `of` is about, of n_parts, more or fewer. False: that is enough. */
+typedef bool (*opi_stash_fn)(void *ctx, uint32_t item, const opi_do *of, int32_t n_parts);
+/* Shows all of a rank's: a forward and a RELOAD take a slice (at their start), a B or W gives its
+ * part (at its end), and an OFFLOAD the slice, when the rank comes to the second compute behind it
+ * (a pair is one): until then it leaves. Returns whether all were seen. */
+bool opi_each_stash(const opi_problem *p, const opi_do_list *list, uint32_t rank, opi_stash_fn fn,
+                    void *ctx);
+
+/* ---- group_place.c: of lists whose ranks begin where list->rank_first says ---- */
+
+/* The compute that a collective of a pass belongs to; OPIPE_NONE: it does not stand at one. */
+uint32_t opi_group_pass(const opi_do_list *list, uint32_t rank, uint32_t item);
+/* Has its pass the same one before it in the list? */
+bool opi_group_repeats(const opi_do_list *list, uint32_t rank, uint32_t item);
+/* Kinds of the collectives around a compute: bits 1 << OPI_DO_*. */
+uint32_t opi_groups_around(const opi_do_list *list, uint32_t rank, uint32_t item);
+
+/* ---- groups.c ---- */
+
+/* Does the problem ask for collectives that opi_pass_reduce does not place? */
+bool opi_problem_has_groups(const opi_problem *p);
+/* Has the stage a data group of two or more: replicas, or copies of all ranks? */
+bool opi_stage_sums(const opi_problem *p, uint32_t stage);
+
 /* Actions of these kinds: bits 1 << OPI_DO_*. */
 uint32_t opi_do_list_count(const opi_do_list *list, uint32_t kinds);
 

@@ -32,11 +32,12 @@ bool opi_rule_parse(const char *text, uint32_t *out_rule) {
 
 typedef struct runner {
   opi_prover v;
-  /* events: unit phases of every mini-batch, then messages sent, messages received, reductions */
+  /* events: unit phases of every mini-batch, then messages sent, messages received, reductions
+   * (SCATTER as REDUCE), gathers */
   uint8_t *happened;
   uint32_t *sleeper;   /* [n_sleepers] first of the ranks whose event falls there */
   uint32_t n_sleepers; /* a power of 2 */
-  uint64_t first_sent, first_received, first_reduced, n_events;
+  uint64_t first_sent, first_received, first_reduced, first_gathered, n_events;
   uint32_t *next_sleeper; /* [n_ranks] */
   uint64_t *waits_for;    /* [n_ranks] event */
   uint32_t *next;         /* [n_ranks] item */
@@ -46,10 +47,13 @@ typedef struct runner {
   uint32_t n_stack;
   uint32_t *steps_done;   /* [n_ranks] STEPs */
   uint32_t *weights_left; /* [n_steps * instances] backwards still to come */
-  uint8_t *has_reduce;    /* [instances] */
+  uint8_t *has_reduce;    /* [instances] SUMMED or SCATTERED; 0: neither */
+  bool *has_gather;       /* [instances] */
+  uint32_t *n_gathered;   /* [instances] GATHERs */
   bool any_reduce, any_step;
 } runner;
 
+enum { SUMMED = 1, SCATTERED = 2 };
 #define NO_EVENT UINT64_MAX
 
 OPIPE_PRINTF(3, 4)
@@ -76,6 +80,18 @@ static uint64_t phase_event(const runner *r, uint32_t step, uint32_t stage, uint
 static uint64_t reduce_event(const runner *r, uint32_t step, uint32_t instance) {
   const opi_problem *p = r->v.problem;
   return r->first_reduced + (uint64_t)step * p->n_stages * p->n_replicas + instance;
+}
+
+static uint64_t gather_event(const runner *r, uint32_t step, uint32_t instance) {
+  return reduce_event(r, step, instance) + r->first_gathered - r->first_reduced;
+}
+
+static bool is_sum(const opi_do *a) {
+  return a->kind == OPI_DO_REDUCE || a->kind == OPI_DO_SCATTER;
+}
+
+static uint32_t instance_of(const runner *r, const opi_do *a) {
+  return a->stage * r->v.problem->n_replicas + a->replica;
 }
 
 static bool meets(const runner *r) {
@@ -182,6 +198,28 @@ static uint64_t step_needs(const runner *r, uint32_t rank, uint32_t item) {
   return event;
 }
 
+/* The group's first member that has not come: a rank stands still until all have. */
+static uint64_t gather_needs(const runner *r, uint32_t item) {
+  const opi_problem *p = r->v.problem;
+  const opi_do *a = &r->v.list->items[item];
+  uint64_t event = NO_EVENT;
+  for (uint32_t k = 0; event == NO_EVENT && k < p->n_replicas; ++k) {
+    if (opi_problem_rank(p, a->stage, k) != OPIPE_NONE) {
+      event =
+          first_missing(r, gather_event(r, opi_step_of(&r->v, item), a->stage * p->n_replicas + k));
+    }
+  }
+  return event;
+}
+
+/* What a collective in front of its pass puts together must have come. */
+static uint64_t group_needs(const runner *r, uint32_t rank, uint32_t item) {
+  const uint32_t pass = opi_do_group_is_before(r->v.list->items[item].kind)
+                            ? opi_group_pass(r->v.list, rank, item)
+                            : OPIPE_NONE;
+  return pass == OPIPE_NONE ? NO_EVENT : compute_needs(r, pass);
+}
+
 static uint64_t free_needs(const runner *r, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   uint64_t event = NO_EVENT;
@@ -209,6 +247,11 @@ static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
       return step_needs(r, rank, item);
     case OPI_DO_FREE:
       return free_needs(r, item);
+    case OPI_DO_GATHER:
+      return gather_needs(r, item);
+    case OPI_DO_GATHER_F:
+    case OPI_DO_GATHER_B:
+      return group_needs(r, rank, item);
     default:
       return NO_EVENT;
   }
@@ -253,11 +296,22 @@ static opipe_status check_version(const runner *r, uint32_t rank, uint32_t item)
                 step, used, a->version, done, wanted);
 }
 
+/* Of new weights that each member of a group has stepped a part of, all must be there. */
+static opipe_status check_gathered(const runner *r, uint32_t rank, uint32_t item) {
+  const opi_do *a = &r->v.list->items[item];
+  const uint32_t instance = instance_of(r, a), done = r->steps_done[rank];
+  if (r->has_reduce[instance] != SCATTERED || done <= r->n_gathered[instance] + a->version)
+    return OPIPE_OK;
+  return refuse(r, item, "the weights of step %u of stage %u are not gathered yet (%uGATHER)",
+                done - 1, a->stage, a->stage);
+}
+
 static opipe_status do_compute(runner *r, uint32_t rank, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   const opi_problem *p = r->v.problem;
   const uint32_t step = opi_step_of(&r->v, item);
   OPI_TRY(check_version(r, rank, item));
+  OPI_TRY(check_gathered(r, rank, item));
   const uint64_t first =
       phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, a->part, 0);
   if (a->kind == OPI_DO_F)
@@ -271,10 +325,26 @@ static opipe_status do_compute(runner *r, uint32_t rank, uint32_t item) {
   return OPIPE_OK;
 }
 
+/* A rank comes to it once for all of its replicas of the stage. */
+static opipe_status do_gather(runner *r, uint32_t rank, uint32_t item) {
+  const opi_problem *p = r->v.problem;
+  const uint32_t stage = r->v.list->items[item].stage, step = opi_step_of(&r->v, item);
+  if (r->steps_done[rank] <= step)
+    return refuse(r, item, "its weights are not stepped yet: the STEP comes after it");
+  for (uint32_t k = 0; k < p->n_replicas; ++k) {
+    const uint64_t event = gather_event(r, step, stage * p->n_replicas + k);
+    if (opi_problem_rank(p, stage, k) == rank && !r->happened[event]) {
+      happen(r, event);
+      ++r->n_gathered[stage * p->n_replicas + k];
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status do_reduce(runner *r, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   const opi_problem *p = r->v.problem;
-  const uint32_t instance = a->stage * p->n_replicas + a->replica;
+  const uint32_t instance = instance_of(r, a);
   const uint32_t step = opi_step_of(&r->v, item);
   const uint32_t left = r->weights_left[(size_t)step * p->n_stages * p->n_replicas + instance];
   if (left > 0)
@@ -298,13 +368,14 @@ static opipe_status execute(runner *r, uint32_t rank, uint32_t item) {
 /* What an action tells others as soon as its rank stands before it. */
 static opipe_status arrive(runner *r, uint32_t rank, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
-  if (a->kind == OPI_DO_REDUCE) {
-    const uint64_t event =
-        reduce_event(r, opi_step_of(&r->v, item), a->stage * r->v.problem->n_replicas + a->replica);
+  if (is_sum(a)) {
+    const uint64_t event = reduce_event(r, opi_step_of(&r->v, item), instance_of(r, a));
     OPI_TRY(do_reduce(r, item));
     if (!r->happened[event])
       happen(r, event);
   }
+  if (a->kind == OPI_DO_GATHER)
+    OPI_TRY(do_gather(r, rank, item));
   if (!meets(r) || !opi_do_is_message(a->kind) || item < r->grouped_to[rank])
     return OPIPE_OK;
   uint32_t end = item + 1;
@@ -344,6 +415,19 @@ static opipe_status run_rank(runner *r, uint32_t rank) {
 
 /* ---- the cycle ---- */
 
+/* Is the event the coming of a replica that the item's rank has? */
+static bool gathers(const runner *r, uint32_t item, uint64_t event) {
+  const opi_problem *p = r->v.problem;
+  const opi_do *a = &r->v.list->items[item];
+  bool does = false;
+  for (uint32_t k = 0; k < p->n_replicas; ++k) {
+    does =
+        does || (opi_problem_rank(p, a->stage, k) == opi_problem_rank(p, a->stage, a->replica) &&
+                 gather_event(r, opi_step_of(&r->v, item), a->stage * p->n_replicas + k) == event);
+  }
+  return does;
+}
+
 /* The item that would make an event happen; OPIPE_NONE: none does. */
 static uint32_t maker_of(const runner *r, uint64_t event) {
   const opi_do_list *list = r->v.list;
@@ -355,8 +439,8 @@ static uint32_t maker_of(const runner *r, uint64_t event) {
     const opi_do *a = &list->items[i];
     const uint32_t step = opi_step_of(&r->v, i);
     if (event >= r->first_reduced) {
-      if (a->kind == OPI_DO_REDUCE &&
-          reduce_event(r, step, a->stage * r->v.problem->n_replicas + a->replica) == event)
+      if ((is_sum(a) && reduce_event(r, step, instance_of(r, a)) == event) ||
+          (a->kind == OPI_DO_GATHER && gathers(r, i, event)))
         return i;
       continue;
     }
@@ -425,6 +509,48 @@ static opipe_status run_all(runner *r) {
 
 /* ---- before and after ---- */
 
+/* Has a rank with replicas of the stage a GATHER for them? */
+static bool is_gathered(const runner *r, uint32_t stage, uint32_t rank) {
+  const opi_problem *p = r->v.problem;
+  bool found = false;
+  for (uint32_t k = 0; k < p->n_replicas; ++k) {
+    found = found ||
+            (opi_problem_rank(p, stage, k) == rank && r->has_gather[stage * p->n_replicas + k]);
+  }
+  return found;
+}
+
+/* Scattered sums and gathered weights come together, for all replicas. */
+static opipe_status check_sharded(const runner *r, uint32_t stage) {
+  const opi_problem *p = r->v.problem;
+  static const char *const names[] = {"not summed", "REDUCE", "SCATTER"};
+  uint32_t first = OPIPE_NONE;
+  for (uint32_t k = 0; k < p->n_replicas; ++k) {
+    const uint32_t rank = opi_problem_rank(p, stage, k);
+    const uint32_t how = r->has_reduce[stage * p->n_replicas + k];
+    if (rank == OPIPE_NONE)
+      continue;
+    first = first == OPIPE_NONE ? how : first;
+    if (how != first) {
+      return opi_fail(r->v.err, OPIPE_E_INVALID,
+                      "stage %u: gradients of replica %u on rank %u: %s, those of others: %s",
+                      stage, k, rank, names[how], names[first]);
+    }
+    if (is_gathered(r, stage, rank) == (how == SCATTERED) || (how == SCATTERED && !r->any_step))
+      continue;
+    return how == SCATTERED
+               ? opi_fail(r->v.err, OPIPE_E_INVALID,
+                          "stage %u: gradients are scattered, and the weights that replica %u on "
+                          "rank %u steps a part of are never gathered (%uGATHER)",
+                          stage, k, rank, stage)
+               : opi_fail(r->v.err, OPIPE_E_INVALID,
+                          "stage %u: weights are gathered on rank %u, and its gradients were never "
+                          "scattered (%uSCATTER)",
+                          stage, rank, stage);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status check_reductions(const runner *r) {
   const opi_problem *p = r->v.problem;
   for (uint32_t s = 0; s < p->n_stages; ++s) {
@@ -433,7 +559,7 @@ static opipe_status check_reductions(const runner *r) {
       if (p->instance_rank[s * p->n_replicas + k] == OPIPE_NONE)
         continue;
       ++n;
-      with += r->has_reduce[s * p->n_replicas + k];
+      with += r->has_reduce[s * p->n_replicas + k] != 0;
       lacking = r->has_reduce[s * p->n_replicas + k] != 0 ? lacking : k;
     }
     if (n > 1 && with < n && (with > 0 || r->any_step)) {
@@ -442,6 +568,7 @@ static opipe_status check_reductions(const runner *r) {
                       "(%uREDUCE on rank %u)",
                       s, n, lacking, s, opi_problem_rank(p, s, lacking));
     }
+    OPI_TRY(check_sharded(r, s));
   }
   return OPIPE_OK;
 }
@@ -467,8 +594,9 @@ static opipe_status scan(runner *r) {
         return refuse(r, i, "micro-batch %u of %u, slice %u of %u", a->microbatch,
                       p->n_microbatches, a->slice, p->n_slices);
       }
-      if (a->kind == OPI_DO_REDUCE)
-        r->has_reduce[instance] = 1;
+      if (is_sum(a))
+        r->has_reduce[instance] = a->kind == OPI_DO_REDUCE ? SUMMED : SCATTERED;
+      r->has_gather[instance] = r->has_gather[instance] || a->kind == OPI_DO_GATHER;
       if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
         ++r->weights_left[(size_t)opi_step_of(&r->v, i) * p->n_stages * p->n_replicas + instance];
     }
@@ -487,7 +615,8 @@ static opipe_status allocate(runner *r) {
   r->first_sent = r->v.n_steps * r->v.index.n_units * OPI_PHASES;
   r->first_received = r->first_sent + r->v.n_messages;
   r->first_reduced = r->first_received + r->v.n_messages;
-  r->n_events = r->first_reduced + (uint64_t)r->v.n_steps * instances;
+  r->first_gathered = r->first_reduced + (uint64_t)r->v.n_steps * instances;
+  r->n_events = r->first_gathered + (uint64_t)r->v.n_steps * instances;
   opi_arena *a = r->v.arena;
   r->happened = OPI_ARENA_ARRAY(a, uint8_t, (size_t)r->n_events);
   r->n_sleepers = 1;
@@ -503,49 +632,15 @@ static opipe_status allocate(runner *r) {
   r->steps_done = OPI_ARENA_ARRAY(a, uint32_t, n_ranks);
   r->weights_left = OPI_ARENA_ARRAY(a, uint32_t, r->v.n_steps * instances);
   r->has_reduce = OPI_ARENA_ARRAY(a, uint8_t, instances);
+  r->has_gather = OPI_ARENA_ARRAY(a, bool, instances);
+  r->n_gathered = OPI_ARENA_ARRAY(a, uint32_t, instances);
   if (r->happened == NULL || r->sleeper == NULL || r->next_sleeper == NULL ||
       r->waits_for == NULL || r->next == NULL || r->stopped == NULL || r->grouped_to == NULL ||
-      r->stack == NULL || r->steps_done == NULL || r->weights_left == NULL || r->has_reduce == NULL)
+      r->stack == NULL || r->steps_done == NULL || r->weights_left == NULL ||
+      r->has_reduce == NULL || r->has_gather == NULL || r->n_gathered == NULL)
     return opi_fail_nomem(r->v.err, r->n_events, "the proof of a schedule");
   memset(r->sleeper, 0xff, r->n_sleepers * sizeof(uint32_t));
   memcpy(r->next, r->v.list->rank_first, n_ranks * sizeof(uint32_t));
-  return OPIPE_OK;
-}
-
-/* Stashes in list order: an instance holds `held` of its micro-batches' units. */
-static opipe_status measure(const opi_prover *v, opi_proof *out) {
-  const opi_problem *p = v->problem;
-  const uint64_t scale = (uint64_t)p->n_slices * p->n_parts;
-  uint64_t *held = OPI_ARENA_ARRAY(v->arena, uint64_t, (size_t)p->n_stages * p->n_replicas);
-  if (held == NULL)
-    return opi_fail_nomem(v->err, (uint64_t)p->n_stages * p->n_replicas * 8, "stashes");
-  for (uint32_t rank = 0; rank < v->list->n_ranks; ++rank) {
-    uint64_t now = 0, peak = 0;
-    for (uint32_t i = v->list->rank_first[rank]; i < v->list->rank_first[rank + 1]; ++i) {
-      const opi_do *a = &v->list->items[i];
-      const bool opens = a->kind == OPI_DO_F && p->mode != OPIPE_MODE_FORWARD;
-      if (!opens && a->kind != OPI_DO_B && a->kind != OPI_DO_W)
-        continue;
-      const uint32_t instance = a->stage * p->n_replicas + a->replica;
-      const uint64_t bytes = p->stash_bytes == NULL ? scale : p->stash_bytes[instance];
-      uint64_t before = 0, after = 0;
-      const uint64_t then = opens ? held[instance] + p->n_parts : held[instance] - 1;
-      if (opi_mul_u64(bytes, held[instance], &before) || opi_mul_u64(bytes, then, &after))
-        return opi_fail(v->err, OPIPE_E_LIMIT, "stashes of rank %u overflow", rank);
-      now += (after + scale - 1) / scale - (before + scale - 1) / scale;
-      held[instance] = then;
-      peak = now > peak ? now : peak;
-      if (p->rank_stash_bytes != NULL && now > p->rank_stash_bytes[rank]) {
-        const opi_place place = opi_prover_place(v, i);
-        return opi_fail(v->err, OPIPE_E_LIMIT, "%s: stashes take %llu, the rank has %llu",
-                        place.text, (unsigned long long)now,
-                        (unsigned long long)p->rank_stash_bytes[rank]);
-      }
-    }
-    if (out->peak_stash != NULL)
-      out->peak_stash[rank] = peak;
-  }
-  out->scale = p->stash_bytes == NULL ? (uint32_t)scale : 1;
   return OPIPE_OK;
 }
 
@@ -557,7 +652,7 @@ static opipe_status prove(runner *r, opi_proof *out) {
   OPI_TRY(run_all(r));
   for (uint64_t m = 0; m < r->v.n_messages && r->v.step == NULL; ++m)
     out->n_messages += r->v.send_item[m] != OPIPE_NONE;
-  return measure(&r->v, out);
+  return opi_prover_stashes(&r->v, out);
 }
 
 opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list, uint32_t rule,

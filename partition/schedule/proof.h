@@ -39,6 +39,9 @@ uint64_t opi_message_of(const opi_prover *v, uint32_t item);
  * STREAM, EDGE and PAIR; slots. */
 opipe_status opi_match_messages(opi_prover *v);
 
+/* proof_stash.c: peaks, caps. Errors: LIMIT. */
+opipe_status opi_prover_stashes(const opi_prover *v, opi_proof *out);
+
 /* "rank 1, step 5: 2F0" */
 opi_place opi_prover_place(const opi_prover *v, uint32_t item);
 

@@ -155,7 +155,13 @@ static opipe_status read_key(reader *r, const char *key, const char *value) {
   } numbers[] = {
       {"ranks", &p->n_ranks, RANKS_MOST},       {"stages", &p->n_stages, STAGES_MOST},
       {"replicas", &p->n_replicas, UINT16_MAX}, {"microbatches", &p->n_microbatches, 1u << 24},
-      {"slices", &p->n_slices, UINT16_MAX},     {"parts", &p->n_parts, UINT8_MAX}};
+      {"slices", &p->n_slices, UINT16_MAX},     {"parts", &p->n_parts, UINT8_MAX},
+      {"copies", &p->n_copies, UINT16_MAX},     {"tensor", &p->n_tensor, UINT16_MAX}};
+  const struct {
+    const char *key;
+    bool *out;
+  } choices[] = {
+      {"sharded", &p->sharded}, {"sequence", &p->sequence}, {"scattered", &p->scattered}};
   for (size_t i = 0; i < OPI_COUNT(numbers); ++i) {
     int64_t n = 0;
     if (strcmp(key, numbers[i].key) != 0)
@@ -165,7 +171,14 @@ static opipe_status read_key(reader *r, const char *key, const char *value) {
     *numbers[i].out = (uint32_t)n;
     return OPIPE_OK;
   }
+  static const char *const answers[] = {"0", "1"};
   uint32_t n = 0;
+  for (size_t i = 0; i < OPI_COUNT(choices); ++i) {
+    if (strcmp(key, choices[i].key) != 0)
+      continue;
+    *choices[i].out = one_of(value, answers, 2, &n) && n == 1;
+    return one_of(value, answers, 2, &n) ? OPIPE_OK : bad_header(r, key, value);
+  }
   if (strcmp(key, "mode") == 0) {
     r->said_mode = one_of(value, modes, 2, &p->mode);
     return r->said_mode ? OPIPE_OK : bad_header(r, key, value);
@@ -272,9 +285,10 @@ static opipe_status read_json_key(reader *r, const char *key, const json_t *valu
 }
 
 static opipe_status read_json_root(reader *r, const json_t *root) {
-  static const char *const order[] = {"ranks", "stages", "replicas", "microbatches", "slices",
-                                      "parts", "mode",   "versions", "sync",         "place",
-                                      "edges", "shares", "lengths",  "lengths"};
+  static const char *const order[] = {"ranks",   "stages",   "replicas", "microbatches", "slices",
+                                      "parts",   "mode",     "versions", "sync",         "place",
+                                      "edges",   "shares",   "lengths",  "copies",       "tensor",
+                                      "sharded", "sequence", "scattered"};
   const char *format = NULL;
   uint64_t version = 0;
   const json_t *actions = NULL;

@@ -54,12 +54,16 @@ static bool shows_itself(const opi_order *order) {
          backward == (p->mode == OPIPE_MODE_TRAIN);
 }
 
+static bool has_groups(const opi_problem *p) {
+  return p->n_copies > 1 || p->n_tensor > 1 || p->sharded || p->sequence || p->scattered;
+}
+
 /* Can a table without header say all of it? */
 static bool is_plain(const opi_order *order) {
   const opi_problem *p = &order->problem;
-  return p->n_replicas == 1 && p->n_slices == 1 && p->n_parts == 1 && p->stage_shares == NULL &&
-         p->versions == OPIPE_VERSIONS_ONE && p->sync == OPIPE_SYNC_END && is_chain(p) &&
-         shows_itself(order);
+  return !has_groups(p) && p->n_replicas == 1 && p->n_slices == 1 && p->n_parts == 1 &&
+         p->stage_shares == NULL && p->versions == OPIPE_VERSIONS_ONE &&
+         p->sync == OPIPE_SYNC_END && is_chain(p) && shows_itself(order);
 }
 
 static const char *const mode_names[] = {"forward", "train"};
@@ -80,14 +84,38 @@ static void put_edges(opi_text *text, const opi_problem *p) {
     opi_text_printf(text, "%s%u>%u", e == 0 ? "" : ",", p->edges[e].src, p->edges[e].dst);
 }
 
+/* Of the header, before what follows it. */
+static void put_groups(opi_text *text, const opi_problem *p, bool json) {
+  const struct {
+    const char *key;
+    uint32_t value, preset;
+  } keys[] = {{"copies", p->n_copies == 0 ? 1 : p->n_copies, 1},
+              {"tensor", p->n_tensor == 0 ? 1 : p->n_tensor, 1},
+              {"sharded", p->sharded, 0},
+              {"sequence", p->sequence, 0},
+              {"scattered", p->scattered, 0}};
+  bool first = true;
+  for (size_t i = 0; i < OPI_COUNT(keys); ++i) {
+    if (keys[i].value == keys[i].preset)
+      continue;
+    if (json)
+      opi_text_printf(text, "\"%s\": %u, ", keys[i].key, keys[i].value);
+    else
+      opi_text_printf(text, "%s%s=%u", first ? "\n#" : " ", keys[i].key, keys[i].value);
+    first = false;
+  }
+}
+
 static void put_header(const writer *w) {
   const opi_problem *p = &w->order->problem;
   opi_text_puts(w->text, "#onnx-pipe-schedule v1\n");
   opi_text_printf(w->text,
                   "#ranks=%u stages=%u replicas=%u microbatches=%u slices=%u parts=%u mode=%s "
-                  "versions=%s sync=%s\n#place=",
+                  "versions=%s sync=%s",
                   p->n_ranks, p->n_stages, p->n_replicas, p->n_microbatches, p->n_slices,
                   p->n_parts, mode_names[p->mode], version_names[p->versions], sync_names[p->sync]);
+  put_groups(w->text, p, false);
+  opi_text_puts(w->text, "\n#place=");
   put_numbers(w->text, p->instance_rank, p->n_stages * p->n_replicas);
   if (!is_chain(p)) {
     opi_text_puts(w->text, "\n#edges=");
@@ -108,7 +136,7 @@ static void put_header(const writer *w) {
 
 static bool torch_knows(const opi_do *a) {
   return a->kind != OPI_DO_R && a->kind != OPI_DO_STEP && a->kind != OPI_DO_FREE &&
-         a->kind != OPI_DO_OFFLOAD && a->kind != OPI_DO_RELOAD;
+         (a->kind < OPI_DO_OFFLOAD || a->kind == OPI_DO_IDLE);
 }
 
 static opipe_status check_torch(const writer *w) {
@@ -137,6 +165,8 @@ static opipe_status check_torch(const writer *w) {
       }
     }
   }
+  if (has_groups(p))
+    return opi_fail(w->err, OPIPE_E_UNSUPPORTED, "torch's dialect has no groups of ranks");
   if (!is_chain(p)) {
     return opi_fail(w->err, OPIPE_E_UNSUPPORTED,
                     "torch's dialect cannot express edges that skip stages");
@@ -161,10 +191,11 @@ static void put_json(const writer *w) {
   opi_text_printf(t,
                   "{\"format\": \"onnx-pipe-schedule\", \"version\": 1, \"ranks\": %u, "
                   "\"stages\": %u, \"replicas\": %u, \"microbatches\": %u, \"slices\": %u, "
-                  "\"parts\": %u, \"mode\": \"%s\", \"versions\": \"%s\", \"sync\": \"%s\",\n"
-                  " \"place\": \"",
+                  "\"parts\": %u, \"mode\": \"%s\", \"versions\": \"%s\", \"sync\": \"%s\",\n ",
                   p->n_ranks, p->n_stages, p->n_replicas, p->n_microbatches, p->n_slices,
                   p->n_parts, mode_names[p->mode], version_names[p->versions], sync_names[p->sync]);
+  put_groups(t, p, true);
+  opi_text_puts(t, "\"place\": \"");
   put_numbers(t, p->instance_rank, p->n_stages * p->n_replicas);
   if (!is_chain(p)) {
     opi_text_puts(t, "\",\n \"edges\": \"");

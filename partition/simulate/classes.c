@@ -95,9 +95,33 @@ static uint32_t members_of(const colouring *c, const opi_play_group *g, uint32_t
   return n;
 }
 
+/* A copy to a host, or from it: as long as that of the slowest copy of the list. */
+static opipe_status use_host(colouring *c, uint32_t group) {
+  const opi_play *p = c->play;
+  const opi_play_group *g = &p->groups[group];
+  for (uint32_t copy = 0; copy < c->n_copies; ++copy) {
+    const uint32_t device = device_of(c, p->group_lists[g->first], copy);
+    const opi_device_class *class_ = &p->cluster->classes[p->cluster->class_of[device]];
+    const double ns =
+        class_->host_bandwidth > 0 ? (double)g->n_bytes / class_->host_bandwidth * 1e9 : 0;
+    c->usage_first[group * c->n_copies + copy] = c->n_usages;
+    c->group_ns[group] = ns > c->group_ns[group] ? ns : c->group_ns[group];
+    if (class_->host_bandwidth <= 0) {
+      return opi_fail(c->err, OPIPE_E_INVALID,
+                      "device %u (%s) of rank %u offloads %llu bytes, and the cluster says no "
+                      "\"host_bandwidth\" of it",
+                      device, class_->name == NULL ? "without a name" : class_->name,
+                      p->group_lists[g->first], (unsigned long long)g->n_bytes);
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status use_group(colouring *c, uint32_t group, uint32_t *devices, double *use) {
   const opi_play *p = c->play;
   const opi_play_group *g = &p->groups[group];
+  if (g->op >= OPI_OPS)
+    return use_host(c, group);
   uint32_t n = 0, n_groups = 0, step = 0, n_joined = 0;
   for (uint32_t copy = 0; copy < c->n_copies; ++copy) {
     c->usage_first[group * c->n_copies + copy] = c->n_usages;
@@ -323,6 +347,10 @@ static uint32_t rank_port(const colouring *c, uint32_t list, uint32_t class_, bo
   return c->n_ports + 2 * (list * c->out->n_classes + class_) + inwards;
 }
 
+static uint32_t host_port(const colouring *c, uint32_t list, uint32_t class_, bool inwards) {
+  return rank_port(c, list, class_, inwards) + 2 * c->play->n_lists * c->out->n_classes;
+}
+
 static uint32_t tier_of(const colouring *c, uint32_t port) {
   uint32_t t = c->play->cluster->n_tiers - 1;
   while (c->play->cluster->tiers[t].first_port > port)
@@ -363,6 +391,10 @@ static opipe_status make_group(flows *f, uint32_t group, uint32_t class_, opi_pl
   const uint32_t kind = kind_of(g), n_classes = c->out->n_classes;
   uint32_t step = 0, n_joined = 0, n_alike = 0;
   *flow = (opi_play_flow){.work_ns = c->group_ns[group], .first = f->n_uses};
+  if (g->op >= OPI_OPS && flow->work_ns > 0) {
+    return add_use(f, flow, host_port(c, p->group_lists[g->first], class_, g->op == OPI_PLAY_IN),
+                   1);
+  }
   if (c->out->joined[kind * n_classes + class_] != class_)
     return OPIPE_OK; /* it is that of another class */
   const uint32_t first = joined_by(p, kind, c->out->first_copy[class_], &step, &n_joined);
@@ -396,7 +428,7 @@ static opipe_status make_flows(const colouring *c) {
   flows f = {.c = c};
   const uint32_t n_ranks = p->n_lists * out->n_classes, half = c->n_ports / 2;
   out->n_copies = c->n_copies;
-  out->n_ports = c->n_ports + 2 * n_ranks;
+  out->n_ports = c->n_ports + 4 * n_ranks;
   out->capacity = OPI_ARENA_ARRAY(c->arena, double, out->n_ports);
   out->flows = OPI_ARENA_ARRAY(c->arena, opi_play_flow,
                                (size_t)(p->n_streams + p->n_groups) * out->n_classes);
@@ -409,7 +441,7 @@ static opipe_status make_flows(const colouring *c) {
       out->capacity[tier->first_port + m + half] = tier->port_bytes_per_ns[m];
     }
   }
-  for (uint32_t i = 0; i < 2 * n_ranks; ++i)
+  for (uint32_t i = 0; i < 4 * n_ranks; ++i)
     out->capacity[c->n_ports + i] = 1;
   OPI_TRY(count_ports(&f));
   for (uint32_t k = 0; k < out->n_classes; ++k) {

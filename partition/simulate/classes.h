@@ -7,7 +7,8 @@
 #include "partition/simulate/play.h"
 
 /* A port that a flow passes, and what it asks of it. Ports: those of the cluster outwards, inwards
- * (bytes per ns), then two of every played rank (1 is all of its device). */
+ * (bytes per ns), then two of every played rank (1 is all of its device), then its two ways to its
+ * host (the same). */
 typedef struct opi_play_use {
   uint32_t port;
   double demand;

@@ -254,22 +254,26 @@ opipe_status opi_timeline_build(const opi_problem *problem, const opi_do_list *l
 
 /* ---- figures ---- */
 
+typedef struct keeper {
+  const opi_problem *problem;
+  double n_tokens, held, peak;
+} keeper;
+
+static bool keep(void *ctx, uint32_t item, const opi_do *of, int32_t n_parts) {
+  keeper *k = ctx;
+  const opi_problem *p = k->problem;
+  const double share = p->stage_shares == NULL ? 1 : p->stage_shares[of->stage];
+  (void)item;
+  k->held += slice_part(p, k->n_tokens, of->slice) * n_parts / p->n_parts / share;
+  k->peak = k->held > k->peak + 1e-9 ? k->held : k->peak;
+  return true;
+}
+
 static void measure_stash(const opi_problem *p, const opi_do_list *list, double *peak) {
-  const double slices = opi_order_tokens(p);
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
-    double held = 0;
-    peak[rank] = 0;
-    for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
-      const opi_do *a = &list->items[i];
-      const double share =
-          p->stage_shares == NULL || !opi_do_is_compute(a->kind) ? 1 : p->stage_shares[a->stage];
-      if (a->kind == OPI_DO_F && p->mode != OPIPE_MODE_FORWARD)
-        held += slice_part(p, slices, a->slice) / share;
-      if (held > peak[rank] + 1e-9)
-        peak[rank] = held;
-      if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
-        held -= slice_part(p, slices, a->slice) / p->n_parts / share;
-    }
+    keeper k = {.problem = p, .n_tokens = opi_order_tokens(p)};
+    (void)opi_each_stash(p, list, rank, keep, &k);
+    peak[rank] = k.peak;
   }
 }
 

@@ -11,16 +11,30 @@
 enum {
   GROUP_REDUCE = 0, /* gradients */
   GROUP_GATHER,     /* weights, behind a sharded step */
-  GROUP_FORWARD,    /* sums over the tensor group */
-  GROUP_BACKWARD,
+  GROUP_SUM_F,      /* over the tensor group */
+  GROUP_SUM_B,
+  GROUP_GATHER_F, /* of the tokens that each has */
+  GROUP_GATHER_B,
+  GROUP_SCATTER_F,
+  GROUP_SCATTER_B,
   GROUP_ARRIVE, /* what came in parts */
   GROUP_RETURN, /* gradients that did */
+  GROUP_OUT,    /* stashes to the host, and back */
+  GROUP_IN,
   GROUPS
 };
+
+/* A stash on its way to the host, that its rank has not yet waited for. */
+typedef struct opi_leaving {
+  uint64_t unit;       /* opi_builder_unit */
+  uint32_t collective; /* OPIPE_NONE: it has */
+  uint32_t n_computes; /* of the rank before it */
+} opi_leaving;
 
 typedef struct opi_order_builder {
   const opi_problem *problem;
   const opi_order_play *how;
+  opi_do_list *grouped; /* with the collectives that the play's groups ask for; NULL: it has them */
   opi_do_list *unrolled; /* NULL: the list itself is played */
   const opi_do_list *list;
   opi_prover prover; /* of which the messages are numbered */
@@ -41,6 +55,12 @@ typedef struct opi_order_builder {
                           OPIPE_NONE: not yet numbered */
   bool *reduces;       /* [steps * instances] one that its rank's step has not waited for */
   bool *recomputes;    /* [n_stages] */
+  opi_leaving
+      *leaving;     /* of the rank at hand, in order; [first_leaving, n_leaving) are looked at */
+  uint32_t *coming; /* [steps * units] collective of a RELOAD that nothing has waited for;
+                       OPIPE_NONE: none. NULL: nothing is offloaded */
+  uint32_t n_leaving, first_leaving, room_leaving;
+  uint32_t n_computes; /* of the rank at hand so far; a pair is one */
   uint32_t n_ops, room_ops, n_work, room_work, n_collectives, room_collectives, n_streams;
   uint32_t room_streams, n_messages, room_messages, n_groups, room_groups;
   double n_tokens;
@@ -56,6 +76,12 @@ static inline bool opi_builder_is_twin(const opi_problem *p, uint32_t instance) 
   return false;
 }
 
+static inline uint64_t opi_builder_unit(const opi_order_builder *b, uint32_t item) {
+  const opi_do *a = &b->list->items[item];
+  return opi_step_of(&b->prover, item) * b->prover.index.n_units +
+         opi_unit(&b->prover.index, a->stage, a->replica, a->microbatch, a->slice, 0);
+}
+
 /* ---- order_links.c: what operations name. Errors: LIMIT, more than 2^32; NOMEM ---- */
 
 /* Of a micro-batch's tokens. */
@@ -69,6 +95,15 @@ opipe_status opi_builder_collective(opi_order_builder *b, uint32_t which, uint32
 opipe_status opi_builder_join(opi_order_builder *b, uint32_t which, const opi_do *a, uint32_t item);
 /* Numbers a message of the list, from its sender's end. */
 opipe_status opi_builder_message(opi_order_builder *b, uint32_t item);
+
+/* ---- order_moves.c: stashes that leave and come back ---- */
+
+/* An OFFLOAD or a RELOAD. */
+opipe_status opi_builder_move(opi_order_builder *b, uint32_t item);
+/* Before a compute that is no second of a pair: what was offloaded before the last one has left. */
+opipe_status opi_builder_drain(opi_order_builder *b, uint32_t item);
+/* Before what reads a stash: has it come back? */
+opipe_status opi_builder_arrive(opi_order_builder *b, uint32_t item);
 
 /* ---- order_ops.c ---- */
 

@@ -47,6 +47,14 @@ double opi_builder_slice_share(const opi_order_builder *b, uint32_t slice) {
   return b->n_tokens > 0 ? p->slice_lengths[slice] / b->n_tokens : 1.0 / p->n_slices;
 }
 
+/* Of the stashes of a slice of a micro-batch: what a forward leaves on the device. */
+static double stash_of(const opi_order_builder *b, uint32_t stage, uint32_t slice) {
+  const opi_stage_load *s = &b->how->stages[stage];
+  const double shares = b->problem->stage_shares == NULL ? 1 : b->problem->stage_shares[stage];
+  return (b->recomputes[stage] ? s->input_bytes : s->stash_bytes) *
+         opi_builder_slice_share(b, slice) / shares;
+}
+
 /* What a kind of collective of an instance is. Tensor groups are those of the instance's rank. */
 static opi_play_group make_group(const opi_order_builder *b, uint32_t which, uint32_t stage,
                                  uint32_t replica, uint32_t slice) {
@@ -54,26 +62,35 @@ static opi_play_group make_group(const opi_order_builder *b, uint32_t which, uin
   const opi_stage_load *s = &b->how->stages[stage];
   const double shares = p->stage_shares == NULL ? 1 : p->stage_shares[stage];
   const double rows = opi_builder_slice_share(b, slice) / shares;
+  const double sum = s->tensor_bytes * rows, part = sum / p->n_parts;
+  const double kept = which >= GROUP_OUT ? stash_of(b, stage, slice) : 0;
   const bool over_data = which == GROUP_REDUCE || which == GROUP_GATHER;
   const struct {
     uint32_t op;
     double n_bytes;
     uint32_t times;
-  } kinds[GROUPS] = {
-      {b->how->sharded ? OPI_OP_REDUCE_SCATTER : OPI_OP_ALL_REDUCE, s->gradient_bytes, 1},
-      {OPI_OP_ALL_GATHER, s->gradient_bytes, 1},
-      {OPI_OP_ALL_REDUCE, s->tensor_bytes * rows, s->tensor_sums},
-      {OPI_OP_ALL_REDUCE, s->tensor_bytes * rows / p->n_parts, s->tensor_sums},
-      {OPI_OP_ALL_GATHER, arriving_bytes(b, stage) * rows, 1},
-      {OPI_OP_ALL_GATHER, s->send_bytes * rows / p->n_parts, 1}};
+  } kinds[GROUPS] = {[GROUP_REDUCE] = {p->sharded ? OPI_OP_REDUCE_SCATTER : OPI_OP_ALL_REDUCE,
+                                       s->gradient_bytes, 1},
+                     [GROUP_GATHER] = {OPI_OP_ALL_GATHER, s->gradient_bytes, 1},
+                     [GROUP_SUM_F] = {OPI_OP_ALL_REDUCE, sum, s->tensor_sums},
+                     [GROUP_SUM_B] = {OPI_OP_ALL_REDUCE, part, s->tensor_sums},
+                     [GROUP_GATHER_F] = {OPI_OP_ALL_GATHER, sum, s->tensor_sums},
+                     [GROUP_GATHER_B] = {OPI_OP_ALL_GATHER, part, s->tensor_sums},
+                     [GROUP_SCATTER_F] = {OPI_OP_REDUCE_SCATTER, sum, s->tensor_sums},
+                     [GROUP_SCATTER_B] = {OPI_OP_REDUCE_SCATTER, part, s->tensor_sums},
+                     [GROUP_ARRIVE] = {OPI_OP_ALL_GATHER, arriving_bytes(b, stage) * rows, 1},
+                     [GROUP_RETURN] = {OPI_OP_ALL_GATHER, s->send_bytes * rows / p->n_parts, 1},
+                     [GROUP_OUT] = {OPI_PLAY_OUT, kept, 1},
+                     [GROUP_IN] = {OPI_PLAY_IN, kept, 1}};
   const uint32_t n = p->n_stages * p->n_replicas, instance = stage * p->n_replicas + replica;
   return (opi_play_group){.op = kinds[which].op,
                           .algorithm = b->how->collective,
                           .n_bytes = (uint64_t)kinds[which].n_bytes,
+                          .kept_bytes = kept,
                           .times = kinds[which].times,
                           .first = over_data ? stage * p->n_replicas : n + instance,
                           .n_lists = over_data ? b->n_homes[stage] : 1,
-                          .over_tensor = !over_data,
+                          .over_tensor = !over_data && which < GROUP_OUT,
                           .over_data = over_data};
 }
 
@@ -126,7 +143,7 @@ static double bytes_of(const opi_order_builder *b, uint32_t edge, bool forward, 
   const opi_problem *p = b->problem;
   const opi_stage_edge *e = &p->edges[edge];
   const double rows = forward ? rows_of(p, e, src, dst) : rows_of(p, e, dst, src) / p->n_parts;
-  const double parts = b->how->scattered ? b->play->n_tensor : 1;
+  const double parts = p->scattered || p->sequence ? b->play->n_tensor : 1;
   const double all =
       b->how->edge_bytes != NULL ? b->how->edge_bytes[edge] : b->how->stages[e->src].send_bytes;
   return all * opi_builder_slice_share(b, slice) * rows / parts;

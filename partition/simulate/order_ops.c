@@ -28,9 +28,17 @@ static bool wait_for(void *ctx, const opi_do *a, const opi_need *need) {
     return false;
   }
   r->status = opi_builder_op(b, OPI_PLAY_WAIT, b->message_at[m], r->item);
-  if (r->status == OPIPE_OK && b->how->scattered && b->play->n_tensor > 1)
-    r->status = opi_builder_join(b, forward ? GROUP_ARRIVE : GROUP_RETURN, a, r->item);
   return r->status == OPIPE_OK;
+}
+
+/* What a compute of that kind reads. */
+static opipe_status wait_for_all(opi_order_builder *b, const opi_do *a, uint32_t kind,
+                                 uint32_t item) {
+  opi_do read = *a;
+  reader r = {b, a, item, OPIPE_OK};
+  read.kind = (uint8_t)kind;
+  (void)opi_each_need(&b->prover.index, &read, wait_for, &r);
+  return r.status;
 }
 
 /* Whose times an instance takes. */
@@ -66,10 +74,7 @@ static opi_play_work work_of(const opi_order_builder *b, const opi_do *a) {
 }
 
 static bool sums(const opi_order_builder *b, uint32_t stage) {
-  uint32_t n = b->play->n_data;
-  for (uint32_t r = 0; r < b->problem->n_replicas && n < 2; ++r)
-    n += r > 0 && opi_problem_rank(b->problem, stage, r) != OPIPE_NONE;
-  return n > 1 && b->how->stages[stage].gradient_bytes > 0;
+  return opi_stage_sums(b->problem, stage) && b->how->stages[stage].gradient_bytes > 0;
 }
 
 /* After every micro-batch: its sum over copies, waited for, and a step. */
@@ -80,22 +85,43 @@ static opipe_status add_update(opi_order_builder *b, const opi_do *a, uint32_t i
   return ns > 0 ? opi_builder_work(b, (opi_play_work){ns, 0, 0}, item) : OPIPE_OK;
 }
 
-static opipe_status add_compute(opi_order_builder *b, uint32_t item) {
+static opipe_status add_compute(opi_order_builder *b, uint32_t rank, uint32_t item) {
+  enum { GATHERS = 1 << OPI_DO_GATHER_F | 1 << OPI_DO_GATHER_B };
   const opi_do *a = &b->list->items[item];
-  const opi_stage_load *s = &b->how->stages[a->stage];
   const bool late = b->how->recomputes_late && b->recomputes[a->stage];
-  opi_do read = *a; /* what a late recomputation waits for, its backward has then */
-  read.kind = late && a->kind == OPI_DO_R ? OPI_DO_B : a->kind;
-  reader r = {b, a, item, OPIPE_OK};
-  if (!late || (a->kind != OPI_DO_B && a->kind != OPI_DO_I))
-    (void)opi_each_need(&b->prover.index, &read, wait_for, &r);
-  OPI_TRY(r.status);
+  const bool backward = a->kind == OPI_DO_B || a->kind == OPI_DO_I;
+  /* what a late recomputation waits for, its backward has then; what is gathered was waited for */
+  const bool waited = (late && backward) || (opi_groups_around(b->list, rank, item) & GATHERS) != 0;
+  if (!opi_is_second(b->list, b->list->rank_first[rank], item)) {
+    OPI_TRY(opi_builder_drain(b, item));
+    ++b->n_computes;
+  }
+  if (!waited)
+    OPI_TRY(wait_for_all(b, a, late && a->kind == OPI_DO_R ? OPI_DO_B : a->kind, item));
+  OPI_TRY(opi_builder_arrive(b, item));
   OPI_TRY(opi_builder_work(b, work_of(b, a), item));
-  const bool forward = a->kind == OPI_DO_F || a->kind == OPI_DO_R;
-  if (b->play->n_tensor > 1 && s->tensor_sums > 0 && a->kind != OPI_DO_W)
-    OPI_TRY(opi_builder_join(b, forward ? GROUP_FORWARD : GROUP_BACKWARD, a, item));
   const bool updates = b->how->updates_each && (a->kind == OPI_DO_B || a->kind == OPI_DO_W);
   return updates ? add_update(b, a, item) : OPIPE_OK;
+}
+
+/* A collective around a pass; one in front of it needs what the pass reads. */
+static opipe_status add_group(opi_order_builder *b, uint32_t rank, uint32_t item) {
+  static const uint32_t groups[] = {GROUP_SUM_F,    GROUP_SUM_B,     GROUP_GATHER_F,
+                                    GROUP_GATHER_B, GROUP_SCATTER_F, GROUP_SCATTER_B};
+  const opi_do *a = &b->list->items[item];
+  const bool arrives = opi_do_group_is_before(a->kind) && !b->problem->sequence;
+  const uint32_t pass = opi_group_pass(b->list, rank, item);
+  uint32_t which = groups[a->kind - OPI_DO_SUM_F];
+  if (arrives)
+    which = a->kind == OPI_DO_GATHER_F ? GROUP_ARRIVE : GROUP_RETURN;
+  if (pass != OPIPE_NONE && opi_do_group_is_before(a->kind)) {
+    const opi_do *of = &b->list->items[pass];
+    const bool late = b->how->recomputes_late && b->recomputes[a->stage];
+    if (!late || of->kind == OPI_DO_F) /* else its recomputation has waited */
+      OPI_TRY(wait_for_all(b, of, of->kind, item));
+  }
+  return arrives || b->how->stages[a->stage].tensor_sums > 0 ? opi_builder_join(b, which, a, item)
+                                                             : OPIPE_OK;
 }
 
 /* ---- reductions and steps ---- */
@@ -127,24 +153,17 @@ static opipe_status add_reduction(opi_order_builder *b, uint32_t step, uint32_t 
   return b->how->waits_for_reductions ? opi_builder_op(b, OPI_PLAY_JOIN, c, item) : OPIPE_OK;
 }
 
-/* Starts the reductions that the order does not state (those over copies of all of it), waits for
- * all of them; or starts and waits for what gathers weights. */
-static opipe_status join_all(opi_order_builder *b, uint32_t rank, uint32_t step, uint32_t which,
-                             uint32_t item) {
+/* The step waits for all sums of the rank's stages. */
+static opipe_status join_all(opi_order_builder *b, uint32_t rank, uint32_t step, uint32_t item) {
   const opi_problem *p = b->problem;
   const uint32_t n = p->n_stages * p->n_replicas;
-  for (uint32_t pass = 0; pass < 2; ++pass) {
-    for (uint32_t k = 0; k < n; ++k) {
-      uint32_t c = 0;
-      if (p->instance_rank[k] != rank || !sums(b, k / p->n_replicas) || opi_builder_is_twin(p, k))
-        continue;
-      const bool started = which == GROUP_REDUCE && b->reduces[(size_t)step * n + k];
-      OPI_TRY(reduction_of(b, step, k / p->n_replicas, which, &c));
-      if (pass == 1)
-        OPI_TRY(opi_builder_op(b, OPI_PLAY_JOIN, c, item));
-      else if (!started)
-        OPI_TRY(opi_builder_op(b, OPI_PLAY_START, c, item));
-    }
+  for (uint32_t k = 0; k < n; ++k) {
+    uint32_t c = 0;
+    if (p->instance_rank[k] != rank || !b->reduces[(size_t)step * n + k] ||
+        opi_builder_is_twin(p, k))
+      continue;
+    OPI_TRY(reduction_of(b, step, k / p->n_replicas, GROUP_REDUCE, &c));
+    OPI_TRY(opi_builder_op(b, OPI_PLAY_JOIN, c, item));
   }
   return OPIPE_OK;
 }
@@ -155,31 +174,57 @@ static opipe_status add_step(opi_order_builder *b, uint32_t rank, uint32_t step,
   for (uint32_t k = 0; k < p->n_stages * p->n_replicas; ++k) {
     const uint32_t stage = k / p->n_replicas;
     if (p->instance_rank[k] == rank && !opi_builder_is_twin(p, k)) {
-      const bool shards = b->how->sharded && sums(b, stage);
+      const bool shards = p->sharded && sums(b, stage);
       ns += times_of(b, stage, k % p->n_replicas)->step_ns / (shards ? b->play->n_data : 1);
     }
   }
-  OPI_TRY(join_all(b, rank, step, GROUP_REDUCE, item));
-  OPI_TRY(opi_builder_work(b, (opi_play_work){ns, 0, 0}, item));
-  return b->how->sharded ? join_all(b, rank, step, GROUP_GATHER, item) : OPIPE_OK;
+  OPI_TRY(join_all(b, rank, step, item));
+  return opi_builder_work(b, (opi_play_work){ns, 0, 0}, item);
+}
+
+/* Weights that each member of a data group has stepped a part of. */
+static opipe_status add_gather(opi_order_builder *b, uint32_t step, const opi_do *a,
+                               uint32_t item) {
+  uint32_t c = 0;
+  if (!sums(b, a->stage))
+    return OPIPE_OK;
+  OPI_TRY(reduction_of(b, step, a->stage, GROUP_GATHER, &c));
+  OPI_TRY(opi_builder_op(b, OPI_PLAY_START, c, item));
+  return opi_builder_op(b, OPI_PLAY_JOIN, c, item);
+}
+
+static opipe_status add_message(opi_order_builder *b, uint32_t item) {
+  const opi_do *a = &b->list->items[item];
+  const uint32_t m = b->message_at[opi_message_of(&b->prover, item)];
+  const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
+  if (!sends && b->play->posted_ahead)
+    return OPIPE_OK;
+  return m == OPIPE_NONE ? opi_fail(b->err, OPIPE_E_INVALID, "a receive without its send")
+                         : opi_builder_op(b, sends ? OPI_PLAY_SEND : OPI_PLAY_POST, m, item);
 }
 
 opipe_status opi_builder_item(opi_order_builder *b, uint32_t rank, uint32_t item) {
   const opi_do *a = &b->list->items[item];
   const uint32_t step = opi_step_of(&b->prover, item);
+  const bool updates = !b->how->updates_each; /* else they are of micro-batches */
   if (opi_do_is_compute(a->kind))
-    return add_compute(b, item);
-  if (opi_do_is_message(a->kind)) {
-    const uint32_t m = b->message_at[opi_message_of(&b->prover, item)];
-    const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
-    if (!sends && b->play->posted_ahead)
+    return add_compute(b, rank, item);
+  if (opi_do_is_message(a->kind))
+    return add_message(b, item);
+  if (opi_do_is_group(a->kind))
+    return add_group(b, rank, item);
+  switch (a->kind) {
+    case OPI_DO_OFFLOAD:
+    case OPI_DO_RELOAD:
+      return opi_builder_move(b, item);
+    case OPI_DO_REDUCE:
+    case OPI_DO_SCATTER:
+      return updates ? add_reduction(b, step, a->stage, a->replica, item) : OPIPE_OK;
+    case OPI_DO_GATHER:
+      return updates ? add_gather(b, step, a, item) : OPIPE_OK;
+    case OPI_DO_STEP:
+      return updates ? add_step(b, rank, step, item) : OPIPE_OK;
+    default:
       return OPIPE_OK;
-    return m == OPIPE_NONE ? opi_fail(b->err, OPIPE_E_INVALID, "a receive without its send")
-                           : opi_builder_op(b, sends ? OPI_PLAY_SEND : OPI_PLAY_POST, m, item);
   }
-  if (a->kind == OPI_DO_REDUCE && b->how->updates_each)
-    return OPIPE_OK;
-  if (a->kind == OPI_DO_REDUCE)
-    return add_reduction(b, step, a->stage, a->replica, item);
-  return a->kind == OPI_DO_STEP && !b->how->updates_each ? add_step(b, rank, step, item) : OPIPE_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a lowered order to operations (order_ops.c, order_links.c): a receive is a post where it
- * stands, and a wait in front of what reads it; a compute with sums over the tensor group is
- * followed by them; a reduction starts where it stands and is waited for by the step.
+/* From a lowered order to operations (order_ops.c, order_links.c, order_moves.c): a receive is a
+ * post where it stands, and a wait in front of what reads it; a collective of a pass is waited for
+ * where it stands, a reduction starts there and is waited for by the step.
  */
 #include <math.h>
 #include <string.h>
@@ -57,6 +57,11 @@ static opipe_status prepare(opi_order_builder *b, uint32_t n_steps) {
       b->reduction == NULL || b->group_lists == NULL || b->n_homes == NULL || b->reduces == NULL ||
       b->recomputes == NULL)
     return opi_fail_nomem(b->err, v->n_messages * sizeof(uint32_t), "a simulation");
+  if (opi_do_list_count(b->list, 1u << OPI_DO_OFFLOAD | 1u << OPI_DO_RELOAD) > 0) {
+    b->coming = new_index(b->arena, n_steps * v->index.n_units);
+    if (b->coming == NULL)
+      return opi_fail_nomem(b->err, n_steps * v->index.n_units * 4, "a simulation");
+  }
   find_homes(b);
   for (uint32_t i = 0; i < b->list->n_items; ++i) {
     if (b->list->items[i].kind == OPI_DO_R)
@@ -102,6 +107,7 @@ static opipe_status build(opi_order_builder *b) {
   OPI_TRY(place_ranks(b));
   for (uint32_t rank = 0; rank < b->list->n_ranks; ++rank) {
     first[rank] = b->n_ops;
+    b->n_leaving = b->first_leaving = b->n_computes = 0;
     for (uint32_t i = b->list->rank_first[rank]; i < b->list->rank_first[rank + 1]; ++i)
       OPI_TRY(opi_builder_item(b, rank, i));
   }
@@ -213,36 +219,87 @@ static opipe_status run(opi_order_builder *b, uint32_t n_steps, opi_order_played
   return OPIPE_OK;
 }
 
+/* ---- groups ---- */
+
+static opipe_status agree(const char *what, uint32_t of_order, uint32_t of_play, uint32_t *out,
+                          opipe_error *err) {
+  *out = of_order > 1 ? of_order : of_play > 1 ? of_play : 1;
+  return of_order <= 1 || of_play <= 1 || of_order == of_play
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID, "the order is of %u %s, and is to be played with %u",
+                        of_order, what, of_play);
+}
+
+/* The problem with the groups that the play asks for. */
+static opipe_status add_groups(const opi_problem *problem, const opi_order_play *how,
+                               opi_problem *out, opipe_error *err) {
+  *out = *problem;
+  out->sharded = problem->sharded || how->sharded;
+  out->sequence = problem->sequence || how->sequence;
+  out->scattered = problem->scattered || how->scattered;
+  OPI_TRY(agree("tensor ranks", problem->n_tensor, how->n_tensor, &out->n_tensor, err));
+  return agree("copies", problem->n_copies, how->n_data, &out->n_copies, err);
+}
+
+/* Has the list collectives of groups of its own? Then they stand as they are to be played. */
+static bool states_groups(const opi_do_list *list) {
+  enum {
+    KINDS = 1 << OPI_DO_SCATTER | 1 << OPI_DO_GATHER | 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B |
+            1 << OPI_DO_GATHER_F | 1 << OPI_DO_GATHER_B | 1 << OPI_DO_SCATTER_F |
+            1 << OPI_DO_SCATTER_B
+  };
+  return opi_do_list_count(list, KINDS) > 0;
+}
+
+/* Makes the list that is played: with the collectives of its groups, a body several times. */
+static opipe_status make_list(opi_order_builder *b, uint32_t n_bodies, uint32_t **out_step) {
+  const opipe_allocator *allocator = b->arena->allocator;
+  const bool repeats = b->problem->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  if (opi_problem_has_groups(b->problem) && !b->how->updates_each && !states_groups(b->list)) {
+    OPI_TRY(opi_pass_groups(b->problem, b->list, allocator, &b->grouped, b->err));
+    b->list = b->grouped;
+  }
+  if (!repeats)
+    return OPIPE_OK;
+  const opipe_status status =
+      opi_unroll(b->list, n_bodies, allocator, b->arena, &b->unrolled, out_step, b->err);
+  opi_do_list_free(b->grouped);
+  b->grouped = NULL;
+  b->list = b->unrolled;
+  return status;
+}
+
 opipe_status opi_order_play_run(const opi_problem *problem, const opi_do_list *list,
                                 const opi_order_play *how, opi_arena *arena, opi_order_played *out,
                                 opipe_error *err) {
+  opi_problem own;
   const bool repeats = problem->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   const uint32_t n_bodies = how->n_bodies == 0 ? BODIES : how->n_bodies;
   uint32_t *step = NULL;
-  opi_order_builder b = {.problem = problem,
+  opi_order_builder b = {.problem = &own,
                          .how = how,
                          .list = list,
-                         .prover = {.problem = problem, .arena = arena, .err = err},
+                         .prover = {.problem = &own, .arena = arena, .err = err},
                          .play = &out->play,
                          .arena = arena,
                          .n_tokens = opi_order_tokens(problem),
                          .err = err};
-  OPI_TRY(check(problem, how, err));
   *out = (opi_order_played){.list = list};
+  OPI_TRY(check(problem, how, err));
+  OPI_TRY(add_groups(problem, how, &own, err));
   out->play = (opi_play){.cluster = how->cluster,
                          .n_lists = list->n_ranks,
-                         .n_tensor = how->n_tensor == 0 ? 1 : how->n_tensor,
-                         .n_data = how->n_data == 0 ? 1 : how->n_data,
+                         .n_tensor = own.n_tensor,
+                         .n_data = own.n_copies,
                          .rule = how->posted_late ? how->cluster->link.rule : OPI_RULE_TAG,
                          .posted_ahead = !how->posted_late,
                          .apart = how->apart};
-  if (repeats) {
-    OPI_TRY(opi_unroll(list, n_bodies, arena->allocator, arena, &b.unrolled, &step, err));
-    b.list = out->list = b.unrolled;
-  }
+  opipe_status status = make_list(&b, n_bodies, &step);
+  out->list = b.list == NULL ? list : b.list;
   b.prover.list = b.list;
   b.prover.step = step;
-  const opipe_status status = run(&b, repeats ? n_bodies + 1 : 1, out);
+  if (status == OPIPE_OK)
+    status = run(&b, repeats ? n_bodies + 1 : 1, out);
   if (status < 0)
     opi_order_played_release(out, list);
   return status;

@@ -36,8 +36,8 @@ typedef struct opi_order_play {
                                       where devices differ; NULL: those of its stage */
   const uint32_t *device;          /* [ranks * copies] as opi_play's; NULL: by `place` */
   const double *edge_bytes;        /* [n_edges] in place of send_bytes; NULL: these hold */
-  uint32_t n_tensor, n_data;       /* 0: 1. Data: copies of the whole order, each with its own
-                                      micro-batches */
+  uint32_t n_tensor, n_data;       /* 0: what the order says (opi_problem.n_tensor, n_copies). Data:
+                                      copies of the whole order, each with its own micro-batches */
   uint32_t place;                  /* OPI_PLACE_* */
   uint32_t collective;             /* OPI_COLLECTIVE_* of all */
   uint32_t dtype;                  /* of products, for utilisation: OPIPE_FLOAT, ... */
@@ -50,12 +50,15 @@ typedef struct opi_order_play {
                                 copies and stepped behind its backward (orders of one replica,
                                 whose reductions and steps are left out) */
   bool waits_for_reductions; /* a reduction holds its rank up; else it runs beside */
-  bool sharded;              /* gradients are scattered, weights gathered behind the step */
-  bool scattered;            /* each tensor rank sends its part between stages, and the receivers
-                                gather (Narayanan et al., SC'21, section 4.1) */
-  bool posted_late;          /* receives are posted where they stand in the list, and the rule of
-                                the cluster's link holds; else there is room from the start */
-  bool apart;                /* tests: every copy is played */
+  bool sharded;              /* also where the order does not say so, as the next two: gradients are
+                                scattered, weights gathered behind the step */
+  bool sequence;    /* each tensor rank has a part of the tokens: a gather before, a scatter
+                       behind a pass, in place of sums (Korthikanti et al. 2022) */
+  bool scattered;   /* each tensor rank sends its part between stages, and the receivers
+                       gather (Narayanan et al., SC'21, section 4.1) */
+  bool posted_late; /* receives are posted where they stand in the list, and the rule of
+                       the cluster's link holds; else there is room from the start */
+  bool apart;       /* tests: every copy is played */
 } opi_order_play;
 
 typedef struct opi_order_played {
@@ -68,15 +71,18 @@ typedef struct opi_order_played {
   double flops;            /* per second, all ranks */
   double utilisation;      /* of what large products of the type reach; 0 where that is not known */
   double *fixed_bytes;     /* [lists] weights and what belongs to them */
-  const opi_do_list *list; /* the items that operations name: the order's, or unrolled */
+  const opi_do_list *list; /* the items that operations name: the order's, or one made of it */
 } opi_order_played;
 
-/* list: lowered, and proven. All in `arena`, but a list that is unrolled. Errors: INVALID, fewer
- * devices than ranks, a cost out of range; LIMIT, more operations than 2^32; as opi_play_run. */
+/* list: lowered, and proven. What groups do stands in the list; where it has no collectives of
+ * tensor and sharded groups, those that order and play ask for are placed first (opi_pass_groups).
+ * All in `arena`, but the list that is then played. Errors: INVALID, fewer devices than ranks, a
+ * cost out of range, an order of other groups; LIMIT, more operations than 2^32; as opi_play_run.
+ */
 opipe_status opi_order_play_run(const opi_problem *problem, const opi_do_list *list,
                                 const opi_order_play *how, opi_arena *arena,
                                 opi_order_played *out_played, opipe_error *err);
-/* Frees the unrolled list, where there is one; `list`: what was played. */
+/* Frees the list that was made, where there is one; `list`: what was given. */
 void opi_order_played_release(opi_order_played *played, const opi_do_list *list);
 
 #endif /* OPI_ORDER_PLAY_H */

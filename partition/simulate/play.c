@@ -286,17 +286,30 @@ static opipe_status check_end(const player *p) {
   return OPIPE_OK;
 }
 
-/* What its programs keep, in the order of its list. */
+void opi_play_op_bytes(const opi_play *play, const opi_play_op *op, double *out_take,
+                       double *out_give) {
+  *out_take = *out_give = 0;
+  if (op->kind == OPI_PLAY_COMPUTE) {
+    *out_take = play->work[op->index].take_bytes;
+    *out_give = play->work[op->index].give_bytes;
+  } else if (op->kind == OPI_PLAY_START || op->kind == OPI_PLAY_JOIN) {
+    const opi_play_group *g = &play->groups[play->collective_group[op->index]];
+    if (g->op == OPI_PLAY_IN && op->kind == OPI_PLAY_START)
+      *out_take = g->kept_bytes;
+    if (g->op == OPI_PLAY_OUT && op->kind == OPI_PLAY_JOIN)
+      *out_give = g->kept_bytes;
+  }
+}
+
+/* What it keeps, in the order of its list. */
 static void measure_memory(const player *p, uint32_t rank) {
-  double held = 0;
+  double held = 0, take = 0, give = 0;
   for (uint32_t i = p->play->list_first[list_of(p, rank)];
        i < p->play->list_first[list_of(p, rank) + 1]; ++i) {
-    if (p->play->ops[i].kind != OPI_PLAY_COMPUTE)
-      continue;
-    const opi_play_work *w = &p->play->work[p->play->ops[i].index];
-    held += w->take_bytes;
+    opi_play_op_bytes(p->play, &p->play->ops[i], &take, &give);
+    held += take;
     p->out->peak_bytes[rank] = held > p->out->peak_bytes[rank] ? held : p->out->peak_bytes[rank];
-    held -= w->give_bytes;
+    held -= give;
   }
 }
 

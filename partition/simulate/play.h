@@ -13,7 +13,7 @@
  * a port at no more than the message's own rate; where more is asked of a port than it has,
  * everything that passes it slows down by the same factor. A collective asks of every port what it
  * moves through it, spread over the time that it takes alone. A device takes part in one message
- * each way, or one collective, at full speed.
+ * each way, or one collective, at full speed; beside them in one copy each way to its host.
  *
  * Times in ns from the start. Deterministic: the same play gives the same bits.
  */
@@ -36,6 +36,11 @@ enum {
   OPI_PLAY_KINDS
 };
 
+/* Groups whose operation is a copy between the memory of a device and its host's: of one list, one
+ * copy. What leaves is given back when the rank has joined it, what comes is taken when it starts.
+ */
+enum { OPI_PLAY_OUT = OPI_OPS, OPI_PLAY_IN };
+
 typedef struct opi_play_op {
   uint32_t kind; /* OPI_PLAY_* */
   uint32_t index;
@@ -56,9 +61,10 @@ typedef struct opi_play_stream {
 /* Collectives of one kind: over every list of [first, first + n_lists) of group_lists, and of
  * copies: those that differ in their tensor rank, in their data rank, in both, or one alone. */
 typedef struct opi_play_group {
-  uint32_t op, algorithm; /* OPI_OP_*, OPI_COLLECTIVE_* */
+  uint32_t op, algorithm; /* OPI_OP_*, OPI_PLAY_OUT, OPI_PLAY_IN; OPI_COLLECTIVE_* */
   uint64_t n_bytes;
-  uint32_t times; /* so many, one after the other */
+  double kept_bytes; /* OUT, IN: given back, taken */
+  uint32_t times;    /* so many, one after the other */
   uint32_t first, n_lists;
   bool over_tensor, over_data;
 } opi_play_group;
@@ -100,12 +106,16 @@ typedef struct opi_played {
   double *busy_ns;      /* [played ranks] in programs */
   double *finish_ns;    /* [played ranks] */
   double *sent_bytes;   /* [played ranks] by messages */
-  double *peak_bytes;   /* [played ranks] of what programs take and give back */
+  double *peak_bytes;   /* [played ranks] of what programs and copies take and give back */
   opi_play_tier tiers[OPI_TIERS_MOST];
 } opi_played;
 
-/* Errors: INVALID, a device twice or out of range, or ranks that wait for ever: which, at which
- * operation; NOMEM. */
+/* What an operation takes when it starts and gives back when it ends. */
+void opi_play_op_bytes(const opi_play *play, const opi_play_op *op, double *out_take,
+                       double *out_give);
+
+/* Errors: INVALID, a device twice or out of range, one that copies to a host to which the cluster
+ * knows no way, or ranks that wait for ever: which, at which operation; NOMEM. */
 opipe_status opi_play_run(const opi_play *play, opi_arena *arena, opi_played *out_played,
                           opipe_error *err);
 

@@ -122,7 +122,10 @@ static void each_span(const opi_play_report *r, span_fn fn, void *ctx) {
     const uint32_t list = rank / n;
     for (uint32_t i = r->play->list_first[list]; i < r->play->list_first[list + 1]; ++i) {
       const size_t slot = (size_t)i * n + rank % n;
-      if (r->result->end[slot] > r->result->start[slot] || r->play->ops[i].kind == OPI_PLAY_COMPUTE)
+      double take = 0, give = 0;
+      opi_play_op_bytes(r->play, &r->play->ops[i], &take, &give);
+      if (r->result->end[slot] > r->result->start[slot] ||
+          r->play->ops[i].kind == OPI_PLAY_COMPUTE || take > 0 || give > 0)
         fn(ctx, rank, &r->play->ops[i], r->result->start[slot], r->result->end[slot]);
     }
   }
@@ -149,7 +152,7 @@ static void trace_span(void *ctx, uint32_t rank, const opi_play_op *op, double s
   tracer *t = ctx;
   const opi_play_report *r = t->report;
   char label[64];
-  const bool computes = op->kind == OPI_PLAY_COMPUTE;
+  double take = 0, give = 0;
   if (rank != t->rank)
     t->held = 0;
   t->rank = rank;
@@ -161,14 +164,12 @@ static void trace_span(void *ctx, uint32_t rank, const opi_play_op *op, double s
   put_number(t->text, ", \"ts\": ", start * 1e-3);
   put_number(t->text, ", \"dur\": ", (end - start) * 1e-3);
   opi_text_puts(t->text, "}");
-  if (!computes)
-    return;
-  const opi_play_work *w = &r->play->work[op->index];
-  t->held += w->take_bytes;
-  if (w->take_bytes > 0)
+  opi_play_op_bytes(r->play, op, &take, &give);
+  t->held += take;
+  if (take > 0)
     put_bytes(t, rank, start);
-  t->held -= w->give_bytes;
-  if (w->give_bytes > 0)
+  t->held -= give;
+  if (give > 0)
     put_bytes(t, rank, end);
 }
 

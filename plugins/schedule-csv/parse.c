@@ -14,7 +14,7 @@ typedef struct reader {
   bool has_again;
 } reader;
 
-typedef enum word { WORD_COMPUTE, WORD_PLACED, WORD_REFUSED, WORD_UNKNOWN } word;
+typedef enum word { WORD_COMPUTE, WORD_PLACED, WORD_REFUSED, WORD_GROUP } word;
 
 typedef struct kind {
   const char *name;
@@ -23,13 +23,21 @@ typedef struct kind {
   bool again;
 } kind;
 
-/* Longer names first: SEND_F before S..., BW before B. */
+/* Longer names first: SEND_F before S..., SCATTER_F before SCATTER, BW before B. */
 static const kind kinds[] = {
     {"REDUCE_GRAD", WORD_PLACED, 0, false},
     {"UNSHARD", WORD_REFUSED, 0, false},
     {"RESHARD", WORD_REFUSED, 0, false},
     {"OFFLOAD", WORD_REFUSED, 0, false},
     {"RELOAD", WORD_REFUSED, 0, false},
+    {"SCATTER_F", WORD_GROUP, 0, false},
+    {"SCATTER_B", WORD_GROUP, 0, false},
+    {"SCATTER", WORD_GROUP, 0, false},
+    {"GATHER_F", WORD_GROUP, 0, false},
+    {"GATHER_B", WORD_GROUP, 0, false},
+    {"GATHER", WORD_GROUP, 0, false},
+    {"SUM_F", WORD_GROUP, 0, false},
+    {"SUM_B", WORD_GROUP, 0, false},
     {"SEND_F", WORD_PLACED, 0, false},
     {"RECV_F", WORD_PLACED, 0, false},
     {"SEND_B", WORD_PLACED, 0, false},
@@ -118,6 +126,8 @@ static opipe_status read_action(reader *r, const char *last, opipe_action *out,
     return refuse(r, err, "is not an action");
   if (k->what == WORD_REFUSED)
     return refuse(r, err, "moves weights or stashes: such plans are not executed");
+  if (k->what == WORD_GROUP)
+    return refuse(r, err, "is of a group of ranks: such plans are not executed");
   const bool counted = *r->at >= '0' && *r->at <= '9';
   if ((counted && !number(r, MICROBATCHES_MOST, &a.microbatch)) ||
       (!counted && k->what == WORD_COMPUTE) || !read_marks(r, &a))
@@ -225,6 +235,16 @@ static opipe_status read_label(reader *r, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* Keys that say how an order is executed, in ways that a text's is not. */
+static bool is_refused(const char *key) {
+  static const char *const keys[] = {
+      "sync=", "shares=", "copies=", "tensor=", "sharded=1", "sequence=1", "scattered=1"};
+  bool refused = false;
+  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i)
+    refused = refused || strncmp(key, keys[i], strlen(keys[i])) == 0;
+  return refused;
+}
+
 /* "#key=value key=value" */
 static opipe_status read_header(reader *r, csv_head *head, opipe_error *err) {
   static const char *const syncs[] = {"sync=end", "sync=eager", "sync=eager-opt"};
@@ -239,7 +259,7 @@ static opipe_status read_header(reader *r, csv_head *head, opipe_error *err) {
         known = true;
       }
     }
-    if (!known && (strncmp(key, "sync=", 5) == 0 || strncmp(key, "shares=", 7) == 0)) {
+    if (!known && is_refused(key)) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "schedule 'csv': the header's %.*s is not executed from a text",
                         (int)(length < SHOWN ? length : SHOWN), key);

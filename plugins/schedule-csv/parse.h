@@ -5,7 +5,7 @@
  *   action  stage [@replica] KIND [micro-batch] [/slice] [~part] ['version] [+] [>peer [@replica]]
  *   KIND    F B I W R compute (R: the forward once more, in front of its B or I);
  *           SEND_F RECV_F SEND_B RECV_B REDUCE REDUCE_GRAD STEP FREE are passed over: the library
- *           places them; UNSHARD RESHARD OFFLOAD RELOAD are refused
+ *           places them; UNSHARD RESHARD OFFLOAD RELOAD, and what groups do, are refused
  *
  * A row may begin with its number, as "rank 2:"; a cell '-' is idle too. Lines that begin with '#'
  * are no rows (of their keys, sync= is heeded), empty lines at the end neither. The text is

@@ -4,10 +4,11 @@
  * why not.
  */
 #include "partition/schedule/order.h"
+#include "partition/schedule/passes.h"
 #include "partition/simulate/draw.h"
 #include "tests/fuzz/must.h"
 
-enum { ITEMS_MOST = 4096, UNITS_MOST = 1 << 16 };
+enum { ITEMS_MOST = 4096, UNITS_MOST = 1 << 16, STAGES_MOST = 64 };
 
 static void told(opipe_status status, const opipe_error *err) {
   must(status >= 0 || err->message[0] != '\0', "a status without a message");
@@ -33,6 +34,36 @@ static void reread(const opi_order *order, uint32_t format) {
   opi_text_release(&second);
 }
 
+/* A list that a pass makes of one that is whole is whole. */
+static void whole(const opi_problem *problem, opipe_status status, opi_do_list *list,
+                  opipe_error *err) {
+  told(status, err);
+  if (status >= 0)
+    must(opi_pass_check(problem, list, opi_allocator_system(), err) >= 0, err->message);
+  opi_do_list_free(list);
+}
+
+/* Groups beside those of the header, and stashes that leave. */
+static void move(const opi_order *order, const opi_order *lowered) {
+  static const bool stages[STAGES_MOST] = {true, false, true, true};
+  const opipe_allocator *allocator = opi_allocator_system();
+  const uint32_t n_moved = opi_do_list_count(order->list, 1u << OPI_DO_OFFLOAD);
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_do_list *list = NULL;
+  opi_problem problem = lowered->problem;
+  if (problem.n_stages <= STAGES_MOST && n_moved == 0) {
+    const opipe_status status =
+        opi_pass_offload(&order->problem, order->list, stages, allocator, &list, &err);
+    whole(&order->problem, status, list, &err);
+  }
+  list = NULL;
+  problem.n_tensor = 2;
+  problem.n_copies = 3;
+  problem.sequence = !problem.sequence;
+  const opipe_status status = opi_pass_groups(&problem, lowered->list, allocator, &list, &err);
+  whole(&problem, status, list, &err);
+}
+
 static void use(const opi_order *order) {
   const opipe_allocator *allocator = opi_allocator_system();
   opipe_error err = OPIPE_ERROR_INIT;
@@ -52,6 +83,8 @@ static void use(const opi_order *order) {
       must(status < 0 || depth > 0 || proven >= 0 || order->problem.versions != OPIPE_VERSIONS_ONE,
            err.message); /* early receives always hold */
     }
+    if (lowered != NULL)
+      move(order, lowered);
     opi_order_free(lowered);
     lowered = NULL;
   }

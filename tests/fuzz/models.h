@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "loader/wire/scan.h"
+#include "tests/fuzz/seeds.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -29,27 +30,9 @@ static void must(bool condition, const char *what) {
 
 /* ---- seeds ---- */
 
-/* Adds the seed folders behind the corpus, if one was given. */
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
-  static const char *const folders[] = {"odd", "old"};
-  static char paths[OPI_COUNT(folders)][1024];
-  const char *source = getenv("OPIPE_SOURCE_DIR");
-  bool has_corpus = false;
-  for (int i = 1; i < *argc; ++i)
-    has_corpus = has_corpus || (*argv)[i][0] != '-';
-  if (source == NULL || !has_corpus)
-    return 0;
-  const size_t n = (size_t)*argc;
-  char **longer = calloc(n + OPI_COUNT(folders) + 1, sizeof(*longer));
-  if (longer == NULL)
-    return 0;
-  memcpy(longer, *argv, n * sizeof(*longer));
-  for (size_t i = 0; i < OPI_COUNT(folders); ++i) {
-    (void)snprintf(paths[i], sizeof(paths[i]), "%s/tests/data/%s", source, folders[i]);
-    longer[n + i] = paths[i];
-  }
-  *argv = longer; /* until the process ends */
-  *argc += (int)OPI_COUNT(folders);
+  static const char *const folders[] = {"tests/data/odd", "tests/data/old"};
+  seeds_add(argc, argv, folders, OPI_COUNT(folders));
   return 0;
 }
 

@@ -353,6 +353,8 @@ static opipe_status run_with(opi_test_memory *memory, void *arg) {
   const opi_order_play how = {.cluster = &cluster, .stages = loads, .n_data = 2};
   opi_arena_init(&arena, &memory->allocator, 0);
   const opipe_status status = opi_order_play_run(&m.problem, list, &how, &arena, &played, &why);
+  if (status == OPIPE_OK)
+    opi_order_played_release(&played, list);
   opi_arena_release(&arena);
   opi_arena_release(&arenas[0]);
   return status;
