@@ -34,6 +34,7 @@ typedef struct factory {
 typedef struct settings {
   host_settings common;
   bool in_parts, copies; /* partition=auto, weights=copy */
+  const char *model;     /* where to write the graph; NULL: nowhere */
 } settings;
 
 typedef struct ep {
@@ -71,9 +72,9 @@ typedef struct tables {
   bool copies; /* lend nothing */
 } tables;
 
-/* `only` NULL: the whole graph; else that node alone, with its inputs and outputs. */
-ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *only,
-                        tables *out);
+/* set NULL: the whole graph; else those nodes [n] alone, with what comes in and goes out. */
+ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *const *set,
+                        size_t n, tables *out);
 /* Names of values, in the pool: [n], "" where one is absent. */
 ort_status *tables_names(const factory *f, host_pool *p, const ort_value_info *const *list,
                          size_t n, const char ***out);

@@ -2,17 +2,17 @@
 /* Which nodes are taken: the whole graph, if the library can have it; else, with partition=auto,
  * sets of nodes that it can. What is refused is logged with its reason and stays with ORT.
  *
- * A set must not have a way out of it and back in. So every node gets a level: behind one that is
- * not taken it rises by one where it meets one that is; then nodes of one level that are taken are
- * a set, since whatever leaves a set comes back on a higher level.
+ * Nodes of one level (host_levels) that are taken are a set. Those with bodies never are: a body
+ * that data decides goes on in ONNX Runtime.
  */
-#include <string.h>
+#include <opipe/helpers.h>
 
 #include "adapter.h"
 
 enum { LEAST = 4 /* nodes of a set: fewer are not worth a call */ };
 
-/* Can the library have these tables? OK also where it only needs values that come with a run. */
+/* Can the library have these tables? OK also where it only needs the value of such an input: each
+ * value is compiled for. */
 static opipe_status try_tables(const ep *e, tables *t, opipe_error *err) {
   const opipe_api *api = e->maker.api;
   opipe_model *model = NULL, *bound = NULL;
@@ -23,7 +23,7 @@ static opipe_status try_tables(const ep *e, tables *t, opipe_error *err) {
     status = api->model_bind(model, &bind, &bound, err);
   api->model_destroy(bound);
   api->model_destroy(model);
-  if (status < 0 && err->domain == OPIPE_DOMAIN_INPUT)
+  if (status < 0 && err->domain == OPIPE_DOMAIN_INPUT && host_is_shape(&t->graph, err->native))
     status = OPIPE_OK;
   return status;
 }
@@ -36,60 +36,36 @@ static ort_status *fuse(const ep *e, ort_support *support, const ort_node *const
 
 /* ---- sets ---- */
 
-typedef struct level {
-  bool taken;
-  uint32_t at;
-} level;
+/* The same for one node, or several that are to become one. */
+static opipe_status try_set(const ep *e, tables *t, opipe_error *err) {
+  const opipe_build_graph *g = &t->graph;
+  const bool one = g->n_nodes == 1;
+  if (one && host_has_bodies(g->nodes))
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "it has bodies");
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    opipe_build_value *in = (opipe_build_value *)(uintptr_t)&g->inputs[i];
+    if (in->rank < 0 && !one)
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED, "the rank of '%.100s' is not known", in->name);
+    in->rank = in->rank < 0 ? 0 : in->rank;
+  }
+  const opipe_status status = try_tables(e, t, err);
+  return one && err->domain == OPIPE_DOMAIN_INPUT ? OPIPE_OK : status; /* of another, maybe */
+}
 
-/* May the node be taken? Only what the library does not have is a reason against it: shapes that do
- * not fit are made up here. */
-static ort_status *probe(const ep *e, const ort_graph *graph, const ort_node *node, bool *out) {
+/* Only what the library does not have is a reason against it: shapes that do not fit are made up
+ * here. */
+static ort_status *probe(const ep *e, const ort_graph *graph, const ort_node *const *set, size_t n,
+                         bool *out) {
   tables t = {.copies = e->set.copies};
   opipe_error err = OPIPE_ERROR_INIT;
-  ort_status *status = tables_read(e->f, graph, node, &t);
-  *out = status == NULL && try_tables(e, &t, &err) != OPIPE_E_UNSUPPORTED;
+  ort_status *status = tables_read(e->f, graph, set, n, &t);
+  *out = status == NULL && try_set(e, &t, &err) != OPIPE_E_UNSUPPORTED;
   if (status == NULL && !*out) {
-    ep_log(e, ORT_LOG_WARNING, "onnx-pipe leaves node '%s' (%s) to ONNX Runtime: %s",
+    ep_log(e, ORT_LOG_WARNING, "onnx-pipe leaves %zu nodes from '%s' (%s) to ONNX Runtime: %s", n,
            t.graph.nodes[0].name, t.graph.nodes[0].op, err.message);
   }
   host_pool_free(&t.memory);
   return status;
-}
-
-static bool makes(const opipe_build_node *node, const char *name) {
-  for (uint32_t i = 0; i < node->n_outputs; ++i) {
-    if (strcmp(node->outputs[i], name) == 0)
-      return true;
-  }
-  return false;
-}
-
-static bool reads(const opipe_build_node *node, const opipe_build_node *from) {
-  for (uint32_t i = 0; i < node->n_inputs; ++i) {
-    if (node->inputs[i][0] != '\0' && makes(from, node->inputs[i]))
-      return true;
-  }
-  for (uint32_t a = 0; a < node->n_attrs; ++a) {
-    const opipe_build_graph *body = node->attrs[a].data;
-    for (uint32_t i = 0; node->attrs[a].kind == OPIPE_ATTR_GRAPH && i < body->n_nodes; ++i) {
-      if (reads(&body->nodes[i], from))
-        return true;
-    }
-  }
-  return false;
-}
-
-/* The highest among the nodes that it, or a body of it, reads. ORT's nodes stand in an executable
- * order. */
-static uint32_t level_of(const opipe_build_graph *g, uint32_t n, const level *levels, bool taken) {
-  uint32_t most = 0;
-  for (uint32_t from = 0; from < n; ++from) {
-    if (!reads(&g->nodes[n], &g->nodes[from]))
-      continue;
-    const uint32_t at = levels[from].at + (taken && !levels[from].taken ? 1 : 0);
-    most = at > most ? at : most;
-  }
-  return most;
 }
 
 static ort_status *claim_sets(const ep *e, const ort_graph *graph, ort_support *support,
@@ -97,23 +73,25 @@ static ort_status *claim_sets(const ep *e, const ort_graph *graph, ort_support *
   const uint32_t n = t->graph.n_nodes;
   const ort_node **nodes = host_pool_take(&t->memory, (n + 1) * sizeof *nodes);
   const ort_node **set = host_pool_take(&t->memory, (n + 1) * sizeof *set);
-  level *levels = host_pool_take(&t->memory, (n + 1) * sizeof *levels);
-  uint32_t most = 0, n_taken = 0, n_sets = 0;
-  if (nodes == NULL || set == NULL || levels == NULL)
+  bool *taken = host_pool_take(&t->memory, (n + 1) * sizeof *taken);
+  uint32_t *levels = host_pool_take(&t->memory, (n + 1) * sizeof *levels);
+  uint32_t n_taken = 0, n_sets = 0;
+  if (nodes == NULL || set == NULL || taken == NULL || levels == NULL)
     return ep_no_memory(e->f);
   ORT_TRY(ORT(e->f->ort, Graph_GetNodes)(graph, nodes, n));
-  for (uint32_t i = 0; i < n; ++i) {
-    ORT_TRY(probe(e, graph, nodes[i], &levels[i].taken));
-    levels[i].at = level_of(&t->graph, i, levels, levels[i].taken);
-    most = levels[i].at > most ? levels[i].at : most;
-  }
+  for (uint32_t i = 0; i < n; ++i)
+    ORT_TRY(probe(e, graph, &nodes[i], 1, &taken[i]));
+  const uint32_t most = host_levels(&t->graph, taken, levels);
   for (uint32_t at = 0; at <= most; ++at) {
     size_t n_set = 0;
     for (uint32_t i = 0; i < n; ++i) {
-      if (levels[i].taken && levels[i].at == at)
+      if (taken[i] && levels[i] == at)
         set[n_set++] = nodes[i];
     }
-    if (n_set < LEAST)
+    bool good = n_set >= LEAST;
+    if (good)
+      ORT_TRY(probe(e, graph, set, n_set, &good));
+    if (!good)
       continue;
     ORT_TRY(fuse(e, support, set, n_set, t->n_lent == 0));
     n_taken += (uint32_t)n_set;
@@ -138,7 +116,7 @@ static ort_status *claim_whole(const ep *e, const ort_graph *graph, ort_support 
 
 static ort_status *claim(const ep *e, const ort_graph *graph, ort_support *support, tables *t) {
   opipe_error err = OPIPE_ERROR_INIT;
-  ORT_TRY(tables_read(e->f, graph, NULL, t));
+  ORT_TRY(tables_read(e->f, graph, NULL, 0, t));
   const uint32_t n = t->graph.n_nodes;
   if (n == 0)
     return NULL;

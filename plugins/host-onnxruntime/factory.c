@@ -25,7 +25,7 @@ ort_status *ep_fail_text(const factory *f, int code, const char *fmt, ...) {
 ort_status *ep_fail(const factory *f, const char *doing, const opipe_error *err) {
   const int code = err->status == OPIPE_E_INVALID    ? ORT_INVALID_ARGUMENT
                    : err->status == OPIPE_E_NOTFOUND ? ORT_NO_FILE
-                                                     : ORT_EP_FAIL;
+                                                     : ORT_FAIL;
   return ep_fail_text(f, code, "onnx-pipe: %s%s%s", doing == NULL ? "" : doing,
                       doing == NULL ? "" : ": ", err->message);
 }
@@ -59,7 +59,8 @@ static void to_ort(void *ctx, uint32_t level, const char *file, uint32_t line, c
 static const host_option option_rows[] = {
     HOST_OPTIONS(settings, common),
     {"partition", HOST_CHOICE, offsetof(settings, in_parts), "whole", "auto"},
-    {"weights", HOST_CHOICE, offsetof(settings, copies), "lent", "copy"}};
+    {"weights", HOST_CHOICE, offsetof(settings, copies), "lent", "copy"},
+    {"model", HOST_TEXT, offsetof(settings, model), NULL, NULL}};
 
 static ort_status *read_option(ep *e, const ort_options *options, const char *key) {
   const ort_table *ort = e->f->ort;

@@ -42,7 +42,7 @@ typedef struct ort_api_base {
   const char *(*get_version)(void);              /* "1.23.2" */
 } ort_api_base;
 
-enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NO_FILE = 3, ORT_EP_FAIL = 11 };
+enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NO_FILE = 3 };
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2, ORT_LOG_ERROR = 3 };
 enum { ORT_DEVICE_CPU = 0 };
 enum {
@@ -135,6 +135,7 @@ typedef struct ort_fusion_options {
     (const ort_attr *attr, ort_value **out)) \
   X(OpAttr_GetType, 363, ort_status *, (const ort_attr *attr, int *out)) \
   X(OpAttr_GetName, 364, ort_status *, (const ort_attr *attr, const char **out)) \
+  X(TensorTypeAndShape_HasShape, 390, bool, (const ort_shape_info *info)) /* 1.24 */ \
   X(Node_GetNumSubgraphs, 365, ort_status *, (const ort_node *node, size_t *out)) \
   X(Node_GetSubgraphs, 366, ort_status *, \
     (const ort_node *node, const ort_graph **out, size_t n, const char **names)) \

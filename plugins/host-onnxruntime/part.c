@@ -17,9 +17,8 @@ static size_t find(const char *const *names, size_t n, const char *name) {
   return i;
 }
 
-static ort_status *not_there(const part *p, const char *what, const char *name) {
-  return ep_fail_text(p->owner->f, ORT_EP_FAIL, "onnx-pipe: the fused node has no %s '%s'", what,
-                      name);
+static ort_status *not_there(const part *p, const char *name) {
+  return ep_fail_text(p->owner->f, ORT_FAIL, "onnx-pipe: the fused node has no value '%s'", name);
 }
 
 static ort_status *list_ports(part *p, const ort_node *fused) {
@@ -59,12 +58,12 @@ static ort_status *list_ports(part *p, const ort_node *fused) {
       return ep_fail(f, NULL, &err);
     *to = (port){tensor.name, find(names[in ? 0 : 1], n[in ? 0 : 1], tensor.name), tensor.dtype, 0};
     if (to->index == n[in ? 0 : 1])
-      return not_there(p, in ? "input" : "output", to->name);
+      return not_there(p, to->name);
   }
   for (size_t i = 0; i < p->t.n_lent; ++i) {
     p->lent_at[i] = find(names[0], n[0], p->t.lent[i].name);
     if (p->lent_at[i] == n[0])
-      return not_there(p, "constant input", p->t.lent[i].name);
+      return not_there(p, p->t.lent[i].name);
   }
   return NULL;
 }
@@ -100,11 +99,15 @@ static ort_status *fill_part(part *p, const ort_graph *graph, const ort_node *fu
   opipe_session *session = NULL;
   opipe_plan *plan = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  ORT_TRY(tables_read(e->f, graph, NULL, &p->t));
+  ORT_TRY(tables_read(e->f, graph, NULL, 0, &p->t));
   if (m->api->model_build(m->context, &p->t.params, &p->model, &err) < 0)
     return ep_fail(e->f, "model_build", &err);
+  if (e->set.model != NULL && m->api->model_write(p->model, e->set.model, &err) < 0)
+    return ep_fail(e->f, "option model", &err);
   ORT_TRY(list_ports(p, fused));
   opipe_status status = host_make_plan(m, p->model, &plan, &err);
+  if (status == OPIPE_E_INVALID && e->set.in_parts)
+    status = OPIPE_OK; /* no names say which dimensions are one: those of the first run are right */
   if (status == OPIPE_OK && plan != NULL)
     status = host_open(m, plan, &session, &err);
   m->api->plan_destroy(plan); /* the session keeps it */
@@ -133,7 +136,7 @@ ort_status *ep_compile(ort_ep *self, const ort_graph **graphs, const ort_node **
   const ep *e = (const ep *)self;
   (void)context_nodes;
   if (e->broken != NULL)
-    return ep_fail_text(e->f, ORT_EP_FAIL, "%s", e->broken);
+    return ep_fail_text(e->f, ORT_FAIL, "%s", e->broken);
   for (size_t i = 0; i < n; ++i) {
     part *p = NULL;
     ort_status *status = make_part((ep *)self, graphs[i], fused[i], &p);

@@ -69,7 +69,7 @@ static ort_status *verify(part *p, const ort_kernel *kernel) {
       ORT_TRY(ORT(f->ort, GetTensorMutableData)((ort_value *)(uintptr_t)value, &data));
     if (data != p->t.lent[i].data) {
       return ep_fail_text(
-          f, ORT_EP_FAIL,
+          f, ORT_FAIL,
           "onnx-pipe: ONNX Runtime has moved initializer '%s' since the session was "
           "made: set option weights=copy",
           p->t.lent[i].name);

@@ -5,6 +5,7 @@
  */
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@ typedef struct reader {
   const factory *f;
   tables *t;
   const char *folder; /* of the model's file; NULL: the model has none */
+  bool is_set;        /* of nodes: what comes in may have no known shape */
 } reader;
 
 /* An array in the pool, never NULL. */
@@ -89,6 +91,11 @@ static ort_status *read_value(reader *r, const ort_value_info *value, opipe_buil
   if (info == NULL)
     return NULL;
   ORT_TRY(read_type(r->f, info, &r->t->memory, NULL, &is));
+  out->dtype = (uint32_t)is.dtype;
+  /* No shape looks as that of a scalar does; before 1.24 nothing tells them apart. */
+  if (is.rank == 0 &&
+      (r->f->version < 24 ? r->is_set : !ORT(ort, TensorTypeAndShape_HasShape)(info)))
+    return NULL;
   TAKE(r, dims, is.rank);
   ORT_TRY(ORT(ort, GetSymbolicDimensions)(info, dims, is.rank));
   for (size_t d = 0; d < is.rank; ++d) {
@@ -96,24 +103,26 @@ static ort_status *read_value(reader *r, const ort_value_info *value, opipe_buil
     if (is.shape[d] < 0)
       is.shape[d] = -1;
   }
-  out->dtype = (uint32_t)is.dtype;
   out->rank = (int32_t)is.rank;
   out->shape = is.shape;
   out->dim_names = dims;
   return NULL;
 }
 
-static ort_status *read_values(reader *r, const ort_value_info *const *list, size_t n, bool typed,
-                               const opipe_build_value **out, uint32_t *out_n) {
+/* Adds a list to *out [*io_n]; of outputs the shapes are ours to say. */
+static ort_status *add_values(reader *r, const ort_value_info *const *list, size_t n, bool shaped,
+                              const opipe_build_value **out, uint32_t *io_n) {
   opipe_build_value *values = NULL;
-  TAKE(r, values, n);
+  TAKE(r, values, *io_n + n);
+  if (*io_n != 0)
+    memcpy(values, *out, *io_n * sizeof *values);
   for (size_t i = 0; i < n; ++i) {
-    values[i].rank = -1;
-    ORT_TRY(typed ? read_value(r, list[i], &values[i])
-                  : name_of(r->f, &r->t->memory, list[i], &values[i].name));
+    opipe_build_value *to = &values[(*io_n)++];
+    ORT_TRY(list[i] == NULL ? name_of(r->f, &r->t->memory, NULL, &to->name)
+                            : read_value(r, list[i], to));
+    to->rank = shaped ? to->rank : -1;
   }
   *out = values;
-  *out_n = (uint32_t)n;
   return NULL;
 }
 
@@ -185,10 +194,8 @@ static ort_status *read_initializer(reader *r, const ort_value_info *value, bool
   if (out->file != NULL)
     return NULL;
   ORT_TRY(ORT(r->f->ort, ValueInfo_GetInitializerValue)(value, &content));
-  if (content == NULL) {
-    return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: initializer '%s' has no content",
-                        known.name);
-  }
+  if (content == NULL)
+    return ep_fail_text(r->f, ORT_FAIL, "onnx-pipe: initializer '%s' has no content", known.name);
   ORT_TRY(read_tensor(r, content, &literal));
   if (is_main && !t->copies && literal.n_bytes >= LENT_LEAST)
     t->lent[t->n_lent++] = (lent){out->name, literal.data};
@@ -200,6 +207,10 @@ static ort_status *read_initializer(reader *r, const ort_value_info *value, bool
   out->dtype = literal.dtype;
   out->rank = literal.rank;
   return NULL;
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const opipe_build_tensor *)a)->name, ((const opipe_build_tensor *)b)->name);
 }
 
 /* Constant ones; others are inputs that a caller may leave out. */
@@ -219,14 +230,16 @@ static ort_status *read_initializers(reader *r, const ort_graph *object, bool is
     if (constant)
       ORT_TRY(read_initializer(r, list[i], is_main, &tensors[out->n_tensors++]));
   }
+  qsort(tensors, out->n_tensors, sizeof *tensors,
+        by_name); /* ORT's order differs from time to time */
   out->tensors = tensors;
   return NULL;
 }
 
 /* ---- nodes ---- */
 
-static ort_status *read_graph(reader *r, const ort_graph *graph, const ort_node *only, bool is_main,
-                              opipe_build_graph *out);
+static ort_status *read_graph(reader *r, const ort_graph *graph, const ort_node *const *set,
+                              size_t n, bool is_main, opipe_build_graph *out);
 
 /* Numbers, or text, with room for a NUL: [*out_n] bytes. */
 static ort_status *read_bytes(reader *r, const ort_attr *from, int kind, const void **out,
@@ -270,7 +283,7 @@ static ort_status *read_attr(reader *r, const ort_attr *from, opipe_attr *out) {
   ORT_TRY(ORT(r->f->ort, OpAttr_GetName)(from, &name));
   ORT_TRY(ORT(r->f->ort, OpAttr_GetType)(from, &kind));
   if (kind < ORT_ATTR_INT || kind > ORT_ATTR_TENSOR)
-    return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: attribute '%s' is of kind %d", name, kind);
+    return ep_fail_text(r->f, ORT_FAIL, "onnx-pipe: attribute '%s' is of kind %d", name, kind);
   out->kind = rows[kind].kind;
   out->name = host_pool_text(&r->t->memory, name);
   if (out->name == NULL)
@@ -322,9 +335,9 @@ static ort_status *read_body(reader *r, const ort_node *object, opipe_attr *out)
     TAKE(r, body, 1);
     out->data = body;
     out->n = 1;
-    return read_graph(r, graphs[i], NULL, false, body);
+    return read_graph(r, graphs[i], NULL, 0, false, body);
   }
-  return ep_fail_text(r->f, ORT_EP_FAIL, "onnx-pipe: attribute '%s' has no graph", out->name);
+  return ep_fail_text(r->f, ORT_FAIL, "onnx-pipe: attribute '%s' has no graph", out->name);
 }
 
 static ort_status *list_values(reader *r, const ort_node *object, const ort_value_info ***in,
@@ -372,7 +385,7 @@ static ort_status *read_node(reader *r, const ort_node *object, opipe_build_node
 
 /* ---- graphs ---- */
 
-/* Absent ones, and inputs that are initializers or there already, are none. */
+/* Absent ones, inputs that are initializers or made here, and what is there already, are none. */
 static void drop_values(const opipe_build_graph *g, const opipe_build_value *list, uint32_t *io_n) {
   opipe_build_value *values = (opipe_build_value *)(uintptr_t)list;
   uint32_t n = 0;
@@ -380,6 +393,8 @@ static void drop_values(const opipe_build_graph *g, const opipe_build_value *lis
     bool drop = values[i].name[0] == '\0';
     for (uint32_t t = 0; !drop && list == g->inputs && t < g->n_tensors; ++t)
       drop = strcmp(g->tensors[t].name, values[i].name) == 0;
+    for (uint32_t k = 0; !drop && list == g->inputs && k < g->n_nodes; ++k)
+      drop = host_makes(&g->nodes[k], values[i].name);
     for (uint32_t k = 0; !drop && k < n; ++k)
       drop = strcmp(values[k].name, values[i].name) == 0;
     if (!drop)
@@ -388,32 +403,34 @@ static void drop_values(const opipe_build_graph *g, const opipe_build_value *lis
   *io_n = n;
 }
 
-/* `only` not NULL: a graph of that node, whose inputs have the types that they have around it. */
-static ort_status *read_graph(reader *r, const ort_graph *object, const ort_node *only,
-                              bool is_main, opipe_build_graph *out) {
+/* set [n] not NULL: of those nodes, whose inputs have the types that they have around them. */
+static ort_status *read_graph(reader *r, const ort_graph *object, const ort_node *const *set,
+                              size_t n, bool is_main, opipe_build_graph *out) {
   const ort_value_info **in = NULL, **to = NULL;
-  const ort_node **list = &only;
+  const ort_node **all = NULL;
   opipe_build_node *nodes = NULL;
-  size_t n_in = 0, n_out = 0, n = 1;
+  size_t n_in = 0, n_out = 0;
   *out = opipe_build_graph_init();
-  if (only != NULL) {
-    ORT_TRY(list_values(r, only, &in, &n_in, &to, &n_out));
-  } else {
-    LIST(r, Graph_Get, Inputs, in, n_in);
-    LIST(r, Graph_Get, Outputs, to, n_out);
-    LIST(r, Graph_Get, Nodes, list, n);
+  for (size_t i = 0; i < (set == NULL ? 1 : n); ++i) {
+    if (set != NULL) {
+      ORT_TRY(list_values(r, set[i], &in, &n_in, &to, &n_out));
+    } else {
+      LIST(r, Graph_Get, Inputs, in, n_in);
+      LIST(r, Graph_Get, Outputs, to, n_out);
+      LIST(r, Graph_Get, Nodes, all, n);
+    }
+    ORT_TRY(add_values(r, in, n_in, true, &out->inputs, &out->n_inputs));
+    ORT_TRY(add_values(r, to, n_out, false, &out->outputs, &out->n_outputs));
   }
-  ORT_TRY(read_values(r, in, n_in, true, &out->inputs, &out->n_inputs));
-  ORT_TRY(read_values(r, to, n_out, false, &out->outputs, &out->n_outputs));
   ORT_TRY(read_initializers(r, object, is_main, out));
-  drop_values(out, out->inputs, &out->n_inputs);
-  if (only != NULL)
-    drop_values(out, out->outputs, &out->n_outputs);
   TAKE(r, nodes, n);
   for (size_t i = 0; i < n; ++i)
-    ORT_TRY(read_node(r, list[i], &nodes[i]));
+    ORT_TRY(read_node(r, set == NULL ? all[i] : set[i], &nodes[i]));
   out->nodes = nodes;
   out->n_nodes = (uint32_t)n;
+  drop_values(out, out->inputs, &out->n_inputs);
+  if (set != NULL)
+    drop_values(out, out->outputs, &out->n_outputs);
   return NULL;
 }
 
@@ -457,10 +474,10 @@ static ort_status *read_folder(reader *r, const ort_graph *graph) {
   return NULL;
 }
 
-ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *only,
-                        tables *out) {
-  reader r = {.f = f, .t = out};
+ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *const *set,
+                        size_t n, tables *out) {
+  reader r = {.f = f, .t = out, .is_set = set != NULL};
   ORT_TRY(read_folder(&r, graph));
   ORT_TRY(read_opsets(&r, graph));
-  return read_graph(&r, graph, only, true, &out->graph);
+  return read_graph(&r, graph, set, n, true, &out->graph);
 }

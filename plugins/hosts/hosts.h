@@ -3,6 +3,7 @@
  *
  *   settings.c  options by name             library.c  libonnxpipe.so at run time, a context
  *   session.c   model -> plan -> session    memory.c   what goes together
+ *   sets.c      nodes that can be one
  *
  * Errors: as functions of the library's, the text in a caller-owned opipe_error. [any-thread] but
  * for what writes to a pool or to settings: one thread at a time.
@@ -101,6 +102,19 @@ opipe_status host_open_with(const host_maker *m, opipe_model *model, const opipe
 opipe_status host_submit(const opipe_api *api, opipe_session *session,
                          const opipe_submit_params *params, opipe_request **out_request,
                          opipe_error *err);
+
+/* ---- parts of a graph ---- */
+
+/* Does the node hold graphs, as If and Loop do? Is the value `name` one of its outputs? */
+bool host_has_bodies(const opipe_build_node *node);
+bool host_makes(const opipe_build_node *node, const char *name);
+/* Is input `i` something like a shape, of which few values are likely to come, in a graph whose
+ * nodes do not differ by it? */
+bool host_is_shape(const opipe_build_graph *g, int32_t i);
+/* out_levels [n_nodes] of nodes in the order in which they can run, where taken [n_nodes] says
+ * which are ours: those of one level can become one node, as no way leads out of them and back in,
+ * also by what bodies read of the graph around them. Returns the highest level. */
+uint32_t host_levels(const opipe_build_graph *g, const bool *taken, uint32_t *out_levels);
 
 /* The session's last request in the file of option `trace`, if that is given. session NULL:
  * nothing. */

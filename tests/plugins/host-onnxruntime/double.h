@@ -163,6 +163,11 @@ static ort_status *do_GetDimensionsCount(const ort_shape_info *info, size_t *out
   *out = INFO(info)->rank;
   return NULL;
 }
+/* Of values that say no rank only those with content are known to be scalars. */
+static bool do_TensorTypeAndShape_HasShape(const ort_shape_info *info) {
+  SEEN(TensorTypeAndShape_HasShape);
+  return INFO(info)->rank != 0 || INFO(info)->content != NULL;
+}
 static ort_status *do_GetDimensions(const ort_shape_info *info, int64_t *out, size_t n) {
   SEEN(GetDimensions);
   memcpy(out, INFO(info)->shape, n * sizeof *out);
