@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs sessions.py with every version of ONNX Runtime that is here."""
+"""Runs sessions.py with every version of ONNX Runtime that is here; arguments are names of its tests."""
 
 import os
 import subprocess
+import sys
 import tempfile
 
 SOURCE = os.environ["OPIPE_SOURCE_DIR"]
@@ -24,6 +25,6 @@ def run_all(extent):
         tried += 1
         with tempfile.TemporaryDirectory() as work:
             adapter = os.path.join(BUILD, "lib", "libopipe-ort-ep.so")
-            command = [python, os.path.join(HERE, "sessions.py"), adapter, SOURCE, SHARED, work, extent]
+            command = [python, os.path.join(HERE, "sessions.py"), adapter, SOURCE, SHARED, work, extent, *sys.argv[1:]]
             failed += subprocess.run(command, check=False).returncode != 0
     return 77 if tried == 0 else failed
