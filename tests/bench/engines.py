@@ -7,6 +7,7 @@ Engines: `pipe` is onnx-pipe through its C interface, the others are ONNX Runtim
   ort     one session, requests one by one        callers  one session, one caller per thread
   cut     two sessions cut by hand, one thread each, joined by a queue of two
 """
+import importlib
 import json
 import os
 import queue
@@ -244,9 +245,7 @@ def serve():
     engine = None
     try:
         if job["engine"] not in ENGINES:
-            import training_engines
-
-            ENGINES.update(training_engines.ENGINES)
+            ENGINES.update(importlib.import_module(job.get("module", "training_engines")).ENGINES)
         start = time.perf_counter()
         engine = ENGINES[job["engine"]](job)
         engine.run()
