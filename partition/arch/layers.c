@@ -15,6 +15,7 @@ typedef struct counter {
   double samples, tokens; /* T */
   double width;           /* bytes of an element */
   double shared_ns, all_ns, shared_flops;
+  double attention_ns; /* launches left out */
   double bandwidth, launch_ns;
   double params;
   opi_layer *out;
@@ -29,17 +30,21 @@ static double ns_of(const counter *c, double flops, uint64_t least, double bytes
   return (compute > memory ? compute : memory) + c->launch_ns;
 }
 
-/* One node: its forward, and that so much again is its backward for inputs, and for weights. */
+/* One node: its forward, and that so much again is its backward for inputs, and for weights. On
+ * devices that divide it each launches all of it. */
 static void add_op(counter *c, double flops, uint64_t least, double bytes, uint32_t kind) {
   const double ns = ns_of(c, flops, least, bytes);
   const double input = kind == OP_ATTENTION ? 2 * ns : ns, weight = kind == OP_PRODUCT ? ns : 0;
+  const double all = ns + input + weight;
+  const double divided = ns > 0 ? all * (1 - c->launch_ns / ns) : 0;
   c->out->flops += flops;
   c->out->forward_ns += ns;
   c->out->input_ns += input;
   c->out->weight_ns += weight;
-  c->all_ns += ns + input + weight;
+  c->all_ns += all;
+  c->attention_ns += kind == OP_ATTENTION ? divided : 0;
   if (kind != OP_PLAIN) {
-    c->shared_ns += ns + input + weight;
+    c->shared_ns += divided;
     c->shared_flops += flops;
   }
 }
@@ -163,18 +168,82 @@ static void count(counter *c, uint32_t layer) {
     c->out->width_share = 1; /* the table is divided by its rows */
 }
 
+/* Before anything is counted. */
+static counter begin(const opi_arch *arch, const opi_arch_place *place, double tokens,
+                     opi_layer *out) {
+  counter c = {.arch = arch, .place = place, .out = out, .samples = tokens / arch->seq};
+  c.tokens = tokens;
+  c.width = opi_dtype_bits(arch->dtype) / 8.0;
+  if (place->cluster != NULL) {
+    c.bandwidth = place->cluster->descriptions[place->device].bandwidth;
+    c.launch_ns = place->cluster->descriptions[place->device].launch_ns;
+  }
+  return c;
+}
+
 static void fill(const opi_arch *arch, const opi_arch_place *place, uint32_t k, opi_layers *out) {
   for (uint32_t i = 0; i < out->n_layers; ++i) {
-    opi_layer *layer = &out->at[(size_t)k * out->n_layers + i];
-    counter c = {.arch = arch, .place = place, .out = layer, .samples = out->samples[k]};
-    c.tokens = c.samples * arch->seq;
-    c.width = opi_dtype_bits(arch->dtype) / 8.0;
-    if (place->cluster != NULL) {
-      c.bandwidth = place->cluster->descriptions[place->device].bandwidth;
-      c.launch_ns = place->cluster->descriptions[place->device].launch_ns;
-    }
+    counter c = begin(arch, place, (double)out->samples[k] * arch->seq,
+                      &out->at[(size_t)k * out->n_layers + i]);
     count(&c, i);
   }
+}
+
+/* ---- slices ---- */
+
+/* From a few tokens to as many as 16 samples have: a quarter apart up to a sample's, then wider. */
+static uint32_t list_tokens(uint32_t seq, uint32_t out[OPI_TOKEN_COUNTS_MOST]) {
+  enum { LEAST = 8, SAMPLES_MOST = 16, STEPS_MOST = OPI_TOKEN_COUNTS_MOST - 8 };
+  uint64_t at = LEAST;
+  uint32_t n = 0;
+  for (; at < seq && n < STEPS_MOST; at += at / 4 / LEAST * LEAST + LEAST)
+    out[n++] = (uint32_t)at;
+  for (uint64_t k = 1; k <= SAMPLES_MOST && k * seq <= INT32_MAX; k *= 2)
+    out[n++] = (uint32_t)(k * seq);
+  return n;
+}
+
+/* What is left of a layer's time without attention, and of which part is divided. */
+static opi_token_cost alone_of(const counter *c, uint32_t layer) {
+  const double ns = c->all_ns - c->attention_ns;
+  const double shared = layer == 0 ? ns : c->shared_ns - c->attention_ns;
+  return (opi_token_cost){.ns = ns > 0 ? ns : 0,
+                          .width_share = ns > 0 && shared > 0 ? shared / ns : 0};
+}
+
+/* The attention of a whole sample takes context seq * seq / 2. */
+static double context_of(const opi_arch *arch, const opi_arch_place *place, uint32_t layer) {
+  opi_layer unused = {0};
+  counter c = begin(arch, place, arch->seq, &unused);
+  count(&c, layer);
+  return 2 * c.attention_ns / ((double)arch->seq * arch->seq);
+}
+
+/* Blocks are alike: the second layer stands for all of them. */
+static opipe_status fill_slices(const opi_arch *arch, const opi_arch_place *place, opi_layers *out,
+                                opipe_error *err) {
+  uint32_t tokens[OPI_TOKEN_COUNTS_MOST];
+  const uint32_t n = list_tokens(arch->seq, tokens), last = out->n_layers - 1;
+  if (arch->kind == OPI_ARCH_BERT || place->cluster == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_layers_add_slices(out, n, err));
+  for (uint32_t k = 0; k < n; ++k) {
+    opi_token_cost *at = &out->slices.alone[(size_t)k * out->n_layers];
+    out->slices.tokens[k] = tokens[k];
+    for (uint32_t i = 0; i < out->n_layers; ++i) {
+      opi_layer unused = {0};
+      counter c = begin(arch, place, tokens[k], &unused);
+      if (i < 2 || i == last)
+        count(&c, i);
+      at[i] = i < 2 || i == last ? alone_of(&c, i) : at[1];
+    }
+  }
+  for (uint32_t i = 0; i < out->n_layers; ++i) {
+    const bool known = i < 2 || i == last;
+    out->slices.context_ns[i] =
+        known ? context_of(arch, place, i) : out->slices.context_ns[1];
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status name_layers(opi_layers *out, opipe_error *err) {
@@ -202,6 +271,8 @@ opipe_status opi_arch_layers(const opi_arch *arch, const char *name, const opi_a
     fill(arch, place, k, out);
   }
   opipe_status status = name_layers(out, err);
+  if (status == OPIPE_OK)
+    status = fill_slices(arch, place, out, err);
   if (status == OPIPE_OK)
     status = opi_layers_check(out, err);
   if (status < 0) {

@@ -38,6 +38,22 @@ opipe_status opi_layers_new(const char *name, uint32_t n_layers, uint32_t n_size
   return OPIPE_OK;
 }
 
+opipe_status opi_layers_add_slices(opi_layers *layers, uint32_t n, opipe_error *err) {
+  const size_t all = (size_t)n * layers->n_layers;
+  if (n == 0 || n > OPI_TOKEN_COUNTS_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT, "'%.80s': slices of %u numbers of tokens; 1 to %d can be",
+                    layers->name, n, OPI_TOKEN_COUNTS_MOST);
+  }
+  opi_token_costs *slices = &layers->slices;
+  slices->tokens = OPI_ARENA_ARRAY(&layers->arena, uint32_t, n);
+  slices->alone = OPI_ARENA_ARRAY(&layers->arena, opi_token_cost, all);
+  slices->context_ns = OPI_ARENA_ARRAY(&layers->arena, double, layers->n_layers);
+  if (slices->tokens == NULL || slices->alone == NULL || slices->context_ns == NULL)
+    return opi_fail_nomem(err, all * sizeof(opi_token_cost), "a profile of layers");
+  slices->n = n;
+  return OPIPE_OK;
+}
+
 void opi_layers_free(opi_layers *layers) {
   if (layers == NULL)
     return;
@@ -69,6 +85,30 @@ static const char *wrong_field(const opi_layer *l, double *out_value) {
   return NULL;
 }
 
+static opipe_status check_slices(const opi_layers *layers, opipe_error *err) {
+  const opi_token_costs *slices = &layers->slices;
+  for (uint32_t k = 0; k < slices->n; ++k) {
+    if (slices->tokens[k] == 0 || (k > 0 && slices->tokens[k] <= slices->tokens[k - 1])) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "'%.80s': slices of %u tokens after %u; numbers of tokens rise from 1",
+                      layers->name, slices->tokens[k], k == 0 ? 0 : slices->tokens[k - 1]);
+    }
+    for (uint32_t i = 0; i < layers->n_layers; ++i) {
+      const opi_token_cost *c = &slices->alone[(size_t)k * layers->n_layers + i];
+      const double context = slices->context_ns[i];
+      if (!(c->ns >= 0 && c->ns <= ns_most && c->width_share >= 0 && c->width_share <= 1 &&
+            context >= 0 && context <= ns_most)) {
+        return opi_fail(err, OPIPE_E_INVALID,
+                        "'%.80s': layer %u ('%.60s'), slices of %u tokens: %g ns, %g ns per token "
+                        "and earlier one, width share %g",
+                        layers->name, i, layers->names[i] == NULL ? "" : layers->names[i],
+                        slices->tokens[k], c->ns, context, c->width_share);
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_layers_check(const opi_layers *layers, opipe_error *err) {
   for (uint32_t k = 0; k < layers->n_sizes; ++k) {
     if (layers->samples[k] == 0 || (k > 0 && layers->samples[k] <= layers->samples[k - 1])) {
@@ -86,7 +126,7 @@ opipe_status opi_layers_check(const opi_layers *layers, opipe_error *err) {
       }
     }
   }
-  return OPIPE_OK;
+  return check_slices(layers, err);
 }
 
 static uint64_t mix_bytes(uint64_t a, uint64_t b, double share) {
@@ -152,4 +192,32 @@ opi_layer opi_layers_sum(const opi_layers *layers, uint32_t first, uint32_t end,
   }
   sum.width_share = all_ns > 0 ? shared_ns / all_ns : 0;
   return sum;
+}
+
+/* ---- slices ---- */
+
+void opi_layers_slices_sum(const opi_layers *layers, uint32_t first, uint32_t end, uint32_t width,
+                           double *out_ns, double *out_context_ns) {
+  const opi_token_costs *slices = &layers->slices;
+  for (uint32_t k = 0; k < slices->n; ++k) {
+    out_ns[k] = 0;
+    for (uint32_t i = first; i < end; ++i) {
+      const opi_token_cost *c = &slices->alone[(size_t)k * layers->n_layers + i];
+      out_ns[k] += c->ns * (1 - c->width_share + c->width_share / width);
+    }
+  }
+  *out_context_ns = 0;
+  for (uint32_t i = first; i < end && slices->n > 0; ++i)
+    *out_context_ns += slices->context_ns[i] / width;
+}
+
+double opi_layers_alone_ns(const opi_layers *layers, const double *ns, double tokens) {
+  const opi_token_costs *slices = &layers->slices;
+  uint32_t k = 1;
+  if (slices->n == 1 || tokens <= slices->tokens[0])
+    return ns[0];
+  while (k + 1 < slices->n && slices->tokens[k] < tokens)
+    ++k;
+  const double below = slices->tokens[k - 1], at = slices->tokens[k];
+  return mix(ns[k - 1], ns[k], (tokens - below) / (at - below));
 }

@@ -13,7 +13,7 @@
 
 #include "loader/base/base.h"
 
-enum { OPI_LAYERS_MOST = 65536, OPI_LAYER_SIZES_MOST = 64 };
+enum { OPI_LAYERS_MOST = 65536, OPI_LAYER_SIZES_MOST = 64, OPI_TOKEN_COUNTS_MOST = 64 };
 
 typedef struct opi_layer {
   double flops; /* of its forward; 0: not known */
@@ -28,6 +28,22 @@ typedef struct opi_layer {
   uint64_t width_bytes;
 } opi_layer;
 
+/* What token slices of samples take, where no token depends on later ones. A layer's forward and
+ * backward of a slice of l tokens of each of r samples, behind b earlier tokens of each, takes
+ *   alone(r l) + r context l (b + l / 2)
+ * so that the slices of a sample take as much as the whole of it, but for what alone() has beside
+ * its share of the tokens. */
+typedef struct opi_token_cost {
+  double ns;          /* attention left out */
+  double width_share; /* of it, as a layer's */
+} opi_token_cost;
+typedef struct opi_token_costs {
+  uint32_t n;            /* numbers of tokens that are known; 0: none */
+  uint32_t *tokens;      /* [n] rising */
+  opi_token_cost *alone; /* [n * n_layers] number by number */
+  double *context_ns;    /* [n_layers] of a token and one before it; divided by tensor widths */
+} opi_token_costs;
+
 typedef struct opi_layers {
   opi_arena arena;
   const char *name;
@@ -38,6 +54,7 @@ typedef struct opi_layers {
   uint32_t tokens;       /* of a sample; 0: has none */
   uint32_t weight_bytes; /* of one parameter: 4, 2; 0: not known */
   bool halves; /* backward times of inputs and weights were told apart; else each is half */
+  opi_token_costs slices;
 } opi_layers;
 
 /* Empty: all zero but the arena and the counts. Errors: LIMIT with both numbers; NOMEM. */
@@ -45,6 +62,9 @@ opipe_status opi_layers_new(const char *name, uint32_t n_layers, uint32_t n_size
                             const opipe_allocator *allocator, opi_layers **out_layers,
                             opipe_error *err);
 void opi_layers_free(opi_layers *layers); /* accepts NULL */
+/* Room for what slices of n numbers of tokens take: all zero. Errors: LIMIT with both numbers; NOMEM.
+ */
+opipe_status opi_layers_add_slices(opi_layers *layers, uint32_t n, opipe_error *err);
 /* Is every number one that planners can add up? Errors: INVALID by layer and field. */
 opipe_status opi_layers_check(const opi_layers *layers, opipe_error *err);
 
@@ -54,6 +74,14 @@ opi_layer opi_layers_at(const opi_layers *layers, uint32_t layer, double samples
 /* Sums of layers [first, end); cut_bytes are those behind the last one, output_bytes its own,
  * width_share that of the times. */
 opi_layer opi_layers_sum(const opi_layers *layers, uint32_t first, uint32_t end, double samples);
+
+/* alone() of layers [first, end) together, on one of `width` tensor devices, at each of the numbers
+ * of tokens: out_ns [slices.n]; and their context_ns. */
+void opi_layers_slices_sum(const opi_layers *layers, uint32_t first, uint32_t end, uint32_t width,
+                           double *out_ns, double *out_context_ns);
+/* Such sums at any number of tokens: between two numbers in proportion; below the smallest as it;
+ * beyond the largest as that goes on from the one before. */
+double opi_layers_alone_ns(const opi_layers *layers, const double *ns, double tokens);
 
 static inline double opi_layer_backward_ns(const opi_layer *layer) {
   return layer->input_ns + layer->weight_ns;

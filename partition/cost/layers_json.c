@@ -49,6 +49,39 @@ static void write_layer(const opi_layer *layer, opi_text *text) {
   opi_text_puts(text, "}");
 }
 
+static void write_number(opi_text *text, uint32_t index, double value) {
+  opi_text_puts(text, index == 0 ? "" : ", ");
+  opi_json_double(text, value);
+}
+
+/* A list for each number of tokens, of all layers. */
+static void write_alone(const opi_layers *layers, const char *name, bool shares, opi_text *text) {
+  const opi_token_costs *slices = &layers->slices;
+  opi_text_printf(text, ",\n    \"%s\": [", name);
+  for (uint32_t k = 0; k < slices->n; ++k) {
+    opi_text_puts(text, k == 0 ? "\n      [" : ",\n      [");
+    for (uint32_t i = 0; i < layers->n_layers; ++i) {
+      const opi_token_cost *c = &slices->alone[(size_t)k * layers->n_layers + i];
+      write_number(text, i, shares ? c->width_share : c->ns);
+    }
+    opi_text_puts(text, "]");
+  }
+  opi_text_puts(text, "]");
+}
+
+static void write_slices(const opi_layers *layers, opi_text *text) {
+  opi_text_puts(text, ",\n  \"slices\": {\n    \"tokens\": [");
+  for (uint32_t k = 0; k < layers->slices.n; ++k)
+    opi_text_printf(text, "%s%u", k == 0 ? "" : ", ", layers->slices.tokens[k]);
+  opi_text_puts(text, "]");
+  write_alone(layers, "alone_ns", false, text);
+  write_alone(layers, "width_share", true, text);
+  opi_text_puts(text, ",\n    \"context_ns\": [");
+  for (uint32_t i = 0; i < layers->n_layers; ++i)
+    write_number(text, i, layers->slices.context_ns[i]);
+  opi_text_puts(text, "]}");
+}
+
 void opi_layers_write(const opi_layers *layers, opi_text *text) {
   opi_text_puts(text, "{\n  \"format\": \"" OPI_LAYERS_FORMAT "\",\n  \"name\": ");
   opi_text_json(text, layers->name);
@@ -69,7 +102,10 @@ void opi_layers_write(const opi_layers *layers, opi_text *text) {
     }
     opi_text_puts(text, "]}");
   }
-  opi_text_puts(text, "]\n}\n");
+  opi_text_puts(text, "]");
+  if (layers->slices.n > 0)
+    write_slices(layers, text);
+  opi_text_puts(text, "\n}\n");
 }
 
 /* ---- reading ---- */
@@ -123,6 +159,57 @@ static opipe_status read_size(const reader *r, const json_t *object, uint32_t k)
   return OPIPE_OK;
 }
 
+/* Numbers of an array of n of them. */
+static opipe_status read_numbers(const reader *r, const json_t *array, const char *name, size_t n,
+                                 double *out, size_t stride) {
+  if (!json_is_array(array) || json_array_size(array) != n) {
+    return opi_fail(r->err, OPIPE_E_INVALID, "%s: slices: \"%s\" must be a list of %zu numbers",
+                    r->what, name, n);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const json_t *value = json_array_get(array, i);
+    if (!json_is_number(value)) {
+      return opi_fail(r->err, OPIPE_E_INVALID, "%s: slices: \"%s\"[%zu] is no number", r->what,
+                      name, i);
+    }
+    out[i * stride] = json_number_value(value);
+  }
+  return OPIPE_OK;
+}
+
+/* "slices", where it is there. */
+static opipe_status read_slices(const reader *r, const json_t *object) {
+  enum { FIELDS_OF_COST = sizeof(opi_token_cost) / sizeof(double) };
+  const json_t *tokens = NULL, *alone = NULL, *shares = NULL;
+  opi_layers *out = r->out;
+  opi_token_costs *slices = &out->slices;
+  if (object == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_json_get_array(object, r->what, "tokens", &tokens, r->err));
+  OPI_TRY(opi_json_get_array(object, r->what, "alone_ns", &alone, r->err));
+  OPI_TRY(opi_json_get_array(object, r->what, "width_share", &shares, r->err));
+  const size_t n = json_array_size(tokens);
+  if (n > OPI_TOKEN_COUNTS_MOST || json_array_size(alone) != n || json_array_size(shares) != n) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "%s: slices: %zu numbers of tokens (at most %d), \"alone_ns\" of %zu, "
+                    "\"width_share\" of %zu",
+                    r->what, n, OPI_TOKEN_COUNTS_MOST, json_array_size(alone),
+                    json_array_size(shares));
+  }
+  OPI_TRY(opi_layers_add_slices(out, (uint32_t)n, r->err));
+  for (uint32_t k = 0; k < n; ++k) {
+    opi_token_cost *at = &slices->alone[(size_t)k * out->n_layers];
+    const json_int_t value = json_integer_value(json_array_get(tokens, k));
+    slices->tokens[k] = value > 0 && value <= INT32_MAX ? (uint32_t)value : 0;
+    OPI_TRY(read_numbers(r, json_array_get(alone, k), "alone_ns", out->n_layers, &at->ns,
+                         FIELDS_OF_COST));
+    OPI_TRY(read_numbers(r, json_array_get(shares, k), "width_share", out->n_layers,
+                         &at->width_share, FIELDS_OF_COST));
+  }
+  return read_numbers(r, json_object_get(object, "context_ns"), "context_ns", out->n_layers,
+                      slices->context_ns, 1);
+}
+
 static opipe_status read_body(reader *r, const json_t *root, const json_t *names,
                               const json_t *sizes) {
   uint64_t tokens = 0, weight_bytes = 0;
@@ -144,6 +231,7 @@ static opipe_status read_body(reader *r, const json_t *root, const json_t *names
   }
   for (uint32_t k = 0; k < r->out->n_sizes; ++k)
     OPI_TRY(read_size(r, json_array_get(sizes, k), k));
+  OPI_TRY(read_slices(r, json_object_get(root, "slices")));
   return opi_layers_check(r->out, r->err);
 }
 

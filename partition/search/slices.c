@@ -8,8 +8,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { UNITS_MOST = 4096, ROWS_MOST = 1 << 16 };
+static const double rounding = 1e-13; /* of a sum */
 
 typedef struct search {
   const opi_slice_problem *problem;
@@ -119,7 +121,8 @@ static double shortest(search *s, uint32_t r, double bound) {
     const double *cost = s->cost[r] + b * side;
     s->least[b] = INFINITY;
     for (uint32_t a = 0; a < b; ++a) {
-      if (cost[a] <= bound && s->least[a] + cost[a] < s->least[b]) {
+      /* of sums that differ by rounding alone the first: that of the longest last slice */
+      if (cost[a] <= bound && s->least[a] + cost[a] < s->least[b] * (1 - rounding)) {
         s->least[b] = s->least[a] + cost[a];
         s->from[r][b] = a;
       }
@@ -188,6 +191,50 @@ static opipe_status start(search *s, const opi_slice_problem *problem,
 
 /* ---- results ---- */
 
+static void sort_falling(uint32_t *lengths, uint32_t n) {
+  for (uint32_t i = 1; i < n; ++i) {
+    const uint32_t x = lengths[i];
+    uint32_t at = i;
+    for (; at > 0 && lengths[at - 1] < x; --at)
+      lengths[at] = lengths[at - 1];
+    lengths[at] = x;
+  }
+}
+
+/* Sum and longest of a group of r + 1 rows that are cut so. False: not at multiples of units. */
+static bool measure(const search *s, uint32_t r, const uint32_t *lengths, uint32_t n,
+                    double *out_sum, double *out_longest) {
+  const opi_slice_problem *p = s->problem;
+  const size_t side = (size_t)s->n_units + 1;
+  uint32_t token = 0;
+  *out_sum = *out_longest = 0;
+  for (uint32_t k = 0; k < n; ++k) {
+    const uint32_t a = token / p->unit, b = (token + lengths[k] - 1) / p->unit + 1;
+    if (token_of(p, a) != token || token_of(p, b) != token + lengths[k])
+      return false;
+    const double cost = s->cost[r][b * side + a];
+    *out_sum += cost;
+    *out_longest = cost > *out_longest ? cost : *out_longest;
+    token += lengths[k];
+  }
+  return true;
+}
+
+/* Longer slices first, where that is as good: whichever order was found first is one of many. */
+static opipe_status order_lengths(opi_slicing *out, const search *s, uint32_t r, uint32_t *lengths,
+                                  uint32_t n, opipe_error *err) {
+  double sum = 0, longest = 0, sorted_sum = 0, sorted_longest = 0;
+  uint32_t *sorted = opi_arena_copy(&out->arena, lengths, n * sizeof *lengths);
+  if (sorted == NULL)
+    return opi_fail_nomem(err, n * sizeof *lengths, "slices");
+  sort_falling(sorted, n);
+  if (measure(s, r, lengths, n, &sum, &longest) &&
+      measure(s, r, sorted, n, &sorted_sum, &sorted_longest) &&
+      sorted_sum <= sum * (1 + n * rounding) && sorted_longest <= longest * (1 + rounding))
+    memcpy(lengths, sorted, n * sizeof *lengths);
+  return OPIPE_OK;
+}
+
 static opipe_status add_group(opi_slicing *out, const search *s, uint32_t r, opipe_error *err) {
   uint32_t n = 0;
   for (uint32_t b = s->n_units; b > 0; b = s->from[r][b])
@@ -198,6 +245,7 @@ static opipe_status add_group(opi_slicing *out, const search *s, uint32_t r, opi
   uint32_t at = n;
   for (uint32_t b = s->n_units; b > 0; b = s->from[r][b])
     lengths[--at] = token_of(s->problem, b) - token_of(s->problem, s->from[r][b]);
+  OPI_TRY(order_lengths(out, s, r, lengths, n, err));
   out->groups[out->n_groups++] = (opi_slice_group){r + 1, n, lengths};
   return OPIPE_OK;
 }

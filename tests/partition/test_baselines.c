@@ -159,18 +159,17 @@ static void stage_loads(void) {
 /* The planner's slicing is no worse than every even one, at any number of slices; longer slices
  * come first, and its rows and tokens are all there. */
 static void terapipe(void) {
-  enum { SIZES = 4 };
-  static const uint32_t tokens[SIZES] = {8, 16, 32, 64};
-  const opi_layers *at[SIZES];
-  for (uint32_t i = 0; i < SIZES; ++i)
-    at[i] = make_model(&cluster, SPEC, tokens[i]);
-  const opi_token_profile profile = {at, tokens, SIZES, 5.0};
-  opi_planning q = {.layers = at[SIZES - 1],
+  opi_layers *layers = make_model(&cluster, SPEC, 64);
+  for (uint32_t i = 0; i < layers->n_layers; ++i) {
+    layers->slices.context_ns[i] = 5.0;
+    for (uint32_t k = 0; k < layers->slices.n; ++k)
+      layers->slices.alone[k * layers->n_layers + i].ns += 100;
+  }
+  opi_planning q = {.layers = layers,
                     .cluster = &cluster,
                     .allocator = opi_allocator_system(),
                     .n_devices = 4,
-                    .batch = 2,
-                    .tokens = &profile};
+                    .batch = 2};
   opi_strategy *found = NULL;
   opi_machine machine;
   OPI_ASSERT_OK_FATAL(opi_plan_terapipe(&q, &found, &err), &err);
@@ -178,8 +177,10 @@ static void terapipe(void) {
   uint32_t rows = 0;
   for (uint32_t g = 0; g < found->n_groups; ++g) {
     uint32_t sum = 0;
-    for (uint32_t k = 0; k < found->groups[g].n_slices; ++k)
+    for (uint32_t k = 0; k < found->groups[g].n_slices; ++k) {
+      OPI_ASSERT(k == 0 || found->groups[g].lengths[k] <= found->groups[g].lengths[k - 1]);
       sum += found->groups[g].lengths[k];
+    }
     OPI_ASSERT_INT(sum, 64);
     rows += found->groups[g].rows;
   }
@@ -200,8 +201,10 @@ static void terapipe(void) {
     }
   }
   opi_strategy_free(found);
-  for (uint32_t i = 0; i < SIZES; ++i)
-    opi_layers_free((opi_layers *)(uintptr_t)at[i]);
+  layers->slices.n = 0;
+  OPI_ASSERT_ERROR(opi_plan_terapipe(&q, &found, &err), OPIPE_E_INVALID, &err,
+                   "does not say what slices of its tokens take");
+  opi_layers_free(layers);
 }
 
 /* ---- each with its own arena and cluster ---- */

@@ -13,16 +13,6 @@
 #include "partition/cost/layers.h"
 #include "partition/search/slices.h"
 
-/* What slices of a sequence take: the same layers for sequences of fewer tokens, as if they were
- * all there is, and what attention to the tokens before a slice adds. */
-typedef struct opi_token_profile {
-  const opi_layers *const *at; /* [n] */
-  const uint32_t *tokens;      /* [n] rising; the last: of a whole sequence */
-  uint32_t n;
-  double context_ns; /* of one block and one sample, per token of a slice and token before it;
-                        forward and backward */
-} opi_token_profile;
-
 /* The question. All borrowed. */
 typedef struct opi_planning {
   const opi_layers *layers;
@@ -35,7 +25,6 @@ typedef struct opi_planning {
                          replica of r computes 1 / r of it. 0: as many as the profile's smallest */
   double state_bytes; /* device memory per byte of parameters: weights, gradients, optimizer's
                          state; 0: 4 (Adam, one type) */
-  const opi_token_profile *tokens; /* for terapipe; NULL: slices take their share of the tokens */
 } opi_planning;
 
 typedef struct opi_strategy_stage {
@@ -137,7 +126,8 @@ opipe_status opi_plan_megatron(const opi_planning *planning, opi_strategy **out_
                                opipe_error *err);
 
 /* terapipe.c. Li et al., ICML'21, section 3: token slices and rows that go together, over all
- * depths and tensor widths. */
+ * depths and tensor widths. Errors: also INVALID, it is not known what slices of tokens take
+ * (opi_layers.slices). */
 opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_strategy,
                                opipe_error *err);
 
@@ -152,9 +142,9 @@ typedef struct opi_slice_question {
 } opi_slice_question;
 opipe_status opi_terapipe_slices(const opi_slice_question *question, opi_slicing *out_slicing,
                                  opipe_error *err);
-/* ns of a slice of stage s, forward and backward, without its messages. */
-double opi_terapipe_slice_ns(const opi_slice_question *question, uint32_t stage, uint32_t rows,
-                             uint32_t length, uint32_t before);
+/* ns that a device of stage s computes for a slice, forward and backward. */
+double opi_terapipe_compute_ns(const opi_slice_question *question, uint32_t stage, uint32_t rows,
+                               uint32_t length, uint32_t before);
 
 /* "dapple", "pipedream", "2bw", "chimera", "megatron", "terapipe"; NULL: no such planner. */
 opi_planner_fn opi_planner_find(const char *name);

@@ -16,49 +16,48 @@ static const double step_share = 1e-3; /* of the slowest slice: distance of the 
 
 /* ---- times of slices ---- */
 
-static double layers_ns(const opi_slice_question *q, const opi_layers *layers, uint32_t stage,
-                        uint32_t rows) {
-  const opi_layer sum = opi_layers_sum(layers, q->ends[stage], q->ends[stage + 1], rows);
-  const double share = 1 - sum.width_share + sum.width_share / q->width;
-  const opi_reach *inside = &q->machine->inside;
-  const double volume = 2.0 * (q->width - 1) / q->width * (double)sum.width_bytes;
-  const double sums = q->width < 2 ? 0 : 2 * opi_bytes_ns(volume, inside->sum_bytes_per_ns);
-  return (sum.forward_ns + opi_layer_backward_ns(&sum)) * share + sums;
-}
+/* A stage's layers on a tensor group: opi_layers_slices_sum, and what its sums take. */
+typedef struct curve {
+  double alone_ns[OPI_TOKEN_COUNTS_MOST];
+  double context_ns;
+  double sum_ns, sum_token_ns; /* of a slice, and for each token of all its rows */
+} curve;
 
-/* Between the lengths that are known in proportion. */
-static double alone_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
-                       uint32_t length) {
-  const opi_token_profile *p = q->planning->tokens;
+static void make_curve(const opi_slice_question *q, uint32_t stage, curve *out) {
+  enum { SUMS_OF_LAYER = 2, WAYS = 2 };
   const opi_layers *layers = q->planning->layers;
-  if (p == NULL)
-    return layers_ns(q, layers, stage, rows) * length / layers->tokens;
-  uint32_t k = 0;
-  while (k + 1 < p->n && p->tokens[k] < length)
-    ++k;
-  const double here = layers_ns(q, p->at[k], stage, rows);
-  if (k == 0 || p->tokens[k] == length)
-    return here;
-  const double below = layers_ns(q, p->at[k - 1], stage, rows);
-  const double part =
-      (length - (double)p->tokens[k - 1]) / ((double)p->tokens[k] - p->tokens[k - 1]);
-  return below + (here - below) * part;
+  const opi_reach *inside = &q->machine->inside;
+  double width_bytes = 0, n_sums = 0;
+  opi_layers_slices_sum(layers, q->ends[stage], q->ends[stage + 1], q->width, out->alone_ns,
+                        &out->context_ns);
+  for (uint32_t i = q->ends[stage]; i < q->ends[stage + 1] && q->width > 1; ++i) {
+    const opi_layer l = opi_layers_at(layers, i, 1);
+    width_bytes += (double)l.width_bytes;
+    n_sums += l.width_bytes > 0 ? SUMS_OF_LAYER * WAYS : 0;
+  }
+  const double rounds = 2.0 * (q->width - 1); /* of a ring, each with 1 / width of all */
+  out->sum_ns = n_sums * rounds * inside->sum_latency_ns;
+  out->sum_token_ns = WAYS * opi_bytes_ns(rounds / q->width * width_bytes / layers->tokens,
+                                          inside->sum_bytes_per_ns);
 }
 
-/* Per token of a slice and token before it. */
-static double context_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows) {
-  uint32_t first = 0, end = 0;
-  if (q->planning->tokens == NULL)
-    return 0;
-  opi_layers_blocks(q->planning->layers, &first, &end);
-  first = first > q->ends[stage] ? first : q->ends[stage];
-  end = end < q->ends[stage + 1] ? end : q->ends[stage + 1];
-  return end > first ? q->planning->tokens->context_ns * (end - first) * rows / q->width : 0;
+static double compute_ns(const opi_slice_question *q, const curve *c, uint32_t rows,
+                         uint32_t length, uint32_t before) {
+  return opi_layers_alone_ns(q->planning->layers, c->alone_ns, (double)rows * length) +
+         rows * c->context_ns * length * (before + length / 2.0);
 }
 
-double opi_terapipe_slice_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
-                             uint32_t length, uint32_t before) {
-  return alone_ns(q, stage, rows, length) + context_ns(q, stage, rows) * length * before;
+/* Without its messages. */
+static double slice_ns(const opi_slice_question *q, const curve *c, uint32_t rows,
+                       uint32_t length) {
+  return compute_ns(q, c, rows, length, 0) + c->sum_ns + c->sum_token_ns * rows * length;
+}
+
+double opi_terapipe_compute_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
+                               uint32_t length, uint32_t before) {
+  curve c;
+  make_curve(q, stage, &c);
+  return compute_ns(q, &c, rows, length, before);
 }
 
 /* Of a slice, forward and back, to the next stage. */
@@ -80,23 +79,30 @@ static uint32_t slowest_stage(const opi_slice_question *q) {
   uint32_t slowest = 0;
   double most = 0;
   for (uint32_t s = 0; s < q->n_stages; ++s) {
-    const double ns = opi_terapipe_slice_ns(q, s, 1, tokens, 0);
+    curve c;
+    make_curve(q, s, &c);
+    const double ns = slice_ns(q, &c, 1, tokens);
     slowest = ns > most ? s : slowest;
     most = ns > most ? ns : most;
   }
   return slowest;
 }
 
+/* Of every length that cuts can make. */
 static opipe_status fill_times(const opi_slice_question *q, uint32_t rows, opi_arena *arena,
                                opi_slice_times *out, opipe_error *err) {
   const uint32_t tokens = q->planning->layers->tokens, s = slowest_stage(q);
   double *alone = OPI_ARENA_ARRAY(arena, double, (size_t)tokens + 1);
+  curve c;
   if (alone == NULL)
     return opi_fail_nomem(err, tokens * sizeof *alone, "times of slices");
-  for (uint32_t l = 1; l <= tokens; ++l)
-    alone[l] = alone_ns(q, s, rows, l) + message_ns(q, s, rows, l);
+  make_curve(q, s, &c);
+  for (uint32_t l = 1; l <= tokens; ++l) {
+    if (l % q->unit == 0 || (tokens - l) % q->unit == 0)
+      alone[l] = slice_ns(q, &c, rows, l) + message_ns(q, s, rows, l);
+  }
   *out = (opi_slice_times){.alone = alone};
-  out->context.at[3] = context_ns(q, s, rows);
+  out->context.at[3] = rows * c.context_ns;
   return OPIPE_OK;
 }
 
@@ -216,7 +222,9 @@ static opipe_status answer(const opi_slice_question *q, uint32_t copies, const o
     stage->end = q->ends[k + 1];
     const opi_layer sum = opi_layers_sum(q->planning->layers, stage->first, stage->end, 1);
     const double all = sum.forward_ns + opi_layer_backward_ns(&sum);
-    const double taken = opi_terapipe_slice_ns(q, k, 1, q->planning->layers->tokens, 0);
+    curve c;
+    make_curve(q, k, &c);
+    const double taken = slice_ns(q, &c, slicing->groups[0].rows, q->planning->layers->tokens);
     stage->forward_ns = all > 0 ? taken * sum.forward_ns / all : 0;
     stage->backward_ns = taken - stage->forward_ns;
     stage->memory_bytes = (uint64_t)bytes;
@@ -274,8 +282,10 @@ opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_
   opi_strategy *best = NULL;
   opi_arena arena;
   OPI_TRY(opi_planning_check("terapipe", &q, &machine, err));
-  if (q.layers->tokens == 0) {
-    return opi_fail(err, OPIPE_E_INVALID, "planner 'terapipe': '%.80s' has no tokens",
+  if (q.layers->tokens == 0 || q.layers->slices.n == 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "planner 'terapipe': '%.80s' does not say what slices of its tokens take, as "
+                    "profiles of described models with causal attention do",
                     q.layers->name);
   }
   opi_arena_init(&arena, q.allocator, 0);

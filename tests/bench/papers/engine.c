@@ -4,7 +4,8 @@
  * clusters by name; schedules are plugins of $OPIPE_PLUGIN_PATH.
  *
  * "ask": "play" (the default): the order of a schedule, lowered, proven and played on a cluster
- * with what a model's stages take; "evaluate", "plan", "slices": plans.c.
+ * with what a model's stages take; "evaluate", "plan": plans.c; "slices": slices.c;
+ * "auto": auto.c.
  */
 #include "tests/bench/papers/engine.h"
 
@@ -13,7 +14,6 @@
 #include <string.h>
 
 #include "abi/api/plugins.h"
-#include "partition/schedule/ask.h"
 #include "partition/simulate/baselines.h"
 
 enum { INPUT_MOST = 64 << 20 };
@@ -55,8 +55,10 @@ typedef struct player {
   const opi_cluster *cluster;
   const opi_plugins *plugins;
   opi_layers *layers;
+  const char *schedule;
+  opi_slicing slicing; /* where token slices were chosen here */
   opi_order *order, *lowered;
-  uint32_t ranks, chunks, n_stages, n_microbatches, samples, n_slices;
+  uint32_t ranks, chunks, n_stages, n_microbatches, samples;
   uint32_t ends[PAPERS_STAGES_MOST + 1], keep[PAPERS_STAGES_MOST];
   bool again[PAPERS_STAGES_MOST];
   opi_stage_load loads[PAPERS_STAGES_MOST];
@@ -66,21 +68,20 @@ typedef struct player {
   opipe_error *err;
 } player;
 
-/* "ends": the ends of stages; without it they have equally many blocks. */
-static opipe_status read_ends(player *p) {
-  const json_t *ends = json_object_get(p->question, "ends");
+opipe_status papers_ends(const json_t *question, const opi_layers *layers, uint32_t n_stages,
+                         uint32_t *out_ends, opipe_error *err) {
+  const json_t *ends = json_object_get(question, "ends");
   if (ends == NULL) {
-    return opi_even_stages(p->layers, p->n_stages, p->ends)
+    return opi_even_stages(layers, n_stages, out_ends)
                ? OPIPE_OK
-               : opi_fail(p->err, OPIPE_E_INVALID, "%u layers in %u even stages",
-                          p->layers->n_layers, p->n_stages);
+               : opi_fail(err, OPIPE_E_INVALID, "%u layers in %u even stages", layers->n_layers,
+                          n_stages);
   }
-  if (json_array_size(ends) != p->n_stages) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "'ends': %zu of %u", json_array_size(ends),
-                    p->n_stages);
-  }
-  for (uint32_t s = 0; s < p->n_stages; ++s)
-    p->ends[s + 1] = (uint32_t)json_integer_value(json_array_get(ends, s));
+  if (json_array_size(ends) != n_stages)
+    return opi_fail(err, OPIPE_E_INVALID, "'ends': %zu of %u", json_array_size(ends), n_stages);
+  out_ends[0] = 0;
+  for (uint32_t s = 0; s < n_stages; ++s)
+    out_ends[s + 1] = (uint32_t)json_integer_value(json_array_get(ends, s));
   return OPIPE_OK;
 }
 
@@ -113,7 +114,6 @@ static opipe_status read_loads(player *p) {
 }
 
 static opipe_status ask_order(player *p) {
-  const char *schedule = papers_text(p->question, "schedule", "1f1b");
   static double forward[PAPERS_STAGES_MOST], input[PAPERS_STAGES_MOST], weight[PAPERS_STAGES_MOST];
   for (uint32_t s = 0; s < p->n_stages; ++s) {
     forward[s] = p->loads[s].forward_ns * 1e-6;
@@ -124,15 +124,15 @@ static opipe_status ask_order(player *p) {
                            .stage_input = input,
                            .stage_weight = weight,
                            .n_stages = p->n_stages};
-  const opi_question q = {.schedule = schedule,
+  const opi_question q = {.schedule = p->schedule,
                           .mode = OPIPE_MODE_TRAIN,
                           .n_ranks = p->ranks,
                           .n_stages = p->n_stages,
                           .n_microbatches = p->n_microbatches,
                           .costs = &costs};
-  if (strcmp(schedule, "gems") == 0)
+  if (strcmp(p->schedule, "gems") == 0)
     return opi_order_gems(p->ranks, p->n_microbatches, opi_allocator_system(), &p->order, p->err);
-  if (strcmp(schedule, "pipedream") == 0)
+  if (strcmp(p->schedule, "pipedream") == 0)
     return opi_order_pipedream(p->ranks, opi_allocator_system(), &p->order, p->err);
   return opi_order_ask(p->plugins, &q, opi_allocator_system(), &p->order, p->err);
 }
@@ -146,36 +146,49 @@ static opipe_status add_recompute(player *p) {
   return OPIPE_OK;
 }
 
-/* What part of a whole sample's time each slice takes, in the slowest stage; messages apart. */
+/* Rows and lengths of "slices" become micro-batches and the schedule's option. */
+static opipe_status cut_tokens(player *p) {
+  const opi_slice_group *first = NULL;
+  opi_text text;
+  bool any = false;
+  p->schedule = papers_text(p->question, "schedule", "1f1b");
+  OPI_TRY(papers_cut_tokens(p->question, p->cluster, p->layers, p->ends, p->n_stages, &any,
+                            &p->slicing, p->err));
+  if (!any)
+    return OPIPE_OK;
+  first = &p->slicing.groups[0];
+  for (uint32_t g = 1; g < p->slicing.n_groups; ++g) {
+    const opi_slice_group *next = &p->slicing.groups[g];
+    if (next->rows != first->rows || next->n_slices != first->n_slices ||
+        memcmp(next->lengths, first->lengths, first->n_slices * sizeof(uint32_t)) != 0)
+      return opi_fail(p->err, OPIPE_E_UNSUPPORTED, "rows that are cut in different ways");
+  }
+  opi_text_init(&text, opi_allocator_system());
+  for (uint32_t k = 0; k < first->n_slices; ++k)
+    opi_text_printf(&text, "%s%u", k == 0 ? ":lengths=" : "+", first->lengths[k]);
+  p->schedule = text.failed ? NULL : opi_arena_printf(&p->arena, "%s%s", p->schedule, text.data);
+  opi_text_release(&text);
+  p->samples = first->rows;
+  p->n_microbatches = p->slicing.n_groups;
+  return p->schedule == NULL ? opi_fail_nomem(p->err, 1, "a schedule") : OPIPE_OK;
+}
+
+/* What part of a whole micro-batch's time each slice takes, in a stage of the middle; sums and
+ * messages apart. */
 static opipe_status read_slices(player *p) {
-  papers_tokens tokens = {{0}};
-  opi_machine machine;
-  opi_planning planning = {
-      .layers = p->layers, .cluster = p->cluster, .allocator = opi_allocator_system(), .batch = 1};
-  const opi_slice_question q = {.planning = &planning,
-                                .machine = &machine,
-                                .ends = p->ends,
-                                .n_stages = p->n_stages,
-                                .width = p->how.n_tensor,
-                                .rows = 1};
   const opi_problem *problem = &p->order->problem;
+  const uint32_t stage = p->n_stages / 2;
+  const opi_stage_load *load = &p->loads[stage];
   if (problem->n_slices == 1 || problem->slice_lengths == NULL)
     return OPIPE_OK;
   if (problem->n_slices > PAPERS_SLICES_MOST)
     return opi_fail(p->err, OPIPE_E_LIMIT, "%u slices", problem->n_slices);
-  OPI_TRY(opi_planning_check("slices", &planning, &machine, p->err));
-  const opipe_status status = papers_tokens_make(p->question, p->cluster, &tokens, p->err);
-  planning.tokens = &tokens.profile;
-  uint32_t before = 0;
-  for (uint32_t k = 0; k < problem->n_slices && status == OPIPE_OK; ++k) {
-    const double whole = opi_terapipe_slice_ns(&q, 0, p->samples, p->layers->tokens, 0);
-    p->slice_times[k] =
-        opi_terapipe_slice_ns(&q, 0, p->samples, problem->slice_lengths[k], before) / whole;
-    before += problem->slice_lengths[k];
-  }
+  OPI_TRY(papers_slice_times(p->question, p->cluster, p->layers, p->ends, stage, p->samples,
+                             problem->slice_lengths, problem->n_slices,
+                             load->forward_ns + load->input_ns + load->weight_ns, p->slice_times,
+                             p->err));
   p->how.slice_times = p->slice_times;
-  papers_tokens_release(&tokens);
-  return status;
+  return OPIPE_OK;
 }
 
 static opipe_status read_how(player *p) {
@@ -200,6 +213,17 @@ static opipe_status read_how(player *p) {
   return opi_collective_parse(collective, &p->how.collective)
              ? OPIPE_OK
              : opi_fail(p->err, OPIPE_E_INVALID, "'collective' is %s", collective);
+}
+
+static void write_slices(const opi_slicing *slicing, opi_text *answer) {
+  const opi_slice_group *first = &slicing->groups[0];
+  bool falls = true;
+  for (uint32_t k = 1; k < first->n_slices; ++k)
+    falls = falls && first->lengths[k] <= first->lengths[k - 1];
+  opi_text_puts(answer, ", \"slices\": \"");
+  papers_write_slicing(slicing, answer);
+  opi_text_printf(answer, "\", \"long_to_short\": %s, \"n_slices\": %u",
+                  falls ? "true" : "false", first->n_slices);
 }
 
 static void write_played(const player *p, const opi_order_played *played, opi_text *answer) {
@@ -234,6 +258,8 @@ static void write_played(const player *p, const opi_order_played *played, opi_te
                   ", \"devices\": %u, \"fits\": %s, \"stage_forward_ms\": ", played->n_ranks,
                   room == 0 || peak <= (double)room ? "true" : "false");
   opi_json_double(answer, p->loads[p->n_stages / 2].forward_ns * 1e-6);
+  if (p->slicing.groups != NULL)
+    write_slices(&p->slicing, answer);
   opi_text_puts(answer, "}");
 }
 
@@ -248,8 +274,9 @@ static opipe_status play(player *p, opi_text *answer) {
   p->n_stages = p->ranks * p->chunks;
   if (p->n_stages == 0 || p->n_stages > PAPERS_STAGES_MOST || p->samples == 0)
     return opi_fail(p->err, OPIPE_E_INVALID, "%u stages of %u samples", p->n_stages, p->samples);
-  OPI_TRY(papers_layers(p->question, p->cluster, p->samples, 0, &p->layers, p->err));
-  OPI_TRY(read_ends(p));
+  OPI_TRY(papers_layers(p->question, p->cluster, &p->samples, 1, &p->layers, p->err));
+  OPI_TRY(papers_ends(p->question, p->layers, p->n_stages, p->ends, p->err));
+  OPI_TRY(cut_tokens(p));
   OPI_TRY(read_recompute(p));
   OPI_TRY(read_loads(p));
   OPI_TRY(read_how(p));
@@ -276,6 +303,7 @@ static opipe_status play_order(const json_t *question, const opi_cluster *cluste
   p.err = err;
   opi_arena_init(&p.arena, opi_allocator_system(), 0);
   const opipe_status status = play(&p, answer);
+  opi_slicing_free(&p.slicing);
   opi_layers_free(p.layers);
   opi_order_free(p.order);
   opi_order_free(p.lowered);
@@ -306,6 +334,8 @@ static opipe_status ask(const json_t *question, const char *folder, const opi_pl
     return papers_plan(question, &cluster, answer, err);
   if (strcmp(what, "slices") == 0)
     return papers_slices(question, &cluster, answer, err);
+  if (strcmp(what, "auto") == 0)
+    return papers_auto(question, &cluster, plugins, answer, err);
   return opi_fail(err, OPIPE_E_INVALID, "'ask' is %s", what);
 }
 

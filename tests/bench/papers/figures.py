@@ -96,9 +96,12 @@ def number(value, answers):
     if "ratio" in value:
         above, below = (number(v, answers) for v in value["ratio"])
         return above / below
+    if "least" in value:
+        return min(figure(answers, name, value["figure"]) for name in value["least"])
     if "best" in value:
         return max(value["best"], key=lambda name: figure(answers, name, value["figure"]))
-    return figure(answers, value["run"], value["figure"]) * value.get("times", 1)
+    found = figure(answers, value["run"], value["figure"])
+    return found * value["times"] if "times" in value else found
 
 
 def figure(answers, run, name):
@@ -171,6 +174,8 @@ def result(row, answers):
     if "within" in row:
         good = math.isfinite(ours) and abs(ours / row["published"] - 1) <= row["within"]
         return Result(row, ours, "met" if good else "not met")
+    if row.get("at_least"):
+        return Result(row, ours, "met" if ours >= row["published"] else "not met")
     if row.get("same"):
         return Result(row, ours, "met" if ours == row["published"] else "not met")
     return Result(row, ours, "")

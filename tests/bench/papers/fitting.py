@@ -45,7 +45,7 @@ def runs_of(value):
     """Names of the runs in a row's "ours"."""
     if isinstance(value, dict):
         own = [value["run"]] if "run" in value else []
-        own += value.get("best", []) if "figure" in value else []
+        own += value.get("best", value.get("least", [])) if "figure" in value else []
         return own + [n for v in value.values() for n in runs_of(v)]
     return [n for v in value for n in runs_of(v)] if isinstance(value, list) else []
 

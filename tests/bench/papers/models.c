@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models of questions: described ones, and published profiles. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/bench/papers/engine.h"
 
-enum { TOKENS_LEAST = 8, FILE_MOST = 64 << 20, SIZES_MOST = 64 };
+enum { FILE_MOST = 64 << 20 };
 
 static opipe_status read_file(const char *path, opi_text *out, opipe_error *err) {
   char block[4096];
@@ -70,8 +69,39 @@ static opipe_status forget_skips(const json_t *question, opi_layers *layers, opi
   return OPIPE_OK;
 }
 
-opipe_status papers_layers(const json_t *question, const opi_cluster *cluster, uint32_t samples,
-                           uint32_t tokens, opi_layers **out_layers, opipe_error *err) {
+/* So much more of a layer's time, of which tensor devices share `share`. */
+static void lengthen(double extra_ns, bool shared, double *io_part_ns, double all_ns,
+                     double *io_share) {
+  const double divided = all_ns * *io_share + (shared ? extra_ns : 0);
+  *io_part_ns += extra_ns;
+  *io_share = all_ns + extra_ns > 0 ? divided / (all_ns + extra_ns) : 0;
+}
+
+/* "accumulate": so many bytes for each byte of parameters are read and written when a backward adds
+ * its gradients to those that are there. */
+static opipe_status add_accumulation(const json_t *question, const opi_cluster *cluster,
+                                     opi_layers *layers, opipe_error *err) {
+  const double bandwidth = cluster->descriptions[0].bandwidth;
+  double bytes = 0;
+  OPI_TRY(papers_number(question, "accumulate", 0, &bytes, err));
+  for (uint32_t i = 0; i < layers->n_layers && bandwidth > 0; ++i) {
+    const double extra = bytes * (double)layers->at[i].param_bytes / bandwidth * 1e9;
+    for (uint32_t k = 0; k < layers->n_sizes; ++k) {
+      opi_layer *l = &layers->at[(size_t)k * layers->n_layers + i];
+      lengthen(extra, l->width_share > 0, &l->weight_ns, l->forward_ns + opi_layer_backward_ns(l),
+               &l->width_share);
+    }
+    for (uint32_t k = 0; k < layers->slices.n; ++k) {
+      opi_token_cost *c = &layers->slices.alone[(size_t)k * layers->n_layers + i];
+      lengthen(extra, c->width_share > 0, &c->ns, c->ns, &c->width_share);
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status papers_layers(const json_t *question, const opi_cluster *cluster,
+                           const uint32_t *samples, uint32_t n_sizes, opi_layers **out_layers,
+                           opipe_error *err) {
   const char *spec = papers_text(question, "arch", NULL);
   const char *profile = papers_text(question, "profile", NULL);
   const opi_arch_place place = {cluster, 0};
@@ -83,49 +113,7 @@ opipe_status papers_layers(const json_t *question, const opi_cluster *cluster, u
   if (spec == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "neither 'arch' nor 'profile'");
   OPI_TRY(opi_arch_parse(spec, &arch, err));
-  arch.seq = tokens == 0 ? arch.seq : tokens;
-  return opi_arch_layers(&arch, spec, &place, &samples, 1, opi_allocator_system(), out_layers, err);
-}
-
-/* ---- fewer tokens ---- */
-
-/* Attention of one token to one before it: two products of a head's width each, over all heads;
- * its backward is twice its forward, for inputs alone. */
-static double context_ns(const opi_arch *arch, const opi_cluster *cluster) {
-  const double rate = opi_cluster_flops(cluster, 0, arch->dtype, arch->hidden / arch->heads);
-  return rate > 0 ? 3 * 4.0 * arch->hidden / rate * 1e9 : 0;
-}
-
-opipe_status papers_tokens_make(const json_t *question, const opi_cluster *cluster,
-                                papers_tokens *out, opipe_error *err) {
-  opi_arch arch;
-  uint32_t n = 0;
-  *out = (papers_tokens){{0}};
-  OPI_TRY(opi_arch_parse(papers_text(question, "arch", ""), &arch, err));
-  out->at = calloc(SIZES_MOST, sizeof(opi_layers *));
-  out->tokens = calloc(SIZES_MOST, sizeof(uint32_t));
-  opipe_status status = out->at == NULL || out->tokens == NULL
-                            ? opi_fail_nomem(err, SIZES_MOST * sizeof(uint32_t), "tokens")
-                            : OPIPE_OK;
-  for (uint64_t l = TOKENS_LEAST; l < 2ull * arch.seq && n < SIZES_MOST && status == OPIPE_OK;) {
-    opi_layers *layers = NULL;
-    out->tokens[n] = l < arch.seq ? (uint32_t)l : arch.seq;
-    status = papers_layers(question, cluster, 1, out->tokens[n], &layers, err);
-    out->at[n] = layers;
-    n += status == OPIPE_OK;
-    if (l >= arch.seq)
-      break;
-    const uint64_t grown = l + l / 4 / TOKENS_LEAST * TOKENS_LEAST;
-    l = grown > l ? grown : l + TOKENS_LEAST;
-  }
-  out->profile = (opi_token_profile){
-      .at = out->at, .tokens = out->tokens, .n = n, .context_ns = context_ns(&arch, cluster)};
-  return status;
-}
-
-void papers_tokens_release(papers_tokens *tokens) {
-  for (uint32_t i = 0; i < tokens->profile.n; ++i)
-    opi_layers_free((opi_layers *)(uintptr_t)tokens->at[i]);
-  free(tokens->at);
-  free(tokens->tokens);
+  OPI_TRY(opi_arch_layers(&arch, spec, &place, samples, n_sizes, opi_allocator_system(), out_layers,
+                          err));
+  return add_accumulation(question, cluster, *out_layers, err);
 }

@@ -6,8 +6,8 @@
 #include "partition/search/planners/dapple.h"
 #include "tests/bench/papers/engine.h"
 
-static opipe_status read_planning(const json_t *question, const opi_cluster *cluster,
-                                  opi_planning *out, opipe_error *err) {
+opipe_status papers_planning(const json_t *question, const opi_cluster *cluster, opi_planning *out,
+                             opipe_error *err) {
   uint32_t batch = 0, samples = 0, devices = 0;
   OPI_TRY(papers_count(question, "batch", 1, &batch, err));
   OPI_TRY(papers_count(question, "samples", 0, &samples, err));
@@ -41,9 +41,8 @@ static opipe_status read_devices(const char *text, const opi_cluster *cluster, u
   return OPIPE_OK;
 }
 
-/* "stages": [[first, end, "devices"], ...] */
-static opipe_status read_stages(const json_t *list, const opi_cluster *cluster,
-                                const opi_layers *layers, opi_strategy *s, opipe_error *err) {
+opipe_status papers_stages(const json_t *list, const opi_cluster *cluster, const opi_layers *layers,
+                           opi_strategy *s, opipe_error *err) {
   for (uint32_t k = 0; k < s->n_stages; ++k) {
     const json_t *entry = json_array_get(list, k);
     const json_int_t first = json_integer_value(json_array_get(entry, 0));
@@ -87,18 +86,19 @@ static opipe_status evaluate(opi_planning *q, opi_strategy *s, opi_text *answer,
 opipe_status papers_evaluate(const json_t *question, const opi_cluster *cluster, opi_text *answer,
                              opipe_error *err) {
   const json_t *list = json_object_get(question, "stages");
+  const uint32_t one = 1;
   opi_planning q;
   opi_layers *layers = NULL;
   opi_strategy *s = NULL;
-  OPI_TRY(read_planning(question, cluster, &q, err));
+  OPI_TRY(papers_planning(question, cluster, &q, err));
   if (json_array_size(list) == 0 || json_array_size(list) > PAPERS_STAGES_MOST)
     return opi_fail(err, OPIPE_E_INVALID, "'stages': %zu entries", json_array_size(list));
-  OPI_TRY(papers_layers(question, cluster, 1, 0, &layers, err));
+  OPI_TRY(papers_layers(question, cluster, &one, 1, &layers, err));
   q.layers = layers;
   opipe_status status =
       opi_strategy_new("given", (uint32_t)json_array_size(list), q.allocator, &s, err);
   if (status == OPIPE_OK)
-    status = read_stages(list, cluster, layers, s, err);
+    status = papers_stages(list, cluster, layers, s, err);
   if (status == OPIPE_OK)
     status = evaluate(&q, s, answer, err);
   opi_strategy_free(s);
@@ -119,66 +119,14 @@ opipe_status papers_plan(const json_t *question, const opi_cluster *cluster, opi
     return opi_fail(err, OPIPE_E_NOTFOUND, "no planner '%s'; there are %s", name,
                     opi_planner_names());
   }
-  OPI_TRY(read_planning(question, cluster, &q, err));
-  OPI_TRY(papers_layers(question, cluster, q.samples == 0 ? 1 : q.samples, 0, &layers, err));
+  OPI_TRY(papers_planning(question, cluster, &q, err));
+  const uint32_t samples = q.samples == 0 ? 1 : q.samples;
+  OPI_TRY(papers_layers(question, cluster, &samples, 1, &layers, err));
   q.layers = layers;
   const opipe_status status = planner(&q, &found, err);
   if (status == OPIPE_OK)
     opi_strategy_write(found, answer);
   opi_strategy_free(found);
-  opi_layers_free(layers);
-  return status;
-}
-
-/* ---- slices ---- */
-
-static void write_slicing(const opi_slicing *slicing, opi_text *answer) {
-  opi_text_puts(answer, "{\"step_ms\": ");
-  opi_json_double(answer, slicing->total * 1e-6);
-  opi_text_puts(answer, ", \"groups\": [");
-  for (uint32_t g = 0; g < slicing->n_groups; ++g) {
-    const opi_slice_group *group = &slicing->groups[g];
-    opi_text_printf(answer, "%s{\"rows\": %u, \"lengths\": [", g == 0 ? "" : ", ", group->rows);
-    for (uint32_t k = 0; k < group->n_slices; ++k)
-      opi_text_printf(answer, "%s%u", k == 0 ? "" : ", ", group->lengths[k]);
-    opi_text_puts(answer, "]}");
-  }
-  opi_text_puts(answer, "]}");
-}
-
-opipe_status papers_slices(const json_t *question, const opi_cluster *cluster, opi_text *answer,
-                           opipe_error *err) {
-  opi_planning q;
-  opi_machine machine;
-  opi_layers *layers = NULL;
-  opi_slicing slicing = {{0}};
-  papers_tokens tokens = {{0}};
-  uint32_t ends[PAPERS_STAGES_MOST + 1];
-  opi_slice_question ask = {.planning = &q, .machine = &machine, .ends = ends};
-  OPI_TRY(read_planning(question, cluster, &q, err));
-  OPI_TRY(papers_count(question, "ranks", 1, &ask.n_stages, err));
-  OPI_TRY(papers_count(question, "width", 1, &ask.width, err));
-  OPI_TRY(papers_count(question, "microbatches", 1, &ask.rows, err));
-  OPI_TRY(papers_count(question, "together", 1, &ask.together, err));
-  OPI_TRY(papers_count(question, "unit", 8, &ask.unit, err));
-  OPI_TRY(papers_count(question, "even", 0, &ask.n_even, err));
-  OPI_TRY(papers_layers(question, cluster, 1, 0, &layers, err));
-  q.layers = layers;
-  q.tokens = &tokens.profile;
-  opipe_status status = opi_planning_check("slices", &q, &machine, err);
-  if (status == OPIPE_OK &&
-      (layers->n_layers > PAPERS_STAGES_MOST || !opi_even_stages(layers, ask.n_stages, ends))) {
-    status = opi_fail(err, OPIPE_E_INVALID, "%u layers in %u even stages", layers->n_layers,
-                      ask.n_stages);
-  }
-  if (status == OPIPE_OK)
-    status = papers_tokens_make(question, cluster, &tokens, err);
-  if (status == OPIPE_OK)
-    status = opi_terapipe_slices(&ask, &slicing, err);
-  if (status == OPIPE_OK)
-    write_slicing(&slicing, answer);
-  opi_slicing_free(&slicing);
-  papers_tokens_release(&tokens);
   opi_layers_free(layers);
   return status;
 }

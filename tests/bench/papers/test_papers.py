@@ -28,7 +28,7 @@ def test_data():
     for data in papers.load():
         check(len(data["constants"]) <= CONSTANTS_MOST, "%s: %d constants" % (data["machine"], len(data["constants"])))
         for row in data["rows"]:
-            kinds = sum(key in row for key in ("within", "same", "order", "calibrates"))
+            kinds = sum(key in row for key in ("within", "same", "at_least", "order", "calibrates"))
             check(kinds <= 1, "%s: a row of %d kinds" % (row["what"], kinds))
             check(row["tag"] in "TCFSRX", "%s: tag %s" % (row["what"], row["tag"]))
             names = fitting.runs_of(row.get("ours", {})) + row.get("order", [])
