@@ -146,6 +146,14 @@ static opi_layers *make_two(void) {
   }
   layers->names[0] = "a";
   layers->names[1] = "b \\ \"c\"";
+  OPI_ASSERT_OK_FATAL(opi_layers_add_slices(layers, 3, &err), &err);
+  for (uint32_t k = 0; k < 3; ++k) {
+    layers->slices.tokens[k] = 8 << k;
+    for (uint32_t i = 0; i < 2; ++i)
+      layers->slices.alone[k * 2 + i] = (opi_token_cost){10.0 * (k + 1) * (k + 1), 0.5 * i};
+  }
+  layers->slices.context_ns[0] = 0.25;
+  layers->slices.context_ns[1] = 1.0 / 3;
   return layers;
 }
 
@@ -166,6 +174,23 @@ static void test_numbers_between(void) {
   opi_layers_free(layers);
 }
 
+static void test_slices_between(void) {
+  opi_layers *layers = make_two();
+  double ns[3], context = 0;
+  opi_layers_slices_sum(layers, 0, 2, 4, ns, &context);
+  OPI_ASSERT(fabs(ns[1] - (40 + 40 * 0.625)) < 1e-9); /* half of the second is divided by 4 */
+  OPI_ASSERT(fabs(context - (0.25 + 1.0 / 3) / 4) < 1e-12);
+  opi_layers_slices_sum(layers, 0, 1, 1, ns, &context);
+  OPI_ASSERT(ns[0] == 10 && ns[1] == 40 && ns[2] == 90);
+  OPI_ASSERT(opi_layers_alone_ns(layers, ns, 3) == 10);
+  OPI_ASSERT(fabs(opi_layers_alone_ns(layers, ns, 12) - 25) < 1e-9);
+  OPI_ASSERT(fabs(opi_layers_alone_ns(layers, ns, 24) - 65) < 1e-9);
+  OPI_ASSERT(fabs(opi_layers_alone_ns(layers, ns, 48) - 140) < 1e-9); /* goes on */
+  OPI_ASSERT_ERROR(opi_layers_add_slices(layers, OPI_TOKEN_COUNTS_MOST + 1, &err), OPIPE_E_LIMIT,
+                   &err, "slices of 65 numbers of tokens");
+  opi_layers_free(layers);
+}
+
 static void test_written_and_read_again(void) {
   opi_layers *layers = make_two(), *again = NULL;
   opi_text first, second;
@@ -177,6 +202,9 @@ static void test_written_and_read_again(void) {
   opi_layers_write(again, &second);
   OPI_ASSERT_STR(second.data, first.data);
   OPI_ASSERT(memcmp(again->at, layers->at, 4 * sizeof(opi_layer)) == 0);
+  OPI_ASSERT_INT(again->slices.n, 3);
+  OPI_ASSERT(memcmp(again->slices.alone, layers->slices.alone, 6 * sizeof(opi_token_cost)) == 0);
+  OPI_ASSERT(memcmp(again->slices.tokens, layers->slices.tokens, 3 * sizeof(uint32_t)) == 0);
   opi_layers_free(again);
   static const struct {
     const char *from, *to, *part;
@@ -190,6 +218,13 @@ static void test_written_and_read_again(void) {
       {"\"layers\": [\"a\", ", "\"layers\": [", "\"costs\" has 2 entries for 1 layers"},
       {"\"layers\": [\"a\", ", "\"layers\": [1, ", "layers[0] must be a name"},
       {"\"halves\": true", "\"halves\": 1", "\"halves\" must be"},
+      {"\"tokens\": [8, 16", "\"tokens\": [8, 8", "slices of 8 tokens after 8"},
+      {"\"tokens\": [8, ", "\"tokens\": [", "2 numbers of tokens (at most 64), \"alone_ns\" of 3"},
+      {"\"width_share\": [\n      [0, 0.5]", "\"width_share\": [\n      [0, 1.5]",
+       "width share 1.5"},
+      {"\"context_ns\": [0.25, ", "\"context_ns\": [", "\"context_ns\" must be a list of 2"},
+      {"\"alone_ns\": [\n      [10, ", "\"alone_ns\": [\n      [true, ",
+       "\"alone_ns\"[0] is no number"},
   };
   for (size_t i = 0; i < OPI_COUNT(changes); ++i) {
     char text[4096];
@@ -298,5 +333,6 @@ static void test_wrong_descriptions_are_refused(void) {
 
 OPI_TEST_MAIN("layers", OPI_TEST(test_totals_of_published_profiles), OPI_TEST(test_order_and_cuts),
               OPI_TEST(test_wrong_files_are_refused), OPI_TEST(test_numbers_between),
-              OPI_TEST(test_written_and_read_again), OPI_TEST(test_published_parameters),
-              OPI_TEST(test_published_flops), OPI_TEST(test_wrong_descriptions_are_refused))
+              OPI_TEST(test_slices_between), OPI_TEST(test_written_and_read_again),
+              OPI_TEST(test_published_parameters), OPI_TEST(test_published_flops),
+              OPI_TEST(test_wrong_descriptions_are_refused))

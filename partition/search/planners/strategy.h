@@ -132,7 +132,8 @@ opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_
                                opipe_error *err);
 
 /* Slices of `rows` rows over stages that are given: ends [n_stages + 1]. together: the most rows
- * that may go together; unit: as in opi_slice_problem. Errors: as opi_slices_plan. */
+ * that may go together, 1, 2, 4, ... in each group; unit: as in opi_slice_problem. Errors: as
+ * opi_slices_plan. */
 typedef struct opi_slice_question {
   const opi_planning *planning; /* checked */
   const opi_machine *machine;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TeraPipe's planner (Li et al., ICML'21, section 3): the sequences of a batch are cut along their
- * tokens, rows go together where that is better, and the slices follow each other through K stages:
+ * tokens, rows go together where that is better (all in equal numbers and cut alike, as schedules
+ * can say it), and the slices follow each other through K stages:
  *   T = sum t_i + (K - 1) max t_j
  * over all depths K and tensor widths that fit; slices.c has the dynamic programming. Forward and
  * backward together, and the messages both ways, as the authors' program has them.
@@ -106,32 +107,51 @@ static opipe_status fill_times(const opi_slice_question *q, uint32_t rows, opi_a
   return OPIPE_OK;
 }
 
-opipe_status opi_terapipe_slices(const opi_slice_question *q, opi_slicing *out, opipe_error *err) {
+/* All rows in groups of `together`, each cut alike. */
+static opipe_status slice_groups(const opi_slice_question *q, uint32_t together,
+                                 opi_slicing *out_slicing, opipe_error *err) {
   const opipe_allocator *allocator = q->planning->allocator;
+  const uint32_t tokens = q->planning->layers->tokens;
+  opi_slice_times known;
   opi_arena arena;
   opi_arena_init(&arena, allocator, 0);
   const opi_slice_times **times = OPI_ARENA_ARRAY(&arena, const opi_slice_times *, q->rows);
-  opi_slice_times *known = OPI_ARENA_ARRAY(&arena, opi_slice_times, q->rows);
-  opipe_status status = times == NULL || known == NULL
-                            ? opi_fail_nomem(err, q->rows * sizeof *known, "times of slices")
-                            : OPIPE_OK;
-  for (uint32_t r = 1; r <= q->rows && r <= q->together && status == OPIPE_OK; r *= 2) {
-    times[r - 1] = &known[r - 1];
-    status = fill_times(q, r, &arena, &known[r - 1], err);
-  }
-  const uint32_t tokens = q->planning->layers->tokens;
-  opi_slice_problem problem = {.n_tokens = tokens,
-                               .unit = q->unit,
-                               .n_stages = q->n_stages,
-                               .n_rows = q->rows,
-                               .times = times};
+  opipe_status status = times == NULL ? opi_fail_nomem(err, q->rows * sizeof *times, "slices")
+                                      : fill_times(q, together, &arena, &known, err);
   if (status == OPIPE_OK) {
-    problem.step = known[0].alone[tokens] * step_share;
-    status = q->n_even > 0 ? opi_slices_even(&problem, q->n_even, allocator, out, err)
-                           : opi_slices_plan(&problem, allocator, out, err);
+    times[together - 1] = &known;
+    const opi_slice_problem problem = {.n_tokens = tokens,
+                                       .unit = q->unit,
+                                       .n_stages = q->n_stages,
+                                       .n_rows = q->rows,
+                                       .times = times,
+                                       .step = known.alone[tokens] * step_share};
+    status = q->n_even > 0 ? opi_slices_even(&problem, q->n_even, allocator, out_slicing, err)
+                           : opi_slices_plan(&problem, allocator, out_slicing, err);
   }
   opi_arena_release(&arena);
   return status;
+}
+
+opipe_status opi_terapipe_slices(const opi_slice_question *q, opi_slicing *out, opipe_error *err) {
+  *out = (opi_slicing){.groups = NULL};
+  for (uint32_t r = 1; r <= q->rows && r <= q->together; r *= 2) {
+    opi_slicing next = {.groups = NULL};
+    if (q->rows % r != 0 || (q->n_even > 0 && r > 1))
+      continue;
+    const opipe_status status = slice_groups(q, r, &next, err);
+    if (status < 0) {
+      opi_slicing_free(out);
+      return status;
+    }
+    if (out->groups == NULL || next.total < out->total) {
+      opi_slicing_free(out);
+      *out = next;
+    } else {
+      opi_slicing_free(&next);
+    }
+  }
+  return OPIPE_OK;
 }
 
 /* ---- the planner ---- */
@@ -163,23 +183,10 @@ static double sums_ns(const opi_slice_question *q, uint32_t copies) {
   return most;
 }
 
-static bool same_lengths(const opi_slicing *slicing) {
-  const opi_slice_group *first = &slicing->groups[0];
-  for (uint32_t g = 1; g < slicing->n_groups; ++g) {
-    const opi_slice_group *next = &slicing->groups[g];
-    if (next->rows != first->rows || next->n_slices != first->n_slices ||
-        memcmp(next->lengths, first->lengths, first->n_slices * sizeof(uint32_t)) != 0)
-      return false;
-  }
-  return true;
-}
-
-/* "terapipe:lengths=704+688+656", where all rows are cut alike; else the groups alone say it. */
+/* "terapipe:lengths=704+688+656" */
 static const char *schedule_of(const opi_slicing *slicing, opi_arena *arena) {
   const opi_slice_group *first = &slicing->groups[0];
   opi_text text;
-  if (!same_lengths(slicing))
-    return "terapipe";
   opi_text_init(&text, arena->allocator);
   for (uint32_t k = 0; k < first->n_slices; ++k)
     opi_text_printf(&text, "%s%u", k == 0 ? "terapipe:lengths=" : "+", first->lengths[k]);

@@ -157,12 +157,6 @@ static opipe_status cut_tokens(player *p) {
   if (!any)
     return OPIPE_OK;
   first = &p->slicing.groups[0];
-  for (uint32_t g = 1; g < p->slicing.n_groups; ++g) {
-    const opi_slice_group *next = &p->slicing.groups[g];
-    if (next->rows != first->rows || next->n_slices != first->n_slices ||
-        memcmp(next->lengths, first->lengths, first->n_slices * sizeof(uint32_t)) != 0)
-      return opi_fail(p->err, OPIPE_E_UNSUPPORTED, "rows that are cut in different ways");
-  }
   opi_text_init(&text, opi_allocator_system());
   for (uint32_t k = 0; k < first->n_slices; ++k)
     opi_text_printf(&text, "%s%u", k == 0 ? ":lengths=" : "+", first->lengths[k]);
