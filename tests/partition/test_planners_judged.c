@@ -45,7 +45,7 @@ typedef struct question {
 static const question questions[] = {
     {LLAMA, "selene:nodes=1", 8},
     {LLAMA ",type=bf16", "h100:nodes=2", 64},
-    {GPT, "p3.16xlarge:nodes=2", 64},
+    {GPT, "p3.16xlarge:nodes=2", 32},
     {"bert:layers=48,hidden=1024,heads=16,vocab=30522,seq=128", "piz-daint:nodes=16", 256},
 };
 
@@ -61,17 +61,24 @@ static void compare(const opi_auto *q, const char *name, const question *asked) 
     OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, "slices of its tokens");
     return;
   }
-  OPI_ASSERT_OK_FATAL(status, &err);
-  if (strcmp(name, "pipedream") == 0) /* an order for simulation alone */
+  OPI_ASSERT_OK(status, &err);
+  if (status < 0)
+    return;
+  opi_auto own = *q;
+  double predicted = s->step_ns;
+  if (strcmp(name, "pipedream") == 0) { /* knows no memory, and no end of a mini-batch */
+    own.uncapped = true;
     s->schedule = "1f1b";
-  OPI_ASSERT_OK_FATAL(opi_strategy_judge(q, s, &judged, &err), &err);
-  const double ratio = s->step_ns / judged.step_ns;
+    predicted = s->objective * (s->microbatches + s->n_stages - 1);
+  }
+  OPI_ASSERT_OK(opi_strategy_judge(&own, s, &judged, &err), &err);
+  const double ratio = predicted / judged.step_ns;
   printf("    %-9s %-12.12s on %-20s %2u x %3u stages x %u, %3u of %2u: %9.1f ms, played %9.1f\n",
          name, asked->arch, asked->cluster, s->pipelines, s->n_stages, s->width, s->microbatches,
-         s->samples, s->step_ns * 1e-6, judged.step_ns * 1e-6);
+         s->samples, predicted * 1e-6, judged.step_ns * 1e-6);
   if (!(ratio < apart_most && ratio > 1 / apart_most)) {
     OPI_FAIL("%s, %s on %s: predicts %g ms, played %g", name, asked->arch, asked->cluster,
-             s->step_ns * 1e-6, judged.step_ns * 1e-6);
+             predicted * 1e-6, judged.step_ns * 1e-6);
   }
   opi_strategy_free(s);
 }
@@ -84,7 +91,7 @@ static void test_predictions_are_near_the_simulator(void) {
     opi_layers *layers = describe(questions[i].arch, &cluster, questions[i].batch);
     opi_auto q = auto_question(layers, &cluster, questions[i].batch);
     q.hypothetical = true;
-    q.planning.samples = 1;
+    q.planning.samples = cluster.n_devices; /* dapple, pipedream: any stage may be on all of them */
     for (size_t k = 0; k < OPI_COUNT(names); ++k)
       compare(&q, names[k], &questions[i]);
     opi_layers_free(layers);

@@ -41,6 +41,7 @@ static void read_link(const opi_cluster *c, uint32_t a, uint32_t b, opi_reach *o
   const opi_tier *tier = &c->tiers[link.tier];
   out->bytes_per_ns = link.bytes_per_ns;
   out->latency_ns = link.latency_ns;
+  out->port_bytes_per_ns = tier->in_node ? 0 : tier->port_bytes_per_ns[tier->member_of[a]];
   out->sum_bytes_per_ns =
       tier->collective_bytes_per_ns > 0 ? tier->collective_bytes_per_ns : link.bytes_per_ns;
   out->sum_latency_ns =

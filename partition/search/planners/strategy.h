@@ -73,6 +73,7 @@ void opi_strategy_write(const opi_strategy *strategy, opi_text *text);
 typedef struct opi_reach {
   double bytes_per_ns, latency_ns;         /* of one message */
   double sum_bytes_per_ns, sum_latency_ns; /* of collectives */
+  double port_bytes_per_ns;                /* that the devices of a node share */
 } opi_reach;
 
 /* A cluster as papers see it: equal nodes of equal devices, one rate inside, one between them. */

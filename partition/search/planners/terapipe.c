@@ -172,13 +172,17 @@ static bool fits(const opi_slice_question *q) {
   return true;
 }
 
+/* Of gradients, over all copies; the devices of a tensor group do so at once. */
 static double sums_ns(const opi_slice_question *q, uint32_t copies) {
   const opi_reach *reach = q->machine->n_nodes == 1 ? &q->machine->inside : &q->machine->across;
+  const double shared = reach->port_bytes_per_ns / q->width;
+  const double rate = shared > 0 && shared < reach->sum_bytes_per_ns ? shared
+                                                                     : reach->sum_bytes_per_ns;
   double most = 0;
   for (uint32_t s = 0; s < q->n_stages && copies > 1; ++s) {
     const opi_layer sum = opi_layers_sum(q->planning->layers, q->ends[s], q->ends[s + 1], 1);
     const double params = (double)sum.param_bytes / (sum.width_share > 0 ? q->width : 1);
-    most = fmax(most, opi_bytes_ns(2.0 * (copies - 1) / copies * params, reach->sum_bytes_per_ns));
+    most = fmax(most, opi_bytes_ns(2.0 * (copies - 1) / copies * params, rate));
   }
   return most;
 }

@@ -101,13 +101,21 @@ static opipe_status answer(two_bw *t, double ns, opi_strategy **out_strategy, op
   OPI_TRY(opi_strategy_new("2bw", t->depth, t->planning->allocator, &s, err));
   (void)opi_even_stages(t->planning->layers, t->depth, t->ends);
   const judged j = judge(t, s);
-  opipe_status status = OPIPE_OK;
-  for (uint32_t k = 0; k < t->depth && status == OPIPE_OK; ++k)
-    status = opi_strategy_place(s, k, k * t->width, t->width, err);
-  /* replicas of a stage are copies of the pipeline that never meet but in sums */
+  const uint32_t d = t->depth, w = t->width;
+  uint32_t *devices = OPI_ARENA_ARRAY(&s->arena, uint32_t, (size_t)w * d);
+  opipe_status status =
+      devices == NULL ? opi_fail_nomem(err, d * w * sizeof *devices, "a strategy") : OPIPE_OK;
+  for (uint32_t k = 0; k < d && status == OPIPE_OK; ++k)
+    status = opi_strategy_place(s, k, k * w, 1, err);
+  /* copies of the pipeline never meet but in sums; those of a stage stand side by side */
+  for (uint32_t i = 0; i < w * d && status == OPIPE_OK; ++i)
+    devices[i] = i % d * w + i / d;
+  s->rank_devices = devices;
+  s->n_ranks = d;
+  s->pipelines = w;
   s->schedule = t->depth > 1 ? "2bw" : "1f1b";
   s->samples = t->samples;
-  s->microbatches = (uint32_t)(t->planning->batch / t->samples);
+  s->microbatches = (uint32_t)(t->planning->batch / ((uint64_t)w * t->samples));
   s->recompute = t->recompute;
   s->objective = ns;
   s->step_ns = j.ns * (double)t->planning->batch / ((double)t->width * t->samples);
