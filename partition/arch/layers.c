@@ -240,8 +240,7 @@ static opipe_status fill_slices(const opi_arch *arch, const opi_arch_place *plac
   }
   for (uint32_t i = 0; i < out->n_layers; ++i) {
     const bool known = i < 2 || i == last;
-    out->slices.context_ns[i] =
-        known ? context_of(arch, place, i) : out->slices.context_ns[1];
+    out->slices.context_ns[i] = known ? context_of(arch, place, i) : out->slices.context_ns[1];
   }
   return OPIPE_OK;
 }

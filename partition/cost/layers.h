@@ -62,8 +62,8 @@ opipe_status opi_layers_new(const char *name, uint32_t n_layers, uint32_t n_size
                             const opipe_allocator *allocator, opi_layers **out_layers,
                             opipe_error *err);
 void opi_layers_free(opi_layers *layers); /* accepts NULL */
-/* Room for what slices of n numbers of tokens take: all zero. Errors: LIMIT with both numbers; NOMEM.
- */
+/* Room for what slices of n numbers of tokens take: all zero. Errors: LIMIT with both numbers;
+ * NOMEM. */
 opipe_status opi_layers_add_slices(opi_layers *layers, uint32_t n, opipe_error *err);
 /* Is every number one that planners can add up? Errors: INVALID by layer and field. */
 opipe_status opi_layers_check(const opi_layers *layers, opipe_error *err);

@@ -148,7 +148,7 @@ static opi_layers *make_two(void) {
   layers->names[1] = "b \\ \"c\"";
   OPI_ASSERT_OK_FATAL(opi_layers_add_slices(layers, 3, &err), &err);
   for (uint32_t k = 0; k < 3; ++k) {
-    layers->slices.tokens[k] = 8 << k;
+    layers->slices.tokens[k] = 8u << k;
     for (uint32_t i = 0; i < 2; ++i)
       layers->slices.alone[k * 2 + i] = (opi_token_cost){10.0 * (k + 1) * (k + 1), 0.5 * i};
   }

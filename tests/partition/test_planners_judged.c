@@ -153,10 +153,8 @@ static void test_slices_add_up(void) {
 static void test_lengths_fall(void) {
   const opi_cluster cluster = find_cluster("p3.16xlarge:nodes=24");
   opi_layers *layers = describe(GPT, &cluster, 16);
-  const opi_planning q = {.layers = layers,
-                          .cluster = &cluster,
-                          .allocator = opi_allocator_system(),
-                          .batch = 16};
+  const opi_planning q = {
+      .layers = layers, .cluster = &cluster, .allocator = opi_allocator_system(), .batch = 16};
   opi_machine machine;
   opi_planning checked = q;
   uint32_t ends[64];
@@ -172,16 +170,15 @@ static void test_lengths_fall(void) {
         OPI_ASSERT(slicing.groups[g].lengths[k] <= slicing.groups[g].lengths[k - 1]);
     }
     printf("    %u stages: %u slices, %u to %u tokens\n", stages, slicing.groups[0].n_slices,
-           slicing.groups[0].lengths[0],
-           slicing.groups[0].lengths[slicing.groups[0].n_slices - 1]);
+           slicing.groups[0].lengths[0], slicing.groups[0].lengths[slicing.groups[0].n_slices - 1]);
     opi_slicing_free(&slicing);
   }
   opi_layers_free(layers);
 }
 
 int main(int argc, char **argv) {
-  static const opi_test tests[] = {
-      OPI_TEST(test_predictions_are_near_the_simulator), OPI_TEST(test_one_stage_wants_no_slices),
-      OPI_TEST(test_slices_add_up), OPI_TEST(test_lengths_fall)};
+  static const opi_test tests[] = {OPI_TEST(test_predictions_are_near_the_simulator),
+                                   OPI_TEST(test_one_stage_wants_no_slices),
+                                   OPI_TEST(test_slices_add_up), OPI_TEST(test_lengths_fall)};
   return run_planners(tests, OPI_COUNT(tests), argc, argv);
 }

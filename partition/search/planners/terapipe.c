@@ -176,8 +176,8 @@ static bool fits(const opi_slice_question *q) {
 static double sums_ns(const opi_slice_question *q, uint32_t copies) {
   const opi_reach *reach = q->machine->n_nodes == 1 ? &q->machine->inside : &q->machine->across;
   const double shared = reach->port_bytes_per_ns / q->width;
-  const double rate = shared > 0 && shared < reach->sum_bytes_per_ns ? shared
-                                                                     : reach->sum_bytes_per_ns;
+  const double rate =
+      shared > 0 && shared < reach->sum_bytes_per_ns ? shared : reach->sum_bytes_per_ns;
   double most = 0;
   for (uint32_t s = 0; s < q->n_stages && copies > 1; ++s) {
     const opi_layer sum = opi_layers_sum(q->planning->layers, q->ends[s], q->ends[s + 1], 1);

@@ -31,8 +31,8 @@ static opipe_status make_question(const json_t *question, const opi_cluster *clu
                     .mode = OPIPE_MODE_TRAIN,
                     .n_threads = 2,
                     .hypothetical = papers_flag(question, "hypothetical")};
-  out->dtype = strstr(papers_text(question, "arch", ""), "fp16") != NULL ? OPIPE_FLOAT16
-                                                                         : OPIPE_FLOAT;
+  out->dtype =
+      strstr(papers_text(question, "arch", ""), "fp16") != NULL ? OPIPE_FLOAT16 : OPIPE_FLOAT;
   OPI_TRY(papers_planning(question, cluster, &out->planning, err));
   OPI_TRY(papers_count(question, "work", WORK_PRESET, &work, err));
   out->work_most = work;

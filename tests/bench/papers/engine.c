@@ -216,8 +216,8 @@ static void write_slices(const opi_slicing *slicing, opi_text *answer) {
     falls = falls && first->lengths[k] <= first->lengths[k - 1];
   opi_text_puts(answer, ", \"slices\": \"");
   papers_write_slicing(slicing, answer);
-  opi_text_printf(answer, "\", \"long_to_short\": %s, \"n_slices\": %u",
-                  falls ? "true" : "false", first->n_slices);
+  opi_text_printf(answer, "\", \"long_to_short\": %s, \"n_slices\": %u", falls ? "true" : "false",
+                  first->n_slices);
 }
 
 static void write_played(const player *p, const opi_order_played *played, opi_text *answer) {

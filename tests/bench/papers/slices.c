@@ -75,8 +75,8 @@ opipe_status papers_slices(const json_t *question, const opi_cluster *cluster, o
   OPI_TRY(papers_layers(question, cluster, &one, 1, &layers, err));
   opipe_status status = OPIPE_OK;
   if (layers->n_layers > PAPERS_STAGES_MOST || !opi_even_stages(layers, n_stages, ends)) {
-    status = opi_fail(err, OPIPE_E_INVALID, "%u layers in %u even stages", layers->n_layers,
-                      n_stages);
+    status =
+        opi_fail(err, OPIPE_E_INVALID, "%u layers in %u even stages", layers->n_layers, n_stages);
   }
   if (status == OPIPE_OK)
     status = papers_cut_tokens(question, cluster, layers, ends, n_stages, &any, &slicing, err);
