@@ -175,7 +175,7 @@ static opipe_status ask(judge *j, uint32_t requests, opi_order **out_order) {
     ms[n + s] = (x->input_ns + (p->recompute ? x->forward_ns : 0)) * 1e-6;
     ms[2 * n + s] = x->weight_ns * 1e-6;
     /* replicas that cut a micro-batch keep their rows of it */
-    const uint32_t cut = p->shares == NULL ? 1 : p->shares[s];
+    const uint32_t cut = p->shares == NULL ? 1 : p->shares[l->instance_rank[s * l->n_replicas]];
     const double part = (double)((p->samples - 1) / cut + 1) / p->samples;
     /* computed again, one micro-batch at a time has all of it; that is taken off what is left */
     stash[s] = whole_bytes(part * (p->recompute ? x->input_bytes : x->stash_bytes));
