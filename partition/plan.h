@@ -282,7 +282,7 @@ typedef struct opi_plan {
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
   uint32_t cost_kind; /* OPI_COST_* */
   /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by
-   * their nominal rates, 0: not known. Not written */
+   * their nominal rates, 0: not known */
   double flops, peak_flops;
 } opi_plan;
 

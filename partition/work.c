@@ -39,5 +39,5 @@ void opi_plan_count_work(opi_plan *plan, const opi_cut_model *model) {
   const double times = plan->batch_dim != NULL && rows > 0 ? (double)plan->batch_rows / (double)rows
                                                            : (double)plan->n_microbatches;
   plan->flops = microbatch_flops(model) * times;
-  plan->peak_flops = peak_flops(plan);
+  plan->peak_flops = plan->facts == NULL ? plan->peak_flops : peak_flops(plan);
 }

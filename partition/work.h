@@ -5,7 +5,8 @@
 
 #include "partition/program/model.h"
 
-/* Sets plan->flops and plan->peak_flops; model: the plan's graphs. */
+/* Sets plan->flops and, where the devices are known (plan->facts), plan->peak_flops; model: the
+ * plan's graphs. */
 void opi_plan_count_work(opi_plan *plan, const opi_cut_model *model);
 
 /* Model-flops utilisation in the steady state: flops over what the plan's devices could do in

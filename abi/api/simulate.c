@@ -3,10 +3,10 @@
 #include "abi/api/api.h"
 #include "partition/layers/apply.h"
 #include "partition/layers/loads.h"
+#include "partition/lists/plan_play.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/proof.h"
-#include "partition/simulate/plan_play.h"
 #include "partition/simulate/report.h"
 
 enum { PATH_ROOM = 4096, FOLDERS_MOST = 4 };
@@ -196,11 +196,12 @@ opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs
 
 /* ---- plans ---- */
 
-static opipe_status play_plan(asked *a, const opi_plan *plan, uint32_t format, opipe_write_fn write,
-                              void *ctx, opipe_error *err) {
+static opipe_status play_plan(asked *a, const opi_plan_object *plan, uint32_t format,
+                              opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_plan_played played;
   OPI_TRY(read_cluster(a, "plan_play", err));
-  OPI_TRY(opi_plan_play_run(plan, &a->how, &a->arena, &played, err));
+  OPI_TRY(opi_plan_play_run(plan->plan, plan->model->file, &plan->model->options, &a->how,
+                            &a->arena, &played, err));
   const opipe_status status =
       answer(&played.problem, &played.played, format, a->arena.allocator, write, ctx, err);
   opi_plan_played_release(&played);
@@ -220,7 +221,7 @@ opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *p
                     a.params.n_stages, a.params.tensor, a.params.copies);
   }
   opi_arena_init(&a.arena, &plan->model->context->allocator, 0);
-  const opipe_status status = play_plan(&a, plan->plan, format, write, ctx, err);
+  const opipe_status status = play_plan(&a, plan, format, write, ctx, err);
   opi_arena_release(&a.arena);
   return status;
 }

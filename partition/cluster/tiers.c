@@ -25,8 +25,9 @@ bool opi_collective_parse(const char *text, uint32_t *out_algorithm) {
 
 /* What a tier joins, as the file says it. */
 typedef struct extent {
-  uint64_t devices, nodes;       /* 0: not said; neither: all that there is */
-  double port, oversubscription; /* bytes per second; 0: not said */
+  uint64_t devices, nodes; /* 0: not said; neither: all that there is */
+  double port;             /* bytes per second; 0: no limit, -1: not said */
+  double oversubscription; /* 0: not said */
 } extent;
 
 /* ---- one tier's members ---- */
@@ -74,12 +75,12 @@ static opipe_status read_tier(const opi_cluster_reader *r, json_t *object, opi_t
   }
   OPI_TRY(opi_cluster_get_number(r, object, "latency_ns", 0, 1e15, 0, &tier->latency_ns));
   OPI_TRY(opi_cluster_get_number(r, object, "bandwidth", 1, 1e18, 0, &bandwidth));
-  OPI_TRY(opi_cluster_get_number(r, object, "port", 1, 1e18, 0, &out->port));
+  OPI_TRY(opi_cluster_get_number(r, object, "port", 0, 1e18, -1, &out->port));
   OPI_TRY(
       opi_cluster_get_number(r, object, "oversubscription", 1e-3, 1e6, 0, &out->oversubscription));
   if (bandwidth == 0)
     return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"bandwidth\" is missing", r->what);
-  if (out->port > 0 && out->oversubscription > 0) {
+  if (out->port >= 0 && out->oversubscription > 0) {
     return opi_fail(r->err, OPIPE_E_INVALID,
                     "%s: \"port\" is %g and \"oversubscription\" %g: one of both", r->what,
                     out->port, out->oversubscription);
@@ -124,7 +125,7 @@ static opipe_status open_ports(const opi_cluster_reader *r, const extent *e, opi
     return opi_fail_nomem(r->err, tier->n_members * sizeof(double), "a cluster");
   for (uint32_t i = 0; i < c->n_devices; ++i)
     tier->port_bytes_per_ns[tier->member_of[i]] += rate / factor;
-  for (uint32_t i = 0; i < tier->n_members && e->port > 0; ++i)
+  for (uint32_t i = 0; i < tier->n_members && e->port >= 0; ++i)
     tier->port_bytes_per_ns[i] = e->port * 1e-9;
   tier->first_port = c->n_ports;
   c->n_ports += tier->n_members;

@@ -502,8 +502,21 @@ static opipe_status read_memory(reader *r) {
   return OPIPE_OK;
 }
 
+/* Of devices that nobody asks now; what follows from it is told anew. Files of before have none. */
+static opipe_status read_peak(const reader *r) {
+  static const double most = 1e30;
+  const json_t *peak = json_object_get(r->root, "peak_flops");
+  r->plan->peak_flops = json_number_value(peak);
+  return peak == NULL ||
+                 (json_is_number(peak) && r->plan->peak_flops >= 0 && r->plan->peak_flops <= most)
+             ? OPIPE_OK
+             : opi_fail(r->err, OPIPE_E_INVALID,
+                        "the plan: \"peak_flops\" must be a number from 0 to %g", most);
+}
+
 static opipe_status read_cost(reader *r) {
   const char *cost = NULL;
+  OPI_TRY(read_peak(r));
   OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
                         r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));

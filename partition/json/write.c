@@ -10,6 +10,7 @@
 #include "partition/make.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/schedule/order.h"
+#include "partition/work.h"
 
 static void write_dims(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "  \"dims\": {");
@@ -164,7 +165,14 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_json_double(t, plan->interval_ns);
   opi_text_puts(t, ",\n  \"bound_ns\": ");
   opi_json_double(t, plan->bound_ns);
-  opi_text_printf(t, ",\n  \"cost\": \"%s\"", opi_cost_name(plan->cost_kind));
+  opi_text_printf(t, ",\n  \"cost\": \"%s\",\n  \"flops\": ", opi_cost_name(plan->cost_kind));
+  opi_json_double(t, plan->flops);
+  if (opi_plan_utilisation(plan) <= 0)
+    return;
+  opi_text_puts(t, ",\n  \"peak_flops\": ");
+  opi_json_double(t, plan->peak_flops);
+  opi_text_puts(t, ",\n  \"utilisation\": ");
+  opi_json_double(t, opi_plan_utilisation(plan));
 }
 
 static void write_binding(opi_text *t, const opi_plan *plan) {

@@ -103,6 +103,14 @@ opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, o
  * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
 uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
                          uint32_t replica, uint32_t far, uint32_t other, uint32_t *out);
+/* ---- updates.c ---- */
+
+/* Who waits for whom at an update: by its lowest rank, [n_ranks] in `arena`. A step that flushes is
+ * a barrier of all; double-buffered ranks that step alone wait for those with which they share a
+ * weight. plan: of the pieces. */
+opipe_status opi_update_groups(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+                               uint32_t **out_group, opipe_error *err);
+
 /* ---- replay.c ---- */
 
 typedef struct opi_replay_result {

@@ -320,55 +320,15 @@ static void post_first(replay *p) {
   }
 }
 
-static void join_group(uint32_t *group, uint32_t a, uint32_t b) {
-  while (group[a] != a)
-    a = group[a];
-  while (group[b] != b)
-    b = group[b];
-  group[a < b ? b : a] = a < b ? a : b;
-}
-
-/* Ranks with an instance that reads the same trained parameter. */
-static opipe_status join_sharers(const replay *p, opi_arena *scratch) {
-  const opi_cut *cut = p->cut;
-  uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, cut->n_params);
-  if (first == NULL)
-    return opi_fail_nomem(p->err, cut->n_params * sizeof *first, "a proof");
-  memset(first, 0xff, cut->n_params * sizeof *first);
-  for (uint32_t i = 0; i < cut->n_stages * cut->n_kinds * p->plan->n_replicas; ++i) {
-    const uint32_t stage = i / (cut->n_kinds * p->plan->n_replicas);
-    const opi_program *program = opi_program_of(cut, stage, i / p->plan->n_replicas % cut->n_kinds);
-    const uint32_t rank = opi_plan_rank(p->plan, stage, i % p->plan->n_replicas);
-    for (uint32_t k = 0; rank != OPIPE_NONE && k < program->n_params; ++k) {
-      const uint32_t slot = program->params[k];
-      if (!cut->trained[slot])
-        continue;
-      if (first[slot] == OPIPE_NONE)
-        first[slot] = rank;
-      join_group(p->group, first[slot], rank);
-    }
-  }
-  return OPIPE_OK;
-}
-
-/* Those with steps: the reference's are all one rank's. */
+/* How many have come when all have. */
 static opipe_status find_groups(replay *p, opi_arena *scratch) {
   const opi_plan *plan = p->plan;
-  const bool alone =
-      p->twice && plan->train != NULL && opi_optimizer_steps_alone(&plan->train->optimizer);
-  p->group = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+  OPI_TRY(opi_update_groups(plan, p->cut, scratch, &p->group, p->err));
   p->group_size = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
-  if (p->group == NULL || p->group_size == NULL)
-    return opi_fail_nomem(p->err, plan->n_ranks * sizeof *p->group, "a proof");
+  if (p->group_size == NULL)
+    return opi_fail_nomem(p->err, plan->n_ranks * sizeof *p->group_size, "a proof");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
-    p->group[rank] = alone ? rank : 0;
-  if (alone)
-    OPI_TRY(join_sharers(p, scratch));
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-    while (p->group[rank] != p->group[p->group[rank]])
-      p->group[rank] = p->group[p->group[rank]];
     p->group_size[p->group[rank]] += p->lists->rank_first[rank + 1] != p->lists->rank_first[rank];
-  }
   return OPIPE_OK;
 }
 

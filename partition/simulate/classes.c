@@ -122,6 +122,11 @@ static opipe_status use_group(colouring *c, uint32_t group, uint32_t *devices, d
   const opi_play_group *g = &p->groups[group];
   if (g->op >= OPI_OPS)
     return use_host(c, group);
+  if (g->times == 0) { /* a barrier: nothing travels */
+    for (uint32_t copy = 0; copy < c->n_copies; ++copy)
+      c->usage_first[group * c->n_copies + copy] = c->n_usages;
+    return OPIPE_OK;
+  }
   uint32_t n = 0, n_groups = 0, step = 0, n_joined = 0;
   for (uint32_t copy = 0; copy < c->n_copies; ++copy) {
     c->usage_first[group * c->n_copies + copy] = c->n_usages;

@@ -64,7 +64,7 @@ typedef struct opi_play_group {
   uint32_t op, algorithm; /* OPI_OP_*, OPI_PLAY_OUT, OPI_PLAY_IN; OPI_COLLECTIVE_* */
   uint64_t n_bytes;
   double kept_bytes; /* OUT, IN: given back, taken */
-  uint32_t times;    /* so many, one after the other */
+  uint32_t times;    /* so many, one after the other; 0: a barrier */
   uint32_t first, n_lists;
   bool over_tensor, over_data;
 } opi_play_group;

@@ -28,7 +28,7 @@ ALLOWED = {
     "partition/cluster": ["partition/cluster", "partition/json", *PLAN],
     "partition/cut": ["partition/cut", *PLAN],
     "partition/program": ["partition/program", "partition/cut", "partition/schedule", "partition/simulate", *PLAN],
-    "partition/lists": ["partition/lists", "partition/program", "partition/cut", "partition/schedule", *PLAN],
+    "partition/lists": ["partition/lists", "partition/program", "partition/cut", "partition/schedule", "partition/simulate", *PLAN],
     "partition/memory": ["partition/memory", "partition/lists", "partition/program", *PLAN],
     "partition/cost": ["partition/cost", "partition/memory", "partition/program", "partition/json/json.h", *PLAN],
     "partition/arch": ["partition/arch", "partition/cluster", "partition/cost/layers.h", *PLAN],

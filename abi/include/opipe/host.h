@@ -586,8 +586,8 @@ typedef struct opipe_api {
   opipe_status (*order_play)(opipe_order *order, const opipe_order_costs *costs,
                              const opipe_play_params *params, uint32_t format, opipe_write_fn write,
                              void *ctx, opipe_error *err);
-  /* A plan's records on the first devices of a cluster, with the plan's own times of programs and
-   * bytes. Errors: the same. */
+  /* What sessions of a plan execute, on the first devices of a cluster, with the plan's own times
+   * of programs and bytes. Errors: the same; INVALID, flags that lists of a plan do not have. */
   opipe_status (*plan_play)(opipe_plan *plan, const opipe_play_params *params, uint32_t format,
                             opipe_write_fn write, void *ctx, opipe_error *err);
   /* -- profiles and planners (planning.h); [any-thread] -- */
