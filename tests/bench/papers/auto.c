@@ -9,8 +9,10 @@
 
 enum { SIZES_MOST = 16, WORK_PRESET = 1000000 };
 
-/* All that have no text for an order. */
-static const char *const schedules[] = {
+/* All that have no text for an order; behind them the given plan's, and that of planner terapipe,
+ * which no list of options has. */
+enum { OWN_MOST = 2 };
+static const char *const listed[] = {
     "gpipe",    "1f1b",  "interleaved", "looped-bfs", "chimera",        "2bw",
     "terapipe", "zb-h1", "zb-h2",       "zb-auto",    "zb-interleaved", "zbv",
     "v-half",   "v-min", "dualpipev",   "seq1f1b",    "sequential"};
@@ -23,11 +25,13 @@ static double slice_ns(const opi_layers *layers) {
 }
 
 static opipe_status make_question(const json_t *question, const opi_cluster *cluster,
-                                  const opi_plugins *plugins, opi_auto *out, opipe_error *err) {
+                                  const opi_plugins *plugins, const char **schedules, opi_auto *out,
+                                  opipe_error *err) {
   uint32_t work = 0;
+  memcpy(schedules, listed, sizeof listed);
   *out = (opi_auto){.plugins = plugins,
                     .schedules = schedules,
-                    .n_schedules = OPI_COUNT(schedules),
+                    .n_schedules = OPI_COUNT(listed),
                     .mode = OPIPE_MODE_TRAIN,
                     .n_threads = 2,
                     .hypothetical = papers_flag(question, "hypothetical")};
@@ -141,25 +145,45 @@ static void write_answer(const opi_auto_answer *found, const opi_judged *given, 
   opi_text_release(&plan);
 }
 
+/* What TeraPipe's planner says, where it says something. */
+static opipe_status ask_terapipe(opi_auto *io_auto, const char **schedules, opi_strategy **out,
+                                 opipe_error *err) {
+  const opi_layers *layers = io_auto->planning.layers;
+  opipe_error unused = OPIPE_ERROR_INIT;
+  if (layers->slices.n == 0)
+    return OPIPE_OK;
+  const opipe_status status = opi_plan_terapipe(&io_auto->planning, out, &unused);
+  if (status == OPIPE_OK)
+    schedules[io_auto->n_schedules++] = (*out)->schedule;
+  return status == OPIPE_E_NOMEM ? opi_fail_nomem(err, 1, "a planner") : OPIPE_OK;
+}
+
 opipe_status papers_auto(const json_t *question, const opi_cluster *cluster,
                          const opi_plugins *plugins, opi_text *answer, opipe_error *err) {
+  const char *schedules[OPI_COUNT(listed) + OWN_MOST];
+  opi_strategy *sliced = NULL;
   opi_auto q;
   opi_judged judged;
   opi_layers *layers = NULL;
   opi_strategy *given = NULL;
   opi_auto_answer *found = NULL;
-  OPI_TRY(make_question(question, cluster, plugins, &q, err));
+  OPI_TRY(make_question(question, cluster, plugins, schedules, &q, err));
   opipe_status status = make_layers(question, &q, &layers, err);
   if (status == OPIPE_OK)
     status = read_given(question, &q, &given, err);
   if (status == OPIPE_OK)
     status = opi_strategy_judge(&q, given, &judged, err);
+  if (status == OPIPE_OK) {
+    schedules[q.n_schedules++] = given->schedule;
+    status = ask_terapipe(&q, schedules, &sliced, err);
+  }
   if (status == OPIPE_OK)
     status = opi_auto_search(&q, &found, err);
   if (status == OPIPE_OK)
     write_answer(found, &judged, answer);
   opi_auto_free(found);
   opi_strategy_free(given);
+  opi_strategy_free(sliced);
   opi_layers_free(layers);
   return status;
 }

@@ -20,7 +20,7 @@ import fitting
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-MACHINES = ["piz-daint", "config-a", "p3.16xlarge", "selene"]
+MACHINES = ["piz-daint", "config-a", "p3.16xlarge", "selene", "auto"]
 
 
 def load(machines=None):

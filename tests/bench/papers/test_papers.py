@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The bench "papers": rows of DAPPLE come out as the data say, and another cluster file is another table.
+"""The bench "papers": rows of DAPPLE, PipeDream-2BW and TeraPipe come out as the data say, another
+cluster file is another table, and what planner auto finds is no slower than a paper's own plan.
 Without this a wrong figure could stand in the table as met.
-ctest: timeout=120 label=nosan"""
+ctest: timeout=300 label=nosan"""
 
 import json
 import pathlib
@@ -64,9 +65,23 @@ def test_cluster_file():
     check(before != after, "another latency, the same table")
 
 
+def test_auto(engine):
+    """One machine; the plan that is compared is slower when it has fewer micro-batches to fill its pipeline."""
+    (data,) = papers.load(["auto"])
+    name = "2bw, 2.2 billion"
+    run = data["runs"][name]
+    data["runs"] = {name: run, "emptier": dict(run, samples=2 * run["samples"], microbatches=run["microbatches"] // 2)}
+    answers = engine.answers(data)
+    check(all("error" not in a for a in answers.values()), str(answers))
+    check(answers[name]["times"] >= 1, "auto is slower than the paper's plan: %s" % answers[name])
+    check(answers["emptier"]["given_ms"] > 1.1 * answers[name]["given_ms"], "the given plan is not what is played: %s" % answers)
+
+
 def main():
+    engine = figures.Engine()
     test_data()
-    test_rows(figures.Engine(), ["config-a"])
+    test_rows(engine, ["config-a", "p3.16xlarge"])
+    test_auto(engine)
     test_cluster_file()
     print("passed")
 
