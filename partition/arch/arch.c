@@ -126,8 +126,11 @@ opipe_status opi_arch_parse(const char *spec, opi_arch *out_arch, opipe_error *e
       out_arch->kind = k;
   }
   if (out_arch->kind == OPI_ARCHS) {
-    return opi_fail(err, OPIPE_E_INVALID, "arch: \"%.80s\" begins with none of gpt, llama, bert",
-                    opi_text_line(line, spec));
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "arch: \"%.80s\" begins with none of gpt, llama, bert; other models are read as "
+        "profiles",
+        opi_text_line(line, spec));
   }
   out_arch->tied = out_arch->kind != OPI_ARCH_LLAMA;
   while (*at != '\0') {
