@@ -129,6 +129,16 @@ static void describe_messages(opi_text *t, const opi_plan *plan) {
   }
 }
 
+static void describe_planner(opi_text *t, const opi_plan *plan) {
+  char line[OPI_LINE_ROOM];
+  if (plan->planner == NULL)
+    return;
+  opi_text_printf(t, "planner %s", opi_text_line(line, plan->planner));
+  if (plan->stopped != NULL)
+    opi_text_printf(t, ", its search ended early, by %s", opi_text_line(line, plan->stopped));
+  opi_text_puts(t, "\n");
+}
+
 static void describe_times(opi_text *t, const opi_plan *plan) {
   const double bound = plan->bound_ns * plan->n_microbatches;
   static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
@@ -184,6 +194,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   if (plan->n_crossings > CROSSINGS_MOST)
     opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
   describe_messages(&t, plan);
+  describe_planner(&t, plan);
   describe_times(&t, plan);
   const opipe_status status = opi_text_write(&t, write, ctx, err);
   opi_text_release(&t);

@@ -280,7 +280,9 @@ typedef struct opi_plan {
   double
       interval_ns; /* simulated steady-state time between requests of a stream, or mini-batches */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
-  uint32_t cost_kind; /* OPI_COST_* */
+  uint32_t cost_kind;  /* OPI_COST_* */
+  const char *planner; /* who decided; NULL: no planner */
+  const char *stopped; /* what ended its search before it was through: "work", "clock"; NULL: no */
   /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by
    * their nominal rates, 0: not known */
   double flops, peak_flops;

@@ -50,14 +50,34 @@ opipe_status opi_refuse_inside(const char *call, opipe_error *err) {
                   call);
 }
 
+static _Thread_local uint32_t n_callbacks; /* that this thread is in */
+
+void opi_callback_enter(void) {
+  ++n_callbacks;
+}
+
+void opi_callback_leave(void) {
+  --n_callbacks;
+}
+
+opipe_status opi_callback_check(const char *call, opipe_error *err) {
+  return n_callbacks == 0
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_STATE,
+                        "%s: must not be called from inside strategy_make's progress", call);
+}
+
 void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
   opi_entry in;
   opipe_error err = OPIPE_ERROR_INIT;
   if (handle == NULL || opi_handle_inherited(handle))
     return;
-  opipe_status status = kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
-                            ? opi_refuse_inside(call, &err)
-                            : opi_handle_enter(handle, kind, call, &in, &err);
+  opipe_status status = opi_callback_check(call, &err);
+  if (status == OPIPE_OK) {
+    status = kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
+                 ? opi_refuse_inside(call, &err)
+                 : opi_handle_enter(handle, kind, call, &in, &err);
+  }
   if (status == OPIPE_OK) {
     if (!opi_handle_kill(&in)) {
       status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread has done so already", call);

@@ -13,9 +13,10 @@
 
 #include "abi/api/params.h"
 #include "abi/registry/registry.h"
+#include "partition/layers/apply.h"
 #include "partition/make.h"
 #include "partition/schedule/order.h"
-#include "partition/search/planners/strategy.h"
+#include "partition/search/auto/auto.h"
 #include "runtime/budget.h"
 #include "runtime/handles.h"
 #include "runtime/session.h"
@@ -78,19 +79,36 @@ struct opi_order_object {
   opi_order *order;
 };
 
+/* What a profile was made from. By rates it can be made again for other devices. */
+typedef struct opi_profile_source {
+  const char *arch;        /* in the profile's arena, as all below; none of both: it was read */
+  opi_model_object *model; /* a reference */
+  opi_plan *trained;       /* of the model: holds train options; owned; NULL: forwards alone */
+  const char *batch_dim;
+  const uint32_t *samples; /* [n_samples] */
+  uint32_t n_samples;
+  bool every_node, measured;
+} opi_profile_source;
+
 struct opi_profile_object {
   atomic_uint refs;
   opi_context_object *context; /* a reference */
+  opi_arena arena;
   opi_layers *layers;
+  opi_profile_source source;
   bool forward; /* of a model that was not trained: no backward times */
 };
 
 struct opi_strategy_object {
   atomic_uint refs;
-  opi_profile_object *profile; /* a reference */
-  opi_strategy *strategy;
-  double state_bytes; /* of the question */
-  bool forward;
+  opi_profile_object *profile;   /* a reference */
+  opi_strategy_object *found_by; /* a reference: whose answer has this one; NULL: itself, or none */
+  const opi_auto_answer *answer; /* of planner auto, else NULL; owned where found_by is NULL */
+  uint32_t index;                /* in the answer */
+  const opi_strategy *strategy;  /* the answer's; without one, owned */
+  double state_bytes;            /* of the question */
+  uint64_t batch;                /* the same */
+  bool forward;                  /* the same */
 };
 
 void opi_ref(atomic_uint *refs);
@@ -123,6 +141,10 @@ opipe_status opi_train_options_read(const opipe_train_options *options, const ch
 /* What `call` answers inside an on_done, where it may not be called: it would wait for the very
  * thread that it holds up. */
 opipe_status opi_refuse_inside(const char *call, opipe_error *err);
+/* Around a callback of the host in which no function of the table may be called; STATE inside. */
+void opi_callback_enter(void);
+void opi_callback_leave(void);
+opipe_status opi_callback_check(const char *call, opipe_error *err);
 
 /* The table's functions, by file. */
 opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
@@ -157,10 +179,10 @@ opipe_status opi_api_model_describe(opi_model_object *model, uint32_t format, op
 
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err);
-/* The same with params that were checked; the cut and recomputation as a strategy says them. */
+/* The same with params that were checked; cut, recomputation and which rank has which of the
+ * devices as a strategy says them, the rest of which is in the params already. */
 opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
-                              const char *const *stage_ends, bool recompute, opipe_plan **out_plan,
-                              opipe_error *err);
+                              const opi_applied *as, opipe_plan **out_plan, opipe_error *err);
 /* What plan making asks for: a model that is bound as `bind` says. */
 opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *bind);
 opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64_t n_bytes,
@@ -303,6 +325,8 @@ opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_pl
 opipe_status opi_api_strategy_plan(opi_strategy_object *strategy, opipe_model *model,
                                    const opipe_plan_params *params, opipe_plan **out_plan,
                                    opipe_error *err);
+opipe_status opi_api_strategy_ranked(opi_strategy_object *strategy, uint32_t index,
+                                     opipe_strategy **out_strategy, opipe_error *err);
 opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, uint64_t a_bytes,
                                    const char *a_name, const void *b, uint64_t b_bytes,
                                    const char *b_name, uint32_t format, opipe_write_fn write,

@@ -433,7 +433,13 @@ static const opi_field strategy_params[] = {
     ANY(T, n_stages),
     ANY(T, n_microbatches),
     ANY(T, progress),
-    ANY(T, progress_ctx)};
+    ANY(T, progress_ctx),
+    ANY(T, n_ranks),
+    ANY(T, replicas),
+    ANY(T, width),
+    CHOICE(T, recompute, OPIPE_STRATEGY_RECOMPUTES_ALWAYS),
+    ANY(T, spare_bytes),
+    ANY(T, slice_ns)};
 const opi_struct opi_struct_strategy_params =
     STRUCT(T, strategy_params, OPIPE_END(T, progress_ctx));
 #undef T

@@ -87,6 +87,44 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   return status;
 }
 
+/* Who decided, and whether to the end. */
+static opipe_status sign(opi_plan *plan, const opi_applied *as, opipe_error *err) {
+  plan->planner = as->planner == NULL ? NULL : opi_arena_strdup(&plan->arena, as->planner);
+  plan->stopped = as->stopped; /* static memory */
+  return as->planner != NULL && plan->planner == NULL ? opi_fail_nomem(err, 1, "a plan") : OPIPE_OK;
+}
+
+/* The devices by rank, as a strategy says; the last of the host's stands for all behind it. */
+static opipe_status place_ranks(opi_arena *arena, const opi_applied *as,
+                                opipe_plan_params *io_params, opipe_error *err) {
+  opipe_plan_params *p = io_params;
+  const uint32_t n = as->n_rank_devices, given = p->n_devices;
+  if (n == 0 || given == 0 || (p->n_descriptions != 0 && p->n_descriptions != given))
+    return OPIPE_OK; /* as they stand; what does not fit together is said by plan making */
+  opipe_device_choice *devices = OPI_ARENA_ARRAY(arena, opipe_device_choice, n);
+  opipe_device_description *described = OPI_ARENA_ARRAY(arena, opipe_device_description, n);
+  if (devices == NULL || described == NULL)
+    return opi_fail_nomem(err, n * sizeof *described, "devices");
+  for (uint32_t r = 0; r < n; ++r) {
+    const uint32_t last = given - 1,
+                   index = as->rank_devices[r] < last ? as->rank_devices[r] : last;
+    opi_array_get(p->devices, p->devices_stride, index, &devices[r], sizeof *devices);
+    if (p->n_descriptions != 0) {
+      opi_array_get(p->descriptions, p->descriptions_stride, index, &described[r],
+                    sizeof *described);
+    }
+  }
+  p->devices = devices;
+  p->devices_stride = (uint32_t)sizeof *devices;
+  p->n_devices = n;
+  if (p->n_descriptions == 0)
+    return OPIPE_OK;
+  p->descriptions = described;
+  p->descriptions_stride = (uint32_t)sizeof *described;
+  p->n_descriptions = n;
+  return OPIPE_OK;
+}
+
 /* A cluster's devices and link in the place of the host's own. What it is read into must outlive
  * the use of `io_params`. */
 static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params, opipe_error *err) {
@@ -127,12 +165,11 @@ opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params 
   if (out_plan == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_make: out_plan is NULL");
   OPI_TRY(opi_params_read(&opi_struct_plan_params, "plan_make", params, &own, err));
-  return opi_plan_make_as(model, &own, NULL, false, out_plan, err);
+  return opi_plan_make_as(model, &own, NULL, out_plan, err);
 }
 
 opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
-                              const char *const *stage_ends, bool recompute, opipe_plan **out_plan,
-                              opipe_error *err) {
+                              const opi_applied *as, opipe_plan **out_plan, opipe_error *err) {
   opipe_plan_params own = *params;
   opi_plan_object *plan = NULL;
   if (model->bound == NULL)
@@ -140,7 +177,7 @@ opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *
   OPI_TRY(check_replicas(&own, err));
   opi_plan_env env = opi_api_plan_env(model, &model->options);
   env.bound = model->bound;
-  env.stage_ends = stage_ends;
+  env.stage_ends = as == NULL ? NULL : as->ends;
   opi_costs costs;
   if (own.costs != NULL) {
     OPI_TRY(opi_costs_from_host(own.costs, "plan_make", &costs, err));
@@ -149,12 +186,17 @@ opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *
   opi_arena arena;
   opi_arena_init(&arena, env.allocator, 0);
   opipe_status status = take_cluster(&arena, &own, err);
+  if (status == OPIPE_OK && as != NULL)
+    status = place_ranks(&arena, as, &own, err);
   if (status == OPIPE_OK)
     status = new_plan(model, &plan, err);
   if (status == OPIPE_OK) {
-    status = own.train != NULL ? make_training(&env, &own, recompute, &plan->plan, err)
-                               : opi_plan_make(&env, &own, &plan->plan, err);
+    status = own.train != NULL
+                 ? make_training(&env, &own, as != NULL && as->recompute, &plan->plan, err)
+                 : opi_plan_make(&env, &own, &plan->plan, err);
   }
+  if (status == OPIPE_OK && as != NULL)
+    status = sign(plan->plan, as, err);
   opi_arena_release(&arena);
   if (status < 0) {
     opi_plan_unref(plan);

@@ -5,6 +5,7 @@
 #include "partition/arch/arch.h"
 #include "partition/layers/describe.h"
 #include "partition/layers/of_graph.h"
+#include "partition/spec.h"
 
 enum { SAMPLES_MOST = 1 << 20 };
 
@@ -14,27 +15,41 @@ void opi_profile_unref(void *profile) {
     return;
   opi_context_object *context = p->context;
   opi_layers_free(p->layers);
+  opi_plan_free(p->source.trained);
+  opi_model_unref(p->source.model);
+  opi_arena_release(&p->arena);
   opi_free(&context->allocator, p, sizeof(*p));
   opi_context_unref(context);
 }
 
-/* Its handle, for the host. Takes the layers over, also on failure. */
-static opipe_status hand_out(opi_context_object *context, opi_layers *layers,
-                             opipe_profile **out_profile, opipe_error *err) {
-  uint64_t handle = 0;
+/* Without anything but its references. */
+static opipe_status new_profile(opi_context_object *context, opi_profile_object **out_profile,
+                                opipe_error *err) {
   opi_profile_object *p = opi_alloc_zero(&context->allocator, 1, sizeof(*p));
-  if (p == NULL) {
-    opi_layers_free(layers);
+  if (p == NULL)
     return opi_fail_nomem(err, sizeof(*p), "a profile");
-  }
   atomic_init(&p->refs, 1);
   opi_ref(&context->refs);
   p->context = context;
-  p->layers = layers;
+  opi_arena_init(&p->arena, &context->allocator, 0);
+  *out_profile = p;
+  return OPIPE_OK;
+}
+
+/* Its handle, for the host, if `status` is OK: then it has its layers. Takes the profile over, also
+ * on failure. */
+static opipe_status hand_out(opi_profile_object *p, opipe_status status,
+                             opipe_profile **out_profile, opipe_error *err) {
+  uint64_t handle = 0;
+  if (status < 0) {
+    opi_profile_unref(p);
+    return status;
+  }
   p->forward = true;
-  for (uint32_t i = 0; i < layers->n_layers && p->forward; ++i)
-    p->forward = opi_layer_backward_ns(&layers->at[i]) == 0;
-  OPI_TRY(opi_handle_new(OPI_HANDLE_PROFILE, p, opi_profile_unref, context->handle, &handle, err));
+  for (uint32_t i = 0; i < p->layers->n_layers && p->forward; ++i)
+    p->forward = opi_layer_backward_ns(&p->layers->at[i]) == 0;
+  OPI_TRY(
+      opi_handle_new(OPI_HANDLE_PROFILE, p, opi_profile_unref, p->context->handle, &handle, err));
   *out_profile = opi_handle_pointer(handle);
   return OPIPE_OK;
 }
@@ -74,6 +89,17 @@ static opipe_status check_device(const opipe_profile_params *p, const opi_cluste
                   c->n_devices);
 }
 
+/* The cluster's device as plan making knows one that is described. */
+static opipe_status describe_place(const opi_cluster *c, uint32_t device, opi_device_spec *out_spec,
+                                   opi_device_facts *out_facts, opipe_error *err) {
+  const opipe_device_choice *choice = &c->devices[device];
+  *out_spec = (opi_device_spec){.kind = choice->kind,
+                                .options = choice->options == NULL ? "" : choice->options,
+                                .threads = choice->threads};
+  return opi_device_describe(&c->descriptions[device], "the cluster's device", out_spec, out_facts,
+                             err);
+}
+
 /* A device by its place in the cluster, described; or of a backend here, asked. */
 static opipe_status find_device(const opipe_profile_params *p, const opi_plan_env *env,
                                 opi_arena *arena, opi_device_spec *out_spec,
@@ -90,12 +116,7 @@ static opipe_status find_device(const opipe_profile_params *p, const opi_plan_en
   }
   OPI_TRY(opi_api_take_cluster(call, &text, arena, &cluster, err));
   OPI_TRY(check_device(p, &cluster, call, err));
-  const opipe_device_choice *choice = &cluster.devices[p->device_index];
-  *out_spec = (opi_device_spec){.kind = choice->kind,
-                                .options = choice->options == NULL ? "" : choice->options,
-                                .threads = choice->threads};
-  return opi_device_describe(&cluster.descriptions[p->device_index], "the cluster's device",
-                             out_spec, out_facts, err);
+  return describe_place(&cluster, p->device_index, out_spec, out_facts, err);
 }
 
 static opipe_status check_source(const opipe_profile_params *p, const char *call,
@@ -108,34 +129,78 @@ static opipe_status check_source(const opipe_profile_params *p, const char *call
 
 /* ---- made ---- */
 
-static opipe_status profile_model(opi_model_object *model, const opipe_profile_params *p,
-                                  opi_arena *arena, opi_layers **out_layers, opipe_error *err) {
-  opi_device_spec spec;
-  opi_device_facts facts;
-  opi_train_spec train;
+/* What it is made from, in its own memory. */
+static opipe_status keep_source(opi_profile_object *profile, opi_model_object *model,
+                                const char *arch, const opipe_profile_params *p, opipe_error *err) {
+  opi_profile_source *s = &profile->source;
+  s->n_samples = p->n_samples;
+  s->samples = opi_arena_copy(&profile->arena, p->n_samples == 0 ? (const void *)"" : p->samples,
+                              p->n_samples == 0 ? 1 : p->n_samples * sizeof *s->samples);
+  s->batch_dim = p->batch_dim == NULL ? NULL : opi_arena_strdup(&profile->arena, p->batch_dim);
+  s->arch = arch == NULL ? NULL : opi_arena_strdup(&profile->arena, arch);
+  s->every_node = (p->flags & OPIPE_PROFILE_NODES) != 0;
+  s->measured = p->cost != OPIPE_COST_RATES;
+  s->model = model;
+  if (model != NULL)
+    opi_ref(&model->refs);
+  return s->samples == NULL || (arch != NULL && s->arch == NULL) ||
+                 (p->batch_dim != NULL && s->batch_dim == NULL)
+             ? opi_fail_nomem(err, p->n_samples * sizeof *s->samples, "a profile")
+             : OPIPE_OK;
+}
+
+static opipe_status keep_training(opi_profile_object *profile, const opipe_train_options *train,
+                                  opi_arena *arena, opipe_error *err) {
+  opi_train_spec spec;
+  if (train == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_train_options_read(train, "profile_of_model", arena, &spec, err));
+  OPI_TRY(opi_plan_new(&profile->context->allocator, &profile->source.trained, err));
+  return opi_train_spec_copy(profile->source.trained, &spec, err);
+}
+
+/* The layers of the source's model, as a device takes them. */
+static opipe_status layers_of_model(const opi_profile_object *profile, const opi_plan_env *env,
+                                    const opi_device_spec *spec, const opi_device_facts *facts,
+                                    uint32_t cost, opi_layers **out_layers, opipe_error *err) {
+  const opi_profile_source *s = &profile->source;
+  const opi_graph_profile question = {.env = env,
+                                      .spec = s->trained == NULL ? NULL : s->trained->train,
+                                      .name = s->model->file->graph->name,
+                                      .batch_dim = s->batch_dim,
+                                      .samples = s->samples,
+                                      .n_samples = s->n_samples,
+                                      .device = spec,
+                                      .facts = facts,
+                                      .cost = cost,
+                                      .every_node = s->every_node};
+  return opi_layers_of_graph(&question, out_layers, err);
+}
+
+static opi_plan_env env_of(const opi_profile_object *profile) {
+  opi_model_object *model = profile->source.model;
   opi_plan_env env = opi_api_plan_env(model, &model->options);
   env.bound = model->bound;
+  return env;
+}
+
+static opipe_status profile_model(opi_profile_object *profile, opi_model_object *model,
+                                  const opipe_profile_params *p, opi_arena *arena,
+                                  opipe_error *err) {
+  opi_device_spec spec;
+  opi_device_facts facts;
+  OPI_TRY(keep_source(profile, model, NULL, p, err));
+  OPI_TRY(keep_training(profile, p->train, arena, err));
+  const opi_plan_env env = env_of(profile);
   OPI_TRY(find_device(p, &env, arena, &spec, &facts, err));
-  if (p->train != NULL)
-    OPI_TRY(opi_train_options_read(p->train, "profile_of_model", arena, &train, err));
-  const opi_graph_profile question = {.env = &env,
-                                      .spec = p->train == NULL ? NULL : &train,
-                                      .name = model->file->graph->name,
-                                      .batch_dim = p->batch_dim,
-                                      .samples = p->samples,
-                                      .n_samples = p->n_samples,
-                                      .device = &spec,
-                                      .facts = &facts,
-                                      .cost = p->cost,
-                                      .every_node = (p->flags & OPIPE_PROFILE_NODES) != 0};
-  return opi_layers_of_graph(&question, out_layers, err);
+  return layers_of_model(profile, &env, &spec, &facts, p->cost, &profile->layers, err);
 }
 
 opipe_status opi_api_profile_of_model(opi_model_object *model, const opipe_profile_params *params,
                                       opipe_profile **out_profile, opipe_error *err) {
   static const char call[] = "profile_of_model";
   opipe_profile_params own = {.struct_size = (uint32_t)sizeof own};
-  opi_layers *layers = NULL;
+  opi_profile_object *profile = NULL;
   opi_arena arena;
   if (out_profile == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: out_profile is NULL", call);
@@ -148,30 +213,39 @@ opipe_status opi_api_profile_of_model(opi_model_object *model, const opipe_profi
   }
   OPI_TRY(check_samples(&own, call, err));
   OPI_TRY(check_source(&own, call, err));
+  OPI_TRY(new_profile(model->context, &profile, err));
   opi_arena_init(&arena, &model->context->allocator, 0);
-  const opipe_status status = profile_model(model, &own, &arena, &layers, err);
+  const opipe_status status = profile_model(profile, model, &own, &arena, err);
   opi_arena_release(&arena);
-  return status < 0 ? status : hand_out(model->context, layers, out_profile, err);
+  return hand_out(profile, status, out_profile, err);
 }
 
-static opipe_status profile_arch(opi_context_object *context, const char *spec,
-                                 const opipe_profile_params *p, opi_arena *arena,
-                                 opi_layers **out_layers, opipe_error *err) {
+/* The layers of the source's description on a device; without a cluster they have no times. */
+static opipe_status layers_of_arch(const opi_profile_object *profile, const opi_arch_place *place,
+                                   opi_layers **out_layers, opipe_error *err) {
   static const uint32_t one = 1;
-  static const char call[] = "profile_of_arch";
+  const opi_profile_source *s = &profile->source;
   opi_arch arch;
+  OPI_TRY(opi_arch_parse(s->arch, &arch, err));
+  return opi_arch_layers(&arch, s->arch, place, s->n_samples == 0 ? &one : s->samples,
+                         s->n_samples == 0 ? 1 : s->n_samples, &profile->context->allocator,
+                         out_layers, err);
+}
+
+static opipe_status profile_arch(opi_profile_object *profile, const char *spec,
+                                 const opipe_profile_params *p, opi_arena *arena,
+                                 opipe_error *err) {
+  static const char call[] = "profile_of_arch";
   opi_cluster cluster;
   opi_arch_place place = {NULL, p->device_index};
   const opi_cluster_text text = {p->cluster, p->cluster_bytes, p->cluster_name};
-  OPI_TRY(opi_arch_parse(spec, &arch, err));
+  OPI_TRY(keep_source(profile, NULL, spec, p, err));
   if (p->cluster != NULL) {
     OPI_TRY(opi_api_take_cluster(call, &text, arena, &cluster, err));
     OPI_TRY(check_device(p, &cluster, call, err));
     place.cluster = &cluster;
   }
-  return opi_arch_layers(&arch, spec, &place, p->n_samples == 0 ? &one : p->samples,
-                         p->n_samples == 0 ? 1 : p->n_samples, &context->allocator, out_layers,
-                         err);
+  return layers_of_arch(profile, &place, &profile->layers, err);
 }
 
 opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *arch,
@@ -179,7 +253,7 @@ opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *ar
                                      opipe_profile **out_profile, opipe_error *err) {
   static const char call[] = "profile_of_arch";
   opipe_profile_params own = {.struct_size = (uint32_t)sizeof own};
-  opi_layers *layers = NULL;
+  opi_profile_object *profile = NULL;
   opi_arena arena;
   if (arch == NULL || out_profile == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: an argument is NULL", call);
@@ -192,17 +266,69 @@ opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *ar
                     "models",
                     call);
   }
+  OPI_TRY(new_profile(context, &profile, err));
   opi_arena_init(&arena, &context->allocator, 0);
-  const opipe_status status = profile_arch(context, arch, &own, &arena, &layers, err);
+  const opipe_status status = profile_arch(profile, arch, &own, &arena, err);
   opi_arena_release(&arena);
-  return status < 0 ? status : hand_out(context, layers, out_profile, err);
+  return hand_out(profile, status, out_profile, err);
+}
+
+/* ---- made again, for other devices ---- */
+
+static opipe_status layers_on(const opi_profile_object *profile, const opi_cluster *c,
+                              uint32_t device, opi_layers **out_layers, opipe_error *err) {
+  const opi_arch_place place = {c, device};
+  opi_device_spec spec;
+  opi_device_facts facts;
+  if (profile->source.arch != NULL)
+    return layers_of_arch(profile, &place, out_layers, err);
+  const opi_plan_env env = env_of(profile);
+  OPI_TRY(describe_place(c, device, &spec, &facts, err));
+  return layers_of_model(profile, &env, &spec, &facts, OPIPE_COST_RATES, out_layers, err);
+}
+
+opipe_status opi_profile_by_class(const opi_profile_object *profile, const opi_cluster *c,
+                                  opi_arena *arena, opi_layers ***out_layers, opipe_error *err) {
+  const opi_profile_source *s = &profile->source;
+  opi_layers **layers = NULL;
+  *out_layers = NULL;
+  if (c->n_classes < 2 || s->measured || (s->arch == NULL && s->model == NULL))
+    return OPIPE_OK;
+  layers = OPI_ARENA_ARRAY(arena, opi_layers *, c->n_classes);
+  if (layers == NULL)
+    return opi_fail_nomem(err, c->n_classes * sizeof *layers, "profiles of devices");
+  for (uint32_t k = 0; k < c->n_classes; ++k) {
+    uint32_t device = 0;
+    while (device + 1 < c->n_devices && c->class_of[device] != k)
+      ++device;
+    const opipe_status status = layers_on(profile, c, device, &layers[k], err);
+    if (status < 0) {
+      opi_profile_free_classes(layers, k);
+      return status;
+    }
+  }
+  *out_layers = layers;
+  return OPIPE_OK;
+}
+
+void opi_profile_free_classes(opi_layers **layers, uint32_t n) {
+  for (uint32_t k = 0; layers != NULL && k < n; ++k)
+    opi_layers_free(layers[k]);
+}
+
+double opi_profile_state_bytes(const opi_profile_object *profile, bool forward) {
+  enum { ADAM_STATE = 4, TRAINED = 2 }; /* weight and gradient, and two moments */
+  const opi_plan *trained = profile->source.trained;
+  return forward           ? 1
+         : trained == NULL ? ADAM_STATE
+                           : TRAINED + opi_optimizer_moments(&trained->train->optimizer);
 }
 
 opipe_status opi_api_profile_read(opi_context_object *context, const void *text, uint64_t n_bytes,
                                   const char *name, uint32_t samples, opipe_profile **out_profile,
                                   opipe_error *err) {
   const char *at = text, *what = name == NULL ? "the profile" : name;
-  opi_layers *layers = NULL;
+  opi_profile_object *profile = NULL;
   if (text == NULL || out_profile == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "profile_read: an argument is NULL");
   uint64_t blank = 0;
@@ -210,10 +336,13 @@ opipe_status opi_api_profile_read(opi_context_object *context, const void *text,
          (at[blank] == ' ' || at[blank] == '\n' || at[blank] == '\r' || at[blank] == '\t'))
     ++blank;
   const bool is_json = blank < n_bytes && at[blank] == '{';
-  OPI_TRY(is_json ? opi_layers_read_json(what, text, n_bytes, &context->allocator, &layers, err)
-                  : opi_layers_read_text(what, text, (size_t)n_bytes, samples == 0 ? 1 : samples,
-                                         &context->allocator, &layers, err));
-  return hand_out(context, layers, out_profile, err);
+  OPI_TRY(new_profile(context, &profile, err));
+  const opipe_status status =
+      is_json
+          ? opi_layers_read_json(what, text, n_bytes, &context->allocator, &profile->layers, err)
+          : opi_layers_read_text(what, text, (size_t)n_bytes, samples == 0 ? 1 : samples,
+                                 &context->allocator, &profile->layers, err);
+  return hand_out(profile, status, out_profile, err);
 }
 
 /* ---- asked ---- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Described clusters by name, and orders and plans played on them. [any-thread] */
-#include "abi/api/api.h"
-#include "partition/layers/apply.h"
+#include "abi/api/planning.h"
 #include "partition/layers/loads.h"
 #include "partition/lists/plan_play.h"
 #include "partition/schedule/ask.h"
@@ -228,14 +227,10 @@ opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *p
 
 /* ---- strategies ---- */
 
-/* Replicas that are as many for every stage are copies. */
-static opipe_status count_copies(const opi_strategy *s, uint32_t *out_copies, opipe_error *err) {
-  const uint32_t replicas = opi_strategy_replicas(s, NULL);
-  *out_copies = s->pipelines * replicas;
-  return replicas != 0 ? OPIPE_OK
-                       : opi_fail(err, OPIPE_E_UNSUPPORTED,
-                                  "strategy_play: stages on different numbers of replicas are not "
-                                  "played as one order");
+/* Where ranks stand is said by the strategy, or stages have different numbers of replicas: as the
+ * planner auto plays it. Else replicas are copies, in the order that `params` say. */
+static bool says_devices(const opi_strategy *s) {
+  return s->rank_devices != NULL || opi_strategy_replicas(s, NULL) == 0;
 }
 
 static opipe_status ask_order(const opi_strategy_object *o, bool trains, opi_order **out_order,
@@ -270,11 +265,39 @@ static opipe_status play_strategy(asked *a, const opi_strategy_object *o, const 
   opi_strategy_loads(s, o->profile->layers, o->state_bytes, loads);
   a->how.stages = loads;
   a->how.n_tensor = s->width;
-  OPI_TRY(count_copies(s, &a->how.n_data, err));
+  a->how.n_data = s->pipelines * opi_strategy_replicas(s, NULL);
   OPI_TRY(opi_proof_check(problem, order->list, OPI_RULE_TAG, a->arena.allocator, &proof, err));
   OPI_TRY(opi_order_play_run(problem, order->list, &a->how, &a->arena, &played, err));
   const opipe_status status = answer(problem, &played, format, a->arena.allocator, write, ctx, err);
   opi_order_played_release(&played, order->list);
+  return status;
+}
+
+static opipe_status show_strategy(asked *a, const opi_strategy_object *o, uint32_t format,
+                                  opipe_write_fn write, void *ctx, opipe_error *err) {
+  opi_layers **layers = NULL;
+  opi_shown shown;
+  OPI_TRY(read_cluster(a, "strategy_play", err));
+  if ((a->params.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0) {
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "strategy_play: PIPELINE_FIRST, and a strategy that says where its ranks stand");
+  }
+  OPI_TRY(opi_profile_by_class(o->profile, &a->cluster, &a->arena, &layers, err));
+  opi_auto q = opi_profile_question(o->profile, &a->cluster, o->forward);
+  q.planning.batch = o->batch;
+  q.planning.state_bytes = o->state_bytes;
+  q.class_layers = (const opi_layers *const *)layers;
+  q.schedules = &o->strategy->schedule;
+  q.n_schedules = 1;
+  q.dtype = a->how.dtype;
+  opipe_status status = opi_strategy_show(&q, o->strategy, &a->how, &shown, err);
+  opi_profile_free_classes(layers, a->cluster.n_classes);
+  if (status < 0)
+    return status;
+  status =
+      answer(&shown.order->problem, &shown.played, format, a->arena.allocator, write, ctx, err);
+  opi_shown_release(&shown);
   return status;
 }
 
@@ -294,9 +317,15 @@ opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_pl
   }
   if (a.params.dtype == 0 && strategy->profile->layers->weight_bytes == 2)
     a.params.dtype = OPIPE_FLOAT16;
-  OPI_TRY(ask_order(strategy, !strategy->forward, &order, err));
   opi_arena_init(&a.arena, &strategy->profile->context->allocator, 0);
-  const opipe_status status = play_strategy(&a, strategy, order, format, write, ctx, err);
+  if (says_devices(strategy->strategy)) {
+    const opipe_status status = show_strategy(&a, strategy, format, write, ctx, err);
+    opi_arena_release(&a.arena);
+    return status;
+  }
+  opipe_status status = ask_order(strategy, !strategy->forward, &order, err);
+  if (status == OPIPE_OK)
+    status = play_strategy(&a, strategy, order, format, write, ctx, err);
   opi_arena_release(&a.arena);
   opi_order_free(order);
   return status;

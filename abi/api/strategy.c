@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Strategies: asked of planners, described, made plans of, compared. [any-thread] */
-#include "abi/api/api.h"
 #include "abi/api/planning.h"
-#include "partition/layers/apply.h"
 #include "partition/layers/compare.h"
+#include "partition/schedule/ask.h"
+
+#include <string.h>
 
 void opi_strategy_unref(void *strategy) {
   opi_strategy_object *s = strategy;
   if (s == NULL || !opi_unref(&s->refs))
     return;
   opi_profile_object *profile = s->profile;
-  opi_strategy_free(s->strategy);
+  if (s->found_by != NULL)
+    opi_strategy_unref(s->found_by);
+  else if (s->answer != NULL)
+    opi_auto_free((opi_auto_answer *)(uintptr_t)s->answer);
+  else
+    opi_strategy_free((opi_strategy *)(uintptr_t)s->strategy);
   opi_free(&profile->context->allocator, s, sizeof(*s));
   opi_profile_unref(profile);
 }
@@ -27,7 +33,13 @@ static opipe_status check_named(const opipe_strategy_params *p, opipe_error *err
                 {"budget_s", p->budget_s != 0},
                 {"schedule", p->schedule != NULL},
                 {"n_stages", p->n_stages != 0},
-                {"n_microbatches", p->n_microbatches != 0}};
+                {"n_microbatches", p->n_microbatches != 0},
+                {"n_ranks", p->n_ranks != 0},
+                {"replicas", p->replicas != 0},
+                {"width", p->width != 0},
+                {"recompute", p->recompute != OPIPE_STRATEGY_RECOMPUTES_FREE},
+                {"spare_bytes", p->spare_bytes != 0},
+                {"slice_ns", p->slice_ns != 0}};
   for (size_t i = 0; i < OPI_COUNT(fields); ++i) {
     if (fields[i].given) {
       return opi_fail(err, OPIPE_E_INVALID,
@@ -46,72 +58,118 @@ static void cap_memory(opi_cluster *cluster, uint64_t memory_bytes) {
   }
 }
 
-static opipe_status ask_planner(const opi_profile_object *profile, const opipe_strategy_params *p,
-                                double state_bytes, opi_arena *arena, opi_strategy **out_strategy,
-                                opipe_error *err) {
-  opi_cluster cluster;
-  const char *name = p->planner == NULL ? "auto" : p->planner;
-  const opi_planner_fn plan = opi_planner_find(name);
-  const opi_cluster_text text = {p->cluster, p->cluster_bytes, p->cluster_name};
-  if (plan == NULL) {
-    return opi_fail(err, OPIPE_E_NOTFOUND, "strategy_make: no planner '%.40s'; these are: %s", name,
-                    opi_planner_names());
-  }
-  OPI_TRY(opi_api_take_cluster("strategy_make", &text, arena, &cluster, err));
-  OPI_TRY(check_named(p, err));
-  cap_memory(&cluster, p->memory_bytes);
-  const opi_planning planning = {.layers = profile->layers,
-                                 .cluster = &cluster,
-                                 .allocator = &profile->context->allocator,
-                                 .n_devices = p->n_devices,
-                                 .batch = p->batch,
-                                 .samples = p->samples,
-                                 .state_bytes = state_bytes};
-  OPI_TRY(plan(&planning, out_strategy, err));
-  return opi_strategy_name_stages(*out_strategy, profile->layers, err);
-}
-
-/* Its handle, for the host. Takes the strategy over, also on failure. */
-static opipe_status hand_out(opi_profile_object *profile, opi_strategy *strategy, bool forward,
-                             double state_bytes, opipe_strategy **out_strategy, opipe_error *err) {
-  uint64_t handle = 0;
-  opi_context_object *context = profile->context;
-  opi_strategy_object *s = opi_alloc_zero(&context->allocator, 1, sizeof(*s));
-  if (s == NULL) {
-    opi_strategy_free(strategy);
+/* Without what it is about. */
+static opipe_status new_strategy(opi_profile_object *profile, opi_strategy_object **out_strategy,
+                                 opipe_error *err) {
+  opi_strategy_object *s = opi_alloc_zero(&profile->context->allocator, 1, sizeof(*s));
+  if (s == NULL)
     return opi_fail_nomem(err, sizeof(*s), "a strategy");
-  }
   atomic_init(&s->refs, 1);
   opi_ref(&profile->refs);
   s->profile = profile;
-  s->strategy = strategy;
-  s->forward = forward;
-  s->state_bytes = state_bytes;
-  OPI_TRY(
-      opi_handle_new(OPI_HANDLE_STRATEGY, s, opi_strategy_unref, context->handle, &handle, err));
+  *out_strategy = s;
+  return OPIPE_OK;
+}
+
+/* Its handle, for the host, if `status` is OK. Takes the strategy over, also on failure. */
+static opipe_status hand_out(opi_strategy_object *s, opipe_status status,
+                             opipe_strategy **out_strategy, opipe_error *err) {
+  uint64_t handle = 0;
+  if (status < 0) {
+    opi_strategy_unref(s);
+    return status;
+  }
+  OPI_TRY(opi_handle_new(OPI_HANDLE_STRATEGY, s, opi_strategy_unref, s->profile->context->handle,
+                         &handle, err));
   *out_strategy = opi_handle_pointer(handle);
   return OPIPE_OK;
 }
 
+/* One of the papers' planners. */
+static opipe_status ask_planner(const opi_profile_object *profile, opi_planner_fn plan,
+                                const opipe_strategy_params *p, const opi_cluster *cluster,
+                                opi_strategy_object *io_strategy, opipe_error *err) {
+  const opi_planning planning = {.layers = profile->layers,
+                                 .cluster = cluster,
+                                 .allocator = &profile->context->allocator,
+                                 .n_devices = p->n_devices,
+                                 .batch = p->batch,
+                                 .samples = p->samples,
+                                 .state_bytes = p->state_bytes};
+  opi_strategy *strategy = NULL;
+  OPI_TRY(check_named(p, err));
+  const opipe_status status = plan(&planning, &strategy, err);
+  io_strategy->strategy = strategy;
+  return status < 0 ? status : opi_strategy_name_stages(strategy, profile->layers, err);
+}
+
+static opipe_status ask_auto(const opi_profile_object *profile, const opipe_strategy_params *p,
+                             const opi_cluster *cluster, opi_arena *arena,
+                             opi_strategy_object *io_strategy, opipe_error *err) {
+  opi_auto_answer *answer = NULL;
+  OPI_TRY(opi_profile_search(profile, p, cluster, io_strategy->forward, arena, &answer, err));
+  io_strategy->answer = answer;
+  io_strategy->strategy = answer->ranked[0].strategy;
+  for (uint32_t i = 0; i < answer->n_ranked; ++i)
+    OPI_TRY(opi_strategy_name_stages(answer->ranked[i].strategy, profile->layers, err));
+  return OPIPE_OK;
+}
+
+static opipe_status ask(opi_profile_object *profile, const opipe_strategy_params *p,
+                        opi_arena *arena, opi_strategy_object *io_strategy, opipe_error *err) {
+  opi_cluster cluster;
+  const bool decides = p->planner == NULL || strcmp(p->planner, "auto") == 0;
+  const opi_planner_fn plan = decides ? NULL : opi_planner_find(p->planner);
+  const opi_cluster_text text = {p->cluster, p->cluster_bytes, p->cluster_name};
+  if (!decides && plan == NULL) {
+    return opi_fail(err, OPIPE_E_NOTFOUND, "strategy_make: no planner '%.40s'; these are: auto, %s",
+                    p->planner, opi_planner_names());
+  }
+  OPI_TRY(opi_api_take_cluster("strategy_make", &text, arena, &cluster, err));
+  cap_memory(&cluster, p->memory_bytes);
+  return decides ? ask_auto(profile, p, &cluster, arena, io_strategy, err)
+                 : ask_planner(profile, plan, p, &cluster, io_strategy, err);
+}
+
 opipe_status opi_api_strategy_make(opi_profile_object *profile, const opipe_strategy_params *params,
                                    opipe_strategy **out_strategy, opipe_error *err) {
-  enum { ADAM_STATE = 4 }; /* weight, gradient, two moments */
   opipe_strategy_params own = {.struct_size = (uint32_t)sizeof own};
-  opi_strategy *strategy = NULL;
+  opi_strategy_object *s = NULL;
   opi_arena arena;
   if (params == NULL || out_strategy == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "strategy_make: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_strategy_params, "strategy_make", params, &own, err));
-  const bool forward = profile->forward || (own.flags & OPIPE_STRATEGY_FORWARD) != 0;
-  const double state = own.state_bytes != 0 ? own.state_bytes : forward ? 1 : ADAM_STATE;
+  OPI_TRY(new_strategy(profile, &s, err));
+  s->forward = profile->forward || (own.flags & OPIPE_STRATEGY_FORWARD) != 0;
+  s->batch = own.batch;
+  if (own.state_bytes == 0)
+    own.state_bytes = opi_profile_state_bytes(profile, s->forward);
+  s->state_bytes = own.state_bytes;
   opi_arena_init(&arena, &profile->context->allocator, 0);
-  const opipe_status status = ask_planner(profile, &own, state, &arena, &strategy, err);
+  const opipe_status status = ask(profile, &own, &arena, s, err);
   opi_arena_release(&arena);
-  if (status < 0) {
-    opi_strategy_free(strategy);
-    return status;
-  }
-  return hand_out(profile, strategy, forward, state, out_strategy, err);
+  return hand_out(s, status, out_strategy, err);
+}
+
+opipe_status opi_api_strategy_ranked(opi_strategy_object *strategy, uint32_t index,
+                                     opipe_strategy **out_strategy, opipe_error *err) {
+  opi_strategy_object *s = NULL,
+                      *owner = strategy->found_by != NULL ? strategy->found_by : strategy;
+  const uint32_t n = strategy->answer == NULL ? 0 : strategy->answer->n_ranked;
+  if (out_strategy == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "strategy_ranked: out_strategy is NULL");
+  if (index >= n)
+    return opi_fail(err, OPIPE_E_NOTFOUND, "strategy_ranked: index %u of %u", index, n);
+  OPI_TRY(new_strategy(strategy->profile, &s, err));
+  opi_ref(&owner->refs);
+  s->found_by = owner;
+  s->answer = owner->answer;
+  s->index = index;
+  s->strategy = owner->answer->ranked[index].strategy;
+  s->forward = owner->forward;
+  s->batch = owner->batch;
+  s->state_bytes = owner->state_bytes;
+  return hand_out(s, OPIPE_OK, out_strategy, err);
 }
 
 /* ---- asked ---- */
@@ -121,7 +179,11 @@ opipe_status opi_api_strategy_describe(opi_strategy_object *strategy, uint32_t f
   opi_text text;
   OPI_TRY(opi_choice_check("strategy_describe", "format", format, OPIPE_FORMAT_JSON, err));
   opi_text_init(&text, &strategy->profile->context->allocator);
-  if (format == OPIPE_FORMAT_JSON)
+  if (strategy->answer != NULL && format == OPIPE_FORMAT_JSON)
+    opi_auto_write(strategy->answer, strategy->index, &text);
+  else if (strategy->answer != NULL)
+    opi_auto_describe(strategy->answer, strategy->index, strategy->profile->layers, &text);
+  else if (format == OPIPE_FORMAT_JSON)
     opi_strategy_write(strategy->strategy, &text);
   else
     opi_strategy_describe(strategy->strategy, strategy->profile->layers, &text);
@@ -130,14 +192,52 @@ opipe_status opi_api_strategy_describe(opi_strategy_object *strategy, uint32_t f
   return status;
 }
 
+/* Does its schedule lay it out, as a plan of it would ask? */
+static opipe_status lay_out(const opi_strategy_object *o, const opi_applied *applied,
+                            opipe_error *err) {
+  const opi_context_object *context = o->profile->context;
+  const opi_question question = {.schedule = applied->schedule,
+                                 .mode = o->forward ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+                                 .n_stages = applied->n_stages,
+                                 .n_microbatches = applied->n_microbatches,
+                                 .replicas = applied->replicas,
+                                 .n_rank_replicas = applied->n_stage_replicas,
+                                 .rank_replicas = applied->stage_replicas};
+  opi_schedule_ref schedule;
+  opi_plan *plan = NULL;
+  OPI_TRY(opi_plan_new(&context->allocator, &plan, err));
+  const opipe_status status = opi_order_lay_out(&context->plugins, &question, plan, &schedule, err);
+  opi_plan_free(plan);
+  return status;
+}
+
 static bool is_executable(const opi_strategy_object *o) {
   opi_arena arena;
   opi_applied applied;
+  opipe_error unused = OPIPE_ERROR_INIT;
   opi_arena_init(&arena, &o->profile->context->allocator, 0);
   const bool executable =
-      opi_strategy_apply(o->strategy, !o->forward, &arena, &applied, NULL) == OPIPE_OK;
+      opi_strategy_apply(o->strategy, !o->forward, &arena, &applied, &unused) == OPIPE_OK &&
+      lay_out(o, &applied, &unused) == OPIPE_OK;
   opi_arena_release(&arena);
   return executable;
+}
+
+/* What of a search the info says. */
+static void tell_search(const opi_strategy_object *o, opipe_strategy_info *io_info) {
+  const opi_auto_answer *a = o->answer;
+  if (a == NULL)
+    return;
+  io_info->flags |= a->stopped != OPI_STOPPED_NOT ? OPIPE_STRATEGY_STOPPED : 0u;
+  io_info->bound = a->bound;
+  io_info->gap = a->bound > 0 ? a->gap : 0;
+  io_info->n_candidates = a->n_candidates;
+  io_info->n_bounded = a->n_bounded;
+  io_info->n_simulated = a->n_simulated;
+  io_info->n_left = a->n_left;
+  io_info->rank = o->index;
+  io_info->n_ranked = a->n_ranked;
+  io_info->reason = a->ranked[o->index].reason;
 }
 
 opipe_status opi_api_strategy_info(opi_strategy_object *strategy, opipe_strategy_info *io_info,
@@ -145,22 +245,22 @@ opipe_status opi_api_strategy_info(opi_strategy_object *strategy, opipe_strategy
   const opi_strategy *s = strategy->strategy;
   OPI_TRY(
       opi_info_check("strategy_info", io_info, OPIPE_END(opipe_strategy_info, memory_bytes), err));
-  const opipe_strategy_info info = {
-      .struct_size = io_info->struct_size,
-      .flags = is_executable(strategy) ? OPIPE_STRATEGY_EXECUTABLE : 0u,
-      .planner = s->planner,
-      .schedule = s->schedule,
-      .n_stages = s->n_stages,
-      .chunks = s->chunks,
-      .pipelines = s->pipelines,
-      .width = s->width,
-      .samples = s->samples,
-      .microbatches = s->microbatches,
-      .recompute = s->recompute,
-      .n_slices = s->n_groups,
-      .objective = s->objective,
-      .step_ns = s->step_ns,
-      .memory_bytes = s->memory_bytes};
+  opipe_strategy_info info = {.struct_size = io_info->struct_size,
+                              .flags = is_executable(strategy) ? OPIPE_STRATEGY_EXECUTABLE : 0u,
+                              .planner = s->planner,
+                              .schedule = s->schedule,
+                              .n_stages = s->n_stages,
+                              .chunks = s->chunks,
+                              .pipelines = s->pipelines,
+                              .width = s->width,
+                              .samples = s->samples,
+                              .microbatches = s->microbatches,
+                              .recompute = s->recompute,
+                              .n_slices = s->n_groups,
+                              .objective = s->objective,
+                              .step_ns = s->step_ns,
+                              .memory_bytes = s->memory_bytes};
+  tell_search(strategy, &info);
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }
@@ -220,7 +320,9 @@ static opipe_status make_plan(const opi_strategy_object *o, opi_model_object *mo
   own.stage_replicas = applied.stage_replicas;
   own.n_stage_replicas = applied.n_stage_replicas;
   own.schedule = applied.schedule;
-  return opi_plan_make_as(model, &own, applied.ends, applied.recompute, out_plan, err);
+  if (o->answer != NULL && o->answer->stopped != OPI_STOPPED_NOT)
+    applied.stopped = opi_auto_stop_name(o->answer->stopped);
+  return opi_plan_make_as(model, &own, &applied, out_plan, err);
 }
 
 opipe_status opi_api_strategy_plan(opi_strategy_object *strategy, opipe_model *model,

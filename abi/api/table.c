@@ -24,9 +24,10 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
 
 /* ---- entries ---- */
 
-/* Inside an on_done only requests may be looked at. */
+/* Inside an on_done only requests may be looked at, inside a search's progress nothing. */
 static opipe_status enter_object(const void *handle, uint32_t kind, const char *call,
                                  opi_entry *out_entry, opipe_error *err) {
+  OPI_TRY(opi_callback_check(call, err));
   return kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
              ? opi_refuse_inside(call, err)
              : opi_handle_enter(handle, kind, call, out_entry, err);
@@ -90,7 +91,9 @@ static opipe_status context_create(const opipe_context_params *params,
       opipe_context **out_context, opipe_error *err) {
   opi_fp_border border;
   opi_fp_enter(&border);
-  const opipe_status status = opi_api_context_create(params, out_context, err);
+  opipe_status status = opi_callback_check("context_create", err);
+  if (status == OPIPE_OK)
+    status = opi_api_context_create(params, out_context, err);
   opi_fp_leave(&border);
   return status;
 }
@@ -304,6 +307,9 @@ ENTRY(STRATEGY, strategy_stage, (opipe_strategy *handle, uint32_t index,
 ENTRY_SINK(STRATEGY, strategy_play, (opipe_strategy *handle, const opipe_play_params *params,
       uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err),
       (self, params, format, SINK, err))
+ENTRY(STRATEGY, strategy_ranked, (opipe_strategy *handle, uint32_t index,
+      opipe_strategy **out_strategy, opipe_error *err),
+      (self, index, out_strategy, err))
 ENTRY(STRATEGY, strategy_plan, (opipe_strategy *handle, opipe_model *model,
       const opipe_plan_params *params, opipe_plan **out_plan, opipe_error *err),
       (self, model, params, out_plan, err))
@@ -405,6 +411,7 @@ static const opipe_api api = {
     .strategy_stage = strategy_stage,
     .strategy_play = strategy_play,
     .strategy_plan = strategy_plan,
+    .strategy_ranked = strategy_ranked,
     .plans_compare = plans_compare,
     .cluster_of_machine = cluster_of_machine,
 };

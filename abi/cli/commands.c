@@ -79,22 +79,13 @@ static int plan_training(const cli_options *o) {
 }
 
 /* What a planner says, and the plan where there is a model. */
-static int plan_by_planner(const cli_options *o) {
-  cli_session s;
+static int plan_by_planner(const cli_options *o, cli_session *s) {
   cli_strategy strategy = {.api = NULL};
-  int status = cli_open(o, &s);
-  if (status == CLI_DONE && o->model != NULL)
-    status = cli_bind(o, &s, NULL, 0);
-  if (status == CLI_DONE) {
-    const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(&s);
-    status = cli_planner_plan(o, &s, NULL, batch, &strategy, &s.plan);
-  }
+  const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(s);
+  int status = cli_planner_plan(o, s, NULL, batch, &strategy, &s->plan);
   if (status == CLI_DONE)
-    status = cli_give_strategy(o, &strategy, s.plan == NULL);
-  if (status == CLI_DONE && s.plan != NULL)
-    status = give_plan(o, &s);
+    status = cli_give_strategy(o, &strategy, s->plan == NULL);
   cli_strategy_end(&strategy);
-  cli_close(&s);
   return status;
 }
 
@@ -104,14 +95,16 @@ int cli_plan(const cli_options *o) {
     return cli_explain(o);
   if (o->train && o->model != NULL)
     return plan_training(o);
-  if (cli_asks_planner(o))
-    return plan_by_planner(o);
   int status = cli_open(o, &s);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && o->model != NULL)
     status = cli_bind(o, &s, NULL, 0);
   if (status == CLI_DONE)
+    status = cli_check_planner(o, &s);
+  if (status == CLI_DONE && cli_asks_planner(o, &s))
+    status = plan_by_planner(o, &s);
+  else if (status == CLI_DONE)
     status = cli_make_plan(o, &s, 0, &s.plan);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && s.plan != NULL)
     status = give_plan(o, &s);
   cli_close(&s);
   return status;

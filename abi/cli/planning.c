@@ -7,25 +7,70 @@
 
 enum { DEVICES_MOST = 64, SAMPLES_MOST = 64, BATCH_MOST = 1 << 20, STEP_OF_SAMPLES = 4 };
 
-bool cli_asks_planner(const cli_options *o) {
-  return o->planner.name != NULL || o->planner.decides || o->planner.arch != NULL ||
-         o->planner.profile != NULL;
+/* Replicas of single stages say how many ranks there are; copies of the pipeline do not. */
+static bool lists_replicas(const cli_options *o) {
+  return o->t.replicas != NULL && strchr(o->t.replicas, ',') != NULL;
+}
+
+bool cli_asks_planner(const cli_options *o, const cli_session *s) {
+  opipe_model_info info = opipe_model_info_init();
+  const bool said = o->n_stages != 0 || o->n_ranks != 0 || o->schedule != NULL || o->cut != NULL ||
+                    o->plan_file != NULL || o->stage_costs.costs.struct_size != 0 ||
+                    lists_replicas(o);
+  if (o->planner.name != NULL || o->planner.decides || o->planner.arch != NULL ||
+      o->planner.profile != NULL)
+    return true;
+  if (said || (o->n_devices == 0 && o->cluster == NULL))
+    return false; /* devices alone, and nothing of what stands on them */
+  return o->ignore_annotations || s->bound == NULL ||
+         s->api->model_info(s->bound, &info, NULL) < 0 || info.n_annotated_stages < 2;
+}
+
+static bool asks_auto(const cli_options *o) {
+  return o->planner.name == NULL || strcmp(o->planner.name, "auto") == 0;
+}
+
+int cli_check_planner(const cli_options *o, const cli_session *s) {
+  const struct {
+    const char *name;
+    bool given;
+  } rows[] = {{"budget", o->planner.budget_s != 0},
+              {"within", o->planner.within_ms != 0},
+              {"allow-stale", (o->planner.flags & OPIPE_STRATEGY_ALLOW_STALE) != 0},
+              {"hypothetical", (o->planner.flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0},
+              {"rows", o->planner.samples != 0}};
+  for (size_t i = 0; !cli_asks_planner(o, s) && i < sizeof rows / sizeof rows[0]; ++i) {
+    if (rows[i].given)
+      return cli_usage("--%s: no planner is asked: add --auto or --planner", rows[i].name);
+  }
+  return CLI_DONE;
 }
 
 /* ---- the cluster ---- */
 
-/* The devices of --device, one for each core without any, as a cluster. */
+/* The devices of --device; without any, as many as there are cores for. Returns how many. */
+static uint32_t list_devices(const cli_options *o, opipe_device_choice out[DEVICES_MOST]) {
+  const uint32_t threads = o->n_threads == 0 ? 1 : o->n_threads, room = cli_cores() / threads;
+  const uint32_t most = room == 0 ? 1 : room < DEVICES_MOST ? room : DEVICES_MOST;
+  const uint32_t n = o->n_devices == 0 ? most : o->n_devices;
+  for (uint32_t d = 0; d < n; ++d) {
+    out[d] = o->n_devices == 0 ? (opipe_device_choice){.kind = "cpu"} : o->devices[d];
+    out[d].threads = out[d].threads == 0 ? threads : out[d].threads;
+  }
+  return n;
+}
+
+/* They as a cluster; --memory caps those that have no cap of their own. */
 static int describe_machine(const cli_options *o, const cli_session *s, cli_gathered *out) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device_choice devices[DEVICES_MOST];
   opipe_machine_params params = opipe_machine_params_init();
-  memcpy(devices, o->devices, o->n_devices * sizeof devices[0]);
-  for (uint32_t d = 0; d < o->n_devices; ++d) {
-    if (devices[d].threads == 0)
-      devices[d].threads = o->n_threads;
-  }
   params.devices = devices;
-  params.n_devices = o->n_devices;
+  params.n_devices = list_devices(o, devices);
+  for (uint32_t d = 0; d < params.n_devices; ++d) {
+    if (devices[d].memory_bytes == 0)
+      devices[d].memory_bytes = o->memory_bytes;
+  }
   params.transport = o->transport;
   if (s->api->cluster_of_machine(s->context, &params, cli_gather, out, &err) < 0)
     return cli_report("this machine", &err);
@@ -132,26 +177,62 @@ uint64_t cli_bound_batch(const cli_session *s) {
 
 static void show_progress(void *ctx, uint64_t n_bounded, uint64_t n_simulated, double best_ns) {
   (void)ctx;
-  (void)fprintf(stderr, "\rsearching: %llu ruled out, %llu simulated, best %.3f ms ",
-                (unsigned long long)n_bounded, (unsigned long long)n_simulated,
-                best_ns < 1e18 ? best_ns * 1e-6 : 0);
+  (void)fprintf(stderr, "\rsearching: %llu ruled out, %llu simulated",
+                (unsigned long long)n_bounded, (unsigned long long)n_simulated);
+  if (best_ns < 1e18)
+    (void)fprintf(stderr, ", best %.3f ms", best_ns * 1e-6);
+  (void)fputs("\033[K", stderr);
 }
 
-int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
-                      uint64_t batch, cli_strategy *out) {
+/* Tokens may be cut: of a description that is causal; or the user says so by naming a schedule,
+ * which a model's plan proves, or refuses by node. */
+static uint32_t causal_flag(const cli_options *o) {
+  const char *arch = o->planner.arch;
+  const bool causal =
+      arch != NULL && (strncmp(arch, "gpt:", 4) == 0 || strncmp(arch, "llama:", 6) == 0);
+  return causal || (o->schedule != NULL && o->planner.arch == NULL) ? OPIPE_STRATEGY_CAUSAL : 0u;
+}
+
+/* Recomputing of attention alone is no choice of the planner's: it is a plan's own. */
+static uint32_t recomputes(const cli_options *o) {
+  const char *r = o->t.recompute;
+  if (r == NULL)
+    return OPIPE_STRATEGY_RECOMPUTES_FREE;
+  return strcmp(r, "stage") == 0 || strcmp(r, "block") == 0 ? OPIPE_STRATEGY_RECOMPUTES_ALWAYS
+                                                            : OPIPE_STRATEGY_RECOMPUTES_NEVER;
+}
+
+/* What is planner auto's: what was given is not searched. */
+static int fix_what_is_given(const cli_options *o, bool trains, opipe_strategy_params *io_params) {
+  uint32_t list[CLI_LIST_MOST];
+  opipe_plan_params copies = {.replicas = 0};
+  if (cli_read_replicas(o->t.replicas, o->n_stages, list, &copies) != CLI_DONE)
+    return CLI_USAGE;
+  io_params->flags |= causal_flag(o);
+  io_params->schedule = o->schedule;
+  io_params->n_stages = o->n_stages;
+  io_params->n_ranks = o->n_ranks;
+  io_params->n_microbatches = o->n_microbatches;
+  io_params->replicas = copies.replicas;
+  io_params->recompute = trains ? recomputes(o) : OPIPE_STRATEGY_RECOMPUTES_FREE;
+  io_params->progress = cli_is_terminal() ? show_progress : NULL;
+  return CLI_DONE;
+}
+
+/* --arch and --profile are of training, unless a request's time is asked for. */
+static bool is_forward(const cli_options *o, const opipe_train_options *train) {
+  const bool has_model = o->planner.arch == NULL && o->planner.profile == NULL;
+  return has_model ? train == NULL : o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
+}
+
+/* A strategy of the profile and the cluster that are at hand, in the place of the one before. */
+static int ask(const cli_options *o, const cli_session *s, const opipe_train_options *train,
+               uint64_t batch, uint64_t spare_bytes, cli_strategy *out) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_strategy_params params = opipe_strategy_params_init();
-  *out = (cli_strategy){.api = s->api};
-  int status = take_cluster(o, s, &out->cluster);
-  if (status == CLI_DONE)
-    status = cli_profile_make(o, s, train, batch, &out->cluster, &out->profile);
-  if (status != CLI_DONE)
-    return status;
   params.planner = o->planner.name;
-  params.flags =
-      o->planner.flags | (train == NULL && o->planner.arch == NULL && o->planner.profile == NULL
-                              ? OPIPE_STRATEGY_FORWARD
-                              : 0u);
+  params.flags = o->planner.flags | (is_forward(o, train) ? OPIPE_STRATEGY_FORWARD : 0u);
+  params.spare_bytes = spare_bytes;
   params.cluster = out->cluster.data;
   params.cluster_bytes = out->cluster.n;
   params.cluster_name = o->cluster == NULL ? "this machine" : o->cluster;
@@ -162,17 +243,25 @@ int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_tr
   params.objective = o->planner.objective;
   params.samples = o->planner.samples;
   params.n_threads = cli_cores();
-  if (params.planner == NULL || strcmp(params.planner, "auto") == 0) {
-    params.schedule = o->schedule;
-    params.n_stages = o->n_stages;
-    params.n_microbatches = o->n_microbatches;
-    params.progress = cli_is_terminal() ? show_progress : NULL;
-  }
-  if (s->api->strategy_make(out->profile, &params, &out->strategy, &err) < 0)
-    status = cli_report("plan", &err);
+  if (asks_auto(o) && fix_what_is_given(o, !is_forward(o, train), &params) != CLI_DONE)
+    return CLI_USAGE;
+  s->api->strategy_destroy(out->strategy);
+  out->strategy = NULL;
+  const opipe_status made = s->api->strategy_make(out->profile, &params, &out->strategy, &err);
   if (params.progress != NULL)
     (void)fputs("\r\033[K", stderr);
-  return status;
+  if (made < 0 && spare_bytes != 0)
+    return CLI_FAILED; /* what was wrong without them is what is said */
+  return made < 0 ? cli_report("plan", &err) : CLI_DONE;
+}
+
+int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
+                      uint64_t batch, cli_strategy *out) {
+  *out = (cli_strategy){.api = s->api};
+  int status = take_cluster(o, s, &out->cluster);
+  if (status == CLI_DONE)
+    status = cli_profile_make(o, s, train, batch, &out->cluster, &out->profile);
+  return status == CLI_DONE ? ask(o, s, train, batch, 0, out) : status;
 }
 
 void cli_strategy_end(cli_strategy *strategy) {
@@ -186,19 +275,15 @@ void cli_strategy_end(cli_strategy *strategy) {
 
 /* ---- the plan ---- */
 
-static int plan_of(const cli_options *o, cli_session *s, const cli_strategy *strategy,
-                   const opipe_train_options *train, opipe_plan **out_plan) {
-  opipe_error err = OPIPE_ERROR_INIT;
+static opipe_status plan_of(const cli_options *o, cli_session *s, const cli_strategy *strategy,
+                            const opipe_train_options *train, opipe_plan **out_plan,
+                            opipe_error *err) {
   opipe_device_choice devices[DEVICES_MOST];
   opipe_plan_params params = opipe_plan_params_init();
-  devices[0] = (opipe_device_choice){.kind = "cpu", .threads = 1};
-  memcpy(devices, o->devices, o->n_devices * sizeof devices[0]);
-  params.n_devices = o->n_devices == 0 ? 1 : o->n_devices;
-  for (uint32_t d = 0; d < params.n_devices; ++d) {
-    if (devices[d].threads == 0)
-      devices[d].threads = o->n_threads == 0 ? 1 : o->n_threads;
-  }
+  params.n_devices = list_devices(o, devices);
   params.devices = devices;
+  if (!asks_auto(o) && o->n_devices == 0)
+    params.n_devices = 1; /* it stands for all ranks, as many as there are */
   if (o->cluster != NULL) {
     params.devices = NULL;
     params.n_devices = 0;
@@ -213,21 +298,74 @@ static int plan_of(const cli_options *o, cli_session *s, const cli_strategy *str
   params.cost = o->cost;
   params.flags = OPIPE_PLAN_IGNORE_ANNOTATIONS;
   params.train = train;
-  if (s->api->strategy_plan(strategy->strategy, s->bound, &params, out_plan, &err) == OPIPE_OK)
-    return CLI_DONE;
-  return cli_report("plan", &err);
+  return s->api->strategy_plan(strategy->strategy, s->bound, &params, out_plan, err);
+}
+
+/* The plan of the first of those that were ranked which fits by exact bytes; a planner counts what
+ * layers keep and have, a plan every buffer. One that takes more than another that did not fit is
+ * not tried. */
+static opipe_status plan_ranked(const cli_options *o, cli_session *s, cli_strategy *io_strategy,
+                                const opipe_train_options *train, opipe_plan **out_plan,
+                                opipe_error *err) {
+  opipe_strategy *best = io_strategy->strategy;
+  opipe_strategy_info info = opipe_strategy_info_init();
+  opipe_status status = plan_of(o, s, io_strategy, train, out_plan, err);
+  (void)s->api->strategy_info(best, &info, NULL);
+  uint64_t too_much = info.memory_bytes;
+  for (uint32_t i = 1; status == OPIPE_E_LIMIT && i < info.n_ranked; ++i) {
+    opipe_error unused = OPIPE_ERROR_INIT;
+    opipe_strategy_info next = opipe_strategy_info_init();
+    if (s->api->strategy_ranked(best, i, &io_strategy->strategy, &unused) < 0)
+      break;
+    (void)s->api->strategy_info(io_strategy->strategy, &next, NULL);
+    if (next.memory_bytes <= too_much &&
+        plan_of(o, s, io_strategy, train, out_plan, &unused) == OPIPE_OK) {
+      s->api->strategy_destroy(best);
+      return OPIPE_OK;
+    }
+    too_much = next.memory_bytes < too_much ? next.memory_bytes : too_much;
+    s->api->strategy_destroy(io_strategy->strategy);
+    io_strategy->strategy = best;
+  }
+  io_strategy->strategy = best;
+  return status;
+}
+
+/* The same, with more and more of the caps left free where none of them fits: what is over a cap is
+ * known of plans alone. */
+static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t batch,
+                                 cli_strategy *io_strategy, const opipe_train_options *train,
+                                 opipe_plan **out_plan, opipe_error *err) {
+  enum { PARTS = 16, PARTS_MOST = 12 }; /* of the bytes that the best one takes */
+  opipe_strategy_info info = opipe_strategy_info_init();
+  opipe_status status = plan_ranked(o, s, io_strategy, train, out_plan, err);
+  (void)s->api->strategy_info(io_strategy->strategy, &info, NULL);
+  const uint64_t bytes = info.memory_bytes;
+  const bool first = status == OPIPE_OK && info.rank == 0;
+  for (uint64_t k = 1; status == OPIPE_E_LIMIT && info.n_ranked != 0 && k <= PARTS_MOST; ++k) {
+    opipe_error unused = OPIPE_ERROR_INIT;
+    if (ask(o, s, train, batch, bytes / PARTS * k, io_strategy) != CLI_DONE)
+      return status;
+    status = plan_ranked(o, s, io_strategy, train, out_plan, &unused);
+  }
+  if (status == OPIPE_OK && !first && info.n_ranked != 0) {
+    (void)fprintf(stderr,
+                  "onnx-pipe: the plan of the best strategy is over a cap by its exact "
+                  "bytes (workspace, messages): another one is taken\n");
+  }
+  return status;
 }
 
 /* Options that a planner decides. */
 static int check_options(const cli_options *o) {
-  const bool by_auto = o->planner.name == NULL || strcmp(o->planner.name, "auto") == 0;
+  const bool by_auto = asks_auto(o);
   const struct {
     const char *name;
     bool given;
-  } rows[] = {{"ranks", o->n_ranks != 0},
+  } rows[] = {{"ranks", o->n_ranks != 0 && !by_auto},
               {"cut", o->cut != NULL},
               {"plan", o->plan_file != NULL},
-              {"replicas", o->t.replicas != NULL},
+              {"replicas", o->t.replicas != NULL && (!by_auto || lists_replicas(o))},
               {"stages", o->n_stages != 0 && !by_auto},
               {"schedule", o->schedule != NULL && !by_auto},
               {"microbatches", o->n_microbatches != 0 && !by_auto},
@@ -256,14 +394,16 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
   if ((info.flags & OPIPE_STRATEGY_EXECUTABLE) == 0 &&
       (o->planner.flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0)
     return CLI_DONE;
-  status = plan_of(o, s, out_strategy, train, out_plan);
-  if (status != CLI_DONE && o->planner.samples == 0 && info.samples == 1) {
+  if (plan_fitting(o, s, batch, out_strategy, train, out_plan, &err) == OPIPE_OK)
+    return CLI_DONE;
+  (void)cli_report("plan", &err);
+  if (!asks_auto(o) && o->planner.samples == 0 && info.samples == 1) {
     (void)fprintf(stderr, "onnx-pipe: micro-batches have 1 sample: --rows N gives them more\n");
-  } else if (status != CLI_DONE && (info.flags & OPIPE_STRATEGY_EXECUTABLE) == 0) {
+  } else if ((info.flags & OPIPE_STRATEGY_EXECUTABLE) == 0) {
     (void)fprintf(stderr,
                   "onnx-pipe: --hypothetical prints and simulates what cannot be executed here\n");
   }
-  return status;
+  return CLI_FAILED;
 }
 
 int cli_give_strategy(const cli_options *o, const cli_strategy *strategy, bool is_all) {

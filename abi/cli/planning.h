@@ -5,8 +5,11 @@
 
 #include "cli.h"
 
-/* Do the options ask a planner? */
-bool cli_asks_planner(const cli_options *o);
+/* Do the options ask a planner? By name, or with devices or a cluster and nothing that says what
+ * stands on them (annotations of the bound model do, unless they are ignored). */
+bool cli_asks_planner(const cli_options *o, const cli_session *s);
+/* Without a planner nothing is given that is a planner's alone. */
+int cli_check_planner(const cli_options *o, const cli_session *s);
 /* Samples of what the model is bound to: the first dimension of its first input. */
 uint64_t cli_bound_batch(const cli_session *s);
 

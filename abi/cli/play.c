@@ -136,9 +136,26 @@ static int simulate_training(const cli_options *o) {
   return status;
 }
 
+/* Plans and strategies are JSON, models are not. */
+static bool is_json(const char *path) {
+  FILE *file = path == NULL ? NULL : fopen(path, "rb");
+  int c = file == NULL ? EOF : fgetc(file);
+  while (c == ' ' || c == '\n' || c == '\r' || c == '\t')
+    c = fgetc(file);
+  if (file != NULL)
+    (void)fclose(file);
+  return c == '{';
+}
+
 int cli_simulate(const cli_options *o) {
   cli_session s;
   cli_strategy strategy = {.api = NULL};
+  if (is_json(o->model)) {
+    return cli_usage(
+        "simulate %s: a plan's file lacks what the model says, the bytes that cross stages and "
+        "those that stages keep: simulate MODEL --plan %s",
+        o->model, o->model);
+  }
   if (o->cluster == NULL)
     return cli_usage("simulate %s: --cluster is needed", o->model == NULL ? "--arch" : o->model);
   if (o->train && o->model != NULL)
@@ -146,7 +163,9 @@ int cli_simulate(const cli_options *o) {
   int status = cli_open(o, &s);
   if (status == CLI_DONE && o->model != NULL)
     status = cli_bind(o, &s, NULL, 0);
-  if (status == CLI_DONE && cli_asks_planner(o)) {
+  if (status == CLI_DONE)
+    status = cli_check_planner(o, &s);
+  if (status == CLI_DONE && cli_asks_planner(o, &s)) {
     const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(&s);
     status = cli_planner_plan(o, &s, NULL, batch, &strategy, &s.plan);
   } else if (status == CLI_DONE) {

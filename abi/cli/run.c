@@ -116,7 +116,9 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)
     status = cli_draw_inputs(s, o->seed, tensors, io_n, room);
-  if (status == CLI_DONE && cli_asks_planner(o))
+  if (status == CLI_DONE)
+    status = cli_check_planner(o, s);
+  if (status == CLI_DONE && cli_asks_planner(o, s))
     status = plan_by_planner(o, s);
   else if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);

@@ -225,19 +225,23 @@ const cli_option cli_option_rows[] = {
      BITS(play.flags, OPIPE_PLAY_PIPELINE_FIRST)},
 
     {PLANNER, "planner", "NAME",
-     "who decides stages, replicas, micro-batches and schedule: dapple, pipedream, 2bw, chimera, "
-     "megatron, terapipe",
+     "who decides stages, replicas, micro-batches and schedule: auto, dapple, pipedream, 2bw, "
+     "chimera, megatron, terapipe",
      TEXT(planner.name), .in_plan = true},
     {PLANNER, "auto", "[step|throughput|memory|latency]",
-     "planner auto, for the best of these (step): refused, this version has none", cli_take_auto, 0,
-     0, 0, "step|throughput|memory|latency", .in_plan = true},
+     "planner auto decides all that is not given, for the least of these (step); also where "
+     "devices "
+     "or a cluster are given without stages, ranks, schedule, cut or plan",
+     cli_take_auto, 0, 0, 0, "step|throughput|memory|latency", .in_plan = true},
     {PLANNER, "budget", "SECONDS", "auto: also ends by the clock (and says so)",
      REAL(planner.budget_s), .in_plan = true},
     {PLANNER, "within", "MS", "--auto=memory: of a step, which may take no longer",
      REAL(planner.within_ms), .in_plan = true},
     {PLANNER, "allow-stale", NULL, "auto: also schedules with delayed weights",
      BITS(planner.flags, OPIPE_STRATEGY_ALLOW_STALE), .in_plan = true},
-    {PLANNER, "hypothetical", NULL, "also what cannot be executed here: printed and simulated only",
+    {PLANNER, "hypothetical", NULL,
+     "auto: also tensor groups and sharded optimizers; what cannot be executed here is printed and "
+     "simulated only",
      BITS(planner.flags, OPIPE_STRATEGY_HYPOTHETICAL), .in_plan = true},
     {PLANNER, "rows", "N", "samples of a micro-batch, for planners that are told (1)",
      COUNT(planner.samples, 1 << 20), .in_plan = true},

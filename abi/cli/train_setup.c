@@ -141,8 +141,10 @@ int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) 
 
 int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) {
   int status = train_setup_bind(t, given, needs_data);
-  const bool planned = cli_asks_planner(given);
-  if (status == CLI_DONE && planned) {
+  if (status == CLI_DONE)
+    status = cli_check_planner(&t->o, &t->s);
+  const bool planned = status == CLI_DONE && cli_asks_planner(&t->o, &t->s);
+  if (planned) {
     status =
         cli_planner_plan(&t->o, &t->s, &t->options, train_setup_batch(t), &t->strategy, &t->s.plan);
   } else if (status == CLI_DONE) {

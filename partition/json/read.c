@@ -514,9 +514,20 @@ static opipe_status read_peak(const reader *r) {
                         "the plan: \"peak_flops\" must be a number from 0 to %g", most);
 }
 
+/* A member that may be left out. */
+static opipe_status read_word(reader *r, const char *name, const char **out) {
+  const char *word = NULL;
+  if (json_object_get(r->root, name) == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_json_get_string(r->root, WHAT, name, &word, r->err));
+  return copy_text(r, word, out);
+}
+
 static opipe_status read_cost(reader *r) {
   const char *cost = NULL;
   OPI_TRY(read_peak(r));
+  OPI_TRY(read_word(r, "planner", &r->plan->planner));
+  OPI_TRY(read_word(r, "stopped", &r->plan->stopped));
   OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
                         r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));

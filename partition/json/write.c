@@ -167,6 +167,14 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_json_double(t, plan->bound_ns);
   opi_text_printf(t, ",\n  \"cost\": \"%s\",\n  \"flops\": ", opi_cost_name(plan->cost_kind));
   opi_json_double(t, plan->flops);
+  if (plan->planner != NULL) {
+    opi_text_puts(t, ",\n  \"planner\": ");
+    opi_text_json(t, plan->planner);
+  }
+  if (plan->stopped != NULL) {
+    opi_text_puts(t, ",\n  \"stopped\": ");
+    opi_text_json(t, plan->stopped);
+  }
   if (opi_plan_utilisation(plan) <= 0)
     return;
   opi_text_puts(t, ",\n  \"peak_flops\": ");

@@ -79,6 +79,14 @@ static double number_of(const json_t *object, const char *name) {
   return json_is_number(value) && json_number_value(value) >= 0 ? json_number_value(value) : -1;
 }
 
+/* And where its search ended early; `says`: the object whose member tells. */
+static void set_planner(side *s, const char *otherwise, const json_t *says) {
+  const char *stopped = text_of(says, "stopped", "no");
+  const bool early = strcmp(stopped, "no") != 0;
+  set(s, PLANNER, "%.60s%s%.20s", text_of(s->root, "planner", otherwise),
+      early ? ", stopped by " : "", early ? stopped : "");
+}
+
 /* "2,1,1" of a list of numbers; "1" where all of them are that. */
 static void set_numbers(side *s, uint32_t what, const double *numbers, size_t n) {
   size_t used = 0, others = 0;
@@ -130,7 +138,7 @@ static void read_plan(side *s) {
                *stages = json_object_get(s->root, "stages");
   const uint64_t m = count_of(s->root, "microbatches", 1);
   set(s, KIND, "plan for %s", training == NULL ? "requests" : "training");
-  set(s, PLANNER, "-");
+  set_planner(s, "-", s->root);
   set(s, SCHEDULE, "%.60s", text_of(s->root, "schedule", "?"));
   read_settings(s);
   set(s, DEVICES, "%zu", json_array_size(json_object_get(s->root, "devices")));
@@ -171,7 +179,7 @@ static void read_strategy(side *s) {
   const uint64_t copies = count_of(s->root, "pipelines", 1), width = count_of(s->root, "width", 1);
   uint64_t n_devices = 0;
   set(s, KIND, "strategy");
-  set(s, PLANNER, "%.60s", text_of(s->root, "planner", "?"));
+  set_planner(s, "?", json_object_get(s->root, "search"));
   set(s, SCHEDULE, "%.140s", text_of(s->root, "schedule", "?"));
   set(s, COPIES, "%" PRIu64, copies);
   set(s, WIDTH, "%" PRIu64, width);

@@ -149,6 +149,7 @@ INFO(strategy_info, opipe_strategy_info, )
 INFO(strategy_stage, opipe_strategy_stage_info, 0, )
 SINK(strategy_play, &play_nothing, OPIPE_PLAY_TEXT, )
 MAKES(strategy_plan, opipe_plan, b->live[MODEL], NULL, )
+MAKES(strategy_ranked, opipe_strategy, 0, )
 CALL(strategy_plan, _model, opipe_plan *made = NULL;
      return api->strategy_plan(b->live[STRATEGY], h, NULL, &made, err);)
 SINK(plans_compare, "", 0, NULL, "", 0, NULL, OPIPE_FORMAT_TEXT, )
@@ -245,6 +246,7 @@ static const handle_call handle_calls[] = {
     ROW(strategy_stage, STRATEGY),
     ROW(strategy_play, STRATEGY),
     ROW(strategy_plan, STRATEGY),
+    ROW(strategy_ranked, STRATEGY),
     {"strategy_plan", offsetof(opipe_api, strategy_plan), MODEL, false, call_strategy_plan_model},
     ROW(plans_compare, CONTEXT),
     ROW(cluster_of_machine, CONTEXT)};

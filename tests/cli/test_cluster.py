@@ -153,11 +153,11 @@ def a_rate_decides_the_cut(c):
     devices = [dict(HALL["devices"][0], count=1, launch_ns=0, flops=4e9, bandwidth=0),
                dict(HALL["devices"][1], count=1, launch_ns=0, flops=1e9, bandwidth=0, index=0)]
     cluster = c.write("two.json", dict(HALL, devices=devices))
-    made = json.loads(c.expect("two speeds", ["plan", MODEL, "--cluster", cluster, "--json"], DONE))
+    made = json.loads(c.expect("two speeds", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--json"], DONE))
     nodes = [len(stage["nodes"]) for stage in made["stages"]]
     c.holds("two speeds", len(nodes) == 2 and nodes[0] > 2 * nodes[1] > 0, f"nodes of the stages: {nodes}")
     slow = dict(HALL, devices=devices, links=[dict(HALL["links"][0], latency_ns=1e6)])
-    other = json.loads(c.expect("a slow link", ["plan", MODEL, "--cluster", c.write("slow.json", slow), "--json"], DONE))
+    other = json.loads(c.expect("a slow link", ["plan", MODEL, "--cluster", c.write("slow.json", slow), "--ranks", "2", "--json"], DONE))
     waits = other["request_ns"] - made["request_ns"]
     c.holds("a slow link", 0.9e6 < waits < 1.1e6, f"a request takes {waits} ns longer")
     c.holds("a slow link", other["hash"] == made["hash"], "the hash depends on a latency")
@@ -165,16 +165,16 @@ def a_rate_decides_the_cut(c):
 
 def wrong_files(c, cluster):
     for i, (content, text) in enumerate(WRONG):
-        c.expect(text, ["plan", MODEL, "--cluster", c.write(f"wrong{i}.json", content)], REFUSED, text)
+        c.expect(text, ["plan", MODEL, "--cluster", c.write(f"wrong{i}.json", content), "--ranks", "64"], REFUSED, text)
     for i, (content, text) in enumerate(WRONG_TEXTS):
         path = c.write(f"text{i}.json", content)
         c.expect(text, ["plan", MODEL, "--cluster", path], REFUSED, path + " " + text)
     c.expect("no file", ["plan", MODEL, "--cluster", os.path.join(c.folder, "none.json")], REFUSED, "none.json")
     c.expect("ranks", ["plan", MODEL, "--cluster", cluster, "--stages", "65"], REFUSED,
              "the cluster has 64 devices, the plan 65 ranks")
-    c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--transport", "local"], REFUSED,
+    c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--transport", "local"], REFUSED,
              "\"transport\" is 'imagined', and 'local' was asked for")
-    c.expect("measured", ["plan", MODEL, "--cluster", cluster, "--cost", "measured"], REFUSED,
+    c.expect("measured", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--cost", "measured"], REFUSED,
              "measured costs need the devices")
     for option, value in [("device", "cpu"), ("threads", "2")]:
         c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is said by it")
@@ -184,7 +184,7 @@ def devices_at_hand(c):
     """Described as they are: the same decisions as when they are asked; exact once a session opens."""
     plan = os.path.join(c.folder, "here.json")
     cluster = c.write("cpu.json", HERE)
-    c.expect("described", ["plan", MODEL, "--cluster", cluster, "-o", plan], DONE, "estimates")
+    c.expect("described", ["plan", MODEL, "--cluster", cluster, "--stages", "3", "-o", plan], DONE, "estimates")
     asked = json.loads(c.expect("asked", ["plan", MODEL, "--device", "cpu", "--threads", "1", "--stages", "3", "--json"],
                                 DONE))
     with open(plan, encoding="utf-8") as file:
@@ -192,12 +192,12 @@ def devices_at_hand(c):
     c.holds("asked", asked["hash"] == described["hash"], "a description of the same device decides otherwise")
     c.holds("asked", not any("estimated" in m for m in asked["memory"]), "what was asked is marked as an estimate")
     c.expect("run", ["run", MODEL, "--plan", plan, "--reference"], DONE, "identical to the plan's reference")
-    c.expect("run", ["run", MODEL, "--cluster", cluster, "--reference"], DONE, "identical to the plan's reference")
+    c.expect("run", ["run", MODEL, "--cluster", cluster, "--stages", "3", "--reference"], DONE, "identical to the plan's reference")
     unlike = c.write("unlike.json", changed(["devices", 0, "alignment"], 256, HERE))
-    c.expect("alignment", ["run", MODEL, "--cluster", unlike], REFUSED,
+    c.expect("alignment", ["run", MODEL, "--cluster", unlike, "--stages", "3"], REFUSED,
              "rank 0 (device cpu:0): the plan aligns buffers to 256 bytes, the device to 64")
     ruled = dict(HERE, links=[{"transport": "local", "rule": "stream"}])
-    c.expect("rule", ["run", MODEL, "--cluster", c.write("ruled.json", ruled)], REFUSED,
+    c.expect("rule", ["run", MODEL, "--cluster", c.write("ruled.json", ruled), "--stages", "3"], REFUSED,
              "the plan was made for rule 'stream'")
     del described["hash"]
     described["devices"][0]["kind"] = "emulated"
@@ -227,7 +227,7 @@ def sharing(c):
                     links=[{"transport": "local", "rule": "tag", "flags": flags}])
         cluster, plan = c.write("domains.json", hall), os.path.join(c.folder, "plan.json")
         for m in (1, 4):
-            text = c.expect(name, ["plan", MODEL, "--cluster", cluster, "--bind", "batch=4", "--microbatches", str(m), "-o", plan],
+            text = c.expect(name, ["plan", MODEL, "--cluster", cluster, "--ranks", "4", "--bind", "batch=4", "--microbatches", str(m), "-o", plan],
                             DONE, "on 4 ranks")
             cuts = cut.findall(text)
             apart = [float(size) for src, dst, size, _ in cuts if domains[int(src)] != domains[int(dst)] or "direct" not in flags]
@@ -270,7 +270,7 @@ def kernels(c):
                                             "3", "--json"], DONE))
     c.holds("mapped", mapped["hash"] not in hashes, "the hash does not depend on an option of the backend")
     mixed = ["--device", "cpu,kernels=portable", "--device", "cpu,kernels=reference"]
-    c.expect("mixed", ["run", MODEL, *mixed, "--reference"], DONE,
+    c.expect("mixed", ["run", MODEL, *mixed, "--stages", "2", "--reference"], DONE,
              "ranks 0 and 1 compute by other kernels of backend 'cpu': 'portable' and 'reference'")
     first = texts[min(texts)]
     for value in texts:

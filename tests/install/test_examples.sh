@@ -33,6 +33,10 @@ demo=demo/model.onnx
 "$OPIPE_CXX" -std=c++17 $strict -I"$include" examples/host.cpp -ldl -o host_cpp || fail "host.cpp does not build"
 ./host_cpp "$lib/libonnxpipe.so" "$model" | grep -q "2 shapes alternated" || fail "host.cpp"
 
+"$OPIPE_CC" -std=c11 $strict -I"$include" examples/plan.c -ldl -o plan_c || fail "plan.c does not build"
+./plan_c "$lib/libonnxpipe.so" "$demo" 8 >plan.txt || fail "plan.c"
+grep -q "planner   auto" plan.txt && grep -q "output 0 of rank 3" plan.txt || fail "plan.c: $(cat plan.txt)"
+
 # plugins: the line count is part of the promise
 for kind in backend schedule; do
   source=examples/$kind/plugin.c

@@ -210,7 +210,8 @@ static void each_share(brute *b, uint32_t rank, uint32_t used) {
     each_cut(b, 0, used);
     return;
   }
-  for (b->shares[rank] = 1; b->shares[rank] <= b->samples; ++b->shares[rank]) {
+  const uint32_t rows = b->batch / (b->microbatches * b->copies);
+  for (b->shares[rank] = 1; b->shares[rank] <= rows; ++b->shares[rank]) {
     if ((used + b->shares[rank] + (b->n_ranks - rank - 1)) * b->width * b->copies <= b->n_devices)
       each_share(b, rank + 1, used + b->shares[rank]);
   }
@@ -221,7 +222,8 @@ static void each_copies(brute *b) {
     const uint32_t share = (b->batch + b->copies - 1) / b->copies;
     for (b->samples = 1; b->samples <= share; ++b->samples) {
       b->microbatches = (share + b->samples - 1) / b->samples;
-      if ((share + b->microbatches - 1) / b->microbatches == b->samples)
+      if ((share + b->microbatches - 1) / b->microbatches == b->samples &&
+          b->microbatches * b->copies <= b->batch)
         each_share(b, 0, 0);
     }
   }
@@ -357,8 +359,8 @@ static char *write_answer(opi_auto *q, uint32_t n_threads) {
   q->n_threads = n_threads;
   opi_auto_answer *answer = auto_ask(q);
   opi_text_init(&text, opi_allocator_system());
-  opi_auto_write(answer, &text);
-  opi_auto_describe(answer, q->planning.layers, &text);
+  opi_auto_write(answer, 0, &text);
+  opi_auto_describe(answer, answer->n_ranked - 1, q->planning.layers, &text);
   opi_auto_free(answer);
   char *copy = strndup(text.data, text.n);
   opi_text_release(&text);

@@ -575,9 +575,8 @@ typedef struct opipe_api {
    * leaves nothing. Errors: IO; INVALID, a file that is in use would be written over. */
   opipe_status (*model_write)(opipe_model *model, const char *path, opipe_error *err);
   /* -- described clusters (simulate.h); [any-thread] -- */
-  /* The text of a cluster: "NAME" of one that was installed with the library, or a file's path,
-   * either with ":nodes=N" behind it. For plan_make and what follows. Errors: NOTFOUND lists the
-   * names; IO; as plan_make for a cluster. */
+  /* The text of a cluster: "NAME" of one that was installed, or a file's path, either with
+   * ":nodes=N" behind it. Errors: NOTFOUND lists the names; IO; as plan_make for a cluster. */
   opipe_status (*cluster_find)(opipe_context *context, const char *spec, opipe_write_fn write,
                                void *ctx, opipe_error *err);
   /* An order (lowered and proven here, where it is not) with times in milliseconds, on a cluster.
@@ -617,8 +616,8 @@ typedef struct opipe_api {
   opipe_status (*profile_layer)(opipe_profile *profile, uint32_t index, uint32_t samples,
                                 opipe_layer_info *io_info, opipe_error *err);
   /* What a planner answers. A strategy keeps its profile. Errors: NOTFOUND lists the planners;
-   * INVALID, a question that it cannot answer; LIMIT, nothing fits: what is missing, and the
-   * nearest change that would do. */
+   * INVALID, a wrong question; UNSUPPORTED, no schedule may be used; LIMIT, nothing fits: what is
+   * missing, and the nearest change that would do. */
   opipe_status (*strategy_make)(opipe_profile *profile, const opipe_strategy_params *params,
                                 opipe_strategy **out_strategy, opipe_error *err);
   void (*strategy_destroy)(opipe_strategy *strategy); /* accepts NULL */
@@ -649,10 +648,12 @@ typedef struct opipe_api {
                                 const char *b_name, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
   /* The text of this machine as a cluster. params NULL: one device per core, declared links,
-   * nominal rates. Measuring takes a second or two of all cores that it is asked for. Errors:
-   * NOTFOUND, a backend or transport; those of opening devices. [control] */
+   * nominal rates. Errors: NOTFOUND, a backend or transport; those of opening devices. [control] */
   opipe_status (*cluster_of_machine)(opipe_context *context, const opipe_machine_params *params,
                                      opipe_write_fn write, void *ctx, opipe_error *err);
+  /* Number `index` of those that planner auto ranked, 0 the best; else NOTFOUND. [any-thread] */
+  opipe_status (*strategy_ranked)(opipe_strategy *strategy, uint32_t index,
+                                  opipe_strategy **out_strategy, opipe_error *err);
 #endif
 } opipe_api;
 

@@ -9,6 +9,13 @@
  * under which schedule. Both are values: they do not change, and are the same for the same question
  * (measured profiles and planners with a budget of time apart). Neither needs the devices that it
  * is for. Times in structs are nanoseconds where they end in _ns, sizes bytes.
+ *
+ * Planner "auto" searches all that the installed schedules can do, under the caps of the cluster's
+ * devices, and answers with the best of what it simulated; strategy_describe (JSON: its file) then
+ * also says what the search did, and the best ten with the reason why each is behind, which
+ * strategy_ranked hands out as strategies of their own. Where the cluster has devices of several
+ * kinds, a profile of a model or a description that was made by rates is made again for each of
+ * them; another one is scaled by their rates. A profile keeps the model that it was made from.
  */
 #ifndef OPIPE_PLANNING_H
 #define OPIPE_PLANNING_H
@@ -91,14 +98,22 @@ enum {
   OPIPE_OBJECTIVE_MEMORY = 2,
   OPIPE_OBJECTIVE_LATENCY = 3
 };
-/* HYPOTHETICAL: also what no session executes here (tensor groups). ALLOW_STALE: also schedules
- * that compute with delayed weights. FORWARD: for requests, not for training. CAUSAL: a token
- * depends on those before it alone, so that sequences may be cut. All four are planner auto's. */
+/* HYPOTHETICAL: also what no session executes here (tensor groups, sharded optimizers).
+ * ALLOW_STALE: also schedules that compute with delayed weights. FORWARD: for requests, not for
+ * training. CAUSAL: a token depends on those before it alone, so that sequences may be cut. All
+ * four are planner auto's. */
 enum {
   OPIPE_STRATEGY_HYPOTHETICAL = 1u,
   OPIPE_STRATEGY_ALLOW_STALE = 2u,
   OPIPE_STRATEGY_FORWARD = 4u,
   OPIPE_STRATEGY_CAUSAL = 8u
+};
+
+/* Is the forward computed again before the backward? */
+enum {
+  OPIPE_STRATEGY_RECOMPUTES_FREE = 0,
+  OPIPE_STRATEGY_RECOMPUTES_NEVER = 1,
+  OPIPE_STRATEGY_RECOMPUTES_ALWAYS = 2
 };
 
 /* The question to a planner. All borrowed for the call. */
@@ -113,7 +128,8 @@ typedef struct opipe_strategy_params {
   uint64_t batch;           /* samples of a mini-batch, or request */
   uint64_t memory_bytes;    /* cap of every device that has none of its own; 0: none */
   double state_bytes; /* of device memory per byte of parameters: weights, gradients, optimizer's
-                         state; 0: 4 (Adam in one type), of forwards 1 */
+                         state; 0: by the optimizer that the profile was made with, else 4 (Adam in
+                         one type), of forwards 1 */
   double limit_ms;    /* OBJECTIVE_MEMORY: of a step; 0: none */
   double budget_s; /* auto: a stop by the clock beside that by counted work, marked in the answer;
                       0: none */
@@ -131,10 +147,20 @@ typedef struct opipe_strategy_params {
    * strategy_make; all functions of the table answer OPIPE_E_STATE there] */
   void (*progress)(void *ctx, uint64_t n_bounded, uint64_t n_simulated, double best_ns);
   void *progress_ctx;
+  /* auto: given and not searched, as above; 0: free */
+  uint32_t n_ranks;     /* devices of all copies, tensor groups counted once */
+  uint32_t replicas;    /* copies of the whole pipeline */
+  uint32_t width;       /* devices of a tensor group; above 1 with HYPOTHETICAL alone */
+  uint32_t recompute;   /* OPIPE_STRATEGY_RECOMPUTES_* */
+  uint64_t spare_bytes; /* auto: of every device that has a cap: left free, for what only the exact
+                           count of a plan knows */
+  double slice_ns; /* auto: what a pass of a layer over one token slice takes beside its share of
+                      the tokens; 0: not known, slices only where `schedule` says so */
 } opipe_strategy_params;
 
-/* EXECUTABLE: strategy_plan takes it, as far as can be told without the model. STOPPED: the search
- * ended by its counted work or its budget before it was through. */
+/* EXECUTABLE: strategy_plan takes it, as far as can be told without the model: its schedule is
+ * installed and lays it out. STOPPED: the search ended by its counted work or its budget before it
+ * was through. */
 enum { OPIPE_STRATEGY_EXECUTABLE = 1u, OPIPE_STRATEGY_STOPPED = 2u };
 
 /* Pointers are the strategy's. */
@@ -153,6 +179,14 @@ typedef struct opipe_strategy_info {
   double objective;      /* what the planner made least, in its paper's unit */
   double step_ns;        /* predicted by the planner: of a mini-batch, updates left out */
   uint64_t memory_bytes; /* of the fullest device */
+  /* Of planner auto; of others 0. */
+  double bound; /* no strategy's objective is below (ns, bytes); 0: none is known */
+  double gap;   /* objective / bound - 1 of the best one; 0 where there is no bound */
+  uint64_t n_candidates, n_bounded, n_simulated; /* bounded: ruled out by a proven bound */
+  uint64_t n_left;                               /* that the search had no time for */
+  uint32_t rank;                                 /* among those that were ranked; 0: the best */
+  uint32_t n_ranked;                             /* as many can be had of strategy_ranked */
+  const char *reason;                            /* why it is behind the best; NULL: it is not */
 } opipe_strategy_info;
 
 typedef struct opipe_strategy_stage_info {
@@ -165,9 +199,9 @@ typedef struct opipe_strategy_stage_info {
   uint64_t memory_bytes;          /* of the fullest of its devices */
 } opipe_strategy_stage_info;
 
-/* This machine as a cluster. LINKS: latency and bandwidth between two of its threads are measured;
- * else those that the transport declares. RATES: products are timed in several sizes; else the
- * device's nominal rates. */
+/* This machine as a cluster; measuring takes a second or two of all devices. LINKS: latency and
+ * bandwidth between two of its threads are measured; else those that the transport declares. RATES:
+ * products are timed in several sizes; else the device's nominal rates. */
 enum { OPIPE_MACHINE_LINKS = 1u, OPIPE_MACHINE_RATES = 2u };
 
 typedef struct opipe_machine_params {

@@ -99,7 +99,8 @@ static opipe_status fill(const opi_space *s, const opi_point *p, opi_strategy *o
   OPI_TRY(fill_devices(p, out, err));
   for (uint32_t k = 0; k < p->places->n_stages; ++k)
     OPI_TRY(fill_stage(s, p, k, out, err));
-  return p->places->n_slices > 1 ? fill_slices(s, p, out, err) : OPIPE_OK;
+  const bool known = p->places->slice_lengths != NULL || s->question->planning.layers->tokens > 0;
+  return p->places->n_slices > 1 && known ? fill_slices(s, p, out, err) : OPIPE_OK;
 }
 
 opipe_status opi_point_strategy(const opi_space *s, const opi_point *p, const opi_judged *judged,

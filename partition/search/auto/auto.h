@@ -13,6 +13,7 @@
 
 #include "partition/schedule/ask.h"
 #include "partition/search/planners/strategy.h"
+#include "partition/simulate/order_play.h"
 
 /* What is made least. */
 enum {
@@ -41,6 +42,7 @@ typedef struct opi_auto_fixed {
 typedef struct opi_auto_progress {
   uint32_t n_candidates, n_bounded, n_simulated;
   double best, bound; /* in the objective's unit, ns or bytes; INFINITY: none yet */
+  double best_ns;     /* what a mini-batch or request of the best one takes; INFINITY: none yet */
 } opi_auto_progress;
 
 /* The question. All borrowed for the call; zeros are presets. */
@@ -57,6 +59,7 @@ typedef struct opi_auto {
   uint32_t dtype;        /* of products, for rates and utilisation; 0: OPIPE_FLOAT */
   double limit_ns;       /* of a step, with OPI_AUTO_MEMORY; 0: none */
   uint64_t memory_bytes; /* cap of every device, beside its own; 0: none */
+  uint64_t spare_bytes;  /* of every device that has a cap: left free */
   bool allow_stale;      /* schedules with delayed weights */
   bool hypothetical;     /* what no session executes: tensor width, sharded optimizers */
   bool causal;           /* a token does not depend on later ones: token slices keep the meaning */
@@ -75,6 +78,9 @@ typedef struct opi_auto {
 
 enum { OPI_AUTO_RANKED_MOST = 10 };
 enum { OPI_STOPPED_NOT = 0, OPI_STOPPED_WORK, OPI_STOPPED_CLOCK };
+
+/* "no", "work", "clock"; static memory */
+const char *opi_auto_stop_name(uint32_t stopped);
 
 /* What the simulator says. Times: ns of a mini-batch or request. */
 typedef struct opi_judged {
@@ -124,8 +130,22 @@ void opi_auto_free(opi_auto_answer *answer); /* accepts NULL */
 opipe_status opi_strategy_judge(const opi_auto *question, const opi_strategy *strategy,
                                 opi_judged *out_judged, opipe_error *err);
 
-/* For people, and for machines: JSON, the same value the same bytes. */
-void opi_auto_describe(const opi_auto_answer *answer, const opi_layers *layers, opi_text *text);
-void opi_auto_write(const opi_auto_answer *answer, opi_text *text);
+/* The same, with what was played. `more`: collective, flags of sharding, scattering and waiting
+ * beside the strategy's own; NULL: none. Errors: the same. Release it. */
+typedef struct opi_shown {
+  opi_arena arena;
+  opi_order *order;
+  opi_do_list *list;
+  opi_order_played played;
+} opi_shown;
+opipe_status opi_strategy_show(const opi_auto *question, const opi_strategy *strategy,
+                               const opi_order_play *more, opi_shown *out_shown, opipe_error *err);
+void opi_shown_release(opi_shown *shown);
+
+/* The strategy at `index` (below n_ranked) with what the search found beside it. For people, and
+ * for machines: JSON, a strategy's file with a member "search"; the same value the same bytes. */
+void opi_auto_describe(const opi_auto_answer *answer, uint32_t index, const opi_layers *layers,
+                       opi_text *text);
+void opi_auto_write(const opi_auto_answer *answer, uint32_t index, opi_text *text);
 
 #endif /* OPI_AUTO_H */

@@ -51,12 +51,17 @@ static opipe_status say_time(const opi_run *run, double ns) {
                   q->limit_ns * 1e-6, ns * 1e-6);
 }
 
-static opipe_status say_bytes(const opi_run *run, double bytes, double hypothetical) {
-  const opi_space *s = run->space;
-  char more[128] = "";
+static double least_cap(const opi_space *s) {
   double cap = INFINITY;
   for (uint32_t i = 0; i < s->question->planning.n_devices; ++i)
     cap = fmin(cap, s->caps[i]);
+  return cap;
+}
+
+static opipe_status say_bytes(const opi_run *run, double bytes, double hypothetical) {
+  const opi_space *s = run->space;
+  char more[128] = "";
+  const double cap = least_cap(s);
   if (hypothetical > 0 && hypothetical < bytes) {
     (void)snprintf(more, sizeof more,
                    "; with tensor width and sharded optimizers (hypothetical) %.0f would do",
@@ -108,8 +113,25 @@ static opipe_status say_shape(const opi_run *run) {
                   q->planning.n_devices, why[0] == '\0' ? "" : "; last: ", why);
 }
 
+/* The search ended before all candidates were looked at. */
+static opipe_status say_stopped(const opi_run *run) {
+  const opi_auto *q = run->space->question;
+  if (run->stopped == OPI_STOPPED_CLOCK) {
+    return opi_fail(run->space->err, OPIPE_E_LIMIT,
+                    "planner 'auto': none of the %u plans fits that were simulated within the "
+                    "budget of %g s, and %u are left: a larger budget helps",
+                    run->n_simulated, q->budget_s, run->n_left);
+  }
+  return opi_fail(run->space->err, OPIPE_E_LIMIT,
+                  "planner 'auto': none of the %u plans fits that were simulated, and %u are left; "
+                  "the objective 'memory' finds one that fits",
+                  run->n_simulated, run->n_left);
+}
+
 opipe_status opi_infeasible(opi_run *run) {
   const opi_auto *q = run->space->question;
+  if (run->stopped == OPI_STOPPED_CLOCK)
+    return say_stopped(run);
   if (q->uncapped || q->no_help)
     return say_shape(run);
   if (q->limit_ns > 0) {
@@ -120,5 +142,7 @@ opipe_status opi_infeasible(opi_run *run) {
   const double bytes = least_bytes(q, q->hypothetical);
   if (bytes <= 0)
     return say_shape(run);
+  if (bytes <= least_cap(run->space))
+    return say_stopped(run);
   return say_bytes(run, bytes, q->hypothetical ? 0 : least_bytes(q, true));
 }

@@ -278,7 +278,9 @@ static void read_times(const judge *j, const opi_order_played *played, opi_judge
   out->n_ops = (uint64_t)played->play.list_first[played->play.n_lists] * played->result.n_classes;
 }
 
-static opipe_status play(judge *j, uint32_t requests, opi_judged *out) {
+/* Leaves behind what was played, but its arena, which is the judge's. */
+static opipe_status play_order(judge *j, uint32_t requests, const opi_order_play *more,
+                               opi_shown *out) {
   const opi_point *p = j->point;
   const opi_order_play how = {.cluster = j->space->question->planning.cluster,
                               .stages = j->stages,
@@ -287,23 +289,38 @@ static opipe_status play(judge *j, uint32_t requests, opi_judged *out) {
                               .n_tensor = p->width,
                               .n_data = j->beside,
                               .dtype = j->space->question->dtype,
-                              .sharded = p->sharded,
-                              .scattered = p->scattered};
-  opi_order *order = NULL;
-  opi_do_list *list = NULL;
-  opi_order_played played;
-  OPI_TRY(ask(j, requests, &order));
-  opipe_status status = lower(j, order, &list);
-  if (status == OPIPE_OK)
-    status = opi_order_play_run(&order->problem, list, &how, &j->arena, &played, j->err);
+                              .collective = more == NULL ? OPI_COLLECTIVE_AUTO : more->collective,
+                              .waits_for_reductions = more != NULL && more->waits_for_reductions,
+                              .sharded = p->sharded || (more != NULL && more->sharded),
+                              .scattered = p->scattered || (more != NULL && more->scattered)};
+  out->order = NULL;
+  out->list = NULL;
+  OPI_TRY(ask(j, requests, &out->order));
+  opipe_status status = lower(j, out->order, &out->list);
   if (status == OPIPE_OK) {
-    read_memory(j, &played, out);
-    read_times(j, &played, out);
-    opi_order_played_release(&played, list);
+    status =
+        opi_order_play_run(&out->order->problem, out->list, &how, &j->arena, &out->played, j->err);
   }
-  opi_do_list_free(list);
-  opi_order_free(order);
+  if (status < 0) {
+    opi_do_list_free(out->list);
+    opi_order_free(out->order);
+  }
   return status;
+}
+
+static void release_order(opi_shown *shown) {
+  opi_order_played_release(&shown->played, shown->list);
+  opi_do_list_free(shown->list);
+  opi_order_free(shown->order);
+}
+
+static opipe_status play(judge *j, uint32_t requests, opi_judged *out) {
+  opi_shown shown;
+  OPI_TRY(play_order(j, requests, NULL, &shown));
+  read_memory(j, &shown.played, out);
+  read_times(j, &shown.played, out);
+  release_order(&shown);
+  return OPIPE_OK;
 }
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) {
@@ -331,23 +348,46 @@ static opipe_status play_stream(judge *j, opi_judged *out) {
   return OPIPE_OK;
 }
 
+/* What of a point does not depend on the order; the arena is to be released, on failure too. */
+static opipe_status open_judge(const opi_space *space, const opi_point *point, judge *j,
+                               opipe_error *err) {
+  const bool order_has_copies = !space->equal_devices && point->shares == NULL;
+  *j = (judge){.space = space,
+               .point = point,
+               .n_ranks = opi_point_ranks(point),
+               .inside = order_has_copies ? point->copies : 1,
+               .beside = order_has_copies ? 1 : point->copies,
+               .err = err};
+  j->n_replicas = point->places->n_replicas * j->inside;
+  for (uint32_t r = 0; point->shares != NULL && r < point->places->n_ranks; ++r)
+    j->n_replicas = point->shares[r] > j->n_replicas ? point->shares[r] : j->n_replicas;
+  opi_arena_init(&j->arena, space->arena.allocator, 0);
+  OPI_TRY(make_loads(j));
+  return place(j);
+}
+
+opipe_status opi_point_show(const opi_space *space, const opi_point *point,
+                            const opi_order_play *more, opi_shown *out, opipe_error *err) {
+  judge j;
+  opipe_status status = open_judge(space, point, &j, err);
+  if (status == OPIPE_OK)
+    status = play_order(&j, 1, more, out);
+  out->arena = j.arena;
+  if (status < 0)
+    opi_arena_release(&out->arena);
+  return status;
+}
+
+void opi_shown_release(opi_shown *shown) {
+  release_order(shown);
+  opi_arena_release(&shown->arena);
+}
+
 opipe_status opi_point_judge(const opi_space *space, const opi_point *point, opi_judged *out,
                              opipe_error *err) {
-  const bool order_has_copies = !space->equal_devices && point->shares == NULL;
-  judge j = {.space = space,
-             .point = point,
-             .n_ranks = opi_point_ranks(point),
-             .inside = order_has_copies ? point->copies : 1,
-             .beside = order_has_copies ? 1 : point->copies,
-             .err = err};
-  j.n_replicas = point->places->n_replicas * j.inside;
-  for (uint32_t r = 0; point->shares != NULL && r < point->places->n_ranks; ++r)
-    j.n_replicas = point->shares[r] > j.n_replicas ? point->shares[r] : j.n_replicas;
-  opi_arena_init(&j.arena, space->arena.allocator, 0);
+  judge j;
   *out = (opi_judged){.cap_bytes = INFINITY};
-  opipe_status status = make_loads(&j);
-  if (status == OPIPE_OK)
-    status = place(&j);
+  opipe_status status = open_judge(space, point, &j, err);
   if (status == OPIPE_OK) {
     status = space->question->objective == OPI_AUTO_THROUGHPUT && !opi_space_trains(space)
                  ? play_stream(&j, out)

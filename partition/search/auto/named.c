@@ -48,6 +48,17 @@ static uint32_t find_preset(const opi_space *s, const char *spec) {
 
 /* ---- a strategy as a point ---- */
 
+static opipe_status check_order(const opi_space *s, const uint32_t *order, uint32_t n,
+                                opi_point *io_point) {
+  const uint32_t n_devices = s->question->planning.n_devices;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (order[i] >= n_devices)
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "device %u of %u", order[i], n_devices);
+  }
+  io_point->order = order;
+  return OPIPE_OK;
+}
+
 /* Devices of the first pipeline by rank of the layout; every further one stands as far behind the
  * one before as this one is long. */
 static opipe_status order_devices(opi_space *s, const opi_strategy *from, opi_point *p,
@@ -63,9 +74,12 @@ static opipe_status order_devices(opi_space *s, const opi_strategy *from, opi_po
                     n_devices);
   }
   if (from->rank_devices != NULL) {
+    if (from->n_ranks != n) {
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "it has %u ranks, its schedule lays out %u",
+                      from->n_ranks, n);
+    }
     memcpy(order, from->rank_devices, total * sizeof *order);
-    p->order = order;
-    return OPIPE_OK;
+    return check_order(s, order, total, p);
   }
   for (uint32_t i = 0; i < l->n_stages * l->n_replicas; ++i) {
     const uint32_t stage = i / l->n_replicas, replica = i % l->n_replicas;
@@ -88,12 +102,7 @@ static opipe_status order_devices(opi_space *s, const opi_strategy *from, opi_po
   }
   for (uint32_t i = n * t * by_copies; i < total; ++i)
     order[i] = order[i - n * t * by_copies] + n * t * by_copies;
-  for (uint32_t i = 0; i < total; ++i) {
-    if (order[i] >= n_devices)
-      return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "device %u of %u", order[i], n_devices);
-  }
-  p->order = order;
-  return OPIPE_OK;
+  return check_order(s, order, total, p);
 }
 
 static opipe_status take_ends(opi_space *s, const opi_strategy *from, opi_point *p) {
@@ -141,9 +150,10 @@ static opipe_status make_point(opi_space *s, const opi_strategy *from, uint32_t 
     p.microbatches = (p.microbatches + alike - 1) / alike;
   }
   const uint64_t share = (s->question->planning.batch + p.copies - 1) / p.copies;
-  if (width > OPI_WIDTHS_MOST || p.microbatches == 0 || p.microbatches > share) {
-    return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "width %u, %u micro-batches of %llu samples",
-                    width, p.microbatches, (unsigned long long)share);
+  if (width > OPI_WIDTHS_MOST || p.microbatches == 0 || opi_point_rows(s, &p) == 0) {
+    return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                    "width %u, %u micro-batches in each of %u copies for %llu samples", width,
+                    p.microbatches, p.copies, (unsigned long long)s->question->planning.batch);
   }
   p.samples = (uint32_t)((share + p.microbatches - 1) / p.microbatches);
   OPI_TRY(opi_space_lay_out(s, method, 0, from->n_stages, p.microbatches, &p.places));
@@ -187,7 +197,13 @@ static bool allowed(const opi_space *s, const opi_point *p) {
   const opi_auto *q = s->question;
   const opi_auto_fixed *f = &q->fixed;
   const bool hypothetical = p->width > 1 || p->sharded || p->scattered;
-  return (q->hypothetical || !hypothetical) && (f->width == 0 || f->width == p->width) &&
+  uint32_t parts = p->places->n_parts;
+  for (uint32_t r = 0; p->shares != NULL && r < p->places->n_ranks; ++r)
+    parts = p->shares[r] > parts ? p->shares[r] : parts;
+  if (p->shares != NULL && (p->copies > 1 || p->places->n_slices > 1) && !q->hypothetical)
+    return false; /* no session executes that */
+  return parts <= opi_point_rows(s, p) && (q->hypothetical || !hypothetical) &&
+         (f->width == 0 || f->width == p->width) &&
          (f->n_stages == 0 || f->n_stages == p->places->n_stages) &&
          (f->n_ranks == 0 || f->n_ranks == opi_point_ranks(p) * p->copies) &&
          (f->pipelines == 0 || f->pipelines == p->copies) &&

@@ -16,9 +16,9 @@ typedef struct refiner {
 } refiner;
 
 static bool is_spent(const refiner *r) {
-  const opi_auto *q = r->run->space->question;
-  return r->run->work >= r->work_most ||
-         (q->budget_s > 0 && (double)(q->now_ns() - r->run->began_ns) * 1e-9 >= q->budget_s);
+  if (opi_space_spent(r->run->space, 1))
+    r->run->stopped = OPI_STOPPED_CLOCK;
+  return r->run->work >= r->work_most || r->run->stopped == OPI_STOPPED_CLOCK;
 }
 
 static opipe_status flush(refiner *r) {
@@ -106,7 +106,8 @@ static opipe_status move_share(refiner *r, const opi_point *p, uint32_t from, ui
     return opi_fail_nomem(r->run->space->err, n * sizeof *shares, "a planner");
   for (uint32_t i = 0; i < n; ++i)
     shares[i] = p->shares == NULL ? 1 : p->shares[i];
-  if (to == from || (from < n && shares[from] == 1) || shares[to] >= p->samples)
+  if (to == from || (from < n && shares[from] == 1) ||
+      shares[to] >= opi_point_rows(r->run->space, p))
     return OPIPE_OK;
   if (from < n)
     --shares[from];

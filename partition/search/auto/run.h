@@ -25,7 +25,7 @@ typedef struct opi_run {
   uint32_t n_best;
   char why[OPI_LINE_ROOM]; /* the first that could not be played */
   uint32_t n_bounded, n_simulated, n_refused, n_left;
-  uint64_t work, began_ns;
+  uint64_t work;
   double bound;
   uint32_t stopped;
 } opi_run;

@@ -69,20 +69,21 @@ static opipe_status take_round(opi_run *run) {
 
 static void report(const opi_run *run) {
   const opi_auto *q = run->space->question;
-  const opi_auto_progress now = {.n_candidates = run->space->n_points,
-                                 .n_bounded = run->n_bounded,
-                                 .n_simulated = run->n_simulated,
-                                 .best = run->n_best > 0 ? run->best[0].key : INFINITY,
-                                 .bound = run->bound};
+  const opi_auto_progress now = {
+      .n_candidates = run->space->n_points,
+      .n_bounded = run->n_bounded,
+      .n_simulated = run->n_simulated,
+      .best = run->n_best > 0 ? run->best[0].key : INFINITY,
+      .best_ns = run->n_best > 0 ? run->best[0].judged.step_ns : INFINITY,
+      .bound = run->bound};
   if (q->progress != NULL)
     q->progress(q->progress_ctx, &now);
 }
 
 static bool is_spent(opi_run *run, uint64_t most) {
-  const opi_auto *q = run->space->question;
   if (run->work >= most)
     run->stopped = OPI_STOPPED_WORK;
-  if (q->budget_s > 0 && (double)(q->now_ns() - run->began_ns) * 1e-9 >= q->budget_s)
+  if (opi_space_spent(run->space, 1))
     run->stopped = OPI_STOPPED_CLOCK;
   return run->stopped != OPI_STOPPED_NOT;
 }
@@ -119,7 +120,7 @@ static opipe_status judge_points(opi_run *run, uint64_t most) {
   uint32_t i = 0;
   if (s->n_points != 0)
     qsort(s->points, s->n_points, sizeof *s->points, compare_points);
-  while (i < s->n_points && !is_spent(run, most)) {
+  while (i < s->n_points && (i == 0 || !is_spent(run, most))) { /* one round in any case */
     for (; i < s->n_points && run->n_round < OPI_ROUND; ++i)
       run->n_bounded += !opi_run_offer(run, &s->points[i]);
     OPI_TRY(opi_run_round(run));
@@ -143,6 +144,8 @@ static opipe_status search(opi_run *run) {
   OPI_TRY(judge_points(run, s->complete ? most : most - most / 4));
   if (run->stopped != OPI_STOPPED_CLOCK && (!s->complete || run->n_left > 0))
     OPI_TRY(opi_refine(run, most));
+  if (s->hurried)
+    run->stopped = OPI_STOPPED_CLOCK;
   if (run->n_best == 0)
     return opi_infeasible(run);
   /* all cuts were candidates, and none is left that could be better: this is the best there is */
@@ -159,7 +162,6 @@ static opipe_status run_search(const opi_auto *question, opi_space *space, opi_a
   if (run == NULL)
     return opi_fail_nomem(err, sizeof *run, "a planner");
   run->space = space;
-  run->began_ns = question->budget_s > 0 ? question->now_ns() : 0;
   opipe_status status = search(run);
   if (status == OPIPE_OK)
     status = opi_run_answer(run, out);
@@ -176,23 +178,42 @@ opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_ans
   return status;
 }
 
-/* Under its own schedule, as it says. */
-static opipe_status judge_strategy(opi_space *space, const opi_strategy *strategy,
-                                   opi_judged *out_judged, opipe_error *err) {
-  opi_point point;
-  OPI_TRY(opi_methods_find(space));
-  OPI_TRY(opi_point_of_strategy(space, strategy, false, &point));
-  return opi_point_judge(space, &point, out_judged, err);
+/* ---- any strategy ---- */
+
+/* Under its own schedule, as it says. `own` stays in use. */
+static opipe_status open_strategy(const opi_auto *question, const opi_strategy *strategy,
+                                  opi_auto *own, opi_space *out_space, opi_point *out_point,
+                                  opipe_error *err) {
+  *own = *question;
+  own->fixed = (opi_auto_fixed){.schedule = strategy->schedule};
+  own->allow_stale = own->causal = true;
+  OPI_TRY(opi_space_open(own, out_space, err));
+  opipe_status status = opi_methods_find(out_space);
+  if (status == OPIPE_OK)
+    status = opi_point_of_strategy(out_space, strategy, false, out_point);
+  if (status < 0)
+    opi_space_close(out_space);
+  return status;
 }
 
 opipe_status opi_strategy_judge(const opi_auto *question, const opi_strategy *strategy,
                                 opi_judged *out_judged, opipe_error *err) {
-  opi_auto own = *question;
+  opi_auto own;
   opi_space space;
-  own.fixed = (opi_auto_fixed){.schedule = strategy->schedule};
-  own.allow_stale = own.causal = true;
-  OPI_TRY(opi_space_open(&own, &space, err));
-  const opipe_status status = judge_strategy(&space, strategy, out_judged, err);
+  opi_point point;
+  OPI_TRY(open_strategy(question, strategy, &own, &space, &point, err));
+  const opipe_status status = opi_point_judge(&space, &point, out_judged, err);
+  opi_space_close(&space);
+  return status;
+}
+
+opipe_status opi_strategy_show(const opi_auto *question, const opi_strategy *strategy,
+                               const opi_order_play *more, opi_shown *out, opipe_error *err) {
+  opi_auto own;
+  opi_space space;
+  opi_point point;
+  OPI_TRY(open_strategy(question, strategy, &own, &space, &point, err));
+  const opipe_status status = opi_point_show(&space, &point, more, out, err);
   opi_space_close(&space);
   return status;
 }

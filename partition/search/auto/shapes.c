@@ -14,6 +14,9 @@
 
 enum { ALL_DEVICES_MOST = 6, ALL_LAYERS_MOST = 24, ALL_ORDERS_MOST = 1024, DEVICES_ALL = 16 };
 enum { IDLE_MOST = 24 /* one device of so many may have nothing to do */ };
+/* More ranks than the first are only taken in numbers that divide devices or blocks, where there
+ * are more devices than the second. */
+enum { RANKS_ALL = 16, DEVICES_MANY = 64 };
 
 typedef struct orders {
   const uint32_t **at; /* [n] */
@@ -23,7 +26,7 @@ typedef struct orders {
 typedef struct shapes {
   opi_space *space;
   bool all;
-  uint32_t n_layers;
+  uint32_t n_layers, n_blocks;
   orders of[ALL_DEVICES_MOST + 1]; /* by the number of devices; chosen ones: [0], of all */
   uint32_t *samples;               /* [n_samples] */
   uint32_t n_samples, room_samples;
@@ -258,6 +261,7 @@ static opipe_status add_features(shapes *x, opi_point *p) {
 static opipe_status add_shares(shapes *x, opi_point *p) {
   const opi_space *s = x->space;
   const uint32_t n = p->places->n_ranks, most = s->question->planning.n_devices / p->width;
+  const uint32_t rows = opi_point_rows(s, p);
   uint32_t shares[ALL_DEVICES_MOST], used = n;
   if (!x->all || !opi_space_trains(s) || p->copies != 1 || p->places->n_replicas != 1 ||
       p->places->n_slices != 1 || n > most)
@@ -266,7 +270,7 @@ static opipe_status add_shares(shapes *x, opi_point *p) {
     shares[r] = 1;
   for (;;) {
     uint32_t r = 0;
-    while (r < n && (used == most || shares[r] == p->samples)) { /* counts up, the first fastest */
+    while (r < n && (used == most || shares[r] == rows)) { /* counts up, the first fastest */
       used -= shares[r] - 1;
       shares[r++] = 1;
     }
@@ -327,7 +331,7 @@ static opipe_status add_shape(shapes *x, uint32_t method, uint32_t ranks, uint32
     OPI_TRY(opi_space_lay_out(x->space, method, ranks, 0, p.microbatches, &p.places));
     if (p.places == NULL || p.places->n_stages > x->n_layers ||
         (q->fixed.n_stages != 0 && p.places->n_stages != q->fixed.n_stages) ||
-        p.places->n_parts > p.samples) {
+        p.places->n_parts > opi_point_rows(x->space, &p)) {
       ++x->space->n_refused;
       continue;
     }
@@ -372,13 +376,33 @@ static bool takes_ranks(const shapes *x, uint32_t ranks, uint32_t width) {
     return x->all && ranks < q->fixed.n_ranks; /* with replicas of some */
   if (q->fixed.n_ranks != 0)
     return true;
+  if (n > DEVICES_MANY && ranks > RANKS_ALL && n % ranks != 0 && x->n_blocks % ranks != 0)
+    return false;
   return x->all || n <= DEVICES_ALL || n % ranks <= n / IDLE_MOST;
+}
+
+/* Can the weights and what belongs to them be on so many ranks at all, however layers are cut? */
+static bool has_room(const shapes *x, uint32_t ranks, uint32_t width) {
+  const opi_space *s = x->space;
+  const opi_auto *q = s->question;
+  const opi_places places = {.versions = OPIPE_VERSIONS_ONE};
+  const opi_point least = {.places = &places,
+                           .copies = q->planning.n_devices / (ranks * width),
+                           .sharded = q->hypothetical};
+  double params = 0, cap = 0;
+  for (uint32_t i = 0; i < x->n_layers; ++i) {
+    const opi_layer l = opi_layers_at(q->planning.layers, i, 1);
+    params += (double)l.param_bytes / (l.width_share > 0 ? width : 1);
+  }
+  for (uint32_t i = 0; i < q->planning.n_devices; ++i)
+    cap = fmax(cap, s->caps[i]);
+  return opi_point_fixed_bytes(s, &least, params) <= cap * ranks * (1 + 1e-9);
 }
 
 static bool takes_width(const shapes *x, uint32_t width) {
   const opi_auto *q = x->space->question;
   if (q->fixed.width != 0)
-    return width == q->fixed.width;
+    return width == q->fixed.width && (width == 1 || q->hypothetical);
   const uint32_t node = x->space->equal_nodes ? x->space->machine.per_node : OPI_WIDTHS_MOST;
   const bool splits = q->planning.layers->at[0].width_share > 0 ||
                       q->planning.layers->at[x->n_layers / 2].width_share > 0;
@@ -391,30 +415,46 @@ static bool takes_method(const shapes *x, uint32_t method) {
   return m->why == NULL && (x->all || !m->minor);
 }
 
+static opipe_status add_ranks(shapes *x, uint32_t method, uint32_t width) {
+  const opi_auto *q = x->space->question;
+  for (uint32_t ranks = 1; ranks <= q->planning.n_devices / width && ranks <= x->n_layers;
+       ++ranks) {
+    if (x->space->n_points > 0 && opi_space_spent(x->space, 0.5))
+      x->space->hurried = true;
+    if (x->space->overflow || x->space->hurried)
+      return OPIPE_OK;
+    if (!takes_ranks(x, ranks, width))
+      continue;
+    if (has_room(x, ranks, width))
+      OPI_TRY(add_copies(x, method, ranks, width));
+    else
+      ++x->space->n_refused;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status add_all(shapes *x) {
   const opi_auto *q = x->space->question;
   const uint32_t before = x->space->n_points;
-  uint32_t n_usable = 0, nth = 0;
+  const uint32_t widest =
+      q->planning.n_devices < OPI_WIDTHS_MOST ? q->planning.n_devices : OPI_WIDTHS_MOST;
+  uint32_t n_usable = 0, n_widths = 0, nth = 0;
   for (uint32_t m = 0; m < x->space->n_methods; ++m)
     n_usable += takes_method(x, m);
-  for (uint32_t m = 0; m < x->space->n_methods; ++m) {
-    if (!takes_method(x, m))
+  for (uint32_t width = 1; width <= widest; ++width)
+    n_widths += takes_width(x, width);
+  for (uint32_t i = 0; i < x->space->n_methods * widest; ++i) {
+    const uint32_t m = i / widest, width = i % widest + 1;
+    if (!takes_method(x, m) || !takes_width(x, width))
       continue;
+    if (x->all && x->space->overflow)
+      return OPIPE_OK;
     if (!x->all) { /* each has its part of the room, and what those before have left */
       x->space->overflow = false;
       x->space->points_most =
-          before + (uint32_t)((uint64_t)(OPI_POINTS_MOST - before) * ++nth / n_usable);
+          before + (uint32_t)((uint64_t)(OPI_POINTS_MOST - before) * ++nth / (n_usable * n_widths));
     }
-    for (uint32_t width = 1; width <= OPI_WIDTHS_MOST && width <= q->planning.n_devices; ++width) {
-      if (!takes_width(x, width))
-        continue;
-      for (uint32_t ranks = 1; ranks <= q->planning.n_devices / width; ++ranks) {
-        if (x->space->overflow && x->all)
-          return OPIPE_OK;
-        if (!x->space->overflow && ranks <= x->n_layers && takes_ranks(x, ranks, width))
-          OPI_TRY(add_copies(x, m, ranks, width));
-      }
-    }
+    OPI_TRY(add_ranks(x, m, width));
   }
   return OPIPE_OK;
 }
@@ -424,10 +464,13 @@ opipe_status opi_shapes_all(opi_space *s) {
   x.ends = OPI_ARENA_ARRAY(&s->arena, uint32_t, (size_t)x.n_layers + 1);
   if (x.ends == NULL)
     return opi_fail_nomem(s->err, x.n_layers * sizeof(uint32_t), "a planner");
+  uint32_t first = 0, end = 0;
+  opi_layers_blocks(s->question->planning.layers, &first, &end);
+  x.n_blocks = end - first;
   const uint32_t n_named = s->n_points; /* the papers' plans */
   x.all = s->question->planning.n_devices <= ALL_DEVICES_MOST && x.n_layers <= ALL_LAYERS_MOST;
   OPI_TRY(add_all(&x));
-  s->complete = x.all && !s->overflow;
+  s->complete = x.all && !s->overflow && !s->hurried;
   if (!x.all || !s->overflow)
     return OPIPE_OK;
   x.all = false; /* too many: chosen ones */

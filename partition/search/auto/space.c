@@ -83,7 +83,7 @@ static opipe_status look_at_devices(opi_space *s) {
     const uint64_t own = c->descriptions[i].memory_bytes, given = s->own.memory_bytes;
     const uint64_t cap = own == 0 || (given != 0 && given < own) ? given : own;
     identity[i] = i;
-    s->caps[i] = cap == 0 || s->own.uncapped ? INFINITY : (double)cap;
+    s->caps[i] = cap == 0 || s->own.uncapped ? INFINITY : (double)cap - (double)s->own.spare_bytes;
     s->equal_devices = s->equal_devices && alike(s, i, 0);
   }
   opi_planning planning = s->own.planning;
@@ -133,6 +133,7 @@ static opipe_status find_schedules(opi_space *s) {
 opipe_status opi_space_open(const opi_auto *question, opi_space *out, opipe_error *err) {
   *out = (opi_space){.own = *question, .points_most = OPI_POINTS_MOST, .err = err};
   out->question = &out->own;
+  out->began_ns = question->budget_s > 0 && question->now_ns != NULL ? question->now_ns() : 0;
   opi_arena_init(&out->arena, question->planning.allocator, 0);
   opipe_status status = check_question(question, err);
   if (status == OPIPE_OK) {
@@ -144,6 +145,11 @@ opipe_status opi_space_open(const opi_auto *question, opi_space *out, opipe_erro
   if (status < 0)
     opi_space_close(out);
   return status;
+}
+
+bool opi_space_spent(const opi_space *s, double share) {
+  const opi_auto *q = s->question;
+  return q->budget_s > 0 && (double)(q->now_ns() - s->began_ns) * 1e-9 >= q->budget_s * share;
 }
 
 void opi_space_close(opi_space *space) {

@@ -73,6 +73,8 @@ typedef struct opi_space {
   uint32_t n_refused;
   uint32_t points_most;    /* as many may be there now */
   bool complete, overflow; /* overflow: more points than that */
+  uint64_t began_ns;       /* with a budget */
+  bool hurried;            /* half of the budget was over before all shapes were looked at */
   char why[OPI_LINE_ROOM]; /* of what was refused last */
   opipe_error *err;
 } opi_space;
@@ -93,6 +95,8 @@ const opi_sums *opi_sums_of(const opi_space *space, const opi_point *point, uint
 opipe_status opi_space_lay_out(opi_space *space, uint32_t method, uint32_t n_ranks,
                                uint32_t n_stages, uint32_t microbatches,
                                const opi_places **out_places);
+/* Has so much of the question's budget, 0 to 1, passed? */
+bool opi_space_spent(const opi_space *space, double share);
 /* Adds one with its bound and guess, unless it cannot fit; nothing once there are too many. */
 opipe_status opi_space_add(opi_space *space, opi_point point);
 
@@ -109,6 +113,11 @@ static inline uint32_t opi_point_device(const opi_point *p, uint32_t n_ranks, ui
   const uint32_t outer =
       p->place == OPI_PLACE_TENSOR_DATA_PIPELINE ? rank * p->copies + copy : copy * n_ranks + rank;
   return p->order[outer * p->width + tensor];
+}
+/* Samples of its smallest micro-batch: they differ by one at most. 0: not every one has a sample.
+ */
+static inline uint32_t opi_point_rows(const opi_space *space, const opi_point *p) {
+  return (uint32_t)(space->question->planning.batch / ((uint64_t)p->microbatches * p->copies));
 }
 /* Is an earlier replica of the stage on the same rank? Its weights are there once. */
 static inline bool opi_places_repeat(const opi_places *l, uint32_t stage, uint32_t replica) {
@@ -159,6 +168,10 @@ double opi_point_fixed_bytes(const opi_space *space, const opi_point *p, double 
  * NOMEM. */
 opipe_status opi_point_judge(const opi_space *space, const opi_point *point, opi_judged *out_judged,
                              opipe_error *err);
+/* Plays it, and hands out what was played; `more` as in opi_strategy_show. Release it, not on
+ * failure. */
+opipe_status opi_point_show(const opi_space *space, const opi_point *point,
+                            const opi_order_play *more, opi_shown *out_shown, opipe_error *err);
 /* What the objective makes least; INFINITY: over a cap or a limit. */
 double opi_judged_key(const opi_space *space, const opi_judged *judged);
 

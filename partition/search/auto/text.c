@@ -9,15 +9,23 @@
 static const char *const stops[] = {"no", "work", "clock"};
 static const double MIB = 1 << 20;
 
-static void write_line(const opi_auto_answer *a, const opi_auto_ranked *r, uint32_t i,
-                       opi_text *text) {
+const char *opi_auto_stop_name(uint32_t stopped) {
+  return stopped < OPI_COUNT(stops) ? stops[stopped] : "?";
+}
+
+/* The one that is described is marked, where it is not the first. */
+static void write_line(const opi_auto_answer *a, uint32_t index, uint32_t i, opi_text *text) {
+  const opi_auto_ranked *r = &a->ranked[i];
   const opi_strategy *s = r->strategy;
+  const uint32_t n_devices = s->n_ranks * s->pipelines * s->width;
   opi_text_printf(
-      text, "%2u  %10.3f ms %9.1f MiB  bubble %4.1f %%  %s, %u stage%s", i + 1,
+      text, "%2u%c %10.3f ms %9.1f MiB  bubble %4.1f %%  %s, %u stage%s", i + 1,
+      i == index && i != 0 ? '*' : ' ',
       (a->objective == OPI_AUTO_THROUGHPUT ? r->judged.interval_ns : r->judged.step_ns) * 1e-6,
       r->judged.bytes / MIB, 100 * r->judged.bubble, s->schedule, s->n_stages,
       s->n_stages == 1 ? "" : "s");
-  opi_text_printf(text, ", %u x %u micro-batches of %u", s->pipelines, s->microbatches, s->samples);
+  opi_text_printf(text, " on %u device%s, %u x %u micro-batches of %u", n_devices,
+                  n_devices == 1 ? "" : "s", s->pipelines, s->microbatches, s->samples);
   if (s->width > 1)
     opi_text_printf(text, ", width %u", s->width);
   opi_text_printf(text, "%s%s%s\n", s->recompute ? ", recomputed" : "",
@@ -26,8 +34,9 @@ static void write_line(const opi_auto_answer *a, const opi_auto_ranked *r, uint3
     opi_text_printf(text, "      %s\n", r->reason);
 }
 
-void opi_auto_describe(const opi_auto_answer *a, const opi_layers *layers, opi_text *text) {
-  opi_strategy_describe(a->ranked[0].strategy, layers, text);
+void opi_auto_describe(const opi_auto_answer *a, uint32_t index, const opi_layers *layers,
+                       opi_text *text) {
+  opi_strategy_describe(a->ranked[index].strategy, layers, text);
   opi_text_printf(text, "objective %s; %u candidates: %u bounded away, %u simulated, %u refused",
                   opi_auto_objective_name(a->objective), a->n_candidates, a->n_bounded,
                   a->n_simulated, a->n_refused);
@@ -44,7 +53,7 @@ void opi_auto_describe(const opi_auto_answer *a, const opi_layers *layers, opi_t
                     bytes ? "MiB" : "ms", 100 * a->gap);
   }
   for (uint32_t i = 0; i < a->n_ranked; ++i)
-    write_line(a, &a->ranked[i], i, text);
+    write_line(a, index, i, text);
 }
 
 static void write_number(opi_text *text, const char *name, double value) {
@@ -55,14 +64,15 @@ static void write_number(opi_text *text, const char *name, double value) {
     opi_text_puts(text, "null");
 }
 
-void opi_auto_write(const opi_auto_answer *a, opi_text *text) {
-  opi_text_puts(text, "{\n  \"format\": \"onnx-pipe search 1\",\n  \"objective\": ");
+void opi_auto_write(const opi_auto_answer *a, uint32_t index, opi_text *text) {
+  opi_strategy_write_open(a->ranked[index].strategy, text);
+  opi_text_puts(text, ",\n  \"search\": {\n  \"objective\": ");
   opi_text_json(text, opi_auto_objective_name(a->objective));
   opi_text_printf(text,
-                  ",\n  \"candidates\": %u, \"bounded\": %u, \"simulated\": %u, \"refused\": %u, "
-                  "\"left\": %u, \"complete\": %s, \"stopped\": \"%s\"",
-                  a->n_candidates, a->n_bounded, a->n_simulated, a->n_refused, a->n_left,
-                  a->complete ? "true" : "false", stops[a->stopped]);
+                  ", \"rank\": %u, \"candidates\": %u, \"bounded\": %u, \"simulated\": %u, "
+                  "\"refused\": %u, \"left\": %u, \"complete\": %s, \"stopped\": \"%s\"",
+                  index + 1, a->n_candidates, a->n_bounded, a->n_simulated, a->n_refused, a->n_left,
+                  a->complete ? "true" : "false", opi_auto_stop_name(a->stopped));
   write_number(text, "bound", a->bound);
   write_number(text, "gap", a->gap);
   opi_text_puts(text, ",\n  \"ranked\": [\n");
@@ -86,5 +96,5 @@ void opi_auto_write(const opi_auto_answer *a, opi_text *text) {
     opi_strategy_write(r->strategy, text);
     opi_text_puts(text, i + 1 == a->n_ranked ? "}\n" : "},\n");
   }
-  opi_text_puts(text, "  ]\n}\n");
+  opi_text_puts(text, "  ]}\n}\n");
 }

@@ -198,7 +198,7 @@ static void write_stage(const opi_strategy_stage *stage, opi_text *text) {
   opi_text_puts(text, "}");
 }
 
-void opi_strategy_write(const opi_strategy *s, opi_text *text) {
+void opi_strategy_write_open(const opi_strategy *s, opi_text *text) {
   opi_text_puts(text, "{\n  \"format\": \"onnx-pipe strategy 1\",\n  \"planner\": ");
   opi_text_json(text, s->planner);
   opi_text_puts(text, ",\n  \"schedule\": ");
@@ -227,7 +227,12 @@ void opi_strategy_write(const opi_strategy *s, opi_text *text) {
   opi_json_double(text, s->objective);
   opi_text_puts(text, ", \"step_ns\": ");
   opi_json_double(text, s->step_ns);
-  opi_text_printf(text, ", \"memory_bytes\": %" PRIu64 "\n}\n", s->memory_bytes);
+  opi_text_printf(text, ", \"memory_bytes\": %" PRIu64, s->memory_bytes);
+}
+
+void opi_strategy_write(const opi_strategy *s, opi_text *text) {
+  opi_strategy_write_open(s, text);
+  opi_text_puts(text, "\n}\n");
 }
 
 /* ---- blocks ---- */

@@ -26,12 +26,14 @@ OPIPE_ORDER(opipe_layer_info)
   X(T, struct_size) X(T, flags) X(T, planner) X(T, cluster) X(T, cluster_bytes) \
   X(T, cluster_name) X(T, batch) X(T, memory_bytes) X(T, state_bytes) X(T, limit_ms) \
   X(T, budget_s) X(T, n_devices) X(T, samples) X(T, objective) X(T, n_threads) X(T, schedule) \
-  X(T, n_stages) X(T, n_microbatches) X(T, progress) X(T, progress_ctx)
+  X(T, n_stages) X(T, n_microbatches) X(T, progress) X(T, progress_ctx) X(T, n_ranks) \
+  X(T, replicas) X(T, width) X(T, recompute) X(T, spare_bytes) X(T, slice_ns)
 OPIPE_ORDER(opipe_strategy_params)
 #define OPIPE_FIELDS_opipe_strategy_info(X, T) \
   X(T, struct_size) X(T, flags) X(T, planner) X(T, schedule) X(T, n_stages) X(T, chunks) \
   X(T, pipelines) X(T, width) X(T, samples) X(T, microbatches) X(T, recompute) X(T, n_slices) \
-  X(T, objective) X(T, step_ns) X(T, memory_bytes)
+  X(T, objective) X(T, step_ns) X(T, memory_bytes) X(T, bound) X(T, gap) X(T, n_candidates) \
+  X(T, n_bounded) X(T, n_simulated) X(T, n_left) X(T, rank) X(T, n_ranked) X(T, reason)
 OPIPE_ORDER(opipe_strategy_info)
 #define OPIPE_FIELDS_opipe_strategy_stage_info(X, T) \
   X(T, struct_size) X(T, first) X(T, end) X(T, n_devices) X(T, devices) X(T, forward_ns) \
@@ -46,8 +48,8 @@ OPIPE_ORDER(opipe_machine_params)
   OPIPE_ROW(opipe_profile_params, threads, 3), \
   OPIPE_ROW(opipe_profile_info, name, 3), \
   OPIPE_ROW(opipe_layer_info, width_bytes, 3), \
-  OPIPE_ROW(opipe_strategy_params, progress_ctx, 3), \
-  OPIPE_ROW(opipe_strategy_info, memory_bytes, 3), \
+  OPIPE_ROW(opipe_strategy_params, slice_ns, 3), \
+  OPIPE_ROW(opipe_strategy_info, reason, 3), \
   OPIPE_ROW(opipe_strategy_stage_info, memory_bytes, 3), \
   OPIPE_ROW(opipe_machine_params, devices_stride, 3)
 /* clang-format on */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planner auto behind strategy_make: the host's question in the engine's words, over all schedules
+ * that are installed. [any-thread]
+ */
+#include "abi/api/planning.h"
+#include "loader/base/fp.h"
+
+_Static_assert((int)OPI_AUTO_STEP == (int)OPIPE_OBJECTIVE_STEP &&
+                   (int)OPI_AUTO_THROUGHPUT == (int)OPIPE_OBJECTIVE_THROUGHPUT &&
+                   (int)OPI_AUTO_MEMORY == (int)OPIPE_OBJECTIVE_MEMORY &&
+                   (int)OPI_AUTO_LATENCY == (int)OPIPE_OBJECTIVE_LATENCY,
+               "objectives are passed on as they are");
+_Static_assert((int)OPI_RECOMPUTES_NEVER == (int)OPIPE_STRATEGY_RECOMPUTES_NEVER &&
+                   (int)OPI_RECOMPUTES_ALWAYS == (int)OPIPE_STRATEGY_RECOMPUTES_ALWAYS,
+               "and so is recomputation");
+
+static const double NS_PER_MS = 1e6;
+
+/* ---- schedules ---- */
+
+typedef struct schedules {
+  opi_arena *arena;
+  const char **ids; /* [n] */
+  uint32_t n, room;
+} schedules;
+
+static opipe_status add_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
+                                 opipe_error *err) {
+  schedules *all = ctx;
+  (void)plugin;
+  if (!opi_arena_grow(all->arena, (void **)&all->ids, &all->room, all->n + 1, sizeof *all->ids))
+    return opi_fail_nomem(err, all->n * sizeof *all->ids, "schedules");
+  all->ids[all->n++] = ref->id;
+  return OPIPE_OK;
+}
+
+/* ---- progress ---- */
+
+static void tell_progress(void *ctx, const opi_auto_progress *now) {
+  const opipe_strategy_params *p = ctx;
+  opi_fp_border *lent = opi_fp_lend();
+  opi_callback_enter();
+  p->progress(p->progress_ctx, now->n_bounded, now->n_simulated, now->best_ns);
+  opi_callback_leave();
+  opi_fp_take(lent);
+}
+
+/* ---- the question ---- */
+
+opi_auto opi_profile_question(const opi_profile_object *profile, const opi_cluster *cluster,
+                              bool forward) {
+  const opi_context_object *context = profile->context;
+  return (opi_auto){
+      .planning = {.layers = profile->layers, .cluster = cluster, .allocator = &context->allocator},
+      .plugins = &context->plugins,
+      .mode = forward ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+      .dtype = profile->layers->weight_bytes == 2 ? OPIPE_FLOAT16 : OPIPE_FLOAT,
+      .now_ns = opi_now_ns};
+}
+
+static opipe_status check(const opipe_strategy_params *p, opipe_error *err) {
+  if (p->limit_ms != 0 && p->objective != OPIPE_OBJECTIVE_MEMORY) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "strategy_make: limit_ms is %g, and the objective %s: a limit of time is of "
+                    "objective memory",
+                    p->limit_ms, opi_auto_objective_name(p->objective));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_profile_search(const opi_profile_object *profile, const opipe_strategy_params *p,
+                                const opi_cluster *cluster, bool forward, opi_arena *arena,
+                                opi_auto_answer **out_answer, opipe_error *err) {
+  schedules all = {.arena = arena};
+  opi_layers **layers = NULL;
+  opi_auto q = opi_profile_question(profile, cluster, forward);
+  OPI_TRY(check(p, err));
+  OPI_TRY(
+      opi_registry_each(profile->context->registry, OPIPE_KIND_SCHEDULE, add_schedule, &all, err));
+  OPI_TRY(opi_profile_by_class(profile, cluster, arena, &layers, err));
+  q.planning.n_devices = p->n_devices;
+  q.planning.batch = p->batch;
+  q.planning.samples = p->samples;
+  q.planning.state_bytes = p->state_bytes;
+  q.class_layers = (const opi_layers *const *)layers;
+  q.schedules = all.ids;
+  q.n_schedules = all.n;
+  q.objective = p->objective;
+  q.limit_ns = p->limit_ms * NS_PER_MS;
+  q.spare_bytes = p->spare_bytes;
+  q.allow_stale = (p->flags & OPIPE_STRATEGY_ALLOW_STALE) != 0;
+  q.hypothetical = (p->flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0;
+  q.causal = (p->flags & OPIPE_STRATEGY_CAUSAL) != 0;
+  q.slice_ns = p->slice_ns;
+  q.fixed = (opi_auto_fixed){.schedule = p->schedule,
+                             .n_stages = p->n_stages,
+                             .n_ranks = p->n_ranks,
+                             .microbatches = p->n_microbatches,
+                             .pipelines = p->replicas,
+                             .width = p->width,
+                             .recompute = p->recompute};
+  q.n_threads = p->n_threads;
+  q.budget_s = p->budget_s;
+  q.progress = p->progress == NULL ? NULL : tell_progress;
+  q.progress_ctx = (void *)(uintptr_t)p;
+  const opipe_status status = opi_auto_search(&q, out_answer, err);
+  opi_profile_free_classes(layers, cluster->n_classes);
+  return status;
+}

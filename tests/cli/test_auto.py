@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=300
+"""--auto: what it decides runs, equal to its reference to the bit; what is given stays; devices alone mean it; files and
+their marks; what is missing where nothing fits."""
+import json
+import os
+import re
+import sys
+import tempfile
+
+from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+
+DEMO = os.path.join(DATA, "demo", "model.onnx")
+LOSS = ["--loss", "cross-entropy:logits=logits,labels=input_ids,shift=1"]
+TEXT = ["--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--bind", "seq=16", "--batch", "8"]
+STEPS = ["--steps", "2", "--optimizer", "sgd:lr=0.1"]
+TWO = ["--device", "cpu,threads=1", "--device", "cpu,threads=1"]
+SHAPE = ["--bind", "batch=4,seq=8"]
+ARCH = ["--arch", "gpt:layers=12,hidden=768,heads=12,vocab=50304,seq=1024,type=fp16", "--cluster", "h100:nodes=1", "--batch", "64"]
+
+
+def main():
+    need_command()
+    count = Count()
+    with tempfile.TemporaryDirectory() as folder:
+        runs(count, folder)
+        trains(count, folder)
+        devices_alone(count)
+        described(count, folder)
+        nothing_fits(count, folder)
+    return count.finish()
+
+
+def expect(count, name, arguments, status, *texts):
+    result = run(*arguments, timeout=240)
+    everything = result.out + result.err
+    good = result.status == status and all(text in everything for text in texts)
+    wrong = f"{result.status}, not {status} with {texts}: {(result.err or result.out)[-400:]}"
+    count.check(name, result.broken(200, 2048) or (None if good else wrong))
+    return result.out
+
+
+def runs(count, folder):
+    """Requests, under every objective that they have."""
+    plan = os.path.join(folder, "plan.json")
+    for objective in ("latency", "throughput", "memory"):
+        out = expect(count, objective, ["run", DEMO, f"--auto={objective}", *TWO, *SHAPE, "--reference"], DONE,
+                     "identical to the plan's reference", "planner   auto", f"objective {objective}", "simulated", "\n 1  ")
+        count.check(f"{objective}: reasons", None if re.search(r"\n 2  .*\n      \S", out) else out[:600])
+    expect(count, "every core", ["run", DEMO, "--auto", *SHAPE, "--reference"], DONE, "identical to the plan's reference")
+    made = json.loads(expect(count, "written", ["plan", DEMO, "--auto", *TWO, *SHAPE, "--json", "-o", plan], DONE))
+    count.check("signed", None if made["planner"] == "auto" and "stopped" not in made else made.get("planner", "nobody"))
+    expect(count, "read", ["run", DEMO, "--plan", plan, "--reference"], DONE, "identical to the plan's reference", "planner auto")
+    expect(count, "by the clock", ["plan", DEMO, "--auto", "--budget", "0.000000001", *TWO, *SHAPE, "-o", plan], DONE,
+           "stopped   by the clock", "ended early, by clock")
+    with open(plan, encoding="utf-8") as file:
+        count.check("marked", None if json.load(file)["stopped"] == "clock" else "the file says nothing of the clock")
+    expect(count, "told apart", ["plan", "explain", plan, plan], DONE, "stopped by clock")
+
+
+def trains(count, folder):
+    """Mini-batches; what is given stays as it is."""
+    for name, more in (("step", []), ("memory", ["--auto=memory"]), ("stale", ["--allow-stale", "--stages", "2"])):
+        expect(count, name, ["train", DEMO, *TEXT, *LOSS, *STEPS, "--auto", *more, *TWO, "--reference"], DONE, "bit-equal", "planner   auto")
+    given = ["--schedule", "gpipe", "--stages", "2", "--microbatches", "4", "--replicas", "1", "--recompute", "stage"]
+    made = json.loads(expect(count, "given", ["plan", DEMO, "--train", *TEXT, *LOSS, "--auto", *given, *TWO, "--json"], DONE))
+    found = (made["schedule"], len(made["stages"]), made["microbatches"], made["training"]["recompute"], len(made["devices"]))
+    count.check("given", None if found == ("gpipe", 2, 4, "stage", 2) else str(found))
+    stale = json.loads(expect(count, "late weights", ["plan", DEMO, "--train", *TEXT, *LOSS, "--auto", "--stages", "2", *TWO, "--json"], DONE))
+    count.check("late weights", None if stale["schedule"] != "2bw" else "weights are late, and nobody allowed it")
+
+
+def devices_alone(count):
+    """Devices without stages, ranks, schedule, cut or plan mean --auto; with any of these they do not."""
+    expect(count, "alone", ["run", DEMO, *TWO, *SHAPE], DONE, "planner   auto")
+    expect(count, "a cluster alone", ["plan", DEMO, "--cluster", "h100", *SHAPE], DONE, "planner   auto")
+    for given in (["--stages", "2"], ["--ranks", "2"], ["--schedule", "1f1b"]):
+        out = expect(count, given[0], ["run", DEMO, *TWO, *SHAPE, *given], DONE)
+        count.check(given[0], "a planner was asked" if "planner" in out else None)
+    for option in (["--budget", "1"], ["--within", "5"], ["--allow-stale"], ["--hypothetical"], ["--rows", "2"]):
+        expect(count, "no planner", ["plan", DEMO, "--stages", "2", *option], USAGE, f"{option[0]}: no planner is asked")
+    expect(count, "a cut", ["plan", DEMO, "--auto", "--cut", "x", *TWO], USAGE, "--cut: planner 'auto' decides that")
+    expect(count, "single stages", ["plan", DEMO, "--train", *LOSS, "--auto", "--replicas", "2,1", *TWO], USAGE, "--replicas: planner 'auto'")
+
+
+def described(count, folder):
+    """Models and machines that are not there: the strategy is the file."""
+    a, b = os.path.join(folder, "a.json"), os.path.join(folder, "b.json")
+    text = expect(count, "described", ["plan", *ARCH, "--auto", "-o", a], DONE, "bounded away", "gap", "\n10  ")
+    with open(a, encoding="utf-8") as file:
+        made = json.load(file)
+    best = made["search"]["ranked"][0]
+    count.check("its file", None if made["format"] == "onnx-pipe strategy 1" and best["reason"] is None and best["strategy"]["schedule"] ==
+                made["schedule"] and len(made["search"]["ranked"]) == 10 and made["search"]["stopped"] in ("no", "work") else str(made["search"])[:400])
+    count.check("ranked", None if all(x["step_ns"] >= best["step_ns"] and x["reason"] for x in made["search"]["ranked"][1:]) else text)
+    expect(count, "hypothetical", ["plan", *ARCH, "--auto", "--hypothetical", "-o", b], DONE, "planner   auto")
+    with open(b, encoding="utf-8") as file:
+        wider = json.load(file)
+    count.check("never slower", None if wider["step_ns"] <= made["step_ns"] * (1 + 1e-9) else f"{wider['step_ns']} > {made['step_ns']}")
+    expect(count, "explain", ["plan", "explain", a, b], DONE, "predicted to be")
+    played = json.loads(expect(count, "played", ["simulate", *ARCH, "--auto", "--json"], DONE))
+    count.check("as predicted", None if abs(played["step_ns"] / made["step_ns"] - 1) < 1e-9 else f"{played['step_ns']}, said {made['step_ns']}")
+    request = expect(count, "a request", ["plan", *ARCH, "--auto=latency", "--json"], DONE)
+    count.check("a request", None if json.loads(request)["step_ns"] < made["step_ns"] else "a request takes as long as a step")
+    expect(count, "no model", ["simulate", a, "--cluster", "h100"], USAGE, "--plan")
+
+
+def nothing_fits(count, folder):
+    """What is missing, and what is enough then."""
+    cluster = os.path.join(folder, "small.json")
+
+    def write(memory):
+        with open(cluster, "w", encoding="utf-8") as file:
+            json.dump({"format": "onnx-pipe cluster 1", "devices": [{"kind": "cpu", "count": 2, "alignment": 64, "flops": 1e10, "bandwidth": 1e10,
+                       "threads": 1, "memory_bytes": memory}], "tiers": [{"latency_ns": 500, "bandwidth": 8e9}]}, file)
+
+    small = ["plan", *ARCH[:2], "--cluster", cluster, "--batch", "8", "--auto"]
+    write(10**8)
+    result = run(*small)
+    found = re.search(r"no plan fits 100000000 bytes on each of 2 devices: the one that needs least takes (\d+) bytes", result.err)
+    count.check("bytes", None if result.status == REFUSED and found else result.err)
+    if found:
+        write(int(found[1]))
+        expect(count, "as many do", small, DONE, "planner   auto")
+    write(10**12)
+    for more, text in ((["--microbatches", "3", "--replicas", "2"], "3 micro-batches cannot be shared by 2 pipelines: 2, or 4, can"),
+                       (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
+                       (["--ranks", "5"], "5 ranks of tensor width"),
+                       (["--schedule", "2bw"], "its weights are late"),
+                       (["--auto=memory", "--within", "0.001"], "that is the smallest limit that helps")):
+        expect(count, text, [*small, *more], REFUSED, text)
+    bert = ["plan", "--arch", "bert:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", cluster, "--batch", "8", "--auto"]
+    expect(count, "causality", [*bert, "--schedule", "terapipe:slices=2"], REFUSED, "no token depends on later ones")
+    exact_bytes(count)
+
+
+def exact_bytes(count):
+    """A cap below what the plan of the best one takes, workspace and all: another one is taken, which fits."""
+    plan = ["plan", DEMO, "--train", *TEXT, *LOSS, "--auto", *TWO, "--json"]
+    most = max(m["total_bytes"] for m in json.loads(expect(count, "exact bytes", plan, DONE))["memory"])
+    for share in (0.99, 0.8):
+        cap = int(most * share)
+        found = [m["total_bytes"] for m in json.loads(expect(count, f"{share} of them", [*plan, "--memory", str(cap)], DONE) or "{}").get("memory", [])]
+        count.check(f"{share} of them", None if found and max(found) <= cap else f"{found} bytes under a cap of {cap}")
+    expect(count, "in use", ["train", DEMO, *TEXT, *LOSS, *STEPS, "--auto", *TWO, "--memory", str(cap), "--reference"], DONE, "bit-equal")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
