@@ -27,6 +27,7 @@ def main():
         runs(count, folder)
         trains(count, folder)
         devices_alone(count)
+        two_kinds(count, folder)
         described(count, folder)
         nothing_fits(count, folder)
     return count.finish()
@@ -82,6 +83,24 @@ def devices_alone(count):
         expect(count, "no planner", ["plan", DEMO, "--stages", "2", *option], USAGE, f"{option[0]}: no planner is asked")
     expect(count, "a cut", ["plan", DEMO, "--auto", "--cut", "x", *TWO], USAGE, "--cut: planner 'auto' decides that")
     expect(count, "single stages", ["plan", DEMO, "--train", *LOSS, "--auto", "--replicas", "2,1", *TWO], USAGE, "--replicas: planner 'auto'")
+
+
+def two_kinds(count, folder):
+    """The first of three devices is slow: each stage is on the device that the strategy says, which its cap tells."""
+    cluster = os.path.join(folder, "kinds.json")
+    devices = [{"kind": "cpu", "alignment": 64, "flops": rate, "bandwidth": 1e10, "launch_ns": 300, "threads": 1, "memory_bytes": 10**9 + d}
+               for d, rate in enumerate([5e9, 2e10, 2e10])]
+    with open(cluster, "w", encoding="utf-8") as file:
+        json.dump({"format": "onnx-pipe cluster 1", "devices": devices, "tiers": [{"latency_ns": 300, "bandwidth": 1e10}]}, file)
+    orders = set()
+    for more in (["--stages", "3"], ["--stages", "2", "--replicas", "1"]):
+        asked = ["plan", DEMO, "--auto", "--cluster", cluster, "--bind", "batch=8,seq=16", *more]
+        said = [int(d) for d in re.findall(r"(?m)^stage \d+ +layers .* on (\d+):", expect(count, "two kinds", asked, DONE))]
+        plan = json.loads(expect(count, "two kinds", [*asked, "--json"], DONE))
+        found = [plan["devices"][stage["rank"]]["memory_bytes"] - 10**9 for stage in plan["stages"]]
+        count.check(f"two kinds, {more}", None if said == found and len(said) > 1 else f"the strategy says devices {said}, the plan has {found}")
+        orders.add(tuple(said))
+    count.check("not as they stand", None if any(list(order) != sorted(order) or 0 not in order for order in orders) else str(orders))
 
 
 def described(count, folder):

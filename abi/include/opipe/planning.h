@@ -155,7 +155,8 @@ typedef struct opipe_strategy_params {
   uint64_t spare_bytes; /* auto: of every device that has a cap: left free, for what only the exact
                            count of a plan knows */
   double slice_ns; /* auto: what a pass of a layer over one token slice takes beside its share of
-                      the tokens; 0: not known, slices only where `schedule` says so */
+                      the tokens; 0: as the profile says (of described models), else slices only
+                      where `schedule` says so */
 } opipe_strategy_params;
 
 /* EXECUTABLE: strategy_plan takes it, as far as can be told without the model: its schedule is

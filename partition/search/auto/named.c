@@ -212,8 +212,21 @@ static bool allowed(const opi_space *s, const opi_point *p) {
           (f->recompute == OPI_RECOMPUTES_ALWAYS) == p->recompute);
 }
 
+/* Replicas that all stages have alike; 0: they differ. */
+static uint32_t replicas_alike(const opi_strategy *s) {
+  const uint32_t n = s->stages[0].n_devices;
+  for (uint32_t k = 1; k < s->n_stages; ++k) {
+    if (s->stages[k].n_devices != n)
+      return 0;
+  }
+  return n / (s->width == 0 ? 1 : s->width);
+}
+
+/* With replicas that cut micro-batches, and with copies in their place; many that are alike are
+ * only copies. */
 static opipe_status add_under(opi_space *s, const opi_strategy *strategy, uint32_t method) {
-  for (uint32_t by_copies = 0; by_copies < 2; ++by_copies) {
+  enum { CUTTING_MOST = 16 };
+  for (uint32_t by_copies = replicas_alike(strategy) > CUTTING_MOST; by_copies < 2; ++by_copies) {
     opi_point point;
     const opipe_status status = make_point(s, strategy, method, by_copies == 1, &point);
     if (status == OPIPE_E_NOMEM)
