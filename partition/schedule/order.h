@@ -51,6 +51,10 @@ opipe_status opi_order_lower(const opi_order *order, const opi_lowering *how,
                              opipe_error *err);
 opipe_status opi_order_align(const opi_order *order, const opipe_allocator *allocator,
                              opi_order **out_order, opipe_error *err);
+/* That of a request, n times: what ranks do of a stream, request by request. Of forwards that are
+ * not lowered. Errors: LIMIT, as opi_do_list_create. */
+opipe_status opi_order_repeat(const opi_order *order, uint32_t n, const opipe_allocator *allocator,
+                              opi_order **out_order, opipe_error *err);
 /* One action's text as it is before edges are known. */
 typedef struct opi_cell_text {
   opi_do item;

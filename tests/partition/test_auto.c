@@ -446,6 +446,49 @@ static void test_objectives(void) {
   opi_layers_free(layers);
 }
 
+/* Requests one after the other in the order of one: with two stages in turn on each of two ranks,
+ * the first rank waits for the second in the middle of each. */
+static void test_streams_repeat_a_request(void) {
+  opi_cluster c = make_cluster(1, 2, 0, dapple_rates);
+  opi_layers *layers = equal_blocks(4, 1e6, 0, 0, 0, 0);
+  opi_auto q = auto_question(layers, &c, 1);
+  q.mode = OPIPE_MODE_FORWARD;
+  q.objective = OPI_AUTO_THROUGHPUT;
+  q.fixed = (opi_auto_fixed){
+      .schedule = "interleaved:chunks=2", .n_stages = 4, .n_ranks = 2, .pipelines = 1};
+  opi_auto_answer *answer = auto_ask(&q);
+  OPI_ASSERT(fabs(answer->ranked[0].judged.step_ns / 4e6 - 1) < 0.01);
+  OPI_ASSERT(fabs(answer->ranked[0].judged.interval_ns / 3e6 - 1) < 0.01);
+  opi_auto_free(answer);
+  q.fixed = (opi_auto_fixed){.n_stages = 2, .n_ranks = 2, .pipelines = 1};
+  answer = auto_ask(&q);
+  OPI_ASSERT(fabs(answer->ranked[0].judged.interval_ns / 2e6 - 1) < 0.01);
+  opi_auto_free(answer);
+  opi_layers_free(layers);
+}
+
+/* The best ten are ten different things to do, not ten cuts of one. */
+static void test_ranked_shapes(void) {
+  opi_cluster c = make_cluster(1, 4, 0, dapple_rates);
+  opi_test_random random = {5};
+  opi_layers *layers = random_model(&random, 12);
+  const opi_auto q = auto_question(layers, &c, 16);
+  opi_auto_answer *answer = auto_ask(&q);
+  OPI_ASSERT(answer->n_ranked == OPI_AUTO_RANKED_MOST);
+  for (uint32_t i = 0; i < answer->n_ranked; ++i) {
+    const opi_strategy *a = answer->ranked[i].strategy;
+    for (uint32_t k = 0; k < i; ++k) {
+      const opi_strategy *b = answer->ranked[k].strategy;
+      OPI_ASSERT(strcmp(a->schedule, b->schedule) != 0 || a->n_stages != b->n_stages ||
+                 a->n_ranks != b->n_ranks || a->pipelines != b->pipelines ||
+                 a->samples != b->samples || a->microbatches != b->microbatches ||
+                 a->recompute != b->recompute);
+    }
+  }
+  opi_auto_free(answer);
+  opi_layers_free(layers);
+}
+
 static void test_infeasible(void) {
   opi_cluster c = make_cluster(1, 2, 5000000, dapple_rates);
   opi_layers *layers = equal_blocks(4, 1e6, 2e6, 1000, 4000000, 1000000);
@@ -479,7 +522,8 @@ static const opi_test tests[] = {
     OPI_TEST(test_no_paper_is_faster), OPI_TEST(test_nothing_is_faster),
     OPI_TEST(test_torch_vectors),      OPI_TEST(test_threads_change_nothing),
     OPI_TEST(test_permissions),        OPI_TEST(test_objectives),
-    OPI_TEST(test_infeasible)};
+    OPI_TEST(test_infeasible),         OPI_TEST(test_streams_repeat_a_request),
+    OPI_TEST(test_ranked_shapes)};
 
 int main(int argc, char **argv) {
   return run_planners(tests, OPI_COUNT(tests), argc, argv);

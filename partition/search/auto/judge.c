@@ -158,7 +158,7 @@ static uint64_t whole_bytes(double bytes) {
 }
 
 /* What the schedule is told: times and bytes of stages, and what ranks have left. */
-static opipe_status ask(judge *j, uint32_t requests, opi_order **out_order) {
+static opipe_status ask(judge *j, opi_order **out_order) {
   const opi_point *p = j->point;
   const opi_places *l = p->places;
   const uint32_t n = l->n_stages, n_ranks = j->n_ranks * j->inside;
@@ -193,7 +193,7 @@ static opipe_status ask(judge *j, uint32_t requests, opi_order **out_order) {
   const opi_question question = {.schedule = j->space->methods[p->method].spec,
                                  .mode = j->space->question->mode,
                                  .n_ranks = n_ranks,
-                                 .n_microbatches = p->microbatches * j->inside * requests,
+                                 .n_microbatches = p->microbatches * j->inside,
                                  .replicas = j->inside,
                                  .n_rank_replicas = p->shares == NULL ? 0 : l->n_ranks,
                                  .rank_replicas = p->shares,
@@ -208,6 +208,20 @@ static opipe_status ask(judge *j, uint32_t requests, opi_order **out_order) {
   opi_order_free(*out_order);
   *out_order = NULL;
   return opi_fail(j->err, OPIPE_E_INVALID, "it lays out %u stages, and %u before", found, n);
+}
+
+/* A stream goes through the lists of one request again and again, as sessions do. */
+static opipe_status ask_stream(judge *j, uint32_t requests, opi_order **out_order) {
+  opi_order *once = NULL;
+  OPI_TRY(ask(j, &once));
+  if (requests == 1) {
+    *out_order = once;
+    return OPIPE_OK;
+  }
+  const opipe_status status =
+      opi_order_repeat(once, requests, j->arena.allocator, out_order, j->err);
+  opi_order_free(once);
+  return status;
 }
 
 static opipe_status lower(judge *j, opi_order *order, opi_do_list **out_list) {
@@ -295,7 +309,7 @@ static opipe_status play_order(judge *j, uint32_t requests, const opi_order_play
                               .scattered = p->scattered || (more != NULL && more->scattered)};
   out->order = NULL;
   out->list = NULL;
-  OPI_TRY(ask(j, requests, &out->order));
+  OPI_TRY(ask_stream(j, requests, &out->order));
   opipe_status status = lower(j, out->order, &out->list);
   if (status == OPIPE_OK) {
     status =

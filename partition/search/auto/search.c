@@ -15,14 +15,18 @@ static bool is_better(double key, uint32_t index, const opi_candidate *than) {
   return key < than->key || (key == than->key && index < than->point.index);
 }
 
-/* The same plan under a schedule that comes to the same? */
+/* The same plan under a schedule that comes to the same, or the same shape with another cut: then
+ * the better one stands for both. */
 static bool is_double(const opi_candidate *a, const opi_candidate *b) {
   const opi_point *p = &a->point, *q = &b->point;
   const uint32_t n = p->places->n_stages;
-  return a->key == b->key && a->judged.bytes == b->judged.bytes && p->width == q->width &&
-         p->copies == q->copies && p->samples == q->samples && p->microbatches == q->microbatches &&
-         n == q->places->n_stages && p->recompute == q->recompute && p->sharded == q->sharded &&
-         memcmp(p->ends, q->ends, (n + 1) * sizeof *p->ends) == 0;
+  if (p->width != q->width || p->copies != q->copies || p->samples != q->samples ||
+      p->microbatches != q->microbatches || n != q->places->n_stages ||
+      opi_point_ranks(p) != opi_point_ranks(q) || p->recompute != q->recompute ||
+      p->sharded != q->sharded)
+    return false;
+  return p->method == q->method || (a->key == b->key && a->judged.bytes == b->judged.bytes &&
+                                    memcmp(p->ends, q->ends, (n + 1) * sizeof *p->ends) == 0);
 }
 
 /* Into the best ones, from the best. */
