@@ -91,7 +91,9 @@ static opipe_status check_cache(const opi_builder *b, const opi_node *node, grou
 
 static opipe_status check_options(const opi_builder *b, const opi_node *node, grouped *g,
                                   opipe_error *err) {
-  OPI_TRY(opi_ms_only(b, node, "smooth_softmax", 0, err));
+  /* -1 is the default that ONNX Runtime writes down: none. */
+  if (opi_attr_int(node, "smooth_softmax", 0) != -1)
+    OPI_TRY(opi_ms_only(b, node, "smooth_softmax", 0, err));
   OPI_TRY(opi_ms_only(b, node, "qk_output", 0, err));
   if (opi_node_in(node, IN_SINK) != OPIPE_NONE) {
     return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED,
