@@ -15,6 +15,7 @@ import datetime
 import glob
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,11 +24,12 @@ import numpy as np
 
 import models
 from engines import feeds, in_threads
-from inference import Race, difference, machine, show, spread, versions
+from inference import CLEAN, Race, difference, machine, quiet, show, spread, versions
 
 DIMS = {"batch": 1, "seq": 128}
 EP_NAME = "OnnxPipeExecutionProvider"
 REQUESTS = 16
+TRIES = 12
 TARGETS = {"one caller": 1.0, "four callers": 1.05, "us": 30.0, "memory": 1.1, "difference": 1e-5}
 SMALL = os.path.join(models.HERE, "..", "data", "gpt_8block", "model.onnx")
 
@@ -87,6 +89,18 @@ ENGINES = {"own": Own, "inside": Inside}
 # ---- speed ----
 
 
+class Patient(Race):
+    """A turn that others disturbed is taken again, up to TRIES times."""
+
+    def one(self, label, what, count):
+        for _ in range(TRIES):
+            quiet()
+            seconds, others = self.workers[label].turn(what, count)
+            if others < CLEAN:
+                break
+        return statistics.median(seconds), others
+
+
 def callers_row(args, callers, others, ours):
     """One race: {label: job} of ONNX Runtime's, and ours."""
     path = models.write(args.models, args.model)
@@ -100,7 +114,7 @@ def callers_row(args, callers, others, ours):
             label += ", graph as it is" if as_it_is else ""
             adapter = os.path.join(args.build, "lib", "libopipe-ort-ep.so")
             jobs[label] = dict(base, engine="inside", options=options, as_it_is=as_it_is, adapter=adapter, save=saved[1])
-        race = Race(jobs)
+        race = Patient(jobs)
         away = difference(saved) if all(map(os.path.exists, saved)) else None
     what, count = ("runs", 3) if callers == 1 else ("stream", REQUESTS)
     race.run(what, count, args.rounds)

@@ -31,9 +31,10 @@ def read_tensor(path):
 
 
 def cases():
-    """(model, folder of data) of every model here and in the shared folder."""
+    """(model, folder of data) of every model here and in the shared folder; odd/ is left out, which ends the process of
+    ONNX Runtime itself."""
     found = []
-    folders = [os.path.join(SOURCE, "tests", "data", part) for part in ("*", "*/*")]
+    folders = [os.path.join(SOURCE, "tests", "data", part) for part in ("*", "old/*", "real/*", "small/*")]
     if os.path.isdir(SHARED):
         folders.append(os.path.join(SHARED, "models", "graphs", "*"))
         folders.append(os.path.join(SHARED, "models", "modern", "*", "*"))
@@ -52,10 +53,15 @@ def inputs_of(made, data):
     return {n: read_tensor(f) for n, f in zip(names, files) if os.path.exists(f)}
 
 
+# Outputs that the operator's text leaves open: the mask of a Dropout that drops nothing.
+OPEN = {"tests/data/old/dropout_10_mask/model.onnx"}
+
+
 def compare_model(name, model, data):
-    """In 1, 2 and 3 stages. How many runs were compared; -1: not all of it is ours."""
+    """In 1, 2 and 3 stages with the graph as it is in the CPU provider, which changes what quantised graphs compute where
+    it may change them. How many runs were compared; -1: not all of it is ours."""
     tried = 0
-    plain = session(model)
+    plain = session(model, graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
     fed = inputs_of(plain, data)
     wanted = plain.run(None, fed)
     close = CLOSE if "gpt2" in name or "llama" in name else None
@@ -87,13 +93,14 @@ def test_models():
         except Exception as error:  # ORT itself has no such operator, or type
             print("left out:", name, str(error)[:120].replace("\n", " "))
             continue
-        n = compare_model(name, model, data)
+        n = compare_model(name, model, data) if name not in OPEN else 0
         if n < 0:
             theirs.append(name)
         models += n > 0
         tried += max(n, 0)
     print("models: %d, %d runs compared; not all ours: %s" % (models, tried, " ".join(theirs) or "none"))
-    check(models >= (200 if ALL else 2), "models that were compared:", models)
+    least = 2 if not ALL else 170 if os.path.isdir(SHARED) else 70
+    check(models >= least, "models that were compared:", models, "not", least)
     check(not theirs, "models that are not all ours:", theirs)
 
 
