@@ -469,10 +469,11 @@ static void test_streams_repeat_a_request(void) {
 
 /* The best ten are ten different things to do, not ten cuts of one. */
 static void test_ranked_shapes(void) {
-  opi_cluster c = make_cluster(1, 4, 0, dapple_rates);
+  opi_cluster c = make_cluster(1, 8, 0, dapple_rates);
   opi_test_random random = {5};
-  opi_layers *layers = random_model(&random, 12);
-  const opi_auto q = auto_question(layers, &c, 16);
+  opi_layers *layers = random_model(&random, 34); /* not all cuts: neighbours of the best */
+  opi_auto q = auto_question(layers, &c, 16);
+  q.work_most = 400000;
   opi_auto_answer *answer = auto_ask(&q);
   OPI_ASSERT(answer->n_ranked == OPI_AUTO_RANKED_MOST);
   for (uint32_t i = 0; i < answer->n_ranked; ++i) {
