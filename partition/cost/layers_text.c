@@ -171,10 +171,12 @@ static opipe_status add_node(reader *r, const line *l, uint64_t number, const ch
                     OPI_LAYERS_MOST);
   }
   trim(&what, &what_end);
-  n.name = opi_arena_strndup(&r->arena, what, (size_t)(what_end - what));
-  if (n.name == NULL ||
+  char *name = opi_arena_strndup(&r->arena, what, (size_t)(what_end - what));
+  n.name = name;
+  if (name == NULL ||
       !opi_arena_grow(&r->arena, (void **)&r->nodes, &r->room_nodes, r->n_nodes + 1, sizeof(node)))
     return opi_fail_nomem(r->err, sizeof(node), "a profile of layers");
+  (void)opi_text_clean(name, strlen(name)); /* it is written as JSON */
   OPI_TRY(read_fields(r, l, fields, &n));
   r->nodes[r->n_nodes++] = n;
   return OPIPE_OK;

@@ -7,8 +7,8 @@
 
 typedef struct placer {
   const opi_problem *problem;
-  opi_index index;
-  bool *summed; /* [instances] in the mini-batch at hand */
+  opi_index index; /* only where messages are scattered */
+  bool *summed;    /* [instances] in the mini-batch at hand */
 } placer;
 
 bool opi_problem_has_groups(const opi_problem *p) {
@@ -162,7 +162,9 @@ opipe_status opi_pass_groups(const opi_problem *problem, const opi_do_list *list
   uint64_t n = list->n_items + 2 * instances + around * opi_do_list_count(list, PASSES);
   opi_arena arena;
   opi_arena_init(&arena, allocator, 0);
-  opipe_status status = opi_index_build(problem, list, &arena, &g.index, err);
+  opipe_status status = problem->n_tensor > 1 && problem->scattered
+                            ? opi_index_build(problem, list, &arena, &g.index, err)
+                            : OPIPE_OK;
   if (status == OPIPE_OK) {
     g.summed = OPI_ARENA_ARRAY(&arena, bool, instances);
     status = g.summed == NULL ? opi_fail_nomem(err, instances, "collectives") : OPIPE_OK;

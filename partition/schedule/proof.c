@@ -49,7 +49,6 @@ typedef struct runner {
   uint32_t *weights_left; /* [n_steps * instances] backwards still to come */
   uint8_t *has_reduce;    /* [instances] SUMMED or SCATTERED; 0: neither */
   bool *has_gather;       /* [instances] */
-  uint32_t *n_gathered;   /* [instances] GATHERs */
   bool any_reduce, any_step;
 } runner;
 
@@ -296,22 +295,11 @@ static opipe_status check_version(const runner *r, uint32_t rank, uint32_t item)
                 step, used, a->version, done, wanted);
 }
 
-/* Of new weights that each member of a group has stepped a part of, all must be there. */
-static opipe_status check_gathered(const runner *r, uint32_t rank, uint32_t item) {
-  const opi_do *a = &r->v.list->items[item];
-  const uint32_t instance = instance_of(r, a), done = r->steps_done[rank];
-  if (r->has_reduce[instance] != SCATTERED || done <= r->n_gathered[instance] + a->version)
-    return OPIPE_OK;
-  return refuse(r, item, "the weights of step %u of stage %u are not gathered yet (%uGATHER)",
-                done - 1, a->stage, a->stage);
-}
-
 static opipe_status do_compute(runner *r, uint32_t rank, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   const opi_problem *p = r->v.problem;
   const uint32_t step = opi_step_of(&r->v, item);
   OPI_TRY(check_version(r, rank, item));
-  OPI_TRY(check_gathered(r, rank, item));
   const uint64_t first =
       phase_event(r, step, a->stage, a->replica, a->microbatch, a->slice, a->part, 0);
   if (a->kind == OPI_DO_F)
@@ -333,10 +321,8 @@ static opipe_status do_gather(runner *r, uint32_t rank, uint32_t item) {
     return refuse(r, item, "its weights are not stepped yet: the STEP comes after it");
   for (uint32_t k = 0; k < p->n_replicas; ++k) {
     const uint64_t event = gather_event(r, step, stage * p->n_replicas + k);
-    if (opi_problem_rank(p, stage, k) == rank && !r->happened[event]) {
+    if (opi_problem_rank(p, stage, k) == rank && !r->happened[event])
       happen(r, event);
-      ++r->n_gathered[stage * p->n_replicas + k];
-    }
   }
   return OPIPE_OK;
 }
@@ -633,11 +619,10 @@ static opipe_status allocate(runner *r) {
   r->weights_left = OPI_ARENA_ARRAY(a, uint32_t, r->v.n_steps * instances);
   r->has_reduce = OPI_ARENA_ARRAY(a, uint8_t, instances);
   r->has_gather = OPI_ARENA_ARRAY(a, bool, instances);
-  r->n_gathered = OPI_ARENA_ARRAY(a, uint32_t, instances);
   if (r->happened == NULL || r->sleeper == NULL || r->next_sleeper == NULL ||
       r->waits_for == NULL || r->next == NULL || r->stopped == NULL || r->grouped_to == NULL ||
       r->stack == NULL || r->steps_done == NULL || r->weights_left == NULL ||
-      r->has_reduce == NULL || r->has_gather == NULL || r->n_gathered == NULL)
+      r->has_reduce == NULL || r->has_gather == NULL)
     return opi_fail_nomem(r->v.err, r->n_events, "the proof of a schedule");
   memset(r->sleeper, 0xff, r->n_sleepers * sizeof(uint32_t));
   memcpy(r->next, r->v.list->rank_first, n_ranks * sizeof(uint32_t));

@@ -82,6 +82,27 @@ static void test_order_and_cuts(void) {
   opi_layers_free(layers);
 }
 
+/* What is no UTF-8 in a name would be none in the JSON. Found by tests/fuzz/fuzz_layers.c. */
+static void test_names_can_be_written(void) {
+  static const char text[] =
+      "node1 -- a\x91z -- forward_compute_time=1, backward_compute_time=1, "
+      "activation_size=1, parameter_size=1\n";
+  opi_layers *layers = NULL, *again = NULL;
+  opi_text json;
+  opi_text_init(&json, opi_allocator_system());
+  OPI_ASSERT_OK_FATAL(
+      opi_layers_read_text("x", text, sizeof text - 1, 1, opi_allocator_system(), &layers, &err),
+      &err);
+  OPI_ASSERT_STR(layers->names[0], "a?z");
+  opi_layers_write(layers, &json);
+  OPI_ASSERT_OK_FATAL(
+      opi_layers_read_json("y", json.data, json.n, opi_allocator_system(), &again, &err), &err);
+  OPI_ASSERT_STR(again->names[0], "a?z");
+  opi_layers_free(again);
+  opi_layers_free(layers);
+  opi_text_release(&json);
+}
+
 static void test_wrong_files_are_refused(void) {
 #define NODE(number, forward)                            \
   "node" number " -- a -- forward_compute_time=" forward \
@@ -332,7 +353,7 @@ static void test_wrong_descriptions_are_refused(void) {
 }
 
 OPI_TEST_MAIN("layers", OPI_TEST(test_totals_of_published_profiles), OPI_TEST(test_order_and_cuts),
-              OPI_TEST(test_wrong_files_are_refused), OPI_TEST(test_numbers_between),
-              OPI_TEST(test_slices_between), OPI_TEST(test_written_and_read_again),
-              OPI_TEST(test_published_parameters), OPI_TEST(test_published_flops),
-              OPI_TEST(test_wrong_descriptions_are_refused))
+              OPI_TEST(test_names_can_be_written), OPI_TEST(test_wrong_files_are_refused),
+              OPI_TEST(test_numbers_between), OPI_TEST(test_slices_between),
+              OPI_TEST(test_written_and_read_again), OPI_TEST(test_published_parameters),
+              OPI_TEST(test_published_flops), OPI_TEST(test_wrong_descriptions_are_refused))

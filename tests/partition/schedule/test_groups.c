@@ -227,6 +227,34 @@ static void prove(const opi_problem *problem, const opi_do_list *list, uint64_t 
   }
 }
 
+/* Beside the first compute behind it a stash still leaves; the second may have its room. */
+static void test_stashes_leave_beside_a_compute(void) {
+  static const struct {
+    const char *text;
+    uint64_t peak;
+  } rows[] = {{ONE(2, "", "0F0 0OFFLOAD0 0F1 0B1 0RELOAD0 0B0 STEP"), 2},
+              {ONE(3, "", "0F0 0OFFLOAD0 0F1 0F2 0B2 0B1 0RELOAD0 0B0 STEP"), 2},
+              {ONE(3, "", "0F0 0F1 0OFFLOAD0 0F2 0B2 0B1 0RELOAD0 0B0 STEP"), 3},
+              {ONE(3, "", "0F0 0OFFLOAD0 (0F1;0F2)OVERLAP_F_B 0B2 0B1 0RELOAD0 0B0 STEP"), 3},
+              {ONE(3, "", "0F0 0F1 0F2 0B2 0B1 0B0 STEP"), 3}};
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    opi_order *order = order_read(rows[i].text, OPI_DIALECT_OPIPE);
+    uint64_t peak = 0;
+    double simulated = 0;
+    opi_proof proof = {.peak_stash = &peak};
+    opi_simulation s = {.peak_stash = &simulated};
+    OPI_ASSERT_OK(opi_proof_check(&order->problem, order->list, OPI_RULE_TAG,
+                                  opi_allocator_system(), &proof, &err),
+                  &err);
+    OPI_ASSERT_OK(opi_simulate_order(&order->problem, order->list, &opi_unit_costs,
+                                     opi_allocator_system(), &s, &err),
+                  &err);
+    OPI_ASSERT_INT(peak, rows[i].peak);
+    OPI_ASSERT(simulated == (double)rows[i].peak);
+    opi_order_free(order);
+  }
+}
+
 /* Rank 0 of eight keeps eight micro-batches, and with offloads three: one that leaves, one that has
  * just been made, one that comes. */
 static void test_offloaded_stashes_are_not_kept(void) {
@@ -484,6 +512,7 @@ OPI_TEST_MAIN("groups", OPI_TEST(test_text_is_read_as_it_was_printed),
               OPI_TEST(test_lowering_places_what_the_header_asks_for),
               OPI_TEST(test_pairs_stay_together), OPI_TEST(test_refusals),
               OPI_TEST(test_members_that_meet_in_another_order),
+              OPI_TEST(test_stashes_leave_beside_a_compute),
               OPI_TEST(test_offloaded_stashes_are_not_kept),
               OPI_TEST(test_offloads_run_beside_computes), OPI_TEST(test_kept_bytes_are_the_proofs),
               OPI_TEST(test_sequence_groups_take_as_long_as_sums),

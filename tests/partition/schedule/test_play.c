@@ -3,6 +3,8 @@
  * that are shared, collectives, ranks that are played once against all of them, memory, scale.
  */
 #include <math.h>
+#include <stdio.h>
+#include <time.h>
 
 #include "partition/simulate/order_play.h"
 #include "tests/partition/schedule/orders.h"
@@ -207,7 +209,7 @@ static void test_shared_lists_are_the_full_play(void) {
   }
   made_1f1b(&m, 4, 8, false);
   opi_do_list *list = lower(&m.problem, made_list(&m));
-  for (uint32_t i = 0; i < 16; ++i) {
+  for (uint32_t i = 0; i < 32; ++i) {
     const opi_cluster cluster = read_cluster(texts[i % 2]);
     opi_order_play how = {.cluster = &cluster,
                           .stages = loads,
@@ -215,7 +217,8 @@ static void test_shared_lists_are_the_full_play(void) {
                           .n_data = 4,
                           .place = i / 2 % 2,
                           .scattered = i / 4 % 2 == 1,
-                          .sharded = i / 8 == 1};
+                          .sharded = i / 8 % 2 == 1,
+                          .sequence = i / 16 == 1};
     opi_order_played one = play(&m.problem, list, &how);
     const double step = one.step_ns, bubble = one.bubble, bytes = one.result.tiers[1].n_bytes;
     const double busiest = one.result.tiers[1].busiest;
@@ -342,6 +345,63 @@ static void test_large(void) {
   opi_arena_release(&arenas[0]);
 }
 
+static double cpu_s(void) {
+  return (double)clock() / CLOCKS_PER_SEC;
+}
+
+/* 64 ranks, 4 stages on each, 512 micro-batches: all forwards, stage by stage, then all backwards.
+ */
+static void test_many_chunks(void) {
+  enum { RANKS = 64, CHUNKS = 4, STAGES = RANKS * CHUNKS, MICROBATCHES = 512 };
+  static opi_stage_load loads[STAGES];
+  static uint32_t place[STAGES];
+  static opi_stage_edge edges[STAGES];
+  const opi_cluster cluster =
+      read_cluster(HEAD "\"nodes\": 8, \"devices\": [{" GPU
+                        ", \"count\": 8}], \"tiers\": [{\"bandwidth\": 1e11}]}");
+  opi_problem problem = {.n_ranks = RANKS,
+                         .n_stages = STAGES,
+                         .n_replicas = 1,
+                         .n_microbatches = MICROBATCHES,
+                         .n_slices = 1,
+                         .n_parts = 1,
+                         .mode = OPIPE_MODE_TRAIN,
+                         .n_edges = STAGES - 1,
+                         .instance_rank = place,
+                         .edges = edges};
+  opi_do_list *list = NULL;
+  fill(loads, STAGES, 1e6, 2e6, 1e5);
+  opi_edges_chain(edges, STAGES);
+  OPI_ASSERT_OK_FATAL(opi_do_list_create(opi_allocator_system(), RANKS, 0, &list, &err), &err);
+  for (uint32_t rank = 0; rank < RANKS; ++rank) {
+    opi_do_list_rank(list, rank);
+    for (uint32_t i = 0; i < 2 * CHUNKS * MICROBATCHES; ++i) {
+      const uint32_t turn = i / MICROBATCHES;
+      const uint32_t chunk = turn < CHUNKS ? turn : 2 * CHUNKS - 1 - turn;
+      const opi_do a = {.stage = chunk * RANKS + rank,
+                        .microbatch = i % MICROBATCHES,
+                        .edge = OPIPE_NONE,
+                        .kind = turn < CHUNKS ? OPI_DO_F : OPI_DO_B};
+      place[a.stage] = rank;
+      OPI_ASSERT_OK(opi_do_list_add(list, a, &err), &err);
+    }
+  }
+  opi_do_list_rank(list, RANKS);
+  const double begun = cpu_s();
+  list = lower(&problem, list);
+  const double lowered = cpu_s();
+  const opi_order_play how = {.cluster = &cluster, .stages = loads};
+  opi_order_played p = play(&problem, list, &how);
+  const double played = cpu_s();
+  (void)printf("lowered and proven in %.2f s, played in %.2f s\n", lowered - begun,
+               played - lowered);
+  OPI_ASSERT(p.step_ns > CHUNKS * MICROBATCHES * 3e6);
+  OPI_ASSERT(opi_test_is_sanitized() || (lowered - begun < 5 && played - lowered < 1));
+  end(&p, list);
+  opi_do_list_free(list);
+  opi_arena_release(&arenas[0]);
+}
+
 static opipe_status run_with(opi_test_memory *memory, void *arg) {
   const opi_do_list *list = arg;
   const opi_cluster cluster = read_cluster(LINE);
@@ -370,4 +430,5 @@ static void test_memory_that_fails(void) {
 OPI_TEST_MAIN("play", OPI_TEST(test_regression_makespans), OPI_TEST(test_ports_are_shared),
               OPI_TEST(test_reductions), OPI_TEST(test_tensor_sums),
               OPI_TEST(test_shared_lists_are_the_full_play), OPI_TEST(test_messages_occupy_ranks),
-              OPI_TEST(test_refusals), OPI_TEST(test_memory_that_fails), OPI_TEST(test_large))
+              OPI_TEST(test_refusals), OPI_TEST(test_memory_that_fails), OPI_TEST(test_large),
+              OPI_TEST(test_many_chunks))

@@ -16,22 +16,23 @@ static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, NEAR = 0.015
 /* Rules by which messages are matched one after the other hold a sender up; sums of 400 KB take 200
  * ms at 2 MB/s. */
 const simulated_case simulated_cases[SIMULATED_CASES] = {
-    {"1f1b", "tag", 4, 1, 8, 1, 0, 0, false, false},
-    {"gpipe", "tag", 4, 1, 8, 1, 2000, 2e6, true, false},
-    {"1f1b", "tag", 2, 1, 8, 2, 1000, 2e6, false, false},
-    {"1f1b", "tag", 4, 1, 8, 1, 3000, 1e6, true, false},
-    {"interleaved:chunks=2", "tag", 4, 2, 8, 1, 1000, 0, false, false},
-    {"chimera", "tag", 4, 1, 8, 1, 1000, 2e6, false, true},
-    {"zb-h1", "tag", 4, 1, 8, 1, 2000, 2e6, true, false},
-    {"zbv", "tag", 4, 2, 8, 1, 1000, 4e6, false, false},
-    {"2bw", "tag", 4, 1, 4, 1, 1000, 4e6, false, true},
-    {"gpipe", "stream", 2, 1, 8, 2, 2000, 1e6, true, false},
-    {"1f1b", "stream", 4, 1, 8, 1, 2000, 1e6, true, false},
-    {"1f1b", "pair", 4, 1, 8, 1, 1000, 4e6, false, false},
-    {"gpipe", "edge", 4, 1, 8, 1, 2000, 2e6, true, false},
-    {"interleaved:chunks=2", "blocking", 2, 2, 8, 1, 1000, 4e6, false, true},
-    {"chimera:sync=eager-opt", "tag", 4, 1, 8, 1, 1000, 2e6, true, true},
-    {"1f1b", "tag", 3, 1, 8, 2, 4000, 1e6, true, false}};
+    {"1f1b", "tag", 4, 1, 8, 1, 0, 0, false, false, false},
+    {"gpipe", "tag", 4, 1, 8, 1, 2000, 2e6, true, false, false},
+    {"1f1b", "tag", 2, 1, 8, 2, 1000, 2e6, false, false, false},
+    {"1f1b", "tag", 4, 1, 8, 1, 3000, 1e6, true, false, false},
+    {"interleaved:chunks=2", "tag", 4, 2, 8, 1, 1000, 0, false, false, false},
+    {"chimera", "tag", 4, 1, 8, 1, 1000, 2e6, false, true, false},
+    {"zb-h1", "tag", 4, 1, 8, 1, 2000, 2e6, true, false, false},
+    {"zbv", "tag", 4, 2, 8, 1, 1000, 4e6, false, false, false},
+    {"2bw", "tag", 4, 1, 4, 1, 1000, 4e6, false, true, false},
+    {"gpipe", "stream", 2, 1, 8, 2, 2000, 1e6, true, false, false},
+    {"1f1b", "stream", 4, 1, 8, 1, 2000, 1e6, true, false, false},
+    {"1f1b", "pair", 4, 1, 8, 1, 1000, 4e6, false, false, false},
+    {"gpipe", "edge", 4, 1, 8, 1, 2000, 2e6, true, false, false},
+    {"interleaved:chunks=2", "blocking", 2, 2, 8, 1, 1000, 4e6, false, true, false},
+    {"chimera:sync=eager-opt", "tag", 4, 1, 8, 1, 1000, 2e6, true, true, false},
+    {"1f1b", "tag", 3, 1, 8, 2, 4000, 1e6, true, false, false},
+    {"2bw", "tag", 4, 1, 4, 1, 1000, 4e6, false, true, true}};
 
 typedef struct trial {
   kit k;
@@ -88,20 +89,22 @@ static void open_trial(trial *t, const simulated_case *c) {
   memset(t, 0, sizeof *t);
   describe(t, c);
   t->twice = strncmp(c->schedule, "2bw", 3) == 0;
-  t->plan = (kit_case){.schedule = c->schedule,
-                       .n_ranks = c->n_ranks * c->replicas,
-                       .n_microbatches = c->n_microbatches * c->replicas,
-                       .stages = &t->costs,
-                       .device = "emulated",
-                       .device_options = t->device,
-                       .transport = t->transport,
-                       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY,
-                                         .output = "logits",
-                                         .labels = "labels",
-                                         .ignore = -100,
-                                         .shift = true},
-                                .replicas = c->replicas,
-                                .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05}}};
+  t->plan = (kit_case){
+      .schedule = c->schedule,
+      .n_ranks = c->n_ranks * c->replicas,
+      .n_microbatches = c->n_microbatches * c->replicas,
+      .stages = &t->costs,
+      .device = "emulated",
+      .device_options = t->device,
+      .transport = t->transport,
+      .spec = {
+          .loss = {.kind = OPI_LOSS_CROSS_ENTROPY,
+                   .output = "logits",
+                   .labels = "labels",
+                   .ignore = -100,
+                   .shift = true},
+          .replicas = c->replicas,
+          .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .clip_norm = c->clips ? 1 : 0}}};
   OPI_ASSERT_OK_FATAL(kit_open(&t->k, opi_test_source("tests/data/llama_8block/model.onnx"), 16, 8),
                       &t->k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&t->k, &t->plan), &t->k.err);

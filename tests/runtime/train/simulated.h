@@ -14,9 +14,10 @@ typedef struct simulated_case {
   bool unequal;                 /* stages take different times */
   bool overlaps; /* sessions are faster than their lists say: what ends a step and what begins the
                     next run beside each other */
+  bool clips;    /* by a norm of all ranks, which wait for each other at every update */
 } simulated_case;
 
-enum { SIMULATED_CASES = 16 };
+enum { SIMULATED_CASES = 17 };
 extern const simulated_case simulated_cases[SIMULATED_CASES];
 
 /* The plan's own clock and the play of its lists agree (without sums over replicas, of which the
