@@ -44,43 +44,37 @@ opipe_status opi_flows_open(const opi_play_classes *classes, uint32_t n_flows, o
   opi_arena *arena = events->arena;
   *out = (opi_flows){.classes = classes,
                      .active = OPI_ARENA_ARRAY(arena, opi_active, n_flows),
-                     .on_port = OPI_ARENA_ARRAY(arena, uint32_t *, classes->n_ports),
+                     .on_port = OPI_ARENA_ARRAY(arena, opi_passing *, classes->n_ports),
                      .n_on = OPI_ARENA_ARRAY(arena, uint32_t, classes->n_ports),
                      .room_on = OPI_ARENA_ARRAY(arena, uint32_t, classes->n_ports),
+                     .factor = OPI_ARENA_ARRAY(arena, double, classes->n_ports),
                      .moved = OPI_ARENA_ARRAY(arena, double, classes->n_ports),
                      .events = events,
                      .first_event = first_event};
   return out->active != NULL && out->on_port != NULL && out->n_on != NULL && out->room_on != NULL &&
-                 out->moved != NULL
+                 out->factor != NULL && out->moved != NULL
              ? OPIPE_OK
              : opi_fail_nomem(err, n_flows * sizeof *out->active, "a simulation");
 }
 
-static double demand_of(const opi_flows *f, uint32_t flow, uint32_t port) {
-  const opi_play_flow *w = &f->classes->flows[flow];
-  uint32_t i = w->first;
-  while (f->classes->uses[i].port != port)
-    ++i;
-  return f->classes->uses[i].demand;
-}
-
-/* The factor at which everything on a port goes. In the order of the flows' numbers, so that the
- * same flows always come to the same sum. */
-static double factor_of_port(const opi_flows *f, uint32_t port) {
+/* The factor at which everything on a port goes, told anew when a flow comes or goes. In the order
+ * of the flows' numbers, so that the same flows always come to the same sum. */
+static void share_port(const opi_flows *f, uint32_t port) {
   static const double rounding = 1e-12;
   double demand = 0;
   for (uint32_t i = 0; i < f->n_on[port]; ++i)
-    demand += demand_of(f, f->on_port[port][i], port);
+    demand += f->on_port[port][i].demand;
   const double capacity = f->classes->capacity[port];
-  return demand > capacity * (1 + rounding) ? capacity / demand : 1;
+  f->factor[port] = demand > capacity * (1 + rounding) ? capacity / demand : 1;
 }
 
 static bool retime(opi_flows *f, uint32_t flow, double now) {
   opi_active *a = &f->active[flow];
   const opi_play_flow *w = &f->classes->flows[flow];
   double factor = 1;
+  a->looked_at = f->n_changes;
   for (uint32_t i = 0; i < w->n_uses; ++i) {
-    const double port = factor_of_port(f, f->classes->uses[w->first + i].port);
+    const double port = f->factor[f->classes->uses[w->first + i].port];
     factor = port < factor ? port : factor;
   }
   if (a->factor == factor)
@@ -92,36 +86,40 @@ static bool retime(opi_flows *f, uint32_t flow, double now) {
   return opi_events_put(f->events, now + a->left_ns / factor, f->first_event + flow, ++a->version);
 }
 
-/* Those that share a port with the flow. */
+/* Those that share a port with the flow, each once. */
 static bool retime_others(opi_flows *f, uint32_t flow, double now) {
   const opi_play_flow *w = &f->classes->flows[flow];
   for (uint32_t i = 0; i < w->n_uses; ++i) {
     const uint32_t port = f->classes->uses[w->first + i].port;
     for (uint32_t k = 0; k < f->n_on[port]; ++k) {
-      if (f->on_port[port][k] != flow && !retime(f, f->on_port[port][k], now))
+      const uint32_t other = f->on_port[port][k].flow;
+      if (other != flow && f->active[other].looked_at != f->n_changes && !retime(f, other, now))
         return false;
     }
   }
   return true;
 }
 
-static bool enter(opi_flows *f, uint32_t flow, uint32_t port) {
+static bool enter(opi_flows *f, uint32_t flow, const opi_play_use *use) {
+  const uint32_t port = use->port;
   if (!opi_arena_grow(f->events->arena, (void **)&f->on_port[port], &f->room_on[port],
                       f->n_on[port] + 1, sizeof **f->on_port))
     return false;
   uint32_t at = f->n_on[port]++;
-  for (; at > 0 && f->on_port[port][at - 1] > flow; --at)
+  for (; at > 0 && f->on_port[port][at - 1].flow > flow; --at)
     f->on_port[port][at] = f->on_port[port][at - 1];
-  f->on_port[port][at] = flow;
+  f->on_port[port][at] = (opi_passing){flow, use->demand};
+  share_port(f, port);
   return true;
 }
 
 static void leave(opi_flows *f, uint32_t flow, uint32_t port) {
   uint32_t at = 0;
-  while (f->on_port[port][at] != flow)
+  while (f->on_port[port][at].flow != flow)
     ++at;
   for (--f->n_on[port]; at < f->n_on[port]; ++at)
     f->on_port[port][at] = f->on_port[port][at + 1];
+  share_port(f, port);
 }
 
 bool opi_flows_start(opi_flows *f, uint32_t flow, double now) {
@@ -131,8 +129,9 @@ bool opi_flows_start(opi_flows *f, uint32_t flow, double now) {
   a->at = now;
   a->factor = 0; /* none yet */
   a->on = true;
+  ++f->n_changes;
   for (uint32_t i = 0; i < w->n_uses; ++i) {
-    if (!enter(f, flow, f->classes->uses[w->first + i].port))
+    if (!enter(f, flow, &f->classes->uses[w->first + i]))
       return false;
   }
   return retime(f, flow, now) && retime_others(f, flow, now);
@@ -144,6 +143,7 @@ bool opi_flows_end(opi_flows *f, uint32_t flow, uint32_t version, double now, bo
   if (!a->on || version != a->version)
     return false;
   a->on = false;
+  ++f->n_changes;
   for (uint32_t i = 0; i < w->n_uses; ++i) {
     const opi_play_use *use = &f->classes->uses[w->first + i];
     leave(f, flow, use->port);

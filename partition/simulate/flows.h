@@ -26,16 +26,25 @@ typedef struct opi_active {
                                  as alone */
   uint32_t version;           /* of its end's event */
   bool on;
+  uint64_t looked_at; /* in which change it was timed anew */
 } opi_active;
+
+/* A flow that passes a port. */
+typedef struct opi_passing {
+  uint32_t flow;
+  double demand;
+} opi_passing;
 
 typedef struct opi_flows {
   const opi_play_classes *classes;
   opi_active *active;       /* [flows] */
-  uint32_t **on_port;       /* [n_ports] flows that pass it now */
+  opi_passing **on_port;    /* [n_ports] flows that pass it now, by their numbers */
   uint32_t *n_on, *room_on; /* [n_ports] */
+  double *factor;           /* [n_ports] at which everything on it goes */
   double *moved;            /* [n_ports] demand x time, of those that ended */
   opi_events *events;
   uint32_t first_event; /* of flow 0 */
+  uint64_t n_changes;
 } opi_flows;
 opipe_status opi_flows_open(const opi_play_classes *classes, uint32_t n_flows, opi_events *events,
                             uint32_t first_event, opi_flows *out_flows, opipe_error *err);

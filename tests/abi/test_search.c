@@ -320,6 +320,7 @@ static void test_the_others(void) {
     write_cluster(&a, 0, kinds == 1 ? "1e12" : "3e11");
     const opipe_strategy_params params = question(&a);
     opipe_strategy *first = ask(&a, &params, &best), *other = NULL;
+    char *text = describe(&a, first, OPIPE_FORMAT_JSON);
     OPI_ASSERT_FATAL(best.n_ranked >= 2);
     for (uint32_t i = 0; i < best.n_ranked; ++i) {
       opipe_strategy_info info = opipe_strategy_info_init();
@@ -329,13 +330,18 @@ static void test_the_others(void) {
       OPI_ASSERT(info.rank == i && info.objective >= last && (info.reason == NULL) == (i == 0));
       OPI_ASSERT((info.flags & OPIPE_STRATEGY_EXECUTABLE) != 0);
       check_played(&a, other, info.step_ns);
+      char *own = describe(&a, other, OPIPE_FORMAT_JSON); /* up to what the search found */
+      const size_t n = (size_t)(strstr(own, "\"search\"") - own);
+      OPI_ASSERT((strncmp(own, text, n) == 0) == (i == 0));
+      free(own);
       last = info.objective;
     }
     opipe_strategy *none = NULL;
     OPI_ASSERT_ERROR(a.k.api->strategy_ranked(first, best.n_ranked, &none, &a.k.err),
                      OPIPE_E_NOTFOUND, &a.k.err, "strategy_ranked");
     a.k.api->strategy_destroy(first);
-    char *text = describe(&a, other, OPIPE_FORMAT_TEXT); /* it outlives the one it came from */
+    free(text);
+    text = describe(&a, other, OPIPE_FORMAT_TEXT); /* it outlives the one it came from */
     OPI_ASSERT(strstr(text, "planner   auto") != NULL);
     free(text);
     a.k.api->strategy_destroy(other);
