@@ -256,6 +256,13 @@ opipe_status opi_choice_check(const char *call, const char *name, uint32_t value
                                   name, value, most);
 }
 
+opipe_status opi_form_check(const char *call, uint32_t format, opipe_error *err) {
+  return format <= OPIPE_FORMAT_JSON || format == OPIPE_FORMAT_HTML
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID, "%s: format is %u, known are %d, %d and %d", call,
+                        format, OPIPE_FORMAT_TEXT, OPIPE_FORMAT_JSON, OPIPE_FORMAT_HTML);
+}
+
 opipe_status opi_flags_check(const char *call, const char *name, uint32_t value, uint32_t known,
                              opipe_error *err) {
   return (value & ~known) == 0 ? OPIPE_OK

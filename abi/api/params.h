@@ -74,6 +74,8 @@ opipe_status opi_params_check(const opi_struct *s, const char *call, const void 
 /* An argument that is a choice 0 .. most, or flags. */
 opipe_status opi_choice_check(const char *call, const char *name, uint32_t value, uint32_t most,
                               opipe_error *err);
+/* Text, JSON or a page. */
+opipe_status opi_form_check(const char *call, uint32_t format, opipe_error *err);
 opipe_status opi_flags_check(const char *call, const char *name, uint32_t value, uint32_t known,
                              opipe_error *err);
 

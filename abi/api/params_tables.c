@@ -388,8 +388,11 @@ static const opi_field play_params[] = {
     ANY(T, tensor),
     ANY(T, copies),
     CHOICE(T, collective, OPIPE_COLLECTIVE_HIERARCHICAL),
-    ANY(T, dtype)};
-const opi_struct opi_struct_play_params = STRUCT(T, play_params, OPIPE_END(T, dtype));
+    ANY(T, dtype),
+    ANY(T, title),
+    NUMBERS(T, answer, answer_bytes),
+    ANY(T, answer_bytes)};
+const opi_struct opi_struct_play_params = STRUCT(T, play_params, OPIPE_END(T, answer_bytes));
 #undef T
 
 #define T opipe_profile_params

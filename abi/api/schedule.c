@@ -4,6 +4,7 @@
  */
 #include "abi/api/api.h"
 #include "partition/json/json.h"
+#include "partition/page/play_page.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/simulate/draw.h"
@@ -224,12 +225,29 @@ static void describe_simulation(const opi_problem *p, const opi_simulation *s, b
   opi_text_puts(t, json ? "]}\n" : "\n");
 }
 
+static opipe_status write_page(const opi_order *order, const opi_costs *costs,
+                               const opi_simulation *result, const char *figures,
+                               const opipe_allocator *allocator, opipe_write_fn write, void *ctx,
+                               opipe_error *err) {
+  opi_page page;
+  opi_arena arena;
+  opi_arena_init(&arena, allocator, 0);
+  opi_page_begin(&page, allocator, "", "");
+  opipe_status status = opi_page_add_order(&page, "simulated", &order->problem, order->list, costs,
+                                           figures, result->makespan, &arena, err);
+  if (status == OPIPE_OK)
+    status = opi_page_write(&page, write, ctx, err);
+  opi_page_release(&page);
+  opi_arena_release(&arena);
+  return status;
+}
+
 opipe_status opi_api_order_simulate(opi_order_object *order, const opipe_order_costs *costs,
                                     uint32_t format, opipe_write_fn write, void *ctx,
                                     opipe_error *err) {
   opi_text text;
   opi_costs own;
-  OPI_TRY(opi_choice_check("order_simulate", "format", format, OPIPE_FORMAT_JSON, err));
+  OPI_TRY(opi_form_check("order_simulate", format, err));
   OPI_TRY(opi_costs_from_host(costs, "order_simulate", &own, err));
   const opipe_allocator *allocator = &order->context->allocator;
   const opi_problem *p = &order->order->problem;
@@ -240,7 +258,9 @@ opipe_status opi_api_order_simulate(opi_order_object *order, const opipe_order_c
   opipe_status status = opi_simulate_order(p, order->order->list, &own, allocator, &result, err);
   if (status == OPIPE_OK) {
     describe_simulation(p, &result, format != OPIPE_FORMAT_TEXT, &text);
-    status = opi_text_write(&text, write, ctx, err);
+    status = format == OPIPE_FORMAT_HTML
+                 ? write_page(order->order, &own, &result, text.data, allocator, write, ctx, err)
+                 : opi_text_write(&text, write, ctx, err);
   }
   opi_text_release(&text);
   opi_free(allocator, result.peak_stash, p->n_ranks * sizeof(double));

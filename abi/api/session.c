@@ -218,8 +218,8 @@ opipe_status opi_api_session_memory(opi_session_object *s, uint32_t rank,
 
 opipe_status opi_api_session_trace(opi_session_object *s, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err) {
-  OPI_TRY(opi_choice_check("session_trace", "format", format, OPIPE_TRACE_SVG, err));
-  return opi_session_trace(s->session, format == OPIPE_TRACE_SVG, write, ctx, err);
+  OPI_TRY(opi_choice_check("session_trace", "format", format, OPIPE_TRACE_HTML, err));
+  return opi_session_trace(s->session, format, write, ctx, err);
 }
 
 opipe_status opi_api_session_info(opi_session_object *s, opipe_session_info *io_info,

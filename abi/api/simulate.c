@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Described clusters by name, and orders and plans played on them. [any-thread] */
 #include "abi/api/planning.h"
+#include "partition/json/json.h"
 #include "partition/layers/loads.h"
 #include "partition/lists/plan_play.h"
+#include "partition/page/plan_page.h"
+#include "partition/page/play_page.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/proof.h"
@@ -39,9 +42,11 @@ typedef struct asked {
   opipe_play_params params;
 } asked;
 
-static opipe_status read_cluster(asked *a, const char *call, opipe_error *err) {
+/* plan: whose own devices and link are taken where no cluster is given; NULL: there is none. */
+static opipe_status read_cluster(asked *a, const char *call, const opi_plan *plan,
+                                 opipe_error *err) {
   const opipe_play_params *p = &a->params;
-  if (p->cluster == NULL)
+  if (p->cluster == NULL && plan == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: there is no cluster", call);
   a->how = (opi_order_play){.cluster = &a->cluster,
                             .n_tensor = p->tensor,
@@ -54,6 +59,8 @@ static opipe_status read_cluster(asked *a, const char *call, opipe_error *err) {
                             .sharded = (p->flags & OPIPE_PLAY_SHARDED) != 0,
                             .scattered = (p->flags & OPIPE_PLAY_SCATTERED) != 0,
                             .waits_for_reductions = (p->flags & OPIPE_PLAY_WAITS) != 0};
+  if (p->cluster == NULL)
+    return opi_plan_cluster(plan, &a->arena, &a->cluster, err);
   return opi_cluster_read(p->cluster_name == NULL ? "the cluster" : p->cluster_name, p->cluster,
                           p->cluster_bytes, &a->arena, &a->cluster, err);
 }
@@ -122,9 +129,36 @@ static uint32_t item_kind(void *ctx, uint32_t item) {
   return l->list->items[item].kind;
 }
 
-static opipe_status answer(const opi_problem *problem, const opi_order_played *p, uint32_t format,
-                           const opipe_allocator *allocator, opipe_write_fn write, void *ctx,
-                           opipe_error *err) {
+/* What was played beside what was decided: by a planner, and in the plan (NULL: there is none). */
+static opipe_status write_page(asked *a, const opi_plan *plan, const opi_problem *problem,
+                               const opi_order_played *p, const opi_play_report *report,
+                               opipe_write_fn write, void *ctx, opipe_error *err) {
+  opi_page page;
+  opi_text decided;
+  opi_page_begin(&page, a->arena.allocator, a->params.title == NULL ? "" : a->params.title, "ns");
+  opi_text_init(&decided, a->arena.allocator);
+  opipe_status status = opi_page_add_play(&page, "simulated", problem, p, report, &a->arena, err);
+  if (plan != NULL) {
+    opi_page_describe_plan(plan, &decided);
+    opi_page_add_member(&page, "plan", decided.data);
+  }
+  if (status == OPIPE_OK && a->params.answer != NULL) {
+    status = opi_page_add_json(&page, "answer", a->params.answer, a->params.answer_bytes,
+                               "the page's answer", err);
+  }
+  if (status == OPIPE_OK) {
+    status = decided.failed ? opi_fail_nomem(err, decided.room, "a page")
+                            : opi_page_write(&page, write, ctx, err);
+  }
+  opi_text_release(&decided);
+  opi_page_release(&page);
+  return status;
+}
+
+/* plan: that was played, or NULL. */
+static opipe_status answer(asked *a, const opi_plan *plan, const opi_problem *problem,
+                           const opi_order_played *p, uint32_t format, opipe_write_fn write,
+                           void *ctx, opipe_error *err) {
   labels own = {problem, p->list};
   const opi_play_report report = {.play = &p->play,
                                   .result = &p->result,
@@ -141,7 +175,9 @@ static opipe_status answer(const opi_problem *problem, const opi_order_played *p
                                   .ctx = &own};
   opi_text text;
   opipe_status status = OPIPE_OK;
-  opi_text_init(&text, allocator);
+  if (format == OPIPE_PLAY_HTML)
+    return write_page(a, plan, problem, p, &report, write, ctx, err);
+  opi_text_init(&text, a->arena.allocator);
   if (format == OPIPE_PLAY_SVG)
     status = opi_play_draw(&report, &text, err);
   else if (format == OPIPE_PLAY_TRACE)
@@ -161,11 +197,11 @@ static opipe_status play_order(asked *a, const opi_order *order, const opi_costs
   const opi_problem *problem = &order->problem;
   opi_order_played played;
   opi_proof proof = {0};
-  OPI_TRY(read_cluster(a, "order_play", err));
+  OPI_TRY(read_cluster(a, "order_play", NULL, err));
   OPI_TRY(read_loads(a, costs, problem->n_stages, err));
   OPI_TRY(opi_proof_check(problem, order->list, OPI_RULE_TAG, a->arena.allocator, &proof, err));
   OPI_TRY(opi_order_play_run(problem, order->list, &a->how, &a->arena, &played, err));
-  const opipe_status status = answer(problem, &played, format, a->arena.allocator, write, ctx, err);
+  const opipe_status status = answer(a, NULL, problem, &played, format, write, ctx, err);
   opi_order_played_release(&played, order->list);
   return status;
 }
@@ -180,7 +216,7 @@ opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs
   asked a = {.params = {0}};
   if (params == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "order_play: params is NULL");
-  OPI_TRY(opi_choice_check("order_play", "format", format, OPIPE_PLAY_SVG, err));
+  OPI_TRY(opi_choice_check("order_play", "format", format, OPIPE_PLAY_HTML, err));
   OPI_TRY(opi_params_read(&opi_struct_play_params, "order_play", params, &a.params, err));
   OPI_TRY(opi_costs_from_host(costs, "order_play", &own, err));
   if (!opi_order_is_lowered(order->order))
@@ -198,11 +234,11 @@ opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs
 static opipe_status play_plan(asked *a, const opi_plan_object *plan, uint32_t format,
                               opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_plan_played played;
-  OPI_TRY(read_cluster(a, "plan_play", err));
+  OPI_TRY(read_cluster(a, "plan_play", plan->plan, err));
   OPI_TRY(opi_plan_play_run(plan->plan, plan->model->file, &plan->model->options, &a->how,
                             &a->arena, &played, err));
   const opipe_status status =
-      answer(&played.problem, &played.played, format, a->arena.allocator, write, ctx, err);
+      answer(a, plan->plan, &played.problem, &played.played, format, write, ctx, err);
   opi_plan_played_release(&played);
   return status;
 }
@@ -212,7 +248,7 @@ opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *p
   asked a = {.params = {0}};
   if (params == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_play: params is NULL");
-  OPI_TRY(opi_choice_check("plan_play", "format", format, OPIPE_PLAY_SVG, err));
+  OPI_TRY(opi_choice_check("plan_play", "format", format, OPIPE_PLAY_HTML, err));
   OPI_TRY(opi_params_read(&opi_struct_play_params, "plan_play", params, &a.params, err));
   if (a.params.n_stages != 0 || a.params.tensor > 1 || a.params.copies > 1) {
     return opi_fail(err, OPIPE_E_INVALID,
@@ -261,14 +297,14 @@ static opipe_status play_strategy(asked *a, const opi_strategy_object *o, const 
   opi_proof proof = {0};
   if (loads == NULL)
     return opi_fail_nomem(err, s->n_stages * sizeof *loads, "a simulation");
-  OPI_TRY(read_cluster(a, "strategy_play", err));
+  OPI_TRY(read_cluster(a, "strategy_play", NULL, err));
   opi_strategy_loads(s, o->profile->layers, o->state_bytes, loads);
   a->how.stages = loads;
   a->how.n_tensor = s->width;
   a->how.n_data = s->pipelines * opi_strategy_replicas(s, NULL);
   OPI_TRY(opi_proof_check(problem, order->list, OPI_RULE_TAG, a->arena.allocator, &proof, err));
   OPI_TRY(opi_order_play_run(problem, order->list, &a->how, &a->arena, &played, err));
-  const opipe_status status = answer(problem, &played, format, a->arena.allocator, write, ctx, err);
+  const opipe_status status = answer(a, NULL, problem, &played, format, write, ctx, err);
   opi_order_played_release(&played, order->list);
   return status;
 }
@@ -277,7 +313,7 @@ static opipe_status show_strategy(asked *a, const opi_strategy_object *o, uint32
                                   opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_layers **layers = NULL;
   opi_shown shown;
-  OPI_TRY(read_cluster(a, "strategy_play", err));
+  OPI_TRY(read_cluster(a, "strategy_play", NULL, err));
   if ((a->params.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0) {
     return opi_fail(
         err, OPIPE_E_INVALID,
@@ -295,8 +331,7 @@ static opipe_status show_strategy(asked *a, const opi_strategy_object *o, uint32
   opi_profile_free_classes(layers, a->cluster.n_classes);
   if (status < 0)
     return status;
-  status =
-      answer(&shown.order->problem, &shown.played, format, a->arena.allocator, write, ctx, err);
+  status = answer(a, NULL, &shown.order->problem, &shown.played, format, write, ctx, err);
   opi_shown_release(&shown);
   return status;
 }
@@ -308,7 +343,7 @@ opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_pl
   opi_order *order = NULL;
   if (params == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "strategy_play: params is NULL");
-  OPI_TRY(opi_choice_check("strategy_play", "format", format, OPIPE_PLAY_SVG, err));
+  OPI_TRY(opi_choice_check("strategy_play", "format", format, OPIPE_PLAY_HTML, err));
   OPI_TRY(opi_params_read(&opi_struct_play_params, "strategy_play", params, &a.params, err));
   if (a.params.n_stages != 0 || a.params.tensor > 1 || a.params.copies > 1) {
     return opi_fail(err, OPIPE_E_INVALID,

@@ -2,6 +2,7 @@
 /* Strategies: asked of planners, described, made plans of, compared. [any-thread] */
 #include "abi/api/planning.h"
 #include "partition/layers/compare.h"
+#include "partition/page/compare_page.h"
 #include "partition/schedule/ask.h"
 
 #include <string.h>
@@ -350,9 +351,11 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
   opi_text text;
   if (a == NULL || b == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plans_compare: an argument is NULL");
-  OPI_TRY(opi_choice_check("plans_compare", "format", format, OPIPE_FORMAT_JSON, err));
+  OPI_TRY(opi_form_check("plans_compare", format, err));
   const opi_plan_text texts[2] = {{a, a_bytes, a_name == NULL ? "a" : a_name},
                                   {b, b_bytes, b_name == NULL ? "b" : b_name}};
+  if (format == OPIPE_FORMAT_HTML)
+    return opi_plans_page(texts, &context->allocator, write, ctx, err);
   opi_text_init(&text, &context->allocator);
   opipe_status status =
       opi_plans_compare(texts, format == OPIPE_FORMAT_JSON, &context->allocator, &text, err);

@@ -99,7 +99,8 @@ typedef struct cli_options {
   const char *check; /* NULL, "max" or "element" */
   double rtol, atol; /* < 0: preset */
   bool reference, check_finite;
-  const char *trace; /* of train too */
+  const char *trace; /* of train and simulate too */
+  const char *html;  /* of plan and simulate */
   /* plugins */
   bool why;
   cli_order_options order;
@@ -134,7 +135,8 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
 /* A regular file is replaced when the new one is whole; what cannot be written leaves nothing. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path); /* could it be? nothing stays */
-/* The session's last request or step: a picture where the path ends in .svg, else JSON. */
+/* The session's last request or step: a picture or a page where the path ends in .svg or .html,
+ * else JSON. */
 int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path);
 
 /* ---- tensors that the command owns ---- */

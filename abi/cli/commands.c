@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planning.h"
+#include "page.h"
 #include "train.h"
 
 /* --train: what is trainable, and why. */
@@ -73,6 +73,8 @@ static int plan_training(const cli_options *o) {
     status = cli_give_strategy(o, &t->strategy, t->s.plan == NULL);
   if (status == CLI_DONE && t->s.plan != NULL)
     status = give_plan(&t->o, &t->s);
+  if (status == CLI_DONE)
+    status = cli_give_page(&t->o, &t->s, &t->strategy);
   train_setup_close(t);
   free(t);
   return status;
@@ -85,12 +87,17 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   int status = cli_planner_plan(o, s, NULL, batch, &strategy, &s->plan);
   if (status == CLI_DONE)
     status = cli_give_strategy(o, &strategy, s->plan == NULL);
+  if (status == CLI_DONE)
+    status = cli_give_page(o, s, &strategy);
   cli_strategy_end(&strategy);
   return status;
 }
 
 int cli_plan(const cli_options *o) {
+  const cli_strategy none = {.api = NULL};
   cli_session s;
+  if (cli_try_pages(o) != CLI_DONE)
+    return CLI_FAILED;
   if (o->model == NULL && o->n_operands == 3)
     return cli_explain(o);
   if (o->train && o->model != NULL)
@@ -106,6 +113,8 @@ int cli_plan(const cli_options *o) {
     status = cli_make_plan(o, &s, 0, &s.plan);
   if (status == CLI_DONE && s.plan != NULL)
     status = give_plan(o, &s);
+  if (status == CLI_DONE && !cli_asks_planner(o, &s))
+    status = cli_give_page(o, &s, &none);
   cli_close(&s);
   return status;
 }

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "page.h"
 
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes) {
   (void)ctx;
@@ -94,9 +94,10 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
 int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path) {
   cli_gathered g = {NULL, 0, 0};
   opipe_error err = OPIPE_ERROR_INIT;
-  const size_t n = strlen(path);
-  const bool picture = n > 4 && strcmp(path + n - 4, ".svg") == 0;
-  const opipe_status status = api->session_trace(
-      session, picture ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME, cli_gather, &g, &err);
+  static const uint32_t forms[] = {[OPIPE_PLAY_TRACE] = OPIPE_TRACE_CHROME,
+                                   [OPIPE_PLAY_SVG] = OPIPE_TRACE_SVG,
+                                   [OPIPE_PLAY_HTML] = OPIPE_TRACE_HTML};
+  const opipe_status status =
+      api->session_trace(session, forms[cli_play_form(path)], cli_gather, &g, &err);
   return cli_write_gathered(status, path, &g, &err);
 }

@@ -439,6 +439,13 @@ int cli_explain(const cli_options *o) {
                            o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT, cli_write_stdout, NULL,
                            &err) < 0)
     status = cli_report("plan explain", &err);
+  if (status == CLI_DONE && o->html != NULL) {
+    cli_gathered page = {NULL, 0, 0};
+    status = cli_write_gathered(
+        s.api->plans_compare(s.context, text[0], n[0], o->operands[1], text[1], n[1],
+                             o->operands[2], OPIPE_FORMAT_HTML, cli_gather, &page, &err),
+        o->html, &page, &err);
+  }
   free(text[0]);
   free(text[1]);
   cli_close(&s);

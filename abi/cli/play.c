@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planning.h"
+#include "page.h"
 #include "train.h"
 #include "values.h"
 
@@ -113,13 +113,12 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
               cli_write_stdout, NULL, &err) < 0)
     status = cli_report("simulate", &err);
   if (status == CLI_DONE && o->trace != NULL) {
-    const size_t n = strlen(o->trace);
-    const bool draws = n >= 4 && strcmp(o->trace + n - 4, ".svg") == 0;
-    status =
-        cli_write_gathered(play_it(s, strategy, &play.params,
-                                   draws ? OPIPE_PLAY_SVG : OPIPE_PLAY_TRACE, cli_gather, &g, &err),
-                           o->trace, &g, &err);
+    status = cli_write_gathered(
+        play_it(s, strategy, &play.params, cli_play_form(o->trace), cli_gather, &g, &err), o->trace,
+        &g, &err);
   }
+  if (status == CLI_DONE && o->html != NULL)
+    status = cli_write_page(o, s, strategy, &play.params);
   free(play.text.data);
   return status;
 }
@@ -158,6 +157,8 @@ int cli_simulate(const cli_options *o) {
   }
   if (o->cluster == NULL)
     return cli_usage("simulate %s: --cluster is needed", o->model == NULL ? "--arch" : o->model);
+  if (cli_try_pages(o) != CLI_DONE)
+    return CLI_FAILED;
   if (o->train && o->model != NULL)
     return simulate_training(o);
   int status = cli_open(o, &s);

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli.h"
+#include "page.h"
 
 typedef struct job {
   const cli_options *o;
@@ -112,16 +112,20 @@ static opipe_status write_sink(void *ctx, const void *data, size_t n) {
 /* What a verb writes, gathered first so that a file is made only when all is well. */
 static opipe_status produce(job *j, opipe_order *order, sink *s, opipe_error *err) {
   const opipe_api *api = j->session.api;
+  const bool is_page = cli_ends_in(j->o->output, ".html");
   if (j->o->cluster != NULL) {
     const uint32_t figures = j->o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT;
+    const uint32_t picture = is_page ? OPIPE_PLAY_HTML : OPIPE_PLAY_SVG;
+    j->play->params.title = j->what;
     return api->order_play(order, j->costs, &j->play->params,
-                           strcmp(j->verb, "draw") == 0 ? OPIPE_PLAY_SVG : figures, write_sink, s,
-                           err);
+                           strcmp(j->verb, "draw") == 0 ? picture : figures, write_sink, s, err);
   }
   if (strcmp(j->verb, "simulate") == 0) {
     return api->order_simulate(order, j->costs, j->o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
                                write_sink, s, err);
   }
+  if (strcmp(j->verb, "draw") == 0 && is_page)
+    return api->order_simulate(order, j->costs, OPIPE_FORMAT_HTML, write_sink, s, err);
   if (strcmp(j->verb, "draw") == 0)
     return api->order_draw(order, j->costs, write_sink, s, err);
   const uint32_t said = j->o->order.format;
@@ -240,6 +244,8 @@ int cli_schedule(const cli_options *o) {
   int status = take_operands(&j);
   if (status != CLI_DONE)
     return status;
+  if (cli_ends_in(o->output, ".html") && cli_try_file(o->output) != CLI_DONE)
+    return CLI_FAILED;
   status = cli_open(o, &j.session);
   if (status == CLI_DONE)
     status = run_verb(&j);

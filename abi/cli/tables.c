@@ -110,6 +110,8 @@ const cli_option cli_option_rows[] = {
     {PLAN_OUT, "output", "FILE", "write the plan (JSON); also -o", TEXT(output), .letter = 'o'},
     {PLAN_OUT, "annotate", "OUT.onnx",
      "write a copy of the model with the plan as IR-11 annotations", TEXT(annotate)},
+    {PLAN_OUT, "html", "OUT.html", "write a page of the plan; of two with 'plan explain'",
+     TEXT(html)},
     {PLAN_OUT, "train", NULL, "a plan for training, with what follows", FLAG(train)},
 
     {DATA, "data", "SOURCE",
@@ -152,7 +154,7 @@ const cli_option cli_option_rows[] = {
      cli_take_check, 0, 0, 0, "max|element"},
     {RUN, "rtol", "X", "relative tolerance of --check", REAL(rtol)},
     {RUN, "atol", "X", "absolute tolerance of --check", REAL(atol)},
-    {RUN, "trace", "OUT.json|OUT.svg", "the last request, planned and measured", TEXT(trace)},
+    {RUN, "trace", "OUT.json|.svg|.html", "the last request, planned and measured", TEXT(trace)},
     {RUN, "reference", NULL,
      "compare with the plan's stages by a plain loop, and with the uncut model", FLAG(reference)},
     {RUN, "check-finite", NULL, "fail when a node's output is NaN or infinite", FLAG(check_finite)},
@@ -165,7 +167,7 @@ const cli_option cli_option_rows[] = {
     {TRAIN, "save-model", "OUT.onnx", "write the model with its new weights", TEXT(t.save_model)},
     {TRAIN, "save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
      TEXT(t.save_gradients)},
-    {TRAIN, "trace", "OUT.json|OUT.svg", "the last step, planned and measured", TEXT(trace)},
+    {TRAIN, "trace", "OUT.json|.svg|.html", "the last step, planned and measured", TEXT(trace)},
     {TRAIN, "reference", NULL, "compare with the plan's reference, and with the uncut model",
      FLAG(reference)},
     {TRAIN, "check-finite", NULL,
@@ -212,8 +214,10 @@ const cli_option cli_option_rows[] = {
      COUNT(play.copies, 4096)},
 
     {SIMULATE, "train", NULL, "a plan for training, with what follows", FLAG(train)},
-    {SIMULATE, "trace", "OUT.json|OUT.svg", "write the times, for Perfetto or as a picture",
+    {SIMULATE, "trace", "OUT.json|.svg|.html", "write the times, for Perfetto or as a picture",
      TEXT(trace)},
+    {SIMULATE, "html", "OUT.html", "write a page: times, memory, links, the plan and what it beat",
+     TEXT(html)},
     {PLAYED, "collective", "auto|ring|rabenseifner|tree|hierarchical",
      "how groups sum (auto: as the cluster says)",
      CHOICE(play.collective, "auto|ring|rabenseifner|tree|hierarchical")},
@@ -331,7 +335,7 @@ const cli_command cli_commands[] = {
      "  lower     with messages, reductions, frees and steps\n"
      "  check     the proof under a transport's rule: status 1 when it refuses\n"
      "  simulate  makespan, span, bubble, peak stash; with --cluster, on its links\n"
-     "  draw      an SVG picture\n"
+     "  draw      an SVG picture, or a page where --output ends in .html\n"
      "  convert   a FILE in another form or dialect\n\n"
      "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"},
     {NULL, NULL, NULL, NULL, {END}}};

@@ -26,6 +26,17 @@ foreach(proto IN LISTS proto_sources)
   set_source_files_properties(${out}.c PROPERTIES COMPILE_OPTIONS "-w" SKIP_LINTING ON)
 endforeach()
 
+# The document of pages (partition/page), as C arrays.
+file(GLOB page_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/page/web/*)
+set(page_document ${OPI_GENERATED_DIR}/partition/page/document.c)
+file(MAKE_DIRECTORY ${OPI_GENERATED_DIR}/partition/page)
+add_custom_command(OUTPUT ${page_document}
+  COMMAND ${CMAKE_COMMAND} -DFOLDER=${PROJECT_SOURCE_DIR}/partition/page/web -DOUT=${page_document}
+    -P ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
+  DEPENDS ${page_sources} ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
+  COMMENT "partition/page/web" VERBATIM)
+list(APPEND generated_sources ${page_document})
+
 # What every source of the core may include: its own tree from the top ("loader/base/...") and
 # the public headers ("opipe/...").
 add_library(opi_core_usage INTERFACE)

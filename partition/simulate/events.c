@@ -17,8 +17,6 @@ opipe_status opi_costs_check(const opi_costs *costs, uint32_t n_stages, opipe_er
                         costs->n_stages, n_stages);
 }
 
-enum { BODIES = 8 }; /* of a double-buffered schedule, to see its steady state */
-
 typedef struct timer {
   const opi_problem *problem;
   double slices; /* opi_order_tokens */
@@ -180,6 +178,12 @@ static opipe_status run(const opi_problem *problem, const opi_do_list *list, con
   return stands_still(&t);
 }
 
+opipe_status opi_timeline_unrolled(const opi_problem *problem, const opi_do_list *unrolled,
+                                   const uint32_t *step, uint32_t n_steps, const opi_costs *costs,
+                                   opi_arena *arena, opi_timeline *out, opipe_error *err) {
+  return run(problem, unrolled, step, n_steps, costs, arena, out, err);
+}
+
 /* ---- double-buffered bodies ---- */
 
 static opipe_status copy_items(const opi_do_list *list, uint32_t rank, uint32_t step, bool flagged,
@@ -316,14 +320,16 @@ static opipe_status measure_body(const opi_problem *problem, const opi_do_list *
   opi_do_list *unrolled = NULL;
   uint32_t *step = NULL;
   opi_timeline line;
-  double end[BODIES + 1] = {0};
-  OPI_TRY(opi_unroll(list, BODIES, arena->allocator, arena, &unrolled, &step, err));
-  const opipe_status status = run(problem, unrolled, step, BODIES + 1, costs, arena, &line, err);
+  double end[OPI_BODIES + 1] = {0};
+  OPI_TRY(opi_unroll(list, OPI_BODIES, arena->allocator, arena, &unrolled, &step, err));
+  const opipe_status status =
+      run(problem, unrolled, step, OPI_BODIES + 1, costs, arena, &line, err);
   if (status == OPIPE_OK) {
     for (uint32_t i = 0; i < unrolled->n_items; ++i)
       end[step[i]] = line.end[i] > end[step[i]] ? line.end[i] : end[step[i]];
     measure_stash(problem, unrolled, result->peak_stash);
-    result->makespan = (end[BODIES - 1] - end[BODIES / 2 - 1]) / (BODIES - BODIES / 2);
+    result->makespan =
+        (end[OPI_BODIES - 1] - end[OPI_BODIES / 2 - 1]) / (OPI_BODIES - OPI_BODIES / 2);
     result->span = result->makespan;
   }
   opi_do_list_free(unrolled);

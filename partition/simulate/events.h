@@ -30,6 +30,12 @@ opipe_status opi_timeline_build(const opi_problem *problem, const opi_do_list *l
                                 const opi_costs *costs, opi_arena *arena,
                                 opi_timeline *out_timeline, opipe_error *err);
 
+/* Of an unrolled body, n_steps mini-batches; step as opi_unroll gives it. */
+opipe_status opi_timeline_unrolled(const opi_problem *problem, const opi_do_list *unrolled,
+                                   const uint32_t *step, uint32_t n_steps, const opi_costs *costs,
+                                   opi_arena *arena, opi_timeline *out_timeline, opipe_error *err);
+enum { OPI_BODIES = 8 }; /* of a double-buffered schedule, to see its steady state */
+
 typedef struct opi_simulation {
   double makespan; /* double-buffered: of one mini-batch in the steady state */
   double span;     /* largest over ranks of last end minus first start; double-buffered: makespan */

@@ -57,6 +57,10 @@ static uint32_t collective_of(const player *p, uint32_t collective, uint32_t cla
   return (p->play->n_messages + collective) * p->classes.n_classes + joined;
 }
 
+static bool is_message(const player *p, uint32_t t) {
+  return t / p->classes.n_classes < p->play->n_messages;
+}
+
 static uint32_t flow_of(const player *p, uint32_t t) {
   const uint32_t n = p->classes.n_classes, index = t / n;
   const uint32_t flow =
@@ -95,12 +99,16 @@ static void enqueue(player *p, uint32_t t, double now) {
   const uint32_t flow = flow_of(p, t);
   queue *q = &p->queues[flow];
   p->transfers[t].next = OPIPE_NONE;
+  if (is_message(p, t))
+    p->out->sent_at[t] = now;
   if (q->first != OPIPE_NONE) {
     p->transfers[q->last].next = t;
     q->last = t;
     return;
   }
   q->first = q->last = t;
+  if (is_message(p, t))
+    p->out->began_at[t] = now;
   p->failed = p->failed || !opi_flows_start(&p->flows, flow, now);
 }
 
@@ -114,7 +122,11 @@ static void end_flow(player *p, uint32_t flow, uint32_t version, double now) {
   for (uint32_t i = 0; i < p->play->cluster->n_tiers; ++i)
     p->out->tiers[i].n_bytes += w->tier_bytes[i];
   p->transfers[t].arrived = now + w->latency_ns;
+  if (is_message(p, t))
+    p->out->arrived_at[t] = now + w->latency_ns;
   q->first = p->transfers[t].next;
+  if (q->first != OPIPE_NONE && is_message(p, q->first))
+    p->out->began_at[q->first] = now;
   p->failed =
       p->failed || failed || (q->first != OPIPE_NONE && !opi_flows_start(&p->flows, flow, now));
   wake_all(p, t, p->transfers[t].arrived);
@@ -237,7 +249,8 @@ static opipe_status prepare(player *p) {
   OPI_TRY(opi_play_classify(play, arena, &p->classes, p->err));
   const uint32_t n = p->classes.n_classes, n_flows = (play->n_streams + play->n_groups) * n;
   const size_t n_ops = (size_t)play->list_first[play->n_lists] * n;
-  const size_t n_transfers = ((size_t)play->n_messages + play->n_collectives) * n;
+  const size_t n_messages = (size_t)play->n_messages * n;
+  const size_t n_transfers = n_messages + (size_t)play->n_collectives * n;
   p->n_ranks = play->n_lists * n;
   p->events = (opi_events){.arena = arena};
   OPI_TRY(opi_flows_open(&p->classes, n_flows, &p->events, p->n_ranks, &p->flows, p->err));
@@ -247,6 +260,9 @@ static opipe_status prepare(player *p) {
                       .class_size = p->classes.class_size,
                       .start = OPI_ARENA_ARRAY(arena, double, n_ops),
                       .end = OPI_ARENA_ARRAY(arena, double, n_ops),
+                      .sent_at = OPI_ARENA_ARRAY(arena, double, n_messages),
+                      .began_at = OPI_ARENA_ARRAY(arena, double, n_messages),
+                      .arrived_at = OPI_ARENA_ARRAY(arena, double, n_messages),
                       .busy_ns = OPI_ARENA_ARRAY(arena, double, p->n_ranks),
                       .finish_ns = OPI_ARENA_ARRAY(arena, double, p->n_ranks),
                       .sent_bytes = OPI_ARENA_ARRAY(arena, double, p->n_ranks),
@@ -256,7 +272,8 @@ static opipe_status prepare(player *p) {
   p->transfers = OPI_ARENA_ARRAY(arena, transfer, n_transfers);
   p->queues = OPI_ARENA_ARRAY(arena, queue, n_flows);
   p->members = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)play->n_groups * n);
-  if (out->start == NULL || out->end == NULL || out->busy_ns == NULL || out->finish_ns == NULL ||
+  if (out->start == NULL || out->end == NULL || out->sent_at == NULL || out->began_at == NULL ||
+      out->arrived_at == NULL || out->busy_ns == NULL || out->finish_ns == NULL ||
       out->sent_bytes == NULL || out->peak_bytes == NULL || p->at == NULL || p->waits_for == NULL ||
       p->transfers == NULL || p->queues == NULL || p->members == NULL)
     return opi_fail_nomem(p->err, n_ops * sizeof(double), "a simulation");

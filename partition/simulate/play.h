@@ -103,10 +103,13 @@ typedef struct opi_played {
   uint32_t *class_size; /* [n_classes] */
   double *start, *end;  /* [n_ops * n_classes] of computes, and of what a rank stood still in: op of
                            class k: [op * n_classes + k] */
-  double *busy_ns;      /* [played ranks] in programs */
-  double *finish_ns;    /* [played ranks] */
-  double *sent_bytes;   /* [played ranks] by messages */
-  double *peak_bytes;   /* [played ranks] of what programs and copies take and give back */
+  /* [n_messages * n_classes] of each message, class by class: both its ends are there; it begins
+   * behind those of its stream; it is there. */
+  double *sent_at, *began_at, *arrived_at;
+  double *busy_ns;    /* [played ranks] in programs */
+  double *finish_ns;  /* [played ranks] */
+  double *sent_bytes; /* [played ranks] by messages */
+  double *peak_bytes; /* [played ranks] of what programs and copies take and give back */
   opi_play_tier tiers[OPI_TIERS_MOST];
 } opi_played;
 

@@ -5,6 +5,7 @@
 
 #include "partition/program/records.h"
 #include "runtime/engine.h"
+#include "runtime/trace/page.h"
 
 static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event,
                               opipe_error *err) {
@@ -172,7 +173,7 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
   return status;
 }
 
-opipe_status opi_session_trace(opi_session *s, bool picture, opipe_write_fn write, void *ctx,
+opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn write, void *ctx,
                                opipe_error *err) {
   opi_trace_list list = {.n = 0};
   opi_text text;
@@ -180,8 +181,10 @@ opipe_status opi_session_trace(opi_session *s, bool picture, opipe_write_fn writ
   opi_arena_init(&list.arena, s->allocator, 0);
   opi_text_init(&text, s->allocator);
   opipe_status status = list_spans(s, &list, err);
-  if (status == OPIPE_OK) {
-    if (picture)
+  if (status == OPIPE_OK && format == OPIPE_TRACE_HTML) {
+    status = opi_trace_page(s->plan, list.events, list.n, s->allocator, write, ctx, err);
+  } else if (status == OPIPE_OK) {
+    if (format == OPIPE_TRACE_SVG)
       opi_trace_svg(list.events, list.n, s->plan->n_ranks, &text);
     else
       opi_trace_chrome(list.events, list.n, s->plan->n_ranks, &text);

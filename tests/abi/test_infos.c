@@ -53,12 +53,13 @@ static void test_unknown_choices_among_arguments(void) {
   REFUSED("format", api->model_describe_training(w.t.bound, &train, 2, drop, NULL, err));
   REFUSED("format", api->schedule_list(w.k.context, 2, drop, NULL, err));
   REFUSED("format", api->order_simulate(order, NULL, 2, drop, NULL, err));
+  REFUSED("format", api->order_simulate(order, NULL, OPIPE_FORMAT_HTML + 1, drop, NULL, err));
   REFUSED("format", api->order_write(order, 3, 0, drop, NULL, err));
   REFUSED("dialect", api->order_write(order, OPIPE_FORMAT_CSV, 3, drop, NULL, err));
   REFUSED("dialect", api->order_read(w.k.context, "", 0, 3, &made, err));
   REFUSED("flags", api->order_lower(order, 0, 2, &made, err));
   REFUSED("rule", api->order_check(order, 6, err));
-  REFUSED("format", api->session_trace(w.t.session, 2, drop, NULL, err));
+  REFUSED("format", api->session_trace(w.t.session, OPIPE_TRACE_HTML + 1, drop, NULL, err));
   REFUSED("what", api->session_try_save(w.t.session, 3, "x", err));
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
@@ -66,7 +67,7 @@ static void test_unknown_choices_among_arguments(void) {
   kit_strategy(&w.k, &profile, &strategy);
   REFUSED("format", api->profile_describe(profile, 2, drop, NULL, err));
   REFUSED("format", api->strategy_describe(strategy, 2, drop, NULL, err));
-  REFUSED("format", api->strategy_play(strategy, &play, 4, drop, NULL, err));
+  REFUSED("format", api->strategy_play(strategy, &play, OPIPE_PLAY_HTML + 1, drop, NULL, err));
   REFUSED("format",
           api->plans_compare(w.k.context, "{}", 2, NULL, "{}", 2, NULL, 2, drop, NULL, err));
   api->strategy_destroy(strategy);

@@ -287,9 +287,9 @@ typedef struct opipe_session_info {
 
 /* ---- schedules without a model ---- */
 
-/* Forms of an order: OPIPE_FORMAT_TEXT (versioned header, one line per rank), OPIPE_FORMAT_JSON,
- * OPIPE_FORMAT_CSV (one row per rank, one cell per action, an empty cell is an idle slot). */
-enum { OPIPE_FORMAT_CSV = 2 };
+/* Forms of an order: OPIPE_FORMAT_TEXT (versioned header, a line per rank), _JSON, _CSV (a row per
+ * rank, a cell per action, an empty cell is an idle slot). _HTML, 1.3: a page, of times alone. */
+enum { OPIPE_FORMAT_CSV = 2, OPIPE_FORMAT_HTML = 3 };
 /* Dialects of CSV. TORCH: what PyTorch reads; an action that it does not have is refused by name.
  * TORCH_OLD: the same with B for the input half and BW for the whole backward. */
 enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD = 2 };
@@ -512,7 +512,7 @@ typedef struct opipe_api {
   /* The proof under a transport's rule (OPIPE_RULE_* of transport.h); an order without messages is
    * lowered first. Errors: INVALID with rank, step, action and, for a deadlock, the cycle. */
   opipe_status (*order_check)(opipe_order *order, uint32_t rule, opipe_error *err);
-  /* Modelled times, text or JSON: makespan, span (largest over ranks of last end minus first
+  /* Modelled times, text, JSON or HTML: makespan, span (most of a rank, last end minus first
    * start), bubble (1 - busy / (ranks x makespan)), peak_stash by rank. costs NULL: 1, 1, 1, 0. */
   opipe_status (*order_simulate)(opipe_order *order, const opipe_order_costs *costs,
                                  uint32_t format, opipe_write_fn write, void *ctx,

@@ -60,7 +60,8 @@ enum {
 typedef struct opipe_play_params {
   uint32_t struct_size;
   uint32_t flags;      /* OPIPE_PLAY_* */
-  const void *cluster; /* its text, cluster_bytes of it, borrowed for the call */
+  const void *cluster; /* its text, cluster_bytes of it, borrowed for the call. NULL (plans): a
+                          device for each rank, and the link that the plan says */
   uint64_t cluster_bytes;
   const char *cluster_name; /* in messages; NULL: "the cluster" */
   /* Orders: [n_stages] or one for all; NULL: nothing travels or is kept. Plans know: refused. */
@@ -70,10 +71,21 @@ typedef struct opipe_play_params {
                                        each with its own micro-batches. 0: 1 */
   uint32_t collective;              /* OPIPE_COLLECTIVE_* */
   uint32_t dtype;                   /* of products, for the utilisation; 0: OPIPE_FLOAT */
+  const char *title;  /* HTML: what stands on top, as the model's name; NULL: nothing */
+  const void *answer; /* HTML: JSON that strategy_describe wrote, answer_bytes of it: the page shows
+                         it, the runners-up too; borrowed for the call; NULL: none */
+  uint64_t answer_bytes;
 } opipe_play_params;
 
-/* What is written: figures as text or JSON; Chrome's trace; a picture. */
-enum { OPIPE_PLAY_TEXT = 0, OPIPE_PLAY_JSON = 1, OPIPE_PLAY_TRACE = 2, OPIPE_PLAY_SVG = 3 };
+/* What is written: figures as text or JSON; Chrome's trace; a picture; one page of HTML that needs
+ * nothing besides (guide: clusters, "A page"). */
+enum {
+  OPIPE_PLAY_TEXT = 0,
+  OPIPE_PLAY_JSON = 1,
+  OPIPE_PLAY_TRACE = 2,
+  OPIPE_PLAY_SVG = 3,
+  OPIPE_PLAY_HTML = 4
+};
 
 #include "frozen/simulate.h"
 

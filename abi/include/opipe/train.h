@@ -126,7 +126,8 @@ typedef struct opipe_train_clock {
   double loss_scale;   /* 1 without loss scaling */
 } opipe_train_clock;
 
-enum { OPIPE_TRACE_CHROME = 0, OPIPE_TRACE_SVG = 1 }; /* JSON for chrome://tracing; a picture */
+/* JSON for chrome://tracing; a picture; a page of HTML that needs nothing besides. */
+enum { OPIPE_TRACE_CHROME = 0, OPIPE_TRACE_SVG = 1, OPIPE_TRACE_HTML = 2 };
 enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */
 /* What session_try_save asks about. */
 enum { OPIPE_SAVE_CHECKPOINT = 0, OPIPE_SAVE_MODEL = 1, OPIPE_SAVE_GRADIENTS = 2 };

@@ -17,12 +17,12 @@ OPIPE_ORDER(opipe_stage_load)
 #define OPIPE_FIELDS_opipe_play_params(X, T) \
   X(T, struct_size) X(T, flags) X(T, cluster) X(T, cluster_bytes) X(T, cluster_name) \
   X(T, stages) X(T, n_stages) X(T, stages_stride) X(T, tensor) X(T, copies) X(T, collective) \
-  X(T, dtype)
+  X(T, dtype) X(T, title) X(T, answer) X(T, answer_bytes)
 OPIPE_ORDER(opipe_play_params)
 #define OPIPE_ROWS_SIMULATE \
   OPIPE_ROW(opipe_order_costs, stage_weight, 0), \
   OPIPE_ROW(opipe_stage_load, reserved, 3), \
-  OPIPE_ROW(opipe_play_params, dtype, 3)
+  OPIPE_ROW(opipe_play_params, answer_bytes, 3)
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_SIMULATE_H */

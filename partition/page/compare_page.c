@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's file holds its records as lines of an order: with a header in front of them they are
+ * read as one, and timed by what the file says of stages. */
+#include "partition/page/compare_page.h"
+
+#include <string.h>
+
+#include "partition/json/json.h"
+#include "partition/page/play_page.h"
+#include "partition/schedule/order.h"
+
+typedef struct side {
+  const opi_plan_text *text;
+  json_t *root;
+  opi_arena arena;
+  opi_order *order; /* NULL: a strategy */
+  opi_costs costs;
+} side;
+
+/* ---- the order ---- */
+
+/* What a plan of one replica says nowhere is 1, or where its stages are. */
+static json_int_t count_of(const json_t *training, const json_t *replicas, const char *name) {
+  const json_t *value = json_object_get(training == NULL ? replicas : training, name);
+  return json_is_integer(value) ? json_integer_value(value) : 1;
+}
+
+static void put_list(opi_text *to, const char *name, const json_t *values) {
+  size_t i = 0;
+  json_t *value = NULL;
+  if (json_array_size(values) == 0)
+    return;
+  opi_text_printf(to, "#%s=", name);
+  json_array_foreach(values, i, value) {
+    const json_int_t n = json_integer_value(value);
+    opi_text_puts(to, i == 0 ? "" : ",");
+    if (n < 0 || n >= OPIPE_NONE)
+      opi_text_puts(to, "-");
+    else
+      opi_text_printf(to, "%u", (uint32_t)n);
+  }
+  opi_text_puts(to, "\n");
+}
+
+/* Where a plan without replicas has its stages. */
+static void put_places(opi_text *to, const json_t *stages) {
+  size_t i = 0;
+  json_t *stage = NULL;
+  opi_text_puts(to, "#place=");
+  json_array_foreach(stages, i, stage) {
+    opi_text_printf(to, "%s%u", i == 0 ? "" : ",",
+                    (uint32_t)json_integer_value(json_object_get(stage, "rank")));
+  }
+  opi_text_puts(to, "\n");
+}
+
+static void put_order(const json_t *root, opi_text *to) {
+  static const char *const syncs[] = {"end", "eager", "eager-opt"};
+  const json_t *training = json_object_get(root, "training");
+  const json_t *replicas = json_object_get(root, "replicas"),
+               *slices = json_object_get(root, "slices");
+  const json_t *stages = json_object_get(root, "stages"), *lines = json_object_get(root, "actions");
+  const json_t *ranks = json_object_get(training == NULL ? replicas : training, "ranks");
+  const json_int_t sync = training == NULL ? 0 : count_of(training, NULL, "sync");
+  const json_int_t n_slices = count_of(training, slices, "slices");
+  size_t i = 0;
+  json_t *line = NULL;
+  opi_text_printf(
+      to,
+      "#onnx-pipe-schedule v1\n#ranks=%zu stages=%zu replicas=%u microbatches=%u "
+      "slices=%u parts=%u mode=%s versions=%s sync=%s\n",
+      json_array_size(lines), json_array_size(stages),
+      (uint32_t)count_of(training, replicas, "replicas"),
+      (uint32_t)json_integer_value(json_object_get(root, "microbatches")), (uint32_t)n_slices,
+      (uint32_t)(training == NULL ? 1 : count_of(training, NULL, "parts")),
+      training == NULL ? "forward" : "train",
+      training != NULL && json_integer_value(json_object_get(training, "versions")) != 0 ? "double"
+                                                                                         : "one",
+      syncs[sync < 0 || sync > 2 ? 0 : sync]);
+  if (ranks == NULL)
+    put_places(to, stages);
+  else
+    put_list(to, "place", ranks);
+  put_list(to, "shares", json_object_get(training, "shares"));
+  put_list(to, "lengths", json_object_get(training == NULL ? slices : training, "slice_lengths"));
+  json_array_foreach(lines, i, line) {
+    const char *actions = json_string_value(line);
+    opi_text_printf(to, "rank %zu: %s\n", i, actions == NULL ? "" : actions);
+  }
+}
+
+/* ---- its times ---- */
+
+static opipe_status read_times(side *s, const json_t *values, const char *member, const char *name,
+                               uint32_t n, const double **out, opipe_error *err) {
+  double *times = OPI_ARENA_ARRAY(&s->arena, double, (size_t)n + 1);
+  if (times == NULL)
+    return opi_fail_nomem(err, n * sizeof *times, "a page");
+  for (uint32_t i = 0; i < n; ++i) {
+    const json_t *value = json_array_get(values, i);
+    if (member != NULL)
+      value = json_object_get(value, member);
+    if (value != NULL)
+      OPI_TRY(opi_json_time(value, s->text->name, name, &times[i], err));
+  }
+  *out = times;
+  return OPIPE_OK;
+}
+
+static opipe_status read_costs(side *s, opipe_error *err) {
+  const uint32_t n = s->order->problem.n_stages;
+  const json_t *training = json_object_get(s->root, "training");
+  const json_t *link = json_object_get(s->root, "link");
+  const json_t *latency = json_object_get(link, "latency_ns");
+  s->costs = (opi_costs){.n_stages = n};
+  OPI_TRY(read_times(s, json_object_get(s->root, "stages"), "time_ns", "time_ns", n,
+                     &s->costs.stage_forward, err));
+  OPI_TRY(read_times(s, json_object_get(training, "input_ns"), NULL, "input_ns", n,
+                     &s->costs.stage_input, err));
+  OPI_TRY(read_times(s, json_object_get(training, "weight_ns"), NULL, "weight_ns", n,
+                     &s->costs.stage_weight, err));
+  return latency == NULL ? OPIPE_OK
+                         : opi_json_time(latency, s->text->name, "latency_ns", &s->costs.comm, err);
+}
+
+/* ---- both ---- */
+
+static opipe_status read_side(side *s, opipe_error *err) {
+  opi_text lines;
+  OPI_TRY(opi_json_parse(s->text->json, s->text->n_bytes, s->text->name, &s->root, err));
+  if (json_object_get(s->root, "actions") == NULL)
+    return OPIPE_OK;
+  opi_text_init(&lines, s->arena.allocator);
+  put_order(s->root, &lines);
+  const opipe_status status = lines.failed ? opi_fail_nomem(err, lines.room, "a page")
+                                           : opi_order_read(lines.data, lines.n, OPI_DIALECT_OPIPE,
+                                                            s->arena.allocator, &s->order, err);
+  opi_text_release(&lines);
+  return status < 0 ? opi_error_prefix(err, "%.80s: ", s->text->name) : read_costs(s, err);
+}
+
+static opipe_status add_side(opi_page *page, side *s, opipe_error *err) {
+  const opi_problem *p = s->order == NULL ? NULL : &s->order->problem;
+  if (p == NULL)
+    return OPIPE_OK;
+  opi_simulation result = {.peak_stash = OPI_ARENA_ARRAY(&s->arena, double, p->n_ranks)};
+  opi_text figures;
+  if (result.peak_stash == NULL)
+    return opi_fail_nomem(err, p->n_ranks * sizeof(double), "a page");
+  OPI_TRY(opi_simulate_order(p, s->order->list, &s->costs, s->arena.allocator, &result, err));
+  opi_text_init(&figures, s->arena.allocator);
+  opi_text_puts(&figures, "{\"step_ns\": ");
+  opi_json_double(&figures, result.makespan);
+  opi_text_puts(&figures, ", \"bubble\": ");
+  opi_json_double(&figures, result.bubble);
+  opi_text_puts(&figures, "}");
+  const opipe_status status =
+      figures.failed ? opi_fail_nomem(err, figures.room, "a page")
+                     : opi_page_add_order(page, s->text->name, p, s->order->list, &s->costs,
+                                          figures.data, result.makespan, &s->arena, err);
+  opi_text_release(&figures);
+  return status;
+}
+
+static opipe_status write_sides(side sides[2], const char *compared, opi_page *page,
+                                opipe_write_fn write, void *ctx, opipe_error *err) {
+  for (uint32_t i = 0; i < 2; ++i) {
+    OPI_TRY(read_side(&sides[i], err));
+    OPI_TRY(add_side(page, &sides[i], err));
+  }
+  opi_page_add_member(page, "compared", compared);
+  return opi_page_write(page, write, ctx, err);
+}
+
+opipe_status opi_plans_page(const opi_plan_text texts[2], const opipe_allocator *allocator,
+                            opipe_write_fn write, void *ctx, opipe_error *err) {
+  side sides[2] = {{.text = &texts[0]}, {.text = &texts[1]}};
+  opi_text compared;
+  opi_page page;
+  for (uint32_t i = 0; i < 2; ++i)
+    opi_arena_init(&sides[i].arena, allocator, 0);
+  opi_text_init(&compared, allocator);
+  opi_page_begin(&page, allocator, "", "ns");
+  opipe_status status = opi_plans_compare(texts, true, allocator, &compared, err);
+  if (status == OPIPE_OK) {
+    status = compared.failed ? opi_fail_nomem(err, compared.room, "a page")
+                             : write_sides(sides, compared.data, &page, write, ctx, err);
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    opi_order_free(sides[i].order);
+    json_decref(sides[i].root);
+    opi_arena_release(&sides[i].arena);
+  }
+  opi_text_release(&compared);
+  opi_page_release(&page);
+  return status;
+}
