@@ -115,8 +115,22 @@ static opipe_status read_given(const json_t *question, const opi_auto *q, opi_st
 
 /* ---- both ---- */
 
+/* ", 31+1 replicas" of stages that have some, or their number where all have it. */
+static void write_replicas(const opi_strategy *s, opi_text *text) {
+  const uint32_t first = s->stages[0].n_devices / s->width;
+  bool alike = true;
+  for (uint32_t k = 1; k < s->n_stages; ++k)
+    alike = alike && s->stages[k].n_devices / s->width == first;
+  if (alike && first == 1)
+    return;
+  for (uint32_t k = 0; k < (alike ? 1 : s->n_stages); ++k)
+    opi_text_printf(text, "%s%u", k == 0 ? ", " : "+", s->stages[k].n_devices / s->width);
+  opi_text_puts(text, " replicas");
+}
+
 static void write_plan(const opi_strategy *s, opi_text *text) {
   opi_text_printf(text, "%s: %u of %u stages", s->schedule, s->pipelines, s->n_stages);
+  write_replicas(s, text);
   if (s->width > 1)
     opi_text_printf(text, " x %u", s->width);
   opi_text_printf(text, ", %u micro-batches of %u%s%s", s->microbatches, s->samples,

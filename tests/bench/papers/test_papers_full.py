@@ -23,7 +23,7 @@ def test_constants(engine):
             check(n >= ROWS_LEAST, "constant '%s' moves %d rows" % (name, n))
     (data,) = papers.load(["piz-daint"])
     unused = copy.deepcopy(data)
-    unused["constants"] = [{"name": "unused", "paths": [["devices", 0, "rates", 0, "flops"]]}]
+    unused["constants"] = [{"name": "unused", "paths": [["devices", 0, "flops"]]}]
     check(fitting.uses(unused, engine) == [("unused", 0)], "a constant that no row needs moves rows")
 
 
