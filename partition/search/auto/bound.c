@@ -184,16 +184,19 @@ static opipe_status add_stage(const measure *m, uint32_t stage, uint32_t rank, d
   const opi_point *p = m->point;
   const uint32_t first = p->ends[stage], end = p->ends[stage + 1];
   const opi_sums *x = fastest(m, rank);
-  const double share = share_of(p, rank), forward = (x->forward[end] - x->forward[first]) / share;
+  const double slices = p->places->n_slices > 1 ? p->places->n_slices * (double)(end - first) : 0;
+  const double beside = slices * m->space->question->slice_ns; /* in every pass */
+  const double share = share_of(p, rank);
+  const double forward = (x->forward[end] - x->forward[first] + beside) / share;
   double sums = 0;
   OPI_TRY(tensor_ns(m, x, rank, first, end, &sums));
   const double params = x->params[end] - x->params[first];
   const double stash = (x->stash[end] - x->stash[first]) / share;
   io->forward += forward + sums;
   if (opi_space_trains(m->space)) {
-    io->input += (x->input[end] - x->input[first]) / share + sums;
+    io->input += (x->input[end] - x->input[first] + beside) / share + sums;
     io->backward += io->input + (p->recompute ? forward + sums : 0);
-    io->weight += (x->weight[end] - x->weight[first]) / share;
+    io->weight += (x->weight[end] - x->weight[first] + beside) / share;
     io->kept = fmax(io->kept, stash / p->places->n_slices / p->places->n_parts);
   }
   io->head = fmin(io->head, head);

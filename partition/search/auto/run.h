@@ -5,9 +5,10 @@
 
 #include "partition/search/auto/space.h"
 
-enum { OPI_ROUND = 32 };      /* candidates judged between two looks at the best */
-enum { OPI_WORK_LEAST = 64 }; /* operations that asking and lowering count at least */
-#define OPI_WORK_PRESET UINT64_C(24000000)
+enum { OPI_ROUND = 32 };                   /* candidates judged between two looks at the best */
+enum { OPI_WORK_LEAST = 64 };              /* operations that asking and lowering count at least */
+#define OPI_WORK_PRESET UINT64_C(24000000) /* and as much more for so many devices each: */
+enum { OPI_DEVICES_PRESET = 512 };
 
 typedef struct opi_candidate {
   opi_point point;

@@ -140,7 +140,8 @@ static opipe_status judge_points(opi_run *run, uint64_t most) {
 static opipe_status search(opi_run *run) {
   opi_space *s = run->space;
   const opi_auto *q = s->question;
-  const uint64_t most = q->work_most == 0 ? OPI_WORK_PRESET : q->work_most;
+  const uint64_t preset = OPI_WORK_PRESET * (1 + q->planning.n_devices / OPI_DEVICES_PRESET);
+  const uint64_t most = q->work_most == 0 ? preset : q->work_most;
   OPI_TRY(opi_methods_find(s));
   OPI_TRY(opi_named_add(s));
   OPI_TRY(opi_shapes_all(s));
