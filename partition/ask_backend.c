@@ -8,7 +8,7 @@ enum { LAYOUTS_MOST = 64 }; /* of one parameter in one program */
 
 opipe_status opi_device_ask(const opi_backend_ref *backend, uint32_t index,
                             opipe_device_info *out_info, opipe_error *err) {
-  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, uuid)};
   OPI_TRY(OPI_ASK("backend", backend, device_query, err, backend->self, index, &info));
   OPI_TRY(opi_device_check(&info, backend->id, index, err));
   *out_info = info;
@@ -17,7 +17,7 @@ opipe_status opi_device_ask(const opi_backend_ref *backend, uint32_t index,
 
 opipe_status opi_program_ask(const opi_backend_ref *backend, const opipe_program *program,
                              opipe_program_info *out_info, opipe_error *err) {
-  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, reserved)};
   OPI_TRY(OPI_ASK("backend", backend, program_info, err, program, &info));
   OPI_TRY(opi_program_check(&info, backend->id, err));
   *out_info = info;

@@ -66,6 +66,22 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
   }
 }
 
+/* Nodes that a device lacks run elsewhere, and cost copies: nobody should have to ask for that. */
+static void describe_fallback(opi_text *t, const opi_plan *plan) {
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_memory *m = &plan->memory[r];
+    if (m->n_fallback == 0)
+      continue;
+    opi_text_printf(t,
+                    "rank %u: %" PRIu64
+                    " node%s that %s:%u lacks run%s on the CPU, with "
+                    "%.1f KiB of pinned copies\n",
+                    r, m->n_fallback, m->n_fallback == 1 ? "" : "s", plan->devices[r].kind,
+                    plan->devices[r].index, m->n_fallback == 1 ? "s" : "",
+                    (double)m->host_bytes / 1024.0);
+  }
+}
+
 static void describe_training(opi_text *t, const opi_plan *plan) {
   static const char *const recomputes[] = {"nothing", "whole stages", "blocks", "attention"};
   if (plan->train == NULL)
@@ -183,6 +199,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   }
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
+  describe_fallback(&t, plan);
   describe_training(&t, plan);
   describe_states(&t, plan);
   for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {

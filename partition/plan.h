@@ -61,9 +61,10 @@ typedef struct opi_device_spec {
 /* What plan making knows of a device beside its spec: asked of its backend, or described by the
  * caller, and then no plugin is opened and bytes are estimates. Rates are nominal. */
 typedef struct opi_device_facts {
-  double flops;         /* fp32 operations per second of the whole device; 0: unknown */
-  double bandwidth;     /* bytes per second of its memory; 0: unknown */
-  double launch_ns;     /* fixed cost of one node */
+  double flops; /* fp32 operations per second of the whole device; 0: unknown */
+  double fp64_flops, fp16_flops, bf16_flops; /* of these types; 0: as `flops` */
+  double bandwidth;                          /* bytes per second of its memory; 0: unknown */
+  double launch_ns;                          /* fixed cost of one node */
   uint32_t max_threads; /* compute threads that make sense; 0: not applicable */
   bool described;
 } opi_device_facts;
@@ -71,8 +72,13 @@ typedef struct opi_device_facts {
 /* Appends a device's options but `kernels`: which kernels compute is no decision, since results and
  * layouts are the same. device.c */
 void opi_options_decided(const char *options, opi_text *out_text);
-/* Modelled time of a node on `threads` (0: all) of the device's threads. device.c */
-double opi_device_ns(const opi_device_facts *facts, uint32_t threads, double flops, double bytes);
+/* Operations per second of a type; 0: unknown. device.c */
+double opi_device_rate(const opi_device_facts *facts, uint32_t dtype);
+/* The type that a node computes in, as far as rates go: its first input of floats'. device.c */
+uint32_t opi_node_type(const opi_graph *graph, const opi_node *node);
+/* Modelled time of a node of a type on `threads` (0: all) of the device's threads. device.c */
+double opi_device_ns(const opi_device_facts *facts, uint32_t threads, uint32_t dtype, double flops,
+                     double bytes);
 
 /* An output whose content a stream of requests keeps for an input of its next one. */
 typedef struct opi_state_pair {
@@ -97,6 +103,8 @@ typedef struct opi_memory {
   uint64_t total_bytes;  /* sum, each piece rounded as it is allocated */
   uint64_t cap_bytes;    /* UINT64_MAX: none */
   uint64_t mapped_bytes; /* of weight files used in place; not in total */
+  uint64_t host_bytes;   /* of the host, for nodes that the device lacks; not in total */
+  uint64_t n_fallback;   /* such nodes, in all programs of the rank */
   bool estimated;        /* the device was described, not asked */
 } opi_memory;
 

@@ -13,6 +13,7 @@ typedef struct account {
   uint32_t index;
   uint64_t cap_bytes;
   uint64_t charged_bytes;
+  uint64_t threads; /* beside those of ranks */
 } account;
 
 struct opi_budget {
@@ -126,6 +127,29 @@ void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index, ui
   if (a != NULL)
     a->charged_bytes -= n_bytes < a->charged_bytes ? n_bytes : a->charged_bytes;
   opi_lock_give(&budget->lock);
+}
+
+opipe_status opi_budget_threads(opi_budget *budget, const char *kind, uint32_t index,
+                                int64_t threads, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opipe_error *e = err == NULL ? &local : err;
+  opi_lock_take(&budget->lock);
+  account *a = find_or_add(budget, kind, index, e);
+  if (a != NULL && threads >= 0)
+    a->threads += (uint64_t)threads;
+  else if (a != NULL)
+    a->threads -= (uint64_t)-threads < a->threads ? (uint64_t)-threads : a->threads;
+  opi_lock_give(&budget->lock);
+  return a == NULL ? e->status : OPIPE_OK;
+}
+
+uint64_t opi_budget_all_threads(opi_budget *budget) {
+  uint64_t sum = 0;
+  opi_lock_take(&budget->lock);
+  for (const account *a = budget->accounts; a != NULL; a = a->next)
+    sum += a->threads;
+  opi_lock_give(&budget->lock);
+  return sum;
 }
 
 void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index,

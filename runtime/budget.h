@@ -23,6 +23,12 @@ opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t in
                                uint64_t n_bytes, const char *what, opipe_error *err);
 void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index,
                         uint64_t n_bytes); /* [any-thread] */
+/* Threads of a device that others than the session's ranks compute on; negative: less.
+ * [any-thread] */
+opipe_status opi_budget_threads(opi_budget *budget, const char *kind, uint32_t index,
+                                int64_t threads, opipe_error *err);
+/* Of all devices. [any-thread] */
+uint64_t opi_budget_all_threads(opi_budget *budget);
 /* Bytes charged now; *out_cap_bytes UINT64_MAX: no cap. [any-thread] */
 void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index,
                       uint64_t *out_charged_bytes, uint64_t *out_cap_bytes);

@@ -68,7 +68,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   opi_rank *rank = &s->ranks[index];
   uint32_t home = 0;
   opi_streams_tidy(s);
-  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
+  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, host_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
   const uint64_t cap = s->plan->devices[index].memory_bytes;
   opipe_memory_info info = {
@@ -76,6 +76,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
       .rank = index,
       .cap_bytes = cap == 0 ? UINT64_MAX : cap,
       .mapped_bytes = usage.mapped_bytes,
+      .host_bytes = usage.host_bytes,
       .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
       .stream_bytes = opi_stream_bytes(s->plan, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
@@ -91,7 +92,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   if (info.workspace_bytes > arena)
     info.workspace_bytes = arena;
   info.activation_bytes = arena - info.workspace_bytes;
-  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, stream_bytes));
+  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, host_bytes));
   return OPIPE_OK;
 }
 

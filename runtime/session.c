@@ -22,6 +22,20 @@ enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
 
 /* ---- what was asked for ---- */
 
+/* Who spins: nobody for long where threads outnumber cores. */
+static void share_cores(opi_session *s, uint32_t spin_us) {
+  uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t threads = s->plan->devices[s->here[i]].threads;
+    n_threads += threads == 0 ? 1 : threads;
+  }
+  const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
+  const bool crowded = n_threads > cores, chosen = spin_us != UINT32_MAX;
+  s->spin_us = chosen ? spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
+  s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
+  s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
+}
+
 static opipe_status read_params(opi_session *s, const opipe_session_params *p, opipe_error *err) {
   static const opipe_session_params none = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
@@ -49,16 +63,7 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
     s->compile_flags |= OPIPE_COMPILE_POISON;
   if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0)
     s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
-  uint64_t n_threads = 0;
-  for (uint32_t i = 0; i < s->n_here; ++i) {
-    const uint32_t threads = s->plan->devices[s->here[i]].threads;
-    n_threads += threads == 0 ? 1 : threads;
-  }
-  const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
-  const bool crowded = n_threads > cores, chosen = p->spin_us != UINT32_MAX;
-  s->spin_us = chosen ? p->spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
-  s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
-  s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
+  share_cores(s, p->spin_us);
   return OPIPE_OK;
 }
 
@@ -303,6 +308,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
   OPI_TRY(list_inputs(s, err));
   OPI_TRY(opi_engine_prepare(s, err));
   OPI_TRY(open_ranks(s, err));
+  share_cores(s, params == NULL ? UINT32_MAX : params->spin_us); /* devices may have taken some */
   if (!s->reference) {
     OPI_TRY(open_world(s, err));
     OPI_TRY(agree(s, err));

@@ -59,6 +59,23 @@ opipe_status opi_context_evaluator(opi_context_object *context, const opi_evalua
   return status;
 }
 
+/* What backends take of each other's devices comes out of the same budgets as what ranks take. */
+static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_t threads,
+                               int64_t n_bytes, opipe_error *err) {
+  const opi_context_object *c = ctx;
+  if (n_bytes < 0)
+    opi_budget_release(c->budget, id, index, (uint64_t)-n_bytes);
+  if (n_bytes > 0) {
+    OPI_TRY(opi_budget_charge(c->budget, id, index, (uint64_t)n_bytes,
+                              "what another backend's device lacks", err));
+  }
+  const opipe_status status =
+      threads == 0 ? OPIPE_OK : opi_budget_threads(c->budget, id, index, threads, err);
+  if (status < 0 && n_bytes > 0)
+    opi_budget_release(c->budget, id, index, (uint64_t)n_bytes);
+  return status;
+}
+
 /* ---- life ---- */
 
 static opipe_status make_parts(opi_context_object *c, const opipe_context_params *params,
@@ -68,7 +85,9 @@ static opipe_status make_parts(opi_context_object *c, const opipe_context_params
       .logger = &c->logger,
       .paths = params->plugin_paths,
       .n_paths = params->n_plugin_paths,
-      .only_static = (params->flags & OPIPE_CONTEXT_ONLY_STATIC) != 0};
+      .only_static = (params->flags & OPIPE_CONTEXT_ONLY_STATIC) != 0,
+      .count = count_lent,
+      .count_ctx = c};
   OPI_TRY(opi_budget_create(&c->allocator, &c->budget, err));
   for (uint32_t i = 0; i < params->n_budgets; ++i) {
     opipe_device_budget budget;

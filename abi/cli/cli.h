@@ -47,6 +47,7 @@ typedef struct cli_train_texts {
 
 /* What `schedule` adds. */
 enum { CLI_FORMAT_UNSAID = UINT8_MAX };
+enum { CLI_FALLBACK_UNSAID = UINT8_MAX }; /* else an index in "none|cpu" */
 typedef struct cli_order_options {
   uint32_t n_replicas;
   uint32_t format; /* OPIPE_FORMAT_*, or CLI_FORMAT_UNSAID */
@@ -82,6 +83,7 @@ typedef struct cli_options {
   opipe_device_choice devices[64];
   char device_text[64][2048];
   uint32_t n_devices;
+  uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
   const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
   cli_costs stage_costs; /* costs.struct_size 0: not given */
@@ -122,6 +124,8 @@ int cli_schedule_numbers(cli_options *io_options);
 /* "onnx-pipe: what: message"; returns CLI_FAILED (CLI_USAGE for what the caller left out). */
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
+/* Adds "key=value" to what device number `device` tells its backend. */
+void cli_add_device_option(cli_options *o, uint32_t device, const char *word);
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes); /* an opipe_write_fn */
 /* Gathers a sink's bytes, so that a file is only made when all is well. */
 typedef struct cli_gathered {

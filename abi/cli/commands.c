@@ -120,8 +120,8 @@ int cli_plan(const cli_options *o) {
 }
 
 static opipe_status drop_refused(void *ctx, const void *data, size_t n) {
-  /* Lines of refused and shadowed candidates, and the line with the reason that follows each, are
-   * for --why. */
+  /* Lines of refused and shadowed candidates, the line with the reason that follows each, and what
+   * plugins have found are for --why. */
   const char *at = data, *end = at + n;
   bool *skipping = ctx;
   while (at < end) {
@@ -129,7 +129,8 @@ static opipe_status drop_refused(void *ctx, const void *data, size_t n) {
     const char *next = newline == NULL ? end : newline + 1;
     if (*at != ' ')
       *skipping = strncmp(at, "refused", 7) == 0 || strncmp(at, "shadowed", 8) == 0;
-    if (!*skipping && fwrite(at, 1, (size_t)(next - at), stdout) != (size_t)(next - at))
+    const bool detail = strncmp(at, "          - ", 12) == 0;
+    if (!*skipping && !detail && fwrite(at, 1, (size_t)(next - at), stdout) != (size_t)(next - at))
       return OPIPE_E_IO;
     at = next;
   }

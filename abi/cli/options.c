@@ -126,15 +126,37 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
   return CLI_DONE;
 }
 
+/* An option of every device but the CPU's, which has nothing to fall back on. */
+static int say_fallback(cli_options *o) {
+  static const char *const words[] = {"fallback=none", "fallback=cpu"};
+  uint32_t n = 0;
+  if (o->fallback == CLI_FALLBACK_UNSAID)
+    return CLI_DONE;
+  for (uint32_t d = 0; d < o->n_devices; ++d) {
+    opipe_device_choice *choice = &o->devices[d];
+    if (strcmp(choice->kind, "cpu") == 0)
+      continue;
+    cli_add_device_option(o, d, words[o->fallback]);
+    ++n;
+  }
+  return n != 0 ? CLI_DONE
+                : cli_usage("--fallback %s: no --device other than cpu is given",
+                            words[o->fallback] + strlen("fallback="));
+}
+
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out) {
   bool given[CLI_OPTIONS_MOST] = {false};
   const bool plays = command->run == cli_simulate;
   const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));
   out->rtol = out->atol = -1;
+  out->fallback = CLI_FALLBACK_UNSAID;
   out->order.format = CLI_FORMAT_UNSAID;
   out->train = out->graph_dropout = command->run == cli_train;
   int status = take_options(command, argc, argv, given, out);
+  if (status != CLI_DONE)
+    return status;
+  status = say_fallback(out);
   if (status != CLI_DONE)
     return status;
   const char *of_training = first_given(given, cli_is_of_training);

@@ -51,9 +51,12 @@ enum { ORDER_MOST = 1 << 24 };
 #define SWITCH_KEY(KEY, field, key, off, on) key "=" off "|" on ", "
 
 const cli_option cli_option_rows[] = {
-    {PLAN, "device", "KIND[,memory=SIZE][,threads=N]",
+    {PLAN, "device", "KIND[:N|:UUID][,memory=SIZE][,threads=N]",
      "the devices in order; the last one is used for all further ranks (repeatable)", OWN(device),
      .in_plan = true},
+    {PLAN, "fallback", "none|cpu",
+     "nodes that a device lacks: refused (preset of train), or run on the CPU (preset otherwise)",
+     CHOICE(fallback, "none|cpu"), .in_plan = true},
     {PLAN, "cluster", "FILE|NAME[:nodes=N]",
      "devices and link from a description (guide/clusters.md): none of them need be there",
      TEXT(cluster), .in_plan = true},

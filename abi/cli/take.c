@@ -56,7 +56,23 @@ int cli_take_index(const cli_option *option, const char *value, cli_options *out
 
 /* ---- in a way of their own ---- */
 
-/* KIND[:INDEX][,memory=SIZE][,threads=N][,key=value for the backend ...] */
+/* Behind the device's text stand its options for the backend. */
+static char *device_options(cli_options *o, uint32_t device, size_t *out_room) {
+  char *own = o->device_text[device];
+  char *rest = own + sizeof(o->device_text[0]) / 2;
+  *out_room = sizeof(o->device_text[0]) / 2;
+  return rest;
+}
+
+void cli_add_device_option(cli_options *o, uint32_t device, const char *word) {
+  size_t room = 0;
+  char *rest = device_options(o, device, &room);
+  const size_t used = strlen(rest);
+  (void)snprintf(rest + used, room - used, "%s%s", used == 0 ? "" : ",", word);
+  o->devices[device].options = rest;
+}
+
+/* KIND[:INDEX|:UUID][,memory=SIZE][,threads=N][,key=value for the backend ...] */
 int cli_take_device(const cli_option *option, const char *text, cli_options *o) {
   (void)option;
   if (o->n_devices == 64)
@@ -67,15 +83,14 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
     return cli_usage("--device %s: too long", text);
   memset(choice, 0, sizeof(*choice));
   (void)snprintf(own, sizeof(o->device_text[0]), "%s", text);
-  char *rest = own + strlen(own) + 1; /* options for the backend are gathered here */
-  const size_t room = sizeof(o->device_text[0]) - (size_t)(rest - own);
-  rest[0] = '\0';
+  size_t room = 0;
+  device_options(o, o->n_devices, &room)[0] = '\0';
   char *save = NULL;
   for (char *word = strtok_r(own, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
     if (choice->kind == NULL) {
       char *colon = strchr(word, ':');
       choice->kind = word;
-      if (colon != NULL) {
+      if (colon != NULL && colon[1] >= '0' && colon[1] <= '9') { /* else it names one by uuid */
         *colon = '\0';
         if (cli_take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
           return CLI_USAGE;
@@ -87,13 +102,11 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
       if (cli_take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)
         return CLI_USAGE;
     } else {
-      const size_t used = strlen(rest);
-      (void)snprintf(rest + used, room - used, "%s%s", used == 0 ? "" : ",", word);
+      cli_add_device_option(o, o->n_devices, word);
     }
   }
   if (choice->kind == NULL || choice->kind[0] == '\0')
     return cli_usage("--device '%s' names no kind", text);
-  choice->options = rest[0] == '\0' ? NULL : rest;
   ++o->n_devices;
   return CLI_DONE;
 }

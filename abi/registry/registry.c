@@ -31,6 +31,8 @@ struct opi_registry {
   candidate **candidates;
   uint32_t n, room;
   uint32_t n_opened;
+  opi_count_fn count; /* NULL: nobody counts */
+  void *count_ctx;
   opipe_host host;
   pthread_mutex_t lock;
 };
@@ -55,8 +57,8 @@ static uint64_t host_now(void *ctx) {
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* Service "opipe.backends/0": lets a backend stand on another one. Called from within open() of a
- * plugin, under the registry's lock. */
+/* Service "opipe.backends/1": lets a backend stand on another one. `find` is called from within
+ * open() of a plugin, under the registry's lock. */
 static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *err);
 static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
                                 opi_plugin_ref *out_ref, opipe_error *err);
@@ -75,20 +77,28 @@ static opipe_status lookup_backend(void *ctx, const char *id, const opipe_backen
   return OPIPE_OK;
 }
 
+static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_t threads,
+                               int64_t n_bytes, opipe_error *err) {
+  const opi_registry *r = ctx;
+  return r->count == NULL ? OPIPE_OK : r->count(r->count_ctx, id, index, threads, n_bytes, err);
+}
+
 static void drop_pages(void *ctx, const void *data, uint64_t n_bytes) {
   (void)ctx;
   opi_pages_drop(data, n_bytes);
 }
 
 static const void *host_interface(void *ctx, const char *id) {
-  static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0,
-                                              lookup_backend};
+  static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, count), 0,
+                                              lookup_backend, count_lent};
   static const opipe_host_pages pages = {(uint32_t)OPIPE_END(opipe_host_pages, drop), 0,
                                          drop_pages};
   (void)ctx;
   if (strcmp(id, OPIPE_HOST_PAGES_ID) == 0)
     return &pages;
-  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 ? &lookup : NULL;
+  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 || strcmp(id, OPIPE_BACKEND_LOOKUP_0_ID) == 0
+             ? &lookup
+             : NULL;
 }
 
 /* ---- candidates ---- */
@@ -366,8 +376,23 @@ void opi_registry_free(opi_registry *r) {
 
 /* ---- description ---- */
 
+enum { DETAILS_MOST = 64 };
+
+/* Line `index` of what an open plugin has to tell, made fit to be shown; NULL: there are no more.
+ */
+static const char *detail_of(const candidate *c, uint32_t index, char *line) {
+  if (c->state != STATE_OPEN || index >= DETAILS_MOST)
+    return NULL;
+  const opipe_details *details = c->plugin->get_interface(c->self, OPIPE_DETAILS_ID);
+  if (details == NULL || !OPIPE_HAS(details, opipe_details, line) || details->line == NULL)
+    return NULL;
+  const char *text = details->line(c->self, index);
+  return text == NULL ? NULL : opi_text_line(line, text);
+}
+
 static void describe_json(opi_text *t, const candidate *c, bool first) {
   static const char *const states[] = {"found", "refused", "shadowed", "open"};
+  const char *detail = NULL, *end = "}";
   char line[OPI_LINE_ROOM];
   opi_text_puts(t, first ? "\n  {\"path\": " : ",\n  {\"path\": ");
   opi_text_json(t, c->path);
@@ -388,11 +413,17 @@ static void describe_json(opi_text *t, const candidate *c, bool first) {
     opi_text_puts(t, ", \"reason\": ");
     opi_text_json(t, c->reason);
   }
-  opi_text_puts(t, "}");
+  for (uint32_t i = 0; (detail = detail_of(c, i, line)) != NULL; ++i) {
+    opi_text_puts(t, i == 0 ? ", \"details\": [" : ", ");
+    opi_text_json(t, detail);
+    end = "]}";
+  }
+  opi_text_puts(t, end);
 }
 
 static void describe_text(opi_text *t, const candidate *c) {
   const char *const states[] = {"found", "refused", "shadowed", "ok"};
+  const char *detail = NULL;
   char line[OPI_LINE_ROOM];
   opi_text_printf(t, "%-9s %-10s %-14s %-8s %s\n", states[c->state],
                   c->plugin == NULL ? "-" : opi_kind_name(c->plugin->kind),
@@ -402,6 +433,8 @@ static void describe_text(opi_text *t, const candidate *c) {
     opi_text_printf(t, "          %s\n", c->reason);
   else if (c->plugin != NULL)
     opi_text_printf(t, "          %s\n", opi_text_line(line, c->plugin->summary));
+  for (uint32_t i = 0; (detail = detail_of(c, i, line)) != NULL; ++i)
+    opi_text_printf(t, "          - %s\n", detail);
 }
 
 opipe_status opi_registry_describe(opi_registry *r, uint32_t format, opipe_write_fn write,

@@ -19,12 +19,18 @@
 
 typedef struct opi_registry opi_registry;
 
+/* Counts what a backend takes of another one's device, as opipe_backend_lookup.count says. */
+typedef opipe_status (*opi_count_fn)(void *ctx, const char *id, uint32_t index, int64_t threads,
+                                     int64_t n_bytes, opipe_error *err);
+
 typedef struct opi_registry_params {
   const opipe_allocator *allocator;
   const opi_logger *logger;
   const char *const *paths;
   uint32_t n_paths;
   bool only_static;
+  opi_count_fn count; /* NULL: nobody counts */
+  void *count_ctx;
 } opi_registry_params;
 
 /* An open plugin: `table` is a full-size copy of its kind's table, unknown newer slots cut off,

@@ -60,11 +60,21 @@ opipe_status opi_device_check(opipe_device_info *io_info, const char *id, uint32
   io_info->peak_flops = within(io_info->peak_flops, 1, RATE_MOST);
   io_info->bandwidth = within(io_info->bandwidth, 1, RATE_MOST);
   io_info->launch_ns = within(io_info->launch_ns, 0, LAUNCH_NS_MOST);
+  io_info->fp64_flops = within(io_info->fp64_flops, 1, RATE_MOST);
+  io_info->fp16_flops = within(io_info->fp16_flops, 1, RATE_MOST);
+  io_info->bf16_flops = within(io_info->bf16_flops, 1, RATE_MOST);
+  io_info->uuid[sizeof(io_info->uuid) - 1] = '\0';
   io_info->name[sizeof(io_info->name) - 1] = '\0';
   return OPIPE_OK;
 }
 
 opipe_status opi_program_check(const opipe_program_info *info, const char *id, opipe_error *err) {
+  if (info->host_bytes > OPI_PLUGIN_BYTES_MOST) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "backend '%s': a program keeps %llu bytes of the host (at most 2^48 are "
+                    "possible)",
+                    id, (unsigned long long)info->host_bytes);
+  }
   if (info->arena_bytes <= OPI_PLUGIN_BYTES_MOST && info->workspace_bytes <= info->arena_bytes)
     return OPIPE_OK;
   return opi_fail(

@@ -9,7 +9,7 @@ static double rate_ns(const opi_device_facts *device, uint32_t threads, const op
                       const opi_node *node) {
   opi_work work = {0, 0};
   opi_node_work(g, node, &work);
-  return opi_device_ns(device, threads, work.flops, work.bytes);
+  return opi_device_ns(device, threads, opi_node_type(g, node), work.flops, work.bytes);
 }
 
 opipe_status opi_train_costs(const opi_training *training, const opi_bound *bound,

@@ -107,14 +107,17 @@ static opipe_status estimate_node(opi_profile *profile, uint32_t n, uint32_t *io
   return OPIPE_OK;
 }
 
-static opipe_status profile_node(opi_profile *profile, const opi_profile_place *place, uint32_t n,
-                                 uint32_t *io_room, opipe_error *err) {
+static opipe_status profile_node(opi_profile *profile, const opi_graph *model,
+                                 const opi_profile_place *place, uint32_t n, uint32_t *io_room,
+                                 opipe_error *err) {
   const opi_program *program = opi_forward_of(profile->single, n);
   const opipe_graph *graph = &program->graph;
   profile->param_first[n + 1] = profile->param_first[n];
   OPI_TRY(place->backend == NULL ? estimate_node(profile, n, io_room, err)
                                  : compile_node(profile, place, n, io_room, err));
-  profile->node_ns[n] = opi_device_ns(place->facts, place->threads, program->flops, program->bytes);
+  profile->node_ns[n] =
+      opi_device_ns(place->facts, place->threads, opi_node_type(model, &model->nodes[n]),
+                    program->flops, program->bytes);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const uint32_t role = graph->values[v].role;
     if (role == OPIPE_VALUE_OUTPUT || role == OPIPE_VALUE_TEMP)
@@ -169,7 +172,7 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph,
     OPI_TRY(check_support(graph, NULL, place->backend, place->device, &profile->arena, err));
   OPI_TRY(make_single(profile, graph, allocator, err));
   for (uint32_t n = 0; n < graph->n_nodes; ++n)
-    OPI_TRY(profile_node(profile, place, n, &room, err));
+    OPI_TRY(profile_node(profile, graph, place, n, &room, err));
   /* A boundary tensor is written by one core and read cold by another: about half the memory's
    * rate. */
   profile->transfer_bytes_per_ns = facts->bandwidth > 0 ? facts->bandwidth * 0.5e-9 : 10.0;

@@ -7,14 +7,15 @@
 
 #include "partition/schedule/actions.h"
 
-enum { FLAGS_MOST = 3 };
+enum { FLAGS_MOST = 4 };
 
 static const struct {
   const char *name;
   uint32_t flag;
 } flag_names[2][FLAGS_MOST] = {{{"host-memory", OPIPE_DEVICE_HOST_MEMORY},
                                 {"synchronous", OPIPE_DEVICE_SYNCHRONOUS},
-                                {"emulated", OPIPE_DEVICE_EMULATED}},
+                                {"emulated", OPIPE_DEVICE_EMULATED},
+                                {"alone", OPIPE_DEVICE_ALONE}},
                                {{"direct", OPIPE_TRANSPORT_DIRECT},
                                 {"reduces", OPIPE_TRANSPORT_REDUCES},
                                 {"emulated", OPIPE_TRANSPORT_EMULATED}}};
@@ -34,7 +35,7 @@ void opi_json_write_flags(opi_text *t, uint32_t which, uint32_t flags) {
 
 static bool find_flag(uint32_t which, const char *name, uint32_t *io_flags) {
   for (uint32_t i = 0; name != NULL && i < FLAGS_MOST; ++i) {
-    if (strcmp(name, flag_names[which][i].name) != 0)
+    if (flag_names[which][i].name == NULL || strcmp(name, flag_names[which][i].name) != 0)
       continue;
     *io_flags |= flag_names[which][i].flag;
     return true;
@@ -51,9 +52,12 @@ opipe_status opi_json_get_flags(const json_t *object, const char *what, uint32_t
     const char *name = json_string_value(json_array_get(list, i));
     if (find_flag(which, name, out_flags))
       continue;
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; %s, %s and %s can be", what,
-                    name == NULL ? "(no string)" : name, flag_names[which][0].name,
-                    flag_names[which][1].name, flag_names[which][2].name);
+    const char *last = flag_names[which][FLAGS_MOST - 1].name;
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; %s, %s%s%s%s%s can be",
+                    what, name == NULL ? "(no string)" : name, flag_names[which][0].name,
+                    flag_names[which][1].name, last == NULL ? " and " : ", ",
+                    flag_names[which][2].name, last == NULL ? "" : " and ",
+                    last == NULL ? "" : last);
   }
   return OPIPE_OK;
 }

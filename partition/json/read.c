@@ -462,6 +462,10 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
                     "the plan: \"total_bytes\" of rank %u is %" PRIu64 ", its parts are %" PRIu64,
                     rank, m->total_bytes, sum);
   }
+  if (json_object_get(object, "fallback_nodes") != NULL) {
+    OPI_TRY(opi_json_get_u64(object, WHAT, "fallback_nodes", BYTES_MOST, &m->n_fallback, r->err));
+    OPI_TRY(opi_json_get_u64(object, WHAT, "host_bytes", BYTES_MOST, &m->host_bytes, r->err));
+  }
   const json_t *estimated = json_object_get(object, "estimated");
   if (estimated != NULL && !json_is_boolean(estimated))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"estimated\" must be true or false");

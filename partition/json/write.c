@@ -157,6 +157,10 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
       opi_text_printf(t, ", \"state_bytes\": %" PRIu64 ", \"stream_bytes\": %" PRIu64,
                       m->state_bytes, m->stream_bytes);
     }
+    if (m->n_fallback != 0) {
+      opi_text_printf(t, ", \"host_bytes\": %" PRIu64 ", \"fallback_nodes\": %" PRIu64,
+                      m->host_bytes, m->n_fallback);
+    }
     opi_text_puts(t, m->estimated ? ", \"estimated\": true}" : "}");
   }
   opi_text_puts(t, "\n  ],\n  \"request_ns\": ");

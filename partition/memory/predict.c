@@ -74,6 +74,10 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
     OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
     OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
   }
+  opi_memory *m = &p->memory[rank];
+  m->n_fallback += info.n_fallback;
+  if (opi_add_u64(m->host_bytes, info.host_bytes, &m->host_bytes))
+    return beyond(p, rank, "copies for nodes that run elsewhere");
   const uint64_t arena = opi_align_up(info.arena_bytes, align);
   if (arena > p->arena_bytes[rank]) {
     p->arena_bytes[rank] = arena;

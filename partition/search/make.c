@@ -170,6 +170,9 @@ static opipe_status choose_devices(planner *p) {
     if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
       return opi_fail_nomem(p->err, 0, "devices");
     OPI_TRY(look_at_device(p, r, index));
+    plan->devices[r].kind = opi_arena_strdup(&plan->arena, plan->devices[r].kind);
+    if (plan->devices[r].kind == NULL)
+      return opi_fail_nomem(p->err, 0, "devices");
     if (plan->devices[r].memory_bytes == 0)
       plan->devices[r].memory_bytes = p->params->memory_bytes;
   }
@@ -185,8 +188,10 @@ static bool same_device(const planner *p, uint32_t one, uint32_t other) {
   const opi_device_facts *x = &p->facts[one], *y = &p->facts[other];
   return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
          (x->described || a->index == b->index) && a->threads == b->threads &&
-         x->described == y->described && x->flops == y->flops && x->bandwidth == y->bandwidth &&
-         x->launch_ns == y->launch_ns && x->max_threads == y->max_threads;
+         x->described == y->described && x->flops == y->flops && x->fp64_flops == y->fp64_flops &&
+         x->fp16_flops == y->fp16_flops && x->bf16_flops == y->bf16_flops &&
+         x->bandwidth == y->bandwidth && x->launch_ns == y->launch_ns &&
+         x->max_threads == y->max_threads;
 }
 
 static opipe_status profile_rank(planner *p, uint32_t rank) {

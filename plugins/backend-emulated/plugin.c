@@ -55,6 +55,8 @@ static const opipe_backend backend_table = {
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {
   const opipe_backend_lookup *lookup = host->get_interface(host->ctx, OPIPE_BACKEND_LOOKUP_ID);
+  if (lookup == NULL) /* a host before 1.3; nothing of the inner device's is beside what we tell */
+    lookup = host->get_interface(host->ctx, OPIPE_BACKEND_LOOKUP_0_ID);
   if (lookup == NULL || lookup->struct_size < OPIPE_END(opipe_backend_lookup, find)) {
     return opipe_fail(
         err, OPIPE_E_UNSUPPORTED,

@@ -35,7 +35,7 @@ HEADERS = [
     "planning",
     "host",
 ]
-UNSETTLED = {"opipe_backend_lookup", "opipe_host_pages", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"
+UNSETTLED = {"opipe_details", "opipe_host_pages", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"
 INCLUDE = os.path.join(ROOT, "abi", "include")
 RELEASED = os.path.join(ROOT, "tests", "abi")
 

@@ -15,6 +15,7 @@
 
 #include "backend_kit.h"
 #include "backend_rules.h"
+#include "backend_shared.h"
 #include "conformance.h"
 
 /* ---- devices and memory ---- */
@@ -441,6 +442,7 @@ int main(int argc, char **argv) {
     check_unknown_words(&s);
     check_late_errors(&s);
     check_training(&s);
+    check_shared(&s);
   }
   s.t->event_destroy(s.event);
   s.t->queue_close(s.queue);

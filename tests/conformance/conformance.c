@@ -72,11 +72,38 @@ static opipe_status find_lent(void *ctx, const char *id, const opipe_backend **o
                     "backend '%s' was not given: name its file behind the plugin's", id);
 }
 
-static const void *find_service(void *ctx, const char *id) {
-  static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0,
-                                              find_lent};
+static atomic_llong counted_threads, counted_bytes; /* of lent backends' devices */
+
+#if OPIPE_ABI_MINOR >= 3
+static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_t threads,
+                               int64_t n_bytes, opipe_error *err) {
   (void)ctx;
-  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 ? &lookup : NULL;
+  (void)id;
+  (void)index;
+  (void)err;
+  atomic_fetch_add(&counted_threads, threads);
+  atomic_fetch_add(&counted_bytes, n_bytes);
+  return OPIPE_OK;
+}
+
+static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, count), 0,
+                                            find_lent, count_lent};
+
+static bool is_lookup(const char *id) {
+  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0 || strcmp(id, OPIPE_BACKEND_LOOKUP_0_ID) == 0;
+}
+#else
+static const opipe_backend_lookup lookup = {(uint32_t)OPIPE_END(opipe_backend_lookup, find), 0,
+                                            find_lent};
+
+static bool is_lookup(const char *id) {
+  return strcmp(id, OPIPE_BACKEND_LOOKUP_ID) == 0;
+}
+#endif
+
+static const void *find_service(void *ctx, const char *id) {
+  (void)ctx;
+  return is_lookup(id) ? &lookup : NULL;
 }
 
 const opipe_host conf_host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
@@ -261,6 +288,9 @@ void conf_close(conf_plugin *plugin) {
   plugin->plugin->close(plugin->self);
   conf_check(conf_live_bytes() == 0, "%llu bytes are left after close",
              (unsigned long long)conf_live_bytes());
+  conf_check(atomic_load(&counted_threads) == 0 && atomic_load(&counted_bytes) == 0,
+             "%lld threads and %lld bytes of other backends' devices are not given back",
+             (long long)atomic_load(&counted_threads), (long long)atomic_load(&counted_bytes));
   while (n_lent > 0) {
     --n_lent;
     lent[n_lent].plugin->close(lent[n_lent].self);

@@ -22,7 +22,7 @@ extern const opipe_host conf_host;
 uint64_t conf_allocations(void); /* calls that allocated or grew */
 uint64_t conf_live_bytes(void);
 
-/* Opens the backend of `path` for plugins that stand on another one (opipe.backends/0); before
+/* Opens the backend of `path` for plugins that stand on another one (opipe.backends/1); before
  * conf_open, which finds it by its id. */
 void conf_lend(const char *path);
 /* Opens the plugin of `path` and its table; ends the program with 2 when that is not possible. */

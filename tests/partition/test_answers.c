@@ -74,6 +74,32 @@ static void test_numbers_of_devices_and_programs(void) {
                    "backend 'mock': a program has an arena of 18446744073709551553 bytes");
   program = (opipe_program_info){.arena_bytes = 64, .workspace_bytes = 65};
   OPI_ASSERT_ERROR(opi_program_check(&program, "mock", &err), OPIPE_E_INVALID, &err, "workspace");
+  program = (opipe_program_info){.host_bytes = UINT64_MAX};
+  OPI_ASSERT_ERROR(opi_program_check(&program, "mock", &err), OPIPE_E_INVALID, &err,
+                   "keeps 18446744073709551615 bytes of the host");
+}
+
+/* Nodes are timed by the rate of their type, where the device has one for it. */
+static void test_rates_by_type(void) {
+  const opi_device_facts facts = {
+      .flops = 1e12, .bf16_flops = 16e12, .fp64_flops = 0.5e12, .bandwidth = 1e12};
+  static const struct {
+    uint32_t dtype;
+    double ns;
+  } rows[] = {{OPIPE_FLOAT, 16e3},
+              {OPIPE_BFLOAT16, 1e3},
+              {OPIPE_DOUBLE, 32e3},
+              {OPIPE_FLOAT16, 16e3},
+              {OPIPE_INT64, 16e3}};
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    const double ns = opi_device_ns(&facts, 0, rows[i].dtype, 16e6, 8);
+    OPI_ASSERT(ns > rows[i].ns * 0.999999 && ns < rows[i].ns * 1.000001);
+  }
+  opi_value values[] = {{.dtype = OPIPE_INT64}, {.dtype = OPIPE_BFLOAT16}, {.dtype = OPIPE_FLOAT}};
+  uint32_t in[] = {0, OPIPE_NONE, 1, 2};
+  const opi_graph graph = {.values = values, .n_values = 3};
+  const opi_node node = {.in = in, .n_in = 4};
+  OPI_ASSERT_INT(opi_node_type(&graph, &node), OPIPE_BFLOAT16);
 }
 
 /* Layouts: counts[0] when asked for the number, counts[1] when asked for them. */
@@ -333,7 +359,8 @@ static void test_options_of_a_schedule(void) {
 OPI_TEST_MAIN("answers", OPI_TEST(test_statuses_that_no_call_has_are_errors),
               OPI_TEST(test_messages_are_ended_and_cleaned),
               OPI_TEST(test_text_of_plugins_is_one_line),
-              OPI_TEST(test_numbers_of_devices_and_programs), OPI_TEST(test_layouts_of_a_program),
-              OPI_TEST(test_numbers_of_a_transport), OPI_TEST(test_numbers_of_a_layout),
+              OPI_TEST(test_numbers_of_devices_and_programs), OPI_TEST(test_rates_by_type),
+              OPI_TEST(test_layouts_of_a_program), OPI_TEST(test_numbers_of_a_transport),
+              OPI_TEST(test_numbers_of_a_layout),
               OPI_TEST(test_idle_cells_where_they_were_asked_for),
               OPI_TEST(test_options_of_a_schedule))

@@ -250,6 +250,19 @@ typedef struct opipe_plugin {
   const void *(*get_interface)(opipe_instance *self, const char *id);
 } opipe_plugin;
 
+#if OPIPE_TARGET_MINOR >= 3
+/* What get_interface may answer besides the kind's table: what an instance found when it was
+ * opened, as libraries and their versions; `onnx-pipe plugins --why` shows it. Not settled: the id
+ * ends in "/0". */
+#define OPIPE_DETAILS_ID "opipe.details/0"
+typedef struct opipe_details {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* Text number `index`, of one line; NULL: there are no more. Valid until close. [any-thread] */
+  const char *(*line)(opipe_instance *self, uint32_t index);
+} opipe_details;
+#endif
+
 /* The symbol's name. In static builds -DOPIPE_PLUGIN_STATIC_ID=backend_cpu renames it, so that
  * several plugins can be linked into one binary and given to context_register_static as
  * &OPIPE_PLUGIN_STATIC(backend_cpu). */

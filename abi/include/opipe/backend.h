@@ -51,7 +51,8 @@ enum {
       1u, /* buffer_host gives pointers that the host may use while no queued work touches them */
   OPIPE_DEVICE_SYNCHRONOUS =
       2u, /* run, write, read and copy have finished when they return; errors are immediate */
-  OPIPE_DEVICE_EMULATED = 4u /* times or memory are declared, not real */
+  OPIPE_DEVICE_EMULATED = 4u, /* times or memory are declared, not real */
+  OPIPE_DEVICE_ALONE = 8u     /* 1.3: it reaches no other device of its kind (a MIG slice) */
 };
 
 /* Filled by device_query. The caller sets struct_size; fields beyond it are not written. */
@@ -65,6 +66,12 @@ typedef struct opipe_device_info {
   uint32_t max_threads; /* compute threads that make sense; 0: not applicable */
   uint32_t alignment;   /* every region's offset and size is a multiple of it (a power of two) */
   char name[64];        /* for people: "AMD EPYC (avx512)" */
+#if OPIPE_TARGET_MINOR >= 3
+  /* Operations per second of other types with sums of fp32 (fp64: of fp64), as peak_flops; 0: as
+   * peak_flops. */
+  double fp64_flops, fp16_flops, bf16_flops;
+  char uuid[48]; /* names the device on every machine and in every order; "": it has none */
+#endif
 } opipe_device_info;
 
 typedef struct opipe_device_params {
@@ -106,6 +113,10 @@ typedef struct opipe_device_usage {
   uint64_t live_bytes[16]; /* [OPIPE_BUFFER_KINDS] by kind, now */
   uint64_t mapped_bytes;   /* host mappings (weight files) used in place; not device memory */
   uint64_t peak_bytes;     /* largest sum of live_bytes so far */
+#if OPIPE_TARGET_MINOR >= 3
+  uint64_t host_bytes; /* host memory, now: what nodes that run elsewhere are copied to (live_bytes
+                          of an inner device among it), host_alloc. Not device memory */
+#endif
 } opipe_device_usage;
 
 /* One answer of `support`. */
@@ -143,6 +154,12 @@ typedef struct opipe_program_info {
   uint64_t temp_bytes;      /* values inside the program: part of the arena slot */
   uint64_t workspace_bytes; /* scratch of kernels: part of the arena slot */
   uint64_t arena_bytes; /* size of the arena slot: temp + workspace, rounded up to the alignment */
+#if OPIPE_TARGET_MINOR >= 3
+  uint64_t host_bytes; /* host memory that the program keeps from compile to program_free: copies of
+                          what nodes that run elsewhere read and write, and their scratch */
+  uint32_t n_fallback; /* nodes that the device lacks and another backend runs */
+  uint32_t reserved;   /* 0 */
+#endif
 } opipe_program_info;
 
 /* How a program wants one parameter: parameters of different programs with equal (slot, key) share
@@ -387,18 +404,73 @@ typedef struct opipe_backend {
                               opipe_error *err);
   /* One update as described above; `update` is copied. [step:queue] */
   opipe_status (*update)(opipe_queue *queue, const opipe_update *update, opipe_error *err);
+
+#if OPIPE_TARGET_MINOR >= 3
+  /* -- devices that are shared with others in the process; each may be NULL -- */
+  /* What the device's own programming interface calls an object of ours (OPIPE_NATIVE_*); valid as
+   * long as the object is. STATE: an event that was imported and is not ours to give. [any-thread]
+   */
+  opipe_status (*native)(opipe_device *device, uint32_t what, const void *object,
+                         uint64_t *out_native, opipe_error *err);
+  /* fn(ctx) is called once all that was queued so far is done, by a thread of the backend's: it
+   * neither blocks nor calls a slot. Behind a device error it may never be called: event_poll
+   * tells. ctx stays valid until then, or until queue_close. [step:queue] */
+  opipe_status (*event_notify)(opipe_queue *queue, void (*fn)(void *ctx), void *ctx,
+                               opipe_error *err);
+  /* Host memory that `write` and `read` reach without waiting; counted in host_bytes. [control] */
+  opipe_status (*host_alloc)(opipe_device *device, uint64_t n_bytes, void **out_data,
+                             opipe_error *err);
+  void (*host_free)(opipe_device *device, void *data); /* accepts NULL. [control] */
+  /* The same of memory that there is: pinned until host_unregister. INVALID: a part of it is
+   * registered already. [control] */
+  opipe_status (*host_register)(opipe_device *device, void *data, uint64_t n_bytes,
+                                opipe_error *err);
+  void (*host_unregister)(opipe_device *device, void *data); /* accepts NULL. [control] */
+  /* A buffer over device memory of somebody else's, by its native address, a multiple of the
+   * alignment: not counted, and left alone by buffer_free. It must outlive the buffer. [control] */
+  opipe_status (*buffer_import)(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                                opipe_buffer **out_buffer, opipe_error *err);
+  /* An event of somebody else's, by its native handle: to be waited for, polled and synchronised
+   * with. event_record answers STATE; event_destroy leaves the native one alone. [control] */
+  opipe_status (*event_import)(opipe_device *device, uint64_t native, opipe_event **out_event,
+                               opipe_error *err);
+  /* Gives a queue up whose work may never end (a peer is gone): every later call on it but
+   * queue_close answers CANCELLED, queue_close does not wait, what was queued may still be done.
+   * Objects that it uses must outlive it, or the device. [any-thread] */
+  opipe_status (*queue_abort)(opipe_queue *queue, opipe_error *err);
+#endif
 } opipe_backend;
 
-/* Host service for backends that stand on another one (an emulator, a tracer):
- * opipe_host.get_interface(ctx, OPIPE_BACKEND_LOOKUP_ID). Not settled: the id ends in "/0". */
-#define OPIPE_BACKEND_LOOKUP_ID "opipe.backends/0"
+/* 1.3. What `native` gives of which object. */
+enum {
+  OPIPE_NATIVE_DEVICE = 0, /* object: NULL. CUDA: the ordinal */
+  OPIPE_NATIVE_QUEUE = 1,  /* opipe_queue. CUDA: a CUstream */
+  OPIPE_NATIVE_BUFFER = 2, /* opipe_buffer. CUDA: the CUdeviceptr of its first byte */
+  OPIPE_NATIVE_EVENT = 3   /* opipe_event. CUDA: a CUevent */
+};
+
+/* Host service for backends that stand on another one (an emulator, a tracer; a device whose
+ * missing operators another one runs): opipe_host.get_interface(ctx, OPIPE_BACKEND_LOOKUP_ID).
+ * Settled with 1.3; hosts answer the id that it had before, "opipe.backends/0", with the same
+ * table, in which older ones have `find` alone. */
+#define OPIPE_BACKEND_LOOKUP_ID "opipe.backends/1"
+#define OPIPE_BACKEND_LOOKUP_0_ID "opipe.backends/0"
 typedef struct opipe_backend_lookup {
   uint32_t struct_size;
   uint32_t reserved;
   /* ctx: opipe_host.ctx. Opens backend `id` if need be; the table is valid until the asking
-   * plugin's close. [control] */
+   * plugin's close. Within the asking plugin's open. [control] */
   opipe_status (*find)(void *ctx, const char *id, const opipe_backend **out_table,
                        opipe_instance **out_self, opipe_error *err);
+#if OPIPE_TARGET_MINOR >= 3
+  /* What the asking backend takes of device `index` of backend `id` beside what its own
+   * device_usage tells: `threads` more compute threads and `n_bytes` more memory; negative: given
+   * back. Bytes go to the budget that the host has for that device, threads are counted where it
+   * asks whether there are cores for all. Errors: LIMIT, with both numbers: nothing was counted.
+   * Giving back never fails. [any-thread] */
+  opipe_status (*count)(void *ctx, const char *id, uint32_t index, int64_t threads, int64_t n_bytes,
+                        opipe_error *err);
+#endif
 } opipe_backend_lookup;
 
 /* Host service for backends that copy parameters out of mapped files (from 1.3 on):

@@ -124,13 +124,11 @@ typedef struct opipe_plan_params {
   const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
   const opipe_train_options *train; /* a plan for training, of a model that was bound with
                                        OPIPE_BIND_TRAIN; NULL: for inference */
-  const opipe_order_costs *costs;   /* times of the stages in milliseconds, in place of what nodes
-                                       would cost; comm 0: the transport says it. NULL: none. The
-                                       cut is chosen by `cost` all the same */
-  /* [n_stage_replicas] Replicas of every stage, or of every rank of the schedule, on ranks of their
-   * own, which cut each micro-batch between them; tensors are split and concatenated between
-   * stages. For schedules with one replica of each stage. 0: `replicas` holds. Plans for inference:
-   * anything but 1 each is refused. */
+  const opipe_order_costs *costs;   /* milliseconds of the stages, in place of what nodes would
+                                       cost; comm 0: the transport says it. NULL: none. No cut */
+  /* [n_stage_replicas] Replicas of every stage, or rank of the schedule, on ranks of their own,
+   * which cut each micro-batch between them. For schedules with one replica of each stage. 0:
+   * `replicas` holds. Plans for inference: anything but 1 each is refused. */
   const uint32_t *stage_replicas;
   uint32_t n_stage_replicas;
   uint32_t reserved; /* 0 */
@@ -192,6 +190,9 @@ typedef struct opipe_memory_info {
 #if OPIPE_TARGET_MINOR >= 2
   uint64_t state_bytes;  /* what streams keep: of the plan's n_streams; of those that are open */
   uint64_t stream_bytes; /* of one stream with the plan's capacities, where its replica is */
+#endif
+#if OPIPE_TARGET_MINOR >= 3
+  uint64_t host_bytes; /* of the host, for nodes that the device lacks; not in total */
 #endif
 } opipe_memory_info;
 

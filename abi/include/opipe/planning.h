@@ -32,7 +32,7 @@ typedef struct opipe_strategy opipe_strategy;
 
 /* A device of this process. */
 typedef struct opipe_device_choice {
-  const char *kind;      /* backend id: "cpu" */
+  const char *kind;      /* backend id: "cpu"; 1.3: "cuda:GPU-5a..", a device by its uuid */
   const char *options;   /* for the backend, NULL: none */
   uint64_t memory_bytes; /* 0: what the device has */
   uint32_t index;

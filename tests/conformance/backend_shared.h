@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices that are shared with others in the process: the slots behind `update`, each of which a
+ * backend may lack.
+ */
+#ifndef CONFORMANCE_BACKEND_SHARED_H
+#define CONFORMANCE_BACKEND_SHARED_H
+
+#include "backend_kit.h"
+
+#if OPIPE_ABI_MINOR >= 3
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SHARED_BYTES = 4096 };
+
+#define HAS_SLOT(s, slot) (OPIPE_HAS((s)->t, opipe_backend, slot) && (s)->t->slot != NULL)
+
+static uint64_t host_bytes_of(const subject *s) {
+  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, host_bytes)};
+  conf_ok(s->t->device_usage(s->device, &usage, &err), &err, "device_usage");
+  return usage.host_bytes;
+}
+
+static uint64_t native_of(const subject *s, uint32_t what, const void *object) {
+  uint64_t native = 0;
+  err.message[0] = '\0';
+  conf_ok(s->t->native(s->device, what, object, &native, &err), &err, "native");
+  return native;
+}
+
+static void check_native(const subject *s, const opipe_buffer *buffer) {
+  uint64_t native = 0;
+  conf_case("native");
+  if (!HAS_SLOT(s, native)) {
+    conf_skip("the backend has no native handles to give");
+    return;
+  }
+  (void)native_of(s, OPIPE_NATIVE_DEVICE, NULL);
+  conf_check(native_of(s, OPIPE_NATIVE_QUEUE, s->queue) != 0, "a queue's is 0");
+  conf_check(native_of(s, OPIPE_NATIVE_EVENT, s->event) != 0, "an event's is 0");
+  conf_check(native_of(s, OPIPE_NATIVE_BUFFER, buffer) != 0, "a buffer's is 0");
+  err.message[0] = '\0';
+  conf_error(s->t->native(s->device, 99, buffer, &native, &err), OPIPE_E_UNSUPPORTED, &err,
+             "native of an unknown kind");
+}
+
+static void count_call(void *ctx) {
+  atomic_fetch_add((atomic_int *)ctx, 1);
+}
+
+/* Polls as a host does; the word may come a little after the event. */
+static int calls_in_time(const subject *s, const atomic_int *n_calls) {
+  const struct timespec pause = {0, 100000};
+  for (int i = 0; i < 50000 && atomic_load(n_calls) == 0; ++i) {
+    (void)s->t->event_poll(s->event, &err);
+    (void)nanosleep(&pause, NULL);
+  }
+  return atomic_load(n_calls);
+}
+
+static void check_notify(const subject *s, opipe_buffer *buffer) {
+  static unsigned char from[SHARED_BYTES], to[SHARED_BYTES];
+  const opipe_region all = {buffer, 0, SHARED_BYTES};
+  atomic_int n_calls = 0;
+  conf_case("event_notify");
+  if (!HAS_SLOT(s, event_notify)) {
+    conf_skip("the backend does not tell when work is done");
+    return;
+  }
+  for (int i = 0; i < SHARED_BYTES; ++i)
+    from[i] = (unsigned char)(i * 3);
+  const uint64_t before = conf_allocations();
+  conf_ok(s->t->write(s->queue, &all, from, &err), &err, "write");
+  conf_ok(s->t->read(s->queue, to, &all, &err), &err, "read");
+  conf_ok(s->t->event_notify(s->queue, count_call, &n_calls, &err), &err, "event_notify");
+  conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record");
+  conf_check(calls_in_time(s, &n_calls) == 1, "%d calls", atomic_load(&n_calls));
+  conf_check(memcmp(from, to, sizeof from) == 0, "it was called before the work was done");
+  finish(s);
+  conf_check(atomic_load(&n_calls) == 1, "%d calls", atomic_load(&n_calls));
+  conf_check(conf_allocations() == before, "%llu allocations",
+             (unsigned long long)(conf_allocations() - before));
+}
+
+static void round_trip(const subject *s, opipe_buffer *buffer, unsigned char *data) {
+  static unsigned char seen[SHARED_BYTES];
+  const opipe_region all = {buffer, 0, SHARED_BYTES};
+  for (int i = 0; i < SHARED_BYTES; ++i)
+    data[i] = (unsigned char)(i * 5 + 1);
+  memcpy(seen, data, sizeof seen);
+  conf_ok(s->t->write(s->queue, &all, data, &err), &err, "write from pinned memory");
+  finish(s);
+  memset(data, 0, SHARED_BYTES);
+  conf_ok(s->t->read(s->queue, data, &all, &err), &err, "read to pinned memory");
+  finish(s);
+  conf_check(memcmp(data, seen, sizeof seen) == 0, "other bytes came back");
+}
+
+static void check_host_memory(const subject *s, opipe_buffer *buffer) {
+  static unsigned char own[SHARED_BYTES] __attribute__((aligned(4096)));
+  void *data = NULL;
+  conf_case("host_alloc");
+  if (!HAS_SLOT(s, host_alloc) || !HAS_SLOT(s, host_free)) {
+    conf_skip("the backend pins no memory of its own");
+  } else {
+    const uint64_t before = host_bytes_of(s);
+    if (conf_ok(s->t->host_alloc(s->device, SHARED_BYTES, &data, &err), &err, "host_alloc")) {
+      conf_check(host_bytes_of(s) >= before + SHARED_BYTES, "it is not in host_bytes");
+      round_trip(s, buffer, data);
+    }
+    s->t->host_free(s->device, data);
+    s->t->host_free(s->device, NULL);
+    conf_check(host_bytes_of(s) == before, "host_bytes is %llu, it was %llu",
+               (unsigned long long)host_bytes_of(s), (unsigned long long)before);
+  }
+  conf_case("host_register");
+  if (!HAS_SLOT(s, host_register) || !HAS_SLOT(s, host_unregister)) {
+    conf_skip("the backend pins no memory of others");
+    return;
+  }
+  if (!conf_ok(s->t->host_register(s->device, own, sizeof own, &err), &err, "host_register"))
+    return;
+  round_trip(s, buffer, own);
+  err.message[0] = '\0';
+  conf_error(s->t->host_register(s->device, own, sizeof own, &err), OPIPE_E_INVALID, &err,
+             "host_register of what is registered");
+  s->t->host_unregister(s->device, own);
+  s->t->host_unregister(s->device, NULL);
+  conf_ok(s->t->host_register(s->device, own, sizeof own, &err), &err, "host_register again");
+  s->t->host_unregister(s->device, own);
+}
+
+static uint64_t live_of(const subject *s) {
+  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
+  uint64_t sum = 0;
+  conf_ok(s->t->device_usage(s->device, &usage, &err), &err, "device_usage");
+  for (int kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
+    sum += usage.live_bytes[kind];
+  return sum;
+}
+
+static void check_buffer_import(const subject *s, opipe_buffer *buffer) {
+  static unsigned char from[SHARED_BYTES], to[SHARED_BYTES];
+  opipe_buffer *view = NULL;
+  conf_case("buffer_import");
+  if (!HAS_SLOT(s, buffer_import) || !HAS_SLOT(s, native)) {
+    conf_skip("the backend takes no buffers of others");
+    return;
+  }
+  const uint64_t native = native_of(s, OPIPE_NATIVE_BUFFER, buffer), before = live_of(s);
+  err.message[0] = '\0';
+  conf_error(s->t->buffer_import(s->device, native + 1, 64, &view, &err), OPIPE_E_INVALID, &err,
+             "buffer_import of an address that is not aligned");
+  if (!conf_ok(s->t->buffer_import(s->device, native, SHARED_BYTES, &view, &err), &err,
+               "buffer_import"))
+    return;
+  const opipe_region theirs = {view, 0, SHARED_BYTES}, ours = {buffer, 0, SHARED_BYTES};
+  conf_check(live_of(s) == before, "what is imported is counted");
+  for (int i = 0; i < SHARED_BYTES; ++i)
+    from[i] = (unsigned char)(i * 7 + 3);
+  conf_ok(s->t->write(s->queue, &theirs, from, &err), &err, "write to an imported buffer");
+  conf_ok(s->t->read(s->queue, to, &ours, &err), &err, "read");
+  finish(s);
+  conf_check(memcmp(from, to, sizeof from) == 0, "it is other memory");
+  s->t->buffer_free(view);
+  memset(to, 0, sizeof to);
+  conf_ok(s->t->read(s->queue, to, &ours, &err), &err, "read");
+  finish(s);
+  conf_check(memcmp(from, to, sizeof from) == 0, "buffer_free of the import changed the memory");
+  conf_check(live_of(s) == before, "buffer_free of the import gave bytes back");
+}
+
+static void check_event_import(const subject *s) {
+  opipe_event *theirs = NULL;
+  opipe_queue *other = NULL;
+  conf_case("event_import");
+  if (!HAS_SLOT(s, event_import) || !HAS_SLOT(s, native)) {
+    conf_skip("the backend takes no events of others");
+    return;
+  }
+  const uint64_t native = native_of(s, OPIPE_NATIVE_EVENT, s->event);
+  if (!conf_ok(s->t->event_import(s->device, native, &theirs, &err), &err, "event_import") ||
+      !conf_ok(s->t->queue_open(s->device, &other, &err), &err, "queue_open")) {
+    s->t->event_destroy(theirs);
+    return;
+  }
+  conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record");
+  conf_ok(s->t->event_wait(other, theirs, &err), &err, "event_wait for an imported event");
+  conf_ok(s->t->event_sync(theirs, UINT64_C(10000000000), &err), &err,
+          "event_sync of an imported event");
+  conf_ok(s->t->event_poll(s->event, &err), &err, "event_poll behind the import's event_sync");
+  err.message[0] = '\0';
+  conf_error(s->t->event_record(other, theirs, &err), OPIPE_E_STATE, &err,
+             "event_record of an imported event");
+  s->t->event_destroy(theirs);
+  finish(s); /* ours is as it was */
+  s->t->queue_close(other);
+}
+
+static void check_abort(const subject *s, opipe_buffer *buffer) {
+  static unsigned char data[SHARED_BYTES];
+  const opipe_region all = {buffer, 0, SHARED_BYTES};
+  opipe_queue *queue = NULL;
+  conf_case("queue_abort");
+  if (!HAS_SLOT(s, queue_abort)) {
+    conf_skip("the backend gives no queue up");
+    return;
+  }
+  if (!conf_ok(s->t->queue_open(s->device, &queue, &err), &err, "queue_open"))
+    return;
+  conf_ok(s->t->write(queue, &all, data, &err), &err, "write");
+  conf_ok(s->t->event_record(queue, s->event, &err), &err, "event_record");
+  conf_ok(s->t->event_sync(s->event, UINT64_C(10000000000), &err), &err, "event_sync");
+  conf_ok(s->t->queue_abort(queue, &err), &err, "queue_abort");
+  conf_ok(s->t->queue_abort(queue, &err), &err, "queue_abort again");
+  err.message[0] = '\0';
+  conf_error(s->t->write(queue, &all, data, &err), OPIPE_E_CANCELLED, &err, "write behind it");
+  err.message[0] = '\0';
+  conf_error(s->t->event_record(queue, s->event, &err), OPIPE_E_CANCELLED, &err,
+             "event_record behind it");
+  s->t->queue_close(queue);
+  finish(s); /* another queue does not care */
+}
+
+static void check_shared(const subject *s) {
+  opipe_buffer *buffer = NULL;
+  conf_case("shared devices");
+  if (!OPIPE_HAS(s->t, opipe_backend, queue_abort)) {
+    conf_skip("the backend was built before it could share devices");
+    return;
+  }
+  if (!conf_ok(s->t->buffer_alloc(s->device, SHARED_BYTES, OPIPE_BUFFER_STAGING, &buffer, &err),
+               &err, "buffer_alloc"))
+    return;
+  check_native(s, buffer);
+  check_notify(s, buffer);
+  check_host_memory(s, buffer);
+  check_buffer_import(s, buffer);
+  check_event_import(s);
+  check_abort(s, buffer);
+  s->t->buffer_free(buffer);
+}
+#else
+static void check_shared(const subject *s) {
+  (void)s;
+}
+#endif
+
+#endif /* CONFORMANCE_BACKEND_SHARED_H */
