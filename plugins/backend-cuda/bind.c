@@ -94,7 +94,8 @@ static opipe_status bind_step(opipe_binding *binding, const opipe_bind_params *p
   opipe_device *device = binding->program->device;
   const uint32_t n_bytes = step->kind == CUDA_STEP_LAUNCH    ? step->launch.args_bytes
                            : step->kind == CUDA_STEP_PRODUCT ? sizeof(cuda_product_args)
-                                                             : sizeof(cuda_copy_args);
+                           : step->kind == CUDA_STEP_COPY    ? sizeof(cuda_copy_args)
+                                                             : sizeof(cuda_host_args);
   bound->step = step;
   bound->args = CUDA_POOL_ARRAY(&binding->pool, unsigned char, n_bytes);
   if (bound->args == NULL)
@@ -143,6 +144,7 @@ static opipe_status fill_binding(opipe_binding *binding, const opipe_bind_params
       binding->arena + program->block_bytes + program->constant_bytes + program->temp_bytes;
   if (program->has_block)
     CUDA_TRY(bind_block(binding, err));
+  CUDA_TRY(cuda_sections_prepare(program, &binding->pool, err));
   for (const cuda_step *step = program->steps; step != NULL; step = step->next) {
     CUDA_TRY(bind_step(binding, params, step, &binding->steps[n], err));
     binding->n_steps = ++n;

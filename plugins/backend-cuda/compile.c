@@ -14,32 +14,44 @@ static opipe_status prepare(opipe_program *program, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* One node's answer. *out_lacks: another device may do it. */
+static opipe_status ask_rule(opipe_program *program, const opipe_node *node,
+                             opipe_support *out_support, bool *out_lacks, opipe_error *err) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  cuda_rule r = {.program = program, .node = node, .err = &why};
+  const bool known = node->flags == 0 && node->pass <= OPIPE_PASS_BACKWARD;
+  const opipe_status answer =
+      known ? cuda_rule_run(&r)
+            : opipe_fail(&why, OPIPE_E_UNSUPPORTED, "node '%.60s' has pass %u and flags 0x%x",
+                         node->name, node->pass, node->flags);
+  if (answer == OPIPE_E_NOMEM || answer == OPIPE_E_DEVICE)
+    return opipe_fail(err, answer, "%s", why.message);
+  memset(out_support, 0, sizeof *out_support);
+  *out_lacks = known && answer == OPIPE_E_UNSUPPORTED;
+  if (answer < 0) {
+    out_support->status = OPIPE_E_UNSUPPORTED;
+    (void)snprintf(out_support->reason, sizeof out_support->reason, "%.119s", why.message);
+  }
+  return OPIPE_OK;
+}
+
 opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
                           opipe_support *out_support, opipe_error *err) {
   opipe_program program = {.device = device, .graph = graph, .pool = {device->host, NULL}};
+  bool *lacks = NULL;
   CUDA_TRY(cuda_enter(device, "support", err));
   opipe_status status = cuda_check_graph(graph, &program.pool, err);
   if (status >= 0)
     status = prepare(&program, err);
-  for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i) {
-    const opipe_node *node = &graph->nodes[i];
-    opipe_error why = OPIPE_ERROR_INIT;
-    cuda_rule r = {.program = &program, .node = node, .err = &why};
-    opipe_status answer = cuda_rule_run(&r);
-    if (node->flags != 0 || node->pass > OPIPE_PASS_BACKWARD) {
-      answer = opipe_fail(&why, OPIPE_E_UNSUPPORTED, "node '%.60s' has pass %u and flags 0x%x",
-                          node->name, node->pass, node->flags);
-    }
-    if (answer == OPIPE_E_NOMEM || answer == OPIPE_E_DEVICE) {
-      status = opipe_fail(err, answer, "%s", why.message);
-      break;
-    }
-    memset(&out_support[i], 0, sizeof out_support[i]);
-    if (answer < 0) {
-      out_support[i].status = OPIPE_E_UNSUPPORTED;
-      (void)snprintf(out_support[i].reason, sizeof out_support[i].reason, "%.119s", why.message);
-    }
+  if (status >= 0) {
+    lacks = CUDA_POOL_ARRAY(&program.pool, bool, graph->n_nodes);
+    if (lacks == NULL)
+      status = opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u answers", graph->n_nodes);
   }
+  for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i)
+    status = ask_rule(&program, &graph->nodes[i], &out_support[i], &lacks[i], err);
+  if (status >= 0 && cuda_may_fall_back(device, 0))
+    status = cuda_support_inner(device, graph, lacks, &program.pool, out_support, err);
   cuda_pool_release(&program.pool);
   cuda_leave(device);
   return status;
@@ -88,20 +100,81 @@ static opipe_status stage_constants(opipe_program *program, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static opipe_status emit_node(opipe_program *program, uint32_t node, opipe_error *err) {
+  cuda_rule r = {.program = program, .node = &program->graph->nodes[node], .err = err};
+  CUDA_TRY(cuda_rule_run(&r));
+  return (program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0 ? check_results(&r) : OPIPE_OK;
+}
+
+/* How many nodes from `first` on the device lacks: their steps are tried in a program that is
+ * thrown away. */
+static opipe_status count_lacking(const opipe_program *program, uint32_t first, uint32_t *out_n,
+                                  opipe_error *err) {
+  opipe_program probe = {.device = program->device,
+                         .graph = program->graph,
+                         .flags = program->flags,
+                         .pool = {program->device->host, NULL}};
+  opipe_error why = OPIPE_ERROR_INIT;
+  uint32_t i = first;
+  opipe_status status = prepare(&probe, err);
+  while (status >= 0 && i < program->graph->n_nodes && !program->taken[i] &&
+         emit_node(&probe, i, &why) == OPIPE_E_UNSUPPORTED)
+    ++i;
+  cuda_pool_release(&probe.pool);
+  *out_n = i - first;
+  return status;
+}
+
+/* Node `first` was refused, as `why` says: it goes to the CPU, with its neighbours that are. */
+static opipe_status fall_back(opipe_program *program, uint32_t first, const opipe_error *why,
+                              uint32_t *out_n, opipe_error *err) {
+  const opipe_device *device = program->device;
+  opipe_error inner = OPIPE_ERROR_INIT;
+  uint32_t more = 0;
+  if (why->status != OPIPE_E_UNSUPPORTED)
+    return opipe_fail(err, why->status, "%s", why->message);
+  if (!cuda_may_fall_back(device, program->flags)) {
+    return opipe_fail(err, why->status, "%s; nothing runs it instead: %s", why->message,
+                      device->inner.device == NULL ? device->inner.why
+                                                   : "training does not fall back unasked "
+                                                     "(fallback=cpu)");
+  }
+  CUDA_TRY(count_lacking(program, first + 1, &more, err));
+  const opipe_status status = cuda_section_emit(program, first, more + 1, &inner);
+  *out_n = more + 1;
+  return status >= 0
+             ? OPIPE_OK
+             : opipe_fail(err, status, "%.230s; on the CPU: %.240s", why->message, inner.message);
+}
+
+/* Steps of every node, its own or a section's. A rule that refuses leaves steps behind, but no view
+ * (ops/rule.h). */
+static opipe_status emit_all(opipe_program *program, opipe_error *err) {
+  const opipe_graph *graph = program->graph;
+  uint32_t n = 1;
+  for (uint32_t i = 0; i < graph->n_nodes; i += n) {
+    cuda_step **last = program->last_step;
+    const uint32_t n_steps = program->n_steps, n_kernels = program->n_kernels;
+    opipe_error why = OPIPE_ERROR_INIT;
+    n = 1;
+    if (program->taken[i] || emit_node(program, i, &why) >= 0)
+      continue;
+    *last = NULL;
+    program->last_step = last;
+    program->n_steps = n_steps;
+    program->n_kernels = n_kernels;
+    CUDA_TRY(fall_back(program, i, &why, &n, err));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status build(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   CUDA_TRY(cuda_check_graph(graph, &program->pool, err));
   CUDA_TRY(prepare(program, err));
   CUDA_TRY(cuda_match_accumulate(program, err));
   program->has_block = graph->n_scalars > 0;
-  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
-    if (program->taken[i])
-      continue;
-    cuda_rule r = {.program = program, .node = &graph->nodes[i], .err = err};
-    CUDA_TRY(cuda_rule_run(&r));
-    if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
-      CUDA_TRY(check_results(&r));
-  }
+  CUDA_TRY(emit_all(program, err));
   CUDA_TRY(cuda_arrange(program, err));
   return stage_constants(program, err);
 }
@@ -141,6 +214,7 @@ void cuda_program_free(opipe_program *program) {
   if (program == NULL)
     return;
   opipe_device *device = program->device;
+  cuda_sections_free(program);
   if (program->constants != NULL && cuda_enter(device, "program_free", NULL) >= 0) {
     (void)device->place->driver->host_free(program->constants);
     cuda_leave(device);
@@ -152,12 +226,14 @@ void cuda_program_free(opipe_program *program) {
 opipe_status cuda_program_info(const opipe_program *program, opipe_program_info *io_info,
                                opipe_error *err) {
   const uint32_t size = io_info->struct_size;
-  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, reserved);
   const opipe_program_info full = {.struct_size = size,
                                    .n_kernels = program->n_kernels,
                                    .temp_bytes = program->temp_bytes,
                                    .workspace_bytes = program->workspace_bytes,
-                                   .arena_bytes = program->arena_bytes};
+                                   .arena_bytes = program->arena_bytes,
+                                   .host_bytes = program->host_bytes,
+                                   .n_fallback = program->n_fallback};
   if (size < OPIPE_END(opipe_program_info, n_kernels))
     return opipe_fail(err, OPIPE_E_ABI, "program_info: struct_size %u is too small", size);
   memcpy(io_info, &full, size < known ? size : known);

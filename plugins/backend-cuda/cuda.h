@@ -31,10 +31,39 @@ typedef struct cuda_place {
   uint32_t lost;   /* atomic: a driver's error after which the context answers nothing but errors */
 } cuda_place;
 
+/* Backend "cpu", for nodes that the device lacks (fallback.c). */
+typedef struct cuda_inner_backend {
+  const opipe_backend_lookup *lookup; /* NULL: this host has no such service */
+  const opipe_backend *table;         /* NULL: there is none, as `why` says */
+  opipe_instance *self;
+  char why[200];
+} cuda_inner_backend;
+
+/* An opening of it, for an opening of a GPU. */
+enum { CUDA_HOST_TEXTS = 16 };
+typedef struct cuda_inner {
+  const cuda_inner_backend *backend;
+  opipe_device *device; /* NULL: nothing falls back, as `why` says */
+  uint32_t threads, alignment;
+  bool asked, refused; /* fallback=cpu, fallback=none */
+  char why[240];
+  pthread_mutex_t lock; /* of runs, and of texts */
+  opipe_error texts[CUDA_HOST_TEXTS];
+  uint64_t n_texts;      /* errors so far */
+  opipe_late failed;     /* what is no data error: told by every event */
+  uint32_t has_failed;   /* atomic */
+  uint64_t host_bytes;   /* atomic: pinned for sections */
+  uint64_t host_alloced; /* atomic: by host_alloc */
+} cuda_inner;
+
+enum { CUDA_DETAILS = 3, CUDA_DETAIL_ROOM = 640 };
+
 struct opipe_instance {
   const opipe_host *host;
   const cuda_libraries *libraries;
-  pid_t owner; /* process that opened it */
+  cuda_inner_backend inner;
+  pid_t owner;                                  /* process that opened it */
+  char details[CUDA_DETAILS][CUDA_DETAIL_ROOM]; /* what was found, for people */
 };
 
 /* Names of nodes that reports speak of, by number from 0. They stay until the device is closed:
@@ -48,6 +77,7 @@ typedef struct cuda_names {
 
 /* Pinned memory for cuda_status words, a page at a time. */
 typedef struct cuda_words cuda_words;
+typedef struct cuda_abandoned cuda_abandoned;
 
 struct opipe_device {
   const opipe_host *host;
@@ -60,6 +90,9 @@ struct opipe_device {
   cuda_names names;
   pthread_mutex_t lock; /* of the list of queues */
   opipe_queue *queues;
+  cuda_abandoned *abandoned; /* queues that were given up; lock */
+  struct cuda_host_block *host_blocks;
+  cuda_inner inner;
   bool tf32;     /* products of fp32 may round their operands to TF32 */
   bool blocking; /* launch_blocking=1: every launch is waited for */
 };
@@ -69,6 +102,7 @@ struct opipe_buffer {
   CUdeviceptr address;
   uint64_t n_bytes;
   uint32_t kind;
+  bool imported; /* somebody else's memory */
 };
 
 struct opipe_queue {
@@ -80,6 +114,7 @@ struct opipe_queue {
   uint64_t n_runs;   /* queued so far */
   uint64_t n_done;   /* atomic: known to be complete */
   bool reports;      /* a run since the last event was recorded may have reported */
+  uint32_t aborted;  /* atomic: it was given up */
 };
 
 struct opipe_event {
@@ -89,6 +124,7 @@ struct opipe_event {
   cuda_status *taken; /* pinned: what it took over */
   uint64_t n_runs;    /* of the queue when it was recorded */
   bool took;
+  bool imported; /* somebody else's event */
 };
 
 /* ---- place.c ---- */
@@ -103,6 +139,8 @@ opipe_status cuda_result(cuda_place *place, CUresult result, const char *what, o
 /* Begins an entry: `what` stands in messages. Ends with cuda_leave when it answered OPIPE_OK. */
 opipe_status cuda_enter(const opipe_device *device, const char *what, opipe_error *err);
 void cuda_leave(const opipe_device *device);
+/* The same for a call with a queue (share.c): CANCELLED where that was given up. */
+opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err);
 opipe_status cuda_check_owner(pid_t owner, const char *what, opipe_error *err);
 bool cuda_place_is_lost(const cuda_place *place);
 
@@ -119,11 +157,26 @@ opipe_status cuda_region(const opipe_device *device, const opipe_region *region,
 cuda_status *cuda_word_take(opipe_device *device, opipe_error *err);
 void cuda_word_give(opipe_device *device, cuda_status *word);
 void cuda_words_free(opipe_device *device);
+void cuda_words_leave(opipe_device *device); /* what work under way may write stays the driver's */
 
 /* ---- queue.c ---- */
 
 /* Waits for all that is queued on the device's queues: calls on sets see it. Within an entry. */
 opipe_status cuda_queues_settle(opipe_device *device, const char *what, opipe_error *err);
+
+/* ---- fallback.c ---- */
+
+/* Looks for backend "cpu"; within the plugin's open. */
+void cuda_inner_find(const opipe_host *host, cuda_inner_backend *out);
+/* Opens and closes the inner device of an opening: options are read. UNSUPPORTED: fallback=cpu was
+ * asked for and there is none. */
+opipe_status cuda_inner_open(opipe_instance *self, opipe_device *device, opipe_error *err);
+void cuda_inner_close(opipe_device *device);
+/* What a node on the CPU reported, by the number of its text. */
+opipe_status cuda_inner_answer(opipe_device *device, const char *node, uint64_t number,
+                               opipe_error *err);
+/* The error that every event tells, once there is one. */
+opipe_status cuda_inner_failed(opipe_device *device, opipe_error *err);
 
 /* ---- names.c ---- */
 opipe_status cuda_names_open(cuda_names *names, opipe_error *err);
@@ -243,6 +296,22 @@ opipe_status cuda_params_export(opipe_params *params, opipe_queue *queue, uint32
                                 const opipe_region *dst, opipe_error *err);
 opipe_status cuda_params_import(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                 const opipe_region *src, opipe_error *err);
+/* share.c */
+opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object,
+                         uint64_t *out_native, opipe_error *err);
+opipe_status cuda_event_notify(opipe_queue *queue, void (*fn)(void *ctx), void *ctx,
+                               opipe_error *err);
+opipe_status cuda_host_alloc(opipe_device *device, uint64_t n_bytes, void **out_data,
+                             opipe_error *err);
+void cuda_host_free(opipe_device *device, void *data);
+opipe_status cuda_host_register(opipe_device *device, void *data, uint64_t n_bytes,
+                                opipe_error *err);
+void cuda_host_unregister(opipe_device *device, void *data);
+opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                                opipe_buffer **out_buffer, opipe_error *err);
+opipe_status cuda_event_import(opipe_device *device, uint64_t native, opipe_event **out_event,
+                               opipe_error *err);
+opipe_status cuda_queue_abort(opipe_queue *queue, opipe_error *err);
 /* bind.c, run.c */
 opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
                        opipe_binding **out_binding, opipe_error *err);

@@ -2,7 +2,9 @@
 /* GPUs as the driver numbers them, which is after CUDA_VISIBLE_DEVICES; a MIG slice is one. Rates
  * are nominal: clocks and widths that the driver tells, nothing is measured.
  */
-#include "cuda.h"
+#include <stdlib.h>
+
+#include "share.h"
 
 enum { OPTION_ROOM = 64 };
 
@@ -34,9 +36,33 @@ static opipe_status check_index(opipe_instance *self, uint32_t index, const char
                           index, count);
 }
 
-/* fp32 units of a multiprocessor. CUDA C++ Programming Guide, table "arithmetic instructions". */
-static int fp32_units(int major, int minor) {
-  return major < 8 || (major == 8 && minor == 0) ? 64 : 128;
+/* Operations of a multiprocessor in a clock: of fp32 units (CUDA C++ Programming Guide, table
+ * "arithmetic instructions"), and of products on tensor cores without sparsity, sums in fp32 (data
+ * sheets, by their clocks), fp64 included where these have it. */
+typedef struct chip_rates {
+  int from; /* 10 major + minor */
+  double fp32, half, fp64;
+} chip_rates;
+
+static const chip_rates *rates_of(int major, int minor) {
+  static const chip_rates rows[] = {{0, 128, 1024, 4},     {80, 128, 2048, 128},
+                                    {86, 256, 512, 4},     {90, 256, 4096, 256},
+                                    {100, 256, 8192, 128}, {120, 256, 512, 4}};
+  const chip_rates *found = &rows[0];
+  for (size_t i = 1; i < sizeof rows / sizeof rows[0]; ++i) {
+    if (10 * major + minor >= rows[i].from)
+      found = &rows[i];
+  }
+  return found;
+}
+
+/* As nvidia-smi writes it: what CUDA_VISIBLE_DEVICES takes too. */
+static void write_uuid(const CUuuid *uuid, bool is_slice, char *out, size_t room) {
+  size_t n = (size_t)snprintf(out, room, is_slice ? "MIG-" : "GPU-");
+  for (size_t i = 0; i < sizeof uuid->bytes && n < room; ++i) {
+    const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    n += (size_t)snprintf(out + n, room - n, "%s%02x", dash, (unsigned char)uuid->bytes[i]);
+  }
 }
 
 static int attribute(const cuda_driver *driver, CUdevice device, int which) {
@@ -49,12 +75,20 @@ static void fill_info(const cuda_driver *driver, CUdevice device, opipe_device_i
   size_t n_bytes = 0;
   const int major = attribute(driver, device, CUDA_ATTRIBUTE_MAJOR);
   const int minor = attribute(driver, device, CUDA_ATTRIBUTE_MINOR);
+  const chip_rates *rates = rates_of(major, minor);
+  CUuuid uuid;
   const double hertz = 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_CLOCK_KHZ);
   (void)driver->device_name(name, (int)sizeof name, device);
   (void)driver->device_bytes(&n_bytes, device);
   out->memory_bytes = n_bytes;
-  out->peak_flops =
-      2.0 * attribute(driver, device, CUDA_ATTRIBUTE_PROCESSORS) * fp32_units(major, minor) * hertz;
+  const double clocks = attribute(driver, device, CUDA_ATTRIBUTE_PROCESSORS) * hertz;
+  const bool is_slice = strstr(name, " MIG ") != NULL; /* no attribute says it */
+  out->peak_flops = clocks * rates->fp32;
+  out->fp64_flops = clocks * rates->fp64;
+  out->fp16_flops = out->bf16_flops = clocks * rates->half;
+  out->flags = is_slice ? OPIPE_DEVICE_ALONE : 0;
+  if (driver->device_uuid(&uuid, device) == CUDA_OK)
+    write_uuid(&uuid, is_slice, out->uuid, sizeof out->uuid);
   out->bandwidth = 2.0 * 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
                    attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_BUS_BITS) / 8;
   out->launch_ns = 2500.0;
@@ -68,7 +102,7 @@ opipe_status cuda_device_query(opipe_instance *self, uint32_t index, opipe_devic
   CUdevice device = 0;
   const cuda_driver *driver = &self->libraries->driver;
   const uint32_t size = io_info->struct_size;
-  const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, uuid);
   CUDA_TRY(check_index(self, index, "device_query", err));
   if (size < OPIPE_END(opipe_device_info, flags))
     return opipe_fail(err, OPIPE_E_ABI, "device_query: struct_size %u is too small", size);
@@ -81,20 +115,48 @@ opipe_status cuda_device_query(opipe_instance *self, uint32_t index, opipe_devic
   return OPIPE_OK;
 }
 
+/* fallback=cpu|none, fallback_threads=N */
+static opipe_status read_fallback(cuda_inner *inner, const char *key, const char *value,
+                                  opipe_error *err) {
+  enum { MOST_THREADS = 1024 };
+  const uint64_t n = strtoull(value, NULL, 10);
+  if (strcmp(key, "fallback") == 0) {
+    inner->asked = strcmp(value, "cpu") == 0;
+    inner->refused = strcmp(value, "none") == 0;
+    return inner->asked || inner->refused
+               ? OPIPE_OK
+               : opipe_fail(err, OPIPE_E_INVALID, "backend cuda: fallback=%s (cpu or none)", value);
+  }
+  if (strcmp(key, "fallback_threads") != 0 || n < 1 || n > MOST_THREADS ||
+      value[strspn(value, "0123456789")] != '\0') {
+    return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: %s=%s (fallback_threads=1 to %d)", key,
+                      value, MOST_THREADS);
+  }
+  inner->threads = (uint32_t)n;
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   const struct {
     const char *key;
     bool *value;
   } known[] = {{"tf32", &device->tf32}, {"launch_blocking", &device->blocking}};
+  device->inner.threads = 1;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
     size_t i = 0;
+    if (strncmp(key, "fallback", 8) == 0) {
+      CUDA_TRY(read_fallback(&device->inner, key, value, err));
+      continue;
+    }
     while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
       ++i;
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "backend cuda: unknown option '%s' (tf32, launch_blocking)", key);
+                        "backend cuda: unknown option '%s' (tf32, launch_blocking, fallback, "
+                        "fallback_threads)",
+                        key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
       return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: %s=%s (0 or 1)", key, value);
@@ -135,7 +197,8 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
   device->owner = self->owner;
   device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : info.memory_bytes;
   opipe_status status = cuda_names_open(&device->names, err);
-  if (status >= 0 && pthread_mutex_init(&device->lock, NULL) != 0) {
+  if (status >= 0 && (pthread_mutex_init(&device->lock, NULL) != 0 ||
+                      pthread_mutex_init(&device->inner.lock, NULL) != 0)) {
     cuda_names_close(&device->names, self->host);
     status = opipe_fail(err, OPIPE_E_NOMEM, "no lock for a device");
   }
@@ -144,6 +207,8 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
     return status;
   }
   status = read_options(device, params->options, err);
+  if (status >= 0)
+    status = cuda_inner_open(self, device, err);
   if (status >= 0)
     status = cuda_place_take(self->libraries, params->index, &device->place, err);
   if (status >= 0)
@@ -166,23 +231,35 @@ void cuda_device_close(opipe_device *device) {
   const opipe_host *host = device->host;
   cuda_place *place = device->place;
   if (place != NULL && cuda_enter(device, "device_close", NULL) >= 0) {
-    cuda_words_free(device);
+    if (cuda_abandoned_free(device))
+      cuda_words_free(device);
+    else
+      cuda_words_leave(device);
     if (device->products != NULL)
       (void)place->libraries->products.destroy(device->products);
     if (device->control != NULL)
       (void)place->driver->stream_destroy(device->control);
     cuda_leave(device);
-  } else {
+  } else if (place != NULL) {
+    (void)cuda_abandoned_free(device);
     cuda_words_free(device);
   }
   if (place != NULL && cuda_check_owner(device->owner, "device_close", NULL) >= 0)
     cuda_place_give(place);
+  if (cuda_check_owner(device->owner, "device_close", NULL) >= 0)
+    cuda_inner_close(device);
   cuda_names_close(&device->names, host);
   (void)pthread_mutex_destroy(&device->lock);
+  (void)pthread_mutex_destroy(&device->inner.lock);
   opipe_free(host, device, sizeof *device, _Alignof(opipe_device));
 }
 
 opipe_status cuda_device_usage(opipe_device *device, opipe_device_usage *io_usage,
                                opipe_error *err) {
-  return opipe_meter_read(&device->meter, io_usage, err);
+  CUDA_TRY(opipe_meter_read(&device->meter, io_usage, err));
+  if (OPIPE_HAS(io_usage, opipe_device_usage, host_bytes)) {
+    io_usage->host_bytes = __atomic_load_n(&device->inner.host_bytes, __ATOMIC_RELAXED) +
+                           __atomic_load_n(&device->inner.host_alloced, __ATOMIC_RELAXED);
+  }
+  return OPIPE_OK;
 }

@@ -8,26 +8,23 @@
  */
 #include "ops/rule.h"
 
-static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1;
+static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1; /* in program->reader */
 
-typedef struct fuser {
-  opipe_program *program;
-  uint32_t *reader; /* [n_values] the node that reads it; NEVER, SEVERAL */
-} fuser;
+enum change { LOOK, TAKE, GIVE }; /* what becomes of the nodes on the way */
 
 static bool named(const opipe_node *node, const char *domain, const char *op) {
   return strcmp(node->domain, domain) == 0 && strcmp(node->op, op) == 0;
 }
 
-static void find_readers(fuser *f) {
-  const opipe_graph *graph = f->program->graph;
+static void find_readers(opipe_program *program) {
+  const opipe_graph *graph = program->graph;
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    f->reader[v] = NEVER;
+    program->reader[v] = NEVER;
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     for (uint32_t k = 0; k < graph->nodes[i].n_in; ++k) {
       const uint32_t v = graph->nodes[i].in[k];
       if (v != OPIPE_NONE)
-        f->reader[v] = f->reader[v] == NEVER ? i : SEVERAL;
+        program->reader[v] = program->reader[v] == NEVER ? i : SEVERAL;
     }
   }
 }
@@ -44,14 +41,14 @@ static bool passes_on(const opipe_graph *graph, const opipe_node *node) {
              : named(node, "", "Cast") && y->dtype == OPIPE_FLOAT && cuda_is_half(x->dtype);
 }
 
-/* The accumulator that a temporary goes to and nowhere else; OPIPE_NONE: none. take: the nodes
+/* The accumulator that a temporary goes to and nowhere else; OPIPE_NONE: none. TAKE: the nodes
  * between them vanish. */
-static uint32_t goal_of(const fuser *f, uint32_t value, bool take) {
-  const opipe_graph *graph = f->program->graph;
+static uint32_t goal_of(const opipe_program *program, uint32_t value, enum change change) {
+  const opipe_graph *graph = program->graph;
   const opipe_value *made = &graph->values[value];
   while (value != OPIPE_NONE && graph->values[value].role == OPIPE_VALUE_TEMP &&
-         f->reader[value] < graph->n_nodes) {
-    const uint32_t i = f->reader[value];
+         program->reader[value] < graph->n_nodes) {
+    const uint32_t i = program->reader[value];
     const opipe_node *node = &graph->nodes[i];
     const bool ends = cuda_is_accumulate(node) && node->n_in == 1 && node->n_out == 1 &&
                       node->out[0] != OPIPE_NONE &&
@@ -59,7 +56,8 @@ static uint32_t goal_of(const fuser *f, uint32_t value, bool take) {
                       cuda_elems(&graph->values[node->out[0]]) == cuda_elems(made);
     if (!ends && !passes_on(graph, node))
       return OPIPE_NONE;
-    f->program->taken[i] |= take;
+    if (change != LOOK)
+      program->taken[i] = change == TAKE;
     if (ends)
       return node->out[0];
     value = node->out[0];
@@ -99,33 +97,42 @@ static bool can_add(const opipe_graph *graph, const opipe_node *node) {
 }
 
 /* All outputs of a node, or none: a kernel adds both or writes both. */
-static void redirect(const fuser *f, const opipe_node *node) {
+static void redirect(const opipe_program *program, const opipe_node *node) {
   bool all = true, any = false;
   for (uint32_t i = 0; i < node->n_out; ++i) {
     any = any || node->out[i] != OPIPE_NONE;
-    all = all && (node->out[i] == OPIPE_NONE || goal_of(f, node->out[i], false) != OPIPE_NONE);
+    all = all && (node->out[i] == OPIPE_NONE || goal_of(program, node->out[i], LOOK) != OPIPE_NONE);
   }
   for (uint32_t i = 0; all && any && i < node->n_out; ++i) {
     if (node->out[i] != OPIPE_NONE)
-      f->program->adds_to[node->out[i]] = goal_of(f, node->out[i], true);
+      program->adds_to[node->out[i]] = goal_of(program, node->out[i], TAKE);
   }
 }
 
 opipe_status cuda_match_accumulate(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
-  fuser f = {program, CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values)};
+  program->reader = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
   program->adds_to = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
   program->taken = CUDA_POOL_ARRAY(&program->pool, bool, graph->n_nodes);
-  if (f.reader == NULL || program->adds_to == NULL || program->taken == NULL)
+  if (program->reader == NULL || program->adds_to == NULL || program->taken == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   for (uint32_t v = 0; v < graph->n_values; ++v)
     program->adds_to[v] = OPIPE_NONE;
   if ((program->flags & OPIPE_COMPILE_NO_FUSE) != 0)
     return OPIPE_OK;
-  find_readers(&f);
+  find_readers(program);
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     if (can_add(graph, &graph->nodes[i]))
-      redirect(&f, &graph->nodes[i]);
+      redirect(program, &graph->nodes[i]);
   }
   return OPIPE_OK;
+}
+
+void cuda_unmatch(opipe_program *program, const opipe_node *node) {
+  for (uint32_t i = 0; i < node->n_out; ++i) {
+    if (node->out[i] == OPIPE_NONE || program->adds_to[node->out[i]] == OPIPE_NONE)
+      continue;
+    (void)goal_of(program, node->out[i], GIVE);
+    program->adds_to[node->out[i]] = OPIPE_NONE;
+  }
 }

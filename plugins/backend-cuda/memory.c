@@ -56,7 +56,8 @@ void cuda_buffer_free(opipe_buffer *buffer) {
     return;
   opipe_device *device = buffer->device;
   const bool entered = cuda_enter(device, "buffer_free", NULL) >= 0;
-  cuda_memory_give(device, buffer->kind, buffer->address, buffer->n_bytes);
+  if (!buffer->imported)
+    cuda_memory_give(device, buffer->kind, buffer->address, buffer->n_bytes);
   if (entered)
     cuda_leave(device);
   opipe_free(device->host, buffer, sizeof *buffer, _Alignof(opipe_buffer));
@@ -135,12 +136,20 @@ void cuda_word_give(opipe_device *device, cuda_status *word) {
   }
 }
 
-void cuda_words_free(opipe_device *device) {
+static void drop_words(opipe_device *device, bool give) {
   while (device->words != NULL) {
     cuda_words *words = device->words;
     device->words = words->next;
-    if (!cuda_place_is_lost(device->place))
+    if (give && !cuda_place_is_lost(device->place))
       (void)device->place->driver->host_free(words->words);
     opipe_free(device->host, words, sizeof *words, _Alignof(cuda_words));
   }
+}
+
+void cuda_words_free(opipe_device *device) {
+  drop_words(device, true);
+}
+
+void cuda_words_leave(opipe_device *device) {
+  drop_words(device, false);
 }

@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, update),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, queue_abort),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -53,7 +53,37 @@ const opipe_backend cuda_backend_table = {
     .add = cuda_add,
     .sum_squares = cuda_sum_squares,
     .update = cuda_update,
+    .native = cuda_native,
+    .event_notify = cuda_event_notify,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
+    .buffer_import = cuda_buffer_import,
+    .event_import = cuda_event_import,
+    .queue_abort = cuda_queue_abort,
 };
+
+/* What plugins --why shows when all is well. */
+static const char *detail(opipe_instance *self, uint32_t index) {
+  return index < CUDA_DETAILS ? self->details[index] : NULL;
+}
+
+static void note_details(opipe_instance *self) {
+  const cuda_libraries *l = self->libraries;
+  char(*lines)[CUDA_DETAIL_ROOM] = self->details;
+  (void)snprintf(lines[0], CUDA_DETAIL_ROOM, "driver of CUDA %d.%d (%d.%d is the least): %s",
+                 l->driver_version / 1000, l->driver_version % 1000 / 10, CUDA_LEAST_DRIVER / 1000,
+                 CUDA_LEAST_DRIVER % 1000 / 10, l->driver_path);
+  (void)snprintf(lines[1], CUDA_DETAIL_ROOM, "cublasLt %llu.%llu.%llu (%d.%d is the least): %s",
+                 (unsigned long long)l->products_version / 10000,
+                 (unsigned long long)l->products_version % 10000 / 100,
+                 (unsigned long long)l->products_version % 100, CUDA_LEAST_PRODUCTS / 10000,
+                 CUDA_LEAST_PRODUCTS % 10000 / 100, l->products_path);
+  (void)snprintf(lines[2], CUDA_DETAIL_ROOM, "what it lacks runs on %s%s",
+                 self->inner.table != NULL ? "backend 'cpu'" : "nothing else: ",
+                 self->inner.table != NULL ? "" : self->inner.why);
+}
 
 static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,
                                   opipe_error *err) {
@@ -69,6 +99,8 @@ static opipe_status open_instance(const opipe_host *host, opipe_instance **out_s
   self->host = host;
   self->libraries = libraries;
   self->owner = getpid();
+  cuda_inner_find(host, &self->inner);
+  note_details(self);
   *out_self = self;
   return OPIPE_OK;
 }
@@ -79,8 +111,13 @@ static void close_instance(opipe_instance *self) {
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {
+  static const opipe_details details = {(uint32_t)OPIPE_END(opipe_details, line), 0, detail};
   (void)self;
-  return id != NULL && strcmp(id, OPIPE_BACKEND_ID) == 0 ? &cuda_backend_table : NULL;
+  if (id == NULL)
+    return NULL;
+  if (strcmp(id, OPIPE_DETAILS_ID) == 0)
+    return &details;
+  return strcmp(id, OPIPE_BACKEND_ID) == 0 ? &cuda_backend_table : NULL;
 }
 
 extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;

@@ -52,7 +52,15 @@ typedef struct cuda_product_args {
   void *d;
 } cuda_product_args;
 
-enum { CUDA_STEP_LAUNCH = 0, CUDA_STEP_PRODUCT = 1, CUDA_STEP_COPY = 2 };
+enum {
+  CUDA_STEP_LAUNCH = 0,
+  CUDA_STEP_PRODUCT = 1,
+  CUDA_STEP_COPY = 2,
+  /* of a section that the CPU runs (fallback.c) */
+  CUDA_STEP_FETCH = 3, /* from the device to the section's memory */
+  CUDA_STEP_CALL = 4,  /* the section's program */
+  CUDA_STEP_STORE = 5  /* and back */
+};
 
 /* Arguments of a copy on the device. */
 typedef struct cuda_copy_args {
@@ -60,11 +68,22 @@ typedef struct cuda_copy_args {
   uint64_t n_bytes;
 } cuda_copy_args;
 
+/* Arguments of a section's steps. */
+typedef struct cuda_host_args {
+  CUdeviceptr device;
+  uint64_t offset; /* in the section's memory */
+  uint64_t n_bytes;
+} cuda_host_args;
+
+/* Nodes that the device lacks, neighbours in the order, as a program of the CPU backend. */
+typedef struct cuda_section cuda_section;
+
 typedef struct cuda_step {
   struct cuda_step *next;
   const opipe_node *node;
   cuda_patch *patches;
   cuda_product *product; /* PRODUCT */
+  cuda_section *section; /* FETCH, CALL, STORE */
   cuda_launch launch;    /* LAUNCH; block_args: of every kind */
   uint64_t workspace_bytes;
   uint32_t kind;
@@ -110,17 +129,21 @@ struct opipe_program {
   cuda_step *steps, **last_step;
   uint32_t n_steps, n_kernels;
   uint32_t
-      *adds_to;    /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
-  bool *taken;     /* [n_nodes]: another node's steps do its work; NULL: none is */
-  uint32_t *alias; /* [n_values]: the value whose storage it shares; itself: none */
+      *adds_to;     /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
+  bool *taken;      /* [n_nodes]: another node's steps do its work; NULL: none is */
+  uint32_t *reader; /* [n_values]: the node that reads it, if one alone does; of fuse.c */
+  uint32_t *alias;  /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
   cuda_layout *layouts;
   uint32_t n_layouts;
   cuda_layout *gradients;
   uint32_t n_gradients;
-  bool has_block;   /* runs write the run's block: scalars or reports */
-  bool has_reports; /* a step may report bad data */
-  void *constants;  /* pinned [constant_bytes]; made by the first binding */
+  bool has_block;                 /* runs write the run's block: scalars or reports */
+  bool has_reports;               /* a step may report bad data */
+  void *constants;                /* pinned [constant_bytes]; made by the first binding */
+  struct cuda_sections *sections; /* nodes that the CPU runs (fallback.c); NULL: none */
+  uint32_t n_fallback;            /* such nodes */
+  uint64_t host_bytes;            /* that they keep */
   uint64_t block_bytes, constant_bytes, temp_bytes, workspace_bytes, arena_bytes;
 };
 
@@ -134,6 +157,27 @@ static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
 opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
 /* fuse.c: what is added straight into accumulators: adds_to, taken. */
 opipe_status cuda_match_accumulate(opipe_program *program, opipe_error *err);
+/* A node writes its results after all, and the nodes behind it do their own work. */
+void cuda_unmatch(opipe_program *program, const opipe_node *node);
+/* fallback.c: see there. */
+bool cuda_may_fall_back(const opipe_device *device, uint32_t compile_flags);
+/* Answers for the nodes that the device lacks: supported where the inner device does, else with
+ * both reasons. */
+opipe_status cuda_support_inner(opipe_device *device, const opipe_graph *graph, const bool *lacks,
+                                cuda_pool *pool, opipe_support *out_support, opipe_error *err);
+/* Appends the steps of a section of n nodes, from `first` on. Within an entry. */
+opipe_status cuda_section_emit(opipe_program *program, uint32_t first, uint32_t n,
+                               opipe_error *err);
+/* Memory and bindings of the sections, unless they have them. pool: for scratch. Within an entry.
+ */
+opipe_status cuda_sections_prepare(const opipe_program *program, cuda_pool *pool, opipe_error *err);
+void cuda_sections_free(opipe_program *program);
+/* Brackets the steps of a run of a program with sections. */
+opipe_status cuda_sections_enter(const opipe_program *program, CUstream stream, opipe_error *err);
+opipe_status cuda_sections_leave(const opipe_program *program, CUstream stream, opipe_status status,
+                                 opipe_error *err);
+opipe_status cuda_section_step(const opipe_device *device, const cuda_step *step,
+                               const unsigned char *args, CUstream stream, opipe_error *err);
 /* arrange.c: storages, offsets, sizes, layouts. */
 opipe_status cuda_arrange(opipe_program *program, opipe_error *err);
 

@@ -11,7 +11,7 @@
  */
 #include <time.h>
 
-#include "cuda.h"
+#include "share.h"
 
 /* Pinned: sums of squares need a place that no region of the caller's gives. */
 static opipe_status take_sums(opipe_queue *queue, opipe_error *err) {
@@ -63,6 +63,8 @@ opipe_status cuda_queues_settle(opipe_device *device, const char *what, opipe_er
   (void)pthread_mutex_lock(&device->lock);
   for (const opipe_queue *queue = device->queues; queue != NULL && status >= 0;
        queue = queue->next) {
+    if (__atomic_load_n(&queue->aborted, __ATOMIC_ACQUIRE) != 0)
+      continue;
     status =
         cuda_result(device->place, device->place->driver->stream_sync(queue->stream), what, err);
   }
@@ -80,19 +82,28 @@ static void unlist(opipe_queue *queue) {
   (void)pthread_mutex_unlock(&device->lock);
 }
 
+/* Within an entry. */
+static void finish(opipe_queue *queue) {
+  cuda_place *place = queue->device->place;
+  (void)cuda_result(place, place->driver->stream_sync(queue->stream), "queue_close", NULL);
+  (void)place->driver->stream_destroy(queue->stream);
+  (void)place->driver->host_free(queue->sums);
+}
+
 void cuda_queue_close(opipe_queue *queue) {
   if (queue == NULL)
     return;
   opipe_device *device = queue->device;
+  bool abandoned = false;
   unlist(queue);
   if (cuda_enter(device, "queue_close", NULL) >= 0) {
-    (void)cuda_result(device->place, device->place->driver->stream_sync(queue->stream),
-                      "queue_close", NULL);
-    (void)device->place->driver->stream_destroy(queue->stream);
-    (void)device->place->driver->host_free(queue->sums);
+    abandoned = queue->aborted != 0 && cuda_abandon(queue);
+    if (!abandoned)
+      finish(queue);
     cuda_leave(device);
   }
-  cuda_word_give(device, queue->late);
+  if (!abandoned)
+    cuda_word_give(device, queue->late);
   opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
 }
 
@@ -133,7 +144,7 @@ void cuda_event_destroy(opipe_event *event) {
   if (event == NULL)
     return;
   opipe_device *device = event->device;
-  if (cuda_enter(device, "event_destroy", NULL) >= 0) {
+  if (!event->imported && cuda_enter(device, "event_destroy", NULL) >= 0) {
     wait_for_record(event);
     (void)device->place->driver->event_destroy(event->event);
     cuda_leave(device);
@@ -164,7 +175,9 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
   opipe_device *device = queue->device;
   if (event->device != device)
     return opipe_fail(err, OPIPE_E_INVALID, "event_record: the event is of another opening");
-  CUDA_TRY(cuda_enter(device, "event_record", err));
+  if (event->imported)
+    return opipe_fail(err, OPIPE_E_STATE, "event_record: the event was imported");
+  CUDA_TRY(cuda_enter_queue(queue, "event_record", err));
   opipe_status status = take_reports(queue, event, err);
   if (status >= 0) {
     status =
@@ -181,7 +194,7 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
 
 opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
   opipe_device *device = queue->device;
-  CUDA_TRY(cuda_enter(device, "event_wait", err));
+  CUDA_TRY(cuda_enter_queue(queue, "event_wait", err));
   const opipe_status status =
       cuda_result(device->place, device->place->driver->stream_wait(queue->stream, event->event, 0),
                   "event_wait", err);
@@ -210,6 +223,8 @@ static opipe_status answer_report(const opipe_event *event, opipe_error *err) {
     case CUDA_STATUS_POSITION:
       return opipe_fail(err, OPIPE_E_INVALID, "node '%s': position %lld is outside [0, %lld)", name,
                         value, limit);
+    case CUDA_STATUS_HOST:
+      return cuda_inner_answer(event->device, name, (uint64_t)value, err);
     case CUDA_STATUS_DIVIDE:
       return opipe_fail(err, OPIPE_E_INVALID, "node '%s': an integer is divided by 0", name);
     default:
@@ -231,6 +246,7 @@ static opipe_status poll(opipe_event *event, opipe_error *err) {
       return OPIPE_OK;
     if (event->n_runs > __atomic_load_n(&queue->n_done, __ATOMIC_RELAXED))
       __atomic_store_n(&queue->n_done, event->n_runs, __ATOMIC_RELAXED);
+    CUDA_TRY(cuda_inner_failed(event->device, err));
     return event->took ? answer_report(event, err) : OPIPE_OK;
   }
   (void)snprintf(what, sizeof what, "in run %llu of the queue, or behind it",
@@ -276,7 +292,7 @@ opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void 
   CUDA_TRY(cuda_region(device, dst, "write", &to, err));
   if (dst->n_bytes == 0)
     return OPIPE_OK;
-  CUDA_TRY(cuda_enter(device, "write", err));
+  CUDA_TRY(cuda_enter_queue(queue, "write", err));
   const opipe_status status = cuda_result(
       device->place, device->place->driver->write(to, src, (size_t)dst->n_bytes, queue->stream),
       "write", err);
@@ -290,7 +306,7 @@ opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, o
   CUDA_TRY(cuda_region(device, src, "read", &from, err));
   if (src->n_bytes == 0)
     return OPIPE_OK;
-  CUDA_TRY(cuda_enter(device, "read", err));
+  CUDA_TRY(cuda_enter_queue(queue, "read", err));
   const opipe_status status = cuda_result(
       device->place, device->place->driver->read(dst, from, (size_t)src->n_bytes, queue->stream),
       "read", err);
@@ -329,7 +345,7 @@ opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_
   CUDA_TRY(cuda_region(device, src, "copy: from", &from, err));
   if (dst->n_bytes == 0)
     return OPIPE_OK;
-  CUDA_TRY(cuda_enter(device, "copy", err));
+  CUDA_TRY(cuda_enter_queue(queue, "copy", err));
   const opipe_status status = copy_overlapping(queue, to, from, dst->n_bytes, err);
   cuda_leave(device);
   return status;

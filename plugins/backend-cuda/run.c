@@ -49,6 +49,10 @@ static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bou
     case CUDA_STEP_PRODUCT:
       return cuda_product_run(device, bound->product, binding->workspace,
                               bound->step->workspace_bytes, stream, err);
+    case CUDA_STEP_FETCH:
+    case CUDA_STEP_CALL:
+    case CUDA_STEP_STORE:
+      return cuda_section_step(device, bound->step, bound->args, stream, err);
     default:
       memcpy(&copy, bound->args, sizeof copy);
       return check(binding,
@@ -133,6 +137,7 @@ static opipe_status look_at_dead(const opipe_binding *binding, uint32_t step, CU
 static opipe_status run_all(const opipe_binding *binding, CUstream stream, opipe_error *err) {
   const bool poison = (binding->program->flags & OPIPE_COMPILE_POISON) != 0;
   opipe_status status = OPIPE_OK;
+  CUDA_TRY(cuda_sections_enter(binding->program, stream, err));
   for (uint32_t i = 0; status >= 0 && i < binding->n_steps; ++i) {
     status = run_step(binding, &binding->steps[i], stream, err);
     if (status >= 0 && poison)
@@ -140,7 +145,7 @@ static opipe_status run_all(const opipe_binding *binding, CUstream stream, opipe
     if (status >= 0 && poison)
       status = poison_dead(binding, i, stream, err);
   }
-  return status;
+  return cuda_sections_leave(binding->program, stream, status, err);
 }
 
 opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
@@ -155,7 +160,7 @@ opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t 
     return opipe_fail(err, OPIPE_E_INVALID, "run: %u scalars, the program has %u", n_scalars,
                       program->graph->n_scalars);
   }
-  CUDA_TRY(cuda_enter(device, "run", err));
+  CUDA_TRY(cuda_enter_queue(queue, "run", err));
   if ((program->flags & OPIPE_COMPILE_POISON) != 0)
     status = poison_all(binding, queue->stream, err);
   if (status >= 0)

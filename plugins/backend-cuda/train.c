@@ -174,7 +174,7 @@ opipe_status cuda_params_refresh(opipe_params *params, opipe_queue *queue, uint3
   const cuda_param_state *state = &params->states[slot];
   if (state->copies[CUDA_LAYOUT_F32 - 1].address == 0)
     return OPIPE_OK;
-  CUDA_TRY(cuda_enter(params->device, "params_refresh", err));
+  CUDA_TRY(cuda_enter_queue(queue, "params_refresh", err));
   const opipe_status status = cuda_train_narrow(params, slot, queue->stream, err);
   cuda_leave(params->device);
   return status;
@@ -202,7 +202,7 @@ static opipe_status copy_dense(opipe_params *params, opipe_queue *queue, uint32_
   }
   if (n_bytes == 0)
     return OPIPE_OK;
-  CUDA_TRY(cuda_enter(device, what, err));
+  CUDA_TRY(cuda_enter_queue(queue, what, err));
   const opipe_status status = cuda_result(
       device->place,
       device->place->driver->copy(out ? address : copy->address, out ? copy->address : address,

@@ -23,7 +23,7 @@ static opipe_status launch_all(opipe_queue *queue, const cuda_launch *launches, 
   opipe_status status = OPIPE_OK;
   if (n == 0)
     return opipe_fail(err, OPIPE_E_INTERNAL, "backend cuda: no kernel for %s", what);
-  CUDA_TRY(cuda_enter(device, what, err));
+  CUDA_TRY(cuda_enter_queue(queue, what, err));
   for (uint32_t i = 0; i < n && status >= 0; ++i) {
     CUfunction kernel = NULL;
     status = cuda_find_kernel(device, &launches[i], &kernel, err);
@@ -42,7 +42,7 @@ opipe_status cuda_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_e
   CUDA_TRY(floats_of(queue, dst, "fill_zero", dst->n_bytes, &to, err));
   if (dst->n_bytes == 0)
     return OPIPE_OK;
-  CUDA_TRY(cuda_enter(device, "fill_zero", err));
+  CUDA_TRY(cuda_enter_queue(queue, "fill_zero", err));
   const opipe_status status =
       cuda_result(device->place,
                   device->place->driver->fill((CUdeviceptr)(uintptr_t)to, 0, (size_t)dst->n_bytes,

@@ -40,6 +40,9 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef void (*CUhostFn)(void *data);
+typedef struct CUuuid_st {
+  char bytes[16];
+} CUuuid;
 typedef int cublasStatus_t;
 typedef int cudaDataType;
 typedef int cudaDataType_t;
@@ -78,6 +81,8 @@ enum {
   CUDA_LAUNCH_TIMEOUT = 702,
   CUDA_CONTEXT_IS_DESTROYED = 709,
   CUDA_ASSERT = 710,
+  CUDA_ALREADY_REGISTERED = 712,
+  CUDA_NOT_REGISTERED = 713,
   CUDA_HARDWARE_STACK_ERROR = 714,
   CUDA_ILLEGAL_INSTRUCTION = 715,
   CUDA_MISALIGNED_ADDRESS = 716,
@@ -133,6 +138,7 @@ enum {
   X(device_count, cuDeviceGetCount, CUresult, (int *count))                                     \
   X(device_get, cuDeviceGet, CUresult, (CUdevice * device, int ordinal))                        \
   X(device_name, cuDeviceGetName, CUresult, (char *name, int room, CUdevice device))            \
+  X(device_uuid, cuDeviceGetUuid_v2, CUresult, (CUuuid * uuid, CUdevice device))                \
   X(device_bytes, cuDeviceTotalMem_v2, CUresult, (size_t * bytes, CUdevice device))             \
   X(device_attribute, cuDeviceGetAttribute, CUresult,                                           \
     (int *value, CUdevice_attribute attribute, CUdevice device))                                \
@@ -144,6 +150,9 @@ enum {
   X(memory_free, cuMemFree_v2, CUresult, (CUdeviceptr address))                                 \
   X(host_alloc, cuMemHostAlloc, CUresult, (void **data, size_t bytes, unsigned flags))          \
   X(host_free, cuMemFreeHost, CUresult, (void *data))                                           \
+  X(host_register, cuMemHostRegister_v2, CUresult, (void *data, size_t bytes, unsigned flags))  \
+  X(host_unregister, cuMemHostUnregister, CUresult, (void *data))                               \
+  X(launch_host, cuLaunchHostFunc, CUresult, (CUstream stream, CUhostFn fn, void *data))        \
   X(write, cuMemcpyHtoDAsync_v2, CUresult,                                                      \
     (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream))                          \
   X(read, cuMemcpyDtoHAsync_v2, CUresult,                                                       \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the standard's node tests: load, bind, compile whole, run once, compare.
  *
- *   run_nodes [-v] [-a ATOL] [-o OPTIONS] [-x FILE] DATA_DIR LIST...
+ *   run_nodes [-v] [-a ATOL] [-b BACKEND] [-p FOLDER] [-o OPTIONS] [-x FILE] DATA_DIR LIST...
  *     LIST  a file of names, `kind/test_X` a line     -x FILE  names that are skipped
- *     -o    options of the CPU backend                -v       a line for every test
+ *     -b    the backend (cpu), which device 0 is of   -p       a folder of further plugins
+ *     -o    its options                               -v       a line for every test
  *     -a    absolute tolerance instead of 1e-7
  * Types and shapes must be exact, values within rtol 1e-3, atol 1e-7, a NaN equal to a NaN. Inputs
  * that decide a shape are pinned to their values, the others are fed. Programs are compiled with
@@ -27,6 +28,8 @@ typedef struct harness {
   const opipe_backend *backend;
   opipe_device *device;
   opipe_queue *queue;
+  opipe_event *event;
+  uint32_t alignment;
   opi_evaluator *evaluator;
   double atol;
   bool verbose;
@@ -136,12 +139,17 @@ static opipe_status boundary_buffer(const harness *h, const opipe_graph *graph,
       continue;
     regions[value->slot].offset_bytes = total;
     regions[value->slot].n_bytes = value->n_bytes;
-    total += opi_align_up(value->n_bytes + 1, 64);
+    total += opi_align_up(value->n_bytes + 1, h->alignment);
   }
   OPI_TRY(h->backend->buffer_alloc(h->device, total, OPIPE_BUFFER_BOUNDARY, out_buffer, err));
   for (uint32_t s = 0; s < graph->n_boundaries; ++s)
     regions[s].buffer = *out_buffer;
   return OPIPE_OK;
+}
+
+static opipe_status finish(const harness *h, opipe_error *err) {
+  OPI_TRY(h->backend->event_record(h->queue, h->event, err));
+  return h->backend->event_sync(h->event, UINT64_MAX, err);
 }
 
 static opipe_status run_program(const harness *h, const test_case *c, const opipe_graph *graph,
@@ -163,6 +171,8 @@ static opipe_status run_program(const harness *h, const test_case *c, const opip
     status = feed(h, c, c->bound->graph, regions, err);
   if (status >= 0)
     status = h->backend->run(binding, h->queue, NULL, 0, err);
+  if (status >= 0)
+    status = finish(h, err);
   h->backend->binding_free(binding);
   h->backend->buffer_free(arena);
   return status;
@@ -221,6 +231,7 @@ static opipe_status compare_output(const harness *h, test_case *c, uint32_t i,
     if (copy == NULL)
       return opi_fail_nomem(err, value->n_bytes, "an output");
     OPI_TRY(h->backend->read(h->queue, copy, &regions[graph->n_inputs + i], err));
+    OPI_TRY(finish(h, err));
     found = copy;
   }
   return compare_values(wanted, found, h->atol, err);
@@ -336,32 +347,41 @@ static void run_list(const harness *h, const char *data, const char *list, const
          out_tally->passed, out_tally->failed, out_tally->skipped);
 }
 
-static opipe_status open_backend(harness *h, const char *options, opipe_error *err) {
-  const char *folder = opi_test_build("lib/onnx-pipe");
-  const opi_registry_params params = {.allocator = h->allocator, .paths = &folder, .n_paths = 1};
+static opipe_status open_backend(harness *h, const char *id, const char *more, const char *options,
+                                 opipe_error *err) {
+  const char *folders[] = {opi_test_build("lib/onnx-pipe"), more};
+  const opi_registry_params params = {
+      .allocator = h->allocator, .paths = folders, .n_paths = more == NULL ? 1 : 2};
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   const opipe_device_params device = {
       .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
       .threads = 1,
       .options = options};
-  opi_plugin_ref plugin;
+  opi_plugin_ref plugin, cpu;
   OPI_TRY(opi_registry_create(&params, &h->registry, err));
-  OPI_TRY(opi_registry_find(h->registry, OPIPE_KIND_BACKEND, "cpu", &plugin, err));
+  OPI_TRY(opi_registry_find(h->registry, OPIPE_KIND_BACKEND, "cpu", &cpu, err));
+  OPI_TRY(opi_registry_find(h->registry, OPIPE_KIND_BACKEND, id, &plugin, err));
   h->backend = plugin.table;
+  OPI_TRY(h->backend->device_query(plugin.self, 0, &info, err));
+  h->alignment = info.alignment;
   OPI_TRY(h->backend->device_open(plugin.self, &device, &h->device, err));
   OPI_TRY(h->backend->queue_open(h->device, &h->queue, err));
-  return opi_evaluator_create(h->allocator, plugin.id, h->backend, plugin.self, &h->evaluator, err);
+  OPI_TRY(h->backend->event_create(h->device, &h->event, err));
+  return opi_evaluator_create(h->allocator, cpu.id, cpu.table, cpu.self, &h->evaluator, err);
 }
 
 int main(int argc, char **argv) {
   harness h = {.allocator = opi_allocator_system(), .atol = 1e-7};
-  const char *options = NULL;
+  const char *options = NULL, *id = "cpu", *plugins = NULL;
   char *excluded = NULL;
   size_t n_bytes = 0;
   tally sum = {0, 0, 0};
   opipe_error err = OPIPE_ERROR_INIT;
-  for (int flag = 0; (flag = getopt(argc, argv, "a:vo:x:")) != -1;) {
+  for (int flag = 0; (flag = getopt(argc, argv, "a:b:vo:p:x:")) != -1;) {
     h.verbose = h.verbose || flag == 'v';
     options = flag == 'o' ? optarg : options;
+    id = flag == 'b' ? optarg : id;
+    plugins = flag == 'p' ? optarg : plugins;
     h.atol = flag == 'a' ? strtod(optarg, NULL) : h.atol;
     if (flag == 'x')
       excluded = opi_test_read_file(optarg, &n_bytes);
@@ -369,10 +389,12 @@ int main(int argc, char **argv) {
       return 2;
   }
   if (argc - optind < 2) {
-    fprintf(stderr, "usage: run_nodes [-v] [-a ATOL] [-o OPTIONS] [-x FILE] DATA_DIR LIST...\n");
+    fprintf(stderr,
+            "usage: run_nodes [-v] [-a ATOL] [-b BACKEND] [-p FOLDER] [-o OPTIONS] [-x FILE] "
+            "DATA_DIR LIST...\n");
     return 2;
   }
-  if (open_backend(&h, options, &err) < 0) {
+  if (open_backend(&h, id, plugins, options, &err) < 0) {
     fprintf(stderr, "run_nodes: %s\n", err.message);
     return 2;
   }
@@ -384,6 +406,7 @@ int main(int argc, char **argv) {
     sum.skipped += one.skipped;
   }
   opi_evaluator_free(h.evaluator);
+  h.backend->event_destroy(h.event);
   h.backend->queue_close(h.queue);
   h.backend->device_close(h.device);
   opi_registry_free(h.registry);

@@ -38,8 +38,9 @@ if(CMAKE_CXX_COMPILER AND TARGET opi_cuda_shim)
   list(APPEND OPI_TEST_PLUGIN_TARGETS cuda-on-doubles)
 
   foreach(seed 1 2)
-    foreach(options "" "device=1")
-      string(REGEX REPLACE "[^a-z0-9]" "-" suffix "${options}")
+    foreach(options "" "device=1" "${OPI_PLUGIN_DIR}/opipe-backend-cpu.so")
+      string(REPLACE "${OPI_PLUGIN_DIR}/opipe-backend-" "-on-" suffix "${options}")
+      string(REGEX REPLACE "[^a-z0-9]" "-" suffix "${suffix}")
       set(name conformance/backend-cuda-${seed}${suffix})
       add_test(NAME ${name} COMMAND conformance-backend
         ${OPI_CUDA_DOUBLES}/plugins/opipe-backend-cuda.so ${options})

@@ -51,7 +51,8 @@ enum {
   CUDA_STATUS_LABEL = 3,    /* value: the label, limit: classes */
   CUDA_STATUS_POSITION = 4, /* rotary: value: the position, limit: rows of the caches */
   CUDA_STATUS_DIVIDE = 5,   /* an integer was divided by 0; value: the dividend */
-  CUDA_STATUS_ZONE = 6      /* value: the first byte that a thread found changed, limit: bytes */
+  CUDA_STATUS_ZONE = 6,     /* value: the first byte that a thread found changed, limit: bytes */
+  CUDA_STATUS_HOST = 7      /* of a node on the CPU; value: number of its text (fallback.c) */
 };
 typedef struct cuda_status {
   uint32_t code; /* CUDA_STATUS_* */

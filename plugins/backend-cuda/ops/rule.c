@@ -150,21 +150,35 @@ static bool writes_nothing(const cuda_rule *r) {
   return true;
 }
 
-static opipe_status append(cuda_rule *r, uint32_t kind) {
-  opipe_program *program = r->program;
-  cuda_step *step = CUDA_POOL_ARRAY(&program->pool, cuda_step, 1);
+static opipe_status make_step(cuda_rule *r, uint32_t kind) {
+  cuda_step *step = CUDA_POOL_ARRAY(&r->program->pool, cuda_step, 1);
   if (step == NULL)
     return cuda_nomem(r);
   step->kind = kind;
   step->node = r->node;
   step->overwrites = OPIPE_NONE;
   r->step = step;
-  if (writes_nothing(r))
-    return OPIPE_OK;
-  step->index = program->n_steps++;
+  return OPIPE_OK;
+}
+
+static void enlist(cuda_rule *r) {
+  opipe_program *program = r->program;
+  r->step->index = program->n_steps++;
   ++program->n_kernels;
-  *program->last_step = step;
-  program->last_step = &step->next;
+  *program->last_step = r->step;
+  program->last_step = &r->step->next;
+}
+
+static opipe_status append(cuda_rule *r, uint32_t kind) {
+  CUDA_TRY(make_step(r, kind));
+  if (!writes_nothing(r))
+    enlist(r);
+  return OPIPE_OK;
+}
+
+opipe_status cuda_emit_step(cuda_rule *r, uint32_t kind) {
+  CUDA_TRY(make_step(r, kind));
+  enlist(r);
   return OPIPE_OK;
 }
 

@@ -20,6 +20,8 @@ typedef struct cuda_rule {
   opipe_error *err;
 } cuda_rule;
 
+/* A rule that refuses (UNSUPPORTED: another device may do it) has made no view: its steps are
+ * dropped. */
 typedef opipe_status (*cuda_rule_fn)(cuda_rule *r);
 typedef struct cuda_row {
   const char *op;
@@ -98,6 +100,8 @@ void *cuda_at(cuda_rule *r, uint32_t value, int64_t bytes);
 opipe_status cuda_at_status(cuda_rule *r, cuda_status **out_status, uint32_t *out_node);
 /* Appends a launch: r->step. */
 opipe_status cuda_emit(cuda_rule *r, const cuda_launch *launch);
+/* Appends a step that is no launch: r->step. */
+opipe_status cuda_emit_step(cuda_rule *r, uint32_t kind);
 /* Appends n launches of one block of arguments. */
 opipe_status cuda_emit_all(cuda_rule *r, const cuda_launch *launches, uint32_t n);
 /* Of steps that are no launches: the pointer at `offset` of the last step's arguments. */

@@ -226,7 +226,7 @@ static inline opipe_status bt_prepare(const opipe_backend *t, opipe_device *devi
       continue;
     r->regions[value->slot].offset_bytes = total;
     r->regions[value->slot].n_bytes = value->n_bytes;
-    total += (value->n_bytes + 64) / 64 * 64;
+    total += (value->n_bytes + 256) / 256 * 256; /* any device's alignment */
   }
   if (s >= 0)
     s = t->buffer_alloc(device, r->info.arena_bytes, OPIPE_BUFFER_ARENA, &r->arena, err);

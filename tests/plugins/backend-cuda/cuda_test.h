@@ -16,6 +16,7 @@ typedef struct ct_backend {
   bt_backend base; /* memory, host, plugin, table, self */
   cuda_driver driver;
   void (*look)(cuda_double_facts *out);
+  void *double_hold; /* cuda_double_hold */
 } ct_backend;
 
 static inline uint64_t ct_now(void *ctx) {
@@ -26,7 +27,8 @@ static inline uint64_t ct_now(void *ctx) {
 }
 
 /* False, after a skip: this build has no doubles. */
-static inline bool ct_open(ct_backend *b) {
+static inline bool ct_open_with(ct_backend *b,
+                                const void *(*get_interface)(void *ctx, const char *id)) {
   opipe_error err = OPIPE_ERROR_INIT;
   memset(b, 0, sizeof *b);
   void *driver = dlopen(opi_test_build("tests/cuda/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
@@ -42,17 +44,22 @@ static inline bool ct_open(ct_backend *b) {
                               .realloc = bt_realloc,
                               .log = bt_log,
                               .now_ns = ct_now,
-                              .get_interface = bt_interface};
+                              .get_interface = get_interface};
 #define CT_TAKE(member, symbol, result, arguments) \
   *(void **)(void *)&b->driver.member = dlsym(driver, #symbol);
   CUDA_DRIVER_FUNCTIONS(CT_TAKE)
   *(void **)(void *)&b->look = dlsym(driver, "cuda_double_look");
+  b->double_hold = dlsym(driver, "cuda_double_hold");
   b->base.plugin = dlsym(plugin, "opipe_plugin_v1");
-  OPI_ASSERT_FATAL(b->base.plugin != NULL && b->look != NULL);
+  OPI_ASSERT_FATAL(b->base.plugin != NULL && b->look != NULL && b->double_hold != NULL);
   OPI_ASSERT_OK_FATAL(b->base.plugin->open(&b->base.host, &b->base.self, &err), &err);
   b->base.table = b->base.plugin->get_interface(b->base.self, OPIPE_BACKEND_ID);
   OPI_ASSERT_FATAL(b->base.table != NULL);
   return true;
+}
+
+static inline bool ct_open(ct_backend *b) {
+  return ct_open_with(b, bt_interface);
 }
 
 #define CT_WHY "the doubles of CUDA need a C++ compiler at build"

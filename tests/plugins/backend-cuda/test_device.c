@@ -256,6 +256,69 @@ static void test_copies_may_overlap(void) {
   close_rig(&r);
 }
 
+/* A queue whose work has come to a stop: calls on it are refused, closing it does not wait, other
+ * queues go on; what it held is given back with the opening once its work has ended. */
+static void test_a_queue_that_is_given_up(void) {
+  static const int64_t ids[CT_ROWS] = {0, 1, 2, 3, 0};
+  rig r;
+  uint64_t stream = 0;
+  float rows[15];
+  opipe_queue *stuck = NULL;
+  OPEN_RIG(r);
+  void (*hold)(CUstream stream, bool hold) = NULL;
+  *(void **)(void *)&hold = r.b.double_hold;
+  OPI_ASSERT_OK_FATAL(r.t->queue_open(r.device, &stuck, &err), &err);
+  OPI_ASSERT_OK(r.t->native(r.device, OPIPE_NATIVE_QUEUE, stuck, &stream, &err), &err);
+  hold((CUstream)(uintptr_t)stream, true);
+  OPI_ASSERT_OK(r.t->write(stuck, &r.g.ids, ids, &err), &err);
+  OPI_ASSERT_OK(r.t->event_record(stuck, r.events[2], &err), &err);
+  OPI_ASSERT_ERROR(r.t->event_sync(r.events[2], 1000000, &err), OPIPE_E_TIMEOUT, &err,
+                   "not complete");
+  OPI_ASSERT_OK(r.t->queue_abort(stuck, &err), &err);
+  OPI_ASSERT_ERROR(r.t->event_record(stuck, r.events[1], &err), OPIPE_E_CANCELLED, &err,
+                   "the queue was given up");
+  OPI_ASSERT_ERROR(r.t->run(r.g.binding, stuck, NULL, 0, &err), OPIPE_E_CANCELLED, &err,
+                   "the queue was given up");
+  r.t->queue_close(stuck); /* the double ends the process where this waits */
+  gather(&r, ids);
+  OPI_ASSERT_OK(r.t->read(r.queues[0], rows, &r.g.rows, &err), &err);
+  OPI_ASSERT_OK(r.t->event_record(r.queues[0], r.events[0], &err), &err);
+  OPI_ASSERT_OK(r.t->event_sync(r.events[0], LONG_NS, &err), &err);
+  OPI_ASSERT_BITS(rows, ct_table, 12, OPIPE_FLOAT);
+  hold((CUstream)(uintptr_t)stream, false);
+  OPI_ASSERT_OK(r.t->event_sync(r.events[2], LONG_NS, &err), &err);
+  close_rig(&r);
+}
+
+/* Nothing of the driver's is left, whatever was imported or pinned. */
+static void test_what_is_shared_is_given_back(void) {
+  rig r;
+  cuda_double_facts before, after;
+  opipe_buffer *view = NULL;
+  opipe_event *event = NULL;
+  void *data = NULL;
+  uint64_t native = 0;
+  OPEN_RIG(r);
+  OPI_ASSERT_OK(r.t->native(r.device, OPIPE_NATIVE_BUFFER, r.g.memory, &native, &err), &err);
+  r.b.look(&before);
+  OPI_ASSERT_OK(r.t->buffer_import(r.device, native, 256, &view, &err), &err);
+  OPI_ASSERT_OK(r.t->native(r.device, OPIPE_NATIVE_EVENT, r.events[0], &native, &err), &err);
+  OPI_ASSERT_OK(r.t->event_import(r.device, native, &event, &err), &err);
+  OPI_ASSERT_ERROR(r.t->native(r.device, OPIPE_NATIVE_EVENT, event, &native, &err), OPIPE_E_STATE,
+                   &err, "imported");
+  OPI_ASSERT_OK(r.t->host_alloc(r.device, 1000, &data, &err), &err);
+  r.b.look(&after);
+  OPI_ASSERT_INT(after.live_pinned, before.live_pinned + 1);
+  OPI_ASSERT_INT(after.live_blocks, before.live_blocks);
+  r.t->host_free(r.device, data);
+  r.t->event_destroy(event);
+  r.t->buffer_free(view);
+  r.b.look(&after);
+  OPI_ASSERT_INT(after.live_pinned, before.live_pinned);
+  OPI_ASSERT_INT(after.live_blocks, before.live_blocks);
+  close_rig(&r);
+}
+
 /* In a child: a lost context stays lost. */
 static int lose_context(void) {
   static const int64_t ids[CT_ROWS] = {0, 1, 2, 3, 0};
@@ -302,4 +365,5 @@ OPI_TEST_MAIN("cuda device", OPI_TEST(test_a_lost_context_stays_lost),
               OPI_TEST(test_memory_that_is_not_there), OPI_TEST(test_a_forked_child_is_refused),
               OPI_TEST(test_an_index_outside_is_told_with_its_node),
               OPI_TEST(test_queues_wait_for_each_other), OPI_TEST(test_queueing_does_not_wait),
-              OPI_TEST(test_copies_may_overlap))
+              OPI_TEST(test_copies_may_overlap), OPI_TEST(test_a_queue_that_is_given_up),
+              OPI_TEST(test_what_is_shared_is_given_back))

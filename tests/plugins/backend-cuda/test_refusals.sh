@@ -41,6 +41,12 @@ if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
   refused 'no device: there is no libcuda.so.1' OPIPE_CUDA_PATH=
   refused "'relative' is not an absolute path" OPIPE_CUDA_PATH=relative
 fi
+for detail in "driver of CUDA 13.0 (13.0 is the least): $doubles/libcuda.so.1" \
+  "cublasLt 13.1.2 (13.0 is the least): $doubles/libcublasLt.so.13" "what it lacks runs on backend 'cpu'"; do
+  expect 0 "$detail" env OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_PRODUCTS=130102 \
+    "$command" plugins --why --plugin "$doubles/plugins"
+done
+expect 0 '"details": ["driver of CUDA' env OPIPE_CUDA_PATH="$doubles" "$command" plugins --json --plugin "$doubles/plugins"
 expect 0 'ok        backend    cuda' env OPIPE_CUDA_PATH="/nowhere:$doubles" "$command" plugins --plugin "$doubles/plugins"
 expect 3 'device 5 asked for, there are 2' env OPIPE_CUDA_PATH="$doubles" \
   "$command" run "$model" --plugin "$doubles/plugins" --device cuda:5 --stages 1

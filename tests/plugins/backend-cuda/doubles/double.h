@@ -18,6 +18,9 @@ struct CUfunc_st {
 extern pthread_mutex_t cuda_double_lock; /* guards all of it, work that is done included */
 extern CUresult cuda_double_fault;       /* CUDA_OK, or what every call answers from now on */
 
+/* The calling thread is within a function that a stream was given: it may call nothing here. */
+extern _Thread_local bool cuda_double_in_host_function;
+
 uint64_t cuda_double_option(const char *name, uint64_t fallback);
 void cuda_double_die(const char *what);
 CUresult cuda_double_enter(void);

@@ -30,6 +30,7 @@ static _Thread_local uint32_t depth;
 static block *blocks;
 static uint64_t live_bytes, live_blocks, live_pinned;
 CUresult cuda_double_fault;
+_Thread_local bool cuda_double_in_host_function;
 
 static uint64_t from_environment(const char *name, uint64_t fallback) {
   const char *text = getenv(name);
@@ -48,6 +49,8 @@ void cuda_double_die(const char *what) {
 /* ---- entry: initialised, in the process that did, no fault, a current context ---- */
 
 static CUresult ready(void) {
+  if (cuda_double_in_host_function)
+    cuda_double_die("a host function calls the driver");
   if (owner == 0 || owner != getpid())
     return CUDA_NOT_INITIALIZED;
   return CUDA_OK;
@@ -101,9 +104,61 @@ CUresult cuGetErrorName(CUresult error, const char **name) {
 
 /* ---- devices ---- */
 
-static int count_devices(void) {
+static int count_all(void) {
   const uint64_t n = from_environment("OPIPE_CUDA_DOUBLE_DEVICES", 2);
   return n < MOST_DEVICES ? (int)n : MOST_DEVICES;
+}
+
+static bool is_slice(int device) {
+  return from_environment("OPIPE_CUDA_DOUBLE_SLICE", MOST_DEVICES) == (uint64_t)device;
+}
+
+/* The device of an entry of CUDA_VISIBLE_DEVICES: a number, or how a uuid begins; -1: none. */
+static int device_of(const char *entry, size_t n) {
+  for (int i = 0; i < count_all(); ++i) {
+    char number[8], uuid[48];
+    (void)snprintf(number, sizeof number, "%d", i);
+    (void)snprintf(uuid, sizeof uuid, "%s-%02x%02x%02x%02x-", is_slice(i) ? "MIG" : "GPU", 0xd0 + i,
+                   0x0b, 0x1e, 0x55);
+    if ((n == strlen(number) && strncmp(entry, number, n) == 0) ||
+        (n > 4 && n < sizeof uuid &&
+         strncmp(uuid, entry, strlen(uuid) < n ? strlen(uuid) : n) == 0))
+      return i;
+  }
+  return -1;
+}
+
+/* The device that number `ordinal` is, after CUDA_VISIBLE_DEVICES, whose first entry that is none
+ * ends it; -1: there are no more. */
+static int visible(int ordinal) {
+  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  if (list == NULL)
+    return ordinal < count_all() ? ordinal : -1;
+  for (int n = 0; *list != '\0'; ++n) {
+    const size_t length = strcspn(list, ",");
+    const int device = device_of(list, length);
+    if (device < 0 || n == ordinal)
+      return device;
+    list += length + (list[length] == ',');
+  }
+  return -1;
+}
+
+static int count_devices(void) {
+  int n = 0;
+  while (n < MOST_DEVICES && visible(n) >= 0)
+    ++n;
+  return n;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+  memset(uuid, 0, sizeof *uuid);
+  uuid->bytes[0] = (char)(0xd0 + visible(device));
+  uuid->bytes[1] = 0x0b;
+  uuid->bytes[2] = 0x1e;
+  uuid->bytes[3] = 0x55;
+  uuid->bytes[15] = (char)visible(device);
+  return ready();
 }
 
 CUresult cuDeviceGetCount(int *count) {
@@ -119,7 +174,8 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 }
 
 CUresult cuDeviceGetName(char *name, int room, CUdevice device) {
-  (void)snprintf(name, (size_t)room, "Double %d", device);
+  (void)snprintf(name, (size_t)room, "Double %d%s", visible(device),
+                 is_slice(visible(device)) ? " MIG 1g.10gb" : "");
   return ready();
 }
 
@@ -312,6 +368,64 @@ CUresult cuMemFreeHost(void *data) {
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
   result = give((uintptr_t)data, true);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+/* ---- memory of the host's that is pinned ---- */
+
+typedef struct pinned {
+  struct pinned *next;
+  uintptr_t first;
+  size_t n_bytes;
+} pinned;
+static pinned *pins;
+
+CUresult cuMemHostRegister_v2(void *data, size_t bytes, unsigned flags) {
+  const uintptr_t first = (uintptr_t)data;
+  CUresult result = cuda_double_enter();
+  (void)flags;
+  if (result != CUDA_OK)
+    return result;
+  pinned *pin = calloc(1, sizeof *pin);
+  if (pin == NULL || first == 0 || bytes == 0) {
+    free(pin);
+    return pin == NULL ? CUDA_OUT_OF_MEMORY : CUDA_INVALID_VALUE;
+  }
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  for (const pinned *p = pins; p != NULL; p = p->next) {
+    if (first < p->first + p->n_bytes && p->first < first + bytes)
+      result = CUDA_ALREADY_REGISTERED;
+  }
+  if (result == CUDA_OK) {
+    *pin = (pinned){pins, first, bytes};
+    pins = pin;
+    ++live_pinned;
+  } else {
+    free(pin);
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+CUresult cuMemHostUnregister(void *data) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  result = CUDA_NOT_REGISTERED;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  for (pinned **link = &pins; *link != NULL && result != CUDA_OK; link = &(*link)->next) {
+    pinned *pin = *link;
+    if (pin->first != (uintptr_t)data)
+      continue;
+    if (cuda_double_uses(pin->first, pin->n_bytes))
+      cuda_double_die("memory is unpinned that queued work uses");
+    *link = pin->next;
+    free(pin);
+    --live_pinned;
+    result = CUDA_OK;
+    break;
+  }
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
 }

@@ -5,18 +5,20 @@
  *
  * What it holds the caller to, as the vendor's does or more strictly:
  *   - every call but those that ask for devices needs a current context of the calling thread
- *   - nothing works in a forked child
+ *   - nothing works in a forked child, nor in a function that a stream was given
  *   - copies and fills lie inside live memory; memory that queued work uses is not freed
  *   - what is written behind an allocation is found when it is freed
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
  * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
  *
  * Environment: OPIPE_CUDA_DOUBLE_SEED (1), _DEVICES (2), _VERSION (13000), _MEMORY (bytes of a
- * device, 1 GiB), _FAULT (the launch that faults, counted from 1).
+ * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _SLICE (the device that is a MIG
+ * slice); CUDA_VISIBLE_DEVICES.
  */
 #ifndef OPIPE_TEST_CUDA_DRIVER_H_
 #define OPIPE_TEST_CUDA_DRIVER_H_
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "plugins/backend-cuda/vendor.h"
@@ -33,13 +35,15 @@ CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const 
 /* What tests look at. */
 typedef struct cuda_double_facts {
   uint64_t live_bytes, live_blocks; /* device memory */
-  uint64_t live_pinned;             /* blocks */
+  uint64_t live_pinned;             /* blocks, registered ones among them */
   uint64_t waits;                   /* calls that block the host until work is done */
   uint64_t launches, queued;        /* kernels so far; entries that wait */
   uint64_t contexts;                /* on the calling thread's stack */
   uint64_t retained;                /* primary contexts */
 } cuda_double_facts;
 void cuda_double_look(cuda_double_facts *out);
+/* Work of the stream comes to a stop, as behind a peer that is gone, or goes on. */
+void cuda_double_hold(CUstream stream, bool hold);
 /* A context of the host's own on top of the calling thread's stack; popped by NULL. */
 CUcontext cuda_double_current(void);
 

@@ -11,7 +11,7 @@
 
 #include "double.h"
 
-enum { WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_RECORD, WORK_WAIT };
+enum { WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
 typedef struct work {
   struct work *next;
@@ -22,6 +22,8 @@ typedef struct work {
   void *to;                       /* COPY, FILL */
   const void *from;
   int value;
+  CUhostFn fn; /* HOST */
+  void *data;
   CUevent event; /* RECORD, WAIT */
   uint64_t number;
   size_t n_bytes; /* of args; of a copy */
@@ -30,6 +32,7 @@ typedef struct work {
 
 struct CUstream_st {
   CUstream next;
+  bool held; /* cuda_double_hold */
   work *first, **last;
 };
 
@@ -64,7 +67,10 @@ void cuda_double_count(cuda_double_facts *io_facts) {
 
 /* ---- doing ---- */
 
-static bool is_ready(const work *w) {
+static bool is_ready(CUstream stream) {
+  const work *w = stream->first;
+  if (w == NULL || stream->held)
+    return false;
   return w->kind != WORK_WAIT || w->event->n_done >= w->number;
 }
 
@@ -98,6 +104,11 @@ static void do_work(const work *w) {
     case WORK_FILL:
       memset(w->to, w->value, w->n_bytes);
       break;
+    case WORK_HOST:
+      cuda_double_in_host_function = true;
+      w->fn(w->data);
+      cuda_double_in_host_function = false;
+      break;
     case WORK_RECORD:
       if (w->number > w->event->n_done)
         w->event->n_done = w->number;
@@ -121,12 +132,12 @@ static void pop(CUstream stream) {
 static bool step(void) {
   uint64_t n = 0;
   for (CUstream s = streams; s != NULL; s = s->next)
-    n += s->first != NULL && is_ready(s->first);
+    n += is_ready(s);
   if (n == 0)
     return false;
   uint64_t chosen = draw(n);
   for (CUstream s = streams; s != NULL; s = s->next) {
-    if (s->first != NULL && is_ready(s->first) && chosen-- == 0) {
+    if (is_ready(s) && chosen-- == 0) {
       pop(s);
       break;
     }
@@ -251,6 +262,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   return queue(stream, &head, params[0], head.n_bytes);
 }
 
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
+  const work head = {.kind = WORK_HOST, .fn = fn, .data = data};
+  return fn == NULL ? CUDA_INVALID_VALUE : queue(stream, &head, NULL, 0);
+}
+
 /* ---- streams ---- */
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -269,6 +285,12 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   (void)pthread_mutex_unlock(&cuda_double_lock);
   *stream = made;
   return CUDA_OK;
+}
+
+void cuda_double_hold(CUstream stream, bool hold) {
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  stream->held = hold;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {

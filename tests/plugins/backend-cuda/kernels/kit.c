@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "kit_device.h"
 #include "shim_rows.h"
 
 enum { ZONE = 1024, MAX_TENSORS = 4096, MAX_OUTPUTS = 16 };
@@ -25,8 +26,11 @@ kit_tensor kit_new(uint32_t dtype, int64_t n) {
   const uint32_t size = bytes_of(dtype);
   const size_t before = ZONE + (size_t)kit_skew * size, bytes = (size_t)n * size;
   unsigned char *memory = NULL;
-  if (n_tensors == MAX_TENSORS ||
-      posix_memalign((void **)&memory, 256, before + bytes + ZONE) != 0) {
+  if (n_tensors < MAX_TENSORS && kit_on_device())
+    memory = kit_device_alloc(before + bytes + ZONE);
+  else if (n_tensors < MAX_TENSORS)
+    (void)posix_memalign((void **)&memory, 256, before + bytes + ZONE);
+  if (memory == NULL) {
     fprintf(stderr, "no memory for a tensor\n");
     exit(99);
   }
@@ -83,7 +87,10 @@ void kit_end(void) {
     const unsigned char *end = tensors[i].memory + tensors[i].before + tensors[i].bytes;
     OPI_ASSERT(all_are(tensors[i].memory, tensors[i].before, 0xa5));
     OPI_ASSERT(all_are(end, tensors[i].behind, 0xa5));
-    free(tensors[i].memory);
+    if (kit_on_device())
+      kit_device_free(tensors[i].memory);
+    else
+      free(tensors[i].memory);
   }
   n_tensors = 0;
 }
@@ -189,6 +196,10 @@ void kit_set(const kit_tensor *t, int64_t i, double value) {
 /* ---- launches ---- */
 
 static void launch(const cuda_launch *l, uint64_t seed) {
+  if (kit_on_device()) {
+    kit_device_launch(l);
+    return;
+  }
   for (uint32_t i = 0; i < cuda_shim_n_rows; ++i) {
     if (strcmp(cuda_shim_rows[i].kernel, l->kernel) == 0) {
       OPI_ASSERT_INT(cuda_shim_rows[i].args_bytes, l->args_bytes);

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A GPU that the host uses too: handles of the driver's in both directions, pinned memory, a word
+ * when work is done, and queues that are given up.
+ */
+#include "share.h"
+
+/* ---- handles ---- */
+
+opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object,
+                         uint64_t *out_native, opipe_error *err) {
+  const opipe_device *owner = device;
+  uint64_t native = 0;
+  if ((what == OPIPE_NATIVE_DEVICE) != (object == NULL)) {
+    return opipe_fail(err, OPIPE_E_INVALID, "native: what %u %s an object", what,
+                      object == NULL ? "needs" : "takes no");
+  }
+  if (what == OPIPE_NATIVE_DEVICE) {
+    native = (uint64_t)device->place->ordinal;
+  } else if (what == OPIPE_NATIVE_QUEUE) {
+    const opipe_queue *queue = object;
+    owner = queue->device;
+    native = (uintptr_t)queue->stream;
+  } else if (what == OPIPE_NATIVE_BUFFER) {
+    const opipe_buffer *buffer = object;
+    owner = buffer->device;
+    native = buffer->address;
+  } else if (what == OPIPE_NATIVE_EVENT) {
+    const opipe_event *event = object;
+    if (event->imported)
+      return opipe_fail(err, OPIPE_E_STATE, "native: the event was imported");
+    owner = event->device;
+    native = (uintptr_t)event->event;
+  } else {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "native: %u is no kind of object", what);
+  }
+  if (owner != device)
+    return opipe_fail(err, OPIPE_E_INVALID, "native: the object is of another opening");
+  *out_native = native;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                                opipe_buffer **out_buffer, opipe_error *err) {
+  if (native == 0 || native % CUDA_ALIGN != 0 || n_bytes == 0 ||
+      n_bytes > (uint64_t)INT64_MAX - native) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "buffer_import: %llu bytes at 0x%llx, which must be a multiple of %d",
+                      (unsigned long long)n_bytes, (unsigned long long)native, CUDA_ALIGN);
+  }
+  CUDA_TRY(cuda_check_owner(device->owner, "buffer_import", err));
+  opipe_buffer *buffer =
+      opipe_zeroed(device->host, "buffer", sizeof *buffer, _Alignof(opipe_buffer), err);
+  if (buffer == NULL)
+    return OPIPE_E_NOMEM;
+  *buffer =
+      (opipe_buffer){.device = device, .address = native, .n_bytes = n_bytes, .imported = true};
+  *out_buffer = buffer;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_event_import(opipe_device *device, uint64_t native, opipe_event **out_event,
+                               opipe_error *err) {
+  if (native == 0)
+    return opipe_fail(err, OPIPE_E_INVALID, "event_import: no event");
+  CUDA_TRY(cuda_check_owner(device->owner, "event_import", err));
+  opipe_event *event =
+      opipe_zeroed(device->host, "event", sizeof *event, _Alignof(opipe_event), err);
+  if (event == NULL)
+    return OPIPE_E_NOMEM;
+  *event = (opipe_event){.device = device, .event = (CUevent)(uintptr_t)native, .imported = true};
+  *out_event = event;
+  return OPIPE_OK;
+}
+
+/* ---- pinned memory ---- */
+
+typedef struct cuda_host_block {
+  struct cuda_host_block *next;
+  void *data;
+  uint64_t n_bytes;
+} cuda_host_block;
+
+opipe_status cuda_host_alloc(opipe_device *device, uint64_t n_bytes, void **out_data,
+                             opipe_error *err) {
+  void *data = NULL;
+  if (n_bytes == 0 || n_bytes > INT64_MAX)
+    return opipe_fail(err, OPIPE_E_INVALID, "host_alloc: %llu bytes", (unsigned long long)n_bytes);
+  CUDA_TRY(cuda_enter(device, "host_alloc", err));
+  cuda_host_block *block =
+      opipe_zeroed(device->host, "pinned memory", sizeof *block, _Alignof(cuda_host_block), err);
+  const opipe_status status = block == NULL
+                                  ? OPIPE_E_NOMEM
+                                  : cuda_result(device->place,
+                                                device->place->driver->host_alloc(
+                                                    &data, (size_t)n_bytes, CUDA_HOST_PORTABLE),
+                                                "host_alloc", err);
+  cuda_leave(device);
+  if (status < 0) {
+    if (block != NULL)
+      opipe_free(device->host, block, sizeof *block, _Alignof(cuda_host_block));
+    return status;
+  }
+  *block = (cuda_host_block){device->host_blocks, data, n_bytes};
+  device->host_blocks = block;
+  (void)__atomic_add_fetch(&device->inner.host_alloced, n_bytes, __ATOMIC_RELAXED);
+  *out_data = data;
+  return OPIPE_OK;
+}
+
+void cuda_host_free(opipe_device *device, void *data) {
+  cuda_host_block **link = &device->host_blocks;
+  while (*link != NULL && (*link)->data != data)
+    link = &(*link)->next;
+  cuda_host_block *block = *link;
+  if (data == NULL || block == NULL)
+    return;
+  *link = block->next;
+  if (cuda_enter(device, "host_free", NULL) >= 0) {
+    (void)device->place->driver->host_free(data);
+    cuda_leave(device);
+  }
+  (void)__atomic_sub_fetch(&device->inner.host_alloced, block->n_bytes, __ATOMIC_RELAXED);
+  opipe_free(device->host, block, sizeof *block, _Alignof(cuda_host_block));
+}
+
+opipe_status cuda_host_register(opipe_device *device, void *data, uint64_t n_bytes,
+                                opipe_error *err) {
+  CUDA_TRY(cuda_enter(device, "host_register", err));
+  const CUresult result =
+      device->place->driver->host_register(data, (size_t)n_bytes, CUDA_HOST_PORTABLE);
+  const opipe_status status =
+      result == CUDA_ALREADY_REGISTERED || result == CUDA_INVALID_VALUE
+          ? opipe_fail(err, OPIPE_E_INVALID, "host_register: %llu bytes%s",
+                       (unsigned long long)n_bytes,
+                       result == CUDA_ALREADY_REGISTERED ? ", of which some are registered" : "")
+          : cuda_result(device->place, result, "host_register", err);
+  cuda_leave(device);
+  return status;
+}
+
+void cuda_host_unregister(opipe_device *device, void *data) {
+  if (data == NULL || cuda_enter(device, "host_unregister", NULL) < 0)
+    return;
+  (void)device->place->driver->host_unregister(data);
+  cuda_leave(device);
+}
+
+/* ---- queues ---- */
+
+opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err) {
+  if (__atomic_load_n(&queue->aborted, __ATOMIC_ACQUIRE) != 0) {
+    return opipe_fail(err, OPIPE_E_CANCELLED, "cuda:%u: %s: the queue was given up",
+                      queue->device->place->index, what);
+  }
+  return cuda_enter(queue->device, what, err);
+}
+
+opipe_status cuda_event_notify(opipe_queue *queue, void (*fn)(void *ctx), void *ctx,
+                               opipe_error *err) {
+  opipe_device *device = queue->device;
+  if (fn == NULL)
+    return opipe_fail(err, OPIPE_E_INVALID, "event_notify: no function");
+  CUDA_TRY(cuda_enter_queue(queue, "event_notify", err));
+  const opipe_status status =
+      cuda_result(device->place, device->place->driver->launch_host(queue->stream, fn, ctx),
+                  "event_notify", err);
+  cuda_leave(device);
+  return status;
+}
+
+opipe_status cuda_queue_abort(opipe_queue *queue, opipe_error *err) {
+  CUDA_TRY(cuda_check_owner(queue->device->owner, "queue_abort", err));
+  __atomic_store_n(&queue->aborted, 1u, __ATOMIC_RELEASE);
+  return OPIPE_OK;
+}
+
+/* What the work of a queue that was given up may still write: kept until an event behind it has
+ * come, or the process ends. */
+struct cuda_abandoned {
+  cuda_abandoned *next;
+  CUevent event;
+  double *sums;
+  CUstream stream;
+};
+
+bool cuda_abandon(opipe_queue *queue) {
+  opipe_device *device = queue->device;
+  const cuda_driver *driver = device->place->driver;
+  cuda_abandoned *left =
+      opipe_zeroed(device->host, "a queue", sizeof *left, _Alignof(cuda_abandoned), NULL);
+  if (left == NULL)
+    return false;
+  if (driver->event_create(&left->event, CUDA_EVENT_DISABLE_TIMING) != CUDA_OK ||
+      driver->event_record(left->event, queue->stream) != CUDA_OK) {
+    opipe_free(device->host, left, sizeof *left, _Alignof(cuda_abandoned));
+    return false;
+  }
+  left->sums = queue->sums;
+  left->stream = queue->stream;
+  (void)pthread_mutex_lock(&device->lock);
+  left->next = device->abandoned;
+  device->abandoned = left;
+  (void)pthread_mutex_unlock(&device->lock);
+  return true;
+}
+
+bool cuda_abandoned_free(opipe_device *device) {
+  const cuda_driver *driver = device->place->driver;
+  bool all = true;
+  while (device->abandoned != NULL) {
+    cuda_abandoned *left = device->abandoned;
+    device->abandoned = left->next;
+    if (driver->event_query(left->event) == CUDA_NOT_READY) {
+      all = false; /* the driver's memory and stream stay: giving them back would wait */
+    } else {
+      (void)driver->event_destroy(left->event);
+      (void)driver->stream_destroy(left->stream);
+      (void)driver->host_free(left->sums);
+    }
+    opipe_free(device->host, left, sizeof *left, _Alignof(cuda_abandoned));
+  }
+  return all;
+}
