@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the folder that a machine with a GPU runs (tests/gpu/README.md).
+
+    bundle.py BUILD OUT [--plugin FILE --image FILE]
+
+BUILD: a build tree with the plugin and the programs. --plugin, --image: the CUDA plugin and the module of its kernels where
+they are elsewhere, as those of the doubles. At most 20 MiB, for glibc 2.36 and newer, with nothing of the vendor's and no
+libstdc++ to be found there.
+"""
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(SOURCE, "plugins", "host-onnxruntime"))
+import wheel  # noqa: E402
+
+MOST_BYTES = 20 << 20
+NEWEST_GLIBC = (2, 36)
+MODELS = ["encoder", "encoder_decoder", "gpt_8block", "gpt_bf16", "gpt_past", "gpt_raw", "llama_8block", "llama_attention", "llama_fp16"]
+OWN = ["gpu.py", "bundle_kit.py", "facts.py", "correct.py", "speed.py", "gpt2.py"]
+
+
+class Refused(Exception):
+    pass
+
+
+def take(source, target, mode=0o755):
+    if not os.path.exists(source):
+        raise Refused("%s is not there: build it first" % source)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    wheel.copy(source, target)
+    os.chmod(target, mode)
+    return source
+
+
+def fill(build, out, plugin, image):
+    taken = [take(os.path.join(build, "bin", "onnx-pipe"), os.path.join(out, "bin", "onnx-pipe")),
+             take(os.path.join(build, "lib", "libonnxpipe.so"), os.path.join(out, "lib", "libonnxpipe.so.0")),
+             take(os.path.join(build, "tests", "gpu-ceilings"), os.path.join(out, "bin", "gpu-ceilings")),
+             take(wheel_conformance(build), os.path.join(out, "bin", "conformance-backend")),
+             take(plugin, os.path.join(out, "lib", "onnx-pipe", "opipe-backend-cuda.so"))]
+    soname = subprocess.run(["objdump", "-p", taken[1]], check=True, capture_output=True, text=True).stdout
+    name = re.search(r"SONAME\s+(\S+)", soname)
+    os.rename(os.path.join(out, "lib", "libonnxpipe.so.0"), os.path.join(out, "lib", name[1] if name else "libonnxpipe.so"))
+    plugins = os.path.join(build, "lib", "onnx-pipe")
+    for one in sorted(os.listdir(plugins)):
+        if one.endswith(".so") and one != "opipe-backend-cuda.so":
+            taken.append(take(os.path.join(plugins, one), os.path.join(out, "lib", "onnx-pipe", one)))
+    kernels = os.path.join(build, "tests", "plugins", "backend-cuda", "kernels")
+    for one in sorted(os.listdir(kernels)) if os.path.isdir(kernels) else []:
+        if one.startswith("test_") and one != "test_shim" and os.access(os.path.join(kernels, one), os.X_OK):
+            taken.append(take(os.path.join(kernels, one), os.path.join(out, "tests", one)))
+    others = {}
+    for one in taken:
+        others.update(wheel.needed(one))
+    for one, where in sorted(others.items()):
+        if not where.startswith(os.path.realpath(build)):
+            take(where, os.path.join(out, "lib", one))
+    shutil.copyfile(image, os.path.join(out, "kernels.fatbin"))
+    for one in OWN:
+        shutil.copyfile(os.path.join(HERE, one), os.path.join(out, one))
+    shutil.copyfile(os.path.join(SOURCE, "tests", "data", "attacks", "wire.py"), os.path.join(out, "wire.py"))
+    for one in MODELS:
+        shutil.copytree(os.path.join(SOURCE, "tests", "data", one), os.path.join(out, "models", one))
+
+
+def wheel_conformance(build):
+    for place in (os.path.join(build, "conformance-backend"), os.path.join(build, "bin", "conformance-backend"),
+                  os.path.join(build, "libexec", "onnx-pipe", "conformance-backend")):
+        if os.path.exists(place):
+            return place
+    raise Refused("%s has no conformance-backend: build it first" % build)
+
+
+def binaries(out):
+    for root, _, names in os.walk(out):
+        for name in names:
+            path = os.path.join(root, name)
+            with open(path, "rb") as file:
+                if file.read(4) == b"\x7fELF":
+                    yield path
+
+
+def check(out):
+    total = sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(out) for name in names)
+    if total > MOST_BYTES:
+        raise Refused("the bundle has %d bytes, at most %d are wanted" % (total, MOST_BYTES))
+    for path in binaries(out):
+        head = subprocess.run(["objdump", "-p", path], check=True, capture_output=True, text=True).stdout
+        for name in re.findall(r"NEEDED\s+(\S+)", head):
+            if re.match(r"lib(stdc\+\+|gcc_s|cuda|cublas|cudnn|nccl|nv)", name):
+                raise Refused("%s needs %s" % (path, name))
+        text = subprocess.run(["objdump", "-T", path], check=True, capture_output=True, text=True).stdout
+        newest = max([(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", text)], default=(2, 0))
+        if newest > NEWEST_GLIBC:
+            raise Refused("%s needs glibc %d.%d, %d.%d is the newest allowed" % (path, *newest, *NEWEST_GLIBC))
+    return total
+
+
+def manifest(out):
+    commit = subprocess.run(["git", "-C", SOURCE, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    changed = subprocess.run(["git", "-C", SOURCE, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip()
+    files = {}
+    for root, _, names in os.walk(out):
+        for name in sorted(names):
+            path = os.path.join(root, name)
+            with open(path, "rb") as file:
+                files[os.path.relpath(path, out)] = hashlib.sha256(file.read()).hexdigest()
+    with open(os.path.join(out, "manifest.json"), "w", encoding="utf-8") as file:
+        json.dump({"commit": (commit or "unknown") + (" and changes" if changed else ""), "files": files}, file, indent=1, sort_keys=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("build")
+    parser.add_argument("out")
+    parser.add_argument("--plugin")
+    parser.add_argument("--image")
+    given = parser.parse_args()
+    plugin = given.plugin or os.path.join(given.build, "lib", "onnx-pipe", "opipe-backend-cuda.so")
+    image = given.image or os.path.join(given.build, "cuda", "kernels.fatbin")
+    try:
+        if not os.path.exists(plugin) or not os.path.exists(image):
+            raise Refused("%s has no CUDA plugin: nvcc is needed (./dev deps cuda)" % given.build)
+        shutil.rmtree(given.out, ignore_errors=True)
+        fill(given.build, given.out, plugin, image)
+        manifest(given.out)
+        total = check(given.out)
+    except Refused as why:
+        print("bundle: %s" % why, file=sys.stderr)
+        return 1
+    print("%s: %.1f MiB" % (given.out, total / 1048576))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts share: the bundle's programs, run with its libraries; what became of them."""
+import json
+import os
+import subprocess
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SMALL = bool(os.environ.get("OPIPE_GPU_SMALL"))  # for machines that only act as if they had a GPU
+WORK = os.environ.get("OPIPE_GPU_WORK", os.path.join(HERE, "work"))
+COMMAND = os.path.join(HERE, "bin", "onnx-pipe")
+PLUGINS = os.path.join(HERE, "lib", "onnx-pipe")
+
+
+class NotRun(Exception):
+    """Why a line could not be run here."""
+
+
+class Failed(Exception):
+    """What went wrong."""
+
+
+def environment(**more):
+    own = dict(os.environ, **more)
+    own["LD_LIBRARY_PATH"] = ":".join(x for x in (os.path.join(HERE, "lib"), os.environ.get("LD_LIBRARY_PATH")) if x)
+    own["OPIPE_PLUGIN_PATH"] = PLUGINS
+    return own
+
+
+def command(arguments, seconds, wanted=(0,), **more):
+    """stdout of a program; Failed with its last words where its status is not one of those wanted."""
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=max(1, seconds), check=False, env=environment(**more))
+    if done.returncode not in wanted:
+        words = (done.stdout + done.stderr).strip().splitlines()
+        raise Failed("%s: status %d: %s" % (os.path.basename(arguments[0]), done.returncode, " / ".join(words[-4:])))
+    return done.stdout
+
+
+def device_missing():
+    """Why no GPU can be used; "": one can."""
+    listed = json.loads(command([COMMAND, "plugins", "--json"], 60))
+    own = [one for one in listed if one.get("id") == "cuda"]
+    if not own:
+        return "the bundle has no plugin 'cuda'"
+    if own[0]["state"] != "open":
+        return own[0].get("reason", own[0]["state"]).replace("no device: ", "", 1)
+    said = subprocess.run([COMMAND, "profile", "--cluster", "--device", "cuda"], capture_output=True, text=True, timeout=120,
+                          check=False, env=environment())
+    return "" if said.returncode == 0 else said.stderr.strip()
+
+
+def work(name):
+    os.makedirs(WORK, exist_ok=True)
+    return os.path.join(WORK, name)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether it computes what it should: kernels, the backend's promises, models, training, memory."""
+import glob
+import os
+import re
+import shutil
+
+import gpt2
+from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, NotRun, command, work
+
+IMAGE = os.path.join(HERE, "kernels.fatbin")
+MODELS = os.path.join(HERE, "models")
+SCHEDULES = ["gpipe", "1f1b", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zbv", "v-half", "dualpipev"]
+# micro-batches that every one of them takes, for 1, 2 and 4 ranks
+TRAINING = ["--compute", "fp32", "--batch", "8", "--microbatches", "8", "--steps", "2", "--optimizer", "adamw:lr=1e-3"]
+
+
+def verdicts(out):
+    return [" ".join(line.split()) for line in out.splitlines() if re.search(r"\s(bit-equal|close|differs)\s", line)]
+
+
+def kernels(left):
+    """The kernels' own tests against double, on the device."""
+    said = {}
+    for path in sorted(glob.glob(os.path.join(HERE, "tests", "test_rows" if SMALL else "test_*"))):
+        out = command([path], left, OPIPE_KIT_IMAGE=IMAGE)
+        counts = re.search(r"tests\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", out)
+        said[os.path.basename(path)] = "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
+    if not said:
+        raise NotRun("the bundle has no tests of kernels")
+    return said
+
+
+def promises(left):
+    """The conformance program, with the CPU backend for what the device lacks."""
+    out = command([os.path.join(HERE, "bin", "conformance-backend"), os.path.join(PLUGINS, "opipe-backend-cuda.so"),
+                   os.path.join(PLUGINS, "opipe-backend-cpu.so")], left)
+    return out.strip().splitlines()[-1]
+
+
+def models(left):
+    """Small models of every kind, on 1, 2 and 4 ranks: their data sets, bits of the plan's reference, close to the uncut model."""
+    n = 0
+    for folder in sorted(glob.glob(os.path.join(MODELS, "gpt_raw" if SMALL else "*"))):
+        for stages in ("1", "2", "4"):
+            out = command([COMMAND, "run", folder, "--device", "cuda", "--stages", stages, "--check", "--reference"], left)
+            if "passed" not in out:
+                raise Failed("%s in %s stages: no data set was compared" % (os.path.basename(folder), stages))
+            n += 1
+    if n == 0:
+        raise NotRun("the bundle has no models")
+    return "%d runs" % n
+
+
+def training(ranks):
+    def line(left):
+        """Bits of the plan's reference and close to the uncut model, under every schedule that has so many ranks."""
+        model, data = work("small.onnx"), work("small-ids.npy")
+        gpt2.write(model, "small", 16, 256)
+        gpt2.ids(data, 8, 16, 256)
+        said = {}
+        for schedule in ["gpipe"] if ranks == 1 else ["1f1b"] if SMALL else SCHEDULES:
+            out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", str(ranks), "--schedule", schedule, "--data", "ids=" + data,
+                           "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *TRAINING], left)
+            said[schedule] = verdicts(out)
+        return said
+    return line
+
+
+def half_types(left):
+    """The same in bf16 and fp16, on two ranks."""
+    model, data = work("small.onnx"), work("small-ids.npy")
+    gpt2.write(model, "small", 16, 256)
+    gpt2.ids(data, 8, 16, 256)
+    said = {}
+    for compute in ("bf16", "fp16"):
+        arguments = ["bf16" if x == "fp32" else x for x in TRAINING] if compute == "bf16" else ["fp16" if x == "fp32" else x for x in TRAINING]
+        out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", "2", "--schedule", "1f1b", "--data", "ids=" + data,
+                       "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *arguments], left)
+        said[compute] = verdicts(out)
+    return said
+
+
+def sanitizer(left):
+    """compute-sanitizer's memcheck over the kernels' tests of rows."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    small = os.path.join(HERE, "tests", "test_rows")
+    if not os.path.exists(tool):
+        raise NotRun("there is no compute-sanitizer")
+    if not os.path.exists(small):
+        raise NotRun("the bundle has no tests of kernels")
+    return command([tool, "--error-exitcode", "1", small], left, OPIPE_KIT_IMAGE=IMAGE).strip().splitlines()[-1]
+
+
+def not_built(what):
+    def line(left):
+        raise NotRun(what)
+    return line
+
+
+LINES = [
+    ("kernels against fp64", kernels),
+    ("promises of the backend", promises),
+    ("models", models),
+    ("training on 1 rank", training(1)),
+    ("training on 2 ranks", training(2)),
+    ("training on 4 ranks", training(4)),
+    ("training in half types", half_types),
+    ("memory", not_built("no program of the bundle reads a session's meter yet")),
+    ("compute-sanitizer", sanitizer),
+    ("gradients beside PyTorch's", not_built("the bundle brings no peer")),
+]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 of any shape as an ONNX file with seeded weights beside it, with Python's standard library alone."""
+import os
+import random
+import struct
+
+from wire import FLOAT, INT64, graph, longs, model, node, outside, tensor, value
+
+SHAPES = {  # layers, width, heads
+    "124M": (12, 768, 12), "350M": (24, 1024, 16), "774M": (36, 1280, 20), "1.5B": (48, 1600, 25),
+    "small": (2, 64, 4),
+}
+VOCABULARY = 50304  # of GPT-2, to a multiple of 128
+BLOCK = 1 << 20     # random numbers that large weights repeat: no product sees zeros
+
+
+def parameters(layers, width, vocabulary, tokens):
+    return vocabulary * width + tokens * width + layers * (12 * width * width + 13 * width) + 2 * width
+
+
+class Weights:
+    """Initialisers in one file of external data."""
+
+    def __init__(self, path, seed):
+        draw = random.Random(seed)
+        self.file = open(path, "wb")
+        self.location = os.path.basename(path)
+        self.at = 0
+        self.block = struct.pack("<%df" % BLOCK, *(draw.gauss(0, 0.02) for _ in range(BLOCK)))
+        self.entries = []
+
+    def add(self, name, shape, fill=None):
+        n = 4
+        for size in shape:
+            n *= size
+        for begin in range(0, n, len(self.block)):
+            piece = self.block if fill is None else struct.pack("<f", fill) * BLOCK
+            self.file.write(piece[: n - begin])
+        self.entries.append(outside(name, FLOAT, list(shape), location=self.location, offset=str(self.at), length=str(n)))
+        self.at += n
+        return name
+
+
+def linear(nodes, weights, x, y, name, rows, columns):
+    weights.add(name + ".w", [rows, columns])
+    weights.add(name + ".b", [columns], 0.0)
+    nodes.append(node("MatMul", "%s %s.w" % (x, name), y + ".m", name + ".product"))
+    nodes.append(node("Add", "%s.m %s.b" % (y, name), y, name + ".bias"))
+
+
+def norm(nodes, weights, x, y, name, width):
+    weights.add(name + ".g", [width], 1.0)
+    weights.add(name + ".b", [width], 0.0)
+    nodes.append(node("LayerNormalization", "%s %s.g %s.b" % (x, name, name), y, name, axis=-1, epsilon=1e-5))
+
+
+def block(nodes, weights, i, width, heads):
+    p = "h%d" % i
+    norm(nodes, weights, "x%d" % i, p + ".n1", p + ".ln1", width)
+    linear(nodes, weights, p + ".n1", p + ".qkv", p + ".attn", width, 3 * width)
+    nodes.append(node("Split", "%s.qkv thirds" % p, "%s.q %s.k %s.v" % (p, p, p), p + ".split", axis=-1))
+    nodes.append(node("Attention", "%s.q %s.k %s.v" % (p, p, p), p + ".a", p + ".attention",
+                      q_num_heads=heads, kv_num_heads=heads, is_causal=1))
+    linear(nodes, weights, p + ".a", p + ".o", p + ".proj", width, width)
+    nodes.append(node("Add", "x%d %s.o" % (i, p), p + ".r", p + ".residual1"))
+    norm(nodes, weights, p + ".r", p + ".n2", p + ".ln2", width)
+    linear(nodes, weights, p + ".n2", p + ".f", p + ".fc", width, 4 * width)
+    nodes.append(node("Gelu", p + ".f", p + ".g", p + ".gelu", approximate="tanh"))
+    linear(nodes, weights, p + ".g", p + ".m", p + ".out", 4 * width, width)
+    nodes.append(node("Add", "%s.r %s.m" % (p, p), "x%d" % (i + 1), p + ".residual2"))
+
+
+def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1):
+    """The model at `path`, its weights at path + ".weights": ids [batch, tokens] -> logits."""
+    layers, width, heads = SHAPES[shape]
+    weights = Weights(path + ".weights", seed)
+    weights.add("wte", [vocabulary, width])
+    weights.add("wpe", [tokens, width])
+    nodes = [node("Gather", "wte ids", "e", "tokens"), node("Add", "e wpe", "x0", "positions")]
+    for i in range(layers):
+        block(nodes, weights, i, width, heads)
+    norm(nodes, weights, "x%d" % layers, "n", "ln", width)
+    nodes.append(node("Transpose", "wte", "head", "turned", perm=[1, 0]))
+    nodes.append(node("MatMul", "n head", "logits", "scores"))
+    weights.file.close()
+    inits = weights.entries + [tensor("thirds", INT64, [3], longs(width, width, width))]
+    body = graph(nodes, [value("ids", ["batch", tokens], INT64)], [value("logits", ["batch", tokens, vocabulary])], inits)
+    with open(path, "wb") as file:
+        file.write(model(body, version=23, ir=10))
+
+
+def ids(path, samples, tokens, vocabulary=VOCABULARY, seed=2):
+    """Random tokens as a .npy file."""
+    draw = random.Random(seed)
+    head = "{'descr': '<i8', 'fortran_order': False, 'shape': (%d, %d), }" % (samples, tokens)
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode())
+        for _ in range(samples):
+            file.write(struct.pack("<%dq" % tokens, *(draw.randrange(vocabulary) for _ in range(tokens))))

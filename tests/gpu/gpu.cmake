@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# gpu-ceilings: measures a GPU from within a bundle (tests/gpu/README.md). It stands on the plugin's own way to the
+# vendor's libraries and links none of them.
+add_executable(gpu-ceilings EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/gpu/ceilings.c
+  ${PROJECT_SOURCE_DIR}/plugins/backend-cuda/libraries.c)
+target_include_directories(gpu-ceilings PRIVATE ${PROJECT_SOURCE_DIR}/plugins/backend-cuda ${OPI_INCLUDE_DIR})
+target_link_libraries(gpu-ceilings PRIVATE opi_flags m Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(gpu-ceilings PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
+list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-ceilings)

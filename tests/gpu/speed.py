@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed: training steps of GPT-2's shapes in bf16, and inference. Random tokens and weights, the median of the steps behind
+the first; FLOP per token 6N + 6LCT (attention counted causal, half)."""
+import json
+import os
+import statistics
+
+import gpt2
+from bundle_kit import COMMAND, SMALL, NotRun, command, work
+
+T = 16 if SMALL else 1024
+VOCABULARY = 256 if SMALL else gpt2.VOCABULARY
+PEAK = 989e12  # bf16 of an H100 or H200, by its data sheet
+SHAPES = {"124M": (32, 512), "350M": (16, 512), "774M": (16, 512), "1.5B": (8, 128)}  # micro-batch, samples of a step
+LEAST = "small" if SMALL else "124M"  # of lines that want one shape
+if SMALL:
+    SHAPES = {"small": (1, 4)}
+STEPS = 4
+
+
+def flop_per_token(shape):
+    layers, width, _ = gpt2.SHAPES[shape]
+    n = gpt2.parameters(layers, width, VOCABULARY, T)
+    return 6 * n + 6 * layers * width * T
+
+
+def model_of(shape, tokens=T):
+    path = work("gpt2-%s-%d.onnx" % (shape, tokens))
+    if not os.path.exists(path):
+        gpt2.write(path, shape, tokens, VOCABULARY)
+    return path
+
+
+def step(shape, left, more=()):
+    micro, samples = SHAPES[shape]
+    data = work("ids-%d.npy" % samples)
+    if not os.path.exists(data):
+        gpt2.ids(data, samples, T, VOCABULARY)
+    out = command([COMMAND, "train", model_of(shape), "--device", "cuda", "--compute", "bf16", "--data", "ids=" + data, "--batch", str(samples),
+                   "--microbatches", str(samples // micro), "--steps", str(STEPS), "--dropout", "off", "--json",
+                   "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--optimizer", "adamw:lr=1e-4", *more], left)
+    steps = json.loads(out)["steps"]
+    seconds = statistics.median(one["seconds"] for one in steps[1:])
+    return samples * T / seconds, [one["loss"] for one in steps]
+
+
+def train(shape):
+    def line(left):
+        rate, losses = step(shape, left / 2)
+        return {"tokens_per_s": round(rate), "of_989_tflops": round(rate * flop_per_token(shape) / PEAK, 4), "losses": losses}
+    return line
+
+
+def ranks(shape, n):
+    def line(left):
+        one, _ = step(shape, left / 3)
+        several, _ = step(shape, left / 3, ["--ranks", str(n), "--schedule", "1f1b"])
+        return {"tokens_per_s": round(several), "of_one_rank": round(several / one, 4)}
+    return line
+
+
+def prefill(left):
+    data = work("ids-1.npy")
+    gpt2.ids(data, 1, T, VOCABULARY)
+    out = command([COMMAND, "run", model_of(LEAST), "--device", "cuda", "--stages", "1", "--input", "ids=" + data, "--requests", "20", "--json"], left)
+    told = json.loads(out)
+    return {key: told[key] for key in told if "latency" in key or "second" in key}
+
+
+def not_built(what):
+    def line(left):
+        raise NotRun(what)
+    return line
+
+
+TRAIN = [("GPT-2 " + shape, train(shape)) for shape in SHAPES] + [
+    ("124M, 2 ranks on the GPU", ranks(LEAST, 2)), ("124M, 4 ranks on the GPU", ranks(LEAST, 4)),
+    ("beside PyTorch", not_built("the bundle brings no peer")),
+    ("deterministic=1 beside 0", not_built("the plugin has one set of kernels yet, which is deterministic")),
+]
+INFER = [
+    ("prefill of 124M at 1 x 1024", prefill),
+    ("a decode step of 1B at past 512", not_built("the bundle's models have no past")),
+    ("a decode step of 7B at past 512", not_built("the bundle's models have no past")),
+    ("beside PyTorch", not_built("the bundle brings no peer")),
+]

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=600
+"""The bundle for machines with a GPU, made of this build and the doubles: where there is no device every line says so, part
+by part; where the doubles act as one, lines of every part run, a part that was cut short goes on, a line that fails is told."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.environ["OPIPE_BUILD_DIR"]
+SOURCE = os.environ["OPIPE_SOURCE_DIR"]
+DOUBLES = os.path.join(BUILD, "tests", "cuda")
+PARTS = ("facts", "correct", "train", "infer")
+SANITIZED = bool(os.environ.get("ASAN_OPTIONS") or os.environ.get("UBSAN_OPTIONS"))
+LINES = {"facts": ["libraries", "device", "ceilings"], "correct": ["kernels against fp64", "promises of the backend", "models", "training on 2 ranks"],
+         "train": ["GPT-2 small", "124M, 2 ranks on the GPU"], "infer": ["prefill of 124M at 1 x 1024"]}
+failed = []
+
+
+def expect(condition, what):
+    if not condition:
+        failed.append(what)
+
+
+def gpu(bundle, *arguments, device=True):
+    own = {key: value for key, value in os.environ.items() if key != "OPIPE_CUDA_PATH" and not key.startswith("OPIPE_PLUGIN")}
+    own.update(OPIPE_GPU_SMALL="1", **({"OPIPE_CUDA_PATH": DOUBLES} if device else {}))
+    done = subprocess.run([sys.executable, os.path.join(bundle, "gpu.py"), *arguments], env=own, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def record(bundle):
+    with open(os.path.join(bundle, "record.json"), encoding="utf-8") as file:
+        return json.load(file)["lines"]
+
+
+def without_device(bundle):
+    for part in PARTS:
+        status, said = gpu(bundle, part, device=False)
+        expect(status == 3 and "no device: " in said, "%s without a device: status %d: %s" % (part, status, said))
+        for name, result in record(bundle)[part].items():
+            if name not in ("machine", "versions", "peers"):
+                expect(result["status"] == "not run" and result["value"].startswith("no device: "), "%s, %s: %s" % (part, name, result))
+
+
+def with_doubles(bundle):
+    for part in PARTS:
+        for name in LINES[part]:
+            status, said = gpu(bundle, part, "--only", name)
+            expect(status == 0 and "1 ok, 0 failed, 0 not run" in said, "%s, %s: status %d: %s" % (part, name, status, said))
+    status, said = gpu(bundle, "facts", "--only", "libraries")
+    expect("is in the record" in said, "a line that is there is run again: " + said)
+    status, said = gpu(bundle, "facts", "--only", "two NCCL ranks on one GPU")
+    expect("0 ok, 0 failed, 1 not run" in said and "there is no transport over NCCL yet" in said, said)
+
+
+def a_failure(bundle):
+    os.remove(os.path.join(bundle, "bin", "conformance-backend"))
+    shutil.copy("/bin/false", os.path.join(bundle, "bin", "conformance-backend"))
+    status, said = gpu(bundle, "correct", "--again", "--only", "promises of the backend")
+    expect(status == 1 and "conformance-backend: status 1" in said, "a line that fails: status %d: %s" % (status, said))
+    status, said = gpu(bundle, "record")
+    with open(said.strip(), encoding="utf-8") as file:
+        page = file.read()
+    for text in ("| promises of the backend | failed |", "| device | ok |", "| compute-sanitizer | not run |", "| memory | not run |"):
+        expect(text in page, "the page lacks '%s':\n%s" % (text, page))
+
+
+def main():
+    if not os.path.exists(os.path.join(DOUBLES, "libcuda.so.1")):
+        print("SKIP: the doubles of CUDA need a C++ compiler at build")
+        return 77
+    if SANITIZED:
+        print("SKIP: a bundle is made of a plain build")
+        return 77
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = os.path.join(folder, "bundle")
+        image = os.path.join(folder, "image")
+        with open(image, "wb") as file:
+            file.write(b"shim")
+        made = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "gpu", "bundle.py"), BUILD, bundle, "--image", image,
+                               "--plugin", os.path.join(DOUBLES, "plugins", "opipe-backend-cuda.so")], capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            print("FAILED:", made.stdout, made.stderr)
+            return 1
+        if subprocess.run("ldconfig -p | grep -q libcuda.so.1", shell=True, check=False).returncode != 0:
+            without_device(bundle)
+        with_doubles(bundle)
+        a_failure(bundle)
+    for line in failed:
+        print("FAILED:", line)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
