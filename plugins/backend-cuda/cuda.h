@@ -90,6 +90,7 @@ struct opipe_device {
   cuda_names names;
   pthread_mutex_t lock; /* of the list of queues */
   opipe_queue *queues;
+  opipe_queue *closed; /* events that were recorded on them may be asked yet */
   cuda_abandoned *abandoned; /* queues that were given up; lock */
   struct cuda_host_block *host_blocks;
   cuda_inner inner;
@@ -107,7 +108,7 @@ struct opipe_buffer {
 
 struct opipe_queue {
   opipe_device *device;
-  opipe_queue *next; /* of the device's */
+  opipe_queue *next; /* of the device's, open or closed */
   CUstream stream;
   cuda_status *late; /* pinned: the first report since the last event was recorded */
   double *sums;      /* pinned [CUDA_SUMS]: parts of the sum of squares on its way */
@@ -163,6 +164,7 @@ void cuda_words_leave(opipe_device *device); /* what work under way may write st
 
 /* Waits for all that is queued on the device's queues: calls on sets see it. Within an entry. */
 opipe_status cuda_queues_settle(opipe_device *device, const char *what, opipe_error *err);
+void cuda_queues_free(opipe_device *device); /* those that were closed */
 
 /* ---- fallback.c ---- */
 

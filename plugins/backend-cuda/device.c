@@ -248,6 +248,7 @@ void cuda_device_close(opipe_device *device) {
     cuda_place_give(place);
   if (cuda_check_owner(device->owner, "device_close", NULL) >= 0)
     cuda_inner_close(device);
+  cuda_queues_free(device);
   cuda_names_close(&device->names, host);
   (void)pthread_mutex_destroy(&device->lock);
   (void)pthread_mutex_destroy(&device->inner.lock);

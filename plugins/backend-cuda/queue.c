@@ -79,7 +79,17 @@ static void unlist(opipe_queue *queue) {
   while (*at != queue)
     at = &(*at)->next;
   *at = queue->next;
+  queue->next = device->closed;
+  device->closed = queue;
   (void)pthread_mutex_unlock(&device->lock);
+}
+
+void cuda_queues_free(opipe_device *device) {
+  while (device->closed != NULL) {
+    opipe_queue *queue = device->closed;
+    device->closed = queue->next;
+    opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
+  }
 }
 
 /* Within an entry. */
@@ -104,7 +114,6 @@ void cuda_queue_close(opipe_queue *queue) {
   }
   if (!abandoned)
     cuda_word_give(device, queue->late);
-  opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
 }
 
 opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err) {
