@@ -90,7 +90,7 @@ struct opipe_device {
   cuda_names names;
   pthread_mutex_t lock; /* of the list of queues */
   opipe_queue *queues;
-  opipe_queue *closed; /* events that were recorded on them may be asked yet */
+  opipe_queue *closed;       /* events that were recorded on them may be asked yet */
   cuda_abandoned *abandoned; /* queues that were given up; lock */
   struct cuda_host_block *host_blocks;
   cuda_inner inner;
