@@ -7,3 +7,8 @@ target_include_directories(gpu-ceilings PRIVATE ${PROJECT_SOURCE_DIR}/plugins/ba
 target_link_libraries(gpu-ceilings PRIVATE opi_flags m Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(gpu-ceilings PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
 list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-ceilings)
+
+# What a bundle holds.
+set(programs ${OPI_TEST_TARGETS})
+list(FILTER programs INCLUDE REGEX "^plugins-backend-cuda-kernels-test_")
+add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings ${programs})
