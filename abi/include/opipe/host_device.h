@@ -410,9 +410,15 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
   opipe_host_params_create, opipe_host_params_free, opipe_host_params_prepare,  \
       opipe_host_params_clone, opipe_host_params_write, opipe_host_params_read, \
       opipe_host_params_commit
-/* After `run`, for a backend that cannot train. */
+/* After `run`, for a backend that cannot train and shares no device with others. */
+#if OPIPE_TARGET_MINOR >= 3
+#define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
+  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+      NULL, NULL, NULL, NULL, NULL
+#else
 #define OPIPE_HOST_NO_TRAINING_SLOTS \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#endif
 
 #ifdef __cplusplus
 }

@@ -26,15 +26,15 @@ static opipe_status device_count(opipe_instance *self, uint32_t *out_count, opip
 
 static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
                                  opipe_error *err) {
-  const opipe_device_info info = {io_info->struct_size,
-                                  OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS,
-                                  UINT64_C(1) << 30,
-                                  1e9,
-                                  1e10,
-                                  100,
-                                  1,
-                                  OPIPE_HOST_ALIGN,
-                                  "example"};
+  const opipe_device_info info = {.struct_size = io_info->struct_size,
+                                  .flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS,
+                                  .memory_bytes = UINT64_C(1) << 30,
+                                  .peak_flops = 1e9,
+                                  .bandwidth = 1e10,
+                                  .launch_ns = 100,
+                                  .max_threads = 1,
+                                  .alignment = OPIPE_HOST_ALIGN,
+                                  .name = "example"};
   (void)self;
   if (index != 0)
     return opipe_fail(err, OPIPE_E_NOTFOUND, "there is no device %u, there is 1", index);

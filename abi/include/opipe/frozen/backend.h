@@ -67,9 +67,8 @@ OPIPE_FREEZE(opipe_update, decay, 192, 0x4ff800b952812dd1)
 OPIPE_ORDER(opipe_backend)
 OPIPE_FREEZE(opipe_backend, update, 376, 0x9de924915c93254c)
 #define OPIPE_FIELDS_opipe_backend_lookup(X, T) \
-  X(T, struct_size) X(T, reserved) X(T, find)
+  X(T, struct_size) X(T, reserved) X(T, find) X(T, count)
 OPIPE_ORDER(opipe_backend_lookup)
-OPIPE_FREEZE(opipe_backend_lookup, find, 16, 0x9d47bc494e090b87)
 #define OPIPE_ROWS_BACKEND \
   OPIPE_ROW(opipe_device_info, name, 0), \
   OPIPE_ROW(opipe_device_params, options, 0), \
@@ -83,7 +82,7 @@ OPIPE_FREEZE(opipe_backend_lookup, find, 16, 0x9d47bc494e090b87)
   OPIPE_ROW(opipe_bind_params, gradients, 0), \
   OPIPE_ROW(opipe_update, decay, 0), \
   OPIPE_ROW(opipe_backend, update, 0), \
-  OPIPE_ROW(opipe_backend_lookup, find, 0)
+  OPIPE_ROW(opipe_backend_lookup, count, 3)
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_BACKEND_H */

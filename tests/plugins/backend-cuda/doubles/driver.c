@@ -116,7 +116,7 @@ static bool is_slice(int device) {
 /* The device of an entry of CUDA_VISIBLE_DEVICES: a number, or how a uuid begins; -1: none. */
 static int device_of(const char *entry, size_t n) {
   for (int i = 0; i < count_all(); ++i) {
-    char number[8], uuid[48];
+    char number[16], uuid[48];
     (void)snprintf(number, sizeof number, "%d", i);
     (void)snprintf(uuid, sizeof uuid, "%s-%02x%02x%02x%02x-", is_slice(i) ? "MIG" : "GPU", 0xd0 + i,
                    0x0b, 0x1e, 0x55);
