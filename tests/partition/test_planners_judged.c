@@ -93,8 +93,10 @@ static void test_predictions_are_near_the_simulator(void) {
     opi_auto q = auto_question(layers, &cluster, questions[i].batch);
     q.hypothetical = true;
     q.planning.samples = cluster.n_devices; /* dapple, pipedream: any stage may be on all of them */
-    for (size_t k = 0; k < OPI_COUNT(names); ++k)
-      compare(&q, names[k], &questions[i]);
+    for (size_t k = 0; k < OPI_COUNT(names); ++k) {
+      if (!opi_test_is_sanitized() || opi_test_covers(i * OPI_COUNT(names) + k, 4))
+        compare(&q, names[k], &questions[i]);
+    }
     opi_layers_free(layers);
   }
 }
