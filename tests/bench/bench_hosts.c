@@ -173,7 +173,8 @@ static double turn(void (*run)(void *, const request *), void *ctx, const reques
     times[n] = now_ns() - start;
   }
   qsort(times, n, sizeof *times, by_value);
-  return (double)times[n / 2] / 1000;
+  const uint64_t median = times[n / 2];
+  return (double)median / 1000;
 }
 
 static void measure_calls(char **names, const request *r, long rounds) {

@@ -176,7 +176,8 @@ static opipe_status ask(judge *j, opi_order **out_order) {
     ms[2 * n + s] = x->weight_ns * 1e-6;
     /* replicas that cut a micro-batch keep their rows of it */
     const uint32_t cut = p->shares == NULL ? 1 : p->shares[l->instance_rank[s * l->n_replicas]];
-    const double part = (double)((p->samples - 1) / cut + 1) / p->samples;
+    const uint32_t rows = (p->samples - 1) / cut + 1;
+    const double part = (double)rows / p->samples;
     /* computed again, one micro-batch at a time has all of it; that is taken off what is left */
     stash[s] = whole_bytes(part * (p->recompute ? x->input_bytes : x->stash_bytes));
     const uint32_t rank = p->shares == NULL ? l->instance_rank[s * l->n_replicas] : s;

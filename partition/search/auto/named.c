@@ -258,7 +258,7 @@ static double steps_of(const opi_space *s, const char *planner) {
   if (strcmp(planner, "dapple") != 0)
     return 0;
   double placements = 1; /* how full nodes are, whichever they are */
-  for (double i = 1; i <= node; ++i)
+  for (uint32_t i = 1; i <= s->machine.per_node; ++i)
     placements *= (nodes + i) / i;
   return placements * placements + placements * layers * layers;
 }

@@ -194,7 +194,8 @@ static void test_members_that_meet_in_another_order(void) {
     OPI_ASSERT_OK(order_prove(lowered, rule, &err), &err);
   char *at = strstr(found, "STEP 0@1GATHER 1GATHER");
   OPI_ASSERT_FATAL(at != NULL && strstr(found, "STEP 0GATHER 1@1GATHER") != NULL);
-  memcpy(at, "STEP 1GATHER 0@1GATHER", strlen("STEP 1GATHER 0@1GATHER"));
+  static const char turned[] = "STEP 1GATHER 0@1GATHER";
+  memcpy(at, turned, sizeof turned - 1);
   opi_order *other = order_read(found, OPI_DIALECT_OPIPE);
   for (uint32_t rule = 0; rule < OPI_RULES; ++rule) {
     OPI_ASSERT_ERROR(order_prove(other, rule, &err), OPIPE_E_INVALID, &err, "deadlock (rule ");
