@@ -246,10 +246,11 @@ def use_option(files):
 
 
 def decisions(text):
-    """A plan's hash, and its members without it and without the bytes that are counted anew where somebody changed a decision."""
+    """A plan's hash, and its members without it and without the figures that are counted anew where somebody changed a decision."""
     plan = json.loads(text)
     found = plan.pop("hash")
-    plan.pop("memory")
+    for figure in ("memory", "flops", "peak_flops", "utilisation"):
+        plan.pop(figure, None)
     return found, plan
 
 

@@ -13,14 +13,10 @@ static const kit_place ASYNC[ASYNC_PLACES] = {
     {.device = "emulated", .device_options = "async=1"},
     {.device = "emulated", .device_index = 16, .device_options = "async=1", .transport = "staged"}};
 
-/* Of every model one in so many; 0: all, with all choices. */
-static inline void async_inference(const kit_place *place, uint32_t one_in, mx_count *count) {
-  const mx_scope scope = {.full = one_in == 0,
-                          .one_in = one_in,
-                          .transports = {place->transport, place->transport},
-                          .device = place->device,
-                          .device_options = place->device_options,
-                          .device_index = place->device_index};
+/* One model of so many, places in turn; 0: all, with all choices. */
+static inline void async_inference(uint32_t one_in, mx_count *count) {
+  const mx_scope scope = {
+      .full = one_in == 0, .one_in = one_in, .places = ASYNC, .n_places = ASYNC_PLACES};
   mx_matrix(&scope, count);
   OPI_ASSERT_INT(count->failed, 0);
   OPI_ASSERT(count->passed > 0);

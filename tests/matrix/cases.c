@@ -77,9 +77,7 @@ const char *mx_case(mx_model *m, opipe_plan *plan, const mx_result *uncut) {
 typedef struct choice {
   uint32_t set, stages, microbatches, schedule;
   bool fuse;
-  const char *transport;
-  const char *device, *device_options; /* NULL: "cpu" */
-  uint32_t device_index;
+  kit_place place;
 } choice;
 
 static void say(mx_count *count, const mx_model *m, const choice *c, const char *what,
@@ -111,11 +109,8 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
                               opipe_plan **out_plan) {
   opipe_device_choice devices[MX_RANKS];
   for (uint32_t r = 0; r < MX_RANKS; ++r) {
-    devices[r] = (opipe_device_choice){.kind = c->device == NULL ? "cpu" : c->device,
-                                       .index = c->device_index,
-                                       .options = c->device_options,
-                                       .threads = 1,
-                                       .memory_bytes = caps == NULL ? 0 : caps[r]};
+    devices[r] = kit_place_device(&c->place);
+    devices[r].memory_bytes = caps == NULL ? 0 : caps[r];
   }
   const opipe_plan_params params = {.struct_size = sizeof params,
                                     .n_stages = c->stages,
@@ -124,7 +119,7 @@ static opipe_status make_plan(mx_model *m, const choice *c, const uint64_t *caps
                                     .devices_stride = sizeof(opipe_device_choice),
                                     .n_microbatches = c->microbatches,
                                     .schedule = SCHEDULES[c->schedule],
-                                    .transport = c->transport,
+                                    .transport = c->place.transport,
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
   return m->api->plan_make(m->bound, &params, out_plan, &m->err);
 }
@@ -255,13 +250,14 @@ static uint32_t cover_binding(mx_model *m, choice c, uint32_t turn, mx_count *co
   return cuts;
 }
 
+static kit_place place_of(const mx_scope *scope, uint32_t turn) {
+  return scope->n_places == 0 ? (kit_place){.transport = NULL}
+                              : scope->places[turn % scope->n_places];
+}
+
 static void one_folder(const char *name, const mx_scope *scope, uint32_t turn, mx_count *count) {
   const bool full = scope->full;
-  const choice first = {.fuse = turn % 2 == 0,
-                        .transport = scope->transports[turn % 2],
-                        .device = scope->device,
-                        .device_options = scope->device_options,
-                        .device_index = scope->device_index};
+  const choice first = {.fuse = turn % 2 == 0, .place = place_of(scope, turn)};
   opipe_error err = OPIPE_ERROR_INIT;
   mx_folder *folder = NULL;
   mx_model m = {.api = NULL};
@@ -274,6 +270,7 @@ static void one_folder(const char *name, const mx_scope *scope, uint32_t turn, m
       choice c = first;
       c.set = b / 2;
       c.fuse = b % 2 == 0;
+      c.place = place_of(scope, turn + b);
       const uint32_t n = full_binding(&m, c, count);
       cuts = n > cuts ? n : cuts;
     }

@@ -6,6 +6,7 @@
 #define TESTS_MATRIX_CASES_H
 
 #include "tests/matrix/kit.h"
+#include "tests/runtime/train/kit.h"
 
 typedef struct mx_count {
   uint32_t passed, failed;
@@ -14,12 +15,12 @@ typedef struct mx_count {
 } mx_count;
 
 typedef struct mx_scope {
-  bool full;                 /* all cases; else a cover: every stage count, the other choices in
-                                pairs, in turn */
-  uint32_t one_in;           /* of so many models one is taken, others in each cover; 0: all are */
-  const char *transports[2]; /* of plans, by model in turn; NULL: the library's choice */
-  const char *device, *device_options; /* of all ranks; NULL: "cpu" */
-  uint32_t device_index;
+  bool full;               /* all cases; else a cover: every stage count, the other choices in
+                              pairs, in turn */
+  uint32_t one_in;         /* of so many models one is taken, others in each cover; 0: all are */
+  const kit_place *places; /* of plans, by model and binding in turn; n_places 0: the library's
+                              choice */
+  uint32_t n_places;
 } mx_scope;
 /* Fails the running test for each case that does not hold. */
 void mx_matrix(const mx_scope *scope, mx_count *count);

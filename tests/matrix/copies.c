@@ -285,7 +285,7 @@ static void check_seen(const seen *s, bool full) {
   OPI_ASSERT(s->even > 0 && s->uneven > 0 && s->turns > 0);
 }
 
-void mx_copies(bool full, const kit_place *place, mx_count *count) {
+void mx_copies(bool full, const kit_place *places, uint32_t n_places, mx_count *count) {
   enum { SEED = 20 };
   const char *names[MX_FOLDERS];
   choice choices[64];
@@ -307,7 +307,7 @@ void mx_copies(bool full, const kit_place *place, mx_count *count) {
     if (!full && !opi_test_covers(i, opi_test_is_sanitized() ? 3 : 2))
       continue;
     ++turn;
-    open_folder(names[i], place, turn % 2 == 0, choices, n_choices, count, &s);
+    open_folder(names[i], &places[i / 2 % n_places], turn % 2 == 0, choices, n_choices, count, &s);
   }
   check_seen(&s, full);
   (void)printf(

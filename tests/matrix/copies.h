@@ -16,7 +16,8 @@
 /* full: every model folder under every schedule, the other choices drawn by a fixed seed. Else a
  * cover: every other folder (third, under a sanitizer), each under one schedule, which takes them
  * all in turn. Fails the running test for each case that does not hold, and where a value of a
- * dimension never passed. place: of the plans. */
-void mx_copies(bool full, const kit_place *place, mx_count *count);
+ * dimension never passed. places: of the
+ * plans, by model in turn. */
+void mx_copies(bool full, const kit_place *places, uint32_t n_places, mx_count *count);
 
 #endif /* TESTS_MATRIX_COPIES_H */

@@ -116,8 +116,8 @@ static bool one_binding(mx_model *m, choice c, bool full, uint32_t turn, mx_slic
   return any;
 }
 
-static void one_folder(const char *name, const kit_place *place, bool full, uint32_t turn,
-                       mx_sliced *count) {
+static void one_folder(const char *name, const kit_place *places, uint32_t n_places, bool full,
+                       uint32_t turn, mx_sliced *count) {
   opipe_error err = OPIPE_ERROR_INIT;
   mx_folder *folder = NULL;
   mx_model m = {.api = NULL};
@@ -128,7 +128,9 @@ static void one_folder(const char *name, const kit_place *place, bool full, uint
   } else {
     const uint32_t n = full ? 2 * folder->n_sets : 1;
     for (uint32_t b = 0; b < n; ++b) {
-      const choice c = {.set = b / 2, .fuse = full ? b % 2 == 0 : turn % 2 == 0, .place = *place};
+      const choice c = {.set = b / 2,
+                        .fuse = full ? b % 2 == 0 : turn % 2 == 0,
+                        .place = places[(turn + b) % n_places]};
       any = one_binding(&m, c, full, turn + b, count) || any;
     }
   }
@@ -137,13 +139,13 @@ static void one_folder(const char *name, const kit_place *place, bool full, uint
   mx_folder_free(folder);
 }
 
-void mx_slices(bool full, const kit_place *place, mx_sliced *count) {
+void mx_slices(bool full, const kit_place *places, uint32_t n_places, mx_sliced *count) {
   const char *names[MX_FOLDERS];
   const size_t n = mx_list(names);
   memset(count, 0, sizeof *count);
   for (size_t i = 0; i < n; ++i) {
     if (full || (is_decoder(names[i]) && opi_test_covers((uint32_t)i, 4)) || i % 16 == 5)
-      one_folder(names[i], place, full, (uint32_t)i, count);
+      one_folder(names[i], places, n_places, full, (uint32_t)i, count);
   }
   (void)printf(
       "\n%u models in token slices: %u cases passed, %u failed, %u refused with a reason\n",

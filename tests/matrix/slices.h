@@ -12,8 +12,9 @@ typedef struct mx_sliced {
 } mx_sliced;
 
 /* full: all cases; else a cover. Fails the running test for each that does not hold, and for a
- * decoder of the shelf that is refused. place: of the plans. */
-void mx_slices(bool full, const kit_place *place, mx_sliced *count);
+ * decoder of the shelf that is refused. places: of the plans, by
+ * model and binding in turn. */
+void mx_slices(bool full, const kit_place *places, uint32_t n_places, mx_sliced *count);
 /* Is a schedule with slices refused for a reason of the model's tokens? */
 bool mx_slices_refused(const char *message);
 

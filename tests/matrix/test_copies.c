@@ -11,7 +11,7 @@ static void test_cover(void) {
   mx_count count;
   if (mx_list(names) == 0)
     OPI_SKIP("there are no model folders");
-  mx_copies(false, &(kit_place){.transport = NULL}, &count);
+  mx_copies(false, &(kit_place){.transport = NULL}, 1, &count);
   OPI_ASSERT_INT(count.failed, 0);
   OPI_ASSERT(count.passed > 0);
 }

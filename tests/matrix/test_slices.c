@@ -7,7 +7,7 @@ static void test_cover(void) {
   mx_sliced count;
   if (mx_list(names) == 0)
     OPI_SKIP("there are no model folders");
-  mx_slices(false, &(kit_place){.transport = NULL}, &count);
+  mx_slices(false, &(kit_place){.transport = NULL}, 1, &count);
   OPI_ASSERT_INT(count.failed, 0);
   OPI_ASSERT(count.passed > 0 && count.refused > 0);
 }

@@ -9,7 +9,7 @@ static void test_full(void) {
   mx_sliced count;
   if (mx_list(names) == 0)
     OPI_SKIP("there are no model folders");
-  mx_slices(true, &(kit_place){.transport = NULL}, &count);
+  mx_slices(true, &(kit_place){.transport = NULL}, 1, &count);
   OPI_ASSERT_INT(count.failed, 0);
   OPI_ASSERT(count.models >= 12 && count.refused > 0);
 }

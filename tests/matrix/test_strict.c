@@ -11,8 +11,10 @@ enum { ONE_IN = 5, SANITIZED_ONE_IN = 15, ROWS = 8, MICROBATCHES = 4 };
 
 static void test_inference(void) {
   const char *names[MX_FOLDERS];
+  const kit_place places[2] = {{.transport = STRICT[0]}, {.transport = STRICT[1]}};
   const mx_scope scope = {.one_in = opi_test_is_sanitized() ? SANITIZED_ONE_IN : ONE_IN,
-                          .transports = {STRICT[0], STRICT[1]}};
+                          .places = places,
+                          .n_places = 2};
   mx_count count;
   if (mx_list(names) == 0)
     OPI_SKIP("there are no model folders");

@@ -18,7 +18,8 @@ static const struct {
 
 static void test_inference(void) {
   const char *names[MX_FOLDERS];
-  const mx_scope scope = {.full = true, .transports = {STRICT[0], STRICT[1]}};
+  const kit_place places[2] = {{.transport = STRICT[0]}, {.transport = STRICT[1]}};
+  const mx_scope scope = {.full = true, .places = places, .n_places = 2};
   mx_count count;
   if (mx_list(names) == 0)
     OPI_SKIP("there are no model folders");
@@ -62,7 +63,7 @@ static void test_copies(void) {
     OPI_SKIP("there are no model folders");
   const strict_seen before = strict_look();
   mx_count count;
-  mx_copies(true, &(kit_place){.transport = STRICT[1]}, &count);
+  mx_copies(true, &(kit_place){.transport = STRICT[1]}, 1, &count);
   OPI_ASSERT_INT(count.failed, 0);
   strict_judge(&before, false);
 }
@@ -73,7 +74,7 @@ static void test_slices(void) {
     OPI_SKIP("there are no model folders");
   const strict_seen before = strict_look();
   mx_sliced count;
-  mx_slices(true, &(kit_place){.transport = STRICT[0]}, &count);
+  mx_slices(true, &(kit_place){.transport = STRICT[0]}, 1, &count);
   OPI_ASSERT_INT(count.failed, 0);
   strict_judge(&before, false);
 }
@@ -81,7 +82,7 @@ static void test_slices(void) {
 static void test_two_shapes_in_turn(void) {
   const strict_seen before = strict_look();
   kit_tally tally;
-  mx_turns(true, &(kit_place){.transport = STRICT[0]}, &tally);
+  mx_turns(true, &(kit_place){.transport = STRICT[0]}, 1, &tally);
   OPI_ASSERT_INT(tally.failed, 0);
   strict_judge(&before, true);
 }

@@ -4,7 +4,7 @@
 
 static void test_cover(void) {
   kit_tally tally;
-  mx_turns(false, &(kit_place){.transport = NULL}, &tally);
+  mx_turns(false, &(kit_place){.transport = NULL}, 1, &tally);
   OPI_ASSERT_INT(tally.failed, 0);
   OPI_ASSERT(tally.passed > 0);
 }

@@ -6,7 +6,7 @@
 
 static void test_full(void) {
   kit_tally tally;
-  mx_turns(true, &(kit_place){.transport = NULL}, &tally);
+  mx_turns(true, &(kit_place){.transport = NULL}, 1, &tally);
   OPI_ASSERT_INT(tally.failed, 0);
   OPI_ASSERT(tally.passed > 0);
 }

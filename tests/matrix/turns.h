@@ -17,9 +17,10 @@
 #include "tests/runtime/train/cases.h"
 
 /* full: every model under every schedule with every other shape, the other choices drawn by a fixed
- * seed. Else a cover: every schedule once, models and shapes in turn. place: of the plans. Fails
- * the running test for each case that does not hold, and where a value of a dimension never passed.
+ * seed. Else a cover: every schedule once, models and shapes in turn. places: of the plans, in
+ * turn. Fails the running test for each case that does not hold, and where a value of a dimension
+ * never passed.
  */
-void mx_turns(bool full, const kit_place *place, kit_tally *tally);
+void mx_turns(bool full, const kit_place *places, uint32_t n_places, kit_tally *tally);
 
 #endif /* TESTS_MATRIX_TURNS_H */
