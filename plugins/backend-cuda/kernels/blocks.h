@@ -93,6 +93,16 @@ typedef struct cuda_finite_block {
 
 enum { CUDA_DEPTH = 256 }; /* of a head, for the plain attention: a thread an element */
 
+/* Attention by tiles: rows of queries, of keys, and of queries where keys have the block; heads of
+ * at most CUDA_FLASH_DEPTH elements. */
+enum {
+  CUDA_FLASH_THREADS = 128,
+  CUDA_FLASH_ROWS = 64,
+  CUDA_FLASH_KEYS = 64,
+  CUDA_FLASH_QUERIES = 32,
+  CUDA_FLASH_DEPTH = 128
+};
+
 typedef struct cuda_typed_block { /* of kernels that choose the type as they run
                                    */
   void *out;

@@ -16,11 +16,17 @@
 #define CUDA_KERNEL(name)                                      \
   extern "C" __global__ void __launch_bounds__(name##_threads) \
       name(const __grid_constant__ name##_block a)
+/* Of those that ptxas would spill for the sake of more blocks on a processor: as many registers as
+ * they want. */
+#define CUDA_ROOMY_KERNEL(name)                                   \
+  extern "C" __global__ void __launch_bounds__(name##_threads, 1) \
+      name(const __grid_constant__ name##_block a)
 #define CUDA_SHARED(type, name) __shared__ type name
 #define CUDA_DYNAMIC(name) extern __shared__ __align__(128) unsigned char name[]
 #define CUDA_UNROLL _Pragma("unroll")
 #else
 #define CUDA_UNROLL
+#define CUDA_ROOMY_KERNEL(name) CUDA_KERNEL(name)
 #endif
 
 #define CUDA_FN __device__ __forceinline__

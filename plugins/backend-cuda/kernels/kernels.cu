@@ -3,6 +3,8 @@
  * carries. */
 #include "parts/attention.cu"
 #include "parts/few_rows.cu"
+#include "parts/flash.cu"
+#include "parts/flash_grad.cu"
 #include "parts/flat.cu"
 #include "parts/loss.cu"
 #include "parts/map.cu"

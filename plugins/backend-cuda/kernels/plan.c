@@ -188,53 +188,7 @@ bool cuda_plan_group_norm(const cuda_group_norm_args *args, uint32_t dtype, uint
                           cuda_blocks(args->batch * args->groups, 1), 1, 0, out);
 }
 
-/* ---- attention ---- */
-
-/* A block a row: a thread for each element of a head, and for each key. */
-static void launch_attention(uint32_t id, const cuda_attention_args *f, const void *args,
-                             int64_t rows, cuda_launch *out) {
-  const int64_t widest = f->depth > f->value_depth ? f->depth : f->value_depth;
-  const int64_t wanted = f->keys > widest ? f->keys : widest;
-  cuda_make_launch(id, args, cuda_blocks(rows, 1), 1, 0, out);
-  while (out->block[0] > 32 && (int64_t)out->block[0] / 2 >= wanted)
-    out->block[0] /= 2;
-}
-
-bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out) {
-  const int place = cuda_float_place(dtype);
-  if (place < 0 || args->depth > CUDA_DEPTH || args->value_depth > CUDA_DEPTH)
-    return false;
-  launch_attention((uint32_t)CUDA_ID_opipe_attention_f32 + (uint32_t)place, args, args,
-                   args->batch * args->heads * args->queries, out);
-  return true;
-}
-
-uint64_t cuda_attention_grad_workspace(const cuda_attention_grad_args *args) {
-  const cuda_attention_args *f = &args->forward;
-  return (uint64_t)(f->batch * f->heads * f->queries) * 3 * sizeof(double);
-}
-
-uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t dtype,
-                                  cuda_launch *out) {
-  const cuda_attention_args *f = &args->forward;
-  const int place = cuda_float_place(dtype);
-  uint32_t n = 0;
-  if (place < 0 || f->depth > CUDA_DEPTH || f->value_depth > CUDA_DEPTH)
-    return 0;
-  launch_attention((uint32_t)CUDA_ID_opipe_attention_grad_rows_f32 + (uint32_t)place, f, args,
-                   f->batch * f->heads * f->queries, &out[n++]);
-  launch_attention((uint32_t)CUDA_ID_opipe_attention_grad_keys_f32 + (uint32_t)place, f, args,
-                   f->batch * f->kv_heads * f->keys, &out[n++]);
-  if (args->dmask != NULL) {
-    const int64_t *stride = f->mask_stride;
-    const int64_t elements = (stride[0] != 0 ? f->batch : 1) * (stride[1] != 0 ? f->heads : 1) *
-                             (stride[2] != 0 ? f->queries : 1) *
-                             (stride[3] != 0 ? f->mask_keys : 1);
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_attention_grad_mask_f32 + (uint32_t)place, args,
-                     cuda_blocks(elements, 256), 1, 0, &out[n++]);
-  }
-  return n;
-}
+/* ---- rotary embedding ---- */
 
 bool cuda_plan_rotary(const cuda_rotary_args *args, uint32_t dtype, uint32_t cache_dtype,
                       cuda_launch *out) {

@@ -18,6 +18,10 @@
   X(name##_bf16_f32, type, threads)        \
   X(name##_f16_f32, type, threads) X(name##_f64_f32, type, threads)
 
+/* Of half types alone. */
+#define CUDA_TENSOR(X, name, type, threads) \
+  X(name##_bf16, type, threads) X(name##_f16, type, threads)
+
 #define CUDA_KERNELS(X)                                                    \
   X(opipe_begin, cuda_begin_args, 64)                                      \
   X(opipe_report, cuda_report_args, 1)                                     \
@@ -72,6 +76,12 @@
   CUDA_FLOATS(X, opipe_attention_grad_rows, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_keys, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_mask, cuda_attention_grad_args, 256) \
+  CUDA_TENSOR(X, opipe_flash_64, cuda_attention_args, 128)                 \
+  CUDA_TENSOR(X, opipe_flash_128, cuda_attention_args, 128)                \
+  CUDA_TENSOR(X, opipe_flash_grad_rows_64, cuda_attention_grad_args, 128)  \
+  CUDA_TENSOR(X, opipe_flash_grad_rows_128, cuda_attention_grad_args, 128) \
+  CUDA_TENSOR(X, opipe_flash_grad_keys_64, cuda_attention_grad_args, 128)  \
+  CUDA_TENSOR(X, opipe_flash_grad_keys_128, cuda_attention_grad_args, 128) \
   CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)                       \
   CUDA_FLOATS(X, opipe_loss_block, cuda_loss_args, 256)                    \
   CUDA_FLOATS(X, opipe_loss_line, cuda_loss_args, 256)                     \

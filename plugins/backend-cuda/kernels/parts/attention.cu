@@ -97,12 +97,6 @@ CUDA_FN void attend(const cuda_attention_args &a) {
 
 /* ---- gradients ---- */
 
-template <class T>
-CUDA_FN const T *dy_row(const cuda_attention_grad_args &g, const attention_place &at) {
-  return static_cast<const T *>(g.dy) + at.b * g.dy_stride[0] + at.h * g.dy_stride[1] +
-         at.row * g.dy_stride[2];
-}
-
 /* Probability of key j and the gradient that reaches it, dP = dY V. */
 template <class T, class R>
 CUDA_FN R probability(const cuda_attention_args &a, const attention_place &at, const R *query,
@@ -163,20 +157,6 @@ CUDA_FN void grad_of_rows(const cuda_attention_grad_args &g) {
           d, sum * (R)a.scale);
     }
   }
-}
-
-/* Where the gradient of joined row j goes; NULL: nowhere. */
-template <class T>
-CUDA_FN T *grad_row(void *past, const int64_t *past_stride, void *fresh, const int64_t *stride,
-                    int64_t n_past, const attention_place &at, int64_t j) {
-  if (j < n_past) {
-    return past == nullptr ? nullptr
-                           : static_cast<T *>(past) + at.b * past_stride[0] +
-                                 at.kv * past_stride[1] + j * past_stride[2];
-  }
-  return fresh == nullptr ? nullptr
-                          : static_cast<T *>(fresh) + at.b * stride[0] + at.kv * stride[1] +
-                                (j - n_past) * stride[2];
 }
 
 /* Probability and gradient of the score of query row `at` for key j, from the
@@ -281,23 +261,23 @@ CUDA_FN void grad_of_mask(const cuda_attention_grad_args &g) {
   }
 }
 
-#define CUDA_ATTENTION(SUFFIX, TYPE)                \
-  CUDA_KERNEL(opipe_attention_##SUFFIX) {           \
+#define CUDA_ATTENTION(KERNEL, SUFFIX, TYPE)        \
+  KERNEL(opipe_attention_##SUFFIX) {                \
     attend<TYPE>(a);                                \
   }                                                 \
   CUDA_KERNEL(opipe_attention_grad_rows_##SUFFIX) { \
     grad_of_rows<TYPE>(a);                          \
   }                                                 \
-  CUDA_KERNEL(opipe_attention_grad_keys_##SUFFIX) { \
+  KERNEL(opipe_attention_grad_keys_##SUFFIX) {      \
     grad_of_keys<TYPE>(a);                          \
   }                                                 \
   CUDA_KERNEL(opipe_attention_grad_mask_##SUFFIX) { \
     grad_of_mask<TYPE>(a);                          \
   }
-CUDA_ATTENTION(f32, float)
-CUDA_ATTENTION(bf16, bf16)
-CUDA_ATTENTION(f16, f16)
-CUDA_ATTENTION(f64, double)
+CUDA_ATTENTION(CUDA_KERNEL, f32, float)
+CUDA_ATTENTION(CUDA_KERNEL, bf16, bf16)
+CUDA_ATTENTION(CUDA_KERNEL, f16, f16)
+CUDA_ATTENTION(CUDA_ROOMY_KERNEL, f64, double)
 
 /* ---- RotaryEmbedding (Su et al. 2021) ---- */
 

@@ -127,4 +127,26 @@ CUDA_FN R dot(const R *x, const T *y, int64_t n) {
   return sum;
 }
 
+/* ---- gradients ---- */
+
+template <class T>
+CUDA_FN const T *dy_row(const cuda_attention_grad_args &g, const attention_place &at) {
+  return static_cast<const T *>(g.dy) + at.b * g.dy_stride[0] + at.h * g.dy_stride[1] +
+         at.row * g.dy_stride[2];
+}
+
+/* Where the gradient of joined row j goes; NULL: nowhere. */
+template <class T>
+CUDA_FN T *grad_row(void *past, const int64_t *past_stride, void *fresh, const int64_t *stride,
+                    int64_t n_past, const attention_place &at, int64_t j) {
+  if (j < n_past) {
+    return past == nullptr ? nullptr
+                           : static_cast<T *>(past) + at.b * past_stride[0] +
+                                 at.kv * past_stride[1] + j * past_stride[2];
+  }
+  return fresh == nullptr ? nullptr
+                          : static_cast<T *>(fresh) + at.b * stride[0] + at.kv * stride[1] +
+                                (j - n_past) * stride[2];
+}
+
 #endif

@@ -138,7 +138,7 @@ CUDA_FN void loss_grad(const cuda_loss_grad_args &a, const TEAM &team) {
     CUDA_SHARED(block_room<REAL>, room);                   \
     loss_rows<TYPE, REAL>(a, row_team<true, REAL>{&room}); \
   }                                                        \
-  CUDA_KERNEL(opipe_loss_line_##SUFFIX) {                  \
+  CUDA_ROOMY_KERNEL(opipe_loss_line_##SUFFIX) {            \
     loss_rows<TYPE, REAL>(a, alone<REAL>());               \
   }                                                        \
   CUDA_KERNEL(opipe_loss_sum_##SUFFIX) {                   \
@@ -239,9 +239,9 @@ CUDA_FN void dropout(const cuda_dropout_args &a) {
   }
 }
 
-#define CUDA_DROPOUT(SUFFIX, TYPE)      \
-  CUDA_KERNEL(opipe_dropout_##SUFFIX) { \
-    dropout<TYPE>(a);                   \
+#define CUDA_DROPOUT(SUFFIX, TYPE)            \
+  CUDA_ROOMY_KERNEL(opipe_dropout_##SUFFIX) { \
+    dropout<TYPE>(a);                         \
   }
 CUDA_DROPOUT(f32, float)
 CUDA_DROPOUT(bf16, bf16)

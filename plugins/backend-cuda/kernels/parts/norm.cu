@@ -208,10 +208,10 @@ CUDA_FN void scale_sums(const cuda_norm_scale_args &a) {
     CUDA_SHARED(block_room<R>, room);                     \
     norm_rows<T, S>(a, row_team<true, R>{&room});         \
   }                                                       \
-  CUDA_KERNEL(opipe_norm_grad_warp_##PAIR) {              \
+  CUDA_ROOMY_KERNEL(opipe_norm_grad_warp_##PAIR) {        \
     norm_grad_rows<T, S>(a, row_team<false, R>{nullptr}); \
   }                                                       \
-  CUDA_KERNEL(opipe_norm_grad_block_##PAIR) {             \
+  CUDA_ROOMY_KERNEL(opipe_norm_grad_block_##PAIR) {       \
     CUDA_SHARED(block_room<R>, room);                     \
     norm_grad_rows<T, S>(a, row_team<true, R>{&room});    \
   }
@@ -266,10 +266,10 @@ CUDA_FN void group_norm(const cuda_group_norm_args &a, block_room<R> *room) {
   }
 }
 
-#define CUDA_GROUP_NORM(PAIR, T, S, R)   \
-  CUDA_KERNEL(opipe_group_norm_##PAIR) { \
-    CUDA_SHARED(block_room<R>, room);    \
-    group_norm<T, S>(a, &room);          \
+#define CUDA_GROUP_NORM(PAIR, T, S, R)         \
+  CUDA_ROOMY_KERNEL(opipe_group_norm_##PAIR) { \
+    CUDA_SHARED(block_room<R>, room);          \
+    group_norm<T, S>(a, &room);                \
   }
 CUDA_GROUP_NORM(f32, float, float, float)
 CUDA_GROUP_NORM(bf16, bf16, bf16, float)

@@ -259,7 +259,7 @@ struct order_room {
 };
 
 /* A block a line of [outer, n, inner]; flag: the last of equals. */
-CUDA_KERNEL(opipe_arg) {
+CUDA_ROOMY_KERNEL(opipe_arg) {
   CUDA_SHARED(order_room, room);
   const bool floats = is_float(a.dtype), is_u64 = a.dtype == TYPE_U64;
   for (int64_t i = blockIdx.x; i < a.outer * a.inner; i += gridDim.x) {

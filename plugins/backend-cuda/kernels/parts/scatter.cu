@@ -352,23 +352,23 @@ CUDA_FN void pad(const cuda_pad_args &a) {
   }
 }
 
-#define CUDA_BY_SIZE(NAME, FUNCTION) \
-  CUDA_KERNEL(NAME) {                \
-    switch (a.size) {                \
-      case 1:                        \
-        FUNCTION<uint8_t>(a);        \
-        break;                       \
-      case 2:                        \
-        FUNCTION<uint16_t>(a);       \
-        break;                       \
-      case 4:                        \
-        FUNCTION<uint32_t>(a);       \
-        break;                       \
-      default:                       \
-        FUNCTION<uint64_t>(a);       \
-        break;                       \
-    }                                \
+#define CUDA_BY_SIZE(KERNEL, NAME, FUNCTION) \
+  KERNEL(NAME) {                             \
+    switch (a.size) {                        \
+      case 1:                                \
+        FUNCTION<uint8_t>(a);                \
+        break;                               \
+      case 2:                                \
+        FUNCTION<uint16_t>(a);               \
+        break;                               \
+      case 4:                                \
+        FUNCTION<uint32_t>(a);               \
+        break;                               \
+      default:                               \
+        FUNCTION<uint64_t>(a);               \
+        break;                               \
+    }                                        \
   }
-CUDA_BY_SIZE(opipe_pick, pick)
-CUDA_BY_SIZE(opipe_one_hot, one_hot)
-CUDA_BY_SIZE(opipe_pad, pad)
+CUDA_BY_SIZE(CUDA_ROOMY_KERNEL, opipe_pick, pick)
+CUDA_BY_SIZE(CUDA_KERNEL, opipe_one_hot, one_hot)
+CUDA_BY_SIZE(CUDA_KERNEL, opipe_pad, pad)

@@ -200,24 +200,24 @@ CUDA_FN void batch_norm(const cuda_batch_norm_args &a) {
   }
 }
 
-#define CUDA_WINDOW(SUFFIX, TYPE)           \
-  CUDA_KERNEL(opipe_conv_##SUFFIX) {        \
-    conv<TYPE>(a);                          \
-  }                                         \
-  CUDA_KERNEL(opipe_conv_grad_x_##SUFFIX) { \
-    conv_grad_x<TYPE>(a);                   \
-  }                                         \
-  CUDA_KERNEL(opipe_conv_grad_w_##SUFFIX) { \
-    conv_grad_w<TYPE>(a);                   \
-  }                                         \
-  CUDA_KERNEL(opipe_pool_##SUFFIX) {        \
-    pool<TYPE>(a);                          \
-  }                                         \
-  CUDA_KERNEL(opipe_pool_grad_##SUFFIX) {   \
-    pool_grad<TYPE>(a);                     \
-  }                                         \
-  CUDA_KERNEL(opipe_batch_norm_##SUFFIX) {  \
-    batch_norm<TYPE>(a);                    \
+#define CUDA_WINDOW(SUFFIX, TYPE)                \
+  CUDA_KERNEL(opipe_conv_##SUFFIX) {             \
+    conv<TYPE>(a);                               \
+  }                                              \
+  CUDA_KERNEL(opipe_conv_grad_x_##SUFFIX) {      \
+    conv_grad_x<TYPE>(a);                        \
+  }                                              \
+  CUDA_KERNEL(opipe_conv_grad_w_##SUFFIX) {      \
+    conv_grad_w<TYPE>(a);                        \
+  }                                              \
+  CUDA_KERNEL(opipe_pool_##SUFFIX) {             \
+    pool<TYPE>(a);                               \
+  }                                              \
+  CUDA_KERNEL(opipe_pool_grad_##SUFFIX) {        \
+    pool_grad<TYPE>(a);                          \
+  }                                              \
+  CUDA_ROOMY_KERNEL(opipe_batch_norm_##SUFFIX) { \
+    batch_norm<TYPE>(a);                         \
   }
 CUDA_WINDOW(f32, float)
 CUDA_WINDOW(bf16, bf16)

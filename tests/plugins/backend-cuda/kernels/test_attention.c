@@ -300,6 +300,101 @@ static void test_attention_gradients(void) {
   }
 }
 
+/* Half types with enough keys: by tiles, on the matrix instructions. */
+static const form tiled[] = {
+    {2, 4, 2, 70, 70, 0, 64, 64, 1, 0, 0, 0, 0, false},
+    {1, 2, 1, 40, 40, 50, 128, 128, 1, 0, 0, 0, 0, false},
+    {1, 2, 2, 33, 70, 0, 80, 72, 0, 2, 4, 2, 5, false},
+    {2, 1, 1, 66, 66, 0, 16, 24, 1, 3, 3, 0, 0, false},
+    {3, 2, 1, 5, 40, 0, 32, 32, 0, 1, 5, 3, 0, false},
+    {3, 2, 2, 65, 129, 0, 8, 64, 1, 0, 0, 0, 2.5, true},
+    {1, 3, 1, 1, 1, 100, 104, 8, 1, 0, 0, 0, 0, false},
+};
+
+static bool is_tiled(const char *kernel) {
+  return strncmp(kernel, "opipe_flash_", strlen("opipe_flash_")) == 0;
+}
+
+static void test_attention_by_tiles(void) {
+  for (size_t i = 0; i < sizeof tiled / sizeof tiled[0]; ++i) {
+    for (int t = 1; t < 3; ++t) {
+      cuda_launch launch;
+      const problem p = make(&tiled[i], kit_types[t]);
+      OPI_ASSERT(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
+      forward(&p, &tiled[i], 4);
+      kit_end();
+    }
+  }
+}
+
+static void test_gradients_by_tiles(void) {
+  for (size_t i = 0; i < sizeof tiled / sizeof tiled[0]; ++i) {
+    for (int t = 1; t < 3; ++t) {
+      cuda_launch launches[CUDA_LAUNCHES];
+      const problem p = make(&tiled[i], kit_types[t]);
+      const cuda_attention_grad_args grad = {.forward = p.args};
+      OPI_ASSERT(cuda_plan_attention_grad(&grad, p.dtype, launches) == 2 &&
+                 is_tiled(launches[0].kernel) && is_tiled(launches[1].kernel));
+      backward(&p, &tiled[i]);
+      kit_end();
+    }
+  }
+}
+
+/* The bits of a row are the same among few rows, and beside tiles that only others see. */
+static void test_rows_by_tiles(void) {
+  static const form whole = {1, 2, 1, 150, 150, 0, 64, 64, 1, 0, 0, 0, 0, false};
+  enum { FEW = 37 };
+  cuda_launch launch;
+  problem p = make(&whole, OPIPE_BFLOAT16);
+  const kit_tensor few = kit_new(p.dtype, FEW * 2 * 64);
+  OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch));
+  KIT_RUN(&launch, 1, &p.y);
+  p.args.queries = FEW;
+  p.args.keys = 64;
+  p.args.y = few.data;
+  OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
+  KIT_RUN(&launch, 1, &few);
+  OPI_ASSERT(kit_same(&p.y, 0, &few, 0, few.n));
+  kit_end();
+}
+
+/* Keys that no row may see are not read: what lies there may be anything. */
+static void test_hidden_keys_are_not_read(void) {
+  static const form padded = {1, 1, 1, 3, 100, 0, 16, 16, 0, 0, 0, 0, 0, true};
+  cuda_launch launch;
+  problem p = make(&padded, OPIPE_FLOAT16);
+  kit_set(&p.nonpad, 0, 70);
+  for (int64_t i = (int64_t)70 * 16; i < p.k.n; ++i) {
+    kit_set(&p.k, i, (double)NAN);
+    kit_set(&p.v, i, (double)NAN);
+  }
+  OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
+  KIT_RUN(&launch, 1, &p.y);
+  for (int64_t i = 0; i < p.y.n; ++i)
+    OPI_ASSERT(isfinite(kit_get(&p.y, i)));
+  kit_end();
+}
+
+/* What tiles do not take goes plainly. */
+static void test_attention_without_tiles(void) {
+  static const form fitting = {1, 2, 1, 40, 40, 0, 64, 64, 1, 0, 0, 0, 0, false};
+  cuda_launch launch;
+  const problem p = make(&fitting, OPIPE_BFLOAT16);
+  for (int which = 0; which < 7; ++which) {
+    cuda_attention_args args = p.args;
+    args.depth = which == 1 ? 60 : which == 2 ? 136 : args.depth;
+    args.k_stride[2] += which == 3 ? 4 : 0;
+    args.q = which == 4 ? (const char *)args.q + 8 : args.q;
+    args.keys = which == 5 ? 31 : args.keys;
+    args.scores = which == 6 ? p.y.data : NULL;
+    OPI_ASSERT(cuda_plan_attention(&args, p.dtype, &launch));
+    OPI_ASSERT_INT(is_tiled(launch.kernel), which == 0);
+  }
+  OPI_ASSERT(cuda_plan_attention(&p.args, OPIPE_FLOAT, &launch) && !is_tiled(launch.kernel));
+  kit_end();
+}
+
 static void test_attention_limits(void) {
   cuda_launch launches[CUDA_LAUNCHES];
   cuda_attention_args args = {.batch = 1,
@@ -403,5 +498,7 @@ static void test_rotary_position_is_reported(void) {
 }
 
 OPI_TEST_MAIN("cuda_attention", OPI_TEST(test_attention), OPI_TEST(test_attention_gradients),
-              OPI_TEST(test_attention_limits), OPI_TEST(test_rotary),
-              OPI_TEST(test_rotary_position_is_reported))
+              OPI_TEST(test_attention_by_tiles), OPI_TEST(test_gradients_by_tiles),
+              OPI_TEST(test_rows_by_tiles), OPI_TEST(test_hidden_keys_are_not_read),
+              OPI_TEST(test_attention_without_tiles), OPI_TEST(test_attention_limits),
+              OPI_TEST(test_rotary), OPI_TEST(test_rotary_position_is_reported))

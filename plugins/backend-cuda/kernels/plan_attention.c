@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches of attention and its gradients: by tiles on the matrix instructions where the form and
+ * its types let them, else plainly. */
+#include "opipe/backend.h"
+#include "plan.h"
+
+/* A block a row: a thread for each element of a head, and for each key. */
+static void launch_attention(uint32_t id, const cuda_attention_args *f, const void *args,
+                             int64_t rows, cuda_launch *out) {
+  const int64_t widest = f->depth > f->value_depth ? f->depth : f->value_depth;
+  const int64_t wanted = f->keys > widest ? f->keys : widest;
+  cuda_make_launch(id, args, cuda_blocks(rows, 1), 1, 0, out);
+  while (out->block[0] > 32 && (int64_t)out->block[0] / 2 >= wanted)
+    out->block[0] /= 2;
+}
+
+/* ---- by tiles (parts/flash.cuh) ---- */
+
+enum {
+  LEAST_KEYS = 32,    /* below, tiles are mostly empty */
+  MOST_ROWS = 1 << 24 /* of queries and of keys */
+};
+
+/* Eight elements at a time: 16 bytes at a multiple of 16. */
+static bool by_eights(const void *at, const int64_t *stride) {
+  return (uintptr_t)at % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0;
+}
+
+static bool is_flash(const cuda_attention_args *f, uint32_t dtype) {
+  return (dtype == OPIPE_BFLOAT16 || dtype == OPIPE_FLOAT16) && f->scores == NULL &&
+         f->depth % 8 == 0 && f->value_depth % 8 == 0 && f->depth <= CUDA_FLASH_DEPTH &&
+         f->value_depth <= CUDA_FLASH_DEPTH && f->keys >= LEAST_KEYS && f->keys <= MOST_ROWS &&
+         f->queries > 0 && f->queries <= MOST_ROWS && by_eights(f->q, f->q_stride) &&
+         by_eights(f->k, f->k_stride) && by_eights(f->v, f->v_stride) &&
+         by_eights(f->past_k, f->past_k_stride) && by_eights(f->past_v, f->past_v_stride);
+}
+
+/* Of a row in tiles. */
+static int64_t tile_depth(const cuda_attention_args *f) {
+  return f->depth <= 64 && f->value_depth <= 64 ? 64 : 128;
+}
+
+/* The kernel of a family, which begins with depth 64 and bf16; tiles of `rows` rows in all. */
+static bool launch_flash(uint32_t family, const cuda_attention_args *f, uint32_t dtype,
+                         const void *args, int64_t tasks, int64_t rows, cuda_launch *out) {
+  const int64_t depth = tile_depth(f);
+  const uint32_t id = family + (depth == 64 ? 0u : 2u) + (dtype == OPIPE_BFLOAT16 ? 0u : 1u);
+  return cuda_make_launch(id, args, cuda_blocks(tasks, 1), 1, (uint32_t)(rows * depth * 2), out);
+}
+
+static int64_t tiles_of(int64_t n, int64_t tile) {
+  return (n + tile - 1) / tile;
+}
+
+static bool plan_flash(const cuda_attention_args *f, uint32_t dtype, cuda_launch *out) {
+  return launch_flash((uint32_t)CUDA_ID_opipe_flash_64_bf16, f, dtype, f,
+                      f->batch * f->heads * tiles_of(f->queries, CUDA_FLASH_ROWS),
+                      CUDA_FLASH_ROWS + 4 * CUDA_FLASH_KEYS, out);
+}
+
+static uint32_t plan_flash_grad(const cuda_attention_grad_args *args, uint32_t dtype,
+                                cuda_launch *out) {
+  const cuda_attention_args *f = &args->forward;
+  launch_flash((uint32_t)CUDA_ID_opipe_flash_grad_rows_64_bf16, f, dtype, args,
+               f->batch * f->heads * tiles_of(f->queries, CUDA_FLASH_ROWS),
+               2 * CUDA_FLASH_ROWS + 4 * CUDA_FLASH_KEYS, &out[0]);
+  launch_flash((uint32_t)CUDA_ID_opipe_flash_grad_keys_64_bf16, f, dtype, args,
+               f->batch * f->kv_heads * tiles_of(f->keys, CUDA_FLASH_KEYS),
+               2 * CUDA_FLASH_KEYS + 4 * CUDA_FLASH_QUERIES, &out[1]);
+  return 2;
+}
+
+static bool is_flash_grad(const cuda_attention_grad_args *g, uint32_t dtype) {
+  return is_flash(&g->forward, dtype) && by_eights(g->dy, g->dy_stride) &&
+         by_eights(g->dq, g->dq_stride) && by_eights(g->dk, g->dk_stride) &&
+         by_eights(g->dv, g->dv_stride) && by_eights(g->dpast_k, g->dpast_k_stride) &&
+         by_eights(g->dpast_v, g->dpast_v_stride);
+}
+
+/* ---- either way ---- */
+
+static uint32_t plan_plain_grad(const cuda_attention_grad_args *args, uint32_t place,
+                                cuda_launch *out) {
+  const cuda_attention_args *f = &args->forward;
+  launch_attention((uint32_t)CUDA_ID_opipe_attention_grad_rows_f32 + place, f, args,
+                   f->batch * f->heads * f->queries, &out[0]);
+  launch_attention((uint32_t)CUDA_ID_opipe_attention_grad_keys_f32 + place, f, args,
+                   f->batch * f->kv_heads * f->keys, &out[1]);
+  return 2;
+}
+
+bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out) {
+  const int place = cuda_float_place(dtype);
+  if (place < 0 || args->depth > CUDA_DEPTH || args->value_depth > CUDA_DEPTH)
+    return false;
+  if (is_flash(args, dtype) && by_eights(args->y, args->y_stride))
+    return plan_flash(args, dtype, out);
+  launch_attention((uint32_t)CUDA_ID_opipe_attention_f32 + (uint32_t)place, args, args,
+                   args->batch * args->heads * args->queries, out);
+  return true;
+}
+
+uint64_t cuda_attention_grad_workspace(const cuda_attention_grad_args *args) {
+  const cuda_attention_args *f = &args->forward;
+  return (uint64_t)(f->batch * f->heads * f->queries) * 3 * sizeof(double);
+}
+
+uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t dtype,
+                                  cuda_launch *out) {
+  const cuda_attention_args *f = &args->forward;
+  const int place = cuda_float_place(dtype);
+  uint32_t n = 0;
+  if (place < 0 || f->depth > CUDA_DEPTH || f->value_depth > CUDA_DEPTH)
+    return 0;
+  if (is_flash_grad(args, dtype))
+    n = plan_flash_grad(args, dtype, out);
+  else
+    n = plan_plain_grad(args, (uint32_t)place, out);
+  if (args->dmask != NULL) {
+    const int64_t *stride = f->mask_stride;
+    const int64_t elements = (stride[0] != 0 ? f->batch : 1) * (stride[1] != 0 ? f->heads : 1) *
+                             (stride[2] != 0 ? f->queries : 1) *
+                             (stride[3] != 0 ? f->mask_keys : 1);
+    cuda_make_launch((uint32_t)CUDA_ID_opipe_attention_grad_mask_f32 + (uint32_t)place, args,
+                     cuda_blocks(elements, 256), 1, 0, &out[n++]);
+  }
+  return n;
+}
