@@ -177,6 +177,8 @@ opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
   }
   if (status >= 0)
     status = fill_binding(binding, params, err);
+  if (status >= 0)
+    status = cuda_graph_make(binding, err);
   cuda_leave(device);
   if (status < 0)
     cuda_binding_free(binding);
@@ -192,8 +194,10 @@ void cuda_binding_free(opipe_binding *binding) {
   const bool entered = cuda_enter(device, "binding_free", NULL) >= 0;
   for (uint32_t i = 0; i < binding->n_steps; ++i)
     cuda_product_free(device, binding->steps[i].product);
-  if (entered)
+  if (entered) {
+    cuda_graph_free(binding);
     cuda_leave(device);
+  }
   cuda_pool_release(&binding->pool);
   opipe_free(device->host, binding, sizeof *binding, _Alignof(opipe_binding));
 }

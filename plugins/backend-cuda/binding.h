@@ -20,6 +20,14 @@ struct opipe_binding {
   CUdeviceptr arena;
   CUdeviceptr workspace;
   CUfunction begin, report, zone; /* of programs with a run block */
+  CUgraphExec graph;              /* its steps in one launch; NULL: a launch each */
 };
+
+/* run.c: all steps, one after the other. */
+opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, opipe_error *err);
+/* graph.c: the binding's graph where the device's `graphs` asks for them and the steps can be in
+ * one. Within an entry, as the next. */
+opipe_status cuda_graph_make(opipe_binding *binding, opipe_error *err);
+void cuda_graph_free(opipe_binding *binding);
 
 #endif /* OPIPE_BACKEND_CUDA_BINDING_H_ */

@@ -96,6 +96,7 @@ struct opipe_device {
   cuda_inner inner;
   bool tf32;     /* products of fp32 may round their operands to TF32 */
   bool blocking; /* launch_blocking=1: every launch is waited for */
+  bool graphs;   /* graphs=1: the steps of a binding are one launch */
 };
 
 struct opipe_buffer {

@@ -140,7 +140,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   const struct {
     const char *key;
     bool *value;
-  } known[] = {{"tf32", &device->tf32}, {"launch_blocking", &device->blocking}};
+  } known[] = {
+      {"tf32", &device->tf32}, {"launch_blocking", &device->blocking}, {"graphs", &device->graphs}};
   device->inner.threads = 1;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
@@ -154,8 +155,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       ++i;
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "backend cuda: unknown option '%s' (tf32, launch_blocking, fallback, "
-                        "fallback_threads)",
+                        "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
+                        "fallback, fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)

@@ -2,7 +2,7 @@
 /* One run: launches, in the queue's order.
  *
  *   begin   the run's block: no report, the scalars; the constants
- *   steps
+ *   steps   a launch each, or all of them as one graph (graph.c)
  *   report  what was reported goes to the queue
  *
  * With OPIPE_COMPILE_POISON values are filled with 0xff (NaN) before the first step and when their
@@ -134,7 +134,7 @@ static opipe_status look_at_dead(const opipe_binding *binding, uint32_t step, CU
   return OPIPE_OK;
 }
 
-static opipe_status run_all(const opipe_binding *binding, CUstream stream, opipe_error *err) {
+opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, opipe_error *err) {
   const bool poison = (binding->program->flags & OPIPE_COMPILE_POISON) != 0;
   opipe_status status = OPIPE_OK;
   CUDA_TRY(cuda_sections_enter(binding->program, stream, err));
@@ -165,8 +165,12 @@ opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t 
     status = poison_all(binding, queue->stream, err);
   if (status >= 0)
     status = begin(binding, queue->stream, scalars, n_scalars, err);
-  if (status >= 0)
-    status = run_all(binding, queue->stream, err);
+  if (status >= 0 && binding->graph != NULL) {
+    status = check(binding, device->place->driver->graph_launch(binding->graph, queue->stream),
+                   "graph", err);
+  } else if (status >= 0) {
+    status = cuda_run_steps(binding, queue->stream, err);
+  }
   if (status >= 0 && (program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0))
     status = report(binding, queue, err);
   ++queue->n_runs;

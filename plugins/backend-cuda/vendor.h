@@ -39,6 +39,9 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef int CUstreamCaptureMode;
 typedef void (*CUhostFn)(void *data);
 typedef struct CUuuid_st {
   char bytes[16];
@@ -89,7 +92,9 @@ enum {
   CUDA_INVALID_ADDRESS_SPACE = 717,
   CUDA_INVALID_PC = 718,
   CUDA_LAUNCH_FAILED = 719,
-  CUDA_NOT_SUPPORTED = 801
+  CUDA_NOT_SUPPORTED = 801,
+  CUDA_STREAM_CAPTURE_UNSUPPORTED = 900,
+  CUDA_STREAM_CAPTURE_INVALIDATED = 901
 };
 enum {
   CUDA_ATTRIBUTE_CLOCK_KHZ = 13,
@@ -106,7 +111,8 @@ enum {
   CUDA_STREAM_NON_BLOCKING = 1,
   CUDA_EVENT_DISABLE_TIMING = 2,
   CUDA_HOST_PORTABLE = 1,
-  CUDA_HOST_DEVICEMAP = 2
+  CUDA_HOST_DEVICEMAP = 2,
+  CUDA_CAPTURE_THREAD_LOCAL = 1
 };
 enum { CUDA_LT_SUCCESS = 0, CUDA_LT_INVALID_VALUE = 7, CUDA_LT_NOT_SUPPORTED = 15 };
 enum { CUDA_R32F = 0, CUDA_R64F = 1, CUDA_R16F = 2, CUDA_R16BF = 14 };
@@ -131,54 +137,61 @@ enum {
 
 /* ---- functions: X(member, symbol, result, arguments) ---- */
 
-#define CUDA_DRIVER_FUNCTIONS(X)                                                                \
-  X(init, cuInit, CUresult, (unsigned flags))                                                   \
-  X(driver_version, cuDriverGetVersion, CUresult, (int *version))                               \
-  X(error_name, cuGetErrorName, CUresult, (CUresult error, const char **name))                  \
-  X(device_count, cuDeviceGetCount, CUresult, (int *count))                                     \
-  X(device_get, cuDeviceGet, CUresult, (CUdevice * device, int ordinal))                        \
-  X(device_name, cuDeviceGetName, CUresult, (char *name, int room, CUdevice device))            \
-  X(device_uuid, cuDeviceGetUuid_v2, CUresult, (CUuuid * uuid, CUdevice device))                \
-  X(device_bytes, cuDeviceTotalMem_v2, CUresult, (size_t * bytes, CUdevice device))             \
-  X(device_attribute, cuDeviceGetAttribute, CUresult,                                           \
-    (int *value, CUdevice_attribute attribute, CUdevice device))                                \
-  X(context_retain, cuDevicePrimaryCtxRetain, CUresult, (CUcontext * context, CUdevice device)) \
-  X(context_release, cuDevicePrimaryCtxRelease_v2, CUresult, (CUdevice device))                 \
-  X(context_push, cuCtxPushCurrent_v2, CUresult, (CUcontext context))                           \
-  X(context_pop, cuCtxPopCurrent_v2, CUresult, (CUcontext * context))                           \
-  X(memory_alloc, cuMemAlloc_v2, CUresult, (CUdeviceptr * address, size_t bytes))               \
-  X(memory_free, cuMemFree_v2, CUresult, (CUdeviceptr address))                                 \
-  X(host_alloc, cuMemHostAlloc, CUresult, (void **data, size_t bytes, unsigned flags))          \
-  X(host_free, cuMemFreeHost, CUresult, (void *data))                                           \
-  X(host_register, cuMemHostRegister_v2, CUresult, (void *data, size_t bytes, unsigned flags))  \
-  X(host_unregister, cuMemHostUnregister, CUresult, (void *data))                               \
-  X(launch_host, cuLaunchHostFunc, CUresult, (CUstream stream, CUhostFn fn, void *data))        \
-  X(write, cuMemcpyHtoDAsync_v2, CUresult,                                                      \
-    (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream))                          \
-  X(read, cuMemcpyDtoHAsync_v2, CUresult,                                                       \
-    (void *dst, CUdeviceptr src, size_t bytes, CUstream stream))                                \
-  X(copy, cuMemcpyDtoDAsync_v2, CUresult,                                                       \
-    (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream))                          \
-  X(fill, cuMemsetD8Async, CUresult,                                                            \
-    (CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream))                      \
-  X(stream_create, cuStreamCreate, CUresult, (CUstream * stream, unsigned flags))               \
-  X(stream_destroy, cuStreamDestroy_v2, CUresult, (CUstream stream))                            \
-  X(stream_sync, cuStreamSynchronize, CUresult, (CUstream stream))                              \
-  X(stream_wait, cuStreamWaitEvent, CUresult, (CUstream stream, CUevent event, unsigned flags)) \
-  X(event_create, cuEventCreate, CUresult, (CUevent * event, unsigned flags))                   \
-  X(event_destroy, cuEventDestroy_v2, CUresult, (CUevent event))                                \
-  X(event_record, cuEventRecord, CUresult, (CUevent event, CUstream stream))                    \
-  X(event_query, cuEventQuery, CUresult, (CUevent event))                                       \
-  X(module_load, cuModuleLoadData, CUresult, (CUmodule * module, const void *image))            \
-  X(module_unload, cuModuleUnload, CUresult, (CUmodule module))                                 \
-  X(module_function, cuModuleGetFunction, CUresult,                                             \
-    (CUfunction * function, CUmodule module, const char *name))                                 \
-  X(function_set, cuFuncSetAttribute, CUresult,                                                 \
-    (CUfunction function, CUfunction_attribute attribute, int value))                           \
-  X(launch, cuLaunchKernel, CUresult,                                                           \
-    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
-     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **params, \
-     void **extra))
+#define CUDA_DRIVER_FUNCTIONS(X)                                                                   \
+  X(init, cuInit, CUresult, (unsigned flags))                                                      \
+  X(driver_version, cuDriverGetVersion, CUresult, (int *version))                                  \
+  X(error_name, cuGetErrorName, CUresult, (CUresult error, const char **name))                     \
+  X(device_count, cuDeviceGetCount, CUresult, (int *count))                                        \
+  X(device_get, cuDeviceGet, CUresult, (CUdevice * device, int ordinal))                           \
+  X(device_name, cuDeviceGetName, CUresult, (char *name, int room, CUdevice device))               \
+  X(device_uuid, cuDeviceGetUuid_v2, CUresult, (CUuuid * uuid, CUdevice device))                   \
+  X(device_bytes, cuDeviceTotalMem_v2, CUresult, (size_t * bytes, CUdevice device))                \
+  X(device_attribute, cuDeviceGetAttribute, CUresult,                                              \
+    (int *value, CUdevice_attribute attribute, CUdevice device))                                   \
+  X(context_retain, cuDevicePrimaryCtxRetain, CUresult, (CUcontext * context, CUdevice device))    \
+  X(context_release, cuDevicePrimaryCtxRelease_v2, CUresult, (CUdevice device))                    \
+  X(context_push, cuCtxPushCurrent_v2, CUresult, (CUcontext context))                              \
+  X(context_pop, cuCtxPopCurrent_v2, CUresult, (CUcontext * context))                              \
+  X(memory_alloc, cuMemAlloc_v2, CUresult, (CUdeviceptr * address, size_t bytes))                  \
+  X(memory_free, cuMemFree_v2, CUresult, (CUdeviceptr address))                                    \
+  X(host_alloc, cuMemHostAlloc, CUresult, (void **data, size_t bytes, unsigned flags))             \
+  X(host_free, cuMemFreeHost, CUresult, (void *data))                                              \
+  X(host_register, cuMemHostRegister_v2, CUresult, (void *data, size_t bytes, unsigned flags))     \
+  X(host_unregister, cuMemHostUnregister, CUresult, (void *data))                                  \
+  X(launch_host, cuLaunchHostFunc, CUresult, (CUstream stream, CUhostFn fn, void *data))           \
+  X(write, cuMemcpyHtoDAsync_v2, CUresult,                                                         \
+    (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream))                             \
+  X(read, cuMemcpyDtoHAsync_v2, CUresult,                                                          \
+    (void *dst, CUdeviceptr src, size_t bytes, CUstream stream))                                   \
+  X(copy, cuMemcpyDtoDAsync_v2, CUresult,                                                          \
+    (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream))                             \
+  X(fill, cuMemsetD8Async, CUresult,                                                               \
+    (CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream))                         \
+  X(stream_create, cuStreamCreate, CUresult, (CUstream * stream, unsigned flags))                  \
+  X(stream_destroy, cuStreamDestroy_v2, CUresult, (CUstream stream))                               \
+  X(stream_sync, cuStreamSynchronize, CUresult, (CUstream stream))                                 \
+  X(stream_wait, cuStreamWaitEvent, CUresult, (CUstream stream, CUevent event, unsigned flags))    \
+  X(event_create, cuEventCreate, CUresult, (CUevent * event, unsigned flags))                      \
+  X(event_destroy, cuEventDestroy_v2, CUresult, (CUevent event))                                   \
+  X(event_record, cuEventRecord, CUresult, (CUevent event, CUstream stream))                       \
+  X(event_query, cuEventQuery, CUresult, (CUevent event))                                          \
+  X(module_load, cuModuleLoadData, CUresult, (CUmodule * module, const void *image))               \
+  X(module_unload, cuModuleUnload, CUresult, (CUmodule module))                                    \
+  X(module_function, cuModuleGetFunction, CUresult,                                                \
+    (CUfunction * function, CUmodule module, const char *name))                                    \
+  X(function_set, cuFuncSetAttribute, CUresult,                                                    \
+    (CUfunction function, CUfunction_attribute attribute, int value))                              \
+  X(launch, cuLaunchKernel, CUresult,                                                              \
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **params,    \
+     void **extra))                                                                                \
+  X(capture_begin, cuStreamBeginCapture_v2, CUresult, (CUstream stream, CUstreamCaptureMode mode)) \
+  X(capture_end, cuStreamEndCapture, CUresult, (CUstream stream, CUgraph * graph))                 \
+  X(graph_make, cuGraphInstantiateWithFlags, CUresult,                                             \
+    (CUgraphExec * made, CUgraph graph, unsigned long long flags))                                 \
+  X(graph_destroy, cuGraphDestroy, CUresult, (CUgraph graph))                                      \
+  X(graph_launch, cuGraphLaunch, CUresult, (CUgraphExec made, CUstream stream))                    \
+  X(graph_free, cuGraphExecDestroy, CUresult, (CUgraphExec made))
 
 #define CUDA_PRODUCT_FUNCTIONS(X)                                                                 \
   X(version, cublasLtGetVersion, size_t, (void))                                                  \

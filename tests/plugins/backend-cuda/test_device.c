@@ -130,18 +130,22 @@ typedef struct rig {
   ct_gather g;
 } rig;
 
-static bool open_rig(rig *r) {
+static bool open_rig_with(rig *r, const char *options) {
   memset(r, 0, sizeof *r);
   if (!ct_open(&r->b))
     return false;
   r->t = r->b.base.table;
-  OPI_ASSERT_OK_FATAL(bt_device(&r->b.base, NULL, 1, 0, &r->device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&r->b.base, options, 1, 0, &r->device, &err), &err);
   for (int i = 0; i < 2; ++i)
     OPI_ASSERT_OK_FATAL(r->t->queue_open(r->device, &r->queues[i], &err), &err);
   for (int i = 0; i < 3; ++i)
     OPI_ASSERT_OK_FATAL(r->t->event_create(r->device, &r->events[i], &err), &err);
   ct_make_gather(r->t, r->device, &r->g);
   return true;
+}
+
+static bool open_rig(rig *r) {
+  return open_rig_with(r, NULL);
 }
 
 #define OPEN_RIG(r)    \
@@ -229,6 +233,38 @@ static void test_queueing_does_not_wait(void) {
   r.b.look(&after);
   OPI_ASSERT_INT(after.waits, before.waits);
   OPI_ASSERT_OK(r.t->event_sync(r.events[19 % 3], LONG_NS, &err), &err);
+  close_rig(&r);
+}
+
+/* With graphs=1 a run's steps are one launch, whose reports and bits are those of single ones. */
+static void test_a_graph_is_one_launch(void) {
+  static const int64_t good[CT_ROWS] = {3, -1, 0, 1, -4}, bad[CT_ROWS] = {0, 1, 4, 2, 3};
+  static const float wanted[15] = {30, 31, 32, 30, 31, 32, 0, 1, 2, 10, 11, 12, 0, 1, 2};
+  rig r;
+  cuda_double_facts before, after;
+  float rows[15];
+  if (!open_rig_with(&r, "graphs=1"))
+    OPI_SKIP("%s", CT_WHY);
+  r.b.look(&before);
+  OPI_ASSERT_INT(before.live_graphs, 1);
+  for (int i = 0; i < 3; ++i) {
+    gather(&r, bad);
+    OPI_ASSERT_OK(r.t->event_record(r.queues[0], r.events[0], &err), &err);
+    gather(&r, good);
+    OPI_ASSERT_OK(r.t->read(r.queues[0], rows, &r.g.rows, &err), &err);
+    OPI_ASSERT_OK(r.t->event_record(r.queues[0], r.events[1], &err), &err);
+    OPI_ASSERT_OK(r.t->event_sync(r.events[1], LONG_NS, &err), &err);
+    OPI_ASSERT_BITS(rows, wanted, 15, OPIPE_FLOAT);
+    OPI_ASSERT_ERROR(r.t->event_poll(r.events[0], &err), OPIPE_E_INVALID, &err,
+                     "node 'tokens': index 4 is outside [-4, 4)");
+  }
+  r.b.look(&after);
+  OPI_ASSERT_INT(after.graph_launches, before.graph_launches + 6);
+  OPI_ASSERT_INT(after.waits, before.waits);
+  r.t->binding_free(r.g.binding);
+  r.g.binding = NULL;
+  r.b.look(&after);
+  OPI_ASSERT_INT(after.live_graphs, 0);
   close_rig(&r);
 }
 
@@ -365,5 +401,5 @@ OPI_TEST_MAIN("cuda device", OPI_TEST(test_a_lost_context_stays_lost),
               OPI_TEST(test_memory_that_is_not_there), OPI_TEST(test_a_forked_child_is_refused),
               OPI_TEST(test_an_index_outside_is_told_with_its_node),
               OPI_TEST(test_queues_wait_for_each_other), OPI_TEST(test_queueing_does_not_wait),
-              OPI_TEST(test_copies_may_overlap), OPI_TEST(test_a_queue_that_is_given_up),
-              OPI_TEST(test_what_is_shared_is_given_back))
+              OPI_TEST(test_a_graph_is_one_launch), OPI_TEST(test_copies_may_overlap),
+              OPI_TEST(test_a_queue_that_is_given_up), OPI_TEST(test_what_is_shared_is_given_back))

@@ -3,13 +3,16 @@
  */
 #include "tests/plugins/backend-cuda/training.h"
 
-/* Models, types, schedules (of kit_schedules, by name) and optimizers by turns. */
+/* Models, types, schedules (of kit_schedules, by name), optimizers and places by turns. */
 static const struct {
   size_t subject, compute;
   const char *schedule;
   uint32_t optimizer;
-} cases[] = {
-    {0, 0, "1f1b", 0}, {1, 0, "interleaved:chunks=2", 1}, {0, 1, "zbv", 0}, {1, 2, "2bw", 0}};
+  size_t place;
+} cases[] = {{0, 0, "1f1b", 0, 1},
+             {1, 0, "interleaved:chunks=2", 1, 0},
+             {0, 1, "zbv", 0, 0},
+             {1, 2, "2bw", 0, 1}};
 
 static void run_case(size_t i) {
   kit_bench b;
@@ -22,7 +25,7 @@ static void run_case(size_t i) {
   while (s + 1 < kit_n_schedules && strcmp(kit_schedules[s].name, cases[i].schedule) != 0)
     ++s;
   if (status >= 0)
-    ct_schedule(&b, s, 2, cases[i].optimizer, &tally);
+    ct_schedule(&b, s, 2, cases[i].optimizer, cases[i].place, &tally);
   kit_bench_close(&b);
   kit_tally_print(subject->name, &tally);
   OPI_ASSERT(tally.failed == 0 && tally.passed > 0);

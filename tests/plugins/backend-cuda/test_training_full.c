@@ -12,7 +12,7 @@ static void run_all(const kit_subject *subject, size_t compute, size_t first, si
   const opipe_status status = kit_bench_open(&b, subject, &kit_computes[compute], CT_TRAIN_ROWS);
   OPI_ASSERT_OK(status, &b.k.err);
   for (size_t s = first; s < kit_n_schedules && status >= 0; s += step)
-    ct_schedule(&b, s, s % 3 == 0 ? 4 : 2, (uint32_t)(s + compute) % 2, &tally);
+    ct_schedule(&b, s, s % 3 == 0 ? 4 : 2, (uint32_t)(s + compute) % 2, s / 2 % 2, &tally);
   kit_bench_close(&b);
   kit_tally_print(subject->name, &tally);
   OPI_ASSERT(tally.failed == 0 && tally.passed > 0);

@@ -20,10 +20,14 @@ extern CUresult cuda_double_fault;       /* CUDA_OK, or what every call answers 
 
 /* The calling thread is within a function that a stream was given: it may call nothing here. */
 extern _Thread_local bool cuda_double_in_host_function;
+/* The calling thread captures a graph: it may take no memory and wait for nothing. */
+extern _Thread_local bool cuda_double_captures;
 
 uint64_t cuda_double_option(const char *name, uint64_t fallback);
 void cuda_double_die(const char *what);
 CUresult cuda_double_enter(void);
+/* The same for calls that a thread may not make while it captures. */
+CUresult cuda_double_enter_apart(void);
 /* The following under the lock. Is all of it live device memory? */
 bool cuda_double_is_device(uintptr_t first, size_t n_bytes);
 /* Does queued work use any of it? */

@@ -31,6 +31,7 @@ static block *blocks;
 static uint64_t live_bytes, live_blocks, live_pinned;
 CUresult cuda_double_fault;
 _Thread_local bool cuda_double_in_host_function;
+_Thread_local bool cuda_double_captures;
 
 static uint64_t from_environment(const char *name, uint64_t fallback) {
   const char *text = getenv(name);
@@ -65,6 +66,11 @@ CUresult cuda_double_enter(void) {
   return __atomic_load_n(&cuda_double_fault, __ATOMIC_ACQUIRE);
 }
 
+CUresult cuda_double_enter_apart(void) {
+  const CUresult result = cuda_double_enter();
+  return result == CUDA_OK && cuda_double_captures ? CUDA_STREAM_CAPTURE_UNSUPPORTED : result;
+}
+
 CUresult cuInit(unsigned flags) {
   if (owner != 0 && owner != getpid())
     return CUDA_NOT_INITIALIZED;
@@ -90,7 +96,9 @@ static const struct {
              {CUDA_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
              {CUDA_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
              {CUDA_NOT_READY, "CUDA_ERROR_NOT_READY"},
-             {CUDA_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+             {CUDA_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+             {CUDA_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+             {CUDA_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}};
 
 CUresult cuGetErrorName(CUresult error, const char **name) {
   for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
@@ -322,7 +330,7 @@ static CUresult give(uintptr_t first, bool pinned) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   uintptr_t first = 0;
-  CUresult result = cuda_double_enter();
+  CUresult result = cuda_double_enter_apart();
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
@@ -337,7 +345,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
-  CUresult result = cuda_double_enter();
+  CUresult result = cuda_double_enter_apart();
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
@@ -348,7 +356,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
 
 CUresult cuMemHostAlloc(void **data, size_t bytes, unsigned flags) {
   uintptr_t first = 0;
-  CUresult result = cuda_double_enter();
+  CUresult result = cuda_double_enter_apart();
   (void)flags;
   if (result != CUDA_OK)
     return result;
@@ -363,7 +371,7 @@ CUresult cuMemHostAlloc(void **data, size_t bytes, unsigned flags) {
 }
 
 CUresult cuMemFreeHost(void *data) {
-  CUresult result = cuda_double_enter();
+  CUresult result = cuda_double_enter_apart();
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);

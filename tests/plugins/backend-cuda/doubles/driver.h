@@ -8,6 +8,8 @@
  *   - nothing works in a forked child, nor in a function that a stream was given
  *   - copies and fills lie inside live memory; memory that queued work uses is not freed
  *   - what is written behind an allocation is found when it is freed
+ *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
+ *     takes kernels, copies and fills alone; else the capture is not valid
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
  * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
  *
@@ -38,8 +40,9 @@ typedef struct cuda_double_facts {
   uint64_t live_pinned;             /* blocks, registered ones among them */
   uint64_t waits;                   /* calls that block the host until work is done */
   uint64_t launches, queued;        /* kernels so far; entries that wait */
-  uint64_t contexts;                /* on the calling thread's stack */
-  uint64_t retained;                /* primary contexts */
+  uint64_t graph_launches, live_graphs;
+  uint64_t contexts; /* on the calling thread's stack */
+  uint64_t retained; /* primary contexts */
 } cuda_double_facts;
 void cuda_double_look(cuda_double_facts *out);
 /* Work of the stream comes to a stop, as behind a peer that is gone, or goes on. */

@@ -30,9 +30,15 @@ typedef struct work {
   uint64_t args[];
 } work;
 
+struct CUgraph_st { /* also a CUgraphExec */
+  work *first, **last;
+  bool broken; /* by something that cannot be captured */
+};
+
 struct CUstream_st {
   CUstream next;
-  bool held; /* cuda_double_hold */
+  bool held;        /* cuda_double_hold */
+  CUgraph captured; /* that it is given to, for now; NULL: none */
   work *first, **last;
 };
 
@@ -43,7 +49,7 @@ struct CUevent_st {
 };
 
 static CUstream streams;
-static uint64_t random_state, n_waits, n_launches;
+static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
 
 static uint64_t draw(uint64_t n) {
   if (random_state == 0) {
@@ -59,6 +65,8 @@ static uint64_t draw(uint64_t n) {
 void cuda_double_count(cuda_double_facts *io_facts) {
   io_facts->waits = n_waits;
   io_facts->launches = n_launches;
+  io_facts->graph_launches = n_graph_launches;
+  io_facts->live_graphs = n_graphs;
   for (CUstream s = streams; s != NULL; s = s->next) {
     for (const work *w = s->first; w != NULL; w = w->next)
       ++io_facts->queued;
@@ -154,7 +162,7 @@ static void finish(CUstream stream) {
 
 /* ---- queueing ---- */
 
-static CUresult push(CUstream stream, const work *head, const void *args, size_t n_bytes) {
+static CUresult append(work ***last, const work *head, const void *args, size_t n_bytes) {
   work *w = calloc(1, sizeof *w + n_bytes);
   if (w == NULL)
     return CUDA_OUT_OF_MEMORY;
@@ -162,9 +170,19 @@ static CUresult push(CUstream stream, const work *head, const void *args, size_t
   w->next = NULL;
   if (n_bytes > 0)
     memcpy(w->args, args, n_bytes);
-  *stream->last = w;
-  stream->last = &w->next;
+  **last = w;
+  *last = &w->next;
   return CUDA_OK;
+}
+
+static CUresult push(CUstream stream, const work *head, const void *args, size_t n_bytes) {
+  if (stream->captured == NULL)
+    return append(&stream->last, head, args, n_bytes);
+  if (head->kind > WORK_FILL) {
+    stream->captured->broken = true;
+    return CUDA_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return append(&stream->captured->last, head, args, n_bytes);
 }
 
 static bool overlaps(uintptr_t a, size_t n, uintptr_t b, size_t m) {
@@ -258,7 +276,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
       grid_x > INT32_MAX || threads == 0 || threads > 1024 || block_z > 64 || extra != NULL ||
       shared_bytes > function->most_shared || params == NULL)
     return CUDA_INVALID_VALUE;
-  __atomic_add_fetch(&n_launches, 1, __ATOMIC_RELAXED);
+  if (!cuda_double_captures)
+    __atomic_add_fetch(&n_launches, 1, __ATOMIC_RELAXED);
   return queue(stream, &head, params[0], head.n_bytes);
 }
 
@@ -311,7 +330,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  const CUresult result = cuda_double_enter();
+  const CUresult result = cuda_double_enter_apart();
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
@@ -329,6 +348,109 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   const work head = {.kind = WORK_WAIT, .event = event, .number = event->n_recorded};
   result = push(stream, &head, NULL, 0);
   event->n_queued += result == CUDA_OK;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+/* ---- graphs ---- */
+
+static void free_graph(CUgraph graph) {
+  while (graph->first != NULL) {
+    work *w = graph->first;
+    graph->first = w->next;
+    free(w);
+  }
+  free(graph);
+  --n_graphs;
+}
+
+static CUgraph new_graph(void) {
+  CUgraph graph = calloc(1, sizeof *graph);
+  if (graph != NULL) {
+    graph->last = &graph->first;
+    ++n_graphs;
+  }
+  return graph;
+}
+
+/* to += from */
+static CUresult append_all(work ***to, const struct CUgraph_st *from) {
+  CUresult result = CUDA_OK;
+  for (const work *w = from->first; w != NULL && result == CUDA_OK; w = w->next)
+    result = append(to, w, w->args, w->kind <= WORK_CALL ? w->n_bytes : 0);
+  return result;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  CUresult result = cuda_double_enter_apart();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  if (stream->captured != NULL || (int)mode != CUDA_CAPTURE_THREAD_LOCAL)
+    result = CUDA_INVALID_VALUE;
+  else if ((stream->captured = new_graph()) == NULL)
+    result = CUDA_OUT_OF_MEMORY;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  cuda_double_captures = result == CUDA_OK;
+  return result;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  *graph = stream->captured;
+  stream->captured = NULL;
+  if (*graph == NULL) {
+    result = CUDA_INVALID_VALUE;
+  } else if ((*graph)->broken) {
+    free_graph(*graph);
+    *graph = NULL;
+    result = CUDA_STREAM_CAPTURE_INVALIDATED;
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  cuda_double_captures = false;
+  return result;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags) {
+  CUresult result = cuda_double_enter_apart();
+  if (result != CUDA_OK || flags != 0)
+    return result != CUDA_OK ? result : CUDA_INVALID_VALUE;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  CUgraph copy = new_graph();
+  result = copy == NULL ? CUDA_OUT_OF_MEMORY : append_all(&copy->last, graph);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  *made = (CUgraphExec)(void *)copy;
+  return result;
+}
+
+static CUresult drop(CUgraph graph) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  free_graph(graph);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return CUDA_OK;
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+  return drop(graph);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec made) {
+  return drop((CUgraph)(void *)made);
+}
+
+CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) {
+  CUresult result = cuda_double_enter_apart();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  result = append_all(&stream->last, (CUgraph)(void *)made);
+  ++n_graph_launches;
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
 }
