@@ -123,6 +123,15 @@ typedef struct cuda_scatter_block {
 
 enum { CUDA_FEW_DEPTH = 512 }; /* rows of w that a block of a product of few rows takes */
 
+typedef struct cuda_einsum_block {
+  void *out;
+  const void *in[CUDA_EINSUM_OPERANDS];
+  int64_t n_out, n_summed;
+  uint32_t n_operands;
+  uint32_t dtype;
+  cuda_axes kept, summed; /* operands: in */
+} cuda_einsum_block;
+
 typedef struct cuda_reduce_block {
   void *out;
   const void *in;

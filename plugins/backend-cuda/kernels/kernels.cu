@@ -2,6 +2,7 @@
 /* All kernels as one module: what nvcc compiles into the image that the plugin
  * carries. */
 #include "parts/attention.cu"
+#include "parts/einsum.cu"
 #include "parts/few_rows.cu"
 #include "parts/flash.cu"
 #include "parts/flash_grad.cu"

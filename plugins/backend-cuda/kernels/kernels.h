@@ -302,6 +302,23 @@ typedef struct cuda_reduce_args {
 } cuda_reduce_args;
 bool cuda_plan_reduce(const cuda_reduce_args *args, uint32_t dtype, cuda_launch *out);
 
+/* out dense [kept_shape] = sum over summed_shape, in rising order, of the product of the operands,
+ * each read through its strides along both (0: it has no such letter; a diagonal has the sum of
+ * two). Floats are computed in double and rounded once to float before they are to halves;
+ * integers wrap. */
+enum { CUDA_EINSUM_OPERANDS = 2 };
+typedef struct cuda_einsum_args {
+  void *out;
+  const void *in[CUDA_EINSUM_OPERANDS];
+  int64_t n_out, n_summed; /* elements of both shapes */
+  int64_t kept_shape[CUDA_AXES], kept_stride[CUDA_EINSUM_OPERANDS][CUDA_AXES];
+  int64_t summed_shape[CUDA_AXES], summed_stride[CUDA_EINSUM_OPERANDS][CUDA_AXES];
+  uint32_t kept_rank, summed_rank;
+  uint32_t n_operands; /* 1 or more */
+  uint32_t reserved;
+} cuda_einsum_args;
+bool cuda_plan_einsum(const cuda_einsum_args *args, uint32_t dtype, cuda_launch *out);
+
 /* y [outer, n, inner] = running sums along n */
 typedef struct cuda_cumsum_args {
   void *y;

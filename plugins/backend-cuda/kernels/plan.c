@@ -310,6 +310,27 @@ bool cuda_plan_reduce(const cuda_reduce_args *args, uint32_t dtype, cuda_launch 
   return cuda_make_launch(id, &block, cuda_blocks(args->n_out, per_block), 1, 0, out);
 }
 
+bool cuda_plan_einsum(const cuda_einsum_args *args, uint32_t dtype, cuda_launch *out) {
+  const int64_t *kept[CUDA_EINSUM_OPERANDS], *summed[CUDA_EINSUM_OPERANDS];
+  cuda_einsum_block block = {.out = args->out,
+                             .n_out = args->n_out,
+                             .n_summed = args->n_summed,
+                             .n_operands = args->n_operands,
+                             .dtype = dtype};
+  for (uint32_t i = 0; i < CUDA_EINSUM_OPERANDS; ++i) {
+    block.in[i] = args->in[i];
+    kept[i] = args->kept_stride[i];
+    summed[i] = args->summed_stride[i];
+  }
+  return (cuda_float_place(dtype) >= 0 || cuda_is_integer(dtype)) && args->n_operands > 0 &&
+         args->n_operands <= CUDA_EINSUM_OPERANDS &&
+         cuda_make_axes(args->kept_shape, args->kept_rank, kept, CUDA_EINSUM_OPERANDS,
+                        &block.kept) &&
+         cuda_make_axes(args->summed_shape, args->summed_rank, summed, CUDA_EINSUM_OPERANDS,
+                        &block.summed) &&
+         cuda_make_launch(CUDA_ID_opipe_einsum, &block, cuda_blocks(args->n_out, 256), 1, 0, out);
+}
+
 static bool plan_order(uint32_t id, const cuda_order_args *args, uint32_t dtype, cuda_launch *out) {
   cuda_order_args block = *args;
   block.dtype = dtype;

@@ -67,6 +67,7 @@
   CUDA_FLOATS(X, opipe_reduce_warp, cuda_reduce_block, 256)                \
   CUDA_FLOATS(X, opipe_reduce_block, cuda_reduce_block, 256)               \
   X(opipe_reduce_int, cuda_reduce_block, 256)                              \
+  X(opipe_einsum, cuda_einsum_block, 256)                                  \
   X(opipe_arg, cuda_order_args, 256)                                       \
   X(opipe_topk, cuda_order_args, 256)                                      \
   X(opipe_cumsum, cuda_typed_block, 256)                                   \

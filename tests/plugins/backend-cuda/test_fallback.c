@@ -79,7 +79,8 @@ static void close_rig(rig *r) {
   bt_close(&cpu);
 }
 
-/* ---- y = relu(einsum("ij,jk->ik", x * w, w2)); z = det(y) + 1: two sections ---- */
+/* ---- y = relu(turned(einsum(x * w, w, w))); z = einsum(y, y, y) + 1: two sections, of products of
+ * three operands, which the device lacks ---- */
 
 enum { SIDE = 3, CELLS = SIDE * SIDE };
 static const float some_x[CELLS] = {1, -2, 3, 0.5f, 4, -1, 2, 2, 0.25f},
@@ -102,12 +103,12 @@ static void make_graph(bt_graph *g, const float *x, outputs *out) {
   const uint32_t c = bt_value(g, OPIPE_VALUE_CONSTANT, OPIPE_FLOAT, &one, 0, NULL);
   const uint32_t z = bt_value(g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, &out->z, 0, NULL);
   (void)bt_node(g, "Mul", BT_IN(in, w), BT_OUT(xw));
-  bt_text(g, bt_node(g, "Einsum", BT_IN(xw, w), BT_OUT(e)), "equation", "ij,jk->ik");
-  opipe_node *second = bt_node(g, "Einsum", BT_IN(e), BT_OUT(e2));
+  bt_text(g, bt_node(g, "Einsum", BT_IN(xw, w, w), BT_OUT(e)), "equation", "ij,jk,jk->ik");
+  opipe_node *second = bt_node(g, "Einsum", BT_IN(e, w, w), BT_OUT(e2));
   second->name = "turned";
-  bt_text(g, second, "equation", "ij->ji");
+  bt_text(g, second, "equation", "ij,ij,ij->ji");
   (void)bt_node(g, "Relu", BT_IN(e2), BT_OUT(y));
-  bt_text(g, bt_node(g, "Einsum", BT_IN(y), BT_OUT(d)), "equation", "ii->");
+  bt_text(g, bt_node(g, "Einsum", BT_IN(y, y, y), BT_OUT(d)), "equation", "ii,ij,ji->");
   (void)bt_node(g, "Add", BT_IN(d, c), BT_OUT(z));
 }
 
