@@ -8,8 +8,9 @@ CUDA_FN double sum_of_products(const cuda_einsum_block &a, const int64_t *base) 
     int64_t at[CUDA_EINSUM_OPERANDS];
     double product = 1;
     offsets<CUDA_EINSUM_OPERANDS>(a.summed, k, at);
-    for (uint32_t i = 0; i < a.n_operands; ++i)
-      product *= load_number(a.in[i], a.dtype, base[i] + at[i]);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_EINSUM_OPERANDS; ++i)
+      product *= i < (int)a.n_operands ? load_number(a.in[i], a.dtype, base[i] + at[i]) : 1.0;
     total += product;
   }
   return total;
@@ -21,8 +22,11 @@ CUDA_FN uint64_t sum_of_integers(const cuda_einsum_block &a, const int64_t *base
     int64_t at[CUDA_EINSUM_OPERANDS];
     uint64_t product = 1;
     offsets<CUDA_EINSUM_OPERANDS>(a.summed, k, at);
-    for (uint32_t i = 0; i < a.n_operands; ++i)
-      product *= (uint64_t)load_integer(a.in[i], a.dtype, base[i] + at[i]);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_EINSUM_OPERANDS; ++i) {
+      if (i < (int)a.n_operands)
+        product *= (uint64_t)load_integer(a.in[i], a.dtype, base[i] + at[i]);
+    }
     total += product;
   }
   return total;
