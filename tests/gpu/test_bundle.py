@@ -15,7 +15,8 @@ SOURCE = os.environ["OPIPE_SOURCE_DIR"]
 DOUBLES = os.path.join(BUILD, "tests", "cuda")
 PARTS = ("facts", "correct", "train", "infer")
 SANITIZED = os.path.basename(BUILD) in ("asan", "tsan")
-LINES = {"facts": ["libraries", "device", "ceilings"], "correct": ["kernels against fp64", "promises of the backend", "models", "training on 2 ranks"],
+LINES = {"facts": ["libraries", "device", "ceilings"], "correct": ["kernels against fp64", "promises of the backend", "models", "training on 2 ranks",
+                                                    "training in half types"],
          "train": ["GPT-2 small", "124M, 2 ranks on the GPU"], "infer": ["prefill of 124M at 1 x 1024"]}
 failed = []
 

@@ -309,6 +309,7 @@ static const form tiled[] = {
     {3, 2, 1, 5, 40, 0, 32, 32, 0, 1, 5, 3, 0, false},
     {3, 2, 2, 65, 129, 0, 8, 64, 1, 0, 0, 0, 2.5, true},
     {1, 3, 1, 1, 1, 100, 104, 8, 1, 0, 0, 0, 0, false},
+    {1, 1, 1, 20, 200, 0, 16, 16, 0, 0, 0, 0, 0, false}, /* tiles that take the place of others */
 };
 
 static bool is_tiled(const char *kernel) {
