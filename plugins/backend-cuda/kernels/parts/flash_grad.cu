@@ -144,10 +144,10 @@ CUDA_FN void flash_grad_rows(const cuda_attention_grad_args &g) {
 }
 
 /* s [keys, queries] becomes the probabilities, dp the gradients of the scores, for queries from
- * `at` on; j: the lane's first key. */
+ * `at` on, each of which sees at most `limit` keys; j: the lane's first key. */
 template <class T>
-CUDA_FN void turn_gradients(const cuda_attention_grad_args &g, const attention_place &at, int j,
-                            float (*s)[4], float (*dp)[4]) {
+CUDA_FN void turn_gradients(const cuda_attention_grad_args &g, const attention_place &at, int limit,
+                            int j, float (*s)[4], float (*dp)[4]) {
   const cuda_attention_args &a = g.forward;
   const float *statistics =
       static_cast<const float *>(g.workspace) + 3 * (at.b * a.heads + at.h) * a.queries;
@@ -155,7 +155,8 @@ CUDA_FN void turn_gradients(const cuda_attention_grad_args &g, const attention_p
   for (int i = 0; i < CUDA_FLASH_QUERIES / 4; ++i) { /* the lane's columns */
     const int n = i / 2, c = i % 2, row = (int)at.row + 8 * n + (int)threadIdx.x % 4 * 2 + c;
     const bool there = row < (int)a.queries;
-    const int visible = there ? (int)visible_keys(a, moved(at, row)) : 0;
+    const int own = a.causal ? row + (int)a.past + 1 : limit;
+    const int visible = !there ? 0 : own < limit ? own : limit;
     const float *of = statistics + 3 * (there ? row : 0);
     const float top = of[0], inverse = of[1], weighted = of[2];
     CUDA_UNROLL
@@ -181,6 +182,7 @@ CUDA_FN void sweep_rows(const cuda_attention_grad_args &g, attention_place at, i
   const int hidden = a.causal && first > a.past ? (first - (int)a.past) / CUDA_FLASH_QUERIES : 0;
   const int tiles = ((int)a.queries + CUDA_FLASH_QUERIES - 1) / CUDA_FLASH_QUERIES - hidden;
   const int steps = tiles > 0 ? group * tiles : 0;
+  const int limit = (int)visible_keys(a, moved(at, (int)a.keys));
   float s[CUDA_FLASH_QUERIES / 8][4], dp[CUDA_FLASH_QUERIES / 8][4];
   for (int step = -1; step < steps; ++step) { /* the one before the first only begins to copy */
     const int next = step + 1, other = next % 2 * CUDA_FLASH_QUERIES * D,
@@ -201,7 +203,7 @@ CUDA_FN void sweep_rows(const cuda_attention_grad_args &g, attention_place at, i
     if (first + warp < (int)a.keys) {
       multiply_rows<T, D, CUDA_FLASH_QUERIES>(s, in.keys, warp, in.q + stage);
       multiply_rows<T, D, CUDA_FLASH_QUERIES>(dp, in.values, warp, in.dy + stage);
-      turn_gradients<T>(g, at, first + warp + (int)threadIdx.x % 32 / 4, s, dp);
+      turn_gradients<T>(g, at, limit, first + warp + (int)threadIdx.x % 32 / 4, s, dp);
       multiply_weights<T, D, CUDA_FLASH_QUERIES>(dv, s, in.dy + stage);
       multiply_weights<T, D, CUDA_FLASH_QUERIES>(dk, dp, in.q + stage);
     }
