@@ -172,7 +172,7 @@ static opipe_status build(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   CUDA_TRY(cuda_check_graph(graph, &program->pool, err));
   CUDA_TRY(prepare(program, err));
-  CUDA_TRY(cuda_match_accumulate(program, err));
+  CUDA_TRY(cuda_match(program, err));
   program->has_block = graph->n_scalars > 0;
   CUDA_TRY(emit_all(program, err));
   CUDA_TRY(cuda_arrange(program, err));

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients that are added straight into their accumulator.
+/* Gradients that are added straight into their accumulator, and rows that products add.
  *
  *   product, column sum, GatherGrad, norm's GradScale -> views, widening casts -> Accumulate
  *
  * becomes the producer alone, which adds in fp32: no gradient of a weight lies in the arena, and
  * none is rounded to a half type on its way. Only temporaries with one reader disappear.
+ *
+ *   MatMul -> Add of a row that is known before the run
+ *
+ * becomes the product with the row as its bias: added in fp32, rounded once.
  */
 #include "ops/rule.h"
 
@@ -109,7 +113,67 @@ static void redirect(const opipe_program *program, const opipe_node *node) {
   }
 }
 
-opipe_status cuda_match_accumulate(opipe_program *program, opipe_error *err) {
+/* The one reader of a product's result, when it adds a row of its last axis; OPIPE_NONE. */
+static uint32_t find_addend(const opipe_program *program, const opipe_node *node) {
+  const opipe_graph *graph = program->graph;
+  const uint32_t made = node->n_out == 1 ? node->out[0] : OPIPE_NONE;
+  if (!(named(node, "", "MatMul") || named(node, "com.microsoft", "FusedMatMul")) ||
+      !is_summed(graph, made) || program->adds_to[made] != OPIPE_NONE ||
+      program->reader[made] >= graph->n_nodes)
+    return OPIPE_NONE;
+  const opipe_node *add = &graph->nodes[program->reader[made]];
+  const opipe_value *y = &graph->values[made];
+  if (!named(add, "", "Add") || add->n_in != 2 || add->n_out != 1 || add->out[0] == OPIPE_NONE ||
+      y->role != OPIPE_VALUE_TEMP || y->rank == 0)
+    return OPIPE_NONE;
+  const uint32_t row = add->in[add->in[0] == made ? 1 : 0];
+  if (row == OPIPE_NONE || !cuda_same_shape(y, &graph->values[add->out[0]]))
+    return OPIPE_NONE;
+  const opipe_value *c = &graph->values[row];
+  const int64_t n = y->shape[y->rank - 1];
+  return (c->role == OPIPE_VALUE_PARAMETER || c->role == OPIPE_VALUE_CONSTANT) &&
+                 c->dtype == y->dtype && c->rank > 0 && c->shape[c->rank - 1] == n &&
+                 cuda_elems(c) == (uint64_t)n
+             ? program->reader[made]
+             : OPIPE_NONE;
+}
+
+const opipe_node *cuda_addend(const opipe_program *program, const opipe_node *node,
+                              uint32_t *out_row) {
+  const uint32_t i =
+      program->adds != NULL ? program->adds[node - program->graph->nodes] : OPIPE_NONE;
+  const opipe_node *add = i != OPIPE_NONE ? &program->graph->nodes[i] : NULL;
+  if (add != NULL)
+    *out_row = add->in[add->in[0] == node->out[0] ? 1 : 0];
+  return add;
+}
+
+void cuda_leave_addend(opipe_program *program, const opipe_node *node) {
+  uint32_t row = OPIPE_NONE;
+  if (cuda_addend(program, node, &row) == NULL)
+    return;
+  uint32_t *add = &program->adds[node - program->graph->nodes];
+  program->taken[*add] = false;
+  *add = OPIPE_NONE;
+}
+
+/* Rows that products add; not where every result is looked at. */
+static opipe_status match_addends(opipe_program *program, opipe_error *err) {
+  const opipe_graph *graph = program->graph;
+  if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
+    return OPIPE_OK;
+  program->adds = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_nodes);
+  if (program->adds == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", graph->n_nodes);
+  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    program->adds[i] = find_addend(program, &graph->nodes[i]);
+    if (program->adds[i] != OPIPE_NONE)
+      program->taken[program->adds[i]] = true;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status cuda_match(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   program->reader = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
   program->adds_to = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
@@ -125,10 +189,11 @@ opipe_status cuda_match_accumulate(opipe_program *program, opipe_error *err) {
     if (can_add(graph, &graph->nodes[i]))
       redirect(program, &graph->nodes[i]);
   }
-  return OPIPE_OK;
+  return match_addends(program, err);
 }
 
 void cuda_unmatch(opipe_program *program, const opipe_node *node) {
+  cuda_leave_addend(program, node);
   for (uint32_t i = 0; i < node->n_out; ++i) {
     if (node->out[i] == OPIPE_NONE || program->adds_to[node->out[i]] == OPIPE_NONE)
       continue;

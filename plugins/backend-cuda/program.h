@@ -131,6 +131,7 @@ struct opipe_program {
   uint32_t
       *adds_to;     /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
   bool *taken;      /* [n_nodes]: another node's steps do its work; NULL: none is */
+  uint32_t *adds;   /* [n_nodes]: the Add that a product does along; OPIPE_NONE; NULL: none is */
   uint32_t *reader; /* [n_values]: the node that reads it, if one alone does; of fuse.c */
   uint32_t *alias;  /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
@@ -155,8 +156,15 @@ static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
 
 /* check.c: everything about the graph that rules and bindings rely on. */
 opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
-/* fuse.c: what is added straight into accumulators: adds_to, taken. */
-opipe_status cuda_match_accumulate(opipe_program *program, opipe_error *err);
+/* fuse.c: what is added straight into accumulators, and rows that products add: adds_to, adds,
+ * taken. */
+opipe_status cuda_match(opipe_program *program, opipe_error *err);
+/* The Add that the product does along, which writes that one's result; NULL: none. *out_row: what
+ * is added. */
+const opipe_node *cuda_addend(const opipe_program *program, const opipe_node *node,
+                              uint32_t *out_row);
+/* The product does it not: the Add does its own work. */
+void cuda_leave_addend(opipe_program *program, const opipe_node *node);
 /* A node writes its results after all, and the nodes behind it do their own work. */
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
 /* fallback.c: see there. */

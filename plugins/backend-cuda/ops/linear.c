@@ -85,15 +85,18 @@ static opipe_status batch_loop(cuda_rule *r, const matrix *a, const matrix *b, c
 }
 
 static opipe_status emit_one(cuda_rule *r, const cuda_product *product) {
+  uint32_t row = r->node->n_in > 2 ? r->node->in[2] : OPIPE_NONE;
+  const opipe_node *add = cuda_addend(r->program, r->node, &row);
   CUDA_TRY(cuda_emit_product(r, product));
   CUDA_TRY(
       cuda_point(r, offsetof(cuda_product_args, a), r->node->in[1], (int64_t)product->a_offset));
   CUDA_TRY(
       cuda_point(r, offsetof(cuda_product_args, b), r->node->in[0], (int64_t)product->b_offset));
   if (product->has_bias)
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), r->node->in[2], 0));
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), row, 0));
   const uint32_t sum = cuda_accumulator(r, 0);
-  return cuda_point(r, offsetof(cuda_product_args, d), sum != OPIPE_NONE ? sum : r->node->out[0],
+  const uint32_t to = add != NULL ? add->out[0] : r->node->out[0];
+  return cuda_point(r, offsetof(cuda_product_args, d), sum != OPIPE_NONE ? sum : to,
                     (int64_t)product->d_offset);
 }
 
@@ -103,6 +106,14 @@ static void add_to_accumulator(const cuda_rule *r, cuda_product *product) {
     product->d_dtype = OPIPE_FLOAT;
     product->beta = 1.0;
   }
+}
+
+/* One product with rows of its own can add a row to each of them. */
+static bool takes_addend(cuda_rule *r, bool is_one) {
+  uint32_t row = OPIPE_NONE;
+  if (!is_one || cuda_in(r, 1)->rank < 2)
+    cuda_leave_addend(r->program, r->node);
+  return cuda_addend(r->program, r->node, &row) != NULL;
 }
 
 /* Sums over nothing. */
@@ -179,8 +190,10 @@ static opipe_status rule_matmul(cuda_rule *r) {
   if (right->rank > 1)
     shape[rank++] = b.columns;
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, rank));
-  if (a.columns == 0)
+  if (a.columns == 0) {
+    cuda_leave_addend(r->program, r->node);
     return emit_empty(r);
+  }
   if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
       loop.stride[0][0] == a.rows * a.columns) {
     a.rows *= loop.shape[0];
@@ -189,6 +202,7 @@ static opipe_status rule_matmul(cuda_rule *r) {
   cuda_product product =
       product_of(&a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0, left->dtype);
   add_to_accumulator(r, &product);
+  product.has_bias = takes_addend(r, loop.rank == 0);
   return emit_batches(r, &loop, &product);
 }
 
