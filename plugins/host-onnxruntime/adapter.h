@@ -14,6 +14,7 @@
 #include "ort.h"
 
 #define EP_NAME "OnnxPipeExecutionProvider"
+#define EP_OPTIONS "ep.onnxpipeexecutionprovider." /* ORT: ep.<its name in lower case>.<key> */
 
 #define ORT_TRY(expr)              \
   do {                             \
@@ -45,7 +46,16 @@ typedef struct ep {
   settings set;
   host_maker maker; /* api NULL: there is no library */
   char *broken;     /* why it cannot do anything; NULL: it can */
+  pthread_mutex_t looking;
+  ort_session *looker; /* NULL: not yet, or, blind, there can be none */
+  bool blind;
 } ep;
+
+/* What ORT calls first and last. */
+OPIPE_EXPORT ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *base,
+                                           const ort_logger *logger, ort_ep_factory **factories,
+                                           size_t room, size_t *out_n);
+OPIPE_EXPORT ort_status *ReleaseEpFactory(ort_ep_factory *self);
 
 /* An error of ORT's with the text of ours; doing NULL: as it is. */
 ort_status *ep_fail(const factory *f, const char *doing, const opipe_error *err);
@@ -59,6 +69,7 @@ void ep_log(const ep *e, int level, const char *fmt, ...) OPIPE_PRINTF(3, 4);
 typedef struct lent {
   const char *name;
   const void *data;
+  size_t index; /* among the fused node's inputs */
 } lent;
 
 enum { LENT_LEAST = 65536 /* bytes: smaller ones are copied */ };
@@ -69,7 +80,8 @@ typedef struct tables {
   opipe_build_params params;
   lent *lent; /* [n_lent] */
   size_t n_lent;
-  bool copies; /* lend nothing */
+  uint32_t n_turned; /* nodes that were added: of what ORT has transposed, see host_find_turned */
+  bool copies;       /* lend nothing */
 } tables;
 
 /* set NULL: the whole graph; else those nodes [n] alone, with what comes in and goes out. */
@@ -95,6 +107,13 @@ ort_status *ep_compile(ort_ep *self, const ort_graph **graphs, const ort_node **
                        ort_compute **out, ort_node **context_nodes);
 void ep_release_computes(ort_ep *self, ort_compute **computes, size_t n);
 
+/* ended.c: the options of the run that the calling thread is in, NULL: not known; is its flag
+ * terminate set? */
+ort_status *ep_on_run_start(ort_ep *self, const ort_run_options *how);
+ort_status *ep_on_run_end(ort_ep *self, const ort_run_options *how, bool sync);
+extern _Thread_local const ort_run_options *ep_running;
+bool ep_is_ended(ep *e, const ort_run_options *how);
+
 typedef struct port {
   const char *name;
   size_t index; /* among the fused node's inputs, or outputs */
@@ -107,11 +126,10 @@ typedef struct part {
   tables t; /* as long as the model: names, copied content */
   port *inputs, *outputs;
   uint32_t n_inputs, n_outputs;
-  size_t *lent_at; /* [t.n_lent] among the fused node's inputs */
   opipe_model *model;
-  pthread_mutex_t opening;
-  _Atomic(opipe_session *) session; /* NULL: the first run opens it */
-  _Atomic bool verified;            /* what was lent is where it was */
+  opipe_plan *plan;      /* until the session is open; NULL too: the first run makes it */
+  host_late late;        /* the session, by the first run at the latest */
+  _Atomic bool verified; /* what was lent is where it was */
 } part;
 
 ort_status *part_compute(ort_compute *self, void *state, ort_kernel *call);

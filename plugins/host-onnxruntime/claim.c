@@ -11,27 +11,21 @@
 
 enum { LEAST = 4 /* nodes of a set: fewer are not worth a call */ };
 
-/* Can the library have these tables? OK also where it only needs the value of such an input: each
- * value is compiled for. */
-static opipe_status try_tables(const ep *e, tables *t, opipe_error *err) {
-  const opipe_api *api = e->maker.api;
-  opipe_model *model = NULL, *bound = NULL;
-  opipe_bind_options bind = opipe_bind_options_init();
-  bind.flags = OPIPE_BIND_DEFAULTS;
-  opipe_status status = api->model_build(e->maker.context, &t->params, &model, err);
-  if (status == OPIPE_OK)
-    status = api->model_bind(model, &bind, &bound, err);
-  api->model_destroy(bound);
-  api->model_destroy(model);
-  if (status < 0 && err->domain == OPIPE_DOMAIN_INPUT && host_is_shape(&t->graph, err->native))
-    status = OPIPE_OK;
-  return status;
-}
+/* One graph that ORT asks about. */
+typedef struct question {
+  const ep *e;
+  const ort_graph *graph;
+  ort_support *support;
+  tables t;
+  const ort_node **nodes; /* [n] */
+  size_t n;
+} question;
 
-static ort_status *fuse(const ep *e, ort_support *support, const ort_node *const *nodes, size_t n,
-                        bool drop) {
-  const ort_fusion_options options = {.version = e->f->version, .drop_constants = drop};
-  return ORT(e->f->ep_api, EpGraphSupportInfo_AddNodesToFuse)(support, nodes, n, &options);
+static ort_status *fuse(const question *q, const ort_node *const *nodes, size_t n, bool drop) {
+  const ort_fusion_options options = {.version = q->e->f->version, .drop_constants = drop};
+  return n == 0 ? NULL
+                : ORT(q->e->f->ep_api, EpGraphSupportInfo_AddNodesToFuse)(q->support, nodes, n,
+                                                                          &options);
 }
 
 /* ---- sets ---- */
@@ -48,17 +42,17 @@ static opipe_status try_set(const ep *e, tables *t, opipe_error *err) {
       return opipe_fail(err, OPIPE_E_UNSUPPORTED, "the rank of '%.100s' is not known", in->name);
     in->rank = in->rank < 0 ? 0 : in->rank;
   }
-  const opipe_status status = try_tables(e, t, err);
+  const opipe_status status = host_can_have(&e->maker, &t->params, err);
   return one && err->domain == OPIPE_DOMAIN_INPUT ? OPIPE_OK : status; /* of another, maybe */
 }
 
 /* Only what the library does not have is a reason against it: shapes that do not fit are made up
  * here. */
-static ort_status *probe(const ep *e, const ort_graph *graph, const ort_node *const *set, size_t n,
-                         bool *out) {
+static ort_status *probe(const question *q, const ort_node *const *set, size_t n, bool *out) {
+  const ep *e = q->e;
   tables t = {.copies = e->set.copies};
   opipe_error err = OPIPE_ERROR_INIT;
-  ort_status *status = tables_read(e->f, graph, set, n, &t);
+  ort_status *status = tables_read(e->f, q->graph, set, n, &t);
   *out = status == NULL && try_set(e, &t, &err) != OPIPE_E_UNSUPPORTED;
   if (status == NULL && !*out) {
     ep_log(e, ORT_LOG_WARNING, "onnx-pipe leaves %zu nodes from '%s' (%s) to ONNX Runtime: %s", n,
@@ -68,75 +62,67 @@ static ort_status *probe(const ep *e, const ort_graph *graph, const ort_node *co
   return status;
 }
 
-static ort_status *claim_sets(const ep *e, const ort_graph *graph, ort_support *support,
-                              tables *t) {
-  const uint32_t n = t->graph.n_nodes;
-  const ort_node **nodes = host_pool_take(&t->memory, (n + 1) * sizeof *nodes);
-  const ort_node **set = host_pool_take(&t->memory, (n + 1) * sizeof *set);
-  bool *taken = host_pool_take(&t->memory, (n + 1) * sizeof *taken);
-  uint32_t *levels = host_pool_take(&t->memory, (n + 1) * sizeof *levels);
-  uint32_t n_taken = 0, n_sets = 0;
-  if (nodes == NULL || set == NULL || taken == NULL || levels == NULL)
-    return ep_no_memory(e->f);
-  ORT_TRY(ORT(e->f->ort, Graph_GetNodes)(graph, nodes, n));
-  for (uint32_t i = 0; i < n; ++i)
-    ORT_TRY(probe(e, graph, &nodes[i], 1, &taken[i]));
-  const uint32_t most = host_levels(&t->graph, taken, levels);
+static ort_status *claim_sets(question *q) {
+  const bool drop = q->t.n_lent + q->t.n_turned == 0; /* a set may lack the original */
+  opipe_build_graph own = q->t.graph;                 /* without nodes that tables_read added */
+  own.nodes += q->t.n_turned;
+  own.n_nodes -= q->t.n_turned;
+  const ort_node **set = host_pool_take(&q->t.memory, (q->n + 1) * sizeof *set);
+  bool *taken = host_pool_take(&q->t.memory, (q->n + 1) * sizeof *taken);
+  uint32_t *levels = host_pool_take(&q->t.memory, (q->n + 1) * sizeof *levels);
+  size_t n_taken = 0, n_sets = 0;
+  if (set == NULL || taken == NULL || levels == NULL)
+    return ep_no_memory(q->e->f);
+  for (size_t i = 0; i < q->n; ++i)
+    ORT_TRY(probe(q, &q->nodes[i], 1, &taken[i]));
+  const uint32_t most = host_levels(&own, taken, levels);
   for (uint32_t at = 0; at <= most; ++at) {
     size_t n_set = 0;
-    for (uint32_t i = 0; i < n; ++i) {
+    for (size_t i = 0; i < q->n; ++i) {
       if (taken[i] && levels[i] == at)
-        set[n_set++] = nodes[i];
+        set[n_set++] = q->nodes[i];
     }
     bool good = n_set >= LEAST;
     if (good)
-      ORT_TRY(probe(e, graph, set, n_set, &good));
+      ORT_TRY(probe(q, set, n_set, &good));
     if (!good)
       continue;
-    ORT_TRY(fuse(e, support, set, n_set, t->n_lent == 0));
-    n_taken += (uint32_t)n_set;
+    ORT_TRY(fuse(q, set, n_set, drop));
+    n_taken += n_set;
     ++n_sets;
   }
-  ep_log(e, ORT_LOG_INFO, "onnx-pipe takes %u of %u nodes in %u sets", n_taken, n, n_sets);
+  ep_log(q->e, ORT_LOG_INFO, "onnx-pipe takes %zu of %zu nodes in %zu sets", n_taken, q->n, n_sets);
   return NULL;
 }
 
 /* ---- the graph ---- */
 
-static ort_status *claim_whole(const ep *e, const ort_graph *graph, ort_support *support, tables *t,
-                               bool drop) {
-  size_t n = 0;
-  ORT_TRY(ORT(e->f->ort, Graph_GetNumNodes)(graph, &n));
-  const ort_node **nodes = host_pool_take(&t->memory, (n + 1) * sizeof *nodes);
-  if (nodes == NULL)
-    return ep_no_memory(e->f);
-  ORT_TRY(ORT(e->f->ort, Graph_GetNodes)(graph, nodes, n));
-  return n == 0 ? NULL : fuse(e, support, nodes, n, drop);
-}
-
-static ort_status *claim(const ep *e, const ort_graph *graph, ort_support *support, tables *t) {
+static ort_status *claim(question *q) {
+  const ep *e = q->e;
   opipe_error err = OPIPE_ERROR_INIT;
-  ORT_TRY(tables_read(e->f, graph, NULL, 0, t));
-  const uint32_t n = t->graph.n_nodes;
-  if (n == 0)
-    return NULL;
-  if (try_tables(e, t, &err) < 0) {
-    ep_log(e, ORT_LOG_WARNING, "onnx-pipe does not take the graph '%s' (%u nodes) as a whole: %s",
-           t->graph.name == NULL ? "" : t->graph.name, n, err.message);
-    return e->set.in_parts ? claim_sets(e, graph, support, t) : NULL;
+  ORT_TRY(ORT(e->f->ort, Graph_GetNumNodes)(q->graph, &q->n));
+  q->nodes = host_pool_take(&q->t.memory, (q->n + 1) * sizeof *q->nodes);
+  if (q->nodes == NULL)
+    return ep_no_memory(e->f);
+  ORT_TRY(ORT(e->f->ort, Graph_GetNodes)(q->graph, q->nodes, q->n));
+  if (e->broken != NULL)
+    return fuse(q, q->nodes, q->n, false); /* compilation says why */
+  ORT_TRY(tables_read(e->f, q->graph, NULL, 0, &q->t));
+  if (q->n != 0 && host_can_have(&e->maker, &q->t.params, &err) < 0) {
+    ep_log(e, ORT_LOG_WARNING, "onnx-pipe does not take the graph of %zu nodes as a whole: %s",
+           q->n, err.message);
+    return e->set.in_parts ? claim_sets(q) : NULL;
   }
-  return claim_whole(e, graph, support, t, t->n_lent == 0);
+  return fuse(q, q->nodes, q->n, q->t.n_lent == 0);
 }
 
 ort_status *ep_get_capability(ort_ep *self, const ort_graph *graph, ort_support *support) {
-  const ep *e = (const ep *)self;
+  question q = {(const ep *)self, graph, support, .t.copies = ((const ep *)self)->set.copies};
   const ort_node *parent = NULL;
-  tables t = {.copies = e->set.copies};
-  ORT_TRY(ORT(e->f->ort, Graph_GetParentNode)(graph, &parent));
+  ORT_TRY(ORT(q.e->f->ort, Graph_GetParentNode)(graph, &parent));
   if (parent != NULL)
     return NULL; /* a body: it goes with its node, or stays with ORT */
-  ort_status *status =
-      e->broken != NULL ? claim_whole(e, graph, support, &t, false) : claim(e, graph, support, &t);
-  host_pool_free(&t.memory);
+  ort_status *status = claim(&q);
+  host_pool_free(&q.t.memory);
   return status;
 }

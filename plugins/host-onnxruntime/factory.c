@@ -3,7 +3,6 @@
  * options, and what all files use: errors, log. The CPU is the device that is offered; which of
  * ours compute is the plan's choice.
  */
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +53,7 @@ static void to_ort(void *ctx, uint32_t level, const char *file, uint32_t line, c
   ep_log(ctx, level < sizeof levels / sizeof levels[0] ? levels[level] : ORT_LOG_INFO, "%s", text);
 }
 
-/* ---- options: entries "ep.<name in lower case>.<key>" of ORT's session options ---- */
+/* ---- options: entries of ORT's session options ---- */
 
 static const host_option option_rows[] = {
     HOST_OPTIONS(settings, common),
@@ -64,13 +63,11 @@ static const host_option option_rows[] = {
 
 static ort_status *read_option(ep *e, const ort_options *options, const char *key) {
   const ort_table *ort = e->f->ort;
-  char name[128] = "ep." EP_NAME ".";
+  char name[128];
   opipe_error err = OPIPE_ERROR_INIT;
   int has = 0;
   size_t n = 0;
-  for (char *c = name; *c != '\0'; ++c)
-    *c = (char)tolower((unsigned char)*c);
-  (void)snprintf(name + strlen(name), sizeof name - strlen(name), "%s", key);
+  (void)snprintf(name, sizeof name, EP_OPTIONS "%s", key);
   ORT_TRY(ORT(ort, HasSessionConfigEntry)(options, name, &has));
   if (has == 0)
     return NULL;
@@ -117,6 +114,9 @@ static void release_ep(ort_ep_factory *self, ort_ep *ep_base) {
   (void)self;
   if (e == NULL)
     return;
+  if (e->looker != NULL)
+    ORT(e->f->ort, ReleaseSession)(e->looker);
+  (void)pthread_mutex_destroy(&e->looking);
   if (e->maker.api != NULL)
     e->maker.api->context_destroy(e->maker.context);
   host_pool_free(&e->memory);
@@ -138,7 +138,10 @@ static ort_status *create_ep(ort_ep_factory *self, const ort_device *const *devi
                      .get_capability = ep_get_capability,
                      .compile = ep_compile,
                      .release_computes = ep_release_computes,
+                     .on_run_start = ep_on_run_start,
+                     .on_run_end = ep_on_run_end,
                      .is_concurrent = is_concurrent};
+  (void)pthread_mutex_init(&e->looking, NULL);
   e->f = f;
   e->logger = logger;
   ort_status *status = open_ep(e, options);
@@ -207,11 +210,6 @@ static bool is_stream_aware(const ort_ep_factory *self) {
   (void)self;
   return false;
 }
-
-OPIPE_EXPORT ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *base,
-                                           const ort_logger *logger, ort_ep_factory **factories,
-                                           size_t room, size_t *out_n);
-OPIPE_EXPORT ort_status *ReleaseEpFactory(ort_ep_factory *self);
 
 ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *base,
                               const ort_logger *logger, ort_ep_factory **factories, size_t room,

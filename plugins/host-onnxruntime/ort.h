@@ -32,6 +32,9 @@ typedef struct ort_kernel ort_kernel; /* one call of a fused node */
 typedef struct ort_support ort_support;
 typedef struct ort_ep ort_ep;
 typedef struct ort_ep_factory ort_ep_factory;
+typedef struct ort_env ort_env;
+typedef struct ort_session ort_session;
+typedef struct ort_run_options ort_run_options;
 
 typedef struct ort_table {
   void (*slot[1])(void); /* as many as its version has */
@@ -67,6 +70,16 @@ typedef struct ort_fusion_options {
 #define ORT_API_SLOTS(X) \
   X(CreateStatus, 0, ort_status *, (int code, const char *text)) \
   X(GetErrorMessage, 2, const char *, (const ort_status *status)) \
+  X(CreateEnv, 3, ort_status *, (int level, const char *name, ort_env **out)) \
+  X(CreateSessionFromArray, 8, ort_status *, \
+    (const ort_env *env, const void *model, size_t n_bytes, const ort_options *options, \
+     ort_session **out)) \
+  X(Run, 9, ort_status *, \
+    (ort_session *session, const ort_run_options *how, const char *const *in_names, \
+     const ort_value *const *in, size_t n_in, const char *const *out_names, size_t n_out, \
+     ort_value **out)) \
+  X(CreateSessionOptions, 10, ort_status *, (ort_options **out)) \
+  X(SetIntraOpNumThreads, 24, ort_status *, (ort_options *options, int n)) \
   X(GetTensorMutableData, 51, ort_status *, (ort_value *value, void **out)) \
   X(CastTypeInfoToTensorInfo, 55, ort_status *, \
     (const ort_type_info *type, const ort_shape_info **out)) \
@@ -80,9 +93,12 @@ typedef struct ort_fusion_options {
     (const ort_kernel *call, size_t index, const ort_value **out)) \
   X(KernelContext_GetOutput, 91, ort_status *, \
     (ort_kernel *call, size_t index, const int64_t *shape, size_t rank, ort_value **out)) \
+  X(ReleaseEnv, 92, void, (ort_env *env)) \
   X(ReleaseStatus, 93, void, (ort_status *status)) \
+  X(ReleaseSession, 95, void, (ort_session *session)) \
   X(ReleaseValue, 96, void, (ort_value *value)) \
   X(ReleaseTensorTypeAndShapeInfo, 99, void, (ort_shape_info *info)) \
+  X(ReleaseSessionOptions, 100, void, (ort_options *options)) \
   X(HasSessionConfigEntry, 237, ort_status *, \
     (const ort_options *options, const char *key, int *out)) \
   X(GetSessionConfigEntry, 238, ort_status *, \
@@ -197,9 +213,12 @@ struct ort_ep {
   ort_status *(*compile)(ort_ep *self, const ort_graph **graphs, const ort_node **fused, size_t n,
                          ort_compute **out, ort_node **context_nodes);
   void (*release_computes)(ort_ep *self, ort_compute **computes, size_t n);
-  void (*unused[9])(void);
+  void (*unused[3])(void);
+  ort_status *(*on_run_start)(ort_ep *self, const ort_run_options *how);
+  ort_status *(*on_run_end)(ort_ep *self, const ort_run_options *how, bool sync);
+  void (*unused2[4])(void);
   ort_status *(*is_concurrent)(ort_ep *self, bool *out); /* 1.24 */
-  void (*unused2[11])(void);
+  void (*unused3[11])(void);
 };
 
 #endif /* HOST_ORT_H */

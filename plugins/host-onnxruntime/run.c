@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One call of a fused node: ORT's tensors are the request's, where they lie, and its outputs are
  * made when the library knows their shapes. Calls of many threads stream through the stages; one
- * that finds no room sleeps until there is.
+ * that finds no room sleeps until there is; one that the application ends is cancelled.
  */
 #include <string.h>
 
@@ -10,16 +10,12 @@
 typedef struct call {
   part *p;
   ort_kernel *kernel;
-  ort_status *status; /* why an output could not be made */
+  const ort_run_options *how; /* NULL: not known */
+  ort_status *status;         /* why an output could not be made */
   host_pool memory;
   opipe_binding_io *io; /* [n_inputs] */
   int64_t (*shapes)[OPIPE_MAX_RANK];
 } call;
-
-static opipe_dtype dl_type(uint32_t dtype) {
-  const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
-  return (opipe_dtype){(uint8_t)row->dl, (uint8_t)row->bits, 1};
-}
 
 /* ---- inputs ---- */
 
@@ -28,6 +24,7 @@ static ort_status *read_inputs(call *c) {
   const factory *f = p->owner->f;
   for (uint32_t i = 0; i < p->n_inputs; ++i) {
     const port *to = &p->inputs[i];
+    const opipe_dtype_row *row = opipe_dtype_row_of(to->dtype);
     const ort_value *value = NULL;
     void *data = NULL;
     tensor_type is = {0};
@@ -50,7 +47,7 @@ static ort_status *read_inputs(call *c) {
                                   .tensor = {.data = data,
                                              .device_type = OPIPE_DL_CPU,
                                              .rank = (int32_t)is.rank,
-                                             .dtype = dl_type(to->dtype),
+                                             .dtype = {(uint8_t)row->dl, (uint8_t)row->bits, 1},
                                              .shape = is.shape}};
   }
   return NULL;
@@ -64,7 +61,7 @@ static ort_status *verify(part *p, const ort_kernel *kernel) {
   for (size_t i = 0; i < p->t.n_lent; ++i) {
     const ort_value *value = NULL;
     void *data = NULL;
-    ORT_TRY(ORT(f->ort, KernelContext_GetInput)(kernel, p->lent_at[i], &value));
+    ORT_TRY(ORT(f->ort, KernelContext_GetInput)(kernel, p->t.lent[i].index, &value));
     if (value != NULL)
       ORT_TRY(ORT(f->ort, GetTensorMutableData)((ort_value *)(uintptr_t)value, &data));
     if (data != p->t.lent[i].data) {
@@ -77,21 +74,6 @@ static ort_status *verify(part *p, const ort_kernel *kernel) {
   }
   atomic_store_explicit(&p->verified, true, memory_order_release);
   return NULL;
-}
-
-/* A session whose shapes need values: the first run opens it. */
-static ort_status *open_late(call *c) {
-  part *p = c->p;
-  opipe_session *session = NULL;
-  opipe_status status = OPIPE_OK;
-  opipe_error err = OPIPE_ERROR_INIT;
-  (void)pthread_mutex_lock(&p->opening);
-  if (atomic_load(&p->session) == NULL) {
-    status = host_open_with(&p->owner->maker, p->model, c->io, p->n_inputs, &session, &err);
-    atomic_store(&p->session, session);
-  }
-  (void)pthread_mutex_unlock(&p->opening);
-  return status < 0 ? ep_fail(p->owner->f, "at the first run", &err) : NULL;
 }
 
 /* ---- outputs, and the run ---- */
@@ -108,44 +90,41 @@ static opipe_status make_output(void *ctx, uint32_t index, const opipe_tensor *t
   return c->status == NULL ? OPIPE_OK : OPIPE_E_NOMEM;
 }
 
-static ort_status *run(call *c) {
-  const ep *e = c->p->owner;
-  const opipe_api *api = e->maker.api;
-  opipe_session *session = atomic_load_explicit(&c->p->session, memory_order_acquire);
-  opipe_submit_params params = opipe_submit_params_init();
-  opipe_error err = OPIPE_ERROR_INIT;
-  opipe_request *request = NULL;
-  params.inputs = c->io;
-  params.n_inputs = c->p->n_inputs;
-  params.on_output = make_output;
-  params.on_output_ctx = c;
-  opipe_status status = host_submit(api, session, &params, &request, &err);
-  if (status == OPIPE_OK) {
-    status = api->request_wait(request, UINT64_MAX, &err);
-    api->request_release(request);
-  }
-  if (c->status != NULL)
-    return c->status; /* ORT's own reason */
-  return status < 0 ? ep_fail(e->f, NULL, &err) : NULL;
+static bool is_over(void *ctx) {
+  const call *c = ctx;
+  return ep_is_ended(c->p->owner, c->how);
 }
 
-static ort_status *run_all(call *c) {
+static ort_status *run(call *c) {
   part *p = c->p;
+  const ep *e = p->owner;
+  opipe_submit_params params = opipe_submit_params_init();
+  opipe_error err = OPIPE_ERROR_INIT;
   c->io = host_pool_take(&c->memory, (p->n_inputs + 1) * sizeof *c->io);
   c->shapes = host_pool_take(&c->memory, (p->n_inputs + 1) * sizeof *c->shapes);
   if (c->io == NULL || c->shapes == NULL)
-    return ep_no_memory(p->owner->f);
+    return ep_no_memory(e->f);
   ORT_TRY(verify(p, c->kernel));
   ORT_TRY(read_inputs(c));
-  if (atomic_load_explicit(&p->session, memory_order_acquire) == NULL)
-    ORT_TRY(open_late(c));
-  return run(c);
+  params.inputs = c->io;
+  params.n_inputs = p->n_inputs;
+  params.on_output = make_output;
+  params.on_output_ctx = c;
+  opipe_status status = host_open_late(&e->maker, p->model, c->io, p->n_inputs, &p->late, &err);
+  if (status < 0)
+    return ep_fail(e->f, "at the first run", &err);
+  status = host_run(e->maker.api, atomic_load(&p->late.session), &params,
+                    c->how == NULL ? NULL : is_over, c, &err);
+  if (c->status != NULL)
+    return c->status; /* ORT's own reason */
+  return status < 0 ? ep_fail(e->f, status == OPIPE_E_CANCELLED ? "terminate is set" : NULL, &err)
+                    : NULL;
 }
 
 ort_status *part_compute(ort_compute *self, void *state, ort_kernel *kernel) {
-  call c = {.p = (part *)self, .kernel = kernel};
+  call c = {.p = (part *)self, .kernel = kernel, .how = ep_running};
   (void)state;
-  ort_status *status = run_all(&c);
+  ort_status *status = run(&c);
   host_pool_free(&c.memory);
   return status;
 }

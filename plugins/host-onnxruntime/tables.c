@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ORT's graph -> tables of opipe/build.h. Names and numbers are copied, since ORT's go when Compile
- * returns; so is content that is small. Large content is mapped where it lies in a file of its own,
- * else lent by ORT, which keeps it as long as the fused node has it as an input.
+ * returns; so is content that is small. Large content is mapped where it lies in a file of its own
+ * (what ORT has transposed too, if the original is read as well), else lent by ORT, which keeps it
+ * as long as the fused node has it as an input.
  */
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,8 +12,8 @@
 typedef struct reader {
   const factory *f;
   tables *t;
-  const char *folder; /* of the model's file; NULL: the model has none */
-  bool is_set;        /* of nodes: what comes in may have no known shape */
+  const char *path; /* of the model's file; NULL or "": made from bytes */
+  bool is_set;      /* of nodes: what comes in may have no known shape */
 } reader;
 
 /* An array in the pool, never NULL. */
@@ -147,12 +145,8 @@ static ort_status *read_tensor(reader *r, const ort_value *value, opipe_literal 
 }
 
 static ort_status *copy_content(reader *r, const void **io_data, size_t n_bytes) {
-  char *copy = NULL;
-  TAKE(r, copy, n_bytes);
-  if (n_bytes != 0)
-    memcpy(copy, *io_data, n_bytes);
-  *io_data = copy;
-  return NULL;
+  *io_data = host_pool_copy(&r->t->memory, *io_data, n_bytes);
+  return *io_data == NULL ? ep_no_memory(r->f) : NULL;
 }
 
 /* The place of an initializer in a file of external data; out->file NULL: it has none that can be
@@ -160,16 +154,13 @@ static ort_status *copy_content(reader *r, const void **io_data, size_t n_bytes)
 static ort_status *find_file(reader *r, const ort_value_info *value, opipe_build_tensor *out) {
   const ort_table *ort = r->f->ort;
   ort_external *external = NULL;
-  char path[PATH_MAX];
   ORT_TRY(ORT(ort, ValueInfo_GetExternalInitializerInfo)(value, &external));
   if (external == NULL)
     return NULL;
-  const char *file = ORT(ort, ExternalInitializerInfo_GetFilePath)(external);
-  const int n = file[0] == '/' || r->folder == NULL
-                    ? snprintf(path, sizeof path, "%s", file)
-                    : snprintf(path, sizeof path, "%s/%s", r->folder, file);
-  if (n < (int)sizeof path && access(path, R_OK) == 0) {
-    out->file = host_pool_text(&r->t->memory, path);
+  const char *file = host_pool_beside(&r->t->memory, r->path,
+                                      ORT(ort, ExternalInitializerInfo_GetFilePath)(external));
+  if (file != NULL && access(file, R_OK) == 0) {
+    out->file = file;
     out->offset_bytes = (uint64_t)ORT(ort, ExternalInitializerInfo_GetFileOffset)(external);
     out->n_bytes = ORT(ort, ExternalInitializerInfo_GetByteSize)(external);
   }
@@ -177,10 +168,9 @@ static ort_status *find_file(reader *r, const ort_value_info *value, opipe_build
   return NULL;
 }
 
-/* is_main: of the main graph, whose content need not be copied. */
+/* is_main: of the main graph, whose content is where ORT has it, for now. */
 static ort_status *read_initializer(reader *r, const ort_value_info *value, bool is_main,
                                     opipe_build_tensor *out) {
-  tables *t = r->t;
   const ort_value *content = NULL;
   opipe_literal literal;
   opipe_build_value known = {.rank = -1};
@@ -197,9 +187,7 @@ static ort_status *read_initializer(reader *r, const ort_value_info *value, bool
   if (content == NULL)
     return ep_fail_text(r->f, ORT_FAIL, "onnx-pipe: initializer '%s' has no content", known.name);
   ORT_TRY(read_tensor(r, content, &literal));
-  if (is_main && !t->copies && literal.n_bytes >= LENT_LEAST)
-    t->lent[t->n_lent++] = (lent){out->name, literal.data};
-  else
+  if (!is_main)
     ORT_TRY(copy_content(r, &literal.data, literal.n_bytes));
   out->shape = literal.shape;
   out->data = literal.data;
@@ -207,10 +195,6 @@ static ort_status *read_initializer(reader *r, const ort_value_info *value, bool
   out->dtype = literal.dtype;
   out->rank = literal.rank;
   return NULL;
-}
-
-static int by_name(const void *a, const void *b) {
-  return strcmp(((const opipe_build_tensor *)a)->name, ((const opipe_build_tensor *)b)->name);
 }
 
 /* Constant ones; others are inputs that a caller may leave out. */
@@ -221,8 +205,6 @@ static ort_status *read_initializers(reader *r, const ort_graph *object, bool is
   size_t n = 0;
   LIST(r, Graph_Get, Initializers, list, n);
   TAKE(r, tensors, n);
-  if (is_main)
-    TAKE(r, r->t->lent, n);
   for (size_t i = 0; i < n; ++i) {
     bool constant = true;
     if (is_main)
@@ -230,8 +212,7 @@ static ort_status *read_initializers(reader *r, const ort_graph *object, bool is
     if (constant)
       ORT_TRY(read_initializer(r, list[i], is_main, &tensors[out->n_tensors++]));
   }
-  qsort(tensors, out->n_tensors, sizeof *tensors,
-        by_name); /* ORT's order differs from time to time */
+  host_sort_tensors(tensors, out->n_tensors); /* ORT's order differs now and then */
   out->tensors = tensors;
   return NULL;
 }
@@ -385,24 +366,6 @@ static ort_status *read_node(reader *r, const ort_node *object, opipe_build_node
 
 /* ---- graphs ---- */
 
-/* Absent ones, inputs that are initializers or made here, and what is there already, are none. */
-static void drop_values(const opipe_build_graph *g, const opipe_build_value *list, uint32_t *io_n) {
-  opipe_build_value *values = (opipe_build_value *)(uintptr_t)list;
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < *io_n; ++i) {
-    bool drop = values[i].name[0] == '\0';
-    for (uint32_t t = 0; !drop && list == g->inputs && t < g->n_tensors; ++t)
-      drop = strcmp(g->tensors[t].name, values[i].name) == 0;
-    for (uint32_t k = 0; !drop && list == g->inputs && k < g->n_nodes; ++k)
-      drop = host_makes(&g->nodes[k], values[i].name);
-    for (uint32_t k = 0; !drop && k < n; ++k)
-      drop = strcmp(values[k].name, values[i].name) == 0;
-    if (!drop)
-      values[n++] = values[i];
-  }
-  *io_n = n;
-}
-
 /* set [n] not NULL: of those nodes, whose inputs have the types that they have around them. */
 static ort_status *read_graph(reader *r, const ort_graph *object, const ort_node *const *set,
                               size_t n, bool is_main, opipe_build_graph *out) {
@@ -428,9 +391,9 @@ static ort_status *read_graph(reader *r, const ort_graph *object, const ort_node
     ORT_TRY(read_node(r, set == NULL ? all[i] : set[i], &nodes[i]));
   out->nodes = nodes;
   out->n_nodes = (uint32_t)n;
-  drop_values(out, out->inputs, &out->n_inputs);
+  host_drop_values(out, true, &out->n_inputs);
   if (set != NULL)
-    drop_values(out, out->outputs, &out->n_outputs);
+    host_drop_values(out, false, &out->n_outputs);
   return NULL;
 }
 
@@ -456,28 +419,30 @@ static ort_status *read_opsets(reader *r, const ort_graph *object) {
   return NULL;
 }
 
-/* The folder of the model's file, in which external data is. */
-static ort_status *read_folder(reader *r, const ort_graph *graph) {
-  const char *path = NULL;
-  ORT_TRY(ORT(r->f->ort, Graph_GetModelPath)(graph, &path));
-  if (path == NULL || path[0] == '\0')
-    return NULL; /* made from bytes */
-  char *folder = host_pool_text(&r->t->memory, path);
-  if (folder == NULL)
-    return ep_no_memory(r->f);
-  char *slash = strrchr(folder, '/');
-  if (slash == NULL)
-    (void)memcpy(folder, ".", 2);
-  else
-    slash[slash == folder ? 1 : 0] = '\0';
-  r->folder = folder;
+/* Of initializers that are not in files the large ones are lent, the others copied. */
+static ort_status *lend(reader *r) {
+  tables *t = r->t;
+  opipe_build_tensor *tensors = (opipe_build_tensor *)(uintptr_t)t->graph.tensors; /* the pool's */
+  TAKE(r, t->lent, t->graph.n_tensors);
+  for (uint32_t i = 0; i < t->graph.n_tensors; ++i) {
+    opipe_build_tensor *of = &tensors[i];
+    if (of->file != NULL)
+      continue;
+    if (t->copies || of->n_bytes < LENT_LEAST)
+      ORT_TRY(copy_content(r, &of->data, of->n_bytes));
+    else
+      t->lent[t->n_lent++] = (lent){of->name, of->data};
+  }
   return NULL;
 }
 
 ort_status *tables_read(const factory *f, const ort_graph *graph, const ort_node *const *set,
                         size_t n, tables *out) {
   reader r = {.f = f, .t = out, .is_set = set != NULL};
-  ORT_TRY(read_folder(&r, graph));
+  ORT_TRY(ORT(f->ort, Graph_GetModelPath)(graph, &r.path));
   ORT_TRY(read_opsets(&r, graph));
-  return read_graph(&r, graph, set, n, true, &out->graph);
+  ORT_TRY(read_graph(&r, graph, set, n, true, &out->graph));
+  if (set == NULL && !host_find_turned(&out->graph, &out->memory, LENT_LEAST, &out->n_turned))
+    return ep_no_memory(f);
+  return lend(&r);
 }

@@ -92,8 +92,7 @@ typedef struct batch batch;
 typedef struct instance {
   tri_instance *handle;
   const served *s;
-  _Atomic(opipe_session *) session; /* NULL: the first request opens it */
-  pthread_mutex_t opening;
+  host_late late; /* the session, by the first request at the latest */
   /* Under `lock`. */
   pthread_mutex_t lock;
   pthread_cond_t changed;

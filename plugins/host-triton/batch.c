@@ -328,23 +328,9 @@ static tri_error *fill_ask(batch *b, ask *a) {
   return NULL;
 }
 
-/* A session whose shapes need values: the first request opens it. */
-static tri_error *open_late(batch *b) {
-  instance *i = b->owner;
-  opipe_session *session = NULL;
-  opipe_status status = OPIPE_OK;
-  opipe_error err = OPIPE_ERROR_INIT;
-  (void)pthread_mutex_lock(&i->opening);
-  if (atomic_load(&i->session) == NULL) {
-    status = host_open_with(&i->s->maker, i->s->model, b->io, i->s->n_inputs, &session, &err);
-    atomic_store(&i->session, session);
-  }
-  (void)pthread_mutex_unlock(&i->opening);
-  return status < 0 ? tri_fail_with(i->s->name, &err) : NULL;
-}
-
 static tri_error *fill_batch(batch *b, const seen *in) {
   const served *s = b->owner->s;
+  opipe_error err = OPIPE_ERROR_INIT;
   b->io = host_pool_take(&b->memory, (s->n_inputs + 1) * sizeof *b->io);
   b->places = host_pool_take(&b->memory, (s->n_outputs + 1) * sizeof *b->places);
   if (b->io == NULL || b->places == NULL)
@@ -353,7 +339,9 @@ static tri_error *fill_batch(batch *b, const seen *in) {
     TRI_TRY(fill_ask(b, &b->asks[k]));
   for (uint32_t i = 0; i < s->n_inputs; ++i)
     TRI_TRY(fill_input(b, i, in));
-  return atomic_load(&b->owner->session) == NULL ? open_late(b) : NULL;
+  return host_open_late(&s->maker, s->model, b->io, s->n_inputs, &b->owner->late, &err) < 0
+             ? tri_fail_with(s->name, &err)
+             : NULL;
 }
 
 static void submit(batch *b) {
@@ -369,7 +357,8 @@ static void submit(batch *b) {
   params.on_done_ctx = b;
   atomic_store(&b->holds, 2);
   instance_launch(b);
-  if (host_submit(s->maker.api, atomic_load(&b->owner->session), &params, &request, &err) < 0) {
+  if (host_submit(s->maker.api, atomic_load(&b->owner->late.session), &params, &request, &err) <
+      0) {
     b->error = tri_fail_with(s->name, &err);
     b->compute_end_ns = now_ns();
     instance_land(b);

@@ -105,8 +105,8 @@ tri_error *instance_open(tri_instance *handle, const served *s, instance **out) 
   }
   i->handle = handle;
   i->s = s;
-  atomic_store(&i->session, session);
-  (void)pthread_mutex_init(&i->opening, NULL);
+  atomic_store(&i->late.session, session);
+  (void)pthread_mutex_init(&i->late.lock, NULL);
   (void)pthread_mutex_init(&i->lock, NULL);
   (void)pthread_condattr_init(&clock);
   (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -130,12 +130,12 @@ void instance_close(instance *i) {
   (void)pthread_cond_signal(&i->changed);
   (void)pthread_mutex_unlock(&i->lock);
   (void)pthread_join(i->thread, NULL);
-  opipe_session *session = atomic_load(&i->session);
+  opipe_session *session = atomic_load(&i->late.session);
   if (host_write_trace(&i->s->maker, session, &err) < 0)
     tri_log(TRI_LOG_WARN, "onnx-pipe: no trace in %s: %s", i->s->set.trace, err.message);
   i->s->maker.api->session_close(session);
   (void)pthread_cond_destroy(&i->changed);
   (void)pthread_mutex_destroy(&i->lock);
-  (void)pthread_mutex_destroy(&i->opening);
+  (void)pthread_mutex_destroy(&i->late.lock);
   host_give(i);
 }

@@ -3,7 +3,7 @@
  *
  *   settings.c  options by name             library.c  libonnxpipe.so at run time, a context
  *   session.c   model -> plan -> session    memory.c   what goes together
- *   sets.c      nodes that can be one
+ *   sets.c      nodes that can be one         turned.c  matrices of files, transposed in memory
  *
  * Errors: as functions of the library's, the text in a caller-owned opipe_error. [any-thread] but
  * for what writes to a pool or to settings: one thread at a time.
@@ -12,6 +12,8 @@
 #define HOSTS_HOSTS_H
 
 #include <opipe/host.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -26,6 +28,9 @@ typedef struct host_pool {
 } host_pool;
 void *host_pool_take(host_pool *p, size_t n_bytes); /* zeroed; NULL: out of memory */
 char *host_pool_text(host_pool *p, const char *text);
+void *host_pool_copy(host_pool *p, const void *data, size_t n_bytes); /* NULL: out of memory */
+/* The path `file` says, beside the file `path` if it is relative; path NULL or "": as it is. */
+char *host_pool_beside(host_pool *p, const char *path, const char *file);
 void host_pool_free(host_pool *p);
 
 /* ---- settings ---- */
@@ -98,10 +103,29 @@ opipe_status host_open(const host_maker *m, opipe_plan *plan, opipe_session **ou
 opipe_status host_open_with(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
                             uint32_t n, opipe_session **out_session, opipe_error *err);
 
+/* A session that is opened once. Whoever has it makes and destroys the lock. */
+typedef struct host_late {
+  pthread_mutex_t lock;
+  _Atomic(opipe_session *) session; /* NULL: not yet */
+} host_late;
+/* Opens it as host_open_with, unless it is open. [any-thread] */
+opipe_status host_open_late(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
+                            uint32_t n, host_late *late, opipe_error *err);
+
+/* Can the library have these tables? OK also where it only needs the value of an input like a
+ * shape: each value is compiled for. Errors: as model_build and model_bind. */
+opipe_status host_can_have(const host_maker *m, const opipe_build_params *params, opipe_error *err);
+
 /* Submits; where there is no room it sleeps until there is. */
 opipe_status host_submit(const opipe_api *api, opipe_session *session,
                          const opipe_submit_params *params, opipe_request **out_request,
                          opipe_error *err);
+
+/* A request from submit to its end. is_over (NULL: never): asked every 20 ms that it takes; once it
+ * says so the request is cancelled. Errors: CANCELLED, then; as session_submit and request_wait. */
+opipe_status host_run(const opipe_api *api, opipe_session *session,
+                      const opipe_submit_params *params, bool (*is_over)(void *ctx), void *ctx,
+                      opipe_error *err);
 
 /* ---- parts of a graph ---- */
 
@@ -115,6 +139,16 @@ bool host_is_shape(const opipe_build_graph *g, int32_t i);
  * which are ours: those of one level can become one node, as no way leads out of them and back in,
  * also by what bodies read of the graph around them. Returns the highest level. */
 uint32_t host_levels(const opipe_build_graph *g, const bool *taken, uint32_t *out_levels);
+/* Drops from g's inputs (of_inputs; else outputs), a list of io_n in a pool, those without a name,
+ * those that were there before, and inputs that are initializers or made by a node. */
+void host_drop_values(const opipe_build_graph *g, bool of_inputs, uint32_t *io_n);
+/* By name: tensors [n]. */
+void host_sort_tensors(opipe_build_tensor *tensors, size_t n);
+/* Where initializers [rows, columns] in memory, of at least `least_bytes`, are the transpose of one
+ * in a file that a node reads, g gets a Transpose of that one in their place: their memory is not
+ * read any more. Tables of g and what is new are the pool's; *out_n: how many. Reads those files.
+ * false: out of memory. */
+bool host_find_turned(opipe_build_graph *g, host_pool *p, uint64_t least_bytes, uint32_t *out_n);
 
 /* The session's last request in the file of option `trace`, if that is given. session NULL:
  * nothing. */

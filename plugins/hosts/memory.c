@@ -28,12 +28,26 @@ void *host_pool_take(host_pool *p, size_t n_bytes) {
   return block->data;
 }
 
-char *host_pool_text(host_pool *p, const char *text) {
-  const size_t n = strlen(text) + 1;
-  char *copy = host_pool_take(p, n);
-  if (copy != NULL)
-    memcpy(copy, text, n);
+void *host_pool_copy(host_pool *p, const void *data, size_t n_bytes) {
+  void *copy = host_pool_take(p, n_bytes + 1);
+  if (copy != NULL && n_bytes != 0)
+    memcpy(copy, data, n_bytes);
   return copy;
+}
+
+char *host_pool_text(host_pool *p, const char *text) {
+  return host_pool_copy(p, text, strlen(text));
+}
+
+char *host_pool_beside(host_pool *p, const char *path, const char *file) {
+  const char *slash = path == NULL || file[0] == '/' ? NULL : strrchr(path, '/');
+  const size_t n = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+  char *whole = host_pool_take(p, n + strlen(file) + 1);
+  if (whole != NULL && n != 0)
+    memcpy(whole, path, n);
+  if (whole != NULL)
+    memcpy(whole + n, file, strlen(file));
+  return whole;
 }
 
 void host_pool_free(host_pool *p) {

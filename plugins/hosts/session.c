@@ -9,6 +9,8 @@
 
 #include "hosts.h"
 
+enum { LOOK_NS = 20000000 }; /* between two questions whether a run is over */
+
 static opipe_status no_memory(opipe_error *err) {
   return opipe_fail(err, OPIPE_E_NOMEM, "out of memory");
 }
@@ -168,6 +170,36 @@ opipe_status host_open_with(const host_maker *m, opipe_model *model, const opipe
   return status;
 }
 
+opipe_status host_open_late(const host_maker *m, opipe_model *model, const opipe_binding_io *io,
+                            uint32_t n, host_late *late, opipe_error *err) {
+  opipe_session *session = NULL;
+  opipe_status status = OPIPE_OK;
+  if (atomic_load_explicit(&late->session, memory_order_acquire) != NULL)
+    return OPIPE_OK;
+  (void)pthread_mutex_lock(&late->lock);
+  if (atomic_load(&late->session) == NULL) {
+    status = host_open_with(m, model, io, n, &session, err);
+    atomic_store(&late->session, session);
+  }
+  (void)pthread_mutex_unlock(&late->lock);
+  return status;
+}
+
+opipe_status host_can_have(const host_maker *m, const opipe_build_params *params,
+                           opipe_error *err) {
+  opipe_model *model = NULL, *bound = NULL;
+  opipe_bind_options bind = opipe_bind_options_init();
+  bind.flags = OPIPE_BIND_DEFAULTS;
+  opipe_status status = m->api->model_build(m->context, params, &model, err);
+  if (status == OPIPE_OK)
+    status = m->api->model_bind(model, &bind, &bound, err);
+  m->api->model_destroy(bound);
+  m->api->model_destroy(model);
+  if (status < 0 && err->domain == OPIPE_DOMAIN_INPUT && host_is_shape(params->graph, err->native))
+    status = OPIPE_OK;
+  return status;
+}
+
 opipe_status host_submit(const opipe_api *api, opipe_session *session,
                          const opipe_submit_params *params, opipe_request **out_request,
                          opipe_error *err) {
@@ -179,6 +211,44 @@ opipe_status host_submit(const opipe_api *api, opipe_session *session,
     const opipe_status waited = api->session_wait_room(session, UINT64_MAX, err);
     status = waited < 0 ? waited : OPIPE_PENDING;
   }
+  return status;
+}
+
+/* Waits for room, as host_submit, but looks whether it is over. */
+static opipe_status submit_unless(const opipe_api *api, opipe_session *session,
+                                  const opipe_submit_params *params, bool (*is_over)(void *ctx),
+                                  void *ctx, opipe_request **out_request, opipe_error *err) {
+  opipe_status status = OPIPE_PENDING;
+  while (status == OPIPE_PENDING) {
+    status = api->session_submit(session, params, out_request, err);
+    if (status != OPIPE_PENDING)
+      break;
+    status = api->session_wait_room(session, LOOK_NS, err);
+    if (status == OPIPE_E_TIMEOUT && is_over(ctx))
+      return opipe_fail(err, OPIPE_E_CANCELLED, "the run was ended before it began");
+    status = status == OPIPE_E_TIMEOUT || status >= 0 ? OPIPE_PENDING : status;
+  }
+  return status;
+}
+
+opipe_status host_run(const opipe_api *api, opipe_session *session,
+                      const opipe_submit_params *params, bool (*is_over)(void *ctx), void *ctx,
+                      opipe_error *err) {
+  opipe_request *request = NULL;
+  uint64_t patience_ns = is_over == NULL ? UINT64_MAX : LOOK_NS;
+  opipe_status status = is_over == NULL
+                            ? host_submit(api, session, params, &request, err)
+                            : submit_unless(api, session, params, is_over, ctx, &request, err);
+  if (status != OPIPE_OK)
+    return status;
+  while ((status = api->request_poll(request, err)) == OPIPE_PENDING) {
+    if (api->request_wait(request, patience_ns, NULL) == OPIPE_E_TIMEOUT &&
+        patience_ns == LOOK_NS && is_over(ctx)) {
+      (void)api->request_cancel(request, NULL);
+      patience_ns = UINT64_MAX; /* it ends as soon as the ranks have passed it */
+    }
+  }
+  api->request_release(request);
   return status;
 }
 

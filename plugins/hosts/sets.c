@@ -6,6 +6,7 @@
  * higher level.
  */
 #include <opipe/helpers.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "hosts.h"
@@ -66,4 +67,30 @@ uint32_t host_levels(const opipe_build_graph *g, const bool *taken, uint32_t *ou
     highest = out_levels[n] > highest ? out_levels[n] : highest;
   }
   return highest;
+}
+
+void host_drop_values(const opipe_build_graph *g, bool of_inputs, uint32_t *io_n) {
+  opipe_build_value *values = (opipe_build_value *)(uintptr_t)(of_inputs ? g->inputs : g->outputs);
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < *io_n; ++i) {
+    bool drop = values[i].name[0] == '\0';
+    for (uint32_t t = 0; !drop && of_inputs && t < g->n_tensors; ++t)
+      drop = strcmp(g->tensors[t].name, values[i].name) == 0;
+    for (uint32_t k = 0; !drop && of_inputs && k < g->n_nodes; ++k)
+      drop = host_makes(&g->nodes[k], values[i].name);
+    for (uint32_t k = 0; !drop && k < n; ++k)
+      drop = strcmp(values[k].name, values[i].name) == 0;
+    if (!drop)
+      values[n++] = values[i];
+  }
+  *io_n = n;
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const opipe_build_tensor *)a)->name, ((const opipe_build_tensor *)b)->name);
+}
+
+void host_sort_tensors(opipe_build_tensor *tensors, size_t n) {
+  if (n > 1)
+    qsort(tensors, n, sizeof *tensors, by_name);
 }

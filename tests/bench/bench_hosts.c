@@ -117,13 +117,13 @@ static alone *open_alone(const char *library, const char *path, const request *r
 static void run_alone(void *ctx, const request *r) {
   const alone *a = ctx;
   opipe_submit_params params = opipe_submit_params_init();
-  opipe_request *request = NULL;
+  opipe_request *sent = NULL;
   (void)r;
   params.inputs = &a->in, params.n_inputs = 1;
   params.outputs = &a->out, params.n_outputs = 1;
-  need(a->api->session_submit(a->session, &params, &request, &err), "submit");
-  need(a->api->request_wait(request, UINT64_MAX, &err), "wait");
-  a->api->request_release(request);
+  need(a->api->session_submit(a->session, &params, &sent, &err), "submit");
+  need(a->api->request_wait(sent, UINT64_MAX, &err), "wait");
+  a->api->request_release(sent);
 }
 
 /* ---- inside ONNX Runtime ---- */

@@ -31,6 +31,7 @@ EP_NAME = "OnnxPipeExecutionProvider"
 REQUESTS = 16
 TRIES = 12
 TARGETS = {"one caller": 1.0, "four callers": 1.05, "us": 30.0, "memory": 1.1, "difference": 1e-5}
+ROWS = "Which sessions race was written down before any was timed; a target is judged by the best of ours over the best of the other's."
 SMALL = os.path.join(models.HERE, "..", "data", "gpt_8block", "model.onnx")
 
 
@@ -171,7 +172,7 @@ def memory_row(args, name):
     for way, files in ways.items():
         kib = [int(in_c(args, "peak", way, *files, path, *dims)[0]) for _ in range(3)]
         row["mib"][way] = spread([n / 1024 for n in kib])
-    row["ratio"] = row["mib"]["as_it_is"][1] / row["mib"]["alone"][1]
+    row["ratio"] = {way: row["mib"][way][1] / row["mib"]["alone"][1] for way in ("inside", "as_it_is")}
     return row
 
 
@@ -194,13 +195,17 @@ def verdicts(record):
         cost = row["cost"][1]
         found.append((f"a call, {row['seq']} tokens: us more than alone", cost, TARGETS["us"], cost < TARGETS["us"]))
     for row in record["memory"]:
-        found.append((f"{row['model']}: peak over that alone", row["ratio"], TARGETS["memory"], row["ratio"] <= TARGETS["memory"]))
+        for way, ratio in row["ratio"].items():
+            what = f"{row['model']}: peak over that alone" + (", graph as it is" if way == "as_it_is" else "")
+            found.append((what, ratio, TARGETS["memory"], ratio <= TARGETS["memory"]))
     return found
 
 
 def callers_text(row, name):
     lines = [
         f"## {name} 1x128, session.run, {row['callers']} caller{'s' * (row['callers'] > 1)}",
+        "",
+        ROWS,
         "",
         "| session | ms a run, min / median / max | speed of onnx-pipe over it |",
         "|---|---|---|",
@@ -244,12 +249,13 @@ def report(record):
         lines += [
             "## Peak memory of a process with one session (VmHWM, MiB)",
             "",
-            "| model | library alone | inside onnxruntime, graph as it is | over alone | inside, graph as onnxruntime changes it | its own provider |",
-            "|---|---|---|---|---|---|",
+            "| model | library alone | inside onnxruntime | over alone | inside, graph as it is (ORT_DISABLE_ALL) | over alone | its own provider |",
+            "|---|---|---|---|---|---|---|",
         ]
         for row in record["memory"]:
             mib = {way: show(values, 1) for way, values in row["mib"].items()}
-            cells = [mib["alone"], mib["as_it_is"], f"**{row['ratio']:.3f}**", mib["inside"], mib["own"]]
+            over = {way: f"**{ratio:.3f}**" for way, ratio in row["ratio"].items()}
+            cells = [mib["alone"], mib["inside"], over["inside"], mib["as_it_is"], over["as_it_is"], mib["own"]]
             lines.append(f"| {row['model']} 1x128 | {' | '.join(cells)} |")
         lines.append("")
     lines += ["| target | found | wanted | |", "|---|---|---|---|"]
@@ -267,8 +273,9 @@ def measure(args):
         record["calls"] += [calls_row(args, seq) for seq in (1, 8)]
     if "callers" in wanted:
         one, two = {"stages": "1", "threads": "2"}, {"stages": "2", "threads": "1"}
+        copies = {"stages": "1", "replicas": "2", "threads": "1"}
         record["callers"].append(callers_row(args, 1, [2], [(one, False), (one, True), ({}, False)]))
-        record["callers"].append(callers_row(args, 4, [2, 1], [(two, False), (two, True), ({}, False)]))
+        record["callers"].append(callers_row(args, 4, [2, 1], [(two, False), (two, True), (copies, False), ({}, False)]))
     return record
 
 

@@ -14,35 +14,22 @@
 
 enum { APP_INT64 = 7, APP_ARENA = 1 /* kinds of element, of allocator */ };
 
-typedef struct ort_env ort_env;
-typedef struct ort_session ort_session;
 typedef struct ort_memory ort_memory;
-typedef struct ort_run_options ort_run_options;
 
 /* What an application calls, as what a provider calls in ort.h. */
 /* clang-format off */
 #define APP_SLOTS(X) \
-  X(CreateEnv, 3, ort_status *, (int level, const char *name, ort_env **out)) \
   X(CreateSession, 7, ort_status *, \
     (const ort_env *env, const char *path, const ort_options *options, ort_session **out)) \
-  X(Run, 9, ort_status *, \
-    (ort_session *session, const ort_run_options *how, const char *const *in_names, \
-     const ort_value *const *in, size_t n_in, const char *const *out_names, size_t n_out, \
-     ort_value **out)) \
-  X(CreateSessionOptions, 10, ort_status *, (ort_options **out)) \
   X(SetSessionGraphOptimizationLevel, 23, ort_status *, (ort_options *options, int level)) \
-  X(SetIntraOpNumThreads, 24, ort_status *, (ort_options *options, int n)) \
   X(CreateRunOptions, 39, ort_status *, (ort_run_options **out)) \
   X(RunOptionsSetTerminate, 46, ort_status *, (ort_run_options *how)) \
   X(CreateTensorWithDataAsOrtValue, 49, ort_status *, \
     (const ort_memory *memory, void *data, size_t n_bytes, const int64_t *shape, size_t rank, \
      int type, ort_value **out)) \
   X(CreateCpuMemoryInfo, 69, ort_status *, (int allocator, int kind, ort_memory **out)) \
-  X(ReleaseEnv, 92, void, (ort_env *env)) \
   X(ReleaseMemoryInfo, 94, void, (ort_memory *memory)) \
-  X(ReleaseSession, 95, void, (ort_session *session)) \
   X(ReleaseRunOptions, 97, void, (ort_run_options *how)) \
-  X(ReleaseSessionOptions, 100, void, (ort_options *options)) \
   X(RegisterExecutionProviderLibrary, 301, ort_status *, \
     (ort_env *env, const char *name, const char *path)) \
   X(GetEpDevices, 303, ort_status *, \

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The adapter in ONNX Runtime itself, called from C, so that sanitizers see it: sessions of the
  * oldest and the newest version below build/onnxruntime against its own provider, 8 threads of
- * mixed shapes with runs that are ended, sessions one after the other. ctest: timeout=300
+ * mixed shapes with runs that are ended, one in mid-flight, sessions one after the other.
+ * ctest: timeout=300
  */
 #include <glob.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/plugins/host-onnxruntime/application.h"
@@ -243,6 +245,76 @@ static void expect_refusals(const char *version) {
   app_close(&a);
 }
 
+/* ---- the end of a run that is under way ---- */
+
+enum { LONG_SEQ = 16, LONG_MOST = 8192 /* rows */, LONG_US = 300000, ENDS = 5 };
+
+static uint64_t now_us(void) {
+  struct timespec t;
+  (void)clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+typedef struct ending {
+  const app *a;
+  ort_run_options *how;
+  useconds_t after_us;
+} ending;
+
+static void *end_later(void *arg) {
+  const ending *e = arg;
+  (void)usleep(e->after_us);
+  (void)app_good(e->a, ORT(e->a->ort, RunOptionsSetTerminate)(e->how));
+  return NULL;
+}
+
+/* A run that is ended after an eighth of its time; true: inside the fused node. */
+static bool is_ended(const app *a, ort_session *session, const int64_t *ids, int64_t rows,
+                     uint64_t full_us) {
+  ending e = {.a = a, .after_us = (useconds_t)(full_us / 8)};
+  ort_value *out = NULL;
+  pthread_t timer;
+  OPI_ASSERT_FATAL(app_good(a, ORT(a->ort, CreateRunOptions)(&e.how)));
+  OPI_ASSERT_FATAL(pthread_create(&timer, NULL, end_later, &e) == 0);
+  const bool good = app_run(a, session, e.how, ids, rows, LONG_SEQ, &out);
+  OPI_ASSERT_INT(pthread_join(timer, NULL), 0);
+  app_release(a, out);
+  ORT(a->ort, ReleaseRunOptions)(e.how);
+  return !good && strstr(app_why, "onnx-pipe: terminate is set") != NULL;
+}
+
+static void expect_end(const char *version) {
+  int64_t *ids = calloc((size_t)LONG_MOST * LONG_SEQ, sizeof *ids);
+  int64_t rows = 8;
+  uint64_t us = 0;
+  ort_value *out = NULL;
+  bool ended = false;
+  app a;
+  OPI_ASSERT_FATAL(ids != NULL);
+  ort_session *session = open_version(&a, version) ? open_session(&a, true) : NULL;
+  while (session != NULL && us < LONG_US && rows < LONG_MOST) { /* until it takes long enough */
+    rows *= 2;
+    for (int again = 0; again < 2; ++again) { /* the first of a shape compiles it */
+      const uint64_t start = now_us();
+      if (!OPI_ASSERT(app_run(&a, session, NULL, ids, rows, LONG_SEQ, &out)))
+        break;
+      us = now_us() - start;
+      app_release(&a, out);
+    }
+  }
+  for (int i = 0; session != NULL && !ended && i < ENDS; ++i)
+    ended = is_ended(&a, session, ids, rows, us);
+  if (session != NULL) {
+    opi_test_check(ended, __FILE__, __LINE__, false, "%s: none of %d runs of %llu us was ended: %s",
+                   version, ENDS, (unsigned long long)us, app_why);
+    OPI_ASSERT(app_run(&a, session, NULL, ids, 2, LONG_SEQ, &out)); /* others go on */
+    app_release(&a, out);
+    ORT(a.ort, ReleaseSession)(session);
+    app_close(&a);
+  }
+  free(ids);
+}
+
 #define BOTH(what)                         \
   static void test_##what##_oldest(void) { \
     expect_##what("oldest");               \
@@ -254,9 +326,11 @@ BOTH(threads)
 BOTH(sessions)
 BOTH(trace)
 BOTH(refusals)
+BOTH(end)
 
 OPI_TEST_MAIN("host-onnxruntime application", OPI_TEST(test_threads_oldest),
               OPI_TEST(test_sessions_oldest), OPI_TEST(test_trace_oldest),
-              OPI_TEST(test_refusals_oldest), OPI_TEST(test_threads_newest),
-              OPI_TEST(test_sessions_newest), OPI_TEST(test_trace_newest),
-              OPI_TEST(test_refusals_newest))
+              OPI_TEST(test_refusals_oldest), OPI_TEST(test_end_oldest),
+              OPI_TEST(test_threads_newest), OPI_TEST(test_sessions_newest),
+              OPI_TEST(test_trace_newest), OPI_TEST(test_refusals_newest),
+              OPI_TEST(test_end_newest))

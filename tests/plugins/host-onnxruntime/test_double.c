@@ -3,6 +3,7 @@
  * are those of plain loops, weights are lent, mapped or copied as they lie, calls come from many
  * threads; what it refuses, and that nothing of the stand-in's is left over. ctest: timeout=120
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
@@ -385,6 +386,162 @@ static void test_copied_weights_may_go(void) {
   close_adapter(&a);
 }
 
+/* ---- what ORT has transposed ---- */
+
+enum { DEEP = 160 };
+static float file_h[DEEP * WIDTH], own_h[WIDTH * DEEP];
+static const ort_value file_h_value = {
+    .dtype = FLOAT, .rank = 2, .n_bytes = sizeof file_h, .shape = {DEEP, WIDTH}, .data = file_h};
+static const ort_value own_h_value = {
+    .dtype = FLOAT, .rank = 2, .n_bytes = sizeof own_h, .shape = {WIDTH, DEEP}, .data = own_h};
+static ort_value_info v_original = {.name = "original",
+                                    .dtype = FLOAT,
+                                    .rank = 2,
+                                    .shape = {DEEP, WIDTH},
+                                    .content = &file_h_value,
+                                    .file = "ort_h.bin",
+                                    .offset = 4096};
+static ort_value_info v_turned = {
+    .name = "turned", .dtype = FLOAT, .rank = 2, .shape = {WIDTH, DEEP}, .content = &own_h_value};
+static ort_value_info v_deep = {.name = "deep", .dtype = FLOAT, .rank = 2, .shape = {-1, DEEP}};
+NODE(n_up, "MatMul", "", {&v_x, &v_turned}, {&v_deep}, .n_in = 2, .n_out = 1);
+NODE(n_down, "MatMul", "", {&v_deep, &v_original}, {&v_y}, .n_in = 2, .n_out = 1);
+static ort_graph tied = {.in = {&v_x},
+                         .out = {&v_y},
+                         .initializers = {&v_original, &v_turned},
+                         .nodes = {&n_up, &n_down},
+                         .n_in = 1,
+                         .n_out = 1,
+                         .n_initializers = 2,
+                         .n_nodes = 2};
+NODE(n_tied, "Fused", "", {&v_x}, {&v_y}, .n_in = 1, .n_out = 1);
+
+/* y = x turned original */
+static void expect_tied(const float *x, const ort_value *y) {
+  float deep[DEEP], want[WIDTH];
+  for (int d = 0; d < DEEP; ++d) {
+    double sum = 0;
+    for (int i = 0; i < WIDTH; ++i)
+      sum += (double)x[i] * file_h[d * WIDTH + i];
+    deep[d] = (float)sum;
+  }
+  for (int c = 0; c < WIDTH; ++c) {
+    double sum = 0;
+    for (int d = 0; d < DEEP; ++d)
+      sum += (double)deep[d] * file_h[d * WIDTH + c];
+    want[c] = (float)sum;
+  }
+  OPI_ASSERT_CLOSE(y->data, want, WIDTH, FLOAT, 1e-5);
+}
+
+static bool write_original(const char *path) {
+  for (int i = 0; i < DEEP * WIDTH; ++i) {
+    file_h[i] = (float)((i * 41 + 7) % 89 - 44) / 400.0f;
+    own_h[i % WIDTH * DEEP + i / WIDTH] = file_h[i];
+  }
+  FILE *out = fopen(path, "wb");
+  return OPI_ASSERT(out != NULL && fseek(out, 4096, SEEK_SET) == 0 &&
+                    fwrite(file_h, 1, sizeof file_h, out) == sizeof file_h && fclose(out) == 0);
+}
+
+/* Found by all of its content: then ORT may drop it, and has when its kernels are made. */
+static void test_what_ort_transposed_is_read_from_its_file(void) {
+  const char *file = opi_test_build("tests/ort_h.bin");
+  const ort_options options = with(OPTION "stages", "2");
+  const ort_graph *graphs[] = {&tied};
+  const ort_node *fused[] = {&n_tied};
+  float x[ROWS * WIDTH];
+  tied.path = opi_test_build("tests/model.onnx");
+  for (int other = 0; other < 2; ++other) {
+    ort_kernel call = {.refuses = false};
+    adapter a;
+    if (!load(&a) || !write_original(file) || !OPI_ASSERT(open_ep(&a, &options)))
+      return;
+    own_h[WIDTH * DEEP - 1] += (float)other;
+    OPI_ASSERT(a.ep->get_capability(a.ep, &tied, &a.support) == NULL);
+    OPI_ASSERT_INT(a.support.n_nodes, 2);
+    OPI_ASSERT(a.support.drops == (other == 0)); /* one number is another: lent, as any */
+    if (other == 0) {
+      OPI_ASSERT_FATAL(a.ep->compile(a.ep, graphs, fused, 1, &a.compute, NULL) == NULL);
+      memset(own_h, 0xff, sizeof own_h);
+      OPI_ASSERT_FATAL(a.compute->create_state(a.compute, NULL, &a.state) == NULL);
+      fill_input(x, 2);
+      a.status = run(&a, x, 1, NULL, &call);
+      if (OPI_ASSERT(a.status == NULL))
+        expect_tied(x, &call.out[0]);
+      free(call.out[0].data);
+    }
+    close_adapter(&a);
+  }
+  (void)unlink(file);
+}
+
+static int count_threads(void) {
+  int n = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  OPI_ASSERT_FATAL(tasks != NULL);
+  while (readdir(tasks) != NULL)
+    ++n;
+  (void)closedir(tasks);
+  return n;
+}
+
+/* With nothing lent weights wait for that; what is lent is read while it is sure to be there. */
+static void test_sessions_open_when_ort_has_let_go(void) {
+  const ort_graph *graphs[] = {&graph};
+  const ort_node *fused[] = {&n_fused};
+  for (int copies = 0; copies < 2; ++copies) {
+    const ort_options options = with(OPTION "weights", copies ? "copy" : "lent");
+    adapter a;
+    if (!load(&a) || !OPI_ASSERT(open_ep(&a, &options)))
+      return;
+    OPI_ASSERT(a.ep->get_capability(a.ep, &graph, &a.support) == NULL);
+    const int before = count_threads();
+    OPI_ASSERT_FATAL(a.ep->compile(a.ep, graphs, fused, 1, &a.compute, NULL) == NULL);
+    OPI_ASSERT((count_threads() > before) == !copies);
+    OPI_ASSERT(a.compute->create_state(a.compute, NULL, &a.state) == NULL);
+    OPI_ASSERT(count_threads() > before);
+    close_adapter(&a);
+  }
+}
+
+/* ---- the end of runs ---- */
+
+/* A run of so many rows that it is waited for more than once. */
+static ort_status *run_long(const adapter *a, const ort_run_options *how) {
+  enum { MANY = 120000 };
+  float *x = calloc((size_t)MANY * WIDTH, sizeof *x);
+  ort_kernel call = {.refuses = false};
+  OPI_ASSERT_FATAL(x != NULL);
+  OPI_ASSERT(a->ep->on_run_start(a->ep, how) == NULL);
+  ort_status *status = run(a, x, MANY, &w_value, &call);
+  OPI_ASSERT(a->ep->on_run_end(a->ep, how, false) == NULL);
+  free(call.out[0].data);
+  free(x);
+  return status;
+}
+
+static void test_terminate_ends_a_run_that_is_under_way(void) {
+  const ort_options options = with(OPTION "stages", "3");
+  const ort_run_options goes_on = {false}, ends = {true};
+  for (int blind = 0; blind < 2; ++blind) {
+    adapter a;
+    if (!load(&a) || !OPI_ASSERT(open_ep(&a, &options)) || !OPI_ASSERT(compile(&a)))
+      return;
+    double_has_no_sessions = blind == 1;
+    ort_status *status = run_long(&a, &ends);
+    if (OPI_ASSERT((status != NULL) == !blind) && status != NULL) {
+      OPI_ASSERT(strstr(status->text, "terminate") != NULL);
+      do_ReleaseStatus(status);
+    }
+    OPI_ASSERT(!blind || strstr(double_log, "cannot see RunOptions.terminate") != NULL);
+    OPI_ASSERT(run_long(&a, &goes_on) == NULL);
+    OPI_ASSERT(run_long(&a, NULL) == NULL); /* ORT did not say */
+    double_has_no_sessions = false;
+    close_adapter(&a);
+  }
+}
+
 /* ---- threads ---- */
 
 typedef struct caller {
@@ -462,6 +619,9 @@ OPI_TEST_MAIN("host-onnxruntime", OPI_TEST(test_results_are_right),
               OPI_TEST(test_sets_that_read_what_has_no_rank_stay),
               OPI_TEST(test_what_cannot_be_is_refused_with_its_reason),
               OPI_TEST(test_runs_that_fail_say_why), OPI_TEST(test_copied_weights_may_go),
+              OPI_TEST(test_what_ort_transposed_is_read_from_its_file),
+              OPI_TEST(test_sessions_open_when_ort_has_let_go),
+              OPI_TEST(test_terminate_ends_a_run_that_is_under_way),
               OPI_TEST(test_many_threads_stream_through),
               OPI_TEST(test_tables_are_asked_for_by_what_both_know),
               OPI_TEST(test_every_slot_was_used))
