@@ -16,6 +16,9 @@ typedef struct opi_plugins {
   opipe_status (*schedule)(void *ctx, const char *id, opi_schedule_ref *out_ref, opipe_error *err);
   opipe_status (*transport)(void *ctx, const char *id, opi_transport_ref *out_ref,
                             opipe_error *err);
+  /* Ids of all schedules that can be used, [*out_n] in `arena`. NULL: they are not known. */
+  opipe_status (*schedules)(void *ctx, opi_arena *arena, const char *const **out_ids,
+                            uint32_t *out_n, opipe_error *err);
 } opi_plugins;
 
 typedef struct opi_plan_env {

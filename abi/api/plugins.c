@@ -32,9 +32,37 @@ static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref 
   return OPIPE_OK;
 }
 
+/* ---- all schedules ---- */
+
+typedef struct schedules {
+  opi_arena *arena;
+  const char **ids; /* [n] */
+  uint32_t n, room;
+} schedules;
+
+static opipe_status add_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
+                                 opipe_error *err) {
+  schedules *all = ctx;
+  (void)plugin;
+  if (!opi_arena_grow(all->arena, (void **)&all->ids, &all->room, all->n + 1, sizeof *all->ids))
+    return opi_fail_nomem(err, all->n * sizeof *all->ids, "schedules");
+  all->ids[all->n++] = ref->id;
+  return OPIPE_OK;
+}
+
+static opipe_status list_schedules(void *ctx, opi_arena *arena, const char *const **out_ids,
+                                   uint32_t *out_n, opipe_error *err) {
+  schedules all = {.arena = arena};
+  OPI_TRY(opi_registry_each(ctx, OPIPE_KIND_SCHEDULE, add_schedule, &all, err));
+  *out_ids = all.ids;
+  *out_n = all.n;
+  return OPIPE_OK;
+}
+
 opi_plugins opi_registry_plugins(opi_registry *registry) {
   return (opi_plugins){.ctx = registry,
                        .backend = find_backend,
                        .schedule = find_schedule,
-                       .transport = find_transport};
+                       .transport = find_transport,
+                       .schedules = list_schedules};
 }

@@ -16,24 +16,6 @@ _Static_assert((int)OPI_RECOMPUTES_NEVER == (int)OPIPE_STRATEGY_RECOMPUTES_NEVER
 
 static const double NS_PER_MS = 1e6;
 
-/* ---- schedules ---- */
-
-typedef struct schedules {
-  opi_arena *arena;
-  const char **ids; /* [n] */
-  uint32_t n, room;
-} schedules;
-
-static opipe_status add_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
-                                 opipe_error *err) {
-  schedules *all = ctx;
-  (void)plugin;
-  if (!opi_arena_grow(all->arena, (void **)&all->ids, &all->room, all->n + 1, sizeof *all->ids))
-    return opi_fail_nomem(err, all->n * sizeof *all->ids, "schedules");
-  all->ids[all->n++] = ref->id;
-  return OPIPE_OK;
-}
-
 /* ---- progress ---- */
 
 static void tell_progress(void *ctx, const opi_auto_progress *now) {
@@ -86,20 +68,17 @@ static opipe_status check(const opipe_strategy_params *p, opipe_error *err) {
 opipe_status opi_profile_search(const opi_profile_object *profile, const opipe_strategy_params *p,
                                 const opi_cluster *cluster, bool forward, opi_arena *arena,
                                 opi_auto_answer **out_answer, opipe_error *err) {
-  schedules all = {.arena = arena};
+  const opi_plugins *plugins = &profile->context->plugins;
   opi_layers **layers = NULL;
   opi_auto q = opi_profile_question(profile, cluster, forward);
   OPI_TRY(check(p, err));
-  OPI_TRY(
-      opi_registry_each(profile->context->registry, OPIPE_KIND_SCHEDULE, add_schedule, &all, err));
+  OPI_TRY(plugins->schedules(plugins->ctx, arena, &q.schedules, &q.n_schedules, err));
   OPI_TRY(opi_profile_by_class(profile, cluster, arena, &layers, err));
   q.planning.n_devices = p->n_devices;
   q.planning.batch = p->batch;
   q.planning.samples = p->samples;
   q.planning.state_bytes = p->state_bytes;
   q.class_layers = (const opi_layers *const *)layers;
-  q.schedules = all.ids;
-  q.n_schedules = all.n;
   q.objective = p->objective;
   q.limit_ns = p->limit_ms * NS_PER_MS;
   q.spare_bytes = p->spare_bytes;

@@ -64,7 +64,7 @@ static bool follows(void *ctx, const opi_do *a, const opi_need *need) {
                     opi_problem_rank(t->problem, a->stage, a->replica);
   return after(
       *event(t, q->step, need->stage, need->replica, a, need->slice, need->part, need->phase),
-      here ? 0 : t->costs->comm, &q->at);
+      here ? 0 : opi_edge_comm(t->costs, need->edge), &q->at);
 }
 
 static double stage_cost(const double *by_stage, double all, uint32_t stage) {
@@ -90,13 +90,13 @@ double opi_compute_share(const opi_problem *p, double n_tokens, const opi_do *a)
   return forward ? 1 / whole : 1 / whole / p->n_parts;
 }
 
-static double cost_of(const timer *t, const opi_do *a) {
-  const opi_problem *p = t->problem;
-  const double f = stage_cost(t->costs->stage_forward, t->costs->forward, a->stage);
-  const double i = stage_cost(t->costs->stage_input, t->costs->input, a->stage);
-  const double w = stage_cost(t->costs->stage_weight, t->costs->weight, a->stage);
+double opi_compute_takes(const opi_problem *p, const opi_costs *costs, double n_tokens,
+                         const opi_do *a) {
+  const double f = stage_cost(costs->stage_forward, costs->forward, a->stage);
+  const double i = stage_cost(costs->stage_input, costs->input, a->stage);
+  const double w = stage_cost(costs->stage_weight, costs->weight, a->stage);
   const double shares = p->stage_shares == NULL ? 1 : p->stage_shares[a->stage];
-  const double whole = shares / slice_part(p, t->slices, a->slice);
+  const double whole = shares / slice_part(p, n_tokens, a->slice);
   switch (a->kind) {
     case OPI_DO_F:
     case OPI_DO_R:
@@ -108,6 +108,10 @@ static double cost_of(const timer *t, const opi_do *a) {
     default:
       return w / whole / p->n_parts;
   }
+}
+
+static double cost_of(const timer *t, const opi_do *a) {
+  return opi_compute_takes(t->problem, t->costs, t->slices, a);
 }
 
 /* Times as much of a rank's list as can be timed now. */

@@ -14,6 +14,7 @@ typedef struct opi_costs {
   double comm;
   const double *stage_forward, *stage_input, *stage_weight; /* [n_stages] */
   uint32_t n_stages; /* of the arrays where they may not fit the order; 0: they do */
+  const double *edge_comm; /* [edges of the problem] in place of comm; NULL: comm */
 } opi_costs;
 extern const opi_costs opi_unit_costs; /* 1, 1, 1, no communication */
 /* Errors: INVALID, arrays of other lengths than there are stages. */
@@ -48,10 +49,17 @@ opipe_status opi_simulate_order(const opi_problem *problem, const opi_do_list *l
                                 const opi_costs *costs, const opipe_allocator *allocator,
                                 opi_simulation *io_result, opipe_error *err);
 
+/* What a message along an edge of the problem, or (OPIPE_NONE) within a stage, takes. */
+static inline double opi_edge_comm(const opi_costs *costs, uint32_t edge) {
+  return costs->edge_comm == NULL || edge == OPIPE_NONE ? costs->comm : costs->edge_comm[edge];
+}
 /* Tokens of a sequence; 0: the order does not say. */
 double opi_order_tokens(const opi_problem *problem);
 /* What part of its phase of a whole micro-batch a compute is: slices, parts, shares. */
 double opi_compute_share(const opi_problem *problem, double n_tokens, const opi_do *item);
+/* What it takes of that, by the costs. */
+double opi_compute_takes(const opi_problem *problem, const opi_costs *costs, double n_tokens,
+                         const opi_do *item);
 
 /* A body unrolled: its flagged part, the body n_bodies times, the rest of the last mini-batch.
  * out_step [n_items of the result] in `arena`: the mini-batch of every item, from 0. */
