@@ -155,6 +155,20 @@ static void describe_planner(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n");
 }
 
+static void describe_search(opi_text *t, const opi_plan *plan) {
+  const opi_searched *s = &plan->searched;
+  const double now = plan->train != NULL ? plan->interval_ns : plan->request_ns;
+  if (s->moves == 0)
+    return;
+  opi_text_printf(t, "order searched by %" PRIu64 " moves: %.3f ms before, %.3f ms now", s->moves,
+                  s->start_ns * 1e-6, now * 1e-6);
+  if (s->bound_ns > 0) {
+    opi_text_printf(t, "; no order of these stages takes less than %.3f ms (%.1f %% less)",
+                    s->bound_ns * 1e-6, now > 0 ? 100 * (1 - s->bound_ns / now) : 0.0);
+  }
+  opi_text_puts(t, "\n");
+}
+
 static void describe_times(opi_text *t, const opi_plan *plan) {
   const double bound = plan->bound_ns * plan->n_microbatches;
   static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
@@ -212,6 +226,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
     opi_text_printf(&t, "... and %u more\n", plan->n_crossings - CROSSINGS_MOST);
   describe_messages(&t, plan);
   describe_planner(&t, plan);
+  describe_search(&t, plan);
   describe_times(&t, plan);
   const opipe_status status = opi_text_write(&t, write, ctx, err);
   opi_text_release(&t);

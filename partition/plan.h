@@ -204,6 +204,13 @@ typedef struct opi_link {
 /* Modelled time of one message between ranks. */
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);
 
+/* What a search for its order came to (partition/improve). */
+typedef struct opi_searched {
+  double start_ns; /* predicted of the order that it began with: a mini-batch, or a request */
+  double bound_ns; /* no order of the stages on their ranks takes less */
+  uint64_t moves;  /* orders that were looked at; 0: it was not searched */
+} opi_searched;
+
 /* Decisions, and a prediction of what they come to. Decided is what ranks must have in common; the
  * hash is of that alone. Predicted are times and bytes, from devices at hand or from descriptions
  * of them, and what only chooses how fast a device computes (threads, kernels). */
@@ -289,6 +296,7 @@ typedef struct opi_plan {
       interval_ns; /* simulated steady-state time between requests of a stream, or mini-batches */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
   uint32_t cost_kind;  /* OPI_COST_* */
+  opi_searched searched;
   const char *planner; /* who decided; NULL: no planner */
   const char *stopped; /* what ended its search before it was through: "work", "clock"; NULL: no */
   /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by

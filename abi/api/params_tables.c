@@ -223,7 +223,7 @@ static const opi_field plan_params[] = {
     ANY(T, memory_bytes),
     ANY(T, depth),
     CHOICE(T, cost, OPIPE_COST_MEASURED),
-    FLAGS(T, flags, OPIPE_PLAN_IGNORE_ANNOTATIONS),
+    FLAGS(T, flags, OPIPE_PLAN_IGNORE_ANNOTATIONS | OPIPE_PLAN_IMPROVE),
     ANY(T, n_ranks),
     ANY(T, transport),
     OTHER(T, train, opi_struct_train_options),
@@ -282,7 +282,9 @@ const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T
 
 #define T opipe_order_params
 static const opi_field order_params[] = {SIZE(T),
-                                         FLAGS(T, flags, OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED),
+                                         FLAGS(T, flags,
+                                               OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED |
+                                                   OPIPE_ORDER_IMPROVE),
                                          NEEDED(T, schedule),
                                          ANY(T, n_ranks),
                                          ANY(T, n_stages),

@@ -3,6 +3,7 @@
  * is immutable; lowering makes a new one. [any-thread]
  */
 #include "abi/api/api.h"
+#include "partition/improve/ask.h"
 #include "partition/json/json.h"
 #include "partition/page/play_page.h"
 #include "partition/schedule/ask.h"
@@ -82,6 +83,16 @@ opipe_status opi_costs_from_host(const opipe_order_costs *given, const char *cal
 
 /* ---- made and read ---- */
 
+/* In its place. */
+static opipe_status align(opi_order **io_order, const opipe_allocator *allocator,
+                          opipe_error *err) {
+  opi_order *aligned = NULL;
+  const opipe_status status = opi_order_align(*io_order, allocator, &aligned, err);
+  opi_order_free(*io_order);
+  *io_order = aligned;
+  return status;
+}
+
 opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_params *params,
                                 opipe_order **out_order, opipe_error *err) {
   opipe_order_params own = {0};
@@ -99,10 +110,14 @@ opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_p
       .n_microbatches = own.n_microbatches,
       .replicas = own.replicas,
       .costs = &costs};
-  OPI_TRY(
-      (own.flags & OPIPE_ORDER_ALIGNED) != 0
-          ? opi_order_ask_aligned(&context->plugins, &question, &context->allocator, &order, err)
-          : opi_order_ask(&context->plugins, &question, &context->allocator, &order, err));
+  const bool aligned = (own.flags & OPIPE_ORDER_ALIGNED) != 0;
+  const bool improve = (own.flags & OPIPE_ORDER_IMPROVE) != 0 || opi_is_search(own.schedule);
+  OPI_TRY(aligned && !improve
+              ? opi_order_ask_aligned(&context->plugins, &question, &context->allocator, &order, err)
+              : opi_search_ask(&context->plugins, &question, improve, &context->allocator, &order,
+                               NULL, err));
+  if (aligned && improve)
+    OPI_TRY(align(&order, &context->allocator, err));
   return wrap(context, order, out_order, err);
 }
 
@@ -195,8 +210,9 @@ opipe_status opi_api_order_draw(opi_order_object *order, const opipe_order_costs
   return status;
 }
 
-static void describe_simulation(const opi_problem *p, const opi_simulation *s, bool json,
-                                opi_text *t) {
+/* bound: no order takes less, and 0: not known. */
+static void describe_simulation(const opi_problem *p, const opi_simulation *s, double bound,
+                                bool json, opi_text *t) {
   const struct {
     const char *name;
     double value;
@@ -222,7 +238,26 @@ static void describe_simulation(const opi_problem *p, const opi_simulation *s, b
       opi_text_printf(t, " %g", s->peak_stash[rank]);
     }
   }
-  opi_text_puts(t, json ? "]}\n" : "\n");
+  opi_text_puts(t, json ? "]" : "\n");
+  if (bound > 0 && json) {
+    opi_text_puts(t, ", \"bound\": ");
+    opi_json_double(t, bound);
+  } else if (bound > 0) {
+    opi_text_printf(t, "%-10s %g, %.2f %% below the makespan\n", "bound", bound,
+                    100 * (1 - bound / s->makespan));
+  }
+  opi_text_puts(t, json ? "}\n" : "");
+}
+
+/* Of the order's computes; 0 where none is known. */
+static opipe_status find_bound(const opi_order *order, const opi_costs *costs,
+                               const opi_simulation *s, double *out_bound, opipe_error *err) {
+  opipe_error unused = OPIPE_ERROR_INIT;
+  *out_bound = 0;
+  const opipe_status status = opi_improve_bound(&order->problem, order->list, costs,
+                                                order->arena.allocator, out_bound, &unused);
+  *out_bound = status < 0 || s->makespan <= 0 ? 0 : *out_bound;
+  return status == OPIPE_E_NOMEM ? opi_fail_nomem(err, 1, "a bound") : OPIPE_OK;
 }
 
 static opipe_status write_page(const opi_order *order, const opi_costs *costs,
@@ -251,13 +286,16 @@ opipe_status opi_api_order_simulate(opi_order_object *order, const opipe_order_c
   OPI_TRY(opi_costs_from_host(costs, "order_simulate", &own, err));
   const opipe_allocator *allocator = &order->context->allocator;
   const opi_problem *p = &order->order->problem;
+  double bound = 0;
   opi_simulation result = {.peak_stash = opi_alloc_zero(allocator, p->n_ranks, sizeof(double))};
   if (result.peak_stash == NULL)
     return opi_fail_nomem(err, p->n_ranks * sizeof(double), "a simulation");
   opi_text_init(&text, allocator);
   opipe_status status = opi_simulate_order(p, order->order->list, &own, allocator, &result, err);
+  if (status == OPIPE_OK)
+    status = find_bound(order->order, &own, &result, &bound, err);
   if (status == OPIPE_OK) {
-    describe_simulation(p, &result, format != OPIPE_FORMAT_TEXT, &text);
+    describe_simulation(p, &result, bound, format != OPIPE_FORMAT_TEXT, &text);
     status = format == OPIPE_FORMAT_HTML
                  ? write_page(order->order, &own, &result, text.data, allocator, write, ctx, err)
                  : opi_text_write(&text, write, ctx, err);

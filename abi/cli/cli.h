@@ -89,7 +89,7 @@ typedef struct cli_options {
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations;
+  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations, improve;
   double dropout_ratio;
   uint32_t load_flags;
   uint64_t seed;

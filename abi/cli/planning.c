@@ -296,7 +296,7 @@ static opipe_status plan_of(const cli_options *o, cli_session *s, const cli_stra
   params.memory_bytes = o->memory_bytes;
   params.depth = o->depth;
   params.cost = o->cost;
-  params.flags = OPIPE_PLAN_IGNORE_ANNOTATIONS;
+  params.flags = OPIPE_PLAN_IGNORE_ANNOTATIONS | (o->improve ? OPIPE_PLAN_IMPROVE : 0u);
   params.train = train;
   return s->api->strategy_plan(strategy->strategy, s->bound, &params, out_plan, err);
 }

@@ -76,6 +76,8 @@ static int read_file(job *j, const char *path) {
 static int open_order(job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
   const char *path = file_of(j->what);
+  if (path != NULL && j->o->improve)
+    return cli_usage("--improve: %s is a file; NAME is needed, or search:from=file:%s", path, path);
   if (path != NULL)
     return read_file(j, path);
   if (strcmp(j->verb, "convert") == 0)
@@ -86,7 +88,8 @@ static int open_order(job *j) {
   }
   const opipe_order_params params = {.struct_size = sizeof(params),
                                      .flags = (j->o->order.forward ? OPIPE_ORDER_FORWARD : 0) |
-                                              (j->o->order.aligned ? OPIPE_ORDER_ALIGNED : 0),
+                                              (j->o->order.aligned ? OPIPE_ORDER_ALIGNED : 0) |
+                                              (j->o->improve ? OPIPE_ORDER_IMPROVE : 0),
                                      .schedule = j->what,
                                      .n_ranks = j->o->n_ranks,
                                      .n_stages = j->o->n_stages,

@@ -71,8 +71,13 @@ const cli_option cli_option_rows[] = {
     {PLAN, "memory", "SIZE", "cap of every device that has none of its own", SIZE(memory_bytes),
      .in_plan = true},
     {PLAN, "schedule", "NAME[:key=value,...]",
-     "gpipe (preset), or another that 'schedule list' has; file:PATH", TEXT(schedule),
-     .in_plan = true},
+     "gpipe (preset), or another that 'schedule list' has; file:PATH; search[:moves=N,seed=N,"
+     "from=NAME]: an order found",
+     TEXT(schedule), .in_plan = true},
+    {PLAN, "improve", NULL,
+     "search for a better order than the schedule's, or the best there is, as the schedule search "
+     "does",
+     FLAG(improve), .in_plan = true},
     {PLAN, "microbatches", "M", "micro-batches of the whole mini-batch or request",
      COUNT(n_microbatches, 1 << 20), .in_plan = true},
     {PLAN, "replicas", "N[,N...]",
@@ -203,6 +208,8 @@ const cli_option cli_option_rows[] = {
     {SCHEDULE, "from", "torch|torch-old|opipe",
      "dialect of a FILE (opipe, which reads torch's as well)",
      CHOICE(order.from, "opipe|torch|torch-old")},
+    {SCHEDULE, "improve", NULL, "a better order than NAME's, as the schedule search:from=NAME",
+     FLAG(improve)},
     {SCHEDULE, "output", "FILE", "write to FILE instead of standard output; also -o", TEXT(output),
      .letter = 'o'},
     {SCHEDULE, "cluster", "FILE|NAME[:nodes=N]",
@@ -340,7 +347,9 @@ const cli_command cli_commands[] = {
      "  simulate  makespan, span, bubble, peak stash; with --cluster, on its links\n"
      "  draw      an SVG picture, or a page where --output ends in .html\n"
      "  convert   a FILE in another form or dialect\n\n"
-     "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"},
+     "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"
+     "search[:moves=N,seed=N,from=NAME] looks for a better order than NAME's, or than that of the\n"
+     "best schedule there is.\n"},
     {NULL, NULL, NULL, NULL, {END}}};
 
 bool cli_takes(const cli_command *command, const cli_option *option) {

@@ -119,19 +119,43 @@ opipe_status opi_improve_order(const opi_problem *problem, const opi_do_list *st
   return OPIPE_OK;
 }
 
+/* The computes of a list that may be lowered. */
+static opipe_status computes_of(const opi_do_list *list, const opipe_allocator *allocator,
+                                opi_do_list **out_list, opipe_error *err) {
+  OPI_TRY(opi_do_list_create(allocator, list->n_ranks, list->n_items, out_list, err));
+  opipe_status status = OPIPE_OK;
+  for (uint32_t r = 0; r < list->n_ranks; ++r) {
+    opi_do_list_rank(*out_list, r);
+    for (uint32_t i = list->rank_first[r]; status == OPIPE_OK && i < list->rank_first[r + 1]; ++i) {
+      if (opi_do_is_compute(list->items[i].kind))
+        status = opi_do_list_add(*out_list, list->items[i], err);
+    }
+  }
+  opi_do_list_rank(*out_list, list->n_ranks);
+  return status;
+}
+
 opipe_status opi_improve_bound(const opi_problem *problem, const opi_do_list *list,
                                const opi_costs *costs, const opipe_allocator *allocator,
                                double *out_ns, opipe_error *err) {
-  opi_do_list *ready = NULL;
+  opi_do_list *computes = NULL, *ready = NULL;
   opi_works works;
-  opi_works_order sequence;
+  opi_works_order unused;
   opi_arena arena;
-  OPI_TRY(make_ready(list, false, allocator, &ready, err));
   opi_arena_init(&arena, allocator, 0);
-  opipe_status status = opi_works_build(problem, ready, costs, &arena, &works, &sequence, err);
+  opipe_status status = computes_of(list, allocator, &computes, err);
+  if (status == OPIPE_OK)
+    status = make_ready(computes, false, allocator, &ready, err);
+  if (status == OPIPE_OK && ready->n_items > OPI_BOUND_MOST) {
+    status = opi_fail(err, OPIPE_E_LIMIT, "a bound of %u computes: at most %d", ready->n_items,
+                      OPI_BOUND_MOST);
+  }
+  if (status == OPIPE_OK)
+    status = opi_works_build(problem, ready, costs, &arena, &works, &unused, err);
   if (status == OPIPE_OK)
     status = opi_works_bound(&works, &arena, out_ns, err);
   opi_arena_release(&arena);
   opi_do_list_free(ready);
+  opi_do_list_free(computes);
   return status;
 }

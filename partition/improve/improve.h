@@ -38,7 +38,10 @@ opipe_status opi_improve_order(const opi_problem *problem, const opi_do_list *st
                                const opipe_allocator *allocator, opi_do_list **out_list,
                                opi_improved *out_result, opipe_error *err);
 
-/* What no order of the problem's computes, as `list` has them, takes less than. */
+/* What no order of the problem's computes, as `list` has them, takes less than; what else it has
+ * (messages, sums, steps) takes no time. Errors: UNSUPPORTED, as above; LIMIT, more than
+ * OPI_BOUND_MOST computes. */
+enum { OPI_BOUND_MOST = 1 << 20 };
 opipe_status opi_improve_bound(const opi_problem *problem, const opi_do_list *list,
                                const opi_costs *costs, const opipe_allocator *allocator,
                                double *out_ns, opipe_error *err);

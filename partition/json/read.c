@@ -527,9 +527,24 @@ static opipe_status read_word(reader *r, const char *name, const char **out) {
   return copy_text(r, word, out);
 }
 
+/* A member that plans with a searched order have. */
+static opipe_status read_searched(const reader *r) {
+  const json_t *object = json_object_get(r->root, "searched");
+  opi_searched *s = &r->plan->searched;
+  if (object == NULL)
+    return OPIPE_OK;
+  if (!json_is_object(object))
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"searched\" must be an object");
+  OPI_TRY(opi_json_get_u64(object, WHAT, "moves", INT64_MAX, &s->moves, r->err));
+  OPI_TRY(opi_json_time(json_object_get(object, "start_ns"), WHAT, "start_ns", &s->start_ns,
+                        r->err));
+  return opi_json_time(json_object_get(object, "bound_ns"), WHAT, "bound_ns", &s->bound_ns, r->err);
+}
+
 static opipe_status read_cost(reader *r) {
   const char *cost = NULL;
   OPI_TRY(read_peak(r));
+  OPI_TRY(read_searched(r));
   OPI_TRY(read_word(r, "planner", &r->plan->planner));
   OPI_TRY(read_word(r, "stopped", &r->plan->stopped));
   OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,

@@ -8,6 +8,8 @@
 #include "partition/cost/backward.h"
 #include "partition/cut/batch.h"
 #include "partition/cut/given.h"
+#include "partition/improve/named.h"
+#include "partition/improve/plan.h"
 #include "partition/make.h"
 #include "partition/program/model.h"
 #include "partition/program/states.h"
@@ -35,6 +37,9 @@ typedef struct planner {
   uint32_t *profile_owner;    /* [n_ranks] the rank whose entry owns the profile */
   const char **other_options; /* [n_ranks] devices' options with kernels, or without them */
   bool kernels_chosen;        /* some rank's differ */
+  bool searches;              /* for a better order: */
+  opi_search_request search;
+  const char *from; /* it begins with that schedule */
   opipe_error *err;
 } planner;
 
@@ -67,16 +72,41 @@ static opipe_status check_costs(const planner *p) {
   return opi_costs_check(costs, p->plan->n_stages, p->err);
 }
 
+/* The schedule that is asked; of a search, that which it begins with: the best there is by equal
+ * stages, where none is said. */
+static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_ref *out_schedule) {
+  opi_plan *plan = p->plan;
+  const char *spec = p->params->schedule, *name = NULL;
+  const uint32_t n_ranks = p->params->n_ranks, n_copies = plan->copies == 0 ? 1 : plan->copies;
+  const opi_question question = {
+      .mode = p->spec == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+      .n_ranks = n_ranks == 0 ? n_stages : n_ranks,
+      .n_stages = n_stages == 0 ? n_ranks : n_stages,
+      .n_microbatches = plan->n_microbatches / n_copies == 0 ? 1 : plan->n_microbatches / n_copies,
+      .costs = &opi_unit_costs};
+  p->searches = opi_is_search(spec) || (p->params->flags & OPIPE_PLAN_IMPROVE) != 0;
+  p->from = text_or(spec, "gpipe");
+  if (p->searches) {
+    OPI_TRY(opi_search_parse(spec, &p->scratch, &p->search, p->err));
+    p->from = p->search.from;
+  }
+  if (p->from == NULL) {
+    opi_named best;
+    OPI_TRY(opi_named_best(p->env->plugins, &question, NULL, &p->scratch, &best, p->err));
+    opi_order_free(best.order);
+    p->from = best.spec;
+  }
+  OPI_TRY(opi_schedule_split(p->from, &plan->arena, &name, &plan->settings, &plan->n_settings,
+                             p->err));
+  plan->schedule = name;
+  OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, name, out_schedule, p->err));
+  return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
+}
+
 static opipe_status choose_layout(planner *p) {
   opi_plan *plan = p->plan;
-  const char *name = NULL;
   uint32_t n_stages = p->params->n_stages;
   opi_schedule_ref schedule;
-  OPI_TRY(opi_schedule_split(text_or(p->params->schedule, "gpipe"), &plan->arena, &name,
-                             &plan->settings, &plan->n_settings, p->err));
-  plan->schedule = name;
-  OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, name, &schedule, p->err));
-  OPI_TRY(opi_schedule_check_settings(&schedule, plan->settings, plan->n_settings, p->err));
   if (p->n_edges != 0) {
     if (n_stages != 0 && n_stages != p->n_boundaries + 1) {
       return opi_fail(p->err, OPIPE_E_INVALID,
@@ -97,14 +127,15 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_LIMIT, "%u stages on %u ranks: at most %d", n_stages,
                     p->params->n_ranks, STAGES_MOST);
   }
+  OPI_TRY(choose_schedule(p, n_stages, &schedule));
   OPI_TRY(opi_schedule_layout(&schedule, p->params->n_ranks, n_stages, plan, p->err));
   if (plan->n_stages > STAGES_MOST || plan->n_ranks > STAGES_MOST) {
     return opi_fail(p->err, OPIPE_E_LIMIT, "schedule '%s' makes %u stages on %u ranks: at most %d",
-                    name, plan->n_stages, plan->n_ranks, STAGES_MOST);
+                    plan->schedule, plan->n_stages, plan->n_ranks, STAGES_MOST);
   }
   if (n_stages != 0 && plan->n_stages != n_stages) {
     return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
-                    name, plan->n_stages, n_stages);
+                    plan->schedule, plan->n_stages, n_stages);
   }
   if (p->env->costs != NULL)
     OPI_TRY(check_costs(p));
@@ -373,8 +404,19 @@ static void swap_options(planner *p) {
   }
 }
 
-/* Of the stages that the plan says: by decided options, then bytes and caps by the kernels that
- * were asked for. */
+/* By decided options, then bytes and caps by the kernels that were asked for. */
+static opipe_status finish(void *ctx, opipe_error *err) {
+  planner *p = ctx;
+  opipe_status status = opi_plan_finish(p->env, p->plan, p->bound, err);
+  if (status == OPIPE_OK && p->kernels_chosen) { /* it must fit by those too */
+    swap_options(p);
+    status = opi_plan_finish(p->env, p->plan, p->bound, err);
+    swap_options(p);
+  }
+  return status;
+}
+
+/* Of the stages that the plan says. */
 static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_error *err) {
   planner *p = ctx;
   opi_cut_problem own = *problem;
@@ -385,13 +427,7 @@ static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_
     train_times(p);
   if (p->env->costs != NULL)
     take_given_times(p);
-  opipe_status status = opi_plan_finish(p->env, p->plan, p->bound, err);
-  if (status == OPIPE_OK && p->kernels_chosen) { /* it must fit by those too */
-    swap_options(p);
-    status = opi_plan_finish(p->env, p->plan, p->bound, err);
-    swap_options(p);
-  }
-  return status;
+  return finish(p, err);
 }
 
 /* A profile in which every node takes its share of the time: replicas of the stage have the rest of
@@ -501,6 +537,8 @@ static opipe_status cut_for_any_kernels(planner *p) {
     status = profile_ranks(p);
   if (status == OPIPE_OK)
     status = cut(p);
+  if (status == OPIPE_OK && p->searches)
+    status = opi_improve_plan(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
   swap_options(p);
   return status;
 }
