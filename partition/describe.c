@@ -2,6 +2,7 @@
 /* A plan for people: who, where, what it takes, how long, and how far from the best possible. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "partition/make.h"
 #include "partition/work.h"
@@ -158,13 +159,18 @@ static void describe_planner(opi_text *t, const opi_plan *plan) {
 static void describe_search(opi_text *t, const opi_plan *plan) {
   const opi_searched *s = &plan->searched;
   const double now = plan->train != NULL ? plan->interval_ns : plan->request_ns;
+  char line[OPI_LINE_ROOM];
   if (s->moves == 0)
     return;
-  opi_text_printf(t, "order searched by %" PRIu64 " moves: %.3f ms before, %.3f ms now", s->moves,
-                  s->start_ns * 1e-6, now * 1e-6);
+  opi_text_printf(t, "order found in %" PRIu64 " moves, from ", s->moves);
+  for (uint32_t i = 0; i < plan->n_settings; ++i) {
+    if (strcmp(plan->settings[i].key, "from") == 0)
+      opi_text_puts(t, opi_text_line(line, plan->settings[i].value));
+  }
+  opi_text_printf(t, ": %.3f ms, before %.3f ms", now * 1e-6, s->start_ns * 1e-6);
   if (s->bound_ns > 0) {
-    opi_text_printf(t, "; no order of these stages takes less than %.3f ms (%.1f %% less)",
-                    s->bound_ns * 1e-6, now > 0 ? 100 * (1 - s->bound_ns / now) : 0.0);
+    const double gap = 100 * (now / s->bound_ns - 1); /* a rounding may lie below */
+    opi_text_printf(t, "; %.2f %% above what no order of these stages beats", gap > 0 ? gap : 0);
   }
   opi_text_puts(t, "\n");
 }

@@ -295,7 +295,7 @@ typedef struct opi_plan {
   double
       interval_ns; /* simulated steady-state time between requests of a stream, or mini-batches */
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
-  uint32_t cost_kind;  /* OPI_COST_* */
+  uint32_t cost_kind; /* OPI_COST_* */
   opi_searched searched;
   const char *planner; /* who decided; NULL: no planner */
   const char *stopped; /* what ended its search before it was through: "work", "clock"; NULL: no */

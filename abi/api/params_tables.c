@@ -281,16 +281,15 @@ const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T
 #undef T
 
 #define T opipe_order_params
-static const opi_field order_params[] = {SIZE(T),
-                                         FLAGS(T, flags,
-                                               OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED |
-                                                   OPIPE_ORDER_IMPROVE),
-                                         NEEDED(T, schedule),
-                                         ANY(T, n_ranks),
-                                         ANY(T, n_stages),
-                                         ANY(T, n_microbatches),
-                                         ANY(T, replicas),
-                                         OTHER(T, costs, opi_struct_order_costs)};
+static const opi_field order_params[] = {
+    SIZE(T),
+    FLAGS(T, flags, OPIPE_ORDER_FORWARD | OPIPE_ORDER_ALIGNED | OPIPE_ORDER_IMPROVE),
+    NEEDED(T, schedule),
+    ANY(T, n_ranks),
+    ANY(T, n_stages),
+    ANY(T, n_microbatches),
+    ANY(T, replicas),
+    OTHER(T, costs, opi_struct_order_costs)};
 const opi_struct opi_struct_order_params = STRUCT(T, order_params, OPIPE_END(T, n_microbatches));
 #undef T
 

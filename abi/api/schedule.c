@@ -112,10 +112,10 @@ opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_p
       .costs = &costs};
   const bool aligned = (own.flags & OPIPE_ORDER_ALIGNED) != 0;
   const bool improve = (own.flags & OPIPE_ORDER_IMPROVE) != 0 || opi_is_search(own.schedule);
-  OPI_TRY(aligned && !improve
-              ? opi_order_ask_aligned(&context->plugins, &question, &context->allocator, &order, err)
-              : opi_search_ask(&context->plugins, &question, improve, &context->allocator, &order,
-                               NULL, err));
+  OPI_TRY(aligned && !improve ? opi_order_ask_aligned(&context->plugins, &question,
+                                                      &context->allocator, &order, err)
+                              : opi_search_ask(&context->plugins, &question, improve,
+                                               &context->allocator, &order, NULL, err));
   if (aligned && improve)
     OPI_TRY(align(&order, &context->allocator, err));
   return wrap(context, order, out_order, err);
@@ -243,8 +243,9 @@ static void describe_simulation(const opi_problem *p, const opi_simulation *s, d
     opi_text_puts(t, ", \"bound\": ");
     opi_json_double(t, bound);
   } else if (bound > 0) {
-    opi_text_printf(t, "%-10s %g, %.2f %% below the makespan\n", "bound", bound,
-                    100 * (1 - bound / s->makespan));
+    const double gap = 100 * (s->makespan / bound - 1); /* a rounding may lie below */
+    opi_text_printf(t, "%-10s %g (the makespan is %.2f %% above)\n", "bound", bound,
+                    gap > 0 ? gap : 0);
   }
   opi_text_puts(t, json ? "}\n" : "");
 }

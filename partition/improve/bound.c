@@ -19,9 +19,9 @@ typedef struct heads {
   double *head;     /* [n] */
   uint32_t *before; /* [n * n_streams] of each stream, how many come before; NULL: not looked at */
   uint32_t *waits, *queue;
-  uint32_t *room;     /* [n_streams] of which so many fit at once, 0: any number */
-  uint32_t *partner;  /* [n_streams] the stream that gives back, OPIPE_NONE */
-  uint32_t *at;       /* [n_streams] */
+  uint32_t *room;    /* [n_streams] of which so many fit at once, 0: any number */
+  uint32_t *partner; /* [n_streams] the stream that gives back, OPIPE_NONE */
+  uint32_t *at;      /* [n_streams] */
 } heads;
 
 /* ---- what caps make wait ---- */
@@ -159,8 +159,8 @@ static opipe_status find_heads(const opi_works *w, opi_arena *arena, double **ou
              .at = OPI_ARENA_ARRAY(arena, uint32_t, w->n_streams)};
   if (entries <= BEFORE_MOST)
     h.before = OPI_ARENA_ARRAY(arena, uint32_t, entries);
-  if (h.head == NULL || h.waits == NULL || h.queue == NULL || h.room == NULL ||
-      h.partner == NULL || h.at == NULL || (h.before == NULL && entries <= BEFORE_MOST))
+  if (h.head == NULL || h.waits == NULL || h.queue == NULL || h.room == NULL || h.partner == NULL ||
+      h.at == NULL || (h.before == NULL && entries <= BEFORE_MOST))
     return opi_fail_nomem(err, w->n * sizeof(double), "a bound");
   if (raise_heads(&h) < w->n)
     return opi_fail(err, OPIPE_E_LIMIT, "no order of the stages keeps within the caps");

@@ -38,7 +38,8 @@ static void begin(const opi_works *w, opi_clock *c) {
 /* ---- times of a sequence ---- */
 
 /* The next of the rank, if all that it reads has a time. */
-static bool is_next(const opi_works *w, const opi_clock *c, const opi_works_order *s, uint32_t rank) {
+static bool is_next(const opi_works *w, const opi_clock *c, const opi_works_order *s,
+                    uint32_t rank) {
   return c->at[rank] < w->rank_first[rank + 1] && c->waits[s->work[c->at[rank]]] == 0;
 }
 

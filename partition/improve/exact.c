@@ -12,7 +12,7 @@ enum { BUCKETS = 1 << 14, NODES_MOST = 6000000 };
 
 /* Where a beginning stands. ready [n]: when what was put down so far lets a compute start. */
 typedef struct stand {
-  uint32_t *at, *waits; /* [n_streams], [n] */
+  uint32_t *at, *waits;    /* [n_streams], [n] */
   double *ready, *free_at; /* [n], [n_ranks] */
   int64_t *held;           /* [n_ranks] */
   double start;            /* of the last that was put down, and its rank */
@@ -113,8 +113,8 @@ static bool leaves_room(const opi_works *w, const stand *s, uint32_t x) {
   const uint32_t rank = w->rank[x];
   for (uint32_t i = w->rank_stream[rank]; i < w->rank_stream[rank + 1]; ++i) {
     const uint32_t other = head_of(w, s, i);
-    const bool may = other != OPIPE_NONE && other != x &&
-                     (w->takes[other] <= 0 || w->cap[rank] == INT64_MAX);
+    const bool may =
+        other != OPIPE_NONE && other != x && (w->takes[other] <= 0 || w->cap[rank] == INT64_MAX);
     if (may && start_of(w, s, other) + w->ns[other] <= start_of(w, s, x))
       return true;
   }

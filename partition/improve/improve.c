@@ -48,14 +48,23 @@ static opipe_status time_start(improvement *m) {
   return OPIPE_OK;
 }
 
+/* The start as it was given: a backward in halves sends sooner. */
+static opipe_status time_given(improvement *m, const opi_do_list *start, const opi_costs *costs) {
+  opi_simulation given = {.peak_stash = OPI_ARENA_ARRAY(&m->arena, double, m->works.n_ranks)};
+  if (given.peak_stash == NULL)
+    return opi_fail_nomem(m->err, m->works.n_ranks * sizeof(double), "a simulation");
+  OPI_TRY(opi_simulate_order(m->problem, start, costs, m->allocator, &given, m->err));
+  m->result.start_ns = given.makespan;
+  return OPIPE_OK;
+}
+
 static opipe_status search_and_solve(improvement *m) {
   OPI_TRY(opi_works_bound(&m->works, &m->arena, &m->result.bound_ns, m->err));
   OPI_TRY(opi_works_search(&m->works, m->effort, m->result.bound_ns, &m->arena, &m->best,
                            &m->result.moves, m->err));
   m->result.exact = m->best.makespan <= m->result.bound_ns * (1 + 1e-12);
-  if (!m->result.exact && m->works.n <= OPI_SOLVED_MOST && !m->effort->no_exact) {
+  if (!m->result.exact && m->works.n <= OPI_SOLVED_MOST && !m->effort->no_exact)
     OPI_TRY(opi_works_solve(&m->works, STATES_MOST, &m->arena, &m->best, &m->result.exact, m->err));
-  }
   m->result.found_ns = m->best.makespan;
   if (m->result.exact)
     m->result.bound_ns = m->best.makespan;
@@ -96,14 +105,13 @@ opipe_status opi_improve_order(const opi_problem *problem, const opi_do_list *st
   opi_do_list *ready = NULL, *list = NULL;
   OPI_TRY(make_ready(start, effort->whole, allocator, &ready, err));
   opi_arena_init(&m.arena, allocator, 0);
-  opipe_status status =
-      opi_works_build(problem, ready, costs, &m.arena, &m.works, &m.best, err);
+  opipe_status status = opi_works_build(problem, ready, costs, &m.arena, &m.works, &m.best, err);
   if (status == OPIPE_OK)
     status = time_start(&m);
-  if (status == OPIPE_OK) {
-    m.result.start_ns = m.best.makespan;
+  if (status == OPIPE_OK)
+    status = time_given(&m, start, costs);
+  if (status == OPIPE_OK)
     status = search_and_solve(&m);
-  }
   if (status == OPIPE_OK)
     status = write_list(&m, &list);
   if (status == OPIPE_OK)

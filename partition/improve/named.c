@@ -29,9 +29,10 @@ static bool stands_there(const contest *c, const opi_problem *p) {
   const opi_problem *like = c->like;
   if (p->versions != OPIPE_VERSIONS_ONE || p->stage_shares != NULL)
     return false;
-  if (like == NULL)
+  if (like == NULL) {
     return p->n_replicas == 1 && p->n_slices == 1 && p->n_parts == 1 &&
            p->n_stages == c->question.n_stages && p->n_ranks == c->question.n_ranks;
+  }
   return p->n_ranks == like->n_ranks && p->n_stages == like->n_stages &&
          p->n_replicas == like->n_replicas && p->n_slices == like->n_slices &&
          p->n_parts == like->n_parts &&

@@ -22,7 +22,7 @@ typedef struct planned {
   opi_do_list *start;   /* the same, or a better one */
   const char *own_from; /* the schedules that they are of */
   const char *from;
-  uint64_t *room;   /* [n_ranks] for stashes, UINT64_MAX: any */
+  uint64_t *room; /* [n_ranks] for stashes, UINT64_MAX: any */
   opi_finish_fn finish;
   void *finish_ctx;
   opi_arena scratch;
@@ -46,26 +46,30 @@ static opipe_status check(const planned *x) {
   return OPIPE_OK;
 }
 
-/* Stages that tensors run between, and what one micro-batch's take along the link. Crossings are
- * sorted by stages. */
+/* As the replay of lists has it (partition/lists/replay.c): every tensor has a stream of its own.
+ */
+static double message_ns(const opi_link *link, uint64_t n_bytes) {
+  return link->latency_ns + (link->bytes_per_ns > 0 ? (double)n_bytes / link->bytes_per_ns : 0);
+}
+
+/* Stages that tensors run between, and what the largest takes along the link. Crossings are sorted
+ * by stages. */
 static opipe_status find_edges(planned *x) {
   const opi_plan *plan = x->plan;
   const size_t n = plan->n_crossings;
   opi_stage_edge *edges = OPI_ARENA_ARRAY(&x->scratch, opi_stage_edge, n);
-  uint64_t *bytes = OPI_ARENA_ARRAY(&x->scratch, uint64_t, n);
   double *comm = OPI_ARENA_ARRAY(&x->scratch, double, n);
   uint32_t n_edges = 0;
-  if (edges == NULL || bytes == NULL || comm == NULL)
+  if (edges == NULL || comm == NULL)
     return opi_fail_nomem(x->err, n * sizeof *edges, "an order to improve");
   for (size_t i = 0; i < n; ++i) {
     const opi_crossing *c = &plan->crossings[i];
+    const double ns = message_ns(&plan->link, c->n_bytes);
     if (n_edges == 0 || edges[n_edges - 1].src != c->src_stage ||
         edges[n_edges - 1].dst != c->dst_stage)
       edges[n_edges++] = (opi_stage_edge){c->src_stage, c->dst_stage};
-    bytes[n_edges - 1] += c->n_bytes;
+    comm[n_edges - 1] = ns > comm[n_edges - 1] ? ns : comm[n_edges - 1];
   }
-  for (uint32_t e = 0; e < n_edges; ++e)
-    comm[e] = (double)opi_link_ns(&plan->link, bytes[e]);
   x->problem.edges = edges;
   x->problem.n_edges = n_edges;
   x->costs = (opi_costs){.stage_forward = plan->stage_ns,
@@ -107,7 +111,7 @@ static opipe_status find_room(planned *x) {
       (void)opi_each_stash(&x->problem, x->own, r, keep, &k);
     const uint64_t left = m->cap_bytes > m->total_bytes ? m->cap_bytes - m->total_bytes : 0;
     const bool capped = m->cap_bytes != UINT64_MAX && k.bytes != NULL;
-    x->room[r] = capped ? (uint64_t)k.peak + 1 + left : UINT64_MAX;
+    x->room[r] = capped ? (uint64_t)k.peak + instances + left : UINT64_MAX; /* roundings */
   }
   x->problem.stash_bytes = stash;
   x->problem.rank_stash_bytes = x->room;
@@ -120,15 +124,14 @@ static opipe_status find_better_start(planned *x) {
   const uint32_t copies = opi_plan_copies(plan);
   opi_simulation own = {.peak_stash = OPI_ARENA_ARRAY(&x->scratch, double, plan->n_ranks)};
   opi_named best;
-  const opi_question q = {
-      .mode = x->problem.mode,
-      .n_ranks = plan->n_ranks / copies,
-      .n_stages = plan->n_stages,
-      .n_microbatches = plan->n_microbatches,
-      .replicas = copies,
-      .costs = &x->costs,
-      .stash_bytes = plan->stage_stash_bytes,
-      .free_bytes = plan->stage_stash_bytes == NULL ? NULL : x->room};
+  const opi_question q = {.mode = x->problem.mode,
+                          .n_ranks = plan->n_ranks / copies,
+                          .n_stages = plan->n_stages,
+                          .n_microbatches = plan->n_microbatches,
+                          .replicas = copies,
+                          .costs = &x->costs,
+                          .stash_bytes = plan->stage_stash_bytes,
+                          .free_bytes = plan->stage_stash_bytes == NULL ? NULL : x->room};
   if (x->request->from != NULL || plan->shares != NULL || x->plugins->schedules == NULL)
     return OPIPE_OK;
   if (own.peak_stash == NULL)
@@ -153,8 +156,8 @@ static opipe_status find_better_start(planned *x) {
 static opipe_status take_list(planned *x, const opi_do_list *list) {
   opi_plan *plan = x->plan;
   opipe_action *actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, list->n_items);
-  uint32_t *first = opi_arena_copy(&plan->arena, list->rank_first,
-                                   ((size_t)plan->n_ranks + 1) * sizeof *first);
+  uint32_t *first =
+      opi_arena_copy(&plan->arena, list->rank_first, ((size_t)plan->n_ranks + 1) * sizeof *first);
   if (actions == NULL || first == NULL)
     return opi_fail_nomem(x->err, list->n_items * sizeof *actions, "a plan");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -203,16 +206,18 @@ static void forget_start(planned *x) {
 }
 
 /* One search, and its plan, taken if it is better. *out_fits: nothing was over a cap. */
-static opipe_status attempt(planned *x, bool whole, opi_improved *out_found, bool *out_fits) {
+static opipe_status attempt(planned *x, bool whole, uint64_t *io_moves, bool *out_fits) {
   opi_plan *plan = x->plan;
   const opi_plan saved = *plan;
   opi_do_list *list = NULL;
   opipe_error unused = OPIPE_ERROR_INIT;
+  opi_improved found = {.moves = 0};
   opi_improve_effort effort = x->request->effort;
   effort.whole = whole;
   *out_fits = true;
   opipe_status status = opi_improve_order(&x->problem, x->start, &x->costs, &effort,
-                                          plan->allocator, &list, out_found, &unused);
+                                          plan->allocator, &list, &found, &unused);
+  *io_moves += found.moves;
   if (status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID) { /* no room for the start itself */
     *out_fits = x->start == x->own;
     forget_start(x);
@@ -235,14 +240,14 @@ static opipe_status attempt(planned *x, bool whole, opi_improved *out_found, boo
 }
 
 /* Backwards in halves; whole ones where no order of those is better. */
-static opipe_status improve(planned *x, opi_improved *out_found) {
+static opipe_status improve(planned *x, uint64_t *io_moves) {
   const opi_plan before = *x->plan;
   const uint32_t forms = x->plan->train == NULL ? 1 : 2;
   for (uint32_t form = 0; form < forms; ++form) {
     bool fits = false;
     OPI_TRY(find_room(x));
     for (uint32_t i = 0; i < ATTEMPTS && !fits; ++i)
-      OPI_TRY(attempt(x, form == 1, out_found, &fits));
+      OPI_TRY(attempt(x, form == 1, io_moves, &fits));
     if (is_better(x->plan, &before))
       break;
   }
@@ -251,14 +256,28 @@ static opipe_status improve(planned *x, opi_improved *out_found) {
 
 /* ---- all of it ---- */
 
-static opipe_status say(planned *x, double start_ns, const opi_improved *found) {
+/* Whatever the memory; gradients may be smaller than what went forward. */
+static opipe_status find_bound(planned *x, double *out_ns) {
+  opi_problem problem = x->problem;
+  opi_costs costs = x->costs;
+  problem.rank_stash_bytes = NULL;
+  costs.edge_comm = NULL;
+  costs.comm = x->plan->link.latency_ns;
+  const opipe_status status =
+      opi_improve_bound(&problem, x->own, &costs, x->plan->allocator, out_ns, x->err);
+  return status == OPIPE_E_LIMIT ? OPIPE_OK : status; /* of very long lists there is none */
+}
+
+static opipe_status say(planned *x, double start_ns, uint64_t moves) {
   opi_plan *plan = x->plan;
   const opi_improve_effort *effort = &x->request->effort;
   opipe_schedule_setting *settings = OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, 3);
-  const uint64_t moves = effort->moves == 0 ? OPI_IMPROVE_MOVES : effort->moves;
+  const uint64_t most = effort->moves == 0 ? OPI_IMPROVE_MOVES : effort->moves;
+  double bound_ns = 0;
   if (settings == NULL)
     return opi_fail_nomem(x->err, sizeof *settings, "a plan");
-  settings[0] = (opipe_schedule_setting){"moves", opi_arena_printf(&plan->arena, "%" PRIu64, moves)};
+  OPI_TRY(find_bound(x, &bound_ns));
+  settings[0] = (opipe_schedule_setting){"moves", opi_arena_printf(&plan->arena, "%" PRIu64, most)};
   settings[1] =
       (opipe_schedule_setting){"seed", opi_arena_printf(&plan->arena, "%" PRIu64, effort->seed)};
   settings[2] = (opipe_schedule_setting){"from", opi_arena_strdup(&plan->arena, x->from)};
@@ -269,8 +288,7 @@ static opipe_status say(planned *x, double start_ns, const opi_improved *found) 
   plan->schedule = "search";
   plan->settings = settings;
   plan->n_settings = 3;
-  plan->searched = (opi_searched){
-      .start_ns = start_ns, .bound_ns = found->bound_ns, .moves = found->moves};
+  plan->searched = (opi_searched){.start_ns = start_ns, .bound_ns = bound_ns, .moves = moves};
   return OPIPE_OK;
 }
 
@@ -290,7 +308,7 @@ opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_reque
                .finish = finish,
                .finish_ctx = ctx,
                .err = err};
-  opi_improved found = {.moves = 0};
+  uint64_t moves = 1; /* the plan's own */
   const double start_ns = key_of(plan);
   OPI_TRY(check(&x));
   opi_arena_init(&x.scratch, plan->allocator, 0);
@@ -305,9 +323,9 @@ opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_reque
   if (status == OPIPE_OK)
     status = find_better_start(&x);
   if (status == OPIPE_OK)
-    status = improve(&x, &found);
+    status = improve(&x, &moves);
   if (status == OPIPE_OK)
-    status = say(&x, start_ns, &found);
+    status = say(&x, start_ns, moves);
   forget_start(&x);
   opi_do_list_free(x.own);
   opi_arena_release(&x.scratch);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A better order for a plan that is made: searched by the times of its stages and links, taken where
- * the play of the lists that run says that it is better, and it fits. */
+/* A better order for a plan that is made: searched by the times of its stages and links, taken
+ * where the play of the lists that run says that it is better, and it fits. */
 #ifndef OPI_IMPROVE_PLAN_H
 #define OPI_IMPROVE_PLAN_H
 

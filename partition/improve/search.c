@@ -211,7 +211,7 @@ static bool open_search(search *s, opi_arena *arena, const opi_works_order *star
 opipe_status opi_works_search(const opi_works *w, const opi_improve_effort *effort, double bound,
                               opi_arena *arena, opi_works_order *io_best, uint64_t *out_moves,
                               opipe_error *err) {
-  search s = {.w = w, .random = effort->seed, .bound = bound};
+  search s = {.w = w, .random = effort->seed, .moves = 1, .bound = bound};
   s.most = effort->moves == 0 ? OPI_IMPROVE_MOVES : effort->moves;
   if (!open_search(&s, arena, io_best))
     return opi_fail_nomem(err, w->n * sizeof(double), "a search for orders");

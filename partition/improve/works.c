@@ -78,15 +78,20 @@ static int64_t bytes_of(const builder *b, const opi_do *a) {
   return bytes == NULL ? 1 : (int64_t)bytes[a->stage * p->n_replicas + a->replica];
 }
 
-/* In parts of a slice, which is what a backward gives. */
-static opipe_status set_caps(builder *b) {
+/* In parts of a slice, which is what a backward gives; so are caps without bytes. The proof rounds
+ * up what is kept of each instance. */
+static void set_caps(builder *b) {
   const opi_problem *p = b->problem;
-  const int64_t scale = (int64_t)p->n_slices * p->n_parts;
+  const int64_t scale = p->stash_bytes == NULL ? 1 : (int64_t)p->n_slices * p->n_parts;
   for (uint32_t r = 0; r < b->w->n_ranks; ++r) {
     const uint64_t cap = p->rank_stash_bytes == NULL ? UINT64_MAX : p->rank_stash_bytes[r];
     b->w->cap[r] = cap > (uint64_t)(INT64_MAX / scale) ? INT64_MAX : (int64_t)cap * scale;
   }
-  return OPIPE_OK;
+  for (uint32_t i = 0; scale > 1 && i < p->n_stages * p->n_replicas; ++i) {
+    const uint32_t rank = p->instance_rank[i];
+    if (rank != OPIPE_NONE && b->w->cap[rank] != INT64_MAX)
+      b->w->cap[rank] -= scale - 1;
+  }
 }
 
 static void set_work(builder *b, uint32_t rank, uint32_t i, double n_tokens) {
@@ -126,8 +131,8 @@ static bool needs(void *ctx, const opi_do *a, const opi_need *need) {
   builder *b = ctx;
   if (need->replica == OPIPE_NONE)
     return false;
-  const uint32_t maker = b->maker[event(b, need->stage, need->replica, a, need->slice, need->part,
-                                        need->phase)];
+  const uint32_t maker =
+      b->maker[event(b, need->stage, need->replica, a, need->slice, need->part, need->phase)];
   if (maker == 0)
     return false;
   const bool here = b->w->rank[maker - 1] == b->w->rank[b->work];
@@ -225,7 +230,7 @@ opipe_status opi_works_build(const opi_problem *problem, const opi_do_list *list
   OPI_TRY(check(&b));
   OPI_TRY(opi_index_build(problem, list, arena, &b.index, err));
   OPI_TRY(make_room(&b));
-  OPI_TRY(set_caps(&b));
+  set_caps(&b);
   const double n_tokens = opi_order_tokens(problem);
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
     for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i)
@@ -262,9 +267,9 @@ bool opi_works_reverse(const opi_works *w, opi_arena *arena, opi_works *out) {
 
 bool opi_works_order_make(const opi_works *w, opi_arena *arena, opi_works_order *out) {
   *out = (opi_works_order){.work = OPI_ARENA_ARRAY(arena, uint32_t, w->n),
-                        .start = OPI_ARENA_ARRAY(arena, double, w->n),
-                        .end = OPI_ARENA_ARRAY(arena, double, w->n),
-                        .makespan = INFINITY};
+                           .start = OPI_ARENA_ARRAY(arena, double, w->n),
+                           .end = OPI_ARENA_ARRAY(arena, double, w->n),
+                           .makespan = INFINITY};
   return out->work != NULL && out->start != NULL && out->end != NULL;
 }
 
@@ -276,7 +281,7 @@ void opi_works_order_copy(const opi_works *w, const opi_works_order *from, opi_w
 }
 
 bool opi_works_fits(const opi_works *w, const opi_works_order *sequence, uint32_t *out_rank,
-                       int64_t *out_most) {
+                    int64_t *out_most) {
   for (uint32_t rank = 0; rank < w->n_ranks; ++rank) {
     int64_t held = 0;
     for (uint32_t i = w->rank_first[rank]; i < w->rank_first[rank + 1]; ++i) {

@@ -19,7 +19,7 @@ typedef struct opi_links {
 
 typedef struct opi_works {
   uint32_t n, n_ranks, n_streams;
-  const opi_do *items; /* [n] */
+  const opi_do *items;             /* [n] */
   uint32_t *rank, *stream, *place; /* [n] place: in its stream */
   double *ns;                      /* [n] */
   int64_t *takes; /* [n] of what its rank keeps: taken when it starts, or (below 0) given at its
@@ -34,7 +34,7 @@ typedef struct opi_works {
 
 /* An order, and when it runs. */
 typedef struct opi_works_order {
-  uint32_t *work; /* [n] rank by rank */
+  uint32_t *work;      /* [n] rank by rank */
   double *start, *end; /* [n] by work */
   double makespan;     /* INFINITY: it does not come to an end */
 } opi_works_order;
@@ -50,15 +50,15 @@ void opi_works_order_copy(const opi_works *works, const opi_works_order *from, o
 /* [n_ranks] The most that is kept at one time stays within every cap? Names the first that does
  * not. */
 bool opi_works_fits(const opi_works *works, const opi_works_order *sequence, uint32_t *out_rank,
-                       int64_t *out_most);
+                    int64_t *out_most);
 
 /* ---- clock.c ---- */
 
 /* Room for timing and making orders of one problem. */
 typedef struct opi_clock {
-  uint32_t *waits, *queue; /* [n] */
-  uint32_t *at;            /* [max(n_streams, n_ranks)] */
-  double *ready;           /* [n] */
+  uint32_t *waits, *queue;         /* [n] */
+  uint32_t *at;                    /* [max(n_streams, n_ranks)] */
+  double *ready;                   /* [n] */
   double *free_at, *least, *first; /* [n_ranks] */
   int64_t *held;                   /* [n_ranks] */
   bool *stale;                     /* [n_ranks] */
@@ -68,15 +68,15 @@ bool opi_clock_make(const opi_works *works, opi_arena *arena, opi_clock *out);
 /* Times of a sequence: each compute as early as can be. */
 void opi_clock_run(const opi_works *works, opi_clock *clock, opi_works_order *io_sequence);
 /* Makes a sequence: always on the rank that could end something first, of what could start before
- * that the one with the smallest key [n]. patience in [0, 1]: 0, only what could start first. False:
- * under the caps it gets stuck. Times are filled. */
+ * that the one with the smallest key [n]. patience in [0, 1]: 0, only what could start first.
+ * False: under the caps it gets stuck. Times are filled. */
 bool opi_clock_make_order(const opi_works *works, opi_clock *clock, const double *key,
                           double patience, opi_works_order *out);
 
 /* ---- search.c, bound.c, exact.c ---- */
 
-/* io_best: an order with its times, and then the best that was found. Ends where it reaches `bound`,
- * too. */
+/* io_best: an order with its times, and then the best that was found. Ends where it reaches
+ * `bound`, too. */
 opipe_status opi_works_search(const opi_works *works, const opi_improve_effort *effort,
                               double bound, opi_arena *arena, opi_works_order *io_best,
                               uint64_t *out_moves, opipe_error *err);
@@ -87,8 +87,8 @@ opipe_status opi_works_bound(const opi_works *works, opi_arena *arena, double *o
 opipe_status opi_works_tails(const opi_works *works, opi_arena *arena, double **out_tail,
                              opipe_error *err);
 enum { OPI_SOLVED_MOST = 40 }; /* computes of a small problem */
-/* Looks through all orders of a small problem, with at most `states` beginnings kept; io_best: one that is
- * known, and then the best. *out_all: they were all seen. */
+/* Looks through all orders of a small problem, with at most `states` beginnings kept; io_best: one
+ * that is known, and then the best. *out_all: they were all seen. */
 opipe_status opi_works_solve(const opi_works *works, uint32_t states, opi_arena *arena,
                              opi_works_order *io_best, bool *out_all, opipe_error *err);
 

@@ -536,8 +536,8 @@ static opipe_status read_searched(const reader *r) {
   if (!json_is_object(object))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"searched\" must be an object");
   OPI_TRY(opi_json_get_u64(object, WHAT, "moves", INT64_MAX, &s->moves, r->err));
-  OPI_TRY(opi_json_time(json_object_get(object, "start_ns"), WHAT, "start_ns", &s->start_ns,
-                        r->err));
+  OPI_TRY(
+      opi_json_time(json_object_get(object, "start_ns"), WHAT, "start_ns", &s->start_ns, r->err));
   return opi_json_time(json_object_get(object, "bound_ns"), WHAT, "bound_ns", &s->bound_ns, r->err);
 }
 

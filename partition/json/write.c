@@ -172,8 +172,8 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t, ",\n  \"cost\": \"%s\",\n  \"flops\": ", opi_cost_name(plan->cost_kind));
   opi_json_double(t, plan->flops);
   if (plan->searched.moves != 0) {
-    opi_text_printf(t, ",\n  \"searched\": {\"moves\": %" PRIu64 ", \"start_ns\": ",
-                    plan->searched.moves);
+    opi_text_printf(
+        t, ",\n  \"searched\": {\"moves\": %" PRIu64 ", \"start_ns\": ", plan->searched.moves);
     opi_json_double(t, plan->searched.start_ns);
     opi_text_puts(t, ", \"bound_ns\": ");
     opi_json_double(t, plan->searched.bound_ns);

@@ -96,8 +96,8 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
     opi_order_free(best.order);
     p->from = best.spec;
   }
-  OPI_TRY(opi_schedule_split(p->from, &plan->arena, &name, &plan->settings, &plan->n_settings,
-                             p->err));
+  OPI_TRY(
+      opi_schedule_split(p->from, &plan->arena, &name, &plan->settings, &plan->n_settings, p->err));
   plan->schedule = name;
   OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, name, out_schedule, p->err));
   return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);

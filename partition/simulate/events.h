@@ -13,7 +13,7 @@ typedef struct opi_costs {
   double forward, input, weight; /* of every stage, where the arrays are NULL */
   double comm;
   const double *stage_forward, *stage_input, *stage_weight; /* [n_stages] */
-  uint32_t n_stages; /* of the arrays where they may not fit the order; 0: they do */
+  uint32_t n_stages;       /* of the arrays where they may not fit the order; 0: they do */
   const double *edge_comm; /* [edges of the problem] in place of comm; NULL: comm */
 } opi_costs;
 extern const opi_costs opi_unit_costs; /* 1, 1, 1, no communication */

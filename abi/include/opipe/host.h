@@ -148,9 +148,7 @@ typedef struct opipe_plan_params {
   uint32_t reserved2; /* 0 */
 #endif
 } opipe_plan_params;
-/* IMPROVE, 1.3: searches for a better order than that of `schedule`, or (NULL) of the best schedule
- * there is; as "search:from=SCHEDULE". */
-enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u };
+enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u /* 1.3: search:from=NAME */ };
 
 typedef struct opipe_plan_info {
   uint32_t struct_size;
@@ -296,8 +294,7 @@ enum { OPIPE_FORMAT_CSV = 2, OPIPE_FORMAT_HTML = 3 };
  * TORCH_OLD: the same with B for the input half and BW for the whole backward. */
 enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD = 2 };
 
-/* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. IMPROVE, 1.3: a better
- * order by search, as "search:from=SCHEDULE". */
+/* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. IMPROVE: as above. */
 enum { OPIPE_ORDER_FORWARD = 1u, OPIPE_ORDER_ALIGNED = 2u, OPIPE_ORDER_IMPROVE = 4u };
 /* MESSAGES: no reductions, frees and steps, which other systems' tables leave to their runtime. */
 enum { OPIPE_LOWER_MESSAGES = 1u };

@@ -37,7 +37,8 @@ static void set_costs(problem *p, const double *ratio, double first, double last
   }
 }
 
-/* Five families of twelve: ranks 4 and 8, twice and four times as many micro-batches, three degrees. */
+/* Five families of twelve: ranks 4 and 8, twice and four times as many micro-batches, three
+ * degrees. */
 static void make_problem(uint32_t k, problem *p) {
   const uint32_t family = k / 12, degree = k % 3, ranks = (k / 3) % 2, many = (k / 6) % 2;
   static const double first[3] = {1, 1.3, 0.8}, last[3] = {1.3, 1.6, 2};
@@ -131,8 +132,9 @@ static opipe_status print_all(const opi_plugins *plugins, uint64_t moves, uint32
   opi_arena arena;
   opi_arena_init(&arena, opi_allocator_system(), 0);
   opipe_status status = OPIPE_OK;
-  (void)puts("| problem | ranks | stages | micro-batches | best named | | found | bound | gap of the "
-             "named | gap of what was found |\n|---|---|---|---|---|---|---|---|---|---|");
+  (void)puts(
+      "| problem | ranks | stages | micro-batches | best named | | found | bound | gap of the "
+      "named | gap of what was found |\n|---|---|---|---|---|---|---|---|---|---|");
   for (uint32_t k = first; k < end && status == OPIPE_OK; ++k) {
     problem p;
     answer a = {0};
@@ -150,9 +152,10 @@ static opipe_status print_all(const opi_plugins *plugins, uint64_t moves, uint32
   }
   opi_arena_release(&arena);
   if (status == OPIPE_OK) {
-    (void)printf("\n%u of %u improved; mean gap to the bound: %.2f %% of the best named, %.2f %% of "
-                 "what was found\n",
-                 improved, end - first, named, found);
+    (void)printf(
+        "\n%u of %u improved; mean gap to the bound: %.2f %% of the best named, %.2f %% of "
+        "what was found\n",
+        improved, end - first, named, found);
   }
   return status;
 }
