@@ -158,7 +158,7 @@ static void describe_planner(opi_text *t, const opi_plan *plan) {
 
 static void describe_search(opi_text *t, const opi_plan *plan) {
   const opi_searched *s = &plan->searched;
-  const double now = plan->train != NULL ? plan->interval_ns : plan->request_ns;
+  const double now = plan->request_ns;
   char line[OPI_LINE_ROOM];
   if (s->moves == 0)
     return;

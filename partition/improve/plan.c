@@ -191,10 +191,10 @@ static bool tighten(planned *x, const opi_memory *memory) {
   return less;
 }
 
+/* Alone and in a stream; of a mini-batch both are one time. */
 static bool is_better(const opi_plan *plan, const opi_plan *than) {
-  if (plan->train != NULL)
-    return plan->interval_ns < than->interval_ns;
-  return plan->request_ns < than->request_ns && plan->interval_ns <= than->interval_ns;
+  return plan->request_ns <= than->request_ns && plan->interval_ns <= than->interval_ns &&
+         (plan->request_ns < than->request_ns || plan->interval_ns < than->interval_ns);
 }
 
 /* Back to the plan's own. */
@@ -242,7 +242,7 @@ static opipe_status attempt(planned *x, bool whole, uint64_t *io_moves, bool *ou
 /* Backwards in halves; whole ones where no order of those is better. */
 static opipe_status improve(planned *x, uint64_t *io_moves) {
   const opi_plan before = *x->plan;
-  const uint32_t forms = x->plan->train == NULL ? 1 : 2;
+  const uint32_t forms = x->problem.mode == OPIPE_MODE_FORWARD ? 1 : 2;
   for (uint32_t form = 0; form < forms; ++form) {
     bool fits = false;
     OPI_TRY(find_room(x));
@@ -292,10 +292,6 @@ static opipe_status say(planned *x, double start_ns, uint64_t moves) {
   return OPIPE_OK;
 }
 
-static double key_of(const opi_plan *plan) {
-  return plan->train != NULL ? plan->interval_ns : plan->request_ns;
-}
-
 opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_request *request,
                               const char *from, opi_plan *plan, opi_finish_fn finish, void *ctx,
                               opipe_error *err) {
@@ -309,7 +305,7 @@ opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_reque
                .finish_ctx = ctx,
                .err = err};
   uint64_t moves = 1; /* the plan's own */
-  const double start_ns = key_of(plan);
+  const double start_ns = plan->request_ns;
   OPI_TRY(check(&x));
   opi_arena_init(&x.scratch, plan->allocator, 0);
   opipe_status status = find_edges(&x);

@@ -61,8 +61,8 @@ typedef struct running {
 } running;
 
 /* The next of a stage, if what it reads is there. */
-static inline bool all_step(const small *p, const word *word, uint32_t s, running *r) {
-  const uint32_t x = word->work[r->at[s]], phase = x % 3, other = phase == 0 ? s - 1 : s + 1;
+static inline bool all_step(const small *p, const word *own, uint32_t s, running *r) {
+  const uint32_t x = own->work[r->at[s]], phase = x % 3, other = phase == 0 ? s - 1 : s + 1;
   double start = r->now[s];
   if (phase < 2 && other < p->n_stages) {
     if (r->end[other][x] < 0)
