@@ -96,6 +96,7 @@ typedef struct cli_options {
   bool json, quiet; /* quiet: why a plan cannot be made is not said */
   /* plan */
   const char *output, *annotate;
+  bool measures;
   /* run */
   uint32_t n_requests;
   const char *check; /* NULL, "max" or "element" */
@@ -225,12 +226,20 @@ void cli_result_free(cli_result *result);
 typedef struct cli_timing {
   uint32_t n;
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;
+  double interval_ms;     /* between ends of the later half of the requests; of one: its latency */
+  uint64_t fullest_bytes; /* of the rank that has most, by the session */
 } cli_timing;
-/* Streams n requests over the same inputs, several in flight; the last one's outputs, and its trace
- * into a file (NULL: none). */
-int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
-               const cli_tensor *inputs, uint32_t n_inputs, const char *trace, cli_result *out,
-               cli_timing *timing);
+typedef struct cli_streaming {
+  uint32_t n;             /* requests, at least 1, all over the same inputs */
+  uint32_t at_once;       /* in flight; 0: twice as many as stages */
+  uint32_t session_flags; /* OPIPE_SESSION_* */
+  const char *trace;      /* of the last request, into a file; NULL: none */
+} cli_streaming;
+/* A session of its own for them; the last one's outputs. */
+int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const cli_tensor *inputs,
+               uint32_t n_inputs, cli_result *out, cli_timing *timing);
+/* Bytes of the rank of an open session that has most. */
+uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session);
 /* The whole way of `run`: binds, draws the inputs that are missing (tensors [room], *io_n of them),
  * makes and prints the plan, streams the requests. */
 int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,

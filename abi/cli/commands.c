@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "measure.h"
 #include "page.h"
-#include "train.h"
 
 /* --train: what is trainable, and why. */
 static int describe_training(const cli_options *o, const cli_session *s, uint32_t format) {
@@ -51,6 +51,8 @@ static int give_plan(const cli_options *o, const cli_session *s) {
   int status = CLI_DONE;
   if (s->api->plan_describe(s->plan, format, cli_write_stdout, NULL, &err) < 0)
     return cli_report("plan", &err);
+  if (o->measures && o->json)
+    (void)puts("}"); /* of what --measure began */
   if (o->output != NULL) {
     status =
         cli_write_gathered(s->api->plan_write(s->plan, cli_gather, &g, &err), o->output, &g, &err);
@@ -68,7 +70,9 @@ static int plan_training(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
     return cli_usage("out of memory");
-  int status = train_setup_open(t, o, false);
+  int status = train_setup_open(t, o, o->measures);
+  if (status == CLI_DONE && o->measures)
+    status = cli_measure(&t->o, &t->s, &t->strategy, &t->run);
   if (status == CLI_DONE && t->strategy.api != NULL)
     status = cli_give_strategy(o, &t->strategy, t->s.plan == NULL);
   if (status == CLI_DONE && t->s.plan != NULL)
@@ -85,6 +89,8 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   cli_strategy strategy = {.api = NULL};
   const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(s);
   int status = cli_planner_plan(o, s, NULL, batch, &strategy, &s->plan);
+  if (status == CLI_DONE && o->measures)
+    status = cli_measure(o, s, &strategy, NULL);
   if (status == CLI_DONE)
     status = cli_give_strategy(o, &strategy, s->plan == NULL);
   if (status == CLI_DONE)
@@ -93,9 +99,20 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   return status;
 }
 
-int cli_plan(const cli_options *o) {
-  const cli_strategy none = {.api = NULL};
+/* Every node is timed before its plans are. */
+static void measure_costs(cli_options *io_options) {
+  if (io_options->measures)
+    io_options->cost = OPIPE_COST_MEASURED;
+}
+
+int cli_plan(const cli_options *given) {
+  cli_strategy none = {.api = NULL};
   cli_session s;
+  cli_options own = *given;
+  const cli_options *o = &own;
+  measure_costs(&own);
+  if (cli_check_measure(o) != CLI_DONE)
+    return CLI_USAGE;
   if (cli_try_pages(o) != CLI_DONE)
     return CLI_FAILED;
   if (o->model == NULL && o->n_operands == 3)
@@ -111,6 +128,8 @@ int cli_plan(const cli_options *o) {
     status = plan_by_planner(o, &s);
   else if (status == CLI_DONE)
     status = cli_make_plan(o, &s, 0, &s.plan);
+  if (status == CLI_DONE && o->measures && !cli_asks_planner(o, &s))
+    status = cli_measure(o, &s, &none, NULL);
   if (status == CLI_DONE && s.plan != NULL)
     status = give_plan(o, &s);
   if (status == CLI_DONE && !cli_asks_planner(o, &s))

@@ -406,6 +406,23 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
   return CLI_FAILED;
 }
 
+void cli_planner_next(const cli_options *o, cli_session *s, const cli_strategy *strategy,
+                      const opipe_train_options *train, uint32_t *io_next,
+                      opipe_strategy **out_strategy, opipe_plan **out_plan) {
+  opipe_error unused = OPIPE_ERROR_INIT;
+  cli_strategy next = *strategy;
+  *out_strategy = NULL;
+  *out_plan = NULL;
+  while (s->api->strategy_ranked(strategy->strategy, (*io_next)++, &next.strategy, &unused) ==
+         OPIPE_OK) {
+    if (plan_of(o, s, &next, train, out_plan, &unused) == OPIPE_OK) {
+      *out_strategy = next.strategy;
+      return;
+    }
+    s->api->strategy_destroy(next.strategy);
+  }
+}
+
 int cli_give_strategy(const cli_options *o, const cli_strategy *strategy, bool is_all) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};

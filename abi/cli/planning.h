@@ -31,6 +31,11 @@ int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_tr
  * is hypothetical. */
 int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_options *train,
                      uint64_t batch, cli_strategy *out_strategy, opipe_plan **out_plan);
+/* The plan of the next of the strategies that the same search ranked, from number *io_next on,
+ * which fits, and that strategy; *io_next is then behind it. Both NULL: there is none. */
+void cli_planner_next(const cli_options *o, cli_session *s, const cli_strategy *strategy,
+                      const opipe_train_options *train, uint32_t *io_next,
+                      opipe_strategy **out_strategy, opipe_plan **out_plan);
 /* Prints it; is_all: there is no plan, so that it is what --output and --json give. */
 int cli_give_strategy(const cli_options *o, const cli_strategy *strategy, bool is_all);
 

@@ -45,7 +45,8 @@ static int run_as_often(const cli_options *o, cli_session *s, opipe_plan *plan,
   cli_timing timing;
   const uint32_t n =
       o->n_requests == 0 || (!o->graph_dropout && !o->ratio_dropout) ? 1 : o->n_requests;
-  return cli_stream(s, plan, OPIPE_SESSION_REFERENCE, n, inputs, n_inputs, NULL, out, &timing);
+  const cli_streaming how = {.n = n, .session_flags = OPIPE_SESSION_REFERENCE};
+  return cli_stream(s, plan, &how, inputs, n_inputs, out, &timing);
 }
 
 static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inputs,

@@ -106,8 +106,10 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
 
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room, cli_result *out, cli_timing *timing) {
-  const uint32_t cores = cli_cores(), n = o->n_requests == 0 ? 1 : o->n_requests;
-  const uint32_t flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u;
+  const uint32_t cores = cli_cores();
+  const cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
+                             .session_flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u,
+                             .trace = o->trace};
   opipe_error err = OPIPE_ERROR_INIT;
   int status = widen_inputs(s, tensors, *io_n);
   if (status == CLI_DONE && o->trace != NULL)
@@ -126,7 +128,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
       s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0)
     status = cli_report("plan", &err);
   if (status == CLI_DONE)
-    status = cli_stream(s, s->plan, flags, n, tensors, *io_n, o->trace, out, timing);
+    status = cli_stream(s, s->plan, &how, tensors, *io_n, out, timing);
   return status;
 }
 

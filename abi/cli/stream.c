@@ -28,8 +28,8 @@ typedef struct stream {
   uint32_t n_inputs;
   opipe_request **requests; /* ring of n */
   double *started;
-  double *latency_ms;        /* [total] */
-  uint32_t room, head, tail; /* head: oldest unfinished; tail: next to submit */
+  double *latency_ms, *ended; /* [total] */
+  uint32_t room, head, tail;  /* head: oldest unfinished; tail: next to submit */
   opipe_error err;
 } stream;
 
@@ -60,7 +60,8 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
   if (st->s->api->request_wait(request, UINT64_MAX, &st->err) < 0) {
     status = cli_report("request", &st->err);
   } else {
-    st->latency_ms[st->head] = (now_s() - st->started[st->head % st->room]) * 1e3;
+    st->ended[st->head] = now_s();
+    st->latency_ms[st->head] = (st->ended[st->head] - st->started[st->head % st->room]) * 1e3;
     if (last)
       status = copy_outputs(st, request, out);
   }
@@ -100,7 +101,11 @@ static int by_value(const void *left, const void *right) {
 }
 
 static void summarise(const stream *st, uint32_t n, double total_s, cli_timing *timing) {
-  *timing = (cli_timing){.n = n, .total_s = total_s};
+  const uint32_t last = n - 1, from = last / 2;
+  *timing = (cli_timing){.n = n, .total_s = total_s, .interval_ms = st->latency_ms[0]};
+  timing->fullest_bytes = cli_fullest_rank(st->s->api, st->session);
+  if (last > 0)
+    timing->interval_ms = (st->ended[last] - st->ended[from]) * 1e3 / (last - from);
   for (uint32_t i = 0; i < n; ++i)
     timing->mean_ms += st->latency_ms[i] / n;
   qsort(st->latency_ms, n, sizeof(double), by_value);
@@ -127,37 +132,49 @@ static uint32_t name_inputs(const cli_session *s, const cli_tensor *tensors, uin
   }
 }
 
-int cli_stream(cli_session *s, opipe_plan *plan, uint32_t session_flags, uint32_t n,
-               const cli_tensor *inputs, uint32_t n_inputs, const char *trace, cli_result *out,
-               cli_timing *timing) {
+uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session) {
+  opipe_memory_info memory = opipe_memory_info_init();
+  uint64_t most = 0;
+  for (uint32_t r = 0; api->session_memory(session, r, &memory, NULL) == OPIPE_OK; ++r)
+    most = memory.total_bytes > most ? memory.total_bytes : most;
+  return most;
+}
+
+int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const cli_tensor *inputs,
+               uint32_t n_inputs, cli_result *out, cli_timing *timing) {
   opipe_plan_info info = {.struct_size = sizeof(info)};
   stream st = {.s = s, .err = OPIPE_ERROR_INIT};
   int status = CLI_DONE;
   (void)s->api->plan_info(plan, &info, NULL);
-  st.room = (session_flags & OPIPE_SESSION_REFERENCE) != 0 ? 1 : 2 * info.n_stages;
+  st.room = (how->session_flags & OPIPE_SESSION_REFERENCE) != 0 ? 1
+            : how->at_once != 0                                 ? how->at_once
+                                                                : 2 * info.n_stages;
   st.inputs = calloc(n_inputs + 1u, sizeof(*st.inputs));
   st.requests = calloc(st.room, sizeof(*st.requests));
   st.started = calloc(st.room, sizeof(*st.started));
-  st.latency_ms = calloc(n, sizeof(*st.latency_ms));
+  st.latency_ms = calloc(how->n, sizeof(*st.latency_ms));
+  st.ended = calloc(how->n, sizeof(*st.ended));
   const opipe_session_params params = {
-      .struct_size = sizeof(params), .flags = session_flags, .spin_us = UINT32_MAX};
-  if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL)
+      .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
+  if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL ||
+      st.ended == NULL)
     status = cli_usage("out of memory");
   else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);
   if (status == CLI_DONE) {
     st.n_inputs = name_inputs(s, inputs, n_inputs, st.inputs);
     const double start = now_s();
-    status = run_stream(&st, n, out);
+    status = run_stream(&st, how->n, out);
     if (status == CLI_DONE)
-      summarise(&st, n, now_s() - start, timing);
-    if (status == CLI_DONE && trace != NULL)
-      status = cli_write_trace(s->api, st.session, trace);
+      summarise(&st, how->n, now_s() - start, timing);
+    if (status == CLI_DONE && how->trace != NULL)
+      status = cli_write_trace(s->api, st.session, how->trace);
   }
   s->api->session_close(st.session);
   free(st.inputs);
   free(st.requests);
   free(st.started);
   free(st.latency_ms);
+  free(st.ended);
   return status;
 }

@@ -120,6 +120,10 @@ const cli_option cli_option_rows[] = {
      "write a copy of the model with the plan as IR-11 annotations", TEXT(annotate)},
     {PLAN_OUT, "html", "OUT.html", "write a page of the plan; of two with 'plan explain'",
      TEXT(html)},
+    {PLAN_OUT, "measure", NULL,
+     "also run the plans that are predicted best on this machine's devices: predicted beside "
+     "measured time and memory; the one that measured best is the plan (--cost measured)",
+     FLAG(measures)},
     {PLAN_OUT, "train", NULL, "a plan for training, with what follows", FLAG(train)},
 
     {DATA, "data", "SOURCE",

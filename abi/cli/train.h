@@ -28,10 +28,11 @@ typedef struct train_run {
   const opipe_train_options *options;
   uint64_t n_steps;
   uint32_t batch;
-  uint32_t session_flags; /* OPIPE_SESSION_* */
-  bool quiet;             /* no lines, no files: a run that is compared with */
-  bool keep;              /* weights and gradients into the result */
-  train_noise *noise;     /* what rounding may do to the weights; NULL: nobody asks */
+  uint32_t session_flags;  /* OPIPE_SESSION_* */
+  bool quiet;              /* no lines, no files: a run that is compared with */
+  uint64_t *fullest_bytes; /* of the rank that has most, by the session; NULL: nobody asks */
+  bool keep;               /* weights and gradients into the result */
+  train_noise *noise;      /* what rounding may do to the weights; NULL: nobody asks */
 } train_run;
 
 /* What a training plan is made from. Large: not on the stack; zeroed before it is opened. */

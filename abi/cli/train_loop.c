@@ -261,6 +261,8 @@ int train_go(const train_run *run, train_result *out) {
     status = train_write_files(&l);
   if (status == CLI_DONE && run->keep)
     status = train_keep(&l);
+  if (status == CLI_DONE && run->fullest_bytes != NULL)
+    *run->fullest_bytes = cli_fullest_rank(run->s->api, l.session);
   close_places(&l);
   if (l.session != NULL)
     run->s->api->session_close(l.session);
