@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_MOST = 4, ROUNDS = 7, STEPS_LEAST = 3, STEPS_MOST = 64 };
-#define ROUND_MS 1000.0 /* of a plan; longer where so few steps take longer */
+enum { PLANS_MOST = 4, ROUNDS = 7, STEPS_LEAST = 3, STEPS_MOST = 256 };
+#define ROUND_MS 300.0 /* of a plan; longer where so few steps take longer */
 
 typedef struct candidate {
   opipe_strategy *strategy; /* NULL: the options are the plan's */
