@@ -187,7 +187,7 @@ opipe_status opi_api_strategy_describe(opi_strategy_object *strategy, uint32_t f
   else if (format == OPIPE_FORMAT_JSON)
     opi_strategy_write(strategy->strategy, &text);
   else
-    opi_strategy_describe(strategy->strategy, strategy->profile->layers, &text);
+    opi_strategy_describe(strategy->strategy, strategy->profile->layers, strategy->forward, &text);
   const opipe_status status = opi_text_write(&text, write, ctx, err);
   opi_text_release(&text);
   return status;

@@ -303,7 +303,8 @@ typedef struct cli_play {
   opipe_stage_load load;
   cli_gathered text;
 } cli_play;
-/* What the options say; out->text.data is to be freed, on failure too. */
+/* What the options say; without --cluster none is set, and a plan is played on its own devices and
+ * link. out->text.data is to be freed, on failure too. */
 int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out);
 
 #endif /* CLI_H */

@@ -128,8 +128,8 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   if (o->planner.profile != NULL)
     return read_profile(o, s, out);
   if (batch > BATCH_MOST) {
-    return cli_usage("a mini-batch of %llu samples: at most %d", (unsigned long long)batch,
-                     BATCH_MOST);
+    return cli_usage("a %s of %llu samples: at most %d", train == NULL ? "request" : "mini-batch",
+                     (unsigned long long)batch, BATCH_MOST);
   }
   if (list_samples(o, batch, samples, &n_samples) != CLI_DONE)
     return CLI_USAGE;

@@ -73,7 +73,7 @@ int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out) {
   *out = (cli_play){.load = {0}};
   if (o->play.load != NULL && take_load(o->play.load, &out->load) != CLI_DONE)
     return CLI_USAGE;
-  const int status = cli_cluster_text(o, s, text);
+  const int status = o->cluster == NULL ? CLI_DONE : cli_cluster_text(o, s, text);
   out->params = (opipe_play_params){.struct_size = sizeof out->params,
                                     .flags = o->play.flags,
                                     .cluster = text->data,
@@ -106,6 +106,11 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
   cli_gathered g = {NULL, 0, 0};
   cli_play play;
   int status = cli_play_begin(o, s, &play);
+  if (o->cluster == NULL && s->plan == NULL) { /* the machine that the planner was asked about */
+    play.params.cluster = strategy->cluster.data;
+    play.params.cluster_bytes = strategy->cluster.n;
+    play.params.cluster_name = "this machine";
+  }
   if (status == CLI_DONE && strategy->api != NULL && !o->json)
     status = cli_give_strategy(o, strategy, false);
   if (status == CLI_DONE &&
@@ -155,8 +160,6 @@ int cli_simulate(const cli_options *o) {
         "those that stages keep: simulate MODEL --plan %s",
         o->model, o->model);
   }
-  if (o->cluster == NULL)
-    return cli_usage("simulate %s: --cluster is needed", o->model == NULL ? "--arch" : o->model);
   if (cli_try_pages(o) != CLI_DONE)
     return CLI_FAILED;
   if (o->train && o->model != NULL)

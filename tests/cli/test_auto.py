@@ -47,7 +47,8 @@ def runs(count, folder):
     plan = os.path.join(folder, "plan.json")
     for objective in ("latency", "throughput", "memory"):
         out = expect(count, objective, ["run", DEMO, f"--auto={objective}", *TWO, *SHAPE, "--reference"], DONE,
-                     "identical to the plan's reference", "planner   auto", f"objective {objective}", "simulated", "\n 1  ")
+                     "identical to the plan's reference", "planner   auto", f"objective {objective}", "simulated", "\n 1  ", "ms for a request (")
+        count.check(f"{objective}: requests", "mini-batches are no requests" if "mini-batch" in out else None)
         count.check(f"{objective}: reasons", None if re.search(r"\n 2  .*\n      \S", out) else out[:600])
     expect(count, "every core", ["run", DEMO, "--auto", *SHAPE, "--reference"], DONE, "identical to the plan's reference")
     made = json.loads(expect(count, "written", ["plan", DEMO, "--auto", *TWO, *SHAPE, "--json", "-o", plan], DONE))
@@ -142,6 +143,7 @@ def nothing_fits(count, folder):
     if found:
         write(int(found[1]))
         expect(count, "as many do", small, DONE, "planner   auto")
+    changes(count, small, write)
     write(10**12)
     for more, text in ((["--microbatches", "3", "--replicas", "2"], "3 micro-batches cannot be shared by 2 pipelines: 2, or 4, can"),
                        (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
@@ -152,6 +154,23 @@ def nothing_fits(count, folder):
     bert = ["plan", "--arch", "bert:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", cluster, "--batch", "8", "--auto"]
     expect(count, "causality", [*bert, "--schedule", "terapipe:slices=2"], REFUSED, "no token depends on later ones")
     exact_bytes(count)
+
+
+def changes(count, small, write):
+    """A change is offered that leads to a plan under the caps that are there, or it is said that none does."""
+    write(10**12)
+    def least(*more):
+        return int(json.loads(expect(count, "needs", [*small, "--auto=memory", *more, "--json"], DONE))["search"]["ranked"][0]["bytes"])
+    free, whole, wide = least(), least("--microbatches", "1"), least("--hypothetical")
+    count.check("these differ", None if wide < free < whole else f"{wide}, {free}, {whole} bytes")
+    write((free + whole) // 2)
+    expect(count, "micro-batches", [*small, "--microbatches", "1"], REFUSED, f"takes {whole} bytes", "caps of that help, and another number of micro-batches does")
+    write((wide + free) // 2)
+    expect(count, "hypothetical", small, REFUSED, f"takes {free} bytes", "and tensor width and sharded optimizers (hypothetical) do")
+    expect(count, "hypothetical, then", [*small, "--hypothetical"], DONE)
+    write(wide // 2)
+    out = run(*small)
+    count.check("none does", None if out.status == REFUSED and "and no other change of what was asked for does" in out.err else out.err)
 
 
 def exact_bytes(count):

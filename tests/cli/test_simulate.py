@@ -81,7 +81,21 @@ def plans(count, folder, path):
     expect(count, "training", ["simulate", MODEL, "--train", "--data", "text:" + text, "--loss",
                                "cross-entropy:logits=logits,labels=labels,shift=1", "--batch", "32", "--stages", "4",
                                "--microbatches", "8", "--schedule", "1f1b", "--cluster", path], DONE, "busiest port")
-    expect(count, "no cluster", ["simulate", MODEL, *options], USAGE, "--cluster is needed")
+    here(count, options)
+
+
+def here(count, options):
+    """Without a cluster: a plan's own devices and link; a strategy's machine."""
+    two = ["--device", "cpu,threads=1", "--device", "cpu,threads=1"]
+    said = json.loads(expect(count, "here", ["plan", MODEL, *options, *two[:2], "--json"], DONE))
+    played = json.loads(expect(count, "here", ["simulate", MODEL, *options, *two[:2], "--json"], DONE))
+    near(count, "here, a request", played["step_ns"], said["request_ns"])
+    asked = json.loads(expect(count, "auto here", ["plan", MODEL, "--auto", *two, "--bind", "batch=8", "--json"], DONE))
+    found = json.loads(expect(count, "auto here", ["simulate", MODEL, "--auto", *two, "--bind", "batch=8", "--json"], DONE))
+    near(count, "auto here, a request", found["step_ns"], asked["request_ns"])
+    arch = ["--arch", "gpt:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--auto", "--batch", "8", *two, "--json"]
+    strategy = json.loads(expect(count, "described, here", ["plan", *arch], DONE))
+    near(count, "described, here", json.loads(expect(count, "described, here", ["simulate", *arch], DONE))["step_ns"], strategy["step_ns"])
 
 
 if __name__ == "__main__":

@@ -329,7 +329,7 @@ static void test_strategies_are_written(void) {
   OPI_ASSERT_STR(again.data, text.data);
   OPI_ASSERT(strstr(text.data, "\"planner\": \"dapple\"") != NULL);
   OPI_ASSERT(strstr(text.data, "\"layers\": [0, ") != NULL);
-  opi_strategy_describe(found, layers, &again);
+  opi_strategy_describe(found, layers, false, &again);
   OPI_ASSERT(strstr(again.data, "stage 0   layers 0-") != NULL);
   opi_text_release(&text);
   opi_text_release(&again);

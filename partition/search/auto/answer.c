@@ -184,6 +184,7 @@ opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer) {
     return opi_fail_nomem(s->err, sizeof *a, "an answer");
   opi_arena_init(&a->arena, s->arena.allocator, 0);
   a->objective = s->question->objective;
+  a->forward = !opi_space_trains(s);
   a->n_candidates = s->n_points;
   a->n_bounded = run->n_bounded;
   a->n_simulated = run->n_simulated;

@@ -111,6 +111,7 @@ typedef struct opi_auto_answer {
   uint32_t n_simulated; /* refined ones too */
   uint32_t n_refused;   /* by their schedules, or over a cap */
   uint32_t n_left;      /* neither: the work or the time was spent */
+  bool forward;         /* of requests, not of mini-batches */
   bool complete;        /* every cut of every shape was a candidate */
   double bound;         /* no plan is better, in the objective's unit */
   double gap;           /* best / bound - 1 */

@@ -9,14 +9,13 @@
 enum { HELP_WORK = 2000000 };
 
 /* Of the same question without caps and limits, the plan that needs least; 0: there is none. */
-static double least_bytes(const opi_auto *question, bool hypothetical) {
+static double least_bytes(const opi_auto *question) {
   opi_auto q = *question;
   opi_auto_answer *answer = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   double bytes = 0;
   q.objective = OPI_AUTO_MEMORY;
   q.limit_ns = 0;
-  q.hypothetical = hypothetical;
   q.uncapped = true;
   q.work_most = HELP_WORK;
   q.progress = NULL;
@@ -58,20 +57,57 @@ static double least_cap(const opi_space *s) {
   return cap;
 }
 
-static opipe_status say_bytes(const opi_run *run, double bytes, double hypothetical) {
-  const opi_space *s = run->space;
-  char more[128] = "";
-  const double cap = least_cap(s);
-  if (hypothetical > 0 && hypothetical < bytes) {
-    (void)snprintf(more, sizeof more,
-                   "; with tensor width and sharded optimizers (hypothetical) %.0f would do",
-                   hypothetical);
+/* Does the question without something that was given, or with what no session executes, find a plan
+ * under the caps? It is planned, under the caps that are there. */
+static bool fits(const opi_auto *question) {
+  opi_auto q = *question;
+  opi_auto_answer *answer = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  q.objective = OPI_AUTO_MEMORY;
+  q.limit_ns = 0;
+  q.work_most = HELP_WORK;
+  q.progress = NULL;
+  q.no_help = true;
+  const bool found = opi_auto_search(&q, &answer, &err) == OPIPE_OK;
+  opi_auto_free(answer);
+  return found;
+}
+
+/* The first change that leads to a plan under the caps; NULL: none of them does. */
+static const char *change_that_fits(const opi_auto *question) {
+  enum { WIDER = 4, CHANGES };
+  static const char *const changes[CHANGES] = {
+      "another choice of recomputing does", "another number of micro-batches does",
+      "another number of stages, ranks or copies does", "another schedule does",
+      "tensor width and sharded optimizers (hypothetical) do"};
+  const opi_auto_fixed *f = &question->fixed;
+  const bool given[CHANGES] = {f->recompute != OPI_RECOMPUTES_FREE, f->microbatches != 0,
+                               f->n_stages != 0 || f->n_ranks != 0 || f->pipelines != 0,
+                               f->schedule != NULL, !question->hypothetical};
+  for (uint32_t i = 0; i < CHANGES; ++i) {
+    opi_auto q = *question;
+    q.fixed.recompute = i == 0 ? OPI_RECOMPUTES_FREE : q.fixed.recompute;
+    q.fixed.microbatches = i == 1 ? 0 : q.fixed.microbatches;
+    if (i == 2)
+      q.fixed.n_stages = q.fixed.n_ranks = q.fixed.pipelines = 0;
+    q.fixed.schedule = i == 3 ? NULL : q.fixed.schedule;
+    q.hypothetical = q.hypothetical || i == WIDER;
+    if (given[i] && fits(&q))
+      return changes[i];
   }
-  return opi_fail(
-      s->err, OPIPE_E_LIMIT,
-      "planner 'auto': no plan fits %.0f bytes on each of %u devices: the one that needs "
-      "least takes %.0f bytes, %.0f more; caps of that, or more devices, help%s",
-      cap, s->question->planning.n_devices, bytes, bytes - cap, more);
+  return NULL;
+}
+
+static opipe_status say_bytes(const opi_run *run, double bytes) {
+  const opi_space *s = run->space;
+  const double cap = least_cap(s);
+  const char *change = change_that_fits(s->question);
+  return opi_fail(s->err, OPIPE_E_LIMIT,
+                  "planner 'auto': no plan fits %.0f bytes on each of %u devices: the one that "
+                  "needs least takes %.0f bytes, %.0f more; caps of that help%s%s",
+                  cap, s->question->planning.n_devices, bytes, bytes - cap,
+                  change == NULL ? ", and no other change of what was asked for does" : ", and ",
+                  change == NULL ? "" : change);
 }
 
 /* No candidate at all. */
@@ -139,10 +175,10 @@ opipe_status opi_infeasible(opi_run *run) {
     if (ns > 0)
       return say_time(run, ns);
   }
-  const double bytes = least_bytes(q, q->hypothetical);
+  const double bytes = least_bytes(q);
   if (bytes <= 0)
     return say_shape(run);
   if (bytes <= least_cap(run->space))
     return say_stopped(run);
-  return say_bytes(run, bytes, q->hypothetical ? 0 : least_bytes(q, true));
+  return say_bytes(run, bytes);
 }

@@ -14,8 +14,8 @@ static opipe_status check_question(const opi_auto *q, opipe_error *err) {
   const opi_planning *p = &q->planning;
   if (p->batch == 0 || p->batch > BATCH_MOST) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "planner 'auto': a mini-batch of %" PRIu64 " samples; 1 to %d can be", p->batch,
-                    BATCH_MOST);
+                    "planner 'auto': a %s of %" PRIu64 " samples; 1 to %d can be",
+                    q->mode == OPIPE_MODE_TRAIN ? "mini-batch" : "request", p->batch, BATCH_MOST);
   }
   if (p->n_devices > p->cluster->n_devices) {
     return opi_fail(err, OPIPE_E_INVALID, "planner 'auto': %u devices of a cluster of %u",

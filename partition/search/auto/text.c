@@ -36,7 +36,7 @@ static void write_line(const opi_auto_answer *a, uint32_t index, uint32_t i, opi
 
 void opi_auto_describe(const opi_auto_answer *a, uint32_t index, const opi_layers *layers,
                        opi_text *text) {
-  opi_strategy_describe(a->ranked[index].strategy, layers, text);
+  opi_strategy_describe(a->ranked[index].strategy, layers, a->forward, text);
   opi_text_printf(text, "objective %s; %u candidates: %u bounded away, %u simulated, %u refused",
                   opi_auto_objective_name(a->objective), a->n_candidates, a->n_bounded,
                   a->n_simulated, a->n_refused);

@@ -143,7 +143,8 @@ static void write_devices(const opi_strategy_stage *stage, opi_text *text) {
   }
 }
 
-void opi_strategy_describe(const opi_strategy *s, const opi_layers *layers, opi_text *text) {
+void opi_strategy_describe(const opi_strategy *s, const opi_layers *layers, bool forward,
+                           opi_text *text) {
   opi_text_printf(text, "planner   %s, schedule %s\n", s->planner, s->schedule);
   opi_text_printf(text, "copies    %u of %u stages", s->pipelines, s->n_stages);
   if (s->chunks > 1)
@@ -172,8 +173,9 @@ void opi_strategy_describe(const opi_strategy *s, const opi_layers *layers, opi_
                     stage->forward_ns * 1e-6, stage->backward_ns * 1e-6,
                     (double)stage->memory_bytes / (1 << 20));
   }
-  opi_text_printf(text, "predicted %.3f ms for a mini-batch (objective %.3f ms), %.1f MiB\n",
-                  s->step_ns * 1e-6, s->objective * 1e-6, (double)s->memory_bytes / (1 << 20));
+  opi_text_printf(text, "predicted %.3f ms for a %s (objective %.3f ms), %.1f MiB\n",
+                  s->step_ns * 1e-6, forward ? "request" : "mini-batch", s->objective * 1e-6,
+                  (double)s->memory_bytes / (1 << 20));
 }
 
 static void write_list(const uint32_t *list, uint32_t n, opi_text *text) {

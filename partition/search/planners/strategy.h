@@ -63,8 +63,10 @@ typedef struct opi_strategy {
 } opi_strategy;
 
 void opi_strategy_free(opi_strategy *strategy); /* accepts NULL */
-/* For people, and for machines: JSON, the same value the same bytes. */
-void opi_strategy_describe(const opi_strategy *strategy, const opi_layers *layers, opi_text *text);
+/* For people, and for machines: JSON, the same value the same bytes. forward: of requests, not of
+ * mini-batches. */
+void opi_strategy_describe(const opi_strategy *strategy, const opi_layers *layers, bool forward,
+                           opi_text *text);
 void opi_strategy_write(const opi_strategy *strategy, opi_text *text);
 /* The same without the brace that closes it: more members may follow. */
 void opi_strategy_write_open(const opi_strategy *strategy, opi_text *text);
