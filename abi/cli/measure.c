@@ -151,9 +151,10 @@ static void run_all(measuring *m) {
   }
   for (uint32_t r = 0; r < ROUNDS; ++r) {
     for (uint32_t i = 0; i < m->n; ++i) {
-      if (cli_is_terminal())
+      if (cli_is_terminal()) {
         (void)fprintf(stderr, "\rmeasuring: round %u of %d, plan %u of %u\033[K", r + 1, ROUNDS,
                       i + 1, m->n);
+      }
       run_candidate(m, &m->candidates[i], &m->candidates[i].rounds_ms[r]);
     }
   }
