@@ -74,7 +74,7 @@ def half_types(left):
     gpt2.ids(data, 8, 48, 256)
     said = {}
     for compute in ("bf16",) if SMALL else ("bf16", "fp16"):
-        arguments = ["bf16" if x == "fp32" else x for x in TRAINING] if compute == "bf16" else ["fp16" if x == "fp32" else x for x in TRAINING]
+        arguments = [{"fp32": compute, "8": "2" if SMALL else "8"}.get(x, x) for x in TRAINING]
         out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", "2", "--schedule", "1f1b", "--data", "ids=" + data,
                        "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *arguments], left)
         said[compute] = verdicts(out)
