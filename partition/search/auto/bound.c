@@ -327,6 +327,49 @@ opipe_status opi_point_bound(opi_space *s, const opi_point *p, opi_bounds *out) 
 
 /* ---- all of them ---- */
 
+/* Is there a layer that no device has room for, whatever is cut and sharded? */
+static bool is_too_large(const opi_space *s, const opi_sums *x) {
+  const opi_planning *q = &s->question->planning;
+  const opi_places places = {.versions = OPIPE_VERSIONS_ONE};
+  const opi_point least = {
+      .places = &places, .copies = q->n_devices / x->width, .sharded = s->question->hypothetical};
+  double cap = 0, most = 0;
+  for (uint32_t i = 0; i < q->n_devices; ++i)
+    cap = fmax(cap, s->caps[i]);
+  for (uint32_t i = 0; i < q->layers->n_layers; ++i)
+    most = fmax(most, opi_point_fixed_bytes(s, &least, x->params[i + 1] - x->params[i]));
+  return most > cap * (1 + 1e-9);
+}
+
+/* Sums over a tensor group in all passes of a micro-batch, which its ranks wait for: of devices
+ * inside a node, where these are no farther from each other than from others; else 0. */
+static opipe_status least_sums_ns(opi_space *s, const opi_sums *x, double *out_ns) {
+  const opi_machine *m = &s->machine;
+  const uint32_t last = s->question->planning.layers->n_layers;
+  const double n = x->n_sums[last], inside = m->inside.sum_bytes_per_ns;
+  const bool nearer =
+      m->n_nodes == 1 ||
+      (m->inside.sum_latency_ns <= m->across.sum_latency_ns &&
+       (inside == 0 || (m->across.sum_bytes_per_ns > 0 && inside >= m->across.sum_bytes_per_ns)));
+  uint32_t devices[OPI_WIDTHS_MOST];
+  double one = 0;
+  *out_ns = 0;
+  if (x->width == 1 || n == 0 || !s->equal_devices || !s->equal_nodes || !nearer ||
+      x->width > m->per_node || x->width > OPI_WIDTHS_MOST)
+    return OPIPE_OK;
+  for (uint32_t t = 0; t < x->width; ++t)
+    devices[t] = t;
+  double least = INFINITY; /* stages take the mean of their layers' */
+  for (uint32_t i = 0; i < last; ++i) {
+    const double layer = x->n_sums[i + 1] - x->n_sums[i];
+    if (layer > 0)
+      least = fmin(least, (x->sum_bytes[i + 1] - x->sum_bytes[i]) / layer);
+  }
+  OPI_TRY(collective_ns(s, OPI_OP_ALL_REDUCE, devices, x->width, floor(least), &one));
+  *out_ns = one * n * (opi_space_trains(s) ? 2 : 1);
+  return OPIPE_OK;
+}
+
 double opi_space_bound(opi_space *s) {
   const opi_auto *q = s->question;
   const opi_cluster *c = q->planning.cluster;
@@ -337,13 +380,16 @@ double opi_space_bound(opi_space *s) {
   for (uint32_t i = 0; i < s->n_sums; ++i) {
     const opi_sums *at = &s->sums[i];
     double rate = 0; /* micro-batches per ns of all devices, in groups */
+    double group_ns = 0;
+    if (is_too_large(s, at) || least_sums_ns(s, at, &group_ns) < 0)
+      continue;
     for (uint32_t d = 0; d < q->planning.n_devices; ++d) {
       const opi_point point = {.samples = at->samples, .width = at->width};
       const opi_sums *x = opi_sums_of(s, &point, c->class_of[d]);
-      const double ns =
-          x == NULL
-              ? 0
-              : x->forward[last] + (opi_space_trains(s) ? x->input[last] + x->weight[last] : 0);
+      const double ns = x == NULL
+                            ? 0
+                            : group_ns + x->forward[last] +
+                                  (opi_space_trains(s) ? x->input[last] + x->weight[last] : 0);
       rate = ns > 0 ? rate + 1 / ns / at->width : INFINITY;
     }
     best = fmin(best, (double)q->planning.batch / at->samples / rate);

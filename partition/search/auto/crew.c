@@ -18,7 +18,7 @@ static void *judge_some(void *arg) {
        i = atomic_fetch_add(&c->next, 1)) {
     opi_candidate *x = &c->run->round[i];
     x->err = (opipe_error)OPIPE_ERROR_INIT;
-    x->status = opi_point_judge(c->run->space, &x->point, &x->judged, &x->err);
+    x->status = opi_point_judge(c->run->space, &x->point, true, &x->judged, &x->err);
   }
   return NULL;
 }

@@ -19,6 +19,8 @@ typedef struct judge {
   uint32_t *devices;         /* [ranks of the order * copies beside it] */
   uint32_t n_ranks;          /* of one copy, replicas that cut counted */
   uint32_t n_replicas;       /* of the order */
+  bool must_fit;             /* else it is played all the same */
+  uint64_t n_asked;          /* actions of orders that were not played */
   uint32_t inside, beside;   /* copies in the order; copies of all of it */
   opipe_error *err;
 } judge;
@@ -225,6 +227,15 @@ static opipe_status ask_stream(judge *j, uint32_t requests, opi_order **out_orde
   return status;
 }
 
+/* More micro-batches than there is room for? */
+static opipe_status check_room(judge *j, const opi_order *order) {
+  if (!j->must_fit || !opi_order_must_exceed(order, j->stages, j->instances, j->point->recompute,
+                                             j->slack, j->n_ranks))
+    return OPIPE_OK;
+  j->n_asked = order->list->n_items;
+  return opi_fail(j->err, OPIPE_E_LIMIT, "a rank keeps more than its device has left");
+}
+
 static opipe_status lower(judge *j, opi_order *order, opi_do_list **out_list) {
   const opi_lowering how = {.receive_depth = 1};
   const opipe_allocator *allocator = j->arena.allocator;
@@ -311,7 +322,9 @@ static opipe_status play_order(judge *j, uint32_t requests, const opi_order_play
   out->order = NULL;
   out->list = NULL;
   OPI_TRY(ask_stream(j, requests, &out->order));
-  opipe_status status = lower(j, out->order, &out->list);
+  opipe_status status = check_room(j, out->order);
+  if (status == OPIPE_OK)
+    status = lower(j, out->order, &out->list);
   if (status == OPIPE_OK) {
     status =
         opi_order_play_run(&out->order->problem, out->list, &how, &j->arena, &out->played, j->err);
@@ -398,16 +411,18 @@ void opi_shown_release(opi_shown *shown) {
   opi_arena_release(&shown->arena);
 }
 
-opipe_status opi_point_judge(const opi_space *space, const opi_point *point, opi_judged *out,
-                             opipe_error *err) {
+opipe_status opi_point_judge(const opi_space *space, const opi_point *point, bool must_fit,
+                             opi_judged *out, opipe_error *err) {
   judge j;
   *out = (opi_judged){.cap_bytes = INFINITY};
   opipe_status status = open_judge(space, point, &j, err);
+  j.must_fit = must_fit;
   if (status == OPIPE_OK) {
     status = space->question->objective == OPI_AUTO_THROUGHPUT && !opi_space_trains(space)
                  ? play_stream(&j, out)
                  : play(&j, 1, out);
   }
+  out->n_ops += j.n_asked;
   opi_arena_release(&j.arena);
   return status;
 }

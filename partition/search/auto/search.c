@@ -57,7 +57,7 @@ static opipe_status take_round(opi_run *run) {
     if (c->status == OPIPE_E_NOMEM)
       return opi_fail_nomem(run->space->err, 1, "a simulation");
     run->n_simulated += c->status == OPIPE_OK;
-    run->work += c->status == OPIPE_OK ? c->judged.n_ops + OPI_WORK_LEAST : OPI_WORK_LEAST;
+    run->work += c->judged.n_ops + OPI_WORK_LEAST;
     c->key = c->status == OPIPE_OK ? opi_judged_key(run->space, &c->judged) : INFINITY;
     if (isfinite(c->key)) {
       rank_candidate(run, c);
@@ -207,7 +207,7 @@ opipe_status opi_strategy_judge(const opi_auto *question, const opi_strategy *st
   opi_space space;
   opi_point point;
   OPI_TRY(open_strategy(question, strategy, &own, &space, &point, err));
-  const opipe_status status = opi_point_judge(&space, &point, out_judged, err);
+  const opipe_status status = opi_point_judge(&space, &point, false, out_judged, err);
   opi_space_close(&space);
   return status;
 }

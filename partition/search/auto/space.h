@@ -164,16 +164,25 @@ double opi_point_fixed_bytes(const opi_space *space, const opi_point *p, double 
 
 /* ---- judge.c ---- */
 
-/* Plays a point. Thread-safe: reads the space. *out_refused: why it cannot be; else NULL. Errors:
- * NOMEM. */
-opipe_status opi_point_judge(const opi_space *space, const opi_point *point, opi_judged *out_judged,
-                             opipe_error *err);
+/* Plays a point. Thread-safe: reads the space. must_fit: one whose order keeps more than a device
+ * has left is not played. Errors: NOMEM; LIMIT, it was not played for that; what schedule and play
+ * say. */
+opipe_status opi_point_judge(const opi_space *space, const opi_point *point, bool must_fit,
+                             opi_judged *out_judged, opipe_error *err);
 /* Plays it, and hands out what was played; `more` as in opi_strategy_show. Release it, not on
  * failure. */
 opipe_status opi_point_show(const opi_space *space, const opi_point *point,
                             const opi_order_play *more, opi_shown *out_shown, opipe_error *err);
 /* What the objective makes least; INFINITY: over a cap or a limit. */
 double opi_judged_key(const opi_space *space, const opi_judged *judged);
+
+/* ---- kept.c ---- */
+
+/* Does a rank keep more, however long things take, than it has left? stages [stages of the order],
+ * instances NULL or [instances]; slack: bytes, of rank r [r mod n_slack]. */
+bool opi_order_must_exceed(const opi_order *order, const opi_stage_load *stages,
+                           const opi_stage_load *instances, bool recompute, const double *slack,
+                           uint32_t n_slack);
 
 /* ---- named.c ---- */
 
