@@ -28,7 +28,8 @@ struct opipe_device {
   cpu_mode mode;
   bool copies; /* mapped=0: no weight is used where the host has it */
   cpu_isa isa;
-  cpu_exec exec; /* kernels of isa, team of the device's threads */
+  const cpu_dots *dots; /* bf16=: products of bf16 by bf16; NULL: in fp32 */
+  cpu_exec exec;        /* kernels of isa, team of the device's threads */
   void *team_memory;
   size_t team_bytes;
   int32_t threads;

@@ -89,6 +89,28 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   return OPIPE_OK;
 }
 
+/* bf16=auto or the name of a kind. */
+static opipe_status read_bf16(opipe_device *device, const char *value, opipe_error *err) {
+  cpu_dots_kind kind = CPU_DOTS_WIDEN;
+  if (strcmp(value, "auto") == 0) {
+    cpu_dots_machine machine;
+    cpu_dots_detect(&machine);
+    device->dots = cpu_dots_get(cpu_dots_rule(&machine));
+    return OPIPE_OK;
+  }
+  if (!cpu_dots_parse(value, &kind)) {
+    return opipe_fail(
+        err, OPIPE_E_INVALID,
+        "backend cpu: bf16=%s (widen, pairs, tiles, pairs-model, tiles-model or auto)", value);
+  }
+  device->dots = cpu_dots_get(kind);
+  if (device->dots == NULL && kind != CPU_DOTS_WIDEN) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "backend cpu: bf16=%s needs instructions that this machine lacks", value);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   char key[OPTION_ROOM];
   char value[OPTION_ROOM];
@@ -100,9 +122,15 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       device->copies = value[0] == '0';
       continue;
     }
+    if (strcmp(key, "bf16") == 0) {
+      const opipe_status status = read_bf16(device, value, err);
+      if (status < 0)
+        return status;
+      continue;
+    }
     if (strcmp(key, "kernels") != 0) {
-      return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: unknown option '%s' (kernels, mapped)",
-                        key);
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "backend cpu: unknown option '%s' (kernels, mapped, bf16)", key);
     }
     if (strcmp(value, "reference") == 0) {
       device->mode = CPU_MODE_REFERENCE;

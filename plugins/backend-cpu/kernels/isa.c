@@ -12,6 +12,8 @@
 #include <cpuid.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum {
   STATE_AVX = 0x6,     /* XMM and YMM */
@@ -66,6 +68,44 @@ bool cpu_isa_sums_bytes(cpu_isa isa) {
   return (int)isa >= 0 && isa < CPU_ISA_COUNT && (found >> isa & 1u) != 0;
 }
 
+/* Tiles: the processor has them, the system keeps them, and lets this process have their 8 KiB. */
+static bool tiles_allowed(void) {
+  const unsigned leaf7 = 1u << 22 | 1u << 24; /* AMX-BF16 AMX-TILE */
+  const uint64_t state = UINT64_C(3) << 17;   /* their configuration and data */
+  const long ask = 0x1023, data = 18;         /* ARCH_REQ_XCOMP_PERM */
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & leaf7) == leaf7 &&
+         (saved_state() & state) == state && syscall(SYS_arch_prctl, ask, data) == 0;
+}
+
+static void detect_dots(cpu_dots_machine *out) {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  memset(out, 0, sizeof *out);
+  if (__get_cpuid(0, &a, &b, &c, &d))
+    out->amd = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
+  out->avx512 = cpu_isa_detect() >= CPU_ISA_AVX512;
+  if (!out->avx512)
+    return;
+  out->pairs = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
+  out->tiles = tiles_allowed();
+}
+
+void cpu_dots_detect(cpu_dots_machine *out) {
+  enum { AMD = 1, AVX512 = 2, PAIRS = 4, TILES = 8, ASKED = 16 };
+  static _Atomic(unsigned) known;
+  unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
+  if (found == 0) {
+    detect_dots(out);
+    found = ASKED | (out->amd ? AMD : 0u) | (out->avx512 ? AVX512 : 0u) |
+            (out->pairs ? PAIRS : 0u) | (out->tiles ? TILES : 0u);
+    atomic_store_explicit(&known, found, memory_order_relaxed);
+  }
+  *out = (cpu_dots_machine){.amd = (found & AMD) != 0,
+                            .avx512 = (found & AVX512) != 0,
+                            .pairs = (found & PAIRS) != 0,
+                            .tiles = (found & TILES) != 0};
+}
+
 const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels) {
   if (!cpu_isa_sums_bytes(kernels->isa))
     return &kernels->bytes;
@@ -84,6 +124,10 @@ const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
 
 cpu_isa cpu_isa_detect(void) {
   return CPU_ISA_PORTABLE;
+}
+
+void cpu_dots_detect(cpu_dots_machine *out) {
+  memset(out, 0, sizeof *out);
 }
 
 bool cpu_isa_sums_bytes(cpu_isa isa) {

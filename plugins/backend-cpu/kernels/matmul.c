@@ -85,6 +85,7 @@ typedef struct product_job {
   cpu_product product;
   int64_t m;
   cpu_pack_format format;
+  const cpu_dots *dots;
   float *workspace;
 } product_job;
 
@@ -140,7 +141,11 @@ static void product_task(void *argument, int32_t worker, int32_t workers) {
   const cpu_half_product half = {.product = job->product,
                                  .panels = job->product.panels,
                                  .dtype = job->format == CPU_PACK_F16_PANEL ? CPU_F16 : CPU_BF16};
-  job->kernels->product_half(&half, panels, rows, job->workspace + (int64_t)worker * HALF_BUFFER);
+  float *buffer = job->workspace + (int64_t)worker * HALF_BUFFER;
+  if (job->dots != NULL && half.dtype == CPU_BF16)
+    job->dots->product(&half, panels, rows, buffer);
+  else
+    job->kernels->product_half(&half, panels, rows, buffer);
 }
 
 void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
@@ -157,6 +162,7 @@ void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
                                  .epilogue = args->epilogue},
                      .m = args->m,
                      .format = args->b.format,
+                     .dots = args->dots,
                      .workspace = args->workspace};
   cpu_team_run(cpu_product_team(x, args->m, args->b.n, args->b.k), product_task, &job);
 }

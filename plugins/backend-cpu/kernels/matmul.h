@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base.h"
+#include "dots.h"
 
 enum { CPU_CHAIN = 256, CPU_PANEL = 64 };
 
@@ -73,6 +74,8 @@ typedef struct cpu_matmul_args {
   int64_t c_stride;
   const cpu_epilogue *epilogue; /* NULL: none */
   void *workspace;              /* cpu_matmul_workspace; NULL where that is 0 */
+  const cpu_dots *dots; /* for panels of bf16: rows of A are rounded to bf16, which changes nothing
+                           where they are such numbers, and multiplied as dots.h says; NULL: fp32 */
 } cpu_matmul_args;
 
 /* Bytes of the workspace: none for fp32. */

@@ -5,6 +5,7 @@
 #ifndef OPIPE_BACKEND_CPU_KERNELS_TABLE_H_
 #define OPIPE_BACKEND_CPU_KERNELS_TABLE_H_
 
+#include "dots.h"
 #include "kernels.h"
 
 /* C = epilogue(A B) for panels [panel_begin, panel_end) of B and rows [row_begin, row_end) of A. */
@@ -57,6 +58,13 @@ typedef struct cpu_byte_kernels {
   void (*product_codes)(const cpu_codes_product *p, cpu_range panels, cpu_range rows);
   void (*product_integer)(const cpu_codes_integer_args *args, cpu_range panels, cpu_range rows);
 } cpu_byte_kernels;
+
+/* Products of bf16 by bf16 of one kind. */
+struct cpu_dots {
+  cpu_dots_kind kind;
+  /* product's rows of A are rounded to bf16; buffer: CPU_CHAIN rows of a panel */
+  void (*product)(const cpu_half_product *p, cpu_range panels, cpu_range rows, float *buffer);
+};
 
 struct cpu_kernels {
   cpu_isa isa;
@@ -129,6 +137,10 @@ const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels);
 
 extern const cpu_byte_kernels cpu_bytes_avx2_vnni;   /* x86-64 only */
 extern const cpu_byte_kernels cpu_bytes_avx512_vnni; /* x86-64 only */
+extern const cpu_dots cpu_dots_pairs_model;
+extern const cpu_dots cpu_dots_tiles_model;
+extern const cpu_dots cpu_dots_pairs; /* x86-64 only */
+extern const cpu_dots cpu_dots_tiles; /* x86-64 only */
 extern const cpu_kernels cpu_kernels_portable;
 extern const cpu_kernels cpu_kernels_avx2;   /* x86-64 only */
 extern const cpu_kernels cpu_kernels_avx512; /* x86-64 only */

@@ -15,6 +15,7 @@ typedef struct cpu_linear_plan {
   int64_t c_m, c_n;
   cpu_fusion fusion;
   cpu_pack_format format;   /* of packed B */
+  const cpu_dots *dots;     /* A is bf16 too, and is multiplied as such; NULL: in fp32 */
   uint64_t matrix_bytes;    /* of one matrix of packed B, where B is a stack of them */
   const cpu_matrix *matrix; /* B of few bits; NULL: none */
   bool int8;                /* its rows of A are rounded to 8 bits */

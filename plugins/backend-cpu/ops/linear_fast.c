@@ -91,6 +91,7 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .c_stride = plan->n,
       .epilogue = &epilogue,
       .workspace = (char *)call->workspace + plan->scratch_at,
+      .dots = plan->dots,
   };
   cpu_matmul(call->exec, &args);
   return OPIPE_OK;
@@ -208,7 +209,8 @@ static opipe_status stack_kernel(const cpu_call *call, opipe_error *err) {
                           .b = {plan->format, plan->k, plan->n, NULL},
                           .c_stride = plan->n,
                           .epilogue = &epilogue,
-                          .workspace = (char *)call->workspace + plan->scratch_at};
+                          .workspace = (char *)call->workspace + plan->scratch_at,
+                          .dots = plan->dots};
   (void)err;
   set_epilogue(call, plan, plan->m, &epilogue);
   for (int64_t i = 0; i < count; ++i) {
@@ -312,6 +314,8 @@ static opipe_status plan_panels(cpu_prep *p, cpu_linear_plan *plan, uint64_t at)
     return OPIPE_OK;
   cpu_want_layout(p, 1, kind);
   cpu_want_workspace(p, at + bytes);
+  if (plan->format == CPU_PACK_BF16_PANEL && cpu_given(p, 0)->dtype == OPIPE_BFLOAT16)
+    plan->dots = p->device->dots;
   p->step->run = one ? packed_kernel : stack_kernel;
   plan->packed = one;
   return OPIPE_OK;
