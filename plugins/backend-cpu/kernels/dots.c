@@ -58,8 +58,8 @@ static bool probe_agrees(const cpu_dots *dots, const cpu_dots *model) {
   static probe p;
   static atomic_flag busy = ATOMIC_FLAG_INIT;
   uint32_t state = 1;
-  while (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire))
-    ;
+  while (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire)) {
+  }
   for (int i = 0; i < PROBE_ROWS * PROBE_STEPS; ++i)
     p.a[i] = cpu_bf16_to_f32(probe_number(&state));
   for (int i = 0; i < PROBE_STEPS * CPU_PANEL; ++i)

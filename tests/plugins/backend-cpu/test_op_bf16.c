@@ -60,9 +60,10 @@ static void test_the_option_chooses_the_order_of_additions(void) {
       if (!product(cases[i].options, threads, y))
         continue;
       for (int k = 0; k < M * N; ++k) {
-        if (y[k] != cases[i].wanted)
+        if (y[k] != cases[i].wanted) {
           OPI_FAIL("%s: %g, wanted %g", cases[i].options == NULL ? "" : cases[i].options,
                    (double)y[k], (double)cases[i].wanted);
+        }
       }
     }
   }
