@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RunOptions.terminate inside the fused node. ORT tells a provider whose options a run has, but has
  * no function that reads the flag: it looks itself, before each of its nodes. So while a call waits
- * a session of one node is run with the caller's options, now and then; where ORT refuses that for
- * the flag's sake the request is cancelled.
- */
+ * a session of one node is run with the caller's options; if ORT refuses that, it is cancelled. */
 #include <string.h>
 
 #include "adapter.h"
