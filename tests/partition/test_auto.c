@@ -531,6 +531,34 @@ static void test_streams_repeat_a_request(void) {
   opi_layers_free(layers);
 }
 
+/* Copies that take requests in turn, beside the stages of the same devices: work and weights by
+ * hand. */
+static void test_streams_know_what_replicas_would_do(void) {
+  opi_cluster c = make_cluster(1, 2, 64 << 20, dapple_rates);
+  opi_layers *layers = equal_blocks(3, 1e6, 0, 0, 0, 10 << 20);
+  opi_auto q = auto_question(layers, &c, 1);
+  q.mode = OPIPE_MODE_FORWARD;
+  q.objective = OPI_AUTO_THROUGHPUT;
+  opi_auto_answer *answer = auto_ask(&q); /* three blocks on two devices: two on one of them */
+  OPI_ASSERT_INT(answer->turns.n_copies, 2);
+  OPI_ASSERT(fabs(answer->turns.interval_ns / 1.5e6 - 1) < 0.01);
+  OPI_ASSERT(fabs(answer->ranked[0].judged.interval_ns / 2e6 - 1) < 0.01);
+  OPI_ASSERT(answer->turns.weights_bytes == 30 << 20);
+  OPI_ASSERT(answer->turns.stage_weights_bytes == 20 << 20);
+  opi_auto_free(answer);
+  q.memory_bytes = 29 << 20; /* a device holds two blocks, not three */
+  answer = auto_ask(&q);
+  OPI_ASSERT_INT(answer->turns.n_copies, 0);
+  OPI_ASSERT(isinf(answer->turns.interval_ns));
+  opi_auto_free(answer);
+  q.memory_bytes = 0;
+  q.objective = OPI_AUTO_LATENCY;
+  answer = auto_ask(&q);
+  OPI_ASSERT(answer->turns.interval_ns == 0);
+  opi_auto_free(answer);
+  opi_layers_free(layers);
+}
+
 /* The best ten are ten different things to do, not ten cuts of one. */
 static void test_ranked_shapes(void) {
   opi_cluster c = make_cluster(1, 8, 0, dapple_rates);
@@ -583,12 +611,17 @@ static void test_infeasible(void) {
   opi_layers_free(layers);
 }
 
-static const opi_test tests[] = {
-    OPI_TEST(test_no_paper_is_faster), OPI_TEST(test_nothing_is_faster),
-    OPI_TEST(test_torch_vectors),      OPI_TEST(test_threads_change_nothing),
-    OPI_TEST(test_permissions),        OPI_TEST(test_objectives),
-    OPI_TEST(test_infeasible),         OPI_TEST(test_streams_repeat_a_request),
-    OPI_TEST(test_ranked_shapes),      OPI_TEST(test_kept_before_it_is_played)};
+static const opi_test tests[] = {OPI_TEST(test_no_paper_is_faster),
+                                 OPI_TEST(test_nothing_is_faster),
+                                 OPI_TEST(test_torch_vectors),
+                                 OPI_TEST(test_threads_change_nothing),
+                                 OPI_TEST(test_permissions),
+                                 OPI_TEST(test_objectives),
+                                 OPI_TEST(test_infeasible),
+                                 OPI_TEST(test_streams_repeat_a_request),
+                                 OPI_TEST(test_streams_know_what_replicas_would_do),
+                                 OPI_TEST(test_ranked_shapes),
+                                 OPI_TEST(test_kept_before_it_is_played)};
 
 int main(int argc, char **argv) {
   return run_planners(tests, OPI_COUNT(tests), argc, argv);

@@ -194,7 +194,9 @@ opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer) {
   a->bound = run->bound;
   a->gap = run->bound > 0 ? run->best[0].key / run->bound - 1 : INFINITY;
   a->stopped = run->stopped;
-  const opipe_status status = fill_ranked(run, a);
+  opipe_status status = opi_run_turns(run, &a->turns);
+  if (status == OPIPE_OK)
+    status = fill_ranked(run, a);
   if (status < 0) {
     opi_auto_free(a);
     return status;

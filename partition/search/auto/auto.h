@@ -101,6 +101,13 @@ typedef struct opi_auto_ranked {
   const char *reason; /* why it is not the first; NULL: it is */
 } opi_auto_ranked;
 
+/* Copies of the whole model that take the requests of a stream in turn, in place of stages. */
+typedef struct opi_auto_turns {
+  uint32_t n_copies;  /* one on each of so many devices; 0: it fits on none, or it was not asked */
+  double interval_ns; /* between requests; INFINITY: it fits on none; 0: it was not asked */
+  double weights_bytes, stage_weights_bytes; /* that a copy, and the largest stage, reads */
+} opi_auto_turns;
+
 typedef struct opi_auto_answer {
   opi_arena arena;
   uint32_t objective;
@@ -116,6 +123,7 @@ typedef struct opi_auto_answer {
   double bound;         /* no plan is better, in the objective's unit */
   double gap;           /* best / bound - 1 */
   uint32_t stopped;     /* OPI_STOPPED_* */
+  opi_auto_turns turns; /* objective throughput of requests */
 } opi_auto_answer;
 
 /* Errors: INVALID, a number out of range, unknown schedules, an objective of the other mode; LIMIT,

@@ -54,6 +54,10 @@ opipe_status opi_refine(opi_run *run, uint64_t work_most);
 /* LIMIT: what is missing, and what would help. */
 opipe_status opi_infeasible(opi_run *run);
 
+/* ---- turns.c ---- */
+
+opipe_status opi_run_turns(opi_run *run, opi_auto_turns *out_turns);
+
 /* ---- answer.c ---- */
 
 opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer);

@@ -34,6 +34,36 @@ static void write_line(const opi_auto_answer *a, uint32_t index, uint32_t i, opi
     opi_text_printf(text, "      %s\n", r->reason);
 }
 
+/* What a stream of requests would have of copies in turn. */
+static void write_turns(const opi_auto_answer *a, opi_text *text) {
+  const opi_auto_turns *t = &a->turns;
+  const double stages = a->ranked[0].judged.interval_ns;
+  if (t->interval_ns <= 0)
+    return;
+  if (t->n_copies == 0) {
+    opi_text_printf(text,
+                    "replicas  none: the whole model has %.1f MiB of weights, more than a "
+                    "device holds\n",
+                    t->weights_bytes / MIB);
+    return;
+  }
+  opi_text_printf(text,
+                  "replicas  %u cop%s of the whole model, requests in turn: %.3f ms between "
+                  "requests, the stages %.3f ms; %s\n",
+                  t->n_copies, t->n_copies == 1 ? "y" : "ies", t->interval_ns * 1e-6, stages * 1e-6,
+                  t->interval_ns < stages ? "they are better off" : "stages are as good");
+  if (t->interval_ns < stages) {
+    opi_text_printf(text,
+                    "          (imbalance and hand-off of stages: %.3f ms; --stages 1 "
+                    "--replicas %u)\n",
+                    (stages - t->interval_ns) * 1e-6, t->n_copies);
+  }
+  opi_text_printf(text,
+                  "          each request reads %.1f MiB of weights on one device, or %.1f MiB on "
+                  "each: where a cache holds a stage and not the whole, measure both\n",
+                  t->weights_bytes / MIB, t->stage_weights_bytes / MIB);
+}
+
 void opi_auto_describe(const opi_auto_answer *a, uint32_t index, const opi_layers *layers,
                        opi_text *text) {
   opi_strategy_describe(a->ranked[index].strategy, layers, a->forward, text);
@@ -52,6 +82,7 @@ void opi_auto_describe(const opi_auto_answer *a, uint32_t index, const opi_layer
     opi_text_printf(text, "bound     %.3f %s, gap %.1f %%\n", a->bound / (bytes ? MIB : 1e6),
                     bytes ? "MiB" : "ms", 100 * a->gap);
   }
+  write_turns(a, text);
   for (uint32_t i = 0; i < a->n_ranked; ++i)
     write_line(a, index, i, text);
 }
@@ -75,6 +106,13 @@ void opi_auto_write(const opi_auto_answer *a, uint32_t index, opi_text *text) {
                   a->complete ? "true" : "false", opi_auto_stop_name(a->stopped));
   write_number(text, "bound", a->bound);
   write_number(text, "gap", a->gap);
+  if (a->turns.interval_ns > 0) {
+    opi_text_printf(text, ",\n  \"replicas\": {\"copies\": %u", a->turns.n_copies);
+    write_number(text, "interval_ns", a->turns.interval_ns);
+    write_number(text, "weights_bytes", a->turns.weights_bytes);
+    write_number(text, "stage_weights_bytes", a->turns.stage_weights_bytes);
+    opi_text_puts(text, "}");
+  }
   opi_text_puts(text, ",\n  \"ranked\": [\n");
   for (uint32_t i = 0; i < a->n_ranked; ++i) {
     const opi_auto_ranked *r = &a->ranked[i];

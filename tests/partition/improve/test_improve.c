@@ -33,6 +33,19 @@ static void test_small_problems_are_the_best_of_all(void) {
   }
 }
 
+/* Looking through all of them, from the worst: the search has no part in it. */
+static void test_all_orders_alone_find_the_best(void) {
+  for (uint64_t seed = 300; seed < 360; ++seed) {
+    const small p = small_random(seed, 2 + seed % 2, 3);
+    const opi_improve_effort effort = {.moves = 1};
+    const opi_improved found = small_improve(&p, &effort);
+    const double best = all_orders(&p, true);
+    OPI_ASSERT(found.exact);
+    if (found.found_ns != best)
+      OPI_FAIL("seed %llu: %g, the best is %g", (unsigned long long)seed, found.found_ns, best);
+  }
+}
+
 /* No order in which micro-batches overtake each other is better: the search keeps them in turn. */
 static void test_overtaking_gains_nothing(void) {
   for (uint64_t seed = 100; seed < 110; ++seed) {
@@ -301,6 +314,7 @@ static void test_the_clock_times_what_it_makes(void) {
 }
 
 OPI_TEST_MAIN("improve", OPI_TEST(test_small_problems_are_the_best_of_all),
+              OPI_TEST(test_all_orders_alone_find_the_best),
               OPI_TEST(test_overtaking_gains_nothing), OPI_TEST(test_moves_alone_come_close),
               OPI_TEST(test_bounds_are_not_beaten),
               OPI_TEST(test_never_worse_within_what_it_kept_and_proven),
