@@ -70,6 +70,12 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
   return status;
 }
 
+static int wait_for_room(stream *st) {
+  return st->s->api->session_wait_room(st->session, UINT64_MAX, &st->err) < 0
+             ? cli_report("request", &st->err)
+             : CLI_DONE;
+}
+
 static int run_stream(stream *st, uint32_t n, cli_result *out) {
   const opipe_submit_params params = {.struct_size = sizeof(params),
                                       .n_inputs = st->n_inputs,
@@ -87,8 +93,10 @@ static int run_stream(stream *st, uint32_t n, cli_result *out) {
       if (submitted == OPIPE_OK)
         ++st->tail;
     }
-    if (submitted == OPIPE_PENDING)
+    if (submitted == OPIPE_PENDING && st->head < st->tail)
       status = finish_oldest(st, st->head + 1 == n, out);
+    else if (submitted == OPIPE_PENDING) /* what is done is not yet put away */
+      status = wait_for_room(st);
   }
   while (st->head < st->tail)
     st->s->api->request_release(st->requests[st->head++ % st->room]);

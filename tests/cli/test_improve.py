@@ -134,6 +134,15 @@ def requests_run_bit_equal():
         raise AssertionError(out[-400:])
 
 
+def replicas_take_requests_in_turn():
+    """What the planner auto says of replicas against stages can be run."""
+    out = command("plan", DEMO, "--auto=throughput", "--device", "cpu", "--device", "cpu", "--bind", "batch=1,seq=64")
+    if "2 copies of the whole model, requests in turn" not in out:
+        raise AssertionError(out[:2000])
+    for requests in ("7", "24"):
+        command("run", DEMO, "--stages", "1", "--replicas", "2", "--bind", "batch=1,seq=64", "--requests", requests)
+
+
 def refusals():
     for arguments, status, words in (
         (training("--schedule", "2bw", "--improve", "--train"), REFUSED, "double-buffered"),
@@ -149,7 +158,8 @@ def main():
     count = Count()
     for check in (
         orders_are_no_slower_than_named_ones, a_shown_order_is_proven_and_read_back, plans_say_what_was_found,
-        caps_hold, demo_trains_bit_equal, gpt_trains_bit_equal, requests_run_bit_equal, refusals,
+        caps_hold, demo_trains_bit_equal, gpt_trains_bit_equal, requests_run_bit_equal,
+        replicas_take_requests_in_turn, refusals,
     ):
         try:
             check()
