@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What users make of their exports: of each file of DIR that export.py wrote, a copy by ONNX Runtime's
+graph optimiser (`-extended`) and one whose products are of 8-bit integers (`-int8`), beside it with
+the same inputs and with ONNX Runtime's outputs. What is there already is kept. Weights have 7 bits:
+with 8, ONNX Runtime's sums of pairs overflow on processors without VNNI.
+
+usage: variants.py DIR --only NAME-EXPORTER,...
+"""
+import argparse
+import json
+import os
+import shutil
+import sys
+
+import onnx
+import onnxruntime as ort
+from onnx import numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "data", "export"))
+import graphs  # noqa: E402
+
+
+def extended(source, target):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = target
+    options.log_severity_level = 3
+    ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def int8(source, target):
+    quantize_dynamic(source, target, weight_type=QuantType.QInt8, reduce_range=True)
+
+
+def inputs_of(folder, names, number):
+    found = {}
+    for i, name in enumerate(names):
+        path = os.path.join(folder, f"test_data_set_{number}", f"input_{i}.pb")
+        with open(path, "rb") as file:
+            found[name] = numpy_helper.to_array(onnx.TensorProto.FromString(file.read()))
+    return found
+
+
+def vary(folder, kind, make):
+    target = f"{folder}-{kind}"
+    if os.path.exists(os.path.join(target, "meta.json")):
+        return
+    with open(os.path.join(folder, "meta.json"), encoding="utf-8") as file:
+        meta = json.load(file)
+    graphs.fresh(target)
+    make(os.path.join(folder, "model.onnx"), os.path.join(target, "model.onnx"))
+    sets = [inputs_of(folder, meta["inputs"], number) for number in (0, 1)]
+    graphs.run_sets(target, sets)
+    for number in (0, 1):
+        labels = os.path.join(f"test_data_set_{number}", "labels.pb")
+        shutil.copy(os.path.join(folder, labels), os.path.join(target, labels))
+    meta.update(variant=kind, parameters={}, buffers={})
+    meta["mixes"] |= kind == "int8"  # one scale for all rows of an activation
+    with open(os.path.join(target, "meta.json"), "w", encoding="utf-8") as out:
+        json.dump(meta, out, indent=1, sort_keys=True)
+        out.write("\n")
+    print(f"{os.path.basename(target)}: {os.path.getsize(target + '/model.onnx')} bytes", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder")
+    parser.add_argument("--only", required=True)
+    args = parser.parse_args()
+    for name in args.only.split(","):
+        for kind, make in (("extended", extended), ("int8", int8)):
+            vary(os.path.join(args.folder, name), kind, make)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
