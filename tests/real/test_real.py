@@ -42,7 +42,10 @@ def main():
     exported = 0
     for name, folder in forms.folders(root):
         with open(os.path.join(folder, "meta.json"), encoding="utf-8") as file:
-            forms.one_export(count, name, folder, json.load(file))
+            meta = json.load(file)
+        if "variant" in meta:  # of ./dev real
+            continue
+        forms.one_export(count, name, folder, meta)
         exported += 1
     wanted = len(DYNAMO) + len(LEGACY)
     few = f"{exported} of {wanted} were exported" if exported < wanted * 0.8 else None
