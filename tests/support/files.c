@@ -2,8 +2,8 @@
 /* Paths and files of tests: the source tree, the build tree, the optional shared folder beside the
  * project, and a folder of the running process that disappears with it.
  *
- * Paths are handed out in eight buffers by turns, so that a call can use a few of them at once
- * without freeing anything.
+ * Paths are handed out in eight buffers of the thread by turns, so that a call can use a few of
+ * them at once without freeing anything.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -17,8 +17,8 @@
 enum { N_PATHS = 8, PATH_BYTES = 4096 };
 
 static const char *join(const char *folder, const char *relative) {
-  static char paths[N_PATHS][PATH_BYTES];
-  static unsigned turn;
+  static _Thread_local char paths[N_PATHS][PATH_BYTES];
+  static _Thread_local unsigned turn;
   char *path = paths[turn++ % N_PATHS];
   int n = snprintf(path, PATH_BYTES, "%s%s%s", folder, relative[0] ? "/" : "", relative);
   if (n < 0 || n >= PATH_BYTES) {

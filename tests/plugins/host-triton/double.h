@@ -7,6 +7,7 @@
 #define TESTS_TRITON_DOUBLE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,9 +77,9 @@ enum { TRI_FUNCTIONS(DOUBLE_INDEX_) DOUBLE_N };
 static unsigned double_calls[DOUBLE_N];
 static char double_log[16384];
 static pthread_mutex_t double_lock = PTHREAD_MUTEX_INITIALIZER; /* of the log, and of counts */
-static int double_live;       /* errors and messages that were made and not deleted */
-static uint32_t double_major; /* of the interface */
-static int double_fails = -1; /* the next call of this one fails */
+static int double_live;              /* errors and messages that were made and not deleted */
+static uint32_t double_major;        /* of the interface */
+static atomic_int double_fails = -1; /* the next call of this one fails */
 
 #define SEEN(name) __atomic_fetch_add(&double_calls[DOUBLE_AT_##name], 1, __ATOMIC_RELAXED)
 #define LIVE(n) __atomic_fetch_add(&double_live, n, __ATOMIC_RELAXED)
@@ -88,11 +89,11 @@ static int double_fails = -1; /* the next call of this one fails */
   __attribute__((visibility("default"))) result TRITON##prefix##_##name(__VA_ARGS__); \
   result TRITON##prefix##_##name(__VA_ARGS__)
 /* The usual: counted, and made to fail where that was asked for. */
-#define CALL(name)                                \
-  SEEN(name);                                     \
-  if (double_fails == DOUBLE_AT_##name) {         \
-    double_fails = -1;                            \
-    return double_error(1, #name " does not go"); \
+#define CALL(name)                                                 \
+  SEEN(name);                                                      \
+  int asked = DOUBLE_AT_##name;                                    \
+  if (atomic_compare_exchange_strong(&double_fails, &asked, -1)) { \
+    return double_error(1, #name " does not go");                  \
   }
 
 static tri_error *double_error(int code, const char *text) {

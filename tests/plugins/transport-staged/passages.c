@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages and sums through mirrors: into one (IN), by 'local' (AWAY), out of one (OUT). */
+/* Messages and sums through host memory: into it (IN), by 'local' (AWAY), out of it (OUT). */
 #include "staged.h"
 
 /* ---- steps of a passage ---- */
@@ -88,6 +88,16 @@ static opipe_status make_passages(opipe_stream *stream, passage **out_list, opip
   return status;
 }
 
+static opipe_status make_outgoing(opipe_stream *s, uint64_t n_bytes, opipe_error *err) {
+  const opipe_instance *self = s->endpoint->self;
+  s->outgoing.n_bytes = s->depth * (n_bytes == 0 ? 1 : n_bytes);
+  s->outgoing.data = staged_zeroed(self, "messages", s->outgoing.n_bytes, err);
+  if (s->outgoing.data == NULL)
+    return OPIPE_E_NOMEM;
+  return self->inner->memory_register(s->endpoint->inner, &s->outgoing, s->outgoing.n_bytes,
+                                      &s->registered, err);
+}
+
 opipe_status staged_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                 opipe_stream **out_stream, opipe_error *err) {
   const opipe_instance *self = endpoint->self;
@@ -99,6 +109,8 @@ opipe_status staged_stream_open(opipe_endpoint *endpoint, const opipe_stream_par
   opipe_status status = self->inner->stream_open(endpoint->inner, params, &s->inner, err);
   if (status == OPIPE_OK && params->src_rank == endpoint->rank)
     status = make_passages(s, &s->sends, err);
+  if (status == OPIPE_OK && s->sends != NULL)
+    status = make_outgoing(s, params->n_bytes, err);
   if (status == OPIPE_OK && params->dst_rank == endpoint->rank)
     status = make_passages(s, &s->receives, err);
   if (status < 0) {
@@ -116,6 +128,8 @@ void staged_stream_close(opipe_stream *stream) {
   self->inner->stream_close(stream->inner);
   free_passages(stream, stream->sends);
   free_passages(stream, stream->receives);
+  self->inner->memory_drop(stream->registered);
+  staged_free(self, stream->outgoing.data, stream->outgoing.n_bytes);
   staged_free(self, stream, sizeof *stream);
 }
 
@@ -135,7 +149,14 @@ opipe_status staged_send(opipe_stream *stream, uint64_t sequence, const opipe_re
                       (unsigned long long)sequence, (unsigned long long)(p->number - 1));
   }
   p->region = *region;
-  status = mirror_of(e, region, &p->mirror, err);
+  const uint64_t most = stream->outgoing.n_bytes / stream->depth;
+  if (region->n_bytes > most) {
+    return opipe_fail(err, OPIPE_E_INVALID, "a message of %llu bytes in a stream of %llu at most",
+                      (unsigned long long)region->n_bytes, (unsigned long long)most);
+  }
+  status = mirror_of(e, region, &p->mirror, err); /* registered? */
+  p->mirror.buffer = &stream->outgoing;
+  p->mirror.offset_bytes = sequence % stream->depth * most;
   if (status >= 0)
     status = await(e, ready, err);
   if (status >= 0)

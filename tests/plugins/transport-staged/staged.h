@@ -66,6 +66,8 @@ struct opipe_stream {
   opipe_stream *inner;
   uint32_t depth;
   passage *sends, *receives; /* [depth] NULL: the other end's */
+  opipe_buffer outgoing;     /* [depth][a message]: one region may go out by several streams */
+  opipe_memory *registered;  /* with 'local' */
 };
 
 struct opipe_group {
