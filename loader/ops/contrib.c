@@ -141,6 +141,8 @@ static const opi_op ops[] = {
     MS("BiasSplitGelu", 2, 2, 1, bias_split_gelu_lift),
     MS("BiasSoftmax", 2, 2, 1, bias_softmax_lift),
     MS("BiasDropout", 2, 5, 2, bias_dropout_lift),
+    MS("FusedGemm", 2, 3, 1, opi_ms_gemm_lift),
+    MS("FusedConv", 2, 4, 1, opi_ms_conv_lift),
     MS("SkipLayerNormalization", 3, 5, 4, opi_ms_skip_lift),
     MS("SkipSimplifiedLayerNormalization", 3, 4, 4, opi_ms_skip_lift),
     MS("EmbedLayerNormalization", 7, 9, 3, opi_ms_embed_lift),

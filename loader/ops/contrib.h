@@ -22,6 +22,9 @@ opipe_status opi_ms_embed_lift(opi_builder *b, const opi_node *node,
 opipe_status opi_ms_bits_lift(opi_builder *b, const opi_node *node, opipe_error *err);
 opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node,
                               opipe_error *err); /* contrib_norm.c */
+/* contrib_fused.c */
+opipe_status opi_ms_gemm_lift(opi_builder *b, const opi_node *node, opipe_error *err);
+opipe_status opi_ms_conv_lift(opi_builder *b, const opi_node *node, opipe_error *err);
 
 /* Attributes that a lift rule does not know must be absent or at their default `value`. */
 opipe_status opi_ms_only(const opi_builder *b, const opi_node *node, const char *name,

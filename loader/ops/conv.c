@@ -167,15 +167,30 @@ static opipe_status any_check(const opi_builder *b, const opi_node *node, window
                                               : conv_check(b, node, w, out_group, err);
 }
 
+/* attrs points into *w. */
+static opipe_status conv_attrs(const opi_builder *b, const opi_node *node, window *w,
+                               opi_attrs *attrs, opipe_error *err) {
+  int64_t group;
+  OPI_TRY(any_check(b, node, w, &group, err));
+  write_window(attrs, w);
+  opi_attrs_int(attrs, "group", group);
+  return OPIPE_OK;
+}
+
 static opipe_status conv_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   const uint32_t version = strcmp(node->op, "ConvInteger") == 0 ? 10 : 22;
   opi_attrs attrs = {.n = 0};
-  int64_t group;
   window w;
-  OPI_TRY(any_check(b, node, &w, &group, err));
-  write_window(&attrs, &w);
-  opi_attrs_int(&attrs, "group", group);
+  OPI_TRY(conv_attrs(b, node, &w, &attrs, err));
   return opi_k_lift(b, node, node->op, NULL, version, &attrs, err);
+}
+
+opipe_status opi_conv_emit(opi_builder *b, const opi_node *node, uint32_t *out, opipe_error *err) {
+  const uint32_t n_in = opi_node_in(node, 2) == OPIPE_NONE ? 2 : 3;
+  opi_attrs attrs = {.n = 0};
+  window w;
+  OPI_TRY(conv_attrs(b, node, &w, &attrs, err));
+  return opi_k_one(b, "Conv", 22, node->in, n_in, &attrs, out, err);
 }
 
 static opipe_status conv_infer(opi_builder *b, const opi_node *node, opipe_error *err) {

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of windows over spatial axes (conv_gradient.c), for the rows in conv.c and train.c. */
+/* Windows over spatial axes: the convolution of a fused form (conv.c), and gradients
+ * (conv_gradient.c) for the rows in conv.c and train.c. */
 #ifndef OPI_OPS_CONV_H
 #define OPI_OPS_CONV_H
 
 #include "loader/ops/op.h"
 
 enum { OPI_MAX_SPATIAL = 3 };
+
+/* A file node's inputs X, W, B? and its attributes of Conv as the canonical Conv: *out. */
+opipe_status opi_conv_emit(opi_builder *b, const opi_node *node, uint32_t *out, opipe_error *err);
 
 /* Gradient rules of Conv, AveragePool and MaxPool. */
 opipe_status opi_gradient_conv(opi_grad *g, const opi_node *node, opipe_error *err);

@@ -25,6 +25,7 @@ import graphs
 import modules
 import odd
 import odd_batch
+import odd_fused
 import odd_old
 import odd_refused
 import odd_values
@@ -338,7 +339,8 @@ def main():
         if name == "odd":
             build.make_all(
                 os.path.join(args.out, "odd"),
-                {**odd.MODELS, **odd_values.MODELS, **odd_refused.MODELS, **odd_batch.MODELS},
+                {**odd.MODELS, **odd_values.MODELS, **odd_refused.MODELS, **odd_batch.MODELS,
+                 **odd_fused.MODELS},  # fmt: skip
             )
             build.make_all(os.path.join(args.out, "old"), odd_old.MODELS)
         else:

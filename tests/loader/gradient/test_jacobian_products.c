@@ -22,7 +22,12 @@ static void test_fused_products(void) {
             "ms.FusedMatMul@1 d[2,3,2] d[2,3,4] | transA=1 -> y",
             "ms.FusedMatMul@1 d[3] d[4,3] | transB=1 -> y",
             "ms.FusedMatMul@1 d[3,2] d[3] | transA=1 transB=1 -> y",
-            "ms.FusedMatMul@1 d[3,2,4] d[2,4,2] | transBatchA=1 -> y");
+            "ms.FusedMatMul@1 d[3,2,4] d[2,4,2] | transBatchA=1 -> y",
+            "ms.FusedGemm@1 d[2,3] d[4,3] d[4] | transB=1 alpha=0.5f activation=$Tanh -> y",
+            "ms.FusedGemm@1 d[2,3] d[3,4] | activation=$Elu activation_alpha=0.7f -> y",
+            "ms.FusedConv@1 d[2,2,5] d[3,2,3] d[3] d[2,3,3] | activation=$Sigmoid -> y",
+            "ms.FusedConv@1 d[1,2,5] d[2,2,3] | pads=[1,1] activation=$LeakyRelu "
+            "activation_params=f[0.2] -> y");
 }
 
 static void test_gemm(void) {

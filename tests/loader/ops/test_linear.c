@@ -106,6 +106,39 @@ static void test_pools(void) {
       "AveragePool@19 f[6,2,5]^0 | kernel_shape=[2] -> AveragePool f[6,2,4]^0");
 }
 
+static void test_fused_activation(void) {
+  TEST_CASES(
+      "ms.FusedGemm@1 f[2,3] f[3,4] f[4] | activation=$Relu -> Relu f[2,4]",
+      "ms.FusedGemm@1 f[3,2] f[4,3] | transA=1 transB=1 activation=$Selu activation_alpha=1.5f "
+      "activation_gamma=0.5f -> Selu f[2,4]",
+      "ms.FusedGemm@1 f[8,3]^0 f[3,4] f[4] | activation=$Tanh -> Tanh f[8,4]^0",
+      "ms.FusedGemm@1 f[8,3]^0 f[3,4] f[8,4] | activation=$Tanh -> !carry does not carry it",
+      "ms.FusedGemm@1 f[2,3] f[3,4] | activation=$LeakyRelu -> !INVALID activation_alpha is "
+      "missing: LeakyRelu needs it",
+      "ms.FusedGemm@1 f[2,3] f[3,4] | activation=$Selu activation_alpha=1.5f -> !INVALID "
+      "activation_gamma is missing",
+      "ms.FusedGemm@1 f[2,3] f[3,4] | activation=$Clip -> !UNSUPPORTED activation is 'Clip', which "
+      "FusedGemm does not have",
+      "ms.FusedGemm@1 f[2,3] f[3,4] -> !UNSUPPORTED activation is ''",
+      "ms.FusedGemm@1 f[2,3] f[4,5] | activation=$Relu -> !INVALID 3 and 4 along the summed axis",
+      "ms.FusedGemm@1 n[2,3] n[3,4] | activation=$Relu -> !INVALID must be a floating-point type",
+      "ms.FusedConv@1 f[2,3,10,10] f[8,3,3,3] f[8] | activation=$Relu -> Relu f[2,8,8,8]",
+      "ms.FusedConv@1 f[2,3,10,10] f[8,3,3,3] f[8] f[2,8,8,8] -> Add f[2,8,8,8]",
+      "ms.FusedConv@1 f[2,3,10,10] f[8,3,3,3] - f[2,8,8,8] | activation=$Sigmoid -> Sigmoid "
+      "f[2,8,8,8]",
+      "ms.FusedConv@1 f[1,1,5,5] f[1,1,3,3] | auto_pad=$SAME_UPPER strides=[2,2] activation=$Clip "
+      "activation_params=f[0,6] -> Clip f[1,1,3,3]",
+      "ms.FusedConv@1 f[6,3,5,5]^0 f[8,3,3,3] - f[6,8,3,3]^0 | activation=$HardSwish -> HardSwish "
+      "f[6,8,3,3]^0",
+      "ms.FusedConv@1 f[2,3,5,5] f[8,3,3,3] - f[2,8,5,5] -> !INVALID 't2' has shape [2, 8, 5, 5]",
+      "ms.FusedConv@1 f[2,3,5,5] f[8,3,3,3] | activation=$HardSigmoid activation_params=f[1] -> "
+      "!INVALID activation_params has 1 numbers, HardSigmoid needs 2",
+      "ms.FusedConv@1 f[2,3,5,5] f[8,3,3,3] | activation=$Elu -> !UNSUPPORTED which FusedConv does "
+      "not have",
+      "ms.FusedConv@1 f[1,3,5,5] f[8,2,3,3] | activation=$Relu -> !INVALID the channels of X in a "
+      "group");
+}
+
 OPI_TEST_MAIN("linear operators", OPI_TEST(test_matmul), OPI_TEST(test_matmul_carries),
               OPI_TEST(test_gemm), OPI_TEST(test_fused_matmul), OPI_TEST(test_einsum),
-              OPI_TEST(test_conv), OPI_TEST(test_pools))
+              OPI_TEST(test_conv), OPI_TEST(test_pools), OPI_TEST(test_fused_activation))
