@@ -256,7 +256,7 @@ static opipe_status finish_all(finish *f) {
   OPI_TRY(build_model(f));
   if (plan->train != NULL)
     OPI_TRY(sum_stashes(f));
-  OPI_TRY(opi_plan_name_crossings(plan, f->model->variants[0].slices[0].cut, f->err));
+  OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
   opi_plan_count_work(plan, f->model);
   return opi_plan_check_caps(plan, f->err);

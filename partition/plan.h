@@ -145,7 +145,9 @@ typedef struct opi_step {
 typedef struct opi_crossing {
   const char *name;
   uint32_t src_stage, dst_stage;
-  uint64_t n_bytes;
+  uint64_t n_bytes;       /* of a whole micro-batch, of the most rows */
+  uint64_t message_bytes; /* of the largest of its messages: slices and pieces of rows are sent by
+                             themselves */
 } opi_crossing;
 
 /* ---- training ---- */

@@ -64,7 +64,7 @@ static opipe_status find_edges(planned *x) {
     return opi_fail_nomem(x->err, n * sizeof *edges, "an order to improve");
   for (size_t i = 0; i < n; ++i) {
     const opi_crossing *c = &plan->crossings[i];
-    const double ns = message_ns(&plan->link, c->n_bytes);
+    const double ns = message_ns(&plan->link, c->message_bytes);
     if (n_edges == 0 || edges[n_edges - 1].src != c->src_stage ||
         edges[n_edges - 1].dst != c->dst_stage)
       edges[n_edges++] = (opi_stage_edge){c->src_stage, c->dst_stage};

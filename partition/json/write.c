@@ -137,6 +137,21 @@ static void write_actions(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n  ]");
 }
 
+/* What plans that are compared by their files alone tell of their cuts. */
+static void write_crossings(opi_text *t, const opi_plan *plan) {
+  opi_text_puts(t, ",\n  \"crossings\": [");
+  for (uint32_t i = 0; i < plan->n_crossings; ++i) {
+    const opi_crossing *c = &plan->crossings[i];
+    opi_text_printf(t,
+                    "%s\n    {\"from\": %u, \"to\": %u, \"bytes\": %" PRIu64
+                    ", \"message_bytes\": %" PRIu64 ", \"tensor\": ",
+                    i == 0 ? "" : ",", c->src_stage, c->dst_stage, c->n_bytes, c->message_bytes);
+    opi_text_json(t, c->name);
+    opi_text_puts(t, "}");
+  }
+  opi_text_puts(t, plan->n_crossings == 0 ? "]" : "\n  ]");
+}
+
 static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, ",\n  \"memory\": [");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -226,8 +241,10 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   opi_json_write_train(&t, plan, decisions);
   write_stages(&t, plan, decisions);
   write_actions(&t, plan);
-  if (!decisions)
+  if (!decisions) {
+    write_crossings(&t, plan);
     write_predictions(&t, plan);
+  }
   opi_text_puts(&t, "\n}\n");
   const opipe_status status = opi_text_write(&t, write, ctx, err);
   opi_text_release(&t);

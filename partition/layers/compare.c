@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "partition/json/json.h"
+#include "partition/layers/cuts.h"
 #include "partition/make.h"
 
 #define STRATEGY_FORMAT "onnx-pipe strategy 1"
@@ -51,6 +52,7 @@ typedef struct side {
   uint32_t n_stages;
   double *stage_ns;  /* [n_stages] a forward */
   const char **last; /* [n_stages] the stage's last node or layer; "": not known */
+  opi_plan_cuts cuts;
 } side;
 
 static void set(side *s, uint32_t what, const char *fmt, ...) OPIPE_PRINTF(3, 4);
@@ -237,11 +239,16 @@ static opipe_status read_side(const opi_plan_text *text, opi_arena *arena, side 
   for (uint32_t c = 0; c < COSTS; ++c)
     s->cost[c] = -1;
   set(s, STAGES, "%zu", n);
-  if (is_plan)
-    read_plan(s);
-  else
+  if (!is_plan) {
     read_strategy(s);
-  return OPIPE_OK;
+    return OPIPE_OK;
+  }
+  opi_plan_cut *cuts = NULL;
+  read_plan(s);
+  const opipe_status status =
+      opi_plan_cuts_read(s->root, what, s->n_stages, arena, &cuts, &s->cuts.n, &s->cuts.known, err);
+  s->cuts.cuts = cuts;
+  return status;
 }
 
 /* ---- side by side ---- */
@@ -293,6 +300,7 @@ static void print_text(const side *a, const side *b, opi_text *t) {
     }
   }
   print_stages(a, b, t);
+  opi_plan_cuts_print((const opi_plan_cuts[2]){a->cuts, b->cuts}, NAMES, t);
   if (a->cost[STEP] > 0 && b->cost[STEP] > 0) {
     const bool second = b->cost[STEP] < a->cost[STEP];
     const double ratio = second ? a->cost[STEP] / b->cost[STEP] : b->cost[STEP] / a->cost[STEP];
@@ -349,7 +357,9 @@ static void print_json(const side *a, const side *b, opi_text *t) {
     put_pair(last_of(a, i), last_of(b, i), t);
     opi_text_puts(t, "}}");
   }
-  opi_text_puts(t, "]}\n");
+  opi_text_puts(t, "],\n \"cuts\": ");
+  opi_plan_cuts_put((const opi_plan_cuts[2]){a->cuts, b->cuts}, t);
+  opi_text_puts(t, "}\n");
 }
 
 opipe_status opi_plans_compare(const opi_plan_text texts[2], bool json,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "partition/json/json.h"
+#include "partition/layers/cuts.h"
 #include "partition/page/play_page.h"
 #include "partition/schedule/order.h"
 
@@ -15,6 +16,7 @@ typedef struct side {
   opi_arena arena;
   opi_order *order; /* NULL: a strategy */
   opi_costs costs;
+  opi_plan_cuts cuts; /* the order's edges, where they are known */
 } side;
 
 /* ---- the order ---- */
@@ -54,9 +56,21 @@ static void put_places(opi_text *to, const json_t *stages) {
   opi_text_puts(to, "\n");
 }
 
-static void put_order(const json_t *root, opi_text *to) {
+/* The stages that read of each other: of files that do not say it, those of a chain. */
+static void put_edges(opi_text *to, const opi_plan_cuts *cuts) {
+  if (!cuts->known)
+    return;
+  opi_text_puts(to, "#edges=");
+  for (uint32_t i = 0; i < cuts->n; ++i) {
+    opi_text_printf(to, "%s%u>%u", i == 0 ? "" : ",", cuts->cuts[i].src_stage,
+                    cuts->cuts[i].dst_stage);
+  }
+  opi_text_puts(to, "\n");
+}
+
+static void put_order(const side *s, opi_text *to) {
   static const char *const syncs[] = {"end", "eager", "eager-opt"};
-  const json_t *training = json_object_get(root, "training");
+  const json_t *root = s->root, *training = json_object_get(root, "training");
   const json_t *replicas = json_object_get(root, "replicas"),
                *slices = json_object_get(root, "slices");
   const json_t *stages = json_object_get(root, "stages"), *lines = json_object_get(root, "actions");
@@ -81,6 +95,7 @@ static void put_order(const json_t *root, opi_text *to) {
     put_places(to, stages);
   else
     put_list(to, "place", ranks);
+  put_edges(to, &s->cuts);
   put_list(to, "shares", json_object_get(training, "shares"));
   put_list(to, "lengths", json_object_get(training == NULL ? slices : training, "slice_lengths"));
   json_array_foreach(lines, i, line) {
@@ -107,11 +122,28 @@ static opipe_status read_times(side *s, const json_t *values, const char *member
   return OPIPE_OK;
 }
 
+/* Messages, of which the largest between two stages is the last to come; of files that do not say
+ * their bytes, the link's latency alone. */
+static opipe_status read_messages(side *s, const json_t *link, opipe_error *err) {
+  const json_t *latency = json_object_get(link, "latency_ns");
+  const double rate = json_number_value(json_object_get(link, "bytes_per_ns"));
+  if (latency != NULL)
+    OPI_TRY(opi_json_time(latency, s->text->name, "latency_ns", &s->costs.comm, err));
+  if (!s->cuts.known || !(rate > 0))
+    return OPIPE_OK;
+  double *comm = OPI_ARENA_ARRAY(&s->arena, double, (size_t)s->cuts.n + 1);
+  if (comm == NULL)
+    return opi_fail_nomem(err, s->cuts.n * sizeof *comm, "a page");
+  for (uint32_t i = 0; i < s->cuts.n; ++i)
+    comm[i] = s->costs.comm + (double)s->cuts.cuts[i].message_bytes / rate;
+  s->costs.edge_comm = comm;
+  return OPIPE_OK;
+}
+
 static opipe_status read_costs(side *s, opipe_error *err) {
   const uint32_t n = s->order->problem.n_stages;
   const json_t *training = json_object_get(s->root, "training");
   const json_t *link = json_object_get(s->root, "link");
-  const json_t *latency = json_object_get(link, "latency_ns");
   s->costs = (opi_costs){.n_stages = n};
   OPI_TRY(read_times(s, json_object_get(s->root, "stages"), "time_ns", "time_ns", n,
                      &s->costs.stage_forward, err));
@@ -119,19 +151,23 @@ static opipe_status read_costs(side *s, opipe_error *err) {
                      &s->costs.stage_input, err));
   OPI_TRY(read_times(s, json_object_get(training, "weight_ns"), NULL, "weight_ns", n,
                      &s->costs.stage_weight, err));
-  return latency == NULL ? OPIPE_OK
-                         : opi_json_time(latency, s->text->name, "latency_ns", &s->costs.comm, err);
+  return read_messages(s, link, err);
 }
 
 /* ---- both ---- */
 
 static opipe_status read_side(side *s, opipe_error *err) {
   opi_text lines;
+  opi_plan_cut *cuts = NULL;
   OPI_TRY(opi_json_parse(s->text->json, s->text->n_bytes, s->text->name, &s->root, err));
   if (json_object_get(s->root, "actions") == NULL)
     return OPIPE_OK;
+  const size_t n_stages = json_array_size(json_object_get(s->root, "stages"));
+  OPI_TRY(opi_plan_cuts_read(s->root, s->text->name, (uint32_t)n_stages, &s->arena, &cuts,
+                             &s->cuts.n, &s->cuts.known, err));
+  s->cuts.cuts = cuts;
   opi_text_init(&lines, s->arena.allocator);
-  put_order(s->root, &lines);
+  put_order(s, &lines);
   const opipe_status status = lines.failed ? opi_fail_nomem(err, lines.room, "a page")
                                            : opi_order_read(lines.data, lines.n, OPI_DIALECT_OPIPE,
                                                             s->arena.allocator, &s->order, err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a plan says of the tensors that cross stages. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "partition/program/cut.h"
+#include "partition/program/model.h"
 
 static int by_stages(const void *left, const void *right) {
   const opi_route *a = *(const opi_route *const *)left, *b = *(const opi_route *const *)right;
@@ -13,7 +14,50 @@ static int by_stages(const void *left, const void *right) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut *cut, opipe_error *err) {
+static int compare(const opi_crossing *a, const opi_crossing *b) {
+  if (a->src_stage != b->src_stage)
+    return a->src_stage < b->src_stage ? -1 : 1;
+  if (a->dst_stage != b->dst_stage)
+    return a->dst_stage < b->dst_stage ? -1 : 1;
+  return strcmp(a->name, b->name);
+}
+
+static int by_names(const void *left, const void *right) {
+  return compare(*(opi_crossing *const *)left, *(opi_crossing *const *)right);
+}
+
+/* Of a whole micro-batch: slices, and pieces of rows, are messages of their own. */
+static opipe_status count_bytes(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
+  const uint32_t n = plan->n_crossings;
+  const opi_cut *cut = model->cuts[0];
+  opi_crossing **sorted = OPI_ARENA_ARRAY(&plan->arena, opi_crossing *, (size_t)n + 1);
+  if (sorted == NULL)
+    return opi_fail_nomem(err, n * sizeof *sorted, "a plan");
+  for (uint32_t i = 0; i < n; ++i)
+    sorted[i] = &plan->crossings[i];
+  if (n > 1)
+    qsort(sorted, n, sizeof *sorted, by_names);
+  for (uint32_t r = 0; r < cut->n_routes; ++r) {
+    const opi_route *route = &cut->routes[r];
+    const opi_crossing key = {.name = cut->cells[route->src_cell].name,
+                              .src_stage = route->src_stage / model->n_pieces,
+                              .dst_stage = route->dst_stage / model->n_pieces},
+                       *at = &key;
+    opi_crossing **found =
+        route->phase != OPI_PHASE_F || route->empty
+            ? NULL
+            : bsearch(&at, sorted, n, sizeof *sorted, by_names); /* none: within a stage */
+    if (found == NULL)
+      continue;
+    (*found)->n_bytes += route->n_bytes;
+    if (route->n_bytes > (*found)->message_bytes)
+      (*found)->message_bytes = route->n_bytes;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
+  const opi_cut *cut = model->variants[0].slices[0].cut;
   const opi_route **routes = OPI_ARENA_ARRAY(&plan->arena, const opi_route *, cut->n_routes);
   uint32_t n = 0;
   plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, cut->n_routes);
@@ -30,10 +74,9 @@ opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut *cut, opipe_e
     plan->crossings[i] =
         (opi_crossing){.name = opi_arena_strdup(&plan->arena, cut->cells[routes[i]->src_cell].name),
                        .src_stage = routes[i]->src_stage,
-                       .dst_stage = routes[i]->dst_stage,
-                       .n_bytes = routes[i]->n_bytes};
+                       .dst_stage = routes[i]->dst_stage};
     if (plan->crossings[i].name == NULL)
       return opi_fail_nomem(err, 0, "a plan");
   }
-  return OPIPE_OK;
+  return n == 0 ? OPIPE_OK : count_bytes(plan, model, err);
 }

@@ -134,8 +134,6 @@ opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *
 opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_allocator *allocator,
                            opi_cut **out_cut, opipe_error *err);
 void opi_cut_free(opi_cut *cut); /* accepts NULL */
-/* Lists the activations that cross stages in the plan, by src, dst, index. */
-opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut *cut, opipe_error *err);
 /* Fills first_out and next_out from the routes. */
 void opi_cut_link_routes(opi_cut *cut);
 

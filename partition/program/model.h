@@ -100,6 +100,9 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
                                  opipe_error *err);
 void opi_cut_model_free(opi_cut_model *model); /* accepts NULL */
 
+/* Lists the activations that cross stages in the plan, by src, dst, index. */
+opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
+
 /* Slots of the parameter table that the programs of `stage` read or accumulate, rising. In `arena`.
  */
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,

@@ -88,6 +88,19 @@ def content(t, path):
     t.check("the canvas is painted", painted > 20, f"{painted} colours")
 
 
+def compared(t, path):
+    b = t.b
+    b.open(path, 1600, 1200)
+    wanted = data.read(path)[2]["compared"]["cuts"]
+    said = b.run("[...document.querySelectorAll('#compared table')].pop().innerText")
+    bars = b.run("[...document.querySelectorAll('#compared .cut')].map((e) => e.getBoundingClientRect().width)")
+    t.check("cuts beside each other", len(wanted) > 0 and all(f"{c['from']} → {c['to']}" in said for c in wanted) and "all" in said, said)
+    most = max(bars)
+    shares = [c["bytes"][side] / max(x["bytes"][s] for x in wanted for s in "ab") for c in wanted for side in "ab"]
+    longest = [bars[i] / most for i in range(len(bars))]
+    t.check("a bar for each", len(bars) == len(shares) and max(longest) == 1 and all((x > 0) == (y > 0) for x, y in zip(longest, shares)), f"{bars}, {shares}")
+
+
 def keys(t, path):
     b = t.b
     b.open(path, 1600, 1200)
@@ -235,6 +248,7 @@ def main():
             paths["explain"] = t.make("explain", ["plan", "explain", *plans, "--html", "HTML"])
             for part in (content, keys, pointer, schemes):
                 part(t, paths["plan"])
+            compared(t, paths["explain"])
             frames(t, paths["order"])
             pictures(t, paths, record)
             fetched = {url for url in b.fetched if not url.startswith("file://" + folder) and url != "about:blank"}

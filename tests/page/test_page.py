@@ -222,6 +222,78 @@ def planners(t):
         t.near("the step of " + os.path.basename(path), track["figures"]["step_ns"], plan["interval_ns"], 0.02)
 
 
+def crossing(plan):
+    """{(from, to): [bytes, tensors]} of a plan's file."""
+    sums = {}
+    for one in plan["crossings"]:
+        pair = sums.setdefault((one["from"], one["to"]), [0, 0])
+        pair[0] += one["bytes"]
+        pair[1] += 1
+    return sums
+
+
+def beside(t, name, page, a, b):
+    t.equal(name, [(c["from"], c["to"], c["bytes"], c["tensors"]) for c in page["compared"]["cuts"]],
+            [(*pair, *({"a": a.get(pair, [0, 0])[k], "b": b.get(pair, [0, 0])[k]} for k in (0, 1))) for pair in sorted({**a, **b})])
+
+
+def cuts(t):
+    """What crosses, of two plans beside each other: bytes by hand, however micro-batches are taken apart; messages take their time."""
+    rows, tokens, width = 4, 64, 56
+    one = rows * tokens * width * 4
+    at = ["--cut", "add_16;add_25;add_34", "--stages", "4", "--microbatches", "8"]
+    ways = {"whole": (["--schedule", "1f1b"], 1), "slices": (["--schedule", "terapipe:slices=2"], 2), "replicas": (["--schedule", "1f1b", "--replicas", "2,2,2,1"], 2),
+            "more": (["--schedule", "1f1b", "--transport", "emulated:latency_us=50,bandwidth=20000000"], 1)}
+    plan = {}
+    for name, (more, pieces) in ways.items():
+        t.out("a cut plan, " + name, ["plan", MODEL, "--train", *TRAINING, *at, *more, "-o", t.file(name + ".json")])
+        with open(t.file(name + ".json"), encoding="utf-8") as file:
+            plan[name] = json.load(file)
+        t.equal("bytes that cross, " + name, crossing(plan[name]), {(s, s + 1): [one, 1] for s in range(3)})
+        t.equal("of a message, " + name, {c["message_bytes"] for c in plan[name]["crossings"]}, {one // pieces})
+    paths = [t.file("1f1b.json"), t.file("more.json")]
+    with open(paths[0], encoding="utf-8") as file:
+        sums = crossing(json.load(file))
+    compared = t.page("explain, cuts", ["plan", "explain", *paths, "--html", "HTML"])
+    beside(t, "cuts beside each other", compared, sums, crossing(plan["more"]))
+    t.near("a step whose messages take their time", compared["tracks"][1]["figures"]["step_ns"], plan["more"]["interval_ns"], 0.02)
+    waits = max(lane["idle"].get("link", 0) for lane in data.ranks(compared["tracks"][1]))
+    t.count.check("ranks wait for the link", None if waits > one / 20e6 * 1e9 else f"{waits} ns")
+    said = t.out("plan explain, cuts", ["plan", "explain", *paths])
+    t.count.check("cuts in words", None if "* all cuts (KiB)" in said and "cut 0 -> 1 (KiB)" in said else said[-500:])
+    skip = t.file("skip.json")
+    t.out("a plan of stages that all read one tensor", ["plan", os.path.join(DATA, "odd", "skip_tensors", "model.onnx"), "--stages", "3", "-o", skip])
+    with open(skip, encoding="utf-8") as file:
+        found = crossing(json.load(file))
+    t.equal("two stages farther", set(found), {(0, 1), (0, 2), (1, 2)})
+    page = t.page("explain, no chain", ["plan", "explain", skip, skip, "--html", "HTML"])
+    beside(t, "its cuts", page, found, found)
+    page = t.page("explain, other stages", ["plan", "explain", skip, t.file("whole.json"), "--html", "HTML"])
+    beside(t, "cuts that only one has", page, found, crossing(plan["whole"]))
+    alone = t.file("alone.json")
+    t.out("a plan of one stage", ["plan", MODEL, "--bind", "batch=8", "--stages", "1", "-o", alone])
+    t.equal("of one stage", t.page("explain, one stage", ["plan", "explain", alone, alone, "--html", "HTML"])["compared"]["cuts"], [])
+    hostile_cuts(t, plan["whole"])
+
+
+def hostile_cuts(t, plan):
+    """Files of before do not say what crosses; some say what cannot be."""
+    def written(name, crossings):
+        with open(t.file(name), "w", encoding="utf-8") as file:
+            json.dump({**{k: v for k, v in plan.items() if k != "crossings"}, **({} if crossings is None else {"crossings": crossings})}, file)
+        return t.file(name)
+
+    before, given = written("before.json", None), plan["crossings"]
+    page = t.page("a file of before", ["plan", "explain", before, t.file("whole.json"), "--html", "HTML"])
+    t.equal("it does not say its cuts", {(c["bytes"]["a"], c["tensors"]["a"]) for c in page["compared"]["cuts"]}, {(None, None)})
+    t.near("a chain all the same", page["tracks"][0]["figures"]["step_ns"], plan["interval_ns"], 0.02)
+    for what, broken, text in (("back", [{**given[0], "from": 2}], "runs from stage 2 to 1"), ("far", [{**given[0], "to": 4}], "there are 4"),
+                               ("unsorted", given[::-1], "stands behind"), ("negative", [{**given[0], "bytes": -1}], "bytes"), ("no list", {}, "crossings"),
+                               ("no object", [7], "must be an object"), ("huge", [{**given[0], "message_bytes": 1 << 60}], "message_bytes")):
+        for more in ([], ["--html", t.file("no.html")]):
+            t.out("crossings: " + what, ["plan", "explain", written("hostile.json", broken), before, *more], REFUSED, text)
+
+
 # ---- names, targets, size ----
 
 
@@ -318,7 +390,7 @@ def main():
     folder = tempfile.mkdtemp()
     try:
         t = Tester(folder)
-        for part in (colours, plans, orders, clusters, traces, planners, names, refusals, size):
+        for part in (colours, plans, orders, clusters, traces, planners, cuts, names, refusals, size):
             part(t)
         return t.count.finish()
     finally:

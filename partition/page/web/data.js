@@ -150,10 +150,11 @@ function bytes(n) {
 /* What is kept: bytes, or activations of stages where an order says no bytes. */
 const kept = (track, n) => (track.kept === "bytes" ? bytes(n) : digits(n, 4) + (n === 1 ? " activation" : " activations"));
 
-/* A track's name, of a path its end: as much as tells the tracks apart. */
+/* A track's or file's name, of a path its end: as much as tells the tracks, or files, apart. */
 function shortName(path) {
   const end = (text, n) => text.split("/").slice(-n).join("/");
-  const n = [1, 2, 3].find((k) => new Set(page.tracks.map((t) => end(t.name, k))).size === page.tracks.length);
+  const names = page.compared ? [page.compared.a, page.compared.b] : page.tracks.map((t) => t.name);
+  const n = [1, 2, 3].find((k) => new Set(names.map((name) => end(name, k))).size === names.length);
   return n === undefined ? path : end(path, n);
 }
 

@@ -210,20 +210,36 @@ function fillAnswer() {
 }
 
 function fillCompared() {
-  const both = page.compared, into = document.getElementById("compared");
+  const both = page.compared, nameA = both && shortName(both.a), nameB = both && shortName(both.b), into = document.getElementById("compared");
   if (!both)
     return;
   document.getElementById("compared-section").hidden = false;
   const change = (c) => (c.a > 0 && c.b !== null ? (c.b >= c.a ? "+" : "−") + percent(Math.abs(c.b / c.a - 1)) : "–");
   const cost = { step_ns: ["Step, or interval", time], request_ns: ["Alone", time], bound_ns: ["Lower bound", time],
     fullest_bytes: ["Fullest device", bytes], all_bytes: ["All devices", bytes] };
-  into.append(table("Decisions that differ", [["", (d) => d.what], [both.a, (d) => d.a], [both.b, (d) => d.b]], both.differs));
+  into.append(table("Decisions that differ", [["", (d) => d.what], [nameA, (d) => d.a], [nameB, (d) => d.b]], both.differs));
   into.append(make("h3", "Costs"), table("What each costs, as its file says", [["", (c) => (cost[c.what] ? cost[c.what][0] : c.what)],
-    [both.a, (c) => dash(c.a, (x) => cost[c.what][1](x)), true], [both.b, (c) => dash(c.b, (x) => cost[c.what][1](x)), true], ["Change", change, true]],
+    [nameA, (c) => dash(c.a, (x) => cost[c.what][1](x)), true], [nameB, (c) => dash(c.b, (x) => cost[c.what][1](x)), true], ["Change", change, true]],
   both.costs.filter((c) => c.a !== null || c.b !== null)));
   into.append(make("h3", "Stages"), table("Forward of each stage, and its last node", [["Stage", (s) => s.stage],
-    [both.a, (s) => dash(s.forward_ns.a, (x) => time(x, 4)), true], [both.b, (s) => dash(s.forward_ns.b, (x) => time(x, 4)), true],
-    ["Last node, " + both.a, (s) => s.last.a || "–"], ["Last node, " + both.b, (s) => s.last.b || "–"]], both.stages));
+    [nameA, (s) => dash(s.forward_ns.a, (x) => time(x, 4)), true], [nameB, (s) => dash(s.forward_ns.b, (x) => time(x, 4)), true],
+    ["Last node, " + nameA, (s) => s.last.a || "–"], ["Last node, " + nameB, (s) => s.last.b || "–"]], both.stages));
+  fillCuts(into, both, nameA, nameB);
+}
+
+/* What crosses between stages, of both; a bar is as long as its bytes are of the most. */
+function fillCuts(into, both, nameA, nameB) {
+  if (both.cuts.length === 0)
+    return;
+  const sum = (key, side) => (both.cuts[0][key][side] === null ? null : both.cuts.reduce((n, c) => n + c[key][side], 0));
+  const all = { bytes: { a: sum("bytes", "a"), b: sum("bytes", "b") }, tensors: { a: sum("tensors", "a"), b: sum("tensors", "b") }, all: true };
+  const most = Math.max(1, ...both.cuts.flatMap((c) => [c.bytes.a || 0, c.bytes.b || 0]));
+  const change = ({ a, b }) => (a > 0 && b !== null ? (b >= a ? "+" : "−") + percent(Math.abs(b / a - 1)) : "–");
+  const bar = (n) => make("span", "", { class: "cut", style: "width:" + (100 * n) / most + "%" });
+  const cell = (side) => (c) => (c.bytes[side] === null ? "–" : make("span", c.all ? bytes(c.bytes[side]) : [bytes(c.bytes[side]), bar(c.bytes[side])], { class: "cell" }));
+  into.append(make("h3", "The cuts"), table("Activations that cross between stages, in a micro-batch", [["Stages", (c) => (c.all ? "all" : c.from + " → " + c.to)],
+    [nameA, cell("a"), true], [nameB, cell("b"), true], ["Change", (c) => change(c.bytes), true],
+    ["Tensors, " + nameA, (c) => dash(c.tensors.a, String), true], ["Tensors, " + nameB, (c) => dash(c.tensors.b, String), true]], [...both.cuts, all]));
 }
 
 function fillLegend() {
