@@ -35,6 +35,8 @@ static opipe_status make_lists(source *s, const opi_model *file, const opi_bind_
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     alignment[r] = plan->devices[r].alignment == 0 ? 1 : plan->devices[r].alignment;
   OPI_TRY(opi_cut_model_build(&from, &s->model, s->err));
+  if (plan->train == NULL) /* its cuts say how many requests the lists hold */
+    OPI_TRY(opi_piece_plan_build(plan, s->model, s->err));
   return opi_lists_build(s->model, alignment, false, plan->allocator, &s->lists, s->err);
 }
 

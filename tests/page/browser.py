@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 
+START_SECONDS = 180  # beside other work
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -42,7 +43,14 @@ class Browser:
         os.close(to_read)
         os.close(from_write)
         self.rest, self.number, self.session, self.fetched, self.errors = b"", 0, None, [], []
-        target = next(t for t in self.ask("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        try:
+            self.connect()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def connect(self):
+        target = next(t for t in self.ask("Target.getTargets", START_SECONDS)["targetInfos"] if t["type"] == "page")
         self.session = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for name in ("Page.enable", "Runtime.enable", "Network.enable", "Log.enable"):
             self.ask(name)

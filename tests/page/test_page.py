@@ -140,6 +140,12 @@ def plans(t):
     page = t.page("of requests", ["plan", MODEL, "--bind", "batch=8", "--stages", "3", "--microbatches", "4", "--html", "HTML"])
     t.equal("requests have forwards alone", {page["kinds"][c[0]] for lane in data.ranks(page["tracks"][0]) for c in lane["classes"]} & set("FBIWR"),
             {"F"})
+    for n in ("1", "2"):  # lists hold several requests, the page one
+        request = ["plan", MODEL, "--bind", "batch=8", "--stages", "3", "--microbatches", n]
+        track = t.page(f"of requests of {n} micro-batches", [*request, "--html", "HTML"])["tracks"][0]
+        t.near(f"a request of {n} micro-batches", track["figures"]["step_ns"], json.loads(t.out("the same", [*request, "--json"]))["request_ns"], 0.02)
+        t.equal(f"forwards of {n} micro-batches", [sum(s[0] == number(page, "F") for s in data.spans(lane, track["tick"])) for lane in data.ranks(track)],
+                [int(n)] * 3)
 
 
 def orders(t):

@@ -282,12 +282,18 @@ function drawTime(canvas) {
 
 /* ---- memory ---- */
 
+/* Caps far above all that is kept would leave nothing of the curves: such a cap is said, not drawn. */
+const CAP_SEEN = 4;
+const peakOf = (track) => Math.max(0, ...track.ranks.map((l) => l.kept.peak + l.fixed_bytes));
+const capSeen = (lane) => lane.cap_bytes > 0 && lane.cap_bytes <= CAP_SEEN * peakOf(lane.track);
+
 function memoryRows() {
   const rows = [], withMemory = tracks.filter((t) => t.ranks.some((l) => l.kept.peak + l.fixed_bytes > 0));
   let y = 4;
   for (const track of withMemory) {
     const height = track.ranks.length <= 8 ? 46 : track.ranks.length <= 16 ? 32 : track.ranks.length <= 64 ? 15 : 9;
-    const most = Math.max(...track.ranks.map((l) => Math.max(l.kept.peak + l.fixed_bytes, l.cap_bytes)));
+    const room = track.ranks.every((l) => l.cap_bytes === 0 || capSeen(l)) ? 1 : 1.25;
+    const most = Math.max(room * peakOf(track), ...track.ranks.filter(capSeen).map((l) => l.cap_bytes));
     if (withMemory.length > 1) {
       rows.push({ head: shortName(track.name), y, height: TRACK_HEAD });
       y += TRACK_HEAD;
@@ -338,7 +344,7 @@ function drawKept(c, row) {
     c.fillStyle = colours.send;
     c.fillRect(left(), yOf(lane.fixed_bytes), plot(), y + height - yOf(lane.fixed_bytes));
   }
-  if (lane.cap_bytes > 0) {
+  if (capSeen(lane)) {
     c.fillStyle = colours.cap;
     c.fillRect(left(), Math.max(y, yOf(lane.cap_bytes) - 1), plot(), height > 20 ? 2 : 1);
   }

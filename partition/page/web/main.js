@@ -204,7 +204,8 @@ window.addEventListener("scroll", draw, { passive: true });
 document.getElementById("memory-section").hidden = !hasMemory;
 document.getElementById("memory-hint").textContent = (tracks.every((t) => t.kept === "bytes") ? "" : "In activations of stages. ") +
   (tracks.some((t) => t.ranks.some((l) => l.fixed_bytes > 0)) ? "Grey: always there. Blue: kept from forwards to backwards. " : "Blue: kept from forwards to backwards. ") +
-  (tracks.some((t) => t.ranks.some((l) => l.cap_bytes > 0)) ? "Red line: the cap." : "No caps.");
+  (tracks.some((t) => t.ranks.some(capSeen)) ? "Red line: the cap." : tracks.some((t) => t.ranks.some((l) => l.cap_bytes > 0)) ?
+    "The caps are far above." : "No caps.");
 fillHead();
 fillFigures();
 fillLegend();
