@@ -24,6 +24,14 @@ VOCABULARY = {"gpt2_small": 50257, "bert_base": 30522, "small": 8192, "small_pas
 PAST = [f"past_{kind}_{i}" for i in range(4) for kind in "kv"]
 
 
+def given(job):
+    """The inputs of a job: those of a file (.npz), or seeded ones."""
+    if "inputs" in job:
+        with np.load(job["inputs"]) as arrays:
+            return dict(arrays)
+    return feeds(job["model"], job["dims"])
+
+
 def feeds(model, dims):
     """Seeded inputs of a request: {name: array}."""
     rng = np.random.default_rng(3)
@@ -42,7 +50,7 @@ class Ort:
     """ONNX Runtime with all graph optimisations; inputs and outputs are bound once."""
 
     def __init__(self, job):
-        self.inputs = feeds(job["model"], job["dims"])
+        self.inputs = given(job)
         self.session = self.open(job["path"], job["threads"])
         self.binding = self.bind(self.session, self.inputs)
 
@@ -104,7 +112,7 @@ class Cut(Ort):
     def __init__(self, job):
         import onnxruntime as ort
 
-        self.inputs = feeds(job["model"], job["dims"])
+        self.inputs = given(job)
         self.values = {n: ort.OrtValue.ortvalue_from_numpy(a) for n, a in self.inputs.items()}
         self.tensor = job["tensor"]
         self.first, self.second = (self.open(path, job["threads"]) for path in job["path"])
@@ -140,14 +148,15 @@ class Cut(Ort):
 
 
 class Pipe:
-    """onnx-pipe: caller's buffers for the outputs, one set for every request in flight. A single stage
+    """onnx-pipe: caller's buffers for the outputs, one set for every request in flight. A single rank
     runs on the caller's thread (threads=host), as the other engines do."""
 
     def __init__(self, job):
         sys.path.insert(0, os.path.join(HERE, "..", "examples"))
         import host_numpy
 
-        self.slots = 2 * job["stages"]
+        replicas = job.get("replicas", 1)
+        self.slots = 2 * job["stages"] * replicas
         self.pipeline = host_numpy.Pipeline(
             host_numpy.Library(job["library"]),
             job["path"],
@@ -155,10 +164,12 @@ class Pipe:
             job["stages"],
             job["threads"],
             self.slots,
-            host=job["stages"] == 1,
+            host=job["stages"] * replicas == 1,
+            replicas=replicas,
         )
-        self.inputs = feeds(job["model"], job["dims"])
-        shapes = self.pipeline.outputs
+        self.inputs = given(job)
+        # Where outputs are not all of float32 they stay the library's.
+        shapes = self.pipeline.outputs if job.get("buffers", True) else []
         self.outputs = [
             {n: np.zeros(shape, np.float32) for n, shape in shapes} for _ in range(self.slots)
         ]
@@ -172,9 +183,14 @@ class Pipe:
     def stream(self, count):
         flying = []
         for i in range(count):
+            started = None
             if len(flying) == self.slots:
                 self.pipeline.finish(flying.pop(0))
-            flying.append(self.pipeline.submit(self.inputs, self.outputs[i % self.slots]))
+            while started is None:  # the session may have room for fewer than there are buffers
+                started = self.pipeline.submit(self.inputs, self.outputs[i % self.slots])
+                if started is None:
+                    self.pipeline.finish(flying.pop(0))
+            flying.append(started)
         for request in flying:
             self.pipeline.finish(request)
 
@@ -246,10 +262,12 @@ def serve():
     try:
         if job["engine"] not in ENGINES:
             ENGINES.update(importlib.import_module(job.get("module", "training_engines")).ENGINES)
-        start = time.perf_counter()
+        for module in job.get("modules", []):  # what they take is no engine's
+            importlib.import_module(module)
+        bare, start = peak_mib(), time.perf_counter()
         engine = ENGINES[job["engine"]](job)
         engine.run()
-        answer = {"load_seconds": time.perf_counter() - start}
+        answer = {"load_seconds": time.perf_counter() - start, "bare_mib": bare}
         if job.get("save"):
             np.save(job["save"], engine.result())
     except Exception as reason:  # whatever stops an engine is a row of the table
@@ -273,7 +291,7 @@ class Worker:
         )
         answer = self.ask(job)
         self.error, self.load_seconds = answer.get("error"), answer.get("load_seconds")
-        self.peak_mib = 0
+        self.peak_mib, self.bare_mib = 0, answer.get("bare_mib", 0)
 
     def ask(self, message):
         try:

@@ -179,13 +179,16 @@ def bindings(arrays):
 
 
 class Pipeline:
-    """One model, planned and opened: `stages` ranks with `threads` compute threads each. `host`: with one
-    stage, requests run on the thread that waits for them, not on one of the library's."""
+    """One model, planned and opened: `stages` ranks with `threads` compute threads each, `replicas` times;
+    these take requests in turn. `host`: with one rank, requests run on the thread that waits for them, not
+    on one of the library's."""
 
-    def __init__(self, library, path, dims=None, stages=1, threads=1, in_flight=0, host=False):
+    def __init__(
+        self, library, path, dims=None, stages=1, threads=1, in_flight=0, host=False, replicas=1
+    ):
         self.library, self.handles, self.host = library, [], host
         try:
-            self.open(path, dims or {}, stages, threads, in_flight)
+            self.open(path, dims or {}, stages, threads, in_flight, replicas)
         except Failed:
             self.close()
             raise
@@ -195,7 +198,7 @@ class Pipeline:
         self.handles.append((destroy, handle))
         return handle
 
-    def open(self, path, dims, stages, threads, in_flight):
+    def open(self, path, dims, stages, threads, in_flight, replicas):
         settings = sized(Context, log_level=LOG_WARN)
         context = self.keep("context_destroy", "context_create", c.byref(settings))
         load = sized(Load, path=path.encode())
@@ -204,7 +207,9 @@ class Pipeline:
         bind = sized(Bind, flags=BIND_DEFAULTS, dims=pairs, n_dims=len(dims))
         bound = self.keep("model_destroy", "model_bind", model, c.byref(bind))
         device = Device(kind=b"cpu", threads=threads)
-        params = sized(PlanParams, n_stages=stages, devices=c.pointer(device), n_devices=1)
+        params = sized(
+            PlanParams, n_stages=stages, replicas=replicas, devices=c.pointer(device), n_devices=1
+        )
         plan = self.keep("plan_destroy", "plan_make", bound, c.byref(params))
         session = sized(
             SessionParams, threads=int(self.host), max_in_flight=in_flight, spin_us=2**32 - 1

@@ -67,6 +67,16 @@ def content(t, path):
     t.check("the canvas is painted", painted > 20, f"{painted} colours")
 
 
+def replicas(t, path):
+    b = t.b
+    search = data.read(path)[2]["answer"]["search"]
+    b.open(path, 1600, 1200)
+    said = b.run("document.getElementById('replicas').textContent")
+    wanted = [f"{search['replicas']['copies']} copies of the whole model"]
+    wanted += [b.run(f"time({ns}, 4)") for ns in (search["replicas"]["interval_ns"], search["ranked"][0]["interval_ns"])]
+    t.check("replicas beside stages", all(one in said for one in wanted), f"{said}; wanted {wanted}")
+
+
 def compared(t, path):
     b = t.b
     b.open(path, 1600, 1200)
@@ -228,6 +238,7 @@ def main():
             plans = [os.path.join(folder, name + ".json") for name in ("one", "other")]
             paths = {"plan": t.make("plan", ["plan", MODEL, "--train", *TRAINING, *STAGES, "--memory", "12MiB", "--html", "HTML", "-o", plans[0]]),
                      "order": t.make("order", [*frames.ORDER, "-o", "HTML"]),
+                     "stream": t.make("stream", ["plan", MODEL, "--auto=throughput", *["--device", "cpu,threads=1"] * 2, "--bind", "batch=1", "--html", "HTML"]),
                      "far": t.make("far caps", ["plan", MODEL, "--train", *TRAINING, *STAGES, "--memory", "64GiB", "--html", "HTML"]),
                      "measured": t.make("measured", ["train", MODEL, *TRAINING, "--stages", "2", "--microbatches", "8", "--schedule", "1f1b", "--steps", "4",
                                                      "--trace", "HTML"])}
@@ -235,6 +246,7 @@ def main():
             paths["explain"] = t.make("explain", ["plan", "explain", *plans, "--html", "HTML"])
             for part in (content, keys, pointer, schemes):
                 part(t, paths["plan"])
+            replicas(t, paths["stream"])
             compared(t, paths["explain"])
             memory(t, paths["plan"], True)
             memory(t, paths["far"], False)

@@ -29,7 +29,8 @@ import families  # noqa: E402
 import graphs  # noqa: E402
 
 SMALL = bool(os.environ.get("REAL_SMALL"))
-SIZES = [(4, 5), (5, 4)] if SMALL else [(4, 7), (6, 9)]  # of the data sets: rows, tokens
+# Of the data sets: rows, tokens.
+SIZES = [(4, 5), (5, 4)] if SMALL else [(2, 64), (4, 40)] if families.WIDE else [(4, 7), (6, 9)]
 TRACED = (3, 6)
 OPSET = {"dynamo": 20, "legacy": 17}
 

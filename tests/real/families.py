@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The families that export.py exports: tiny transformers of the transformers package, with seeded
 random weights. A family says how to build the model, how to call it, and which axes of its inputs
-are free. REAL_SMALL in the environment: one narrow layer, for files that are committed."""
+are free. REAL_SMALL in the environment: one narrow layer, for files that are committed. REAL_WIDE: two
+layers as wide as their users' are, with their vocabularies and images."""
 import os
 
 import numpy as np
@@ -11,7 +12,11 @@ import transformers as hf
 WIDTH, LAYERS, HEADS, HIDDEN, VOCAB, LONGEST = 32, 2, 4, 48, 99, 64
 if os.environ.get("REAL_SMALL"):
     WIDTH, LAYERS, HIDDEN, VOCAB, LONGEST = 16, 1, 20, 40, 16
+WIDE = bool(os.environ.get("REAL_WIDE"))
+if WIDE:
+    WIDTH, HEADS, HIDDEN, VOCAB, LONGEST = 768, 12, 3072, 30000, 512
 SIZE = WIDTH // HEADS
+PIXELS, PATCH = (224, 16) if WIDE else (16, 4)
 
 DECODER = dict(
     hidden_size=WIDTH,
@@ -58,8 +63,8 @@ VISION = dict(
     num_hidden_layers=LAYERS,
     num_attention_heads=HEADS,
     intermediate_size=HIDDEN,
-    image_size=16,
-    patch_size=4,
+    image_size=PIXELS,
+    patch_size=PATCH,
     num_labels=5,
 )
 CLIP_TEXT = {**DECODER, "bos_token_id": VOCAB - 2, "eos_token_id": VOCAB - 1}
@@ -68,7 +73,7 @@ SPEECH = dict(
     num_hidden_layers=LAYERS,
     num_attention_heads=HEADS,
     intermediate_size=HIDDEN,
-    conv_dim=(16, 16, 16),
+    conv_dim=(512 if WIDE else 16,) * 3,
     conv_kernel=(10, 3, 2),
     conv_stride=(5, 2, 2),
     num_conv_pos_embeddings=16,
@@ -198,7 +203,7 @@ def pair(kind, config, **options):
     return Family(make(kind, config, **options), inputs, ["logits"], pick("logits"))
 
 
-def vision(kind, config, size=16, output="logits", **options):
+def vision(kind, config, size=PIXELS, output="logits", **options):
     inputs = {"pixel_values": (pixels(size), IMAGE)}
     return Family(make(kind, config, **options), inputs, [output], plain(output))
 
@@ -237,7 +242,7 @@ def clip_like(kind, config, **options):
     inputs = {
         "input_ids": (text_ids, ROW),
         "attention_mask": (mask, ROW),
-        "pixel_values": (pixels(16), {0: "images"}),
+        "pixel_values": (pixels(PIXELS), {0: "images"}),
     }
     return Family(
         make(kind, config, **options), inputs, ["text_embeds", "image_embeds"],
@@ -247,7 +252,7 @@ def clip_like(kind, config, **options):
 
 def clip_logits(kind, config, **options):
     """Every text beside every image: samples are mixed, and a split must be refused."""
-    inputs = {"input_ids": (text_ids, ROW), "pixel_values": (pixels(16), IMAGE)}
+    inputs = {"input_ids": (text_ids, ROW), "pixel_values": (pixels(PIXELS), IMAGE)}
     return Family(
         make(kind, config, **options), inputs, ["logits_per_image"], plain("logits_per_image"),
         mixes=True,
@@ -268,6 +273,8 @@ WHISPER = dict({k: v for k, v in PAIR.items() if k != "max_position_embeddings"}
                max_source_positions=12, max_target_positions=LONGEST)  # fmt: skip
 SWIN = dict(image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4],
             window_size=4, num_labels=5)  # fmt: skip
+if WIDE:
+    SWIN.update(image_size=PIXELS, patch_size=4, embed_dim=96, num_heads=[3, 6], window_size=7)
 
 
 def whisper():

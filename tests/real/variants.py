@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What users make of their exports: of each file of DIR that export.py wrote, a copy by ONNX Runtime's
-graph optimiser (`-extended`) and one whose products are of 8-bit integers (`-int8`), beside it with
-the same inputs and with ONNX Runtime's outputs. What is there already is kept. Weights have 7 bits:
-with 8, ONNX Runtime's sums of pairs overflow on processors without VNNI.
+"""What users make of their exports: of each file of DIR that export.py wrote, copies beside it with
+the same inputs and with ONNX Runtime's outputs:
 
-usage: variants.py DIR --only NAME-EXPORTER,...
+  -extended  by ONNX Runtime's graph optimiser
+  -int8      products of 8-bit integers. Weights have 7 bits: with 8, ONNX Runtime's sums of pairs
+             overflow on processors without VNNI
+  -fp16      in half precision but for inputs and outputs, by ONNX Runtime's converter
+  -nbits     weights of products in 4 bits, blocks of 32 (MatMulNBits)
+
+What is there already is kept. A copy that cannot be made says NOT MADE, with the reason.
+
+usage: variants.py DIR --only NAME-EXPORTER,... [--kinds extended,int8,fp16,nbits]
 """
 import argparse
 import json
@@ -33,6 +39,23 @@ def extended(source, target):
 
 def int8(source, target):
     quantize_dynamic(source, target, weight_type=QuantType.QInt8, reduce_range=True)
+
+
+def fp16(source, target):
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    onnx.save(convert_float_to_float16(onnx.load(source), keep_io_types=True), target)
+
+
+def nbits(source, target):
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(onnx.load(source), block_size=32, is_symmetric=False)
+    quantizer.process()
+    onnx.save(quantizer.model.model, target)
+
+
+KINDS = {"extended": extended, "int8": int8, "fp16": fp16, "nbits": nbits}
 
 
 def inputs_of(folder, names, number):
@@ -69,10 +92,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder")
     parser.add_argument("--only", required=True)
+    parser.add_argument("--kinds", default=",".join(KINDS))
     args = parser.parse_args()
     for name in args.only.split(","):
-        for kind, make in (("extended", extended), ("int8", int8)):
-            vary(os.path.join(args.folder, name), kind, make)
+        for kind in args.kinds.split(","):
+            try:
+                vary(os.path.join(args.folder, name), kind, KINDS[kind])
+            except Exception as reason:  # a converter may fail in any way
+                text = " ".join(str(reason).split())[:300]
+                print(f"{name}-{kind}: NOT MADE: {type(reason).__name__}: {text}", flush=True)
+                shutil.rmtree(os.path.join(args.folder, f"{name}-{kind}"), ignore_errors=True)
     return 0
 
 

@@ -184,6 +184,15 @@ function stagesText(strategy) {
   return strategy.stages.length + replicas;
 }
 
+/* A stream of requests through copies of the whole model, beside the stages of the best plan. */
+function replicasText(replicas, stages) {
+  if (replicas.copies === 0)
+    return "Replicas: none, a device does not hold the whole model's " + bytes(replicas.weights_bytes) + " of weights.";
+  return ["Replicas: ", replicas.copies, replicas.copies === 1 ? " copy" : " copies", " of the whole model, requests in turn: ", time(replicas.interval_ns, 4),
+    " between requests, the stages ", time(stages, 4), "; ", replicas.interval_ns < stages ? "replicas are better off" : "stages are as good",
+    ". A request reads ", bytes(replicas.weights_bytes), " of weights on one device, or ", bytes(replicas.stage_weights_bytes), " on each."].join("");
+}
+
 function fillAnswer() {
   const answer = page.answer, into = document.getElementById("answer");
   if (!answer)
@@ -194,6 +203,8 @@ function fillAnswer() {
     into.append(make("p", [search.candidates, " candidates for the best ", search.objective, ": ", search.simulated, " simulated, ",
       search.bounded, " ruled out by a bound, ", search.refused, " refused", search.left ? ", " + search.left + " not looked at" : "",
       search.gap !== null && search.gap !== undefined ? "; the best is " + percent(search.gap) + " above what can be proven" : "", "."], { class: "hint" }));
+    if (search.replicas)
+      into.append(make("p", replicasText(search.replicas, search.ranked[0].interval_ns), { id: "replicas" }));
     into.append(table("The best plan first; why each of the others is not it", [["", (r, i) => i + 1], ["Schedule", (r) => r.strategy.schedule],
       ["Stages", (r) => stagesText(r.strategy), true], ["Copies", (r) => r.strategy.pipelines, true], ["Tensor", (r) => r.strategy.width, true],
       ["Micro-batches", (r) => r.strategy.microbatches + " of " + r.strategy.samples, true], ["Recompute", (r) => (r.strategy.recompute ? "yes" : "no")],
