@@ -117,6 +117,7 @@ struct opipe_queue {
   uint64_t n_done;   /* atomic: known to be complete */
   bool reports;      /* a run since the last event was recorded may have reported */
   uint32_t aborted;  /* atomic: it was given up */
+  bool imported;     /* somebody else's stream: events alone */
 };
 
 struct opipe_event {
@@ -315,6 +316,9 @@ opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t 
 opipe_status cuda_event_import(opipe_device *device, uint64_t native, opipe_event **out_event,
                                opipe_error *err);
 opipe_status cuda_queue_abort(opipe_queue *queue, opipe_error *err);
+opipe_status cuda_queue_import(opipe_device *device, uint64_t native, opipe_queue **out_queue,
+                               opipe_error *err);
+opipe_status cuda_event_signal(opipe_queue *queue, uint64_t native, opipe_error *err);
 /* bind.c, run.c */
 opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
                        opipe_binding **out_binding, opipe_error *err);

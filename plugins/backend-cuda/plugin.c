@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, queue_abort),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, event_signal),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -62,6 +62,8 @@ const opipe_backend cuda_backend_table = {
     .buffer_import = cuda_buffer_import,
     .event_import = cuda_event_import,
     .queue_abort = cuda_queue_abort,
+    .queue_import = cuda_queue_import,
+    .event_signal = cuda_event_signal,
 };
 
 /* What plugins --why shows when all is well. */

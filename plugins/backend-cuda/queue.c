@@ -105,6 +105,10 @@ void cuda_queue_close(opipe_queue *queue) {
     return;
   opipe_device *device = queue->device;
   bool abandoned = false;
+  if (queue->imported) {
+    opipe_free(device->host, queue, sizeof *queue, _Alignof(opipe_queue));
+    return;
+  }
   unlist(queue);
   if (cuda_enter(device, "queue_close", NULL) >= 0) {
     abandoned = queue->aborted != 0 && cuda_abandon(queue);
@@ -186,7 +190,11 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
     return opipe_fail(err, OPIPE_E_INVALID, "event_record: the event is of another opening");
   if (event->imported)
     return opipe_fail(err, OPIPE_E_STATE, "event_record: the event was imported");
-  CUDA_TRY(cuda_enter_queue(queue, "event_record", err));
+  if (queue->imported && event->took) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "event_record: on an imported queue, of an event that holds what a run told");
+  }
+  CUDA_TRY(cuda_enter_stream(queue, "event_record", err));
   opipe_status status = take_reports(queue, event, err);
   if (status >= 0) {
     status =
@@ -194,7 +202,7 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
                     "event_record", err);
   }
   if (status >= 0) {
-    event->queue = queue;
+    event->queue = queue->imported ? NULL : queue;
     event->n_runs = queue->n_runs;
   }
   cuda_leave(device);
@@ -203,7 +211,7 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
 
 opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
   opipe_device *device = queue->device;
-  CUDA_TRY(cuda_enter_queue(queue, "event_wait", err));
+  CUDA_TRY(cuda_enter_stream(queue, "event_wait", err));
   const opipe_status status =
       cuda_result(device->place, device->place->driver->stream_wait(queue->stream, event->event, 0),
                   "event_wait", err);

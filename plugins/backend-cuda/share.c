@@ -10,12 +10,14 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
                          uint64_t *out_native, opipe_error *err) {
   const opipe_device *owner = device;
   uint64_t native = 0;
-  if ((what == OPIPE_NATIVE_DEVICE) != (object == NULL)) {
+  if ((what == OPIPE_NATIVE_DEVICE || what == OPIPE_NATIVE_KIND) != (object == NULL)) {
     return opipe_fail(err, OPIPE_E_INVALID, "native: what %u %s an object", what,
                       object == NULL ? "needs" : "takes no");
   }
   if (what == OPIPE_NATIVE_DEVICE) {
     native = (uint64_t)device->place->ordinal;
+  } else if (what == OPIPE_NATIVE_KIND) {
+    native = OPIPE_DL_CUDA;
   } else if (what == OPIPE_NATIVE_QUEUE) {
     const opipe_queue *queue = object;
     owner = queue->device;
@@ -39,6 +41,25 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
   return OPIPE_OK;
 }
 
+/* What the driver knows of an address: memory of which device it is. */
+static opipe_status check_address(const opipe_device *device, uint64_t native, opipe_error *err) {
+  const cuda_place *place = device->place;
+  int ordinal = 0;
+  const CUresult result = place->driver->pointer_attribute(
+      &ordinal, (CUpointer_attribute)CUDA_POINTER_DEVICE_ORDINAL, native);
+  if (result == CUDA_OK && ordinal == place->ordinal)
+    return OPIPE_OK;
+  if (result == CUDA_OK) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "buffer_import: 0x%llx is memory of GPU %d, not of %d (cuda:%u)",
+                      (unsigned long long)native, ordinal, place->ordinal, place->index);
+  }
+  return result == CUDA_INVALID_VALUE
+             ? opipe_fail(err, OPIPE_E_INVALID, "buffer_import: 0x%llx is no memory of CUDA's",
+                          (unsigned long long)native)
+             : cuda_result(device->place, result, "buffer_import", err);
+}
+
 opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
                                 opipe_buffer **out_buffer, opipe_error *err) {
   if (native == 0 || native % CUDA_ALIGN != 0 || n_bytes == 0 ||
@@ -47,7 +68,11 @@ opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t 
                       "buffer_import: %llu bytes at 0x%llx, which must be a multiple of %d",
                       (unsigned long long)n_bytes, (unsigned long long)native, CUDA_ALIGN);
   }
-  CUDA_TRY(cuda_check_owner(device->owner, "buffer_import", err));
+  CUDA_TRY(cuda_enter(device, "buffer_import", err));
+  const opipe_status status = check_address(device, native, err);
+  cuda_leave(device);
+  if (status < 0)
+    return status;
   opipe_buffer *buffer =
       opipe_zeroed(device->host, "buffer", sizeof *buffer, _Alignof(opipe_buffer), err);
   if (buffer == NULL)
@@ -147,7 +172,41 @@ void cuda_host_unregister(opipe_device *device, void *data) {
 
 /* ---- queues ---- */
 
+/* It is in no list of the opening's: nobody waits for a stream that is not ours. */
+opipe_status cuda_queue_import(opipe_device *device, uint64_t native, opipe_queue **out_queue,
+                               opipe_error *err) {
+  CUDA_TRY(cuda_check_owner(device->owner, "queue_import", err));
+  opipe_queue *queue =
+      opipe_zeroed(device->host, "queue", sizeof *queue, _Alignof(opipe_queue), err);
+  if (queue == NULL)
+    return OPIPE_E_NOMEM;
+  *queue = (opipe_queue){.device = device, .stream = (CUstream)(uintptr_t)native, .imported = true};
+  *out_queue = queue;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_event_signal(opipe_queue *queue, uint64_t native, opipe_error *err) {
+  opipe_device *device = queue->device;
+  if (native == 0)
+    return opipe_fail(err, OPIPE_E_INVALID, "event_signal: no event");
+  CUDA_TRY(cuda_enter_queue(queue, "event_signal", err));
+  const opipe_status status = cuda_result(
+      device->place, device->place->driver->event_record((CUevent)(uintptr_t)native, queue->stream),
+      "event_signal", err);
+  cuda_leave(device);
+  return status;
+}
+
 opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err) {
+  if (queue->imported) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "cuda:%u: %s: the queue was imported: it takes events alone",
+                      queue->device->place->index, what);
+  }
+  return cuda_enter_stream(queue, what, err);
+}
+
+opipe_status cuda_enter_stream(const opipe_queue *queue, const char *what, opipe_error *err) {
   if (__atomic_load_n(&queue->aborted, __ATOMIC_ACQUIRE) != 0) {
     return opipe_fail(err, OPIPE_E_CANCELLED, "cuda:%u: %s: the queue was given up",
                       queue->device->place->index, what);

@@ -5,6 +5,8 @@
 
 #include "cuda.h"
 
+/* The way in of records and waits, which somebody else's stream takes too. */
+opipe_status cuda_enter_stream(const opipe_queue *queue, const char *what, opipe_error *err);
 /* Takes over a queue that was given up, in place of closing it: false where it cannot. Within an
  * entry. */
 bool cuda_abandon(opipe_queue *queue);

@@ -32,6 +32,7 @@ typedef struct cuda_lt_choice { /* cublasLtMatmulHeuristicResult_t */
 typedef int CUresult;
 typedef int CUdevice;
 typedef int CUdevice_attribute;
+typedef int CUpointer_attribute;
 typedef int CUfunction_attribute;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
@@ -107,6 +108,7 @@ enum {
   CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN = 97
 };
 enum {
+  CUDA_POINTER_DEVICE_ORDINAL = 9,
   CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
   CUDA_STREAM_NON_BLOCKING = 1,
   CUDA_EVENT_DISABLE_TIMING = 2,
@@ -158,6 +160,8 @@ enum {
   X(host_free, cuMemFreeHost, CUresult, (void *data))                                              \
   X(host_register, cuMemHostRegister_v2, CUresult, (void *data, size_t bytes, unsigned flags))     \
   X(host_unregister, cuMemHostUnregister, CUresult, (void *data))                                  \
+  X(pointer_attribute, cuPointerGetAttribute, CUresult,                                            \
+    (void *data, CUpointer_attribute attribute, CUdeviceptr address))                              \
   X(launch_host, cuLaunchHostFunc, CUresult, (CUstream stream, CUhostFn fn, void *data))           \
   X(write, cuMemcpyHtoDAsync_v2, CUresult,                                                         \
     (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream))                             \

@@ -37,6 +37,7 @@ static void check_native(const subject *s, const opipe_buffer *buffer) {
     return;
   }
   (void)native_of(s, OPIPE_NATIVE_DEVICE, NULL);
+  conf_check(native_of(s, OPIPE_NATIVE_KIND, NULL) != 0, "a kind of device that is 0");
   conf_check(native_of(s, OPIPE_NATIVE_QUEUE, s->queue) != 0, "a queue's is 0");
   conf_check(native_of(s, OPIPE_NATIVE_EVENT, s->event) != 0, "an event's is 0");
   conf_check(native_of(s, OPIPE_NATIVE_BUFFER, buffer) != 0, "a buffer's is 0");
@@ -198,6 +199,88 @@ static void check_event_import(const subject *s) {
   s->t->queue_close(other);
 }
 
+static bool come_back(const subject *s, opipe_queue *queue, const opipe_region *src,
+                      const unsigned char *wanted) {
+  static unsigned char got[SHARED_BYTES];
+  memset(got, 0, sizeof got);
+  conf_ok(s->t->read(queue, got, src, &err), &err, "read");
+  conf_ok(s->t->event_record(queue, s->event, &err), &err, "event_record");
+  conf_ok(s->t->event_sync(s->event, UINT64_C(10000000000), &err), &err, "event_sync");
+  return memcmp(got, wanted, sizeof got) == 0;
+}
+
+/* `theirs` is another name of `other`: what one waits for the other waits for. */
+static void check_stream(const subject *s, const opipe_region *all, opipe_queue *other,
+                         opipe_queue *theirs, opipe_event *event) {
+  static unsigned char data[SHARED_BYTES];
+  for (int i = 0; i < SHARED_BYTES; ++i)
+    data[i] = (unsigned char)(i * 5 + 1);
+  conf_ok(s->t->write(other, all, data, &err), &err, "write to their queue");
+  conf_ok(s->t->event_record(theirs, event, &err), &err, "event_record on an imported queue");
+  conf_ok(s->t->event_wait(s->queue, event, &err), &err, "event_wait for an imported queue");
+  conf_check(come_back(s, s->queue, all, data),
+             "a record on an imported queue stands before its work");
+  memset(data, 0x5a, sizeof data);
+  conf_ok(s->t->write(s->queue, all, data, &err), &err, "write");
+  conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record");
+  conf_ok(s->t->event_wait(theirs, s->event, &err), &err, "event_wait of an imported queue");
+  conf_check(come_back(s, other, all, data), "an imported queue does not wait");
+  err.message[0] = '\0';
+  conf_error(s->t->write(theirs, all, data, &err), OPIPE_E_STATE, &err,
+             "write to an imported queue");
+}
+
+static void check_queue_import(const subject *s, opipe_buffer *buffer) {
+  const opipe_region all = {buffer, 0, SHARED_BYTES};
+  opipe_queue *other = NULL, *theirs = NULL;
+  opipe_event *event = NULL;
+  conf_case("queue_import");
+  if (!HAS_SLOT(s, queue_import) || !HAS_SLOT(s, native)) {
+    conf_skip("the backend takes no queues of others");
+    return;
+  }
+  if (conf_ok(s->t->queue_open(s->device, &other, &err), &err, "queue_open") &&
+      conf_ok(s->t->event_create(s->device, &event, &err), &err, "event_create") &&
+      conf_ok(s->t->queue_import(s->device, native_of(s, OPIPE_NATIVE_QUEUE, other), &theirs, &err),
+              &err, "queue_import"))
+    check_stream(s, &all, other, theirs, event);
+  s->t->queue_close(theirs);
+  finish(s); /* theirs is as it was: */
+  if (other != NULL) {
+    conf_ok(s->t->event_record(other, s->event, &err), &err,
+            "event_record behind the import's queue_close");
+    conf_ok(s->t->event_sync(s->event, UINT64_C(10000000000), &err), &err, "event_sync");
+  }
+  s->t->event_destroy(event);
+  s->t->queue_close(other);
+}
+
+static void check_event_signal(const subject *s, opipe_buffer *buffer) {
+  static unsigned char data[SHARED_BYTES], got[SHARED_BYTES];
+  const opipe_region all = {buffer, 0, SHARED_BYTES};
+  opipe_event *event = NULL, *theirs = NULL;
+  conf_case("event_signal");
+  if (!HAS_SLOT(s, event_signal) || !HAS_SLOT(s, event_import) || !HAS_SLOT(s, native)) {
+    conf_skip("the backend records no events of others");
+    return;
+  }
+  memset(data, 0x3c, sizeof data);
+  if (!conf_ok(s->t->event_create(s->device, &event, &err), &err, "event_create"))
+    return;
+  const uint64_t native = native_of(s, OPIPE_NATIVE_EVENT, event);
+  if (conf_ok(s->t->event_import(s->device, native, &theirs, &err), &err, "event_import")) {
+    conf_ok(s->t->write(s->queue, &all, data, &err), &err, "write");
+    conf_ok(s->t->read(s->queue, got, &all, &err), &err, "read");
+    conf_ok(s->t->event_signal(s->queue, native, &err), &err, "event_signal");
+    conf_ok(s->t->event_sync(theirs, UINT64_C(10000000000), &err), &err,
+            "event_sync of a signalled event");
+    conf_check(memcmp(data, got, sizeof got) == 0, "it was signalled before what stands before it");
+  }
+  s->t->event_destroy(theirs);
+  finish(s);
+  s->t->event_destroy(event);
+}
+
 static void check_abort(const subject *s, opipe_buffer *buffer) {
   static unsigned char data[SHARED_BYTES];
   const opipe_region all = {buffer, 0, SHARED_BYTES};
@@ -239,6 +322,8 @@ static void check_shared(const subject *s) {
   check_buffer_import(s, buffer);
   check_event_import(s);
   check_abort(s, buffer);
+  check_queue_import(s, buffer);
+  check_event_signal(s, buffer);
   s->t->buffer_free(buffer);
 }
 #else

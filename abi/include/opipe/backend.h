@@ -427,17 +427,29 @@ typedef struct opipe_backend {
                                 opipe_error *err);
   void (*host_unregister)(opipe_device *device, void *data); /* accepts NULL. [control] */
   /* A buffer over device memory of somebody else's, by its native address, a multiple of the
-   * alignment: not counted, and left alone by buffer_free. It must outlive the buffer. [control] */
+   * alignment: not counted, and left alone by buffer_free. Queued work alone touches it: memory
+   * that is gone may have a buffer left that no work uses. Errors: INVALID, an address that is
+   * known to be no memory of this device's. [control] */
   opipe_status (*buffer_import)(opipe_device *device, uint64_t native, uint64_t n_bytes,
                                 opipe_buffer **out_buffer, opipe_error *err);
   /* An event of somebody else's, by its native handle: to be waited for, polled and synchronised
-   * with. event_record answers STATE; event_destroy leaves the native one alone. [control] */
+   * with, as it was recorded last at the time of that call. event_record answers STATE;
+   * event_destroy leaves the native one alone, which may be gone by then. [control] */
   opipe_status (*event_import)(opipe_device *device, uint64_t native, opipe_event **out_event,
                                opipe_error *err);
   /* Gives a queue up whose work may never end (a peer is gone): every later call on it but
    * queue_close answers CANCELLED, queue_close does not wait, what was queued may still be done.
    * Objects that it uses must outlive it, or the device. [any-thread] */
   opipe_status (*queue_abort)(opipe_queue *queue, opipe_error *err);
+  /* A queue of somebody else's, by its native handle (CUDA: a CUstream, 0: the default one): to
+   * record events on, which are recorded on no queue of the opening's own, and to let wait for
+   * events, both [any-thread]. Slots that queue work answer STATE; queue_close leaves the native
+   * one alone, which may be gone by then. [control] */
+  opipe_status (*queue_import)(opipe_device *device, uint64_t native, opipe_queue **out_queue,
+                               opipe_error *err);
+  /* Records an event of somebody else's, by its native handle, behind all that was queued so far.
+   * It takes no errors over. [step:queue] */
+  opipe_status (*event_signal)(opipe_queue *queue, uint64_t native, opipe_error *err);
 #endif
 } opipe_backend;
 
@@ -446,7 +458,9 @@ enum {
   OPIPE_NATIVE_DEVICE = 0, /* object: NULL. CUDA: the ordinal */
   OPIPE_NATIVE_QUEUE = 1,  /* opipe_queue. CUDA: a CUstream */
   OPIPE_NATIVE_BUFFER = 2, /* opipe_buffer. CUDA: the CUdeviceptr of its first byte */
-  OPIPE_NATIVE_EVENT = 3   /* opipe_event. CUDA: a CUevent */
+  OPIPE_NATIVE_EVENT = 3,  /* opipe_event. CUDA: a CUevent */
+  OPIPE_NATIVE_KIND = 4    /* object: NULL. What DLPack calls devices whose memory this is,
+                              OPIPE_DL_*; DEVICE is then its device_id. CUDA: 2 */
 };
 
 /* Host service for backends that stand on another one (an emulator, a tracer; a device whose

@@ -20,6 +20,7 @@ typedef struct block {
   uintptr_t first;
   size_t n_bytes;
   bool pinned;
+  int device;
 } block;
 
 pthread_mutex_t cuda_double_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -275,6 +276,20 @@ bool cuda_double_is_device(uintptr_t first, size_t n_bytes) {
   return b != NULL && !b->pinned;
 }
 
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const block *b = find_block((uintptr_t)address, 1);
+  if (b == NULL || attribute != (CUpointer_attribute)CUDA_POINTER_DEVICE_ORDINAL)
+    result = CUDA_INVALID_VALUE;
+  else
+    *(int *)data = b->device;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
 static CUresult take(size_t n_bytes, bool pinned, uintptr_t *out) {
   if (n_bytes == 0)
     return CUDA_INVALID_VALUE;
@@ -285,7 +300,11 @@ static CUresult take(size_t n_bytes, bool pinned, uintptr_t *out) {
     free(base);
     return CUDA_OUT_OF_MEMORY;
   }
-  *b = (block){.next = blocks, .base = base, .n_bytes = n_bytes, .pinned = pinned};
+  *b = (block){.next = blocks,
+               .base = base,
+               .n_bytes = n_bytes,
+               .pinned = pinned,
+               .device = stack[depth - 1]->device};
   b->first = ((uintptr_t)base + 2 * ZONE - 1) & ~(uintptr_t)(ZONE - 1);
   memset(base, ZONE_BYTE, n_bytes + 3 * ZONE);
   memset((void *)b->first, FRESH_BYTE, n_bytes);

@@ -39,6 +39,7 @@ typedef struct cuda_double_facts {
   uint64_t live_bytes, live_blocks; /* device memory */
   uint64_t live_pinned;             /* blocks, registered ones among them */
   uint64_t waits;                   /* calls that block the host until work is done */
+  uint64_t writes, reads, copies;   /* to the device, from it, on it: calls so far */
   uint64_t launches, queued;        /* kernels so far; entries that wait */
   uint64_t graph_launches, live_graphs;
   uint64_t contexts; /* on the calling thread's stack */

@@ -48,8 +48,10 @@ struct CUevent_st {
   bool destroyed;
 };
 
-static CUstream streams;
+static struct CUstream_st default_stream = {.last = &default_stream.first};
+static CUstream streams = &default_stream;
 static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
+static uint64_t n_writes, n_reads, n_copies;
 
 static uint64_t draw(uint64_t n) {
   if (random_state == 0) {
@@ -64,6 +66,9 @@ static uint64_t draw(uint64_t n) {
 
 void cuda_double_count(cuda_double_facts *io_facts) {
   io_facts->waits = n_waits;
+  io_facts->writes = n_writes;
+  io_facts->reads = n_reads;
+  io_facts->copies = n_copies;
   io_facts->launches = n_launches;
   io_facts->graph_launches = n_graph_launches;
   io_facts->live_graphs = n_graphs;
@@ -175,7 +180,10 @@ static CUresult append(work ***last, const work *head, const void *args, size_t 
   return CUDA_OK;
 }
 
+/* The default stream is the host's: it takes records and waits. */
 static CUresult push(CUstream stream, const work *head, const void *args, size_t n_bytes) {
+  if (stream == NULL)
+    stream = &default_stream;
   if (stream->captured == NULL)
     return append(&stream->last, head, args, n_bytes);
   if (head->kind > WORK_FILL) {
@@ -237,6 +245,8 @@ static CUresult move(void *to, const void *from, size_t bytes, bool to_device, b
       (!to_device || cuda_double_is_device((uintptr_t)to, bytes)) &&
       (!from_device || cuda_double_is_device((uintptr_t)from, bytes)) &&
       !(to_device && from_device && overlaps((uintptr_t)to, bytes, (uintptr_t)from, bytes));
+  if (inside)
+    ++*(to_device && from_device ? &n_copies : to_device ? &n_writes : &n_reads);
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
 }
