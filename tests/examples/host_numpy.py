@@ -184,9 +184,18 @@ class Pipeline:
     on one of the library's."""
 
     def __init__(
-        self, library, path, dims=None, stages=1, threads=1, in_flight=0, host=False, replicas=1
+        self,
+        library,
+        path,
+        dims=None,
+        stages=1,
+        threads=1,
+        in_flight=0,
+        host=False,
+        replicas=1,
+        kind=b"cpu",
     ):
-        self.library, self.handles, self.host = library, [], host
+        self.library, self.handles, self.host, self.kind = library, [], host, kind
         try:
             self.open(path, dims or {}, stages, threads, in_flight, replicas)
         except Failed:
@@ -206,7 +215,7 @@ class Pipeline:
         pairs = (Dim * max(len(dims), 1))(*(Dim(n.encode(), v) for n, v in dims.items()))
         bind = sized(Bind, flags=BIND_DEFAULTS, dims=pairs, n_dims=len(dims))
         bound = self.keep("model_destroy", "model_bind", model, c.byref(bind))
-        device = Device(kind=b"cpu", threads=threads)
+        device = Device(kind=self.kind, threads=threads)
         params = sized(
             PlanParams, n_stages=stages, replicas=replicas, devices=c.pointer(device), n_devices=1
         )

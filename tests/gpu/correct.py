@@ -81,6 +81,20 @@ def half_types(left):
     return said
 
 
+def host(left):
+    """A host with a stream and tensors of its own on the GPU: in and out without a copy, bits of host memory."""
+    libraries = glob.glob(os.path.join(HERE, "lib", "libonnxpipe.so*"))
+    model = os.path.join(MODELS, "gpt_8block", "model.onnx")
+    if not libraries or not os.path.exists(model):
+        raise NotRun("the bundle has no library, or no model")
+    driver = os.path.join(os.environ.get("OPIPE_CUDA_PATH", ""), "libcuda.so.1")
+    out = command([os.path.join(HERE, "bin", "gpu-host"), libraries[0], model, "4" if SMALL else "50",
+                   driver if os.path.exists(driver) else "libcuda.so.1"], left).strip()
+    if out.startswith("not run"):
+        raise NotRun(out)
+    return out
+
+
 def sanitizer(left):
     """compute-sanitizer's memcheck over the kernels' tests of rows."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -106,6 +120,7 @@ LINES = [
     ("training on 2 ranks", training(2)),
     ("training on 4 ranks", training(4)),
     ("training in half types", half_types),
+    ("tensors and streams of a host", host),
     ("memory", not_built("no program of the bundle reads a session's meter yet")),
     ("compute-sanitizer", sanitizer),
     ("gradients beside PyTorch's", not_built("the bundle brings no peer")),

@@ -8,7 +8,14 @@ target_link_libraries(gpu-ceilings PRIVATE opi_flags m Threads::Threads ${CMAKE_
 set_target_properties(gpu-ceilings PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
 list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-ceilings)
 
+# gpu-host: the example of a host with tensors on the GPU, which opens the library and the driver itself.
+add_executable(gpu-host EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/examples/gpu.c)
+target_include_directories(gpu-host PRIVATE ${OPI_INCLUDE_DIR})
+target_link_libraries(gpu-host PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(gpu-host PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
+list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-host)
+
 # What a bundle holds.
 set(programs ${OPI_TEST_TARGETS})
 list(FILTER programs INCLUDE REGEX "^plugins-backend-cuda-kernels-test_")
-add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings ${programs})
+add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings gpu-host ${programs})

@@ -37,6 +37,16 @@ demo=demo/model.onnx
 ./plan_c "$lib/libonnxpipe.so" "$demo" 8 >plan.txt || fail "plan.c"
 grep -q "planner   auto" plan.txt && grep -q "output 0 of rank 3" plan.txt || fail "plan.c: $(cat plan.txt)"
 
+# Where CUDA is built on doubles of the driver, the host with tensors on a GPU runs on those.
+"$OPIPE_CC" -std=c11 $strict -I"$include" examples/gpu.c -ldl -o gpu_c || fail "gpu.c does not build"
+doubles=$OPIPE_BUILD_DIR/tests/cuda
+if [ -e "$doubles/libcuda.so.1" ]; then
+  env OPIPE_CUDA_PATH="$doubles" OPIPE_PLUGIN_PATH="$doubles/plugins:$(dirname "$(find "$prefix/usr" -name opipe-backend-cpu.so)")" \
+    ./gpu_c "$lib/libonnxpipe.so" "$model" 6 "$doubles/libcuda.so.1" >gpu.txt || fail "gpu.c: $(cat gpu.txt)"
+  grep -q "6 requests on the GPU, 6 with the bits of host memory" gpu.txt || fail "gpu.c: $(cat gpu.txt)"
+fi
+./gpu_c "$lib/libonnxpipe.so" "$model" 1 ./no-libcuda.so | grep -q "not run: no GPU" || fail "gpu.c without a driver"
+
 # plugins: the line count is part of the promise
 for kind in backend schedule; do
   source=examples/$kind/plugin.c
@@ -83,8 +93,9 @@ grep -q "backend 'example' refuses" refused.txt || {
 python=${OPIPE_PYTHON:-}
 if [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null; then
   "$python" examples/host_numpy.py "$lib/libonnxpipe.so" demo 4 || fail "host_numpy.py"
+  "$python" -B examples/gpu_torch.py "$lib/libonnxpipe.so" "$demo" | grep -Eq "not run: no GPU|8 with the bits" || fail "gpu_torch.py"
   "$python" -B examples/train_numpy.py "$lib/libonnxpipe.so" "$demo" 2 1f1b 10 || fail "train_numpy.py"
 else
-  echo "SKIP: host_numpy.py, train_numpy.py: no python3 with numpy"
+  echo "SKIP: host_numpy.py, gpu_torch.py, train_numpy.py: no python3 with numpy"
 fi
 echo "hosts and plugins built against the installed prefix, and used"
