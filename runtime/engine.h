@@ -165,6 +165,7 @@ typedef struct opi_compiled {
   int32_t token_axis;                       /* training, with slices: of labels and logits */
   opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
   uint8_t *made;                            /* [session's outputs] OPI_MADE_* */
+  bool *touched;                            /* [n_here][inputs, then outputs] by which ranks */
   bool strict;                              /* opi_plan_is_strict */
   bool draws;                               /* inference: programs read the scalars of the run */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
@@ -257,6 +258,8 @@ void opi_compiled_stop(opi_shape *shape);
 void opi_compiled_free(opi_shape *shape);
 /* made.c: what of every result is made here */
 opipe_status opi_results_find(opi_compiled *shape, opipe_error *err);
+/* Which ranks here touch which inputs and outputs of its requests. */
+opipe_status opi_touches_find(opi_compiled *shape, opipe_error *err);
 /* bind.c */
 /* A program of inference with its boundaries in `regions`. */
 opipe_status opi_unit_bind(const opi_compiled *shape, const opi_program_unit *unit,
@@ -264,6 +267,13 @@ opipe_status opi_unit_bind(const opi_compiled *shape, const opi_program_unit *un
                            opipe_binding **out_binding, opipe_error *err);
 opipe_status opi_bindings_make(opi_compiled *shape, opipe_error *err);
 /* feed.c */
+/* The rows that a stage's piece has of what feeds port `port`; borrows dims [rank]. */
+opi_view opi_step_part(const opi_compiled *shape, const opi_request *request, uint32_t stage,
+                       uint32_t port, uint32_t microbatch, int64_t *dims);
+/* Which rows and tokens of output `index` of its graph a stage makes of a micro-batch. */
+void opi_step_rows(const opi_compiled *shape, const opi_request *request, uint32_t stage,
+                   uint32_t microbatch, uint32_t index, const opi_carry *carry,
+                   opi_result_part *out_rows, opi_result_part *out_tokens);
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_train_shift(opi_engine *engine, opi_request *request, opipe_error *err);

@@ -6,7 +6,7 @@
  * after a failure that happens only when no rank touches a request's memory any more.
  */
 #include "loader/base/fp.h"
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 
 static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opipe_error *why) {
   if (!atomic_compare_exchange_strong(&request->failed, &from, OPI_FATE_WRITTEN))
@@ -131,10 +131,12 @@ opipe_status opi_result_ask(const opi_session *s, const opipe_submit_params *par
                             uint32_t output, const opi_result *result, void **out_data,
                             opipe_error *err) {
   telling now = {.request = NULL, .outer = told};
-  const opipe_tensor tensor = {.device_type = OPIPE_DL_CPU,
-                               .rank = (int32_t)result->rank,
-                               .dtype = opi_dtype_to_dl(s->output_dtypes[output]),
-                               .shape = result->shape};
+  const opipe_tensor tensor = {
+      .device_type = result->on_device ? result->device_type : OPIPE_DL_CPU,
+      .device_id = result->on_device ? result->device_id : 0,
+      .rank = (int32_t)result->rank,
+      .dtype = opi_dtype_to_dl(s->output_dtypes[output]),
+      .shape = result->shape};
   *out_data = NULL;
   told = &now;
   opi_fp_border *lent = opi_fp_lend();
@@ -209,6 +211,7 @@ void opi_request_passed(opi_request *request) {
     if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
       return;
   } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
+  opi_lent_drop(request); /* bindings of the shape go with it */
   if (request->shape != NULL)
     atomic_fetch_sub(&request->shape->n_users, 1);
   const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */

@@ -6,7 +6,7 @@
  * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
  * allocates nothing.
  */
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 
 /* ---- the pool ---- */
 
@@ -38,6 +38,7 @@ static opi_request *make(opi_session *s, opipe_error *err) {
 static void unmake(opi_session *s, opi_request *request) {
   opi_handle_slot_give(request->slot);
   opi_ticket_free(request);
+  opi_lent_free(request);
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     opi_free(s->allocator, request->results[o].own, request->results[o].own_bytes);
   opi_free(s->allocator, request,
@@ -73,6 +74,7 @@ opi_request *opi_request_new(opi_session *s, opipe_error *err) {
   if (request != NULL) {
     request->stream_kept = NULL;
     request->bound = NULL;
+    request->lends = false;
     request->is_gap = false;
   }
   return request;
@@ -237,6 +239,33 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   return status;
 }
 
+opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe_error *err) {
+  OPI_TRY(check(request, err));
+  opi_session *s = request->session;
+  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
+  const uint64_t slice = s->watchdog_ns / 4 < OPI_LOOK_NS ? s->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
+  uint64_t now = opi_clock_ns();
+  atomic_fetch_add(&s->n_waiters, 1); /* before looking: what is queued from now on tells */
+  while (!is_finished(request) && !opi_lent_queued(request) && now < until) {
+    const uint64_t end = opi_later_ns(now, slice);
+    opi_lock_take(&s->lock);
+    if (opi_request_progress(request) != OPI_REQUEST_FINISHED && !opi_lent_queued(request))
+      opi_lock_wait(&s->lock, end < until ? end : until);
+    opi_lock_give(&s->lock);
+    opi_watch(s);
+    now = opi_clock_ns();
+  }
+  opipe_status status = OPIPE_OK;
+  if (opi_request_over(request)) {
+    status = outcome(request, err);
+  } else if (!opi_lent_queued(request)) {
+    status = opi_fail(err, OPIPE_E_TIMEOUT, "request %llu is not queued after %llu ns of waiting",
+                      (unsigned long long)request->number, (unsigned long long)timeout_ns);
+  }
+  atomic_fetch_sub(&s->n_waiters, 1); /* last: closing waits for it */
+  return status;
+}
+
 /* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
 static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
   if (request->session->engine->periodic) {
@@ -310,11 +339,13 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                     "%u): it is in the session of the rank that makes it",
                     index, s->output_names[index], s->n_here, s->here[0]);
   }
-  *out_tensor = (opipe_tensor){.data = result->data,
-                               .device_type = OPIPE_DL_CPU,
-                               .rank = (int32_t)result->rank,
-                               .dtype = opi_dtype_to_dl(s->output_dtypes[index]),
-                               .shape = result->shape};
+  *out_tensor =
+      (opipe_tensor){.data = result->data,
+                     .device_type = result->on_device ? result->device_type : OPIPE_DL_CPU,
+                     .device_id = result->on_device ? result->device_id : 0,
+                     .rank = (int32_t)result->rank,
+                     .dtype = opi_dtype_to_dl(s->output_dtypes[index]),
+                     .shape = result->shape};
   return OPIPE_OK;
 }
 

@@ -10,7 +10,7 @@
 
 #include "partition/cut/batch.h"
 #include "runtime/agree.h"
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 #include "runtime/ready.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
@@ -137,7 +137,8 @@ static opipe_status check_device(const opi_device_spec *spec, const opipe_device
   return OPIPE_OK;
 }
 
-static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
+static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) {
+  const uint32_t r = s->here[place];
   const opi_device_spec *spec = &s->plan->devices[r];
   opi_rank *rank = &s->ranks[r];
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
@@ -150,6 +151,7 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
       .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
   rank->session = s;
   rank->index = r;
+  rank->place = place;
   rank->peer = OPIPE_NONE;
   atomic_init(&rank->fd, -1);
   atomic_init(&rank->driven_ns, opi_clock_ns());
@@ -161,6 +163,7 @@ static opipe_status open_rank(opi_session *s, uint32_t r, opipe_error *err) {
   rank->alignment = info.alignment;
   OPI_TRY(OPI_ASK_RANK(rank, device_open, err, rank->instance, &params, &rank->device));
   OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &rank->queue));
+  OPI_TRY(opi_lent_open(rank, err));
   if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
     return OPIPE_OK;
   OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &rank->event));
@@ -173,7 +176,7 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, s->plan->n_ranks * sizeof *s->ranks, "ranks");
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
-    const opipe_status status = open_rank(s, r, err);
+    const opipe_status status = open_rank(s, i, err);
     if (status < 0) {
       (void)opi_error_prefix(err, "rank %u (device %s:%u): ", r, s->env.backends[r].id,
                              s->plan->devices[r].index);
@@ -402,6 +405,7 @@ void opi_session_close(opi_session *s) {
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     opi_ahead_end(&s->ranks[s->here[i]]);
   opi_streams_stop(s);
+  opi_lent_stop(s);
   for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
     if (s->shapes[i] != NULL)
       opi_shape_stop(s->shapes[i]);

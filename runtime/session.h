@@ -89,6 +89,7 @@ opipe_status opi_stream_get(opi_stream *stream, uint32_t pair, opipe_state_info 
 opipe_request *opi_request_handle(const opi_request *request);
 opipe_status opi_request_poll(opi_request *request, opipe_error *err);
 opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err);
+opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                 opipe_error *err);

@@ -86,11 +86,14 @@ enum { OPI_BEGUN_NO = 0, OPI_BEGUN_YES = 1, OPI_BEGUN_NEVER = 2 /* withdrawn */ 
  * more). */
 enum { OPI_FATE_OPEN = 0, OPI_FATE_WRITTEN = 1, OPI_FATE_FAILED = 2, OPI_FATE_SEALED = 3 };
 
+/* data: an address of the device's where it lies on one, which the host does not touch. */
 typedef struct opi_feed {
   const char *data; /* first element */
   int64_t shape[OPIPE_MAX_RANK];
   int64_t strides[OPIPE_MAX_RANK]; /* elements */
   bool given;                      /* false: pinned by the plan */
+  bool on_device;                  /* of kind and number: */
+  int32_t device_type, device_id;  /* DLPack's */
   opipe_fence ready, done;
 } opi_feed;
 
@@ -98,9 +101,13 @@ typedef struct opi_result {
   char *data; /* the caller's, or `own` */
   char *own;  /* kept from request to request */
   uint64_t own_bytes;
+  opi_block block;     /* the library's own on a device, kept too */
+  uint32_t block_rank; /* of which rank */
   uint64_t n_bytes;
   uint32_t rank;
   uint32_t made; /* OPI_MADE_* */
+  bool on_device;
+  int32_t device_type, device_id;
   int64_t shape[OPIPE_MAX_RANK];
   opipe_fence ready, done;
 } opi_result;
@@ -113,6 +120,9 @@ struct opi_ticket; /* runtime/engine.h */
 struct opi_engine;
 struct opi_streams; /* runtime/streams/streams.h: what streams keep */
 struct opi_peers;   /* runtime/peers/peers.h */
+struct opi_lent;    /* runtime/lent/kit.h: what hosts lend on a device */
+struct opi_import;
+struct opi_places;
 
 struct opi_request {
   opi_session *session;
@@ -150,6 +160,8 @@ struct opi_request {
   uint32_t turn;           /* which buffers it reads */
   bool is_gap;             /* nobody's: it takes the place of another replica's request */
   bool has_plain;          /* an output is an input or a known value */
+  bool lends;              /* tensors or fences of a device are among what was given */
+  struct opi_lent *lent;   /* kept from request to request; NULL: none has been */
   opi_feed *feeds;         /* [session->n_inputs] */
   opi_result *results;     /* [session->n_outputs] */
 };
@@ -184,6 +196,10 @@ typedef struct opi_rank {
   struct opi_ahead *ahead; /* what an asynchronous device has been given, NULL: it is synchronous */
   uint32_t device_flags;
   uint32_t alignment;
+  uint32_t place;                 /* in session->here */
+  int32_t device_type, device_id; /* DLPack's, of tensors that it takes; 0: host memory alone */
+  struct opi_import *imports;     /* of hosts; submit_lock */
+  uint32_t n_imports;
   opipe_params *params; /* NULL: the model has none */
   opi_rank_arena arenas[OPI_ARENAS];
   uint32_t n_arenas;
@@ -259,6 +275,7 @@ struct opi_session {
   bool opened;                 /* all of it: threads run */
   struct opi_peers *peers;     /* NULL: all ranks are here */
   struct opi_streams *streams; /* NULL: the plan has no pairs */
+  struct opi_places *places;   /* programs bound to tensors of hosts; submit_lock */
 
   opi_lock submit_lock;
   opi_lock shapes_lock;
@@ -385,9 +402,10 @@ opipe_status opi_rank_read(opi_rank *rank, const opipe_region *region, char *hos
 opipe_status opi_read_inputs(opi_session *session, const opipe_submit_params *params,
                              opi_request *request, opipe_error *err);
 /* Checks of tensors at the border, naming tensor `name`: place and type; fences. */
-opipe_status opi_check_tensor(const char *name, const opipe_tensor *tensor, uint32_t dtype,
-                              opipe_error *err);
-opipe_status opi_check_fence(const char *name, const opipe_fence *fence, opipe_error *err);
+opipe_status opi_check_tensor(const opi_session *session, const char *name,
+                              const opipe_tensor *tensor, uint32_t dtype, opipe_error *err);
+opipe_status opi_check_fence(const opi_session *session, const char *name, const opipe_fence *fence,
+                             opipe_error *err);
 /* Is `shape` the one for requests like `request`, of `rows` rows? */
 bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t rows);
 /* Fills dims and pins of a new shape. */
@@ -445,6 +463,9 @@ typedef struct opi_result_part {
   opi_carry carry;
   int64_t n_whole, first, n;
 } opi_result_part;
+/* Where the bytes of a part of shape `value` belong, in pieces (strided.h). */
+opipe_status opi_result_runs(const opi_value *value, const opi_result_part *rows,
+                             const opi_result_part *tokens, opi_run_fn each, void *ctx);
 /* Puts a part of shape `value` into its place. */
 void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
                     const opi_result_part *tokens, const char *part);

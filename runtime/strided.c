@@ -45,6 +45,19 @@ static const char *next_block(const opi_view *view, uint32_t n_leading, int64_t 
   return src;
 }
 
+opipe_status opi_view_runs(const opi_view *view, opi_run_fn each, void *ctx) {
+  const blocks b = split(view);
+  int64_t at[OPIPE_MAX_RANK] = {0};
+  const char *src = view->data;
+  opipe_status status = OPIPE_OK;
+  for (uint64_t i = 0; b.block_bytes != 0 && i < b.n_blocks && status == OPIPE_OK; ++i) {
+    status = each(ctx, (uint64_t)((uintptr_t)src - (uintptr_t)view->data), i * b.block_bytes,
+                  b.block_bytes);
+    src = next_block(view, b.n_leading, at, src);
+  }
+  return status;
+}
+
 /* Copies (dst) or compares (dense) block after block; false at the first difference. */
 static bool walk(const opi_view *view, char *dst, const char *dense) {
   const blocks b = split(view);
@@ -70,8 +83,9 @@ bool opi_view_equals(const opi_view *view, const char *dense) {
   return walk(view, NULL, dense);
 }
 
-void opi_scatter_part(char *whole, const char *part, const opi_extent *extents, uint32_t n,
-                      uint64_t unit_bytes) {
+opipe_status opi_part_runs(const opi_extent *extents, uint32_t n, uint64_t unit_bytes,
+                           opi_run_fn each, void *ctx) {
+  opipe_status status = OPIPE_OK;
   while (n > 0 && extents[n - 1].n_part == extents[n - 1].n_whole)
     unit_bytes *= extents[--n].n_whole;
   const opi_extent run = n == 0 ? (opi_extent){1, 0, 1} : extents[n - 1];
@@ -80,12 +94,13 @@ void opi_scatter_part(char *whole, const char *part, const opi_extent *extents, 
   uint64_t n_runs = run_bytes == 0 ? 0 : 1;
   for (uint32_t d = 0; d < n_leading; ++d)
     n_runs *= extents[d].n_part;
-  for (uint64_t i = 0; i < n_runs; ++i) {
+  for (uint64_t i = 0; i < n_runs && status == OPIPE_OK; ++i) {
     uint64_t at = run.first * unit_bytes, stride = run.n_whole * unit_bytes, rest = i;
     for (uint32_t d = n_leading; d-- > 0; rest /= extents[d].n_part) {
       at += (extents[d].first + rest % extents[d].n_part) * stride;
       stride *= extents[d].n_whole;
     }
-    memcpy(whole + at, part + i * run_bytes, (size_t)run_bytes);
+    status = each(ctx, at, i * run_bytes, run_bytes);
   }
+  return status;
 }

@@ -27,8 +27,14 @@ typedef struct opi_extent {
   uint64_t n_whole, first, n_part;
 } opi_extent;
 
-/* Copies a dense part into its place in `whole`: a tensor [n] whose entries are of unit_bytes. */
-void opi_scatter_part(char *whole, const char *part, const opi_extent *extents, uint32_t n,
-                      uint64_t unit_bytes);
+/* n_bytes of a part, from part_at on, belong at whole_at of the whole. */
+typedef opipe_status (*opi_run_fn)(void *ctx, uint64_t whole_at, uint64_t part_at,
+                                   uint64_t n_bytes);
+/* A view's elements, in pieces that lie together, and a dense copy of it; whole_at: from its first
+ * element. */
+opipe_status opi_view_runs(const opi_view *view, opi_run_fn each, void *ctx);
+/* A tensor [n] whose entries are of unit_bytes, and a dense part of it. */
+opipe_status opi_part_runs(const opi_extent *extents, uint32_t n, uint64_t unit_bytes,
+                           opi_run_fn each, void *ctx);
 
 #endif /* OPI_STRIDED_H */

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 
 void opi_request_drop_shape(opi_request *request) {
   if (request->shape != NULL)
@@ -59,7 +59,7 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
   char given[128], wanted[128];
   const opipe_tensor *t = &io->tensor;
   const char *name = s->output_names[output];
-  OPI_TRY(opi_check_tensor(name, t, s->output_dtypes[output], err));
+  OPI_TRY(opi_check_tensor(s, name, t, s->output_dtypes[output], err));
   bool fits = t->rank == (int32_t)result->rank && (t->rank == 0 || t->shape != NULL);
   for (uint32_t d = 0; fits && d < result->rank; ++d)
     fits = t->shape[d] == result->shape[d];
@@ -83,9 +83,12 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
   }
   if (t->data == NULL && result->n_bytes != 0)
     return opi_fail(err, OPIPE_E_INVALID, "output '%s': a buffer without data", name);
-  OPI_TRY(opi_check_fence(name, &io->ready, err));
-  OPI_TRY(opi_check_fence(name, &io->done, err));
+  OPI_TRY(opi_check_fence(s, name, &io->ready, err));
+  OPI_TRY(opi_check_fence(s, name, &io->done, err));
   result->data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
+  result->on_device = t->device_type != OPIPE_DL_CPU && result->n_bytes != 0;
+  result->device_type = t->device_type;
+  result->device_id = t->device_id;
   result->ready = io->ready;
   result->done = io->done;
   return OPIPE_OK;
@@ -104,12 +107,44 @@ static opipe_status find_output(const opi_session *s, const char *name, uint32_t
                   s->n_outputs == 0 ? "" : s->output_names[0]);
 }
 
+/* Those that the host gave no memory for. */
+static opipe_status place_others(const opi_session *s, const opipe_submit_params *params,
+                                 opi_request *request, opipe_error *err) {
+  const bool asks =
+      OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL;
+  const bool away = OPIPE_HAS(params, opipe_submit_params, flags) &&
+                    (params->flags & OPIPE_SUBMIT_DEVICE_OUTPUTS) != 0;
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    opi_result *result = &request->results[o];
+    void *given = NULL;
+    if (result->data != NULL || result->made == OPI_MADE_KEPT)
+      continue;
+    if (away)
+      opi_lent_place(request, o, result);
+    if (asks && result->made != OPI_MADE_NONE)
+      OPI_TRY(opi_result_ask(s, params, o, result, &given, err));
+    if (given != NULL) {
+      result->data = given;
+      continue;
+    }
+    if (result->on_device) {
+      OPI_TRY(opi_lent_own(request, o, result, err));
+      continue;
+    }
+    OPI_TRY(opi_result_own(s, o, result, err));
+    if (result->made == OPI_MADE_SOME)
+      memset(result->data, 0, (size_t)result->n_bytes);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status place_results(const opi_session *s, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
   request->has_plain = false;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
     result->data = NULL;
+    result->on_device = false;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     result->made = request->runs->made[o];
     OPI_TRY(result_shape(s, request, o, result, err));
@@ -132,24 +167,7 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
     }
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
-  const bool asks =
-      OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL;
-  for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    opi_result *result = &request->results[o];
-    void *given = NULL;
-    if (result->data != NULL || result->made == OPI_MADE_KEPT)
-      continue;
-    if (asks && result->made != OPI_MADE_NONE)
-      OPI_TRY(opi_result_ask(s, params, o, result, &given, err));
-    if (given != NULL) {
-      result->data = given;
-      continue;
-    }
-    OPI_TRY(opi_result_own(s, o, result, err));
-    if (result->made == OPI_MADE_SOME)
-      memset(result->data, 0, (size_t)result->n_bytes);
-  }
-  return OPIPE_OK;
+  return place_others(s, params, request, err);
 }
 
 /* ---- publishing ---- */
@@ -201,6 +219,7 @@ static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_e
     gap->feeds[i] = (opi_feed){.given = false};
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     gap->results[o].made = OPI_MADE_NONE;
+    gap->results[o].on_device = false;
     gap->results[o].ready = gap->results[o].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
   }
   gap->is_gap = true;
@@ -234,7 +253,7 @@ static void publish(opi_session *s, opi_request *request) {
 
 static bool is_readable(const opi_request *request) {
   for (uint32_t i = 0; i < request->session->n_inputs; ++i) {
-    if (request->feeds[i].given && !opi_fence_set(&request->feeds[i].ready))
+    if (request->feeds[i].given && !opi_feed_ready(request, i))
       return false;
   }
   return true;
@@ -340,10 +359,13 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_stream_check_results(request, err);
   if (status == OPIPE_OK)
     status = opi_stream_bind(request, err);
+  if (status == OPIPE_OK)
+    status = opi_lent_take(request, params->deadline_ns != 0, err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
     if (status == OPIPE_PENDING)
       atomic_store(&s->full_at, passed + 1);
+    opi_lent_drop(request);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;

@@ -207,6 +207,7 @@ opipe_status opi_api_session_submit(opi_session_object *session, const opipe_sub
                                     opipe_request **out_request, opipe_error *err);
 opipe_status opi_api_request_poll(opi_request *request, opipe_error *err);
 opipe_status opi_api_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err);
+opipe_status opi_api_request_queued(opi_request *request, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                     opipe_error *err);

@@ -276,7 +276,9 @@ static const opi_field submit_params[] = {SIZE(T),
                                           ANY(T, on_done_ctx),
                                           ANY(T, state),
                                           ANY(T, on_output),
-                                          ANY(T, on_output_ctx)};
+                                          ANY(T, on_output_ctx),
+                                          FLAGS(T, flags, OPIPE_SUBMIT_DEVICE_OUTPUTS),
+                                          ZERO(T, reserved2)};
 const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T, outputs));
 #undef T
 

@@ -183,6 +183,11 @@ opipe_status opi_api_request_wait(opi_request *request, uint64_t timeout_ns, opi
                                   : opi_request_wait(request, timeout_ns, err);
 }
 
+opipe_status opi_api_request_queued(opi_request *request, uint64_t timeout_ns, opipe_error *err) {
+  return opi_session_in_on_done() ? opi_refuse_inside("request_queued", err)
+                                  : opi_request_queued(request, timeout_ns, err);
+}
+
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err) {
   return opi_request_cancel(request, err);
 }

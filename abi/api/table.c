@@ -159,6 +159,8 @@ ENTRY(SESSION, session_submit, (opipe_session *handle, const opipe_submit_params
 ENTRY(REQUEST, request_poll, (opipe_request *handle, opipe_error *err), (self, err))
 ENTRY(REQUEST, request_wait, (opipe_request *handle, uint64_t timeout_ns, opipe_error *err),
       (self, timeout_ns, err))
+ENTRY(REQUEST, request_queued, (opipe_request *handle, uint64_t timeout_ns, opipe_error *err),
+      (self, timeout_ns, err))
 ENTRY(REQUEST, request_cancel, (opipe_request *handle, opipe_error *err), (self, err))
 ENTRY(REQUEST, request_output, (opipe_request *handle, uint32_t index, opipe_tensor *out_tensor,
       opipe_error *err),
@@ -412,6 +414,7 @@ static const opipe_api api = {
     .strategy_play = strategy_play,
     .strategy_plan = strategy_plan,
     .strategy_ranked = strategy_ranked,
+    .request_queued = request_queued,
     .plans_compare = plans_compare,
     .cluster_of_machine = cluster_of_machine,
 };

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "runtime/executor/ahead.h"
+#include "runtime/lent.h"
 
 /* ---- in ---- */
 
-/* The rows that a stage's piece has of what feeds port `port`. */
-static opi_view part_of(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                        uint32_t port, uint32_t microbatch, int64_t *shape) {
+opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
+                       uint32_t port, uint32_t microbatch, int64_t *shape) {
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
   const opi_ports *ports = opi_ports_at(t, piece);
@@ -41,7 +41,12 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   const uint32_t input = opi_ports_at(t, opi_piece_at(t, c->stage, microbatch))->input[c->port];
   if (!opi_stream_load(request, input, &region, &host))
     return OPIPE_OK;
-  const opi_view view = part_of(t, request, c->stage, c->port, microbatch, shape);
+  const opi_view view = opi_step_part(t, request, c->stage, c->port, microbatch, shape);
+  if (request->feeds[input].on_device) {
+    return region.n_bytes == 0 || opi_lent_in_place(request, cell, microbatch)
+               ? OPIPE_OK
+               : opi_lent_load(rank, request, input, &view, &region, err);
+  }
   if (rank->ahead == NULL || region.n_bytes == 0)
     return opi_rank_write(rank, &view, &region, host, err);
   char *staged = opi_ahead_stage(rank, region.n_bytes);
@@ -73,7 +78,7 @@ static opipe_status load_cells(opi_rank *rank, const opi_request *request, const
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[0];
-  const opi_request *request = opi_step_request(rank, step);
+  opi_request *request = opi_step_request(rank, step);
   if (request->ticket == NULL && opi_request_failed(request))
     return OPIPE_OK;
   if (!opi_ahead_has_room(rank))
@@ -84,11 +89,12 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
       continue;
     const opi_piece *piece = opi_piece_at(t, step->stage, step->microbatch);
     const uint32_t input = opi_ports_at(t, piece)->input[cut->cells[c].port];
-    if (opi_fence_set(&request->feeds[input].ready))
+    if (opi_feed_ready(request, input))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;
   }
+  OPI_TRY(opi_lent_begin(rank, request, err));
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
   const opipe_status status = load_cells(rank, request, step, err);
@@ -98,22 +104,20 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
 
 /* ---- out ---- */
 
-/* What a piece has of output `index` of its graph, whose rows are carried as `carry` says. */
-static void put_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                     uint32_t microbatch, const opi_value *value, uint32_t index,
-                     const opi_carry *carry, const opi_result *result, const char *data) {
+void opi_step_rows(const opi_compiled *t, const opi_request *request, uint32_t stage,
+                   uint32_t microbatch, uint32_t index, const opi_carry *carry,
+                   opi_result_part *out_rows, opi_result_part *out_tokens) {
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
-  const opi_result_part rows = {.carry = *carry,
+  *out_rows = (opi_result_part){.carry = *carry,
                                 .n_whole = request->rows,
                                 .first = opi_piece_row(t, piece, microbatch),
                                 .n = piece->rows};
-  opi_result_part tokens = {.carry = {.axis = -1}};
+  *out_tokens = (opi_result_part){.carry = {.axis = -1}};
   if (slice->n_outputs > index) {
     const opi_token_output *part = &slice->outputs[index];
-    tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
+    *out_tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
   }
-  opi_result_put(result, value, &rows, &tokens, data);
 }
 
 static const opi_value *value_of(const opi_compiled *t, const opi_cell *cell, uint32_t microbatch) {
@@ -127,6 +131,7 @@ void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, e->work.step->microbatch)]->cells[e->cell];
   const opi_result *result = &request->results[e->output];
   const uint32_t n_pieces = t->model->n_pieces;
+  opi_result_part rows, tokens;
   if (request->ticket != NULL && e->output == 0) {
     float loss = 0;
     memcpy(&loss, e->data, sizeof loss);
@@ -137,11 +142,33 @@ void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
   if ((request->ticket == NULL && opi_request_failed(request)) || !opi_rank_touch(rank))
     return;
   if (result->data != NULL && cell->n_bytes != 0) {
-    put_part(t, request, e->work.step->stage, e->work.step->microbatch,
-             value_of(t, cell, e->work.step->microbatch), request->ticket == NULL ? e->output : 0,
-             &t->output_carry[e->output], result, e->data);
+    opi_step_rows(t, request, e->work.step->stage, e->work.step->microbatch,
+                  request->ticket == NULL ? e->output : 0, &t->output_carry[e->output], &rows,
+                  &tokens);
+    opi_result_put(result, value_of(t, cell, e->work.step->microbatch), &rows, &tokens, e->data);
   }
   opi_rank_let_go(rank);
+}
+
+/* A cell goes to the host's tensor on the device, unless it was made there. `own`: it lies in
+ * memory of the rank's. */
+static opipe_status store_on_device(opi_rank *rank, opi_ahead_entry *e, const opipe_region *region,
+                                    bool own, opipe_error *err) {
+  const opi_compiled *t = e->work.shape;
+  const uint32_t m = e->work.step->microbatch;
+  const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[e->cell];
+  opi_result_part rows, tokens;
+  const opi_lent_part part = {e->output, value_of(t, cell, m), &rows, &tokens, e->data};
+  if (cell->n_bytes == 0 || opi_lent_in_place(e->work.request, e->cell, m))
+    return OPIPE_OK;
+  if (!opi_ahead_has_room(rank))
+    return OPIPE_PENDING;
+  opi_step_rows(t, e->work.request, e->work.step->stage, m, e->output, &t->output_carry[e->output],
+                &rows, &tokens);
+  OPI_TRY(opi_lent_store(rank, e->work.request, &part, own ? region : NULL, err));
+  const opi_ahead_entry data = {.kind = OPI_AHEAD_DATA};
+  OPI_TRY(rank->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &data, err));
+  return own ? OPIPE_OK : opi_rank_sync(rank, err); /* what it was written from may be reused */
 }
 
 /* Brings a cell to the host, then to its place. What is made in place may lie in another rank's
@@ -156,6 +183,8 @@ static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) 
   e->data = opi_cell_host(t, e->cell, m);
   if (!own && !opi_ahead_is_empty(rank))
     return OPIPE_PENDING;
+  if (e->work.request->results[e->output].on_device)
+    return store_on_device(rank, e, &region, own, err);
   if (own && rank->ahead != NULL) {
     char *staged = opi_ahead_has_room(rank) ? opi_ahead_stage(rank, region.n_bytes) : NULL;
     if (staged == NULL)
@@ -199,12 +228,13 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   if (opi_request_failed(rank->request))
     return OPIPE_OK;
   for (uint32_t o = 0; o < n; ++o) {
-    if (!makes_result(t, step->stage, o) || opi_fence_set(&rank->request->results[o].ready))
+    if (!makes_result(t, step->stage, o) || opi_result_ready(rank->request, o))
       continue;
     rank->polls = true;
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
     return opi_request_failed(rank->request) ? OPIPE_OK : OPIPE_PENDING;
   }
+  OPI_TRY(opi_lent_begin(rank, rank->request, err));
   uint32_t *part = &opi_cursor_of(rank)->part;
   while (status == OPIPE_OK && *part < n) {
     if (makes_result(t, step->stage, *part))
@@ -266,7 +296,12 @@ opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *e
                     "labels '%s' cannot be shifted: int64 with a token axis is needed",
                     t->session->inputs[t->labels_input].name);
   }
-  if (feed->ready.kind != OPIPE_FENCE_NONE && !opi_fence_set(&feed->ready))
+  if (feed->on_device) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "labels '%s' lie on device %d:%d: they are shifted by the host, in host memory",
+                    t->session->inputs[t->labels_input].name, feed->device_type, feed->device_id);
+  }
+  if (!opi_feed_ready(request, t->labels_input))
     return OPIPE_PENDING;
   if (ticket->labels_bytes < n_bytes) {
     opi_free(t->session->allocator, ticket->labels, (size_t)ticket->labels_bytes);

@@ -4,6 +4,7 @@
  * on any thread.
  */
 #include "runtime/executor/ahead.h"
+#include "runtime/lent.h"
 
 /* Has the rank steps of it? Requests in turn are one copy of the pipeline's alone. */
 static bool has_steps(const opi_rank *rank, const opi_request *request) {
@@ -55,6 +56,7 @@ void opi_rank_leave(opi_rank *rank, opi_request *request) {
 /* Once nothing of it is left on the device; there is always room for that. */
 static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_ahead_entry e = {.kind = OPI_AHEAD_LEAVE, .work.request = request};
+  OPI_TRY(opi_lent_end(rank, request, err));
   if (!opi_ahead_is_empty(rank))
     return opi_ahead_push(rank, &e, err);
   opi_rank_leave(rank, request);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/executor/ahead.h"
+#include "runtime/lent.h"
 
 static opipe_status hand_on(opi_compiled *t, const opi_step *step, opipe_error *err) {
   opi_session *s = t->session;
@@ -107,6 +108,8 @@ opipe_status opi_reference_run(opi_session *s, opi_request *request, opipe_error
     OPI_TRY(begin(s->engine, request, err));
   for (uint32_t i = 0; i < t->lists->n_steps; ++i)
     OPI_TRY(run_step(t, request, i, err));
+  for (uint32_t i = 0; i < s->n_here; ++i)
+    OPI_TRY(opi_lent_end(&s->ranks[s->here[i]], request, err));
   if (!trains)
     return store_plain(s, request, err);
   return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->engine, request, err);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "runtime/executor/ahead.h"
+#include "runtime/lent.h"
 
 static bool in_evaluate(const opi_step *step) {
   return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&
@@ -160,6 +161,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
     bound = request->bound[index]; /* with what its stream keeps */
   if (bound == NULL || opi_request_failed(request))
     return OPIPE_OK;
+  OPI_TRY(opi_lent_begin(rank, request, err));
   if (t->draws)
     set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank)->scalars);
   return run(rank, &work, bound, t->draws ? OPI_SCALAR_TABLE : 0, err);

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 
 /* ---- fences ---- */
 
@@ -91,16 +91,14 @@ static uint32_t split_twice(opi_extent *extents, uint32_t n, uint64_t length,
   return split_once(extents, n, length / outer / (uint64_t)high->n, low, false);
 }
 
-void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
-                    const opi_result_part *tokens, const char *part) {
+opipe_status opi_result_runs(const opi_value *value, const opi_result_part *rows,
+                             const opi_result_part *tokens, opi_run_fn each, void *ctx) {
   opi_extent extents[5 * OPIPE_MAX_RANK];
   uint32_t n = 0;
   if (value->n_bytes == 0)
-    return;
-  if (rows->carry.axis < 0 && tokens->carry.axis < 0) {
-    memcpy(result->data, part, (size_t)value->n_bytes);
-    return;
-  }
+    return OPIPE_OK;
+  if (rows->carry.axis < 0 && tokens->carry.axis < 0)
+    return each(ctx, 0, 0, value->n_bytes);
   for (int32_t d = 0; d < value->rank; ++d) {
     const uint64_t length = (uint64_t)value->shape[d];
     const bool by_rows = is_cut_in(rows, d), by_tokens = is_cut_in(tokens, d);
@@ -113,7 +111,24 @@ void opi_result_put(const opi_result *result, const opi_value *value, const opi_
     else
       n = add_extent(extents, n, length, 0, length);
   }
-  opi_scatter_part(result->data, part, extents, n, opi_dtype_bits(value->dtype) / 8);
+  return opi_part_runs(extents, n, opi_dtype_bits(value->dtype) / 8, each, ctx);
+}
+
+typedef struct both {
+  char *whole;
+  const char *part;
+} both;
+
+static opipe_status put_run(void *ctx, uint64_t whole_at, uint64_t part_at, uint64_t n_bytes) {
+  const both *b = ctx;
+  memcpy(b->whole + whole_at, b->part + part_at, (size_t)n_bytes);
+  return OPIPE_OK;
+}
+
+void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
+                    const opi_result_part *tokens, const char *part) {
+  both b = {result->data, part};
+  (void)opi_result_runs(value, rows, tokens, put_run, &b);
 }
 
 /* ---- outputs that no program makes ---- */
@@ -129,8 +144,8 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
     if (opi_output_is_made(c, o))
       continue;
     const uint32_t port = c->output_port[o];
-    const bool ready = port == OPIPE_NONE || opi_fence_set(&request->feeds[ports[port]].ready);
-    if (ready && opi_fence_set(&request->results[o].ready))
+    const bool ready = port == OPIPE_NONE || opi_feed_ready(request, ports[port]);
+    if (ready && opi_result_ready(request, o))
       continue;
     rank->polls = true;
     return OPIPE_PENDING;

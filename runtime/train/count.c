@@ -105,8 +105,17 @@ static opipe_status count_piece(opi_compiled *t, const opi_request *request, uin
     return OPIPE_OK;
   }
   opi_prepared *graph = counter_of(t, piece)->graph;
-  for (uint32_t i = 0; i < g->n_inputs; ++i)
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const uint32_t input = opi_ports_at(t, piece)->input[counter_of(t, piece)->ports[i]];
+    if (request->feeds[input].on_device) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "input '%s' lies on device %d:%d: labels are counted by the host, in host "
+                      "memory",
+                      t->session->inputs[input].name, request->feeds[input].device_type,
+                      request->feeds[input].device_id);
+    }
     take_input(t, request, piece, slice, m, i);
+  }
   OPI_TRY(opi_prepared_run(graph, err));
   memcpy(&count, opi_prepared_data(graph, g->n_inputs), sizeof count);
   *io_count += count;

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 
 /* ---- tickets ---- */
 
@@ -68,6 +68,10 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "on_output: only session_submit asks for the memory of outputs");
   }
+  if (OPIPE_HAS(params, opipe_submit_params, flags) && params->flags != 0) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "flags 0x%x: outputs of training sessions are in host memory", params->flags);
+  }
   if (params->deadline_ns == 0 || !s->engine->periodic || kind != OPI_TICKET_TRAIN)
     return OPIPE_OK;
   return opi_fail(
@@ -88,6 +92,7 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
     result->data = NULL;
+    result->on_device = false;
     result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     result->made = t->made[o];
     result->rank = 0;
@@ -127,6 +132,13 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
                       io.name == NULL ? "(NULL)" : io.name);
     }
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
+    if (request->results[o].on_device) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "output '%s' lies on device %d:%d: outputs of training sessions are in host "
+                      "memory",
+                      s->output_names[o], request->results[o].device_type,
+                      request->results[o].device_id);
+    }
   }
   return OPIPE_OK;
 }
@@ -150,11 +162,10 @@ static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, op
     ticket->losses[m] = 0;
   memset(&ticket->report, 0, sizeof ticket->report);
   atomic_store(&ticket->end_ns, 0);
+  OPI_TRY(place_results(shape, params, request, err));
+  OPI_TRY(opi_lent_take(request, params->deadline_ns != 0, err));
   status = opi_train_shift(t, request, err);
-  if (status != OPIPE_OK)
-    return status;
-  OPI_TRY(opi_train_count(shape, request, &ticket->count, err));
-  return place_results(shape, params, request, err);
+  return status != OPIPE_OK ? status : opi_train_count(shape, request, &ticket->count, err);
 }
 
 static void publish(opi_session *s, opi_request *current, opi_request *next, uint32_t kind) {
@@ -230,6 +241,7 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   if (status != OPIPE_OK) {
     if (status == OPIPE_PENDING)
       atomic_store(&s->full_at, passed + 1);
+    opi_lent_drop(request);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "partition/schedule/compute_order.h"
-#include "runtime/engine.h"
+#include "runtime/lent.h"
 
 /* ---- programs ---- */
 
@@ -261,6 +261,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
     OPI_TRY(open_wire(t, i, err));
   OPI_TRY(place_messages(t, err));
   OPI_TRY(opi_results_find(t, err));
+  OPI_TRY(opi_touches_find(t, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
     OPI_TRY(prepare_seat(t, s->here[i], err));
   return opi_session_ready(s, err);
@@ -281,6 +282,7 @@ void opi_compiled_stop(opi_shape *shape) {
   const opi_session *s = t->session;
   const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
   opi_streams_forget(t);
+  opi_lent_forget(t);
   for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which results the ranks of this session make: all of them, or some of their rows, or none, where
- * other ranks are in other sessions.
+ * other ranks are in other sessions. And which ranks touch which tensors of a request.
  */
 #include "runtime/engine.h"
 
@@ -55,5 +55,49 @@ opipe_status opi_results_find(opi_compiled *t, opipe_error *err) {
   }
   if (opi_session_trains(s))
     t->made[0] = OPI_MADE_ALL; /* the loss is told to all */
+  return OPIPE_OK;
+}
+
+static void touch_inputs(const opi_compiled *t, const opi_step *step, bool *touched) {
+  const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
+  const opi_ports *ports = opi_ports_at(t, opi_piece_at(t, step->stage, step->microbatch));
+  for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
+    if (cut->cells[c].source == OPI_CELL_REQUEST && ports->input[cut->cells[c].port] != OPIPE_NONE)
+      touched[ports->input[cut->cells[c].port]] = true;
+  }
+}
+
+/* Outputs that no program makes, and the inputs that they are, are the first rank's. */
+static void touch_plain(const opi_compiled *t, bool *touched) {
+  const opi_session *s = t->session;
+  const opi_cut *cut = t->model->cuts[0];
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    if (opi_output_is_made(cut, o))
+      continue;
+    touched[s->n_inputs + o] = true;
+    if (cut->output_port[o] != OPIPE_NONE)
+      touched[t->ports[0][0].input[cut->output_port[o]]] = true;
+  }
+}
+
+opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const size_t n = s->n_inputs + s->n_outputs;
+  t->touched = OPI_ARENA_ARRAY(&t->arena, bool, n * s->n_here);
+  if (t->touched == NULL)
+    return opi_fail_nomem(err, n * s->n_here, "who touches what");
+  for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
+    const opi_step *step = &t->lists->steps[i];
+    if (step->kind != OPI_ACT_LOAD && step->kind != OPI_ACT_STORE)
+      continue;
+    const uint32_t rank = opi_plan_rank(&t->pieces->plan, step->stage, step->replica);
+    bool *touched = opi_rank_is_here(s, rank) ? &t->touched[s->ranks[rank].place * n] : NULL;
+    if (touched != NULL && step->kind == OPI_ACT_LOAD)
+      touch_inputs(t, step, touched);
+    for (uint32_t o = 0; touched != NULL && step->kind == OPI_ACT_STORE && o < s->n_outputs; ++o)
+      touched[s->n_inputs + o] |= makes(t, step, o);
+  }
+  if (!opi_session_trains(s))
+    touch_plain(t, t->touched);
   return OPIPE_OK;
 }

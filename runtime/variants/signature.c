@@ -30,14 +30,24 @@ static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, o
       opi_shape_text(wanted, sizeof wanted, input->value->shape, (uint32_t)input->value->rank));
 }
 
-static opipe_status read_feed(const opi_input *input, const opipe_binding_io *io, opi_feed *feed,
-                              opipe_error *err) {
+/* The host looks at it before any device does. */
+static opipe_status check_value(const opi_input *input, const opi_feed *feed, opipe_error *err) {
+  if (!feed->on_device)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "input '%s' lies on device %d:%d: its value decides shapes, so it has to be in "
+                  "host memory",
+                  input->name, feed->device_type, feed->device_id);
+}
+
+static opipe_status read_feed(const opi_session *s, const opi_input *input,
+                              const opipe_binding_io *io, opi_feed *feed, opipe_error *err) {
   const opipe_tensor *t = &io->tensor;
   uint64_t n_bytes = 0;
-  OPI_TRY(opi_check_tensor(input->name, t, input->value->dtype, err));
+  OPI_TRY(opi_check_tensor(s, input->name, t, input->value->dtype, err));
   OPI_TRY(check_shape(input, t, err));
-  OPI_TRY(opi_check_fence(input->name, &io->ready, err));
-  OPI_TRY(opi_check_fence(input->name, &io->done, err));
+  OPI_TRY(opi_check_fence(s, input->name, &io->ready, err));
+  OPI_TRY(opi_check_fence(s, input->name, &io->done, err));
   if (!opi_tensor_bytes(input->value->dtype, t->shape, (uint32_t)t->rank, &n_bytes))
     return opi_fail(err, OPIPE_E_INVALID, "input '%s': its size overflows", input->name);
   if (n_bytes != 0 && t->data == NULL) {
@@ -57,9 +67,12 @@ static opipe_status read_feed(const opi_input *input, const opipe_binding_io *io
   }
   feed->data = t->data == NULL ? NULL : (const char *)t->data + t->byte_offset;
   feed->given = true;
+  feed->on_device = t->device_type != OPIPE_DL_CPU;
+  feed->device_type = t->device_type;
+  feed->device_id = t->device_id;
   feed->ready = io->ready;
   feed->done = io->done;
-  return OPIPE_OK;
+  return input->valued ? check_value(input, feed, err) : OPIPE_OK;
 }
 
 static void feed_pin(const opi_pin *pin, opi_feed *feed) {
@@ -119,7 +132,7 @@ opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
     OPI_TRY(find_input(s, io.name, &index, err));
     if (request->feeds[index].given)
       return opi_fail(err, OPIPE_E_INVALID, "input '%s' is given twice", s->inputs[index].name);
-    OPI_TRY(read_feed(&s->inputs[index], &io, &request->feeds[index], err));
+    OPI_TRY(read_feed(s, &s->inputs[index], &io, &request->feeds[index], err));
   }
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     bool kept = false;
@@ -169,6 +182,7 @@ static opipe_status sign_pin(opi_shape *shape, const opi_request *request, uint3
   const opi_session *s = shape->session;
   const opi_input *in = &s->inputs[input];
   opi_shape_pin *pin = &shape->pins[shape->n_pins];
+  OPI_TRY(check_value(in, &request->feeds[input], err));
   if (in->batch_axis >= 0 && request->n_microbatches > 1) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,

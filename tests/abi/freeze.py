@@ -34,6 +34,7 @@ HEADERS = [
     "build",
     "simulate",
     "planning",
+    "requests",
     "host",
 ]
 UNSETTLED = {"opipe_details", "opipe_host_pages", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"

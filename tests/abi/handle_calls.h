@@ -89,6 +89,7 @@ ENDS(session_close)
 MAKES(session_submit, opipe_request, &submit_nothing, )
 CALL(request_poll, , return api->request_poll(h, err);)
 CALL(request_wait, , return api->request_wait(h, 1000, err);)
+CALL(request_queued, , return api->request_queued(h, 1000, err);)
 CALL(request_cancel, , return api->request_cancel(h, err);)
 CALL(request_output, , opipe_tensor out; return api->request_output(h, 0, &out, err);)
 ENDS(request_release)
@@ -187,6 +188,7 @@ static const handle_call handle_calls[] = {
     ROW(session_submit, SESSION),
     ROW(request_poll, REQUEST),
     ROW(request_wait, REQUEST),
+    ROW(request_queued, REQUEST),
     ROW(request_cancel, REQUEST),
     ROW(request_output, REQUEST),
     ROW_VOID(request_release, REQUEST),

@@ -80,6 +80,7 @@ static void test_every_struct_of_the_headers_has_rows(void) {
   check_header("abi/include/opipe/models.h", &n_structs);
   check_header("abi/include/opipe/build.h", &n_structs);
   check_header("abi/include/opipe/simulate.h", &n_structs);
+  check_header("abi/include/opipe/requests.h", &n_structs);
   OPI_ASSERT(n_structs > 30);
 }
 

@@ -38,6 +38,7 @@ ALLOWED = {
     "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *SESSION],
     "runtime/variants": ["runtime/variants", *SESSION],
     "runtime/executor": ["runtime/executor", *SESSION],
+    "runtime/lent": ["runtime/lent", *SESSION],
     "runtime/trace": ["runtime/trace", *SESSION],
     "runtime/peers": ["runtime/peers", *SESSION],
     "runtime/train": ["runtime/train", "runtime/weights", *SESSION],

@@ -47,6 +47,7 @@
 #include "build.h"
 #include "models.h"
 #include "planning.h"
+#include "requests.h"
 #include "simulate.h"
 #include "state.h"
 #include "train.h"
@@ -59,7 +60,6 @@ typedef struct opipe_context opipe_context;
 typedef struct opipe_model opipe_model;
 typedef struct opipe_plan opipe_plan;
 typedef struct opipe_session opipe_session;
-typedef struct opipe_request opipe_request;
 typedef struct opipe_order opipe_order;
 
 /* ---- context ---- */
@@ -229,51 +229,6 @@ typedef struct opipe_session_params {
   uint32_t reserved;           /* 0 */
 #endif
 } opipe_session_params;
-
-/* A named tensor of a request. */
-typedef struct opipe_binding_io {
-  const char *name;
-  opipe_tensor tensor;
-  opipe_fence ready; /* inputs: when it may be read; outputs: when it may be written */
-  opipe_fence done;  /* set when the library has finished with it */
-} opipe_binding_io;
-
-typedef struct opipe_submit_params {
-  uint32_t struct_size;
-  uint32_t n_inputs;
-  uint32_t n_outputs;
-  uint32_t io_stride; /* bytes from element to element of both arrays */
-  const opipe_binding_io
-      *inputs; /* every graph input, any order; borrowed until the request has finished */
-  const opipe_binding_io *outputs; /* caller's buffers for some or all outputs (dense); others stay
-                                      the library's until request_release */
-  uint64_t stream;                 /* requests of one stream finish in the order of submission */
-  uint64_t deadline_ns; /* relative; 0: none. Passed: the request fails with OPIPE_E_TIMEOUT; a
-                           training step only if it has not begun (double-buffered: UNSUPPORTED) */
-  /* NULL: none. Called once for a request that was submitted, when it has finished: its memory is
-   * the host's again, and request_wait and request_poll show it once this has returned. status: how
-   * it ended. [callback: whichever thread ends it: a rank's, or one that is inside session_submit
-   * (REFERENCE: before it returns), session_drive, request_cancel, _poll, _wait, or session_close]
-   * It must be short, and may call request_poll, _output, _report, _cancel and _release (of this
-   * request too); all other functions of the table answer OPIPE_E_STATE inside. `request` is a
-   * stale handle where the host has released it before. */
-  void (*on_done)(void *ctx, opipe_request *request, opipe_status status);
-  void *on_done_ctx;
-#if OPIPE_TARGET_MINOR >= 2
-  opipe_state *state; /* of the stream that the request is of, in place of `stream`; NULL: none */
-#endif
-#if OPIPE_TARGET_MINOR >= 3
-  /* NULL: none. Asked for the memory of each output, in model order, that is not among `outputs`
-   * and that ranks here make, once its shape is known; `tensor` has type and shape, dense, for the
-   * time of the call. Sets *out_data to room for it (n_bytes), borrowed as that of `outputs`, or
-   * leaves it NULL: the output stays the library's. < 0: submit fails with this status. A submit
-   * that fails or answers OPIPE_PENDING has written to nothing, and asks again the next time.
-   * [callback: inside session_submit; all functions of the table answer OPIPE_E_STATE there] */
-  opipe_status (*on_output)(void *ctx, uint32_t index, const opipe_tensor *tensor, uint64_t n_bytes,
-                            void **out_data);
-  void *on_output_ctx;
-#endif
-} opipe_submit_params;
 
 typedef struct opipe_session_info {
   uint32_t struct_size;
@@ -654,6 +609,13 @@ typedef struct opipe_api {
   /* Number `index` of those that planner auto ranked, 0 the best; else NOTFOUND. [any-thread] */
   opipe_status (*strategy_ranked)(opipe_strategy *strategy, uint32_t index,
                                   opipe_strategy **out_strategy, opipe_error *err);
+  /* -- devices that are the host's too -- */
+  /* Sleeps until the request is queued: all native `done` fences are set, so that work which the
+   * host gives its streams from now on comes behind it, while devices are still at it. Of one
+   * without tensors and fences of a device: until it has finished. Errors: TIMEOUT after timeout_ns
+   * (UINT64_MAX: for ever; 0: asks); of a finished one as request_poll.
+   * [any-thread] */
+  opipe_status (*request_queued)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
 #endif
 } opipe_api;
 
@@ -675,8 +637,9 @@ typedef struct opipe_view {
 
 #include "frozen/host.h"
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
-    OPIPE_ROWS_ABI,   OPIPE_ROWS_TYPES,    OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE, OPIPE_ROWS_MODELS,
-    OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING, OPIPE_ROWS_HOST};
+    OPIPE_ROWS_ABI,      OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
+    OPIPE_ROWS_MODELS,   OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING,
+    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

@@ -45,8 +45,13 @@ typedef struct opipe_tensor {
 OPIPE_FROZEN_SIZE(opipe_tensor, 48);
 
 /* When a tensor may be touched. kind NONE: at once. HOST_FLAG: when the uint32_t at `handle` is
- * non-zero (release order). Native streams and events are reserved: refused with
- * OPIPE_E_UNSUPPORTED by devices that do not know them. */
+ * non-zero (release order). From 1.3 on, where the device of a rank that touches the tensor knows
+ * the host's handles (CUDA: a CUstream, a CUevent; else OPIPE_E_UNSUPPORTED):
+ *   NATIVE_STREAM  ready: once all is done that the stream was given before the call. done: what
+ * the stream is given after the fence was set waits. handle NULL: the default stream NATIVE_EVENT
+ * ready: once what it was recorded behind is done. done: it is recorded. One that is given as
+ * `ready` is recorded before the call, and not again until the request is queued (request_queued)
+ */
 enum {
   OPIPE_FENCE_NONE = 0,
   OPIPE_FENCE_HOST_FLAG = 1,

@@ -38,15 +38,6 @@ OPIPE_FREEZE(opipe_memory_info, mapped_bytes, 104, 0x17cd476f1aabf2a9)
   X(T, spin_us) X(T, max_shapes)
 OPIPE_ORDER(opipe_session_params)
 OPIPE_FREEZE(opipe_session_params, max_shapes, 32, 0x8988e2aab9db3679)
-#define OPIPE_FIELDS_opipe_binding_io(X, T) \
-  X(T, name) X(T, tensor) X(T, ready) X(T, done)
-OPIPE_ORDER(opipe_binding_io)
-OPIPE_FREEZE(opipe_binding_io, done, 88, 0x5542da61a79932f6)
-#define OPIPE_FIELDS_opipe_submit_params(X, T) \
-  X(T, struct_size) X(T, n_inputs) X(T, n_outputs) X(T, io_stride) X(T, inputs) X(T, outputs) \
-  X(T, stream) X(T, deadline_ns) X(T, on_done) X(T, on_done_ctx)
-OPIPE_ORDER(opipe_submit_params)
-OPIPE_FREEZE(opipe_submit_params, on_done_ctx, 64, 0xee929bf4792fa1c5)
 #define OPIPE_FIELDS_opipe_session_info(X, T) \
   X(T, struct_size) X(T, n_ranks) X(T, requests_done) X(T, requests_failed) \
   X(T, shapes_compiled) X(T, busy_ns) X(T, reserved)
@@ -92,8 +83,6 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
   OPIPE_ROW(opipe_plan_info, bound_ns, 0), \
   OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
   OPIPE_ROW(opipe_session_params, max_shapes, 0), \
-  OPIPE_ROW(opipe_binding_io, done, 0), \
-  OPIPE_ROW(opipe_submit_params, on_done_ctx, 0), \
   OPIPE_ROW(opipe_session_info, reserved, 0), \
   OPIPE_ROW(opipe_order_params, costs, 0), \
   OPIPE_ROW(opipe_order_info, forward_only, 0), \
