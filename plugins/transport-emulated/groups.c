@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions in modelled time: once every member has given its values, the sum is there after the
- * time that a message of the same size takes, behind the bytes of other reductions in which one of
- * its ranks takes part; whoever looks first then adds it up, member after
- * member in their order, and writes it to all of them. Everything under the world's lock.
+ * time that it takes over a ring of the n members, 2 (n - 1) messages of a n-th of the bytes each,
+ * behind the bytes of other reductions in which one of its ranks takes part; whoever looks first
+ * then adds it up, member after member in their order, and writes it to all of them. Everything
+ * under the world's lock.
  */
 #include "emulated.h"
 
@@ -91,17 +92,23 @@ static opipe_status check_round(const opipe_group *group, uint64_t sequence,
   return status;
 }
 
+static uint64_t ring_rounds(const reduction *r) {
+  return 2 * (uint64_t)(r->base.n - 1);
+}
+
 /* The ranks of a group add up the bytes of one reduction after the other: when they have these. */
 static uint64_t book_links(const opipe_group *group, uint64_t n_bytes) {
   const reduction *r = group->reduction;
   const opipe_world *world = group->endpoint->world;
   const double bytes_per_ns = world->options.bytes_per_ns;
+  const uint64_t n_rounds = ring_rounds(r);
   uint64_t at = emutrans_now();
   for (uint32_t i = 0; i < r->base.n; ++i) {
     const opipe_endpoint *e = world->endpoints[r->base.ranks[i]];
     at = e != NULL && e->sums_free_ns > at ? e->sums_free_ns : at;
   }
-  at += bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / bytes_per_ns) : 0;
+  at += bytes_per_ns > 0 ? (uint64_t)((double)n_rounds * (double)n_bytes / r->base.n / bytes_per_ns)
+                         : 0;
   for (uint32_t i = 0; i < r->base.n; ++i) {
     if (world->endpoints[r->base.ranks[i]] != NULL)
       world->endpoints[r->base.ranks[i]]->sums_free_ns = at;
@@ -121,7 +128,7 @@ static void give(const opipe_group *group, const member *what) {
   if (++r->n_given != (round + 1) * r->base.n)
     return;
   r->at_ns = book_links(group, what->n_elems * opipe_reduce_size(what->dtype)) +
-             group->endpoint->world->options.latency_ns;
+             ring_rounds(r) * group->endpoint->world->options.latency_ns;
   for (uint32_t i = 0; i < r->base.n; ++i) {
     opipe_endpoint *e = group->endpoint->world->endpoints[r->base.ranks[i]];
     if (e != NULL && r->at_ns < e->next_ns)
