@@ -3,6 +3,7 @@
  * that waits follow from when that was. */
 #include <math.h>
 
+#include "partition/page/lane.h"
 #include "partition/page/play_page.h"
 #include "partition/schedule/passes.h"
 
@@ -67,26 +68,11 @@ static bool ask(void *ctx, const opi_do *a, const opi_need *need) {
   return true;
 }
 
-static opi_page_span span_of(const opi_do *a, uint32_t kind, double start, double end) {
-  return (opi_page_span){.kind = kind,
-                         .stage = a->stage,
-                         .microbatch = a->microbatch,
-                         .replica = a->replica,
-                         .slice = a->slice,
-                         .part = a->part,
-                         .start = start,
-                         .end = end};
-}
-
 static void add_wait(const timed *t, uint32_t item, double start, double end) {
   const opi_do *a = &t->list->items[item];
   question q = {t, item, -1, OPI_SPAN_OTHER};
   (void)opi_each_need(&t->index, a, ask, &q);
-  const double made = q.made < 0 ? end : fmin(fmax(q.made, start), end);
-  const opi_page_span waits = span_of(a, q.kind, start, made);
-  const opi_page_span travels = span_of(a, OPI_SPAN_LINK, made, end);
-  opi_page_add_span(t->page, &waits);
-  opi_page_add_span(t->page, &travels);
+  opi_lane_wait(t->page, a, q.kind, q.made < 0 ? end : q.made, start, end);
 }
 
 /* ---- lanes ---- */
@@ -106,35 +92,21 @@ static void set_kept(const opi_problem *p, const opi_do *a, opi_page_span *io_sp
     io_span->give = share_of(p, a) / p->n_parts;
 }
 
-static void add_gap(const timed *t, uint32_t kind, double start, double end) {
-  static const opi_do nobody = {.stage = OPIPE_NONE, .microbatch = OPIPE_NONE};
-  const opi_page_span span = span_of(&nobody, kind, start, end);
-  opi_page_add_span(t->page, &span);
-}
-
 static void add_rank(const timed *t, uint32_t rank) {
-  static const uint32_t passes[] = {[OPI_DO_F] = OPI_SPAN_F,
-                                    [OPI_DO_B] = OPI_SPAN_B,
-                                    [OPI_DO_I] = OPI_SPAN_I,
-                                    [OPI_DO_W] = OPI_SPAN_W,
-                                    [OPI_DO_R] = OPI_SPAN_R};
-  double at = 0;
-  bool began = false;
+  opi_lane lane = {.page = t->page};
   for (uint32_t i = t->list->rank_first[rank]; i < t->list->rank_first[rank + 1]; ++i) {
     const opi_do *a = &t->list->items[i];
     if (!opi_do_is_compute(a->kind))
       continue;
-    opi_page_span span = span_of(a, passes[a->kind], t->line.start[i], t->line.end[i]);
+    opi_page_span span = opi_lane_span(a, opi_lane_pass(a->kind), t->line.start[i], t->line.end[i]);
     set_kept(t->problem, a, &span);
-    if (began)
-      add_wait(t, i, at, span.start);
-    else
-      add_gap(t, OPI_SPAN_FILL, at, span.start);
-    opi_page_add_span(t->page, &span);
-    at = span.end;
-    began = true;
+    if (lane.began) {
+      add_wait(t, i, lane.at, span.start);
+      lane.at = span.start;
+    }
+    opi_lane_program(&lane, &span);
   }
-  add_gap(t, OPI_SPAN_DRAIN, at, t->line.makespan);
+  opi_lane_end(&lane, t->line.makespan);
 }
 
 /* ---- all of it ---- */

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "partition/page/lane.h"
+
 typedef struct drawer {
   opi_page *page;
   const opi_order_played *played;
@@ -14,27 +16,11 @@ typedef struct drawer {
   uint32_t n;                 /* classes of copies */
 } drawer;
 
-static const uint32_t passes[] = {[OPI_DO_F] = OPI_SPAN_F,
-                                  [OPI_DO_B] = OPI_SPAN_B,
-                                  [OPI_DO_I] = OPI_SPAN_I,
-                                  [OPI_DO_W] = OPI_SPAN_W,
-                                  [OPI_DO_R] = OPI_SPAN_R};
-
-static opi_page_span span_of(const opi_do *a, uint32_t kind, double start, double end) {
-  return (opi_page_span){.kind = kind,
-                         .stage = a->stage,
-                         .microbatch = a->microbatch,
-                         .replica = a->replica,
-                         .slice = a->slice,
-                         .part = a->part,
-                         .start = start,
-                         .end = end};
-}
-
 static opi_page_span program(const drawer *d, const opi_play_op *op, double start, double end) {
   const opi_do *a = &d->played->list->items[op->item];
   const bool is_pass = opi_do_is_compute(a->kind);
-  opi_page_span span = span_of(a, is_pass ? passes[a->kind] : OPI_SPAN_STEP, start, end);
+  const uint32_t kind = is_pass ? opi_lane_pass(a->kind) : OPI_SPAN_STEP;
+  opi_page_span span = opi_lane_span(a, kind, start, end);
   if (!is_pass) {
     span.stage = span.microbatch = OPIPE_NONE;
     span.replica = span.slice = span.part = 0;
@@ -56,17 +42,12 @@ static uint32_t cause_of_sum(const opi_play *play, uint32_t collective) {
                                       : OPI_SPAN_REDUCE;
 }
 
-/* Until the message was sent its sender is waited for, then the link. */
+/* Until the message was sent its sender is waited for. */
 static void add_wait(const drawer *d, const opi_play_op *op, uint32_t class, double start,
                      double end) {
-  const opi_do *a = &d->played->list->items[op->item];
-  const double sent = d->played->result.sent_at[(size_t)op->index * d->n + class];
-  const double made = fmin(fmax(sent, start), end);
-  const uint32_t kind = d->is_backward[op->index] ? OPI_SPAN_WAIT_B : OPI_SPAN_WAIT_F;
-  const opi_page_span waits = span_of(a, kind, start, made);
-  const opi_page_span travels = span_of(a, OPI_SPAN_LINK, made, end);
-  opi_page_add_span(d->page, &waits);
-  opi_page_add_span(d->page, &travels);
+  opi_lane_wait(d->page, &d->played->list->items[op->item],
+                d->is_backward[op->index] ? OPI_SPAN_WAIT_B : OPI_SPAN_WAIT_F,
+                d->played->result.sent_at[(size_t)op->index * d->n + class], start, end);
 }
 
 /* began: the rank has had its first program; before that all of it is one gap. */
@@ -80,38 +61,29 @@ static void add_other(const drawer *d, const opi_play_op *op, uint32_t class, do
     return;
   }
   const uint32_t kind = sums ? cause_of_sum(&d->played->play, op->index) : OPI_SPAN_LINK;
-  opi_page_span span = span_of(a, kind, began ? start : end, end);
+  opi_page_span span = opi_lane_span(a, kind, began ? start : end, end);
   opi_play_op_bytes(&d->played->play, op, &span.take, &span.give);
   opi_page_add_span(d->page, &span);
-}
-
-static void add_gap(opi_page *page, uint32_t kind, double start, double end) {
-  const opi_page_span span = {
-      .kind = kind, .stage = OPIPE_NONE, .microbatch = OPIPE_NONE, .start = start, .end = end};
-  opi_page_add_span(page, &span);
 }
 
 static void add_rank(const drawer *d, uint32_t rank) {
   const opi_play *play = &d->played->play;
   const opi_played *r = &d->played->result;
   const uint32_t list = rank / d->n, class = rank % d->n;
-  double at = 0;
-  bool began = false;
+  opi_lane lane = {.page = d->page};
   for (uint32_t i = play->list_first[list]; i < play->list_first[list + 1]; ++i) {
     const opi_play_op *op = &play->ops[i];
     const double start = r->start[(size_t)i * d->n + class], end = r->end[(size_t)i * d->n + class];
     if (op->kind == OPI_PLAY_COMPUTE) {
       const opi_page_span span = program(d, op, start, end);
-      add_gap(d->page, began ? OPI_SPAN_OTHER : OPI_SPAN_FILL, at, start);
-      opi_page_add_span(d->page, &span);
-      began = true;
-    } else {
-      add_gap(d->page, OPI_SPAN_OTHER, began ? at : start, start);
-      add_other(d, op, class, start, end, began);
+      opi_lane_program(&lane, &span);
+      continue;
     }
-    at = began && end > at ? end : at;
+    opi_lane_rest(&lane, start);
+    add_other(d, op, class, start, end, lane.began);
+    lane.at = lane.began ? fmax(lane.at, end) : lane.at;
   }
-  add_gap(d->page, OPI_SPAN_DRAIN, at, d->played->result.makespan);
+  opi_lane_end(&lane, r->makespan);
 }
 
 /* ---- lanes ---- */
@@ -169,8 +141,8 @@ static void add_link(const drawer *d, uint32_t src, uint32_t dst, const sent *me
     const opi_do *a = &d->played->list->items[messages[i].item];
     const uint32_t kind = a->kind == OPI_DO_SEND_F ? OPI_SPAN_SEND_F : OPI_SPAN_SEND_B;
     const opi_page_span span =
-        span_of(a, kind, messages[i].began,
-                d->played->result.arrived_at[(size_t)messages[i].message * d->n]);
+        opi_lane_span(a, kind, messages[i].began,
+                      d->played->result.arrived_at[(size_t)messages[i].message * d->n]);
     opi_page_add_span(d->page, &span);
   }
 }
