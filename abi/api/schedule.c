@@ -340,31 +340,36 @@ static void list_option(const opipe_schedule_option *o, bool first, const lister
                   o->preset == NULL ? "" : ")");
 }
 
-/* One that cannot say its options is listed with the reason, and does not hide the others. */
-static opipe_status list_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
-                                  opipe_error *err) {
-  lister *l = ctx;
-  const opi_schedule_ref schedule = {.table = ref->table, .self = ref->self, .id = ref->id};
-  const opipe_schedule_option *options = NULL;
-  opipe_error why = OPIPE_ERROR_INIT;
+/* why: its options are not known; NULL: they are. */
+static void list_entry(lister *l, const char *id, const char *summary, const char *why,
+                       const opipe_schedule_option *options, uint32_t n) {
   char line[OPI_LINE_ROOM];
-  uint32_t n = 0;
-  (void)err;
-  const bool known = opi_schedule_options(&schedule, &options, &n, &why) >= 0;
   if (l->json) {
-    list_text(l->text, l->n++ == 0 ? "[\n {\"name\": " : ",\n {\"name\": ", plugin->id);
-    list_text(l->text, ", \"summary\": ", plugin->summary);
-    if (!known)
-      list_text(l->text, ", \"reason\": ", why.message);
+    list_text(l->text, l->n++ == 0 ? "[\n {\"name\": " : ",\n {\"name\": ", id);
+    list_text(l->text, ", \"summary\": ", summary);
+    if (why != NULL)
+      list_text(l->text, ", \"reason\": ", why);
     opi_text_puts(l->text, ", \"options\": [");
   } else {
-    opi_text_printf(l->text, "%-16s %s\n", plugin->id, opi_text_line(line, plugin->summary));
-    if (!known)
-      opi_text_printf(l->text, "    its options are not known: %s\n", why.message);
+    opi_text_printf(l->text, "%-16s %s\n", id, opi_text_line(line, summary));
+    if (why != NULL)
+      opi_text_printf(l->text, "    its options are not known: %s\n", why);
   }
   for (uint32_t i = 0; i < n; ++i)
     list_option(&options[i], i == 0, l);
   opi_text_puts(l->text, l->json ? "]}" : "");
+}
+
+/* One that cannot say its options is listed with the reason, and does not hide the others. */
+static opipe_status list_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
+                                  opipe_error *err) {
+  const opi_schedule_ref schedule = {.table = ref->table, .self = ref->self, .id = ref->id};
+  const opipe_schedule_option *options = NULL;
+  opipe_error why = OPIPE_ERROR_INIT;
+  uint32_t n = 0;
+  (void)err;
+  const bool known = opi_schedule_options(&schedule, &options, &n, &why) >= 0;
+  list_entry(ctx, plugin->id, plugin->summary, known ? NULL : why.message, options, n);
   return OPIPE_OK;
 }
 
@@ -377,7 +382,10 @@ opipe_status opi_api_schedule_list(opi_context_object *context, uint32_t format,
   opipe_status status =
       opi_registry_each(context->registry, OPIPE_KIND_SCHEDULE, list_schedule, &l, err);
   if (status >= 0) {
-    opi_text_puts(&text, !l.json ? "" : l.n == 0 ? "[]\n" : "\n]\n");
+    const opipe_schedule_option *options = NULL;
+    const uint32_t n = opi_search_options(&options);
+    list_entry(&l, "search", opi_search_summary, NULL, options, n);
+    opi_text_puts(&text, l.json ? "\n]\n" : "");
     status = opi_text_write(&text, write, ctx, err);
   }
   opi_text_release(&text);

@@ -12,6 +12,23 @@ bool opi_is_search(const char *spec) {
   return spec != NULL && strncmp(spec, "search", 6) == 0 && (spec[6] == '\0' || spec[6] == ':');
 }
 
+#define TEXT_OF(number) #number
+#define AS_TEXT(macro) TEXT_OF(macro)
+
+const char *const opi_search_summary =
+    "a better order than that of another schedule, by search; no plugin";
+
+uint32_t opi_search_options(const opipe_schedule_option **out_options) {
+  static const opipe_schedule_option options[] = {
+      {.key = "moves",
+       .help = "orders that are made and timed",
+       .preset = AS_TEXT(OPI_IMPROVE_MOVES)},
+      {.key = "seed", .help = "of the moves", .preset = "0"},
+      {.key = "from", .help = "the schedule to begin with, last; else the best there is"}};
+  *out_options = options;
+  return OPI_COUNT(options);
+}
+
 /* ---- the request ---- */
 
 static opipe_status take_number(const char *key, const char *value, int64_t least, int64_t most,

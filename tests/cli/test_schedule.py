@@ -162,7 +162,11 @@ def refusals(folder):
 
 
 def listing(_):
-    names = [row["name"] for row in json.loads(schedule("list", "--json"))]
+    rows = json.loads(schedule("list", "--json"))
+    names = [row["name"] for row in rows]
+    search = [[option["key"] for option in row["options"]] for row in rows if row["name"] == "search"]
+    if search != [["moves", "seed", "from"]]: # no plugin, and a name all the same
+        raise AssertionError(f"search is listed as {search}")
     for name in NAMES:
         if name.split(":")[0] not in names:
             raise AssertionError(f"{name} is not listed")
