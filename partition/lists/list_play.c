@@ -1,40 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From steps to operations: each is one, of the same name; an update joins the sums of its rank and
- * stands for a barrier.
- */
+/* From steps to operations: each is one, of the same name; what REDUCE and UPDATE come to:
+ * list_sums.c. */
 #include "partition/lists/list_play.h"
 
 #include <string.h>
 
+#include "partition/lists/list_build.h"
+
 enum { BODIES = 8 };
 
-typedef struct builder {
-  const opi_cut_model *model;
-  const opi_plan *plan; /* of the pieces */
-  const opi_lists *lists;
-  const opi_cut *cut;
-  opi_play *play;
-  opi_arena *arena;
-  opi_play_op *ops;
-  uint32_t *batch; /* [n_ops] mini-batch */
-  opi_play_work *work;
-  uint32_t *work_at; /* [stages * OPI_PROGRAMS] OPIPE_NONE: not yet made */
-  opi_play_group *groups;
-  uint32_t *group_lists;
-  uint32_t *collective_group;
-  uint32_t *sum_group;    /* [whole stages] OPIPE_NONE: one rank has all of its replicas */
-  uint32_t *sum;          /* [batches * whole stages] collective; OPIPE_NONE: not yet numbered */
-  uint32_t *n_come;       /* [whole stages] of the rank and mini-batch at hand */
-  uint32_t *update_group; /* [ranks] opi_update_groups */
-  uint32_t *barrier;      /* [batches * ranks] by the group's lowest rank: as sum */
-  uint32_t n_ops, room_ops, room_batch, n_work, n_groups, n_group_lists, n_collectives;
-  uint32_t room_collectives, n_items, n_batches;
-  bool twice, forward;
-  opipe_error *err;
-} builder;
-
-static opipe_status add_op(builder *b, uint32_t kind, uint32_t index, uint32_t item,
-                           uint32_t batch) {
+opipe_status opi_list_add(opi_list_builder *b, uint32_t kind, uint32_t index, uint32_t item,
+                          uint32_t batch) {
   if (b->n_ops == UINT32_MAX - 1)
     return opi_fail(b->err, OPIPE_E_LIMIT, "a simulation of more than %u operations", b->n_ops);
   if (!opi_arena_grow(b->arena, (void **)&b->ops, &b->room_ops, b->n_ops + 1, sizeof *b->ops) ||
@@ -47,16 +23,12 @@ static opipe_status add_op(builder *b, uint32_t kind, uint32_t index, uint32_t i
 
 /* ---- programs ---- */
 
-static uint32_t n_pieces(const builder *b) {
-  return b->model->piece_plan.n_pieces;
-}
-
 /* Pieces of the same rows of a stage that compute a phase. */
-static uint32_t alike(const builder *b, uint32_t stage, uint32_t phase) {
-  const uint32_t first = stage / n_pieces(b) * n_pieces(b);
+static uint32_t alike(const opi_list_builder *b, uint32_t stage, uint32_t phase) {
+  const uint32_t first = stage / opi_list_pieces(b) * opi_list_pieces(b);
   const opi_piece *pieces = b->model->pieces[0];
   uint32_t n = 0;
-  for (uint32_t s = first; s < first + n_pieces(b); ++s) {
+  for (uint32_t s = first; s < first + opi_list_pieces(b); ++s) {
     n += pieces[s].variant != OPIPE_NONE && pieces[s].share == pieces[stage].share &&
          (pieces[s].phases & 1u << phase) != 0;
   }
@@ -64,14 +36,13 @@ static uint32_t alike(const builder *b, uint32_t stage, uint32_t phase) {
 }
 
 /* A stash is taken by forwards and given back by the ends of backwards, in equal parts. */
-static opi_play_work make_work(const builder *b, uint32_t stage, uint32_t pass) {
+static opi_play_work make_work(const opi_list_builder *b, uint32_t stage, uint32_t pass) {
   const opi_plan *plan = b->plan;
-  const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
-  const uint32_t phases = opi_program_phases(pass), whole = stage / n_pieces(b);
+  const uint32_t phases = opi_program_phases(pass), whole = stage / opi_list_pieces(b);
   const double stash = plan->stage_stash_bytes == NULL ? 0 : (double)plan->stage_stash_bytes[whole];
   opi_play_work work = {0, 0, 0};
   for (uint32_t i = 0; i < OPI_PHASES; ++i)
-    work.ns += (phases & 1u << i) != 0 && ns[i] != NULL ? ns[i][stage] : 0;
+    work.ns += opi_phase_ns(plan, b->cut, stage, pass, i);
   if (!b->forward && (phases & 1u << OPI_PHASE_F) != 0)
     work.take_bytes = stash / alike(b, stage, OPI_PHASE_F);
   if ((phases & 1u << OPI_PHASE_W) != 0)
@@ -79,46 +50,48 @@ static opi_play_work make_work(const builder *b, uint32_t stage, uint32_t pass) 
   return work;
 }
 
-static opipe_status add_compute(builder *b, const opi_step *step, uint32_t item, uint32_t batch) {
+static opipe_status add_compute(opi_list_builder *b, const opi_step *step, uint32_t item,
+                                uint32_t batch) {
   uint32_t *at = &b->work_at[step->stage * OPI_PROGRAMS + step->pass];
   if (*at == OPIPE_NONE) {
     *at = b->n_work;
     b->work[b->n_work++] = make_work(b, step->stage, step->pass);
   }
-  return add_op(b, OPI_PLAY_COMPUTE, *at, item, batch);
+  return opi_list_add(b, OPI_PLAY_COMPUTE, *at, item, batch);
 }
 
 /* ---- messages ---- */
 
 /* The mini-batch that the message of a step is of; false: of before the first, or behind the last.
  */
-static bool batch_of(const builder *b, uint32_t body, const opi_step *step, uint32_t *out_batch) {
+static bool batch_of(const opi_list_builder *b, uint32_t body, const opi_step *step,
+                     uint32_t *out_batch) {
   const int64_t own = b->twice ? (int64_t)body + step->next - 1 : (int64_t)body;
   const int64_t batch = own + step->lap;
   *out_batch = batch < 0 ? 0 : (uint32_t)batch;
   return batch >= 0 && batch < (int64_t)b->n_batches;
 }
 
-static opipe_status add_end(builder *b, uint32_t kind, const opi_step *step, uint32_t body,
+static opipe_status add_end(opi_list_builder *b, uint32_t kind, const opi_step *step, uint32_t body,
                             uint32_t item) {
   uint32_t batch = 0;
   return batch_of(b, body, step, &batch)
-             ? add_op(b, kind, batch * b->lists->n_messages + step->route, item, batch)
+             ? opi_list_add(b, kind, batch * b->lists->n_messages + step->route, item, batch)
              : OPIPE_OK;
 }
 
 /* What was posted for the first body before it began. */
-static opipe_status post_first(builder *b, uint32_t first, uint32_t end) {
+static opipe_status post_first(opi_list_builder *b, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end && b->forward; ++i) {
     const opi_step *step = &b->lists->steps[i];
     if (step->kind == OPI_ACT_POST && step->lap > 0)
-      OPI_TRY(add_op(b, OPI_PLAY_POST, step->route, i, 0));
+      OPI_TRY(opi_list_add(b, OPI_PLAY_POST, step->route, i, 0));
   }
   return OPIPE_OK;
 }
 
 /* Two for each of the lists': made in place, nothing travels. */
-static opipe_status make_streams(builder *b) {
+static opipe_status make_streams(opi_list_builder *b) {
   const opi_lists *l = b->lists;
   const size_t n = (size_t)l->n_messages * b->n_batches;
   opi_play_stream *streams = OPI_ARENA_ARRAY(b->arena, opi_play_stream, 2 * (size_t)l->n_streams);
@@ -142,150 +115,9 @@ static opipe_status make_streams(builder *b) {
   return OPIPE_OK;
 }
 
-/* ---- sums and updates ---- */
-
-static uint32_t whole_stages(const builder *b) {
-  return b->plan->n_stages / n_pieces(b);
-}
-
-/* Of the trained parameters that the stage's programs read, dense. */
-static uint64_t trained_bytes(const builder *b, uint32_t whole, bool *seen) {
-  const opi_cut *cut = b->cut;
-  uint64_t n_bytes = 0;
-  memset(seen, 0, cut->n_params * sizeof *seen);
-  for (uint32_t i = 0; i < n_pieces(b) * cut->n_kinds; ++i) {
-    const opi_program *program =
-        opi_program_of(cut, whole * n_pieces(b) + i / cut->n_kinds, i % cut->n_kinds);
-    for (uint32_t k = 0; k < program->n_params; ++k) {
-      const uint32_t slot = program->params[k];
-      n_bytes += cut->trained[slot] && !seen[slot] ? cut->sources[slot].n_bytes : 0;
-      seen[slot] = true;
-    }
-  }
-  return n_bytes;
-}
-
-/* Ranks with a replica of the stage, each once, into the group lists. Returns how many. */
-static uint32_t add_homes(builder *b, uint32_t whole, bool *seen) {
-  const opi_plan *plan = b->plan;
-  const uint32_t first = b->n_group_lists, n = n_pieces(b) * plan->n_replicas;
-  memset(seen, 0, plan->n_ranks * sizeof *seen);
-  for (uint32_t i = 0; i < n; ++i) {
-    const uint32_t rank = plan->instance_rank[whole * n + i];
-    if (rank != OPIPE_NONE && !seen[rank])
-      b->group_lists[b->n_group_lists++] = rank;
-    if (rank != OPIPE_NONE)
-      seen[rank] = true;
-  }
-  return b->n_group_lists - first;
-}
-
-/* What a stage's sum moves: of the accumulators of a rank, which lie in its backend's layouts, the
- * stage's share. */
-static uint64_t sum_bytes(const builder *b, const opi_play_group *group, uint64_t own,
-                          const uint64_t *of_rank) {
-  uint64_t most = 0;
-  for (uint32_t i = 0; i < group->n_lists; ++i) {
-    const uint32_t rank = b->group_lists[group->first + i];
-    const double all = b->plan->memory == NULL || b->plan->memory[rank].gradient_bytes == 0
-                           ? (double)of_rank[rank]
-                           : (double)b->plan->memory[rank].gradient_bytes;
-    const double part = of_rank[rank] == 0 ? 0 : all * (double)own / (double)of_rank[rank];
-    most = part > (double)most ? (uint64_t)part : most;
-  }
-  return most;
-}
-
-static opipe_status make_sums(builder *b, uint32_t algorithm) {
-  const uint32_t n_whole = whole_stages(b), n_ranks = b->plan->n_ranks;
-  const size_t most = b->cut->n_params > n_ranks ? b->cut->n_params : n_ranks;
-  bool *seen = OPI_ARENA_ARRAY(b->arena, bool, most);
-  uint64_t *trained = OPI_ARENA_ARRAY(b->arena, uint64_t, n_whole);
-  uint64_t *of_rank = OPI_ARENA_ARRAY(b->arena, uint64_t, n_ranks);
-  if (seen == NULL || trained == NULL || of_rank == NULL)
-    return opi_fail_nomem(b->err, most + n_whole * sizeof *trained, "a simulation");
-  for (uint32_t w = 0; w < n_whole; ++w) {
-    trained[w] = trained_bytes(b, w, seen);
-    const uint32_t n = add_homes(b, w, seen);
-    b->n_group_lists = 0;
-    for (uint32_t i = 0; i < n; ++i)
-      of_rank[b->group_lists[i]] += trained[w];
-  }
-  for (uint32_t w = 0; w < n_whole; ++w) {
-    opi_play_group group = {
-        .op = OPI_OP_ALL_REDUCE, .algorithm = algorithm, .times = 1, .first = b->n_group_lists};
-    group.n_lists = add_homes(b, w, seen);
-    group.n_bytes = sum_bytes(b, &group, trained[w], of_rank);
-    if (group.n_lists < 2 || group.n_bytes == 0) {
-      b->n_group_lists = group.first;
-      continue;
-    }
-    b->sum_group[w] = b->n_groups;
-    b->groups[b->n_groups++] = group;
-  }
-  return OPIPE_OK;
-}
-
-/* Nothing travels, and all of a group go on when the last has come. */
-static void make_barriers(builder *b) {
-  for (uint32_t rank = 0; rank < b->plan->n_ranks; ++rank) {
-    opi_play_group group = {.op = OPI_OP_ALL_REDUCE, .first = b->n_group_lists};
-    for (uint32_t r = 0; r < b->plan->n_ranks; ++r) {
-      if (b->update_group[r] == rank && b->lists->rank_first[r + 1] != b->lists->rank_first[r])
-        b->group_lists[b->n_group_lists++] = r;
-    }
-    group.n_lists = b->n_group_lists - group.first;
-    b->groups[b->n_groups++] = group;
-  }
-}
-
-static opipe_status number(builder *b, uint32_t group, uint32_t *io_collective) {
-  if (*io_collective != OPIPE_NONE)
-    return OPIPE_OK;
-  if (!opi_arena_grow(b->arena, (void **)&b->collective_group, &b->room_collectives,
-                      b->n_collectives + 1, sizeof *b->collective_group))
-    return opi_fail_nomem(b->err, b->n_collectives * sizeof(uint32_t), "a simulation");
-  b->collective_group[b->n_collectives] = group;
-  *io_collective = b->n_collectives++;
-  return OPIPE_OK;
-}
-
-/* REDUCEs of a rank for one stage: of each of its replicas there, the last comes for all. */
-static uint32_t reduces_of(const builder *b, uint32_t rank, uint32_t whole) {
-  uint32_t n = 0;
-  for (uint32_t i = b->lists->rank_first[rank]; i < b->lists->rank_first[rank + 1]; ++i) {
-    n += b->lists->steps[i].kind == OPI_ACT_REDUCE &&
-         b->lists->steps[i].stage / n_pieces(b) == whole;
-  }
-  return n;
-}
-
-static opipe_status add_reduce(builder *b, uint32_t rank, const opi_step *step, uint32_t item,
-                               uint32_t batch) {
-  const uint32_t w = step->stage / n_pieces(b);
-  uint32_t *c = &b->sum[(size_t)batch * whole_stages(b) + w];
-  if (b->sum_group[w] == OPIPE_NONE || ++b->n_come[w] < reduces_of(b, rank, w))
-    return OPIPE_OK;
-  OPI_TRY(number(b, b->sum_group[w], c));
-  return add_op(b, OPI_PLAY_START, *c, item, batch);
-}
-
-static opipe_status add_update(builder *b, uint32_t rank, uint32_t item, uint32_t batch) {
-  const uint32_t group = b->update_group[rank], first = b->n_groups - b->plan->n_ranks;
-  uint32_t *barrier = &b->barrier[(size_t)batch * b->plan->n_ranks + group];
-  for (uint32_t w = 0; w < whole_stages(b); ++w) {
-    if (b->n_come[w] > 0)
-      OPI_TRY(add_op(b, OPI_PLAY_JOIN, b->sum[(size_t)batch * whole_stages(b) + w], item, batch));
-    b->n_come[w] = 0;
-  }
-  OPI_TRY(number(b, first + group, barrier));
-  OPI_TRY(add_op(b, OPI_PLAY_START, *barrier, item, batch));
-  return add_op(b, OPI_PLAY_JOIN, *barrier, item, batch);
-}
-
 /* ---- steps ---- */
 
-static opipe_status add_step(builder *b, uint32_t rank, uint32_t body, uint32_t item) {
+static opipe_status add_step(opi_list_builder *b, uint32_t rank, uint32_t body, uint32_t item) {
   const opi_step *step = &b->lists->steps[item];
   const uint32_t batch = b->twice ? body + step->next - 1 : body;
   switch (step->kind) {
@@ -302,22 +134,37 @@ static opipe_status add_step(builder *b, uint32_t rank, uint32_t body, uint32_t 
     case OPI_ACT_RESERVE:
       return add_end(b, OPI_PLAY_RESERVE, step, body, item);
     case OPI_ACT_REDUCE:
-      return add_reduce(b, rank, step, item, batch);
+      return opi_list_sums_reduce(b, rank, step, item, batch);
     case OPI_ACT_UPDATE:
-      return add_update(b, rank, item, batch);
+      return opi_list_sums_update(b, rank, item, batch);
     default: /* LOAD, STORE, COPY: no time of their own */
       return OPIPE_OK;
   }
 }
 
 /* Bodies of a double-buffered run: prologue, bodies, epilogue. */
-static bool takes_part(const builder *b, uint32_t body, const opi_step *step) {
+static bool takes_part(const opi_list_builder *b, uint32_t body, const opi_step *step) {
   if (!b->twice)
     return true;
   return body == 0 ? step->next == 1 : body + 1 < b->n_items || step->next == 0;
 }
 
-static opipe_status build_rank(builder *b, uint32_t rank) {
+/* Is it an end of a message of the mini-batches that are played? */
+static bool is_played(const opi_list_builder *b, uint32_t body, const opi_step *step) {
+  uint32_t batch = 0;
+  return takes_part(b, body, step) && batch_of(b, body, step, &batch);
+}
+
+/* Those of a batch that take part begin together. */
+static opipe_status add_batch(opi_list_builder *b, uint32_t body, uint32_t item) {
+  const opi_step *steps = &b->lists->steps[item];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < steps->batch; ++i)
+    n += is_played(b, body, &steps[i]);
+  return n == 0 ? OPIPE_OK : opi_list_add(b, OPI_PLAY_BATCH, n, item, 0);
+}
+
+static opipe_status build_rank(opi_list_builder *b, uint32_t rank) {
   const opi_lists *l = b->lists;
   const uint32_t first = l->rank_first[rank];
   const uint32_t end =
@@ -325,6 +172,8 @@ static opipe_status build_rank(builder *b, uint32_t rank) {
   OPI_TRY(post_first(b, first, l->rank_first[rank + 1]));
   for (uint32_t body = 0; body < b->n_items; ++body) {
     for (uint32_t i = first; i < end; ++i) {
+      if (l->steps[i].batch != 0)
+        OPI_TRY(add_batch(b, body, i));
       if (takes_part(b, body, &l->steps[i]))
         OPI_TRY(add_step(b, rank, body, i));
     }
@@ -332,32 +181,23 @@ static opipe_status build_rank(builder *b, uint32_t rank) {
   return OPIPE_OK;
 }
 
-static uint32_t *new_index(opi_arena *arena, uint64_t n) {
+uint32_t *opi_list_index(opi_arena *arena, uint64_t n) {
   uint32_t *index = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)n);
   if (index != NULL)
     memset(index, 0xff, (size_t)n * sizeof *index);
   return index;
 }
 
-static opipe_status allocate(builder *b) {
-  const opi_plan *plan = b->plan;
-  const size_t n_ranks = plan->n_ranks, n_whole = whole_stages(b);
-  const size_t n_works = (size_t)plan->n_stages * OPI_PROGRAMS;
+static opipe_status allocate(opi_list_builder *b) {
+  const size_t n_works = (size_t)b->plan->n_stages * OPI_PROGRAMS;
   b->work = OPI_ARENA_ARRAY(b->arena, opi_play_work, n_works);
-  b->work_at = new_index(b->arena, n_works);
-  b->groups = OPI_ARENA_ARRAY(b->arena, opi_play_group, n_whole + n_ranks);
-  b->group_lists = OPI_ARENA_ARRAY(b->arena, uint32_t, (n_whole + 1) * n_ranks);
-  b->sum_group = new_index(b->arena, n_whole);
-  b->sum = new_index(b->arena, b->n_batches * n_whole);
-  b->n_come = OPI_ARENA_ARRAY(b->arena, uint32_t, n_whole);
-  b->barrier = new_index(b->arena, b->n_batches * n_ranks);
-  return b->work == NULL || b->work_at == NULL || b->groups == NULL || b->group_lists == NULL ||
-                 b->sum_group == NULL || b->sum == NULL || b->n_come == NULL || b->barrier == NULL
+  b->work_at = opi_list_index(b->arena, n_works);
+  return b->work == NULL || b->work_at == NULL
              ? opi_fail_nomem(b->err, n_works * sizeof *b->work, "a simulation")
              : OPIPE_OK;
 }
 
-static opipe_status build(builder *b, const opi_order_play *how) {
+static opipe_status build(opi_list_builder *b, const opi_order_play *how) {
   opi_play *play = b->play;
   const uint32_t n_ranks = b->plan->n_ranks;
   uint32_t *first = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)n_ranks + 1);
@@ -370,11 +210,8 @@ static opipe_status build(builder *b, const opi_order_play *how) {
   }
   OPI_TRY(allocate(b));
   OPI_TRY(make_streams(b));
-  if (!b->forward) {
-    OPI_TRY(opi_update_groups(b->plan, b->cut, b->arena, &b->update_group, b->err));
-    OPI_TRY(make_sums(b, how->collective));
-    make_barriers(b);
-  }
+  if (!b->forward)
+    OPI_TRY(opi_list_sums_make(b, how->collective));
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     first[rank] = b->n_ops;
     device[rank] = rank;
@@ -417,7 +254,7 @@ static uint8_t kind_of(const opi_step *step) {
   }
 }
 
-static opipe_status make_labels(const builder *b, opi_do_list **out_labels) {
+static opipe_status make_labels(const opi_list_builder *b, opi_do_list **out_labels) {
   const opi_lists *l = b->lists;
   const uint32_t per_request = b->plan->n_microbatches / l->n_positions;
   const bool slices = b->model->n_slices > 1;
@@ -428,9 +265,9 @@ static opipe_status make_labels(const builder *b, opi_do_list **out_labels) {
     opi_do_list_rank(labels, rank);
     for (uint32_t i = l->rank_first[rank]; status == OPIPE_OK && i < l->rank_first[rank + 1]; ++i) {
       const opi_step *step = &l->steps[i];
-      const uint32_t piece = step->stage % n_pieces(b);
+      const uint32_t piece = step->stage % opi_list_pieces(b);
       const opi_do label = {
-          .stage = step->kind == OPI_ACT_UPDATE ? OPIPE_NONE : step->stage / n_pieces(b),
+          .stage = step->kind == OPI_ACT_UPDATE ? OPIPE_NONE : step->stage / opi_list_pieces(b),
           .microbatch = step->microbatch % per_request,
           .edge = OPIPE_NONE,
           .replica = (uint16_t)step->replica,
@@ -449,7 +286,7 @@ static opipe_status make_labels(const builder *b, opi_do_list **out_labels) {
 }
 
 /* Between the ends of mini-batches in the middle, as the order repeats. */
-static double period_of(const builder *b, const opi_played *r, double *ends) {
+static double period_of(const opi_list_builder *b, const opi_played *r, double *ends) {
   const uint32_t n = b->n_batches - 1, half = n / 2;
   for (uint32_t i = 0; i < b->n_ops; ++i) {
     double *end = &ends[b->batch[i]];
@@ -464,15 +301,15 @@ opipe_status opi_list_play_run(const opi_cut_model *model, const opi_lists *list
                                opipe_error *err) {
   const opi_plan *plan = &model->piece_plan.plan;
   const uint32_t n_bodies = how->n_bodies == 0 ? BODIES : how->n_bodies;
-  builder b = {.model = model,
-               .plan = plan,
-               .lists = lists,
-               .cut = model->cuts[0],
-               .play = &out->play,
-               .arena = arena,
-               .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
-               .forward = plan->train == NULL,
-               .err = err};
+  opi_list_builder b = {.model = model,
+                        .plan = plan,
+                        .lists = lists,
+                        .cut = model->cuts[0],
+                        .play = &out->play,
+                        .arena = arena,
+                        .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+                        .forward = plan->train == NULL,
+                        .err = err};
   b.n_items = b.twice ? n_bodies + 2 : 1;
   b.n_batches = b.twice ? n_bodies + 1 : 1;
   *out = (opi_list_played){.n_batches = b.n_batches};

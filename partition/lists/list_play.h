@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lists that a session executes, on a cluster: its own posts, drains, places that are waited
- * for, sums over replicas, barriers at updates. */
+ * for, sums over replicas, of tied parameters and of norms, barriers at updates. */
 #ifndef OPI_LIST_PLAY_H
 #define OPI_LIST_PLAY_H
 

@@ -103,6 +103,15 @@ opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, o
  * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
 uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
                          uint32_t replica, uint32_t far, uint32_t other, uint32_t *out);
+/* What a phase of a stage's program takes by the plan's times, in ns: none where the program has no
+ * node of it, whatever times were given of the stage: then nobody runs it. plan: of the pieces. */
+static inline double opi_phase_ns(const opi_plan *plan, const opi_cut *cut, uint32_t stage,
+                                  uint32_t program, uint32_t phase) {
+  const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
+  const bool has = (opi_program_of(cut, stage, program)->phases & 1u << phase) != 0;
+  return has && ns[phase] != NULL ? ns[phase][stage] : 0;
+}
+
 /* ---- updates.c ---- */
 
 /* Who waits for whom at an update: by its lowest rank, [n_ranks] in `arena`. A step that flushes is

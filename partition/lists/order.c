@@ -183,8 +183,7 @@ static uint64_t startable_at(replay *r, uint32_t a, uint32_t *out_stopped) {
   return at;
 }
 
-static uint64_t whole_ns(const double *ns, uint32_t stage) {
-  const double x = ns == NULL ? 1 : ns[stage];
+static uint64_t whole_ns(double x) {
   return x < 1 ? 1 : x > 1e15 ? (uint64_t)1e15 : (uint64_t)x;
 }
 
@@ -192,11 +191,12 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
   const opi_plan *plan = r->plan;
   const opipe_action *action = &plan->actions[a];
   static const uint32_t count = OPI_PHASES;
-  const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
-  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  const uint32_t program = opi_action_program(action), phases = opi_program_phases(program);
   uint64_t end = start;
-  for (uint32_t p = 0; p < count; ++p)
-    end += (phases & 1u << p) != 0 ? whole_ns(ns[p], action->stage) : 0;
+  for (uint32_t p = 0; p < count; ++p) {
+    end += (phases & 1u << p) != 0 ? whole_ns(opi_phase_ns(plan, r->cut, action->stage, program, p))
+                                   : 0;
+  }
   r->t->start[a] = start;
   r->t->end[a] = end;
   for (uint32_t p = 0; p < count; ++p) {

@@ -8,9 +8,15 @@
  *
  *   TAG, STREAM  a receive is posted in passing; a send waits aside until it is
  *   EDGE, PAIR   so is a receive; a send stops the rank until it is
- *   BLOCKING     sends and receives stop the rank until the other end is there
- *   GROUPED      the same: lists hold one operation after the other, so that they also do where
- *                those of a batch start together, and later ones no later than here
+ *   BLOCKING     proof: sends and receives stop the rank until the other end is there. Clock: an
+ *                endpoint has one operation under way; the rank stops in front of the next until
+ *                that has arrived, and at a send until it is posted
+ *   GROUPED      proof: the same: lists hold one operation after the other, so that they also do
+ *                where those of a batch start together, and later ones no later than here. Clock:
+ *                as BLOCKING, with batches as one operation, in which sends stop nobody
+ *
+ * The clock waits for nothing that the proof does not, but for what is under way to arrive: what is
+ * proven ends by the clock too.
  *
  * A training step is a barrier: no rank goes on before all have come to their update.
  * Double-buffered ranks that step alone wait for those with which they share a weight.
@@ -26,6 +32,15 @@ typedef struct ends {
 } ends;
 static const double NEVER = -1.0;
 
+/* What a rank's endpoint has under way, under BLOCKING and GROUPED. */
+typedef struct under_way {
+  const ends *of[OPIPE_BATCH_MOST];
+  uint32_t n;
+  uint32_t batch_end; /* the batch at hand ends in front of this step */
+  bool begun;         /* the batch has an operation under way */
+  bool open;          /* receives that the next operation joins: nobody has asked for them yet */
+} under_way;
+
 typedef struct replay {
   const opi_plan *plan;
   const opi_lists *lists;
@@ -35,6 +50,7 @@ typedef struct replay {
   uint32_t *position;    /* [n_ranks] in which request of the item */
   double *now;           /* [n_ranks] */
   double *link_free;     /* [n_streams] when the last message has left the sender */
+  under_way *under_way;  /* [n_ranks] */
   double *finish;        /* [n_items * n_positions] when the last rank was done with a request, or,
                             training, with an item */
   double *barrier;       /* [n_items * n_ranks] when the last rank of a group came to the update */
@@ -45,6 +61,7 @@ typedef struct replay {
   uint32_t n_items, rule;
   bool forward, twice; /* twice: weights in two versions; neither: whole mini-batches */
   bool timed;
+  bool meets; /* rules BLOCKING, GROUPED */
   opi_replay_result *result;
   opipe_error *err;
 } replay;
@@ -101,12 +118,11 @@ static void arrive(replay *p, uint32_t rank, const opi_step *step) {
 
 /* What the step waits for, as a time; NEVER: it is not there yet. */
 static double wanted_at(const replay *p, const opi_step *step, const ends *e) {
-  const bool meets = p->rule == OPI_RULE_BLOCKING || p->rule == OPI_RULE_GROUPED;
   if (e == NULL)
     return 0;
   switch (step->kind) {
     case OPI_ACT_POST:
-      return meets ? e->sent : 0;
+      return p->meets ? e->sent : 0;
     case OPI_ACT_SEND:
       return p->rule <= OPI_RULE_STREAM ? 0 : e->posted;
     case OPI_ACT_RESERVE:
@@ -117,11 +133,9 @@ static double wanted_at(const replay *p, const opi_step *step, const ends *e) {
 }
 
 static double duration(const replay *p, const opi_step *step) {
-  const double *const ns[] = {p->plan->stage_ns, p->plan->input_ns, p->plan->weight_ns};
-  const uint32_t phases = opi_program_phases(step->pass);
   double all = 0;
   for (uint32_t i = 0; i < OPI_PHASES && p->timed; ++i)
-    all += (phases & 1u << i) != 0 && ns[i] != NULL ? ns[i][step->stage] : 0;
+    all += opi_phase_ns(p->plan, p->cut, step->stage, step->pass, i);
   return all;
 }
 
@@ -147,6 +161,44 @@ static bool update(replay *p, uint32_t rank) {
   return !p->updates[rank];
 }
 
+/* By the clock, under BLOCKING and GROUPED: what was under way has arrived? */
+static bool take_turn(replay *p, uint32_t rank) {
+  under_way *u = &p->under_way[rank];
+  for (uint32_t i = 0; i < u->n; ++i) {
+    if (u->of[i]->arrived < 0)
+      return false;
+    p->now[rank] = u->of[i]->arrived > p->now[rank] ? u->of[i]->arrived : p->now[rank];
+  }
+  u->n = 0;
+  return true;
+}
+
+static void begin_batch(under_way *u, uint32_t end) {
+  u->batch_end = end;
+  u->begun = false;
+}
+
+/* The same: may the end of a message begin? If so it does. */
+static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
+  under_way *u = &p->under_way[rank];
+  const ends *e = ends_of(p, p->item[rank], step);
+  const bool batched = p->step[rank] < u->batch_end, sends = step->kind == OPI_ACT_SEND;
+  if (e == NULL)
+    return true;
+  if (sends && !batched && e->posted < 0)
+    return false;
+  const bool joins = (batched ? u->begun : u->open) && u->n < OPIPE_BATCH_MOST;
+  if (!joins && !take_turn(p, rank))
+    return false;
+  if (sends && !batched && e->posted > p->now[rank])
+    p->now[rank] = e->posted;
+  u->of[u->n++] = e;
+  u->begun = batched;
+  u->open = p->rule == OPI_RULE_GROUPED && !batched && !sends;
+  arrive(p, rank, step);
+  return true;
+}
+
 /* May the step happen? If so it does. */
 static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
@@ -157,6 +209,10 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
     return update(p, rank);
   if (!message)
     return true;
+  if (step->kind == OPI_ACT_RECV)
+    p->under_way[rank].open = false;
+  if (is_end(step) && p->meets && p->timed)
+    return begin_end(p, rank, step);
   if (is_end(step))
     arrive(p, rank, step);
   const double at = wanted_at(p, step, ends_of(p, p->item[rank], step));
@@ -183,12 +239,15 @@ static bool run_rank(replay *p, uint32_t rank) {
   while (p->item[rank] < p->n_items) {
     while (p->step[rank] < l->rank_first[rank + 1]) {
       const opi_step *step = &l->steps[p->step[rank]];
+      if (step->batch != 0)
+        begin_batch(&p->under_way[rank], p->step[rank] + step->batch);
       if (takes_part(p, p->item[rank], step) && !advance(p, rank, step))
         return moved;
       moved = true;
       note_finish(p, rank, ++p->step[rank]);
     }
     p->step[rank] = l->rank_first[rank];
+    p->under_way[rank].batch_end = 0;
     p->position[rank] = 0;
     if (!p->forward && p->now[rank] > p->finish[p->item[rank]])
       p->finish[p->item[rank]] = p->now[rank];
@@ -341,13 +400,14 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->position = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
+  p->under_way = OPI_ARENA_ARRAY(scratch, under_way, n_ranks);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
   p->barrier = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items *n_ranks);
   p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)p->n_items * n_ranks);
   p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
   if (p->ends == NULL || p->item == NULL || p->step == NULL || p->position == NULL ||
-      p->now == NULL || p->link_free == NULL || p->finish == NULL || p->barrier == NULL ||
-      p->n_updates == NULL || p->updates == NULL)
+      p->now == NULL || p->link_free == NULL || p->under_way == NULL || p->finish == NULL ||
+      p->barrier == NULL || p->n_updates == NULL || p->updates == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
     p->ends[i] = (ends){NEVER, NEVER, NEVER};
@@ -412,6 +472,7 @@ opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lis
               .timed = io_result != NULL,
               .result = io_result,
               .err = err};
+  p.meets = p.rule == OPI_RULE_BLOCKING || p.rule == OPI_RULE_GROUPED;
   opi_arena scratch;
   opi_arena_init(&scratch, allocator, 0);
   const opipe_status status = run_all(&p, &scratch);

@@ -84,6 +84,7 @@ typedef struct opi_program {
   bool *writes;      /* [graph.n_boundaries] */
   uint32_t *params;  /* [n_params] slots of the parameter table that are read or accumulated */
   uint32_t n_params;
+  uint32_t phases;     /* of its nodes, bits (1 << OPI_PHASE_*) */
   double flops, bytes; /* of one micro-batch */
 } opi_program;
 

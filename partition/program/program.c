@@ -174,6 +174,7 @@ static opipe_status convert_nodes(making *m, opipe_node *nodes) {
       continue;
     OPI_TRY(convert_node(m, node, &nodes[p->graph.n_nodes++]));
     opi_node_work(b->graph, node, &work);
+    p->phases |= 1u << opi_phase_of(node);
     p->flops += work.flops;
     p->bytes += work.bytes;
   }

@@ -29,6 +29,9 @@ typedef struct player {
   opi_flows flows;
   uint32_t *at;        /* [ranks] operation */
   uint32_t *waits_for; /* [ranks] transfer; OPIPE_NONE: none */
+  uint32_t *turn; /* [ranks] operation that began what the endpoint has under way: see begin() */
+  uint32_t *batch_end; /* [ranks] the batch at hand ends in front of this operation */
+  bool *open;          /* [ranks] what is under way may still be joined */
   transfer *transfers; /* [(n_messages + n_collectives) * n_classes] */
   queue *queues;       /* [flows] */
   uint32_t *members;   /* [n_groups * n_classes] ranks that a collective joins */
@@ -155,20 +158,74 @@ static bool occupies_rank(const player *p) {
   return p->play->cluster->occupies == OPI_OCCUPIES_RANK;
 }
 
+/* Under BLOCKING and GROUPED an endpoint has one operation, or one batch, under way: until all of
+ * it has arrived the rank stands still in front of the next. */
+static double await_turn(player *p, uint32_t rank, double now) {
+  double until = now;
+  for (uint32_t i = p->turn[rank]; i < p->at[rank]; ++i) {
+    const opi_play_op *op = &p->play->ops[i];
+    if (op->kind != OPI_PLAY_SEND && op->kind != OPI_PLAY_POST)
+      continue;
+    const uint32_t t = message_of(p, op->index, rank % p->classes.n_classes);
+    if (p->transfers[t].arrived == NEVER)
+      return stand(p, rank, t);
+    until = p->transfers[t].arrived > until ? p->transfers[t].arrived : until;
+  }
+  if (until > now) {
+    p->failed = p->failed || !opi_events_put(&p->events, until, rank, 0);
+    return NEVER;
+  }
+  p->turn[rank] = p->at[rank];
+  return now;
+}
+
+static bool is_batched(const player *p, uint32_t rank) {
+  return p->at[rank] < p->batch_end[rank];
+}
+
+static bool takes_turns(const player *p) {
+  return p->play->rule == OPI_RULE_BLOCKING || p->play->rule == OPI_RULE_GROUPED;
+}
+
+/* May the rank's end of a message begin? Under GROUPED it joins receives of which nobody has asked
+ * yet whether they are there. */
+static double begin(player *p, uint32_t rank, double now) {
+  return !takes_turns(p) || is_batched(p, rank) || p->open[rank] ? now : await_turn(p, rank, now);
+}
+
+/* A send that is no part of a batch begins when its receive stands. */
 static double run_send(player *p, uint32_t rank, uint32_t t, double now) {
   const transfer *x = &p->transfers[t];
   const uint32_t stream = p->play->message_stream[t / p->classes.n_classes];
+  const bool posted = (x->flags & POSTED) != 0 || is_batched(p, rank);
+  if ((x->flags & SENT) == 0 && takes_turns(p)) {
+    if (!posted)
+      return stand(p, rank, t);
+    if (begin(p, rank, now) == NEVER)
+      return NEVER;
+    p->open[rank] = false;
+  }
   if (note_end(p, t, SENT, now))
     p->out->sent_bytes[rank] += p->play->streams[stream].n_bytes;
-  if (p->play->rule > OPI_RULE_STREAM && (x->flags & POSTED) == 0)
+  if (p->play->rule > OPI_RULE_STREAM && !posted)
     return stand(p, rank, t);
   return !occupies_rank(p) || x->arrived != NEVER ? now : stand(p, rank, t);
 }
 
 static double run_post(player *p, uint32_t rank, uint32_t t, double now) {
-  const bool meets = p->play->rule == OPI_RULE_BLOCKING || p->play->rule == OPI_RULE_GROUPED;
+  if (begin(p, rank, now) == NEVER)
+    return NEVER;
+  p->open[rank] = p->play->rule == OPI_RULE_GROUPED && !is_batched(p, rank);
   (void)note_end(p, t, POSTED, now);
-  return !meets || (p->transfers[t].flags & SENT) != 0 ? now : stand(p, rank, t);
+  return now;
+}
+
+static double run_batch(player *p, uint32_t rank, uint32_t n, double now) {
+  if (await_turn(p, rank, now) == NEVER)
+    return NEVER;
+  p->batch_end[rank] = p->at[rank] + 1 + n;
+  p->open[rank] = false;
+  return now;
 }
 
 /* Has it arrived? A receiver's own copy of it comes behind that. */
@@ -201,9 +258,13 @@ static double run_op(player *p, uint32_t rank, const opi_play_op *op, double now
       return (p->transfers[message_of(p, op->index, class)].flags & POSTED) != 0
                  ? now
                  : stand(p, rank, message_of(p, op->index, class));
+    case OPI_PLAY_BATCH:
+      return run_batch(p, rank, op->index, now);
     case OPI_PLAY_WAIT:
+      p->open[rank] = false;
+      return run_wait(p, rank, message_of(p, op->index, class), now, true);
     case OPI_PLAY_DRAIN:
-      return run_wait(p, rank, message_of(p, op->index, class), now, op->kind == OPI_PLAY_WAIT);
+      return run_wait(p, rank, message_of(p, op->index, class), now, false);
     case OPI_PLAY_START:
       return run_start(p, op->index, collective_of(p, op->index, class), now);
     default:
@@ -269,13 +330,17 @@ static opipe_status prepare(player *p) {
                       .peak_bytes = OPI_ARENA_ARRAY(arena, double, p->n_ranks)};
   p->at = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
   p->waits_for = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
+  p->turn = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
+  p->batch_end = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
+  p->open = OPI_ARENA_ARRAY(arena, bool, p->n_ranks);
   p->transfers = OPI_ARENA_ARRAY(arena, transfer, n_transfers);
   p->queues = OPI_ARENA_ARRAY(arena, queue, n_flows);
   p->members = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)play->n_groups * n);
   if (out->start == NULL || out->end == NULL || out->sent_at == NULL || out->began_at == NULL ||
       out->arrived_at == NULL || out->busy_ns == NULL || out->finish_ns == NULL ||
       out->sent_bytes == NULL || out->peak_bytes == NULL || p->at == NULL || p->waits_for == NULL ||
-      p->transfers == NULL || p->queues == NULL || p->members == NULL)
+      p->turn == NULL || p->batch_end == NULL || p->open == NULL || p->transfers == NULL ||
+      p->queues == NULL || p->members == NULL)
     return opi_fail_nomem(p->err, n_ops * sizeof(double), "a simulation");
   for (size_t i = 0; i < n_ops; ++i)
     out->start[i] = out->end[i] = NEVER;
@@ -289,8 +354,8 @@ static opipe_status prepare(player *p) {
 
 /* Every message once at both ends means that ranks which stand still wait for each other. */
 static opipe_status check_end(const player *p) {
-  static const char *const kinds[OPI_PLAY_KINDS] = {"compute", "send",    "post",  "wait",
-                                                    "drain",   "reserve", "start", "join"};
+  static const char *const kinds[OPI_PLAY_KINDS] = {"compute", "send",  "post", "wait", "drain",
+                                                    "reserve", "start", "join", "batch"};
   for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
     const uint32_t first = p->play->list_first[list_of(p, rank)];
     if (p->at[rank] == p->play->list_first[list_of(p, rank) + 1])
@@ -349,7 +414,7 @@ opipe_status opi_play_run(const opi_play *play, opi_arena *arena, opi_played *ou
   opi_event event;
   OPI_TRY(prepare(&p));
   for (uint32_t rank = 0; rank < p.n_ranks; ++rank) {
-    p.at[rank] = play->list_first[list_of(&p, rank)];
+    p.at[rank] = p.turn[rank] = play->list_first[list_of(&p, rank)];
     p.waits_for[rank] = OPIPE_NONE;
     p.failed = p.failed || !opi_events_put(&p.events, 0, rank, 0);
   }

@@ -140,6 +140,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
       .devices_stride = sizeof(opipe_device_choice),
       .n_microbatches = c->n_microbatches,
       .schedule = c->schedule,
+      .cut = c->cut,
       .cost = c->cost,
       .depth = c->depth,
       .transport = c->transport};

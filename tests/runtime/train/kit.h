@@ -49,6 +49,7 @@ opipe_device_choice kit_place_device(const kit_place *place);
 /* What a case trains with. */
 typedef struct kit_case {
   const char *schedule;
+  const char *cut;                            /* as opipe_plan_params */
   uint32_t n_ranks, n_stages, n_microbatches; /* one of n_ranks and n_stages may be 0 */
   uint64_t memory_bytes;
   uint32_t cost;           /* OPIPE_COST_* */

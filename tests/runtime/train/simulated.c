@@ -13,26 +13,44 @@
 enum { STAGES_MOST = 16, TEXT = 1024, TRIES = 8, IN_FLIGHT = 10, CLASSES = 32 };
 static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, NEAR = 0.015;
 
-/* Rules by which messages are matched one after the other hold a sender up; sums of 400 KB take 200
- * ms at 2 MB/s. */
+/* Cuts of llama_8block, and of gpt_8block whose embedding is its head; NULL: where the planner
+ * cuts, which leaves a stage without a node. */
+#define HALVES "add_23"
+#define THIRDS "add_17;add_35"
+#define QUARTERS "add_11;add_23;add_35"
+#define EIGHTHS "add_5;add_11;add_17;add_23;add_29;add_35;add_41"
+#define TIED "add_13;add_25;add_38"
+
+/* Rules by which messages are matched one after the other hold a sender up; sums of 100 to
+ * 400 KB a rank take 50 to 200 ms at 2 MB/s. */
 const simulated_case simulated_cases[SIMULATED_CASES] = {
-    {"1f1b", "tag", 4, 1, 8, 1, 0, 0, false, false, false},
-    {"gpipe", "tag", 4, 1, 8, 1, 2000, 2e6, true, false, false},
-    {"1f1b", "tag", 2, 1, 8, 2, 1000, 2e6, false, false, false},
-    {"1f1b", "tag", 4, 1, 8, 1, 3000, 1e6, true, false, false},
-    {"interleaved:chunks=2", "tag", 4, 2, 8, 1, 1000, 0, false, false, false},
-    {"chimera", "tag", 4, 1, 8, 1, 1000, 2e6, false, true, false},
-    {"zb-h1", "tag", 4, 1, 8, 1, 2000, 2e6, true, false, false},
-    {"zbv", "tag", 4, 2, 8, 1, 1000, 4e6, false, false, false},
-    {"2bw", "tag", 4, 1, 4, 1, 1000, 4e6, false, true, false},
-    {"gpipe", "stream", 2, 1, 8, 2, 2000, 1e6, true, false, false},
-    {"1f1b", "stream", 4, 1, 8, 1, 2000, 1e6, true, false, false},
-    {"1f1b", "pair", 4, 1, 8, 1, 1000, 4e6, false, false, false},
-    {"gpipe", "edge", 4, 1, 8, 1, 2000, 2e6, true, false, false},
-    {"interleaved:chunks=2", "blocking", 2, 2, 8, 1, 1000, 4e6, false, true, false},
-    {"chimera:sync=eager-opt", "tag", 4, 1, 8, 1, 1000, 2e6, true, true, false},
-    {"1f1b", "tag", 3, 1, 8, 2, 4000, 1e6, true, false, false},
-    {"2bw", "tag", 4, 1, 4, 1, 1000, 4e6, false, true, true}};
+    {"1f1b", "tag", QUARTERS, 4, 1, 8, 1, 0, 0},
+    {"gpipe", "tag", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
+    {"1f1b", "tag", HALVES, 2, 1, 8, 2, 1000, 2e6},
+    {"chimera", "tag", NULL, 4, 1, 8, 1, 1000, 2e6},
+    {"interleaved:chunks=2", "blocking", QUARTERS, 2, 2, 8, 1, 3000, 2e6, .unequal = true},
+    {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .follow = true},
+    {"1f1b", "tag", TIED, 4, 1, 8, 1, 1000, 1e6, .tied = true},
+    {"1f1b", "tag", QUARTERS, 4, 1, 8, 1, 3000, 1e6, .unequal = true},
+    {"interleaved:chunks=2", "tag", EIGHTHS, 4, 2, 8, 1, 1000, 0},
+    {"zb-h1", "tag", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
+    {"zbv", "tag", EIGHTHS, 4, 2, 8, 1, 1000, 4e6},
+    {"gpipe", "stream", HALVES, 2, 1, 8, 2, 2000, 1e6, .unequal = true},
+    {"1f1b", "stream", QUARTERS, 4, 1, 8, 1, 2000, 1e6, .unequal = true},
+    {"1f1b", "pair", QUARTERS, 4, 1, 8, 1, 1000, 4e6},
+    {"gpipe", "edge", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
+    {"1f1b", "blocking", QUARTERS, 4, 1, 8, 1, 2000, 1e6, .unequal = true},
+    {"gpipe", "blocking", NULL, 4, 1, 8, 1, 4000, 2e6},
+    {"2bw", "blocking", QUARTERS, 4, 1, 4, 1, 2000, 4e6, .follow = true},
+    {"1f1b", "grouped", QUARTERS, 4, 1, 8, 1, 2000, 1e6, .unequal = true},
+    {"interleaved:chunks=2", "grouped", EIGHTHS, 4, 2, 8, 1, 2000, 4e6},
+    {"chimera", "tag", QUARTERS, 4, 1, 8, 1, 1000, 2e6},
+    {"chimera:sync=eager", "tag", QUARTERS, 4, 1, 8, 1, 1000, 1e6},
+    {"chimera:sync=eager-opt", "tag", QUARTERS, 4, 1, 8, 1, 1000, 2e6, .unequal = true},
+    {"chimera", "tag", TIED, 4, 1, 8, 1, 2000, 2e6, .tied = true},
+    {"1f1b", "tag", THIRDS, 3, 1, 8, 2, 4000, 1e6, .unequal = true},
+    {"1f1b", "tag", QUARTERS, 4, 1, 4, 1, 1000, 2e6, .follow = true},
+    {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .clips = true, .follow = true}};
 
 typedef struct trial {
   kit k;
@@ -41,7 +59,7 @@ typedef struct trial {
   opi_costs costs;
   char device[TEXT], transport[TEXT], cluster[TEXT];
   double simulated_ns;
-  bool twice;
+  double ends_ns[IN_FLIGHT]; /* 0: not yet measured */
 } trial;
 
 static uint64_t now_ns(void) {
@@ -74,7 +92,6 @@ static void describe(trial *t, const simulated_case *c) {
   at = snprintf(t->transport, TEXT, "emulated:rule=%s,latency_us=%.0f", c->rule, c->latency_us);
   if (c->bandwidth > 0)
     (void)snprintf(t->transport + at, TEXT - (size_t)at, ",bandwidth=%.0f", c->bandwidth);
-  /* A sum of two over a ring is two messages of half the bytes: half the latency each. */
   (void)snprintf(t->cluster, TEXT,
                  "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"emulated\", "
                  "\"count\": 16, \"alignment\": 64}], \"links\": [{\"transport\": \"emulated\", "
@@ -82,15 +99,15 @@ static void describe(trial *t, const simulated_case *c) {
                  "\"bandwidth\": %.0f, "
                  "\"port\": 0, \"collective_latency_ns\": %.0f, \"collective\": \"ring\"}]}",
                  c->rule, c->latency_us * 1e3, c->bandwidth > 0 ? c->bandwidth : 1e15,
-                 c->latency_us * 500);
+                 c->latency_us * 1e3);
 }
 
 static void open_trial(trial *t, const simulated_case *c) {
   memset(t, 0, sizeof *t);
   describe(t, c);
-  t->twice = strncmp(c->schedule, "2bw", 3) == 0;
   t->plan = (kit_case){
       .schedule = c->schedule,
+      .cut = c->cut,
       .n_ranks = c->n_ranks * c->replicas,
       .n_microbatches = c->n_microbatches * c->replicas,
       .stages = &t->costs,
@@ -105,8 +122,9 @@ static void open_trial(trial *t, const simulated_case *c) {
                    .shift = true},
           .replicas = c->replicas,
           .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .clip_norm = c->clips ? 1 : 0}}};
-  OPI_ASSERT_OK_FATAL(kit_open(&t->k, opi_test_source("tests/data/llama_8block/model.onnx"), 16, 8),
-                      &t->k.err);
+  const char *model =
+      c->tied ? "tests/data/gpt_8block/model.onnx" : "tests/data/llama_8block/model.onnx";
+  OPI_ASSERT_OK_FATAL(kit_open(&t->k, opi_test_source(model), 16, 8), &t->k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&t->k, &t->plan), &t->k.err);
 }
 
@@ -134,7 +152,8 @@ void simulated_play(const simulated_case *c, double *out_planned, double *out_pl
   OPI_ASSERT_FATAL(t != NULL);
   open_trial(t, c);
   simulate(t);
-  *out_planned = t->twice ? t->k.plan->interval_ns : t->k.plan->request_ns;
+  *out_planned = t->k.plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? t->k.plan->interval_ns
+                                                                       : t->k.plan->request_ns;
   *out_played = t->simulated_ns;
   kit_close(&t->k);
   free(t);
@@ -149,7 +168,8 @@ static double one_step(trial *t, opi_session *session, const kit_batch *batch) {
   return (double)(now_ns() - from);
 }
 
-/* Between the ends of mini-batches that follow each other without a flush. */
+/* When mini-batches end that follow each other, from when the first is given: the earliest of all
+ * tries, since others' work on the cores only delays. What lies between them, in the middle. */
 static double one_period(trial *t, opi_session *session, const kit_batch *batch) {
   enum { FROM = IN_FLIGHT / 2 };
   const opipe_submit_params params = {
@@ -158,17 +178,22 @@ static double one_period(trial *t, opi_session *session, const kit_batch *batch)
       .io_stride = sizeof(opipe_binding_io),
       .inputs = batch->inputs};
   opi_request *tickets[IN_FLIGHT] = {NULL};
-  double ends[IN_FLIGHT];
+  const uint64_t from = now_ns();
   for (uint32_t i = 0; i < IN_FLIGHT; ++i)
     OPI_ASSERT_OK_FATAL(opi_train_step(session, &params, &tickets[i], NULL, &t->k.err), &t->k.err);
   for (uint32_t i = 0; i < IN_FLIGHT - 1; ++i) { /* the last one ends with a flush */
     OPI_ASSERT_OK_FATAL(opi_request_wait(tickets[i], UINT64_C(60000000000), &t->k.err), &t->k.err);
-    ends[i] = (double)now_ns();
+    const double end = (double)(now_ns() - from);
+    t->ends_ns[i] = t->ends_ns[i] == 0 ? end : fmin(t->ends_ns[i], end);
   }
   OPI_ASSERT_OK_FATAL(opi_train_flush(session, UINT64_C(60000000000), &t->k.err), &t->k.err);
   for (uint32_t i = 0; i < IN_FLIGHT; ++i)
     opi_request_release(tickets[i]);
-  return (ends[IN_FLIGHT - 2] - ends[FROM - 1]) / (IN_FLIGHT - 1 - FROM);
+  return (t->ends_ns[IN_FLIGHT - 2] - t->ends_ns[FROM - 1]) / (IN_FLIGHT - 1 - FROM);
+}
+
+static bool is_near(double measured, double simulated) {
+  return fabs(measured - simulated) <= NEAR * simulated;
 }
 
 void simulated_run(const simulated_case *c) {
@@ -182,16 +207,19 @@ void simulated_run(const simulated_case *c) {
   OPI_ASSERT_OK_FATAL(kit_session(&t->k, 0, &session), &t->k.err);
   OPI_ASSERT_OK_FATAL(kit_batch_random(&t->k, &t->plan, CLASSES, 3, &batch), &t->k.err);
   (void)one_step(t, session, &batch); /* threads and pages come to be */
-  for (uint32_t i = 0; i < TRIES && !(best <= t->simulated_ns * (1 + NEAR)); ++i) {
-    const double ns = t->twice ? one_period(t, session, &batch) : one_step(t, session, &batch);
+  for (uint32_t i = 0; i < TRIES && !is_near(best, t->simulated_ns); ++i) {
+    const double ns = c->follow ? one_period(t, session, &batch) : one_step(t, session, &batch);
     first = i == 0 ? ns : first;
-    best = fmin(best, ns);
+    best = c->follow ? ns : fmin(best, ns);
   }
   (void)printf(
       "%s, rule %s, %u ranks x %u: simulated %.2f ms, measured %.2f (first %.2f): %+.2f %%\n",
       c->schedule, c->rule, c->n_ranks, c->replicas, t->simulated_ns * 1e-6, best * 1e-6,
       first * 1e-6, 100 * (best / t->simulated_ns - 1));
-  OPI_ASSERT(fabs(best - t->simulated_ns) <= NEAR * t->simulated_ns);
+  if (!is_near(best, t->simulated_ns)) {
+    OPI_FAIL("%s, rule %s, cut %s: simulated %.2f ms, measured %.2f", c->schedule, c->rule,
+             c->cut == NULL ? "by the planner" : c->cut, t->simulated_ns * 1e-6, best * 1e-6);
+  }
   opi_session_close(session);
   kit_close(&t->k);
   free(t);

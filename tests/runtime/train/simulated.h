@@ -9,22 +9,24 @@
 
 typedef struct simulated_case {
   const char *schedule, *rule;
+  const char *cut;                                    /* NULL: the planner's */
   uint32_t n_ranks, chunks, n_microbatches, replicas; /* ranks of one copy; stages of a rank */
   double latency_us, bandwidth; /* bytes per second of every stream, and of a rank's sums */
   bool unequal;                 /* stages take different times */
-  bool overlaps; /* sessions are faster than their lists say: what ends a step and what begins the
-                    next run beside each other */
-  bool clips;    /* by a norm of all ranks, which wait for each other at every update */
+  bool clips;  /* double-buffered: by a norm of all ranks, which wait for each other
+                  at every update */
+  bool follow; /* mini-batches are given one behind the other, not alone */
+  bool tied;   /* the first stage and the last read one parameter */
 } simulated_case;
 
-enum { SIMULATED_CASES = 17 };
+/* The first SIMULATED_COVER have one of every kind. */
+enum { SIMULATED_CASES = 27, SIMULATED_COVER = 7 };
 extern const simulated_case simulated_cases[SIMULATED_CASES];
 
-/* The plan's own clock and the play of its lists agree (without sums over replicas, of which the
- * first knows nothing): the two times in ns. */
+/* By the plan's own clock, which knows nothing of sums over ranks, and played, in ns. */
 void simulated_play(const simulated_case *c, double *out_planned, double *out_played);
 /* The best of some steps of a session is within 1.5 % of what was simulated. Fails the test where
- * it is not. Not of cases that overlap. */
+ * it is not. */
 void simulated_run(const simulated_case *c);
 
 #endif /* TESTS_TRAIN_SIMULATED_H */

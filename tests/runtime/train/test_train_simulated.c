@@ -6,14 +6,26 @@
 
 #include "tests/runtime/train/simulated.h"
 
-/* Both clocks know the same waits; sums over replicas only the play. */
+/* Norms are summed over a ring of all ranks: some 80 numbers, 64 bytes apart. */
+static double norms_ns(const simulated_case *c, double n_bytes) {
+  const uint32_t n = c->n_ranks * c->replicas;
+  const double travel_ns = c->bandwidth > 0 ? n_bytes / n / c->bandwidth * 1e9 : 0;
+  return 2 * (n - 1) * (c->latency_us * 1e3 + travel_ns);
+}
+
+/* Both clocks know the same waits; sums of gradients and norms only the play. A double-buffered
+ * step that does not clip sums its norms beside the next. */
 static void test_lists_are_played_to_the_plans_times(void) {
   for (size_t i = 0; i < SIMULATED_CASES; ++i) {
     const simulated_case *c = &simulated_cases[i];
-    const bool sums = c->replicas > 1 || strncmp(c->schedule, "chimera", 7) == 0;
+    const bool beside = strcmp(c->schedule, "2bw") == 0 && !c->clips;
+    const bool sums = c->replicas > 1 || c->tied || strncmp(c->schedule, "chimera", 7) == 0;
     double planned = 0, played = 0;
     simulated_play(c, &planned, &played);
-    if (sums ? played <= planned : fabs(played - planned) > 1e-4 * planned) {
+    const double least = beside ? 0 : norms_ns(c, 70 * 64),
+                 most = beside ? 0 : norms_ns(c, 90 * 64);
+    const double more = played - planned, near = 1e-4 * planned;
+    if (more < least - near || (!sums && more > most + near)) {
       OPI_FAIL("%s, rule %s: planned %.9g ms, played %.9g", c->schedule, c->rule, planned * 1e-6,
                played * 1e-6);
     }
@@ -22,8 +34,8 @@ static void test_lists_are_played_to_the_plans_times(void) {
 }
 
 static void test_sessions_take_the_simulated_time(void) {
-  simulated_run(&simulated_cases[1]);
-  simulated_run(&simulated_cases[2]);
+  for (size_t i = 1; i < SIMULATED_COVER; ++i)
+    simulated_run(&simulated_cases[i]);
 }
 
 OPI_TEST_MAIN("simulated training", OPI_TEST(test_lists_are_played_to_the_plans_times),
