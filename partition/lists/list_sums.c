@@ -133,7 +133,7 @@ static void make_stage_sum(const holdings *h, uint32_t whole, uint32_t algorithm
   add_group(b, &group);
 }
 
-/* One for every tied parameter, over the ranks that hold it. */
+/* One for every tied parameter, over the ranks that hold it, in dense form. */
 static void make_ties(const holdings *h, uint32_t algorithm) {
   opi_list_builder *b = h->b;
   opi_list_sums *sums = &b->sums;
@@ -150,8 +150,7 @@ static void make_ties(const holdings *h, uint32_t algorithm) {
       sums->has_tie[(size_t)rank * sums->n_ties + n] = true;
       b->group_lists[b->n_group_lists++] = rank;
     }
-    group.n_lists = b->n_group_lists - group.first;
-    group.n_bytes = sum_bytes(h, &group, b->cut->sources[slot].n_bytes);
+    group.n_bytes = b->cut->sources[slot].n_bytes;
     add_group(b, &group);
     ++n;
   }

@@ -38,6 +38,7 @@ typedef struct under_way {
   uint32_t n;
   uint32_t batch_end; /* the batch at hand ends in front of this step */
   bool begun;         /* the batch has an operation under way */
+  bool is_batch;      /* of which none is through before all of it */
   bool open;          /* receives that the next operation joins: nobody has asked for them yet */
 } under_way;
 
@@ -173,6 +174,20 @@ static bool take_turn(replay *p, uint32_t rank) {
   return true;
 }
 
+/* A receiver, or a sender, asks for a message: is it through, with the batch that it is of? */
+static bool is_through(replay *p, uint32_t rank, const ends *e) {
+  const under_way *u = &p->under_way[rank];
+  bool found = false;
+  for (uint32_t i = 0; i < u->n && u->is_batch; ++i)
+    found = found || u->of[i] == e;
+  for (uint32_t i = 0; i < u->n && found; ++i) {
+    if (u->of[i]->arrived < 0)
+      return false;
+    p->now[rank] = u->of[i]->arrived > p->now[rank] ? u->of[i]->arrived : p->now[rank];
+  }
+  return true;
+}
+
 static void begin_batch(under_way *u, uint32_t end) {
   u->batch_end = end;
   u->begun = false;
@@ -193,7 +208,7 @@ static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
   if (sends && !batched && e->posted > p->now[rank])
     p->now[rank] = e->posted;
   u->of[u->n++] = e;
-  u->begun = batched;
+  u->begun = u->is_batch = batched;
   u->open = p->rule == OPI_RULE_GROUPED && !batched && !sends;
   arrive(p, rank, step);
   return true;
@@ -213,6 +228,9 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
     p->under_way[rank].open = false;
   if (is_end(step) && p->meets && p->timed)
     return begin_end(p, rank, step);
+  if ((step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN) &&
+      !is_through(p, rank, ends_of(p, p->item[rank], step)))
+    return false;
   if (is_end(step))
     arrive(p, rank, step);
   const double at = wanted_at(p, step, ends_of(p, p->item[rank], step));

@@ -158,9 +158,9 @@ static bool occupies_rank(const player *p) {
   return p->play->cluster->occupies == OPI_OCCUPIES_RANK;
 }
 
-/* Under BLOCKING and GROUPED an endpoint has one operation, or one batch, under way: until all of
- * it has arrived the rank stands still in front of the next. */
-static double await_turn(player *p, uint32_t rank, double now) {
+/* When all has arrived that the rank's endpoint has under way (BLOCKING, GROUPED); until that is
+ * known it stands still. */
+static double await_all(player *p, uint32_t rank, double now) {
   double until = now;
   for (uint32_t i = p->turn[rank]; i < p->at[rank]; ++i) {
     const opi_play_op *op = &p->play->ops[i];
@@ -171,12 +171,31 @@ static double await_turn(player *p, uint32_t rank, double now) {
       return stand(p, rank, t);
     until = p->transfers[t].arrived > until ? p->transfers[t].arrived : until;
   }
+  return until;
+}
+
+/* That is one operation, or one batch: the rank stands still in front of the next. */
+static double await_turn(player *p, uint32_t rank, double now) {
+  const double until = await_all(p, rank, now);
   if (until > now) {
     p->failed = p->failed || !opi_events_put(&p->events, until, rank, 0);
     return NEVER;
   }
-  p->turn[rank] = p->at[rank];
-  return now;
+  if (until == now)
+    p->turn[rank] = p->at[rank];
+  return until;
+}
+
+/* Is the message one of the batch that is under way? Of that none is through before all of it. */
+static bool is_in_batch(const player *p, uint32_t rank, uint32_t message) {
+  const uint32_t turn = p->turn[rank];
+  const opi_play_op *ops = &p->play->ops[turn];
+  bool found = false;
+  if (turn == p->at[rank] || ops[0].kind != OPI_PLAY_BATCH)
+    return false;
+  for (uint32_t i = 1; i <= ops[0].index; ++i)
+    found = found || ops[i].index == message;
+  return found;
 }
 
 static bool is_batched(const player *p, uint32_t rank) {
@@ -237,6 +256,13 @@ static double run_wait(player *p, uint32_t rank, uint32_t t, double now, bool co
   return (arrived > now ? arrived : now) + copy;
 }
 
+static double run_message_wait(player *p, uint32_t rank, const opi_play_op *op, double now,
+                               bool copies) {
+  const uint32_t t = message_of(p, op->index, rank % p->classes.n_classes);
+  const double all = is_in_batch(p, rank, op->index) ? await_all(p, rank, now) : now;
+  return all == NEVER ? NEVER : run_wait(p, rank, t, all, copies);
+}
+
 static double run_start(player *p, uint32_t collective, uint32_t t, double now) {
   const uint32_t n = p->classes.n_classes, group = p->play->collective_group[collective];
   if (++p->transfers[t].n_come == p->members[group * n + t % n])
@@ -262,9 +288,9 @@ static double run_op(player *p, uint32_t rank, const opi_play_op *op, double now
       return run_batch(p, rank, op->index, now);
     case OPI_PLAY_WAIT:
       p->open[rank] = false;
-      return run_wait(p, rank, message_of(p, op->index, class), now, true);
+      return run_message_wait(p, rank, op, now, true);
     case OPI_PLAY_DRAIN:
-      return run_wait(p, rank, message_of(p, op->index, class), now, false);
+      return run_message_wait(p, rank, op, now, false);
     case OPI_PLAY_START:
       return run_start(p, op->index, collective_of(p, op->index, class), now);
     default:

@@ -10,7 +10,7 @@
 
 #include "partition/lists/plan_play.h"
 
-enum { STAGES_MOST = 16, TEXT = 1024, TRIES = 8, IN_FLIGHT = 10, CLASSES = 32 };
+enum { STAGES_MOST = 16, TEXT = 1024, TRIES = 12, IN_FLIGHT = 11, CLASSES = 32 };
 static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, NEAR = 0.015;
 
 /* Cuts of llama_8block, and of gpt_8block whose embedding is its head; NULL: where the planner
@@ -171,7 +171,7 @@ static double one_step(trial *t, opi_session *session, const kit_batch *batch) {
 /* When mini-batches end that follow each other, from when the first is given: the earliest of all
  * tries, since others' work on the cores only delays. What lies between them, in the middle. */
 static double one_period(trial *t, opi_session *session, const kit_batch *batch) {
-  enum { FROM = IN_FLIGHT / 2 };
+  enum { FROM = IN_FLIGHT / 2, TO = IN_FLIGHT - 3 };
   const opipe_submit_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
       .n_inputs = batch->n_inputs,
@@ -181,7 +181,7 @@ static double one_period(trial *t, opi_session *session, const kit_batch *batch)
   const uint64_t from = now_ns();
   for (uint32_t i = 0; i < IN_FLIGHT; ++i)
     OPI_ASSERT_OK_FATAL(opi_train_step(session, &params, &tickets[i], NULL, &t->k.err), &t->k.err);
-  for (uint32_t i = 0; i < IN_FLIGHT - 1; ++i) { /* the last one ends with a flush */
+  for (uint32_t i = 0; i <= TO; ++i) { /* the last ones drain the pipeline */
     OPI_ASSERT_OK_FATAL(opi_request_wait(tickets[i], UINT64_C(60000000000), &t->k.err), &t->k.err);
     const double end = (double)(now_ns() - from);
     t->ends_ns[i] = t->ends_ns[i] == 0 ? end : fmin(t->ends_ns[i], end);
@@ -189,7 +189,7 @@ static double one_period(trial *t, opi_session *session, const kit_batch *batch)
   OPI_ASSERT_OK_FATAL(opi_train_flush(session, UINT64_C(60000000000), &t->k.err), &t->k.err);
   for (uint32_t i = 0; i < IN_FLIGHT; ++i)
     opi_request_release(tickets[i]);
-  return (t->ends_ns[IN_FLIGHT - 2] - t->ends_ns[FROM - 1]) / (IN_FLIGHT - 1 - FROM);
+  return (t->ends_ns[TO] - t->ends_ns[FROM - 1]) / (TO + 1 - FROM);
 }
 
 static bool is_near(double measured, double simulated) {
