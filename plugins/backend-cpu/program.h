@@ -80,6 +80,7 @@ typedef struct cpu_step {
   uint64_t workspace_bytes;
   uint32_t inplace;         /* bit i: out[0] may be written over in[i] */
   uint32_t panels;          /* bit i: in[i] may come as PANEL where it is asked for otherwise */
+  uint32_t narrow;          /* bit i: in[i] is read in its half type, not widened (widen.c) */
   const cpu_matrix *matrix; /* of in[1], whose value is then the codes; NULL: none */
   bool is_view;             /* out[0] has the bytes of in[0] */
 } cpu_step;

@@ -39,7 +39,7 @@ cpu_dots_kind cpu_dots_rule(const cpu_dots_machine *machine) {
 enum { PROBE_ROWS = 19, PROBE_STEPS = CPU_CHAIN + 37 }; /* two chains, an odd end, a tile's rest */
 
 typedef struct probe {
-  float a[PROBE_ROWS * PROBE_STEPS];
+  uint16_t a[PROBE_ROWS * PROBE_STEPS];
   uint16_t panel[PROBE_STEPS * CPU_PANEL];
   float buffer[CPU_CHAIN * CPU_PANEL];
   float wanted[PROBE_ROWS * CPU_PANEL], found[PROBE_ROWS * CPU_PANEL];
@@ -61,11 +61,12 @@ static bool probe_agrees(const cpu_dots *dots, const cpu_dots *model) {
   while (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire)) {
   }
   for (int i = 0; i < PROBE_ROWS * PROBE_STEPS; ++i)
-    p.a[i] = cpu_bf16_to_f32(probe_number(&state));
+    p.a[i] = probe_number(&state);
   for (int i = 0; i < PROBE_STEPS * CPU_PANEL; ++i)
     p.panel[i] = probe_number(&state);
   cpu_half_product h = {
-      .product = {.n = CPU_PANEL, .k = PROBE_STEPS, .a = p.a, .a_stride = PROBE_STEPS},
+      .product = {.n = CPU_PANEL, .k = PROBE_STEPS, .a_stride = PROBE_STEPS},
+      .a = p.a,
       .panels = p.panel,
       .dtype = CPU_BF16};
   h.product.c_stride = CPU_PANEL;

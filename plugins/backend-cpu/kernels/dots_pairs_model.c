@@ -13,16 +13,15 @@ CPU_STATIC void dots_begin(void) {}
 
 CPU_STATIC void dots_end(void) {}
 
-CPU_STATIC void dots_chain(const uint16_t *a, const uint16_t *b, int64_t steps, int64_t rows,
-                           float *sum) {
-  for (int64_t r = 0; r < rows; ++r, a += CPU_CHAIN) {
+CPU_STATIC void dots_chain(const dots_tile *t) {
+  for (int64_t r = 0; r < t->rows; ++r) {
     for (int64_t u = 0; u < CPU_PANEL; ++u) {
-      float s = 0.0f;
-      for (int64_t k = 0; k < steps; k += 2)
-        s = model_pair(a + k, b + k * CPU_PANEL + 2 * u, s);
-      sum[r * CPU_PANEL + u] = s;
+      float *sum = t->sum + r * CPU_PANEL + u, s = t->resume ? *sum : 0.0f;
+      for (int64_t k = 0; k < t->steps; k += 2)
+        s = model_pair(t->a + r * t->a_stride + k, t->b + k * CPU_PANEL + 2 * u, s);
+      *sum = s;
     }
   }
 }
 
-const cpu_dots cpu_dots_pairs_model = {CPU_DOTS_PAIRS_MODEL, dots_share};
+const cpu_dots cpu_dots_pairs_model = DOTS_TABLE(CPU_DOTS_PAIRS_MODEL);

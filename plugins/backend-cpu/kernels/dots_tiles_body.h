@@ -20,8 +20,7 @@
 
 enum {
   TILE_EDGE = 16,
-  TILE_A_BYTES = CPU_CHAIN * 2, /* between rows */
-  TILE_B_BYTES = CPU_PANEL * 4,
+  TILE_B_BYTES = CPU_PANEL * 4, /* between rows */
   TILE_C_BYTES = CPU_PANEL * 4
 };
 
@@ -33,12 +32,19 @@ CPU_STATIC void dots_end(void) {
   tile_release();
 }
 
-/* 32 columns of up to 16 rows. */
-CPU_STATIC void tiles_one(const uint16_t *a, const uint16_t *b, int64_t steps, float *sum) {
+/* 32 columns, from `column` on, of up to 16 rows. */
+CPU_STATIC void tiles_one(const dots_tile *t, int64_t column) {
+  const int64_t a_bytes = t->a_stride * (int64_t)sizeof *t->a;
+  const uint16_t *b = t->b + 2 * column;
+  float *sum = t->sum + column;
   TILE_ZERO(0);
   TILE_ZERO(1);
-  for (int64_t k = 0; k < steps; k += CPU_DOTS_STEPS, b += CPU_DOTS_STEPS * CPU_PANEL) {
-    TILE_LOAD(4, a + k, TILE_A_BYTES);
+  if (t->resume) {
+    TILE_LOAD(0, sum, TILE_C_BYTES);
+    TILE_LOAD(1, sum + TILE_EDGE, TILE_C_BYTES);
+  }
+  for (int64_t k = 0; k < t->steps; k += CPU_DOTS_STEPS, b += CPU_DOTS_STEPS * CPU_PANEL) {
+    TILE_LOAD(4, t->a + k, a_bytes);
     TILE_LOAD(6, b, TILE_B_BYTES);
     TILE_LOAD(7, b + 2 * TILE_EDGE, TILE_B_BYTES);
     TILE_DOT(0, 4, 6);
@@ -49,19 +55,27 @@ CPU_STATIC void tiles_one(const uint16_t *a, const uint16_t *b, int64_t steps, f
 }
 
 /* 32 columns of 32 rows. */
-CPU_STATIC void tiles_two(const uint16_t *a, const uint16_t *b, int64_t steps, float *sum) {
-  float *lower = sum + TILE_EDGE * CPU_PANEL;
+CPU_STATIC void tiles_two(const dots_tile *t, int64_t column) {
+  const int64_t a_bytes = t->a_stride * (int64_t)sizeof *t->a;
+  const uint16_t *b = t->b + 2 * column;
+  float *sum = t->sum + column, *lower = sum + TILE_EDGE * CPU_PANEL;
   TILE_ZERO(0);
   TILE_ZERO(1);
   TILE_ZERO(2);
   TILE_ZERO(3);
-  for (int64_t k = 0; k < steps; k += CPU_DOTS_STEPS, b += CPU_DOTS_STEPS * CPU_PANEL) {
-    TILE_LOAD(4, a + k, TILE_A_BYTES);
+  if (t->resume) {
+    TILE_LOAD(0, sum, TILE_C_BYTES);
+    TILE_LOAD(1, sum + TILE_EDGE, TILE_C_BYTES);
+    TILE_LOAD(2, lower, TILE_C_BYTES);
+    TILE_LOAD(3, lower + TILE_EDGE, TILE_C_BYTES);
+  }
+  for (int64_t k = 0; k < t->steps; k += CPU_DOTS_STEPS, b += CPU_DOTS_STEPS * CPU_PANEL) {
+    TILE_LOAD(4, t->a + k, a_bytes);
     TILE_LOAD(6, b, TILE_B_BYTES);
     TILE_DOT(0, 4, 6);
     TILE_LOAD(7, b + 2 * TILE_EDGE, TILE_B_BYTES);
     TILE_DOT(1, 4, 7);
-    TILE_LOAD(5, a + TILE_EDGE * CPU_CHAIN + k, TILE_A_BYTES);
+    TILE_LOAD(5, t->a + TILE_EDGE * t->a_stride + k, a_bytes);
     TILE_DOT(2, 5, 6);
     TILE_DOT(3, 5, 7);
   }
@@ -71,10 +85,9 @@ CPU_STATIC void tiles_two(const uint16_t *a, const uint16_t *b, int64_t steps, f
   TILE_STORE(3, lower + TILE_EDGE, TILE_C_BYTES);
 }
 
-CPU_STATIC void dots_chain(const uint16_t *a, const uint16_t *b, int64_t steps, int64_t rows,
-                           float *sum) {
+CPU_STATIC void dots_chain(const dots_tile *t) {
   for (int64_t column = 0; column < CPU_PANEL; column += 2 * TILE_EDGE)
-    (rows > TILE_EDGE ? tiles_two : tiles_one)(a, b + 2 * column, steps, sum + column);
+    (t->rows > TILE_EDGE ? tiles_two : tiles_one)(t, column);
 }
 
 #endif

@@ -23,4 +23,4 @@ static void tile_release(void) {
 
 #include "dots_tiles_body.h"
 
-const cpu_dots cpu_dots_tiles_model = {CPU_DOTS_TILES_MODEL, dots_share};
+const cpu_dots cpu_dots_tiles_model = DOTS_TABLE(CPU_DOTS_TILES_MODEL);

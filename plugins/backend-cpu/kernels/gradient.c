@@ -20,6 +20,8 @@ bool cpu_matmul_dx_workspace(int32_t threads, uint64_t *out_bytes) {
 typedef struct dx_job {
   const cpu_kernels *kernels;
   cpu_product product;
+  const cpu_dots *dots;
+  const uint16_t *dy_half;
   int64_t m;
   float *workspace;
 } dx_job;
@@ -34,7 +36,14 @@ static void dx_task(void *argument, int32_t worker, int32_t workers) {
     cpu_team_share(j->m, worker, workers, &rows.begin, &rows.end);
   if (rows.begin < rows.end && panels.begin < panels.end) {
     float *buffer = j->workspace + (int64_t)worker * CPU_DX_DEPTH * CPU_PANEL;
-    j->kernels->product_dx(&j->product, panels, rows, buffer);
+    const cpu_half_product half = {.product = j->product,
+                                   .a = j->dy_half,
+                                   .panels = j->product.panels,
+                                   .dtype = CPU_F32};
+    if (j->dots != NULL)
+      j->dots->product_dx(&half, panels, rows, buffer);
+    else
+      j->kernels->product_dx(&j->product, panels, rows, buffer);
   }
 }
 
@@ -48,6 +57,8 @@ void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args) {
                             .c = args->dx,
                             .c_stride = args->dx_stride,
                             .epilogue = args->epilogue},
+                .dots = args->dots,
+                .dy_half = args->dy_half,
                 .m = args->m,
                 .workspace = args->workspace};
   if (args->m > 0 && args->w.k > 0)
@@ -73,6 +84,12 @@ static void dw_turn_task(void *argument, int32_t worker, int32_t workers) {
   const cpu_matmul_dw_args *g = j->args;
   cpu_range columns;
   cpu_team_share(j->depth.end - j->depth.begin, worker, workers, &columns.begin, &columns.end);
+  if (g->dots != NULL) {
+    g->dots->turn(g->x_half + j->sample.begin * g->x_stride + j->depth.begin + columns.begin,
+                  g->x_stride, j->sample.end - j->sample.begin, columns.end - columns.begin,
+                  (uint16_t *)g->workspace + columns.begin * CPU_DW_ROWS);
+    return;
+  }
   j->kernels->transpose(g->x + j->sample.begin * g->x_stride + j->depth.begin + columns.begin,
                         g->x_stride, j->sample.end - j->sample.begin, columns.end - columns.begin,
                         (float *)g->workspace + columns.begin * CPU_DW_ROWS, CPU_DW_ROWS);
@@ -94,6 +111,11 @@ static void dw_task(void *argument, int32_t worker, int32_t workers) {
     cpu_team_share(height, worker, workers, &rows.begin, &rows.end);
   if (rows.begin < rows.end && panels.begin < panels.end) {
     const cpu_range depth = {j->depth.begin + rows.begin, j->depth.begin + rows.end};
+    if (g->dots != NULL) {
+      g->dots->product_dw(g, (const uint16_t *)g->workspace + rows.begin * CPU_DW_ROWS, j->sample,
+                          depth, panels, buffer);
+      return;
+    }
     j->kernels->product_dw(g, turned + rows.begin * CPU_DW_ROWS, CPU_DW_ROWS, j->sample, depth,
                            panels, buffer);
   }

@@ -32,7 +32,7 @@ static void tile_release(void) {
 
 #include "dots_tiles_body.h"
 
-const cpu_dots cpu_dots_tiles = {CPU_DOTS_TILES, dots_share};
+const cpu_dots cpu_dots_tiles = DOTS_TABLE(CPU_DOTS_TILES);
 
 #else
 /* No kernels here for other architectures; C wants a declaration. */

@@ -12,6 +12,10 @@ static uint64_t element_bytes(cpu_pack_format format) {
   return format == CPU_PACK_F32_PANEL ? sizeof(float) : sizeof(uint16_t);
 }
 
+static cpu_dtype type_of(cpu_pack_format format) {
+  return format == CPU_PACK_F32_PANEL ? CPU_F32 : format == CPU_PACK_F16_PANEL ? CPU_F16 : CPU_BF16;
+}
+
 bool cpu_pack_bytes(cpu_pack_format format, int64_t k, int64_t n, uint64_t *out_bytes) {
   if (format < CPU_PACK_F32_PANEL || format > CPU_PACK_BF16_PANEL || k < 0 || n < 0)
     return false;
@@ -86,6 +90,7 @@ typedef struct product_job {
   int64_t m;
   cpu_pack_format format;
   const cpu_dots *dots;
+  const uint16_t *a_half;
   float *workspace;
 } product_job;
 
@@ -134,15 +139,16 @@ static void product_task(void *argument, int32_t worker, int32_t workers) {
   cpu_product_share(job->m, job->product.n, worker, workers, &panels, &rows);
   if (rows.begin >= rows.end || panels.begin >= panels.end)
     return;
-  if (job->format == CPU_PACK_F32_PANEL) {
+  if (job->format == CPU_PACK_F32_PANEL && job->dots == NULL) {
     job->kernels->product(&job->product, panels, rows);
     return;
   }
   const cpu_half_product half = {.product = job->product,
+                                 .a = job->a_half,
                                  .panels = job->product.panels,
-                                 .dtype = job->format == CPU_PACK_F16_PANEL ? CPU_F16 : CPU_BF16};
+                                 .dtype = type_of(job->format)};
   float *buffer = job->workspace + (int64_t)worker * HALF_BUFFER;
-  if (job->dots != NULL && half.dtype == CPU_BF16)
+  if (job->dots != NULL)
     job->dots->product(&half, panels, rows, buffer);
   else
     job->kernels->product_half(&half, panels, rows, buffer);
@@ -163,6 +169,7 @@ void cpu_matmul(const cpu_exec *x, const cpu_matmul_args *args) {
                      .m = args->m,
                      .format = args->b.format,
                      .dots = args->dots,
+                     .a_half = args->a_half,
                      .workspace = args->workspace};
   cpu_team_run(cpu_product_team(x, args->m, args->b.n, args->b.k), product_task, &job);
 }

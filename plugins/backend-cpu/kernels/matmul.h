@@ -74,8 +74,9 @@ typedef struct cpu_matmul_args {
   int64_t c_stride;
   const cpu_epilogue *epilogue; /* NULL: none */
   void *workspace;              /* cpu_matmul_workspace; NULL where that is 0 */
-  const cpu_dots *dots; /* for panels of bf16: rows of A are rounded to bf16, which changes nothing
-                           where they are such numbers, and multiplied as dots.h says; NULL: fp32 */
+  const cpu_dots *dots;   /* A is bf16 and multiplied as dots.h says, by panels of bf16, or of fp32
+                             that are rounded to it; NULL: in fp32 */
+  const uint16_t *a_half; /* with dots: [M,K] in place of a */
 } cpu_matmul_args;
 
 /* Bytes of the workspace: none for fp32. */
@@ -119,6 +120,8 @@ typedef struct cpu_matmul_dx_args {
   const cpu_epilogue
       *epilogue;   /* NULL: none; [N] and [M,N] of its fields mean [K] and [M,K] here */
   void *workspace; /* cpu_matmul_dx_workspace */
+  const cpu_dots *dots;    /* dY is bf16 and multiplied as dots.h says; NULL: in fp32 */
+  const uint16_t *dy_half; /* with dots: [M,N] in place of dy */
 } cpu_matmul_dx_args;
 
 bool cpu_matmul_dx_workspace(int32_t threads, uint64_t *out_bytes);
@@ -126,7 +129,8 @@ void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args);
 
 /* dW[K,N] += X[M,K]^T dY[M,N] in the layout of the packed W. Every element is one chain of fused
  * multiply-adds over the rows, going on from what stands there: rows in several calls give the bits
- * of one call. (What stands in columns beyond N takes part, and stays 0 if it was and X is finite.)
+ * of one call, with dots where all but the last have an even number of them (tiles: a multiple of
+ * CPU_DOTS_STEPS). (What stands in columns beyond N takes part, and stays 0 if it was and X is finite.)
  */
 typedef struct cpu_matmul_dw_args {
   int64_t m, k, n;
@@ -137,6 +141,8 @@ typedef struct cpu_matmul_dw_args {
   cpu_pack_format format;
   void *dw;        /* cpu_pack_bytes(format, k, n) */
   void *workspace; /* cpu_matmul_dw_workspace */
+  const cpu_dots *dots; /* X and dY are bf16 and multiplied as dots.h says; NULL: in fp32 */
+  const uint16_t *x_half, *dy_half; /* with dots: in place of x and dy */
 } cpu_matmul_dw_args;
 
 bool cpu_matmul_dw_workspace(int32_t threads, int64_t k, uint64_t *out_bytes);

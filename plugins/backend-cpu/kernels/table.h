@@ -19,11 +19,12 @@ typedef struct cpu_product {
   const cpu_epilogue *epilogue; /* NULL: none */
 } cpu_product;
 
-/* The same with panels of fp16 or bf16. */
+/* The same with panels of fp16 or bf16; of cpu_dots with rows of bf16, and panels of any type. */
 typedef struct cpu_half_product {
   cpu_product product; /* its panels are not read */
+  const uint16_t *a;   /* read by cpu_dots in place of the product's, by its stride */
   const void *panels;  /* panel 0 */
-  cpu_dtype dtype;
+  cpu_dtype dtype;     /* of the panels; fp32 is rounded to bf16 */
 } cpu_half_product;
 
 /* The same with packed codes (codes.h) for panels of W. */
@@ -62,8 +63,15 @@ typedef struct cpu_byte_kernels {
 /* Products of bf16 by bf16 of one kind. */
 struct cpu_dots {
   cpu_dots_kind kind;
-  /* product's rows of A are rounded to bf16; buffer: CPU_CHAIN rows of a panel */
+  /* buffer: CPU_CHAIN rows of a panel in fp32 */
   void (*product)(const cpu_half_product *p, cpu_range panels, cpu_range rows, float *buffer);
+  /* dX, as cpu_kernels.product_dx; panels of fp32 */
+  void (*product_dx)(const cpu_half_product *p, cpu_range panels, cpu_range rows, float *buffer);
+  /* out[columns][CPU_DW_ROWS] = X[rows][columns] turned, zeros up to whole CPU_DOTS_STEPS */
+  void (*turn)(const uint16_t *x, int64_t x_stride, int64_t rows, int64_t columns, uint16_t *out);
+  /* dW, as cpu_kernels.product_dw, with columns of X from `turn` */
+  void (*product_dw)(const cpu_matmul_dw_args *args, const uint16_t *turned, cpu_range sample,
+                     cpu_range depth, cpu_range panels, float *buffer);
 };
 
 struct cpu_kernels {

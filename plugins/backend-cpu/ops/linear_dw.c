@@ -3,7 +3,8 @@
  *
  *   PANEL    panels of G: X is A, dY is B        PANEL_T   panels of G^T: X is B, dY is A
  *   dense    a panel at a time through the workspace
- * Every element goes on as one chain over the rows, so rows in several runs give the bits of one.
+ * Every element goes on as one chain over the rows, so rows in several runs give the bits of one;
+ * of bf16 by dots as matmul.h says.
  */
 #include "linear.h"
 
@@ -11,6 +12,7 @@ static void dense_panels(const cpu_call *call, cpu_matmul_dw_args *args, float *
   float *g = call->out[0].data;
   const int64_t columns = args->n;
   const float *dy = args->dy;
+  const uint16_t *dy_half = args->dy_half;
   args->dw = panel;
   for (int64_t first = 0; first < columns; first += CPU_PANEL) {
     const int64_t n = columns - first < CPU_PANEL ? columns - first : CPU_PANEL;
@@ -18,7 +20,10 @@ static void dense_panels(const cpu_call *call, cpu_matmul_dw_args *args, float *
       memset(panel + k * CPU_PANEL, 0, CPU_PANEL * sizeof *panel);
       memcpy(panel + k * CPU_PANEL, g + k * columns + first, (size_t)n * sizeof *panel);
     }
-    args->dy = dy + first;
+    if (args->dots != NULL)
+      args->dy_half = dy_half + first;
+    else
+      args->dy = dy + first;
     args->n = n;
     cpu_matmul_dw(call->exec, args);
     for (int64_t k = 0; k < args->k; ++k)
@@ -40,7 +45,10 @@ static opipe_status accumulate_kernel(const cpu_call *call, opipe_error *err) {
                              .dy_stride = turned ? plan->a_k : plan->b_k,
                              .format = CPU_PACK_F32_PANEL,
                              .dw = g->data,
-                             .workspace = (char *)call->workspace + plan->scratch_at};
+                             .workspace = (char *)call->workspace + plan->scratch_at,
+                             .dots = plan->dots,
+                             .x_half = call->in[x].data,
+                             .dy_half = call->in[1 - x].data};
   (void)err;
   if (g->layout == CPU_LAYOUT_PANEL || turned)
     cpu_matmul_dw(call->exec, &args);
@@ -60,6 +68,11 @@ opipe_status cpu_linear_accumulate(cpu_prep *p, cpu_linear_plan *plan) {
   cpu_want_workspace(p, plan->scratch_at + bytes);
   for (uint32_t i = 0; i < 2; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
+  if (p->device->dots != NULL && cpu_given(p, 0)->dtype == OPIPE_BFLOAT16 &&
+      cpu_given(p, 1)->dtype == OPIPE_BFLOAT16 && !cpu_is_param(p, 0) && !cpu_is_param(p, 1)) {
+    plan->dots = p->device->dots;
+    p->step->narrow |= 3u;
+  }
   p->step->out[0].layout = CPU_LAYOUT_PANEL;
   p->step->run = accumulate_kernel;
   return OPIPE_OK;

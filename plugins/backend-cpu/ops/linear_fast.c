@@ -59,7 +59,7 @@ static void set_epilogue(const cpu_call *call, const cpu_linear_plan *plan, int6
 static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
   const cpu_linear_plan *plan = call->plan;
   const int64_t rows = plan->batch.rows * plan->batch.columns * plan->m;
-  const float *a = call->in[0].data;
+  const float *a = call->in[0].data; /* of bf16 with dots */
   cpu_epilogue epilogue;
   (void)err;
   if (plan->turn_a) {
@@ -78,6 +78,8 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
         .dx_stride = plan->n,
         .epilogue = &epilogue,
         .workspace = (char *)call->workspace + plan->scratch_at,
+        .dots = plan->dots,
+        .dy_half = call->in[0].data,
     };
     cpu_matmul_dx(call->exec, &args);
     return OPIPE_OK;
@@ -92,6 +94,7 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .epilogue = &epilogue,
       .workspace = (char *)call->workspace + plan->scratch_at,
       .dots = plan->dots,
+      .a_half = call->in[0].data,
   };
   cpu_matmul(call->exec, &args);
   return OPIPE_OK;
@@ -221,6 +224,7 @@ static opipe_status stack_kernel(const cpu_call *call, opipe_error *err) {
     }
     const uint64_t matrix = (uint64_t)(at[1] / (plan->k * plan->n));
     args.a = a + (plan->turn_a ? i * plan->m * plan->k : at[0]);
+    args.a_half = (const uint16_t *)call->in[0].data + at[0];
     args.b.data = (const char *)call->in[1].data + matrix * plan->matrix_bytes;
     args.c = (float *)call->out[0].data + at[2];
     cpu_matmul(call->exec, &args);
@@ -300,6 +304,14 @@ static uint32_t panels_of(const cpu_prep *p, const cpu_linear_plan *plan) {
   return plan->b_turned ? CPU_LAYOUT_HALF_T : CPU_LAYOUT_HALF;
 }
 
+/* May the product be one of dots? A is bf16 and read as it lies; B is bf16 too, or, where programs
+ * train, the fp32 parameter behind a Cast to it. */
+static bool takes_dots(const cpu_prep *p, const cpu_linear_plan *plan) {
+  const bool owned = (p->flags & OPIPE_COMPILE_OWNED) != 0;
+  return cpu_given(p, 0)->dtype == OPIPE_BFLOAT16 && !plan->turn_a &&
+         (owned || plan->format == CPU_PACK_BF16_PANEL);
+}
+
 /* B is a parameter; `at`: what the workspace holds already. */
 static opipe_status plan_panels(cpu_prep *p, cpu_linear_plan *plan, uint64_t at) {
   const bool owned = (p->flags & OPIPE_COMPILE_OWNED) != 0;
@@ -314,8 +326,10 @@ static opipe_status plan_panels(cpu_prep *p, cpu_linear_plan *plan, uint64_t at)
     return OPIPE_OK;
   cpu_want_layout(p, 1, kind);
   cpu_want_workspace(p, at + bytes);
-  if (plan->format == CPU_PACK_BF16_PANEL && cpu_given(p, 0)->dtype == OPIPE_BFLOAT16)
+  if (p->device->dots != NULL && takes_dots(p, plan)) {
     plan->dots = p->device->dots;
+    p->step->narrow |= 1u;
+  }
   p->step->run = one ? packed_kernel : stack_kernel;
   plan->packed = one;
   return OPIPE_OK;

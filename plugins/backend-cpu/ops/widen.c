@@ -3,7 +3,9 @@
  * workspace, the fp32 kernel runs, its results are rounded once into the outputs.
  *
  * The operator's rule sees a small graph of its own in which those values are fp32. A parameter for
- * which the rule asks for a layout (panels, fp32) comes as that: nothing is converted.
+ * which the rule asks for a layout (panels, fp32) comes as that: nothing is converted. Nor is an
+ * operand that the rule's kernel reads as it is; there is room for it all the same, so that a
+ * program takes the same bytes whichever kernels a machine has.
  */
 #include "loop.h"
 
@@ -14,6 +16,7 @@ typedef struct widen_plan {
   uint64_t *out_at;
   uint64_t inner_at; /* the kernel's own workspace */
   uint64_t tensors_at;
+  uint32_t narrow; /* cpu_step.narrow */
 } widen_plan;
 
 #define NOT_WIDENED UINT64_MAX
@@ -32,7 +35,7 @@ static opipe_status widen_kernel(const cpu_call *call, opipe_error *err) {
       tensors[i].n_bytes = call->in[i].n * 4;
       cpu_convert(call->exec, cpu_storage_type(call->in[i].dtype), call->in[i].data, CPU_F32,
                   tensors[i].data, (int64_t)call->in[i].n);
-    } else if (cpu_is_half(tensors[i].dtype)) {
+    } else if (cpu_is_half(tensors[i].dtype) && (plan->narrow >> i & 1u) == 0) {
       tensors[i].dtype = OPIPE_FLOAT; /* its layout is fp32, or one that the kernel knows */
     }
   }
@@ -90,7 +93,7 @@ static void plan_copies(const cpu_prep *p, widen_plan *plan, uint64_t *io_at) {
     const bool has_layout = is_in && step->in[k].layout > CPU_LAYOUT_COPY;
     *at = NOT_WIDENED;
     if (value != NULL && cpu_is_half(value->dtype) && !has_layout) {
-      *at = *io_at;
+      *at = is_in && (step->narrow >> k & 1u) != 0 ? NOT_WIDENED : *io_at;
       *io_at += cpu_align_up(cpu_elems(value) * 4, CPU_ALIGN_BYTES);
     }
   }
@@ -118,6 +121,7 @@ opipe_status cpu_prepare_widened(cpu_prep *p) {
     if (step->in[i].layout == CPU_LAYOUT_COPY && cpu_is_half(cpu_in(p, i)->dtype))
       step->in[i].layout = CPU_LAYOUT_F32;
   }
+  plan->narrow = step->narrow;
   plan_copies(p, plan, &at);
   plan->tensors_at = at;
   at += cpu_align_up((uint64_t)(step->n_in + step->n_out) * sizeof(cpu_tensor), CPU_ALIGN_BYTES);

@@ -15,8 +15,9 @@ typedef struct shape {
 /* What a product is given and gives. */
 typedef struct product {
   shape s;
-  float *a;    /* [M,K], numbers of bf16 */
-  uint16_t *b; /* [K,N] */
+  float *a;         /* [M,K], numbers of bf16 */
+  uint16_t *a_half; /* the same */
+  uint16_t *b;      /* [K,N] */
   float *bias, *wanted, *found;
   void *packed;
 } product;
@@ -76,13 +77,16 @@ static product make(const cpu_exec *x, shape s) {
   uint64_t bytes = 0;
   float *numbers = kernel_random(s.k * s.n, 31);
   p.a = kernel_random(s.m * s.k, 32);
+  p.a_half = kernel_memory((size_t)(s.m * s.k) * 2);
   p.b = kernel_memory((size_t)(s.k * s.n) * 2);
   p.bias = kernel_random(s.n, 33);
   p.wanted = kernel_floats(s.m * s.n);
   p.found = kernel_floats(s.m * s.n);
   cpu_convert(x, CPU_F32, numbers, CPU_BF16, p.b, s.k * s.n);
-  for (int64_t i = 0; i < s.m * s.k; ++i)
-    p.a[i] = cpu_bf16_to_f32(cpu_f32_to_bf16(i % 97 == 5 ? p.a[i] * 1e-38f : p.a[i]));
+  for (int64_t i = 0; i < s.m * s.k; ++i) {
+    p.a_half[i] = cpu_f32_to_bf16(i % 97 == 5 ? p.a[i] * 1e-38f : p.a[i]);
+    p.a[i] = cpu_bf16_to_f32(p.a_half[i]);
+  }
   OPI_ASSERT(cpu_pack_bytes(CPU_PACK_BF16_PANEL, s.k, s.n, &bytes));
   p.packed = kernel_memory(bytes);
   const cpu_pack_source source = {
@@ -93,7 +97,7 @@ static product make(const cpu_exec *x, shape s) {
 }
 
 static void drop(product *p) {
-  free(p->a), free(p->b), free(p->bias), free(p->wanted), free(p->found), free(p->packed);
+  free(p->a), free(p->a_half), free(p->b), free(p->bias), free(p->wanted), free(p->found), free(p->packed);
 }
 
 /* found = (A B) / 2 + bias of the first m rows. */
@@ -109,7 +113,8 @@ static void multiply(const cpu_exec *x, const product *p, const cpu_dots *dots, 
                              .c_stride = p->s.n,
                              .epilogue = &epilogue,
                              .workspace = kernel_memory(room),
-                             .dots = dots};
+                             .dots = dots,
+                             .a_half = p->a_half};
   memset(p->found, 0xff, sizeof(float) * (size_t)(p->s.m * p->s.n));
   memset(g.workspace, 0xff, room); /* NaN */
   cpu_matmul(x, &g);
