@@ -185,7 +185,7 @@ static inline opipe_status bt_device(bt_backend *b, const char *options, uint32_
 typedef struct bt_run {
   opipe_program *program;
   opipe_program_info info;
-  opipe_params *params;
+  opipe_params *params, *gradients; /* gradients: with OPIPE_COMPILE_OWNED */
   opipe_buffer *arena, *boundary;
   opipe_region regions[BT_VALUES];
   opipe_binding *binding;
@@ -197,8 +197,25 @@ static inline void bt_release(const opipe_backend *t, bt_run *r) {
   t->binding_free(r->binding);
   t->buffer_free(r->arena);
   t->buffer_free(r->boundary);
+  t->params_free(r->gradients);
   t->params_free(r->params);
   t->program_free(r->program);
+}
+
+/* The sets of a graph with parameters. */
+static inline opipe_status bt_parameters(const opipe_backend *t, opipe_device *device,
+                                         const bt_graph *g, uint32_t flags, bt_run *r,
+                                         opipe_error *err) {
+  const bool owned = (flags & OPIPE_COMPILE_OWNED) != 0;
+  opipe_status s = (owned ? t->params_create_owned : t->params_create)(
+      device, g->sources, g->graph.n_params, &r->params, err);
+  if (s >= 0 && owned)
+    s = t->gradients_create(r->params, &r->gradients, err);
+  if (s >= 0)
+    s = t->params_prepare(r->params, r->program, err);
+  if (s >= 0 && owned)
+    s = t->params_prepare(r->gradients, r->program, err);
+  return s;
 }
 
 /* On failure what was made stays in *r for bt_release. */
@@ -215,11 +232,8 @@ static inline opipe_status bt_prepare(const opipe_backend *t, opipe_device *devi
   opipe_status s = t->compile(device, &compile, &r->program, err);
   if (s >= 0)
     s = t->program_info(r->program, &r->info, err);
-  if (s >= 0 && g->graph.n_params > 0) {
-    s = t->params_create(device, g->sources, g->graph.n_params, &r->params, err);
-    if (s >= 0)
-      s = t->params_prepare(r->params, r->program, err);
-  }
+  if (s >= 0 && g->graph.n_params > 0)
+    s = bt_parameters(t, device, g, flags, r, err);
   for (uint32_t v = 0; v < g->graph.n_values; ++v) {
     const opipe_value *value = &g->values[v];
     if (value->role != OPIPE_VALUE_INPUT && value->role != OPIPE_VALUE_OUTPUT)
@@ -234,12 +248,13 @@ static inline opipe_status bt_prepare(const opipe_backend *t, opipe_device *devi
     s = t->buffer_alloc(device, total, OPIPE_BUFFER_BOUNDARY, &r->boundary, err);
   for (uint32_t i = 0; i < g->graph.n_boundaries; ++i)
     r->regions[i].buffer = r->boundary;
-  const opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
+  const opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients),
                                   .n_boundaries = g->graph.n_boundaries,
                                   .program = r->program,
                                   .params = r->params,
                                   .arena = {r->arena, 0, r->info.arena_bytes},
-                                  .boundaries = r->regions};
+                                  .boundaries = r->regions,
+                                  .gradients = r->gradients};
   if (s >= 0)
     s = t->bind(device, &bind, &r->binding, err);
   if (s >= 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The option bf16= of the CPU backend: which arithmetic a product of bf16 by bf16 gets. */
+/* The option bf16= of the CPU backend: which arithmetic a product of bf16 by bf16 gets, in inference
+ * and in the three products of training. */
 #include "backend_test.h"
 #include "plugins/backend-cpu/kernels/half.h"
 
@@ -69,6 +70,102 @@ static void test_the_option_chooses_the_order_of_additions(void) {
   }
 }
 
+/* ---- training: Y = X W, dX = D W^T, W's accumulator += Z^T O, W of fp32 behind a Cast ---- */
+
+enum { E = 32 }; /* edge of all of them */
+
+typedef struct layer {
+  bt_graph graph;
+  uint16_t x[E * E], d[E * E], z[E * E], ones[E * E], y[E * E], dx[E * E];
+  float w[E * E], dw[E * E];
+} layer;
+
+static uint16_t step(int k) {
+  return cpu_f32_to_bf16(k == 0 ? 0x1p24f : k == 30 ? -0x1p24f : (float)(k % 2));
+}
+
+static uint32_t half(bt_graph *g, uint32_t role, void *data) {
+  return bt_value(g, role, OPIPE_BFLOAT16, data, BT_SHAPE(E, E));
+}
+
+static void multiply(bt_graph *g, uint32_t a, bool turn_a, uint32_t b, bool turn_b, uint32_t out) {
+  opipe_node *node = bt_node(g, "FusedMatMul", BT_IN(a, b), BT_OUT(out));
+  node->domain = "com.microsoft";
+  bt_int(g, node, "transA", turn_a);
+  bt_int(g, node, "transB", turn_b);
+}
+
+/* Every sum runs over the steps of product's rows: 16, 1 or 0. */
+static void make_layer(layer *l) {
+  bt_graph *g = &l->graph;
+  bt_init(g);
+  for (int i = 0; i < E * E; ++i) {
+    l->x[i] = step(i % E);
+    l->d[i] = step(i % E);
+    l->z[i] = step(i / E);
+    l->ones[i] = cpu_f32_to_bf16(1.0f);
+    l->w[i] = 1.001f; /* 1 in bf16 */
+  }
+  const uint32_t x = half(g, OPIPE_VALUE_INPUT, l->x), d = half(g, OPIPE_VALUE_INPUT, l->d);
+  const uint32_t z = half(g, OPIPE_VALUE_INPUT, l->z), o = half(g, OPIPE_VALUE_INPUT, l->ones);
+  const uint32_t w = bt_value(g, OPIPE_VALUE_PARAMETER, OPIPE_FLOAT, l->w, BT_SHAPE(E, E));
+  const uint32_t cast = half(g, OPIPE_VALUE_TEMP, NULL), dw = half(g, OPIPE_VALUE_TEMP, NULL);
+  const uint32_t wide = bt_value(g, OPIPE_VALUE_TEMP, OPIPE_FLOAT, NULL, BT_SHAPE(E, E));
+  const uint32_t sum = bt_value(g, OPIPE_VALUE_GRADIENT, OPIPE_FLOAT, NULL, BT_SHAPE(E, E));
+  g->values[sum].slot = g->values[w].slot;
+  bt_int(g, bt_node(g, "Cast", BT_IN(w), BT_OUT(cast)), "to", 16);
+  multiply(g, x, false, cast, false, half(g, OPIPE_VALUE_OUTPUT, l->y));
+  multiply(g, d, false, cast, true, half(g, OPIPE_VALUE_OUTPUT, l->dx));
+  multiply(g, z, true, o, false, dw);
+  bt_int(g, bt_node(g, "Cast", BT_IN(dw), BT_OUT(wide)), "to", 1);
+  bt_node(g, "Accumulate", BT_IN(wide), BT_OUT(sum))->domain = "opipe";
+}
+
+static opipe_status train_layer(const bt_backend *b, opipe_device *device, layer *l,
+                                opipe_error *err) {
+  bt_run r;
+  opipe_status status = bt_prepare(b->table, device, &l->graph, OPIPE_COMPILE_OWNED, &r, err);
+  if (status >= 0)
+    status = bt_step(b->table, &l->graph, &r, err);
+  if (status >= 0)
+    status = b->table->params_read(r.gradients, 0, l->dw, sizeof l->dw, err);
+  bt_release(b->table, &r);
+  return status;
+}
+
+static void test_training_multiplies_in_the_same_order(void) {
+  static const struct {
+    const char *options;
+    float wanted;
+    bool rounds; /* W to bf16: it is 1.001 */
+  } cases[] = {{"bf16=widen", 1.0f, false},
+               {"bf16=pairs-model", 0.0f, true},
+               {"bf16=tiles-model", 16.0f, true},
+               {"bf16=pairs", 0.0f, true},
+               {"bf16=tiles", 16.0f, true}};
+  static layer l;
+  bt_backend b;
+  bt_open(&b);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    opipe_device *device = NULL;
+    if (bt_device(&b, cases[i].options, 1 + i % 2, 0, &device, &err) < 0)
+      continue;
+    make_layer(&l);
+    OPI_ASSERT_OK(train_layer(&b, device, &l, &err), &err);
+    b.table->device_close(device);
+    for (int k = 0; k < E * E; ++k) {
+      const float y = cpu_bf16_to_f32(l.y[k]), dx = cpu_bf16_to_f32(l.dx[k]);
+      if (l.dw[k] != cases[i].wanted || (cases[i].rounds && (y != l.dw[k] || dx != l.dw[k]))) {
+        OPI_FAIL("%s, element %d: Y %g, dX %g, dW %g, wanted %g", cases[i].options, k, (double)y,
+                 (double)dx, (double)l.dw[k], (double)cases[i].wanted);
+        break;
+      }
+    }
+  }
+  bt_close(&b);
+}
+
 static void test_other_values_are_refused(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device *device = NULL;
@@ -82,4 +179,5 @@ static void test_other_values_are_refused(void) {
 }
 
 OPI_TEST_MAIN("op_bf16", OPI_TEST(test_the_option_chooses_the_order_of_additions),
+              OPI_TEST(test_training_multiplies_in_the_same_order),
               OPI_TEST(test_other_values_are_refused))
