@@ -28,8 +28,8 @@ struct opipe_device {
   cpu_mode mode;
   bool copies; /* mapped=0: no weight is used where the host has it */
   cpu_isa isa;
-  const cpu_dots *dots; /* bf16=: products of bf16 by bf16; NULL: in fp32 */
-  cpu_exec exec;        /* kernels of isa, team of the device's threads */
+  cpu_dots_kind dots; /* bf16=: products of bf16 by bf16 */
+  cpu_exec exec;      /* kernels of isa, team of the device's threads */
   void *team_memory;
   size_t team_bytes;
   int32_t threads;
@@ -50,6 +50,11 @@ static inline cpu_exec cpu_take_exec(opipe_device *device) {
 static inline void cpu_give_exec(opipe_device *device, const cpu_exec *exec) {
   if (exec->team != NULL)
     __atomic_store_n(&device->team_busy, 0u, __ATOMIC_RELEASE);
+}
+
+/* Products of bf16 by bf16; NULL: in fp32. */
+static inline const cpu_dots *cpu_device_dots(const opipe_device *device) {
+  return device->mode == CPU_MODE_FAST ? cpu_dots_get(device->dots) : NULL;
 }
 
 /* Tells the host that a part of a source has been read: it need not stay in memory. */

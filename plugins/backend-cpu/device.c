@@ -61,11 +61,20 @@ static bool cpuinfo(const char *key, char *out_text, size_t room) {
  * shared by some processors of a socket. */
 static const double NOMINAL_FLOPS = 80e9, NOMINAL_BANDWIDTH = 10e9;
 
+/* What a device takes that nothing is said to: by the rule for the processor, where the kernels are
+ * the best of it too. */
+static cpu_dots_kind own_bf16(cpu_isa isa) {
+  cpu_dots_machine machine;
+  cpu_dots_detect(&machine);
+  return isa == CPU_ISA_AVX512 ? cpu_dots_rule(&machine) : CPU_DOTS_WIDEN;
+}
+
 opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
                               opipe_error *err) {
   opipe_device_info full;
   char model[40] = "CPU";
   const cpu_isa isa = cpu_isa_detect();
+  const cpu_dots_kind dots = own_bf16(isa);
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
   (void)self;
@@ -83,28 +92,25 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   full.launch_ns = 300.0;
   full.alignment = CPU_ALIGN_BYTES;
   (void)cpuinfo("model name", model, sizeof model);
-  (void)snprintf(full.name, sizeof full.name, "%s (%s%s)", model, cpu_isa_name(isa),
-                 cpu_isa_sums_bytes(isa) ? ", vnni" : "");
+  (void)snprintf(full.name, sizeof full.name, "%s (%s%s%s%s)", model, cpu_isa_name(isa),
+                 cpu_isa_sums_bytes(isa) ? ", vnni" : "", dots != CPU_DOTS_WIDEN ? ", bf16 " : "",
+                 dots != CPU_DOTS_WIDEN ? cpu_dots_name(dots) : "");
   memcpy(io_info, &full, size < known ? size : known);
   return OPIPE_OK;
 }
 
-/* bf16=auto or the name of a kind. */
-static opipe_status read_bf16(opipe_device *device, const char *value, opipe_error *err) {
-  cpu_dots_kind kind = CPU_DOTS_WIDEN;
-  if (strcmp(value, "auto") == 0) {
-    cpu_dots_machine machine;
-    cpu_dots_detect(&machine);
-    device->dots = cpu_dots_get(cpu_dots_rule(&machine));
+/* The name of a kind; *out_auto: it was auto. */
+static opipe_status read_bf16(const char *value, bool *out_auto, cpu_dots_kind *out_kind,
+                              opipe_error *err) {
+  *out_auto = strcmp(value, "auto") == 0;
+  if (*out_auto)
     return OPIPE_OK;
-  }
-  if (!cpu_dots_parse(value, &kind)) {
+  if (!cpu_dots_parse(value, out_kind)) {
     return opipe_fail(
         err, OPIPE_E_INVALID,
         "backend cpu: bf16=%s (widen, pairs, tiles, pairs-model, tiles-model or auto)", value);
   }
-  device->dots = cpu_dots_get(kind);
-  if (device->dots == NULL && kind != CPU_DOTS_WIDEN) {
+  if (*out_kind != CPU_DOTS_WIDEN && cpu_dots_get(*out_kind) == NULL) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED,
                       "backend cpu: bf16=%s needs instructions that this machine lacks", value);
   }
@@ -115,6 +121,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   char key[OPTION_ROOM];
   char value[OPTION_ROOM];
   int more = 0;
+  bool own = true;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
     if (strcmp(key, "mapped") == 0) {
       if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
@@ -123,7 +130,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       continue;
     }
     if (strcmp(key, "bf16") == 0) {
-      const opipe_status status = read_bf16(device, value, err);
+      const opipe_status status = read_bf16(value, &own, &device->dots, err);
       if (status < 0)
         return status;
       continue;
@@ -149,6 +156,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                       "backend cpu: kernels=%s needs instructions that this machine lacks",
                       cpu_isa_name(device->isa));
   }
+  device->dots = own ? own_bf16(device->isa) : device->dots;
   return OPIPE_OK;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training: every schedule on six models, 2 and 4 ranks, whole and uneven micro-batches; SGD and
- * AdamW in turn, in bf16 and fp16 ranks too. Three steps each. Bytes are those of the
- * portable kernels; bits are the same for all, so the machine's own compute them. */
+ * AdamW in turn, in bf16 and fp16 ranks too. Three steps each. Bytes are those of the portable
+ * kernels; bits are the same for all (of bf16 where it is widened), so the machine's own compute
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -234,7 +235,7 @@ static void one_case(dg_table *table, trainer *t, const choice *c) {
     t->api->plan_destroy(plan);
     plan = NULL;
     if (status == OPIPE_OK)
-      status = make_plan(t, c, NULL, &plan);
+      status = make_plan(t, c, "bf16=widen", &plan);
     if (status == OPIPE_OK)
       status = t->api->session_open(t->context, plan, &params, &session, &t->err);
     if (status == OPIPE_OK)

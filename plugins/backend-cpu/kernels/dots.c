@@ -25,12 +25,27 @@ bool cpu_dots_parse(const char *name, cpu_dots_kind *out_kind) {
   return false;
 }
 
+/* Which processors multiply bf16 faster than fp32, and how; the first row that fits. Measured on
+ * Zen 4 (twice the fp32 rate); Zen 5 and AMX by their makers' manuals. Pairs are no faster than
+ * fp32 on Intel's processors. */
+static const struct {
+  cpu_dots_vendor vendor;
+  uint32_t first_family, last_family;
+  cpu_dots_kind kind;
+} rules[] = {
+    {CPU_DOTS_AMD, 0x19, 0x19, CPU_DOTS_PAIRS}, /* Zen 4; Zen 3 lacks the instructions */
+    {CPU_DOTS_AMD, 0x1a, 0x1a, CPU_DOTS_PAIRS}, /* Zen 5 */
+    {CPU_DOTS_INTEL, 0x06, 0x13, CPU_DOTS_TILES},
+};
+
 cpu_dots_kind cpu_dots_rule(const cpu_dots_machine *machine) {
-  if (!machine->avx512)
-    return CPU_DOTS_WIDEN;
-  if (machine->tiles)
-    return CPU_DOTS_TILES;
-  return machine->pairs && machine->amd ? CPU_DOTS_PAIRS : CPU_DOTS_WIDEN;
+  for (size_t i = 0; i < sizeof rules / sizeof rules[0] && machine->avx512; ++i) {
+    const bool has = rules[i].kind == CPU_DOTS_TILES ? machine->tiles : machine->pairs;
+    if (has && machine->vendor == rules[i].vendor && machine->family >= rules[i].first_family &&
+        machine->family <= rules[i].last_family)
+      return rules[i].kind;
+  }
+  return CPU_DOTS_WIDEN;
 }
 
 #if defined(__x86_64__)

@@ -34,9 +34,16 @@ typedef enum cpu_dots_kind {
   CPU_DOTS_COUNT = 5
 } cpu_dots_kind;
 
+typedef enum cpu_dots_vendor {
+  CPU_DOTS_OTHER = 0,
+  CPU_DOTS_AMD = 1,
+  CPU_DOTS_INTEL = 2
+} cpu_dots_vendor;
+
 /* What a processor says of itself. */
 typedef struct cpu_dots_machine {
-  bool amd;          /* made by AMD */
+  cpu_dots_vendor vendor;
+  uint32_t family;   /* with the extended family added, as its maker counts */
   bool avx512;       /* its kernels of CPU_ISA_AVX512 run */
   bool pairs, tiles; /* has the instructions, and the system lets this process use them */
 } cpu_dots_machine;
@@ -48,9 +55,8 @@ typedef struct cpu_dots cpu_dots;
  * the process. The answer is kept. Thread: any. */
 void cpu_dots_detect(cpu_dots_machine *out);
 
-/* The kind that serves a machine best, by a rule and never by the clock: tiles; pairs where they
- * are faster than fp32 multiply-adds, which they are on AMD's processors (twice) and are not on the
- * first of Intel's; else none. Thread: any. */
+/* The kind that a machine takes where nothing is said, by the table in dots.c and never by the
+ * clock; CPU_DOTS_WIDEN for a machine that the table does not know. Thread: any. */
 cpu_dots_kind cpu_dots_rule(const cpu_dots_machine *machine);
 
 /* Kernels of a kind; NULL: CPU_DOTS_WIDEN, or this machine or build lacks it. Before kernels of

@@ -81,8 +81,16 @@ static bool tiles_allowed(void) {
 static void detect_dots(cpu_dots_machine *out) {
   unsigned a = 0, b = 0, c = 0, d = 0;
   memset(out, 0, sizeof *out);
-  if (__get_cpuid(0, &a, &b, &c, &d))
-    out->amd = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
+  if (__get_cpuid(0, &a, &b, &c, &d)) {
+    if (b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx)
+      out->vendor = CPU_DOTS_AMD;
+    if (b == signature_INTEL_ebx && c == signature_INTEL_ecx && d == signature_INTEL_edx)
+      out->vendor = CPU_DOTS_INTEL;
+  }
+  if (__get_cpuid(1, &a, &b, &c, &d)) {
+    const uint32_t family = a >> 8 & 0xfu;
+    out->family = family == 0xf ? family + (a >> 20 & 0xffu) : family;
+  }
   out->avx512 = cpu_isa_detect() >= CPU_ISA_AVX512;
   if (!out->avx512)
     return;
@@ -91,16 +99,18 @@ static void detect_dots(cpu_dots_machine *out) {
 }
 
 void cpu_dots_detect(cpu_dots_machine *out) {
-  enum { AMD = 1, AVX512 = 2, PAIRS = 4, TILES = 8, ASKED = 16 };
+  enum { ASKED = 1, AVX512 = 2, PAIRS = 4, TILES = 8, VENDOR_AT = 4, FAMILY_AT = 8 };
   static _Atomic(unsigned) known;
   unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
   if (found == 0) {
     detect_dots(out);
-    found = ASKED | (out->amd ? AMD : 0u) | (out->avx512 ? AVX512 : 0u) |
-            (out->pairs ? PAIRS : 0u) | (out->tiles ? TILES : 0u);
+    found = ASKED | (out->avx512 ? AVX512 : 0u) | (out->pairs ? PAIRS : 0u) |
+            (out->tiles ? TILES : 0u) | (unsigned)out->vendor << VENDOR_AT |
+            out->family << FAMILY_AT;
     atomic_store_explicit(&known, found, memory_order_relaxed);
   }
-  *out = (cpu_dots_machine){.amd = (found & AMD) != 0,
+  *out = (cpu_dots_machine){.vendor = (cpu_dots_vendor)(found >> VENDOR_AT & 0xfu),
+                            .family = found >> FAMILY_AT,
                             .avx512 = (found & AVX512) != 0,
                             .pairs = (found & PAIRS) != 0,
                             .tiles = (found & TILES) != 0};

@@ -326,9 +326,9 @@ static opipe_status plan_panels(cpu_prep *p, cpu_linear_plan *plan, uint64_t at)
     return OPIPE_OK;
   cpu_want_layout(p, 1, kind);
   cpu_want_workspace(p, at + bytes);
-  if (p->device->dots != NULL && takes_dots(p, plan)) {
-    plan->dots = p->device->dots;
-    p->step->narrow |= 1u;
+  if (takes_dots(p, plan)) {
+    plan->dots = cpu_device_dots(p->device);
+    p->step->narrow |= plan->dots != NULL ? 1u : 0u;
   }
   p->step->run = one ? packed_kernel : stack_kernel;
   plan->packed = one;

@@ -247,15 +247,19 @@ static void test_names_and_rule(void) {
   OPI_ASSERT(!cpu_dots_parse("amx", &kind));
   OPI_ASSERT(cpu_dots_name(CPU_DOTS_COUNT) == NULL);
   OPI_ASSERT(cpu_dots_get(CPU_DOTS_WIDEN) == NULL && cpu_dots_get(CPU_DOTS_COUNT) == NULL);
+  const cpu_dots_vendor amd = CPU_DOTS_AMD, intel = CPU_DOTS_INTEL;
   const struct {
     cpu_dots_machine machine;
     cpu_dots_kind kind;
-  } rules[] = {{{false, false, false, false}, CPU_DOTS_WIDEN},
-               {{true, true, false, false}, CPU_DOTS_WIDEN},  /* an AMD Zen 3 would not have 512 */
-               {{true, true, true, false}, CPU_DOTS_PAIRS},   /* Zen 4, Zen 5 */
-               {{false, true, true, false}, CPU_DOTS_WIDEN},  /* Cooper Lake */
-               {{false, true, true, true}, CPU_DOTS_TILES},   /* Sapphire Rapids */
-               {{false, false, true, true}, CPU_DOTS_WIDEN}}; /* without the other kernels */
+  } rules[] = {{{CPU_DOTS_OTHER, 0, false, false, false}, CPU_DOTS_WIDEN},
+               {{CPU_DOTS_OTHER, 0x19, true, true, true}, CPU_DOTS_WIDEN},
+               {{amd, 0x19, false, false, false}, CPU_DOTS_WIDEN}, /* Zen 3 */
+               {{amd, 0x19, true, true, false}, CPU_DOTS_PAIRS},   /* Zen 4 */
+               {{amd, 0x1a, true, true, false}, CPU_DOTS_PAIRS},   /* Zen 5 */
+               {{amd, 0x1b, true, true, false}, CPU_DOTS_WIDEN},   /* nobody has measured it */
+               {{intel, 6, true, true, false}, CPU_DOTS_WIDEN},    /* Cooper Lake */
+               {{intel, 6, true, true, true}, CPU_DOTS_TILES},     /* Sapphire Rapids */
+               {{intel, 6, false, true, true}, CPU_DOTS_WIDEN}};   /* without the other kernels */
   for (size_t i = 0; i < sizeof rules / sizeof rules[0]; ++i)
     OPI_ASSERT_INT(cpu_dots_rule(&rules[i].machine), rules[i].kind);
   cpu_dots_machine machine;

@@ -43,12 +43,23 @@ static bool product(const char *options, uint32_t threads, float *out) {
   return status >= 0;
 }
 
+/* What comes out where nothing is said. */
+static float own(void) {
+  cpu_dots_machine machine;
+  cpu_dots_detect(&machine);
+  const cpu_dots_kind kind = cpu_dots_rule(&machine);
+  return kind == CPU_DOTS_PAIRS ? 0.0f : kind == CPU_DOTS_TILES ? 16.0f : 1.0f;
+}
+
 static void test_the_option_chooses_the_order_of_additions(void) {
-  static const struct {
+  const struct {
     const char *options;
     float wanted;
-  } cases[] = {{NULL, 1.0f},
-               {"bf16=widen", 1.0f},
+  } cases[] = {{"bf16=widen", 1.0f},
+               {"kernels=portable", 1.0f},
+               {"kernels=portable,bf16=auto", 1.0f},
+               {NULL, own()},
+               {"bf16=auto", own()},
                {"bf16=pairs-model", 0.0f},
                {"bf16=tiles-model", 16.0f},
                {"bf16=pairs", 0.0f},
