@@ -79,11 +79,10 @@ static bool probe_agrees(const cpu_dots *dots, const cpu_dots *model) {
     p.a[i] = probe_number(&state);
   for (int i = 0; i < PROBE_STEPS * CPU_PANEL; ++i)
     p.panel[i] = probe_number(&state);
-  cpu_half_product h = {
-      .product = {.n = CPU_PANEL, .k = PROBE_STEPS, .a_stride = PROBE_STEPS},
-      .a = p.a,
-      .panels = p.panel,
-      .dtype = CPU_BF16};
+  cpu_half_product h = {.product = {.n = CPU_PANEL, .k = PROBE_STEPS, .a_stride = PROBE_STEPS},
+                        .a = p.a,
+                        .panels = p.panel,
+                        .dtype = CPU_BF16};
   h.product.c_stride = CPU_PANEL;
   h.product.c = p.wanted;
   model->product(&h, (cpu_range){0, 1}, (cpu_range){0, PROBE_ROWS}, p.buffer);

@@ -79,8 +79,7 @@ typedef void (*dots_fill)(const cpu_half_product *h, int64_t panel, cpu_range k,
 CPU_STATIC void dots_fill_half(const cpu_half_product *h, int64_t panel, cpu_range k,
                                uint16_t *out) {
   const int64_t steps = k.end - k.begin;
-  const uint16_t *from =
-      (const uint16_t *)h->panels + (panel * h->product.k + k.begin) * CPU_PANEL;
+  const uint16_t *from = (const uint16_t *)h->panels + (panel * h->product.k + k.begin) * CPU_PANEL;
   for (int64_t i = 0; i < dots_padded(steps); i += 2, out += 2 * CPU_PANEL) {
     dots_interleave_row(i < steps ? from + i * CPU_PANEL : dots_zeros,
                         i + 1 < steps ? from + (i + 1) * CPU_PANEL : dots_zeros, out);
@@ -297,6 +296,7 @@ CPU_STATIC void dots_dw_share(const cpu_matmul_dw_args *g, const uint16_t *turne
   dots_end();
 }
 
-#define DOTS_TABLE(which) {(which), dots_share, dots_dx_share, dots_turn_share, dots_dw_share}
+#define DOTS_TABLE(which) \
+  { (which), dots_share, dots_dx_share, dots_turn_share, dots_dw_share }
 
 #endif

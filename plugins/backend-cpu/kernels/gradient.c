@@ -36,10 +36,8 @@ static void dx_task(void *argument, int32_t worker, int32_t workers) {
     cpu_team_share(j->m, worker, workers, &rows.begin, &rows.end);
   if (rows.begin < rows.end && panels.begin < panels.end) {
     float *buffer = j->workspace + (int64_t)worker * CPU_DX_DEPTH * CPU_PANEL;
-    const cpu_half_product half = {.product = j->product,
-                                   .a = j->dy_half,
-                                   .panels = j->product.panels,
-                                   .dtype = CPU_F32};
+    const cpu_half_product half = {
+        .product = j->product, .a = j->dy_half, .panels = j->product.panels, .dtype = CPU_F32};
     if (j->dots != NULL)
       j->dots->product_dx(&half, panels, rows, buffer);
     else

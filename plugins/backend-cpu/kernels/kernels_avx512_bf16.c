@@ -21,7 +21,8 @@ CPU_INLINE void pairs_rows(const dots_tile *t, const int rows) {
   for (int r = 0; r < rows; r++) {
     CPU_UNROLL(4)
     for (int v = 0; v < PANEL_VECTORS; v++) {
-      sum[r][v] = t->resume ? _mm512_loadu_ps(t->sum + r * CPU_PANEL + 16 * v) : _mm512_setzero_ps();
+      sum[r][v] =
+          t->resume ? _mm512_loadu_ps(t->sum + r * CPU_PANEL + 16 * v) : _mm512_setzero_ps();
     }
   }
   for (int64_t left = t->steps; left > 0; left -= 2, a += 2, b += 2 * CPU_PANEL) {

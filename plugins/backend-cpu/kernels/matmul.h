@@ -118,8 +118,8 @@ typedef struct cpu_matmul_dx_args {
   float *dx;    /* [M,K], overlapping nothing */
   int64_t dx_stride;
   const cpu_epilogue
-      *epilogue;   /* NULL: none; [N] and [M,N] of its fields mean [K] and [M,K] here */
-  void *workspace; /* cpu_matmul_dx_workspace */
+      *epilogue;           /* NULL: none; [N] and [M,N] of its fields mean [K] and [M,K] here */
+  void *workspace;         /* cpu_matmul_dx_workspace */
   const cpu_dots *dots;    /* dY is bf16 and multiplied as dots.h says; NULL: in fp32 */
   const uint16_t *dy_half; /* with dots: [M,N] in place of dy */
 } cpu_matmul_dx_args;
@@ -130,7 +130,8 @@ void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args);
 /* dW[K,N] += X[M,K]^T dY[M,N] in the layout of the packed W. Every element is one chain of fused
  * multiply-adds over the rows, going on from what stands there: rows in several calls give the bits
  * of one call, with dots where all but the last have an even number of them (tiles: a multiple of
- * CPU_DOTS_STEPS). (What stands in columns beyond N takes part, and stays 0 if it was and X is finite.)
+ * CPU_DOTS_STEPS). (What stands in columns beyond N takes part, and stays 0 if it was and X is
+ * finite.)
  */
 typedef struct cpu_matmul_dw_args {
   int64_t m, k, n;
@@ -139,8 +140,8 @@ typedef struct cpu_matmul_dw_args {
   const float *dy; /* [M,N] */
   int64_t dy_stride;
   cpu_pack_format format;
-  void *dw;        /* cpu_pack_bytes(format, k, n) */
-  void *workspace; /* cpu_matmul_dw_workspace */
+  void *dw;             /* cpu_pack_bytes(format, k, n) */
+  void *workspace;      /* cpu_matmul_dw_workspace */
   const cpu_dots *dots; /* X and dY are bf16 and multiplied as dots.h says; NULL: in fp32 */
   const uint16_t *x_half, *dy_half; /* with dots: in place of x and dy */
 } cpu_matmul_dw_args;

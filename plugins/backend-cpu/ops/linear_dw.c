@@ -68,8 +68,8 @@ opipe_status cpu_linear_accumulate(cpu_prep *p, cpu_linear_plan *plan) {
   cpu_want_workspace(p, plan->scratch_at + bytes);
   for (uint32_t i = 0; i < 2; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  if (cpu_given(p, 0)->dtype == OPIPE_BFLOAT16 &&
-      cpu_given(p, 1)->dtype == OPIPE_BFLOAT16 && !cpu_is_param(p, 0) && !cpu_is_param(p, 1)) {
+  if (cpu_given(p, 0)->dtype == OPIPE_BFLOAT16 && cpu_given(p, 1)->dtype == OPIPE_BFLOAT16 &&
+      !cpu_is_param(p, 0) && !cpu_is_param(p, 1)) {
     plan->dots = cpu_device_dots(p->device);
     p->step->narrow |= plan->dots != NULL ? 3u : 0u;
   }

@@ -97,7 +97,8 @@ static product make(const cpu_exec *x, shape s) {
 }
 
 static void drop(product *p) {
-  free(p->a), free(p->a_half), free(p->b), free(p->bias), free(p->wanted), free(p->found), free(p->packed);
+  free(p->a), free(p->a_half), free(p->b), free(p->bias), free(p->wanted), free(p->found),
+      free(p->packed);
 }
 
 /* found = (A B) / 2 + bias of the first m rows. */

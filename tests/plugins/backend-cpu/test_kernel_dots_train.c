@@ -17,10 +17,10 @@ static const shape shapes[] = {{1, 1, 1},      {2, 130, 66}, {3, 64, 33},   {7, 
 
 typedef struct numbers {
   shape s;
-  uint16_t *x, *dy;    /* [M,K], [M,N] */
-  float *w, *panels;   /* [K,N], and packed */
-  float *bias;         /* [K] or [N] */
-  float *dw;           /* packed dW before */
+  uint16_t *x, *dy;  /* [M,K], [M,N] */
+  float *w, *panels; /* [K,N], and packed */
+  float *bias;       /* [K] or [N] */
+  float *dw;         /* packed dW before */
   uint64_t bytes;
 } numbers;
 
@@ -191,8 +191,7 @@ static void test_products_by_rounded_weights(void) {
       }
       for (int64_t i = 0; i < d.s.m * d.s.k; ++i) {
         const int64_t r = i / d.s.k, c = i % d.s.k;
-        dx_wanted[i] =
-            0.5f * product(kind, d.dy + r * d.s.n, w + c * d.s.n, 1, d.s.n) + d.bias[c];
+        dx_wanted[i] = 0.5f * product(kind, d.dy + r * d.s.n, w + c * d.s.n, 1, d.s.n) + d.bias[c];
       }
       for (int i = n - 2; i < n && kind_of(kind) != NULL; ++i) { /* one thread and two */
         char what[64];
