@@ -137,9 +137,8 @@ CPU_STATIC void dots_take_rows(const cpu_half_product *h, cpu_range rows, cpu_ra
   if (count == DOTS_ROWS && t->steps == steps)
     return;
   memset(room, 0, DOTS_ROWS * CPU_CHAIN * sizeof *room);
-  for (int64_t r = 0; r < count; ++r) {
+  for (int64_t r = 0; r < count; ++r)
     memcpy(room + r * CPU_CHAIN, a + r * h->product.a_stride, (size_t)steps * sizeof *room);
-  }
   t->a = room;
   t->a_stride = CPU_CHAIN;
 }
