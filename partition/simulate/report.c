@@ -147,9 +147,8 @@ static void put_bytes(tracer *t, uint32_t rank, double at) {
 }
 
 static void trace_span(void *ctx, uint32_t rank, const opi_play_op *op, double start, double end) {
-  static const char *const kinds[OPI_PLAY_KINDS] = {"compute", "send",  "post",  "receive",
-                                                    "drain",   "place", "start", "collective",
-                                                    "batch"};
+  static const char *const kinds[OPI_PLAY_KINDS] = {
+      "compute", "send", "post", "receive", "drain", "place", "start", "collective", "batch"};
   tracer *t = ctx;
   const opi_play_report *r = t->report;
   char label[64];
