@@ -325,7 +325,7 @@ ENTRY_SINK(CONTEXT, cluster_of_machine, (opipe_context *handle,
 /* clang-format on */
 
 static const opipe_api api = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_api, cluster_of_machine),
+    .struct_size = (uint32_t)sizeof(opipe_api),
     .abi_major = OPIPE_ABI_MAJOR,
     .abi_minor = OPIPE_ABI_MINOR,
     .version = OPIPE_VERSION,

@@ -19,7 +19,7 @@ static void test_versions(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   OPI_ASSERT_OK(opipe_get_api(OPIPE_VIEW, &api, &err), &err);
   OPI_ASSERT_INT(api->abi_major, OPIPE_ABI_MAJOR);
-  OPI_ASSERT(api->struct_size >= OPIPE_END(opipe_api, session_flush));
+  OPI_ASSERT_INT(api->struct_size, sizeof(opipe_api)); /* to its last entry */
   opipe_view view = *OPIPE_VIEW;
   view.abi_major = 2;
   OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err,
