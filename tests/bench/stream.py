@@ -19,10 +19,10 @@ import models
 from command import SOURCE, run
 from inference import Race, machine, show
 
-MODELS = {"gpt2_small": {"batch": 1, "seq": 128}, "small": {"batch": 1, "seq": 64}}
+MODELS = {"small": {"batch": 1, "seq": 64}, "gpt2_small": {"batch": 1, "seq": 128}}
 REPLICAS, STAGES = "2 replicas x 1 thread", "2 stages x 1 thread"
 WAYS = {"1 stage x 1 thread": (1, 1, 1), "1 stage x 2 threads": (1, 1, 2), REPLICAS: (1, 2, 1), STAGES: (2, 1, 1)}
-TURN_SECONDS, LEAST, MOST, SECONDS, OFF = 2.0, 24, 2000, 1800, 0.02
+TURN_SECONDS, LEAST, MOST, SECONDS, OFF = 2.0, 12, 2000, 1800, 0.02
 SAYS = re.compile(r"replicas +(\d+) cop\w+ .*: ([\d.]+) ms between requests, the stages ([\d.]+) ms; (.*)")
 
 
@@ -96,7 +96,7 @@ def main():
             more, well = report(name, dims, said, *measure(args, name, dims, scratch))
             good = good and well
             lines += [*more, ""]
-    print("\n".join(lines))
+            print("\n".join(more), flush=True)
     if args.record:
         with open(os.path.join(SOURCE, "tests", "bench", "records", f"{today}-stream.md"), "w", encoding="utf-8") as file:
             file.write("\n".join(lines))

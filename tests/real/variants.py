@@ -6,7 +6,7 @@ the same inputs and with ONNX Runtime's outputs:
   -extended  by ONNX Runtime's graph optimiser
   -int8      products of 8-bit integers. Weights have 7 bits: with 8, ONNX Runtime's sums of pairs
              overflow on processors without VNNI
-  -fp16      in half precision but for inputs and outputs, by ONNX Runtime's converter
+  -fp16      in half precision, inputs and outputs too, by ONNX Runtime's converter
   -nbits     weights of products in 4 bits, blocks of 32 (MatMulNBits)
 
 What is there already is kept. A copy that cannot be made says NOT MADE, with the reason.
@@ -19,6 +19,7 @@ import os
 import shutil
 import sys
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
@@ -44,7 +45,7 @@ def int8(source, target):
 def fp16(source, target):
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    onnx.save(convert_float_to_float16(onnx.load(source), keep_io_types=True), target)
+    onnx.save(convert_float_to_float16(onnx.load(source)), target)
 
 
 def nbits(source, target):
@@ -58,12 +59,14 @@ def nbits(source, target):
 KINDS = {"extended": extended, "int8": int8, "fp16": fp16, "nbits": nbits}
 
 
-def inputs_of(folder, names, number):
+def inputs_of(folder, names, number, kind):
     found = {}
     for i, name in enumerate(names):
         path = os.path.join(folder, f"test_data_set_{number}", f"input_{i}.pb")
         with open(path, "rb") as file:
-            found[name] = numpy_helper.to_array(onnx.TensorProto.FromString(file.read()))
+            array = numpy_helper.to_array(onnx.TensorProto.FromString(file.read()))
+        half = kind == "fp16" and array.dtype == np.float32
+        found[name] = array.astype(np.float16) if half else array
     return found
 
 
@@ -75,7 +78,7 @@ def vary(folder, kind, make):
         meta = json.load(file)
     graphs.fresh(target)
     make(os.path.join(folder, "model.onnx"), os.path.join(target, "model.onnx"))
-    sets = [inputs_of(folder, meta["inputs"], number) for number in (0, 1)]
+    sets = [inputs_of(folder, meta["inputs"], number, kind) for number in (0, 1)]
     graphs.run_sets(target, sets)
     for number in (0, 1):
         labels = os.path.join(f"test_data_set_{number}", "labels.pb")
