@@ -73,6 +73,15 @@ void opi_clock_run(const opi_works *works, opi_clock *clock, opi_works_order *io
 bool opi_clock_make_order(const opi_works *works, opi_clock *clock, const double *key,
                           double patience, opi_works_order *out);
 
+/* ---- heads.c ---- */
+
+/* [n] Nothing brings a compute here before its head; so much follows the end of each whatever is
+ * done. Errors: LIMIT, nothing keeps within the caps. */
+opipe_status opi_works_heads(const opi_works *works, opi_arena *arena, double **out_head,
+                             opipe_error *err);
+opipe_status opi_works_tails(const opi_works *works, opi_arena *arena, double **out_tail,
+                             opipe_error *err);
+
 /* ---- search.c, bound.c, exact.c ---- */
 
 /* io_best: an order with its times, and then the best that was found. Ends where it reaches
@@ -80,11 +89,8 @@ bool opi_clock_make_order(const opi_works *works, opi_clock *clock, const double
 opipe_status opi_works_search(const opi_works *works, const opi_improve_effort *effort,
                               double bound, opi_arena *arena, opi_works_order *io_best,
                               uint64_t *out_moves, opipe_error *err);
-/* Errors: LIMIT, nothing keeps within the caps. */
+/* Errors: as opi_works_heads. */
 opipe_status opi_works_bound(const opi_works *works, opi_arena *arena, double *out_ns,
-                             opipe_error *err);
-/* [n] What follows the end of each compute whatever is done. Errors: the same. */
-opipe_status opi_works_tails(const opi_works *works, opi_arena *arena, double **out_tail,
                              opipe_error *err);
 enum { OPI_SOLVED_MOST = 40 }; /* computes of a small problem */
 /* Looks through all orders of a small problem, with at most `states` beginnings kept; io_best: one
