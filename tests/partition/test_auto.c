@@ -531,6 +531,53 @@ static void test_streams_repeat_a_request(void) {
   opi_layers_free(layers);
 }
 
+/* No candidate with so many stages is below its bound, or faster than what was found. */
+static void no_faster_request(const opi_auto *question, uint32_t n_stages, double found_ns) {
+  opi_auto q = *question;
+  q.fixed = (opi_auto_fixed){.n_stages = n_stages};
+  opi_auto_answer *given = auto_ask(&q);
+  for (uint32_t i = 0; i < given->n_ranked; ++i) {
+    const opi_auto_ranked *x = &given->ranked[i];
+    if (!(x->bound_ns <= x->judged.step_ns * (1 + 1e-9))) {
+      OPI_FAIL("%u stages: %s takes %.17g ns, below its bound of %.17g", n_stages,
+               x->strategy->schedule, x->judged.step_ns, x->bound_ns);
+    }
+  }
+  if (!(found_ns <= given->ranked[0].judged.step_ns * (1 + 1e-9))) {
+    OPI_FAIL("auto %.17g ns, with %u stages %.17g", found_ns, n_stages,
+             given->ranked[0].judged.step_ns);
+  }
+  opi_auto_free(given);
+}
+
+/* The dear link between two devices is taken once, by hand and by the bound; random models. */
+static void test_requests_do_not_come_back(void) {
+  const rates slow = {1, 1, 1, 1, 1000};
+  opi_cluster two = make_cluster(1, 2, 0, slow), three = make_cluster(1, 3, 0, slow);
+  opi_layers *layers = equal_blocks(2, 1e6, 0, 500000, 0, 0);
+  opi_auto q = auto_question(layers, &two, 1);
+  q.mode = OPIPE_MODE_FORWARD;
+  q.objective = OPI_AUTO_LATENCY;
+  q.fixed = (opi_auto_fixed){.n_stages = 2, .n_ranks = 2, .pipelines = 1};
+  opi_auto_answer *answer = auto_ask(&q);
+  OPI_ASSERT(fabs(answer->ranked[0].judged.step_ns / 2.501e6 - 1) < 1e-9);
+  OPI_ASSERT(fabs(answer->ranked[0].bound_ns / 2.501e6 - 1) < 1e-9);
+  opi_auto_free(answer);
+  opi_layers_free(layers);
+  q.planning.cluster = &three;
+  q.fixed = (opi_auto_fixed){0};
+  for (uint32_t seed = 1; seed <= 12; ++seed) {
+    opi_test_random random = {seed};
+    q.planning.layers = layers = random_model(&random, 5);
+    q.planning.batch = 1 + below(&random, 6);
+    answer = auto_ask(&q);
+    for (uint32_t n = 1; n <= 3; ++n)
+      no_faster_request(&q, n, answer->ranked[0].judged.step_ns);
+    opi_auto_free(answer);
+    opi_layers_free(layers);
+  }
+}
+
 /* Copies that take requests in turn, beside the stages of the same devices: work and weights by
  * hand. */
 static void test_streams_know_what_replicas_would_do(void) {
@@ -619,6 +666,7 @@ static const opi_test tests[] = {OPI_TEST(test_no_paper_is_faster),
                                  OPI_TEST(test_objectives),
                                  OPI_TEST(test_infeasible),
                                  OPI_TEST(test_streams_repeat_a_request),
+                                 OPI_TEST(test_requests_do_not_come_back),
                                  OPI_TEST(test_streams_know_what_replicas_would_do),
                                  OPI_TEST(test_ranked_shapes),
                                  OPI_TEST(test_kept_before_it_is_played)};

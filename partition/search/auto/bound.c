@@ -234,7 +234,8 @@ static opipe_status add_stages(const measure *m, rank_sum *sums) {
       const uint32_t next = l->instance_rank[(s + 1) * l->n_replicas];
       const double hop = hop_ns(m, fastest(m, rank), rank, next, m->point->ends[s + 1]);
       head += one.forward * m->first + hop;
-      tail += one.input * m->first / l->n_parts + hop;
+      if (opi_space_trains(m->space)) /* requests do not come back */
+        tail += one.input * m->first / l->n_parts + hop;
     }
   }
   return OPIPE_OK;
