@@ -26,7 +26,7 @@ static bool exists(const char *path) {
 static int read_tensors(const cli_session *s, const char *folder, const char *what, bool inputs,
                         cli_tensor *out, uint32_t *out_n) {
   for (*out_n = 0; *out_n < TENSORS_MOST; ++*out_n) {
-    char path[PATH_ROOM];
+    char path[PATH_ROOM + 64]; /* of a file in such a folder */
     opipe_tensor_info info = {.struct_size = sizeof(info)};
     (void)snprintf(path, sizeof(path), "%s/%s_%u.pb", folder, what, *out_n);
     if (!exists(path))

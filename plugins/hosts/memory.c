@@ -42,11 +42,12 @@ char *host_pool_text(host_pool *p, const char *text) {
 char *host_pool_beside(host_pool *p, const char *path, const char *file) {
   const char *slash = path == NULL || file[0] == '/' ? NULL : strrchr(path, '/');
   const size_t n = slash == NULL ? 0 : (size_t)(slash - path) + 1;
-  char *whole = host_pool_take(p, n + strlen(file) + 1);
+  const size_t size = strlen(file) + 1; /* its end too */
+  char *whole = host_pool_take(p, n + size);
   if (whole != NULL && n != 0)
     memcpy(whole, path, n);
   if (whole != NULL)
-    memcpy(whole + n, file, strlen(file));
+    memcpy(whole + n, file, size);
   return whole;
 }
 

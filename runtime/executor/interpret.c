@@ -105,6 +105,14 @@ static opipe_status why_failed(opi_session *s, opipe_error *err) {
   return opi_fail(err, s->why.status, "%s", s->why.message);
 }
 
+/* Whoever was first may still be writing down why: then it is the rank's own reason. */
+static opipe_status fail_session(opi_rank *rank, const opipe_error *own, opipe_error *err) {
+  opi_session *s = rank->session;
+  opi_session_fail(s, rank->index, rank->request, own);
+  return opi_session_failed(s) ? why_failed(s, err)
+                               : opi_fail(err, own->status, "%s", own->message);
+}
+
 static opipe_status settle_peers(opi_rank *rank, opipe_status settled, opipe_error *err) {
   OPI_TRY(opi_peers_move(rank, err));
   return settled;
@@ -185,6 +193,5 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   opipe_error before = OPIPE_ERROR_INIT; /* late errors come with whatever is asked next, too */
   if (opi_ahead_move(rank, &before) < 0)
     local = before;
-  opi_session_fail(s, rank->index, rank->request, &local);
-  return why_failed(s, err);
+  return fail_session(rank, &local, err);
 }

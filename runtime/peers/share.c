@@ -156,7 +156,8 @@ static opipe_status give_up(opi_session *s, opipe_error *err) {
                    (double)s->watchdog_ns * 1e-9);
     opi_session_fail(s, s->here[0], NULL, &why);
   }
-  while (atomic_load(&opi_session_first(s)->touching) != 0)
+  /* who fails it at the same time may still be writing down why */
+  while (atomic_load(&opi_session_first(s)->touching) != 0 || !opi_session_failed(s))
     (void)nanosleep(&again, NULL);
   return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=1800 label=full serial
+# ctest: timeout=1800 label=full
 """Reading, binding and planning grow no faster than the graph, and planning takes a few times what reading and binding
 take: graphs of 200,000 nodes against the same of 100,000, in processor time of the command, best of some tries; and a million
 initialisers in bounded memory. Twice the nodes of something quadratic take four times as long; the limits leave room for a

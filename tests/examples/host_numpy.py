@@ -251,7 +251,8 @@ class Pipeline:
         self.library.request_release(submitted[0])
 
     def wait(self, request):
-        if self.host:
+        # One that was driven to its end beside another has nothing left to be driven for.
+        while self.host and self.library.request_poll(request) == PENDING:
             self.library.session_drive(self.session, 0, FOREVER)
         self.library.request_wait(request, FOREVER)
 

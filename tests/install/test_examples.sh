@@ -93,6 +93,19 @@ grep -q "backend 'example' refuses" refused.txt || {
 python=${OPIPE_PYTHON:-}
 if [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null; then
   "$python" examples/host_numpy.py "$lib/libonnxpipe.so" demo 4 || fail "host_numpy.py"
+  timeout 60 "$python" -B - "$lib/libonnxpipe.so" <<'E' || fail "host_numpy.py: several requests that the host drives"
+import sys
+
+sys.path.insert(0, "examples")
+import host_numpy
+
+inputs, _ = host_numpy.data_set("demo/test_data_set_0")
+batch, seq = next(iter(inputs.values())).shape[:2]
+pipeline = host_numpy.Pipeline(host_numpy.Library(sys.argv[1]), "demo/model.onnx", {"batch": batch, "seq": seq}, in_flight=4, host=True)
+for request in [pipeline.submit(inputs) for _ in range(4)]:
+    pipeline.finish(request)
+pipeline.close()
+E
   "$python" -B examples/gpu_torch.py "$lib/libonnxpipe.so" "$demo" | grep -Eq "not run: no GPU|8 with the bits" || fail "gpu_torch.py"
   "$python" -B examples/train_numpy.py "$lib/libonnxpipe.so" "$demo" 2 1f1b 10 || fail "train_numpy.py"
 else
