@@ -18,6 +18,7 @@
 #include "kernels/kernels.h"
 #include "libraries.h"
 
+enum { CUDA_SUMS_ROOM = 64 * CUDA_SUMS }; /* parts of sums of squares in one go */
 enum { CUDA_ALIGN = 256 }; /* of every region: what products and kernels may count on */
 
 typedef struct cuda_place {
@@ -112,7 +113,7 @@ struct opipe_queue {
   opipe_queue *next; /* of the device's, open or closed */
   CUstream stream;
   cuda_status *late; /* pinned: the first report since the last event was recorded */
-  double *sums;      /* pinned [CUDA_SUMS]: parts of the sum of squares on its way */
+  double *sums;      /* pinned [CUDA_SUMS_ROOM]: parts of the sums of squares on their way */
   uint64_t n_runs;   /* queued so far */
   uint64_t n_done;   /* atomic: known to be complete */
   bool reports;      /* a run since the last event was recorded may have reported */
@@ -260,6 +261,10 @@ opipe_status cuda_add(opipe_queue *queue, const opipe_region *dst, const opipe_r
 opipe_status cuda_sum_squares(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                               opipe_error *err);
 opipe_status cuda_update(opipe_queue *queue, const opipe_update *update, opipe_error *err);
+opipe_status cuda_update_many(opipe_queue *queue, const opipe_update *update,
+                              const opipe_update_part *parts, uint32_t n, opipe_error *err);
+opipe_status cuda_sum_squares_many(opipe_queue *queue, const opipe_region *dst,
+                                   const opipe_region *src, uint32_t n, opipe_error *err);
 /* compile.c */
 opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
                           opipe_support *out_support, opipe_error *err);

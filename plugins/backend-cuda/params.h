@@ -52,6 +52,10 @@ opipe_status cuda_train_widen(opipe_params *params, uint32_t slot, opipe_error *
 /* The copy of a half type holds what the master does, rounded. */
 opipe_status cuda_train_narrow(const opipe_params *params, uint32_t slot, CUstream stream,
                                opipe_error *err);
+/* What params_refresh of a slot writes where its master, `weight` [n], has changed: *out_half of
+ * *out_dtype; NULL: nothing. Errors: INVALID, a set, slot or master that it is not. */
+opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float *weight, uint64_t n,
+                               void **out_half, uint32_t *out_dtype, opipe_error *err);
 opipe_status cuda_train_prepare(opipe_params *gradients, const opipe_program *program,
                                 opipe_error *err);
 

@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, event_signal),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum_squares_many),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -64,6 +64,8 @@ const opipe_backend cuda_backend_table = {
     .queue_abort = cuda_queue_abort,
     .queue_import = cuda_queue_import,
     .event_signal = cuda_event_signal,
+    .update_many = cuda_update_many,
+    .sum_squares_many = cuda_sum_squares_many,
 };
 
 /* What plugins --why shows when all is well. */

@@ -16,11 +16,11 @@
 /* Pinned: sums of squares need a place that no region of the caller's gives. */
 static opipe_status take_sums(opipe_queue *queue, opipe_error *err) {
   void *data = NULL;
-  CUDA_TRY(
-      cuda_result(queue->device->place,
-                  queue->device->place->driver->host_alloc(
-                      &data, CUDA_SUMS * sizeof(double), CUDA_HOST_PORTABLE | CUDA_HOST_DEVICEMAP),
-                  "pinned memory", err));
+  CUDA_TRY(cuda_result(
+      queue->device->place,
+      queue->device->place->driver->host_alloc(&data, CUDA_SUMS_ROOM * sizeof(double),
+                                               CUDA_HOST_PORTABLE | CUDA_HOST_DEVICEMAP),
+      "pinned memory", err));
   queue->sums = data;
   return OPIPE_OK;
 }

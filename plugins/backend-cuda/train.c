@@ -180,6 +180,24 @@ opipe_status cuda_params_refresh(opipe_params *params, opipe_queue *queue, uint3
   return status;
 }
 
+opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float *weight, uint64_t n,
+                               void **out_half, uint32_t *out_dtype, opipe_error *err) {
+  CUDA_TRY(check_slot(params, slot, "update", err));
+  const cuda_param_state *state = &params->states[slot];
+  const cuda_param_copy *master = master_of(params, slot);
+  const uint64_t n_own = (uint64_t)elements_of(&state->source);
+  if (master == NULL || master->address != (CUdeviceptr)(uintptr_t)weight || n < n_own) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "update: %llu elements that are not the master of parameter '%.80s', of %llu",
+                      (unsigned long long)n, state->source.name, (unsigned long long)n_own);
+  }
+  if (state->copies[CUDA_LAYOUT_F32 - 1].address != 0) {
+    *out_half = (void *)(uintptr_t)state->copies[CUDA_LAYOUT_OWN - 1].address;
+    *out_dtype = state->source.dtype;
+  }
+  return OPIPE_OK;
+}
+
 /* Master and a dense region of fp32. */
 static opipe_status copy_dense(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                const opipe_region *region, bool out, opipe_error *err) {

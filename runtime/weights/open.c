@@ -236,7 +236,11 @@ static opipe_status list_trained(opi_weights *w, opi_holder *holder, const opi_w
   const uint32_t index = (uint32_t)(holder - w->holders);
   const opi_weight_holder *held = &query->holders[index];
   holder->trained = OPI_ARENA_ARRAY(&w->arena, opi_weight_param, env->n_params);
-  if (holder->trained == NULL)
+  holder->updates = OPI_ARENA_ARRAY(&w->arena, opipe_update_part, env->n_params);
+  holder->cells = OPI_ARENA_ARRAY(&w->arena, opipe_region, env->n_params);
+  holder->squared = OPI_ARENA_ARRAY(&w->arena, opipe_region, env->n_params);
+  if (holder->trained == NULL || holder->updates == NULL || holder->cells == NULL ||
+      holder->squared == NULL)
     return opi_fail_nomem(err, env->n_params * sizeof *holder->trained, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
     const uint32_t k = opi_weight_index(held, slot);

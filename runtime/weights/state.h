@@ -51,6 +51,9 @@ typedef struct opi_holder {
   uint32_t alignment; /* of the device */
   bool synchronous;
   opi_weight_param *trained; /* [n_trained] rising slot */
+  /* [n_trained] of a step, for backends that take many parameters at once */
+  opipe_update_part *updates;
+  opipe_region *cells, *squared;
   opipe_params *sets[OPI_SETS];
   opipe_params *gradients;
   opipe_buffer *state; /* moments */

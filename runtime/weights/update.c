@@ -26,6 +26,35 @@ static const double CLIP_EPSILON = 1e-6;
 
 /* ---- norms ---- */
 
+/* Does the backend take the norms, and the updates, of many parameters at once? */
+static bool takes_many(const opi_holder *holder) {
+  return OPIPE_HAS(opi_backend_of(holder), opipe_backend, sum_squares_many) &&
+         opi_backend_of(holder)->sum_squares_many != NULL;
+}
+
+/* Sums of squares of the gradients that the rank owns, into its table. */
+static opipe_status sum_squares(const opi_weight_rank *rank, opipe_error *err) {
+  const opi_holder *holder = rank->holder;
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    const opi_weight_param *p = &holder->trained[k];
+    holder->cells[n] = (opipe_region){.buffer = rank->table,
+                                      .offset_bytes = p->trained_index * rank->stride,
+                                      .n_bytes = sizeof(double)};
+    holder->squared[n] = p->gradient;
+    n += p->owner;
+  }
+  if (n != 0 && takes_many(holder)) {
+    return OPI_ASK("backend", holder->env.backend, sum_squares_many, err, holder->env.queue,
+                   holder->cells, holder->squared, n);
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, sum_squares, err, holder->env.queue,
+                    &holder->cells[i], &holder->squared[i]));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool finite,
                                opipe_error *err) {
   static const double one = 1;
@@ -34,16 +63,7 @@ static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool
   if (rank->table == NULL)
     return OPIPE_OK;
   OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &all));
-  for (uint32_t k = 0; k < holder->n_trained; ++k) {
-    const opi_weight_param *p = &holder->trained[k];
-    const opipe_region cell = {.buffer = rank->table,
-                               .offset_bytes = p->trained_index * rank->stride,
-                               .n_bytes = sizeof(double)};
-    if (p->owner) {
-      OPI_TRY(OPI_ASK("backend", holder->env.backend, sum_squares, err, holder->env.queue, &cell,
-                      &p->gradient));
-    }
-  }
+  OPI_TRY(sum_squares(rank, err));
   if (finite)
     return OPIPE_OK;
   const opipe_region loss = {.buffer = rank->table,
@@ -119,31 +139,75 @@ static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double 
   return losses == 0 && scaled ? OPI_SKIP_OVERFLOW : OPI_SKIP_NOT_FINITE;
 }
 
-/* A rank that is held leaves both versions as the step had them that was not finite. */
-static opipe_status update_param(const opi_weights *w, const opi_weight_rank *rank,
-                                 const opi_weight_param *p, opipe_update *u, opipe_error *err) {
+/* Set that the step writes. */
+static uint32_t set_written(const opi_weights *w, const opi_weight_rank *rank) {
+  return (rank->newest + w->n_versions - 1) % w->n_versions;
+}
+
+/* A version that is written over begins as the newest one. A rank that is held leaves both versions
+ * as the step had them that was not finite. */
+static opipe_status begin_version(const opi_weights *w, const opi_weight_rank *rank,
+                                  opipe_error *err) {
   const opi_holder *holder = rank->holder;
-  const uint32_t to = (rank->newest + w->n_versions - 1) % w->n_versions;
-  u->n_elems = p->n_bytes / sizeof(float);
-  u->weight = p->weight[to];
-  u->gradient = p->gradient;
-  u->first = p->moments[0];
-  u->second = p->moments[1];
-  u->decay = p->no_decay ? 0 : w->optimizer.decay;
-  if (w->n_versions > 1 && !rank->held) {
+  const uint32_t to = set_written(w, rank);
+  for (uint32_t k = 0; w->n_versions > 1 && !rank->held && k < holder->n_trained; ++k) {
+    const opi_weight_param *p = &holder->trained[k];
     OPI_TRY(OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, &p->weight[to],
                     &p->weight[rank->newest]));
   }
-  if (rank->report.skipped == OPI_SKIP_NONE) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, update, err, holder->env.queue, u));
-  } else if (!w->keep_gradients) {
+  return OPIPE_OK;
+}
+
+/* A step that is not applied: the gradients go. */
+static opipe_status skip_param(const opi_weights *w, const opi_weight_rank *rank,
+                               const opi_weight_param *p, opipe_error *err) {
+  const opi_holder *holder = rank->holder;
+  if (!w->keep_gradients) {
     OPI_TRY(
         OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &p->gradient));
   }
-  if (rank->held || (rank->report.skipped != OPI_SKIP_NONE && w->n_versions == 1))
+  if (rank->held || w->n_versions == 1)
     return OPIPE_OK;
-  return OPI_ASK("backend", holder->env.backend, params_refresh, err, holder->sets[to],
-                 holder->env.queue, p->slot);
+  return OPI_ASK("backend", holder->env.backend, params_refresh, err,
+                 holder->sets[set_written(w, rank)], holder->env.queue, p->slot);
+}
+
+/* One by one, what takes_many does at once. */
+static opipe_status update_each(const opi_holder *holder, opipe_update *u, opipe_error *err) {
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    const opipe_update_part *part = &holder->updates[k];
+    u->n_elems = part->n_elems;
+    u->weight = part->weight;
+    u->gradient = part->gradient;
+    u->first = part->first;
+    u->second = part->second;
+    u->decay = part->decay;
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, update, err, holder->env.queue, u));
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_refresh, err, part->params,
+                    holder->env.queue, part->slot));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status update_all(const opi_weights *w, const opi_weight_rank *rank, opipe_update *u,
+                               opipe_error *err) {
+  const opi_holder *holder = rank->holder;
+  const uint32_t to = set_written(w, rank);
+  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+    const opi_weight_param *p = &holder->trained[k];
+    holder->updates[k] = (opipe_update_part){.weight = p->weight[to],
+                                             .gradient = p->gradient,
+                                             .first = p->moments[0],
+                                             .second = p->moments[1],
+                                             .n_elems = p->n_bytes / sizeof(float),
+                                             .decay = p->no_decay ? 0 : w->optimizer.decay,
+                                             .params = holder->sets[to],
+                                             .slot = p->slot};
+  }
+  return holder->n_trained != 0 && takes_many(holder)
+             ? OPI_ASK("backend", holder->env.backend, update_many, err, holder->env.queue, u,
+                       holder->updates, holder->n_trained)
+             : update_each(holder, u, err);
 }
 
 static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, double scale,
@@ -152,8 +216,11 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
   opi_optimizer_fill(&w->optimizer, rank->clock.n_updates, scale, &u);
   if (!w->keep_gradients)
     u.flags |= OPIPE_UPDATE_CLEAR;
+  OPI_TRY(begin_version(w, rank, err));
+  if (rank->report.skipped == OPI_SKIP_NONE)
+    return update_all(w, rank, &u, err);
   for (uint32_t k = 0; k < rank->holder->n_trained; ++k)
-    OPI_TRY(update_param(w, rank, &rank->holder->trained[k], &u, err));
+    OPI_TRY(skip_param(w, rank, &rank->holder->trained[k], err));
   return OPIPE_OK;
 }
 

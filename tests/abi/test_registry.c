@@ -205,6 +205,37 @@ static void test_a_table_is_cut_at_whole_slots(void) {
                    "others that go with it are there");
 }
 
+/* What a backend may lack together: a table that ends before it, or has NULL there, is taken; one
+ * that has a part of it is not. */
+static void test_optional_slots_of_a_backend_come_together(void) {
+  static const struct {
+    size_t first, last; /* offsets */
+  } groups[] = {{offsetof(opipe_backend, host_alloc), offsetof(opipe_backend, host_free)},
+                {offsetof(opipe_backend, update_many), offsetof(opipe_backend, sum_squares_many)}};
+  opipe_backend full, part, copy;
+  void (*slot)(void) = test_a_newer_plugin_that_can_live_with_us_is_taken;
+  for (size_t at = 8; at < sizeof full; at += sizeof slot)
+    memcpy((char *)&full + at, &slot, sizeof slot);
+  full.struct_size = (uint32_t)sizeof full;
+  full.reserved = 0;
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), &err);
+  OPI_ASSERT(copy.update_many != NULL && copy.sum_squares_many != NULL);
+  for (size_t g = 0; g < OPI_COUNT(groups); ++g) {
+    part = full;
+    part.struct_size = (uint32_t)groups[g].first;
+    OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &part, &copy, &err), &err);
+    for (size_t at = groups[g].first; at <= groups[g].last; at += sizeof slot) {
+      part = full;
+      memset((char *)&part + at, 0, sizeof slot);
+      OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_BACKEND, &part, &copy, &err), OPIPE_E_ABI, &err,
+                       "others that go with it are there");
+    }
+    part = full;
+    memset((char *)&part + groups[g].first, 0, groups[g].last + sizeof slot - groups[g].first);
+    OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &part, &copy, &err), &err);
+  }
+}
+
 /* ---- descriptors that are linked in ---- */
 
 static opipe_status open_status;
@@ -456,6 +487,7 @@ OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_a_transport_that_ends_at_abort_has_one_info),
               OPI_TEST(test_batches_of_a_transport_come_in_pairs),
               OPI_TEST(test_a_table_is_cut_at_whole_slots),
+              OPI_TEST(test_optional_slots_of_a_backend_come_together),
               OPI_TEST(test_what_open_answers_is_no_status),
               OPI_TEST(test_texts_of_a_descriptor_are_listed_as_lines),
               OPI_TEST(test_a_descriptor_of_eight_bytes),

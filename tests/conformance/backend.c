@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "backend_kit.h"
+#include "backend_many.h"
 #include "backend_rules.h"
-#include "backend_shared.h"
 #include "conformance.h"
 
 /* ---- devices and memory ---- */
@@ -443,6 +443,7 @@ int main(int argc, char **argv) {
     check_late_errors(&s);
     check_training(&s);
     check_shared(&s);
+    check_many(&s);
   }
   s.t->event_destroy(s.event);
   s.t->queue_close(s.queue);

@@ -250,6 +250,20 @@ typedef struct opipe_update {
   double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon, decay;
 } opipe_update;
 
+#if OPIPE_TARGET_MINOR >= 3
+/* One parameter of update_many. */
+typedef struct opipe_update_part {
+  opipe_region weight, gradient, first, second; /* as in opipe_update */
+  uint64_t n_elems;
+  double decay;
+  opipe_params *params; /* an owned set: parameter `slot` is made anew there, by params_refresh;
+                           NULL: none is */
+  uint32_t slot;
+  uint32_t reserved; /* 0 */
+} opipe_update_part;
+OPIPE_FROZEN_SIZE(opipe_update_part, 128);
+#endif
+
 typedef struct opipe_backend {
   uint32_t struct_size;
   uint32_t reserved;
@@ -450,6 +464,16 @@ typedef struct opipe_backend {
   /* Records an event of somebody else's, by its native handle, behind all that was queued so far.
    * It takes no errors over. [step:queue] */
   opipe_status (*event_signal)(opipe_queue *queue, uint64_t native, opipe_error *err);
+
+  /* -- many parameters at once; both or none: they are called one by one -- */
+  /* The same bits as `update` for each of `parts` [n] in turn, whose regions, n_elems and decay
+   * stand in the place of the update's own (not read), and params_refresh behind it. Regions of
+   * different parts do not overlap. All is copied. [step:queue] */
+  opipe_status (*update_many)(opipe_queue *queue, const opipe_update *update,
+                              const opipe_update_part *parts, uint32_t n, opipe_error *err);
+  /* The same bits as sum_squares for each of dst, src [n]. [step:queue] */
+  opipe_status (*sum_squares_many)(opipe_queue *queue, const opipe_region *dst,
+                                   const opipe_region *src, uint32_t n, opipe_error *err);
 #endif
 } opipe_backend;
 

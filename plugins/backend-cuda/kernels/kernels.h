@@ -17,6 +17,7 @@
 #define OPIPE_BACKEND_CUDA_KERNELS_H_
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -24,9 +25,10 @@ extern "C" {
 #endif
 
 enum {
-  CUDA_AXES = 8,         /* after neighbouring axes were merged */
-  CUDA_ARGS_BYTES = 768, /* the largest argument block */
-  CUDA_SCALARS = 64      /* numbers of a run */
+  CUDA_AXES = 8,          /* after neighbouring axes were merged */
+  CUDA_ARGS_BYTES = 768,  /* the largest argument block that a launch holds itself */
+  CUDA_FAR_BYTES = 32764, /* the largest that a kernel takes: CUDA 12.1, sm_70 up */
+  CUDA_SCALARS = 64       /* numbers of a run */
 };
 
 typedef struct cuda_launch {
@@ -35,11 +37,16 @@ typedef struct cuda_launch {
   uint32_t block[3];
   uint32_t shared_bytes; /* dynamic */
   uint32_t args_bytes;
+  const void *far_args; /* a larger block: the caller's own, while the launch is used; else NULL */
   union {
     uint64_t align;
     unsigned char args[CUDA_ARGS_BYTES];
   } block_args;
 } cuda_launch;
+/* The launch's argument block. */
+static inline const void *cuda_launch_args(const cuda_launch *launch) {
+  return launch->far_args != NULL ? launch->far_args : launch->block_args.args;
+}
 
 /* Where a kernel reports bad data; in the run's block. The first wins:
  * atomicCAS of `code` from 0.

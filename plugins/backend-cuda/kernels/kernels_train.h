@@ -255,62 +255,58 @@ uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda
 
 /* ---- optimizers ---- */
 
+enum {
+  CUDA_UPDATE_CHUNK = 4096, /* elements of a block */
+  CUDA_MANY = 192,          /* parameters of a launch: their table is in its argument block */
+  CUDA_SUMS = 256           /* parts of a sum of squares, at most */
+};
+
 /* One parameter. half: a copy of the weight in `half_dtype` (OPIPE_BFLOAT16,
  * OPIPE_FLOAT16), written with it; NULL: none */
 typedef struct cuda_update_item {
   float *weight, *gradient, *first, *second;
   void *half;
-  int64_t n;
+  int64_t n; /* at least 1 */
   uint32_t half_dtype;
   uint32_t reserved;
   double decay; /* of this parameter: backend.h's `decay` */
 } cuda_update_item;
 
-enum { CUDA_UPDATE_CHUNK = 4096 }; /* elements of a block */
-
-/* Chunk i of a step over many parameters: elements from first on of item
- * `item`. Both lists are made by the caller (cuda_update_chunks) and lie on the
- * device. */
-typedef struct cuda_update_chunk {
-  int64_t first;
-  uint32_t item;
-  uint32_t reserved;
-} cuda_update_chunk;
-/* Number of chunks of n_items; fills out [that number] where it is not NULL. */
-uint64_t cuda_update_chunks(const cuda_update_item *items, uint32_t n_items,
-                            cuda_update_chunk *out);
-
 /* The numbers of backend.h's opipe_update. A factor on the gradient that the
  * device knows (clipping, loss scale): *scale, NULL: 1. skip: where *skip is
- * not 0, nothing is changed (an overflow); NULL: never. items NULL: the one
- * parameter `own`. */
+ * not 0, nothing is changed (an overflow); NULL: never. */
 typedef struct cuda_update_args {
-  const cuda_update_item *items;
-  const cuda_update_chunk *chunks; /* [n_chunks] */
-  uint64_t n_chunks;
-  cuda_update_item own;
+  cuda_update_item items[CUDA_MANY];
+  uint64_t ends[CUDA_MANY]; /* blocks of all items up to this one; set by the plan */
+  uint32_t n_items;         /* 1 to CUDA_MANY */
+  uint32_t kind, flags;     /* OPIPE_UPDATE_* */
+  uint32_t reserved;
   const double *scale;
   const uint32_t *skip;
   double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon;
-  uint32_t kind, flags; /* OPIPE_UPDATE_* */
 } cuda_update_args;
-bool cuda_plan_update(const cuda_update_args *args, cuda_launch *out);
+/* The block is launched from where it is. */
+bool cuda_plan_update(cuda_update_args *io_args, cuda_launch *out);
 
-/* *sum = sum of squares of all gradients (of `items`' chunks, or of
- * own.gradient), in fp64. At most CUDA_SUMS parts of as many chunks each are summed and
- * then added, in order: it depends on the numbers of elements alone. */
-enum { CUDA_SUMS = 256 };
-typedef struct cuda_squares_args {
-  const cuda_update_item *items;
-  const cuda_update_chunk *chunks;
-  uint64_t n_chunks;
-  uint64_t per_part; /* chunks; set by the plan */
-  cuda_update_item own;
+/* *sum = sum of squares of x [n], in fp64, for each item. At most CUDA_SUMS parts of as many chunks
+ * each are summed and then added, in order: a sum depends on its number of elements alone. */
+typedef struct cuda_squares_item {
+  const float *x;
   double *sum;
-  void *workspace; /* fp64 per part */
+  int64_t n;         /* at least 1 */
+  uint64_t per_part; /* chunks; set by the plan */
+} cuda_squares_item;
+typedef struct cuda_squares_args {
+  cuda_squares_item items[CUDA_MANY];
+  uint64_t ends[CUDA_MANY]; /* parts of all items up to this one; set by the plan */
+  uint32_t n_items;         /* 1 to CUDA_MANY */
+  uint32_t reserved;
+  double *workspace; /* [parts of all] */
 } cuda_squares_args;
-uint64_t cuda_squares_workspace(const cuda_squares_args *args);
-uint32_t cuda_plan_squares(const cuda_squares_args *args, cuda_launch *out);
+/* Parts of a sum over n elements. */
+uint32_t cuda_squares_parts(int64_t n);
+/* Two launches, from where the block is. */
+uint32_t cuda_plan_squares(cuda_squares_args *io_args, cuda_launch *out);
 
 /* From a sum of squares of scaled gradients: *norm = sqrt(sum) / loss_scale;
  * *scale = (clip > 0 and norm > clip ? clip / norm : 1) / loss_scale; *skip = 1

@@ -14,7 +14,7 @@ typedef struct kernel_row {
 static const kernel_row kernels[] = {CUDA_KERNELS(KERNEL_ROW)};
 
 #define KERNEL_FITS(name, type, threads) \
-  _Static_assert(sizeof(type) <= CUDA_ARGS_BYTES, "the argument block of " #name);
+  _Static_assert(sizeof(type) <= CUDA_FAR_BYTES, "the argument block of " #name);
 CUDA_KERNELS(KERNEL_FITS)
 
 uint32_t cuda_blocks(int64_t n, int64_t per_block) {
@@ -22,8 +22,8 @@ uint32_t cuda_blocks(int64_t n, int64_t per_block) {
   return (uint32_t)(blocks < 1 ? 1 : blocks > CUDA_MAX_BLOCKS ? CUDA_MAX_BLOCKS : blocks);
 }
 
-bool cuda_make_launch(uint32_t id, const void *block, uint32_t x, uint32_t y, uint32_t shared_bytes,
-                      cuda_launch *out) {
+static void make_launch(uint32_t id, uint32_t x, uint32_t y, uint32_t shared_bytes,
+                        cuda_launch *out) {
   const kernel_row *row = &kernels[id];
   memset(out, 0, sizeof *out);
   out->kernel = row->name;
@@ -35,7 +35,20 @@ bool cuda_make_launch(uint32_t id, const void *block, uint32_t x, uint32_t y, ui
   out->block[2] = 1;
   out->shared_bytes = shared_bytes;
   out->args_bytes = row->args_bytes;
-  memcpy(out->block_args.args, block, row->args_bytes);
+}
+
+bool cuda_make_launch(uint32_t id, const void *block, uint32_t x, uint32_t y, uint32_t shared_bytes,
+                      cuda_launch *out) {
+  make_launch(id, x, y, shared_bytes, out);
+  if (out->args_bytes > CUDA_ARGS_BYTES)
+    return false;
+  memcpy(out->block_args.args, block, out->args_bytes);
+  return true;
+}
+
+bool cuda_make_far_launch(uint32_t id, const void *block, uint32_t x, cuda_launch *out) {
+  make_launch(id, x, 1, 0, out);
+  out->far_args = block;
   return true;
 }
 

@@ -12,9 +12,12 @@
 enum { CUDA_MAX_BLOCKS = 8192 };
 uint32_t cuda_blocks(int64_t n, int64_t per_block);
 
-/* Kernel `id` (CUDA_ID_*) with its argument block, on grid x, y. */
+/* Kernel `id` (CUDA_ID_*) with its argument block, on grid x, y. false: the block is too large for
+ * a launch to hold. */
 bool cuda_make_launch(uint32_t id, const void *block, uint32_t x, uint32_t y, uint32_t shared_bytes,
                       cuda_launch *out);
+/* The same on grid x, with a block of any size, which the caller keeps while the launch is used. */
+bool cuda_make_far_launch(uint32_t id, const void *block, uint32_t x, cuda_launch *out);
 
 /* Place of a type among the kernels of CUDA_FLOATS: fp32, bf16, fp16, double;
  * -1: none. */

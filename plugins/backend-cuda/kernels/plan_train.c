@@ -223,47 +223,38 @@ _Static_assert(OPIPE_FLOAT == 1 && OPIPE_UINT8 == 2 && OPIPE_INT8 == 3 && OPIPE_
                    OPIPE_UINT64 == 13 && OPIPE_BFLOAT16 == 16,
                "parts/numbers.cuh knows the types by number");
 
-uint64_t cuda_update_chunks(const cuda_update_item *items, uint32_t n_items,
-                            cuda_update_chunk *out) {
+static uint64_t chunks_of(int64_t n) {
+  return ((uint64_t)n + CUDA_UPDATE_CHUNK - 1) / CUDA_UPDATE_CHUNK;
+}
+
+bool cuda_plan_update(cuda_update_args *io_args, cuda_launch *out) {
   uint64_t n = 0;
-  for (uint32_t i = 0; i < n_items; ++i) {
-    if (out == NULL) {
-      n += (uint64_t)(items[i].n + CUDA_UPDATE_CHUNK - 1) / CUDA_UPDATE_CHUNK;
-      continue;
-    }
-    for (int64_t first = 0; first < items[i].n; first += CUDA_UPDATE_CHUNK, ++n)
-      out[n] = (cuda_update_chunk){first, i, 0};
+  if (io_args->kind >= OPIPE_N_OPTIMIZERS || io_args->n_items == 0 || io_args->n_items > CUDA_MANY)
+    return false;
+  for (uint32_t i = 0; i < io_args->n_items; ++i)
+    io_args->ends[i] = n += chunks_of(io_args->items[i].n);
+  return cuda_make_far_launch(CUDA_ID_opipe_update, io_args, cuda_blocks((int64_t)n, 1), out);
+}
+
+/* Chunks of a part. */
+static uint64_t chunks_of_part(int64_t n) {
+  return chunks_of(n) > CUDA_SUMS ? (chunks_of(n) + CUDA_SUMS - 1) / CUDA_SUMS : 1;
+}
+
+uint32_t cuda_squares_parts(int64_t n) {
+  return (uint32_t)((chunks_of(n) + chunks_of_part(n) - 1) / chunks_of_part(n));
+}
+
+uint32_t cuda_plan_squares(cuda_squares_args *io_args, cuda_launch *out) {
+  uint64_t n = 0;
+  if (io_args->n_items == 0 || io_args->n_items > CUDA_MANY)
+    return 0;
+  for (uint32_t i = 0; i < io_args->n_items; ++i) {
+    io_args->items[i].per_part = chunks_of_part(io_args->items[i].n);
+    io_args->ends[i] = n += cuda_squares_parts(io_args->items[i].n);
   }
-  return n;
-}
-
-static uint64_t chunks_of(const cuda_update_item *items, uint64_t n_chunks,
-                          const cuda_update_item *own) {
-  return items != NULL ? n_chunks : cuda_update_chunks(own, 1, NULL);
-}
-
-bool cuda_plan_update(const cuda_update_args *args, cuda_launch *out) {
-  cuda_update_args block = *args;
-  block.n_chunks = chunks_of(args->items, args->n_chunks, &args->own);
-  return args->kind < OPIPE_N_OPTIMIZERS &&
-         cuda_make_launch(CUDA_ID_opipe_update, &block, cuda_blocks((int64_t)block.n_chunks, 1), 1,
-                          0, out);
-}
-
-uint64_t cuda_squares_workspace(const cuda_squares_args *args) {
-  const uint64_t n = chunks_of(args->items, args->n_chunks, &args->own);
-  return (n < CUDA_SUMS ? n : (uint64_t)CUDA_SUMS) * sizeof(double);
-}
-
-uint32_t cuda_plan_squares(const cuda_squares_args *args, cuda_launch *out) {
-  cuda_squares_args block = *args;
-  block.n_chunks = chunks_of(args->items, args->n_chunks, &args->own);
-  block.per_part = block.n_chunks > CUDA_SUMS ? (block.n_chunks + CUDA_SUMS - 1) / CUDA_SUMS : 1;
-  cuda_make_launch(
-      CUDA_ID_opipe_squares_chunks, &block,
-      cuda_blocks((int64_t)((block.n_chunks + block.per_part - 1) / block.per_part), 1), 1, 0,
-      &out[0]);
-  cuda_make_launch(CUDA_ID_opipe_squares_sum, &block, 1, 1, 0, &out[1]);
+  cuda_make_far_launch(CUDA_ID_opipe_squares_parts, io_args, cuda_blocks((int64_t)n, 1), &out[0]);
+  cuda_make_far_launch(CUDA_ID_opipe_squares_sum, io_args, io_args->n_items, &out[1]);
   return 2;
 }
 

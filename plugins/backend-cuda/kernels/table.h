@@ -112,7 +112,7 @@
   CUDA_FLOATS(X, opipe_pool_grad, cuda_window_args, 256)                   \
   CUDA_FLOATS(X, opipe_batch_norm, cuda_batch_norm_args, 256)              \
   X(opipe_update, cuda_update_args, 256)                                   \
-  X(opipe_squares_chunks, cuda_squares_args, 256)                          \
+  X(opipe_squares_parts, cuda_squares_args, 256)                           \
   X(opipe_squares_sum, cuda_squares_args, 256)                             \
   X(opipe_clip, cuda_clip_args, 1)
 

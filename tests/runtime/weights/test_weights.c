@@ -56,13 +56,16 @@ static void start_values(const tw_place_set *t, double w[TW_SLOTS][16]) {
   }
 }
 
-static void run_sgd(uint32_t replicas, double clip) {
+/* many: norms and updates are one call of each rank and step, else one for each parameter. */
+static void run_sgd(uint32_t replicas, double clip, bool many) {
   tw_place_set t;
   double w[TW_SLOTS][16], m[TW_SLOTS][16] = {{0}};
   opi_step_report report;
   tw_setup(&t, 2, replicas);
   t.optimizer.clip_norm = clip;
   t.optimizer.nesterov = 1;
+  t.backend.table = many ? &tw_backend : &tw_one_by_one;
+  tw_n_many[0] = tw_n_many[1] = 0;
   tw_open(&t);
   start_values(&t, w);
   for (uint32_t step = 0; step < STEPS; ++step) {
@@ -83,16 +86,23 @@ static void run_sgd(uint32_t replicas, double clip) {
       OPI_ASSERT_INT(report.step, step + 1);
     }
   }
+  OPI_ASSERT_INT(tw_n_many[0], many ? TW_RANKS * STEPS : 0);
+  OPI_ASSERT_INT(tw_n_many[1], many ? TW_RANKS * STEPS : 0);
   tw_end(&t);
 }
 
 static void test_sums_are_in_order_and_alike(void) {
-  run_sgd(1, 0);
-  run_sgd(2, 0);
+  run_sgd(1, 0, false);
+  run_sgd(2, 0, false);
 }
 
 static void test_clipping_uses_the_norm_of_all(void) {
-  run_sgd(2, 0.75);
+  run_sgd(2, 0.75, false);
+}
+
+static void test_backends_take_many_parameters_at_once(void) {
+  run_sgd(1, 0, true);
+  run_sgd(1, 0.75, true);
 }
 
 static void test_adamw_with_schedule_and_excluded_decay(void) {
@@ -400,6 +410,7 @@ static void test_every_allocation_may_fail(void) {
 
 OPI_TEST_MAIN("weights", OPI_TEST(test_sums_are_in_order_and_alike),
               OPI_TEST(test_clipping_uses_the_norm_of_all),
+              OPI_TEST(test_backends_take_many_parameters_at_once),
               OPI_TEST(test_adamw_with_schedule_and_excluded_decay),
               OPI_TEST(test_two_versions_take_turns), OPI_TEST(test_an_overflow_skips_the_step),
               OPI_TEST(test_a_step_that_is_not_finite_changes_nothing),

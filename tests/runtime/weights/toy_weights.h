@@ -326,34 +326,49 @@ static opipe_status tw_update(opipe_queue *q, const opipe_update *u, opipe_error
   return OPIPE_OK;
 }
 
-static const opipe_backend tw_backend = {.struct_size = (uint32_t)OPIPE_END(opipe_backend, update),
-                                         .device_query = tw_query,
-                                         .buffer_alloc = tw_alloc,
-                                         .buffer_free = tw_free,
-                                         .buffer_host = tw_host_of,
-                                         .event_destroy = tw_no_event,
-                                         .write = tw_write,
-                                         .read = tw_read,
-                                         .copy = tw_copy,
-                                         .program_params = tw_params_of,
-                                         .params_free = tw_params_free,
-                                         .params_prepare = tw_prepare,
-                                         .params_clone = tw_clone,
-                                         .params_write = tw_params_write,
-                                         .params_read = tw_params_read,
-                                         .params_commit = tw_commit,
-                                         .params_create_owned = tw_create,
-                                         .gradients_create = tw_gradients_create,
-                                         .program_gradients = tw_gradients_of,
-                                         .params_master = tw_master,
-                                         .gradients_fold = tw_fold,
-                                         .params_refresh = tw_refresh,
-                                         .params_export = tw_export,
-                                         .params_import = tw_import,
-                                         .fill_zero = tw_zero,
-                                         .add = tw_add,
-                                         .sum_squares = tw_squares,
-                                         .update = tw_update};
+/* Many at once; tw_one_by_one has neither. */
+static uint32_t tw_n_many[2]; /* calls: norms, updates */
+static opipe_status tw_squares_many(opipe_queue *q, const opipe_region *dst,
+                                    const opipe_region *src, uint32_t n, opipe_error *err) {
+  ++tw_n_many[0];
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(tw_squares(q, &dst[i], &src[i], err));
+  return OPIPE_OK;
+}
+static opipe_status tw_update_many(opipe_queue *q, const opipe_update *u,
+                                   const opipe_update_part *parts, uint32_t n, opipe_error *err) {
+  ++tw_n_many[1];
+  for (uint32_t i = 0; i < n; ++i) {
+    opipe_update one = *u;
+    one.n_elems = parts[i].n_elems;
+    one.weight = parts[i].weight;
+    one.gradient = parts[i].gradient;
+    one.first = parts[i].first;
+    one.second = parts[i].second;
+    one.decay = parts[i].decay;
+    OPI_TRY(tw_update(q, &one, err));
+    OPI_TRY(tw_refresh(parts[i].params, q, parts[i].slot, err));
+  }
+  return OPIPE_OK;
+}
+
+#define TW_SLOTS_OF_TABLE                                                                      \
+  .device_query = tw_query, .buffer_alloc = tw_alloc, .buffer_free = tw_free,                  \
+  .buffer_host = tw_host_of, .event_destroy = tw_no_event, .write = tw_write, .read = tw_read, \
+  .copy = tw_copy, .program_params = tw_params_of, .params_free = tw_params_free,              \
+  .params_prepare = tw_prepare, .params_clone = tw_clone, .params_write = tw_params_write,     \
+  .params_read = tw_params_read, .params_commit = tw_commit, .params_create_owned = tw_create, \
+  .gradients_create = tw_gradients_create, .program_gradients = tw_gradients_of,               \
+  .params_master = tw_master, .gradients_fold = tw_fold, .params_refresh = tw_refresh,         \
+  .params_export = tw_export, .params_import = tw_import, .fill_zero = tw_zero, .add = tw_add, \
+  .sum_squares = tw_squares, .update = tw_update
+static const opipe_backend tw_one_by_one = {
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, update), TW_SLOTS_OF_TABLE};
+static const opipe_backend tw_backend = {
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum_squares_many),
+    TW_SLOTS_OF_TABLE,
+    .update_many = tw_update_many,
+    .sum_squares_many = tw_squares_many};
 
 /* ---- the set-up ---- */
 

@@ -53,6 +53,10 @@ OPIPE_FREEZE(opipe_bind_params, gradients, 64, 0x896d9aaab9c3f469)
   X(T, beta1) X(T, beta2) X(T, correction1) X(T, correction2) X(T, epsilon) X(T, decay)
 OPIPE_ORDER(opipe_update)
 OPIPE_FREEZE(opipe_update, decay, 192, 0x4ff800b952812dd1)
+#define OPIPE_FIELDS_opipe_update_part(X, T) \
+  X(T, weight) X(T, gradient) X(T, first) X(T, second) X(T, n_elems) X(T, decay) X(T, params) \
+  X(T, slot) X(T, reserved)
+OPIPE_ORDER(opipe_update_part)
 #define OPIPE_FIELDS_opipe_backend(X, T) \
   X(T, struct_size) X(T, reserved) X(T, device_count) X(T, device_query) X(T, device_open) \
   X(T, device_close) X(T, device_usage) X(T, buffer_alloc) X(T, buffer_free) X(T, buffer_host) \
@@ -81,6 +85,7 @@ OPIPE_ORDER(opipe_backend_lookup)
   OPIPE_ROW(opipe_param_source, reserved2, 0), \
   OPIPE_ROW(opipe_bind_params, gradients, 0), \
   OPIPE_ROW(opipe_update, decay, 0), \
+  OPIPE_ROW(opipe_update_part, reserved, 3), \
   OPIPE_ROW(opipe_backend, update, 0), \
   OPIPE_ROW(opipe_backend_lookup, count, 3)
 /* clang-format on */

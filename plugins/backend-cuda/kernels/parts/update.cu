@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers over one parameter or all of them at once, norms of gradients,
- * clipping.
+/* Optimizers over many parameters at once, norms of gradients, clipping. The
+ * parameters are a table in the argument block.
  *
  * The formulas are backend.h's, operation by operation those of the CPU
  * backend: the same bits. A block takes a chunk of CUDA_UPDATE_CHUNK elements
@@ -56,23 +56,29 @@ CUDA_FN float sgd(const update_numbers &n, bool nesterov, float w, float g, floa
   return __fsub_rn(w, __fmul_rn(n.step, step));
 }
 
-CUDA_FN cuda_update_item chunk_of(const cuda_update_item *items, const cuda_update_chunk *chunks,
-                                  const cuda_update_item &own, uint64_t i, int64_t *out_first) {
-  if (items == nullptr) {
-    *out_first = (int64_t)i * CUDA_UPDATE_CHUNK;
-    return own;
+/* The item that block `i` of all belongs to; *io_i becomes its number within the item. */
+CUDA_FN uint32_t item_of(const uint64_t *ends, uint32_t n, uint64_t *io_i) {
+  uint32_t low = 0, high = n - 1;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (ends[middle] > *io_i)
+      high = middle;
+    else
+      low = middle + 1;
   }
-  *out_first = chunks[i].first;
-  return items[chunks[i].item];
+  *io_i -= low > 0 ? ends[low - 1] : 0;
+  return low;
 }
 
 CUDA_KERNEL(opipe_update) {
   if (a.skip != nullptr && *a.skip != 0)
     return;
-  for (uint64_t chunk = blockIdx.x; chunk < a.n_chunks; chunk += gridDim.x) {
-    int64_t first;
-    const cuda_update_item p = chunk_of(a.items, a.chunks, a.own, chunk, &first);
+  const uint64_t n_chunks = a.ends[a.n_items - 1];
+  for (uint64_t block = blockIdx.x; block < n_chunks; block += gridDim.x) {
+    uint64_t chunk = block;
+    const cuda_update_item &p = a.items[item_of(a.ends, a.n_items, &chunk)];
     const update_numbers n = numbers_of(a, p.decay);
+    const int64_t first = (int64_t)chunk * CUDA_UPDATE_CHUNK;
     const int64_t end = first + CUDA_UPDATE_CHUNK < p.n ? first + CUDA_UPDATE_CHUNK : p.n;
     for (int64_t i = first + threadIdx.x; i < end; i += CUDA_THREADS) {
       float w = p.weight[i];
@@ -97,31 +103,35 @@ CUDA_KERNEL(opipe_update) {
 }
 
 /* workspace [parts]: sums of squares of per_part chunks each. */
-CUDA_KERNEL(opipe_squares_chunks) {
+CUDA_KERNEL(opipe_squares_parts) {
   CUDA_SHARED(block_room<double>, room);
-  for (uint64_t part = blockIdx.x; part * a.per_part < a.n_chunks; part += gridDim.x) {
+  const uint64_t n_parts = a.ends[a.n_items - 1];
+  for (uint64_t block = blockIdx.x; block < n_parts; block += gridDim.x) {
+    uint64_t part = block;
+    const cuda_squares_item &item = a.items[item_of(a.ends, a.n_items, &part)];
     double sum = 0;
-    for (uint64_t k = 0; k < a.per_part && part * a.per_part + k < a.n_chunks; ++k) {
-      int64_t first;
-      const cuda_update_item p = chunk_of(a.items, a.chunks, a.own, part * a.per_part + k, &first);
-      const int64_t end = first + CUDA_UPDATE_CHUNK < p.n ? first + CUDA_UPDATE_CHUNK : p.n;
+    for (uint64_t k = 0; k < item.per_part; ++k) {
+      const int64_t first = (int64_t)(part * item.per_part + k) * CUDA_UPDATE_CHUNK;
+      const int64_t end = first + CUDA_UPDATE_CHUNK < item.n ? first + CUDA_UPDATE_CHUNK : item.n;
       for (int64_t i = first + threadIdx.x; i < end; i += CUDA_THREADS)
-        sum += (double)p.gradient[i] * (double)p.gradient[i];
+        sum += (double)item.x[i] * (double)item.x[i];
     }
     sum = block_all(sum, add_two(), &room);
     if (threadIdx.x == 0)
-      static_cast<double *>(a.workspace)[part] = sum;
+      a.workspace[block] = sum;
   }
 }
 
-/* One block, a part a thread. */
+/* A block an item, a part a thread. */
 CUDA_KERNEL(opipe_squares_sum) {
   CUDA_SHARED(block_room<double>, room);
-  const bool has = threadIdx.x * a.per_part < a.n_chunks;
-  double sum = has ? static_cast<const double *>(a.workspace)[threadIdx.x] : 0.0;
+  const uint32_t item = blockIdx.x;
+  const uint64_t first = item > 0 ? a.ends[item - 1] : 0;
+  const bool has = threadIdx.x < a.ends[item] - first;
+  double sum = has ? a.workspace[first + threadIdx.x] : 0.0;
   sum = block_all(sum, add_two(), &room);
   if (threadIdx.x == 0)
-    *a.sum = sum;
+    *a.items[item].sum = sum;
 }
 
 CUDA_KERNEL(opipe_clip) {

@@ -7,7 +7,7 @@
 #include "kit_device.h"
 #include "shim_rows.h"
 
-enum { ZONE = 1024, MAX_TENSORS = 4096, MAX_OUTPUTS = 16 };
+enum { ZONE = 1024, MAX_TENSORS = 4096, MAX_OUTPUTS = 24 };
 
 const uint32_t kit_types[KIT_TYPES] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16, OPIPE_DOUBLE};
 int64_t kit_skew = 0;
@@ -203,7 +203,7 @@ static void launch(const cuda_launch *l, uint64_t seed) {
   for (uint32_t i = 0; i < cuda_shim_n_rows; ++i) {
     if (strcmp(cuda_shim_rows[i].kernel, l->kernel) == 0) {
       OPI_ASSERT_INT(cuda_shim_rows[i].args_bytes, l->args_bytes);
-      cuda_shim_rows[i].run(l->block_args.args, l->grid, l->block, l->shared_bytes, seed);
+      cuda_shim_rows[i].run(cuda_launch_args(l), l->grid, l->block, l->shared_bytes, seed);
       return;
     }
   }
@@ -213,6 +213,7 @@ static void launch(const cuda_launch *l, uint64_t seed) {
 void kit_run(const cuda_launch *launches, uint32_t n, const kit_tensor *const *outputs,
              uint32_t n_outputs) {
   void *saved[2][MAX_OUTPUTS] = {{NULL}};
+  OPI_ASSERT_FATAL(n_outputs <= MAX_OUTPUTS);
   for (int turn = 0; turn < 3; ++turn) {
     for (uint32_t o = 0; o < n_outputs; ++o) {
       const size_t bytes = outputs[o] == NULL ? 0 : (size_t)outputs[o]->n * outputs[o]->bytes;

@@ -86,7 +86,7 @@ void kit_device_free(void *data) {
 
 void kit_device_launch(const cuda_launch *l) {
   CUfunction function = NULL;
-  void *params[] = {(void *)(uintptr_t)l->block_args.args};
+  void *params[] = {(void *)(uintptr_t)cuda_launch_args(l)};
   must(driver.module_function(&function, module, l->kernel), l->kernel);
   if (l->shared_bytes > 48 * 1024) {
     must(driver.function_set(function, (CUfunction_attribute)CUDA_FUNCTION_DYNAMIC_SHARED_BYTES,

@@ -344,14 +344,15 @@ static void update_case(uint32_t kind, uint32_t flags, bool with_first, double d
   cpu_update_f32(&exec, &want);
   const double scale = 0.5;
   const uint32_t skip[2] = {0, 1};
-  cuda_update_args args = {.own = {.weight = w.data,
-                                   .gradient = g.data,
-                                   .first = with_first ? m.data : NULL,
-                                   .second = kind == 0 ? NULL : v.data,
-                                   .half = half.data,
-                                   .n = n,
-                                   .half_dtype = OPIPE_BFLOAT16,
-                                   .decay = decay},
+  cuda_update_args args = {.items = {{.weight = w.data,
+                                      .gradient = g.data,
+                                      .first = with_first ? m.data : NULL,
+                                      .second = kind == 0 ? NULL : v.data,
+                                      .half = half.data,
+                                      .n = n,
+                                      .half_dtype = OPIPE_BFLOAT16,
+                                      .decay = decay}},
+                           .n_items = 1,
                            .scale = &scale,
                            .skip = &skip[1],
                            .gradient_scale = 0.5,
@@ -392,51 +393,74 @@ static void test_updates_have_the_bits_of_the_cpu(void) {
   update_case(OPIPE_UPDATE_ADAMW, OPIPE_UPDATE_CLEAR, true, 0.1);
   update_case(OPIPE_UPDATE_ADAMW, OPIPE_UPDATE_EPS_INNER | OPIPE_UPDATE_CLEAR, true, 0.01);
   cuda_launch launch;
-  const cuda_update_args args = {.kind = OPIPE_N_OPTIMIZERS};
+  cuda_update_args args = {.kind = OPIPE_N_OPTIMIZERS, .n_items = 1};
+  OPI_ASSERT(!cuda_plan_update(&args, &launch));
+  args = (cuda_update_args){.n_items = CUDA_MANY + 1};
   OPI_ASSERT(!cuda_plan_update(&args, &launch));
 }
 
-/* Many parameters in one launch: each as alone. And the norm of all their gradients. */
+/* Many parameters in one launch: each as alone. And the norms of their gradients. */
+enum { MANY = 7 };
+static const int64_t many_sizes[MANY] = {1, 4096, 4097, 9000, 30, 4096 * 300 + 5, 2};
+
+static void many_items(uint32_t set, kit_tensor tensors[MANY][2][4], const kit_tensor *half,
+                       cuda_update_item *out) {
+  for (uint32_t i = 0; i < MANY; ++i) {
+    out[i] = (cuda_update_item){.weight = tensors[i][set][0].data,
+                                .gradient = tensors[i][set][1].data,
+                                .first = tensors[i][set][2].data,
+                                .second = tensors[i][set][3].data,
+                                .half = i == 2 ? half->data : NULL,
+                                .half_dtype = OPIPE_FLOAT16,
+                                .n = many_sizes[i],
+                                .decay = i * 0.01};
+  }
+}
+
+static void many_squares(kit_tensor tensors[MANY][2][4]) {
+  const kit_tensor sums = kit_new(OPIPE_DOUBLE, MANY), alone = kit_new(OPIPE_DOUBLE, MANY);
+  cuda_squares_args args = {.n_items = MANY};
+  cuda_launch launches[CUDA_LAUNCHES];
+  uint64_t n_parts = 0;
+  double *want = kit_doubles(MANY);
+  for (uint32_t i = 0; i < MANY; ++i) {
+    args.items[i] = (cuda_squares_item){
+        .x = tensors[i][0][1].data, .sum = (double *)sums.data + i, .n = many_sizes[i]};
+    n_parts += cuda_squares_parts(many_sizes[i]);
+    for (int64_t j = 0; j < many_sizes[i]; ++j)
+      want[i] += kit_get(&tensors[i][0][1], j) * kit_get(&tensors[i][0][1], j);
+  }
+  OPI_ASSERT_INT(n_parts, 1 + 1 + 2 + 3 + 1 + 151 + 1);
+  args.workspace = kit_workspace(n_parts * sizeof(double));
+  OPI_ASSERT_INT(cuda_plan_squares(&args, launches), 2);
+  KIT_RUN(launches, 2, &sums);
+  KIT_CLOSE(sums, want, 1e-12);
+  for (uint32_t i = 0; i < MANY; ++i) {
+    cuda_squares_args one = {.items = {args.items[i]}, .n_items = 1, .workspace = args.workspace};
+    one.items[0].sum = (double *)alone.data + i;
+    OPI_ASSERT_INT(cuda_plan_squares(&one, launches), 2);
+    KIT_RUN(launches, 2, &alone);
+  }
+  OPI_ASSERT(kit_same(&sums, 0, &alone, 0, MANY));
+}
+
 static void test_all_parameters_at_once(void) {
-  static const int64_t sizes[] = {1, 4096, 4097, 9000, 30};
-  enum { N = 5 };
-  cuda_update_item items[N], alone[N];
-  kit_tensor tensors[N][2][4];
-  double want = 0;
-  for (uint32_t i = 0; i < N; ++i) {
+  kit_tensor tensors[MANY][2][4], halves[2];
+  const kit_tensor *changed[3 * MANY]; /* weights and moments */
+  cuda_launch launch;
+  for (uint32_t i = 0; i < MANY; ++i) {
     for (uint32_t k = 0; k < 4; ++k) {
-      tensors[i][0][k] = kit_random(OPIPE_FLOAT, sizes[i], 10 * i + k, k == 3 ? 0 : -1, 1);
+      tensors[i][0][k] = kit_random(OPIPE_FLOAT, many_sizes[i], 10 * i + k, k == 3 ? 0 : -1, 1);
       tensors[i][1][k] = kit_copy(&tensors[i][0][k]);
     }
-    for (int s = 0; s < 2; ++s) {
-      *(s == 0 ? &items[i] : &alone[i]) = (cuda_update_item){.weight = tensors[i][s][0].data,
-                                                             .gradient = tensors[i][s][1].data,
-                                                             .first = tensors[i][s][2].data,
-                                                             .second = tensors[i][s][3].data,
-                                                             .n = sizes[i],
-                                                             .decay = i * 0.01};
-    }
-    items[i].half = i == 2 ? kit_new(OPIPE_FLOAT16, sizes[i]).data : NULL;
-    items[i].half_dtype = OPIPE_FLOAT16;
-    for (int64_t j = 0; j < sizes[i]; ++j)
-      want += kit_get(&tensors[i][0][1], j) * kit_get(&tensors[i][0][1], j);
+    changed[3 * i] = &tensors[i][0][0];
+    changed[3 * i + 1] = &tensors[i][0][2];
+    changed[3 * i + 2] = &tensors[i][0][3];
   }
-  const uint64_t n = cuda_update_chunks(items, N, NULL);
-  OPI_ASSERT_INT(n, 1 + 1 + 2 + 3 + 1);
-  cuda_update_chunk chunks[8];
-  OPI_ASSERT_INT(cuda_update_chunks(items, N, chunks), n);
-  cuda_launch launches[CUDA_LAUNCHES];
-  const kit_tensor sum = kit_new(OPIPE_DOUBLE, 1);
-  cuda_squares_args squares = {.items = items, .chunks = chunks, .n_chunks = n, .sum = sum.data};
-  squares.workspace = kit_workspace(cuda_squares_workspace(&squares));
-  KIT_RUN(launches, cuda_plan_squares(&squares, launches), &sum);
-  KIT_CLOSE(sum, &want, 1e-12);
-  squares = (cuda_squares_args){.own = items[3], .sum = sum.data, .workspace = squares.workspace};
-  KIT_RUN(launches, cuda_plan_squares(&squares, launches), &sum);
-  OPI_ASSERT(kit_get(&sum, 0) > 0 && kit_get(&sum, 0) < want);
-  cuda_update_args args = {.items = items,
-                           .chunks = chunks,
-                           .n_chunks = n,
+  halves[0] = kit_new(OPIPE_FLOAT16, many_sizes[2]);
+  halves[1] = kit_new(OPIPE_FLOAT16, many_sizes[2]);
+  many_squares(tensors);
+  cuda_update_args args = {.n_items = MANY,
                            .gradient_scale = 1,
                            .lr = 0.1,
                            .beta1 = 0.9,
@@ -445,22 +469,20 @@ static void test_all_parameters_at_once(void) {
                            .correction2 = 0.01,
                            .epsilon = 1e-8,
                            .kind = OPIPE_UPDATE_ADAMW};
-  OPI_ASSERT_FATAL(cuda_plan_update(&args, launches));
-  const kit_tensor *changed[3 * N]; /* weights and moments */
-  for (uint32_t i = 0; i < N; ++i) {
-    changed[3 * i] = &tensors[i][0][0];
-    changed[3 * i + 1] = &tensors[i][0][2];
-    changed[3 * i + 2] = &tensors[i][0][3];
+  cuda_update_item alone[MANY];
+  many_items(0, tensors, &halves[0], args.items);
+  many_items(1, tensors, &halves[1], alone);
+  OPI_ASSERT_FATAL(cuda_plan_update(&args, &launch));
+  kit_run(&launch, 1, changed, 3 * MANY);
+  args.n_items = 1;
+  for (uint32_t i = 0; i < MANY; ++i) {
+    args.items[0] = alone[i];
+    OPI_ASSERT_FATAL(cuda_plan_update(&args, &launch));
+    KIT_RUN(&launch, 1, &tensors[i][1][0], &tensors[i][1][2], &tensors[i][1][3]);
   }
-  kit_run(launches, 1, changed, 3 * N);
-  args.items = NULL;
-  for (uint32_t i = 0; i < N; ++i) {
-    args.own = alone[i];
-    OPI_ASSERT_FATAL(cuda_plan_update(&args, launches));
-    KIT_RUN(launches, 1, &tensors[i][1][0], &tensors[i][1][2], &tensors[i][1][3]);
-  }
-  for (uint32_t i = 0; i < N; ++i)
-    OPI_ASSERT(kit_same(&tensors[i][0][0], 0, &tensors[i][1][0], 0, sizes[i]));
+  for (uint32_t i = 0; i < MANY; ++i)
+    OPI_ASSERT(kit_same(&tensors[i][0][0], 0, &tensors[i][1][0], 0, many_sizes[i]));
+  OPI_ASSERT(kit_same(&halves[0], 0, &halves[1], 0, many_sizes[2]));
   kit_end();
 }
 
