@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "partition/kernels.h"
 #include "partition/make.h"
 #include "partition/work.h"
 
@@ -156,6 +157,15 @@ static void describe_planner(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n");
 }
 
+static void describe_kernels(opi_text *t, const opi_plan *plan) {
+  char line[OPI_LINE_ROOM];
+  for (uint32_t i = 0; plan->kernels != NULL && i < plan->kernels->n; ++i) {
+    const opi_kernel_table *table = &plan->kernels->tables[i];
+    opi_text_printf(t, "kernels: %u chosen by measuring, for %s\n", table->n,
+                    opi_text_line(line, table->fit));
+  }
+}
+
 static void describe_search(opi_text *t, const opi_plan *plan) {
   const opi_searched *s = &plan->searched;
   const double now = plan->request_ns;
@@ -233,6 +243,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   describe_messages(&t, plan);
   describe_planner(&t, plan);
   describe_search(&t, plan);
+  describe_kernels(&t, plan);
   describe_times(&t, plan);
   const opipe_status status = opi_text_write(&t, write, ctx, err);
   opi_text_release(&t);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "partition/cut/batch.h"
+#include "partition/kernels.h"
 #include "partition/lists/lists.h"
 #include "partition/make.h"
 #include "partition/memory/predict.h"
@@ -31,6 +32,8 @@ typedef struct finish {
 
 static opipe_status open_device(finish *f, uint32_t r) {
   const opi_device_spec *spec = &f->plan->devices[r];
+  char why[OPI_KERNELS_WHY_ROOM];
+  bool given = false;
   f->devices[r].alignment = spec->alignment;
   if (f->plan->facts[r].described)
     return OPIPE_OK;
@@ -42,8 +45,13 @@ static opipe_status open_device(finish *f, uint32_t r) {
       .options = spec->options[0] == '\0' ? NULL : spec->options};
   OPI_TRY(f->env->plugins->backend(f->env->plugins->ctx, spec->kind, &f->backends[r], f->err));
   f->devices[r].backend = &f->backends[r];
-  return OPI_ASK("backend", &f->backends[r], device_open, f->err, f->backends[r].self, &params,
-                 &f->devices[r].device);
+  f->devices[r].visitor = f->env->visitor;
+  OPI_TRY(OPI_ASK("backend", &f->backends[r], device_open, f->err, f->backends[r].self, &params,
+                  &f->devices[r].device));
+  /* What does not fit is said when a session opens. */
+  return f->plan->kernels == NULL ? OPIPE_OK
+                                  : opi_kernels_give(f->plan->kernels, &f->backends[r],
+                                                     f->devices[r].device, &given, why, f->err);
 }
 
 /* Those that were not only described. A plan that was read has its memory, and needs none. */

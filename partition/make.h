@@ -33,6 +33,7 @@ typedef struct opi_plan_env {
   /* [n_stages - 1] the last node of every stage but the last (opi_cut_behind): the cut. NULL: it is
    * given or searched */
   const char *const *stage_ends;
+  const opi_program_visitor *visitor; /* of programs, when a plan is finished; NULL: none */
   uint64_t (*now_ns)(void);
 } opi_plan_env;
 
@@ -112,5 +113,25 @@ opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_
  * The plan stays as it is. Errors: NOTFOUND, a backend that is not here; UNSUPPORTED, by rank and
  * node; LIMIT, by rank with all numbers. */
 opipe_status opi_plan_recount(const opi_plan_env *env, const opi_plan *plan, opipe_error *err);
+/* The same for every plan, with what it counts (out_memory [n_ranks], or NULL). visitor: NULL:
+ * none. */
+opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan,
+                                   const opi_program_visitor *visitor, opi_memory *out_memory,
+                                   opipe_error *err);
+
+/* What kernels are measured by, and on which device. */
+typedef struct opi_tuning {
+  const char *kind; /* id of a backend */
+  uint32_t index;
+  uint32_t n_candidates, n_runs;                           /* 0: the backend's choice */
+  void (*measured)(void *ctx, const opipe_kernel *kernel); /* one at a time; NULL: nobody asks */
+  void *ctx;
+} opi_tuning;
+/* tune.c. Measures every kernel that the plan's programs on devices of that kind have a choice for,
+ * writes the table into the plan (kernels.h), and counts its memory with it. Nothing else may run
+ * on the device. Errors: INVALID, no rank has that kind; UNSUPPORTED, a backend that measures
+ * nothing, nothing to choose for; LIMIT, the plan does not fit any more; the backend's. */
+opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tuning *how,
+                           opipe_error *err);
 
 #endif /* OPI_MAKE_H */

@@ -45,6 +45,13 @@ opipe_status opi_layouts_ask(const opi_backend_ref *backend, const opipe_program
                              uint32_t n_params, bool gradients, opi_arena *arena,
                              opipe_param_layout **out_list, uint32_t *out_count, opipe_error *err);
 
+/* Whoever is to see each program of a plan once it is compiled; the program is the caller's. */
+typedef struct opi_program_visitor {
+  opipe_status (*visit)(void *ctx, uint32_t rank, const opi_backend_ref *backend,
+                        opipe_device *device, opipe_program *program, opipe_error *err);
+  void *ctx;
+} opi_program_visitor;
+
 /* A rank's device, as the user asked for it ("cpu,memory=300MiB,threads=1"), and what of it the
  * plan decides by: a device that differs there cannot run the plan. */
 typedef struct opi_device_spec {
@@ -299,7 +306,8 @@ typedef struct opi_plan {
   double bound_ns; /* lower bound max(sum / p, largest node) on the interval of one micro-batch */
   uint32_t cost_kind; /* OPI_COST_* */
   opi_searched searched;
-  const char *planner; /* who decided; NULL: no planner */
+  const struct opi_kernels *kernels; /* kernels.h: chosen by measuring; NULL: none. No decision */
+  const char *planner;               /* who decided; NULL: no planner */
   const char *stopped; /* what ended its search before it was through: "work", "clock"; NULL: no */
   /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by
    * their nominal rates, 0: not known */

@@ -72,11 +72,19 @@ static opipe_status count(recount *c) {
 }
 
 opipe_status opi_plan_recount(const opi_plan_env *env, const opi_plan *plan, opipe_error *err) {
-  recount c = {.env = env, .own = *plan, .err = err};
-  if (plan->counted)
-    return OPIPE_OK;
+  return plan->counted ? OPIPE_OK : opi_plan_count_memory(env, plan, NULL, NULL, err);
+}
+
+opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan,
+                                   const opi_program_visitor *visitor, opi_memory *out_memory,
+                                   opipe_error *err) {
+  opi_plan_env seen = *env;
+  recount c = {.env = &seen, .own = *plan, .err = err};
+  seen.visitor = visitor;
   opi_arena_init(&c.own.arena, plan->allocator, 0);
   const opipe_status status = count(&c);
+  if (status == OPIPE_OK && out_memory != NULL)
+    memcpy(out_memory, c.own.memory, plan->n_ranks * sizeof *out_memory);
   opi_bound_free(c.bound);
   opi_arena_release(&c.own.arena);
   return status;

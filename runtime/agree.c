@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan's hash once round the ring of ranks, over the transport that will carry the tensors. */
+/* The hashes of plan and kernels once round the ring of ranks, over the transport that will carry
+ * the tensors. */
 #include "runtime/agree.h"
 
 #include <inttypes.h>
@@ -8,7 +9,7 @@
 #include "runtime/ready.h"
 #include "runtime/thread.h"
 
-enum { HASH_BYTES = 16, WAIT_NS = 1000000 };
+enum { HASHES = 2, HASH_BYTES = HASHES * 16, WAIT_NS = 1000000 };
 
 typedef struct talk {
   const opi_agree_params *p;
@@ -17,6 +18,7 @@ typedef struct talk {
   opipe_memory *memory;
   opipe_stream *out, *in;
   opipe_region sent, got;
+  uint64_t said_hashes[HASHES][2];
   bool posted, heard;
   bool reserved, said, told;
 } talk;
@@ -62,7 +64,9 @@ static opipe_status begin(talk *t, opipe_error *err) {
   t->got = (opipe_region){.buffer = t->buffer, .offset_bytes = align, .n_bytes = HASH_BYTES};
   OPI_TRY(open_stream(t, r->index, behind(t), &t->out, err));
   OPI_TRY(open_stream(t, before(t), r->index, &t->in, err));
-  OPI_TRY(OPI_ASK("backend", r->backend, write, err, r->queue, &t->sent, r->plan));
+  memcpy(t->said_hashes[0], r->plan, sizeof t->said_hashes[0]);
+  memcpy(t->said_hashes[1], r->kernels, sizeof t->said_hashes[1]);
+  OPI_TRY(OPI_ASK("backend", r->backend, write, err, r->queue, &t->sent, t->said_hashes));
   return sync(t, err);
 }
 
@@ -160,16 +164,23 @@ static opipe_status exchange(talk *talks, uint32_t n, opipe_error *err) {
 }
 
 static opipe_status compare(const talk *t, opipe_error *err) {
-  uint64_t theirs[2] = {0, 0};
-  const uint64_t *own = t->rank->plan;
+  uint64_t theirs[HASHES][2] = {{0, 0}};
+  const uint64_t *own = t->rank->plan, *kernels = t->rank->kernels;
   OPI_TRY(OPI_ASK("backend", t->rank->backend, read, err, t->rank->queue, theirs, &t->got));
   OPI_TRY(sync(t, err));
-  if (memcmp(theirs, own, sizeof theirs) == 0)
+  if (memcmp(theirs[0], own, sizeof theirs[0]) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "rank %u holds plan %016" PRIx64 "%016" PRIx64 ", rank %u plan %016" PRIx64
+                    "%016" PRIx64 ": all ranks of a run need the same one",
+                    t->rank->index, own[0], own[1], before(t), theirs[0][0], theirs[0][1]);
+  }
+  if (memcmp(theirs[1], kernels, sizeof theirs[1]) == 0)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
-                  "rank %u holds plan %016" PRIx64 "%016" PRIx64 ", rank %u plan %016" PRIx64
-                  "%016" PRIx64 ": all ranks of a run need the same one",
-                  t->rank->index, own[0], own[1], before(t), theirs[0], theirs[1]);
+                  "the plan of rank %u has kernels %016" PRIx64 "%016" PRIx64
+                  ", that of rank %u %016" PRIx64 "%016" PRIx64
+                  " (0: none): all ranks of a run need the same ones",
+                  t->rank->index, kernels[0], kernels[1], before(t), theirs[1][0], theirs[1][1]);
 }
 
 static void end(const talk *t) {

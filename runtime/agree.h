@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Do all ranks hold the same plan? Asked once, before the first step: a peer with another schedule
- * would not stop, it would train on with wrong sums. */
+/* Do all ranks hold the same plan, and the same table of kernels? Asked once, before the first
+ * step: a peer with another schedule would not stop, it would train on with wrong sums. */
 #ifndef OPI_AGREE_H
 #define OPI_AGREE_H
 
@@ -13,8 +13,9 @@ typedef struct opi_agree_rank {
   opipe_queue *queue;
   opipe_event *event; /* NULL: the device is synchronous */
   opipe_endpoint *endpoint;
-  uint64_t plan[2]; /* opi_plan.hash of the plan that it holds */
-  uint32_t index;   /* in the world */
+  uint64_t plan[2];    /* opi_plan.hash of the plan that it holds */
+  uint64_t kernels[2]; /* opi_kernels.hash of that plan; 0: it has none */
+  uint32_t index;      /* in the world */
   uint32_t alignment;
 } opi_agree_rank;
 

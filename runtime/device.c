@@ -75,6 +75,57 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
   *block = (opi_block){.buffer = NULL};
 }
 
+/* ---- kernels ---- */
+
+/* The plan's table goes to the device. One that does not fit is warned of, or refused. */
+opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err) {
+  const opi_session *s = rank->session;
+  const bool needed = (s->flags & OPIPE_SESSION_TUNED) != 0;
+  char why[OPI_KERNELS_WHY_ROOM];
+  if (!needed && s->plan->kernels == NULL)
+    return OPIPE_OK;
+  if (s->plan->kernels == NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the plan has no table of kernels that were chosen by measuring, and one is "
+                    "required: 'onnx-pipe tune' makes it");
+  }
+  OPI_TRY(opi_kernels_give(s->plan->kernels, opi_rank_backend(rank), rank->device,
+                           &rank->has_kernels, why, err));
+  if (rank->has_kernels || !opi_backend_tunes(opi_rank_backend(rank)))
+    return OPIPE_OK;
+  if (needed)
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: measure again, by 'onnx-pipe tune'", why);
+  opi_log(s->env.logger, OPIPE_LOG_WARN, "rank %u: %s; it computes by its backend's own choice",
+          rank->index, why);
+  return OPIPE_OK;
+}
+
+/* Kernels of a program that the table says nothing of: of another shape, or without the backend's
+ * consent. */
+static opipe_status check_kernels(const opi_rank *rank, const opipe_program *program,
+                                  uint32_t stage, opipe_error *err) {
+  const opi_session *s = rank->session;
+  const char *first = NULL;
+  opipe_kernel *kernels = NULL;
+  opi_arena arena;
+  uint32_t n = 0;
+  opi_arena_init(&arena, s->allocator, 0);
+  opipe_status status = opi_kernels_ask(opi_rank_backend(rank), program, &arena, &kernels, &n, err);
+  const uint32_t n_own = status < 0 ? 0 : opi_kernels_count_own(kernels, n, &first);
+  if (n_own != 0 && (s->flags & OPIPE_SESSION_TUNED) != 0) {
+    status = opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "%u of %u kernels are not as the plan's table says, '%.200s' is the first",
+                      n_own, n, first);
+  } else if (n_own != 0) {
+    opi_log(s->env.logger, OPIPE_LOG_WARN,
+            "rank %u, stage %u: %u of %u kernels are the backend's own choice, the plan's table "
+            "does not serve for '%.200s'",
+            rank->index, stage, n_own, n, first);
+  }
+  opi_arena_release(&arena);
+  return status;
+}
+
 /* ---- programs ---- */
 
 /* An asynchronous device is waited for in slices, so that an abort or the watchdog is never far. */
@@ -107,6 +158,8 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
   opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, out_program);
   if (status == OPIPE_OK)
     status = opi_program_ask(opi_rank_backend(rank), *out_program, out_info, err);
+  if (status == OPIPE_OK && rank->has_kernels)
+    status = check_kernels(rank, *out_program, stage, err);
   return status < 0 ? opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage) : OPIPE_OK;
 }
 

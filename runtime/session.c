@@ -162,6 +162,7 @@ static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) 
   rank->device_flags = info.flags;
   rank->alignment = info.alignment;
   OPI_TRY(OPI_ASK_RANK(rank, device_open, err, rank->instance, &params, &rank->device));
+  OPI_TRY(opi_rank_give_kernels(rank, err));
   OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &rank->queue));
   OPI_TRY(opi_lent_open(rank, err));
   if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
@@ -235,14 +236,17 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
   for (uint32_t i = 0; i < n; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    ranks[i] = (opi_agree_rank){.backend = opi_rank_backend(rank),
-                                .device = rank->device,
-                                .queue = rank->queue,
-                                .event = rank->event,
-                                .endpoint = rank->endpoint,
-                                .plan = {s->plan->hash[0], s->plan->hash[1]},
-                                .index = rank->index,
-                                .alignment = rank->alignment};
+    ranks[i] =
+        (opi_agree_rank){.backend = opi_rank_backend(rank),
+                         .device = rank->device,
+                         .queue = rank->queue,
+                         .event = rank->event,
+                         .endpoint = rank->endpoint,
+                         .plan = {s->plan->hash[0], s->plan->hash[1]},
+                         .kernels = {s->plan->kernels == NULL ? 0 : s->plan->kernels->hash[0],
+                                     s->plan->kernels == NULL ? 0 : s->plan->kernels->hash[1]},
+                         .index = rank->index,
+                         .alignment = rank->alignment};
   }
   const opi_agree_params params = {.transport = &s->env.transport,
                                    .world = s->world,

@@ -15,6 +15,7 @@
 
 #include <stdatomic.h>
 
+#include "partition/kernels.h"
 #include "partition/program/cut.h"
 #include "runtime/handles.h"
 #include "runtime/session.h"
@@ -195,6 +196,7 @@ typedef struct opi_rank {
   opipe_event *event;      /* NULL on synchronous devices */
   struct opi_ahead *ahead; /* what an asynchronous device has been given, NULL: it is synchronous */
   uint32_t device_flags;
+  bool has_kernels; /* the plan's table of kernels was given to the device */
   uint32_t alignment;
   uint32_t place;                 /* in session->here */
   int32_t device_type, device_id; /* DLPack's, of tensors that it takes; 0: host memory alone */
@@ -366,6 +368,7 @@ opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, cons
 opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_error *err);
 /* Its streams are closed. */
 void opi_rank_give(opi_rank *rank, opi_block *block);
+opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err);
 /* flags: beside the session's. */
 opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, uint32_t stage,
                               uint32_t flags, opipe_program **out_program,

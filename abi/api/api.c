@@ -61,10 +61,11 @@ void opi_callback_leave(void) {
 }
 
 opipe_status opi_callback_check(const char *call, opipe_error *err) {
-  return n_callbacks == 0
-             ? OPIPE_OK
-             : opi_fail(err, OPIPE_E_STATE,
-                        "%s: must not be called from inside strategy_make's progress", call);
+  return n_callbacks == 0 ? OPIPE_OK
+                          : opi_fail(err, OPIPE_E_STATE,
+                                     "%s: must not be called from inside the progress of "
+                                     "strategy_make or plan_tune",
+                                     call);
 }
 
 void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {

@@ -328,6 +328,8 @@ opipe_status opi_api_strategy_plan(opi_strategy_object *strategy, opipe_model *m
                                    opipe_error *err);
 opipe_status opi_api_strategy_ranked(opi_strategy_object *strategy, uint32_t index,
                                      opipe_strategy **out_strategy, opipe_error *err);
+opipe_status opi_api_plan_tune(opi_plan_object *plan, const opipe_tuning_params *params,
+                               opipe_plan **out_plan, opipe_error *err);
 opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, uint64_t a_bytes,
                                    const char *a_name, const void *b, uint64_t b_bytes,
                                    const char *b_name, uint32_t format, opipe_write_fn write,

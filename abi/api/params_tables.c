@@ -252,7 +252,8 @@ static const opi_field session_params[] = {
     CHOICE(T, threads, OPIPE_THREADS_HOST),
     FLAGS(T, flags,
           OPIPE_SESSION_CHECK_FINITE | OPIPE_SESSION_REFERENCE | OPIPE_SESSION_POISON |
-              OPIPE_SESSION_NO_BACKEND_FUSE | OPIPE_SESSION_KEEP_GRADIENTS | OPIPE_SESSION_HOLD),
+              OPIPE_SESSION_NO_BACKEND_FUSE | OPIPE_SESSION_KEEP_GRADIENTS | OPIPE_SESSION_HOLD |
+              OPIPE_SESSION_TUNED),
     ANY(T, max_in_flight),
     ANY(T, watchdog_ns),
     ANY(T, spin_us),
@@ -459,6 +460,13 @@ const opi_struct opi_struct_machine_params =
     STRUCT(T, machine_params, OPIPE_END(T, devices_stride));
 #undef T
 
+#define T opipe_tuning_params
+static const opi_field tuning_params[] = {
+    SIZE(T),        ANY(T, index),    NEEDED(T, kind),     ANY(T, n_candidates),
+    ANY(T, n_runs), ANY(T, measured), ANY(T, measured_ctx)};
+const opi_struct opi_struct_tuning_params = STRUCT(T, tuning_params, OPIPE_END(T, measured_ctx));
+#undef T
+
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
                                          &struct_allocator,
@@ -494,4 +502,5 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_profile_params,
                                          &opi_struct_strategy_params,
                                          &opi_struct_machine_params,
+                                         &opi_struct_tuning_params,
                                          NULL};

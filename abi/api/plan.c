@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
 #include "abi/api/api.h"
+#include "loader/base/fp.h"
 #include "partition/cluster/cluster.h"
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
@@ -221,6 +222,72 @@ opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64
     return status;
   }
   return hand_out(plan, out_plan, err);
+}
+
+/* ---- kernels ---- */
+
+static void tell_measured(void *ctx, const opipe_kernel *kernel) {
+  const opipe_tuning_params *p = ctx;
+  const opipe_tuned tuned = {.struct_size = (uint32_t)sizeof tuned,
+                             .n_tried = kernel->n_tried,
+                             .n_dropped = kernel->n_dropped,
+                             .own_ns = kernel->own_ns,
+                             .ns = kernel->ns,
+                             .what = kernel->what,
+                             .choice = kernel->choice};
+  opi_fp_border *lent = opi_fp_lend();
+  opi_callback_enter();
+  p->measured(p->measured_ctx, &tuned);
+  opi_callback_leave();
+  opi_fp_take(lent);
+}
+
+static opipe_status add_bytes(void *ctx, const void *data, size_t n_bytes) {
+  opi_text *text = ctx;
+  opi_text_add(text, data, n_bytes);
+  return text->failed ? OPIPE_E_NOMEM : OPIPE_OK;
+}
+
+/* A plan of its own with the same decisions and predictions: read from what the other one writes.
+ */
+static opipe_status copy_plan(const opi_plan_env *env, const opi_plan *plan, opi_plan **out_plan,
+                              opipe_error *err) {
+  opi_text text;
+  opi_text_init(&text, env->allocator);
+  opipe_status status = opi_plan_write(plan, add_bytes, &text, err);
+  if (status == OPIPE_OK)
+    status = opi_plan_read(env, text.data, text.n, out_plan, err);
+  opi_text_release(&text);
+  return status;
+}
+
+opipe_status opi_api_plan_tune(opi_plan_object *plan, const opipe_tuning_params *params,
+                               opipe_plan **out_plan, opipe_error *err) {
+  opipe_tuning_params own = {.struct_size = (uint32_t)sizeof own};
+  opi_model_object *model = plan->model;
+  opi_plan_object *tuned = NULL;
+  opi_bind_options bind = {.allocator = &model->context->allocator,
+                           .logger = &model->context->logger};
+  if (params == NULL || out_plan == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "plan_tune: an argument is NULL");
+  OPI_TRY(opi_params_read(&opi_struct_tuning_params, "plan_tune", params, &own, err));
+  OPI_TRY(opi_context_evaluator(model->context, &bind.evaluator, err));
+  const opi_plan_env env = opi_api_plan_env(model, &bind);
+  const opi_tuning how = {.kind = own.kind,
+                          .index = own.index,
+                          .n_candidates = own.n_candidates,
+                          .n_runs = own.n_runs,
+                          .measured = own.measured == NULL ? NULL : tell_measured,
+                          .ctx = &own};
+  OPI_TRY(new_plan(model, &tuned, err));
+  opipe_status status = copy_plan(&env, plan->plan, &tuned->plan, err);
+  if (status == OPIPE_OK)
+    status = opi_plan_tune(&env, tuned->plan, &how, err);
+  if (status < 0) {
+    opi_plan_unref(tuned);
+    return status;
+  }
+  return hand_out(tuned, out_plan, err);
 }
 
 opipe_status opi_api_plan_write(opi_plan_object *plan, opipe_write_fn write, void *ctx,

@@ -309,6 +309,9 @@ ENTRY(STRATEGY, strategy_stage, (opipe_strategy *handle, uint32_t index,
 ENTRY_SINK(STRATEGY, strategy_play, (opipe_strategy *handle, const opipe_play_params *params,
       uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err),
       (self, params, format, SINK, err))
+ENTRY(PLAN, plan_tune, (opipe_plan *handle, const opipe_tuning_params *params,
+      opipe_plan **out_plan, opipe_error *err),
+      (self, params, out_plan, err))
 ENTRY(STRATEGY, strategy_ranked, (opipe_strategy *handle, uint32_t index,
       opipe_strategy **out_strategy, opipe_error *err),
       (self, index, out_strategy, err))
@@ -417,6 +420,7 @@ static const opipe_api api = {
     .request_queued = request_queued,
     .plans_compare = plans_compare,
     .cluster_of_machine = cluster_of_machine,
+    .plan_tune = plan_tune,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -47,6 +47,7 @@ typedef struct cli_train_texts {
 
 /* What `schedule` adds. */
 enum { CLI_FORMAT_UNSAID = UINT8_MAX };
+enum { CLI_TUNED_ALLOW = 0, CLI_TUNED_REQUIRE = 1 };
 enum { CLI_FALLBACK_UNSAID = UINT8_MAX }; /* else an index in "none|cpu" */
 typedef struct cli_order_options {
   uint32_t n_replicas;
@@ -94,6 +95,7 @@ typedef struct cli_options {
   uint32_t load_flags;
   uint64_t seed;
   bool json, quiet; /* quiet: why a plan cannot be made is not said */
+  uint32_t tuned;   /* CLI_TUNED_*: whether a plan must have a table of kernels that fits */
   /* plan */
   const char *output, *annotate;
   bool measures;
@@ -110,6 +112,9 @@ typedef struct cli_options {
   cli_play_options play;
   cli_planner_options planner;
   bool machine; /* profile --cluster */
+  struct {
+    uint32_t n_candidates, n_runs;
+  } tune;
 } cli_options;
 
 typedef struct cli_command cli_command; /* tables.h */
@@ -140,6 +145,11 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
 /* A regular file is replaced when the new one is whole; what cannot be written leaves nothing. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path); /* could it be? nothing stays */
+/* Flags of sessions that options of run and train say. */
+static inline uint32_t cli_session_flags(const cli_options *o) {
+  return (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |
+         (o->tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u);
+}
 /* The session's last request or step: a picture or a page where the path ends in .svg or .html,
  * else JSON. */
 int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path);
@@ -280,6 +290,7 @@ int cli_inspect(const cli_options *options);
 int cli_plan(const cli_options *options);
 int cli_simulate(const cli_options *options);
 int cli_profile(const cli_options *options);
+int cli_tune(const cli_options *options);
 int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);

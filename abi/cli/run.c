@@ -108,7 +108,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
                      uint32_t room, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores();
   const cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
-                             .session_flags = o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u,
+                             .session_flags = cli_session_flags(o),
                              .trace = o->trace};
   opipe_error err = OPIPE_ERROR_INIT;
   int status = widen_inputs(s, tensors, *io_n);

@@ -27,6 +27,7 @@ enum {
   PLANNER,  /* plan, simulate, run, train */
   LAYERS,   /* plan, simulate */
   PROFILE,  /* profile */
+  TUNE,     /* tune */
   COMMON    /* of all */
 };
 
@@ -49,6 +50,9 @@ enum { ORDER_MOST = 1 << 24 };
 #define OPTIMIZER_NAME(KEY, number, name, ...) name ", "
 #define NUMBER_KEY(KEY, field, key, ...) key ", "
 #define SWITCH_KEY(KEY, field, key, off, on) key "=" off "|" on ", "
+
+#define TUNED_HELP \
+  "require: refuse a plan without a table of kernels that fits ('tune'); allow (preset): warn"
 
 const cli_option cli_option_rows[] = {
     {PLAN, "device", "KIND[:N|:UUID][,memory=SIZE][,threads=N]",
@@ -171,6 +175,7 @@ const cli_option cli_option_rows[] = {
      "compare with the plan's stages by a plain loop, and with the uncut model", FLAG(reference)},
     {RUN, "check-finite", NULL, "fail when a node's output is NaN or infinite", FLAG(check_finite)},
     {RUN, "seed", "N", "of drawn inputs (0)", OWN(seed)},
+    {RUN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
     {TRAIN, "shuffle", NULL, "a different order of samples in every epoch", FLAG(t.shuffle)},
     {TRAIN, "save", "DIR", "write a checkpoint there at the end", TEXT(t.save)},
@@ -187,6 +192,7 @@ const cli_option cli_option_rows[] = {
     {TRAIN, "go-on", NULL,
      "skip steps whose loss or norm is not finite (preset: stop at the first one)", FLAG(t.go_on)},
     {TRAIN, "seed", "N", "of dropout and --shuffle (0)", OWN(seed)},
+    {TRAIN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
     {PLUGINS, "why", NULL, "also every candidate that was refused, and why", FLAG(why)},
 
@@ -289,6 +295,20 @@ const cli_option cli_option_rows[] = {
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
     {PROFILE, "train", NULL, "of training too, with what follows", FLAG(train)},
 
+    {TUNE, "plan", "FILE", "the plan; the table is written into it", TEXT(plan_file)},
+    {TUNE, "device", "KIND[:N]", "measure on this device, for all of its kind in the plan",
+     OWN(device)},
+    {TUNE, "output", "FILE", "write the plan with its table there; also -o", TEXT(output),
+     .letter = 'o'},
+    {TUNE, "candidates", "N", "algorithms per kernel, at most (16)", COUNT(tune.n_candidates, 64)},
+    {TUNE, "runs", "N", "runs of each; one whose bits differ is dropped (20)", cli_take_within,
+     AT(tune.n_runs), 2, 1024, NULL},
+
+    {TUNE, "allow-symlinks", NULL, "external data may be reached through symlinks",
+     BITS(load_flags, OPIPE_LOAD_ALLOW_SYMLINKS)},
+    {TUNE, "allow-hardlinks", NULL, "external data may have several hard links",
+     BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
+
     {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
     {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      LIST(plugins)},
@@ -322,6 +342,11 @@ const cli_command cli_commands[] = {
      {PROFILE, MODEL, DATA, TRAINED, OPTIMIZE, COMMON},
      "usage: onnx-pipe profile MODEL|--arch SPEC [-o FILE] [OPTION ...]\n"
      "       onnx-pipe profile --cluster [-o FILE] [OPTION ...]\n"},
+    {"tune",
+     "measure the kernels of a plan on a device, and write what was chosen into the plan",
+     "MODEL",
+     cli_tune,
+     {TUNE, COMMON}},
     {"run",
      "run a model (or a model folder with data sets) as a pipeline",
      "MODEL|DIR",

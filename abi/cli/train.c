@@ -71,7 +71,7 @@ static int train(train_setup *t) {
   memset(&result, 0, sizeof(result));
   t->run.keep = o->reference;
   t->run.session_flags =
-      (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) | (o->t.go_on ? 0u : OPIPE_SESSION_HOLD) |
+      cli_session_flags(o) | (o->t.go_on ? 0u : OPIPE_SESSION_HOLD) |
       (o->reference || o->t.save_gradients != NULL ? OPIPE_SESSION_KEEP_GRADIENTS : 0u);
   if (status == CLI_DONE)
     status = train_go(&t->run, &result);

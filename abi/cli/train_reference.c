@@ -183,7 +183,8 @@ int train_reference(const train_run *run, const train_result *result) {
   if (status != CLI_DONE)
     return status;
   again.plan = plan;
-  again.session_flags &= ~(uint32_t)OPIPE_SESSION_REFERENCE;
+  /* its kernels are its own */
+  again.session_flags &= ~(uint32_t)(OPIPE_SESSION_REFERENCE | OPIPE_SESSION_TUNED);
   again.noise = &noise;
   status = run_and_compare(run, &again, "uncut model", result, &uncut);
   train_noise_free(&noise);

@@ -12,6 +12,7 @@
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
 #include "partition/json/devices.h"
+#include "partition/json/kernels.h"
 #include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
@@ -581,6 +582,7 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(read_schedule(r));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
+  OPI_TRY(opi_json_read_kernels(r->root, r->plan, r->err));
   OPI_TRY(read_cost(r));
   const int64_t rows = r->plan->batch_dim == NULL
                            ? 0

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "partition/json/devices.h"
+#include "partition/json/kernels.h"
 #include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
@@ -244,6 +245,7 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   if (!decisions) {
     write_crossings(&t, plan);
     write_predictions(&t, plan);
+    opi_json_write_kernels(&t, plan);
   }
   opi_text_puts(&t, "\n}\n");
   const opipe_status status = opi_text_write(&t, write, ctx, err);

@@ -9,6 +9,7 @@
 typedef struct opi_rank_device {
   const opi_backend_ref *backend; /* NULL, and no device: it is described */
   opipe_device *device;
+  const opi_program_visitor *visitor; /* of its programs; NULL: none */
   uint32_t alignment;
 } opi_rank_device;
 

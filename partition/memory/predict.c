@@ -51,6 +51,13 @@ static opipe_status add_params(predict *p, const opi_program *cut, uint32_t rank
   return OPIPE_OK;
 }
 
+static opipe_status show(const predict *p, uint32_t rank, opipe_program *program) {
+  const opi_rank_device *d = &p->devices[rank];
+  return d->visitor == NULL
+             ? OPIPE_OK
+             : d->visitor->visit(d->visitor->ctx, rank, d->backend, d->device, program, p->err);
+}
+
 static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
   const opi_plan *plan = &p->model->piece_plan.plan;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
@@ -73,6 +80,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   } else {
     OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
     OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
+    OPI_TRY(show(p, rank, *to));
   }
   opi_memory *m = &p->memory[rank];
   m->n_fallback += info.n_fallback;

@@ -79,6 +79,7 @@ typedef struct cuda_names {
 /* Pinned memory for cuda_status words, a page at a time. */
 typedef struct cuda_words cuda_words;
 typedef struct cuda_abandoned cuda_abandoned;
+typedef struct cuda_choices cuda_choices;
 
 struct opipe_device {
   const opipe_host *host;
@@ -95,9 +96,10 @@ struct opipe_device {
   cuda_abandoned *abandoned; /* queues that were given up; lock */
   struct cuda_host_block *host_blocks;
   cuda_inner inner;
-  bool tf32;     /* products of fp32 may round their operands to TF32 */
-  bool blocking; /* launch_blocking=1: every launch is waited for */
-  bool graphs;   /* graphs=1: the steps of a binding are one launch */
+  cuda_choices *choices; /* of kernels_use; NULL: none */
+  bool tf32;             /* products of fp32 may round their operands to TF32 */
+  bool blocking;         /* launch_blocking=1: every launch is waited for */
+  bool graphs;           /* graphs=1: the steps of a binding are one launch */
 };
 
 struct opipe_buffer {
@@ -182,6 +184,10 @@ opipe_status cuda_inner_answer(opipe_device *device, const char *node, uint64_t 
                                opipe_error *err);
 /* The error that every event tells, once there is one. */
 opipe_status cuda_inner_failed(opipe_device *device, opipe_error *err);
+
+/* ---- choices.c ---- */
+
+void cuda_choices_free(opipe_device *device);
 
 /* ---- names.c ---- */
 opipe_status cuda_names_open(cuda_names *names, opipe_error *err);
@@ -324,6 +330,15 @@ opipe_status cuda_queue_abort(opipe_queue *queue, opipe_error *err);
 opipe_status cuda_queue_import(opipe_device *device, uint64_t native, opipe_queue **out_queue,
                                opipe_error *err);
 opipe_status cuda_event_signal(opipe_queue *queue, uint64_t native, opipe_error *err);
+/* choices.c, tune.c */
+opipe_status cuda_kernels_fit(opipe_device *device, char *out_text, uint64_t room,
+                              opipe_error *err);
+opipe_status cuda_kernels_use(opipe_device *device, const opipe_kernel *kernels, uint32_t n,
+                              opipe_error *err);
+opipe_status cuda_program_kernels(const opipe_program *program, opipe_kernel *out_kernels,
+                                  uint32_t *io_count, opipe_error *err);
+opipe_status cuda_kernel_tune(opipe_program *program, const opipe_tune_params *params,
+                              opipe_kernel *io_kernel, opipe_error *err);
 /* bind.c, run.c */
 opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
                        opipe_binding **out_binding, opipe_error *err);

@@ -251,6 +251,7 @@ void cuda_device_close(opipe_device *device) {
     cuda_inner_close(device);
   cuda_queues_free(device);
   cuda_names_close(&device->names, host);
+  cuda_choices_free(device);
   (void)pthread_mutex_destroy(&device->lock);
   (void)pthread_mutex_destroy(&device->inner.lock);
   opipe_free(host, device, sizeof *device, _Alignof(opipe_device));

@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum_squares_many),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, kernel_tune),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -66,6 +66,10 @@ const opipe_backend cuda_backend_table = {
     .event_signal = cuda_event_signal,
     .update_many = cuda_update_many,
     .sum_squares_many = cuda_sum_squares_many,
+    .kernels_fit = cuda_kernels_fit,
+    .kernels_use = cuda_kernels_use,
+    .program_kernels = cuda_program_kernels,
+    .kernel_tune = cuda_kernel_tune,
 };
 
 /* What plugins --why shows when all is well. */

@@ -5,23 +5,16 @@
  * Y^T = B^T A^T: so our B is the library's A, our A its B, and m = N, n = M. Nothing is transposed
  * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it.
  *
- * The algorithm is the library's first choice for the shape, types, transposition, distances,
- * epilogue and alignment under a limit of workspace; it does not depend on addresses.
+ * The algorithm is the one that the device was given for the shape, types, transposition,
+ * distances, epilogue and alignment (choices.c), else the library's first choice for these under a
+ * limit of workspace; it does not depend on addresses.
  */
-#include "program.h"
-
-enum { WORKSPACE_LIMIT = 32 << 20 };
-
-/* Descriptors of a product; freed together. */
-typedef struct descriptors {
-  cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t a, b, d;
-} descriptors;
+#include "product.h"
 
 struct cuda_bound_product {
   const cuda_product *product;
   cuda_product_args args;
-  descriptors all;
+  cuda_lt_descriptors all;
   union {
     float f32;
     double f64;
@@ -47,8 +40,8 @@ static const type_row *type_of(uint32_t dtype) {
   return NULL;
 }
 
-static opipe_status answer(const opipe_device *device, cublasStatus_t status, const char *what,
-                           opipe_error *err) {
+opipe_status cuda_lt_answer(const opipe_device *device, cublasStatus_t status, const char *what,
+                            opipe_error *err) {
   if (status == CUDA_LT_SUCCESS)
     return OPIPE_OK;
   const char *name = device->place->libraries->products.status_name(status);
@@ -62,7 +55,7 @@ static opipe_status answer(const opipe_device *device, cublasStatus_t status, co
   return refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE;
 }
 
-static void free_descriptors(const cuda_products *lt, descriptors *all) {
+void cuda_lt_describe_end(const cuda_products *lt, cuda_lt_descriptors *all) {
   if (all->desc != NULL)
     (void)lt->desc_destroy(all->desc);
   if (all->a != NULL)
@@ -94,16 +87,16 @@ static cublasStatus_t set_desc(const cuda_products *lt, cublasLtMatmulDesc_t des
   return lt->desc_set(desc, (cublasLtMatmulDescAttributes_t)attribute, value, n_bytes);
 }
 
-static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *p,
-                                const type_row *type, const void *bias, cublasLtMatmulDesc_t *out) {
+static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *p, const void *bias,
+                                cublasLtMatmulDesc_t *out) {
   const cuda_products *lt = &device->place->libraries->products;
   const int32_t trans_a = p->trans_a ? CUDA_OP_T : CUDA_OP_N;
   const int32_t trans_b = p->trans_b ? CUDA_OP_T : CUDA_OP_N;
   const uint32_t epilogue = p->has_bias ? CUDA_LT_EPILOGUE_BIAS : CUDA_LT_EPILOGUE_DEFAULT;
-  const int compute =
-      device->tf32 && p->dtype == OPIPE_FLOAT ? CUDA_COMPUTE_32F_FAST_TF32 : type->compute;
+  cuda_product_traits traits;
+  cuda_product_traits_of(device, p, &traits);
   cublasStatus_t status =
-      lt->desc_create(out, (cublasComputeType_t)compute, (cudaDataType_t)type->scale);
+      lt->desc_create(out, (cublasComputeType_t)traits.compute, (cudaDataType_t)traits.scale);
   if (status == CUDA_LT_SUCCESS)
     status = set_desc(lt, *out, CUDA_LT_DESC_TRANSA, &trans_a, sizeof trans_a);
   if (status == CUDA_LT_SUCCESS)
@@ -115,14 +108,14 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
   return status;
 }
 
-static opipe_status make_descriptors(const opipe_device *device, const cuda_product *p,
-                                     const void *bias, descriptors *out, opipe_error *err) {
+opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p, const void *bias,
+                              cuda_lt_descriptors *out, opipe_error *err) {
   const cuda_products *lt = &device->place->libraries->products;
   const type_row *type = type_of(p->dtype);
   memset(out, 0, sizeof *out);
   if (type == NULL || type_of(p->d_dtype) == NULL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "no product of %s", opipe_dtype_name(p->dtype));
-  cublasStatus_t status = make_desc(device, p, type, bias, &out->desc);
+  cublasStatus_t status = make_desc(device, p, bias, &out->desc);
   if (status == CUDA_LT_SUCCESS) {
     status = make_layout(lt, p, type->type, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k,
                          p->a_distance, p->a_stride, &out->a);
@@ -136,8 +129,8 @@ static opipe_status make_descriptors(const opipe_device *device, const cuda_prod
                          &out->d);
   }
   if (status != CUDA_LT_SUCCESS)
-    free_descriptors(lt, out);
-  return answer(device, status, "describing the product to cublasLt", err);
+    cuda_lt_describe_end(lt, out);
+  return cuda_lt_answer(device, status, "describing the product to cublasLt", err);
 }
 
 /* ---- choosing ---- */
@@ -151,19 +144,34 @@ static uint32_t alignment_of(const cuda_product *p, int64_t stride, uint64_t off
   return (uint32_t)(bits & (~bits + 1));
 }
 
+void cuda_product_traits_of(const opipe_device *device, const cuda_product *p,
+                            cuda_product_traits *out) {
+  const type_row *type = type_of(p->dtype), *d_type = type_of(p->d_dtype);
+  const bool rounds = device->tf32 && p->dtype == OPIPE_FLOAT;
+  *out = (cuda_product_traits){.compute = rounds ? CUDA_COMPUTE_32F_FAST_TF32 : type->compute,
+                               .scale = type->scale,
+                               .type = type->type,
+                               .d_type = d_type->type,
+                               .size = type->size,
+                               .d_size = d_type->size,
+                               .align = {alignment_of(p, p->a_stride, p->a_offset, type->size),
+                                         alignment_of(p, p->b_stride, p->b_offset, type->size),
+                                         alignment_of(p, p->d_stride, p->d_offset, d_type->size)}};
+}
+
 static cublasStatus_t make_preference(const opipe_device *device, const cuda_product *p,
                                       cublasLtMatmulPreference_t *out) {
   const cuda_products *lt = &device->place->libraries->products;
-  const uint32_t size = type_of(p->dtype)->size;
-  const uint64_t workspace = WORKSPACE_LIMIT;
-  const uint32_t d = alignment_of(p, p->d_stride, p->d_offset, type_of(p->d_dtype)->size);
+  const uint64_t workspace = CUDA_WORKSPACE_LIMIT;
+  cuda_product_traits traits;
+  cuda_product_traits_of(device, p, &traits);
   const struct {
     int attribute;
     uint32_t value;
-  } aligned[] = {{CUDA_LT_PREFER_ALIGN_A, alignment_of(p, p->a_stride, p->a_offset, size)},
-                 {CUDA_LT_PREFER_ALIGN_B, alignment_of(p, p->b_stride, p->b_offset, size)},
-                 {CUDA_LT_PREFER_ALIGN_C, d},
-                 {CUDA_LT_PREFER_ALIGN_D, d}};
+  } aligned[] = {{CUDA_LT_PREFER_ALIGN_A, traits.align[0]},
+                 {CUDA_LT_PREFER_ALIGN_B, traits.align[1]},
+                 {CUDA_LT_PREFER_ALIGN_C, traits.align[2]},
+                 {CUDA_LT_PREFER_ALIGN_D, traits.align[2]}};
   cublasStatus_t status = lt->preference_create(out);
   if (status == CUDA_LT_SUCCESS) {
     status =
@@ -177,26 +185,40 @@ static cublasStatus_t make_preference(const opipe_device *device, const cuda_pro
   return status;
 }
 
-opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, opipe_error *err) {
+opipe_status cuda_product_candidates(const opipe_device *device, const cuda_product *product,
+                                     const cuda_lt_descriptors *all, uint32_t most,
+                                     cuda_lt_choice *out_choices, uint32_t *out_n,
+                                     opipe_error *err) {
   const cuda_products *lt = &device->place->libraries->products;
-  descriptors all;
   cublasLtMatmulPreference_t preference = NULL;
   int n = 0;
-  if (product->m == 0 || product->n == 0 || product->batch == 0)
-    return OPIPE_OK;
-  /* some answer for a bias depends on its address being there: any multiple of CUDA_ALIGN */
-  CUDA_TRY(make_descriptors(device, product, (const void *)(uintptr_t)CUDA_ALIGN, &all, err));
   cublasStatus_t status = make_preference(device, product, &preference);
   if (status == CUDA_LT_SUCCESS) {
-    status = lt->choose(device->products, all.desc, all.a, all.b, all.d, all.d, preference, 1,
-                        (cublasLtMatmulHeuristicResult_t *)(void *)&product->choice, &n);
+    status = lt->choose(device->products, all->desc, all->a, all->b, all->d, all->d, preference,
+                        (int)most, (cublasLtMatmulHeuristicResult_t *)(void *)out_choices, &n);
   }
   if (status == CUDA_LT_SUCCESS && n == 0)
     status = (cublasStatus_t)CUDA_LT_NOT_SUPPORTED;
   if (preference != NULL)
     (void)lt->preference_destroy(preference);
-  free_descriptors(lt, &all);
-  return answer(device, status, "cublasLtMatmulAlgoGetHeuristic", err);
+  *out_n = (uint32_t)n;
+  return cuda_lt_answer(device, status, "cublasLtMatmulAlgoGetHeuristic", err);
+}
+
+opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, opipe_error *err) {
+  cuda_lt_descriptors all;
+  uint32_t n = 0;
+  if (cuda_product_is_empty(product))
+    return OPIPE_OK;
+  /* some answer for a bias depends on its address being there: any multiple of CUDA_ALIGN */
+  CUDA_TRY(cuda_lt_describe(device, product, (const void *)(uintptr_t)CUDA_ALIGN, &all, err));
+  product->is_given = cuda_choice_find(device, product, &all, &product->choice);
+  const opipe_status status =
+      product->is_given
+          ? OPIPE_OK
+          : cuda_product_candidates(device, product, &all, 1, &product->choice, &n, err);
+  cuda_lt_describe_end(&device->place->libraries->products, &all);
+  return status;
 }
 
 /* ---- running ---- */
@@ -217,7 +239,7 @@ opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product
     bound->alpha.f32 = (float)product->alpha;
     bound->beta.f32 = (float)product->beta;
   }
-  const opipe_status status = make_descriptors(device, product, args->bias, &bound->all, err);
+  const opipe_status status = cuda_lt_describe(device, product, args->bias, &bound->all, err);
   if (status < 0)
     cuda_product_free(device, bound);
   else
@@ -228,25 +250,31 @@ opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product
 void cuda_product_free(opipe_device *device, cuda_bound_product *bound) {
   if (bound == NULL)
     return;
-  free_descriptors(&device->place->libraries->products, &bound->all);
+  cuda_lt_describe_end(&device->place->libraries->products, &bound->all);
   opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_product));
+}
+
+cublasStatus_t cuda_product_run_as(const opipe_device *device, const cuda_bound_product *bound,
+                                   const cuda_lt_algo *algo, CUdeviceptr workspace,
+                                   uint64_t workspace_bytes, CUstream stream) {
+  const cuda_products *lt = &device->place->libraries->products;
+  const cuda_lt_descriptors *all = &bound->all;
+  const cuda_product_args *args = &bound->args;
+  return lt->product(device->products, all->desc, &bound->alpha, args->a, all->a, args->b, all->b,
+                     &bound->beta, args->d, all->d, args->d, all->d,
+                     (const cublasLtMatmulAlgo_t *)(const void *)algo,
+                     workspace_bytes > 0 ? (void *)(uintptr_t)workspace : NULL,
+                     (size_t)workspace_bytes, (cudaStream_t)stream);
 }
 
 opipe_status cuda_product_run(opipe_device *device, const cuda_bound_product *bound,
                               CUdeviceptr workspace, uint64_t workspace_bytes, CUstream stream,
                               opipe_error *err) {
-  const cuda_products *lt = &device->place->libraries->products;
-  const descriptors *all = &bound->all;
-  const cuda_product_args *args = &bound->args;
-  const cublasStatus_t status =
-      lt->product(device->products, all->desc, &bound->alpha, args->a, all->a, args->b, all->b,
-                  &bound->beta, args->d, all->d, args->d, all->d,
-                  (const cublasLtMatmulAlgo_t *)(const void *)&bound->product->choice.algo,
-                  workspace_bytes > 0 ? (void *)(uintptr_t)workspace : NULL,
-                  (size_t)workspace_bytes, (cudaStream_t)stream);
+  const cublasStatus_t status = cuda_product_run_as(device, bound, &bound->product->choice.algo,
+                                                    workspace, workspace_bytes, stream);
   if (status == CUDA_LT_SUCCESS && device->blocking) {
     return cuda_result(device->place, device->place->driver->stream_sync(stream), "cublasLtMatmul",
                        err);
   }
-  return answer(device, status, "cublasLtMatmul", err);
+  return cuda_lt_answer(device, status, "cublasLtMatmul", err);
 }

@@ -43,6 +43,7 @@ typedef struct cuda_product {
   uint32_t dtype, d_dtype; /* OPIPE_*, of A and B; of D */
   uint32_t trans_a, trans_b;
   uint32_t has_bias; /* [m], added to every column */
+  bool is_given;     /* the choice came from kernels_use */
   cuda_lt_choice choice;
 } cuda_product;
 

@@ -54,6 +54,7 @@ typedef int cublasComputeType_t;
 typedef int cublasLtMatmulDescAttributes_t;
 typedef int cublasLtMatrixLayoutAttribute_t;
 typedef int cublasLtMatmulPreferenceAttributes_t;
+typedef int cublasLtMatmulAlgoConfigAttributes_t;
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct cuda_lt_desc *cublasLtMatmulDesc_t;
 typedef struct cuda_lt_layout *cublasLtMatrixLayout_t;
@@ -128,6 +129,17 @@ enum { /* of a product */
 };
 enum { CUDA_OP_N = 0, CUDA_OP_T = 1 };
 enum { CUDA_LT_EPILOGUE_DEFAULT = 1, CUDA_LT_EPILOGUE_BIAS = 4 };
+enum {                      /* of an algorithm */
+       CUDA_LT_ALGO_ID = 0, /* read only */
+       CUDA_LT_ALGO_TILE = 1,
+       CUDA_LT_ALGO_SPLIT = 2,
+       CUDA_LT_ALGO_SCHEME = 3,
+       CUDA_LT_ALGO_SWIZZLE = 4,
+       CUDA_LT_ALGO_CUSTOM = 5,
+       CUDA_LT_ALGO_STAGES = 6,
+       CUDA_LT_ALGO_INNER = 7,  /* 16 bits */
+       CUDA_LT_ALGO_CLUSTER = 8 /* 16 bits */
+};
 enum { CUDA_LT_LAYOUT_BATCH_COUNT = 5, CUDA_LT_LAYOUT_BATCH_STRIDE = 6 };
 enum {
   CUDA_LT_PREFER_WORKSPACE = 1,
@@ -179,6 +191,8 @@ enum {
   X(event_destroy, cuEventDestroy_v2, CUresult, (CUevent event))                                   \
   X(event_record, cuEventRecord, CUresult, (CUevent event, CUstream stream))                       \
   X(event_query, cuEventQuery, CUresult, (CUevent event))                                          \
+  X(event_elapsed, cuEventElapsedTime_v2, CUresult,                                                \
+    (float *milliseconds, CUevent from, CUevent to))                                               \
   X(module_load, cuModuleLoadData, CUresult, (CUmodule * module, const void *image))               \
   X(module_unload, cuModuleUnload, CUresult, (CUmodule module))                                    \
   X(module_function, cuModuleGetFunction, CUresult,                                                \
@@ -197,41 +211,54 @@ enum {
   X(graph_launch, cuGraphLaunch, CUresult, (CUgraphExec made, CUstream stream))                    \
   X(graph_free, cuGraphExecDestroy, CUresult, (CUgraphExec made))
 
-#define CUDA_PRODUCT_FUNCTIONS(X)                                                                 \
-  X(version, cublasLtGetVersion, size_t, (void))                                                  \
-  X(status_name, cublasLtGetStatusName, const char *, (cublasStatus_t status))                    \
-  X(create, cublasLtCreate, cublasStatus_t, (cublasLtHandle_t * handle))                          \
-  X(destroy, cublasLtDestroy, cublasStatus_t, (cublasLtHandle_t handle))                          \
-  X(desc_create, cublasLtMatmulDescCreate, cublasStatus_t,                                        \
-    (cublasLtMatmulDesc_t * desc, cublasComputeType_t compute, cudaDataType_t scale))             \
-  X(desc_destroy, cublasLtMatmulDescDestroy, cublasStatus_t, (cublasLtMatmulDesc_t desc))         \
-  X(desc_set, cublasLtMatmulDescSetAttribute, cublasStatus_t,                                     \
-    (cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,      \
-     size_t bytes))                                                                               \
-  X(layout_create, cublasLtMatrixLayoutCreate, cublasStatus_t,                                    \
-    (cublasLtMatrixLayout_t * layout, cudaDataType type, uint64_t rows, uint64_t columns,         \
-     int64_t distance))                                                                           \
-  X(layout_destroy, cublasLtMatrixLayoutDestroy, cublasStatus_t, (cublasLtMatrixLayout_t layout)) \
-  X(layout_set, cublasLtMatrixLayoutSetAttribute, cublasStatus_t,                                 \
-    (cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void *value, \
-     size_t bytes))                                                                               \
-  X(preference_create, cublasLtMatmulPreferenceCreate, cublasStatus_t,                            \
-    (cublasLtMatmulPreference_t * preference))                                                    \
-  X(preference_destroy, cublasLtMatmulPreferenceDestroy, cublasStatus_t,                          \
-    (cublasLtMatmulPreference_t preference))                                                      \
-  X(preference_set, cublasLtMatmulPreferenceSetAttribute, cublasStatus_t,                         \
-    (cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,       \
-     const void *value, size_t bytes))                                                            \
-  X(choose, cublasLtMatmulAlgoGetHeuristic, cublasStatus_t,                                       \
-    (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,                \
-     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,                \
-     cublasLtMatmulPreference_t preference, int most, cublasLtMatmulHeuristicResult_t choices[],  \
-     int *count))                                                                                 \
-  X(product, cublasLtMatmul, cublasStatus_t,                                                      \
-    (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,        \
-     cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,             \
-     const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,                   \
-     cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,          \
+#define CUDA_PRODUCT_FUNCTIONS(X)                                                                  \
+  X(version, cublasLtGetVersion, size_t, (void))                                                   \
+  X(status_name, cublasLtGetStatusName, const char *, (cublasStatus_t status))                     \
+  X(create, cublasLtCreate, cublasStatus_t, (cublasLtHandle_t * handle))                           \
+  X(destroy, cublasLtDestroy, cublasStatus_t, (cublasLtHandle_t handle))                           \
+  X(desc_create, cublasLtMatmulDescCreate, cublasStatus_t,                                         \
+    (cublasLtMatmulDesc_t * desc, cublasComputeType_t compute, cudaDataType_t scale))              \
+  X(desc_destroy, cublasLtMatmulDescDestroy, cublasStatus_t, (cublasLtMatmulDesc_t desc))          \
+  X(desc_set, cublasLtMatmulDescSetAttribute, cublasStatus_t,                                      \
+    (cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,       \
+     size_t bytes))                                                                                \
+  X(layout_create, cublasLtMatrixLayoutCreate, cublasStatus_t,                                     \
+    (cublasLtMatrixLayout_t * layout, cudaDataType type, uint64_t rows, uint64_t columns,          \
+     int64_t distance))                                                                            \
+  X(layout_destroy, cublasLtMatrixLayoutDestroy, cublasStatus_t, (cublasLtMatrixLayout_t layout))  \
+  X(layout_set, cublasLtMatrixLayoutSetAttribute, cublasStatus_t,                                  \
+    (cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void *value,  \
+     size_t bytes))                                                                                \
+  X(preference_create, cublasLtMatmulPreferenceCreate, cublasStatus_t,                             \
+    (cublasLtMatmulPreference_t * preference))                                                     \
+  X(preference_destroy, cublasLtMatmulPreferenceDestroy, cublasStatus_t,                           \
+    (cublasLtMatmulPreference_t preference))                                                       \
+  X(preference_set, cublasLtMatmulPreferenceSetAttribute, cublasStatus_t,                          \
+    (cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,        \
+     const void *value, size_t bytes))                                                             \
+  X(choose, cublasLtMatmulAlgoGetHeuristic, cublasStatus_t,                                        \
+    (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,                 \
+     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,                 \
+     cublasLtMatmulPreference_t preference, int most, cublasLtMatmulHeuristicResult_t choices[],   \
+     int *count))                                                                                  \
+  X(algo_init, cublasLtMatmulAlgoInit, cublasStatus_t,                                             \
+    (cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale, cudaDataType_t a, \
+     cudaDataType_t b, cudaDataType_t c, cudaDataType_t d, int id, cublasLtMatmulAlgo_t *algo))    \
+  X(algo_check, cublasLtMatmulAlgoCheck, cublasStatus_t,                                           \
+    (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,                 \
+     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,                 \
+     const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result))                   \
+  X(algo_get, cublasLtMatmulAlgoConfigGetAttribute, cublasStatus_t,                                \
+    (const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute,             \
+     void *value, size_t bytes, size_t *written))                                                  \
+  X(algo_set, cublasLtMatmulAlgoConfigSetAttribute, cublasStatus_t,                                \
+    (cublasLtMatmulAlgo_t * algo, cublasLtMatmulAlgoConfigAttributes_t attribute,                  \
+     const void *value, size_t bytes))                                                             \
+  X(product, cublasLtMatmul, cublasStatus_t,                                                       \
+    (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,         \
+     cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,              \
+     const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,                    \
+     cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,           \
      size_t workspace_bytes, cudaStream_t stream))
 
 #define CUDA_MEMBER(member, symbol, result, arguments) result(*member) arguments;

@@ -53,6 +53,8 @@ static const opipe_submit_params submit_nothing = {.struct_size = sizeof submit_
 static const opipe_order_params order_small = {
     .struct_size = sizeof order_small, .schedule = "1f1b", .n_ranks = 2, .n_microbatches = 2};
 static const opipe_strategy_params strategy_nothing = {.struct_size = sizeof strategy_nothing};
+static const opipe_tuning_params tuning_nothing = {.struct_size = sizeof tuning_nothing,
+                                                   .kind = "nobody"};
 static const opipe_play_params play_nothing = {.struct_size = sizeof play_nothing};
 static const opipe_train_options train_simple = {.struct_size = sizeof train_simple,
                                                  .loss = OPIPE_LOSS_CROSS_ENTROPY,
@@ -151,6 +153,7 @@ INFO(strategy_stage, opipe_strategy_stage_info, 0, )
 SINK(strategy_play, &play_nothing, OPIPE_PLAY_TEXT, )
 MAKES(strategy_plan, opipe_plan, b->live[MODEL], NULL, )
 MAKES(strategy_ranked, opipe_strategy, 0, )
+MAKES(plan_tune, opipe_plan, &tuning_nothing, )
 CALL(strategy_plan, _model, opipe_plan *made = NULL;
      return api->strategy_plan(b->live[STRATEGY], h, NULL, &made, err);)
 SINK(plans_compare, "", 0, NULL, "", 0, NULL, OPIPE_FORMAT_TEXT, )
@@ -249,6 +252,7 @@ static const handle_call handle_calls[] = {
     ROW(strategy_play, STRATEGY),
     ROW(strategy_plan, STRATEGY),
     ROW(strategy_ranked, STRATEGY),
+    ROW(plan_tune, PLAN),
     {"strategy_plan", offsetof(opipe_api, strategy_plan), MODEL, false, call_strategy_plan_model},
     ROW(plans_compare, CONTEXT),
     ROW(cluster_of_machine, CONTEXT)};

@@ -236,6 +236,13 @@ static opipe_status run_machine(world *w, const void *params) {
   return w->k.api->cluster_of_machine(w->k.context, params, drop, NULL, &w->k.err);
 }
 
+static opipe_status run_tune(world *w, const void *params) {
+  opipe_plan *made = NULL;
+  const opipe_status status = w->k.api->plan_tune(w->k.plan, params, &made, &w->k.err);
+  w->k.api->plan_destroy(made);
+  return status;
+}
+
 /* ---- attacks ---- */
 
 /* The call as it stands is refused, and the message names it, `struct_name` and `field`. */
@@ -614,6 +621,9 @@ static void test_sessions(void) {
   session = {.v = {.struct_size = sizeof session.v, .spin_us = 1}};
   OPI_ASSERT_OK(run_open(&w, &session.v), &w.k.err);
   attack(&w, "session_open", &opi_struct_session_params, &session, run_open);
+  ROOMY(opipe_tuning_params) tuning = {.v = {.struct_size = sizeof tuning.v, .kind = "cpu"}};
+  OPI_ASSERT_ERROR(run_tune(&w, &tuning.v), OPIPE_E_UNSUPPORTED, &w.k.err, "backend 'cpu' has no");
+  attack(&w, "plan_tune", &opi_struct_tuning_params, &tuning, run_tune);
   ROOMY(opipe_submit_params)
   submit = {.v = {.struct_size = sizeof submit.v,
                   .io_stride = sizeof inputs[0],

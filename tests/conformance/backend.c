@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend_kernels.h"
 #include "backend_kit.h"
 #include "backend_many.h"
 #include "backend_rules.h"
@@ -444,6 +445,7 @@ int main(int argc, char **argv) {
     check_training(&s);
     check_shared(&s);
     check_many(&s);
+    check_kernels(&s);
   }
   s.t->event_destroy(s.event);
   s.t->queue_close(s.queue);

@@ -165,6 +165,42 @@ static void test_another_plan_is_named(void) {
   }
 }
 
+/* The same plan with another table of measured kernels, or without one: other bits, silently. */
+static void test_another_table_of_kernels_is_named(void) {
+  for (size_t i = 0; i < 2 * 2 * 2; ++i) {
+    const size_t t = i % 2, d = i / 2 % 2;
+    const bool has_none = i / 4 == 1;
+    caller callers[RANKS];
+    world w;
+    char wanted[160];
+    open_world(&w, transports[t].plugin, transports[t].options, RANKS, devices[d]);
+    for (uint32_t r = 0; r < RANKS; ++r) {
+      w.ranks[r].kernels[0] = 9;
+      w.ranks[r].kernels[1] = 0xabcd;
+    }
+    const opi_agree_params params = params_of(&w, 0, RANKS);
+    OPI_ASSERT_OK(opi_agree(&params, &err), &err);
+    w.ranks[2].kernels[0] = has_none ? 0 : 9;
+    w.ranks[2].kernels[1] = has_none ? 0 : 0xabce;
+    (void)snprintf(wanted, sizeof wanted,
+                   "the plan of rank 2 has kernels 000000000000000%c%016x, that of rank 1 "
+                   "0000000000000009000000000000abcd (0: none)",
+                   has_none ? '0' : '9', has_none ? 0u : 0xabceu);
+    OPI_ASSERT_ERROR(opi_agree(&params, &err), OPIPE_E_INVALID, &err, wanted);
+    close_world(&w);
+    open_world(&w, transports[t].plugin, transports[t].options, RANKS, devices[d]);
+    w.ranks[2].kernels[1] = 0xabce;
+    call_apart(&w, callers);
+    uint32_t told = 0;
+    for (uint32_t r = 0; r < RANKS; ++r) {
+      told += callers[r].status == OPIPE_E_INVALID &&
+              strstr(callers[r].err.message, "all ranks of a run need the same ones") != NULL;
+    }
+    OPI_ASSERT(told >= 1);
+    close_world(&w);
+  }
+}
+
 static void test_a_silent_rank_is_named(void) {
   world w;
   open_world(&w, &OPIPE_PLUGIN_STATIC(transport_emulated), "lose=1:2:0", 3, devices[0]);
@@ -201,5 +237,6 @@ static void test_a_backend_that_reads_nothing_is_named(void) {
 }
 
 OPI_TEST_MAIN("agree", OPI_TEST(test_equal_plans_agree), OPI_TEST(test_another_plan_is_named),
+              OPI_TEST(test_another_table_of_kernels_is_named),
               OPI_TEST(test_a_silent_rank_is_named),
               OPI_TEST(test_a_backend_that_reads_nothing_is_named))

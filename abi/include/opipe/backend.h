@@ -262,6 +262,26 @@ typedef struct opipe_update_part {
   uint32_t reserved; /* 0 */
 } opipe_update_part;
 OPIPE_FROZEN_SIZE(opipe_update_part, 128);
+
+/* A kernel that a backend can compute in several ways, and the way that is taken. Texts are one
+ * line each, NUL behind the end. */
+enum { OPIPE_KERNEL_GIVEN = 1u /* by kernels_use; else it is the backend's own choice */ };
+typedef struct opipe_kernel {
+  uint32_t struct_size;
+  uint32_t flags;     /* OPIPE_KERNEL_* */
+  uint32_t n_tried;   /* kernel_tune: candidates that ran */
+  uint32_t n_dropped; /* kernel_tune: of these, whose bits were not the same in every run */
+  double own_ns, ns;  /* kernel_tune: median time of the backend's own choice, and of this one */
+  char what[256];     /* all that the choice depends on: "product m=768 n=64 k=768 ..." */
+  char choice[128];   /* in the backend's words: "algorithm=21 tile=20 ..." */
+} opipe_kernel;
+
+typedef struct opipe_tune_params {
+  uint32_t struct_size;
+  uint32_t n_candidates; /* at most; 0: 16 */
+  uint32_t n_runs;       /* of each, at least 2; 0: 20 */
+  uint32_t reserved;     /* 0 */
+} opipe_tune_params;
 #endif
 
 typedef struct opipe_backend {
@@ -474,6 +494,29 @@ typedef struct opipe_backend {
   /* The same bits as sum_squares for each of dst, src [n]. [step:queue] */
   opipe_status (*sum_squares_many)(opipe_queue *queue, const opipe_region *dst,
                                    const opipe_region *src, uint32_t n, opipe_error *err);
+
+  /* -- kernels that are chosen by measuring; all four or none: the backend has no such choice -- */
+  /* What choices hold for beside `what`, one line: chip, its processors, versions of libraries.
+   * Choices fit a device that writes the same line. room: of out_text, with its NUL; LIMIT: too
+   * small. [any-thread] */
+  opipe_status (*kernels_fit)(opipe_device *device, char *out_text, uint64_t room,
+                              opipe_error *err);
+  /* What programs compiled from now on choose where a kernel's `what` is among `kernels` [n]
+   * (elements `struct_size` of the first apart; copied). n 0: nothing is given any more. INVALID: a
+   * choice that cannot be read, or a `what` twice; the device is as it was. [control] */
+  opipe_status (*kernels_use)(opipe_device *device, const opipe_kernel *kernels, uint32_t n,
+                              opipe_error *err);
+  /* The program's kernels that have a choice; equal ones may appear several times. *io_count and
+   * out_kernels as program_params. [any-thread] */
+  opipe_status (*program_kernels)(const opipe_program *program, opipe_kernel *out_kernels,
+                                  uint32_t *io_count, opipe_error *err);
+  /* Measures the program's kernel of io_kernel->what: each candidate runs `n_runs` times on random
+   * data; one whose bits are not the same in every run is dropped, the fastest of the others is the
+   * choice. Fills all of *io_kernel. Takes device memory (STAGING) and gives it back; nothing else
+   * may run on the device. Errors: NOTFOUND, the program has no such kernel; UNSUPPORTED, no
+   * candidate is steady. [control] */
+  opipe_status (*kernel_tune)(opipe_program *program, const opipe_tune_params *params,
+                              opipe_kernel *io_kernel, opipe_error *err);
 #endif
 } opipe_backend;
 

@@ -210,9 +210,10 @@ enum {
   OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
   OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
   OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* gradients can be read until the next step */
-  OPIPE_SESSION_HOLD = 32u /* a training step that is not finite ends all updates, those of steps in
-                              flight too: parameters stay as that step had them, until a clock or a
-                              checkpoint is set */
+  OPIPE_SESSION_HOLD = 32u, /* a training step that is not finite ends all updates, those of steps
+                               in flight too: parameters stay as that step had them, until a clock
+                               or a checkpoint is set */
+  OPIPE_SESSION_TUNED = 64u /* 1.3: refused unless all kernels are as a table of the plan's says */
 };
 
 typedef struct opipe_session_params {
@@ -616,6 +617,13 @@ typedef struct opipe_api {
    * (UINT64_MAX: for ever; 0: asks); of a finished one as request_poll.
    * [any-thread] */
   opipe_status (*request_queued)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
+
+  /* The plan with a table of kernels (planning.h): those that its programs have a choice for are
+   * measured here, and its memory is counted with them. Decisions and hash are the plan's. Errors:
+   * INVALID, no rank on such a device; UNSUPPORTED, a backend that has no such choice; LIMIT, it
+   * does not fit any more. [control] */
+  opipe_status (*plan_tune)(opipe_plan *plan, const opipe_tuning_params *params,
+                            opipe_plan **out_plan, opipe_error *err);
 #endif
 } opipe_api;
 

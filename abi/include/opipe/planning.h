@@ -215,6 +215,36 @@ typedef struct opipe_machine_params {
   uint32_t n_devices, devices_stride; /* bytes from device to device */
 } opipe_machine_params;
 
+/* ---- kernels ----
+ *
+ * A backend may compute the same thing by several algorithms, and tell which is the fastest only by
+ * measuring. plan_tune does so for a plan's programs; the table is written into the plan's file
+ * beside the decisions, with a hash of its own that ranks compare. It holds for devices that say of
+ * themselves what the one that was measured said (chip, processors, versions of libraries); on
+ * others a session warns and leaves the choice to the backend, or with OPIPE_SESSION_TUNED is
+ * refused. */
+
+/* One choice; pointers are valid inside the call. */
+typedef struct opipe_tuned {
+  uint32_t struct_size;
+  uint32_t n_tried, n_dropped; /* candidates; of these, whose bits were not the same in every run */
+  uint32_t reserved;
+  double own_ns, ns; /* by the backend's own choice, and by this one */
+  const char *what, *choice;
+} opipe_tuned;
+
+typedef struct opipe_tuning_params {
+  uint32_t struct_size;
+  uint32_t index;        /* of the device, which stands for all of its kind in the plan */
+  const char *kind;      /* id of its backend */
+  uint32_t n_candidates; /* at most; 0: the backend's choice (8 to 16) */
+  uint32_t n_runs;       /* of each; 0: the backend's choice (20) */
+  /* NULL: none. After each measurement. [callback: inside plan_tune; all functions of the table
+   * answer OPIPE_E_STATE there] */
+  void (*measured)(void *ctx, const opipe_tuned *tuned);
+  void *measured_ctx;
+} opipe_tuning_params;
+
 #include "frozen/planning.h"
 
 #ifdef __cplusplus

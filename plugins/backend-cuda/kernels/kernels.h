@@ -388,9 +388,10 @@ typedef struct cuda_finite_args { /* reports FINITE where x [n] is not */
 } cuda_finite_args;
 bool cuda_plan_finite(const cuda_finite_args *args, uint32_t dtype, cuda_launch *out);
 
-/* bytes data [0, n) must all be 0xff */
+/* bytes data [0, n) must be those of `same`, or where it is NULL all 0xff */
 typedef struct cuda_zone_args {
   const void *data;
+  const void *same;
   cuda_status *status;
   int64_t n;
   uint32_t node;

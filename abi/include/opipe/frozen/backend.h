@@ -57,6 +57,13 @@ OPIPE_FREEZE(opipe_update, decay, 192, 0x4ff800b952812dd1)
   X(T, weight) X(T, gradient) X(T, first) X(T, second) X(T, n_elems) X(T, decay) X(T, params) \
   X(T, slot) X(T, reserved)
 OPIPE_ORDER(opipe_update_part)
+#define OPIPE_FIELDS_opipe_kernel(X, T) \
+  X(T, struct_size) X(T, flags) X(T, n_tried) X(T, n_dropped) X(T, own_ns) X(T, ns) X(T, what) \
+  X(T, choice)
+OPIPE_ORDER(opipe_kernel)
+#define OPIPE_FIELDS_opipe_tune_params(X, T) \
+  X(T, struct_size) X(T, n_candidates) X(T, n_runs) X(T, reserved)
+OPIPE_ORDER(opipe_tune_params)
 #define OPIPE_FIELDS_opipe_backend(X, T) \
   X(T, struct_size) X(T, reserved) X(T, device_count) X(T, device_query) X(T, device_open) \
   X(T, device_close) X(T, device_usage) X(T, buffer_alloc) X(T, buffer_free) X(T, buffer_host) \
@@ -86,6 +93,8 @@ OPIPE_ORDER(opipe_backend_lookup)
   OPIPE_ROW(opipe_bind_params, gradients, 0), \
   OPIPE_ROW(opipe_update, decay, 0), \
   OPIPE_ROW(opipe_update_part, reserved, 3), \
+  OPIPE_ROW(opipe_kernel, choice, 3), \
+  OPIPE_ROW(opipe_tune_params, reserved, 3), \
   OPIPE_ROW(opipe_backend, update, 0), \
   OPIPE_ROW(opipe_backend_lookup, count, 3)
 /* clang-format on */

@@ -43,6 +43,14 @@ OPIPE_ORDER(opipe_strategy_stage_info)
   X(T, struct_size) X(T, flags) X(T, transport) X(T, devices) X(T, n_devices) \
   X(T, devices_stride)
 OPIPE_ORDER(opipe_machine_params)
+#define OPIPE_FIELDS_opipe_tuned(X, T) \
+  X(T, struct_size) X(T, n_tried) X(T, n_dropped) X(T, reserved) X(T, own_ns) X(T, ns) \
+  X(T, what) X(T, choice)
+OPIPE_ORDER(opipe_tuned)
+#define OPIPE_FIELDS_opipe_tuning_params(X, T) \
+  X(T, struct_size) X(T, index) X(T, kind) X(T, n_candidates) X(T, n_runs) X(T, measured) \
+  X(T, measured_ctx)
+OPIPE_ORDER(opipe_tuning_params)
 #define OPIPE_ROWS_PLANNING \
   OPIPE_ROW(opipe_device_choice, threads, 0), \
   OPIPE_ROW(opipe_profile_params, threads, 3), \
@@ -51,7 +59,9 @@ OPIPE_ORDER(opipe_machine_params)
   OPIPE_ROW(opipe_strategy_params, slice_ns, 3), \
   OPIPE_ROW(opipe_strategy_info, reason, 3), \
   OPIPE_ROW(opipe_strategy_stage_info, memory_bytes, 3), \
-  OPIPE_ROW(opipe_machine_params, devices_stride, 3)
+  OPIPE_ROW(opipe_machine_params, devices_stride, 3), \
+  OPIPE_ROW(opipe_tuned, choice, 3), \
+  OPIPE_ROW(opipe_tuning_params, measured_ctx, 3)
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_PLANNING_H */

@@ -221,8 +221,9 @@ CUDA_KERNEL(opipe_begin) {
 }
 
 CUDA_KERNEL(opipe_zone) {
+  const uint8_t *same = static_cast<const uint8_t *>(a.same);
   for (int64_t i = first_element(); i < a.n; i += element_step()) {
-    if (static_cast<const uint8_t *>(a.data)[i] != 0xff)
+    if (static_cast<const uint8_t *>(a.data)[i] != (same != nullptr ? same[i] : 0xff))
       report(a.status, CUDA_STATUS_ZONE, a.node, i, a.n);
   }
 }

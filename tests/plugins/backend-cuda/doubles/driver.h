@@ -30,9 +30,10 @@ CUDA_DRIVER_FUNCTIONS(CUDA_DOUBLE_DECLARE)
 CUDA_PRODUCT_FUNCTIONS(CUDA_DOUBLE_DECLARE)
 
 /* For the doubles of other libraries: fn(args) when the stream comes to it; args [n_bytes] are
- * copied, and are looked through for addresses of memory that the work uses. */
+ * copied, and are looked through for addresses of memory that the work uses. ns: what it takes by
+ * the stream's clock, which events read (nothing else takes time). */
 CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
-                           size_t n_bytes);
+                           size_t n_bytes, double ns);
 
 /* What tests look at. */
 typedef struct cuda_double_facts {

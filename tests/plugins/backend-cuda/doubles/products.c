@@ -4,6 +4,11 @@
  * refuses: operands that do not fit each other, distances shorter than a column, an epilogue that
  * the type has not, an algorithm of another product, addresses less aligned than it was told, a
  * workspace that is too small. It writes over its workspace.
+ *
+ * It has several algorithms (`variants`), with times of their own by the stream's clock: sums in
+ * one piece, or in several that are added in the end, which gives other bits. The fastest for deep
+ * products adds its pieces in whatever order they are done, so that no two runs have the same bits:
+ * what kernel_tune must find out.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -38,8 +43,34 @@ typedef struct problem {
   uint64_t m, n, k;
 } problem;
 
+/* An algorithm, in the place of the vendor's opaque words. */
+typedef struct algorithm {
+  uint64_t hash;     /* of the problem that it was chosen for; 0: made from attributes */
+  uint32_t align[4]; /* A, B, C, D that it was told of */
+  int32_t id, split;
+  uint32_t tile, scheme, swizzle, custom, stages;
+  uint16_t inner, cluster;
+  int8_t types[6]; /* compute, scale, A, B, C, D */
+  int8_t unused[2];
+} algorithm;
+_Static_assert(sizeof(algorithm) == sizeof(cuda_lt_algo), "an algorithm fills the vendor's");
+
+typedef struct variant {
+  int32_t id, split;
+  uint32_t tile, stages;
+  double cost;      /* of a multiply-add, in units of the first one's */
+  bool deep, whole; /* for deep products only; for operands at multiples of 16 bytes only */
+  bool unsteady;    /* its pieces are added as they are done */
+} variant;
+static const variant variants[] = {
+    {21, 2, 20, 4, 0.8, true, false, false},  {21, 1, 20, 4, 1.0, false, false, false},
+    {21, 1, 18, 3, 1.2, false, false, false}, {31, 1, 24, 5, 0.7, false, true, false},
+    {31, 4, 24, 5, 0.6, true, false, false},  {66, 3, 0, 0, 0.3, true, false, true}};
+enum { VARIANTS = sizeof variants / sizeof variants[0], SPLIT_MOST = 4 };
+
 typedef struct product_work {
   problem p;
+  const variant *by;
   const void *a, *b, *c, *bias;
   void *d, *workspace;
   uint64_t workspace_bytes;
@@ -212,13 +243,39 @@ static uint64_t hash_of(const problem *p) { /* FNV-1a */
   return hash;
 }
 
-/* A deep product of few results is split, and its parts are kept in the workspace. */
-static uint64_t workspace_of(const problem *p, uint64_t limit) {
-  const uint64_t bytes = (p->m * p->n * (uint64_t)p->d.batch * 8 + 255) / 256 * 256;
-  return p->k >= 4 * p->m && bytes <= limit ? bytes : 0;
+/* ---- algorithms ---- */
+
+static bool is_deep(const problem *p) {
+  return p->k >= 4 * p->m;
 }
 
-/* data: hash, workspace, alignments */
+/* Pieces of a split product are kept in the workspace. */
+static uint64_t workspace_of(const problem *p, const variant *v) {
+  return v->split > 1 ? (p->m * p->n * (uint64_t)p->d.batch * 8 + 255) / 256 * 256 : 0;
+}
+
+static void write_types(const problem *p, int8_t types[6]) {
+  const int all[6] = {p->desc.compute, p->desc.scale, p->a.type, p->b.type, p->c.type, p->d.type};
+  for (int i = 0; i < 6; ++i)
+    types[i] = (int8_t)all[i];
+}
+
+/* The variant that the attributes say, where it takes the problem; NULL: none does. */
+static const variant *variant_of(const algorithm *algo, const problem *p) {
+  int8_t types[6];
+  write_types(p, types);
+  if (memcmp(types, algo->types, sizeof types) != 0 || algo->scheme != 0 || algo->swizzle != 0 ||
+      algo->custom != 0 || algo->inner != 0 || algo->cluster != 0)
+    return NULL;
+  for (int i = 0; i < VARIANTS; ++i) {
+    const variant *v = &variants[i];
+    if (v->id == algo->id && v->split == algo->split && v->tile == algo->tile &&
+        v->stages == algo->stages)
+      return v->deep && !is_deep(p) ? NULL : v;
+  }
+  return NULL;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -232,12 +289,92 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   const cublasStatus_t status = check(desc, a, b, c, d, &p);
   if (status != CUDA_LT_SUCCESS)
     return status;
-  memset(&choices[0], 0, sizeof choices[0]);
-  choices[0].workspace_bytes = workspace_of(&p, preference->workspace);
-  choices[0].algo.data[0] = hash_of(&p);
-  choices[0].algo.data[1] = choices[0].workspace_bytes;
-  memcpy(&choices[0].algo.data[2], preference->align, sizeof preference->align);
-  *count = 1;
+  for (int i = 0; i < VARIANTS && *count < most; ++i) {
+    const variant *v = &variants[i];
+    const uint32_t *align = preference->align;
+    const bool whole = align[0] >= 16 && align[1] >= 16 && align[2] >= 16 && align[3] >= 16;
+    if ((v->deep && !is_deep(&p)) || (v->whole && !whole) ||
+        workspace_of(&p, v) > preference->workspace)
+      continue;
+    algorithm algo = {
+        .hash = hash_of(&p), .id = v->id, .split = v->split, .tile = v->tile, .stages = v->stages};
+    memcpy(algo.align, align, sizeof algo.align);
+    write_types(&p, algo.types);
+    memset(&choices[*count], 0, sizeof choices[0]);
+    choices[*count].workspace_bytes = workspace_of(&p, v);
+    memcpy(&choices[*count].algo, &algo, sizeof algo);
+    ++*count;
+  }
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute,
+                                      cudaDataType_t scale, cudaDataType_t a, cudaDataType_t b,
+                                      cudaDataType_t c, cudaDataType_t d, int id,
+                                      cublasLtMatmulAlgo_t *algo) {
+  bool known = false;
+  const algorithm made = {
+      .id = id,
+      .split = 1,
+      .types = {(int8_t)compute, (int8_t)scale, (int8_t)a, (int8_t)b, (int8_t)c, (int8_t)d}};
+  for (int i = 0; i < VARIANTS; ++i)
+    known = known || variants[i].id == id;
+  memcpy(algo, &made, sizeof made);
+  return handle != NULL && known ? CUDA_LT_SUCCESS : CUDA_LT_INVALID_VALUE;
+}
+
+/* An attribute's place. */
+static void *attribute_of(algorithm *algo, int which, size_t *out_bytes) {
+  void *const at[] = {&algo->id,     &algo->tile,   &algo->split, &algo->scheme, &algo->swizzle,
+                      &algo->custom, &algo->stages, &algo->inner, &algo->cluster};
+  *out_bytes = which < CUDA_LT_ALGO_INNER ? sizeof(uint32_t) : sizeof(uint16_t);
+  return which >= CUDA_LT_ALGO_ID && which <= CUDA_LT_ALGO_CLUSTER ? at[which] : NULL;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void *value, size_t bytes, size_t *written) {
+  algorithm copy;
+  memcpy(&copy, algo, sizeof copy);
+  const void *from = attribute_of(&copy, (int)attribute, written);
+  if (from == NULL || bytes != *written)
+    return CUDA_LT_INVALID_VALUE;
+  memcpy(value, from, bytes);
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    const void *value, size_t bytes) {
+  algorithm copy;
+  size_t room = 0;
+  memcpy(&copy, algo, sizeof copy);
+  void *to = (int)attribute == CUDA_LT_ALGO_ID ? NULL : attribute_of(&copy, (int)attribute, &room);
+  if (to == NULL || bytes != room)
+    return CUDA_LT_INVALID_VALUE;
+  memcpy(to, value, bytes);
+  memcpy(algo, &copy, sizeof copy);
+  return CUDA_LT_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result) {
+  problem p;
+  algorithm own;
+  if (handle == NULL)
+    return CUDA_LT_INVALID_VALUE;
+  const cublasStatus_t status = check(desc, a, b, c, d, &p);
+  if (status != CUDA_LT_SUCCESS)
+    return status;
+  memcpy(&own, algo, sizeof own);
+  const variant *v = variant_of(&own, &p);
+  if (v == NULL)
+    return CUDA_LT_NOT_SUPPORTED;
+  result->workspace_bytes = workspace_of(&p, v);
+  result->state = CUDA_LT_SUCCESS;
   return CUDA_LT_SUCCESS;
 }
 
@@ -320,21 +457,34 @@ static void store(int type, void *data, uint64_t i, double value) {
   }
 }
 
-/* Sums of op(A) op(B) for column j of D, in fp32 (fp64 for doubles), in rising order of k. */
+/* Adds x y to a sum, in fp32 but for doubles. */
+static double add(int type, double sum, double x, double y) {
+  return type == CUDA_R64F ? sum + x * y : (double)((float)sum + (float)(x * y));
+}
+
+/* Sums of op(A) op(B) for column j of D: pieces of k, each in rising order, then of these. sums
+ * [SPLIT_MOST][m]; the result is in the first. first: the piece that is done first. */
 static void column_sums(const product_work *w, const char *a, const char *b, uint64_t j,
-                        double *sums) {
+                        uint64_t first, double *sums) {
   const problem *p = &w->p;
   const int type = p->a.type;
+  const uint64_t n = (uint64_t)w->by->split;
   const bool t_a = p->desc.trans_a == CUDA_OP_T, t_b = p->desc.trans_b == CUDA_OP_T;
-  memset(sums, 0, p->m * sizeof *sums);
+  memset(sums, 0, n * p->m * sizeof *sums);
   for (uint64_t k = 0; k < p->k; ++k) {
+    const uint64_t piece = (k * n / p->k + n - first % n) % n;
+    double *to = sums + piece * p->m;
     const double y =
         load(type, b, t_b ? j + k * (uint64_t)p->b.distance : k + j * (uint64_t)p->b.distance);
     for (uint64_t i = 0; i < p->m; ++i) {
       const double x =
           load(type, a, t_a ? k + i * (uint64_t)p->a.distance : i + k * (uint64_t)p->a.distance);
-      sums[i] = type == CUDA_R64F ? sums[i] + x * y : (double)((float)sums[i] + (float)(x * y));
+      to[i] = add(type, to[i], x, y);
     }
+  }
+  for (uint64_t piece = 1; piece < n; ++piece) {
+    for (uint64_t i = 0; i < p->m; ++i)
+      sums[i] = add(type, sums[i], sums[piece * p->m + i], 1);
   }
 }
 
@@ -343,7 +493,9 @@ static void run(const void *args) {
   const problem *p = &w->p;
   const int type = p->d.type;
   const size_t size = size_of(p->a.type), d_size = size_of(type);
-  double *sums = malloc(p->m * sizeof *sums);
+  static uint64_t n_unsteady; /* under the driver's lock */
+  const uint64_t first = w->by->unsteady ? n_unsteady++ : 0;
+  double *sums = malloc(SPLIT_MOST * p->m * sizeof *sums);
   if (sums == NULL)
     abort();
   if (w->workspace_bytes > 0)
@@ -354,7 +506,7 @@ static void run(const void *args) {
     const char *c = (const char *)w->c + (size_t)(batch * p->c.stride) * d_size;
     char *d = (char *)w->d + (size_t)(batch * p->d.stride) * d_size;
     for (uint64_t j = 0; j < p->n; ++j) {
-      column_sums(w, a, b, j, sums);
+      column_sums(w, a, b, j, first, sums);
       for (uint64_t i = 0; i < p->m; ++i) {
         double value = w->alpha * sums[i];
         if (w->beta != 0)
@@ -379,24 +531,32 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
                               void *workspace, size_t workspace_bytes, cudaStream_t stream) {
   product_work w = {.a = a, .b = b, .c = c, .d = d, .workspace = workspace};
-  uint32_t align[4];
+  algorithm own;
   if (handle == NULL || cuda_double_current() == NULL)
     return 1;
   const cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &w.p);
   if (status != CUDA_LT_SUCCESS)
     return status;
-  memcpy(align, &algo->data[2], sizeof align);
-  if (algo->data[0] != hash_of(&w.p) || workspace_bytes < algo->data[1] ||
-      (algo->data[1] > 0 && !is_aligned(workspace, 256)))
+  memcpy(&own, algo, sizeof own);
+  w.by = variant_of(&own, &w.p);
+  if (w.by == NULL || (own.hash != 0 && own.hash != hash_of(&w.p)))
     return CUDA_LT_INVALID_VALUE;
-  if (!is_aligned(a, align[0]) || !is_aligned(b, align[1]) || !is_aligned(c, align[2]) ||
-      !is_aligned(d, align[3]) || (desc->bias != NULL && !is_aligned(desc->bias, 16)) ||
+  for (int i = 0; own.hash == 0 && i < 4; ++i)
+    own.align[i] = w.by->whole ? 16 : 1;
+  w.workspace_bytes = workspace_of(&w.p, w.by);
+  if (workspace_bytes < w.workspace_bytes || (w.workspace_bytes > 0 && !is_aligned(workspace, 256)))
+    return CUDA_LT_INVALID_VALUE;
+  if (!is_aligned(a, own.align[0]) || !is_aligned(b, own.align[1]) ||
+      !is_aligned(c, own.align[2]) || !is_aligned(d, own.align[3]) ||
+      (desc->bias != NULL && !is_aligned(desc->bias, 16)) ||
       (desc->epilogue == CUDA_LT_EPILOGUE_BIAS && desc->bias == NULL))
     return CUDA_LT_INVALID_VALUE;
   const bool is_double = w.p.d.type == CUDA_R64F;
   w.alpha = is_double ? *(const double *)alpha : (double)*(const float *)alpha;
   w.beta = is_double ? *(const double *)beta : (double)*(const float *)beta;
   w.bias = desc->epilogue == CUDA_LT_EPILOGUE_BIAS ? desc->bias : NULL;
-  w.workspace_bytes = algo->data[1];
-  return cuda_double_queue((CUstream)stream, run, &w, sizeof w) == CUDA_OK ? CUDA_LT_SUCCESS : 13;
+  const double n = (double)w.p.m * (double)w.p.n * (double)w.p.k * (double)w.p.d.batch;
+  const double ns = 1000 + n * w.by->cost;
+  return cuda_double_queue((CUstream)stream, run, &w, sizeof w, ns) == CUDA_OK ? CUDA_LT_SUCCESS
+                                                                               : 13;
 }

@@ -19,6 +19,7 @@ typedef struct work {
   CUfunction function; /* KERNEL */
   uint32_t grid[3], block[3], shared_bytes;
   void (*call)(const void *args); /* CALL */
+  double ns;                      /* CALL: what it takes by the stream's clock */
   void *to;                       /* COPY, FILL */
   const void *from;
   int value;
@@ -39,10 +40,13 @@ struct CUstream_st {
   CUstream next;
   bool held;        /* cuda_double_hold */
   CUgraph captured; /* that it is given to, for now; NULL: none */
+  double ns;        /* its clock: of work that says what it takes */
   work *first, **last;
 };
 
 struct CUevent_st {
+  double ns; /* of the stream's clock when it was recorded last */
+  bool timed;
   uint64_t n_recorded, n_done;
   uint32_t n_queued; /* entries that name it */
   bool destroyed;
@@ -101,7 +105,7 @@ static void run_kernel(const work *w) {
     w->function->row->run(w->args, w->grid, w->block, w->shared_bytes, draw(UINT64_MAX - 1) + 1);
 }
 
-static void do_work(const work *w) {
+static void do_work(CUstream stream, const work *w) {
   if (cuda_double_fault != CUDA_OK && w->kind < WORK_RECORD)
     return; /* nothing runs behind a fault */
   switch (w->kind) {
@@ -110,6 +114,7 @@ static void do_work(const work *w) {
       break;
     case WORK_CALL:
       w->call(w->args);
+      stream->ns += w->ns;
       break;
     case WORK_COPY:
       memcpy(w->to, w->from, w->n_bytes);
@@ -125,6 +130,7 @@ static void do_work(const work *w) {
     case WORK_RECORD:
       if (w->number > w->event->n_done)
         w->event->n_done = w->number;
+      w->event->ns = stream->ns;
       let_go(w->event);
       break;
     default:
@@ -134,7 +140,7 @@ static void do_work(const work *w) {
 
 static void pop(CUstream stream) {
   work *w = stream->first;
-  do_work(w);
+  do_work(stream, w);
   stream->first = w->next;
   if (stream->first == NULL)
     stream->last = &stream->first;
@@ -232,8 +238,8 @@ static CUresult queue(CUstream stream, const work *head, const void *args, size_
 }
 
 CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
-                           size_t n_bytes) {
-  const work head = {.kind = WORK_CALL, .call = fn, .n_bytes = n_bytes};
+                           size_t n_bytes, double ns) {
+  const work head = {.kind = WORK_CALL, .call = fn, .n_bytes = n_bytes, .ns = ns};
   return queue(stream, &head, args, n_bytes);
 }
 
@@ -471,10 +477,25 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
   const CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
     return result;
+  if ((flags & ~(unsigned)CUDA_EVENT_DISABLE_TIMING) != 0)
+    return CUDA_INVALID_VALUE;
   *event = calloc(1, sizeof **event);
-  return *event == NULL                       ? CUDA_OUT_OF_MEMORY
-         : flags != CUDA_EVENT_DISABLE_TIMING ? CUDA_INVALID_VALUE
-                                              : CUDA_OK;
+  if (*event == NULL)
+    return CUDA_OUT_OF_MEMORY;
+  (*event)->timed = flags == 0;
+  return CUDA_OK;
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const bool are_timed = from->timed && to->timed && from->n_recorded > 0 && to->n_recorded > 0;
+  const bool are_done = from->n_done >= from->n_recorded && to->n_done >= to->n_recorded;
+  *milliseconds = (float)((to->ns - from->ns) * 1e-6);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return !are_timed ? CUDA_INVALID_HANDLE : are_done ? CUDA_OK : CUDA_NOT_READY;
 }
 
 CUresult cuEventDestroy_v2(CUevent event) {

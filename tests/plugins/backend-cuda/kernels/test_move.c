@@ -219,7 +219,7 @@ static void test_checks(void) {
   }
   const kit_tensor zone = kit_new(OPIPE_UINT8, 777);
   cuda_status status = {0, 0, 0, 0};
-  const cuda_zone_args args = {zone.data, &status, zone.n, 9, 0};
+  const cuda_zone_args args = {zone.data, NULL, &status, zone.n, 9, 0};
   cuda_launch launch;
   OPI_ASSERT_FATAL(cuda_plan_zone(&args, &launch));
   KIT_RUN(&launch, 1, NULL);
