@@ -244,6 +244,9 @@ static opipe_status answer_report(const opipe_event *event, opipe_error *err) {
       return cuda_inner_answer(event->device, name, (uint64_t)value, err);
     case CUDA_STATUS_DIVIDE:
       return opipe_fail(err, OPIPE_E_INVALID, "node '%s': an integer is divided by 0", name);
+    case CUDA_STATUS_LENGTH:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': a row has %lld steps, the layer %lld",
+                        name, value, limit);
     default:
       return opipe_fail(err, OPIPE_E_INTERNAL,
                         "node '%s': red zone overwritten at byte %lld of %lld", name, value, limit);

@@ -48,7 +48,7 @@ static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bou
       return cuda_launch_on(device, bound->kernel, &bound->step->launch, bound->args, stream, err);
     case CUDA_STEP_PRODUCT:
       return cuda_product_run(device, bound->product, binding->workspace,
-                              bound->step->workspace_bytes, stream, err);
+                              bound->step->product->choice.workspace_bytes, stream, err);
     case CUDA_STEP_FETCH:
     case CUDA_STEP_CALL:
     case CUDA_STEP_STORE:

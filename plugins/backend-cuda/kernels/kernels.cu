@@ -11,6 +11,7 @@
 #include "parts/map.cu"
 #include "parts/move.cu"
 #include "parts/norm.cu"
+#include "parts/recurrent.cu"
 #include "parts/reduce.cu"
 #include "parts/scatter.cu"
 #include "parts/softmax.cu"

@@ -59,7 +59,8 @@ enum {
   CUDA_STATUS_POSITION = 4, /* rotary: value: the position, limit: rows of the caches */
   CUDA_STATUS_DIVIDE = 5,   /* an integer was divided by 0; value: the dividend */
   CUDA_STATUS_ZONE = 6,     /* value: the first byte that a thread found changed, limit: bytes */
-  CUDA_STATUS_HOST = 7      /* of a node on the CPU; value: number of its text (fallback.c) */
+  CUDA_STATUS_HOST = 7,     /* of a node on the CPU; value: number of its text (fallback.c) */
+  CUDA_STATUS_LENGTH = 8 /* of a row of a recurrent layer; value: its steps, limit: the layer's */
 };
 typedef struct cuda_status {
   uint32_t code; /* CUDA_STATUS_* */
@@ -458,6 +459,7 @@ bool cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out
 }
 #endif
 
+#include "kernels_recurrent.h"
 #include "kernels_train.h"
 #include "kernels_window.h"
 #endif /* OPIPE_BACKEND_CUDA_KERNELS_H_ */

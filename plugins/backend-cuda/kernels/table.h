@@ -111,6 +111,7 @@
   CUDA_FLOATS(X, opipe_pool, cuda_window_args, 256)                        \
   CUDA_FLOATS(X, opipe_pool_grad, cuda_window_args, 256)                   \
   CUDA_FLOATS(X, opipe_batch_norm, cuda_batch_norm_args, 256)              \
+  CUDA_FLOATS(X, opipe_recurrent, cuda_recurrent_args, 256)                \
   X(opipe_update, cuda_update_args, 256)                                   \
   X(opipe_squares_parts, cuda_squares_args, 256)                           \
   X(opipe_squares_sum, cuda_squares_args, 256)                             \

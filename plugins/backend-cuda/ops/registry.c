@@ -3,11 +3,14 @@
 #include "ops/rule.h"
 
 static const cuda_family *const families[] = {
-    &cuda_elementwise_family, &cuda_movement_family,       &cuda_einsum_family,
-    &cuda_linear_family,      &cuda_rows_family,           &cuda_reduce_family,
-    &cuda_attention_family,   &cuda_contrib_family,        &cuda_gradient_family,
-    &cuda_index_family,       &cuda_loss_family,           &cuda_loss_gradient_family,
-    &cuda_window_family,      &cuda_window_gradient_family};
+    &cuda_elementwise_family, &cuda_movement_family,
+    &cuda_einsum_family,      &cuda_linear_family,
+    &cuda_rows_family,        &cuda_reduce_family,
+    &cuda_attention_family,   &cuda_contrib_family,
+    &cuda_gradient_family,    &cuda_index_family,
+    &cuda_loss_family,        &cuda_loss_gradient_family,
+    &cuda_window_family,      &cuda_window_gradient_family,
+    &cuda_recurrent_family};
 
 bool cuda_is_accumulate(const opipe_node *node) {
   return strcmp(node->domain, "opipe") == 0 && strcmp(node->op, "Accumulate") == 0;
