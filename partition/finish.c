@@ -5,7 +5,7 @@
 
 #include "partition/cut/batch.h"
 #include "partition/kernels.h"
-#include "partition/lists/lists.h"
+#include "partition/lists/playlist.h"
 #include "partition/make.h"
 #include "partition/memory/predict.h"
 #include "partition/program/records.h"
@@ -93,8 +93,8 @@ static opipe_status build_model(finish *f) {
   return opi_cut_model_build(&from, &f->model, f->err);
 }
 
-/* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes: of
- * replicas that cut it, the first has the most of its rows. */
+/* What the forward of a micro-batch leaves behind in an instance of each stage, for the schedule's
+ * eyes: of replicas that cut it, the first has the most of its rows. */
 static opipe_status sum_stashes(finish *f) {
   opi_plan *plan = f->plan;
   const opi_cut *cut = f->model->cuts[0];
@@ -103,7 +103,7 @@ static opipe_status sum_stashes(finish *f) {
     return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     const opi_cell *cell = &cut->cells[c];
-    if (cell->stash && f->model->pieces[0][cell->stage].share == 0)
+    if (cell->stash && cell->phase == OPI_PHASE_F && f->model->pieces[0][cell->stage].share == 0)
       plan->stage_stash_bytes[cell->stage / f->model->n_pieces] += cell->n_bytes;
   }
   return OPIPE_OK;
@@ -249,6 +249,13 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
   return OPIPE_OK;
 }
 
+static opipe_status keep_playlist(const finish *f) {
+  opi_playlist *play = NULL;
+  OPI_TRY(opi_playlist_build(f->model, f->lists, &f->plan->arena, &play, f->err));
+  f->plan->play = play;
+  return OPIPE_OK;
+}
+
 static opipe_status finish_all(finish *f) {
   opi_plan *plan = f->plan;
   uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->n_ranks);
@@ -266,6 +273,7 @@ static opipe_status finish_all(finish *f) {
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
+  OPI_TRY(keep_playlist(f));
   opi_plan_count_work(plan, f->model);
   return opi_plan_check_caps(plan, f->err);
 }

@@ -86,6 +86,11 @@ opipe_status opi_plan_make_training(const opi_plan_env *env, const opipe_plan_pa
 /* env->bind gives the evaluator and logger only; dims, pins and flags are the plan's. */
 opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
                            opi_plan **out_plan, opipe_error *err);
+/* Without its model: for playing it (partition/lists/plan_play.h) and for people alone. What
+ * follows from the graph is as the file predicts it; its nodes are not checked. Errors: as
+ * opi_plan_read; NOTFOUND, a file that was written without what its lists take. */
+opipe_status opi_plan_read_alone(const opipe_allocator *allocator, const void *json,
+                                 uint64_t n_bytes, opi_plan **out_plan, opipe_error *err);
 #define OPI_PLAN_FORMAT "onnx-pipe plan 3"
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
                             opipe_error *err);

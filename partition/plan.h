@@ -291,7 +291,8 @@ typedef struct opi_plan {
   double *stage_ns;   /* [n_stages] one micro-batch; training: its forward */
   double *input_ns,
       *weight_ns; /* [n_stages] training: backward of one micro-batch, its two halves */
-  uint64_t *stage_stash_bytes; /* [n_stages] training: kept from F to B, one micro-batch */
+  uint64_t *stage_stash_bytes;     /* [n_stages] training: kept from F to B, one micro-batch */
+  const struct opi_playlist *play; /* what playing its lists takes (partition/lists/playlist.h) */
   uint64_t *free_bytes; /* [n_ranks] training, while the schedule is asked: left for stashes */
   const uint64_t *told_bytes; /* [n_ranks] training, while the plan is made: caps that it is asked
                                  for where they are not the devices', UINT64_MAX: none; or NULL */

@@ -294,6 +294,9 @@ opipe_status opi_api_cluster_find(opi_context_object *context, const char *spec,
 opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs *costs,
                                 const opipe_play_params *params, uint32_t format,
                                 opipe_write_fn write, void *ctx, opipe_error *err);
+opipe_status opi_api_plan_file_play(opi_context_object *context, const void *json, uint64_t n_bytes,
+                                    const opipe_play_params *params, uint32_t format,
+                                    opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *params,
                                uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err);
 /* profile.c */

@@ -4,6 +4,7 @@
 #include "partition/json/json.h"
 #include "partition/layers/loads.h"
 #include "partition/lists/plan_play.h"
+#include "partition/make.h"
 #include "partition/page/plan_page.h"
 #include "partition/page/play_page.h"
 #include "partition/schedule/ask.h"
@@ -231,33 +232,58 @@ opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs
 
 /* ---- plans ---- */
 
-static opipe_status play_plan(asked *a, const opi_plan_object *plan, uint32_t format,
+/* call: whose refusals they are. */
+static opipe_status read_plan_params(const char *call, const opipe_play_params *params,
+                                     uint32_t format, asked *out, opipe_error *err) {
+  *out = (asked){.params = {0}};
+  if (params == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: params is NULL", call);
+  OPI_TRY(opi_choice_check(call, "format", format, OPIPE_PLAY_HTML, err));
+  OPI_TRY(opi_params_read(&opi_struct_play_params, call, params, &out->params, err));
+  const opipe_play_params *p = &out->params;
+  if (p->n_stages == 0 && p->tensor <= 1 && p->copies <= 1)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: %u stages, tensor %u, copies %u: a plan says them itself", call, p->n_stages,
+                  p->tensor, p->copies);
+}
+
+static opipe_status play_plan(asked *a, const char *call, const opi_plan *plan, uint32_t format,
                               opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_plan_played played;
-  OPI_TRY(read_cluster(a, "plan_play", plan->plan, err));
-  OPI_TRY(opi_plan_play_run(plan->plan, plan->model->file, &plan->model->options, &a->how,
-                            &a->arena, &played, err));
+  OPI_TRY(read_cluster(a, call, plan, err));
+  OPI_TRY(opi_plan_play_run(plan, &a->how, &a->arena, &played, err));
   const opipe_status status =
-      answer(a, plan->plan, &played.problem, &played.played, format, write, ctx, err);
+      answer(a, plan, &played.problem, &played.played, format, write, ctx, err);
   opi_plan_played_release(&played);
   return status;
 }
 
 opipe_status opi_api_plan_play(opi_plan_object *plan, const opipe_play_params *params,
                                uint32_t format, opipe_write_fn write, void *ctx, opipe_error *err) {
-  asked a = {.params = {0}};
-  if (params == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "plan_play: params is NULL");
-  OPI_TRY(opi_choice_check("plan_play", "format", format, OPIPE_PLAY_HTML, err));
-  OPI_TRY(opi_params_read(&opi_struct_play_params, "plan_play", params, &a.params, err));
-  if (a.params.n_stages != 0 || a.params.tensor > 1 || a.params.copies > 1) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_play: %u stages, tensor %u, copies %u: a plan says them itself",
-                    a.params.n_stages, a.params.tensor, a.params.copies);
-  }
+  static const char call[] = "plan_play";
+  asked a;
+  OPI_TRY(read_plan_params(call, params, format, &a, err));
   opi_arena_init(&a.arena, &plan->model->context->allocator, 0);
-  const opipe_status status = play_plan(&a, plan, format, write, ctx, err);
+  const opipe_status status = play_plan(&a, call, plan->plan, format, write, ctx, err);
   opi_arena_release(&a.arena);
+  return status;
+}
+
+opipe_status opi_api_plan_file_play(opi_context_object *context, const void *json, uint64_t n_bytes,
+                                    const opipe_play_params *params, uint32_t format,
+                                    opipe_write_fn write, void *ctx, opipe_error *err) {
+  static const char call[] = "plan_file_play";
+  opi_plan *plan = NULL;
+  asked a;
+  if (json == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: json is NULL", call);
+  OPI_TRY(read_plan_params(call, params, format, &a, err));
+  OPI_TRY(opi_plan_read_alone(&context->allocator, json, n_bytes, &plan, err));
+  opi_arena_init(&a.arena, &context->allocator, 0);
+  const opipe_status status = play_plan(&a, call, plan, format, write, ctx, err);
+  opi_arena_release(&a.arena);
+  opi_plan_free(plan);
   return status;
 }
 

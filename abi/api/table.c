@@ -325,6 +325,10 @@ ENTRY_SINK(CONTEXT, plans_compare, (opipe_context *handle, const void *a, uint64
 ENTRY_SINK(CONTEXT, cluster_of_machine, (opipe_context *handle,
       const opipe_machine_params *params, opipe_write_fn write, void *ctx, opipe_error *err),
       (self, params, SINK, err))
+ENTRY_SINK(CONTEXT, plan_file_play, (opipe_context *handle, const void *json, uint64_t n_bytes,
+      const opipe_play_params *params, uint32_t format, opipe_write_fn write, void *ctx,
+      opipe_error *err),
+      (self, json, n_bytes, params, format, SINK, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -421,6 +425,7 @@ static const opipe_api api = {
     .plans_compare = plans_compare,
     .cluster_of_machine = cluster_of_machine,
     .plan_tune = plan_tune,
+    .plan_file_play = plan_file_play,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -78,7 +78,8 @@ typedef struct cli_options {
   const char *model;
   char **operands;
   uint32_t n_operands;
-  bool train; /* inspect --train, or the command train */
+  const char *settled; /* the first option that a plan's file would settle; NULL: none */
+  bool train;          /* inspect --train, or the command train */
   cli_train_texts t;
   /* plan, run, train; schedule too: numbers, costs, output */
   opipe_device_choice devices[64];
@@ -200,6 +201,8 @@ typedef struct cli_session {
   opipe_model *file; /* as loaded */
   opipe_model *bound;
   opipe_plan *plan;
+  void *outline; /* the file of a plan that is played without its model; malloc'ed */
+  size_t outline_bytes;
 } cli_session;
 
 int cli_open(const cli_options *options, cli_session *s);

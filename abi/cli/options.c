@@ -171,6 +171,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
     return cli_usage("--cluster %s says the devices: --%s is said by it", out->cluster,
                      out->n_devices != 0 ? "device" : "threads");
   }
+  out->settled = first_given(given, cli_is_settled);
   const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
   if (besides != NULL && plays && strcmp(besides, "cluster") == 0)
     besides = NULL; /* where it is played */

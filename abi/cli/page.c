@@ -41,6 +41,18 @@ static int describe_answer(const cli_strategy *strategy, cli_gathered *out) {
   return cli_report("plan", &err);
 }
 
+opipe_status cli_play_it(const cli_session *s, const cli_strategy *strategy,
+                         const opipe_play_params *params, uint32_t format, opipe_write_fn write,
+                         void *ctx, opipe_error *err) {
+  if (s->outline != NULL) {
+    return s->api->plan_file_play(s->context, s->outline, s->outline_bytes, params, format, write,
+                                  ctx, err);
+  }
+  return s->plan != NULL
+             ? s->api->plan_play(s->plan, params, format, write, ctx, err)
+             : s->api->strategy_play(strategy->strategy, params, format, write, ctx, err);
+}
+
 int cli_write_page(const cli_options *o, const cli_session *s, const cli_strategy *strategy,
                    const opipe_play_params *params) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -51,11 +63,9 @@ int cli_write_page(const cli_options *o, const cli_session *s, const cli_strateg
   own.answer = answer.data;
   own.answer_bytes = answer.n;
   if (status == CLI_DONE) {
-    status = cli_write_gathered(
-        s->plan != NULL ? s->api->plan_play(s->plan, &own, OPIPE_PLAY_HTML, cli_gather, &page, &err)
-                        : s->api->strategy_play(strategy->strategy, &own, OPIPE_PLAY_HTML,
-                                                cli_gather, &page, &err),
-        o->html, &page, &err);
+    status =
+        cli_write_gathered(cli_play_it(s, strategy, &own, OPIPE_PLAY_HTML, cli_gather, &page, &err),
+                           o->html, &page, &err);
   }
   free(answer.data);
   return status;

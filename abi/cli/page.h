@@ -11,6 +11,10 @@ uint32_t cli_play_form(const char *path);
 /* Could --html and --trace be written? Before anything is computed. */
 int cli_try_pages(const cli_options *o);
 
+/* The file of a plan, the plan, or without both the strategy. */
+opipe_status cli_play_it(const cli_session *s, const cli_strategy *strategy,
+                         const opipe_play_params *params, uint32_t format, opipe_write_fn write,
+                         void *ctx, opipe_error *err);
 /* --html: the plan, or without one the strategy, played by `params` (title and answer are set
  * here). strategy->api NULL: no planner was asked. */
 int cli_write_page(const cli_options *o, const cli_session *s, const cli_strategy *strategy,

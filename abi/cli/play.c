@@ -92,21 +92,13 @@ int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out) {
 
 /* ---- simulate ---- */
 
-/* The plan, or without one the strategy. */
-static opipe_status play_it(const cli_session *s, const cli_strategy *strategy,
-                            const opipe_play_params *params, uint32_t format, opipe_write_fn write,
-                            void *ctx, opipe_error *err) {
-  return s->plan != NULL
-             ? s->api->plan_play(s->plan, params, format, write, ctx, err)
-             : s->api->strategy_play(strategy->strategy, params, format, write, ctx, err);
-}
-
 static int give_play(const cli_options *o, const cli_session *s, const cli_strategy *strategy) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
   cli_play play;
   int status = cli_play_begin(o, s, &play);
-  if (o->cluster == NULL && s->plan == NULL) { /* the machine that the planner was asked about */
+  if (o->cluster == NULL && s->plan == NULL &&
+      s->outline == NULL) { /* the machine that the planner was asked about */
     play.params.cluster = strategy->cluster.data;
     play.params.cluster_bytes = strategy->cluster.n;
     play.params.cluster_name = "this machine";
@@ -114,13 +106,13 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
   if (status == CLI_DONE && strategy->api != NULL && !o->json)
     status = cli_give_strategy(o, strategy, false);
   if (status == CLI_DONE &&
-      play_it(s, strategy, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
-              cli_write_stdout, NULL, &err) < 0)
+      cli_play_it(s, strategy, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
+                  cli_write_stdout, NULL, &err) < 0)
     status = cli_report("simulate", &err);
   if (status == CLI_DONE && o->trace != NULL) {
     status = cli_write_gathered(
-        play_it(s, strategy, &play.params, cli_play_form(o->trace), cli_gather, &g, &err), o->trace,
-        &g, &err);
+        cli_play_it(s, strategy, &play.params, cli_play_form(o->trace), cli_gather, &g, &err),
+        o->trace, &g, &err);
   }
   if (status == CLI_DONE && o->html != NULL)
     status = cli_write_page(o, s, strategy, &play.params);
@@ -140,7 +132,7 @@ static int simulate_training(const cli_options *o) {
   return status;
 }
 
-/* Plans and strategies are JSON, models are not. */
+/* Plans are JSON, models are not. */
 static bool is_json(const char *path) {
   FILE *file = path == NULL ? NULL : fopen(path, "rb");
   int c = file == NULL ? EOF : fgetc(file);
@@ -151,17 +143,30 @@ static bool is_json(const char *path) {
   return c == '{';
 }
 
+/* The file has all that is played; neither its model nor its devices need be there. */
+static int simulate_file(const cli_options *o) {
+  const cli_strategy none = {.api = NULL};
+  cli_options own = *o;
+  cli_session s;
+  own.model = NULL;
+  if (o->settled != NULL)
+    return cli_usage("simulate %s: a whole plan, which already settles --%s", o->model, o->settled);
+  int status = cli_open(&own, &s);
+  if (status == CLI_DONE)
+    status = cli_file_read(o->model, &s.outline, &s.outline_bytes);
+  if (status == CLI_DONE)
+    status = give_play(o, &s, &none);
+  cli_close(&s);
+  return status;
+}
+
 int cli_simulate(const cli_options *o) {
   cli_session s;
   cli_strategy strategy = {.api = NULL};
-  if (is_json(o->model)) {
-    return cli_usage(
-        "simulate %s: a plan's file lacks what the model says, the bytes that cross stages and "
-        "those that stages keep: simulate MODEL --plan %s",
-        o->model, o->model);
-  }
   if (cli_try_pages(o) != CLI_DONE)
     return CLI_FAILED;
+  if (is_json(o->model))
+    return simulate_file(o);
   if (o->train && o->model != NULL)
     return simulate_training(o);
   int status = cli_open(o, &s);

@@ -65,6 +65,7 @@ void cli_close(cli_session *s) {
   s->api->model_destroy(s->bound);
   s->api->model_destroy(s->file);
   s->api->context_destroy(s->context);
+  free(s->outline);
   memset(s, 0, sizeof(*s));
 }
 

@@ -392,6 +392,12 @@ bool cli_is_of_training(const cli_option *option) {
   return option->section == DATA || option->section == TRAINED || option->section == OPTIMIZE;
 }
 
+bool cli_is_settled(const cli_option *option) {
+  const bool plays = option->section == SIMULATE || option->section == PLAYED ||
+                     option->section == COMMON || strcmp(option->name, "cluster") == 0;
+  return !plays || strcmp(option->name, "train") == 0;
+}
+
 static void print_option(const cli_option *o) {
   char left[80];
   const bool optional = o->argument != NULL && o->argument[0] == '[';

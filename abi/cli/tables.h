@@ -40,6 +40,8 @@ extern const cli_option cli_option_rows[];
 extern const uint32_t cli_n_option_rows;
 
 bool cli_takes(const cli_command *command, const cli_option *option);
+/* Is it settled where a plan's file is all that there is? Else it says how it is played. */
+bool cli_is_settled(const cli_option *option);
 bool cli_is_of_training(const cli_option *option); /* only training plans look at it */
 void cli_print_options(const cli_command *command);
 

@@ -2,7 +2,8 @@
 /* Reads a plan. What it says is checked like any input: the fingerprint first, then every node must
  * be there, every edge go forward, and the order be proven; the hash last. No plugin is asked:
  * devices, link and memory are as the plan has them, and are compared with those that are here when
- * a session opens.
+ * a session opens. Alone, without its model, it is what can be played: nodes are those that it
+ * lists, what follows from the graph is as it was predicted.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include "partition/cut/batch.h"
 #include "partition/json/devices.h"
 #include "partition/json/kernels.h"
+#include "partition/json/outline.h"
 #include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
@@ -22,11 +24,12 @@
 #include "partition/spec.h"
 
 static const char *const WHAT = "the plan";
+static const char STRATEGY[] = "onnx-pipe strategy"; /* the format of another file of planners */
 enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };
 static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16; /* a sum of all parts fits */
 
 typedef struct reader {
-  const opi_plan_env *env;
+  const opi_plan_env *env; /* NULL: there is no model */
   const json_t *root;
   opi_plan *plan;
   opi_bound *bound;
@@ -51,6 +54,13 @@ static opipe_status read_head(reader *r) {
   const char *format = NULL, *print = NULL;
   char own[40];
   OPI_TRY(opi_json_get_string(r->root, WHAT, "format", &format, r->err));
+  if (strncmp(format, STRATEGY, strlen(STRATEGY)) == 0) {
+    return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
+                    "the file is a planner's answer ('%.40s'), which lacks the layers that it is "
+                    "about: 'onnx-pipe simulate' with the options that it was made with (--arch or "
+                    "--profile, --planner) plays it",
+                    format);
+  }
   if (strcmp(format, OPI_PLAN_FORMAT) != 0) {
     return opi_fail(r->err, OPIPE_E_UNSUPPORTED,
                     "the plan's format is '%.40s', this build reads '" OPI_PLAN_FORMAT
@@ -58,6 +68,8 @@ static opipe_status read_head(reader *r) {
                     format);
   }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "fingerprint", &print, r->err));
+  if (r->env == NULL)
+    return opi_json_read_print(print, r->plan->fingerprint, r->err);
   opi_model_fingerprint(r->env->model, r->plan->fingerprint);
   (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, r->plan->fingerprint[0],
                  r->plan->fingerprint[1]);
@@ -352,7 +364,7 @@ static opipe_status read_stages(reader *r) {
   for (uint32_t s = 0; s < plan->n_stages && status == OPIPE_OK; ++s)
     status = read_stage(r, json_array_get(list, s), s, stages);
   if (status == OPIPE_OK)
-    status = place_nodes(r, stages);
+    status = r->env == NULL ? opi_json_list_nodes(list, plan, r->err) : place_nodes(r, stages);
   opi_map_free(stages);
   return status;
 }
@@ -575,7 +587,7 @@ static opipe_status check_hash(const reader *r) {
                   "the plan: \"hash\" is %.40s, its decisions have %s: it was changed", hash, own);
 }
 
-static opipe_status read_all(reader *r) {
+static opipe_status read_beginning(reader *r) {
   OPI_TRY(read_head(r));
   OPI_TRY(read_binding(r));
   OPI_TRY(read_devices(r));
@@ -583,7 +595,11 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_kernels(r->root, r->plan, r->err));
-  OPI_TRY(read_cost(r));
+  return read_cost(r);
+}
+
+static opipe_status read_all(reader *r) {
+  OPI_TRY(read_beginning(r));
   const int64_t rows = r->plan->batch_dim == NULL
                            ? 0
                            : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
@@ -599,29 +615,54 @@ static opipe_status read_all(reader *r) {
   return opi_plan_finish(r->env, r->plan, r->bound, r->err);
 }
 
-opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
-                           opi_plan **out_plan, opipe_error *err) {
+static opipe_status read_alone(reader *r) {
+  OPI_TRY(read_beginning(r));
+  OPI_TRY(read_stages(r));
+  OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
+  OPI_TRY(read_actions(r));
+  if (json_object_get(r->root, "hash") == NULL) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "the plan has no \"hash\": its decisions were changed, and what was predicted "
+                    "is not of these: 'onnx-pipe plan MODEL --plan FILE -o FILE' makes it anew");
+  }
+  OPI_TRY(read_memory(r));
+  return opi_json_read_outline(r->root, r->plan, r->err);
+}
+
+static opipe_status read_plan(reader *r, const opipe_allocator *allocator, const void *json,
+                              uint64_t n_bytes, opi_plan **out_plan) {
   json_t *root = NULL;
-  reader r = {.env = env, .err = err};
-  OPI_TRY(opi_json_parse(json, n_bytes, WHAT, &root, err));
-  opipe_status status = opi_plan_new(env->allocator, &r.plan, err);
-  opi_arena_init(&r.scratch, env->allocator, 0);
-  r.root = root;
+  OPI_TRY(opi_json_parse(json, n_bytes, WHAT, &root, r->err));
+  opipe_status status = opi_plan_new(allocator, &r->plan, r->err);
+  opi_arena_init(&r->scratch, allocator, 0);
+  r->root = root;
   if (status == OPIPE_OK)
-    status = read_all(&r);
+    status = r->env == NULL ? read_alone(r) : read_all(r);
   if (status == OPIPE_OK)
-    status = opi_plan_hash(r.plan, err);
+    status = opi_plan_hash(r->plan, r->err);
   if (status == OPIPE_OK)
-    status = check_hash(&r);
-  if (r.plan != NULL)
-    r.plan->facts = NULL;
-  opi_bound_free(r.bound);
-  opi_arena_release(&r.scratch);
+    status = check_hash(r);
+  if (r->plan != NULL)
+    r->plan->facts = NULL;
+  opi_bound_free(r->bound);
+  opi_arena_release(&r->scratch);
   json_decref(root);
   if (status < 0) {
-    opi_plan_free(r.plan);
+    opi_plan_free(r->plan);
     return status;
   }
-  *out_plan = r.plan;
+  *out_plan = r->plan;
   return OPIPE_OK;
+}
+
+opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
+                           opi_plan **out_plan, opipe_error *err) {
+  reader r = {.env = env, .err = err};
+  return read_plan(&r, env->allocator, json, n_bytes, out_plan);
+}
+
+opipe_status opi_plan_read_alone(const opipe_allocator *allocator, const void *json,
+                                 uint64_t n_bytes, opi_plan **out_plan, opipe_error *err) {
+  reader r = {.err = err};
+  return read_plan(&r, allocator, json, n_bytes, out_plan);
 }

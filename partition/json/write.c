@@ -6,6 +6,7 @@
 
 #include "partition/json/devices.h"
 #include "partition/json/kernels.h"
+#include "partition/json/playlist.h"
 #include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
@@ -100,6 +101,8 @@ static void write_stages(opi_text *t, const opi_plan *plan, bool decisions) {
     if (!decisions) {
       opi_text_puts(t, ", \"time_ns\": ");
       opi_json_double(t, plan->stage_ns[s]);
+      if (plan->stage_stash_bytes != NULL)
+        opi_text_printf(t, ", \"stash_bytes\": %" PRIu64, plan->stage_stash_bytes[s]);
     }
     opi_text_puts(t, ", \"nodes\": [");
     for (uint32_t n = 0; n < plan->n_nodes; ++n) {
@@ -153,7 +156,7 @@ static void write_crossings(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, plan->n_crossings == 0 ? "]" : "\n  ]");
 }
 
-static void write_predictions(opi_text *t, const opi_plan *plan) {
+static void write_memory(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, ",\n  \"memory\": [");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];
@@ -179,7 +182,13 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
     }
     opi_text_puts(t, m->estimated ? ", \"estimated\": true}" : "}");
   }
-  opi_text_puts(t, "\n  ],\n  \"request_ns\": ");
+  opi_text_puts(t, "\n  ]");
+}
+
+static void write_predictions(opi_text *t, const opi_plan *plan) {
+  write_crossings(t, plan);
+  write_memory(t, plan);
+  opi_text_puts(t, ",\n  \"request_ns\": ");
   opi_json_double(t, plan->request_ns);
   opi_text_puts(t, ",\n  \"interval_ns\": ");
   opi_json_double(t, plan->interval_ns);
@@ -203,12 +212,13 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
     opi_text_puts(t, ",\n  \"stopped\": ");
     opi_text_json(t, plan->stopped);
   }
-  if (opi_plan_utilisation(plan) <= 0)
-    return;
-  opi_text_puts(t, ",\n  \"peak_flops\": ");
-  opi_json_double(t, plan->peak_flops);
-  opi_text_puts(t, ",\n  \"utilisation\": ");
-  opi_json_double(t, opi_plan_utilisation(plan));
+  if (opi_plan_utilisation(plan) > 0) {
+    opi_text_puts(t, ",\n  \"peak_flops\": ");
+    opi_json_double(t, plan->peak_flops);
+    opi_text_puts(t, ",\n  \"utilisation\": ");
+    opi_json_double(t, opi_plan_utilisation(plan));
+  }
+  opi_json_write_playlist(t, plan);
 }
 
 static void write_binding(opi_text *t, const opi_plan *plan) {
@@ -243,7 +253,6 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   write_stages(&t, plan, decisions);
   write_actions(&t, plan);
   if (!decisions) {
-    write_crossings(&t, plan);
     write_predictions(&t, plan);
     opi_json_write_kernels(&t, plan);
   }

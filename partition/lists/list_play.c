@@ -1,16 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From steps to operations: each is one, of the same name; what REDUCE and UPDATE come to:
- * list_sums.c. */
+/* From a playlist to operations: one for each of its items, for every mini-batch that is played. */
 #include "partition/lists/list_play.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-#include "partition/lists/list_build.h"
 
 enum { BODIES = 8 };
 
-opipe_status opi_list_add(opi_list_builder *b, uint32_t kind, uint32_t index, uint32_t item,
-                          uint32_t batch) {
+/* A message of a body, by its stream and micro-batch. */
+typedef struct message {
+  uint32_t stream, microbatch;
+} message;
+
+typedef struct builder {
+  const opi_plan *plan;
+  const opi_playlist *list;
+  opi_play *play;
+  opi_arena *arena;
+  opi_play_op *ops;
+  uint32_t *batch;   /* [n_ops] mini-batch */
+  uint32_t *work_at; /* [pieces * OPI_PROGRAMS] OPIPE_NONE: there is none */
+  message *messages; /* [n_messages] of a body, by stream and micro-batch */
+  uint32_t *come;    /* [groups] last mini-batch + 1 for which the rank at hand came to it */
+  uint32_t n_ops, room_ops, room_batch, n_messages, n_items, n_batches;
+  bool twice; /* double-buffered weights */
+  opipe_error *err;
+} builder;
+
+static opipe_status add_op(builder *b, uint32_t kind, uint32_t index, uint32_t item,
+                           uint32_t batch) {
   if (b->n_ops == UINT32_MAX - 1)
     return opi_fail(b->err, OPIPE_E_LIMIT, "a simulation of more than %u operations", b->n_ops);
   if (!opi_arena_grow(b->arena, (void **)&b->ops, &b->room_ops, b->n_ops + 1, sizeof *b->ops) ||
@@ -23,181 +41,242 @@ opipe_status opi_list_add(opi_list_builder *b, uint32_t kind, uint32_t index, ui
 
 /* ---- programs ---- */
 
-/* Pieces of the same rows of a stage that compute a phase. */
-static uint32_t alike(const opi_list_builder *b, uint32_t stage, uint32_t phase) {
-  const uint32_t first = stage / opi_list_pieces(b) * opi_list_pieces(b);
-  const opi_piece *pieces = b->model->pieces[0];
-  uint32_t n = 0;
-  for (uint32_t s = first; s < first + opi_list_pieces(b); ++s) {
-    n += pieces[s].variant != OPIPE_NONE && pieces[s].share == pieces[stage].share &&
-         (pieces[s].phases & 1u << phase) != 0;
+static opipe_status make_works(builder *b) {
+  const opi_playlist *l = b->list;
+  opi_play_work *works = OPI_ARENA_ARRAY(b->arena, opi_play_work, l->n_works);
+  if (works == NULL)
+    return opi_fail_nomem(b->err, l->n_works * sizeof *works, "a simulation");
+  for (uint32_t i = 0; i < l->n_works; ++i) {
+    const opi_playlist_work *w = &l->works[i];
+    works[i] = (opi_play_work){w->ns, w->take_bytes, w->give_bytes};
+    b->work_at[w->piece * OPI_PROGRAMS + w->pass] = i;
   }
-  return n == 0 ? 1 : n;
+  b->play->work = works;
+  return OPIPE_OK;
 }
 
-/* A stash is taken by forwards and given back by the ends of backwards, in equal parts. */
-static opi_play_work make_work(const opi_list_builder *b, uint32_t stage, uint32_t pass) {
-  const opi_plan *plan = b->plan;
-  const uint32_t phases = opi_program_phases(pass), whole = stage / opi_list_pieces(b);
-  const double stash = plan->stage_stash_bytes == NULL ? 0 : (double)plan->stage_stash_bytes[whole];
-  opi_play_work work = {0, 0, 0};
-  for (uint32_t i = 0; i < OPI_PHASES; ++i)
-    work.ns += opi_phase_ns(plan, b->cut, stage, pass, i);
-  if (!b->forward && (phases & 1u << OPI_PHASE_F) != 0)
-    work.take_bytes = stash / alike(b, stage, OPI_PHASE_F);
-  if ((phases & 1u << OPI_PHASE_W) != 0)
-    work.give_bytes = stash / alike(b, stage, OPI_PHASE_W);
-  return work;
-}
-
-static opipe_status add_compute(opi_list_builder *b, const opi_step *step, uint32_t item,
+static opipe_status add_compute(builder *b, const opi_playlist_item *item, uint32_t i,
                                 uint32_t batch) {
-  uint32_t *at = &b->work_at[step->stage * OPI_PROGRAMS + step->pass];
-  if (*at == OPIPE_NONE) {
-    *at = b->n_work;
-    b->work[b->n_work++] = make_work(b, step->stage, step->pass);
+  const uint32_t work = b->work_at[item->at * OPI_PROGRAMS + item->pass];
+  if (work == OPIPE_NONE) {
+    return opi_fail(b->err, OPIPE_E_INVALID, "pass %u of piece %u is played and has no time",
+                    item->pass, item->at);
   }
-  return opi_list_add(b, OPI_PLAY_COMPUTE, *at, item, batch);
+  return add_op(b, OPI_PLAY_COMPUTE, work, i, batch);
 }
 
 /* ---- messages ---- */
 
-/* The mini-batch that the message of a step is of; false: of before the first, or behind the last.
- */
-static bool batch_of(const opi_list_builder *b, uint32_t body, const opi_step *step,
-                     uint32_t *out_batch) {
-  const int64_t own = b->twice ? (int64_t)body + step->next - 1 : (int64_t)body;
-  const int64_t batch = own + step->lap;
-  *out_batch = batch < 0 ? 0 : (uint32_t)batch;
-  return batch >= 0 && batch < (int64_t)b->n_batches;
+static int by_stream(const void *left, const void *right) {
+  const message *a = left, *b = right;
+  if (a->stream != b->stream)
+    return a->stream < b->stream ? -1 : 1;
+  return a->microbatch < b->microbatch ? -1 : a->microbatch > b->microbatch;
 }
 
-static opipe_status add_end(opi_list_builder *b, uint32_t kind, const opi_step *step, uint32_t body,
-                            uint32_t item) {
-  uint32_t batch = 0;
-  return batch_of(b, body, step, &batch)
-             ? opi_list_add(b, kind, batch * b->lists->n_messages + step->route, item, batch)
-             : OPIPE_OK;
-}
-
-/* What was posted for the first body before it began. */
-static opipe_status post_first(opi_list_builder *b, uint32_t first, uint32_t end) {
-  for (uint32_t i = first; i < end && b->forward; ++i) {
-    const opi_step *step = &b->lists->steps[i];
-    if (step->kind == OPI_ACT_POST && step->lap > 0)
-      OPI_TRY(opi_list_add(b, OPI_PLAY_POST, step->route, i, 0));
+/* Every message is sent once in a body. */
+static opipe_status number_messages(builder *b) {
+  const opi_playlist *l = b->list;
+  const uint32_t n = l->rank_first[b->plan->n_ranks];
+  for (uint32_t i = 0; i < n; ++i)
+    b->n_messages += l->items[i].kind == OPI_PLAY_SEND;
+  b->messages = OPI_ARENA_ARRAY(b->arena, message, b->n_messages);
+  if (b->messages == NULL)
+    return opi_fail_nomem(b->err, b->n_messages * sizeof *b->messages, "a simulation");
+  for (uint32_t i = 0, k = 0; i < n; ++i) {
+    if (l->items[i].kind == OPI_PLAY_SEND)
+      b->messages[k++] = (message){l->items[i].at, l->items[i].microbatch};
   }
-  return OPIPE_OK;
-}
-
-/* Two for each of the lists': made in place, nothing travels. */
-static opipe_status make_streams(opi_list_builder *b) {
-  const opi_lists *l = b->lists;
-  const size_t n = (size_t)l->n_messages * b->n_batches;
-  opi_play_stream *streams = OPI_ARENA_ARRAY(b->arena, opi_play_stream, 2 * (size_t)l->n_streams);
-  uint32_t *of = OPI_ARENA_ARRAY(b->arena, uint32_t, n);
-  if (streams == NULL || of == NULL)
-    return opi_fail_nomem(b->err, n * sizeof *of, "a simulation");
-  for (uint32_t s = 0; s < 2 * l->n_streams; ++s) {
-    const opi_list_stream *stream = &l->streams[s / 2];
-    const double n_bytes =
-        stream->route == OPI_ROUTE_CREDIT ? 0 : (double)b->cut->routes[stream->route].n_bytes;
-    streams[s] = (opi_play_stream){stream->src_rank, stream->dst_rank, s % 2 == 0 ? n_bytes : 0};
-  }
-  for (size_t m = 0; m < n; ++m) {
-    const opi_list_message *message = &l->messages[m % l->n_messages];
-    of[m] = 2 * message->stream + message->direct;
-  }
-  b->play->streams = streams;
-  b->play->n_streams = 2 * l->n_streams;
-  b->play->message_stream = of;
-  b->play->n_messages = (uint32_t)n;
-  return OPIPE_OK;
-}
-
-/* ---- steps ---- */
-
-static opipe_status add_step(opi_list_builder *b, uint32_t rank, uint32_t body, uint32_t item) {
-  const opi_step *step = &b->lists->steps[item];
-  const uint32_t batch = b->twice ? body + step->next - 1 : body;
-  switch (step->kind) {
-    case OPI_ACT_COMPUTE:
-      return add_compute(b, step, item, batch);
-    case OPI_ACT_SEND:
-      return add_end(b, OPI_PLAY_SEND, step, body, item);
-    case OPI_ACT_POST:
-      return add_end(b, OPI_PLAY_POST, step, body, item);
-    case OPI_ACT_RECV:
-      return add_end(b, OPI_PLAY_WAIT, step, body, item);
-    case OPI_ACT_DRAIN:
-      return add_end(b, OPI_PLAY_DRAIN, step, body, item);
-    case OPI_ACT_RESERVE:
-      return add_end(b, OPI_PLAY_RESERVE, step, body, item);
-    case OPI_ACT_REDUCE:
-      return opi_list_sums_reduce(b, rank, step, item, batch);
-    case OPI_ACT_UPDATE:
-      return opi_list_sums_update(b, rank, item, batch);
-    default: /* LOAD, STORE, COPY: no time of their own */
-      return OPIPE_OK;
-  }
-}
-
-/* Bodies of a double-buffered run: prologue, bodies, epilogue. */
-static bool takes_part(const opi_list_builder *b, uint32_t body, const opi_step *step) {
-  if (!b->twice)
-    return true;
-  return body == 0 ? step->next == 1 : body + 1 < b->n_items || step->next == 0;
-}
-
-/* Is it an end of a message of the mini-batches that are played? */
-static bool is_played(const opi_list_builder *b, uint32_t body, const opi_step *step) {
-  uint32_t batch = 0;
-  return takes_part(b, body, step) && batch_of(b, body, step, &batch);
-}
-
-/* Those of a batch that take part begin together. */
-static opipe_status add_batch(opi_list_builder *b, uint32_t body, uint32_t item) {
-  const opi_step *steps = &b->lists->steps[item];
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < steps->batch; ++i)
-    n += is_played(b, body, &steps[i]);
-  return n == 0 ? OPIPE_OK : opi_list_add(b, OPI_PLAY_BATCH, n, item, 0);
-}
-
-static opipe_status build_rank(opi_list_builder *b, uint32_t rank) {
-  const opi_lists *l = b->lists;
-  const uint32_t first = l->rank_first[rank];
-  const uint32_t end =
-      b->forward ? l->request_first[rank * l->n_positions + 1] : l->rank_first[rank + 1];
-  OPI_TRY(post_first(b, first, l->rank_first[rank + 1]));
-  for (uint32_t body = 0; body < b->n_items; ++body) {
-    for (uint32_t i = first; i < end; ++i) {
-      if (l->steps[i].batch != 0)
-        OPI_TRY(add_batch(b, body, i));
-      if (takes_part(b, body, &l->steps[i]))
-        OPI_TRY(add_step(b, rank, body, i));
+  if (b->n_messages > 1)
+    qsort(b->messages, b->n_messages, sizeof *b->messages, by_stream);
+  for (uint32_t k = 1; k < b->n_messages; ++k) {
+    if (by_stream(&b->messages[k - 1], &b->messages[k]) == 0) {
+      return opi_fail(b->err, OPIPE_E_INVALID, "stream %u: micro-batch %u is sent twice",
+                      b->messages[k].stream, b->messages[k].microbatch);
     }
   }
   return OPIPE_OK;
 }
 
-uint32_t *opi_list_index(opi_arena *arena, uint64_t n) {
+static opipe_status make_streams(builder *b) {
+  const opi_playlist *l = b->list;
+  const size_t n = (size_t)b->n_messages * b->n_batches;
+  opi_play_stream *streams = OPI_ARENA_ARRAY(b->arena, opi_play_stream, l->n_streams);
+  uint32_t *of = OPI_ARENA_ARRAY(b->arena, uint32_t, n);
+  if (streams == NULL || of == NULL)
+    return opi_fail_nomem(b->err, n * sizeof *of, "a simulation");
+  for (uint32_t s = 0; s < l->n_streams; ++s) {
+    streams[s] = (opi_play_stream){l->streams[s].src_rank, l->streams[s].dst_rank,
+                                   (double)l->streams[s].n_bytes};
+  }
+  for (size_t m = 0; m < n; ++m)
+    of[m] = b->messages[m % b->n_messages].stream;
+  b->play->streams = streams;
+  b->play->n_streams = l->n_streams;
+  b->play->message_stream = of;
+  b->play->n_messages = (uint32_t)n;
+  return OPIPE_OK;
+}
+
+static bool receives(const opi_playlist_item *item) {
+  return item->kind == OPI_PLAY_POST || item->kind == OPI_PLAY_WAIT;
+}
+
+/* The mini-batch that what an item is about is of; false: of before the first, or behind the last.
+ */
+static bool batch_of(const builder *b, uint32_t body, const opi_playlist_item *item,
+                     uint32_t *out_batch) {
+  const int64_t own = b->twice ? (int64_t)body + item->next - 1 : (int64_t)body;
+  const int64_t batch = own + item->lap;
+  *out_batch = batch < 0 ? 0 : (uint32_t)batch;
+  return batch >= 0 && batch < (int64_t)b->n_batches;
+}
+
+static opipe_status add_end(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *item = &b->list->items[i];
+  const opi_playlist_stream *stream = &b->list->streams[item->at];
+  const message key = {item->at, item->microbatch};
+  const message *found = b->n_messages == 0 ? NULL
+                                            : bsearch(&key, b->messages, b->n_messages,
+                                                      sizeof *b->messages, by_stream);
+  uint32_t batch = 0;
+  if (found == NULL || rank != (receives(item) ? stream->dst_rank : stream->src_rank)) {
+    return opi_fail(b->err, OPIPE_E_INVALID,
+                    "rank %u has an end of micro-batch %u on stream %u, which %s", rank,
+                    item->microbatch, item->at, found == NULL ? "nobody sends" : "is not its own");
+  }
+  return batch_of(b, body, item, &batch)
+             ? add_op(b, item->kind, batch * b->n_messages + (uint32_t)(found - b->messages), i,
+                      batch)
+             : OPIPE_OK;
+}
+
+/* ---- groups ---- */
+
+/* Each has a collective in every mini-batch. */
+static opipe_status make_groups(builder *b, uint32_t algorithm) {
+  const opi_playlist *l = b->list;
+  const size_t n = (size_t)l->n_groups * b->n_batches;
+  uint32_t n_members = 0, at = 0;
+  for (uint32_t g = 0; g < l->n_groups; ++g)
+    n_members += l->groups[g].n_ranks;
+  opi_play_group *groups = OPI_ARENA_ARRAY(b->arena, opi_play_group, l->n_groups);
+  uint32_t *members = OPI_ARENA_ARRAY(b->arena, uint32_t, n_members);
+  uint32_t *of = OPI_ARENA_ARRAY(b->arena, uint32_t, n);
+  b->come = OPI_ARENA_ARRAY(b->arena, uint32_t, l->n_groups);
+  if (groups == NULL || members == NULL || of == NULL || b->come == NULL)
+    return opi_fail_nomem(b->err, n * sizeof *of, "a simulation");
+  for (uint32_t g = 0; g < l->n_groups; ++g) {
+    const opi_playlist_group *from = &l->groups[g];
+    groups[g] = (opi_play_group){.op = OPI_OP_ALL_REDUCE,
+                                 .algorithm = from->waits ? 0 : algorithm,
+                                 .times = from->waits ? 0 : 1,
+                                 .n_bytes = from->n_bytes,
+                                 .first = at,
+                                 .n_lists = from->n_ranks};
+    for (uint32_t i = 0; i < from->n_ranks; ++i)
+      members[at++] = from->ranks[i];
+  }
+  for (size_t c = 0; c < n; ++c)
+    of[c] = (uint32_t)(c % l->n_groups);
+  b->play->groups = groups;
+  b->play->n_groups = l->n_groups;
+  b->play->group_lists = members;
+  b->play->collective_group = of;
+  b->play->n_collectives = (uint32_t)n;
+  return OPIPE_OK;
+}
+
+static bool is_member(const opi_playlist_group *group, uint32_t rank) {
+  for (uint32_t i = 0; i < group->n_ranks; ++i) {
+    if (group->ranks[i] == rank)
+      return true;
+  }
+  return false;
+}
+
+/* A rank comes to a group of its own once in a mini-batch, and joins what it came to. */
+static opipe_status add_collective(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *item = &b->list->items[i];
+  const bool starts = item->kind == OPI_PLAY_START;
+  uint32_t batch = 0;
+  if (!batch_of(b, body, item, &batch))
+    return OPIPE_OK;
+  const uint32_t come = b->come[item->at];
+  if (!is_member(&b->list->groups[item->at], rank) || (starts ? come > batch : come < batch + 1)) {
+    return opi_fail(b->err, OPIPE_E_INVALID, "rank %u %s group %u, %s", rank,
+                    starts ? "comes to" : "waits for", item->at,
+                    !is_member(&b->list->groups[item->at], rank) ? "in which it has no part"
+                    : starts                                     ? "to which it has come already"
+                                                                 : "to which it has not come");
+  }
+  if (starts)
+    b->come[item->at] = batch + 1;
+  return add_op(b, item->kind, batch * b->list->n_groups + item->at, i, batch);
+}
+
+/* ---- items ---- */
+
+static opipe_status add_item(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *item = &b->list->items[i];
+  if (item->kind == OPI_PLAY_COMPUTE)
+    return add_compute(b, item, i, b->twice ? body + item->next - 1 : body);
+  return item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN
+             ? add_collective(b, rank, body, i)
+             : add_end(b, rank, body, i);
+}
+
+/* Bodies of a double-buffered run: prologue, bodies, epilogue. */
+static bool takes_part(const builder *b, uint32_t body, const opi_playlist_item *item) {
+  if (!b->twice)
+    return true;
+  return body == 0 ? item->next == 1 : body + 1 < b->n_items || item->next == 0;
+}
+
+/* Those of a batch that take part begin together. */
+static opipe_status add_batch(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *items = &b->list->items[i];
+  const uint32_t room = b->list->rank_first[rank + 1] - i - 1;
+  uint32_t n = 0, batch = 0;
+  for (uint32_t k = 1; k <= items[0].at; ++k) {
+    if (k > room || (items[k].kind != OPI_PLAY_SEND && items[k].kind != OPI_PLAY_POST)) {
+      return opi_fail(b->err, OPIPE_E_INVALID,
+                      "rank %u has a batch of %u sends and posts, of which %u follow", rank,
+                      items[0].at, k - 1);
+    }
+    n += takes_part(b, body, &items[k]) && batch_of(b, body, &items[k], &batch);
+  }
+  return n == 0 ? OPIPE_OK : add_op(b, OPI_PLAY_BATCH, n, i, 0);
+}
+
+static opipe_status build_rank(builder *b, uint32_t rank) {
+  const opi_playlist *l = b->list;
+  for (uint32_t body = 0; body < b->n_items; ++body) {
+    for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
+      if (l->items[i].kind == OPI_PLAY_BATCH)
+        OPI_TRY(add_batch(b, rank, body, i));
+      else if (takes_part(b, body, &l->items[i]))
+        OPI_TRY(add_item(b, rank, body, i));
+    }
+  }
+  return OPIPE_OK;
+}
+
+static uint32_t *new_index(opi_arena *arena, uint64_t n) {
   uint32_t *index = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)n);
-  if (index != NULL)
+  if (index != NULL && n != 0)
     memset(index, 0xff, (size_t)n * sizeof *index);
   return index;
 }
 
-static opipe_status allocate(opi_list_builder *b) {
-  const size_t n_works = (size_t)b->plan->n_stages * OPI_PROGRAMS;
-  b->work = OPI_ARENA_ARRAY(b->arena, opi_play_work, n_works);
-  b->work_at = opi_list_index(b->arena, n_works);
-  return b->work == NULL || b->work_at == NULL
-             ? opi_fail_nomem(b->err, n_works * sizeof *b->work, "a simulation")
-             : OPIPE_OK;
+static opipe_status allocate(builder *b) {
+  const size_t n_works = (size_t)b->plan->n_stages * b->list->n_pieces * OPI_PROGRAMS;
+  b->work_at = new_index(b->arena, n_works);
+  return b->work_at == NULL ? opi_fail_nomem(b->err, n_works * sizeof *b->work_at, "a simulation")
+                            : OPIPE_OK;
 }
 
-static opipe_status build(opi_list_builder *b, const opi_order_play *how) {
+static opipe_status build(builder *b, const opi_order_play *how) {
   opi_play *play = b->play;
   const uint32_t n_ranks = b->plan->n_ranks;
   uint32_t *first = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)n_ranks + 1);
@@ -209,75 +288,71 @@ static opipe_status build(opi_list_builder *b, const opi_order_play *how) {
                     how->cluster->n_devices);
   }
   OPI_TRY(allocate(b));
+  OPI_TRY(make_works(b));
+  OPI_TRY(number_messages(b));
   OPI_TRY(make_streams(b));
-  if (!b->forward)
-    OPI_TRY(opi_list_sums_make(b, how->collective));
+  OPI_TRY(make_groups(b, how->collective));
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     first[rank] = b->n_ops;
     device[rank] = rank;
+    for (uint32_t g = 0; g < b->list->n_groups; ++g)
+      b->come[g] = 0;
     OPI_TRY(build_rank(b, rank));
   }
   first[n_ranks] = b->n_ops;
   play->device = device;
   play->list_first = first;
   play->ops = b->ops;
-  play->work = b->work;
-  play->groups = b->groups;
-  play->n_groups = b->n_groups;
-  play->group_lists = b->group_lists;
-  play->collective_group = b->collective_group;
-  play->n_collectives = b->n_collectives;
   return OPIPE_OK;
 }
 
 /* ---- for people ---- */
 
-static uint8_t kind_of(const opi_step *step) {
+/* A batch has that of its first. */
+static opi_do label_of(const builder *b, const opi_playlist_item *item) {
   static const uint8_t passes[OPI_PROGRAMS] = {OPI_DO_F, OPI_DO_B, OPI_DO_I, OPI_DO_W, OPI_DO_F};
-  const bool forward = step->pass == OPI_PROGRAM_F;
-  switch (step->kind) {
-    case OPI_ACT_COMPUTE:
-      return passes[step->pass];
-    case OPI_ACT_SEND:
-    case OPI_ACT_DRAIN:
-    case OPI_ACT_RESERVE:
-      return forward ? OPI_DO_SEND_F : OPI_DO_SEND_B;
-    case OPI_ACT_POST:
-    case OPI_ACT_RECV:
-      return forward ? OPI_DO_RECV_F : OPI_DO_RECV_B;
-    case OPI_ACT_REDUCE:
-      return OPI_DO_REDUCE;
-    case OPI_ACT_UPDATE:
-      return OPI_DO_STEP;
-    default:
-      return OPI_DO_IDLE;
+  const bool slices = b->plan->n_slices > 1;
+  if (item->kind == OPI_PLAY_BATCH)
+    ++item;
+  opi_do label = {.stage = item->at,
+                  .microbatch = item->microbatch,
+                  .edge = OPIPE_NONE,
+                  .replica = item->replica,
+                  .flags = item->next == 1 ? OPIPE_ACTION_NEXT_STEP : 0};
+  if (item->kind == OPI_PLAY_COMPUTE) {
+    label.kind = passes[item->pass];
+    label.stage = item->at / b->list->n_pieces;
+    label.slice = (uint16_t)(slices ? item->at % b->list->n_pieces : 0);
+  } else if (item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN) {
+    const uint32_t stage = b->list->groups[item->at].stage;
+    const bool sums = item->kind == OPI_PLAY_START && stage != OPIPE_NONE;
+    label.kind = sums ? OPI_DO_REDUCE : OPI_DO_STEP;
+    label.stage = sums ? stage : OPIPE_NONE;
+  } else {
+    const opi_playlist_stream *s = &b->list->streams[item->at];
+    const bool in = receives(item);
+    label.kind = in ? (s->backward ? OPI_DO_RECV_B : OPI_DO_RECV_F)
+                    : (s->backward ? OPI_DO_SEND_B : OPI_DO_SEND_F);
+    label.stage = in ? s->dst_stage : s->src_stage;
+    label.replica = in ? s->dst_replica : s->src_replica;
+    label.slice = in ? s->dst_slice : s->src_slice;
   }
+  return label;
 }
 
-static opipe_status make_labels(const opi_list_builder *b, opi_do_list **out_labels) {
-  const opi_lists *l = b->lists;
-  const uint32_t per_request = b->plan->n_microbatches / l->n_positions;
-  const bool slices = b->model->n_slices > 1;
+static opipe_status make_labels(const builder *b, opi_do_list **out_labels) {
+  const opi_playlist *l = b->list;
+  const uint32_t n_ranks = b->plan->n_ranks;
   opi_do_list *labels = NULL;
   opipe_status status = OPIPE_OK;
-  OPI_TRY(opi_do_list_create(b->arena->allocator, l->n_ranks, l->n_steps, &labels, b->err));
-  for (uint32_t rank = 0; rank < l->n_ranks; ++rank) {
+  OPI_TRY(
+      opi_do_list_create(b->arena->allocator, n_ranks, l->rank_first[n_ranks], &labels, b->err));
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     opi_do_list_rank(labels, rank);
-    for (uint32_t i = l->rank_first[rank]; status == OPIPE_OK && i < l->rank_first[rank + 1]; ++i) {
-      const opi_step *step = &l->steps[i];
-      const uint32_t piece = step->stage % opi_list_pieces(b);
-      const opi_do label = {
-          .stage = step->kind == OPI_ACT_UPDATE ? OPIPE_NONE : step->stage / opi_list_pieces(b),
-          .microbatch = step->microbatch % per_request,
-          .edge = OPIPE_NONE,
-          .replica = (uint16_t)step->replica,
-          .slice = (uint16_t)(slices ? piece : 0),
-          .flags = step->next == 1 ? OPIPE_ACTION_NEXT_STEP : 0,
-          .kind = kind_of(step)};
-      status = opi_do_list_add(labels, label, b->err);
-    }
+    for (uint32_t i = l->rank_first[rank]; status == OPIPE_OK && i < l->rank_first[rank + 1]; ++i)
+      status = opi_do_list_add(labels, label_of(b, &l->items[i]), b->err);
   }
-  opi_do_list_rank(labels, l->n_ranks);
+  opi_do_list_rank(labels, n_ranks);
   if (status < 0)
     opi_do_list_free(labels);
   else
@@ -286,7 +361,7 @@ static opipe_status make_labels(const opi_list_builder *b, opi_do_list **out_lab
 }
 
 /* Between the ends of mini-batches in the middle, as the order repeats. */
-static double period_of(const opi_list_builder *b, const opi_played *r, double *ends) {
+static double period_of(const builder *b, const opi_played *r, double *ends) {
   const uint32_t n = b->n_batches - 1, half = n / 2;
   for (uint32_t i = 0; i < b->n_ops; ++i) {
     double *end = &ends[b->batch[i]];
@@ -296,20 +371,15 @@ static double period_of(const opi_list_builder *b, const opi_played *r, double *
   return half == 0 ? ends[0] : (ends[n - 1] - ends[half - 1]) / (n - half);
 }
 
-opipe_status opi_list_play_run(const opi_cut_model *model, const opi_lists *lists,
-                               const opi_order_play *how, opi_arena *arena, opi_list_played *out,
-                               opipe_error *err) {
-  const opi_plan *plan = &model->piece_plan.plan;
+opipe_status opi_list_play_run(const opi_plan *plan, const opi_order_play *how, opi_arena *arena,
+                               opi_list_played *out, opipe_error *err) {
   const uint32_t n_bodies = how->n_bodies == 0 ? BODIES : how->n_bodies;
-  opi_list_builder b = {.model = model,
-                        .plan = plan,
-                        .lists = lists,
-                        .cut = model->cuts[0],
-                        .play = &out->play,
-                        .arena = arena,
-                        .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
-                        .forward = plan->train == NULL,
-                        .err = err};
+  builder b = {.plan = plan,
+               .list = plan->play,
+               .play = &out->play,
+               .arena = arena,
+               .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+               .err = err};
   b.n_items = b.twice ? n_bodies + 2 : 1;
   b.n_batches = b.twice ? n_bodies + 1 : 1;
   *out = (opi_list_played){.n_batches = b.n_batches};

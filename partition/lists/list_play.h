@@ -4,7 +4,7 @@
 #ifndef OPI_LIST_PLAY_H
 #define OPI_LIST_PLAY_H
 
-#include "partition/lists/lists.h"
+#include "partition/lists/playlist.h"
 #include "partition/simulate/order_play.h"
 
 typedef struct opi_list_played {
@@ -12,17 +12,16 @@ typedef struct opi_list_played {
   opi_played result;
   double step_ns;      /* of a request or a mini-batch; double-buffered: in the steady state */
   uint32_t n_batches;  /* requests or mini-batches that were played */
-  opi_do_list *labels; /* what operations name: one action for every step of the lists, stages and
-                          micro-batches as the plan counts them; owned: opi_do_list_free */
+  opi_do_list *labels; /* what operations name: one action for every item of the playlist, stages
+                          and micro-batches as the plan counts them; owned: opi_do_list_free */
 } opi_list_played;
 
-/* Rank r on device r; one request of a stream, one mini-batch of a step that flushes, of a
- * double-buffered order `n_bodies` (0: 8) between its prologue and its epilogue. Times of programs
- * are the piece plan's; a mini-batch's reductions move the accumulators of its ranks, shared out by
- * the trained parameters that stages read. Of `how` are read cluster, collective, n_bodies and
- * apart. In `arena`, but the labels. Errors: as opi_play_run; LIMIT, more operations than 2^32. */
-opipe_status opi_list_play_run(const opi_cut_model *model, const opi_lists *lists,
-                               const opi_order_play *how, opi_arena *arena,
+/* plan->play. Rank r on device r; one request of a stream, one mini-batch of a step that flushes,
+ * of a double-buffered order `n_bodies` (0: 8) between its prologue and its epilogue. Of `how` are
+ * read cluster, collective, n_bodies and apart. In `arena`, but the labels. Errors: INVALID, an end
+ * of a message that nobody sends, or that is sent twice; as opi_play_run; LIMIT, more operations
+ * than 2^32. */
+opipe_status opi_list_play_run(const opi_plan *plan, const opi_order_play *how, opi_arena *arena,
                                opi_list_played *out_played, opipe_error *err);
 
 #endif /* OPI_LIST_PLAY_H */

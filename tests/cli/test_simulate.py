@@ -76,12 +76,52 @@ def plans(count, folder, path):
     computes = [s for s in spans if s.get("cat") == "compute"]
     count.check("trace", None if len(computes) >= 16 else f"{len(computes)} programs")
     expect(count, "by name", ["plan", MODEL, *options, "--cluster", "h100", "-o", plan], DONE)
-    expect(count, "a plan's", ["simulate", MODEL, "--plan", plan, "--cluster", "h200", "--json"], DONE, "NVSwitch")
-    text = os.path.join(DATA, "text", "ferry.txt")
-    expect(count, "training", ["simulate", MODEL, "--train", "--data", "text:" + text, "--loss",
-                               "cross-entropy:logits=logits,labels=labels,shift=1", "--batch", "32", "--stages", "4",
-                               "--microbatches", "8", "--schedule", "1f1b", "--cluster", path], DONE, "busiest port")
+    alone(count, folder, plan, path, [])
+    train = ["--train", "--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--loss",
+             "cross-entropy:logits=logits,labels=labels,shift=1", "--batch", "32"]
+    how = ["--stages", "4", "--microbatches", "8", "--schedule", "1f1b", "--cluster", path]
+    expect(count, "training", ["simulate", MODEL, *train, *how], DONE, "busiest port")
+    expect(count, "training", ["plan", MODEL, *train, *how, "-o", plan], DONE)
+    alone(count, folder, plan, path, train)
+    refused(count, folder, plan)
     here(count, options)
+
+
+def alone(count, folder, plan, path, train):
+    """A plan's file without its model: on any cluster what it is with it, figures and times."""
+    for cluster in ([], ["--cluster", path], ["--cluster", "h200"]):
+        own, other = os.path.join(folder, "own.json"), os.path.join(folder, "other.json")
+        said = expect(count, "a plan's", ["simulate", MODEL, *train, "--plan", plan, *cluster, "--json", "--trace", own], DONE)
+        found = expect(count, "alone", ["simulate", plan, *cluster, "--json", "--trace", other], DONE)
+        with open(own, encoding="utf-8") as one, open(other, encoding="utf-8") as two:
+            same = one.read() == two.read() and said == found
+        count.check(f"alone {cluster}", None if same and found != "" else f"{found[:300]}, not {said[:300]}")
+    expect(count, "alone, links", ["simulate", plan, "--cluster", "h200"], DONE, "NVSwitch")
+    page = os.path.join(folder, "page.html")
+    expect(count, "alone, a page", ["simulate", plan, "--html", page], DONE)
+    with open(page, encoding="utf-8") as file:
+        count.check("alone, a page", None if plan in file.read() else "its title lacks")
+
+
+def refused(count, folder, plan):
+    """What a file settles, what it lacks, what it is not."""
+    for option in (["--stages", "2"], ["--bind", "seq=4"], ["--train"], ["--plan", plan], ["--auto"]):
+        expect(count, "settled", ["simulate", plan, *option], USAGE, f"which already settles {option[0]}")
+    for name, change, text in (("old", lambda p: p.pop("play"), "plan MODEL --plan FILE -o FILE"),
+                               ("changed", lambda p: p.update(depth=3), "it was changed"),
+                               ("strategy", lambda p: p.update(format="onnx-pipe strategy 1"), "a planner's answer"),
+                               ("nothing", lambda p: p.clear(), '"format" must be a string')):
+        path = os.path.join(folder, name + ".json")
+        with open(plan, encoding="utf-8") as file:
+            changed = json.load(file)
+        change(changed)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(changed, file)
+        expect(count, name, ["simulate", path], REFUSED, text)
+    made = os.path.join(folder, "strategy.json")
+    expect(count, "strategy", ["plan", "--arch", "gpt:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--auto", "--batch", "8",
+                               "--cluster", "h100", "-o", made], DONE)
+    expect(count, "strategy", ["simulate", made], REFUSED, "--arch or --profile")
 
 
 def here(count, options):

@@ -2,7 +2,9 @@
 /* Fuzzes the reading of plans. A refusal names what it refuses. What is accepted is harmless: it is
  * written, read and written again with the same bytes, described, put into the model file, and, of
  * every fourth plan, run: with the bits of its reference, in the memory that was predicted. The
- * model is the one whose fingerprint stands in the bytes. Plugins are linked in.
+ * model is the one whose fingerprint stands in the bytes. Without a model the bytes are played, or
+ * refused; what is accepted with its model and written plays alone as it does with it. Plugins are
+ * linked in.
  */
 #define _GNU_SOURCE 1
 #include <sys/stat.h>
@@ -22,10 +24,11 @@ __attribute__((destructor)) static void report(void) {
     return; /* other processes do the work */
   (void)fprintf(stderr,
                 "%llu plans: %llu refused, %llu accepted, of these %llu ran, %llu trained, %llu "
-                "were refused when they were to\n",
+                "were refused when they were to; %llu played without their models\n",
                 (unsigned long long)n.tried, (unsigned long long)n.refused,
                 (unsigned long long)n.accepted, (unsigned long long)n.ran,
-                (unsigned long long)n.trained, (unsigned long long)n.not_opened);
+                (unsigned long long)n.trained, (unsigned long long)n.not_opened,
+                (unsigned long long)n.played);
 }
 
 /* ---- seeds ---- */
@@ -81,6 +84,43 @@ static void must_do(const char *what, opipe_status status, const opipe_error *er
   must(status == OPIPE_OK, text);
 }
 
+/* Every form of a plan that plays is made; the same bytes twice. */
+static void play_alone(const plan_bench *b, const void *data, size_t size) {
+  const opipe_play_params params = {.struct_size = (uint32_t)sizeof params};
+  opipe_error err = OPIPE_ERROR_INIT;
+  plan_text once = {.data = NULL}, twice = {.data = NULL};
+  const opipe_status status = b->api->plan_file_play(b->context, data, size, &params,
+                                                     OPIPE_PLAY_HTML, plan_take, &once, &err);
+  if (status < 0) {
+    plan_must_refuse("a plan without its model", status, &err);
+  } else {
+    must_do("played again",
+            b->api->plan_file_play(b->context, data, size, &params, OPIPE_PLAY_HTML, plan_take,
+                                   &twice, &err),
+            &err);
+    must(once.n == twice.n && memcmp(once.data, twice.data, once.n) == 0,
+         "a plan is played otherwise the second time");
+    ++n.played;
+  }
+  free(once.data);
+  free(twice.data);
+}
+
+static void check_played(const plan_bench *b, opipe_plan *plan, const plan_text *file) {
+  const opipe_play_params params = {.struct_size = (uint32_t)sizeof params};
+  opipe_error err = OPIPE_ERROR_INIT;
+  plan_text own = {.data = NULL}, alone = {.data = NULL};
+  must_do("played", b->api->plan_play(plan, &params, OPIPE_PLAY_JSON, plan_take, &own, &err), &err);
+  must_do("played without its model",
+          b->api->plan_file_play(b->context, file->data, file->n, &params, OPIPE_PLAY_JSON,
+                                 plan_take, &alone, &err),
+          &err);
+  must(own.n == alone.n && memcmp(own.data, alone.data, own.n) == 0,
+       "a plan that was written is played otherwise without its model");
+  free(own.data);
+  free(alone.data);
+}
+
 static void check_round_trip(const plan_bench *b, opipe_model *file, opipe_plan *plan) {
   opipe_error err = OPIPE_ERROR_INIT;
   plan_text once = {.data = NULL}, twice = {.data = NULL};
@@ -90,6 +130,7 @@ static void check_round_trip(const plan_bench *b, opipe_model *file, opipe_plan 
   must_do("written twice", b->api->plan_write(again, plan_take, &twice, &err), &err);
   must(once.n == twice.n && memcmp(once.data, twice.data, once.n) == 0,
        "a plan that was written, read and written has other bytes");
+  check_played(b, again, &once);
   b->api->plan_destroy(again);
   free(once.data);
   free(twice.data);
@@ -148,6 +189,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       file = b->models[i].file;
   }
   ++n.tried;
+  play_alone(b, size == 0 ? (const void *)"" : data, size);
   const opipe_status status =
       b->api->plan_read(file, size == 0 ? (const void *)"" : data, size, &plan, &err);
   if (status < 0) {

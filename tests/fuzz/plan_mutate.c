@@ -296,13 +296,12 @@ static void join(json_t *lines, size_t index, char *const *words, uint32_t n) {
   (void)json_array_set_new(lines, index, json_string(text));
 }
 
-/* One action: gone, twice, elsewhere, on another rank, or another one. */
-static void change_actions(json_t *root) {
+/* One action, or word of `lines`: gone, twice, elsewhere, on another rank, or another one. */
+static void change_actions(json_t *lines) {
   static char text[2][TEXT_MOST], changed[80];
   static const char marks[] = "@/~'+";
   char *words[2][TOKENS_MOST];
   uint32_t n[2];
-  json_t *lines = json_object_get(root, "actions");
   const size_t line[2] = {pick(json_array_size(lines)), pick(json_array_size(lines))};
   for (uint32_t i = 0; i < 2; ++i) {
     const char *from = json_string_value(json_array_get(lines, line[i]));
@@ -464,6 +463,20 @@ static void change_anything(json_t *root, uint32_t what) {
     change_structure(root, &at);
 }
 
+/* What playing a plan takes: no decision, so that its hash still fits. */
+static void change_play(json_t *root) {
+  json_t *play = json_object_get(root, "play");
+  place at;
+  if (json_array_size(json_object_get(play, "lists")) > 0 && pick(3) != 0)
+    change_actions(json_object_get(play, "lists"));
+  else if (!descend(play, &at))
+    return;
+  else if (pick(4) != 0)
+    change_value(play, &at);
+  else
+    change_structure(play, &at);
+}
+
 static void mutate(json_t *root) {
   const uint32_t what = pick(20);
   const bool plan = json_array_size(json_object_get(root, "actions")) > 0 &&
@@ -471,7 +484,7 @@ static void mutate(json_t *root) {
   if (!plan || what > 12)
     change_anything(root, what);
   else if (what < 5)
-    change_actions(root);
+    change_actions(json_object_get(root, "actions"));
   else if (what < 7)
     move_node(root);
   else if (what == 7)
@@ -510,13 +523,18 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
   }
   json_t *print = json_deep_copy(json_object_get(root, "fingerprint"));
   const uint32_t times = pick(3) == 0 ? 1 + pick(4) : 1;
-  for (uint32_t i = 0; i < times; ++i)
-    mutate(root);
+  const bool plays = json_object_get(root, "play") != NULL && pick(4) == 0;
+  for (uint32_t i = 0; i < times; ++i) {
+    if (plays)
+      change_play(root);
+    else
+      mutate(root);
+  }
   if (print != NULL && pick(32) != 0)
     (void)json_object_set_new(root, "fingerprint", print);
   else
     json_decref(print);
-  if (pick(16) != 0) /* what was changed has another */
+  if (!plays && pick(16) != 0) /* what was changed has another */
     (void)json_object_del(root, "hash");
   const size_t n = write_plan(root, data, max_size);
   json_decref(root);

@@ -38,6 +38,7 @@ typedef struct plan_tally {
   uint64_t tried, refused, accepted;
   uint64_t ran, trained; /* of the accepted ones: compared with their reference */
   uint64_t not_opened;   /* of these: refused with a reason when they were to run */
+  uint64_t played;       /* without their models */
 } plan_tally;
 
 /* Made at the first call. */

@@ -32,7 +32,7 @@ ALLOWED = {
     "partition/memory": ["partition/memory", "partition/lists", "partition/program", *PLAN],
     "partition/cost": ["partition/cost", "partition/memory", "partition/program", "partition/json/json.h", *PLAN],
     "partition/arch": ["partition/arch", "partition/cluster", "partition/cost/layers.h", *PLAN],
-    "partition/json": ["partition/json", "partition/program", "partition/cut", "partition/schedule", *PLAN],
+    "partition/json": ["partition/json", "partition/lists/playlist.h", "partition/program", "partition/cut", "partition/schedule", *PLAN],
     "partition": ["partition", "loader", "abi/include"],
     "runtime/weights": ["runtime/weights", *SESSION],
     "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *SESSION],

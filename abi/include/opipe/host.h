@@ -624,6 +624,14 @@ typedef struct opipe_api {
    * does not fit any more. [control] */
   opipe_status (*plan_tune)(opipe_plan *plan, const opipe_tuning_params *params,
                             opipe_plan **out_plan, opipe_error *err);
+
+  /* plan_play of what plan_write wrote, n_bytes of it, without its model: the same bytes. What the
+   * file predicts is believed, its hash is checked. Errors: NOTFOUND, a file of before, which lacks
+   * what its lists take: plan_read and plan_write add it; INVALID names the member; as plan_play.
+   * [any-thread] */
+  opipe_status (*plan_file_play)(opipe_context *context, const void *json, uint64_t n_bytes,
+                                 const opipe_play_params *params, uint32_t format,
+                                 opipe_write_fn write, void *ctx, opipe_error *err);
 #endif
 } opipe_api;
 

@@ -132,16 +132,12 @@ static void simulate(trial *t) {
   opi_arena arena;
   opi_cluster cluster;
   opi_plan_played played;
-  const opi_bind_options bind = {.flags = OPI_BIND_KEEP_PARAMETERS,
-                                 .evaluator = t->k.evaluator,
-                                 .allocator = opi_allocator_system()};
   opi_arena_init(&arena, opi_allocator_system(), 0);
   OPI_ASSERT_OK_FATAL(
       opi_cluster_read("test", t->cluster, strlen(t->cluster), &arena, &cluster, &t->k.err),
       &t->k.err);
   const opi_order_play how = {.cluster = &cluster};
-  OPI_ASSERT_OK_FATAL(
-      opi_plan_play_run(t->k.plan, t->k.model, &bind, &how, &arena, &played, &t->k.err), &t->k.err);
+  OPI_ASSERT_OK_FATAL(opi_plan_play_run(t->k.plan, &how, &arena, &played, &t->k.err), &t->k.err);
   t->simulated_ns = played.played.step_ns;
   opi_plan_played_release(&played);
   opi_arena_release(&arena);

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between playlist.c (programs, messages, lists) and playlist_sums.c (what ranks sum up and wait
+ * for). */
+#ifndef OPI_PLAYLIST_BUILD_H
+#define OPI_PLAYLIST_BUILD_H
+
+#include "partition/lists/playlist.h"
+
+/* Groups by what they are of: OPIPE_NONE, there is none. */
+typedef struct opi_playlist_sums {
+  uint32_t *stage_group; /* [whole stages] of replicas */
+  uint32_t *n_come;      /* [whole stages] REDUCEs of the rank at hand */
+  bool *has_tie;         /* [ranks * n_ties] parameters that are summed at the update, by slots */
+  uint32_t *barrier;     /* [ranks] */
+  uint32_t n_ties, first_tie, norms;
+  bool alone; /* norms are summed beside what follows */
+} opi_playlist_sums;
+
+typedef struct opi_playlist_maker {
+  const opi_cut_model *model;
+  const opi_plan *plan; /* of the pieces */
+  const opi_lists *lists;
+  const opi_cut *cut;
+  opi_playlist *out;
+  opi_arena *arena;      /* of what is made */
+  opi_arena scratch;     /* of the rest */
+  uint32_t *stream_at;   /* [2 * lists' streams] by whether they are direct; OPIPE_NONE */
+  double *taken, *given; /* [whole stages * OPI_PHASES] bytes of a micro-batch */
+  bool *travels;         /* [messages] it is sent in what is played */
+  bool *works;           /* [pieces * OPI_PROGRAMS] that the lists run */
+  opi_playlist_sums sums;
+  uint32_t room_items, n_items;
+  bool twice, forward;
+  opipe_error *err;
+} opi_playlist_maker;
+
+/* Behind those of the rank at hand. */
+opipe_status opi_playlist_add(opi_playlist_maker *maker, const opi_playlist_item *item);
+
+/* playlist_sums.c. Makes the groups; adds what a REDUCE and an UPDATE come to. */
+opipe_status opi_playlist_sums_make(opi_playlist_maker *maker);
+opipe_status opi_playlist_sums_reduce(opi_playlist_maker *maker, uint32_t rank,
+                                      const opi_step *step);
+opipe_status opi_playlist_sums_update(opi_playlist_maker *maker, uint32_t rank);
+
+static inline uint32_t opi_playlist_pieces(const opi_playlist_maker *maker) {
+  return maker->model->piece_plan.n_pieces;
+}
+static inline uint32_t opi_playlist_whole_stages(const opi_playlist_maker *maker) {
+  return maker->plan->n_stages / opi_playlist_pieces(maker);
+}
+
+#endif /* OPI_PLAYLIST_BUILD_H */

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ranks of a training step sum up, as runtime/weights does it: gradients over the replicas
+ * of a stage, begun by REDUCE and awaited by UPDATE; there those of parameters that several stages
+ * read, one after the other; then all ranks wait for each other and sum the norms. Double-buffered
+ * ranks that step alone sum these beside the next mini-batch.
+ */
+#include <string.h>
+
+#include "partition/lists/playlist_build.h"
+
+/* ---- who holds what ---- */
+
+/* What ranks hold of the trained parameters. */
+typedef struct holdings {
+  opi_playlist_maker *m;
+  uint32_t *n_stages; /* [ranks * params] stages of the rank that read it */
+  bool *reads;        /* [whole stages * params] */
+  bool *at_home;      /* [whole stages * ranks] */
+  bool *tied;         /* [params] */
+  uint64_t *bytes;    /* [ranks] dense */
+  uint32_t *ranks;    /* [ranks] of the group at hand */
+  uint32_t n_trained; /* parameters that any rank holds */
+} holdings;
+
+static void list_readers(const holdings *h) {
+  const opi_playlist_maker *m = h->m;
+  const opi_cut *cut = m->cut;
+  const uint32_t n_pieces = opi_playlist_pieces(m), n_ranks = m->plan->n_ranks;
+  for (uint32_t s = 0; s < m->plan->n_stages; ++s) {
+    for (uint32_t kind = 0; kind < cut->n_kinds; ++kind) {
+      const opi_program *program = opi_program_of(cut, s, kind);
+      for (uint32_t k = 0; k < program->n_params; ++k) {
+        const uint32_t slot = program->params[k];
+        h->reads[(size_t)(s / n_pieces) * cut->n_params + slot] = cut->trained[slot];
+      }
+    }
+    for (uint32_t i = 0; i < m->plan->n_replicas; ++i) {
+      const uint32_t rank = opi_plan_rank(m->plan, s, i);
+      if (rank != OPIPE_NONE)
+        h->at_home[(size_t)(s / n_pieces) * n_ranks + rank] = true;
+    }
+  }
+}
+
+/* A parameter that several ranks hold is tied where more than one stage reads it: then it is summed
+ * at the step, over all of them. */
+static void judge_param(holdings *h, uint32_t slot) {
+  opi_playlist_maker *m = h->m;
+  const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
+  uint32_t n_readers = 0, n_holders = 0;
+  for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w) {
+    n_readers += h->reads[(size_t)w * n_params + slot];
+    for (uint32_t rank = 0; rank < n_ranks && h->reads[(size_t)w * n_params + slot]; ++rank)
+      h->n_stages[(size_t)rank * n_params + slot] += h->at_home[(size_t)w * n_ranks + rank];
+  }
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    const bool holds = h->n_stages[(size_t)rank * n_params + slot] > 0;
+    n_holders += holds;
+    h->bytes[rank] += holds ? m->cut->sources[slot].n_bytes : 0;
+  }
+  h->n_trained += n_holders > 0;
+  h->tied[slot] = n_readers > 1 && n_holders > 1;
+  m->sums.n_ties += h->tied[slot];
+}
+
+static opipe_status find_holdings(opi_playlist_maker *m, holdings *out) {
+  opi_arena *arena = &m->scratch;
+  const size_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
+  const size_t n_whole = opi_playlist_whole_stages(m);
+  *out = (holdings){.m = m,
+                    .n_stages = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks * n_params),
+                    .reads = OPI_ARENA_ARRAY(arena, bool, n_whole *n_params),
+                    .at_home = OPI_ARENA_ARRAY(arena, bool, n_whole *n_ranks),
+                    .tied = OPI_ARENA_ARRAY(arena, bool, n_params),
+                    .bytes = OPI_ARENA_ARRAY(arena, uint64_t, n_ranks),
+                    .ranks = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks)};
+  if (out->n_stages == NULL || out->reads == NULL || out->at_home == NULL || out->tied == NULL ||
+      out->bytes == NULL || out->ranks == NULL)
+    return opi_fail_nomem(m->err, n_ranks * n_params * sizeof *out->n_stages, "a playlist");
+  list_readers(out);
+  for (uint32_t slot = 0; slot < n_params; ++slot)
+    judge_param(out, slot);
+  return OPIPE_OK;
+}
+
+/* What a sum over h->ranks moves: of the accumulators of a rank, which lie in its backend's
+ * layouts, the part that is of `own` dense bytes. */
+static uint64_t sum_bytes(const holdings *h, uint32_t n, uint64_t own) {
+  const opi_plan *plan = h->m->plan;
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t rank = h->ranks[i];
+    const double all = plan->memory == NULL || plan->memory[rank].gradient_bytes == 0
+                           ? (double)h->bytes[rank]
+                           : (double)plan->memory[rank].gradient_bytes;
+    const double part = h->bytes[rank] == 0 ? 0 : all * (double)own / (double)h->bytes[rank];
+    most = part > (double)most ? (uint64_t)part : most;
+  }
+  return most;
+}
+
+/* ---- groups ---- */
+
+/* Of h->ranks, group->n_ranks of them. */
+static opipe_status add_group(const holdings *h, const opi_playlist_group *group) {
+  opi_playlist_maker *m = h->m;
+  opi_playlist_group *to = &m->out->groups[m->out->n_groups++];
+  *to = *group;
+  to->ranks = opi_arena_copy(m->arena, h->ranks, group->n_ranks * sizeof *h->ranks);
+  return to->ranks == NULL ? opi_fail_nomem(m->err, group->n_ranks * sizeof *h->ranks, "a playlist")
+                           : OPIPE_OK;
+}
+
+/* Over the replicas of a stage, if these are of several ranks. */
+static opipe_status make_stage_sum(const holdings *h, uint32_t whole) {
+  opi_playlist_maker *m = h->m;
+  const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
+  opi_playlist_group group = {.stage = whole};
+  uint64_t own = 0;
+  for (uint32_t slot = 0; slot < n_params; ++slot) {
+    if (h->reads[(size_t)whole * n_params + slot] && !h->tied[slot])
+      own += m->cut->sources[slot].n_bytes;
+  }
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    if (h->at_home[(size_t)whole * n_ranks + rank])
+      h->ranks[group.n_ranks++] = rank;
+  }
+  group.n_bytes = sum_bytes(h, group.n_ranks, own);
+  m->sums.stage_group[whole] = OPIPE_NONE;
+  if (group.n_ranks < 2 || group.n_bytes == 0)
+    return OPIPE_OK;
+  m->sums.stage_group[whole] = m->out->n_groups;
+  return add_group(h, &group);
+}
+
+/* One for every tied parameter, over the ranks that hold it, in dense form. */
+static opipe_status make_ties(const holdings *h) {
+  opi_playlist_maker *m = h->m;
+  opi_playlist_sums *sums = &m->sums;
+  const uint32_t n_params = m->cut->n_params;
+  uint32_t n = 0;
+  sums->first_tie = m->out->n_groups;
+  for (uint32_t slot = 0; slot < n_params; ++slot) {
+    opi_playlist_group group = {.stage = OPIPE_NONE};
+    if (!h->tied[slot])
+      continue;
+    for (uint32_t rank = 0; rank < m->plan->n_ranks; ++rank) {
+      if (h->n_stages[(size_t)rank * n_params + slot] == 0)
+        continue;
+      sums->has_tie[(size_t)rank * sums->n_ties + n] = true;
+      h->ranks[group.n_ranks++] = rank;
+    }
+    group.n_bytes = m->cut->sources[slot].n_bytes;
+    OPI_TRY(add_group(h, &group));
+    ++n;
+  }
+  return OPIPE_OK;
+}
+
+static bool takes_part(const opi_playlist_maker *m, uint32_t rank) {
+  return m->lists->rank_first[rank + 1] != m->lists->rank_first[rank];
+}
+
+/* Nothing travels, and all of a group go on when the last has come. */
+static opipe_status make_barriers(const holdings *h) {
+  opi_playlist_maker *m = h->m;
+  const uint32_t n_ranks = m->plan->n_ranks;
+  uint32_t *of = NULL;
+  OPI_TRY(opi_update_groups(m->plan, m->cut, &m->scratch, &of, m->err));
+  for (uint32_t first = 0; first < n_ranks; ++first) {
+    opi_playlist_group group = {.stage = OPIPE_NONE, .waits = true};
+    for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+      if (of[rank] != first || !takes_part(m, rank))
+        continue;
+      m->sums.barrier[rank] = m->out->n_groups;
+      h->ranks[group.n_ranks++] = rank;
+    }
+    if (group.n_ranks != 0)
+      OPI_TRY(add_group(h, &group));
+  }
+  return OPIPE_OK;
+}
+
+/* A number for every trained parameter, and one for the losses, each as far apart as the devices'
+ * memory wants it. */
+static opipe_status make_norms(const holdings *h) {
+  opi_playlist_maker *m = h->m;
+  const uint32_t alignment = m->plan->devices == NULL ? 0 : m->plan->devices[0].alignment;
+  const uint64_t stride = alignment > sizeof(double) ? alignment : sizeof(double);
+  opi_playlist_group group = {.stage = OPIPE_NONE, .n_bytes = stride * (h->n_trained + 1)};
+  for (uint32_t rank = 0; rank < m->plan->n_ranks; ++rank) {
+    if (takes_part(m, rank))
+      h->ranks[group.n_ranks++] = rank;
+  }
+  m->sums.norms = OPIPE_NONE;
+  if (group.n_ranks < 2 || h->n_trained == 0)
+    return OPIPE_OK;
+  m->sums.norms = m->out->n_groups;
+  return add_group(h, &group);
+}
+
+static opipe_status allocate(opi_playlist_maker *m) {
+  opi_playlist_sums *sums = &m->sums;
+  const size_t n_ranks = m->plan->n_ranks, n_whole = opi_playlist_whole_stages(m);
+  const size_t n_groups = n_whole + sums->n_ties + n_ranks + 1;
+  m->out->groups = OPI_ARENA_ARRAY(m->arena, opi_playlist_group, n_groups);
+  sums->stage_group = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_whole);
+  sums->n_come = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_whole);
+  sums->has_tie = OPI_ARENA_ARRAY(&m->scratch, bool, n_ranks * sums->n_ties);
+  sums->barrier = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_ranks);
+  return m->out->groups == NULL || sums->stage_group == NULL || sums->n_come == NULL ||
+                 sums->has_tie == NULL || sums->barrier == NULL
+             ? opi_fail_nomem(m->err, n_groups * sizeof *m->out->groups, "a playlist")
+             : OPIPE_OK;
+}
+
+opipe_status opi_playlist_sums_make(opi_playlist_maker *m) {
+  const opi_plan *plan = m->plan;
+  holdings h;
+  OPI_TRY(find_holdings(m, &h));
+  OPI_TRY(allocate(m));
+  m->sums.alone = m->twice && opi_optimizer_steps_alone(&plan->train->optimizer);
+  for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w)
+    OPI_TRY(make_stage_sum(&h, w));
+  OPI_TRY(make_ties(&h));
+  OPI_TRY(make_barriers(&h));
+  return make_norms(&h);
+}
+
+/* ---- items ---- */
+
+static opipe_status add_start(opi_playlist_maker *m, uint32_t group) {
+  return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_START, .at = group});
+}
+
+/* lap: -1: of the mini-batch before. */
+static opipe_status add_join(opi_playlist_maker *m, uint32_t group, int16_t lap) {
+  return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_JOIN, .at = group, .lap = lap});
+}
+
+/* The rank comes to it and waits for what it brings. */
+static opipe_status add_sum(opi_playlist_maker *m, uint32_t group) {
+  OPI_TRY(add_start(m, group));
+  return add_join(m, group, 0);
+}
+
+/* REDUCEs of a rank for one stage: of each of its replicas there, the last comes for all. */
+static uint32_t reduces_of(const opi_playlist_maker *m, uint32_t rank, uint32_t whole) {
+  uint32_t n = 0;
+  for (uint32_t i = m->lists->rank_first[rank]; i < m->lists->rank_first[rank + 1]; ++i) {
+    n += m->lists->steps[i].kind == OPI_ACT_REDUCE &&
+         m->lists->steps[i].stage / opi_playlist_pieces(m) == whole;
+  }
+  return n;
+}
+
+opipe_status opi_playlist_sums_reduce(opi_playlist_maker *m, uint32_t rank, const opi_step *step) {
+  const uint32_t w = step->stage / opi_playlist_pieces(m);
+  if (m->sums.stage_group[w] == OPIPE_NONE || ++m->sums.n_come[w] < reduces_of(m, rank, w))
+    return OPIPE_OK;
+  return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_START,
+                                                  .at = m->sums.stage_group[w],
+                                                  .replica = (uint16_t)step->replica});
+}
+
+opipe_status opi_playlist_sums_update(opi_playlist_maker *m, uint32_t rank) {
+  opi_playlist_sums *sums = &m->sums;
+  const bool norms = sums->norms != OPIPE_NONE;
+  if (norms && sums->alone)
+    OPI_TRY(add_join(m, sums->norms, -1));
+  for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w) {
+    if (sums->n_come[w] > 0)
+      OPI_TRY(add_join(m, sums->stage_group[w], 0));
+    sums->n_come[w] = 0;
+  }
+  for (uint32_t t = 0; t < sums->n_ties; ++t) {
+    if (sums->has_tie[(size_t)rank * sums->n_ties + t])
+      OPI_TRY(add_sum(m, sums->first_tie + t));
+  }
+  OPI_TRY(add_sum(m, sums->barrier[rank]));
+  if (!norms)
+    return OPIPE_OK;
+  return sums->alone ? add_start(m, sums->norms) /* the next update waits for it */
+                     : add_sum(m, sums->norms);
+}
