@@ -24,6 +24,7 @@ typedef struct finish {
   opi_backend_ref *backends; /* [n_ranks] */
   opi_cut_model *model;
   opi_lists *lists;
+  uint64_t *sums; /* [parameters] training: as predicted; NULL: the plan was read */
   opi_arena scratch;
   opipe_error *err;
 } finish;
@@ -178,7 +179,12 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   OPI_TRY(predict_times(f));
   if (f->devices == NULL)
     return OPIPE_OK;
-  return opi_memory_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->err);
+  if (plan->train != NULL && f->sums == NULL) {
+    f->sums = OPI_ARENA_ARRAY(&f->scratch, uint64_t, f->model->cuts[0]->n_params);
+    if (f->sums == NULL)
+      return opi_fail_nomem(f->err, f->model->cuts[0]->n_params * sizeof *f->sums, "a prediction");
+  }
+  return opi_memory_predict(plan, f->model, f->lists, f->devices, 0, out_memory, f->sums, f->err);
 }
 
 /* Bytes of the stashes that one micro-batch leaves on the rank. */
@@ -251,7 +257,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
 
 static opipe_status keep_playlist(const finish *f) {
   opi_playlist *play = NULL;
-  OPI_TRY(opi_playlist_build(f->model, f->lists, &f->plan->arena, &play, f->err));
+  OPI_TRY(opi_playlist_build(f->model, f->lists, f->sums, &f->plan->arena, &play, f->err));
   f->plan->play = play;
   return OPIPE_OK;
 }

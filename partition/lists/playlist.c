@@ -268,12 +268,14 @@ static opipe_status make_all(opi_playlist_maker *m) {
 }
 
 opipe_status opi_playlist_build(const opi_cut_model *model, const opi_lists *lists,
-                                opi_arena *arena, opi_playlist **out_playlist, opipe_error *err) {
+                                const uint64_t *sums, opi_arena *arena, opi_playlist **out_playlist,
+                                opipe_error *err) {
   const opi_plan *plan = &model->piece_plan.plan;
   opi_playlist_maker m = {.model = model,
                           .plan = plan,
                           .lists = lists,
                           .cut = model->cuts[0],
+                          .sum_bytes = sums,
                           .out = OPI_ARENA_NEW(arena, opi_playlist),
                           .arena = arena,
                           .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,

@@ -61,9 +61,10 @@ typedef struct opi_playlist {
   uint32_t n_streams, n_works, n_groups;
 } opi_playlist;
 
-/* Times are the piece plan's; sums move the accumulators of their ranks (its memory, where it is
- * known), shared out by the trained parameters that stages read. In `arena`. Errors: NOMEM. */
+/* Times are the piece plan's. sums [parameters]: what a sum over ranks moves of each
+ * (partition/memory/predict.h); NULL: its dense bytes. In `arena`. Errors: NOMEM. */
 opipe_status opi_playlist_build(const opi_cut_model *model, const opi_lists *lists,
-                                opi_arena *arena, opi_playlist **out_playlist, opipe_error *err);
+                                const uint64_t *sums, opi_arena *arena, opi_playlist **out_playlist,
+                                opipe_error *err);
 
 #endif /* OPI_PLAYLIST_H */

@@ -21,6 +21,7 @@ typedef struct opi_playlist_maker {
   const opi_plan *plan; /* of the pieces */
   const opi_lists *lists;
   const opi_cut *cut;
+  const uint64_t *sum_bytes; /* [parameters]; NULL: dense */
   opi_playlist *out;
   opi_arena *arena;      /* of what is made */
   opi_arena scratch;     /* of the rest */

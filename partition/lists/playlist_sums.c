@@ -17,7 +17,6 @@ typedef struct holdings {
   bool *reads;        /* [whole stages * params] */
   bool *at_home;      /* [whole stages * ranks] */
   bool *tied;         /* [params] */
-  uint64_t *bytes;    /* [ranks] dense */
   uint32_t *ranks;    /* [ranks] of the group at hand */
   uint32_t n_trained; /* parameters that any rank holds */
 } holdings;
@@ -56,7 +55,6 @@ static void judge_param(holdings *h, uint32_t slot) {
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     const bool holds = h->n_stages[(size_t)rank * n_params + slot] > 0;
     n_holders += holds;
-    h->bytes[rank] += holds ? m->cut->sources[slot].n_bytes : 0;
   }
   h->n_trained += n_holders > 0;
   h->tied[slot] = n_readers > 1 && n_holders > 1;
@@ -72,10 +70,9 @@ static opipe_status find_holdings(opi_playlist_maker *m, holdings *out) {
                     .reads = OPI_ARENA_ARRAY(arena, bool, n_whole *n_params),
                     .at_home = OPI_ARENA_ARRAY(arena, bool, n_whole *n_ranks),
                     .tied = OPI_ARENA_ARRAY(arena, bool, n_params),
-                    .bytes = OPI_ARENA_ARRAY(arena, uint64_t, n_ranks),
                     .ranks = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks)};
   if (out->n_stages == NULL || out->reads == NULL || out->at_home == NULL || out->tied == NULL ||
-      out->bytes == NULL || out->ranks == NULL)
+      out->ranks == NULL)
     return opi_fail_nomem(m->err, n_ranks * n_params * sizeof *out->n_stages, "a playlist");
   list_readers(out);
   for (uint32_t slot = 0; slot < n_params; ++slot)
@@ -83,20 +80,10 @@ static opipe_status find_holdings(opi_playlist_maker *m, holdings *out) {
   return OPIPE_OK;
 }
 
-/* What a sum over h->ranks moves: of the accumulators of a rank, which lie in its backend's
- * layouts, the part that is of `own` dense bytes. */
-static uint64_t sum_bytes(const holdings *h, uint32_t n, uint64_t own) {
-  const opi_plan *plan = h->m->plan;
-  uint64_t most = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    const uint32_t rank = h->ranks[i];
-    const double all = plan->memory == NULL || plan->memory[rank].gradient_bytes == 0
-                           ? (double)h->bytes[rank]
-                           : (double)plan->memory[rank].gradient_bytes;
-    const double part = h->bytes[rank] == 0 ? 0 : all * (double)own / (double)h->bytes[rank];
-    most = part > (double)most ? (uint64_t)part : most;
-  }
-  return most;
+/* What a sum over ranks moves of a parameter. */
+static uint64_t sum_bytes(const holdings *h, uint32_t slot) {
+  const opi_playlist_maker *m = h->m;
+  return m->sum_bytes == NULL ? m->cut->sources[slot].n_bytes : m->sum_bytes[slot];
 }
 
 /* ---- groups ---- */
@@ -116,16 +103,14 @@ static opipe_status make_stage_sum(const holdings *h, uint32_t whole) {
   opi_playlist_maker *m = h->m;
   const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
   opi_playlist_group group = {.stage = whole};
-  uint64_t own = 0;
   for (uint32_t slot = 0; slot < n_params; ++slot) {
     if (h->reads[(size_t)whole * n_params + slot] && !h->tied[slot])
-      own += m->cut->sources[slot].n_bytes;
+      group.n_bytes += sum_bytes(h, slot);
   }
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     if (h->at_home[(size_t)whole * n_ranks + rank])
       h->ranks[group.n_ranks++] = rank;
   }
-  group.n_bytes = sum_bytes(h, group.n_ranks, own);
   m->sums.stage_group[whole] = OPIPE_NONE;
   if (group.n_ranks < 2 || group.n_bytes == 0)
     return OPIPE_OK;
@@ -133,7 +118,7 @@ static opipe_status make_stage_sum(const holdings *h, uint32_t whole) {
   return add_group(h, &group);
 }
 
-/* One for every tied parameter, over the ranks that hold it, in dense form. */
+/* One for every tied parameter, over the ranks that hold it. */
 static opipe_status make_ties(const holdings *h) {
   opi_playlist_maker *m = h->m;
   opi_playlist_sums *sums = &m->sums;
@@ -150,7 +135,7 @@ static opipe_status make_ties(const holdings *h) {
       sums->has_tie[(size_t)rank * sums->n_ties + n] = true;
       h->ranks[group.n_ranks++] = rank;
     }
-    group.n_bytes = m->cut->sources[slot].n_bytes;
+    group.n_bytes = sum_bytes(h, slot);
     OPI_TRY(add_group(h, &group));
     ++n;
   }

@@ -139,7 +139,7 @@ static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *
   for (uint32_t k = 0; k < n; ++k)
     devices[k] = *device;
   const opi_lists lists = {.boundary_bytes = nothing, .stash_bytes = nothing};
-  OPI_TRY(opi_memory_predict(p->plan, p->model, &lists, devices, 0, memory, err));
+  OPI_TRY(opi_memory_predict(p->plan, p->model, &lists, devices, 0, memory, NULL, err));
   p->memory = memory;
   return fill_runs(p, scratch, runs, err);
 }

@@ -16,6 +16,7 @@ typedef struct predict {
   const opi_cut_model *model;
   const opi_rank_device *devices;
   opi_memory *memory;
+  uint64_t *sums;
   opi_arena scratch;
   opipe_program **programs;                /* [instances * OPI_PROGRAMS * classes] */
   opi_layout_set layouts;                  /* forward: of parameters, by rank */
@@ -112,15 +113,36 @@ static opipe_status compile_all(predict *p) {
   return OPIPE_OK;
 }
 
+/* A parameter is summed as it lies in its ranks, or in dense form where they differ. */
+static opipe_status tell_sums(const predict *p, const opi_weight_query *query,
+                              opi_weight_layout *const *layouts) {
+  for (uint32_t slot = 0; slot < query->n_sources; ++slot) {
+    const bool equal = opi_weight_layouts_equal(query, layouts, slot);
+    p->sums[slot] = 0;
+    if (query->trained[slot] && !equal && opi_weight_tied(query, slot) &&
+        !opi_weight_dense_bytes(&query->sources[slot], &p->sums[slot])) {
+      return opi_fail(p->err, OPIPE_E_INVALID, "parameter '%s': its bytes do not fit 64 bits",
+                      query->sources[slot].name);
+    }
+    for (uint32_t h = 0; query->trained[slot] && p->sums[slot] == 0 && h < query->n_holders; ++h) {
+      const uint32_t k = opi_weight_index(&query->holders[h], slot);
+      if (k != OPIPE_NONE)
+        p->sums[slot] = layouts[h][k].master_bytes;
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status add_weights(predict *p) {
   const opi_plan *plan = p->plan;
   const opi_cut *cut = p->model->cuts[0];
   const uint32_t all = plan->n_stages * plan->n_replicas;
   opi_weight_reader *readers = OPI_ARENA_ARRAY(&p->scratch, opi_weight_reader, all);
   opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, plan->n_ranks);
+  opi_weight_layout **layouts = OPI_ARENA_ARRAY(&p->scratch, opi_weight_layout *, plan->n_ranks);
   opi_weight_holder *holders = NULL;
   uint32_t n = 0, n_holders = 0;
-  if (readers == NULL || bytes == NULL)
+  if (readers == NULL || bytes == NULL || layouts == NULL)
     return opi_fail_nomem(p->err, all * sizeof *readers, "a prediction");
   for (uint32_t i = 0; i < all; ++i) {
     const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
@@ -149,7 +171,7 @@ static opipe_status add_weights(predict *p) {
       .n_sources = cut->n_params,
       .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
       .n_moments = opi_optimizer_moments(&plan->train->optimizer)};
-  OPI_TRY(opi_predict_weights(&query, &p->scratch, NULL, bytes, p->err));
+  OPI_TRY(opi_predict_weights(&query, &p->scratch, layouts, bytes, p->err));
   for (uint32_t h = 0; h < n_holders; ++h) {
     opi_memory *m = &p->memory[holders[h].rank];
     m->params_bytes += bytes[h].params;
@@ -157,7 +179,7 @@ static opipe_status add_weights(predict *p) {
     m->gradient_bytes += bytes[h].gradients;
     m->optimizer_bytes += bytes[h].optimizer;
   }
-  return OPIPE_OK;
+  return p->sums == NULL ? OPIPE_OK : tell_sums(p, &query, layouts);
 }
 
 static opipe_status list_params(predict *p) {
@@ -221,11 +243,13 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
 
 opipe_status opi_memory_predict(const opi_plan *plan, const opi_cut_model *model,
                                 const opi_lists *lists, const opi_rank_device *devices,
-                                uint32_t compile_flags, opi_memory *out_memory, opipe_error *err) {
+                                uint32_t compile_flags, opi_memory *out_memory, uint64_t *out_sums,
+                                opipe_error *err) {
   predict p = {.plan = plan,
                .model = model,
                .devices = devices,
                .memory = out_memory,
+               .sums = out_sums,
                .compile_flags = compile_flags,
                .err = err};
   opi_arena_init(&p.scratch, plan->allocator, 0);
