@@ -94,8 +94,15 @@ static opipe_status build_model(finish *f) {
   return opi_cut_model_build(&from, &f->model, f->err);
 }
 
-/* What the forward of a micro-batch leaves behind in an instance of each stage, for the schedule's
- * eyes: of replicas that cut it, the first has the most of its rows. */
+/* Is it there with whole backwards too? What only I leaves for W of its own stage is not. */
+static bool is_of_whole_backwards(const opi_cell *cell) {
+  return cell->phase == OPI_PHASE_F || cell->source != OPI_CELL_MADE ||
+         cell->first_out != OPIPE_NONE || cell->output != OPIPE_NONE || cell->state != 0;
+}
+
+/* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes, and so
+ * the same whatever passes its order is made of: of replicas that cut it, the first has the most of
+ * its rows. */
 static opipe_status sum_stashes(finish *f) {
   opi_plan *plan = f->plan;
   const opi_cut *cut = f->model->cuts[0];
@@ -104,7 +111,7 @@ static opipe_status sum_stashes(finish *f) {
     return opi_fail_nomem(f->err, plan->n_stages * sizeof(uint64_t), "a plan");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     const opi_cell *cell = &cut->cells[c];
-    if (cell->stash && cell->phase == OPI_PHASE_F && f->model->pieces[0][cell->stage].share == 0)
+    if (cell->stash && is_of_whole_backwards(cell) && f->model->pieces[0][cell->stage].share == 0)
       plan->stage_stash_bytes[cell->stage / f->model->n_pieces] += cell->n_bytes;
   }
   return OPIPE_OK;
