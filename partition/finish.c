@@ -262,9 +262,12 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
   return OPIPE_OK;
 }
 
+/* What sums move follows from devices' layouts: of a plan that was read, its file knows. */
 static opipe_status keep_playlist(const finish *f) {
   opi_playlist *play = NULL;
   OPI_TRY(opi_playlist_build(f->model, f->lists, f->sums, &f->plan->arena, &play, f->err));
+  if (f->devices == NULL && f->plan->play != NULL)
+    OPI_TRY(opi_playlist_keep_bytes(play, f->plan->play, f->err));
   f->plan->play = play;
   return OPIPE_OK;
 }

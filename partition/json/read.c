@@ -15,6 +15,7 @@
 #include "partition/json/devices.h"
 #include "partition/json/kernels.h"
 #include "partition/json/outline.h"
+#include "partition/json/playlist.h"
 #include "partition/json/states.h"
 #include "partition/json/train.h"
 #include "partition/make.h"
@@ -598,6 +599,14 @@ static opipe_status read_beginning(reader *r) {
   return read_cost(r);
 }
 
+/* Of training what its sums move, which devices decide; the rest follows from the model. */
+static opipe_status read_play(const reader *r) {
+  const bool known = json_object_get(r->root, "hash") != NULL &&
+                     json_object_get(r->root, "play") != NULL; /* of these decisions */
+  return r->plan->train != NULL && known ? opi_json_read_playlist(r->root, r->plan, r->err)
+                                         : OPIPE_OK;
+}
+
 static opipe_status read_all(reader *r) {
   OPI_TRY(read_beginning(r));
   const int64_t rows = r->plan->batch_dim == NULL
@@ -612,6 +621,7 @@ static opipe_status read_all(reader *r) {
   OPI_TRY(opi_plan_check_link(r->plan, r->err)); /* by what the plan is for, and its layout */
   OPI_TRY(read_actions(r));
   OPI_TRY(read_memory(r));
+  OPI_TRY(read_play(r));
   return opi_plan_finish(r->env, r->plan, r->bound, r->err);
 }
 

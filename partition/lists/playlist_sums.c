@@ -4,6 +4,7 @@
  * read, one after the other; then all ranks wait for each other and sum the norms. Double-buffered
  * ranks that step alone sum these beside the next mini-batch.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "partition/lists/playlist_build.h"
@@ -267,4 +268,43 @@ opipe_status opi_playlist_sums_update(opi_playlist_maker *m, uint32_t rank) {
     return OPIPE_OK;
   return sums->alone ? add_start(m, sums->norms) /* the next update waits for it */
                      : add_sum(m, sums->norms);
+}
+
+/* ---- of a plan that was read ---- */
+
+static bool are_alike(const opi_playlist_group *a, const opi_playlist_group *b) {
+  return a->waits == b->waits && a->stage == b->stage && a->n_ranks == b->n_ranks &&
+         memcmp(a->ranks, b->ranks, a->n_ranks * sizeof *a->ranks) == 0;
+}
+
+static void describe(const opi_playlist_group *group, char *out_text, size_t room) {
+  int n = group->stage == OPIPE_NONE
+              ? snprintf(out_text, room, "%s of ranks", group->waits ? "a barrier" : "a sum")
+              : snprintf(out_text, room, "a sum of stage %u, of ranks", group->stage);
+  for (uint32_t i = 0; i < group->n_ranks && n > 0 && (size_t)n < room; ++i)
+    n += snprintf(out_text + n, room - (size_t)n, " %u", group->ranks[i]);
+}
+
+opipe_status opi_playlist_keep_bytes(opi_playlist *playlist, const opi_playlist *file,
+                                     opipe_error *err) {
+  enum { ROOM = 120 };
+  char own[ROOM], other[ROOM];
+  if (playlist->n_groups != file->n_groups) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "the plan's \"play\" has %u groups, its actions make %u; a file without it is "
+                    "read, and gets it anew",
+                    file->n_groups, playlist->n_groups);
+  }
+  for (uint32_t g = 0; g < playlist->n_groups; ++g) {
+    if (!are_alike(&playlist->groups[g], &file->groups[g])) {
+      describe(&playlist->groups[g], own, sizeof own);
+      describe(&file->groups[g], other, sizeof other);
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "the plan's \"play\": group %u is %s, its actions make %s; a file without it "
+                      "is read, and gets it anew",
+                      g, other, own);
+    }
+    playlist->groups[g].n_bytes = file->groups[g].n_bytes;
+  }
+  return OPIPE_OK;
 }

@@ -175,14 +175,13 @@ typedef struct edit {
   const char *behind, *from, *to, *says;
 } edit;
 
-static void play_edited(host_kit *k, const opi_test_text *file, const edit *e) {
-  const opipe_play_params params = {.struct_size = sizeof params};
-  opi_test_text played = {.data = NULL};
+/* To be freed; NULL: there is no such place. */
+static char *edited(const opi_test_text *file, const edit *e, size_t *out_n) {
   const char *section = strstr(file->data, e->behind);
   const char *at = section == NULL ? NULL : strstr(section, e->from);
   if (at == NULL) {
     OPI_FAIL("the plan has no '%s' behind '%s'", e->from, e->behind);
-    return;
+    return NULL;
   }
   const size_t before = (size_t)(at - file->data), from = strlen(e->from), to = strlen(e->to);
   char *copy = malloc(file->n + to + 1);
@@ -190,12 +189,26 @@ static void play_edited(host_kit *k, const opi_test_text *file, const edit *e) {
   memcpy(copy, file->data, before);
   memcpy(copy + before, e->to, to);
   memcpy(copy + before + to, at + from, file->n - before - from + 1);
-  k->err.message[0] = '\0';
-  const opipe_status status =
-      k->api->plan_file_play(k->context, copy, file->n - from + to, &params, OPIPE_PLAY_JSON,
-                             opi_test_take, &played, &k->err);
+  *out_n = file->n - from + to;
+  return copy;
+}
+
+static void check_refusal(const host_kit *k, const edit *e, opipe_status status) {
   if (status >= 0 || status == OPIPE_E_INTERNAL || strstr(k->err.message, e->says) == NULL)
     OPI_FAIL("'%s' in place of '%s': status %d, '%s'", e->to, e->from, (int)status, k->err.message);
+}
+
+static void play_edited(host_kit *k, const opi_test_text *file, const edit *e) {
+  const opipe_play_params params = {.struct_size = sizeof params};
+  opi_test_text played = {.data = NULL};
+  size_t n = 0;
+  char *copy = edited(file, e, &n);
+  k->err.message[0] = '\0';
+  if (copy != NULL) {
+    check_refusal(k, e,
+                  k->api->plan_file_play(k->context, copy, n, &params, OPIPE_PLAY_JSON,
+                                         opi_test_take, &played, &k->err));
+  }
   free(played.data);
   free(copy);
 }
@@ -297,6 +310,69 @@ static void test_edited_files_of_other_kinds_are_refused_by_name(void) {
   kit_close(&k);
 }
 
+/* With its model: what sums move is the file's, which must be about these sums. */
+static void test_edited_sums_are_refused_with_the_model(void) {
+  static const edit edits[] = {
+      {PLAY, "\"pieces\": 1", "\"pieces\": 0", "2 stages of 0 pieces"},
+      {PLAY, "\"ranks\": [0, 2]}", "\"ranks\": [0, 2]}, {\"ranks\": [0]}",
+       "has 5 groups, its actions make 4"},
+      {PLAY, "\"ranks\": [0, 2]", "\"ranks\": [2, 0]",
+       "group 0 is a sum of stage 0, of ranks 2 0, its actions make a sum of stage 0, of ranks 0 "
+       "2"},
+      {PLAY, "\"ranks\": [0, 2]", "\"ranks\": [0]", "group 0 is a sum of stage 0, of ranks 0,"},
+      {PLAY, "\"stage\": 1, ", "",
+       "group 1 is a sum of ranks 1 3, its actions make a sum of stage"},
+      {PLAY, "\"ranks\": [0, 1, 2, 3]", "\"bytes\": 8, \"ranks\": [0, 1, 2, 3]",
+       "group 2 is a sum of ranks 0 1 2 3, its actions make a barrier of ranks 0 1 2 3"}};
+  const plan_case c = {"1f1b", .n_ranks = 4, .n_microbatches = 4, .replicas = 2};
+  host_kit k;
+  OPI_ASSERT_OK_FATAL(make_plan(&k, &c, true), &k.err);
+  opi_test_text file = write_plan(&k, k.plan);
+  for (size_t i = 0; i < OPI_COUNT(edits); ++i) {
+    opipe_plan *again = NULL;
+    size_t n = 0;
+    char *copy = edited(&file, &edits[i], &n);
+    k.err.message[0] = '\0';
+    if (copy != NULL)
+      check_refusal(&k, &edits[i], k.api->plan_read(k.model, copy, n, &again, &k.err));
+    k.api->plan_destroy(again);
+    free(copy);
+  }
+  free(file.data);
+  kit_close(&k);
+}
+
+static void check_made_anew(host_kit *k, const opi_test_text *file, const edit *e) {
+  opipe_plan *again = NULL;
+  size_t n = 0;
+  char *copy = edited(file, e, &n);
+  OPI_ASSERT_FATAL(copy != NULL);
+  OPI_ASSERT_OK_FATAL(k->api->plan_read(k->model, copy, n, &again, &k->err), &k->err);
+  opi_test_text text = write_plan(k, again);
+  OPI_ASSERT(strstr(text.data, "\"ranks\": [0, 2]") != NULL);
+  free(text.data);
+  k->api->plan_destroy(again);
+  free(copy);
+}
+
+/* Files of before have none; those of decisions that were changed are of others. */
+static void test_sums_that_are_none_or_others_are_made_anew(void) {
+  static const edit none = {"{", "\"play\": {", "\"was\": {", ""};
+  static const edit changed = {"{", "\"hash\": \"", "\"was\": \"", ""};
+  static const edit other = {PLAY, "\"ranks\": [0, 2]", "\"ranks\": [0, 1]", ""};
+  const plan_case c = {"1f1b", .n_ranks = 4, .n_microbatches = 4, .replicas = 2};
+  host_kit k;
+  OPI_ASSERT_OK_FATAL(make_plan(&k, &c, true), &k.err);
+  opi_test_text file = write_plan(&k, k.plan), wrong = {.data = NULL};
+  wrong.data = edited(&file, &other, &wrong.n);
+  OPI_ASSERT_FATAL(wrong.data != NULL);
+  check_made_anew(&k, &file, &none);
+  check_made_anew(&k, &wrong, &changed);
+  free(wrong.data);
+  free(file.data);
+  kit_close(&k);
+}
+
 static void test_calls_that_do_not_fit(void) {
   const opipe_play_params params = {.struct_size = sizeof params};
   opipe_play_params wrong = params;
@@ -329,4 +405,6 @@ OPI_TEST_MAIN("plan file", OPI_TEST(test_files_alone_play_as_their_plans),
               OPI_TEST(test_a_split_backward_keeps_what_its_programs_keep),
               OPI_TEST(test_edited_files_are_refused_by_name),
               OPI_TEST(test_edited_files_of_other_kinds_are_refused_by_name),
+              OPI_TEST(test_edited_sums_are_refused_with_the_model),
+              OPI_TEST(test_sums_that_are_none_or_others_are_made_anew),
               OPI_TEST(test_calls_that_do_not_fit))
