@@ -123,7 +123,7 @@ def described(count, folder):
     count.check("as predicted", None if abs(played["step_ns"] / made["step_ns"] - 1) < 1e-9 else f"{played['step_ns']}, said {made['step_ns']}")
     request = expect(count, "a request", ["plan", *ARCH, "--auto=latency", "--json"], DONE)
     count.check("a request", None if json.loads(request)["step_ns"] < made["step_ns"] else "a request takes as long as a step")
-    expect(count, "no model", ["simulate", a, "--cluster", "h100"], USAGE, "--plan")
+    expect(count, "no layers", ["simulate", a, "--cluster", "h100"], REFUSED, "a planner's answer", "--arch or --profile")
 
 
 def nothing_fits(count, folder):
