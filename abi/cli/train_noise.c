@@ -111,15 +111,30 @@ static void follow_quotient(const one_step *s, noise_param *p, size_t i, double 
   p->bound[i] += (float)(s->lr * fmin(other, fabs(way) + s->longest));
 }
 
+/* Does no element of a row have a contribution? One that is zero among others is a sum that came
+ * out as zero, and could have come out as noise. */
+static bool untouched(const cli_tensor *gradient, size_t first, size_t n) {
+  for (size_t i = first; i < first + n; ++i) {
+    if (cli_tensor_get(gradient, i) != 0)
+      return false;
+  }
+  return true;
+}
+
+/* gradient [.., columns] */
 static void follow(const one_step *s, const cli_tensor *gradient, double floor, double tolerance,
                    noise_param *p) {
+  const size_t columns = gradient->rank == 0 ? 1 : (size_t)gradient->shape[gradient->rank - 1];
+  bool exact = false; /* the row's zeros */
   double most = 0;
   for (size_t i = 0; i < p->n; ++i)
     most = fmax(most, fabs(cli_tensor_get(gradient, i)));
   for (size_t i = 0; i < p->n; ++i) {
     const double g = cli_tensor_get(gradient, i);
-    /* an exact zero has no contribution; the norm may be off as well */
-    const double off = g == 0 ? 0 : tolerance * (fmax(most, floor) + fabs(g));
+    if (i % columns == 0)
+      exact = untouched(gradient, i, columns);
+    /* the norm may be off as well */
+    const double off = exact ? 0 : tolerance * (fmax(most, floor) + fabs(g));
     if (s->divides)
       follow_quotient(s, p, i, s->clip * g, s->clip * off);
     else

@@ -10,7 +10,8 @@
  * model's RMS, where a gradient is zero by algebra), which is followed through
  * the moments and the quotient, |u' - u| <= (|dm| + |u| dr) / max(r - dr, 0) +
  * eps,   r = root of the second moment, but never beyond the longest step that
- * the moments allow. Elements with a healthy gradient get a bound near zero.
+ * the moments allow. Elements with a healthy gradient get a bound near zero, and so
+ * do rows without any, as of tokens that do not occur.
  */
 #ifndef CLI_TRAIN_NOISE_H
 #define CLI_TRAIN_NOISE_H
