@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts share: the bundle's programs, run with its libraries; what became of them."""
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import subprocess
 HERE = os.path.dirname(os.path.abspath(__file__))
 SMALL = bool(os.environ.get("OPIPE_GPU_SMALL"))  # for machines that only act as if they had a GPU
 WORK = os.environ.get("OPIPE_GPU_WORK", os.path.join(HERE, "work"))
+JOBS = int(os.environ.get("OPIPE_GPU_JOBS", "1"))  # programs at once where nothing is measured
 COMMAND = os.path.join(HERE, "bin", "onnx-pipe")
 PLUGINS = os.path.join(HERE, "lib", "onnx-pipe")
 
@@ -30,9 +32,27 @@ def command(arguments, seconds, wanted=(0,), **more):
     """stdout of a program; Failed with its last words where its status is not one of those wanted."""
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=max(1, seconds), check=False, env=environment(**more))
     if done.returncode not in wanted:
+        with open(work("failures.log"), "a", encoding="utf-8") as file:
+            file.write("$ %s\nstatus %d\n%s%s\n" % (" ".join(arguments), done.returncode, done.stdout, done.stderr))
         words = (done.stdout + done.stderr).strip().splitlines()
         raise Failed("%s: status %d: %s" % (os.path.basename(arguments[0]), done.returncode, " / ".join(words[-4:])))
     return done.stdout
+
+
+def each(function, items):
+    """[function(item)], JOBS at once; Failed with the words of all that failed."""
+    results, failures = [], []
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for item, done in [(item, pool.submit(function, item)) for item in items]:
+            try:
+                results.append(done.result())
+            except Failed as why:
+                failures.append("%s: %s" % (item, why))
+            except subprocess.TimeoutExpired as late:
+                failures.append("%s: not done after %d s" % (item, late.timeout))
+    if failures:
+        raise Failed("%d of %d: %s" % (len(failures), len(failures) + len(results), "; ".join(failures)))
+    return results
 
 
 def device_missing():

@@ -6,7 +6,7 @@ import re
 import shutil
 
 import gpt2
-from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, NotRun, command, work
+from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, NotRun, command, each, work
 
 IMAGE = os.path.join(HERE, "kernels.fatbin")
 MODELS = os.path.join(HERE, "models")
@@ -21,14 +21,16 @@ def verdicts(out):
 
 def kernels(left):
     """The kernels' own tests against double, on the device."""
-    said = {}
-    for path in sorted(glob.glob(os.path.join(HERE, "tests", "test_rows" if SMALL else "test_*"))):
-        out = command([path], left, OPIPE_KIT_IMAGE=IMAGE)
+    names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(HERE, "tests", "test_rows" if SMALL else "test_*")))
+
+    def one(name):
+        out = command([os.path.join(HERE, "tests", name)], left, OPIPE_KIT_IMAGE=IMAGE)
         counts = re.search(r"tests\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", out)
-        said[os.path.basename(path)] = "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
-    if not said:
+        return "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
+
+    if not names:
         raise NotRun("the bundle has no tests of kernels")
-    return said
+    return dict(zip(names, each(one, names)))
 
 
 def promises(left):
@@ -40,30 +42,33 @@ def promises(left):
 
 def models(left):
     """Small models of every kind, on 1, 2 and 4 ranks: their data sets, bits of the plan's reference, close to the uncut model."""
-    n = 0
-    for folder in sorted(glob.glob(os.path.join(MODELS, "gpt_raw" if SMALL else "*"))):
-        for stages in ("1", "2", "4"):
-            out = command([COMMAND, "run", folder, "--device", "cuda", "--stages", stages, "--check", "--reference"], left)
-            if "passed" not in out:
-                raise Failed("%s in %s stages: no data set was compared" % (os.path.basename(folder), stages))
-            n += 1
-    if n == 0:
+    cases = [(os.path.basename(folder), stages) for folder in sorted(glob.glob(os.path.join(MODELS, "gpt_raw" if SMALL else "*")))
+             for stages in ("1", "2", "4")]
+
+    def one(case):
+        out = command([COMMAND, "run", os.path.join(MODELS, case[0]), "--device", "cuda", "--stages", case[1], "--check", "--reference"], left)
+        if "passed" not in out:
+            raise Failed("no data set was compared")
+
+    if not cases:
         raise NotRun("the bundle has no models")
-    return "%d runs" % n
+    return "%d runs" % len(each(one, cases))
 
 
 def training(ranks):
     def line(left):
         """Bits of the plan's reference and close to the uncut model, under every schedule that has so many ranks."""
-        model, data = work("small.onnx"), work("small-ids.npy")
+        model, data = work("small-%d.onnx" % ranks), work("small-%d-ids.npy" % ranks)
         gpt2.write(model, "small", 16, 256)
         gpt2.ids(data, 8, 16, 256)
-        said = {}
-        for schedule in ["gpipe"] if ranks == 1 else ["1f1b"] if SMALL else SCHEDULES:
+
+        def one(schedule):
             out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", str(ranks), "--schedule", schedule, "--data", "ids=" + data,
                            "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *TRAINING], left)
-            said[schedule] = verdicts(out)
-        return said
+            return verdicts(out)
+
+        schedules = ["gpipe"] if ranks == 1 else ["1f1b"] if SMALL else SCHEDULES
+        return dict(zip(schedules, each(one, schedules)))
     return line
 
 
@@ -72,13 +77,15 @@ def half_types(left):
     model, data = work("small-48.onnx"), work("small-48-ids.npy")
     gpt2.write(model, "small", 48, 256)
     gpt2.ids(data, 8, 48, 256)
-    said = {}
-    for compute in ("bf16",) if SMALL else ("bf16", "fp16"):
+
+    def one(compute):
         arguments = [{"fp32": compute, "8": "2" if SMALL else "8"}.get(x, x) for x in TRAINING]
         out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", "2", "--schedule", "1f1b", "--data", "ids=" + data,
                        "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *arguments], left)
-        said[compute] = verdicts(out)
-    return said
+        return verdicts(out)
+
+    types = ("bf16",) if SMALL else ("bf16", "fp16")
+    return dict(zip(types, each(one, types)))
 
 
 def host(left):

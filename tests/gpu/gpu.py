@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is to be known, shown and measured on a GPU; runs inside a bundle (./dev gpu bundle), with nothing but Python 3.8.
 
-    gpu.py facts|correct|train|infer|all   the part's lines that the record does not have yet; --again: all of them
+    gpu.py facts|correct|train|infer|all   the part's lines that the record does not have yet; --again: all of them;
+                                           --jobs N: programs of `correct` at once (1)
     gpu.py record                          the record as a page: DATE-gpu.md beside record.json
     gpu.py lines                           what lines there are
 
@@ -20,6 +21,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import bundle_kit  # noqa: E402
 import correct  # noqa: E402
 import facts  # noqa: E402
 import speed  # noqa: E402
@@ -118,12 +120,14 @@ def main():
     parser.add_argument("--seconds", type=int, default=0)
     parser.add_argument("--out", default=HERE)
     parser.add_argument("--only", metavar="LINE")
+    parser.add_argument("--jobs", type=int, default=bundle_kit.JOBS)
     given = parser.parse_args()
     if given.what == "lines":
         for part, (lines, limit) in PARTS.items():
             print("%s (%d s): %s" % (part, limit, ", ".join(name for name, _ in lines)))
         return 0
     os.makedirs(given.out, exist_ok=True)
+    bundle_kit.JOBS = max(1, given.jobs)
     record = Record(given.out)
     if given.what == "record":
         print(page(record))

@@ -4,9 +4,10 @@ the first; FLOP per token 6N + 6LCT (attention counted causal, half)."""
 import json
 import os
 import statistics
+import sys
 
 import gpt2
-from bundle_kit import COMMAND, SMALL, NotRun, command, work
+from bundle_kit import COMMAND, HERE, SMALL, Failed, NotRun, command, work
 
 T = 16 if SMALL else 1024
 VOCABULARY = 256 if SMALL else gpt2.VOCABULARY
@@ -70,6 +71,34 @@ def prefill(device):
     return line
 
 
+def peer(left, *arguments):
+    """What peer.py says; NotRun without PyTorch."""
+    try:
+        said = command([sys.executable, "-c", "import torch; print(torch.cuda.is_available(), torch.__version__)"], min(left, 120)).split()
+    except Failed as why:
+        raise NotRun("there is no PyTorch: " + str(why)) from why
+    if said[0] != "True":
+        raise NotRun("PyTorch %s sees no GPU" % said[1])
+    return json.loads(command([sys.executable, os.path.join(HERE, "peer.py"), *(str(x) for x in arguments)], left))
+
+
+def train_beside(shape):
+    def line(left):
+        """Ours over the faster of PyTorch's two ways."""
+        micro, samples = SHAPES[shape]
+        theirs = {way: samples * T / statistics.median(peer(left / 3, "train", shape, micro, samples, T, STEPS, way)["seconds"][1:])
+                  for way in ("autocast", "masters")}
+        ours, _ = step(shape, left / 3)
+        return {"tokens_per_s": round(ours), **{way: round(rate) for way, rate in theirs.items()},
+                "ratio": round(ours / max(theirs.values()), 4)}
+    return line
+
+
+def prefill_beside(left):
+    theirs = statistics.median(peer(left / 2, "prefill", LEAST, T, 20)["seconds"])
+    return {"pytorch_ms": round(1e3 * theirs, 3), "ours": prefill("cuda")(left / 2)}
+
+
 def not_built(what):
     def line(left):
         raise NotRun(what)
@@ -78,7 +107,7 @@ def not_built(what):
 
 TRAIN = [("GPT-2 " + shape, train(shape)) for shape in SHAPES] + [
     ("124M, 2 ranks on the GPU", ranks(LEAST, 2)), ("124M, 4 ranks on the GPU", ranks(LEAST, 4)),
-    ("beside PyTorch", not_built("the bundle brings no peer")),
+    *((shape + " beside PyTorch", train_beside(shape)) for shape in SHAPES),
     ("deterministic=1 beside 0", not_built("the plugin has one set of kernels yet, which is deterministic")),
 ]
 INFER = [
@@ -86,5 +115,5 @@ INFER = [
     ("prefill of 124M at 1 x 1024, as graphs", prefill("cuda,graphs=1")),
     ("a decode step of 1B at past 512", not_built("the bundle's models have no past")),
     ("a decode step of 7B at past 512", not_built("the bundle's models have no past")),
-    ("beside PyTorch", not_built("the bundle brings no peer")),
+    ("prefill beside PyTorch", prefill_beside),
 ]
