@@ -52,6 +52,12 @@ void *kit_workspace(uint64_t n_bytes) {
   return data;
 }
 
+cuda_status *kit_status(void) {
+  cuda_status *status = kit_workspace(sizeof *status);
+  memset(status, 0, sizeof *status);
+  return status;
+}
+
 double *kit_doubles(int64_t n) {
   double *p = kit_new(OPIPE_DOUBLE, n).data;
   memset(p, 0, (size_t)n * sizeof *p);

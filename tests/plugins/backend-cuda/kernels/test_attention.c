@@ -474,13 +474,13 @@ static void test_rotary_position_is_reported(void) {
   const kit_tensor x = kit_random(OPIPE_FLOAT, 4, 1, -1, 1), y = kit_new(OPIPE_FLOAT, 4);
   const kit_tensor cache = kit_random(OPIPE_FLOAT, 6, 2, -1, 1),
                    ids = kit_random(OPIPE_INT64, 1, 3, 3, 4);
-  cuda_status status = {0, 0, 0, 0};
+  cuda_status *const status = kit_status();
   const cuda_rotary_args args = {.y = y.data,
                                  .x = x.data,
                                  .cosines = cache.data,
                                  .sines = cache.data,
                                  .ids = ids.data,
-                                 .status = &status,
+                                 .status = status,
                                  .batch = 1,
                                  .heads = 1,
                                  .queries = 1,
@@ -491,10 +491,10 @@ static void test_rotary_position_is_reported(void) {
   cuda_launch launch;
   OPI_ASSERT_FATAL(cuda_plan_rotary(&args, OPIPE_FLOAT, OPIPE_FLOAT, &launch));
   KIT_RUN(&launch, 1, &y);
-  OPI_ASSERT_INT(status.code, CUDA_STATUS_POSITION);
-  OPI_ASSERT_INT(status.node, 8);
-  OPI_ASSERT_INT(status.value, 3);
-  OPI_ASSERT_INT(status.limit, 3);
+  OPI_ASSERT_INT(status->code, CUDA_STATUS_POSITION);
+  OPI_ASSERT_INT(status->node, 8);
+  OPI_ASSERT_INT(status->value, 3);
+  OPI_ASSERT_INT(status->limit, 3);
   kit_end();
 }
 

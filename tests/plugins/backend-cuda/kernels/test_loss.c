@@ -130,13 +130,13 @@ static void test_bad_labels_are_reported(void) {
   const kit_tensor x = kit_random(OPIPE_FLOAT, 6, 1, -1, 1),
                    labels = kit_random(OPIPE_INT32, 2, 2, 0, 3);
   const kit_tensor out = kit_new(OPIPE_FLOAT, 6), dl = kit_random(OPIPE_FLOAT, 1, 3, 1, 2);
-  cuda_status status = {0, 0, 0, 0};
+  cuda_status *const status = kit_status();
   cuda_launch launches[CUDA_LAUNCHES];
   kit_set(&labels, 1, 3);
   cuda_loss_args args = {.loss = out.data,
                          .scores = x.data,
                          .labels = labels.data,
-                         .status = &status,
+                         .status = status,
                          .rows = 2,
                          .classes = 3,
                          .inner = 1,
@@ -146,22 +146,22 @@ static void test_bad_labels_are_reported(void) {
   args.workspace = kit_workspace(cuda_loss_workspace(&args));
   OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_FLOAT, launches), 1);
   KIT_RUN(launches, 1, NULL);
-  OPI_ASSERT(status.code == CUDA_STATUS_LABEL && status.node == 5 && status.value == 3 &&
-             status.limit == 3);
+  OPI_ASSERT(status->code == CUDA_STATUS_LABEL && status->node == 5 && status->value == 3 &&
+             status->limit == 3);
   cuda_loss_grad_args grad = {.dx = out.data,
                               .x = x.data,
                               .dl = dl.data,
                               .labels = labels.data,
-                              .status = &status,
+                              .status = status,
                               .rows = 2,
                               .classes = 3,
                               .inner = 1,
                               .label_bytes = 4,
                               .node = 6};
-  status.code = 0;
+  status->code = 0;
   OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, OPIPE_FLOAT, launches));
   KIT_RUN(launches, 1, &out);
-  OPI_ASSERT(status.code == CUDA_STATUS_LABEL && status.node == 6);
+  OPI_ASSERT(status->code == CUDA_STATUS_LABEL && status->node == 6);
   OPI_ASSERT(kit_get(&out, 3) == 0 && kit_get(&out, 5) == 0 && kit_get(&out, 0) != 0);
   OPI_ASSERT(cuda_plan_loss(&args, OPIPE_INT32, launches) == 0);
   grad.label_bytes = 2;

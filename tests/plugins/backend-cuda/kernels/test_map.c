@@ -396,7 +396,7 @@ static void test_division_by_zero_is_reported(void) {
       const kit_tensor a = kit_random(OPIPE_INT32, 4, 1, 5, 6),
                        b = kit_random(OPIPE_INT32, 4, 1, 2, 3);
       const kit_tensor out = kit_new(OPIPE_INT32, 4);
-      cuda_status status = {0, 0, 0, 0};
+      cuda_status *const status = kit_status();
       kit_set(&b, 2, 0);
       const cuda_map_args args = {.out = out.data,
                                   .in = {a.data, b.data},
@@ -405,15 +405,15 @@ static void test_division_by_zero_is_reported(void) {
                                   .rank = 1,
                                   .stride = {{1}, {1}},
                                   .op = ops[o],
-                                  .status = with ? &status : NULL,
+                                  .status = with ? status : NULL,
                                   .node = 17};
       cuda_launch launch;
       OPI_ASSERT_FATAL(cuda_plan_map(&args, OPIPE_INT32, OPIPE_INT32, &launch));
       KIT_RUN(&launch, 1, &out);
       OPI_ASSERT_INT(kit_get(&out, 2), 0);
-      OPI_ASSERT_INT(status.code, with ? CUDA_STATUS_DIVIDE : 0);
-      OPI_ASSERT_INT(status.node, with ? 17 : 0);
-      OPI_ASSERT_INT(status.value, with ? 5 : 0);
+      OPI_ASSERT_INT(status->code, with ? CUDA_STATUS_DIVIDE : 0);
+      OPI_ASSERT_INT(status->node, with ? 17 : 0);
+      OPI_ASSERT_INT(status->value, with ? 5 : 0);
       kit_end();
     }
   }

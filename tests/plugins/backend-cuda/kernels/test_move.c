@@ -150,9 +150,9 @@ static void test_gather(void) {
         const kit_tensor data = kit_random(types[t], outer * extent * wide, 3, -9, 9);
         const kit_tensor at = kit_random(bytes == 4 ? OPIPE_INT32 : OPIPE_INT64, n, 4, -9, 9);
         const kit_tensor out = kit_new(types[t], outer * n * wide);
-        cuda_status status = {0, 0, 0, 0};
+        cuda_status *const status = kit_status();
         kit_set(&at, 5, 20);
-        const cuda_gather_args args = {out.data, data.data, at.data,    &status, outer, extent,
+        const cuda_gather_args args = {out.data, data.data, at.data,    status, outer, extent,
                                        n,        wide,      data.bytes, bytes,   21,    0};
         cuda_launch launch;
         OPI_ASSERT_FATAL(cuda_plan_gather(&args, &launch));
@@ -164,10 +164,10 @@ static void test_gather(void) {
           OPI_ASSERT_INT(kit_get(&out, i),
                          k == 5 ? 0 : kit_get(&data, (o * extent + row) * wide + column));
         }
-        OPI_ASSERT_INT(status.code, CUDA_STATUS_INDEX);
-        OPI_ASSERT_INT(status.node, 21);
-        OPI_ASSERT_INT(status.value, 20);
-        OPI_ASSERT_INT(status.limit, 9);
+        OPI_ASSERT_INT(status->code, CUDA_STATUS_INDEX);
+        OPI_ASSERT_INT(status->node, 21);
+        OPI_ASSERT_INT(status->value, 20);
+        OPI_ASSERT_INT(status->limit, 9);
         kit_end();
       }
     }
@@ -204,30 +204,30 @@ static void test_checks(void) {
   for (int t = 0; t < KIT_TYPES; ++t) {
     for (int bad = 0; bad < 3; ++bad) {
       const kit_tensor x = kit_random(kit_types[t], 3000, 1, -1, 1);
-      cuda_status status = {0, 0, 0, 0};
+      cuda_status *const status = kit_status();
       if (bad != 0)
         kit_set(&x, 2999, bad == 1 ? NAN : -(double)INFINITY);
-      const cuda_finite_args args = {x.data, &status, x.n, 9, 0};
+      const cuda_finite_args args = {x.data, status, x.n, 9, 0};
       cuda_launch launch;
       OPI_ASSERT_FATAL(cuda_plan_finite(&args, kit_types[t], &launch));
       KIT_RUN(&launch, 1, NULL);
-      OPI_ASSERT_INT(status.code, bad != 0 ? CUDA_STATUS_FINITE : 0);
-      OPI_ASSERT_INT(status.value, bad != 0 ? 2999 : 0);
+      OPI_ASSERT_INT(status->code, bad != 0 ? CUDA_STATUS_FINITE : 0);
+      OPI_ASSERT_INT(status->value, bad != 0 ? 2999 : 0);
       OPI_ASSERT(!cuda_plan_finite(&args, OPIPE_INT8, &launch));
       kit_end();
     }
   }
   const kit_tensor zone = kit_new(OPIPE_UINT8, 777);
-  cuda_status status = {0, 0, 0, 0};
-  const cuda_zone_args args = {zone.data, NULL, &status, zone.n, 9, 0};
+  cuda_status *const status = kit_status();
+  const cuda_zone_args args = {zone.data, NULL, status, zone.n, 9, 0};
   cuda_launch launch;
   OPI_ASSERT_FATAL(cuda_plan_zone(&args, &launch));
   KIT_RUN(&launch, 1, NULL);
-  OPI_ASSERT_INT(status.code, 0);
+  OPI_ASSERT_INT(status->code, 0);
   kit_set(&zone, 700, 1);
   KIT_RUN(&launch, 1, NULL);
-  OPI_ASSERT_INT(status.code, CUDA_STATUS_ZONE);
-  OPI_ASSERT_INT(status.value, 700);
+  OPI_ASSERT_INT(status->code, CUDA_STATUS_ZONE);
+  OPI_ASSERT_INT(status->value, 700);
   kit_end();
 }
 

@@ -269,18 +269,18 @@ static void test_a_length_that_is_none(void) {
   for (int i = 0; i < 2; ++i) {
     layer l;
     cuda_launch launch;
-    cuda_status status = {0, 0, 0, 0};
+    cuda_status *const status = kit_status();
     make_layer(&l, OPIPE_FLOAT, 1, true, false);
     kit_set(&l.lens, 3, (double)wrong[i]);
     l.args.part = CUDA_RECURRENT_BEGIN;
-    l.args.status = &status;
+    l.args.status = status;
     l.args.node = 6;
     OPI_ASSERT_FATAL(cuda_plan_recurrent(&l.args, l.dtype, &launch));
     KIT_RUN(&launch, 1, &l.state);
-    OPI_ASSERT_INT(status.code, CUDA_STATUS_LENGTH);
-    OPI_ASSERT_INT(status.node, 6);
-    OPI_ASSERT_INT(status.value, wrong[i]);
-    OPI_ASSERT_INT(status.limit, STEPS);
+    OPI_ASSERT_INT(status->code, CUDA_STATUS_LENGTH);
+    OPI_ASSERT_INT(status->node, 6);
+    OPI_ASSERT_INT(status->value, wrong[i]);
+    OPI_ASSERT_INT(status->limit, STEPS);
     kit_end();
   }
   cuda_launch launch;

@@ -182,6 +182,13 @@ static void norm_forward(const norm_case *c) {
   kit_end();
 }
 
+/* Rows of one element do not depend on it: what is left of terms of scale / sqrt(epsilon) that
+ * cancel. */
+static void expect_cancelled(const kit_tensor *found, const double *want, double most) {
+  for (int64_t i = 0; i < found->n; ++i)
+    OPI_ASSERT(fabs(kit_get(found, i) - want[i]) <= most);
+}
+
 static void norm_backward(const norm_case *c) {
   const uint32_t wide = c->dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
   const int64_t all = c->rows * c->n;
@@ -223,7 +230,10 @@ static void norm_backward(const norm_case *c) {
   cuda_launch launches[CUDA_LAUNCHES];
   OPI_ASSERT_FATAL(cuda_plan_norm_grad(&args, c->dtype, c->scale_dtype, launches));
   KIT_RUN(launches, 1, &dx);
-  KIT_CLOSE(dx, want, tolerance(c->dtype));
+  if (c->n > 1 || c->rms)
+    KIT_CLOSE(dx, want, tolerance(c->dtype));
+  else
+    expect_cancelled(&dx, want, tolerance(c->dtype) * 2 / sqrt(1e-5));
   cuda_norm_scale_args sums = {
       ds.data, c->bias ? db.data : NULL, dy.data, x.data, NULL, c->rows, c->n, 1e-5, c->rms, adds};
   sums.workspace = kit_workspace(cuda_norm_scale_workspace(&sums));

@@ -50,7 +50,7 @@ static void scatter_case(uint32_t dtype, uint32_t out_dtype, uint32_t form, uint
   const kit_tensor updates = kit_random(dtype, args.outer * n * inner, 2, low, 3);
   const kit_tensor out = kit_random(out_dtype, args.outer * places * inner, 3, low, 3);
   double *want = kit_doubles(out.n);
-  cuda_status status = {0, 0, 0, 0};
+  cuda_status *const status = kit_status();
   if (bad)
     kit_set(&at, 0, 1e6);
   for (int64_t i = 0; i < out.n; ++i)
@@ -74,7 +74,7 @@ static void scatter_case(uint32_t dtype, uint32_t out_dtype, uint32_t form, uint
   args.out = out.data;
   args.updates = updates.data;
   args.indices = at.data;
-  args.status = &status;
+  args.status = status;
   args.workspace = kit_workspace(cuda_scatter_workspace(&args));
   cuda_launch launches[CUDA_LAUNCHES];
   const uint32_t count = cuda_plan_scatter(&args, dtype, out_dtype, launches);
@@ -84,8 +84,8 @@ static void scatter_case(uint32_t dtype, uint32_t out_dtype, uint32_t form, uint
     OPI_FAIL("form %u, kind %u, %s, n %lld", form, kind, opipe_dtype_row_of(dtype)->name,
              (long long)n);
   }
-  OPI_ASSERT_INT(status.code, bad ? CUDA_STATUS_INDEX : 0);
-  OPI_ASSERT_INT(status.value, bad ? 1000000 : 0);
+  OPI_ASSERT_INT(status->code, bad ? CUDA_STATUS_INDEX : 0);
+  OPI_ASSERT_INT(status->value, bad ? 1000000 : 0);
   kit_end();
 }
 
@@ -124,12 +124,12 @@ static void test_pick(void) {
     const kit_tensor data = kit_random(types[t], 2 * 4 * 5 * 3, 1, -9, 9),
                      at = kit_random(OPIPE_INT64, 24, 2, -4, 4);
     const kit_tensor y = kit_new(types[t], 24), rows = kit_new(types[t], 2 * 6 * 3);
-    cuda_status status = {0, 0, 0, 0};
+    cuda_status *const status = kit_status();
     kit_set(&at, 23, 9);
     cuda_pick_args args = {.y = y.data,
                            .data = data.data,
                            .indices = at.data,
-                           .status = &status,
+                           .status = status,
                            .n = 24,
                            .index_shape = {6, 4},
                            .out_shape = {4, 30},
@@ -146,8 +146,8 @@ static void test_pick(void) {
       const int64_t from = (int64_t)kit_get(&at, i);
       OPI_ASSERT_INT(kit_get(&y, i), kit_get(&data, (from < 0 ? from + 4 : from) * 30 + i % 4));
     }
-    OPI_ASSERT(kit_get(&y, 23) == 0 && status.code == CUDA_STATUS_INDEX && status.value == 9 &&
-               status.limit == 4);
+    OPI_ASSERT(kit_get(&y, 23) == 0 && status->code == CUDA_STATUS_INDEX && status->value == 9 &&
+               status->limit == 4);
     kit_set(&at, 23, 0);
     args = (cuda_pick_args){.y = rows.data,
                             .data = data.data,
