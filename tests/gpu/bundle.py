@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
@@ -81,6 +82,13 @@ def wheel_conformance(build):
     raise Refused("%s has no conformance-backend: build it first" % build)
 
 
+def pack_tests(out):
+    """The tests of kernels hold the same kernels over and over: together they are as small as one."""
+    with tarfile.open(os.path.join(out, "tests.tar.xz"), "w:xz") as file:
+        file.add(os.path.join(out, "tests"), "tests")
+    shutil.rmtree(os.path.join(out, "tests"))
+
+
 def binaries(out):
     for root, _, names in os.walk(out):
         for name in names:
@@ -90,10 +98,14 @@ def binaries(out):
                     yield path
 
 
-def check(out):
+def check_size(out):
     total = sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(out) for name in names)
     if total > MOST_BYTES:
         raise Refused("the bundle has %d bytes, at most %d are wanted" % (total, MOST_BYTES))
+    return total
+
+
+def check_binaries(out):
     for path in binaries(out):
         head = subprocess.run(["objdump", "-p", path], check=True, capture_output=True, text=True).stdout
         for name in re.findall(r"NEEDED\s+(\S+)", head):
@@ -103,7 +115,6 @@ def check(out):
         newest = max([(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", text)], default=(2, 0))
         if newest > NEWEST_GLIBC:
             raise Refused("%s needs glibc %d.%d, %d.%d is the newest allowed" % (path, *newest, *NEWEST_GLIBC))
-    return total
 
 
 def manifest(out):
@@ -133,8 +144,11 @@ def main():
             raise Refused("%s has no CUDA plugin: nvcc is needed (./dev deps cuda)" % given.build)
         shutil.rmtree(given.out, ignore_errors=True)
         fill(given.build, given.out, plugin, image)
+        check_binaries(given.out)
+        if os.path.isdir(os.path.join(given.out, "tests")):
+            pack_tests(given.out)
         manifest(given.out)
-        total = check(given.out)
+        total = check_size(given.out)
     except Refused as why:
         print("bundle: %s" % why, file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import subprocess
+import tarfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SMALL = bool(os.environ.get("OPIPE_GPU_SMALL"))  # for machines that only act as if they had a GPU
@@ -71,3 +72,14 @@ def device_missing():
 def work(name):
     os.makedirs(WORK, exist_ok=True)
     return os.path.join(WORK, name)
+
+
+def kernel_tests():
+    """The folder of the kernels' tests; None: the bundle has none."""
+    packed = os.path.join(HERE, "tests.tar.xz")
+    if not os.path.exists(packed):
+        return None
+    if not os.path.isdir(work("tests")):
+        with tarfile.open(packed) as file:
+            file.extractall(WORK)
+    return work("tests")

@@ -6,7 +6,7 @@ import re
 import shutil
 
 import gpt2
-from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, NotRun, command, each, work
+from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, NotRun, command, each, kernel_tests, work
 
 IMAGE = os.path.join(HERE, "kernels.fatbin")
 MODELS = os.path.join(HERE, "models")
@@ -21,10 +21,11 @@ def verdicts(out):
 
 def kernels(left):
     """The kernels' own tests against double, on the device."""
-    names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(HERE, "tests", "test_rows" if SMALL else "test_*")))
+    folder = kernel_tests() or ""
+    names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, "test_rows" if SMALL else "test_*")) if folder)
 
     def one(name):
-        out = command([os.path.join(HERE, "tests", name)], left, OPIPE_KIT_IMAGE=IMAGE)
+        out = command([os.path.join(folder, name)], left, OPIPE_KIT_IMAGE=IMAGE)
         counts = re.search(r"tests\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", out)
         return "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
 
@@ -105,12 +106,12 @@ def host(left):
 def sanitizer(left):
     """compute-sanitizer's memcheck over the kernels' tests of rows."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    small = os.path.join(HERE, "tests", "test_rows")
+    folder = kernel_tests()
     if not os.path.exists(tool):
         raise NotRun("there is no compute-sanitizer")
-    if not os.path.exists(small):
+    if folder is None:
         raise NotRun("the bundle has no tests of kernels")
-    return command([tool, "--error-exitcode", "1", small], left, OPIPE_KIT_IMAGE=IMAGE).strip().splitlines()[-1]
+    return command([tool, "--error-exitcode", "1", os.path.join(folder, "test_rows")], left, OPIPE_KIT_IMAGE=IMAGE).strip().splitlines()[-1]
 
 
 def not_built(what):

@@ -10,6 +10,7 @@ SHAPES = {  # layers, width, heads
     "124M": (12, 768, 12), "350M": (24, 1024, 16), "774M": (36, 1280, 20), "1.5B": (48, 1600, 25),
     "small": (2, 64, 4),
 }
+BFLOAT16 = 16
 VOCABULARY = 50304  # of GPT-2, to a multiple of 128
 BLOCK = 1 << 20     # random numbers that large weights repeat: no product sees zeros
 
@@ -19,24 +20,34 @@ def parameters(layers, width, vocabulary, tokens):
 
 
 class Weights:
-    """Initialisers in one file of external data."""
+    """Initialisers in one file of external data, of fp32 or bf16."""
 
-    def __init__(self, path, seed):
+    def __init__(self, path, seed, half=False):
         draw = random.Random(seed)
+        self.half = half
         self.file = open(path, "wb")
         self.location = os.path.basename(path)
         self.at = 0
-        self.block = struct.pack("<%df" % BLOCK, *(draw.gauss(0, 0.02) for _ in range(BLOCK)))
+        self.block = self.packed(draw.gauss(0, 0.02) for _ in range(BLOCK))
         self.entries = []
 
+    def packed(self, numbers):
+        """BLOCK numbers; bf16: the upper halves of fp32."""
+        wide = struct.pack("<%df" % BLOCK, *numbers)
+        if not self.half:
+            return wide
+        upper = bytearray(len(wide) // 2)
+        upper[0::2], upper[1::2] = wide[2::4], wide[3::4]
+        return bytes(upper)
+
     def add(self, name, shape, fill=None):
-        n = 4
+        n = 2 if self.half else 4
         for size in shape:
             n *= size
         for begin in range(0, n, len(self.block)):
-            piece = self.block if fill is None else struct.pack("<f", fill) * BLOCK
+            piece = self.block if fill is None else self.packed([fill] * BLOCK)
             self.file.write(piece[: n - begin])
-        self.entries.append(outside(name, FLOAT, list(shape), location=self.location, offset=str(self.at), length=str(n)))
+        self.entries.append(outside(name, BFLOAT16 if self.half else FLOAT, list(shape), location=self.location, offset=str(self.at), length=str(n)))
         self.at += n
         return name
 
@@ -70,10 +81,11 @@ def block(nodes, weights, i, width, heads):
     nodes.append(node("Add", "%s.r %s.m" % (p, p), "x%d" % (i + 1), p + ".residual2"))
 
 
-def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1):
-    """The model at `path`, its weights at path + ".weights": ids [batch, tokens] -> logits."""
+def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False):
+    """The model at `path`, its weights at path + ".weights": ids [batch, tokens] -> logits; one that serves is of bf16 and
+    tells the likeliest token after each: ids -> next."""
     layers, width, heads = SHAPES[shape]
-    weights = Weights(path + ".weights", seed)
+    weights = Weights(path + ".weights", seed, serves)
     weights.add("wte", [vocabulary, width])
     weights.add("wpe", [tokens, width])
     nodes = [node("Gather", "wte ids", "e", "tokens"), node("Add", "e wpe", "x0", "positions")]
@@ -84,7 +96,11 @@ def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1):
     nodes.append(node("MatMul", "n head", "logits", "scores"))
     weights.file.close()
     inits = weights.entries + [tensor("thirds", INT64, [3], longs(width, width, width))]
-    body = graph(nodes, [value("ids", ["batch", tokens], INT64)], [value("logits", ["batch", tokens, vocabulary])], inits)
+    outputs = [value("logits", ["batch", tokens, vocabulary])]
+    if serves:
+        nodes.append(node("ArgMax", "logits", "next", "likeliest", axis=-1, keepdims=0))
+        outputs = [value("next", ["batch", tokens], INT64)]
+    body = graph(nodes, [value("ids", ["batch", tokens], INT64)], outputs, inits)
     with open(path, "wb") as file:
         file.write(model(body, version=23, ir=10))
 

@@ -101,11 +101,11 @@ def prefill(torch, shape, tokens, n):
     ids = torch.randint(0, gpt2.VOCABULARY, (1, tokens), device="cuda")
     seconds = []
     with torch.inference_mode():
-        compiled = torch.compile(model, mode="reduce-overhead")
+        likeliest = torch.compile(lambda x: model(x).argmax(-1), mode="reduce-overhead")
         for _ in range(n + 5):
             torch.cuda.synchronize()
             began = time.perf_counter()
-            compiled(ids).sum().item()
+            likeliest(ids).cpu()
             seconds.append(time.perf_counter() - began)
     return {"seconds": seconds[5:]}
 
