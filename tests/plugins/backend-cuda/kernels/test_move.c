@@ -153,7 +153,7 @@ static void test_gather(void) {
         cuda_status *const status = kit_status();
         kit_set(&at, 5, 20);
         const cuda_gather_args args = {out.data, data.data, at.data,    status, outer, extent,
-                                       n,        wide,      data.bytes, bytes,   21,    0};
+                                       n,        wide,      data.bytes, bytes,  21,    0};
         cuda_launch launch;
         OPI_ASSERT_FATAL(cuda_plan_gather(&args, &launch));
         KIT_RUN(&launch, 1, &out);
