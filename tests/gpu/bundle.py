@@ -47,6 +47,7 @@ def fill(build, out, plugin, image):
              take(os.path.join(build, "lib", "libonnxpipe.so"), os.path.join(out, "lib", "libonnxpipe.so.0")),
              take(os.path.join(build, "tests", "gpu-ceilings"), os.path.join(out, "bin", "gpu-ceilings")),
              take(os.path.join(build, "tests", "gpu-host"), os.path.join(out, "bin", "gpu-host")),
+             take(os.path.join(build, "tests", "gpu-memory"), os.path.join(out, "bin", "gpu-memory")),
              take(wheel_conformance(build), os.path.join(out, "bin", "conformance-backend")),
              take(plugin, os.path.join(out, "lib", "onnx-pipe", "opipe-backend-cuda.so"))]
     soname = subprocess.run(["objdump", "-p", taken[1]], check=True, capture_output=True, text=True).stdout

@@ -95,12 +95,26 @@ def host(left):
     model = os.path.join(MODELS, "gpt_8block", "model.onnx")
     if not libraries or not os.path.exists(model):
         raise NotRun("the bundle has no library, or no model")
-    driver = os.path.join(os.environ.get("OPIPE_CUDA_PATH", ""), "libcuda.so.1")
-    out = command([os.path.join(HERE, "bin", "gpu-host"), libraries[0], model, "4" if SMALL else "50",
-                   driver if os.path.exists(driver) else "libcuda.so.1"], left).strip()
+    out = command([os.path.join(HERE, "bin", "gpu-host"), libraries[0], model, "4" if SMALL else "50", driver()], left).strip()
     if out.startswith("not run"):
         raise NotRun(out)
     return out
+
+
+def driver():
+    """Where the driver's library is, for programs that open it themselves."""
+    path = os.path.join(os.environ.get("OPIPE_CUDA_PATH", ""), "libcuda.so.1")
+    return path if os.path.exists(path) else "libcuda.so.1"
+
+
+def memory(left):
+    """What sessions take is what their plans say, to the byte; the driver's own count is near."""
+    libraries = glob.glob(os.path.join(HERE, "lib", "libonnxpipe.so*"))
+    model = work("memory.onnx")
+    shape, tokens, batch = ("small", 16, 8) if SMALL else ("124M", 1024, 16)
+    gpt2.write(model, shape, tokens, 256 if SMALL else gpt2.VOCABULARY)
+    return [command([os.path.join(HERE, "bin", "gpu-memory"), libraries[0], model, ranks, str(batch), str(tokens), driver()], left).strip()
+            for ranks in (("2",) if SMALL else ("1", "2", "4"))]
 
 
 def sanitizer(left):
@@ -129,7 +143,7 @@ LINES = [
     ("training on 4 ranks", training(4)),
     ("training in half types", half_types),
     ("tensors and streams of a host", host),
-    ("memory", not_built("no program of the bundle reads a session's meter yet")),
+    ("memory", memory),
     ("compute-sanitizer", sanitizer),
     ("gradients beside PyTorch's", not_built("the bundle brings no peer")),
 ]

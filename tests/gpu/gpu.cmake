@@ -15,7 +15,14 @@ target_link_libraries(gpu-host PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(gpu-host PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
 list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-host)
 
+# gpu-memory: what a session takes beside its plan; opens the library and the driver itself.
+add_executable(gpu-memory EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/gpu/memory.c)
+target_include_directories(gpu-memory PRIVATE ${OPI_INCLUDE_DIR})
+target_link_libraries(gpu-memory PRIVATE opi_flags ${CMAKE_DL_LIBS})
+set_target_properties(gpu-memory PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
+list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-memory)
+
 # What a bundle holds.
 set(programs ${OPI_TEST_TARGETS})
 list(FILTER programs INCLUDE REGEX "^plugins-backend-cuda-kernels-test_")
-add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings gpu-host ${programs})
+add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings gpu-host gpu-memory ${programs})

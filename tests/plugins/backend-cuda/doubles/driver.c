@@ -373,6 +373,19 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   return result;
 }
 
+/* Not of the plugin's functions: programs beside it ask. */
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+  const CUresult result = cuda_double_enter_apart();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  *total_bytes = (size_t)device_bytes();
+  *free_bytes = (size_t)(device_bytes() - live_bytes);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return CUDA_OK;
+}
+
 CUresult cuMemHostAlloc(void **data, size_t bytes, unsigned flags) {
   uintptr_t first = 0;
   CUresult result = cuda_double_enter_apart();
