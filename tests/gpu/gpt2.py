@@ -8,6 +8,7 @@ from wire import FLOAT, INT64, graph, longs, model, node, outside, tensor, value
 
 SHAPES = {  # layers, width, heads
     "124M": (12, 768, 12), "350M": (24, 1024, 16), "774M": (36, 1280, 20), "1.5B": (48, 1600, 25),
+    "1B": (4, 2048, 16), "7B": (4, 4096, 32),  # true width, few layers
     "small": (2, 64, 4),
 }
 BFLOAT16 = 16
@@ -65,13 +66,18 @@ def norm(nodes, weights, x, y, name, width):
     nodes.append(node("LayerNormalization", "%s %s.g %s.b" % (x, name, name), y, name, axis=-1, epsilon=1e-5))
 
 
-def block(nodes, weights, i, width, heads):
+def block(nodes, weights, i, width, heads, past=0):
+    """past: keys and values of so many earlier tokens, constants here, stand before those of this one."""
     p = "h%d" % i
     norm(nodes, weights, "x%d" % i, p + ".n1", p + ".ln1", width)
     linear(nodes, weights, p + ".n1", p + ".qkv", p + ".attn", width, 3 * width)
     nodes.append(node("Split", "%s.qkv thirds" % p, "%s.q %s.k %s.v" % (p, p, p), p + ".split", axis=-1))
-    nodes.append(node("Attention", "%s.q %s.k %s.v" % (p, p, p), p + ".a", p + ".attention",
-                      q_num_heads=heads, kv_num_heads=heads, is_causal=1))
+    for one in "kv" if past else "":
+        weights.add("%s.past.%s" % (p, one), [1, past, width])
+        nodes.append(node("Concat", "%s.past.%s %s.%s" % (p, one, p, one), "%s.all.%s" % (p, one), "%s.cache.%s" % (p, one), axis=1))
+    keys = p + ".all" if past else p
+    nodes.append(node("Attention", "%s.q %s.k %s.v" % (p, keys, keys), p + ".a", p + ".attention",
+                      q_num_heads=heads, kv_num_heads=heads, is_causal=0 if past else 1))
     linear(nodes, weights, p + ".a", p + ".o", p + ".proj", width, width)
     nodes.append(node("Add", "x%d %s.o" % (i, p), p + ".r", p + ".residual1"))
     norm(nodes, weights, p + ".r", p + ".n2", p + ".ln2", width)
@@ -81,16 +87,16 @@ def block(nodes, weights, i, width, heads):
     nodes.append(node("Add", "%s.r %s.m" % (p, p), "x%d" % (i + 1), p + ".residual2"))
 
 
-def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False):
+def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False, past=0):
     """The model at `path`, its weights at path + ".weights": ids [batch, tokens] -> logits; one that serves is of bf16 and
-    tells the likeliest token after each: ids -> next."""
+    tells the likeliest token after each: ids -> next, for one sample behind `past` earlier tokens. The weights' bytes."""
     layers, width, heads = SHAPES[shape]
     weights = Weights(path + ".weights", seed, serves)
     weights.add("wte", [vocabulary, width])
     weights.add("wpe", [tokens, width])
     nodes = [node("Gather", "wte ids", "e", "tokens"), node("Add", "e wpe", "x0", "positions")]
     for i in range(layers):
-        block(nodes, weights, i, width, heads)
+        block(nodes, weights, i, width, heads, past)
     norm(nodes, weights, "x%d" % layers, "n", "ln", width)
     nodes.append(node("Transpose", "wte", "head", "turned", perm=[1, 0]))
     nodes.append(node("MatMul", "n head", "logits", "scores"))
@@ -103,6 +109,7 @@ def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False):
     body = graph(nodes, [value("ids", ["batch", tokens], INT64)], outputs, inits)
     with open(path, "wb") as file:
         file.write(model(body, version=23, ir=10))
+    return weights.at
 
 
 def ids(path, samples, tokens, vocabulary=VOCABULARY, seed=2):

@@ -3,6 +3,7 @@
 
     peer.py train SHAPE MICRO SAMPLES TOKENS STEPS autocast|masters    seconds of the steps, as JSON
     peer.py prefill SHAPE TOKENS N                                     seconds of the runs, as JSON
+    peer.py decode SHAPE PAST N                                        the same, one token behind a cache
 
 autocast: fp32 parameters, products in bf16. masters: bf16 parameters, fp32 copies of them that AdamW (fused) works on.
 """
@@ -17,9 +18,11 @@ def block_class(torch):
     functional = torch.nn.functional
 
     class Block(torch.nn.Module):
-        def __init__(self, width, heads):
+        def __init__(self, width, heads, past):
             super().__init__()
-            self.heads = heads
+            self.heads, self.past = heads, past
+            if past:
+                self.keys, self.values = (torch.nn.Parameter(torch.randn(1, heads, past + 1, width // heads)) for _ in range(2))
             self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
             self.qkv, self.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
             self.fc, self.out = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
@@ -27,13 +30,17 @@ def block_class(torch):
         def forward(self, x):
             batch, tokens, width = x.shape
             q, k, v = (part.view(batch, tokens, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).split(width, 2))
-            a = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            if self.past:
+                self.keys[:, :, self.past:].copy_(k)
+                self.values[:, :, self.past:].copy_(v)
+                k, v = self.keys, self.values
+            a = functional.scaled_dot_product_attention(q, k, v, is_causal=not self.past)
             x = x + self.proj(a.transpose(1, 2).reshape(batch, tokens, width))
             return x + self.out(functional.gelu(self.fc(self.norm2(x)), approximate="tanh"))
     return Block
 
 
-def model_of(torch, shape, tokens):
+def model_of(torch, shape, tokens, past=0):
     layers, width, heads = gpt2.SHAPES[shape]
     block = block_class(torch)
 
@@ -41,7 +48,7 @@ def model_of(torch, shape, tokens):
         def __init__(self):
             super().__init__()
             self.wte, self.wpe = torch.nn.Embedding(gpt2.VOCABULARY, width), torch.nn.Embedding(tokens, width)
-            self.blocks = torch.nn.ModuleList(block(width, heads) for _ in range(layers))
+            self.blocks = torch.nn.ModuleList(block(width, heads, past) for _ in range(layers))
             self.norm = torch.nn.LayerNorm(width)
             self.head = torch.nn.Linear(width, gpt2.VOCABULARY, bias=False)
             self.head.weight = self.wte.weight
@@ -96,8 +103,8 @@ def train(torch, shape, micro, samples, tokens, steps, way):
     return {"seconds": seconds, "losses": losses}
 
 
-def prefill(torch, shape, tokens, n):
-    model = model_of(torch, shape, tokens).bfloat16().eval()
+def serve(torch, shape, tokens, n, past=0):
+    model = model_of(torch, shape, tokens, past).bfloat16().eval()
     ids = torch.randint(0, gpt2.VOCABULARY, (1, tokens), device="cuda")
     seconds = []
     with torch.inference_mode():
@@ -115,8 +122,10 @@ def main():
     torch.set_float32_matmul_precision("high")
     if sys.argv[1] == "train":
         said = train(torch, sys.argv[2], *(int(x) for x in sys.argv[3:7]), sys.argv[7])
+    elif sys.argv[1] == "prefill":
+        said = serve(torch, sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        said = prefill(torch, sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        said = serve(torch, sys.argv[2], 1, int(sys.argv[4]), int(sys.argv[3]))
     print(json.dumps(said))
 
 

@@ -18,6 +18,7 @@ if SMALL:
     SHAPES = {"small": (1, 4)}
 STEPS = 4
 REQUESTS = 4 if SMALL else 100
+PAST = 40 if SMALL else 512
 
 
 def flop_per_token(shape):
@@ -102,6 +103,24 @@ def prefill_beside(left):
     return {"pytorch_ms": round(theirs, 3), "ours_ms": ours, "ratio": round(theirs / ours, 4)}
 
 
+def decode(shape):
+    def line(left):
+        """One token behind 512, a request after another: bytes of weights and cache over the time, beside PyTorch's with a cache
+        that stands still."""
+        path, data = work("gpt2-%s-decode.onnx" % shape), work("ids-one.npy")
+        n_bytes = gpt2.write(path, shape, 1, VOCABULARY, serves=True, past=PAST)
+        gpt2.ids(data, 1, 1, VOCABULARY)
+        told = json.loads(command([COMMAND, "run", path, "--device", "cuda,graphs=1", "--stages", "1", "--input", "ids=" + data,
+                                   "--requests", str(REQUESTS), "--json"], left / 3))
+        own = told["seconds"] / REQUESTS
+        said = {"ms": round(1e3 * own, 3), "gb_per_s": round(n_bytes / own / 1e9, 1)}
+        if not SMALL:
+            theirs = statistics.median(peer(left / 2, "decode", shape, PAST, REQUESTS)["seconds"])
+            said.update(pytorch_ms=round(1e3 * theirs, 3), ratio=round(theirs / own, 4))
+        return said
+    return line
+
+
 def not_built(what):
     def line(left):
         raise NotRun(what)
@@ -116,7 +135,7 @@ TRAIN = [("GPT-2 " + shape, train(shape)) for shape in SHAPES] + [
 INFER = [
     ("prefill of 124M at 1 x 1024", prefill("cuda")),
     ("prefill of 124M at 1 x 1024, as graphs", prefill("cuda,graphs=1")),
-    ("a decode step of 1B at past 512", not_built("the bundle's models have no past")),
-    ("a decode step of 7B at past 512", not_built("the bundle's models have no past")),
+    ("a decode step of 1B at past 512", decode("small" if SMALL else "1B")),
+    ("a decode step of 7B at past 512", decode("small" if SMALL else "7B")),
     ("prefill beside PyTorch", prefill_beside),
 ]
