@@ -66,6 +66,11 @@ def model_of(torch, shape, tokens, past=0):
     return made.cuda()
 
 
+def settle(torch):
+    """Waits until all is done that was queued."""
+    torch.zeros(1, device="cuda").item()
+
+
 def train(torch, shape, micro, samples, tokens, steps, way):
     model = model_of(torch, shape, tokens)
     masters = None
@@ -83,7 +88,7 @@ def train(torch, shape, micro, samples, tokens, steps, way):
     compiled = torch.compile(loss_of)
     seconds, losses = [], []
     for _ in range(steps):
-        torch.cuda.synchronize()
+        settle(torch)
         began, total = time.perf_counter(), 0
         for first in range(0, samples, micro):
             loss = compiled(ids[first:first + micro]) * (micro / samples)
@@ -98,7 +103,7 @@ def train(torch, shape, micro, samples, tokens, steps, way):
         if masters is not None:
             torch._foreach_copy_(list(model.parameters()), masters)
         losses.append(float(total))
-        torch.cuda.synchronize()
+        settle(torch)
         seconds.append(time.perf_counter() - began)
     return {"seconds": seconds, "losses": losses}
 
@@ -110,7 +115,7 @@ def serve(torch, shape, tokens, n, past=0):
     with torch.inference_mode():
         likeliest = torch.compile(lambda x: model(x).argmax(-1), mode="reduce-overhead")
         for _ in range(n + 5):
-            torch.cuda.synchronize()
+            settle(torch)
             began = time.perf_counter()
             likeliest(ids).cpu()
             seconds.append(time.perf_counter() - began)
