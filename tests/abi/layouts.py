@@ -63,7 +63,8 @@ def insert(folder, header, struct, field):
     end = text.index("\n} %s;" % struct, start)
     body = text[start:end]
     plain = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), body, flags=re.S)
-    last = [m for m in re.finditer(r"\b%s\b" % field, plain)][-1].start()
+    slot = re.search(r"\(\*%s\)\(" % field, plain)  # parameters of later slots may have its name
+    last = slot.start() if slot else [m for m in re.finditer(r"\b%s\b" % field, plain)][-1].start()
     at = max(plain.rfind(";", 0, last), plain.rfind("{", 0, last)) + 1
     body = body[:at] + " const void *inserted;" + body[at:]
     with open(path, "w", encoding="utf-8") as file:
