@@ -42,6 +42,7 @@ enum { SEEDS = 12 };
 /* Without what a cap that stages share makes wait the mean gap would be 20 %. */
 static void test_bounds_are_not_beaten(void) {
   const opi_improve_effort few = {.moves = 1, .no_exact = true};
+  const size_t n_problems = SEEDS * OPI_COUNT(layouts);
   double gaps = 0;
   for (size_t i = 0; i < OPI_COUNT(layouts); ++i) {
     for (uint64_t seed = 1; seed <= SEEDS; ++seed) {
@@ -51,7 +52,7 @@ static void test_bounds_are_not_beaten(void) {
         OPI_FAIL("%s, seed %llu: bound %g, the best order takes %g", layouts[i].name,
                  (unsigned long long)seed, bound, best);
       }
-      gaps += (best / bound - 1) / (SEEDS * (double)OPI_COUNT(layouts));
+      gaps += (best / bound - 1) / (double)n_problems;
     }
   }
   if (gaps > 0.03)
