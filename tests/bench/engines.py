@@ -21,6 +21,9 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 TICKS = os.sysconf("SC_CLK_TCK")
 VOCABULARY = {"gpt2_small": 50257, "bert_base": 30522, "small": 8192, "small_past": 8192}
+# Of models that read numbers: the input and its sizes behind the free dimensions.
+PICTURE = ("pixel_values", (3, 224, 224))
+NUMBERS = {"resnet50": PICTURE, "mobilenet_v3": PICTURE, "wav2vec2": ("input_values", ()), "moe_block": ("hidden", (2048,))}
 PAST = [f"past_{kind}_{i}" for i in range(4) for kind in "kv"]
 
 
@@ -33,8 +36,12 @@ def given(job):
 
 
 def feeds(model, dims):
-    """Seeded inputs of a request: {name: array}."""
+    """Seeded inputs of a request: {name: array}. Those of NAME-int8 are those of NAME."""
     rng = np.random.default_rng(3)
+    model = model.split("-")[0]
+    if model in NUMBERS:
+        name, sizes = NUMBERS[model]
+        return {name: rng.standard_normal([*dims.values(), *sizes], dtype=np.float32)}
     shape = (dims["batch"], dims["seq"])
     inputs = {"input_ids": rng.integers(0, VOCABULARY[model], shape)}
     if model == "bert_base":

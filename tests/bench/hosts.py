@@ -24,7 +24,7 @@ import numpy as np
 
 import models
 from engines import feeds, in_threads
-from inference import CLEAN, Race, difference, machine, quiet, show, spread, versions
+from inference import CLEAN, Race, difference, machine, quiet, show, spread, verdicts_text, versions
 
 DIMS = {"batch": 1, "seq": 128}
 EP_NAME = "OnnxPipeExecutionProvider"
@@ -258,8 +258,7 @@ def report(record):
             cells = [mib["alone"], mib["inside"], over["inside"], mib["as_it_is"], over["as_it_is"], mib["own"]]
             lines.append(f"| {row['model']} 1x128 | {' | '.join(cells)} |")
         lines.append("")
-    lines += ["| target | found | wanted | |", "|---|---|---|---|"]
-    lines += [f"| {what} | {value:.3g} | {target:g} | {'held' if held else 'MISSED'} |" for what, value, target, held in verdicts(record)]
+    lines += verdicts_text(verdicts(record))
     return "\n".join(lines) + "\n"
 
 

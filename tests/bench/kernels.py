@@ -103,13 +103,14 @@ def turn(call, record, clock):
             return elapsed
 
 
-def turns(calls, seconds, clock=time.perf_counter):
+def turns(calls, seconds, clock=time.perf_counter, fewest=4):
     """Alternating turns; seconds per call of every contestant. Rounds in which others used more than a tenth of
-    a core are left out, unless there are hardly any without; also says which share was left out."""
+    a core are left out, unless there are hardly any without; also says which share was left out. Goes on until
+    `fewest` rounds were clean, or there were three times as many."""
     clean, dirty = [[] for _ in calls], [[] for _ in calls]
     rounds, left_out = 0, 0
     end = time.perf_counter() + seconds * len(calls)
-    while time.perf_counter() < end or rounds < 4:
+    while time.perf_counter() < end or (rounds - left_out < fewest and rounds < 3 * fewest):
         found = [[] for _ in calls]
         before = others_seconds()
         wall = sum(turn(call, record, clock) for call, record in zip(calls, found))

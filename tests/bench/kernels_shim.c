@@ -124,7 +124,8 @@ int shim_codes(const cpu_exec *x, const cpu_codes *form, const void *packed, int
 
 typedef struct read_job {
   const uint64_t *data;
-  uint64_t n, sum;
+  uint64_t n;
+  uint64_t sums[CPU_TEAM_MAX_THREADS]; /* of each worker: what is added up nobody may leave out */
 } read_job;
 
 static void read_task(void *argument, int32_t worker, int32_t workers) {
@@ -136,13 +137,15 @@ static void read_task(void *argument, int32_t worker, int32_t workers) {
     for (int l = 0; l < 8; ++l)
       sums[l] += job->data[i + (uint64_t)l];
   }
-  if (worker == 0)
-    job->sum = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
+  job->sums[worker] = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
 /* Reads all of it once: the limit that a product of one row has. */
 uint64_t shim_read(const cpu_exec *x, const void *data, uint64_t n_bytes) {
-  read_job job = {data, n_bytes / sizeof(uint64_t), 0};
+  read_job job = {data, n_bytes / sizeof(uint64_t), {0}};
+  uint64_t sum = 0;
   cpu_team_run(x->team, read_task, &job);
-  return job.sum;
+  for (int i = 0; i < CPU_TEAM_MAX_THREADS; ++i)
+    sum += job.sums[i];
+  return sum;
 }

@@ -12,7 +12,6 @@ usage: training.py --models DIR --library FILE [--model NAME] [--rounds N] [--on
 """
 import argparse
 import datetime
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import tempfile
 import numpy as np
 
 import models
-from inference import Race, machine, progress, show, wanted
+from inference import Race, keep, machine, progress, show, wanted
 
 ROWS, SEQ, MICRO = 8, 128, 8
 
@@ -44,10 +43,6 @@ def races(model):
             "torch compiled, whole batch": dict(torch, compile=True),
             "onnx-pipe, whole batch": ours,
         },
-        "unsplit bf16": {
-            "torch bf16, whole batch": dict(torch, bf16=True),
-            "onnx-pipe bf16, whole batch": dict(ours, compute="bf16"),
-        },
         # Two races: the memory of all at once would be too much for small machines.
         "2 ranks x 1 thread, GPipe and 1F1B": {
             "torch pipelining 1F1B": dict(halves, schedule="1F1B"),
@@ -63,8 +58,9 @@ def races(model):
     }
 
 
-def run_race(args, jobs, scratch):
-    """Times, ratios to the first contestant, and how far the losses are from its losses."""
+def run_race(args, jobs, scratch, pairs=()):
+    """Times, ratios to the first contestant, and how far the losses are from its losses; ratios of `pairs` of
+    labels, where both lived."""
     path = models.write(args.models, args.model)
     made = {}
     for number, (label, job) in enumerate(jobs.items()):
@@ -79,6 +75,7 @@ def run_race(args, jobs, scratch):
         "errors": race.errors,
         "ratio": {label: race.ratio(label, alive[0]) for label in alive[1:]},
         "first": alive[0] if alive else None,
+        "pairs": [(a, b, *race.ratio(a, b)) for a, b in pairs if a in alive and b in alive],
     }
     race.close()
     losses = {label: np.load(made[label]["save_at_end"]) for label in alive}
@@ -123,18 +120,6 @@ def versions(args):
     }
 
 
-def keep(args, record, text):
-    """Writes what there is so far, so that a long run that is stopped leaves its races."""
-    if args.record:
-        os.makedirs(args.record, exist_ok=True)
-        stem = os.path.join(args.record, f"{record['date']}-training")
-        with open(stem + ".md", "w", encoding="utf-8") as file:
-            file.write(text)
-        with open(stem + ".json", "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--models", required=True, help="where the models are, or are made")
@@ -159,7 +144,7 @@ def main():
             if wanted(args, name):
                 record["races"][name] = run_race(args, jobs, scratch)
                 parts.append(text_of(args.model, name, record["races"][name]))
-                keep(args, record, "\n".join(parts))
+                keep(args, record, "\n".join(parts), "training")
                 progress(name)
     print("\n".join(parts))
     return 1 if any(row["errors"] for row in record["races"].values()) else 0

@@ -6,6 +6,7 @@ AdamW. All start from the same seeded weights (models.numbers) and see the same 
   torch        eager, one process; job: micro (micro-batches), bf16 (autocast), compile
   torch-pipe   torch.distributed.pipelining: one process per rank, gloo on loopback, one thread each
   pipe-train   onnx-pipe through its C interface
+  torch-run    a request, not a step, in bf16: job: way (weights in bf16, or autocast), compile; outputs in fp32
 """
 import json
 import os
@@ -76,6 +77,33 @@ class Torch:
 
     def result(self):
         return np.array(self.losses)
+
+    def close(self):
+        pass
+
+
+class TorchRun:
+    """Requests; what the graph of the bench gives, in fp32."""
+
+    def __init__(self, job):
+        import torch
+
+        from engines import feeds
+
+        self.torch, self.out = torch, None
+        self.autocast = job["way"] == "autocast"
+        torch.set_num_threads(job["threads"])
+        model = torch_model(job).eval()
+        model = model if self.autocast else model.bfloat16()
+        self.call = torch.compile(model) if job.get("compile") else model
+        self.inputs = [torch.from_numpy(array) for array in feeds(job["model"], job["dims"]).values()]
+
+    def run(self):
+        with self.torch.inference_mode(), self.torch.autocast("cpu", self.torch.bfloat16, enabled=self.autocast):
+            self.out = self.call(*self.inputs).float()
+
+    def result(self):
+        return self.out.numpy()
 
     def close(self):
         pass
@@ -211,7 +239,7 @@ class PipeTrain:
         self.trainer.close()
 
 
-ENGINES = {"torch": Torch, "torch-pipe": TorchPipe, "pipe-train": PipeTrain}
+ENGINES = {"torch": Torch, "torch-pipe": TorchPipe, "pipe-train": PipeTrain, "torch-run": TorchRun}
 
 if __name__ == "__main__":
     serve_rank(json.loads(sys.argv[1]))
