@@ -17,7 +17,7 @@ opipe_status opi_device_ask(const opi_backend_ref *backend, uint32_t index,
 
 opipe_status opi_program_ask(const opi_backend_ref *backend, const opipe_program *program,
                              opipe_program_info *out_info, opipe_error *err) {
-  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, reserved)};
+  opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, n_rounded)};
   OPI_TRY(OPI_ASK("backend", backend, program_info, err, program, &info));
   OPI_TRY(opi_program_check(&info, backend->id, err));
   *out_info = info;

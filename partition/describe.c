@@ -84,6 +84,28 @@ static void describe_fallback(opi_text *t, const opi_plan *plan) {
   }
 }
 
+/* How exactly they compute: rows of 8 bits where the file lets them and the device does it. */
+static void describe_few_bits(opi_text *t, const opi_plan *plan) {
+  for (uint32_t i = 0; i < plan->n_few_bits; ++i) {
+    const opi_few_bits *form = &plan->few_bits[i];
+    opi_text_printf(t, "%s%u of %u bits at accuracy level %" PRId64,
+                    i == 0 ? "products with weights of few bits: " : ", ", form->n, form->bits,
+                    form->level);
+  }
+  if (plan->n_few_bits == 0)
+    return;
+  opi_text_puts(t, "\n");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_memory *m = &plan->memory[r];
+    if (m->estimated)
+      continue; /* nobody knows */
+    opi_text_printf(t,
+                    "rank %u: %" PRIu64
+                    " of its products round%s the rows that they multiply to 8 bits a block\n",
+                    r, m->n_rounded, m->n_rounded == 1 ? "s" : "");
+  }
+}
+
 static void describe_training(opi_text *t, const opi_plan *plan) {
   static const char *const recomputes[] = {"nothing", "whole stages", "blocks", "attention"};
   if (plan->train == NULL)
@@ -230,6 +252,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
   describe_fallback(&t, plan);
+  describe_few_bits(&t, plan);
   describe_training(&t, plan);
   describe_states(&t, plan);
   for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {

@@ -291,6 +291,7 @@ static opipe_status finish_all(finish *f) {
   OPI_TRY(plan->actions == NULL ? fit_schedule(f, alignment) : predict(f, alignment, plan->memory));
   OPI_TRY(keep_playlist(f));
   opi_plan_count_work(plan, f->model);
+  OPI_TRY(opi_plan_count_few_bits(plan, f->model, f->err));
   return opi_plan_check_caps(plan, f->err);
 }
 

@@ -112,6 +112,8 @@ typedef struct opi_memory {
   uint64_t mapped_bytes; /* of weight files used in place; not in total */
   uint64_t host_bytes;   /* of the host, for nodes that the device lacks; not in total */
   uint64_t n_fallback;   /* such nodes, in all programs of the rank */
+  uint64_t n_rounded;    /* products of its stages that round the rows they multiply to 8 bits a
+                            block: opipe_program_info */
   bool estimated;        /* the device was described, not asked */
 } opi_memory;
 
@@ -213,6 +215,13 @@ typedef struct opi_link {
 /* Modelled time of one message between ranks. */
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);
 
+/* Products that read weights of few bits, as the model's file has them. */
+typedef struct opi_few_bits {
+  int64_t level; /* the accuracy_level that they ask for; 0: none */
+  uint32_t bits; /* of a weight: 2, 4, 8 */
+  uint32_t n;    /* products */
+} opi_few_bits;
+
 /* What a search for its order came to (partition/improve). */
 typedef struct opi_searched {
   double start_ns; /* predicted of the order that it began with: a mini-batch, or a request */
@@ -313,6 +322,8 @@ typedef struct opi_plan {
   /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by
    * their nominal rates, 0: not known */
   double flops, peak_flops;
+  opi_few_bits *few_bits; /* [n_few_bits] work.h. By bits, then level */
+  uint32_t n_few_bits;
 } opi_plan;
 
 enum { OPI_CREDITS_MOST = 65536 }; /* they are posted in a stream: OPIPE_DEPTH_MOST */

@@ -9,6 +9,10 @@
  * plan's graphs. */
 void opi_plan_count_work(opi_plan *plan, const opi_cut_model *model);
 
+/* Sets plan->few_bits: readers, but gathers, of the matrices that nodes unpack (OPI_KIND_UNPACK).
+ */
+opipe_status opi_plan_count_few_bits(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
+
 /* Model-flops utilisation in the steady state: flops over what the plan's devices could do in
  * interval_ns. 0: not known. */
 static inline double opi_plan_utilisation(const opi_plan *plan) {

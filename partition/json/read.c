@@ -480,6 +480,8 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
     OPI_TRY(opi_json_get_u64(object, WHAT, "fallback_nodes", BYTES_MOST, &m->n_fallback, r->err));
     OPI_TRY(opi_json_get_u64(object, WHAT, "host_bytes", BYTES_MOST, &m->host_bytes, r->err));
   }
+  if (json_object_get(object, "rounded_products") != NULL)
+    OPI_TRY(opi_json_get_u64(object, WHAT, "rounded_products", BYTES_MOST, &m->n_rounded, r->err));
   const json_t *estimated = json_object_get(object, "estimated");
   if (estimated != NULL && !json_is_boolean(estimated))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"estimated\" must be true or false");

@@ -156,6 +156,16 @@ static void write_crossings(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, plan->n_crossings == 0 ? "]" : "\n  ]");
 }
 
+/* What the model's file asks for: told anew when a plan is read. */
+static void write_few_bits(opi_text *t, const opi_plan *plan) {
+  for (uint32_t i = 0; i < plan->n_few_bits; ++i) {
+    const opi_few_bits *form = &plan->few_bits[i];
+    opi_text_printf(t, "%s\n    {\"bits\": %u, \"accuracy_level\": %" PRId64 ", \"products\": %u}",
+                    i == 0 ? ",\n  \"few_bits\": [" : ",", form->bits, form->level, form->n);
+  }
+  opi_text_puts(t, plan->n_few_bits == 0 ? "" : "\n  ]");
+}
+
 static void write_memory(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, ",\n  \"memory\": [");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -180,6 +190,8 @@ static void write_memory(opi_text *t, const opi_plan *plan) {
       opi_text_printf(t, ", \"host_bytes\": %" PRIu64 ", \"fallback_nodes\": %" PRIu64,
                       m->host_bytes, m->n_fallback);
     }
+    if (m->n_rounded != 0)
+      opi_text_printf(t, ", \"rounded_products\": %" PRIu64, m->n_rounded);
     opi_text_puts(t, m->estimated ? ", \"estimated\": true}" : "}");
   }
   opi_text_puts(t, "\n  ]");
@@ -196,6 +208,7 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
   opi_json_double(t, plan->bound_ns);
   opi_text_printf(t, ",\n  \"cost\": \"%s\",\n  \"flops\": ", opi_cost_name(plan->cost_kind));
   opi_json_double(t, plan->flops);
+  write_few_bits(t, plan);
   if (plan->searched.moves != 0) {
     opi_text_printf(
         t, ",\n  \"searched\": {\"moves\": %" PRIu64 ", \"start_ns\": ", plan->searched.moves);

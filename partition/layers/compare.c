@@ -27,11 +27,13 @@ enum {
   SLICES,
   RECOMPUTE,
   TRANSPORT,
+  FEW_BITS,
   DECISIONS
 };
 static const char *const decisions[DECISIONS] = {
-    "kind",     "planner",      "schedule",      "stages",       "devices",   "copies",
-    "replicas", "tensor width", "micro-batches", "token slices", "recompute", "transport"};
+    "kind",      "planner",   "schedule",           "stages",        "devices",
+    "copies",    "replicas",  "tensor width",       "micro-batches", "token slices",
+    "recompute", "transport", "weights of few bits"};
 
 /* What it costs, as numbers; below 0: not known. */
 enum { STEP, REQUEST, BOUND, FULLEST, ALL_BYTES, COSTS };
@@ -133,6 +135,27 @@ static void read_memory(side *s) {
   s->cost[ALL_BYTES] = fullest < 0 ? -1 : all;
 }
 
+/* "24x4@4 1x8@0, 24 rounded": products, bits, accuracy level; how many round their rows. */
+static void read_few_bits(side *s) {
+  size_t i = 0, used = 0;
+  json_t *form = NULL, *rank = NULL;
+  uint64_t rounded = 0;
+  set(s, FEW_BITS, "none");
+  json_array_foreach(json_object_get(s->root, "few_bits"), i, form) {
+    const int wrote =
+        snprintf(s->text[FEW_BITS] + used, TEXT_ROOM - used, "%s%" PRIu64 "x%" PRIu64 "@%" PRId64,
+                 i == 0 ? "" : " ", count_of(form, "products", 0), count_of(form, "bits", 0),
+                 (int64_t)json_integer_value(json_object_get(form, "accuracy_level")));
+    used += wrote < 0 ? TEXT_ROOM : (size_t)wrote;
+    if (used + 1 >= TEXT_ROOM)
+      return;
+  }
+  json_array_foreach(json_object_get(s->root, "memory"), i, rank) rounded +=
+      count_of(rank, "rounded_products", 0);
+  if (used > 0)
+    (void)snprintf(s->text[FEW_BITS] + used, TEXT_ROOM - used, ", %" PRIu64 " rounded", rounded);
+}
+
 static void read_plan(side *s) {
   const json_t *replicas = json_object_get(s->root, "replicas"),
                *slices = json_object_get(s->root, "slices"),
@@ -159,6 +182,7 @@ static void read_plan(side *s) {
   set(s, SLICES, "%" PRIu64, count_of(training != NULL ? training : slices, "slices", 1));
   set(s, RECOMPUTE, "%.40s", text_of(training, "recompute", "none"));
   set(s, TRANSPORT, "%.60s", text_of(s->root, "transport", "?"));
+  read_few_bits(s);
   s->cost[STEP] = number_of(s->root, "interval_ns");
   s->cost[REQUEST] = number_of(s->root, "request_ns");
   s->cost[BOUND] = number_of(s->root, "bound_ns");
@@ -189,6 +213,7 @@ static void read_strategy(side *s) {
   set(s, SLICES, "%s", json_array_size(json_object_get(s->root, "slices")) == 0 ? "1" : "several");
   set(s, RECOMPUTE, "%s", json_is_true(json_object_get(s->root, "recompute")) ? "stage" : "none");
   set(s, TRANSPORT, "-");
+  set(s, FEW_BITS, "-");
   s->cost[STEP] = number_of(s->root, "step_ns");
   s->cost[FULLEST] = number_of(s->root, "memory_bytes");
   for (uint32_t i = 0; i < s->n_stages; ++i) {

@@ -243,7 +243,7 @@ opipe_status cpu_program_info(const opipe_program *program, opipe_program_info *
                               opipe_error *err) {
   opipe_program_info full;
   const uint32_t size = io_info->struct_size;
-  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, n_rounded);
   if (size < OPIPE_END(opipe_program_info, n_kernels))
     return opipe_fail(err, OPIPE_E_ABI, "program_info: struct_size %u is too small", size);
   memset(&full, 0, sizeof full);
@@ -252,6 +252,7 @@ opipe_status cpu_program_info(const opipe_program *program, opipe_program_info *
   full.temp_bytes = program->temp_bytes;
   full.workspace_bytes = program->workspace_bytes;
   full.arena_bytes = program->arena_bytes;
+  full.n_rounded = program->n_rounded;
   memcpy(io_info, &full, size < known ? size : known);
   return OPIPE_OK;
 }

@@ -201,6 +201,7 @@ opipe_status cpu_place(opipe_program *program, opipe_error *err) {
     const uint64_t bytes = program->steps[s].workspace_bytes;
     program->workspace_bytes = bytes > program->workspace_bytes ? bytes : program->workspace_bytes;
     program->n_kernels += program->steps[s].run != NULL;
+    program->n_rounded += program->steps[s].rounds;
   }
   if (program->workspace_bytes > INT64_MAX / 4) {
     return opipe_fail(err, OPIPE_E_LIMIT, "a kernel would need %llu bytes of workspace",

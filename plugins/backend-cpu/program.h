@@ -83,6 +83,7 @@ typedef struct cpu_step {
   uint32_t narrow;          /* bit i: in[i] is read in its half type, not widened (widen.c) */
   const cpu_matrix *matrix; /* of in[1], whose value is then the codes; NULL: none */
   bool is_view;             /* out[0] has the bytes of in[0] */
+  bool rounds;              /* a product whose rows of in[0] are rounded to 8 bits a block */
 } cpu_step;
 
 enum {
@@ -123,6 +124,7 @@ struct opipe_program {
   cpu_step *steps;
   uint32_t n_steps;
   uint32_t n_kernels;
+  uint32_t n_rounded;   /* steps that round */
   uint32_t *storage_of; /* [n_values], OPIPE_NONE: no step touches it */
   cpu_storage *storages;
   uint32_t n_storages;

@@ -226,7 +226,7 @@ void cuda_program_free(opipe_program *program) {
 opipe_status cuda_program_info(const opipe_program *program, opipe_program_info *io_info,
                                opipe_error *err) {
   const uint32_t size = io_info->struct_size;
-  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, reserved);
+  const uint32_t known = (uint32_t)OPIPE_END(opipe_program_info, n_rounded);
   const opipe_program_info full = {.struct_size = size,
                                    .n_kernels = program->n_kernels,
                                    .temp_bytes = program->temp_bytes,

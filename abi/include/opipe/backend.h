@@ -158,7 +158,8 @@ typedef struct opipe_program_info {
   uint64_t host_bytes; /* host memory that the program keeps from compile to program_free: copies of
                           what nodes that run elsewhere read and write, and their scratch */
   uint32_t n_fallback; /* nodes that the device lacks and another backend runs */
-  uint32_t reserved;   /* 0 */
+  uint32_t n_rounded;  /* products that round the rows they multiply to 8 bits a block, as the
+                          accuracy_level 4 of opipe.DequantizeNBits lets them */
 #endif
 } opipe_program_info;
 

@@ -343,6 +343,7 @@ static bool plan_codes(cpu_prep *p, cpu_linear_plan *plan, int64_t rows, uint64_
   if (!plan->int8 && !cpu_codes_workspace(p->device->threads, &w->form, rows, false, &bytes))
     return false;
   plan->matrix = w;
+  p->step->rounds = plan->int8;
   p->step->in[1].layout = CPU_LAYOUT_CODES;
   plan->scratch_at = at;
   cpu_want_workspace(p, at + bytes);
