@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import trial  # noqa: E402
@@ -76,6 +78,59 @@ def kept(count, folder):
         trial.one_file = before
 
 
+def made(count, folder):
+    """Only what is neither there nor tried is made."""
+    calls = []
+    before, trial.said_in = trial.said_in, lambda command, *_: calls.append(command[-1]) or subprocess.CompletedProcess(command, 0, "NOT EXPORTED: no", "")
+    try:
+        for again, wanted in ((False, ["legacy"]), (True, ["dynamo", "legacy"])):  # gpt2-dynamo is there, bert-dynamo was tried
+            one = Fake(folder, again)
+            one.environment = {}
+            shutil.rmtree(os.path.join(folder, "bert-dynamo"), ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(folder, "results", "bert-legacy.json"))
+            found = list(trial.Trial.files(one, "bert", True))
+            count.check(f"made, again: {again}", None if calls == wanted and found[1] == ("bert-legacy", "no") else f"{calls} {found}")
+            calls.clear()
+        list(trial.Trial.files(Fake(folder), "opt", False))
+        count.check("nothing is made of what is kept", None if not calls else str(calls))
+    finally:
+        trial.said_in = before
+
+
+def in_time():
+    """Seconds until a command is over that leaves a child behind which holds its output."""
+    start, late = time.monotonic(), False
+    try:
+        trial.said_in(["sh", "-c", "sleep 300 & echo $!; wait"], 0.2)
+    except subprocess.TimeoutExpired:
+        late = True
+    return time.monotonic() - start, late
+
+
+def commands(count):
+    said = trial.said_in(["sh", "-c", "echo out; echo err >&2; sleep 300 & echo $!; exit 3"], 60)
+    child = int(said.stdout.split()[1])
+    count.check("what it says", None if (said.returncode, said.stderr) == (3, "err\n") and said.stdout.startswith("out\n") else str(said))
+    gone = ended(child)
+    count.check("what it has started ends with it", None if gone else f"{child} runs on")
+    seconds, late = in_time()
+    count.check("in time", None if late and seconds < 30 else f"{seconds:.1f} s, {late}")
+
+
+def ended(process):
+    """Soon: a process without a parent that waits is for init to collect."""
+    for _ in range(100):
+        try:
+            with open(f"/proc/{process}/stat", encoding="ascii") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] in "ZX":
+                    return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def ends(count, folder):
     """What takes too long is late, and so is all that would come behind it."""
     limits = trial.Limits(False)
@@ -95,7 +150,9 @@ def main():
         tables(count)
         verdicts(count)
         kept(count, folder)
+        made(count, folder)
         ends(count, folder)
+        commands(count)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return count.finish()

@@ -18,12 +18,15 @@ usage: trial.py [--only NAME,...] [--wide] [--kept] [--again] [--minutes N] [--r
   --record   writes the table to tests/bench/records/DATE-real.md (-real-wide.md)
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -81,12 +84,30 @@ def commands(folder, meta):
            "--optimizer", "sgd:lr=0.05", *forms.training_data(folder, meta, 0)]  # fmt: skip
 
 
+def said_in(command, seconds, environment=None):
+    """What a command says; it and all that it has started end in time (TimeoutExpired). Its output goes through files:
+    what it leaves behind holds up nobody."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True)
+        try:
+            process.wait(seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    return subprocess.CompletedProcess(command, process.returncode, *texts)
+
+
 def beside(folder, limits):
     """Time and memory beside ONNX Runtime's, or why there are none."""
     library = os.path.join(BUILD, "lib", "libonnxpipe.so")
     command = [PYTHON, "-B", os.path.join(HERE, "race.py"), folder, "--library", library]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=limits.command, check=False)
+        said = said_in(command, limits.command)
     except subprocess.TimeoutExpired:
         return {"why": f"more than {limits.command} s"}
     if said.returncode != 0:
@@ -132,16 +153,22 @@ class Trial:
         with open(self.path(name), encoding="utf-8") as file:
             return json.load(file)
 
+    def is_done(self, name):
+        return self.kept(name) is not None and not self.again
+
     def keep(self, name, result):
         with open(self.path(name) + ".part", "w", encoding="utf-8") as file:
             json.dump({**result, "name": name, "version": version()}, file, indent=1)
         os.rename(self.path(name) + ".part", self.path(name))
 
-    def make(self, script, *arguments):
-        """What a script says, line by line; the reason where it takes too long."""
+    def make(self, name, script, *arguments):
+        """Makes a file that is not there, unless it was tried. What the script says, line by line; the reason where it takes
+        too long."""
+        if self.there(name) or self.is_done(name):
+            return ""
         command = [PYTHON, os.path.join(HERE, script), self.root, *arguments]
         try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=self.limits.export, env=self.environment, check=False)
+            said = said_in(command, self.limits.export, self.environment)
         except subprocess.TimeoutExpired:
             return f"NOT MADE: more than {self.limits.export} s"
         return said.stdout + said.stderr[-300:]
@@ -150,12 +177,12 @@ class Trial:
         """(name, why it is not there or None) of a family's files."""
         for exporter in EXPORTERS:
             name = f"{family}-{exporter}"
-            said = self.make("export.py", "--only", family, "--exporter", exporter) if exports else ""
+            said = self.make(name, "export.py", "--only", family, "--exporter", exporter) if exports else ""
             yield name, None if self.there(name) else reason(said)
             if name not in VARIED or not self.there(name):
                 continue
             for kind in ("extended", "int8", "fp16", "nbits"):
-                said = self.make("variants.py", "--only", name, "--kinds", kind) if exports else ""
+                said = self.make(f"{name}-{kind}", "variants.py", "--only", name, "--kinds", kind) if exports else ""
                 yield f"{name}-{kind}", None if self.there(f"{name}-{kind}") else reason(said)
 
     def there(self, name):
@@ -163,7 +190,7 @@ class Trial:
 
     def family(self, family, exports):
         for name, why in self.files(family, exports):
-            if self.kept(name) is not None and not self.again:
+            if self.is_done(name):
                 continue
             if why is not None:
                 self.keep(name, {"family": family, "not_made": why})
