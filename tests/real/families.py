@@ -2,7 +2,7 @@
 """The families that export.py exports: tiny transformers of the transformers package, with seeded
 random weights. A family says how to build the model, how to call it, and which axes of its inputs
 are free. REAL_SMALL in the environment: one narrow layer, for files that are committed. REAL_WIDE: two
-layers as wide as their users' are, with their vocabularies and images."""
+layers (of convolutions: all) as wide as their users' are, with their vocabularies and images."""
 import os
 
 import numpy as np
@@ -31,7 +31,7 @@ DECODER = dict(
 )
 GROUPED = dict(DECODER, num_key_value_heads=2, head_dim=SIZE)
 ENCODER = {**DECODER, "max_position_embeddings": LONGEST + 2}
-MOE = dict(GROUPED, moe_intermediate_size=24, num_experts_per_tok=2)
+MOE = dict(GROUPED, moe_intermediate_size=768 if WIDE else 24, num_experts_per_tok=2)
 PAIR = dict(
     d_model=WIDTH,
     encoder_layers=LAYERS,
@@ -275,6 +275,17 @@ SWIN = dict(image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=
             window_size=4, num_labels=5)  # fmt: skip
 if WIDE:
     SWIN.update(image_size=PIXELS, patch_size=4, embed_dim=96, num_heads=[3, 6], window_size=7)
+# Convolutions have another shape than transformers: wide they are ResNet-50, ConvNeXt tiny and MobileViT small.
+CONV_PIXELS = 256 if WIDE else 32
+RESNET = dict(embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", num_labels=5)
+CONVNEXT = dict(patch_size=4, num_stages=2, hidden_sizes=[16, 32], depths=[1, 1], image_size=CONV_PIXELS,
+                num_labels=5)  # fmt: skip
+MOBILEVIT = dict(image_size=CONV_PIXELS, patch_size=2, hidden_sizes=[16, 24, 32],
+                 neck_hidden_sizes=[8, 8, 16, 24, 32, 32, 48], num_labels=5)  # fmt: skip
+if WIDE:
+    RESNET.update(embedding_size=64, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3], layer_type="bottleneck")
+    CONVNEXT.update(num_stages=4, hidden_sizes=[96, 192, 384, 768], depths=[3, 3, 9, 3])
+    MOBILEVIT.update(hidden_sizes=[144, 192, 240], neck_hidden_sizes=[16, 32, 64, 96, 128, 160, 640])
 
 
 def whisper():
@@ -396,14 +407,9 @@ FAMILIES = {
     "dinov2": vision("Dinov2ForImageClassification", "Dinov2Config", **VISION),
     "swin": vision("SwinForImageClassification", "SwinConfig", **SWIN),
     "swinv2": vision("Swinv2ForImageClassification", "Swinv2Config", **SWIN),
-    "convnext": vision("ConvNextForImageClassification", "ConvNextConfig", 32, patch_size=4,
-                       num_stages=2, hidden_sizes=[16, 32], depths=[1, 1], image_size=32,
-                       num_labels=5),
-    "resnet": vision("ResNetForImageClassification", "ResNetConfig", 32, embedding_size=8,
-                     hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", num_labels=5),
-    "mobilevit": vision("MobileViTForImageClassification", "MobileViTConfig", 32, image_size=32,
-                        patch_size=2, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 24,
-                        32, 32, 48], num_labels=5),
+    "convnext": vision("ConvNextForImageClassification", "ConvNextConfig", CONV_PIXELS, **CONVNEXT),
+    "resnet": vision("ResNetForImageClassification", "ResNetConfig", CONV_PIXELS, **RESNET),
+    "mobilevit": vision("MobileViTForImageClassification", "MobileViTConfig", CONV_PIXELS, **MOBILEVIT),
     # two towers
     "clip": clip_like("CLIPModel", "CLIPConfig", **CLIP),
     "clip_logits": clip_logits("CLIPModel", "CLIPConfig", **CLIP),
