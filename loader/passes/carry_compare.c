@@ -38,15 +38,20 @@ typedef struct dims {
   uint32_t axis;
 } dims;
 
-/* False when more than one dimension differs. */
+/* Elements of whole bytes. */
+static bool has_bytes(const opi_value *v) {
+  return opi_dtype_bits(v->dtype) % 8 == 0;
+}
+
+/* False when more than one dimension differs, or one where several elements share a byte. */
 static bool find_dimension(const opi_value *a, const opi_value *b, dims *out) {
   bool found = false;
-  if (a->rank != b->rank || a->dtype != b->dtype || opi_dtype_bits(a->dtype) % 8 != 0)
+  if (a->rank != b->rank || a->dtype != b->dtype)
     return false;
   *out = (dims){.before = 1, .whole = 1, .part = 1, .after_bytes = opi_dtype_bits(a->dtype) / 8};
   for (int32_t d = 0; d < a->rank; ++d) {
     if (a->shape[d] != b->shape[d]) {
-      if (found)
+      if (found || !has_bytes(a))
         return false;
       found = true;
       out->whole = (uint64_t)a->shape[d];
@@ -105,8 +110,8 @@ static opipe_status compare(const opi_value *a, const opi_value *b, const opi_ca
   if (find_dimension(a, b, &d)) {
     if (d.part == 0 || d.whole == 0)
       return OPIPE_OK;
-    if (carry->count != 0 ? counts_on(a, b, &d, carry)
-                          : repeats(a, b, &d, false) || repeats(a, b, &d, true))
+    if (carry->count != 0 && has_bytes(a) ? counts_on(a, b, &d, carry)
+                                          : repeats(a, b, &d, false) || repeats(a, b, &d, true))
       return OPIPE_OK;
   }
   return opi_fail(err, OPIPE_E_UNSUPPORTED,

@@ -21,6 +21,7 @@ MODELS = {
     "gathered": ([(1, 4, 0), (1, 8, 0)], 0),  # what is gathered is no product
     "dynamic8": ([], 0),  # integers by the graph's own nodes
 }
+WHOLE = ("gathered", "dynamic8")  # scales that are gathered, or of all rows together: no micro-batches
 ROUNDED = re.compile(r"^rank \d+: (\d+) of its products rounds? ", re.M)
 
 
@@ -50,9 +51,9 @@ def says(count, what, text, forms, rounded):
 
 def one_model(count, folder, name, forms, rounded):
     whole, cut, reference = (os.path.join(folder, f"{name}-{way}.json") for way in ("whole", "cut", "reference"))
-    model = [path_of(name), "--bind", "batch=3"]
+    model, parts = [path_of(name), "--bind", "batch=3"], "1" if name in WHOLE else "2"
     says(count, name, plan(count, name, *model, "--stages", "1", "-o", whole), forms, rounded)
-    says(count, f"{name} cut", plan(count, name, *model, "--stages", "2", "--microbatches", "2", "-o", cut), forms, rounded)
+    says(count, f"{name} cut", plan(count, name, *model, "--stages", "2", "--microbatches", parts, "-o", cut), forms, rounded)
     plain = ["--stages", "1", "--device", "cpu,kernels=reference", "-o", reference]
     says(count, f"{name} reference", plan(count, name, *model, *plain), forms, 0)
     for path, wanted in ((whole, rounded), (cut, rounded), (reference, 0)):
@@ -65,6 +66,13 @@ def one_model(count, folder, name, forms, rounded):
     says(count, f"{name} read", plan(count, name, path_of(name), "--plan", cut, "-o", again), forms, rounded)
     with open(cut, "rb") as one, open(again, "rb") as other:
         count.check(f"{name} written again", None if one.read() == other.read() else "other bytes")
+
+
+def split(count, name):
+    """Weights of half a byte are the same whatever the number of rows."""
+    result = run("run", path_of(name), "--bind", "batch=4", "--reference", "--stages", "2", "--microbatches", "2")
+    wrong = None if result.status == DONE else f"{result.status}: {result.err[-300:]}"
+    count.check(f"{name} in micro-batches", result.broken(60, 2048) or wrong)
 
 
 def compared(count, folder):
@@ -82,6 +90,7 @@ def main():
         for name, (forms, rounded) in MODELS.items():
             one_model(count, folder, name, forms, rounded)
         compared(count, folder)
+        split(count, "qdq4")
     return count.finish()
 
 
