@@ -32,10 +32,10 @@ bool opi_lent_knows(const opi_session *session, int32_t device_type, int32_t dev
 void opi_lent_place(const opi_request *request, uint32_t output, opi_result *result);
 opipe_status opi_lent_own(const opi_request *request, uint32_t output, opi_result *result,
                           opipe_error *err);
-/* Takes all that was given, once results have their places. deadline: the request has one. Errors:
- * INVALID, another device, memory that is not its; UNSUPPORTED, fences that it does not know, a
- * tensor that has to be the host's. */
-opipe_status opi_lent_take(opi_request *request, bool deadline, opipe_error *err);
+/* Takes all that was given, once results have their places. look: no device waits for its `ready`
+ * fences, they are looked at. Errors: INVALID, another device, memory that is not its; UNSUPPORTED,
+ * fences that it does not know, a tensor that has to be the host's. */
+opipe_status opi_lent_take(opi_request *request, bool look, opipe_error *err);
 /* Gives it back: no rank comes to the request any more, or it was not submitted. Any thread. */
 void opi_lent_drop(opi_request *request);
 /* May the host look at it, or a rank begin with it? Any thread. */

@@ -287,8 +287,11 @@ struct opi_session {
 
   opi_request **ring; /* [ring_room] by order of the ranks, modulo room */
   uint32_t ring_room;
-  uint64_t n_numbered; /* submit_lock */
-  opi_request *fenced; /* inference: wait for input fences, oldest first; submit_lock */
+  uint64_t n_numbered;          /* submit_lock */
+  uint64_t first_stream;        /* of the first request; submit_lock */
+  const opi_stream *first_kept; /* the same, where it has a state */
+  bool has_streams;             /* requests of more than one were given; submit_lock */
+  opi_request *fenced;          /* inference: wait for input fences, oldest first; submit_lock */
   _Atomic uint32_t n_fenced;
   uint32_t rung_version; /* shapes_version when all ranks were last rung; submit_lock */
   _Atomic uint64_t n_submitted;

@@ -249,11 +249,20 @@ static void publish(opi_session *s, opi_request *request) {
     opi_session_fail(s, opi_session_first(s)->index, request, &why);
 }
 
-/* ---- inputs that are not there yet ---- */
+/* ---- tensors that are not there yet ---- */
 
-static bool is_readable(const opi_request *request) {
-  for (uint32_t i = 0; i < request->session->n_inputs; ++i) {
+/* What ranks are given they do in turn: nothing of it may wait for the host. An output's flag is
+ * looked at when it is stored. */
+static bool may_go(const opi_request *request) {
+  const opi_session *s = request->session;
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
     if (request->feeds[i].given && !opi_feed_ready(request, i))
+      return false;
+  }
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    const opi_result *result = &request->results[o];
+    if (result->on_device && result->ready.kind != OPIPE_FENCE_HOST_FLAG &&
+        !opi_result_ready(request, o))
       return false;
   }
   return true;
@@ -271,8 +280,8 @@ static opi_request *next_of(const opi_session *s, opi_request *at, const opi_req
   return at;
 }
 
-/* It holds up what comes behind it in its own stream: the ranks get it when its inputs can be read.
- */
+/* It holds up what comes behind it in its own stream: the ranks get it when its tensors can be
+ * touched. */
 static void hold(opi_session *s, opi_request *request) {
   opi_request **at = &s->fenced;
   request->foremost = next_of(s, s->fenced, request) == NULL;
@@ -293,7 +302,7 @@ static opi_request *admit(opi_session *s) {
     opi_request *request = *at;
     opi_request_check_deadline(request, NULL, 0);
     const bool goes = opi_request_failed(request) && s->peers == NULL;
-    if (!goes && !(request->foremost && (opi_request_failed(request) || is_readable(request)))) {
+    if (!goes && !(request->foremost && (opi_request_failed(request) || may_go(request)))) {
       at = &request->next_fenced;
       continue;
     }
@@ -328,6 +337,26 @@ void opi_session_admit(opi_session *s) {
 
 /* ---- submitting ---- */
 
+static bool is_of_first(const opi_session *s, const opi_request *request) {
+  return s->n_numbered == 0 ||
+         (s->first_kept == request->stream_kept &&
+          (request->stream_kept != NULL || s->first_stream == request->stream));
+}
+
+/* May it be waited for by devices, and hold up what they are given behind it? Only as long as that
+ * is of its own stream. Where sessions share the work all requests are of one. */
+static bool may_hold_up(const opi_session *s, const opi_request *request) {
+  return s->peers != NULL || (!s->has_streams && is_of_first(s, request));
+}
+
+static void note_stream(opi_session *s, const opi_request *request) {
+  s->has_streams = s->has_streams || !is_of_first(s, request);
+  if (s->n_numbered != 0)
+    return;
+  s->first_stream = request->stream;
+  s->first_kept = request->stream_kept;
+}
+
 static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
   const opipe_status status = opi_reference_run(s, request, &why);
@@ -347,6 +376,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (request == NULL)
     return OPIPE_E_NOMEM;
   request->shape = NULL;
+  request->stream = params->stream;
   const uint64_t passed = atomic_load(&s->n_passed); /* before what may find no room */
   opipe_status status = opi_stream_begin(s, params, request, err);
   if (status == OPIPE_OK)
@@ -360,7 +390,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (status == OPIPE_OK)
     status = opi_stream_bind(request, err);
   if (status == OPIPE_OK)
-    status = opi_lent_take(request, params->deadline_ns != 0, err);
+    status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
     if (status == OPIPE_PENDING)
@@ -370,6 +400,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     opi_request_recycle(request);
     return status;
   }
+  note_stream(s, request);
   number(s, request, params);
   opi_stream_advance(request);
   opi_request_begin(request, params);
@@ -378,7 +409,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (s->reference) {
     enqueue(s, request);
     run_now(s, request);
-  } else if (is_readable(request) && next_of(s, s->fenced, request) == NULL) {
+  } else if (may_go(request) && next_of(s, s->fenced, request) == NULL) {
     publish(s, request);
   } else {
     hold(s, request);

@@ -4,8 +4,9 @@
  * before its first work for the request; behind the last it lets streams wait and records events.
  *
  * A queue works in order, so what it waits for holds up all that comes behind. Where that may not
- * be (the request has a deadline), or the host itself reads the tensor, the event is looked at from
- * here, as a flag is.
+ * be (the request has a deadline, or the session requests of several streams), or the host itself
+ * touches the tensor, the event is looked at from here, as a flag is, and ranks get the request
+ * later.
  */
 #include "runtime/lent/kit.h"
 

@@ -10,15 +10,15 @@
 
 /* ---- which tensors, which cells ---- */
 
-/* Dense, and not to be waited for by anything but the queue. 0: the tensor is copied. */
+/* Dense, and there before its first program, be it by the queue's wait. 0: the tensor is copied. */
 static uint64_t key_of(const opi_request *request, uint32_t item) {
   const opi_session *s = request->session;
   const opi_feed *feed = &request->feeds[item];
   const opi_result *result = &request->results[item - s->n_inputs];
   if (item >= s->n_inputs) {
-    const bool looked_at =
-        result->ready.kind == OPIPE_FENCE_HOST_FLAG || request->lent->looks[item].event != NULL;
-    return result->on_device && !looked_at ? (uint64_t)(uintptr_t)result->data : 0;
+    const bool late = result->ready.kind == OPIPE_FENCE_HOST_FLAG ||
+                      (s->reference && request->lent->looks[item].event != NULL);
+    return result->on_device && !late ? (uint64_t)(uintptr_t)result->data : 0;
   }
   if (!feed->on_device || opi_dtype_bits(s->inputs[item].value->dtype) < 8)
     return 0;

@@ -161,7 +161,7 @@ static opipe_status check_plain(const opi_request *request, uint32_t output, opi
                   input == OPIPE_NONE ? "" : s->inputs[input].name);
 }
 
-static opipe_status take_items(opi_request *request, bool deadline, opipe_error *err) {
+static opipe_status take_items(opi_request *request, bool look, opipe_error *err) {
   const opi_session *s = request->session;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_feed *feed = &request->feeds[i];
@@ -173,8 +173,8 @@ static opipe_status take_items(opi_request *request, bool deadline, opipe_error 
       OPI_TRY(range_of_feed(s, feed, i, &at, err));
       OPI_TRY(take_item(request, i, feed->device_type, feed->device_id, &at, bytes, err));
     }
-    OPI_TRY(opi_lent_take_fences(request, i, &feed->ready, &feed->done,
-                                 deadline || !feed->on_device, err));
+    OPI_TRY(
+        opi_lent_take_fences(request, i, &feed->ready, &feed->done, look || !feed->on_device, err));
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
@@ -186,7 +186,7 @@ static opipe_status take_items(opi_request *request, bool deadline, opipe_error 
                         opi_dtype_bits(s->output_dtypes[o]) / 8, err));
     }
     OPI_TRY(opi_lent_take_fences(request, s->n_inputs + o, &result->ready, &result->done,
-                                 deadline || !result->on_device, err));
+                                 look || !result->on_device, err));
   }
   return OPIPE_OK;
 }
@@ -295,7 +295,7 @@ static opipe_status make_lent(opi_request *request, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_lent_take(opi_request *request, bool deadline, opipe_error *err) {
+opipe_status opi_lent_take(opi_request *request, bool look, opipe_error *err) {
   const opi_session *s = request->session;
   const size_t n = opi_n_items(s), all = n * s->n_here;
   request->lends = is_lending(request);
@@ -313,7 +313,7 @@ opipe_status opi_lent_take(opi_request *request, bool deadline, opipe_error *err
   lent->places = NULL;
   atomic_store(&lent->held, 1);
   atomic_store(&lent->n_left, s->n_here);
-  status = take_items(request, deadline, err);
+  status = take_items(request, look, err);
   if (status == OPIPE_OK)
     status = check_copies(request, err);
   if (status == OPIPE_OK)

@@ -9,10 +9,14 @@
  * order. Memory may be given again and again without being announced. What is the host's business
  * before a device comes to it lies in host memory: values that decide shapes, labels, outputs that
  * are inputs or known values, all outputs of training sessions.
- *   A native `ready` fence of device memory is waited for by the device, which does all that it was
- * given behind that wait in order. Where the request has a deadline, or the tensor is the host's,
- * it is looked at as a flag is: it then holds up its own stream alone, up to the deadline. Of a
- * session that has failed, device memory is the host's again when session_close has returned.
+ *   A native `ready` fence holds up its own stream alone, up to the request's deadline. As long as
+ * all requests of a session are of one stream that of device memory is waited for by the device,
+ * which does what it was given behind that wait in order. Where the request has a deadline, from
+ * the first request of a second stream on, and where the tensor is the host's, it is looked at as a
+ * flag is, and the request is queued (request_queued) once it has come. A fence that a device waits
+ * for when the second stream begins still comes first: none that may never come goes without a
+ * deadline. Training is one stream. Of a session that has failed, device memory is the host's again
+ * when session_close has returned.
  */
 #ifndef OPIPE_REQUESTS_H
 #define OPIPE_REQUESTS_H

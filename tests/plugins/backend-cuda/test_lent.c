@@ -7,6 +7,7 @@
 #include "lent.h"
 
 #define MS UINT64_C(1000000)
+#define SOON (20000 * MS) /* for what has to come: a test that is broken ends */
 
 static const opipe_plan_params one_rank = {.struct_size = sizeof one_rank, .n_stages = 1};
 
@@ -27,7 +28,7 @@ static int rounds(int all) {
 }
 
 static void end(lent_host *h, opipe_request *request) {
-  OPI_ASSERT_OK(h->k.api->request_wait(request, UINT64_MAX, &h->k.err), &h->k.err);
+  OPI_ASSERT_OK(h->k.api->request_wait(request, SOON, &h->k.err), &h->k.err);
   h->k.api->request_release(request);
 }
 
@@ -35,7 +36,7 @@ static void end(lent_host *h, opipe_request *request) {
 static void round_trip(lent_host *h, const opipe_binding_io *in, const opipe_binding_io *out) {
   const opipe_submit_params params = lent_params(in, out);
   opipe_request *request = submit(h, &params);
-  OPI_ASSERT_OK(h->k.api->request_queued(request, UINT64_MAX, &h->k.err), &h->k.err);
+  OPI_ASSERT_OK(h->k.api->request_queued(request, SOON, &h->k.err), &h->k.err);
   lent_bring(h, (CUdeviceptr)(uintptr_t)out->tensor.data);
   OPI_ASSERT(lent_is_right(h));
   end(h, request);
@@ -155,7 +156,7 @@ static void test_events_say_when(void) {
     OPI_ASSERT(h.driver.event_record(come, h.stream) == CUDA_OK);
     const opipe_submit_params params = lent_params(&in, &out);
     opipe_request *request = submit(&h, &params);
-    OPI_ASSERT_OK(h.k.api->request_queued(request, UINT64_MAX, &h.k.err), &h.k.err);
+    OPI_ASSERT_OK(h.k.api->request_queued(request, SOON, &h.k.err), &h.k.err);
     OPI_ASSERT(h.driver.stream_wait(h.stream, done, 0) == CUDA_OK);
     lent_bring(&h, h.d_out);
     OPI_ASSERT(lent_is_right(&h));
@@ -175,7 +176,7 @@ static void test_memory_is_used_again(void) {
   for (int round = 0; round < rounds(8); ++round) {
     const opipe_submit_params params = lent_params(&in, &out);
     opipe_request *request = submit(&h, &params);
-    OPI_ASSERT_OK(h.k.api->request_queued(request, UINT64_MAX, &h.k.err), &h.k.err);
+    OPI_ASSERT_OK(h.k.api->request_queued(request, SOON, &h.k.err), &h.k.err);
     if (round % 2 == 0) /* nothing is on its way there */
       memset(h.got, 0, h.out_bytes);
     OPI_ASSERT(h.driver.read(h.got, h.d_out, h.out_bytes, h.stream) == CUDA_OK);
@@ -197,24 +198,89 @@ static void test_a_fence_that_never_comes_holds_up_its_own_request(void) {
   LENT_OPEN(&h, LENT_SMALL, &one_rank, 0);
   const opipe_binding_io in = lent_ids(&h, h.d_ids), host = kit_ids(h.ids, h.ids_shape);
   opipe_submit_params late = lent_params(&in, NULL), other = lent_params(&host, NULL);
-  late.stream = 1;
-  late.deadline_ns = 300 * MS;
-  other.stream = 2;
   h.hold(h.stream, true);
   lent_fill(&h, h.d_ids);
-  opipe_request *first = submit(&h, &late), *second = submit(&h, &other);
-  OPI_ASSERT_OK(h.k.api->request_wait(second, 200 * MS, &h.k.err), &h.k.err);
+  late.deadline_ns = 100 * MS; /* of the one stream that there is */
+  opipe_request *first = submit(&h, &late);
+  OPI_ASSERT_ERROR(h.k.api->request_wait(first, SOON, &h.k.err), OPIPE_E_TIMEOUT, &h.k.err,
+                   "its deadline passed");
+  h.k.api->request_release(first);
+  late.deadline_ns = 60000 * MS;
+  first = submit(&h, &late);
+  other.stream = 2;
+  end(&h, submit(&h, &other));
   OPI_ASSERT_INT(h.k.api->request_poll(first, &h.k.err), OPIPE_PENDING);
   OPI_ASSERT_ERROR(h.k.api->request_queued(first, 0, &h.k.err), OPIPE_E_TIMEOUT, &h.k.err,
                    "is not queued");
-  OPI_ASSERT_ERROR(h.k.api->request_wait(first, UINT64_MAX, &h.k.err), OPIPE_E_TIMEOUT, &h.k.err,
-                   "its deadline passed");
-  h.k.api->request_release(first);
-  h.k.api->request_release(second);
   h.hold(h.stream, false);
-  late.deadline_ns = 60000 * MS;
-  end(&h, submit(&h, &late)); /* one that comes in time */
+  end(&h, first); /* it comes in time */
   lent_close(&h);
+}
+
+/* All requests are of one stream: the device waits, the host does not. */
+static void test_one_stream_is_queued_before_its_fence_has_come(void) {
+  lent_host h;
+  LENT_OPEN(&h, LENT_SMALL, &one_rank, 0);
+  const opipe_binding_io in = lent_ids(&h, h.d_ids), out = lent_out(&h, h.d_out);
+  const opipe_submit_params params = lent_params(&in, &out);
+  h.hold(h.stream, true);
+  lent_fill(&h, h.d_ids);
+  opipe_request *request = submit(&h, &params);
+  OPI_ASSERT_OK(h.k.api->request_queued(request, SOON, &h.k.err), &h.k.err);
+  OPI_ASSERT_INT(h.k.api->request_poll(request, &h.k.err), OPIPE_PENDING);
+  h.hold(h.stream, false);
+  lent_bring(&h, h.d_out);
+  OPI_ASSERT(lent_is_right(&h));
+  end(&h, request);
+  lent_close(&h);
+}
+
+/* Several streams, no deadline: a device that waited for one would hold up the others. late: which
+ * fence does not come, that of the ids or that of the answer's memory. */
+static void others_go_on(uint32_t late) {
+  lent_host h;
+  LENT_OPEN(&h, LENT_SMALL, &one_rank, 0); /* it has had a request of stream 0 */
+  CUstream free_stream = NULL;
+  OPI_ASSERT_FATAL(h.driver.stream_create(&free_stream, CUDA_STREAM_NON_BLOCKING) == CUDA_OK);
+  const opipe_fence free_fence = {.kind = OPIPE_FENCE_NATIVE_STREAM, .handle = free_stream};
+  opipe_binding_io in = lent_ids(&h, h.d_ids), out = lent_out(&h, h.d_out);
+  opipe_binding_io there = lent_ids(&h, h.d_ids + 4096);
+  opipe_submit_params held = lent_params(&in, &out), other = lent_params(&there, NULL);
+  opipe_request *first = NULL, *behind = NULL;
+  there.ready = free_fence;
+  in.ready = late == 0 ? lent_stream(&h) : free_fence;
+  out.ready = late == 1 ? lent_stream(&h) : free_fence;
+  OPI_ASSERT(h.driver.write(h.d_ids, h.ids, sizeof h.ids, free_stream) == CUDA_OK);
+  OPI_ASSERT(h.driver.write(h.d_ids + 4096, h.ids, sizeof h.ids, free_stream) == CUDA_OK);
+  held.stream = 1;
+  h.hold(h.stream, true);
+  lent_fill(&h, h.d_ids + 2 * 4096); /* something that the stream is at */
+  first = submit(&h, &held);
+  other.stream = 1;
+  behind = submit(&h, &other);
+  for (other.stream = 2; other.stream < 6; ++other.stream)
+    end(&h, submit(&h, &other));
+  OPI_ASSERT_INT(h.k.api->request_poll(first, &h.k.err), OPIPE_PENDING);
+  OPI_ASSERT_INT(h.k.api->request_poll(behind, &h.k.err), OPIPE_PENDING);
+  OPI_ASSERT_ERROR(h.k.api->request_queued(first, 0, &h.k.err), OPIPE_E_TIMEOUT, &h.k.err,
+                   "is not queued");
+  const uint64_t copies = lent_look(&h).copies;
+  h.hold(h.stream, false);
+  end(&h, behind);
+  end(&h, first);
+  OPI_ASSERT_INT(lent_look(&h).copies, copies); /* still in place */
+  lent_bring(&h, h.d_out);
+  OPI_ASSERT(lent_is_right(&h));
+  OPI_ASSERT(h.driver.stream_destroy(free_stream) == CUDA_OK);
+  lent_close(&h);
+}
+
+static void test_the_ids_of_one_stream_hold_up_no_other(void) {
+  others_go_on(0);
+}
+
+static void test_the_answer_of_one_stream_holds_up_no_other(void) {
+  others_go_on(1);
 }
 
 /* What the host computes from host memory is looked at by the host. */
@@ -252,7 +318,7 @@ static void test_outputs_stay_on_the_device(void) {
     opipe_tensor out;
     lent_fill(&h, h.d_ids);
     opipe_request *request = submit(&h, &params);
-    OPI_ASSERT_OK_FATAL(h.k.api->request_wait(request, UINT64_MAX, &h.k.err), &h.k.err);
+    OPI_ASSERT_OK_FATAL(h.k.api->request_wait(request, SOON, &h.k.err), &h.k.err);
     OPI_ASSERT_OK_FATAL(h.k.api->request_output(request, 0, &out, &h.k.err), &h.k.err);
     OPI_ASSERT(out.device_type == OPIPE_DL_CUDA && out.device_id == 0);
     lent_bring(&h, (CUdeviceptr)(uintptr_t)out.data);
@@ -342,7 +408,7 @@ static double train_on(lent_host *h, const opipe_binding_io *inputs) {
   params.inputs = inputs;
   OPI_ASSERT_OK_FATAL(h->k.api->session_train_step(h->k.session, &params, &ticket, &h->k.err),
                       &h->k.err);
-  OPI_ASSERT_OK_FATAL(h->k.api->request_wait(ticket, UINT64_MAX, &h->k.err), &h->k.err);
+  OPI_ASSERT_OK_FATAL(h->k.api->request_wait(ticket, SOON, &h->k.err), &h->k.err);
   OPI_ASSERT_OK(h->k.api->request_report(ticket, &report, &h->k.err), &h->k.err);
   h->k.api->request_release(ticket);
   return report.loss;
@@ -401,6 +467,9 @@ OPI_TEST_MAIN("cuda lent", OPI_TEST(test_nothing_is_copied),
               OPI_TEST(test_what_does_not_fit_is_copied), OPI_TEST(test_events_say_when),
               OPI_TEST(test_memory_is_used_again),
               OPI_TEST(test_a_fence_that_never_comes_holds_up_its_own_request),
+              OPI_TEST(test_one_stream_is_queued_before_its_fence_has_come),
+              OPI_TEST(test_the_ids_of_one_stream_hold_up_no_other),
+              OPI_TEST(test_the_answer_of_one_stream_holds_up_no_other),
               OPI_TEST(test_fences_of_host_memory), OPI_TEST(test_outputs_stay_on_the_device),
               OPI_TEST(test_what_is_not_ours_is_refused_by_name),
               OPI_TEST(test_one_event_is_one_ranks), OPI_TEST(test_a_training_batch))
