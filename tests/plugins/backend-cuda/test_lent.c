@@ -255,11 +255,11 @@ static void others_go_on(uint32_t late) {
   held.stream = 1;
   h.hold(h.stream, true);
   lent_fill(&h, h.d_ids + 2 * 4096); /* something that the stream is at */
-  first = submit(&h, &held);
-  other.stream = 1;
-  behind = submit(&h, &other);
+  first = submit(&h, &held);         /* there is room for two requests */
   for (other.stream = 2; other.stream < 6; ++other.stream)
     end(&h, submit(&h, &other));
+  other.stream = 1;
+  behind = submit(&h, &other);
   OPI_ASSERT_INT(h.k.api->request_poll(first, &h.k.err), OPIPE_PENDING);
   OPI_ASSERT_INT(h.k.api->request_poll(behind, &h.k.err), OPIPE_PENDING);
   OPI_ASSERT_ERROR(h.k.api->request_queued(first, 0, &h.k.err), OPIPE_E_TIMEOUT, &h.k.err,
