@@ -172,6 +172,34 @@ def pointer(t, path):
     t.check("a button shows all", t.view() == whole, str(t.view()))
 
 
+def beside(t, path):
+    """What was planned and what was measured: one scale or each its own, track by track or rank by rank."""
+    b, page = t.b, data.read(path)[2]
+    b.open(path, 1600, 1200)
+    drawn, name = "tracks.map((t) => t.ranks.map((l) => Array.from(l.spans.end).pop()))", "tracks.map((t) => nameOf(t.ranks[0], 0))"
+    wanted = [[data.spans(lane, track["tick"])[-1][9] for lane in data.ranks(track)] for track in page["tracks"]]
+    ends, whole, said = [track["end"] for track in page["tracks"]], t.view()[1], b.run(name)
+    t.check("tracks of two lengths", len(ends) == 2 and ends[0] != ends[1], str(ends))
+    t.check("one scale", b.run(drawn) == wanted, f"{b.run(drawn)}, not {wanted}")
+    b.run("document.getElementById('one-scale').click()")
+    b.frame()
+    wide = [[end * whole / ends[i] for end in track] for i, track in enumerate(wanted)]
+    found = b.run(drawn)
+    t.check("each its own scale", all(abs(x - y) < 1e-6 * whole for f, w in zip(found, wide) for x, y in zip(f, w)), f"{found}, not {wide}")
+    t.check("what is said is the time", b.run(name) == said, f"{b.run(name)}, not {said}")
+    b.run("document.getElementById('one-scale').click()")
+    b.frame()
+    t.check("one scale again", b.run(drawn) == wanted, f"{b.run(drawn)}, not {wanted}")
+    order = "view.rows.filter((r) => !r.lane.isLink).map((r) => [r.lane.rank, r.lane.track.index])"
+    rows = sorted(b.run(order), key=lambda row: row[1])
+    t.check("track by track", b.run(order) == rows, str(b.run(order)))
+    b.run("document.getElementById('by-rank').click()")
+    b.frame()
+    t.check("rank by rank", b.run(order) == sorted(rows), str(b.run(order)))
+    tops = b.run("view.rows.map((r) => [r.y, r.y + r.height])")
+    t.check("rows lie apart", all(x[1] <= y[0] for x, y in zip(tops, tops[1:])), str(tops))
+
+
 def schemes(t, path):
     b, seen = t.b, {}
     for scheme in ("light", "dark"):
@@ -248,6 +276,7 @@ def main():
                 part(t, paths["plan"])
             replicas(t, paths["stream"])
             compared(t, paths["explain"])
+            beside(t, paths["measured"])
             memory(t, paths["plan"], True)
             memory(t, paths["far"], False)
             drawn(t, paths["order"])

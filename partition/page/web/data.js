@@ -41,9 +41,9 @@ const isIdle = (kind) => kind >= FIRST_IDLE && kind < END_IDLE;
 
 /* ---- spans ---- */
 
-/* start, end [n] in the page's unit; class and micro-batch (-1: none) of each. */
+/* start, end [n] in the page's unit, of so many to a tick; class and micro-batch (-1: none) of each. */
 function readSpans(lane, tick) {
-  const text = atob(lane.spans), n = lane.n;
+  const text = atob(lane.data), n = lane.n;
   const spans = { n, start: new Float64Array(n), end: new Float64Array(n), cls: new Uint16Array(n), mb: new Int32Array(n) };
   const lastMb = new Int32Array(lane.classes.length).fill(-1), lastLength = new Float64Array(lane.classes.length);
   let at = 0, end = 0;
@@ -94,25 +94,39 @@ function readKept(lane) {
   return { time, level, peak };
 }
 
-function readLane(raw, track) {
-  const lane = { ...raw, track, spans: readSpans(raw, track.tick), isLink: raw.peer >= 0 };
-  lane.kindOf = lane.classes.map((c) => c[0]);
+/* Spans as they are drawn: as long as the track's stretch says. */
+function setSpans(lane) {
+  const spans = readSpans(lane, lane.track.tick * lane.track.stretch);
+  lane.spans = spans;
   lane.maxLength = 0;
-  for (let i = 0; i < lane.spans.n; ++i)
-    lane.maxLength = Math.max(lane.maxLength, lane.spans.end[i] - lane.spans.start[i]);
+  for (let i = 0; i < spans.n; ++i)
+    lane.maxLength = Math.max(lane.maxLength, spans.end[i] - spans.start[i]);
   if (!lane.isLink)
     lane.kept = readKept(lane);
+}
+
+function readLane(raw, track) {
+  const lane = { ...raw, data: raw.spans, track, isLink: raw.peer >= 0, kindOf: raw.classes.map((c) => c[0]) };
+  setSpans(lane);
   return lane;
 }
 
 const tracks = page.tracks.map((raw, index) => {
-  const track = { ...raw, index };
+  const track = { ...raw, index, stretch: 1 };
   track.lanes = raw.lanes.map((lane) => readLane(lane, track));
   track.ranks = track.lanes.filter((lane) => !lane.isLink);
   track.links = track.lanes.filter((lane) => lane.isLink);
   return track;
 });
 const END = Math.max(1e-300, ...tracks.map((track) => track.end));
+
+/* One scale of time for all tracks, or each as wide as the longest. */
+function setScales(own) {
+  for (const track of tracks) {
+    track.stretch = own && track.end > 0 ? END / track.end : 1;
+    track.lanes.forEach(setSpans);
+  }
+}
 
 /* ---- numbers for people ---- */
 

@@ -131,8 +131,10 @@ function stepOf(span, most) {
   return power * [1, 2, 5, 10].find((k) => power * k >= least);
 }
 
+/* Where each track has its own scale, in parts of a track. */
 function drawAxis(c, bottom) {
-  const span = view.last - view.first, step = stepOf(span, Math.max(2, plot() / 90));
+  const one = view.own ? END / 100 : 1;
+  const span = view.last - view.first, step = one * stepOf(span / one, Math.max(2, plot() / 90));
   const [scale, unit] = UNITS.find(([s]) => view.last >= s) || UNITS[3];
   c.textAlign = "center";
   c.font = "11px system-ui, 'DejaVu Sans', sans-serif";
@@ -143,7 +145,7 @@ function drawAxis(c, bottom) {
     c.moveTo(x, OVERVIEW + AXIS - 4);
     c.lineTo(x, bottom);
     c.stroke();
-    const text = page.unit === "ns" ? digits(k * step / scale, 7) + " " + unit : digits(k * step, 7);
+    const text = view.own ? digits(k * step / one, 7) + " %" : page.unit === "ns" ? digits(k * step / scale, 7) + " " + unit : digits(k * step, 7);
     const half = c.measureText(text).width / 2;
     c.fillStyle = colours.soft;
     if (x + half < view.width - 4)
@@ -153,6 +155,9 @@ function drawAxis(c, bottom) {
 }
 
 function labelOf(lane) {
+  const name = shortName(lane.track.name);
+  if (view.byRank)
+    return lane.rank + " " + (view.width < 640 ? name.slice(0, 1) : name);
   const copies = lane.copies > 1 && view.width >= 640 ? " × " + lane.copies : "";
   return (view.width < 640 ? "" : "rank ") + lane.rank + copies;
 }
@@ -168,7 +173,7 @@ function drawLabels(c, rows) {
       continue;
     last = y + height / 2;
     c.font = (height < 13 ? "10px" : "12px") + " system-ui, 'DejaVu Sans', sans-serif";
-    c.fillText(labelOf(lane), left() - 8, y + height / 2 + 0.5);
+    c.fillText(labelOf(lane), left() - 8, y + height / 2 + 0.5, left() - 12);
   }
   c.font = "12px system-ui, 'DejaVu Sans', sans-serif";
 }

@@ -198,6 +198,20 @@ links.addEventListener("change", () => {
   draw();
 });
 
+function setOwnScales(own) {
+  setScales(own);
+  view.own = own;
+  showCursor();
+}
+for (const [id, act] of [["by-rank", (on) => { view.byRank = on; }], ["one-scale", (on) => setOwnScales(!on)]]) {
+  const box = document.getElementById(id);
+  box.parentElement.hidden = tracks.length < 2;
+  box.addEventListener("change", () => {
+    act(box.checked);
+    draw();
+  });
+}
+
 window.addEventListener("resize", draw);
 window.addEventListener("scroll", draw, { passive: true });
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is looked at: a piece of time, rows of lanes, a cursor. */
 
-const view = { first: 0, last: END, showsLinks: false, rows: [], height: 0, cursor: null, width: 0 };
+const view = { first: 0, last: END, showsLinks: false, byRank: false, own: false, rows: [], height: 0, cursor: null, width: 0 };
 
 const LABELS = { wide: 92, narrow: 42 };
 const OVERVIEW = 46, AXIS = 22, TRACK_HEAD = 24;
@@ -16,33 +16,50 @@ function rowHeight(nRanks) {
   return nRanks <= 8 ? 30 : nRanks <= 16 ? 24 : nRanks <= 32 ? 16 : nRanks <= 80 ? 11 : 6;
 }
 
-/* From top to bottom: of each track its ranks, under each the links that it sends on. */
+/* One of a track's lanes, under it (the last of its rank) the links that the rank sends on; returns
+ * where the next one begins. */
+function layLane(track, i, y) {
+  const lane = track.ranks[i], height = rowHeight(track.ranks.length), gap = height > 14 ? 4 : height > 8 ? 2 : 1;
+  const thin = Math.max(4, Math.min(9, Math.floor(height / 3)));
+  const isLast = i + 1 === track.ranks.length || track.ranks[i + 1].rank !== lane.rank;
+  view.rows.push({ lane, y, height: height - gap });
+  y += height;
+  for (const link of view.showsLinks && isLast ? track.links : []) {
+    if (link.rank !== lane.rank)
+      continue;
+    view.rows.push({ lane: link, y, height: thin - 1 });
+    y += thin;
+  }
+  return y + (view.showsLinks && isLast ? 3 : 0);
+}
+
+/* A line with a track's name and time. */
+function layHead(track, y) {
+  if (tracks.length > 1)
+    view.heads.push({ track, y });
+  return tracks.length > 1 ? y + TRACK_HEAD : y;
+}
+
+/* From top to bottom: of each track its ranks; or of each rank its lanes, track by track. */
 function layOut() {
-  let y = OVERVIEW + AXIS;
+  const all = tracks.flatMap((track) => track.ranks.map((lane, i) => ({ track, i, rank: lane.rank })));
+  let y = OVERVIEW + AXIS, last = null;
   view.rows = [];
   view.heads = [];
-  for (const track of tracks) {
-    const height = rowHeight(track.ranks.length), gap = height > 14 ? 4 : height > 8 ? 2 : 1;
-    const thin = Math.max(4, Math.min(9, Math.floor(height / 3)));
-    if (tracks.length > 1) {
-      view.heads.push({ track, y });
-      y += TRACK_HEAD;
-    }
-    track.ranks.forEach((lane, i) => {
-      view.rows.push({ lane, y, height: height - gap });
-      y += height;
-      const isLast = i + 1 === track.ranks.length || track.ranks[i + 1].rank !== lane.rank;
-      for (const link of view.showsLinks && isLast ? track.links : []) {
-        if (link.rank !== lane.rank)
-          continue;
-        view.rows.push({ lane: link, y, height: thin - 1 });
-        y += thin;
-      }
-      y += view.showsLinks && isLast ? 3 : 0;
-    });
-    y += 6;
+  if (view.byRank) {
+    all.sort((a, b) => a.rank - b.rank);
+    for (const track of tracks)
+      y = layHead(track, y);
   }
-  view.height = y + 2;
+  for (const one of all) {
+    if (last !== null && (view.byRank ? last.rank !== one.rank : last.track !== one.track))
+      y += 6;
+    if (!view.byRank && (last === null || last.track !== one.track))
+      y = layHead(one.track, y);
+    y = layLane(one.track, one.i, y);
+    last = one;
+  }
+  view.height = y + 8;
 }
 
 function rowAt(y) {
@@ -80,7 +97,7 @@ function spanAt(lane, t) {
 
 function nameOf(lane, i) {
   const [kind, stage, replica, slice, part] = lane.classes[lane.spans.cls[i]], mb = lane.spans.mb[i];
-  const start = lane.spans.start[i], end = lane.spans.end[i];
+  const start = lane.spans.start[i] / lane.track.stretch, end = lane.spans.end[i] / lane.track.stretch;
   const words = [""];
   words[0] = tracks.length > 1 ? shortName(lane.track.name) + ": rank " + lane.rank : "rank " + lane.rank;
   if (lane.isLink && lane.peer !== lane.rank)
