@@ -87,7 +87,7 @@ typedef struct opi_profile_source {
   const char *batch_dim;
   const uint32_t *samples; /* [n_samples] */
   uint32_t n_samples;
-  bool every_node, measured;
+  bool every_node, measured, may_be_whole;
 } opi_profile_source;
 
 struct opi_profile_object {

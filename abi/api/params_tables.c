@@ -400,20 +400,21 @@ const opi_struct opi_struct_play_params = STRUCT(T, play_params, OPIPE_END(T, an
 #undef T
 
 #define T opipe_profile_params
-static const opi_field profile_params[] = {SIZE(T),
-                                           FLAGS(T, flags, OPIPE_PROFILE_NODES),
-                                           NUMBERS(T, samples, n_samples),
-                                           ANY(T, n_samples),
-                                           CHOICE(T, cost, OPIPE_COST_MEASURED),
-                                           ANY(T, batch_dim),
-                                           OTHER(T, train, opi_struct_train_options),
-                                           NUMBERS(T, cluster, cluster_bytes),
-                                           ANY(T, cluster_bytes),
-                                           ANY(T, cluster_name),
-                                           ANY(T, device),
-                                           ANY(T, device_options),
-                                           ANY(T, device_index),
-                                           ANY(T, threads)};
+static const opi_field profile_params[] = {
+    SIZE(T),
+    FLAGS(T, flags, OPIPE_PROFILE_NODES | OPIPE_PROFILE_WHOLE),
+    NUMBERS(T, samples, n_samples),
+    ANY(T, n_samples),
+    CHOICE(T, cost, OPIPE_COST_MEASURED),
+    ANY(T, batch_dim),
+    OTHER(T, train, opi_struct_train_options),
+    NUMBERS(T, cluster, cluster_bytes),
+    ANY(T, cluster_bytes),
+    ANY(T, cluster_name),
+    ANY(T, device),
+    ANY(T, device_options),
+    ANY(T, device_index),
+    ANY(T, threads)};
 const opi_struct opi_struct_profile_params = STRUCT(T, profile_params, OPIPE_END(T, threads));
 #undef T
 

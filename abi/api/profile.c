@@ -139,6 +139,7 @@ static opipe_status keep_source(opi_profile_object *profile, opi_model_object *m
   s->batch_dim = p->batch_dim == NULL ? NULL : opi_arena_strdup(&profile->arena, p->batch_dim);
   s->arch = arch == NULL ? NULL : opi_arena_strdup(&profile->arena, arch);
   s->every_node = (p->flags & OPIPE_PROFILE_NODES) != 0;
+  s->may_be_whole = (p->flags & OPIPE_PROFILE_WHOLE) != 0;
   s->measured = p->cost != OPIPE_COST_RATES;
   s->model = model;
   if (model != NULL)
@@ -173,6 +174,7 @@ static opipe_status layers_of_model(const opi_profile_object *profile, const opi
                                       .device = spec,
                                       .facts = facts,
                                       .cost = cost,
+                                      .may_be_whole = s->may_be_whole,
                                       .every_node = s->every_node};
   return opi_layers_of_graph(&question, out_layers, err);
 }

@@ -119,6 +119,12 @@ static int read_profile(const cli_options *o, const cli_session *s, opipe_profil
   return status < 0 ? cli_report(o->planner.profile, &err) : CLI_DONE;
 }
 
+/* Nobody asks for a batch that is cut, and planner auto does not need one. */
+static bool may_be_whole(const cli_options *o) {
+  return asks_auto(o) && o->planner.sizes == NULL && o->n_microbatches <= 1 &&
+         o->t.replicas == NULL && o->planner.arch == NULL;
+}
+
 int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
                      uint64_t batch, const cli_gathered *cluster, opipe_profile **out) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -133,7 +139,8 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   }
   if (list_samples(o, batch, samples, &n_samples) != CLI_DONE)
     return CLI_USAGE;
-  params.flags = o->planner.every_node ? OPIPE_PROFILE_NODES : 0u;
+  params.flags = (o->planner.every_node ? OPIPE_PROFILE_NODES : 0u) |
+                 (may_be_whole(o) ? OPIPE_PROFILE_WHOLE : 0u);
   params.samples = samples;
   params.n_samples = n_samples;
   params.cluster = cluster->data;

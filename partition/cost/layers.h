@@ -53,7 +53,8 @@ typedef struct opi_layers {
   uint32_t n_layers, n_sizes;
   uint32_t tokens;       /* of a sample; 0: has none */
   uint32_t weight_bytes; /* of one parameter: 4, 2; 0: not known */
-  bool halves; /* backward times of inputs and weights were told apart; else each is half */
+  bool halves;       /* backward times of inputs and weights were told apart; else each is half */
+  const char *whole; /* why the batch is one micro-batch, which cannot be cut; NULL: it may be */
   opi_token_costs slices;
 } opi_layers;
 

@@ -87,6 +87,10 @@ void opi_layers_write(const opi_layers *layers, opi_text *text) {
   opi_text_json(text, layers->name);
   opi_text_printf(text, ",\n  \"tokens\": %u,\n  \"weight_bytes\": %u,\n  \"halves\": %s",
                   layers->tokens, layers->weight_bytes, layers->halves ? "true" : "false");
+  if (layers->whole != NULL) {
+    opi_text_puts(text, ",\n  \"whole\": ");
+    opi_text_json(text, layers->whole);
+  }
   opi_text_puts(text, ",\n  \"layers\": [");
   for (uint32_t i = 0; i < layers->n_layers; ++i) {
     opi_text_puts(text, i == 0 ? "" : ", ");
@@ -210,6 +214,17 @@ static opipe_status read_slices(const reader *r, const json_t *object) {
                       slices->context_ns, 1);
 }
 
+/* "whole", where it is there. */
+static opipe_status read_whole(const reader *r, const json_t *root) {
+  const char *why = NULL;
+  if (json_object_get(root, "whole") == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_json_get_string(root, r->what, "whole", &why, r->err));
+  r->out->whole = opi_arena_strdup(&r->out->arena, why);
+  return r->out->whole == NULL ? opi_fail_nomem(r->err, strlen(why), "a profile of layers")
+                               : OPIPE_OK;
+}
+
 static opipe_status read_body(reader *r, const json_t *root, const json_t *names,
                               const json_t *sizes) {
   uint64_t tokens = 0, weight_bytes = 0;
@@ -221,6 +236,7 @@ static opipe_status read_body(reader *r, const json_t *root, const json_t *names
   r->out->tokens = (uint32_t)tokens;
   r->out->weight_bytes = (uint32_t)weight_bytes;
   r->out->halves = json_is_true(halves);
+  OPI_TRY(read_whole(r, root));
   for (uint32_t i = 0; i < r->out->n_layers; ++i) {
     const char *name = json_string_value(json_array_get(names, i));
     if (name == NULL)

@@ -16,6 +16,8 @@ void opi_layers_describe(const opi_layers *layers, opi_text *text) {
   if (layers->tokens != 0)
     opi_text_printf(text, ", %u tokens a sample", layers->tokens);
   opi_text_puts(text, layers->halves ? "\n" : ", backward times not told apart: half each\n");
+  if (layers->whole != NULL)
+    opi_text_printf(text, "one micro-batch: %s\n", opi_text_line(line, layers->whole));
   for (uint32_t k = 0; k < layers->n_sizes; ++k) {
     const double samples = layers->samples[k];
     opi_text_printf(text,

@@ -25,6 +25,7 @@ typedef struct counting {
   opi_arena arena;   /* of all */
   uint32_t *layer_of_node;
   uint32_t n_nodes, n_layers;
+  uint32_t n_samples; /* the question's; 0: as it is bound */
   opipe_error *err;
 } counting;
 
@@ -44,14 +45,14 @@ typedef struct sized {
 static opipe_status no_batch(const counting *c) {
   return opi_fail(c->err, OPIPE_E_INVALID,
                   "'%.80s': %u numbers of samples, and no free dimension is the batch", c->q->name,
-                  c->q->n_samples);
+                  c->n_samples);
 }
 
 static opipe_status settle_batch(counting *c) {
   opi_plan *plan = c->plan;
   plan->n_microbatches = 1;
   OPI_TRY(opi_batch_choose(c->q->env, c->q->batch_dim, plan, c->err));
-  if (c->q->n_samples == 0)
+  if (c->n_samples == 0)
     return OPIPE_OK;
   if (plan->batch_dim == NULL)
     return no_batch(c);
@@ -237,11 +238,11 @@ static opipe_status add_work(counting *c, sized *s) {
 }
 
 static opipe_status new_layers(counting *c, const opi_graph *g) {
-  const uint32_t n_sizes = c->q->n_samples == 0 ? 1 : c->q->n_samples;
+  const uint32_t n_sizes = c->n_samples == 0 ? 1 : c->n_samples;
   OPI_TRY(opi_layers_new(c->q->name, c->n_layers, n_sizes, c->q->env->allocator, &c->out, c->err));
   for (uint32_t k = 0; k < n_sizes; ++k) {
     c->out->samples[k] =
-        c->q->n_samples == 0 ? (uint32_t)bound_samples(c) : (uint32_t)c->q->samples[k];
+        c->n_samples == 0 ? (uint32_t)bound_samples(c) : (uint32_t)c->q->samples[k];
   }
   c->out->halves = true;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
@@ -291,6 +292,31 @@ static opipe_status count_size(counting *c, int64_t rows, uint32_t k) {
   return status;
 }
 
+static opipe_status count_sizes(counting *c) {
+  OPI_TRY(settle_batch(c));
+  if (c->n_samples == 0)
+    return count_size(c, c->plan->batch_dim == NULL ? 0 : c->plan->batch_rows, 0);
+  for (uint32_t k = 0; k < c->n_samples; ++k)
+    OPI_TRY(count_size(c, c->q->samples[k], k));
+  return OPIPE_OK;
+}
+
+/* As it is bound, because of what the error says; that stays where it does not help. */
+static opipe_status count_whole(counting *c, opipe_status refused) {
+  opipe_error *why = c->err, unused = OPIPE_ERROR_INIT;
+  opi_layers_free(c->out);
+  c->out = NULL;
+  c->layer_of_node = NULL;
+  c->n_samples = 0;
+  c->err = &unused;
+  opipe_status status = count_sizes(c);
+  c->err = why;
+  if (status < 0)
+    return status == OPIPE_E_NOMEM ? opi_fail_nomem(why, 1, "layers") : refused;
+  c->out->whole = opi_arena_strdup(&c->out->arena, why->message);
+  return c->out->whole == NULL ? opi_fail_nomem(why, 1, "layers") : OPIPE_OK;
+}
+
 static opipe_status count_all(counting *c) {
   const opi_graph_profile *q = c->q;
   OPI_TRY(opi_plan_take_binding(c->plan, q->env->bind, 0, c->err));
@@ -298,17 +324,15 @@ static opipe_status count_all(counting *c) {
     c->plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
     OPI_TRY(opi_train_spec_copy(c->plan, q->spec, c->err));
   }
-  OPI_TRY(settle_batch(c));
-  if (q->n_samples == 0)
-    return count_size(c, c->plan->batch_dim == NULL ? 0 : c->plan->batch_rows, 0);
-  for (uint32_t k = 0; k < q->n_samples; ++k)
-    OPI_TRY(count_size(c, q->samples[k], k));
-  return OPIPE_OK;
+  const opipe_status status = count_sizes(c);
+  const bool uncut = status == OPIPE_E_INVALID || status == OPIPE_E_UNSUPPORTED;
+  return uncut && q->may_be_whole && c->n_samples > 1 ? count_whole(c, status) : status;
 }
 
 opipe_status opi_layers_of_graph(const opi_graph_profile *profile, opi_layers **out_layers,
                                  opipe_error *err) {
-  counting c = {.q = profile, .err = err};
+  opipe_error unused = OPIPE_ERROR_INIT;
+  counting c = {.q = profile, .n_samples = profile->n_samples, .err = err == NULL ? &unused : err};
   OPI_TRY(opi_plan_new(profile->env->allocator, &c.plan, err));
   opi_arena_init(&c.arena, profile->env->allocator, 0);
   opipe_status status = count_all(&c);

@@ -28,6 +28,7 @@ def main():
         trains(count, folder)
         devices_alone(count)
         two_kinds(count, folder)
+        whole(count, folder)
         described(count, folder)
         nothing_fits(count, folder)
     return count.finish()
@@ -84,6 +85,25 @@ def devices_alone(count):
         expect(count, "no planner", ["plan", DEMO, "--stages", "2", *option], USAGE, f"{option[0]}: no planner is asked")
     expect(count, "a cut", ["plan", DEMO, "--auto", "--cut", "x", *TWO], USAGE, "--cut: planner 'auto' decides that")
     expect(count, "single stages", ["plan", DEMO, "--train", *LOSS, "--auto", "--replicas", "2,1", *TWO], USAGE, "--replicas: planner 'auto'")
+
+
+def whole(count, folder):
+    """A batch that cannot be cut, as what quantizes by the tensor has it: one micro-batch, and why; asked for more it is refused."""
+    model = os.path.join(DATA, "small", "dynamic8", "model.onnx")
+    four, why, plan = ["--bind", "batch=4"], "node 'DynamicQuantizeLinear_0'", os.path.join(folder, "whole.json")
+    for objective in ("latency", "throughput"):
+        expect(count, f"whole, {objective}", ["run", model, *four, *TWO, f"--auto={objective}", "--reference"], DONE,
+               "identical to the plan's reference", "whole     the batch is one micro-batch: ", why, "1 x 1 micro-batches of 4")
+    expect(count, "whole, stages", ["run", model, *four, *TWO, "--auto", "--stages", "2", "--reference"], DONE,
+           "identical to the plan's reference", "plan: 2 stages on ")
+    for option in (["--microbatches", "4"], ["--replicas", "2"], ["--samples", "1,4"]):
+        expect(count, f"whole, {option[0]}", ["plan", model, *four, *TWO, "--auto", *option], REFUSED, why)
+    expect(count, "whole, written", ["profile", model, *four, "-o", plan], DONE, "one micro-batch: ", why)
+    expect(count, "whole, read", ["plan", "--profile", plan, "--cluster", "h100", "--batch", "4", "--auto=latency"], DONE, why)
+    expect(count, "whole, read", ["plan", "--profile", plan, "--cluster", "h100", "--batch", "4", "--auto=latency", "--microbatches", "2"],
+           REFUSED, "2 micro-batches and 0 copies", why)
+    said = json.loads(expect(count, "whole, JSON", ["plan", "--profile", plan, "--cluster", "h100", "--batch", "4", "--auto=latency", "--json"], DONE))
+    count.check("whole, JSON", None if why in said["search"]["whole"] and said["microbatches"] == 1 else str(said)[:300])
 
 
 def two_kinds(count, folder):

@@ -40,8 +40,9 @@ typedef struct opipe_device_choice {
 } opipe_device_choice;
 
 /* NODES: a layer for every node; else blocks that repeat are one layer each, and what stands before
- * and behind them is cut at narrow places. */
-enum { OPIPE_PROFILE_NODES = 1u };
+ * and behind them is cut at narrow places. WHOLE: where the batch of a model cannot be cut, the
+ * profile is of the model as it is bound, and says why; planner auto then has one micro-batch. */
+enum { OPIPE_PROFILE_NODES = 1u, OPIPE_PROFILE_WHOLE = 2u };
 
 /* Where and for what a profile is made. All borrowed for the call. */
 typedef struct opipe_profile_params {

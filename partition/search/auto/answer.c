@@ -177,6 +177,12 @@ static opipe_status fill_ranked(const opi_run *run, opi_auto_answer *a) {
   return OPIPE_OK;
 }
 
+static opipe_status keep_whole(const opi_space *s, opi_auto_answer *a) {
+  const char *why = s->question->planning.layers->whole;
+  a->whole = why == NULL ? NULL : opi_arena_strdup(&a->arena, why);
+  return why != NULL && a->whole == NULL ? opi_fail_nomem(s->err, 1, "an answer") : OPIPE_OK;
+}
+
 opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer) {
   const opi_space *s = run->space;
   opi_auto_answer *a = opi_alloc_zero(s->arena.allocator, 1, sizeof *a);
@@ -194,7 +200,9 @@ opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer) {
   a->bound = run->bound;
   a->gap = run->bound > 0 ? run->best[0].key / run->bound - 1 : INFINITY;
   a->stopped = run->stopped;
-  opipe_status status = opi_run_turns(run, &a->turns);
+  opipe_status status = keep_whole(s, a);
+  if (status == OPIPE_OK)
+    status = opi_run_turns(run, &a->turns);
   if (status == OPIPE_OK)
     status = fill_ranked(run, a);
   if (status < 0) {

@@ -124,6 +124,7 @@ typedef struct opi_auto_answer {
   double gap;           /* best / bound - 1 */
   uint32_t stopped;     /* OPI_STOPPED_* */
   opi_auto_turns turns; /* objective throughput of requests */
+  const char *whole;    /* why the batch is one micro-batch; NULL: it may be cut */
 } opi_auto_answer;
 
 /* Errors: INVALID, a number out of range, unknown schedules, an objective of the other mode; LIMIT,

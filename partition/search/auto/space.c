@@ -40,6 +40,12 @@ static opipe_status check_question(const opi_auto *q, opipe_error *err) {
     return opi_fail(err, OPIPE_E_INVALID, "planner 'auto': a budget of time, and no clock");
   if (q->n_schedules == 0 || q->plugins == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "planner 'auto': there is no schedule to choose from");
+  if (p->layers->whole != NULL && (q->fixed.microbatches > 1 || q->fixed.pipelines > 1)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "planner 'auto': %u micro-batches and %u copies of the pipeline (0: not said), "
+                    "and the batch is one micro-batch: %s",
+                    q->fixed.microbatches, q->fixed.pipelines, p->layers->whole);
+  }
   for (uint32_t k = 0; q->class_layers != NULL && k < p->cluster->n_classes; ++k) {
     const uint32_t n = q->class_layers[k]->n_layers;
     if (n != p->layers->n_layers) {
@@ -60,6 +66,7 @@ static void fill_question(opi_space *s) {
   p->state_bytes = p->state_bytes == 0 ? 4 : p->state_bytes;
   q->dtype = q->dtype == 0 ? OPIPE_FLOAT : q->dtype;
   q->n_threads = q->n_threads == 0 ? 1 : q->n_threads;
+  q->fixed.microbatches = p->layers->whole != NULL ? 1 : q->fixed.microbatches;
   if (q->mode == OPIPE_MODE_FORWARD && q->objective == OPI_AUTO_STEP)
     q->objective = OPI_AUTO_LATENCY;
 }

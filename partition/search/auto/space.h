@@ -115,9 +115,11 @@ static inline uint32_t opi_point_device(const opi_point *p, uint32_t n_ranks, ui
   return p->order[outer * p->width + tensor];
 }
 /* Samples of its smallest micro-batch: they differ by one at most. 0: not every one has a sample.
- */
+ * A batch that cannot be cut counts as one. */
 static inline uint32_t opi_point_rows(const opi_space *space, const opi_point *p) {
-  return (uint32_t)(space->question->planning.batch / ((uint64_t)p->microbatches * p->copies));
+  const opi_planning *q = &space->question->planning;
+  const uint64_t batch = q->layers->whole == NULL ? q->batch : 1;
+  return (uint32_t)(batch / ((uint64_t)p->microbatches * p->copies));
 }
 /* Is an earlier replica of the stage on the same rank? Its weights are there once. */
 static inline bool opi_places_repeat(const opi_places *l, uint32_t stage, uint32_t replica) {

@@ -73,6 +73,11 @@ void opi_auto_describe(const opi_auto_answer *a, uint32_t index, const opi_layer
   if (a->n_left > 0)
     opi_text_printf(text, ", %u left", a->n_left);
   opi_text_puts(text, a->complete ? "; all cuts of all shapes\n" : "\n");
+  if (a->whole != NULL) {
+    char line[OPI_LINE_ROOM];
+    opi_text_printf(text, "whole     the batch is one micro-batch: %s\n",
+                    opi_text_line(line, a->whole));
+  }
   if (a->stopped == OPI_STOPPED_WORK)
     opi_text_puts(text, "stopped   by counted work\n");
   if (a->stopped == OPI_STOPPED_CLOCK)
@@ -106,6 +111,10 @@ void opi_auto_write(const opi_auto_answer *a, uint32_t index, opi_text *text) {
                   a->complete ? "true" : "false", opi_auto_stop_name(a->stopped));
   write_number(text, "bound", a->bound);
   write_number(text, "gap", a->gap);
+  if (a->whole != NULL) {
+    opi_text_puts(text, ",\n  \"whole\": ");
+    opi_text_json(text, a->whole);
+  }
   if (a->turns.interval_ns > 0) {
     opi_text_printf(text, ",\n  \"replicas\": {\"copies\": %u", a->turns.n_copies);
     write_number(text, "interval_ns", a->turns.interval_ns);
