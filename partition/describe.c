@@ -208,6 +208,7 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
 }
 
 static void describe_times(opi_text *t, const opi_plan *plan) {
+  enum { TIMES_LEAST = 2 }; /* a gap below is told in per cent */
   const double bound = plan->bound_ns * plan->n_microbatches;
   static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
   const char *basis = bases[plan->cost_kind <= OPI_COST_GIVEN ? plan->cost_kind : 0];
@@ -221,10 +222,13 @@ static void describe_times(opi_text *t, const opi_plan *plan) {
                     "predicted (%s): %.3f ms for one request, %.3f ms between requests of a stream",
                     basis, plan->request_ns * 1e-6, plan->interval_ns * 1e-6);
   }
-  if (bound >= 1) {                                       /* ns */
-    const double above = plan->interval_ns / bound - 1.0; /* a rounding may lie below */
-    opi_text_printf(t, "; %.1f %% above the lower bound of %.3f ms",
-                    100.0 * (above > 0 ? above : 0), bound * 1e-6);
+  if (bound >= 1) {                                 /* ns */
+    const double times = plan->interval_ns / bound; /* a rounding may lie below 1 */
+    if (times < TIMES_LEAST)
+      opi_text_printf(t, "; %.1f %% above", 100.0 * (times > 1 ? times - 1 : 0));
+    else
+      opi_text_printf(t, "; %.2f times", times);
+    opi_text_printf(t, " the lower bound of %.3f ms (equal stages that never wait)", bound * 1e-6);
   }
   opi_text_puts(t, "\n");
   opi_text_printf(t, "work: %.3f Gflop", plan->flops * 1e-9);
