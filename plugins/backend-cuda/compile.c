@@ -100,25 +100,45 @@ static opipe_status stage_constants(opipe_program *program, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* The node whose rule makes the steps that stand there: a product's, in the place of its tail's
+ * end. */
+static uint32_t host_of(const opipe_program *program, uint32_t node) {
+  const uint32_t host = program->hosts != NULL ? program->hosts[node] : OPIPE_NONE;
+  return host != OPIPE_NONE ? host : node;
+}
+
 static opipe_status emit_node(opipe_program *program, uint32_t node, opipe_error *err) {
   cuda_rule r = {.program = program, .node = &program->graph->nodes[node], .err = err};
   CUDA_TRY(cuda_rule_run(&r));
   return (program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0 ? check_results(&r) : OPIPE_OK;
 }
 
+opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_probe,
+                             opipe_error *err) {
+  *out_probe = (opipe_program){.device = program->device,
+                               .graph = program->graph,
+                               .flags = program->flags,
+                               .pool = {program->device->host, NULL},
+                               .adds_to = program->adds_to,
+                               .parts = program->parts,
+                               .tails = program->tails};
+  return prepare(out_probe, err);
+}
+
+opipe_status cuda_probe(opipe_program *probe, uint32_t node, opipe_error *err) {
+  return emit_node(probe, node, err);
+}
+
 /* How many nodes from `first` on the device lacks: their steps are tried in a program that is
  * thrown away. */
 static opipe_status count_lacking(const opipe_program *program, uint32_t first, uint32_t *out_n,
                                   opipe_error *err) {
-  opipe_program probe = {.device = program->device,
-                         .graph = program->graph,
-                         .flags = program->flags,
-                         .pool = {program->device->host, NULL}};
+  opipe_program probe;
   opipe_error why = OPIPE_ERROR_INIT;
   uint32_t i = first;
-  opipe_status status = prepare(&probe, err);
+  opipe_status status = cuda_probe_make(program, &probe, err);
   while (status >= 0 && i < program->graph->n_nodes && !program->taken[i] &&
-         emit_node(&probe, i, &why) == OPIPE_E_UNSUPPORTED)
+         host_of(program, i) == i && cuda_probe(&probe, i, &why) == OPIPE_E_UNSUPPORTED)
     ++i;
   cuda_pool_release(&probe.pool);
   *out_n = i - first;
@@ -157,8 +177,11 @@ static opipe_status emit_all(opipe_program *program, opipe_error *err) {
     const uint32_t n_steps = program->n_steps, n_kernels = program->n_kernels;
     opipe_error why = OPIPE_ERROR_INIT;
     n = 1;
-    if (program->taken[i] || emit_node(program, i, &why) >= 0)
+    const uint32_t node = host_of(program, i);
+    if ((program->taken[i] && node == i) || emit_node(program, node, &why) >= 0)
       continue;
+    if (node != i) /* its rule took the tail before */
+      return opipe_fail(err, why.status, "%s", why.message);
     *last = NULL;
     program->last_step = last;
     program->n_steps = n_steps;

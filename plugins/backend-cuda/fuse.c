@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients that are added straight into their accumulator, and rows that products add.
+/* Gradients that are added straight into their accumulator.
  *
  *   product, column sum, GatherGrad, norm's GradScale -> views, widening casts -> Accumulate
  *
  * becomes the producer alone, which adds in fp32: no gradient of a weight lies in the arena, and
  * none is rounded to a half type on its way. Only temporaries with one reader disappear.
- *
- *   MatMul -> Add of a row that is known before the run
- *
- * becomes the product with the row as its bias: added in fp32, rounded once.
  */
 #include "ops/rule.h"
 
 static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1; /* in program->reader */
 
 enum change { LOOK, TAKE, GIVE }; /* what becomes of the nodes on the way */
-
-static bool named(const opipe_node *node, const char *domain, const char *op) {
-  return strcmp(node->domain, domain) == 0 && strcmp(node->op, op) == 0;
-}
 
 static void find_readers(opipe_program *program) {
   const opipe_graph *graph = program->graph;
@@ -40,9 +32,9 @@ static bool passes_on(const opipe_graph *graph, const opipe_node *node) {
   const opipe_value *x = &graph->values[node->in[0]], *y = &graph->values[node->out[0]];
   if (cuda_elems(x) != cuda_elems(y))
     return false;
-  return named(node, "", "Reshape") || named(node, "", "Identity")
+  return cuda_named(node, "", "Reshape") || cuda_named(node, "", "Identity")
              ? x->dtype == y->dtype
-             : named(node, "", "Cast") && y->dtype == OPIPE_FLOAT && cuda_is_half(x->dtype);
+             : cuda_named(node, "", "Cast") && y->dtype == OPIPE_FLOAT && cuda_is_half(x->dtype);
 }
 
 /* The accumulator that a temporary goes to and nowhere else; OPIPE_NONE: none. TAKE: the nodes
@@ -76,7 +68,7 @@ static bool is_summed(const opipe_graph *graph, uint32_t value) {
 
 /* ReduceSum over the leading axes: sums of columns. */
 static bool sums_columns(const opipe_graph *graph, const opipe_node *node) {
-  if (!named(node, "", "ReduceSum") || node->n_in != 2 || node->in[1] == OPIPE_NONE)
+  if (!cuda_named(node, "", "ReduceSum") || node->n_in != 2 || node->in[1] == OPIPE_NONE)
     return false;
   const opipe_value *x = &graph->values[node->in[0]], *axes = &graph->values[node->in[1]];
   const uint64_t n = cuda_elems(axes);
@@ -93,11 +85,12 @@ static bool sums_columns(const opipe_graph *graph, const opipe_node *node) {
 static bool can_add(const opipe_graph *graph, const opipe_node *node) {
   if (node->n_in < 2 || !is_summed(graph, node->in[0]) || node->n_out < 1)
     return false;
-  const bool norm = named(node, "opipe", "LayerNormalizationGradScale") ||
-                    named(node, "opipe", "RMSNormalizationGradScale");
-  const bool product = named(node, "", "MatMul") || named(node, "com.microsoft", "FusedMatMul") ||
-                       (named(node, "", "Gemm") && (node->n_in < 3 || node->in[2] == OPIPE_NONE));
-  return product || norm || named(node, "opipe", "GatherGrad") || sums_columns(graph, node);
+  const bool norm = cuda_named(node, "opipe", "LayerNormalizationGradScale") ||
+                    cuda_named(node, "opipe", "RMSNormalizationGradScale");
+  const bool product =
+      cuda_named(node, "", "MatMul") || cuda_named(node, "com.microsoft", "FusedMatMul") ||
+      (cuda_named(node, "", "Gemm") && (node->n_in < 3 || node->in[2] == OPIPE_NONE));
+  return product || norm || cuda_named(node, "opipe", "GatherGrad") || sums_columns(graph, node);
 }
 
 /* All outputs of a node, or none: a kernel adds both or writes both. */
@@ -111,66 +104,6 @@ static void redirect(const opipe_program *program, const opipe_node *node) {
     if (node->out[i] != OPIPE_NONE)
       program->adds_to[node->out[i]] = goal_of(program, node->out[i], TAKE);
   }
-}
-
-/* The one reader of a product's result, when it adds a row of its last axis; OPIPE_NONE. */
-static uint32_t find_addend(const opipe_program *program, const opipe_node *node) {
-  const opipe_graph *graph = program->graph;
-  const uint32_t made = node->n_out == 1 ? node->out[0] : OPIPE_NONE;
-  if (!(named(node, "", "MatMul") || named(node, "com.microsoft", "FusedMatMul")) ||
-      !is_summed(graph, made) || program->adds_to[made] != OPIPE_NONE ||
-      program->reader[made] >= graph->n_nodes)
-    return OPIPE_NONE;
-  const opipe_node *add = &graph->nodes[program->reader[made]];
-  const opipe_value *y = &graph->values[made];
-  if (!named(add, "", "Add") || add->n_in != 2 || add->n_out != 1 || add->out[0] == OPIPE_NONE ||
-      y->role != OPIPE_VALUE_TEMP || y->rank == 0)
-    return OPIPE_NONE;
-  const uint32_t row = add->in[add->in[0] == made ? 1 : 0];
-  if (row == OPIPE_NONE || !cuda_same_shape(y, &graph->values[add->out[0]]))
-    return OPIPE_NONE;
-  const opipe_value *c = &graph->values[row];
-  const int64_t n = y->shape[y->rank - 1];
-  return (c->role == OPIPE_VALUE_PARAMETER || c->role == OPIPE_VALUE_CONSTANT) &&
-                 c->dtype == y->dtype && c->rank > 0 && c->shape[c->rank - 1] == n &&
-                 cuda_elems(c) == (uint64_t)n
-             ? program->reader[made]
-             : OPIPE_NONE;
-}
-
-const opipe_node *cuda_addend(const opipe_program *program, const opipe_node *node,
-                              uint32_t *out_row) {
-  const uint32_t i =
-      program->adds != NULL ? program->adds[node - program->graph->nodes] : OPIPE_NONE;
-  const opipe_node *add = i != OPIPE_NONE ? &program->graph->nodes[i] : NULL;
-  if (add != NULL)
-    *out_row = add->in[add->in[0] == node->out[0] ? 1 : 0];
-  return add;
-}
-
-void cuda_leave_addend(opipe_program *program, const opipe_node *node) {
-  uint32_t row = OPIPE_NONE;
-  if (cuda_addend(program, node, &row) == NULL)
-    return;
-  uint32_t *add = &program->adds[node - program->graph->nodes];
-  program->taken[*add] = false;
-  *add = OPIPE_NONE;
-}
-
-/* Rows that products add; not where every result is looked at. */
-static opipe_status match_addends(opipe_program *program, opipe_error *err) {
-  const opipe_graph *graph = program->graph;
-  if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
-    return OPIPE_OK;
-  program->adds = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_nodes);
-  if (program->adds == NULL)
-    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", graph->n_nodes);
-  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
-    program->adds[i] = find_addend(program, &graph->nodes[i]);
-    if (program->adds[i] != OPIPE_NONE)
-      program->taken[program->adds[i]] = true;
-  }
-  return OPIPE_OK;
 }
 
 opipe_status cuda_match(opipe_program *program, opipe_error *err) {
@@ -189,11 +122,13 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
     if (can_add(graph, &graph->nodes[i]))
       redirect(program, &graph->nodes[i]);
   }
-  return match_addends(program, err);
+  if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
+    return OPIPE_OK; /* every result is looked at */
+  CUDA_TRY(cuda_match_parts(program, err));
+  return cuda_match_tails(program, err);
 }
 
 void cuda_unmatch(opipe_program *program, const opipe_node *node) {
-  cuda_leave_addend(program, node);
   for (uint32_t i = 0; i < node->n_out; ++i) {
     if (node->out[i] == OPIPE_NONE || program->adds_to[node->out[i]] == OPIPE_NONE)
       continue;

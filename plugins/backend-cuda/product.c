@@ -3,7 +3,9 @@
  *
  * The library's matrices are column-major. A row-major Y[M,N] = A[M,K] B[K,N] is, read by columns,
  * Y^T = B^T A^T: so our B is the library's A, our A its B, and m = N, n = M. Nothing is transposed
- * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it.
+ * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it. What
+ * else a product does before it rounds (an addend as C, GELU by tanh, its derivative) is an operand
+ * or an epilogue too.
  *
  * The algorithm is the one that the device was given for the shape, types, transposition,
  * distances, epilogue and alignment (choices.c), else the library's first choice for these under a
@@ -87,12 +89,20 @@ static cublasStatus_t set_desc(const cuda_products *lt, cublasLtMatmulDesc_t des
   return lt->desc_set(desc, (cublasLtMatmulDescAttributes_t)attribute, value, n_bytes);
 }
 
+static uint32_t epilogue_of(const cuda_product *p) {
+  const uint32_t bits = (p->has_bias ? (uint32_t)CUDA_LT_EPILOGUE_BIAS : 0u) |
+                        (p->through == CUDA_THROUGH_GELU ? (uint32_t)CUDA_LT_EPILOGUE_GELU : 0u) |
+                        (p->through == CUDA_THROUGH_DGELU ? (uint32_t)CUDA_LT_EPILOGUE_DGELU : 0u) |
+                        (p->has_aux ? (uint32_t)CUDA_LT_EPILOGUE_AUX : 0u);
+  return bits != 0 ? bits : (uint32_t)CUDA_LT_EPILOGUE_DEFAULT;
+}
+
 static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *p, const void *bias,
-                                cublasLtMatmulDesc_t *out) {
+                                void *aux, cublasLtMatmulDesc_t *out) {
   const cuda_products *lt = &device->place->libraries->products;
   const int32_t trans_a = p->trans_a ? CUDA_OP_T : CUDA_OP_N;
   const int32_t trans_b = p->trans_b ? CUDA_OP_T : CUDA_OP_N;
-  const uint32_t epilogue = p->has_bias ? CUDA_LT_EPILOGUE_BIAS : CUDA_LT_EPILOGUE_DEFAULT;
+  const uint32_t epilogue = epilogue_of(p);
   cuda_product_traits traits;
   cuda_product_traits_of(device, p, &traits);
   cublasStatus_t status =
@@ -105,17 +115,26 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
     status = set_desc(lt, *out, CUDA_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue);
   if (status == CUDA_LT_SUCCESS && p->has_bias)
     status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_POINTER, &bias, sizeof bias);
+  if (status == CUDA_LT_SUCCESS && p->has_aux)
+    status = set_desc(lt, *out, CUDA_LT_DESC_AUX_POINTER, &aux, sizeof aux);
+  if (status == CUDA_LT_SUCCESS && p->has_aux) {
+    status = set_desc(lt, *out, CUDA_LT_DESC_AUX_DISTANCE, &p->d_distance, sizeof p->d_distance);
+  }
   return status;
 }
 
-opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p, const void *bias,
-                              cuda_lt_descriptors *out, opipe_error *err) {
+opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p,
+                              const cuda_product_args *args, cuda_lt_descriptors *out,
+                              opipe_error *err) {
+  /* some answers depend on addresses being there: any multiple of CUDA_ALIGN */
+  void *const somewhere = (void *)(uintptr_t)CUDA_ALIGN;
   const cuda_products *lt = &device->place->libraries->products;
   const type_row *type = type_of(p->dtype);
   memset(out, 0, sizeof *out);
   if (type == NULL || type_of(p->d_dtype) == NULL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "no product of %s", opipe_dtype_name(p->dtype));
-  cublasStatus_t status = make_desc(device, p, bias, &out->desc);
+  cublasStatus_t status = make_desc(device, p, args != NULL ? args->bias : somewhere,
+                                    args != NULL ? args->aux : somewhere, &out->desc);
   if (status == CUDA_LT_SUCCESS) {
     status = make_layout(lt, p, type->type, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k,
                          p->a_distance, p->a_stride, &out->a);
@@ -210,8 +229,7 @@ opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, op
   uint32_t n = 0;
   if (cuda_product_is_empty(product))
     return OPIPE_OK;
-  /* some answer for a bias depends on its address being there: any multiple of CUDA_ALIGN */
-  CUDA_TRY(cuda_lt_describe(device, product, (const void *)(uintptr_t)CUDA_ALIGN, &all, err));
+  CUDA_TRY(cuda_lt_describe(device, product, NULL, &all, err));
   product->is_given = cuda_choice_find(device, product, &all, &product->choice);
   const opipe_status status =
       product->is_given
@@ -239,7 +257,7 @@ opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product
     bound->alpha.f32 = (float)product->alpha;
     bound->beta.f32 = (float)product->beta;
   }
-  const opipe_status status = cuda_lt_describe(device, product, args->bias, &bound->all, err);
+  const opipe_status status = cuda_lt_describe(device, product, args, &bound->all, err);
   if (status < 0)
     cuda_product_free(device, bound);
   else
@@ -261,7 +279,7 @@ cublasStatus_t cuda_product_run_as(const opipe_device *device, const cuda_bound_
   const cuda_lt_descriptors *all = &bound->all;
   const cuda_product_args *args = &bound->args;
   return lt->product(device->products, all->desc, &bound->alpha, args->a, all->a, args->b, all->b,
-                     &bound->beta, args->d, all->d, args->d, all->d,
+                     &bound->beta, args->c != NULL ? args->c : args->d, all->d, args->d, all->d,
                      (const cublasLtMatmulAlgo_t *)(const void *)algo,
                      workspace_bytes > 0 ? (void *)(uintptr_t)workspace : NULL,
                      (size_t)workspace_bytes, (cudaStream_t)stream);

@@ -31,8 +31,10 @@ void cuda_product_traits_of(const opipe_device *device, const cuda_product *prod
 
 opipe_status cuda_lt_answer(const opipe_device *device, cublasStatus_t status, const char *what,
                             opipe_error *err);
+/* args: NULL where addresses do not matter. */
 opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *product,
-                              const void *bias, cuda_lt_descriptors *out, opipe_error *err);
+                              const cuda_product_args *args, cuda_lt_descriptors *out,
+                              opipe_error *err);
 void cuda_lt_describe_end(const cuda_products *lt, cuda_lt_descriptors *all);
 /* The library's choices, its first one first; at least one. UNSUPPORTED: it has none. */
 opipe_status cuda_product_candidates(const opipe_device *device, const cuda_product *product,

@@ -32,7 +32,15 @@ typedef struct cuda_patch {
   int64_t bytes; /* added */
 } cuda_patch;
 
-/* A product D = op(A) op(B) (+ C), as cublasLt sees it: column-major. See product.c. */
+/* What the sums of a product go through before they are rounded. */
+enum {
+  CUDA_THROUGH_NOTHING = 0,
+  CUDA_THROUGH_GELU, /* by tanh */
+  CUDA_THROUGH_DGELU /* times GELU's derivative of aux */
+};
+
+/* A product D = op(A) op(B) (+ C) (+ bias), as cublasLt sees it: column-major. See product.c. C and
+ * aux lie as D does, each at an address of its own. */
 typedef struct cuda_product {
   int64_t m, n, k; /* D is [m, n] */
   int64_t batch;
@@ -43,6 +51,8 @@ typedef struct cuda_product {
   uint32_t dtype, d_dtype; /* OPIPE_*, of A and B; of D */
   uint32_t trans_a, trans_b;
   uint32_t has_bias; /* [m], added to every column */
+  uint32_t through;  /* CUDA_THROUGH_* */
+  bool has_aux;      /* GELU: what it is of is written too; DGELU: always, read */
   bool is_given;     /* the choice came from kernels_use */
   cuda_lt_choice choice;
 } cuda_product;
@@ -50,7 +60,8 @@ typedef struct cuda_product {
 /* Arguments of a product's step. */
 typedef struct cuda_product_args {
   const void *a, *b, *bias;
-  void *d;
+  const void *c; /* NULL: D */
+  void *aux, *d;
 } cuda_product_args;
 
 enum {
@@ -122,6 +133,26 @@ typedef struct cuda_layout {
  * master of half types is the second. */
 enum { CUDA_LAYOUT_OWN = 1 /* the source's type */, CUDA_LAYOUT_F32 = 2 };
 
+enum { CUDA_TAIL_NODES = 6 };
+
+/* What a product does along: nodes behind it that have no steps (fuse_product.c). */
+typedef struct cuda_tail {
+  uint32_t row;     /* value added to every row; OPIPE_NONE */
+  uint32_t addend;  /* value of the result's shape that is added; OPIPE_NONE */
+  uint32_t aux;     /* value that CUDA_THROUGH_* writes or reads; OPIPE_NONE */
+  uint32_t through; /* CUDA_THROUGH_* */
+  uint32_t n;
+  uint32_t nodes[CUDA_TAIL_NODES]; /* in their order: the last one's results are written */
+  bool splits;                     /* it is a Split: the product makes its parts one by one */
+} cuda_tail;
+
+/* A value that lies in another one, as columns of its rows (fuse_parts.c). */
+typedef struct cuda_part {
+  uint32_t whole; /* OPIPE_NONE: it lies by itself */
+  int64_t first;  /* column; in elements */
+  int64_t row;    /* of the whole; in elements */
+} cuda_part;
+
 struct opipe_program {
   opipe_device *device;
   const opipe_graph *graph;
@@ -130,11 +161,13 @@ struct opipe_program {
   cuda_step *steps, **last_step;
   uint32_t n_steps, n_kernels;
   uint32_t
-      *adds_to;     /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
-  bool *taken;      /* [n_nodes]: another node's steps do its work; NULL: none is */
-  uint32_t *adds;   /* [n_nodes]: the Add that a product does along; OPIPE_NONE; NULL: none is */
-  uint32_t *reader; /* [n_values]: the node that reads it, if one alone does; of fuse.c */
-  uint32_t *alias;  /* [n_values]: the value whose storage it shares; itself: none */
+      *adds_to; /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
+  bool *taken;  /* [n_nodes]: another node's steps do its work; NULL: none is */
+  cuda_tail **tails;      /* [n_nodes], of products; NULL: none */
+  uint32_t *hosts;        /* [n_nodes]: the product that ends there; OPIPE_NONE; NULL: none does */
+  cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
+  uint32_t *reader;       /* [n_values]: the node that reads it, if one alone does; of fuse.c */
+  uint32_t *alias;        /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
   cuda_layout *layouts;
   uint32_t n_layouts;
@@ -157,17 +190,21 @@ static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
 
 /* check.c: everything about the graph that rules and bindings rely on. */
 opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
-/* fuse.c: what is added straight into accumulators, and rows that products add: adds_to, adds,
- * taken. */
+/* fuse.c: what is added straight into accumulators, and all below: adds_to, taken. */
 opipe_status cuda_match(opipe_program *program, opipe_error *err);
-/* The Add that the product does along, which writes that one's result; NULL: none. *out_row: what
- * is added. */
-const opipe_node *cuda_addend(const opipe_program *program, const opipe_node *node,
-                              uint32_t *out_row);
-/* The product does it not: the Add does its own work. */
-void cuda_leave_addend(opipe_program *program, const opipe_node *node);
 /* A node writes its results after all, and the nodes behind it do their own work. */
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
+/* fuse_parts.c: parts, of Split and Concat along the last axis. */
+opipe_status cuda_match_parts(opipe_program *program, opipe_error *err);
+/* fuse_product.c: tails, hosts. */
+opipe_status cuda_match_tails(opipe_program *program, opipe_error *err);
+/* NULL: it does nothing along. */
+const cuda_tail *cuda_tail_of(const opipe_program *program, const opipe_node *node);
+/* compile.c: what the node's rule answers; its steps are thrown away. probe: of the same graph. */
+opipe_status cuda_probe(opipe_program *probe, uint32_t node, opipe_error *err);
+/* A program to ask so: its pool is the caller's to release. */
+opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_probe,
+                             opipe_error *err);
 /* fallback.c: see there. */
 bool cuda_may_fall_back(const opipe_device *device, uint32_t compile_flags);
 /* Answers for the nodes that the device lacks: supported where the inner device does, else with

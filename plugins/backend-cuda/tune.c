@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures the algorithms of one product: kernel_tune of backend.h.
  *
- *   memory    [ D | D of the first run | C | A | B | bias | workspace ]   one allocation
+ *   memory    [ D | D of the first run | C | A | B | bias | aux | workspace ]   one allocation
  *   a run     D = C (or NaN), start, product, end, D against the first run's
  *
  * Operands are random: on zeros a chip draws less power, and so runs faster, than it will.
@@ -93,7 +93,7 @@ typedef struct operand {
   CUdeviceptr at;
 } operand;
 
-enum { OP_D, OP_FIRST, OP_C, OP_A, OP_B, OP_BIAS, OP_WORKSPACE, OPERANDS };
+enum { OP_D, OP_FIRST, OP_C, OP_A, OP_B, OP_BIAS, OP_AUX, OP_WORKSPACE, OPERANDS };
 
 static void measure_operands(const tuning *t, operand *ops) {
   const cuda_product *p = t->product;
@@ -108,6 +108,7 @@ static void measure_operands(const tuning *t, operand *ops) {
                                 p->trans_b ? p->n : p->k, p->b_stride, size),
                         p->b_offset % CUDA_ALIGN, p->dtype, 0};
   ops[OP_BIAS] = (operand){p->has_bias ? (uint64_t)p->m * d_size : 0, 0, p->d_dtype, 0};
+  ops[OP_AUX] = (operand){p->has_aux ? d : 0, d_skip, p->d_dtype, 0};
   ops[OP_WORKSPACE] = (operand){t->workspace_bytes, 0, p->dtype, 0};
   if (p->beta == 0)
     ops[OP_C].n_bytes = 0;
@@ -134,13 +135,14 @@ static opipe_status make_operands(tuning *t, opipe_error *err) {
   piece = opipe_zeroed(t->device->host, "random numbers", PIECE, 16, err);
   if (piece == NULL)
     return OPIPE_E_NOMEM;
-  for (size_t i = OP_C; status >= 0 && i <= OP_BIAS; ++i)
+  for (size_t i = OP_C; status >= 0 && i <= OP_AUX; ++i)
     status = fill(t, ops[i].at, ops[i].n_bytes, ops[i].dtype, piece, err);
   opipe_free(t->device->host, piece, PIECE, 16);
   const cuda_product_args args = {
       .a = (const void *)(uintptr_t)ops[OP_A].at,
       .b = (const void *)(uintptr_t)ops[OP_B].at,
       .bias = t->product->has_bias ? (const void *)(uintptr_t)ops[OP_BIAS].at : NULL,
+      .aux = t->product->has_aux ? (void *)(uintptr_t)ops[OP_AUX].at : NULL,
       .d = (void *)(uintptr_t)t->d};
   return status < 0 ? status : cuda_product_bind(t->device, t->product, &args, &t->bound, err);
 }
@@ -264,7 +266,7 @@ static opipe_status tune(tuning *t, uint32_t n_candidates, opipe_kernel *io_kern
   cuda_lt_descriptors all;
   uint32_t n = 0;
   cuda_product_traits_of(t->device, t->product, &t->traits);
-  CUDA_TRY(cuda_lt_describe(t->device, t->product, (const void *)(uintptr_t)CUDA_ALIGN, &all, err));
+  CUDA_TRY(cuda_lt_describe(t->device, t->product, NULL, &all, err));
   opipe_status status =
       cuda_product_candidates(t->device, t->product, &all, n_candidates, choices, &n, err);
   cuda_lt_describe_end(&t->device->place->libraries->products, &all);

@@ -125,10 +125,18 @@ enum { /* of a product */
        CUDA_LT_DESC_TRANSB = 4,
        CUDA_LT_DESC_EPILOGUE = 7,
        CUDA_LT_DESC_BIAS_POINTER = 8,
+       CUDA_LT_DESC_AUX_POINTER = 11,
+       CUDA_LT_DESC_AUX_DISTANCE = 12,
        CUDA_LT_DESC_BIAS_TYPE = 26
 };
 enum { CUDA_OP_N = 0, CUDA_OP_T = 1 };
-enum { CUDA_LT_EPILOGUE_DEFAULT = 1, CUDA_LT_EPILOGUE_BIAS = 4 };
+enum { /* bits, but for the first */
+       CUDA_LT_EPILOGUE_DEFAULT = 1,
+       CUDA_LT_EPILOGUE_BIAS = 4,
+       CUDA_LT_EPILOGUE_GELU = 32,  /* by tanh */
+       CUDA_LT_EPILOGUE_AUX = 128,  /* what GELU is of is written too */
+       CUDA_LT_EPILOGUE_DGELU = 192 /* times GELU's derivative of aux */
+};
 enum {                      /* of an algorithm */
        CUDA_LT_ALGO_ID = 0, /* read only */
        CUDA_LT_ALGO_TILE = 1,

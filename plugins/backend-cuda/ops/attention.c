@@ -14,6 +14,16 @@ void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth,
   out[2] = by_rows ? heads * depth : depth;
 }
 
+void cuda_attention_strides(const cuda_rule *r, uint32_t value, bool by_rows, int64_t heads,
+                            int64_t rows, int64_t depth, int64_t *out) {
+  const cuda_part *parts = r->program->parts;
+  cuda_head_strides(by_rows, heads, rows, depth, out);
+  if (value != OPIPE_NONE && parts != NULL && parts[value].whole != OPIPE_NONE) {
+    out[0] = rows * parts[value].row;
+    out[2] = parts[value].row;
+  }
+}
+
 /* Heads, rows and depth of one of Q, K, V; heads are known for rank 3. */
 static opipe_status read_operand(const cuda_rule *r, uint32_t base, uint32_t i, int64_t *io_heads,
                                  int64_t *out_rows, int64_t *out_depth, int64_t *out_strides) {
@@ -31,7 +41,8 @@ static opipe_status read_operand(const cuda_rule *r, uint32_t base, uint32_t i, 
     return cuda_refuse(r, OPIPE_E_INVALID, "input %u has %lld features for %lld heads", i,
                        (long long)value->shape[2], (long long)*io_heads);
   }
-  cuda_head_strides(value->rank == 3, *io_heads, *out_rows, *out_depth, out_strides);
+  cuda_attention_strides(r, r->node->in[base + i], value->rank == 3, *io_heads, *out_rows,
+                         *out_depth, out_strides);
   return OPIPE_OK;
 }
 

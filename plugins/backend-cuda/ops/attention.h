@@ -9,6 +9,9 @@ enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
 
 /* (batch, head, row) strides of [B, H, S, D], or of [B, S, H * D]. */
 void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out);
+/* The same of a value, which may be a part of another one's rows. OPIPE_NONE: it is absent. */
+void cuda_attention_strides(const cuda_rule *r, uint32_t value, bool by_rows, int64_t heads,
+                            int64_t rows, int64_t depth, int64_t *out);
 /* Sizes, strides and numbers of the attention whose Q is input `base`. */
 opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attention_args *out);
 /* Stand-ins for its inputs. */

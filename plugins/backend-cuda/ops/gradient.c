@@ -214,6 +214,12 @@ static opipe_status check_gradients(const cuda_rule *r, const cuda_attention_arg
   return OPIPE_OK;
 }
 
+static void gradient_strides(const cuda_rule *r, uint32_t i, int64_t heads, int64_t rows,
+                             int64_t depth, int64_t *out) {
+  const uint32_t value = i < r->node->n_out ? r->node->out[i] : OPIPE_NONE;
+  cuda_attention_strides(r, value, cuda_in(r, BASE)->rank == 3, heads, rows, depth, out);
+}
+
 static opipe_status rule_attention_grad(cuda_rule *r) {
   const opipe_value *q = cuda_in(r, BASE);
   cuda_attention_grad_args args = {.dy = NULL};
@@ -223,9 +229,10 @@ static opipe_status rule_attention_grad(cuda_rule *r) {
   const cuda_attention_args *f = &args.forward;
   cuda_attention_point(r, BASE, &args.forward);
   cuda_head_strides(q->rank == 3, f->heads, f->queries, f->value_depth, args.dy_stride);
-  memcpy(args.dq_stride, f->q_stride, sizeof args.dq_stride);
-  memcpy(args.dk_stride, f->k_stride, sizeof args.dk_stride);
-  memcpy(args.dv_stride, f->v_stride, sizeof args.dv_stride);
+  const int64_t fresh = f->keys - f->past;
+  gradient_strides(r, OUT_DQ, f->heads, f->queries, f->depth, args.dq_stride);
+  gradient_strides(r, OUT_DK, f->kv_heads, fresh, f->depth, args.dk_stride);
+  gradient_strides(r, OUT_DV, f->kv_heads, fresh, f->value_depth, args.dv_stride);
   memcpy(args.dpast_k_stride, f->past_k_stride, sizeof args.dpast_k_stride);
   memcpy(args.dpast_v_stride, f->past_v_stride, sizeof args.dpast_v_stride);
   args.dy = cuda_at_in(r, 0);

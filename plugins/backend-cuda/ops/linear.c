@@ -84,20 +84,64 @@ static opipe_status batch_loop(cuda_rule *r, const matrix *a, const matrix *b, c
   return cuda_loop_merge(r, loop);
 }
 
-static opipe_status emit_one(cuda_rule *r, const cuda_product *product) {
-  uint32_t row = r->node->n_in > 2 ? r->node->in[2] : OPIPE_NONE;
-  const opipe_node *add = cuda_addend(r->program, r->node, &row);
+/* The addend may lie where the result goes, unless it is read otherwise too. */
+static void may_overwrite_addend(cuda_rule *r, const cuda_tail *tail, uint32_t to) {
+  const uint32_t others[] = {r->node->in[0], r->node->in[1], tail->row, tail->aux};
+  const uint32_t root = cuda_root(r->program, tail->addend);
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
+    if (others[i] != OPIPE_NONE && cuda_root(r->program, others[i]) == root)
+      return;
+  }
+  r->step->overwrites = tail->addend;
+  r->step->result = to;
+}
+
+/* to: the value that is written; row, from byte row_bytes on: the bias. */
+static opipe_status emit_to(cuda_rule *r, const cuda_product *product, uint32_t to, uint32_t row,
+                            int64_t row_bytes) {
+  const cuda_tail *tail = cuda_tail_of(r->program, r->node);
   CUDA_TRY(cuda_emit_product(r, product));
   CUDA_TRY(
       cuda_point(r, offsetof(cuda_product_args, a), r->node->in[1], (int64_t)product->a_offset));
   CUDA_TRY(
       cuda_point(r, offsetof(cuda_product_args, b), r->node->in[0], (int64_t)product->b_offset));
   if (product->has_bias)
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), row, 0));
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), row, row_bytes));
+  if (product->has_aux)
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, aux), tail->aux, 0));
+  if (tail != NULL && tail->addend != OPIPE_NONE) {
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, c), tail->addend, 0));
+    may_overwrite_addend(r, tail, to);
+  }
+  return cuda_point(r, offsetof(cuda_product_args, d), to, (int64_t)product->d_offset);
+}
+
+/* A product for each part of a Split of its columns. */
+static opipe_status emit_parts(cuda_rule *r, const cuda_product *whole, const opipe_node *split,
+                               uint32_t row) {
+  const uint32_t size = cuda_size(cuda_in(r, 0));
+  int64_t first = 0;
+  for (uint32_t i = 0; i < split->n_out; ++i) {
+    const opipe_value *part = &r->program->graph->values[split->out[i]];
+    cuda_product product = *whole;
+    product.m = product.d_distance = part->shape[part->rank - 1];
+    product.a_offset = (uint64_t)(first * (whole->trans_a ? whole->a_distance : 1)) * size;
+    CUDA_TRY(emit_to(r, &product, split->out[i], row, first * (int64_t)size));
+    first += product.m;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status emit_one(cuda_rule *r, const cuda_product *product) {
+  const cuda_tail *tail = cuda_tail_of(r->program, r->node);
+  const uint32_t own = r->node->n_in > 2 ? r->node->in[2] : OPIPE_NONE;
+  const uint32_t row = tail != NULL && tail->row != OPIPE_NONE ? tail->row : own;
   const uint32_t sum = cuda_accumulator(r, 0);
-  const uint32_t to = add != NULL ? add->out[0] : r->node->out[0];
-  return cuda_point(r, offsetof(cuda_product_args, d), sum != OPIPE_NONE ? sum : to,
-                    (int64_t)product->d_offset);
+  if (tail == NULL)
+    return emit_to(r, product, sum != OPIPE_NONE ? sum : r->node->out[0], row, 0);
+  const opipe_node *last = &r->program->graph->nodes[tail->nodes[tail->n - 1]];
+  return tail->splits ? emit_parts(r, product, last, row)
+                      : emit_to(r, product, last->out[0], row, 0);
 }
 
 /* A product that is summed in fp32. */
@@ -108,12 +152,18 @@ static void add_to_accumulator(const cuda_rule *r, cuda_product *product) {
   }
 }
 
-/* One product with rows of its own can add a row to each of them. */
-static bool takes_addend(cuda_rule *r, bool is_one) {
-  uint32_t row = OPIPE_NONE;
-  if (!is_one || cuda_in(r, 1)->rank < 2)
-    cuda_leave_addend(r->program, r->node);
-  return cuda_addend(r->program, r->node, &row) != NULL;
+/* What the product does along. UNSUPPORTED where it is not one product. */
+static opipe_status put_tail(const cuda_rule *r, bool is_one, cuda_product *product) {
+  const cuda_tail *tail = cuda_tail_of(r->program, r->node);
+  if (tail == NULL)
+    return OPIPE_OK;
+  if (!is_one || product->k == 0)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "no one product makes its result");
+  product->has_bias = product->has_bias || tail->row != OPIPE_NONE;
+  product->beta = tail->addend != OPIPE_NONE ? 1.0 : 0.0;
+  product->through = tail->through;
+  product->has_aux = tail->aux != OPIPE_NONE;
+  return OPIPE_OK;
 }
 
 /* Sums over nothing. */
@@ -190,10 +240,8 @@ static opipe_status rule_matmul(cuda_rule *r) {
   if (right->rank > 1)
     shape[rank++] = b.columns;
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, rank));
-  if (a.columns == 0) {
-    cuda_leave_addend(r->program, r->node);
+  if (a.columns == 0 && cuda_tail_of(r->program, r->node) == NULL)
     return emit_empty(r);
-  }
   if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
       loop.stride[0][0] == a.rows * a.columns) {
     a.rows *= loop.shape[0];
@@ -202,7 +250,7 @@ static opipe_status rule_matmul(cuda_rule *r) {
   cuda_product product =
       product_of(&a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0, left->dtype);
   add_to_accumulator(r, &product);
-  product.has_bias = takes_addend(r, loop.rank == 0);
+  CUDA_TRY(put_tail(r, loop.rank == 0, &product));
   return emit_batches(r, &loop, &product);
 }
 
@@ -250,6 +298,7 @@ static opipe_status rule_gemm(cuda_rule *r) {
   }
   const bool is_row = strides[0] == 0 && strides[1] == 1;
   product.has_bias = adds && is_row && beta == 1.0 && left->dtype != OPIPE_DOUBLE && a.columns > 0;
+  CUDA_TRY(put_tail(r, !adds || product.has_bias, &product));
   if (adds && !product.has_bias) {
     product.beta = beta;
     CUDA_TRY(emit_addend(r, strides));

@@ -44,6 +44,10 @@ bool cuda_same_shape(const opipe_value *a, const opipe_value *b) {
   return is_shape(a, b->shape, b->rank);
 }
 
+bool cuda_named(const opipe_node *node, const char *domain, const char *op) {
+  return strcmp(node->domain, domain) == 0 && strcmp(node->op, op) == 0;
+}
+
 opipe_status cuda_refuse(const cuda_rule *r, opipe_status status, const char *fmt, ...) {
   char text[256];
   va_list args;
@@ -189,6 +193,13 @@ void *cuda_at(cuda_rule *r, uint32_t value, int64_t bytes) {
   uint64_t tag = 0;
   if (value == OPIPE_NONE)
     return NULL;
+  const cuda_part *part = r->program->parts != NULL && value < r->program->graph->n_values
+                              ? &r->program->parts[value]
+                              : NULL;
+  if (part != NULL && part->whole != OPIPE_NONE) {
+    bytes += part->first * (int64_t)cuda_size(&r->program->graph->values[value]);
+    value = part->whole;
+  }
   while (tag < r->n_tags && r->tags[tag] != value)
     ++tag;
   if (tag == r->n_tags && tag < CUDA_TAGS)

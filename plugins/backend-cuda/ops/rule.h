@@ -53,6 +53,7 @@ uint32_t cuda_size(const opipe_value *value); /* bytes of an element, 0 below a 
 bool cuda_is_float(uint32_t dtype);           /* fp16, bf16, fp32, fp64 */
 bool cuda_is_half(uint32_t dtype);            /* fp16, bf16: what is trained has a master of fp32 */
 bool cuda_same_shape(const opipe_value *a, const opipe_value *b);
+bool cuda_named(const opipe_node *node, const char *domain, const char *op);
 /* Fails with "node 'n' (Op): " before the text. */
 opipe_status cuda_refuse(const cuda_rule *r, opipe_status status, const char *fmt, ...)
     OPIPE_PRINTF(3, 4);
@@ -94,7 +95,8 @@ uint32_t cuda_accumulator(const cuda_rule *r, uint32_t i);
 /* NULL: absent. An output's accumulator where there is one. */
 void *cuda_at_in(cuda_rule *r, uint32_t i);
 void *cuda_at_out(cuda_rule *r, uint32_t i);
-/* A value of the graph (OPIPE_NONE: NULL) or CUDA_AT_WORKSPACE; bytes behind its address, >= 0. */
+/* A value of the graph (OPIPE_NONE: NULL), a part of one, or CUDA_AT_WORKSPACE; bytes behind its
+ * address, >= 0. */
 void *cuda_at(cuda_rule *r, uint32_t value, int64_t bytes);
 /* Where the launch reports bad data, and the node's number for that. */
 opipe_status cuda_at_status(cuda_rule *r, cuda_status **out_status, uint32_t *out_node);

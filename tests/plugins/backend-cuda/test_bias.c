@@ -60,7 +60,7 @@ static uint32_t run_case(const opipe_backend *t, opipe_device *device, int which
 }
 
 static void test_a_row_is_added_along(void) {
-  static const uint32_t steps[CASES] = {1, 1, 1, 2, 2, 3, 2};
+  static const uint32_t steps[CASES] = {1, 1, 1, 1, 2, 3, 2};
   ct_backend b;
   opipe_device *device = NULL;
   CT_OPEN(&b);

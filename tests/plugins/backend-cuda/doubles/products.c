@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cublasLt without a GPU: libcublasLt.so.13 of the tests. It does what the descriptors say
- * (layouts, transposition, batches, bias), in the stream's order, and refuses what the vendor's
- * refuses: operands that do not fit each other, distances shorter than a column, an epilogue that
- * the type has not, an algorithm of another product, addresses less aligned than it was told, a
- * workspace that is too small. It writes over its workspace.
+ * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of),
+ * in the stream's order, and refuses what the vendor's refuses: operands that do not fit each
+ * other, distances shorter than a column, an epilogue that the type has not, an algorithm of
+ * another product, addresses less aligned than it was told, a workspace that is too small. It
+ * writes over its workspace.
  *
  * It has several algorithms (`variants`), with times of their own by the stream's clock: sums in
  * one piece, or in several that are added in the end, which gives other bits. The fastest for deep
  * products adds its pieces in whatever order they are done, so that no two runs have the same bits:
  * what kernel_tune must find out.
  */
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,8 @@ struct cuda_lt_desc {
   int32_t trans_a, trans_b;
   uint32_t epilogue;
   const void *bias;
+  void *aux;
+  int64_t aux_distance;
 };
 struct cuda_lt_layout {
   int type;
@@ -72,7 +76,7 @@ typedef struct product_work {
   problem p;
   const variant *by;
   const void *a, *b, *c, *bias;
-  void *d, *workspace;
+  void *d, *aux, *workspace;
   uint64_t workspace_bytes;
   double alpha, beta;
 } product_work;
@@ -106,8 +110,10 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
   *desc = calloc(1, sizeof **desc);
   if (*desc == NULL)
     return 3;
-  **desc =
-      (struct cuda_lt_desc){compute, scale, CUDA_OP_N, CUDA_OP_N, CUDA_LT_EPILOGUE_DEFAULT, NULL};
+  (*desc)->compute = compute; /* one by one: what lies between them stays 0, for hash_of */
+  (*desc)->scale = scale;
+  (*desc)->trans_a = (*desc)->trans_b = CUDA_OP_N;
+  (*desc)->epilogue = CUDA_LT_EPILOGUE_DEFAULT;
   return CUDA_LT_SUCCESS;
 }
 
@@ -135,6 +141,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(&desc->epilogue, sizeof desc->epilogue, value, bytes);
     case CUDA_LT_DESC_BIAS_POINTER:
       return set(&desc->bias, sizeof desc->bias, value, bytes);
+    case CUDA_LT_DESC_AUX_POINTER:
+      return set(&desc->aux, sizeof desc->aux, value, bytes);
+    case CUDA_LT_DESC_AUX_DISTANCE:
+      return set(&desc->aux_distance, sizeof desc->aux_distance, value, bytes);
     default:
       return CUDA_LT_INVALID_VALUE;
   }
@@ -203,6 +213,35 @@ static bool fits(const struct cuda_lt_layout *layout, uint64_t rows, uint64_t co
          layout->batch == d->batch && rows > 0 && columns > 0;
 }
 
+static bool has_bias(const struct cuda_lt_desc *desc) {
+  return (desc->epilogue & CUDA_LT_EPILOGUE_BIAS) != 0;
+}
+
+static bool has_aux(const struct cuda_lt_desc *desc) {
+  return (desc->epilogue & CUDA_LT_EPILOGUE_AUX) != 0;
+}
+
+/* Addresses that the epilogue needs. */
+static bool is_pointed(const struct cuda_lt_desc *desc) {
+  return (!has_bias(desc) || desc->bias != NULL) && (!has_aux(desc) || desc->aux != NULL);
+}
+
+static cublasStatus_t check_epilogue(const struct cuda_lt_desc *desc,
+                                     const struct cuda_lt_layout *d) {
+  const uint32_t gelu = CUDA_LT_EPILOGUE_GELU, with = CUDA_LT_EPILOGUE_BIAS | CUDA_LT_EPILOGUE_AUX;
+  const bool half = d->type == CUDA_R16F || d->type == CUDA_R16BF;
+  if (desc->epilogue == CUDA_LT_EPILOGUE_DEFAULT)
+    return CUDA_LT_SUCCESS;
+  if (desc->epilogue == CUDA_LT_EPILOGUE_BIAS)
+    return d->type == CUDA_R64F ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
+  if (!half || d->batch != 1 ||
+      ((desc->epilogue & ~with) != gelu && desc->epilogue != CUDA_LT_EPILOGUE_DGELU))
+    return CUDA_LT_NOT_SUPPORTED;
+  return has_aux(desc) && (desc->aux_distance < (int64_t)d->rows || desc->aux_distance % 8 != 0)
+             ? CUDA_LT_NOT_SUPPORTED
+             : CUDA_LT_SUCCESS;
+}
+
 static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_lt_layout *a,
                             const struct cuda_lt_layout *b, const struct cuda_lt_layout *c,
                             const struct cuda_lt_layout *d, problem *out) {
@@ -210,6 +249,7 @@ static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_l
   memset(out, 0, sizeof *out);
   out->desc = *desc;
   out->desc.bias = NULL;
+  out->desc.aux = NULL;
   out->a = *a;
   out->b = *b;
   out->c = *c;
@@ -230,9 +270,7 @@ static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_l
       desc->scale != (is_double ? CUDA_R64F : CUDA_R32F) ||
       (desc->compute == CUDA_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R32F))
     return CUDA_LT_NOT_SUPPORTED;
-  if (desc->epilogue == CUDA_LT_EPILOGUE_BIAS)
-    return is_double ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
-  return desc->epilogue == CUDA_LT_EPILOGUE_DEFAULT ? CUDA_LT_SUCCESS : CUDA_LT_NOT_SUPPORTED;
+  return check_epilogue(desc, d);
 }
 
 static uint64_t hash_of(const problem *p) { /* FNV-1a */
@@ -284,7 +322,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               int *count) {
   problem p;
   *count = 0;
-  if (handle == NULL || most < 1 || (desc->epilogue == CUDA_LT_EPILOGUE_BIAS && desc->bias == NULL))
+  if (handle == NULL || most < 1 || !is_pointed(desc))
     return CUDA_LT_INVALID_VALUE;
   const cublasStatus_t status = check(desc, a, b, c, d, &p);
   if (status != CUDA_LT_SUCCESS)
@@ -488,6 +526,25 @@ static void column_sums(const product_work *w, const char *a, const char *b, uin
   }
 }
 
+/* What the epilogue makes of a sum; element i of column j. */
+static double through(const product_work *w, double value, uint64_t i, uint64_t j) {
+  const struct cuda_lt_desc *desc = &w->p.desc;
+  const uint64_t at = i + j * (uint64_t)desc->aux_distance;
+  const double root = 0.79788456080286535588; /* of 2 / pi */
+  if (w->bias != NULL)
+    value += load(w->p.d.type, w->bias, i);
+  if (desc->epilogue == CUDA_LT_EPILOGUE_DGELU) {
+    const double x = load(w->p.d.type, w->aux, at);
+    const double t = tanh(root * (x + 0.044715 * x * x * x));
+    return value * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x));
+  }
+  if (w->aux != NULL)
+    store(w->p.d.type, w->aux, at, value);
+  if ((desc->epilogue & CUDA_LT_EPILOGUE_GELU) == 0)
+    return value;
+  return 0.5 * value * (1 + tanh(root * (value + 0.044715 * value * value * value)));
+}
+
 static void run(const void *args) {
   const product_work *w = args;
   const problem *p = &w->p;
@@ -511,9 +568,7 @@ static void run(const void *args) {
         double value = w->alpha * sums[i];
         if (w->beta != 0)
           value += w->beta * load(type, c, i + j * (uint64_t)p->c.distance);
-        if (w->bias != NULL)
-          value += load(type, w->bias, i);
-        store(type, d, i + j * (uint64_t)p->d.distance, value);
+        store(type, d, i + j * (uint64_t)p->d.distance, through(w, value, i, j));
       }
     }
   }
@@ -549,12 +604,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!is_aligned(a, own.align[0]) || !is_aligned(b, own.align[1]) ||
       !is_aligned(c, own.align[2]) || !is_aligned(d, own.align[3]) ||
       (desc->bias != NULL && !is_aligned(desc->bias, 16)) ||
-      (desc->epilogue == CUDA_LT_EPILOGUE_BIAS && desc->bias == NULL))
+      (desc->aux != NULL && !is_aligned(desc->aux, 16)) || !is_pointed(desc))
     return CUDA_LT_INVALID_VALUE;
   const bool is_double = w.p.d.type == CUDA_R64F;
   w.alpha = is_double ? *(const double *)alpha : (double)*(const float *)alpha;
   w.beta = is_double ? *(const double *)beta : (double)*(const float *)beta;
-  w.bias = desc->epilogue == CUDA_LT_EPILOGUE_BIAS ? desc->bias : NULL;
+  w.bias = has_bias(desc) ? desc->bias : NULL;
+  w.aux = has_aux(desc) ? desc->aux : NULL;
   const double n = (double)w.p.m * (double)w.p.n * (double)w.p.k * (double)w.p.d.batch;
   const double ns = 1000 + n * w.by->cost;
   return cuda_double_queue((CUstream)stream, run, &w, sizeof w, ns) == CUDA_OK ? CUDA_LT_SUCCESS
