@@ -20,7 +20,10 @@ opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, u
     return status;
   }
   group->reduction = (reduction *)circle;
-  const opipe_status made = endpoint->remote ? local_group_bounce(group, err) : OPIPE_OK;
+  bool near = false;
+  const opipe_status known = endpoint->remote ? local_group_nearness(group, &near) : OPIPE_OK;
+  const opipe_status made =
+      endpoint->remote && (known != OPIPE_OK || !near) ? local_group_bounce(group, err) : OPIPE_OK;
   if (made < 0)
     local_group_close(group);
   else

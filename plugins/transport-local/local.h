@@ -63,10 +63,20 @@ typedef struct cell {
   uint64_t n_bytes;
   opipe_event *send_done;
   opipe_event *fetched; /* behind the last read of a region without a host address */
+  bool placed;          /* it was copied to its region on the device */
   /* receiver, once: host memory for what has no host address; NULL: not made yet */
   alignas(LINE_BYTES) char *bounce;
 } cell;
 _Static_assert(sizeof(cell) == 3 * LINE_BYTES, "a side writes in one line");
+
+/* Do both ends of a stream, all members of a group lie on one device? */
+enum { LOCAL_UNKNOWN = 0, LOCAL_NEAR, LOCAL_FAR };
+
+/* A buffer of another opening of the device, as one of our own. */
+typedef struct borrowed {
+  opipe_buffer *buffer; /* NULL: none */
+  uint64_t native, n_bytes;
+} borrowed;
 
 typedef struct wire {
   opipe_wire base;                  /* its cells: cell */
@@ -76,8 +86,10 @@ typedef struct wire {
 struct opipe_stream {
   wire *wire;
   opipe_endpoint *endpoint;
-  uint32_t sides; /* bit 0: source, bit 1: destination */
-  bool bounces;   /* its side of the cells has what messages without host addresses need */
+  uint32_t sides;  /* bit 0: source, bit 1: destination */
+  bool bounces;    /* its side of the cells has what messages without host addresses need */
+  uint32_t near;   /* LOCAL_* */
+  borrowed theirs; /* the last one that a message was copied to */
 };
 
 struct opipe_memory {
@@ -94,6 +106,8 @@ typedef struct member {
   uint64_t n_elems;
   uint32_t dtype;
   opipe_event *done;
+  opipe_region region; /* near: its values, behind `ready` */
+  opipe_event *ready;
 } member;
 
 typedef struct reduction {
@@ -110,7 +124,10 @@ struct opipe_group {
   opipe_event *moved;  /* behind the last copy to or from the bounce */
   opipe_region region; /* of the round, `away` in the bounce until it is summed */
   bool away;
-  uint64_t fetched; /* q + 1: the values of round q are on their way to the bounce, or there */
+  uint64_t fetched; /* q + 1: the values of round q are on their way to the bounce, or there; near:
+                       its sums are queued */
+  uint32_t near;    /* LOCAL_* */
+  bool is_near;     /* of the round: it is summed on the device */
 };
 
 struct opipe_world {
@@ -156,6 +173,26 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
 opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                         opipe_event *done, opipe_error *err);
 opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+
+/* ---- near.c ---- */
+/* Are both on one device, whose queues can reach the memory of either? */
+bool local_is_near(const opipe_endpoint *a, const opipe_endpoint *b);
+/* A region of the owner's device as one of the endpoint's; io: kept from call to call. */
+opipe_status local_borrow(const opipe_endpoint *endpoint, const opipe_endpoint *owner,
+                          const opipe_region *region, borrowed *io, opipe_region *out_region,
+                          opipe_error *err);
+void local_give_back(const opipe_endpoint *endpoint, borrowed *io);
+/* False too while the other end is not open. */
+bool local_stream_is_near(opipe_stream *stream);
+/* Queues the copy of a message to its region, behind *io_ready; *io_ready: stands behind it. */
+opipe_status local_place(opipe_stream *stream, cell *c, const opipe_region *region,
+                         opipe_event **io_ready, opipe_error *err);
+/* OPIPE_PENDING: a member's endpoint is not open. */
+opipe_status local_group_nearness(opipe_group *group, bool *out_near);
+/* The member's values, behind `ready`, are there for the sum. */
+opipe_status local_give_near(opipe_group *group, opipe_event *ready, opipe_error *err);
+/* OPIPE_OK once the sums of the round are in all members' regions. All have given. */
+opipe_status local_sum_near(opipe_group *group, uint64_t sequence, opipe_error *err);
 
 /* ---- groups.c, reduce.c ---- */
 opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,

@@ -2,9 +2,10 @@
 /* Messages: post, reserve, publish, test. One cell per sequence number modulo the stream's depth.
  *
  * In place: the sender's region is the posted one, and publishing is one store. Else the sender
- * copies before it publishes. When the data is ready only later (an event of the sender's device),
- * the message is published at once and the side that first finds it ready finishes it: a sender may
- * wait for its memory while the receiver is at something else that waits for the sender.
+ * copies before it publishes; on one device its queue does, from region to region (near.c). When
+ * the data is ready only later (an event of the sender's device), the message is published at once
+ * and the side that first finds it ready finishes it: a sender may wait for its memory while the
+ * receiver is at something else that waits for the sender.
  */
 #include "local.h"
 
@@ -39,7 +40,8 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   opipe_status status = check_side(stream, 1, "recv", err);
   if (status == OPIPE_OK)
     status = local_address(stream->endpoint, region, &target, &remote, err);
-  if (status == OPIPE_OK && remote)
+  const bool near = status == OPIPE_OK && remote && local_stream_is_near(stream);
+  if (status == OPIPE_OK && remote && !near)
     status = local_stream_bounce(stream, err);
   if (status < 0)
     return status;
@@ -59,7 +61,7 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   c->region = *region;
   c->away = remote && region->n_bytes > 0;
   if (remote)
-    target = c->bounce;
+    target = near ? NULL : c->bounce;
   c->target = target;
   c->recv_done = done;
   atomic_store_explicit(&c->posted, sequence + 1, memory_order_release);
@@ -157,8 +159,9 @@ opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_reg
         p->index, p->src_stage, p->dst_stage, (unsigned long long)sequence,
         (unsigned long long)region->n_bytes, p->dst_rank, (unsigned long long)c->region.n_bytes);
   }
-  if (remote && region->n_bytes > 0) {
-    status = fetch(stream, c, region, &ready, err);
+  c->placed = c->away && region->n_bytes > 0 && local_stream_is_near(stream);
+  if (c->placed || (remote && region->n_bytes > 0)) {
+    status = (c->placed ? local_place : fetch)(stream, c, region, &ready, err);
     source = c->target;
     if (status < 0)
       return status;
@@ -180,6 +183,8 @@ static opipe_status bring_home(const opipe_stream *stream, cell *c, uint64_t seq
       atomic_load_explicit(&c->posted, memory_order_relaxed) != sequence + 1)
     return OPIPE_OK;
   c->away = false;
+  if (c->placed)
+    return OPIPE_OK;
   opipe_region region = c->region;
   region.n_bytes = c->n_bytes;
   const opipe_status status = e->backend->write(e->queue, &region, c->bounce, err);

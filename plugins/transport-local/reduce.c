@@ -3,7 +3,8 @@
  * of the elements, over all members in their order, so that the bits do not depend on who came
  * when, and writes the sums to all of them. No memory besides the members' own; values without a
  * host address are summed in a bounce (local.h), to which the member's queue reads them and from
- * which it writes them. One round at a time.
+ * which it writes them, or where all members are on one device by member 0's queue (near.c). One
+ * round at a time.
  */
 #include "local.h"
 
@@ -119,6 +120,24 @@ static opipe_status bring_home(opipe_group *group, opipe_error *err) {
   return status < 0 ? status : e->backend->event_record(e->queue, group->moved, err);
 }
 
+/* The values are where they are summed, or will be without the host. */
+static opipe_status give(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                         uint64_t n_bytes, uint32_t dtype, bool remote, opipe_event *ready,
+                         opipe_error *err) {
+  group->is_near = false;
+  if (!remote)
+    return not_ready(group, ready, err);
+  if (dtype == OPIPE_FLOAT) { /* what devices add */
+    const opipe_status status = local_group_nearness(group, &group->is_near);
+    if (status != OPIPE_OK)
+      return status;
+  }
+  if (group->is_near)
+    return local_give_near(group, ready, err);
+  const opipe_status status = local_group_bounce(group, err);
+  return status < 0 ? status : fetch(group, sequence, region, n_bytes, ready, err);
+}
+
 opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                               uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                               opipe_event *done, opipe_error *err) {
@@ -131,8 +150,6 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
     status = opipe_reduce_check(r->base.n_bytes, region, n_elems, dtype, err);
   if (status == OPIPE_OK)
     status = local_address(group->endpoint, region, &data, &remote, err);
-  if (status == OPIPE_OK && remote)
-    status = local_group_bounce(group, err);
   if (status < 0)
     return status;
   if (atomic_load_explicit(&me->given, memory_order_relaxed) != sequence) {
@@ -144,12 +161,12 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
     return OPIPE_PENDING;
   const uint64_t n_bytes = n_elems * opipe_dtype_bits(dtype) / 8;
   remote = remote && n_bytes > 0;
-  status =
-      remote ? fetch(group, sequence, region, n_bytes, ready, err) : not_ready(group, ready, err);
+  status = give(group, sequence, region, n_bytes, dtype, remote, ready, err);
   if (status != OPIPE_OK)
     return status;
-  group->away = remote;
-  me->data = remote ? group->bounce : data;
+  group->away = remote && !group->is_near;
+  me->data = group->away ? group->bounce : data;
+  me->region = (opipe_region){region->buffer, region->offset_bytes, n_bytes};
   me->n_elems = n_elems;
   me->dtype = dtype;
   me->done = done;
@@ -160,7 +177,7 @@ opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe
 }
 
 /* Sums the own share once everybody has given. OPIPE_PENDING: not yet. */
-static opipe_status take_part(const opipe_group *group, uint64_t sequence, opipe_error *err) {
+static opipe_status take_part(opipe_group *group, uint64_t sequence, opipe_error *err) {
   reduction *r = group->reduction;
   member *me = &members_of(r)[group->index];
   if (atomic_load_explicit(&r->n_given, memory_order_acquire) < (sequence + 1) * r->base.n)
@@ -172,9 +189,15 @@ static opipe_status take_part(const opipe_group *group, uint64_t sequence, opipe
         (unsigned long long)sequence, group->endpoint->rank, (unsigned long long)me->n_elems,
         opipe_dtype_name(me->dtype));
   }
-  add_share(r, group->index, me->n_elems, me->dtype);
+  if (group->is_near) {
+    const opipe_status status = local_sum_near(group, sequence, err);
+    if (status != OPIPE_OK)
+      return status;
+  } else {
+    add_share(r, group->index, me->n_elems, me->dtype);
+  }
   atomic_store_explicit(&me->added, sequence + 1, memory_order_release);
-  if (all_added(r, sequence + 1))
+  if (all_added(r, sequence + 1) || (group->is_near && group->index == 0))
     ring_all(group);
   return OPIPE_OK;
 }

@@ -51,7 +51,7 @@ opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err) {
       status = e->backend->event_create(e->device, &cells[i].fetched, err);
     if (status >= 0 && (stream->sides & 2u) != 0) {
       status = e->backend->event_create(e->device, &cells[i].written, err);
-      if (status >= 0 && bounce_bytes(w) > 0) {
+      if (status >= 0 && bounce_bytes(w) > 0 && !local_stream_is_near(stream)) {
         cells[i].bounce =
             opipe_zeroed(e->world->host, "a message", bounce_bytes(w), LINE_BYTES, err);
         status = cells[i].bounce == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
@@ -90,6 +90,7 @@ void local_stream_close(opipe_stream *stream) {
   opipe_world *world = stream->endpoint->world;
   opipe_wire *w = &stream->wire->base;
   drop_bounces(stream);
+  local_give_back(stream->endpoint, &stream->theirs);
   pthread_mutex_lock(&world->lock);
   if (opipe_wire_leave(w, stream->sides))
     opipe_wire_drop(&world->wires, w);
