@@ -57,22 +57,42 @@ opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
   return status;
 }
 
-/* CHECK_FINITE: every floating-point result is looked at right behind its node. */
+/* Is a value of floating-point numbers in the arena, or a boundary, by itself? */
+static bool is_looked_at(const opipe_program *program, uint32_t value) {
+  const opipe_value *v = &program->graph->values[value];
+  return cuda_is_float(v->dtype) && v->role != OPIPE_VALUE_GRADIENT && cuda_elems(v) > 0 &&
+         program->alias[value] == value;
+}
+
+static opipe_status look_at(cuda_rule *r, uint32_t value) {
+  const opipe_value *v = &r->program->graph->values[value];
+  cuda_finite_args args = {.x = cuda_at(r, value, 0), .n = (int64_t)cuda_elems(v)};
+  cuda_launch launch;
+  if (!is_looked_at(r->program, value))
+    return OPIPE_OK;
+  CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
+  return cuda_plan_finite(&args, v->dtype, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, v);
+}
+
+/* CHECK_FINITE: what a node writes is looked at right behind it: all parts of a value at the first
+ * one; of a product's tail what its end makes, and what GELU is of. */
 static opipe_status check_results(cuda_rule *r) {
-  for (uint32_t i = 0; i < r->node->n_out; ++i) {
-    const opipe_value *value = cuda_out(r, i);
-    cuda_finite_args args = {.n = 0};
-    cuda_launch launch;
-    if (value == NULL || !cuda_is_float(value->dtype) || value->role == OPIPE_VALUE_GRADIENT ||
-        cuda_elems(value) == 0 || cuda_accumulator(r, i) != OPIPE_NONE ||
-        r->program->alias[r->node->out[i]] != r->node->out[i])
+  const opipe_program *program = r->program;
+  const cuda_tail *tail = cuda_tail_of(program, r->node);
+  cuda_rule end = *r;
+  if (tail != NULL)
+    end.node = &program->graph->nodes[tail->nodes[tail->n - 1]];
+  if (tail != NULL && tail->through == CUDA_THROUGH_GELU && tail->aux != OPIPE_NONE)
+    CUDA_TRY(look_at(&end, tail->aux));
+  for (uint32_t i = 0; i < end.node->n_out; ++i) {
+    const uint32_t value = end.node->out[i];
+    const cuda_part *part =
+        value != OPIPE_NONE && program->parts != NULL ? &program->parts[value] : NULL;
+    const bool is_part = part != NULL && part->whole != OPIPE_NONE;
+    if (value == OPIPE_NONE || cuda_accumulator(&end, i) != OPIPE_NONE ||
+        (is_part && part->first != 0))
       continue;
-    args.n = (int64_t)cuda_elems(value);
-    args.x = cuda_at_out(r, i);
-    CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
-    if (!cuda_plan_finite(&args, value->dtype, &launch))
-      return cuda_no_kernel(r, value);
-    CUDA_TRY(cuda_emit(r, &launch));
+    CUDA_TRY(look_at(&end, is_part ? part->whole : value));
   }
   return OPIPE_OK;
 }

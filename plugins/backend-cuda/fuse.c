@@ -122,8 +122,6 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
     if (can_add(graph, &graph->nodes[i]))
       redirect(program, &graph->nodes[i]);
   }
-  if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
-    return OPIPE_OK; /* every result is looked at */
   CUDA_TRY(cuda_match_parts(program, err));
   return cuda_match_tails(program, err);
 }

@@ -31,16 +31,21 @@ static bool is_read_by_attention(const opipe_graph *graph, uint32_t value) {
   return true;
 }
 
-/* Is the value nothing but Q's, K's or V's gradient, on its way to node `reader`? */
-static bool is_made_by_attention(const opipe_program *program, uint32_t value, uint32_t reader) {
+/* Is the value nothing but Q's, K's or V's gradient, on its way to node `reader`, and of the same
+ * attention as the others? *io_maker: that node; OPIPE_NONE: not known yet. */
+static bool is_made_by_attention(const opipe_program *program, uint32_t value, uint32_t reader,
+                                 uint32_t *io_maker) {
   const opipe_graph *graph = program->graph;
   if (program->reader[value] != reader)
     return false;
   for (uint32_t i = 0; i < reader; ++i) {
     const opipe_node *node = &graph->nodes[i];
     for (uint32_t k = 0; k < node->n_out; ++k) {
-      if (node->out[k] == value)
-        return cuda_named(node, "opipe", "AttentionGrad") && k < 3;
+      if (node->out[k] != value)
+        continue;
+      const bool first = *io_maker == OPIPE_NONE;
+      *io_maker = first ? i : *io_maker;
+      return cuda_named(node, "opipe", "AttentionGrad") && k < 3 && *io_maker == i;
     }
   }
   return false;
@@ -70,6 +75,7 @@ static bool place_parts(opipe_program *program, const parting *p, uint32_t node)
   const opipe_value *whole = &graph->values[p->whole];
   const int64_t row = whole->shape[2];
   const uint32_t size = cuda_size(whole);
+  uint32_t maker = OPIPE_NONE;
   int64_t first = 0;
   bool fits = size != 0 && row * size % WHOLE_WORDS == 0 && cuda_elems(whole) > 0 &&
               program->parts[p->whole].whole == OPIPE_NONE &&
@@ -80,7 +86,8 @@ static bool place_parts(opipe_program *program, const parting *p, uint32_t node)
            graph->values[v].rank == 3 && graph->values[v].dtype == whole->dtype &&
            graph->values[v].shape[0] == whole->shape[0] &&
            graph->values[v].shape[1] == whole->shape[1] && first * size % WHOLE_WORDS == 0 &&
-           (p->joins ? is_made_by_attention(program, v, node) : is_read_by_attention(graph, v));
+           (p->joins ? is_made_by_attention(program, v, node, &maker)
+                     : is_read_by_attention(graph, v));
     if (fits) {
       program->parts[v] = (cuda_part){p->whole, first, row};
       first += graph->values[v].shape[2];
