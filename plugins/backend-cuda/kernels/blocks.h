@@ -93,15 +93,20 @@ typedef struct cuda_finite_block {
 
 enum { CUDA_DEPTH = 256 }; /* of a head, for the plain attention: a thread an element */
 
-/* Attention by tiles: rows of queries, of keys, and of queries where keys have the block; heads of
- * at most CUDA_FLASH_DEPTH elements. */
+/* Attention by tiles: keys and queries that are copied at a time; heads of at most CUDA_FLASH_DEPTH
+ * elements. A block's own rows, of queries or of keys, are 16 times its four warps times their
+ * pieces: two where a row of both is short and nothing but its place says what it sees. */
 enum {
   CUDA_FLASH_THREADS = 128,
-  CUDA_FLASH_ROWS = 64,
   CUDA_FLASH_KEYS = 64,
-  CUDA_FLASH_QUERIES = 32,
-  CUDA_FLASH_DEPTH = 128
+  CUDA_FLASH_QUERIES = 64,
+  CUDA_FLASH_DEPTH = 128,
+  CUDA_FLASH_TASK_BYTES = 64, /* of what a block of keys notes of its task */
+  CUDA_FLASH_PLAIN_ROWS = 32, /* query rows of a block in fp32 */
+  CUDA_FLASH_PLAIN_KEYS = 64
 };
+#define CUDA_FLASH_PIECES(depth, bare) ((bare) && (depth) == 64 ? 2 : 1)
+#define CUDA_FLASH_ROWS(depth, bare) (64 * CUDA_FLASH_PIECES(depth, bare))
 
 typedef struct cuda_typed_block { /* of kernels that choose the type as they run
                                    */

@@ -24,8 +24,12 @@
 #define CUDA_SHARED(type, name) __shared__ type name
 #define CUDA_DYNAMIC(name) extern __shared__ __align__(128) unsigned char name[]
 #define CUDA_UNROLL _Pragma("unroll")
+#define CUDA_ROLLED _Pragma("unroll 1")
+#define CUDA_UNROLL_2 _Pragma("unroll 2")
 #else
 #define CUDA_UNROLL
+#define CUDA_ROLLED
+#define CUDA_UNROLL_2
 #define CUDA_ROOMY_KERNEL(name) CUDA_KERNEL(name)
 #endif
 

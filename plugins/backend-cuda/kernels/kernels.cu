@@ -5,6 +5,7 @@
 #include "parts/einsum.cu"
 #include "parts/few_rows.cu"
 #include "parts/flash.cu"
+#include "parts/flash_f32.cu"
 #include "parts/flash_grad.cu"
 #include "parts/flat.cu"
 #include "parts/loss.cu"

@@ -21,18 +21,26 @@ enum {
   MOST_ROWS = 1 << 24 /* of queries and of keys */
 };
 
-/* Eight elements at a time: 16 bytes at a multiple of 16. */
+/* By packets of n elements: 16 bytes at a multiple of 16. */
+static bool by_packets(const void *at, const int64_t *stride, int64_t n) {
+  return (uintptr_t)at % 16 == 0 && stride[0] % n == 0 && stride[1] % n == 0 && stride[2] % n == 0;
+}
 static bool by_eights(const void *at, const int64_t *stride) {
-  return (uintptr_t)at % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0;
+  return by_packets(at, stride, 8);
+}
+
+/* Rows of packets of n elements that are short enough, and sizes that tiles count. */
+static bool fits_tiles(const cuda_attention_args *f, int64_t n) {
+  return f->scores == NULL && f->depth % n == 0 && f->value_depth % n == 0 &&
+         f->depth <= CUDA_FLASH_DEPTH && f->value_depth <= CUDA_FLASH_DEPTH &&
+         f->keys >= LEAST_KEYS && f->keys <= MOST_ROWS && f->queries > 0 &&
+         f->queries <= MOST_ROWS && by_packets(f->q, f->q_stride, n) &&
+         by_packets(f->k, f->k_stride, n) && by_packets(f->v, f->v_stride, n) &&
+         by_packets(f->past_k, f->past_k_stride, n) && by_packets(f->past_v, f->past_v_stride, n);
 }
 
 static bool is_flash(const cuda_attention_args *f, uint32_t dtype) {
-  return (dtype == OPIPE_BFLOAT16 || dtype == OPIPE_FLOAT16) && f->scores == NULL &&
-         f->depth % 8 == 0 && f->value_depth % 8 == 0 && f->depth <= CUDA_FLASH_DEPTH &&
-         f->value_depth <= CUDA_FLASH_DEPTH && f->keys >= LEAST_KEYS && f->keys <= MOST_ROWS &&
-         f->queries > 0 && f->queries <= MOST_ROWS && by_eights(f->q, f->q_stride) &&
-         by_eights(f->k, f->k_stride) && by_eights(f->v, f->v_stride) &&
-         by_eights(f->past_k, f->past_k_stride) && by_eights(f->past_v, f->past_v_stride);
+  return (dtype == OPIPE_BFLOAT16 || dtype == OPIPE_FLOAT16) && fits_tiles(f, 8);
 }
 
 /* Of a row in tiles. */
@@ -40,33 +48,53 @@ static int64_t tile_depth(const cuda_attention_args *f) {
   return f->depth <= 64 && f->value_depth <= 64 ? 64 : 128;
 }
 
-/* The kernel of a family, which begins with depth 64 and bf16; tiles of `rows` rows in all. */
-static bool launch_flash(uint32_t family, const cuda_attention_args *f, uint32_t dtype,
-                         const void *args, int64_t tasks, int64_t rows, cuda_launch *out) {
-  const int64_t depth = tile_depth(f);
-  const uint32_t id = family + (depth == 64 ? 0u : 2u) + (dtype == OPIPE_BFLOAT16 ? 0u : 1u);
-  return cuda_make_launch(id, args, cuda_blocks(tasks, 1), 1, (uint32_t)(rows * depth * 2), out);
+/* Nothing but its place says what a row sees, and scores are products with a factor above 0. */
+static bool is_bare(const cuda_attention_args *f) {
+  return f->mask_kind == 0 && !(f->softcap > 0) && f->scale > 0;
 }
 
 static int64_t tiles_of(int64_t n, int64_t tile) {
   return (n + tile - 1) / tile;
 }
 
+/* The kernel of a family, which begins with depth 64 and bf16, of which those with masks are the
+ * second half: a block for each own tile of n rows in each of `heads`, with `rows` other rows of
+ * tiles and `more` bytes behind them. */
+static bool launch_flash(uint32_t family, const cuda_attention_args *f, uint32_t dtype,
+                         const void *args, int64_t heads, int64_t n, int64_t own, int64_t rows,
+                         uint32_t more, cuda_launch *out) {
+  const int64_t depth = tile_depth(f), size = CUDA_FLASH_ROWS(depth, is_bare(f));
+  const uint32_t id = family + (is_bare(f) ? 0u : 4u) + (depth == 64 ? 0u : 2u) +
+                      (dtype == OPIPE_BFLOAT16 ? 0u : 1u);
+  return cuda_make_launch(id, args, cuda_blocks(heads * tiles_of(n, size), 1), 1,
+                          (uint32_t)((own * size + rows) * depth * 2) + more, out);
+}
+
 static bool plan_flash(const cuda_attention_args *f, uint32_t dtype, cuda_launch *out) {
-  return launch_flash((uint32_t)CUDA_ID_opipe_flash_64_bf16, f, dtype, f,
-                      f->batch * f->heads * tiles_of(f->queries, CUDA_FLASH_ROWS),
-                      CUDA_FLASH_ROWS + 4 * CUDA_FLASH_KEYS, out);
+  return launch_flash((uint32_t)CUDA_ID_opipe_flash_64_bf16, f, dtype, f, f->batch * f->heads,
+                      f->queries, 1, 4 * CUDA_FLASH_KEYS, 0, out);
+}
+
+/* fp32, on plain products (parts/flash_f32.cu). */
+static bool plan_flash_plain(const cuda_attention_args *f, cuda_launch *out) {
+  const int64_t depth = tile_depth(f), tasks = tiles_of(f->queries, CUDA_FLASH_PLAIN_ROWS);
+  const int64_t floats = (CUDA_FLASH_PLAIN_ROWS + CUDA_FLASH_PLAIN_KEYS) * (depth + 4) +
+                         CUDA_FLASH_PLAIN_KEYS * depth +
+                         CUDA_FLASH_PLAIN_ROWS * (CUDA_FLASH_PLAIN_KEYS + 4);
+  const uint32_t id =
+      (uint32_t)(depth == 64 ? CUDA_ID_opipe_flash_64_f32 : CUDA_ID_opipe_flash_128_f32);
+  return cuda_make_launch(id, f, cuda_blocks(f->batch * f->heads * tasks, 1), 1,
+                          (uint32_t)(floats * (int64_t)sizeof(float)), out);
 }
 
 static uint32_t plan_flash_grad(const cuda_attention_grad_args *args, uint32_t dtype,
                                 cuda_launch *out) {
   const cuda_attention_args *f = &args->forward;
-  launch_flash((uint32_t)CUDA_ID_opipe_flash_grad_rows_64_bf16, f, dtype, args,
-               f->batch * f->heads * tiles_of(f->queries, CUDA_FLASH_ROWS),
-               2 * CUDA_FLASH_ROWS + 4 * CUDA_FLASH_KEYS, &out[0]);
+  launch_flash((uint32_t)CUDA_ID_opipe_flash_grad_rows_64_bf16, f, dtype, args, f->batch * f->heads,
+               f->queries, 2, 4 * CUDA_FLASH_KEYS, 0, &out[0]);
   launch_flash((uint32_t)CUDA_ID_opipe_flash_grad_keys_64_bf16, f, dtype, args,
-               f->batch * f->kv_heads * tiles_of(f->keys, CUDA_FLASH_KEYS),
-               2 * CUDA_FLASH_KEYS + 4 * CUDA_FLASH_QUERIES, &out[1]);
+               f->batch * f->kv_heads, f->keys, 2, 4 * CUDA_FLASH_QUERIES,
+               4 * CUDA_FLASH_QUERIES * sizeof(float) + CUDA_FLASH_TASK_BYTES, &out[1]);
   return 2;
 }
 
@@ -95,6 +123,8 @@ bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_l
     return false;
   if (is_flash(args, dtype) && by_eights(args->y, args->y_stride))
     return plan_flash(args, dtype, out);
+  if (dtype == OPIPE_FLOAT && fits_tiles(args, 4) && by_packets(args->y, args->y_stride, 4))
+    return plan_flash_plain(args, out);
   launch_attention((uint32_t)CUDA_ID_opipe_attention_f32 + (uint32_t)place, args, args,
                    args->batch * args->heads * args->queries, out);
   return true;

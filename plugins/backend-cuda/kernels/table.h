@@ -22,6 +22,13 @@
 #define CUDA_TENSOR(X, name, type, threads) \
   X(name##_bf16, type, threads) X(name##_f16, type, threads)
 
+/* By tiles: of rows of 64 and of 128 elements, without masks and with them. */
+#define CUDA_BY_TILES(X, name, type)          \
+  CUDA_TENSOR(X, name##_64, type, 128)        \
+  CUDA_TENSOR(X, name##_128, type, 128)       \
+  CUDA_TENSOR(X, name##_masked_64, type, 128) \
+  CUDA_TENSOR(X, name##_masked_128, type, 128)
+
 #define CUDA_KERNELS(X)                                                    \
   X(opipe_begin, cuda_begin_args, 64)                                      \
   X(opipe_report, cuda_report_args, 1)                                     \
@@ -77,12 +84,11 @@
   CUDA_FLOATS(X, opipe_attention_grad_rows, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_keys, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_mask, cuda_attention_grad_args, 256) \
-  CUDA_TENSOR(X, opipe_flash_64, cuda_attention_args, 128)                 \
-  CUDA_TENSOR(X, opipe_flash_128, cuda_attention_args, 128)                \
-  CUDA_TENSOR(X, opipe_flash_grad_rows_64, cuda_attention_grad_args, 128)  \
-  CUDA_TENSOR(X, opipe_flash_grad_rows_128, cuda_attention_grad_args, 128) \
-  CUDA_TENSOR(X, opipe_flash_grad_keys_64, cuda_attention_grad_args, 128)  \
-  CUDA_TENSOR(X, opipe_flash_grad_keys_128, cuda_attention_grad_args, 128) \
+  CUDA_BY_TILES(X, opipe_flash, cuda_attention_args)                       \
+  CUDA_BY_TILES(X, opipe_flash_grad_rows, cuda_attention_grad_args)        \
+  CUDA_BY_TILES(X, opipe_flash_grad_keys, cuda_attention_grad_args)        \
+  X(opipe_flash_64_f32, cuda_attention_args, 128)                          \
+  X(opipe_flash_128_f32, cuda_attention_args, 128)                         \
   CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)                       \
   CUDA_FLOATS(X, opipe_loss_block, cuda_loss_args, 256)                    \
   CUDA_FLOATS(X, opipe_loss_line, cuda_loss_args, 256)                     \

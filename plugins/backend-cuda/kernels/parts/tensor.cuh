@@ -52,6 +52,12 @@ CUDA_FN void copy_begin(void *to, const void *from, bool there) {
                "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
                : "memory");
 }
+/* The same of 4 bytes. */
+CUDA_FN void copy_word(void *to, const void *from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0)
+               : "memory");
+}
 CUDA_FN void copy_commit(void) {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -155,6 +161,9 @@ static inline void load_turned(unsigned *out, const void *row, SHIM_PLACE) {
 
 static inline void copy_begin(void *to, const void *from, bool there) {
   shim_copy_begin(to, from, there ? 16 : 0, 16);
+}
+static inline void copy_word(void *to, const void *from, bool there) {
+  shim_copy_begin(to, from, there ? 4 : 0, 4);
 }
 static inline void copy_commit(void) {
   shim_copy_commit();

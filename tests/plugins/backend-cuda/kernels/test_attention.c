@@ -300,7 +300,7 @@ static void test_attention_gradients(void) {
   }
 }
 
-/* Half types with enough keys: by tiles, on the matrix instructions. */
+/* With enough keys: by tiles, half types on the matrix instructions. */
 static const form tiled[] = {
     {2, 4, 2, 70, 70, 0, 64, 64, 1, 0, 0, 0, 0, false},
     {1, 2, 1, 40, 40, 50, 128, 128, 1, 0, 0, 0, 0, false},
@@ -309,7 +309,10 @@ static const form tiled[] = {
     {3, 2, 1, 5, 40, 0, 32, 32, 0, 1, 5, 3, 0, false},
     {3, 2, 2, 65, 129, 0, 8, 64, 1, 0, 0, 0, 2.5, true},
     {1, 3, 1, 1, 1, 100, 104, 8, 1, 0, 0, 0, 0, false},
-    {1, 1, 1, 20, 200, 0, 16, 16, 0, 0, 0, 0, 0, false}, /* tiles that take the place of others */
+    {1, 1, 1, 20, 200, 0, 16, 16, 0, 0, 0, 0, 0, false},  /* tiles that take the place of others */
+    {1, 2, 1, 200, 200, 0, 64, 64, 1, 0, 0, 0, 0, false}, /* several blocks of rows and of keys */
+    {1, 2, 2, 140, 100, 60, 64, 40, 1, 0, 0, 0, 0, true},
+    {1, 1, 1, 70, 150, 0, 128, 96, 0, 0, 0, 0, 0, false},
 };
 
 static bool is_tiled(const char *kernel) {
@@ -318,7 +321,7 @@ static bool is_tiled(const char *kernel) {
 
 static void test_attention_by_tiles(void) {
   for (size_t i = 0; i < sizeof tiled / sizeof tiled[0]; ++i) {
-    for (int t = 1; t < 3; ++t) {
+    for (int t = 0; t < 3; ++t) {
       cuda_launch launch;
       const problem p = make(&tiled[i], kit_types[t]);
       OPI_ASSERT(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
@@ -342,57 +345,132 @@ static void test_gradients_by_tiles(void) {
   }
 }
 
+/* Rows of which a mask hides every key alike: scores so low that no exponent holds their sum. */
+static void test_rows_of_lowest_scores(void) {
+  static const form masked = {1, 2, 1, 34, 40, 0, 64, 64, 0, 3, 3, 0, 0, false};
+  for (int t = 0; t < 3; ++t) {
+    const problem p = make(&masked, kit_types[t]);
+    for (int64_t j = 0; j < 40; ++j)
+      kit_set(&p.mask, 5 * 40 + j, -3.4e38);
+    forward(&p, &masked, 4);
+    backward(&p, &masked);
+    kit_end();
+  }
+}
+
 /* The bits of a row are the same among few rows, and beside tiles that only others see. */
 static void test_rows_by_tiles(void) {
   static const form whole = {1, 2, 1, 150, 150, 0, 64, 64, 1, 0, 0, 0, 0, false};
   enum { FEW = 37 };
   cuda_launch launch;
-  problem p = make(&whole, OPIPE_BFLOAT16);
-  const kit_tensor few = kit_new(p.dtype, FEW * 2 * 64);
-  OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch));
-  KIT_RUN(&launch, 1, &p.y);
-  p.args.queries = FEW;
-  p.args.keys = 64;
-  p.args.y = few.data;
-  OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
-  KIT_RUN(&launch, 1, &few);
-  OPI_ASSERT(kit_same(&p.y, 0, &few, 0, few.n));
-  kit_end();
+  for (int t = 0; t < 2; ++t) {
+    problem p = make(&whole, kit_types[t]);
+    const kit_tensor few = kit_new(p.dtype, FEW * 2 * 64);
+    OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch));
+    KIT_RUN(&launch, 1, &p.y);
+    p.args.queries = FEW;
+    p.args.keys = 64;
+    p.args.y = few.data;
+    OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
+    KIT_RUN(&launch, 1, &few);
+    OPI_ASSERT(kit_same(&p.y, 0, &few, 0, few.n));
+    kit_end();
+  }
+}
+
+static void gradients_are_finite(const problem *p) {
+  const kit_tensor dq = kit_new(p->dtype, p->q.n), dk = kit_new(p->dtype, p->k.n),
+                   dv = kit_new(p->dtype, p->v.n);
+  cuda_attention_grad_args args = {
+      .forward = p->args, .dy = p->dy.data, .dq = dq.data, .dk = dk.data, .dv = dv.data};
+  cuda_launch launches[CUDA_LAUNCHES];
+  memcpy(args.dy_stride, p->args.y_stride, sizeof args.dy_stride);
+  memcpy(args.dq_stride, p->args.q_stride, sizeof args.dq_stride);
+  memcpy(args.dk_stride, p->args.k_stride, sizeof args.dk_stride);
+  memcpy(args.dv_stride, p->args.v_stride, sizeof args.dv_stride);
+  args.workspace = kit_workspace(cuda_attention_grad_workspace(&args));
+  const uint32_t count = cuda_plan_attention_grad(&args, p->dtype, launches);
+  OPI_ASSERT_FATAL(count > 0);
+  KIT_RUN(launches, count, &dq, &dk, &dv);
+  for (int64_t i = 0; i < dq.n; ++i)
+    OPI_ASSERT(isfinite(kit_get(&dq, i)));
+  for (int64_t i = 0; i < dk.n; ++i)
+    OPI_ASSERT(isfinite(kit_get(&dk, i)) && isfinite(kit_get(&dv, i)));
 }
 
 /* Keys that no row may see are not read: what lies there may be anything. */
 static void test_hidden_keys_are_not_read(void) {
   static const form padded = {1, 1, 1, 3, 100, 0, 16, 16, 0, 0, 0, 0, 0, true};
   cuda_launch launch;
-  problem p = make(&padded, OPIPE_FLOAT16);
-  kit_set(&p.nonpad, 0, 70);
-  for (int64_t i = (int64_t)70 * 16; i < p.k.n; ++i) {
-    kit_set(&p.k, i, (double)NAN);
-    kit_set(&p.v, i, (double)NAN);
+  for (int t = 0; t < 3; t += 2) {
+    problem p = make(&padded, kit_types[t]);
+    kit_set(&p.nonpad, 0, 70);
+    for (int64_t i = (int64_t)70 * 16; i < p.k.n; ++i) {
+      kit_set(&p.k, i, (double)NAN);
+      kit_set(&p.v, i, (double)NAN);
+    }
+    OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
+    KIT_RUN(&launch, 1, &p.y);
+    for (int64_t i = 0; i < p.y.n; ++i)
+      OPI_ASSERT(isfinite(kit_get(&p.y, i)));
+    gradients_are_finite(&p);
+    kit_end();
   }
-  OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
-  KIT_RUN(&launch, 1, &p.y);
-  for (int64_t i = 0; i < p.y.n; ++i)
-    OPI_ASSERT(isfinite(kit_get(&p.y, i)));
-  kit_end();
+}
+
+/* fp32: a value is left out where its key is hidden from the row, by its place or by a mask. */
+static void test_hidden_values_of_fp32(void) {
+  static const form causal = {1, 1, 1, 100, 100, 0, 64, 64, 1, 0, 0, 0, 0, false};
+  static const form masked = {1, 1, 1, 40, 100, 0, 64, 64, 0, 1, 7, 0, 0, false};
+  enum { BAD = 60 };
+  cuda_launch launch;
+  for (int which = 0; which < 2; ++which) {
+    const problem p = make(which == 0 ? &causal : &masked, OPIPE_FLOAT);
+    for (int64_t d = 0; d < 64; ++d)
+      kit_set(&p.v, BAD * 64 + d, (double)NAN);
+    if (which == 1)
+      kit_set(&p.mask, BAD, 0);
+    OPI_ASSERT_FATAL(cuda_plan_attention(&p.args, p.dtype, &launch) && is_tiled(launch.kernel));
+    KIT_RUN(&launch, 1, &p.y);
+    for (int64_t i = 0; i < p.y.n; ++i)
+      OPI_ASSERT_INT(isfinite(kit_get(&p.y, i)) != 0, which == 1 || i < BAD * 64);
+    kit_end();
+  }
 }
 
 /* What tiles do not take goes plainly. */
 static void test_attention_without_tiles(void) {
   static const form fitting = {1, 2, 1, 40, 40, 0, 64, 64, 1, 0, 0, 0, 0, false};
   cuda_launch launch;
-  const problem p = make(&fitting, OPIPE_BFLOAT16);
-  for (int which = 0; which < 7; ++which) {
-    cuda_attention_args args = p.args;
-    args.depth = which == 1 ? 60 : which == 2 ? 136 : args.depth;
-    args.k_stride[2] += which == 3 ? 4 : 0;
-    args.q = which == 4 ? (const char *)args.q + 8 : args.q;
-    args.keys = which == 5 ? 31 : args.keys;
-    args.scores = which == 6 ? p.y.data : NULL;
-    OPI_ASSERT(cuda_plan_attention(&args, p.dtype, &launch));
-    OPI_ASSERT_INT(is_tiled(launch.kernel), which == 0);
+  for (int t = 0; t < KIT_TYPES; ++t) {
+    const problem p = make(&fitting, kit_types[t]);
+    for (int which = 0; which < 7; ++which) {
+      cuda_attention_args args = p.args;
+      args.depth = which == 1 ? 58 : which == 2 ? 136 : args.depth;
+      args.k_stride[2] += which == 3 ? 2 : 0;
+      args.q = which == 4 ? (const char *)args.q + 8 : args.q;
+      args.keys = which == 5 ? 31 : args.keys;
+      args.scores = which == 6 ? p.y.data : NULL;
+      OPI_ASSERT(cuda_plan_attention(&args, p.dtype, &launch));
+      OPI_ASSERT_INT(is_tiled(launch.kernel), which == 0 && p.dtype != OPIPE_DOUBLE);
+    }
+    kit_end();
   }
-  OPI_ASSERT(cuda_plan_attention(&p.args, OPIPE_FLOAT, &launch) && !is_tiled(launch.kernel));
+}
+
+/* Kernels without masks are of calls whose scores are products alone. */
+static void test_bare_scores(void) {
+  static const form fitting = {1, 2, 1, 40, 40, 0, 64, 64, 1, 0, 0, 0, 0, false};
+  cuda_launch launch;
+  const problem p = make(&fitting, OPIPE_FLOAT16);
+  for (int which = 0; which < 5; ++which) {
+    cuda_attention_args args = p.args;
+    args.softcap = which == 1 ? 3 : 0;
+    args.scale = which == 2 ? -1 : which == 3 ? 0 : args.scale;
+    args.mask_kind = which == 4 ? 1 : 0;
+    OPI_ASSERT(cuda_plan_attention(&args, p.dtype, &launch));
+    OPI_ASSERT_STR(launch.kernel, which == 0 ? "opipe_flash_64_f16" : "opipe_flash_masked_64_f16");
+  }
   kit_end();
 }
 
@@ -500,6 +578,8 @@ static void test_rotary_position_is_reported(void) {
 
 OPI_TEST_MAIN("cuda_attention", OPI_TEST(test_attention), OPI_TEST(test_attention_gradients),
               OPI_TEST(test_attention_by_tiles), OPI_TEST(test_gradients_by_tiles),
-              OPI_TEST(test_rows_by_tiles), OPI_TEST(test_hidden_keys_are_not_read),
-              OPI_TEST(test_attention_without_tiles), OPI_TEST(test_attention_limits),
-              OPI_TEST(test_rotary), OPI_TEST(test_rotary_position_is_reported))
+              OPI_TEST(test_rows_of_lowest_scores), OPI_TEST(test_rows_by_tiles),
+              OPI_TEST(test_hidden_keys_are_not_read), OPI_TEST(test_hidden_values_of_fp32),
+              OPI_TEST(test_attention_without_tiles), OPI_TEST(test_bare_scores),
+              OPI_TEST(test_attention_limits), OPI_TEST(test_rotary),
+              OPI_TEST(test_rotary_position_is_reported))
