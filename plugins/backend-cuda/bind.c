@@ -95,6 +95,7 @@ static opipe_status bind_step(opipe_binding *binding, const opipe_bind_params *p
   const uint32_t n_bytes = step->kind == CUDA_STEP_LAUNCH    ? step->launch.args_bytes
                            : step->kind == CUDA_STEP_PRODUCT ? sizeof(cuda_product_args)
                            : step->kind == CUDA_STEP_COPY    ? sizeof(cuda_copy_args)
+                           : step->kind == CUDA_STEP_PLAN    ? sizeof(cuda_dnn_args)
                                                              : sizeof(cuda_host_args);
   bound->step = step;
   bound->args = CUDA_POOL_ARRAY(&binding->pool, unsigned char, n_bytes);
@@ -112,6 +113,8 @@ static opipe_status bind_step(opipe_binding *binding, const opipe_bind_params *p
     memcpy(&args, bound->args, sizeof args);
     return cuda_product_bind(device, step->product, &args, &bound->product, err);
   }
+  if (step->kind == CUDA_STEP_PLAN)
+    return cuda_dnn_bind(device, step->plan, bound->args, &bound->plan, err);
   return OPIPE_OK;
 }
 
@@ -192,8 +195,10 @@ void cuda_binding_free(opipe_binding *binding) {
     return;
   opipe_device *device = binding->program->device;
   const bool entered = cuda_enter(device, "binding_free", NULL) >= 0;
-  for (uint32_t i = 0; i < binding->n_steps; ++i)
+  for (uint32_t i = 0; i < binding->n_steps; ++i) {
     cuda_product_free(device, binding->steps[i].product);
+    cuda_dnn_unbind(device, binding->steps[i].plan);
+  }
   if (entered) {
     cuda_graph_free(binding);
     cuda_leave(device);

@@ -10,6 +10,7 @@ typedef struct cuda_bound {
   unsigned char *args; /* with addresses */
   CUfunction kernel;   /* LAUNCH */
   cuda_bound_product *product;
+  cuda_bound_plan *plan;
 } cuda_bound;
 
 struct opipe_binding {

@@ -57,7 +57,7 @@ typedef struct cuda_inner {
   uint64_t host_alloced; /* atomic: by host_alloc */
 } cuda_inner;
 
-enum { CUDA_DETAILS = 3, CUDA_DETAIL_ROOM = 640 };
+enum { CUDA_DETAILS = 4, CUDA_DETAIL_ROOM = 640 };
 
 struct opipe_instance {
   const opipe_host *host;
@@ -80,12 +80,14 @@ typedef struct cuda_names {
 typedef struct cuda_words cuda_words;
 typedef struct cuda_abandoned cuda_abandoned;
 typedef struct cuda_choices cuda_choices;
+typedef struct cuda_dnn cuda_dnn;
 
 struct opipe_device {
   const opipe_host *host;
   cuda_place *place;
   pid_t owner;
   opipe_meter meter;
+  uint64_t memory_bytes; /* of the GPU */
   CUstream control;
   cublasLtHandle_t products;
   cuda_words *words;
@@ -97,6 +99,9 @@ struct opipe_device {
   struct cuda_host_block *host_blocks;
   cuda_inner inner;
   cuda_choices *choices; /* of kernels_use; NULL: none */
+  cuda_dnn *dnn;         /* plans of cuDNN; NULL: our own kernels do all attention */
+  bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
+  bool deterministic;    /* deterministic=1: what it runs has the same bits in every run */
   bool tf32;             /* products of fp32 may round their operands to TF32 */
   bool blocking;         /* launch_blocking=1: every launch is waited for */
   bool graphs;           /* graphs=1: the steps of a binding are one launch */
@@ -184,6 +189,13 @@ opipe_status cuda_inner_answer(opipe_device *device, const char *node, uint64_t 
                                opipe_error *err);
 /* The error that every event tells, once there is one. */
 opipe_status cuda_inner_failed(opipe_device *device, opipe_error *err);
+
+/* ---- cudnn.c ---- */
+
+/* Makes device->dnn where cuDNN is and the device's options want it; frees it. entered: the library
+ * may be called, within an entry. */
+opipe_status cuda_dnn_open(opipe_device *device, opipe_error *err);
+void cuda_dnn_close(opipe_device *device, bool entered);
 
 /* ---- choices.c ---- */
 

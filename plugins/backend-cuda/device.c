@@ -140,9 +140,13 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   const struct {
     const char *key;
     bool *value;
-  } known[] = {
-      {"tf32", &device->tf32}, {"launch_blocking", &device->blocking}, {"graphs", &device->graphs}};
+  } known[] = {{"tf32", &device->tf32},
+               {"launch_blocking", &device->blocking},
+               {"graphs", &device->graphs},
+               {"cudnn", &device->cudnn},
+               {"deterministic", &device->deterministic}};
   device->inner.threads = 1;
+  device->cudnn = device->deterministic = true;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
@@ -156,7 +160,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "fallback, fallback_threads)",
+                        "cudnn, deterministic, fallback, fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
@@ -177,7 +181,7 @@ static opipe_status open_resources(opipe_device *device, opipe_error *err) {
                        "cuStreamCreate", err));
   const cublasStatus_t made = products->create(&device->products);
   return made == CUDA_LT_SUCCESS
-             ? OPIPE_OK
+             ? cuda_dnn_open(device, err)
              : opipe_fail(err, OPIPE_E_DEVICE, "cuda:%u: cublasLtCreate answers %s (%d)",
                           place->index, products->status_name(made), (int)made);
 }
@@ -196,6 +200,7 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
     return OPIPE_E_NOMEM;
   device->host = self->host;
   device->owner = self->owner;
+  device->memory_bytes = info.memory_bytes;
   device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : info.memory_bytes;
   opipe_status status = cuda_names_open(&device->names, err);
   if (status >= 0 && (pthread_mutex_init(&device->lock, NULL) != 0 ||
@@ -236,6 +241,7 @@ void cuda_device_close(opipe_device *device) {
       cuda_words_free(device);
     else
       cuda_words_leave(device);
+    cuda_dnn_close(device, true);
     if (device->products != NULL)
       (void)place->libraries->products.destroy(device->products);
     if (device->control != NULL)
@@ -244,6 +250,7 @@ void cuda_device_close(opipe_device *device) {
   } else if (place != NULL) {
     (void)cuda_abandoned_free(device);
     cuda_words_free(device);
+    cuda_dnn_close(device, false);
   }
   if (place != NULL && cuda_check_owner(device->owner, "device_close", NULL) >= 0)
     cuda_place_give(place);

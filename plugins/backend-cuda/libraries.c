@@ -19,6 +19,8 @@ typedef struct function_row {
 static const function_row driver_rows[] = {CUDA_DRIVER_FUNCTIONS(DRIVER_ROW)};
 #define PRODUCT_ROW(member, symbol, result, arguments) {#symbol, offsetof(cuda_products, member)},
 static const function_row product_rows[] = {CUDA_PRODUCT_FUNCTIONS(PRODUCT_ROW)};
+#define DNN_ROW(member, symbol, result, arguments) {#symbol, offsetof(cuda_dnn_functions, member)},
+static const function_row dnn_rows[] = {CUDA_DNN_FUNCTIONS(DNN_ROW)};
 
 /* ---- where they may be ---- */
 
@@ -165,10 +167,36 @@ static opipe_status open_products(cuda_libraries *all, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* cuDNN, which may be missing. */
+static opipe_status open_dnn(cuda_libraries *all, opipe_error *err) {
+  static const char file[] = "libcudnn.so.9";
+  opipe_error why = OPIPE_ERROR_INIT;
+  void *library = open_library(file, true, &why);
+  if (library == NULL) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "there is no %s (looked in OPIPE_CUDA_PATH, pip's packages, the system)%s%s",
+                      file, why.message[0] != '\0' ? "; " : "", why.message);
+  }
+  path_of(library, all->dnn_path, sizeof all->dnn_path);
+  const opipe_status status = take_functions(
+      library, dnn_rows, sizeof dnn_rows / sizeof dnn_rows[0], &all->dnn, all->dnn_path, err);
+  if (status < 0)
+    return status;
+  all->dnn_version = all->dnn.version();
+  if (all->dnn_version < CUDA_LEAST_DNN) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "%s is cuDNN %llu.%llu, %d.%d is the least",
+                      all->dnn_path, (unsigned long long)all->dnn_version / 10000,
+                      (unsigned long long)all->dnn_version % 10000 / 100, CUDA_LEAST_DNN / 10000,
+                      CUDA_LEAST_DNN % 10000 / 100);
+  }
+  return OPIPE_OK;
+}
+
 opipe_status cuda_libraries_open(const cuda_libraries **out, opipe_error *err) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static cuda_libraries all;
   static bool open;
+  opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
   (void)pthread_mutex_lock(&lock);
   if (!open) {
@@ -177,6 +205,8 @@ opipe_status cuda_libraries_open(const cuda_libraries **out, opipe_error *err) {
     if (status >= 0)
       status = open_products(&all, err);
     open = status >= 0;
+    all.has_dnn = open && open_dnn(&all, &why) >= 0;
+    (void)snprintf(all.dnn_why, sizeof all.dnn_why, "%s", why.message);
   }
   (void)pthread_mutex_unlock(&lock);
   *out = status < 0 ? NULL : &all;

@@ -88,7 +88,17 @@ static void note_details(opipe_instance *self) {
                  (unsigned long long)l->products_version % 10000 / 100,
                  (unsigned long long)l->products_version % 100, CUDA_LEAST_PRODUCTS / 10000,
                  CUDA_LEAST_PRODUCTS % 10000 / 100, l->products_path);
-  (void)snprintf(lines[2], CUDA_DETAIL_ROOM, "what it lacks runs on %s%s",
+  if (l->has_dnn) {
+    (void)snprintf(lines[2], CUDA_DETAIL_ROOM, "cuDNN %llu.%llu.%llu (%d.%d is the least): %s",
+                   (unsigned long long)l->dnn_version / 10000,
+                   (unsigned long long)l->dnn_version % 10000 / 100,
+                   (unsigned long long)l->dnn_version % 100, CUDA_LEAST_DNN / 10000,
+                   CUDA_LEAST_DNN % 10000 / 100, l->dnn_path);
+  } else {
+    (void)snprintf(lines[2], CUDA_DETAIL_ROOM, "no cuDNN, own kernels do attention: %s",
+                   l->dnn_why);
+  }
+  (void)snprintf(lines[3], CUDA_DETAIL_ROOM, "what it lacks runs on %s%s",
                  self->inner.table != NULL ? "backend 'cpu'" : "nothing else: ",
                  self->inner.table != NULL ? "" : self->inner.why);
 }

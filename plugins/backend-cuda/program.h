@@ -57,6 +57,31 @@ typedef struct cuda_product {
   cuda_lt_choice choice;
 } cuda_product;
 
+/* Attention by cuDNN: a graph that it has compiled. See cudnn.h. */
+typedef struct cuda_dnn_plan cuda_dnn_plan;
+typedef struct cuda_bound_plan cuda_bound_plan;
+
+/* The tensors of a plan, by their place in cuda_dnn_args. */
+enum {
+  CUDA_DNN_AT_Q = 0,
+  CUDA_DNN_AT_K,
+  CUDA_DNN_AT_V,
+  CUDA_DNN_AT_O,     /* the result of attention */
+  CUDA_DNN_AT_STATS, /* float [batch, heads, queries]: logarithms of the softmax's sums */
+  CUDA_DNN_AT_DO,    /* its gradient, as those of Q, K and V below */
+  CUDA_DNN_AT_SUMS,  /* float [batch, heads, queries]: scratch */
+  CUDA_DNN_AT_DQ,
+  CUDA_DNN_AT_DK,
+  CUDA_DNN_AT_DV,
+  CUDA_DNN_AT_ACC, /* float [batch, heads, queries, depth]: scratch of an unsteady plan */
+  CUDA_DNN_TENSORS
+};
+/* Arguments of a plan's step: NULL where it has no such tensor. */
+typedef struct cuda_dnn_args {
+  void *at[CUDA_DNN_TENSORS];
+  void *workspace;
+} cuda_dnn_args;
+
 /* Arguments of a product's step. */
 typedef struct cuda_product_args {
   const void *a, *b, *bias;
@@ -71,7 +96,8 @@ enum {
   /* of a section that the CPU runs (fallback.c) */
   CUDA_STEP_FETCH = 3, /* from the device to the section's memory */
   CUDA_STEP_CALL = 4,  /* the section's program */
-  CUDA_STEP_STORE = 5  /* and back */
+  CUDA_STEP_STORE = 5, /* and back */
+  CUDA_STEP_PLAN = 6   /* of cuDNN */
 };
 
 /* Arguments of a copy on the device. */
@@ -94,9 +120,10 @@ typedef struct cuda_step {
   struct cuda_step *next;
   const opipe_node *node;
   cuda_patch *patches;
-  cuda_product *product; /* PRODUCT */
-  cuda_section *section; /* FETCH, CALL, STORE */
-  cuda_launch launch;    /* LAUNCH; block_args: of every kind */
+  cuda_product *product;     /* PRODUCT */
+  cuda_section *section;     /* FETCH, CALL, STORE */
+  const cuda_dnn_plan *plan; /* PLAN; the device's */
+  cuda_launch launch;        /* LAUNCH; block_args: of every kind */
   uint64_t workspace_bytes;
   uint32_t kind;
   uint32_t index;      /* place in the order */
@@ -243,6 +270,13 @@ void cuda_product_free(opipe_device *device, cuda_bound_product *bound);
 opipe_status cuda_product_run(opipe_device *device, const cuda_bound_product *bound,
                               CUdeviceptr workspace, uint64_t workspace_bytes, CUstream stream,
                               opipe_error *err);
+
+/* cudnn.c */
+opipe_status cuda_dnn_bind(opipe_device *device, const cuda_dnn_plan *plan,
+                           const unsigned char *args, cuda_bound_plan **out, opipe_error *err);
+void cuda_dnn_unbind(opipe_device *device, cuda_bound_plan *bound);
+opipe_status cuda_dnn_run(opipe_device *device, const cuda_bound_plan *bound, CUstream stream,
+                          opipe_error *err);
 
 /* params.c: address of a copy; 0: the set does not have it. */
 CUdeviceptr cuda_params_address(const opipe_params *params, uint32_t slot, uint32_t key);

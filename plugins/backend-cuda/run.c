@@ -49,6 +49,8 @@ static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bou
     case CUDA_STEP_PRODUCT:
       return cuda_product_run(device, bound->product, binding->workspace,
                               bound->step->product->choice.workspace_bytes, stream, err);
+    case CUDA_STEP_PLAN:
+      return cuda_dnn_run(device, bound->plan, stream, err);
     case CUDA_STEP_FETCH:
     case CUDA_STEP_CALL:
     case CUDA_STEP_STORE:

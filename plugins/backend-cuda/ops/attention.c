@@ -208,6 +208,7 @@ static opipe_status rule_attention(cuda_rule *r) {
   const opipe_value *q = cuda_in(r, IN_Q);
   cuda_attention_args args;
   cuda_launch launch;
+  bool done = false;
   CUDA_TRY(cuda_attention_read(r, 0, &args));
   CUDA_TRY(check_outputs(r, &args));
   const int64_t mode = opipe_attr_int(r->node, "qk_matmul_output_mode", 0);
@@ -217,9 +218,11 @@ static opipe_status rule_attention(cuda_rule *r) {
   cuda_attention_point(r, 0, &args);
   args.y = cuda_at_out(r, OUT_Y);
   args.scores = cuda_at_out(r, OUT_SCORES);
-  if (!cuda_plan_attention(&args, q->dtype, &launch))
+  CUDA_TRY(cuda_attention_by_dnn(r, &args, q->dtype, &done));
+  if (!done && !cuda_plan_attention(&args, q->dtype, &launch))
     return cuda_no_kernel(r, q);
-  CUDA_TRY(cuda_emit(r, &launch));
+  if (!done)
+    CUDA_TRY(cuda_emit(r, &launch));
   return emit_presents(r, &args);
 }
 

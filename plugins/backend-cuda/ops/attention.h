@@ -17,4 +17,13 @@ opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attenti
 /* Stand-ins for its inputs. */
 void cuda_attention_point(cuda_rule *r, uint32_t base, cuda_attention_args *a);
 
+/* ---- attention_cudnn.c ---- */
+
+/* Emits what cuDNN does of it; *out_done false: it does not, and nothing was emitted. Arguments as
+ * for our own kernels, with stand-ins. */
+opipe_status cuda_attention_by_dnn(cuda_rule *r, const cuda_attention_args *args, uint32_t dtype,
+                                   bool *out_done);
+opipe_status cuda_attention_grad_by_dnn(cuda_rule *r, const cuda_attention_grad_args *args,
+                                        uint32_t dtype, bool *out_done);
+
 #endif /* OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_ */

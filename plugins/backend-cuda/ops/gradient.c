@@ -224,6 +224,7 @@ static opipe_status rule_attention_grad(cuda_rule *r) {
   const opipe_value *q = cuda_in(r, BASE);
   cuda_attention_grad_args args = {.dy = NULL};
   cuda_launch launches[CUDA_LAUNCHES];
+  bool done = false;
   CUDA_TRY(cuda_attention_read(r, BASE, &args.forward));
   CUDA_TRY(check_gradients(r, &args.forward));
   const cuda_attention_args *f = &args.forward;
@@ -243,6 +244,9 @@ static opipe_status rule_attention_grad(cuda_rule *r) {
   args.dpast_k = cuda_at_out(r, OUT_DPAST_K);
   args.dpast_v = cuda_at_out(r, OUT_DPAST_V);
   args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  CUDA_TRY(cuda_attention_grad_by_dnn(r, &args, q->dtype, &done));
+  if (done)
+    return OPIPE_OK;
   const uint32_t n = cuda_plan_attention_grad(&args, q->dtype, launches);
   if (n == 0)
     return cuda_no_kernel(r, q);

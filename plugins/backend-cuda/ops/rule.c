@@ -242,18 +242,24 @@ opipe_status cuda_point(cuda_rule *r, size_t offset, uint32_t value, int64_t byt
   return OPIPE_OK;
 }
 
+/* Finds the stand-ins in the last step's arguments. */
+static opipe_status point_all(cuda_rule *r, uint32_t n_bytes) {
+  const unsigned char *args = r->step->launch.block_args.args;
+  for (uint32_t at = 0; at + sizeof(uint64_t) <= n_bytes; at += 8) {
+    uint64_t word = 0;
+    memcpy(&word, args + at, sizeof word);
+    const uint64_t tag = word >> 40 & 0xff;
+    if (word >> 48 == TAG >> 48 && tag < r->n_tags)
+      CUDA_TRY(cuda_point(r, at, r->tags[tag], (int64_t)(word & TAG_BYTES)));
+  }
+  return OPIPE_OK;
+}
+
 opipe_status cuda_emit_all(cuda_rule *r, const cuda_launch *launches, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) {
-    const unsigned char *args = launches[i].block_args.args;
     CUDA_TRY(append(r, CUDA_STEP_LAUNCH));
     r->step->launch = launches[i];
-    for (uint32_t at = 0; at + sizeof(uint64_t) <= launches[i].args_bytes; at += 8) {
-      uint64_t word = 0;
-      memcpy(&word, args + at, sizeof word);
-      const uint64_t tag = word >> 40 & 0xff;
-      if (word >> 48 == TAG >> 48 && tag < r->n_tags)
-        CUDA_TRY(cuda_point(r, at, r->tags[tag], (int64_t)(word & TAG_BYTES)));
-    }
+    CUDA_TRY(point_all(r, launches[i].args_bytes));
   }
   r->n_tags = 0;
   return OPIPE_OK;
@@ -318,6 +324,17 @@ opipe_status cuda_emit_zeros(cuda_rule *r) {
       .out = cuda_at_out(r, 0), .n = (int64_t)cuda_elems(y), .size = cuda_size(y)};
   cuda_launch launch;
   return cuda_plan_fill(&args, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, y);
+}
+
+opipe_status cuda_emit_plan(cuda_rule *r, const cuda_dnn_plan *plan, const cuda_dnn_args *args,
+                            uint64_t workspace_bytes) {
+  _Static_assert(sizeof *args <= CUDA_ARGS_BYTES, "arguments of a plan fit in a step");
+  CUDA_TRY(append(r, CUDA_STEP_PLAN));
+  r->step->plan = plan;
+  memcpy(r->step->launch.block_args.args, args, sizeof *args);
+  CUDA_TRY(point_all(r, sizeof *args));
+  cuda_want_workspace(r, workspace_bytes);
+  return OPIPE_OK;
 }
 
 opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product) {

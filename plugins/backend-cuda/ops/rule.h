@@ -124,6 +124,10 @@ opipe_status cuda_emit_scatter(cuda_rule *r, cuda_scatter_args *args, uint32_t d
 /* out[0] of zero bytes. */
 opipe_status cuda_emit_zeros(cuda_rule *r);
 opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product);
+/* A plan of the device's; workspace_bytes: that the step needs at CUDA_AT_WORKSPACE. Stand-ins stay
+ * good for another one. */
+opipe_status cuda_emit_plan(cuda_rule *r, const cuda_dnn_plan *plan, const cuda_dnn_args *args,
+                            uint64_t workspace_bytes);
 
 #define CUDA_ROWS(array) array, (uint32_t)(sizeof(array) / sizeof((array)[0]))
 

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of cuDNN on an opening of a GPU: kept by their form, bound to addresses, run.
+ *
+ * The library's handle is made with the first plan. It belongs to the opening and is told the
+ * stream before every run, under a lock: the library's handles serve one thread at a time. Refusals
+ * are kept as plans are, so that a form is asked for once.
+ */
+#include "cudnn.h"
+
+struct cuda_dnn {
+  pthread_mutex_t lock;
+  cudnnHandle_t handle; /* NULL: none yet */
+  cuda_dnn_plan *plans;
+};
+
+struct cuda_bound_plan {
+  const cuda_dnn_plan *plan;
+  cudnnBackendDescriptor_t pack;
+};
+
+static opipe_status answer(const opipe_device *device, cudnnStatus_t status, const char *what,
+                           opipe_error *err) {
+  const cuda_dnn_functions *dnn = &device->place->libraries->dnn;
+  char why[200] = "";
+  if (status == CUDA_DNN_SUCCESS)
+    return OPIPE_OK;
+  dnn->last_error(why, sizeof why);
+  why[sizeof why - 1] = '\0';
+  (void)opipe_fail(err, OPIPE_E_DEVICE, "%s answers %s (%d)%s%s", what, dnn->error_name(status),
+                   (int)status, why[0] != '\0' ? ": " : "", why);
+  if (err != NULL) {
+    err->domain = OPIPE_DOMAIN_CUDNN;
+    err->native = (int32_t)status;
+  }
+  return OPIPE_E_DEVICE;
+}
+
+opipe_status cuda_dnn_open(opipe_device *device, opipe_error *err) {
+  if (!device->cudnn || !device->place->libraries->has_dnn)
+    return OPIPE_OK;
+  cuda_dnn *dnn =
+      opipe_zeroed(device->host, "plans of cuDNN", sizeof *dnn, _Alignof(cuda_dnn), err);
+  if (dnn == NULL)
+    return OPIPE_E_NOMEM;
+  if (pthread_mutex_init(&dnn->lock, NULL) != 0) {
+    opipe_free(device->host, dnn, sizeof *dnn, _Alignof(cuda_dnn));
+    return opipe_fail(err, OPIPE_E_NOMEM, "no lock for plans of cuDNN");
+  }
+  device->dnn = dnn;
+  return OPIPE_OK;
+}
+
+void cuda_dnn_close(opipe_device *device, bool entered) {
+  cuda_dnn *dnn = device->dnn;
+  if (dnn == NULL)
+    return;
+  const cuda_dnn_functions *functions = &device->place->libraries->dnn;
+  for (cuda_dnn_plan *plan = dnn->plans, *next = NULL; plan != NULL; plan = next) {
+    next = plan->next;
+    if (entered)
+      cuda_dnn_plan_end(functions, plan);
+    opipe_free(device->host, plan, sizeof *plan, _Alignof(cuda_dnn_plan));
+  }
+  if (entered && dnn->handle != NULL)
+    (void)functions->destroy(dnn->handle);
+  (void)pthread_mutex_destroy(&dnn->lock);
+  opipe_free(device->host, dnn, sizeof *dnn, _Alignof(cuda_dnn));
+  device->dnn = NULL;
+}
+
+/* ---- finding ---- */
+
+static void tell(const opipe_device *device, const cuda_dnn_plan *plan) {
+  const cuda_dnn_form *f = &plan->form;
+  char text[CUDA_DNN_WHY + 200], how[CUDA_DNN_WHY];
+  if (device->host->log == NULL)
+    return;
+  if (plan->plan == NULL) {
+    (void)snprintf(how, sizeof how, "our own kernels, %.*s", CUDA_DNN_WHY - 40, plan->why);
+  } else {
+    (void)snprintf(how, sizeof how, "cuDNN's engine %lld with a workspace of %llu bytes",
+                   (long long)plan->engine, (unsigned long long)plan->workspace_bytes);
+  }
+  (void)snprintf(
+      text, sizeof text,
+      "cuda:%u: %s of %lld x %lld heads (%lld of keys) of %lld, %lld queries, %lld keys, "
+      "%s%s: %s",
+      device->place->index, f->what == CUDA_DNN_GRADIENTS ? "gradients of attention" : "attention",
+      (long long)f->batch, (long long)f->heads, (long long)f->kv_heads, (long long)f->depth,
+      (long long)f->queries, (long long)f->keys, opipe_dtype_name(f->dtype),
+      f->causal != 0 ? ", causal" : "", how);
+  device->host->log(device->host->ctx, plan->plan == NULL ? OPIPE_LOG_WARN : OPIPE_LOG_INFO, NULL,
+                    0, text);
+}
+
+/* A plan that is not of the list yet. Under the lock. */
+static void make_plan(opipe_device *device, cuda_dnn_plan *plan) {
+  cuda_dnn *dnn = device->dnn;
+  const cuda_dnn_functions *functions = &device->place->libraries->dnn;
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_status status = OPIPE_OK;
+  if (dnn->handle == NULL)
+    status = answer(device, functions->create(&dnn->handle), "cudnnCreate", &why);
+  if (status >= 0)
+    status = cuda_dnn_plan_make(functions, dnn->handle, NULL, plan, &why);
+  if (status < 0) {
+    cuda_dnn_plan_end(functions, plan);
+    (void)snprintf(plan->why, sizeof plan->why, "%.*s", CUDA_DNN_WHY - 1, why.message);
+  }
+}
+
+opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
+                           const cuda_dnn_plan **out, opipe_error *err) {
+  cuda_dnn *dnn = device->dnn;
+  *out = NULL;
+  if (dnn == NULL)
+    return OPIPE_OK;
+  (void)pthread_mutex_lock(&dnn->lock);
+  cuda_dnn_plan *plan = dnn->plans;
+  while (plan != NULL && memcmp(&plan->form, form, sizeof *form) != 0)
+    plan = plan->next;
+  if (plan == NULL) {
+    plan =
+        opipe_zeroed(device->host, "a plan of cuDNN", sizeof *plan, _Alignof(cuda_dnn_plan), err);
+    if (plan != NULL) {
+      plan->form = *form;
+      make_plan(device, plan);
+      plan->next = dnn->plans;
+      dnn->plans = plan;
+      tell(device, plan);
+    }
+  }
+  (void)pthread_mutex_unlock(&dnn->lock);
+  if (plan == NULL)
+    return OPIPE_E_NOMEM;
+  *out = plan->plan != NULL ? plan : NULL;
+  return OPIPE_OK;
+}
+
+/* ---- binding and running ---- */
+
+/* Numbers and addresses of a plan's tensors and scalars. */
+static int64_t list_addresses(const cuda_dnn_plan *plan, const cuda_dnn_args *args, int64_t *ids,
+                              const void **addresses) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < CUDA_DNN_TENSORS; ++i) {
+    if (!cuda_dnn_has(&plan->form, i))
+      continue;
+    ids[n] = cuda_dnn_tensor_id(i);
+    addresses[n++] = args->at[i];
+  }
+  for (uint32_t i = 0; i < CUDA_DNN_SCALARS; ++i) {
+    if (!cuda_dnn_has_scalar(&plan->form, i))
+      continue;
+    ids[n] = cuda_dnn_scalar_id(i);
+    addresses[n++] = &plan->scalars[i];
+  }
+  return n;
+}
+
+static cudnnStatus_t fill_pack(const cuda_dnn_functions *dnn, cudnnBackendDescriptor_t pack,
+                               const cuda_dnn_plan *plan, const cuda_dnn_args *args) {
+  int64_t ids[CUDA_DNN_TENSORS + CUDA_DNN_SCALARS];
+  const void *addresses[CUDA_DNN_TENSORS + CUDA_DNN_SCALARS];
+  const int64_t n = list_addresses(plan, args, ids, addresses);
+  cudnnStatus_t status = dnn->set(pack, (cudnnBackendAttributeName_t)CUDA_DNN_PACK_IDS,
+                                  (cudnnBackendAttributeType_t)CUDA_DNN_T_INT64, n, ids);
+  if (status == CUDA_DNN_SUCCESS) {
+    status = dnn->set(pack, (cudnnBackendAttributeName_t)CUDA_DNN_PACK_POINTERS,
+                      (cudnnBackendAttributeType_t)CUDA_DNN_T_POINTER, n, addresses);
+  }
+  if (status == CUDA_DNN_SUCCESS) {
+    status = dnn->set(pack, (cudnnBackendAttributeName_t)CUDA_DNN_PACK_WORKSPACE,
+                      (cudnnBackendAttributeType_t)CUDA_DNN_T_POINTER, 1, &args->workspace);
+  }
+  return status == CUDA_DNN_SUCCESS ? dnn->finalize(pack) : status;
+}
+
+opipe_status cuda_dnn_bind(opipe_device *device, const cuda_dnn_plan *plan,
+                           const unsigned char *args, cuda_bound_plan **out, opipe_error *err) {
+  const cuda_dnn_functions *dnn = &device->place->libraries->dnn;
+  cuda_dnn_args all;
+  cuda_bound_plan *bound =
+      opipe_zeroed(device->host, "a bound plan", sizeof *bound, _Alignof(cuda_bound_plan), err);
+  if (bound == NULL)
+    return OPIPE_E_NOMEM;
+  memcpy(&all, args, sizeof all);
+  bound->plan = plan;
+  cudnnStatus_t status = dnn->make((cudnnBackendDescriptorType_t)CUDA_DNN_PACK, &bound->pack);
+  if (status == CUDA_DNN_SUCCESS)
+    status = fill_pack(dnn, bound->pack, plan, &all);
+  if (status != CUDA_DNN_SUCCESS) {
+    const opipe_status failed = answer(device, status, "addresses for a plan of cuDNN", err);
+    cuda_dnn_unbind(device, bound);
+    return failed;
+  }
+  *out = bound;
+  return OPIPE_OK;
+}
+
+void cuda_dnn_unbind(opipe_device *device, cuda_bound_plan *bound) {
+  if (bound == NULL)
+    return;
+  if (bound->pack != NULL)
+    (void)device->place->libraries->dnn.free(bound->pack);
+  opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_plan));
+}
+
+opipe_status cuda_dnn_run(opipe_device *device, const cuda_bound_plan *bound, CUstream stream,
+                          opipe_error *err) {
+  const cuda_dnn_functions *functions = &device->place->libraries->dnn;
+  cuda_dnn *dnn = device->dnn;
+  (void)pthread_mutex_lock(&dnn->lock);
+  cudnnStatus_t status = functions->stream_set(dnn->handle, (cudaStream_t)stream);
+  if (status == CUDA_DNN_SUCCESS)
+    status = functions->execute(dnn->handle, bound->plan->plan, bound->pack);
+  const opipe_status answered = answer(device, status, "cudnnBackendExecute", err);
+  (void)pthread_mutex_unlock(&dnn->lock);
+  if (answered >= 0 && device->blocking) {
+    return cuda_result(device->place, device->place->driver->stream_sync(stream),
+                       "cudnnBackendExecute", err);
+  }
+  return answered;
+}

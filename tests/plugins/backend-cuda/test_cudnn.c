@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention by cuDNN, on its double: close to our own kernels, in every layout and form, the same
+ * bits in every run unless they are not asked for, some sequences at a time where memory is small;
+ * our own kernels where it refuses.
+ */
+#include <math.h>
+
+#include "cuda_test.h"
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+typedef struct form {
+  int64_t batch, heads, kv_heads, queries, keys, depth, value_depth;
+  bool causal, by_rows; /* [batch, rows, heads * depth] */
+  uint32_t dtype;
+} form;
+
+static const form forms[] = {
+    {2, 2, 2, 32, 32, 8, 8, true, true, OPIPE_BFLOAT16},
+    {2, 4, 2, 40, 40, 16, 16, true, false, OPIPE_BFLOAT16},
+    {1, 3, 1, 32, 48, 16, 8, false, true, OPIPE_FLOAT16},
+    {1, 2, 2, 48, 32, 24, 24, false, false, OPIPE_FLOAT16},
+};
+enum { FORMS = sizeof forms / sizeof forms[0], ROOM = 1 << 15, TENSORS = 8 };
+
+/* Q, K, V, dY; Y, dQ, dK, dV. */
+enum { Q, K, V, DY, Y, DQ, DK, DV };
+typedef struct bench {
+  ct_backend b;
+  const opipe_backend *t;
+  opipe_device *device;
+  uint32_t n_told, n_warned;
+  uint16_t data[TENSORS][ROOM];
+  int64_t n[TENSORS];
+} bench;
+
+static bench *listening;
+static void listen(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
+  (void)ctx;
+  (void)file;
+  (void)line;
+  listening->n_told += strstr(msg, "cuDNN's engine") != NULL;
+  listening->n_warned += level == OPIPE_LOG_WARN && strstr(msg, "our own kernels") != NULL;
+}
+
+static bool open_bench(bench *x, const char *options) {
+  if (!ct_open(&x->b))
+    return false;
+  listening = x;
+  x->n_told = x->n_warned = 0;
+  x->b.base.host.log = listen;
+  x->t = x->b.base.table;
+  OPI_ASSERT_OK_FATAL(bt_device(&x->b.base, options, 1, 0, &x->device, &err), &err);
+  return true;
+}
+
+static void close_bench(bench *x) {
+  x->t->device_close(x->device);
+  bt_close(&x->b.base);
+}
+
+/* ---- graphs ---- */
+
+static uint16_t to_half(uint32_t dtype, float value) {
+  uint32_t bits = 0;
+  memcpy(&bits, &value, sizeof bits);
+  if (dtype == OPIPE_BFLOAT16)
+    return (uint16_t)(bits >> 16);
+  return (uint16_t)((bits >> 16 & 0x8000) |
+                    (value == 0 ? 0 : ((bits >> 23 & 255) - 112) << 10 | (bits >> 13 & 1023)));
+}
+
+static float from_half(uint32_t dtype, uint16_t half) {
+  uint32_t bits = (uint32_t)half << 16;
+  float value = 0;
+  if (dtype == OPIPE_BFLOAT16) {
+    memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  const int exponent = half >> 10 & 31, fraction = half & 1023;
+  value = exponent == 0 ? ldexpf((float)fraction, -24)
+                        : ldexpf((float)(fraction + 1024), exponent - 25);
+  return half >> 15 != 0 ? -value : value;
+}
+
+static uint32_t tensor(bench *x, bt_graph *g, const form *f, int which, int64_t heads, int64_t rows,
+                       int64_t depth) {
+  const uint32_t role = which < Y ? OPIPE_VALUE_INPUT : OPIPE_VALUE_OUTPUT;
+  x->n[which] = f->batch * heads * rows * depth;
+  OPI_ASSERT_FATAL(x->n[which] <= ROOM);
+  memset(x->data[which], 0, sizeof x->data[which]);
+  for (int64_t i = 0; which < Y && i < x->n[which]; ++i) {
+    const int64_t number = (i * (7 + which) + i / 11 * 5) % 67 - 33;
+    x->data[which][i] = to_half(f->dtype, (float)number * 0.0625f);
+  }
+  return f->by_rows
+             ? bt_value(g, role, f->dtype, x->data[which], BT_SHAPE(f->batch, rows, heads * depth))
+             : bt_value(g, role, f->dtype, x->data[which], BT_SHAPE(f->batch, heads, rows, depth));
+}
+
+static void set_attributes(bt_graph *g, opipe_node *node, const form *f) {
+  bt_int(g, node, "is_causal", f->causal);
+  bt_float(g, node, "scale", 0.3);
+  if (f->by_rows) {
+    bt_int(g, node, "q_num_heads", f->heads);
+    bt_int(g, node, "kv_num_heads", f->kv_heads);
+  }
+}
+
+/* Attention, and its gradients. */
+static void make_graph(bench *x, bt_graph *g, const form *f) {
+  bt_init(g);
+  const uint32_t q = tensor(x, g, f, Q, f->heads, f->queries, f->depth);
+  const uint32_t k = tensor(x, g, f, K, f->kv_heads, f->keys, f->depth);
+  const uint32_t v = tensor(x, g, f, V, f->kv_heads, f->keys, f->value_depth);
+  const uint32_t dy = tensor(x, g, f, DY, f->heads, f->queries, f->value_depth);
+  const uint32_t y = tensor(x, g, f, Y, f->heads, f->queries, f->value_depth);
+  const uint32_t dq = tensor(x, g, f, DQ, f->heads, f->queries, f->depth);
+  const uint32_t dk = tensor(x, g, f, DK, f->kv_heads, f->keys, f->depth);
+  const uint32_t dv = tensor(x, g, f, DV, f->kv_heads, f->keys, f->value_depth);
+  opipe_node *node = bt_node(g, "Attention", BT_IN(q, k, v), BT_OUT(y));
+  set_attributes(g, node, f);
+  node = bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v), BT_OUT(dq, dk, dv));
+  node->domain = "opipe";
+  node->pass = OPIPE_PASS_BACKWARD;
+  set_attributes(g, node, f);
+}
+
+/* Runs the form `times` times; same: with the same bits. Steps of the program. */
+static uint32_t run_form(bench *x, const form *f, int times, bool *out_same) {
+  bt_graph g;
+  bt_run run;
+  static uint16_t before[TENSORS][ROOM];
+  opipe_event *event = NULL;
+  make_graph(x, &g, f);
+  OPI_ASSERT_OK_FATAL(bt_prepare(x->t, x->device, &g, 0, &run, &err), &err);
+  OPI_ASSERT_OK_FATAL(x->t->event_create(x->device, &event, &err), &err);
+  *out_same = true;
+  for (int i = 0; i < times; ++i) {
+    for (int w = Y; w < TENSORS; ++w)
+      memset(x->data[w], 0xff, sizeof x->data[w]); /* NaN */
+    OPI_ASSERT_OK(bt_step(x->t, &g, &run, &err), &err);
+    OPI_ASSERT_OK(x->t->event_record(run.queue, event, &err), &err);
+    OPI_ASSERT_OK(x->t->event_sync(event, UINT64_C(60000000000), &err), &err);
+    if (i > 0 && memcmp(before, x->data, sizeof before) != 0)
+      *out_same = false;
+    memcpy(before, x->data, sizeof before);
+  }
+  x->t->event_destroy(event);
+  bt_release(x->t, &run);
+  return run.info.n_kernels;
+}
+
+/* The norm of the difference beside the norm, of every result. */
+static void assert_close(const bench *x, const bench *y, const form *f) {
+  for (int w = Y; w < TENSORS; ++w) {
+    double off = 0, norm = 0;
+    for (int64_t i = 0; i < x->n[w]; ++i) {
+      const double a = (double)from_half(f->dtype, x->data[w][i]);
+      const double b = (double)from_half(f->dtype, y->data[w][i]);
+      off += (a - b) * (a - b);
+      norm += b * b;
+    }
+    const double limit = f->dtype == OPIPE_BFLOAT16 ? 1e-2 : 2e-3;
+    if (!(off <= limit * limit * norm) || norm == 0)
+      OPI_FAIL("result %d: off by %g of %g", w - Y, sqrt(off / norm), sqrt(norm));
+  }
+}
+
+static bench with, without;
+
+static void test_close_to_our_own(void) {
+  bool same = false, as_well = false;
+  if (!open_bench(&without, "cudnn=0"))
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_FATAL(open_bench(&with, NULL));
+  for (int i = 0; i < FORMS; ++i) {
+    const uint32_t n_told = with.n_told;
+    OPI_ASSERT_INT(run_form(&with, &forms[i], 3, &same), 3);
+    (void)run_form(&without, &forms[i], 2, &as_well);
+    OPI_ASSERT(same && as_well);
+    OPI_ASSERT(with.n_told > n_told);
+    assert_close(&with, &without, &forms[i]);
+  }
+  const uint32_t n_told = with.n_told;
+  (void)run_form(&with, &forms[0], 1, &same);
+  OPI_ASSERT_INT(with.n_told, n_told); /* a form's plan is made once */
+  OPI_ASSERT_INT(with.n_warned, 0);
+  OPI_ASSERT_INT(without.n_warned + without.n_told, 0);
+  close_bench(&with);
+  close_bench(&without);
+}
+
+/* Sums in any order where that is asked for, and only there. */
+static void test_bits_may_change_where_asked(void) {
+  bool same = true, steady = false;
+  if (!open_bench(&without, "cudnn=0"))
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_FATAL(open_bench(&with, "deterministic=0"));
+  (void)run_form(&with, &forms[1], 4, &same);
+  (void)run_form(&without, &forms[1], 1, &steady);
+  OPI_ASSERT(!same);
+  assert_close(&with, &without, &forms[1]);
+  close_bench(&with);
+  close_bench(&without);
+}
+
+static void test_sequences_by_turns(void) {
+  static const form many = {6, 2, 2, 40, 40, 8, 8, true, true, OPIPE_BFLOAT16};
+  static uint16_t whole[TENSORS][ROOM];
+  bool same = false;
+  if (!open_bench(&with, NULL))
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_INT(run_form(&with, &many, 1, &same), 3);
+  memcpy(whole, with.data, sizeof whole);
+  close_bench(&with);
+  (void)setenv("OPIPE_CUDA_DOUBLE_MEMORY", "1500000", 1); /* a 64th holds 3 of 6400 bytes */
+  OPI_ASSERT_FATAL(open_bench(&with, NULL));
+  OPI_ASSERT_INT(run_form(&with, &many, 2, &same), 1 + 2 * 2);
+  OPI_ASSERT(same);
+  OPI_ASSERT(memcmp(whole, with.data, sizeof whole) == 0);
+  close_bench(&with);
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_MEMORY");
+}
+
+static void test_as_graphs(void) {
+  bool same = false;
+  if (!open_bench(&with, "graphs=1"))
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_FATAL(open_bench(&without, NULL));
+  (void)run_form(&with, &forms[0], 2, &same);
+  (void)run_form(&without, &forms[0], 1, &same);
+  OPI_ASSERT(memcmp(with.data, without.data, sizeof with.data) == 0);
+  close_bench(&without);
+  close_bench(&with);
+}
+
+/* What cuDNN refuses is ours, and said. */
+static void test_refused(void) {
+  bool same = false;
+  if (!open_bench(&without, "cudnn=0"))
+    OPI_SKIP("%s", CT_WHY);
+  (void)setenv("OPIPE_CUDA_DOUBLE_DNN_REFUSES", "1", 1);
+  OPI_ASSERT_FATAL(open_bench(&with, NULL));
+  (void)run_form(&with, &forms[1], 1, &same);
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_DNN_REFUSES");
+  (void)run_form(&without, &forms[1], 1, &same);
+  OPI_ASSERT_INT(with.n_told, 0);
+  OPI_ASSERT_INT(with.n_warned, 1); /* the gradients begin with the same form */
+  OPI_ASSERT(memcmp(with.data, without.data, sizeof with.data) == 0);
+  close_bench(&with);
+  close_bench(&without);
+}
+
+OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own),
+              OPI_TEST(test_bits_may_change_where_asked), OPI_TEST(test_sequences_by_turns),
+              OPI_TEST(test_as_graphs), OPI_TEST(test_refused))
