@@ -117,9 +117,8 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
     status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_POINTER, &bias, sizeof bias);
   if (status == CUDA_LT_SUCCESS && p->has_aux)
     status = set_desc(lt, *out, CUDA_LT_DESC_AUX_POINTER, &aux, sizeof aux);
-  if (status == CUDA_LT_SUCCESS && p->has_aux) {
+  if (status == CUDA_LT_SUCCESS && p->has_aux)
     status = set_desc(lt, *out, CUDA_LT_DESC_AUX_DISTANCE, &p->d_distance, sizeof p->d_distance);
-  }
   return status;
 }
 

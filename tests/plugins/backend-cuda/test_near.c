@@ -173,9 +173,10 @@ static void sum_some(pair *p) {
       const rank *r = &p->ranks[i];
       const uint64_t until = ct_now(NULL) + PATIENCE_NS;
       opipe_status status = OPIPE_PENDING;
-      while (status == OPIPE_PENDING && ct_now(NULL) < until)
+      while (status == OPIPE_PENDING && ct_now(NULL) < until) {
         status =
             p->t->all_reduce(r->group, round, &r->region, N, OPIPE_FLOAT, r->event, NULL, &err);
+      }
       OPI_ASSERT_OK_FATAL(status, &err);
     }
     finish(p, round, false);
