@@ -579,6 +579,20 @@ static bool is_aligned(const void *address, uint32_t to) {
   return (uintptr_t)address % to == 0;
 }
 
+/* Does what D takes share bytes with an operand? The vendor's result is then undefined. */
+static bool meets(const struct cuda_lt_layout *d, const void *d_at, const struct cuda_lt_layout *x,
+                  const void *x_at) {
+  const struct cuda_lt_layout *layouts[2] = {d, x};
+  uintptr_t first[2] = {(uintptr_t)d_at, (uintptr_t)x_at}, end[2];
+  for (int i = 0; i < 2; ++i) {
+    const struct cuda_lt_layout *l = layouts[i];
+    const int64_t last = (l->batch - 1) * (l->batch > 1 ? l->stride : 0) +
+                         ((int64_t)l->columns - 1) * l->distance + (int64_t)l->rows;
+    end[i] = first[i] + (uintptr_t)last * size_of(l->type);
+  }
+  return first[0] < end[1] && first[1] < end[0];
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -592,6 +606,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &w.p);
   if (status != CUDA_LT_SUCCESS)
     return status;
+  if (meets(&w.p.d, d, &w.p.a, a) || meets(&w.p.d, d, &w.p.b, b))
+    return CUDA_LT_INVALID_VALUE;
   memcpy(&own, algo, sizeof own);
   w.by = variant_of(&own, &w.p);
   if (w.by == NULL || (own.hash != 0 && own.hash != hash_of(&w.p)))
