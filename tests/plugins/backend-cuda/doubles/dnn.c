@@ -189,21 +189,32 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
   cudnnStatus_t status = CUDA_DNN_SUCCESS;
   if (d->is_final)
     return dnn_fail(CUDA_DNN_BAD_PARAM, "the descriptor is done");
-  if (d->type == CUDA_DNN_TENSOR)
-    status = dnn_check_tensor(d);
-  else if (d->type == CUDA_DNN_OP_MATMUL || d->type == CUDA_DNN_OP_POINTWISE ||
-           d->type == CUDA_DNN_OP_REDUCTION || d->type == CUDA_DNN_OP_RESHAPE)
-    status = dnn_check_operation(d);
-  else if (d->type == CUDA_DNN_GRAPH)
-    status = dnn_check_graph(d);
-  else if (d->type == CUDA_DNN_HEURISTIC)
-    status = dnn_find_final(d, CUDA_DNN_HEURISTIC_GRAPH, CUDA_DNN_GRAPH) != NULL
-                 ? CUDA_DNN_SUCCESS
-                 : dnn_fail(CUDA_DNN_BAD_PARAM, "a choice without a graph");
-  else if (d->type == CUDA_DNN_PLAN)
-    status = check_plan(d);
-  else if (d->type == CUDA_DNN_PACK)
-    status = check_pack(d);
+  switch (d->type) {
+    case CUDA_DNN_TENSOR:
+      status = dnn_check_tensor(d);
+      break;
+    case CUDA_DNN_OP_MATMUL:
+    case CUDA_DNN_OP_POINTWISE:
+    case CUDA_DNN_OP_REDUCTION:
+    case CUDA_DNN_OP_RESHAPE:
+      status = dnn_check_operation(d);
+      break;
+    case CUDA_DNN_GRAPH:
+      status = dnn_check_graph(d);
+      break;
+    case CUDA_DNN_HEURISTIC:
+      if (dnn_find_final(d, CUDA_DNN_HEURISTIC_GRAPH, CUDA_DNN_GRAPH) == NULL)
+        status = dnn_fail(CUDA_DNN_BAD_PARAM, "a choice without a graph");
+      break;
+    case CUDA_DNN_PLAN:
+      status = check_plan(d);
+      break;
+    case CUDA_DNN_PACK:
+      status = check_pack(d);
+      break;
+    default:
+      break;
+  }
   d->is_final = status == CUDA_DNN_SUCCESS;
   return status;
 }

@@ -186,9 +186,9 @@ static void run_reduction(const machine *m, const dnn_operation *op) {
 static void run_reshape(const machine *m, const dnn_operation *op) {
   const dnn_tensor *x = &op->operand[DNN_X], *y = &op->operand[DNN_Y];
   int64_t at[DNN_AXES] = {0};
-  do
+  do {
     store(m, y, offset_of(x, at), load(m, x, offset_of(x, at)));
-  while (next(x->size, at));
+  } while (next(x->size, at));
 }
 
 static void make_cell(machine *m, const dnn_tensor *t) {
