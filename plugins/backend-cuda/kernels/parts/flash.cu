@@ -13,7 +13,7 @@ CUDA_FN void flash_rows(const cuda_attention_args &a, const attention_place &at,
   T *const tiles = q + 64 * M * D; /* two of keys, each with its values */
   const int n = keys_of_tile(a, at, 64 * M), seen = own.seen();
   const float exponent = exponent_of<BARE>(a);
-  left_rows<T, D, M, M == 1> left;
+  left_rows<T, D, M, M == 1 && (BARE || D == 64)> left; /* held where registers are left */
   float top[2 * M], factor[2 * M];
   CUDA_UNROLL
   for (int i = 0; i < 2 * M; ++i)

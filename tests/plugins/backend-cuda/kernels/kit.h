@@ -28,6 +28,8 @@ extern int64_t kit_skew;
 kit_tensor kit_new(uint32_t dtype, int64_t n);
 /* Bytes at an address of 256, as backends give them, between red zones. */
 void *kit_workspace(uint64_t n_bytes);
+/* n_bytes of `from`, where a device reads and writes them. */
+void *kit_placed(const void *from, size_t n_bytes);
 /* Where kernels report bad data: nothing yet. Read before kit_end. */
 cuda_status *kit_status(void);
 /* Uniform in (low, high); integers: whole numbers of it. The same for the same seed. */

@@ -228,7 +228,8 @@ static void test_dropout(void) {
   const uint64_t key = cuda_dropout_key("layer/drop");
   for (size_t f = 0; f < sizeof forms / sizeof forms[0]; ++f) {
     for (int t = 0; t < KIT_TYPES; ++t) {
-      const int64_t n = B * S * H * D, scalars[4] = {11, 7, 100, 50};
+      static const int64_t numbers[4] = {11, 7, 100, 50};
+      const int64_t n = B * S * H * D, *scalars = kit_placed(numbers, sizeof numbers);
       const kit_tensor x = kit_random(kit_types[t], n, 1, 0.5, 1), y = kit_new(kit_types[t], n),
                        mask = kit_new(OPIPE_BOOL, n);
       double *want = kit_doubles(n), *want_mask = kit_doubles(n);

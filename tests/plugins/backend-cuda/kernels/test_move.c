@@ -177,26 +177,27 @@ static void test_gather(void) {
 /* ---- runs and checks ---- */
 
 static void test_begin_and_reports(void) {
-  cuda_run_block block = {.status = {3, 4, 5, 6}};
-  cuda_begin_args args = {.block = &block, .n = 3, .scalars = {7, 8, 9}};
+  cuda_run_block *const block =
+      kit_placed(&(const cuda_run_block){.status = {3, 4, 5, 6}}, sizeof *block);
+  cuda_begin_args args = {.block = block, .n = 3, .scalars = {7, 8, 9}};
   cuda_launch launch;
   OPI_ASSERT_FATAL(cuda_plan_begin(&args, &launch));
   KIT_RUN(&launch, 1, NULL);
-  OPI_ASSERT(block.status.code == 0 && block.status.node == 0 && block.status.value == 0);
-  OPI_ASSERT(block.scalars[0] == 7 && block.scalars[2] == 9 && block.scalars[3] == 0);
-  cuda_status to = {0, 0, 0, 0}, from = {2, 5, 6, 7};
-  const cuda_report_args report = {&to, &from};
+  OPI_ASSERT(block->status.code == 0 && block->status.node == 0 && block->status.value == 0);
+  OPI_ASSERT(block->scalars[0] == 7 && block->scalars[2] == 9 && block->scalars[3] == 0);
+  cuda_status *const to = kit_status(), *const taken = kit_status();
+  cuda_status *const from = kit_placed(&(const cuda_status){2, 5, 6, 7}, sizeof *from);
+  const cuda_report_args report = {to, from};
   OPI_ASSERT_FATAL(cuda_plan_report(&report, &launch));
   KIT_RUN(&launch, 1, NULL);
-  OPI_ASSERT(to.code == 2 && to.node == 5 && to.value == 6 && to.limit == 7);
-  from.code = 3;
+  OPI_ASSERT(to->code == 2 && to->node == 5 && to->value == 6 && to->limit == 7);
+  from->code = 3;
   KIT_RUN(&launch, 1, NULL);
-  OPI_ASSERT_INT(to.code, 2); /* the first one stays */
-  cuda_status taken = {0, 0, 0, 0};
-  const cuda_take_args take = {&taken, &to};
+  OPI_ASSERT_INT(to->code, 2); /* the first one stays */
+  const cuda_take_args take = {taken, to};
   OPI_ASSERT_FATAL(cuda_plan_take(&take, &launch));
   KIT_RUN(&launch, 1, NULL); /* three times: the last finds nothing more */
-  OPI_ASSERT(to.code == 0 && taken.code == 0 && taken.node == 5);
+  OPI_ASSERT(to->code == 0 && taken->code == 0 && taken->node == 5);
   kit_end();
 }
 

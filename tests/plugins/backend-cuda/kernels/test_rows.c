@@ -233,7 +233,7 @@ static void norm_backward(const norm_case *c) {
   if (c->n > 1 || c->rms)
     KIT_CLOSE(dx, want, tolerance(c->dtype));
   else
-    expect_cancelled(&dx, want, tolerance(c->dtype) * 2 / sqrt(1e-5));
+    expect_cancelled(&dx, want, (c->dtype == OPIPE_DOUBLE ? 1e-13 : 1e-5) * 2 / sqrt(1e-5));
   cuda_norm_scale_args sums = {
       ds.data, c->bias ? db.data : NULL, dy.data, x.data, NULL, c->rows, c->n, 1e-5, c->rms, adds};
   sums.workspace = kit_workspace(cuda_norm_scale_workspace(&sums));

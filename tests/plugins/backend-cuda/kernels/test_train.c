@@ -342,8 +342,7 @@ static void update_case(uint32_t kind, uint32_t flags, bool with_first, double d
                                 .rest1 = (float)(1 - b1),
                                 .rest2 = (float)(1 - b2)};
   cpu_update_f32(&exec, &want);
-  const double scale = 0.5;
-  const uint32_t skip[2] = {0, 1};
+  const uint32_t *skip = kit_placed((const uint32_t[]){0, 1}, 2 * sizeof(uint32_t));
   cuda_update_args args = {.items = {{.weight = w.data,
                                       .gradient = g.data,
                                       .first = with_first ? m.data : NULL,
@@ -353,7 +352,7 @@ static void update_case(uint32_t kind, uint32_t flags, bool with_first, double d
                                       .half_dtype = OPIPE_BFLOAT16,
                                       .decay = decay}},
                            .n_items = 1,
-                           .scale = &scale,
+                           .scale = kit_placed(&(const double){0.5}, sizeof(double)),
                            .skip = &skip[1],
                            .gradient_scale = 0.5,
                            .lr = lr,
@@ -496,16 +495,18 @@ static void test_clipping(void) {
                {64, 1, 4, 2, 0.125, 0},
                {INFINITY, 0, 1, INFINITY, 1, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-    double norm = 0, scale = 0;
-    uint32_t skip = 7;
-    cuda_clip_args args = {&cases[i].sum, &norm, &scale, &skip, cases[i].clip, cases[i].loss_scale};
+    double *const sum = kit_placed((const double[]){cases[i].sum, 0, 0}, 3 * sizeof(double));
+    double *const norm = sum + 1, *const scale = sum + 2;
+    uint32_t *const skip = kit_placed(&(const uint32_t){7}, sizeof *skip);
+    cuda_clip_args args = {sum, norm, scale, skip, cases[i].clip, cases[i].loss_scale};
     cuda_launch launch;
     OPI_ASSERT_FATAL(cuda_plan_clip(&args, &launch));
     KIT_RUN(&launch, 1, NULL);
-    OPI_ASSERT(norm == cases[i].norm && scale == cases[i].scale && skip == cases[i].skip);
-    args = (cuda_clip_args){.sum = &cases[i].sum, .loss_scale = 1};
+    OPI_ASSERT(*norm == cases[i].norm && *scale == cases[i].scale && *skip == cases[i].skip);
+    args = (cuda_clip_args){.sum = sum, .loss_scale = 1};
     OPI_ASSERT_FATAL(cuda_plan_clip(&args, &launch));
     KIT_RUN(&launch, 1, NULL);
+    kit_end();
   }
 }
 
