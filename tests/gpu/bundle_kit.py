@@ -83,3 +83,14 @@ def kernel_tests():
         with tarfile.open(packed) as file:
             file.extractall(WORK)
     return work("tests")
+
+
+def ceilings(left):
+    """What gpu-ceilings measured here: {"bf16_tflops", "copy_read_and_write_gb_per_s", ...}."""
+    path = work("ceilings.json")
+    if not os.path.exists(path):
+        said = command([os.path.join(HERE, "bin", "gpu-ceilings"), "--ceilings", *(["--size", "64"] if SMALL else [])], min(left, 60))
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(said)
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import bundle_kit
 from bundle_kit import COMMAND, HERE, SMALL, Failed, NotRun, command
 
 
@@ -93,7 +94,7 @@ def device(left):
 
 def ceilings(left):
     """Products of 8192^3 and copies on the device, on random numbers."""
-    return json.loads(command([os.path.join(HERE, "bin", "gpu-ceilings"), "--ceilings", *(["--size", "64"] if SMALL else [])], min(left, 60)))
+    return bundle_kit.ceilings(left)
 
 
 def choices(left):
