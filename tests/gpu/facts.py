@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 import bundle_kit
-from bundle_kit import COMMAND, HERE, SMALL, Failed, NotRun, command
+import gpt2
+from bundle_kit import COMMAND, HERE, SMALL, Failed, NotRun, command, work
 
 
 def ask(*arguments):
@@ -124,6 +125,26 @@ def device_properties(left):
     return room.value.decode(errors="replace")
 
 
+def attention(left):
+    """Which attention of a step in bf16 cuDNN does, with sums in one order and in any; what it leaves to our kernels, in its words."""
+    details = [one for one in libraries(left) if "cuDNN" in one]
+    if not details or details[0].startswith("no cuDNN"):
+        raise NotRun(details[0] if details else "the plugin knows no cuDNN")
+    tokens = 48 if SMALL else 1024
+    model, data = work("attention.onnx"), work("attention-ids.npy")
+    gpt2.write(model, "small", tokens, 256)
+    gpt2.ids(data, 2, tokens, 256)
+    said = {"library": details[0]}
+    for options in ("", ",deterministic=0"):
+        done = subprocess.run([COMMAND, "train", model, "--device", "cuda" + options, "--compute", "bf16", "--dropout", "off", "--batch", "2",
+                               "--steps", "1", "--data", "ids=" + data, "--loss", "cross-entropy:logits=logits,labels=ids,shift=1"],
+                              capture_output=True, text=True, timeout=max(1, left / 3), check=False, env=bundle_kit.environment())
+        if done.returncode != 0:
+            raise Failed("train: status %d: %s" % (done.returncode, done.stderr.strip()[-400:]))
+        said["cuda" + options] = [line for line in done.stderr.splitlines() if "our own kernels" in line] or "all of it"
+    return said
+
+
 def not_built(what):
     def line(left):
         raise NotRun(what)
@@ -139,7 +160,7 @@ LINES = [
     ("ceilings", ceilings),
     ("choices", choices),
     ("device properties", device_properties),
-    ("attention of cuDNN", not_built("the plugin makes no cuDNN plans yet")),
+    ("attention of cuDNN", attention),
     ("two NCCL ranks on one GPU", not_built("there is no transport over NCCL yet")),
     ("MASTER_PORT of torchrun", not_built("needs torchrun and a rendezvous of several processes")),
 ]

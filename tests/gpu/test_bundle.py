@@ -15,7 +15,7 @@ SOURCE = os.environ["OPIPE_SOURCE_DIR"]
 DOUBLES = os.path.join(BUILD, "tests", "cuda")
 PARTS = ("facts", "correct", "train", "infer")
 SANITIZED = os.path.basename(BUILD) in ("asan", "tsan")
-LINES = {"facts": ["libraries", "device", "ceilings"], "correct": ["kernels against fp64", "promises of the backend", "models", "training on 2 ranks",
+LINES = {"facts": ["libraries", "device", "ceilings", "attention of cuDNN"], "correct": ["kernels against fp64", "promises of the backend", "models", "training on 2 ranks",
                                                     "training in half types", "memory"],
          "train": ["GPT-2 small", "124M, 2 ranks on the GPU"], "infer": ["prefill of 124M at 1 x 1024", "prefill of 124M at 1 x 1024, as graphs"]}
 failed = []
@@ -54,6 +54,13 @@ def with_doubles(bundle):
             expect(status == 0 and "1 ok, 0 failed, 0 not run" in said, "%s, %s: status %d: %s" % (part, name, status, said))
     status, said = gpu(bundle, "facts", "--only", "libraries")
     expect("is in the record" in said, "a line that is there is run again: " + said)
+    told = record(bundle)["facts"]["attention of cuDNN"]["value"]
+    expect(told["cuda"] == told["cuda,deterministic=0"] == "all of it", "attention of cuDNN: %s" % told)
+    os.environ["OPIPE_CUDA_DOUBLE_DNN_REFUSES"] = "1"
+    gpu(bundle, "facts", "--again", "--only", "attention of cuDNN")
+    told = record(bundle)["facts"]["attention of cuDNN"]["value"]
+    expect("was told to refuse" in told["cuda"][0], "attention that cuDNN refuses: %s" % told)
+    del os.environ["OPIPE_CUDA_DOUBLE_DNN_REFUSES"]
     status, said = gpu(bundle, "facts", "--only", "two NCCL ranks on one GPU")
     expect("0 ok, 0 failed, 1 not run" in said and "there is no transport over NCCL yet" in said, said)
 

@@ -42,10 +42,21 @@ if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
   refused "'relative' is not an absolute path" OPIPE_CUDA_PATH=relative
 fi
 for detail in "driver of CUDA 13.0 (13.0 is the least): $doubles/libcuda.so.1" \
-  "cublasLt 13.1.2 (13.0 is the least): $doubles/libcublasLt.so.13" "what it lacks runs on backend 'cpu'"; do
+  "cublasLt 13.1.2 (13.0 is the least): $doubles/libcublasLt.so.13" \
+  "cuDNN 9.19.0 (9.8 is the least): $doubles/libcudnn.so.9" "what it lacks runs on backend 'cpu'"; do
   expect 0 "$detail" env OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_PRODUCTS=130102 \
     "$command" plugins --why --plugin "$doubles/plugins"
 done
+# cuDNN is missed by nothing: attention runs on our own kernels.
+expect 0 "no cuDNN, own kernels do attention: $doubles/libcudnn.so.9 is cuDNN 9.7, 9.8 is the least" \
+  env OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_DNN=90701 "$command" plugins --why --plugin "$doubles/plugins"
+expect 0 "passed" env OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_DNN=90701 \
+  "$command" run "$model" --plugin "$doubles/plugins" --device cuda --stages 1 --check
+rm "$empty/libcuda.so.1"
+ln -s "$doubles/libcuda.so.1" "$doubles/libcublasLt.so.13" "$empty"
+ln -s "$OPIPE_BUILD_DIR/lib/libonnxpipe.so" "$empty/libcudnn.so.9"
+expect 0 "has no function cudnnGetVersion" \
+  env OPIPE_CUDA_PATH="$empty" "$command" plugins --why --plugin "$doubles/plugins"
 expect 0 '"details": ["driver of CUDA' env OPIPE_CUDA_PATH="$doubles" "$command" plugins --json --plugin "$doubles/plugins"
 expect 0 'ok        backend    cuda' env OPIPE_CUDA_PATH="/nowhere:$doubles" "$command" plugins --plugin "$doubles/plugins"
 expect 3 'device 5 asked for, there are 2' env OPIPE_CUDA_PATH="$doubles" \

@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=300
+# Attention by cuDNN from the command line: training in bf16 takes it, with the bits of the plan's reference on two ranks of
+# one GPU; what it refuses is said and done by our own kernels; whether bits may change is a decision. On the doubles.
+set -u
+doubles=$OPIPE_BUILD_DIR/tests/cuda
+command=$OPIPE_BUILD_DIR/bin/onnx-pipe
+if [ ! -e "$doubles/libcudnn.so.9" ]; then
+  echo "SKIP: the doubles of CUDA need a C++ compiler at build"
+  exit 77
+fi
+export OPIPE_CUDA_PATH="$doubles" OPIPE_PLUGIN_PATH="$doubles/plugins"
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+model=$OPIPE_SOURCE_DIR/tests/data/demo/model.onnx
+failed=0
+
+# expect STATUS TEXT ARGUMENT...
+expect() {
+  wanted=$1 text=$2
+  shift 2
+  output=$("$command" "$@" 2>&1)
+  status=$?
+  if [ "$status" -ne "$wanted" ] || ! printf '%s\n' "$output" | grep -qF -- "$text"; then
+    printf '%s: status %s, wanted %s with "%s":\n%s\n' "$*" "$status" "$wanted" "$text" "$output"
+    failed=1
+  fi
+}
+
+set -- --data "text:$OPIPE_SOURCE_DIR/tests/data/text/ferry.txt" --loss cross-entropy:logits=logits,labels=labels,shift=1 \
+  --batch 2 --microbatches 2 --bind seq=32 --compute bf16
+
+# A device's options are decisions: plans that differ in them have other hashes.
+for options in "" ,deterministic=0 ,cudnn=0; do
+  expect 0 "2 stages" plan "$model" --train --device "cuda$options" --stages 2 "$@" -o "$work/plan$options.json"
+done
+hashes=$(sed -n 's/^  "hash": "\([0-9a-f]*\)".*/\1/p' "$work"/plan*.json | sort -u | wc -l)
+[ "$hashes" -eq 3 ] || {
+  echo "three plans that differ in their device's options have $hashes hashes"
+  failed=1
+}
+
+ours="our own kernels, cuDNN: "
+expect 0 "bit-equal" train "$model" --plan "$work/plan.json" --reference --steps 1 "$@"
+printf '%s\n' "$output" | grep -qF "$ours" && {
+  printf 'attention was refused:\n%s\n' "$output"
+  failed=1
+}
+OPIPE_CUDA_DOUBLE_DNN_REFUSES=1
+export OPIPE_CUDA_DOUBLE_DNN_REFUSES
+expect 0 "$ours" train "$model" --plan "$work/plan.json" --steps 1 "$@"
+expect 0 "bit-equal" train "$model" --plan "$work/plan,cudnn=0.json" --reference --steps 1 "$@"
+printf '%s\n' "$output" | grep -qF "$ours" && {
+  printf 'cuDNN was asked with cudnn=0:\n%s\n' "$output"
+  failed=1
+}
+exit $failed
