@@ -29,11 +29,11 @@ expect() {
 }
 
 set -- --data "text:$OPIPE_SOURCE_DIR/tests/data/text/ferry.txt" --loss cross-entropy:logits=logits,labels=labels,shift=1 \
-  --batch 2 --microbatches 2 --bind seq=32 --compute bf16
+  --batch 2 --bind seq=32
 
 # A device's options are decisions: plans that differ in them have other hashes.
 for options in "" ,deterministic=0 ,cudnn=0; do
-  expect 0 "2 stages" plan "$model" --train --device "cuda$options" --stages 2 "$@" -o "$work/plan$options.json"
+  expect 0 "2 stages" plan "$model" --train --device "cuda$options" --stages 2 --microbatches 2 --compute bf16 "$@" -o "$work/plan$options.json"
 done
 hashes=$(sed -n 's/^  "hash": "\([0-9a-f]*\)".*/\1/p' "$work"/plan*.json | sort -u | wc -l)
 [ "$hashes" -eq 3 ] || {

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=300
-# cuDNN itself makes the plans of our attention graphs, where it is: no GPU and no driver are needed (plans/).
+# cuDNN itself makes plans of our attention graphs, where it is: no GPU and no driver are needed (plans/). With `all` for more
+# shapes and chips.
 set -u
 program=$OPIPE_BUILD_DIR/tests/cuda-plans/plans
 for library in "${OPIPE_CUDNN:-}" /usr/local/cuda/lib64/libcudnn.so.9 /usr/local/cuda/lib/libcudnn.so.9 \
@@ -13,4 +14,4 @@ if [ ! -e "$library" ]; then
   echo "SKIP: there is no libcudnn.so.9 (OPIPE_CUDNN, /usr/local/cuda, the system, build/venv)"
   exit 77
 fi
-LD_LIBRARY_PATH=$(dirname "$program"):$(dirname "$library"):${LD_LIBRARY_PATH:-} exec "$program" "$library"
+LD_LIBRARY_PATH=$(dirname "$program"):$(dirname "$library"):${LD_LIBRARY_PATH:-} exec "$program" "$library" "$@"
