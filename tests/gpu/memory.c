@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MICROBATCHES = 4, STEPS = 3, ALLOCATIONS = 16 /* of a rank, at most */ };
+enum { MICROBATCHES = 4, STEPS = 3, ALLOCATIONS = 16 /* of a rank, beside its parameters' */ };
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
@@ -119,6 +119,15 @@ static void train(const opipe_api *api, opipe_session *session, int64_t batch, i
   free(ids);
 }
 
+/* Allocations that a session makes, at most: gradient and moments of a parameter are two. */
+static uint64_t allocations(const opipe_api *api, opipe_session *session, uint32_t n_ranks) {
+  opipe_parameter_info info = {.struct_size = sizeof info};
+  uint32_t n = 0;
+  while (api->session_parameter(session, n, &info, NULL) == OPIPE_OK)
+    ++n;
+  return 2 * (uint64_t)n + ALLOCATIONS * (uint64_t)n_ranks;
+}
+
 /* Categories of a rank that are not as predicted. */
 static int compare(const opipe_memory_info *plan, const opipe_memory_info *session) {
   const struct {
@@ -185,7 +194,7 @@ int main(int argc, char **argv) {
     total += predicted.total_bytes;
   }
   const uint64_t mib = 1024 * 1024, lost = after - before;
-  const uint64_t most = total + (64 + 2 * ALLOCATIONS * (uint64_t)n_ranks) * mib;
+  const uint64_t most = total + (64 + 2 * allocations(api, session, n_ranks)) * mib;
   printf("%u ranks: %.1f MiB predicted, %s, the device lost %.1f MiB, at most %.1f allowed\n",
          n_ranks, (double)total / (double)mib, bad == 0 ? "taken as predicted" : "NOT as predicted",
          (double)lost / (double)mib, (double)most / (double)mib);
