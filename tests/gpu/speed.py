@@ -32,7 +32,7 @@ def roofline(shape, left):
     at these shapes, attention (causal, half) at 0.45 of it forward and 0.34 backward, 38 passes over activations a layer,
     logits and the optimizer at the speed of copies."""
     measured = ceilings(left)
-    flops, bandwidth = measured["bf16_tflops"] * 1e12, measured["copy_read_and_write_gb_per_s"] * 1e9
+    flops, bandwidth = (max(measured[one], 1e-6) * unit for one, unit in (("bf16_tflops", 1e12), ("copy_read_and_write_gb_per_s", 1e9)))
     layers, width, _ = gpt2.SHAPES[shape]
     n = gpt2.parameters(layers, width, VOCABULARY, T)
     tokens = SHAPES[shape][1] * T

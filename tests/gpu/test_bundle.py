@@ -59,7 +59,7 @@ def with_doubles(bundle):
     os.environ["OPIPE_CUDA_DOUBLE_DNN_REFUSES"] = "1"
     gpu(bundle, "facts", "--again", "--only", "attention of cuDNN")
     told = record(bundle)["facts"]["attention of cuDNN"]["value"]
-    expect("was told to refuse" in told["cuda"][0], "attention that cuDNN refuses: %s" % told)
+    expect("our own kernels, cuDNN: no engine" in told["cuda"][0], "attention that cuDNN refuses: %s" % told)
     del os.environ["OPIPE_CUDA_DOUBLE_DNN_REFUSES"]
     status, said = gpu(bundle, "facts", "--only", "two NCCL ranks on one GPU")
     expect("0 ok, 0 failed, 1 not run" in said and "there is no transport over NCCL yet" in said, said)

@@ -6,8 +6,7 @@
 #include <string.h>
 
 #include "dnn.h"
-
-__extension__ typedef _Float16 half;
+#include "half.h"
 
 /* A tensor's elements: of virtual ones, numbers at the offsets that its strides say. */
 typedef struct cell {
@@ -45,7 +44,7 @@ static double rounded(int dtype, double value) {
   float single = (float)value;
   uint32_t bits = 0;
   if (dtype == CUDA_DNN_HALF)
-    return (double)(half)value;
+    return half_to_double(to_half(value));
   if (dtype == CUDA_DNN_BF16 && !isnan(single)) {
     memcpy(&bits, &single, sizeof bits);
     bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
@@ -64,7 +63,7 @@ static double load(const machine *m, const dnn_tensor *t, int64_t offset) {
     return cell_of(m, t->id)[offset];
   switch (t->dtype) {
     case CUDA_DNN_HALF:
-      return (double)((const half *)t->at)[offset];
+      return half_to_double(((const uint16_t *)t->at)[offset]);
     case CUDA_DNN_BF16:
       bits = (uint32_t)((const uint16_t *)t->at)[offset] << 16;
       memcpy(&single, &bits, sizeof single);
@@ -81,7 +80,7 @@ static void store(const machine *m, const dnn_tensor *t, int64_t offset, double 
   if (t->is_virtual) {
     cell_of(m, t->id)[offset] = made;
   } else if (t->dtype == CUDA_DNN_HALF) {
-    ((half *)t->at)[offset] = (half)made;
+    ((uint16_t *)t->at)[offset] = to_half(made);
   } else if (t->dtype == CUDA_DNN_BF16) {
     memcpy(&bits, &single, sizeof bits);
     ((uint16_t *)t->at)[offset] = (uint16_t)(bits >> 16);
