@@ -331,6 +331,8 @@ opipe_status opi_api_strategy_plan(opi_strategy_object *strategy, opipe_model *m
                                    opipe_error *err);
 opipe_status opi_api_strategy_ranked(opi_strategy_object *strategy, uint32_t index,
                                      opipe_strategy **out_strategy, opipe_error *err);
+opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *io_options,
+                                   opipe_error *err);
 opipe_status opi_api_plan_tune(opi_plan_object *plan, const opipe_tuning_params *params,
                                opipe_plan **out_plan, opipe_error *err);
 opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, uint64_t a_bytes,

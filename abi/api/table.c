@@ -329,6 +329,9 @@ ENTRY_SINK(CONTEXT, plan_file_play, (opipe_context *handle, const void *json, ui
       const opipe_play_params *params, uint32_t format, opipe_write_fn write, void *ctx,
       opipe_error *err),
       (self, json, n_bytes, params, format, SINK, err))
+ENTRY(PLAN, plan_training, (opipe_plan *handle, opipe_train_options *io_options,
+      opipe_error *err),
+      (self, io_options, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -426,6 +429,7 @@ static const opipe_api api = {
     .cluster_of_machine = cluster_of_machine,
     .plan_tune = plan_tune,
     .plan_file_play = plan_file_play,
+    .plan_training = plan_training,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -18,7 +18,7 @@ static opipe_status read_globs(const opipe_train_options *o, opi_arena *arena, o
   for (uint32_t i = 0; i < o->n_globs; ++i) {
     opipe_train_glob glob;
     opi_array_get(o->globs, o->globs_stride, i, &glob, sizeof glob);
-    globs[i] = (opi_train_glob){glob.pattern, glob.trainable != 0};
+    globs[i] = (opi_train_glob){glob.pattern, glob.trainable != 0, 0};
   }
   spec->globs = globs;
   spec->n_globs = o->n_globs;
@@ -44,6 +44,11 @@ OPIPE_STATIC_ASSERT((int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
                         (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_STATE_SECOND &&
                         (int)OPIPE_POSITION == (int)OPI_POSITION,
                     "learning rates and states agree");
+OPIPE_STATIC_ASSERT(sizeof(opipe_train_glob) == sizeof(opi_train_glob) &&
+                        offsetof(opipe_train_glob, trainable) ==
+                            offsetof(opi_train_glob, trainable) &&
+                        offsetof(opipe_train_glob, reserved) == offsetof(opi_train_glob, reserved),
+                    "globs agree");
 
 opipe_status opi_train_options_read(const opipe_train_options *options, const char *call,
                                     opi_arena *arena, opi_train_spec *out_spec, opipe_error *err) {
@@ -69,7 +74,46 @@ opipe_status opi_train_options_read(const opipe_train_options *options, const ch
                                              .n_no_decay = o.n_no_decay,
                                              .loss_scaling = o.loss_scaling != 0}};
   OPIPE_TAKES(NUMBER, SWITCH)
+#undef NUMBER
+#undef SWITCH
   return read_globs(&o, arena, out_spec, err);
+}
+
+opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *io_options,
+                                   opipe_error *err) {
+#define NUMBER(KEY, field, ...) options.field = of->field;
+#define SWITCH(KEY, field, ...) options.flags |= of->field != 0 ? OPIPE_TRAIN_##KEY : 0u;
+  const opi_train_spec *spec = plan->plan->train;
+  OPI_TRY(opi_info_check("plan_training", io_options, OPIPE_END(opipe_train_options, labels), err));
+  if (spec == NULL)
+    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_training: the plan is one for inference");
+  const opi_optimizer *of = &spec->optimizer;
+  opipe_train_options options = {.struct_size = io_options->struct_size,
+                                 .loss = spec->loss.kind,
+                                 .output = spec->loss.output,
+                                 .labels = spec->loss.labels,
+                                 .ignore = spec->loss.ignore,
+                                 .smoothing = spec->loss.smoothing,
+                                 .shift = spec->loss.shift,
+                                 .n_globs = spec->n_globs,
+                                 .globs = (const void *)spec->globs,
+                                 .globs_stride = (uint32_t)sizeof *spec->globs,
+                                 .recompute = spec->recompute,
+                                 .compute = spec->compute == 0 ? OPIPE_FLOAT : spec->compute,
+                                 .optimizer = of->kind,
+                                 .seed = spec->seed,
+                                 .clip_norm = of->clip_norm,
+                                 .lr_schedule = of->lr_schedule,
+                                 .warmup_steps = of->warmup_steps,
+                                 .total_steps = of->total_steps,
+                                 .no_decay = of->no_decay,
+                                 .n_no_decay = of->n_no_decay,
+                                 .loss_scaling = of->loss_scaling};
+  OPIPE_TAKES(NUMBER, SWITCH)
+#undef NUMBER
+#undef SWITCH
+  opi_info_write(io_options, &options, sizeof options);
+  return OPIPE_OK;
 }
 
 /* ---- steps ---- */

@@ -120,6 +120,15 @@ static void judge_recompute(train_setup *t) {
   }
 }
 
+/* A plan from a file trains as it says itself. */
+static int take_training(train_setup *t) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (t->o.plan_file == NULL)
+    return CLI_DONE;
+  const opipe_status status = t->s.api->plan_training(t->s.plan, &t->options, &err);
+  return status < 0 ? cli_report(t->o.plan_file, &err) : CLI_DONE;
+}
+
 uint64_t train_setup_batch(const train_setup *t) {
   return t->run.batch != 0 ? t->run.batch : cli_bound_batch(&t->s);
 }
@@ -149,6 +158,8 @@ int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) 
         cli_planner_plan(&t->o, &t->s, &t->options, train_setup_batch(t), &t->strategy, &t->s.plan);
   } else if (status == CLI_DONE) {
     status = cli_make_train_plan(&t->o, &t->s, 1, &t->options, &t->s.plan);
+    if (status == CLI_DONE)
+      status = take_training(t);
   }
   if (status == CLI_DONE && needs_data && t->s.plan == NULL)
     status = cli_usage("--hypothetical: there is no plan to be run");

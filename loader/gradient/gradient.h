@@ -40,10 +40,11 @@ typedef struct opi_loss {
   double smoothing;   /* [0, 1) */
 } opi_loss;
 
-/* The last match wins. */
+/* The last match wins. Laid out as hosts have it, who read a plan's. */
 typedef struct opi_train_glob {
   const char *pattern; /* fnmatch, of initializer names */
-  bool trainable;
+  uint32_t trainable;
+  uint32_t reserved; /* 0 */
 } opi_train_glob;
 
 /* What was found once, when the plan was made: later builds take it as it is. */

@@ -159,6 +159,7 @@ CALL(strategy_plan, _model, opipe_plan *made = NULL;
 SINK(plans_compare, "", 0, NULL, "", 0, NULL, OPIPE_FORMAT_TEXT, )
 SINK(cluster_of_machine, NULL, )
 SINK(plan_file_play, "", 0, &play_nothing, OPIPE_PLAY_TEXT, )
+INFO(plan_training, opipe_train_options, )
 
 #define ROW(name, kind) \
   { #name, offsetof(opipe_api, name), kind, false, call_##name }
@@ -257,7 +258,8 @@ static const handle_call handle_calls[] = {
     {"strategy_plan", offsetof(opipe_api, strategy_plan), MODEL, false, call_strategy_plan_model},
     ROW(plans_compare, CONTEXT),
     ROW(cluster_of_machine, CONTEXT),
-    ROW(plan_file_play, CONTEXT)};
+    ROW(plan_file_play, CONTEXT),
+    ROW(plan_training, PLAN)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

@@ -8,23 +8,7 @@
 
 static const char *const GPT = "tests/data/gpt_8block/model.onnx";
 
-typedef struct text {
-  char *data;
-  size_t n;
-} text;
-
-static opipe_status gather(void *ctx, const void *data, uint64_t n_bytes) {
-  text *t = ctx;
-  char *grown = realloc(t->data, t->n + n_bytes + 1);
-  if (grown == NULL)
-    return OPIPE_E_NOMEM;
-  memcpy(grown + t->n, data, n_bytes);
-  *t = (text){grown, t->n + n_bytes};
-  grown[t->n] = '\0';
-  return OPIPE_OK;
-}
-
-static void make(host_kit *k, text *json) {
+static void make(host_kit *k, opi_test_text *json) {
   const opipe_train_options train = {.struct_size = sizeof train,
                                      .loss = OPIPE_LOSS_CROSS_ENTROPY,
                                      .output = "logits",
@@ -33,15 +17,15 @@ static void make(host_kit *k, text *json) {
                                      .lr = 0.1};
   const opipe_plan_params plan = {
       .struct_size = sizeof plan, .n_stages = 2, .n_microbatches = 2, .train = &train};
-  *json = (text){NULL, 0};
+  *json = (opi_test_text){NULL, 0};
   OPI_ASSERT_OK_FATAL(kit_plan_training(k, GPT, 4, 8, &plan), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->plan_write(k->plan, gather, json, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->plan_write(k->plan, opi_test_take, json, &k->err), &k->err);
   size_t n = strlen(json->data);
   kit_take_out_hash(json->data, &n);
 }
 
 /* The plan again, from its text, opened. */
-static opipe_status reopen(host_kit *k, const text *json) {
+static opipe_status reopen(host_kit *k, const opi_test_text *json) {
   k->api->plan_destroy(k->plan);
   k->plan = NULL;
   const opipe_status status =
@@ -63,7 +47,7 @@ static uint32_t n_trained(host_kit *k, const char *name, uint32_t *out_trained) 
 }
 
 /* The first name of the list; `name` of 128 bytes. */
-static char *first_listed(const text *json, char *name) {
+static char *first_listed(const opi_test_text *json, char *name) {
   char *at = strstr(json->data, "\"trained\": [");
   OPI_ASSERT_FATAL(at != NULL);
   at = strchr(at + 12, '"');
@@ -73,7 +57,7 @@ static char *first_listed(const text *json, char *name) {
 
 static void test_the_list_decides(void) {
   host_kit k;
-  text json;
+  opi_test_text json;
   char name[128];
   uint32_t trained = 0;
   make(&k, &json);
@@ -95,7 +79,7 @@ static void test_the_list_decides(void) {
 
 static void test_names_that_are_not_there(void) {
   host_kit k;
-  text json;
+  opi_test_text json;
   char name[128];
   make(&k, &json);
   char *at = first_listed(&json, name);
@@ -107,7 +91,7 @@ static void test_names_that_are_not_there(void) {
 
 static void test_a_list_is_wanted(void) {
   host_kit k;
-  text json;
+  opi_test_text json;
   make(&k, &json);
   char *at = strstr(json.data, "\"trained\"");
   OPI_ASSERT_FATAL(at != NULL);
@@ -117,5 +101,116 @@ static void test_a_list_is_wanted(void) {
   kit_close(&k);
 }
 
+/* ---- the options of a plan ---- */
+
+static const opipe_train_glob globs[] = {{"*", 0, 0}, {"*weight*", 1, 0}};
+static const char *const no_decay[] = {"*bias*", "*norm*"};
+
+/* Nothing as it would be by itself. */
+static opipe_train_options unusual(void) {
+  return (opipe_train_options){.struct_size = sizeof(opipe_train_options),
+                               .loss = OPIPE_LOSS_CROSS_ENTROPY,
+                               .output = "logits",
+                               .labels = "targets",
+                               .ignore = -7,
+                               .smoothing = 0.125,
+                               .shift = 1,
+                               .n_globs = 2,
+                               .globs = globs,
+                               .globs_stride = sizeof *globs,
+                               .recompute = OPIPE_RECOMPUTE_BLOCK,
+                               .compute = OPIPE_FLOAT16,
+                               .optimizer = OPIPE_OPTIMIZER_ADAM,
+                               .seed = 11,
+                               .lr = 0.25,
+                               .momentum = 0.5,
+                               .beta1 = 0.75,
+                               .beta2 = 0.875,
+                               .epsilon = 1e-6,
+                               .decay = 0.0625,
+                               .clip_norm = 3,
+                               .flags = OPIPE_TRAIN_EPS_INNER | OPIPE_TRAIN_NESTEROV,
+                               .lr_schedule = OPIPE_LR_COSINE,
+                               .warmup_steps = 5,
+                               .total_steps = 50,
+                               .no_decay = no_decay,
+                               .n_no_decay = 2,
+                               .loss_scaling = 1};
+}
+
+static void expect_options(const opipe_train_options *a, const opipe_train_options *b) {
+  OPI_ASSERT(a->loss == b->loss && a->ignore == b->ignore && a->smoothing == b->smoothing);
+  OPI_ASSERT(a->shift == b->shift && a->recompute == b->recompute && a->compute == b->compute);
+  OPI_ASSERT(a->output != NULL && strcmp(a->output, b->output) == 0);
+  OPI_ASSERT(a->labels != NULL && strcmp(a->labels, b->labels) == 0);
+  OPI_ASSERT(a->optimizer == b->optimizer && a->seed == b->seed && a->lr == b->lr);
+  OPI_ASSERT(a->momentum == b->momentum && a->beta1 == b->beta1 && a->beta2 == b->beta2);
+  OPI_ASSERT(a->epsilon == b->epsilon && a->decay == b->decay && a->clip_norm == b->clip_norm);
+  OPI_ASSERT(a->flags == b->flags && a->lr_schedule == b->lr_schedule);
+  OPI_ASSERT(a->warmup_steps == b->warmup_steps && a->total_steps == b->total_steps);
+  OPI_ASSERT(a->loss_scaling == b->loss_scaling);
+  OPI_ASSERT_FATAL(a->n_globs == b->n_globs && a->n_no_decay == b->n_no_decay);
+  for (uint32_t i = 0; i < a->n_globs; ++i) {
+    const opipe_train_glob *x = (const void *)((const char *)a->globs + i * a->globs_stride);
+    OPI_ASSERT(strcmp(x->pattern, b->globs[i].pattern) == 0 && x->reserved == 0);
+    OPI_ASSERT_INT(x->trainable, b->globs[i].trainable);
+  }
+  for (uint32_t i = 0; i < a->n_no_decay; ++i)
+    OPI_ASSERT(strcmp(a->no_decay[i], b->no_decay[i]) == 0);
+}
+
+static opi_test_text written(host_kit *k) {
+  opi_test_text out = {NULL, 0};
+  OPI_ASSERT_OK_FATAL(k->api->plan_write(k->plan, opi_test_take, &out, &k->err), &k->err);
+  return out;
+}
+
+static void test_options_come_back(void) {
+  host_kit k, again;
+  const opipe_train_options given = unusual();
+  opipe_train_options found = {.struct_size = sizeof found};
+  opipe_plan_params plan = {
+      .struct_size = sizeof plan, .n_stages = 2, .n_microbatches = 2, .train = &given};
+  OPI_ASSERT_OK_FATAL(kit_plan_training(&k, GPT, 4, 8, &plan), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_training(k.plan, &found, &k.err), &k.err);
+  expect_options(&found, &given);
+  plan.train = &found; /* as it came */
+  OPI_ASSERT_OK_FATAL(kit_plan_training(&again, GPT, 4, 8, &plan), &again.err);
+  opi_test_text x = written(&k), y = written(&again);
+  OPI_ASSERT(x.n == y.n && memcmp(x.data, y.data, x.n) == 0);
+  k.api->plan_destroy(k.plan);
+  OPI_ASSERT_OK_FATAL(k.api->plan_read(k.model, y.data, y.n, &k.plan, &k.err), &k.err);
+  found = (opipe_train_options){.struct_size = sizeof found};
+  OPI_ASSERT_OK_FATAL(k.api->plan_training(k.plan, &found, &k.err), &k.err);
+  expect_options(&found, &given);
+  free(x.data);
+  free(y.data);
+  kit_close(&k);
+  kit_close(&again);
+}
+
+/* Of an older host less is written; a plan for inference has none. */
+static void test_what_is_asked_for(void) {
+  host_kit k;
+  const opipe_train_options given = unusual();
+  opipe_train_options found = {.struct_size = OPIPE_END(opipe_train_options, labels), .ignore = 3};
+  const opipe_plan_params plan = {
+      .struct_size = sizeof plan, .n_stages = 2, .n_microbatches = 2, .train = &given};
+  OPI_ASSERT_OK_FATAL(kit_plan_training(&k, GPT, 4, 8, &plan), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_training(k.plan, &found, &k.err), &k.err);
+  OPI_ASSERT(strcmp(found.labels, "targets") == 0 && found.ignore == 3);
+  found.struct_size = sizeof found.struct_size;
+  OPI_ASSERT_ERROR(k.api->plan_training(k.plan, &found, &k.err), OPIPE_E_ABI, &k.err,
+                   "plan_training: struct_size is 4, at least 24 are needed");
+  OPI_ASSERT_ERROR(k.api->plan_training(k.plan, NULL, &k.err), OPIPE_E_INVALID, &k.err, "is NULL");
+  kit_close(&k);
+  found.struct_size = sizeof found;
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, 4, 8, NULL), &k.err);
+  OPI_ASSERT_ERROR(k.api->plan_training(k.plan, &found, &k.err), OPIPE_E_NOTFOUND, &k.err,
+                   "plan_training: the plan is one for inference");
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("what a plan trains", OPI_TEST(test_the_list_decides),
-              OPI_TEST(test_names_that_are_not_there), OPI_TEST(test_a_list_is_wanted))
+              OPI_TEST(test_names_that_are_not_there), OPI_TEST(test_a_list_is_wanted),
+              OPI_TEST(test_options_come_back), OPI_TEST(test_what_is_asked_for))

@@ -247,6 +247,19 @@ def plans(count, folder):
         for more in (["--optimizer", "sgd:lr=1"], ["--clip", "1"], ["--frozen", "*"], ["--recompute", "block"]):
             result = run("train", GPT, *COMMON[: COMMON.index("--microbatches")], "--plan", path, *more)
             count.check(f"--plan with {more[0]}", wrong(result, USAGE, f"already settles {more[0]}"))
+    for more in (["--optimizer", "sgd:lr=0.5,momentum=0.9", "--compute", "bf16", "--clip", "1"],
+                 ["--optimizer", "adam:lr=0.02", "--compute", "fp16", "--lr-schedule", "linear:total=4"]):
+        problem = wrong(run("plan", GPT, "--train", *COMMON, *TWO, *more, "-o", path))
+        if not problem: # the uncut model trains as the file says, and is judged by its type
+            result = run("train", GPT, *COMMON[: COMMON.index("--microbatches")], "--plan", path, "--steps", "2",
+                         "--reference")
+            problem = wrong(result)
+            if not problem and not ("bit-equal" in result.out and "uncut model      close" in result.out):
+                problem = result.out[-300:]
+        count.check(f"--plan of {' '.join(more)} --reference", problem)
+    problem = wrong(run("plan", GPT, "--bind", "batch=4,seq=16", *TWO, "-o", path))
+    result = run("train", GPT, *COMMON[: COMMON.index("--microbatches")], "--plan", path)
+    count.check("--plan for inference", problem or wrong(result, REFUSED, "the plan is one for inference"))
     result = run("plan", GPT, "--train", *SMALL, *TWO, "--microbatches", "4")
     text = run("train", GPT, *COMMON, *TWO, "--steps", "1")
     problem = wrong(result) or wrong(text)

@@ -632,6 +632,13 @@ typedef struct opipe_api {
   opipe_status (*plan_file_play)(opipe_context *context, const void *json, uint64_t n_bytes,
                                  const opipe_play_params *params, uint32_t format,
                                  opipe_write_fn write, void *ctx, opipe_error *err);
+
+  /* What a training plan was made for, as it stands in the plan, whoever made it: loss, optimizer,
+   * types, seed. Strings and arrays are the plan's, until its plan_destroy. Options that are given
+   * to plan_make as they came make a plan that trains the same. Errors: NOTFOUND, a plan for
+   * inference. [any-thread] */
+  opipe_status (*plan_training)(opipe_plan *plan, opipe_train_options *io_options,
+                                opipe_error *err);
 #endif
 } opipe_api;
 
