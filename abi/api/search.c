@@ -29,21 +29,6 @@ static void tell_progress(void *ctx, const opi_auto_progress *now) {
 
 /* ---- the question ---- */
 
-/* What a pass of a layer takes for the shortest slice that is known beside that slice's share of
- * the whole sequence: the mean over layers. 0: it is not known. */
-static double slice_overhead_ns(const opi_layers *layers) {
-  enum { PASSES = 3 }; /* forward, and backward for inputs and weights */
-  const opi_token_costs *t = &layers->slices;
-  double sum = 0;
-  if (t->n < 2)
-    return 0;
-  const opi_token_cost *whole = &t->alone[(size_t)(t->n - 1) * layers->n_layers];
-  const double share = (double)t->tokens[0] / t->tokens[t->n - 1];
-  for (uint32_t i = 0; i < layers->n_layers; ++i)
-    sum += t->alone[i].ns - whole[i].ns * share;
-  return sum > 0 ? sum / layers->n_layers / PASSES : 0;
-}
-
 opi_auto opi_profile_question(const opi_profile_object *profile, const opi_cluster *cluster,
                               bool forward) {
   const opi_context_object *context = profile->context;
@@ -85,7 +70,7 @@ opipe_status opi_profile_search(const opi_profile_object *profile, const opipe_s
   q.allow_stale = (p->flags & OPIPE_STRATEGY_ALLOW_STALE) != 0;
   q.hypothetical = (p->flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0;
   q.causal = (p->flags & OPIPE_STRATEGY_CAUSAL) != 0;
-  q.slice_ns = p->slice_ns != 0 ? p->slice_ns : slice_overhead_ns(profile->layers);
+  q.slice_ns = p->slice_ns;
   q.fixed = (opi_auto_fixed){.schedule = p->schedule,
                              .n_stages = p->n_stages,
                              .n_ranks = p->n_ranks,

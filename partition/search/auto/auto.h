@@ -64,7 +64,8 @@ typedef struct opi_auto {
   bool hypothetical;     /* what no session executes: tensor width, sharded optimizers */
   bool causal;           /* a token does not depend on later ones: token slices keep the meaning */
   double slice_ns; /* what a pass of a layer over one token slice takes beside its share of the
-                      tokens. 0: slices are only tried where a schedule was given options */
+                      tokens. 0: as the layers say (opi_layers.slices); where they do not, slices
+                      are only tried where a schedule was given options */
   bool uncapped;   /* as if no device had a cap: what would be needed */
   bool no_help;    /* where nothing fits, that alone is said, not what would help */
   opi_auto_fixed fixed;

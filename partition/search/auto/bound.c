@@ -56,7 +56,9 @@ typedef struct measure {
   opi_space *space;
   const opi_point *point;
   uint32_t n_ranks; /* with replicas that cut */
-  double first;     /* share of a token slice */
+  double first;     /* share of the tokens that the first slice has */
+  double sum;       /* what all slices take, of the whole; 1 without slices */
+  double first_ns;  /* share of the first one in that */
 } measure;
 
 static double share_of(const opi_point *p, uint32_t rank) {
@@ -187,16 +189,16 @@ static opipe_status add_stage(const measure *m, uint32_t stage, uint32_t rank, d
   const double slices = p->places->n_slices > 1 ? p->places->n_slices * (double)(end - first) : 0;
   const double beside = slices * m->space->question->slice_ns; /* in every pass */
   const double share = share_of(p, rank);
-  const double forward = (x->forward[end] - x->forward[first] + beside) / share;
+  const double forward = ((x->forward[end] - x->forward[first]) * m->sum + beside) / share;
   double sums = 0;
   OPI_TRY(tensor_ns(m, x, rank, first, end, &sums));
   const double params = x->params[end] - x->params[first];
   const double stash = (x->stash[end] - x->stash[first]) / share;
   io->forward += forward + sums;
   if (opi_space_trains(m->space)) {
-    io->input += (x->input[end] - x->input[first] + beside) / share + sums;
+    io->input += ((x->input[end] - x->input[first]) * m->sum + beside) / share + sums;
     io->backward += io->input + (p->recompute ? forward + sums : 0);
-    io->weight += (x->weight[end] - x->weight[first] + beside) / share;
+    io->weight += ((x->weight[end] - x->weight[first]) * m->sum + beside) / share;
     io->kept = fmax(io->kept, stash / p->places->n_slices / p->places->n_parts);
   }
   io->head = fmin(io->head, head);
@@ -233,9 +235,9 @@ static opipe_status add_stages(const measure *m, rank_sum *sums) {
     if (s + 1 < l->n_stages) {
       const uint32_t next = l->instance_rank[(s + 1) * l->n_replicas];
       const double hop = hop_ns(m, fastest(m, rank), rank, next, m->point->ends[s + 1]);
-      head += one.forward * m->first + hop;
+      head += one.forward * m->first_ns + hop;
       if (opi_space_trains(m->space)) /* requests do not come back */
-        tail += one.input * m->first / l->n_parts + hop;
+        tail += one.input * m->first_ns / l->n_parts + hop;
     }
   }
   return OPIPE_OK;
@@ -301,7 +303,11 @@ static opipe_status bound_ranks(const measure *m, const rank_sum *sums, opi_boun
 
 opipe_status opi_point_bound(opi_space *s, const opi_point *p, opi_bounds *out) {
   const uint32_t n = p->places->n_ranks;
-  const measure m = {s, p, opi_point_ranks(p), opi_places_first_slice(p->places)};
+  measure m = {.space = s,
+               .point = p,
+               .n_ranks = opi_point_ranks(p),
+               .first = opi_places_first_slice(p->places)};
+  opi_point_slices(s, p, NULL, &m.sum, &m.first_ns);
   *out = (opi_bounds){.bytes = -INFINITY};
   rank_sum *sums = opi_alloc_zero(s->arena.allocator, n, sizeof *sums);
   if (sums == NULL)

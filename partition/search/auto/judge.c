@@ -15,6 +15,7 @@ typedef struct judge {
   opi_stage_load *instances; /* [n_stages * n_replicas] NULL: devices are equal */
   double *fixed;             /* [ranks of one copy] bytes */
   double *slack;             /* [ranks of one copy] bytes left to what is kept */
+  double *slices;            /* [n_slices] parts of times; NULL: by their tokens */
   bool *again;               /* [n_stages] all computed again, or none */
   uint32_t *devices;         /* [ranks of the order * copies beside it] */
   uint32_t n_ranks;          /* of one copy, replicas that cut counted */
@@ -128,6 +129,18 @@ static opipe_status make_loads(judge *j) {
   }
   if (j->space->equal_devices)
     j->instances = NULL;
+  return OPIPE_OK;
+}
+
+static opipe_status time_slices(judge *j) {
+  const uint32_t n = j->point->places->n_slices;
+  double sum = 0, first = 0;
+  if (n < 2 || j->space->curves == NULL)
+    return OPIPE_OK;
+  j->slices = OPI_ARENA_ARRAY(&j->arena, double, n);
+  if (j->slices == NULL)
+    return opi_fail_nomem(j->err, n * sizeof *j->slices, "a planner");
+  opi_point_slices(j->space, j->point, j->slices, &sum, &first);
   return OPIPE_OK;
 }
 
@@ -312,6 +325,7 @@ static opipe_status play_order(judge *j, uint32_t requests, const opi_order_play
                               .stages = j->stages,
                               .instances = j->instances,
                               .device = j->devices,
+                              .slice_times = j->slices,
                               .n_tensor = p->width,
                               .n_data = j->beside,
                               .dtype = j->space->question->dtype,
@@ -391,6 +405,7 @@ static opipe_status open_judge(const opi_space *space, const opi_point *point, j
     j->n_replicas = point->shares[r] > j->n_replicas ? point->shares[r] : j->n_replicas;
   opi_arena_init(&j->arena, space->arena.allocator, 0);
   OPI_TRY(make_loads(j));
+  OPI_TRY(time_slices(j));
   return place(j);
 }
 

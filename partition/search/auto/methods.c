@@ -77,7 +77,7 @@ static const char *refuse(const opi_space *s, const opi_method *m, bool asked_fo
     return "its weights are late, which was not allowed";
   if (m->sliced && !q->causal)
     return "its token slices need a model in which no token depends on later ones";
-  if (m->sliced && q->slice_ns == 0 && !asked_for)
+  if (m->sliced && q->slice_ns == 0 && s->curves == NULL && !asked_for)
     return "what token slices take beside their tokens is not known";
   return NULL;
 }
@@ -99,6 +99,21 @@ static opipe_status add_method(opi_space *s, const char *spec, bool asked_for) {
   opi_method *m = &s->methods[method];
   m->why = taken ? refuse(s, m, asked_for) : opi_arena_strdup(&s->arena, s->why);
   return taken || m->why != NULL ? OPIPE_OK : opi_fail_nomem(s->err, 1, "a planner");
+}
+
+opipe_status opi_method_add(opi_space *s, const char *spec, uint32_t *out_method) {
+  const uint32_t n = s->n_methods;
+  const char *own = opi_arena_strdup(&s->arena, spec);
+  if (own == NULL)
+    return opi_fail_nomem(s->err, strlen(spec), "a planner");
+  OPI_TRY(add_method(s, own, true));
+  if (s->n_methods > n)
+    s->methods[n].named = true;
+  for (*out_method = 0; strcmp(s->methods[*out_method].spec, spec) != 0;)
+    ++*out_method;
+  if (s->methods[*out_method].why != NULL)
+    *out_method = OPIPE_NONE;
+  return OPIPE_OK;
 }
 
 /* ---- options ---- */

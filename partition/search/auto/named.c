@@ -263,24 +263,63 @@ static double steps_of(const opi_space *s, const char *planner) {
   return placements * placements + placements * layers * layers;
 }
 
+/* Is the schedule of the spec among those to choose from? */
+static bool is_offered(const opi_space *s, const char *spec) {
+  char id[128];
+  opi_schedule_ref ref;
+  opipe_error unused = OPIPE_ERROR_INIT;
+  (void)snprintf(id, sizeof id, "%.*s", (int)strcspn(spec, ":"), spec);
+  return s->plugins.schedule((void *)(uintptr_t)s, id, &ref, &unused) == OPIPE_OK;
+}
+
+/* May lengths of token slices be chosen? Of a schedule that was given, where it says none. */
+static bool cuts_tokens(const opi_space *s) {
+  const opi_auto *q = s->question;
+  return q->causal && s->curves != NULL &&
+         (q->fixed.schedule == NULL || strchr(q->fixed.schedule, ':') == NULL);
+}
+
+/* Of a planner that chooses lengths: a method for each. */
+static opipe_status add_slicings(opi_space *s, opi_ranked_fn slicings) {
+  enum { SLICINGS_MOST = 8 };
+  opi_strategy *found[SLICINGS_MOST];
+  uint32_t n = 0;
+  opipe_status status = slicings(&s->question->planning, SLICINGS_MOST, found, &n, s->err);
+  for (uint32_t i = 0; i < n; ++i) {
+    uint32_t method = OPIPE_NONE;
+    if (status == OPIPE_OK && is_offered(s, found[i]->schedule))
+      status = opi_method_add(s, found[i]->schedule, &method);
+    if (status == OPIPE_OK && method != OPIPE_NONE)
+      status = add_under(s, found[i], method);
+    opi_strategy_free(found[i]);
+  }
+  return status;
+}
+
+/* Its best, of training. */
+static opipe_status add_best(opi_space *s, const char *name) {
+  const opi_planner_fn plan = opi_planner_find(name);
+  opi_strategy *strategy = NULL;
+  if (!opi_space_trains(s) || plan == NULL || steps_of(s, name) > STEPS_MOST)
+    return OPIPE_OK;
+  OPI_TRY(plan(&s->question->planning, &strategy, s->err));
+  const opipe_status status = add_strategy(s, strategy);
+  opi_strategy_free(strategy);
+  return status;
+}
+
 opipe_status opi_named_add(opi_space *s) {
-  const opi_planning *q = &s->question->planning;
   opipe_error *err = s->err, unused = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
-  if (!opi_space_trains(s) || !s->equal_nodes)
+  if (!s->equal_nodes)
     return OPIPE_OK;
-  s->err = &unused;
+  s->err = &unused; /* a planner that has no answer is no error */
   for (const char *at = opi_planner_names(); *at != '\0' && status != OPIPE_E_NOMEM;) {
     char name[64];
     const size_t n = strcspn(at, ",");
-    opi_strategy *strategy = NULL;
     (void)snprintf(name, sizeof name, "%.*s", (int)n, at);
-    const opi_planner_fn plan = opi_planner_find(name);
-    status = plan == NULL || steps_of(s, name) > STEPS_MOST ? OPIPE_E_LIMIT
-                                                            : plan(q, &strategy, &unused);
-    if (status == OPIPE_OK)
-      status = add_strategy(s, strategy);
-    opi_strategy_free(strategy);
+    const opi_ranked_fn slicings = cuts_tokens(s) ? opi_planner_slicings(name) : NULL;
+    status = slicings != NULL ? add_slicings(s, slicings) : add_best(s, name);
     at += n + strspn(at + n, ", ");
   }
   s->err = err;

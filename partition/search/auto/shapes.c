@@ -412,7 +412,7 @@ static bool takes_width(const shapes *x, uint32_t width) {
 
 static bool takes_method(const shapes *x, uint32_t method) {
   const opi_method *m = &x->space->methods[method];
-  return m->why == NULL && (x->all || !m->minor);
+  return m->why == NULL && !m->named && (x->all || !m->minor);
 }
 
 static opipe_status add_ranks(shapes *x, uint32_t method, uint32_t width) {

@@ -148,6 +148,8 @@ opipe_status opi_space_open(const opi_auto *question, opi_space *out, opipe_erro
     status = look_at_devices(out);
   }
   if (status == OPIPE_OK)
+    status = opi_slices_know(out);
+  if (status == OPIPE_OK)
     status = find_schedules(out);
   if (status < 0)
     opi_space_close(out);

@@ -24,9 +24,16 @@ typedef struct opi_method {
   const char *why; /* it cannot be used; NULL: it can */
   uint32_t chunks; /* stages of a rank */
   bool stale, sliced;
+  bool named;  /* of a planner's answers alone, no shape is tried with it */
   bool minor;  /* a number that changes neither the layout nor makes its trial shorter */
   double idle; /* beside its bound: in stages' work, for every rank but one. A guess */
 } opi_method;
+
+/* What token slices take of all layers, of one of a tensor group's devices (opi_token_costs). */
+typedef struct opi_slice_curve {
+  double alone_ns[OPI_TOKEN_COUNTS_MOST];
+  double context_ns;
+} opi_slice_curve;
 
 /* What a method lays out. */
 typedef struct opi_places {
@@ -65,6 +72,8 @@ typedef struct opi_space {
   uint32_t n_methods, room_methods;
   opi_sums *sums;
   uint32_t n_sums, room_sums;
+  opi_slice_curve *curves; /* [OPI_WIDTHS_MOST] by width - 1; NULL: slices take their share of the
+                              tokens, and slice_ns beside it */
   opi_places *last_places; /* to be shared */
   struct opi_collective_memo *memo;
   struct opi_cut_memo *cut_memo;
@@ -133,10 +142,22 @@ static inline bool opi_places_repeat(const opi_places *l, uint32_t stage, uint32
 /* Share of the first token slice, which is what fills a pipeline. */
 double opi_places_first_slice(const opi_places *places);
 
+/* ---- slices.c ---- */
+
+/* space->curves, where the layers say what slices take. */
+opipe_status opi_slices_know(opi_space *space);
+/* What part of the times of a stage each token slice of a point takes: out_times [n_slices]; NULL:
+ * not wanted. Together they take as much as the whole, or more; *out_sum of it, and *out_first the
+ * first of that, 0 to 1. */
+void opi_point_slices(const opi_space *space, const opi_point *point, double *out_times,
+                      double *out_sum, double *out_first);
+
 /* ---- methods.c ---- */
 
 /* Schedules with their options, each tried on a few ranks. */
 opipe_status opi_methods_find(opi_space *space);
+/* One more, for a planner's answers, or the one that is there; OPIPE_NONE: it may not be used. */
+opipe_status opi_method_add(opi_space *space, const char *spec, uint32_t *out_method);
 
 /* ---- cuts.c ---- */
 

@@ -290,14 +290,26 @@ bool opi_even_stages(const opi_layers *layers, uint32_t n, uint32_t *out_ends) {
 static const struct {
   const char *name;
   opi_planner_fn plan;
-} planners[] = {{"dapple", opi_plan_dapple},     {"pipedream", opi_plan_pipedream},
-                {"2bw", opi_plan_2bw},           {"chimera", opi_plan_chimera},
-                {"megatron", opi_plan_megatron}, {"terapipe", opi_plan_terapipe}};
+  opi_ranked_fn slicings;
+} planners[] = {{"dapple", opi_plan_dapple, NULL},
+                {"pipedream", opi_plan_pipedream, NULL},
+                {"2bw", opi_plan_2bw, NULL},
+                {"chimera", opi_plan_chimera, NULL},
+                {"megatron", opi_plan_megatron, NULL},
+                {"terapipe", opi_plan_terapipe, opi_plan_terapipe_ranked}};
 
 opi_planner_fn opi_planner_find(const char *name) {
   for (size_t i = 0; i < OPI_COUNT(planners); ++i) {
     if (strcmp(planners[i].name, name) == 0)
       return planners[i].plan;
+  }
+  return NULL;
+}
+
+opi_ranked_fn opi_planner_slicings(const char *name) {
+  for (size_t i = 0; i < OPI_COUNT(planners); ++i) {
+    if (strcmp(planners[i].name, name) == 0)
+      return planners[i].slicings;
   }
   return NULL;
 }

@@ -135,6 +135,15 @@ opipe_status opi_plan_megatron(const opi_planning *planning, opi_strategy **out_
  * (opi_layers.slices). */
 opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_strategy,
                                opipe_error *err);
+/* Several answers of a planner, from the best: out_strategies [most], *out_n of them, at least one.
+ * Errors: as of its best. */
+typedef opipe_status (*opi_ranked_fn)(const opi_planning *planning, uint32_t most,
+                                      opi_strategy **out_strategies, uint32_t *out_n,
+                                      opipe_error *err);
+/* One for every depth and tensor width. */
+opipe_status opi_plan_terapipe_ranked(const opi_planning *planning, uint32_t most,
+                                      opi_strategy **out_strategies, uint32_t *out_n,
+                                      opipe_error *err);
 
 /* Slices of `rows` rows over stages that are given: ends [n_stages + 1]. together: the most rows
  * that may go together, 1, 2, 4, ... in each group; unit: as in opi_slice_problem. Errors: as
@@ -154,6 +163,9 @@ double opi_terapipe_compute_ns(const opi_slice_question *question, uint32_t stag
 
 /* "dapple", "pipedream", "2bw", "chimera", "megatron", "terapipe"; NULL: no such planner. */
 opi_planner_fn opi_planner_find(const char *name);
+/* NULL: a planner that does not choose lengths of token slices. Of one that does, several answers,
+ * each with lengths of its own. */
+opi_ranked_fn opi_planner_slicings(const char *name);
 /* Their names, one after the other, as messages list them. */
 const char *opi_planner_names(void);
 

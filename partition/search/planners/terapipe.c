@@ -217,11 +217,29 @@ static opipe_status copy_groups(const opi_slicing *slicing, opi_strategy *s, opi
              : OPIPE_OK;
 }
 
+/* The best so far, from the best. */
+typedef struct ranking {
+  opi_strategy **at; /* [most] */
+  uint32_t n, most;
+} ranking;
+
+/* Takes it over; the one that is found first stands first of those that are as good. */
+static void rank(ranking *r, opi_strategy *s) {
+  uint32_t at = r->n;
+  if (r->n == r->most)
+    opi_strategy_free(r->at[--at]);
+  else
+    ++r->n;
+  for (; at > 0 && r->at[at - 1]->objective > s->objective; --at)
+    r->at[at] = r->at[at - 1];
+  r->at[at] = s;
+}
+
 static opipe_status answer(const opi_slice_question *q, uint32_t copies, const opi_slicing *slicing,
-                           opi_strategy **io_best, opipe_error *err) {
+                           ranking *io_best, opipe_error *err) {
   const double ns = slicing->total + sums_ns(q, copies);
   opi_strategy *s = NULL;
-  if (*io_best != NULL && (*io_best)->objective <= ns)
+  if (io_best->n == io_best->most && io_best->at[io_best->n - 1]->objective <= ns)
     return OPIPE_OK;
   OPI_TRY(opi_strategy_new("terapipe", q->n_stages, q->planning->allocator, &s, err));
   opipe_status status = copy_groups(slicing, s, err);
@@ -250,13 +268,12 @@ static opipe_status answer(const opi_slice_question *q, uint32_t copies, const o
     opi_strategy_free(s);
     return status;
   }
-  opi_strategy_free(*io_best);
-  *io_best = s;
+  rank(io_best, s);
   return OPIPE_OK;
 }
 
 /* One depth and width. */
-static opipe_status try_size(opi_slice_question *q, uint32_t *ends, opi_strategy **io_best,
+static opipe_status try_size(opi_slice_question *q, uint32_t *ends, ranking *io_best,
                              opipe_error *err) {
   const uint32_t size = q->n_stages * q->width, devices = q->machine->n_devices;
   opi_slicing slicing = {{0}};
@@ -286,12 +303,36 @@ static uint32_t widest(const opi_layers *layers, const opi_machine *machine) {
   return 1;
 }
 
-opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_strategy,
-                               opipe_error *err) {
+static opipe_status try_sizes(opi_planning *q, const opi_machine *machine, ranking *io_best,
+                              opipe_error *err) {
+  opi_arena arena;
+  opi_arena_init(&arena, q->allocator, 0);
+  uint32_t *ends = OPI_ARENA_ARRAY(&arena, uint32_t, (size_t)q->layers->n_layers + 1);
+  opi_slice_question ask = {.planning = q,
+                            .machine = machine,
+                            .ends = ends,
+                            .together = TOGETHER_MOST,
+                            .unit = unit_of(q->layers->tokens)};
+  opipe_status status = ends == NULL
+                            ? opi_fail_nomem(err, q->layers->n_layers * sizeof *ends, "a planner")
+                            : OPIPE_OK;
+  for (uint32_t w = 1; w <= widest(q->layers, machine) && status == OPIPE_OK; w *= 2) {
+    for (uint32_t k = 1; k <= machine->n_devices / w && k < q->layers->n_layers; ++k) {
+      ask.width = w;
+      ask.n_stages = k;
+      status = status == OPIPE_OK ? try_size(&ask, ends, io_best, err) : status;
+    }
+  }
+  opi_arena_release(&arena);
+  return status;
+}
+
+opipe_status opi_plan_terapipe_ranked(const opi_planning *planning, uint32_t most,
+                                      opi_strategy **out_strategies, uint32_t *out_n,
+                                      opipe_error *err) {
   opi_planning q = *planning;
   opi_machine machine;
-  opi_strategy *best = NULL;
-  opi_arena arena;
+  ranking best = {.at = out_strategies, .most = most};
   OPI_TRY(opi_planning_check("terapipe", &q, &machine, err));
   if (q.layers->tokens == 0 || q.layers->slices.n == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
@@ -299,34 +340,22 @@ opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_
                     "profiles of described models with causal attention do",
                     q.layers->name);
   }
-  opi_arena_init(&arena, q.allocator, 0);
-  uint32_t *ends = OPI_ARENA_ARRAY(&arena, uint32_t, (size_t)q.layers->n_layers + 1);
-  opi_slice_question ask = {.planning = &q,
-                            .machine = &machine,
-                            .ends = ends,
-                            .together = TOGETHER_MOST,
-                            .unit = unit_of(q.layers->tokens)};
-  opipe_status status =
-      ends == NULL ? opi_fail_nomem(err, q.layers->n_layers * sizeof *ends, "a planner") : OPIPE_OK;
-  for (uint32_t w = 1; w <= widest(q.layers, &machine) && status == OPIPE_OK; w *= 2) {
-    for (uint32_t k = 1; k <= machine.n_devices / w && k < q.layers->n_layers; ++k) {
-      ask.width = w;
-      ask.n_stages = k;
-      status = status == OPIPE_OK ? try_size(&ask, ends, &best, err) : status;
-    }
-  }
-  if (status == OPIPE_OK && best == NULL) {
+  opipe_status status = try_sizes(&q, &machine, &best, err);
+  if (status == OPIPE_OK && best.n == 0) {
     status = opi_fail(err, OPIPE_E_LIMIT,
                       "planner 'terapipe': no depth and tensor width of %u devices fits %llu bytes "
                       "with all rows of a batch of %llu under way",
                       machine.n_devices, (unsigned long long)machine.memory_bytes,
                       (unsigned long long)q.batch);
   }
-  opi_arena_release(&arena);
-  if (status < 0) {
-    opi_strategy_free(best);
-    return status;
-  }
-  *out_strategy = best;
-  return OPIPE_OK;
+  for (uint32_t i = 0; status < 0 && i < best.n; ++i)
+    opi_strategy_free(best.at[i]);
+  *out_n = status < 0 ? 0 : best.n;
+  return status;
+}
+
+opipe_status opi_plan_terapipe(const opi_planning *planning, opi_strategy **out_strategy,
+                               opipe_error *err) {
+  uint32_t n = 0;
+  return opi_plan_terapipe_ranked(planning, 1, out_strategy, &n, err);
 }
