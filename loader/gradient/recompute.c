@@ -183,6 +183,15 @@ static bool makes_constants(const opi_grad_state *s, const opi_node *node) {
   return all;
 }
 
+/* A half type widened to fp32: what it was made of is half as large. */
+static bool widens(const opi_grad_state *s, const opi_node *node) {
+  const opi_graph *graph = s->training->graph;
+  if (opi_op_of(node)->takes != OPI_TAKES_CAST || node->in[0] == OPIPE_NONE)
+    return false;
+  const uint32_t from = graph->values[node->in[0]].dtype, to = graph->values[node->out[0]].dtype;
+  return to == OPIPE_FLOAT && (from == OPIPE_BFLOAT16 || from == OPIPE_FLOAT16);
+}
+
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
@@ -209,7 +218,8 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
       return opi_fail(err, OPIPE_E_INVALID, "recomputation %u is not known", s->options->recompute);
   }
   for (uint32_t k = 0; k < n; ++k) {
-    out->chosen[k] = out->chosen[k] || makes_constants(s, &s->training->graph->nodes[k]);
+    const opi_node *node = &s->training->graph->nodes[k];
+    out->chosen[k] = out->chosen[k] || makes_constants(s, node) || widens(s, node);
     out->n_chosen += out->chosen[k];
   }
   return OPIPE_OK;
