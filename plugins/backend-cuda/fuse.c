@@ -123,6 +123,7 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
       redirect(program, &graph->nodes[i]);
   }
   CUDA_TRY(cuda_match_parts(program, err));
+  CUDA_TRY(cuda_match_losses(program, err));
   return cuda_match_tails(program, err);
 }
 

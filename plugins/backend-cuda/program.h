@@ -193,6 +193,8 @@ struct opipe_program {
   cuda_tail **tails;      /* [n_nodes], of products; NULL: none */
   uint32_t *hosts;        /* [n_nodes]: the product that ends there; OPIPE_NONE; NULL: none does */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
+  uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
+                             narrowed again; OPIPE_NONE; NULL: nothing does */
   uint32_t *reader;       /* [n_values]: the node that reads it, if one alone does; of fuse.c */
   uint32_t *alias;        /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
@@ -219,6 +221,10 @@ static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
 opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_error *err);
 /* fuse.c: what is added straight into accumulators, and all below: adds_to, taken. */
 opipe_status cuda_match(opipe_program *program, opipe_error *err);
+/* fuse_loss.c: losses that read scores of a half type: narrow, taken. */
+opipe_status cuda_match_losses(opipe_program *program, opipe_error *err);
+/* What a loss' rule reads or writes for a value of its node: itself, or that of a half type. */
+uint32_t cuda_narrow(const opipe_program *program, uint32_t value);
 /* A node writes its results after all, and the nodes behind it do their own work. */
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
 /* fuse_parts.c: parts, of Split and Concat along the last axis. */

@@ -108,6 +108,12 @@ enum {
 #define CUDA_FLASH_PIECES(depth, bare) ((bare) && (depth) == 64 ? 2 : 1)
 #define CUDA_FLASH_ROWS(depth, bare) (64 * CUDA_FLASH_PIECES(depth, bare))
 
+enum { CUDA_WARP_ROW = 1024 }; /* elements of a row that a warp takes, at most */
+
+/* Losses by rows: threads of a block, and bytes of a row that the gradient keeps in shared memory:
+ * two blocks on a processor of 228 KiB, one on the smallest (100 KiB). */
+enum { CUDA_LOSS_THREADS = 512, CUDA_LOSS_KEPT = 100864 };
+
 typedef struct cuda_typed_block { /* of kernels that choose the type as they run
                                    */
   void *out;

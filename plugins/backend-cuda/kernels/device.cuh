@@ -21,16 +21,24 @@
 #define CUDA_ROOMY_KERNEL(name)                                   \
   extern "C" __global__ void __launch_bounds__(name##_threads, 1) \
       name(const __grid_constant__ name##_block a)
+/* As many registers as let two blocks lie on a processor. */
+#define CUDA_TWICE_KERNEL(name)                                   \
+  extern "C" __global__ void __launch_bounds__(name##_threads, 2) \
+      name(const __grid_constant__ name##_block a)
 #define CUDA_SHARED(type, name) __shared__ type name
 #define CUDA_DYNAMIC(name) extern __shared__ __align__(128) unsigned char name[]
 #define CUDA_UNROLL _Pragma("unroll")
-#define CUDA_ROLLED _Pragma("unroll 1")
-#define CUDA_UNROLL_2 _Pragma("unroll 2")
+#define CUDA_PRAGMA(text) _Pragma(#text)
+#define CUDA_UNROLL_BY(n) CUDA_PRAGMA(unroll n)
+#define CUDA_ROLLED CUDA_UNROLL_BY(1)
+#define CUDA_UNROLL_2 CUDA_UNROLL_BY(2)
 #else
 #define CUDA_UNROLL
+#define CUDA_UNROLL_BY(n)
 #define CUDA_ROLLED
 #define CUDA_UNROLL_2
 #define CUDA_ROOMY_KERNEL(name) CUDA_KERNEL(name)
+#define CUDA_TWICE_KERNEL(name) CUDA_KERNEL(name)
 #endif
 
 #define CUDA_FN __device__ __forceinline__
@@ -150,12 +158,19 @@ CUDA_FN void load_packet(const T *row, int64_t i, int64_t n, bool whole, R *x) {
   }
 }
 /* The same of a row of another type than the one that gives the length of a
- * vector. */
+ * vector, N. */
 template <int N, class T, class R>
-CUDA_FN void load_run(const T *row, int64_t i, int64_t n, R *x) {
-  CUDA_UNROLL
-  for (int k = 0; k < N; ++k)
-    x[k] = i + k < n ? (R)widen(row[i + k]) : (R)0;
+CUDA_FN void load_run(const T *row, int64_t i, int64_t n, bool whole, R *x) {
+  const int L = lanes<T>::n < N ? lanes<T>::n : N;
+  if (whole && N % lanes<T>::n == 0) {
+    CUDA_UNROLL
+    for (int k = 0; k < N; k += L)
+      load_packet(row, i + k, n, true, x + k);
+  } else {
+    CUDA_UNROLL
+    for (int k = 0; k < N; ++k)
+      x[k] = i + k < n ? (R)widen(row[i + k]) : (R)0;
+  }
 }
 template <class T, class R>
 CUDA_FN void store_packet(T *row, int64_t i, int64_t n, bool whole, const R *x) {

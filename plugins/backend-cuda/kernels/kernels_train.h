@@ -97,9 +97,11 @@ uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t
 /* scores [rows, classes, inner] (rows: the batch; inner: what lies behind the
  * classes), labels [rows, inner] of int32 or int64. loss: `reduction` 0 none:
  * [rows, inner], 1 sum, 2 mean (by the weights of the labels that count): one
- * element, of the scores' type. log_prob (like scores), weights [classes] of
- * the scores' type: may be NULL. softmax 0: the scores are log-probabilities
- * (NegativeLogLikelihoodLoss). */
+ * element. log_prob (like scores), weights [classes] of the loss' type: may be
+ * NULL. softmax 0: the scores are log-probabilities
+ * (NegativeLogLikelihoodLoss). loss_dtype: that of the scores; or fp32 with
+ * scores of a half type, inner 1 and no log_prob: losses of scores that are
+ * widened as they are read. */
 typedef struct cuda_loss_args {
   void *loss;
   void *log_prob;
@@ -115,11 +117,13 @@ typedef struct cuda_loss_args {
   uint32_t reserved;
 } cuda_loss_args;
 uint64_t cuda_loss_workspace(const cuda_loss_args *args);
-uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, cuda_launch *out);
+uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, uint32_t loss_dtype,
+                        cuda_launch *out);
 
 /* dx = dl (softmax(x) - one-hot), weighted and smoothed, of the loss above; dl:
  * one element, or [rows, inner] where `dl_rows`. dx may be x: the gradient
- * takes the place of the scores. */
+ * takes the place of the scores. loss_dtype: of dl and weights, as above; dx
+ * is of the scores' type, rounded once. */
 typedef struct cuda_loss_grad_args {
   void *dx;
   const void *x, *dl, *labels, *weights;
@@ -132,7 +136,8 @@ typedef struct cuda_loss_grad_args {
   uint32_t label_bytes;
   uint32_t node;
 } cuda_loss_grad_args;
-bool cuda_plan_loss_grad(const cuda_loss_grad_args *args, uint32_t dtype, cuda_launch *out);
+bool cuda_plan_loss_grad(const cuda_loss_grad_args *args, uint32_t dtype, uint32_t loss_dtype,
+                         cuda_launch *out);
 
 /* ---- dropout ---- */
 

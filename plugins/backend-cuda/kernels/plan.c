@@ -119,7 +119,7 @@ bool cuda_make_axes(const int64_t *shape, uint32_t rank, const int64_t *const *s
 
 bool cuda_launch_rows(uint32_t warp, uint32_t block, const void *args, int64_t rows, int64_t n,
                       cuda_launch *out) {
-  const bool is_short = n <= 1024;
+  const bool is_short = n <= CUDA_WARP_ROW;
   return cuda_make_launch(is_short ? warp : block, args, cuda_blocks(rows, is_short ? 8 : 1), 1, 0,
                           out);
 }
@@ -233,21 +233,29 @@ static uint32_t column_blocks(int64_t n, int64_t per_block) {
   return (uint32_t)(n < 1 ? 1 : (n + per_block - 1) / per_block);
 }
 
+/* Columns that a block of 32 packets a row takes. */
+static int64_t packet_columns(uint32_t dtype) {
+  return 32 * 16 / (int64_t)cuda_element_bytes(dtype);
+}
+
 uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
   if (place < 0 || too_many_chunks(args->rows))
     return 0;
   const uint32_t chunks = chunks_of(args->rows);
   uint32_t n = 0;
-  if (chunks > 0) {
+  if (chunks > 0 && args->n <= CUDA_WARP_ROW && dtype != OPIPE_DOUBLE) {
+    cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_parts_f32 + (uint32_t)place, args, 1, chunks, 0,
+                     &out[n++]);
+  } else if (chunks > 0) {
     cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_moments_f32 + (uint32_t)place, args,
                      cuda_blocks(args->rows, 1), 1, 0, &out[n++]);
     cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_chunks_f32 + (uint32_t)place, args,
-                     column_blocks(args->n, 32), chunks, 0, &out[n++]);
+                     column_blocks(args->n, packet_columns(dtype)), chunks, 0, &out[n++]);
   }
   cuda_make_launch(
       dtype == OPIPE_DOUBLE ? CUDA_ID_opipe_norm_sums_f64 : CUDA_ID_opipe_norm_sums_f32, args,
-      column_blocks(args->n, 256), 2, 0, &out[n++]);
+      column_blocks(args->n, 32), 2, 0, &out[n++]);
   return n;
 }
 
@@ -263,10 +271,10 @@ uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_l
   uint32_t n = 0;
   if (chunks > 0) {
     cuda_make_launch((uint32_t)CUDA_ID_opipe_column_chunks_f32 + (uint32_t)place, args,
-                     column_blocks(args->n, 32), chunks, 0, &out[n++]);
+                     column_blocks(args->n, packet_columns(dtype)), chunks, 0, &out[n++]);
   }
   cuda_make_launch((uint32_t)CUDA_ID_opipe_column_sums_f32 + (uint32_t)(args->adds ? 0 : place),
-                   args, column_blocks(args->n, 256), 1, 0, &out[n++]);
+                   args, column_blocks(args->n, 32), 1, 0, &out[n++]);
   return n;
 }
 

@@ -12,34 +12,60 @@ uint64_t cuda_loss_workspace(const cuda_loss_args *args) {
   return (uint64_t)(args->rows * args->inner) * 2 * sizeof(double);
 }
 
-/* A block a row of classes that lie side by side, else a thread a line. */
-static bool launch_classes(uint32_t block, uint32_t line, const void *args, int64_t rows,
-                           int64_t inner, cuda_launch *out) {
-  return inner == 1 ? cuda_make_launch(block, args, cuda_blocks(rows, 1), 1, 0, out)
-                    : cuda_make_launch(line, args, cuda_blocks(rows * inner, 256), 1, 0, out);
+_Static_assert(opipe_loss_block_f32_threads == CUDA_LOSS_THREADS &&
+                   opipe_loss_grad_block_f32_threads == CUDA_LOSS_THREADS,
+               "parts/loss_rows.cu counts on it");
+
+/* Place of a type of scores with its losses' among the kernels of rows; -1: none. */
+static int loss_place(uint32_t dtype, uint32_t loss_dtype, bool is_row) {
+  const int place =
+      dtype == OPIPE_DOUBLE && loss_dtype != dtype ? -1 : cuda_pair_place(dtype, loss_dtype);
+  return is_row || dtype == loss_dtype ? place : -1;
 }
 
-uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, cuda_launch *out) {
-  const int place = cuda_float_place(dtype);
+/* A block a row of classes that lie side by side, else a thread a line. */
+static bool is_row(int64_t classes, int64_t inner) {
+  return inner == 1 && classes <= INT32_MAX - CUDA_LOSS_KEPT;
+}
+
+static void launch_classes(uint32_t block, uint32_t line, const void *args, int64_t rows,
+                           int64_t inner, uint32_t kept, bool row, cuda_launch *out) {
+  if (row)
+    cuda_make_launch(block, args, cuda_blocks(rows, 1), 1, kept, out);
+  else
+    cuda_make_launch(line, args, cuda_blocks(rows * inner, 256), 1, 0, out);
+}
+
+uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, uint32_t loss_dtype,
+                        cuda_launch *out) {
+  const bool row = is_row(args->classes, args->inner);
+  const int place = loss_place(dtype, loss_dtype, row);
   uint32_t n = 0;
-  if (place < 0 || args->reduction > 2 || (args->label_bytes != 4 && args->label_bytes != 8))
+  if (place < 0 || args->reduction > 2 || (args->label_bytes != 4 && args->label_bytes != 8) ||
+      (args->log_prob != NULL && dtype != loss_dtype))
     return 0;
   launch_classes((uint32_t)CUDA_ID_opipe_loss_block_f32 + (uint32_t)place,
                  (uint32_t)CUDA_ID_opipe_loss_line_f32 + (uint32_t)place, args, args->rows,
-                 args->inner, &out[n++]);
+                 args->inner, 0, row, &out[n++]);
   if (args->reduction != 0) {
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_loss_sum_f32 + (uint32_t)place, args, 1, 1, 0,
-                     &out[n++]);
+    cuda_make_launch((uint32_t)CUDA_ID_opipe_loss_sum_f32 + (uint32_t)cuda_float_place(loss_dtype),
+                     args, 1, 1, 0, &out[n++]);
   }
   return n;
 }
 
-bool cuda_plan_loss_grad(const cuda_loss_grad_args *args, uint32_t dtype, cuda_launch *out) {
-  const int place = cuda_float_place(dtype);
-  return place >= 0 && (args->label_bytes == 4 || args->label_bytes == 8) &&
-         launch_classes((uint32_t)CUDA_ID_opipe_loss_grad_block_f32 + (uint32_t)place,
-                        (uint32_t)CUDA_ID_opipe_loss_grad_line_f32 + (uint32_t)place, args,
-                        args->rows, args->inner, out);
+bool cuda_plan_loss_grad(const cuda_loss_grad_args *args, uint32_t dtype, uint32_t loss_dtype,
+                         cuda_launch *out) {
+  const bool row = is_row(args->classes, args->inner);
+  const int place = loss_place(dtype, loss_dtype, row);
+  if (place < 0 || (args->label_bytes != 4 && args->label_bytes != 8))
+    return false;
+  const int64_t bytes = (args->classes * cuda_element_bytes(dtype) + 15) / 16 * 16;
+  launch_classes((uint32_t)CUDA_ID_opipe_loss_grad_block_f32 + (uint32_t)place,
+                 (uint32_t)CUDA_ID_opipe_loss_grad_line_f32 + (uint32_t)place, args, args->rows,
+                 args->inner, (uint32_t)(bytes < CUDA_LOSS_KEPT ? bytes : CUDA_LOSS_KEPT), row,
+                 out);
+  return true;
 }
 
 /* ---- dropout ---- */

@@ -65,6 +65,7 @@
   CUDA_PAIRS(X, opipe_norm_block, cuda_norm_args, 256)                     \
   CUDA_PAIRS(X, opipe_norm_grad_warp, cuda_norm_grad_args, 256)            \
   CUDA_PAIRS(X, opipe_norm_grad_block, cuda_norm_grad_args, 256)           \
+  CUDA_HALVES(X, opipe_norm_parts, cuda_norm_scale_args, 256)              \
   CUDA_FLOATS(X, opipe_norm_moments, cuda_norm_scale_args, 256)            \
   CUDA_FLOATS(X, opipe_norm_chunks, cuda_norm_scale_args, 256)             \
   X(opipe_norm_sums_f32, cuda_norm_scale_args, 256)                        \
@@ -90,10 +91,14 @@
   X(opipe_flash_64_f32, cuda_attention_args, 128)                          \
   X(opipe_flash_128_f32, cuda_attention_args, 128)                         \
   CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)                       \
-  CUDA_FLOATS(X, opipe_loss_block, cuda_loss_args, 256)                    \
+  CUDA_FLOATS(X, opipe_loss_block, cuda_loss_args, 512)                    \
+  X(opipe_loss_block_bf16_f32, cuda_loss_args, 512)                        \
+  X(opipe_loss_block_f16_f32, cuda_loss_args, 512)                         \
   CUDA_FLOATS(X, opipe_loss_line, cuda_loss_args, 256)                     \
   CUDA_FLOATS(X, opipe_loss_sum, cuda_loss_args, 256)                      \
-  CUDA_FLOATS(X, opipe_loss_grad_block, cuda_loss_grad_args, 256)          \
+  CUDA_FLOATS(X, opipe_loss_grad_block, cuda_loss_grad_args, 512)          \
+  X(opipe_loss_grad_block_bf16_f32, cuda_loss_grad_args, 512)              \
+  X(opipe_loss_grad_block_f16_f32, cuda_loss_grad_args, 512)               \
   CUDA_FLOATS(X, opipe_loss_grad_line, cuda_loss_grad_args, 256)           \
   CUDA_FLOATS(X, opipe_dropout, cuda_dropout_args, 256)                    \
   X(opipe_sort_keys, cuda_scatter_block, 256)                              \

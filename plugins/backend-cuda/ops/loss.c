@@ -37,74 +37,106 @@ static opipe_status read_classes(const cuda_rule *r, uint32_t first, classes *ou
   return OPIPE_OK;
 }
 
-static opipe_status rule_loss(cuda_rule *r) {
+/* Arguments without addresses. */
+static opipe_status read_loss(const cuda_rule *r, cuda_loss_args *out) {
   static const char *const reductions[] = {"none", "sum", "mean"};
   const opipe_value *scores = cuda_in(r, 0), *labels = cuda_in(r, 1);
   const char *reduction = opipe_attr_string(r->node, "reduction", "mean");
-  cuda_loss_args args = {.softmax = strncmp(r->node->op, "Softmax", 7) == 0};
-  cuda_launch launches[CUDA_LAUNCHES];
   classes of;
-  while (args.reduction < 3 && strcmp(reductions[args.reduction], reduction) != 0)
-    ++args.reduction;
-  if (args.reduction == 3)
+  *out = (cuda_loss_args){.softmax = strncmp(r->node->op, "Softmax", 7) == 0};
+  while (out->reduction < 3 && strcmp(reductions[out->reduction], reduction) != 0)
+    ++out->reduction;
+  if (out->reduction == 3)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "reduction '%.20s' is not known", reduction);
   CUDA_TRY(read_classes(r, 0, &of));
-  CUDA_TRY(args.reduction == 0 ? cuda_expect(r, 0, scores->dtype, labels->shape, labels->rank)
+  CUDA_TRY(out->reduction == 0 ? cuda_expect(r, 0, scores->dtype, labels->shape, labels->rank)
                                : cuda_expect(r, 0, scores->dtype, NULL, 0));
   if (cuda_out(r, 1) != NULL)
     CUDA_TRY(cuda_expect_like(r, 1, scores));
+  out->rows = of.rows;
+  out->classes = of.classes;
+  out->inner = of.inner;
+  out->ignored = of.ignored;
+  out->ignores = of.ignores;
+  out->label_bytes = of.label_bytes;
+  return OPIPE_OK;
+}
+
+static opipe_status rule_loss(cuda_rule *r) {
+  const uint32_t scores = cuda_narrow(r->program, r->node->in[0]);
+  const opipe_value *from = &r->program->graph->values[scores];
+  cuda_loss_args args;
+  cuda_launch launches[CUDA_LAUNCHES];
+  CUDA_TRY(read_loss(r, &args));
   args.loss = cuda_at_out(r, 0);
   args.log_prob = cuda_at_out(r, 1);
-  args.scores = cuda_at_in(r, 0);
+  args.scores = cuda_at(r, scores, 0);
   args.labels = cuda_at_in(r, 1);
   args.weights = cuda_at_in(r, 2);
   args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
-  args.rows = of.rows;
-  args.classes = of.classes;
-  args.inner = of.inner;
-  args.ignored = of.ignored;
-  args.ignores = of.ignores;
-  args.label_bytes = of.label_bytes;
   CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
-  const uint32_t n = cuda_plan_loss(&args, scores->dtype, launches);
+  const uint32_t n = cuda_plan_loss(&args, from->dtype, cuda_in(r, 0)->dtype, launches);
   if (n == 0)
-    return cuda_no_kernel(r, scores);
+    return cuda_no_kernel(r, from);
   CUDA_TRY(cuda_emit_all(r, launches, n));
   cuda_want_workspace(r, cuda_loss_workspace(&args));
   return OPIPE_OK;
 }
 
-static opipe_status rule_loss_grad(cuda_rule *r) {
+static opipe_status read_loss_grad(const cuda_rule *r, cuda_loss_grad_args *out) {
   const opipe_value *dl = cuda_in(r, 0), *scores = cuda_in(r, 1), *labels = cuda_in(r, 2);
   const char *reduction = opipe_attr_string(r->node, "reduction", "sum");
   const bool sum = strcmp(reduction, "sum") == 0;
-  cuda_loss_grad_args args = {.smoothing = opipe_attr_float(r->node, "smoothing", 0.0),
-                              .dl_rows = !sum};
-  cuda_launch launch;
   classes of;
+  *out = (cuda_loss_grad_args){.smoothing = opipe_attr_float(r->node, "smoothing", 0.0),
+                               .dl_rows = !sum};
   if (!sum && strcmp(reduction, "none") != 0)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "reduction '%.20s' is not known", reduction);
   CUDA_TRY(read_classes(r, 1, &of));
   CUDA_TRY(cuda_expect_like(r, 0, scores));
   if (dl->dtype != scores->dtype || (sum ? dl->rank != 0 : !cuda_same_shape(dl, labels)))
     return cuda_refuse(r, OPIPE_E_INVALID, "the loss' gradient is not like the loss");
-  args.dx = cuda_at_out(r, 0);
+  out->rows = of.rows;
+  out->classes = of.classes;
+  out->inner = of.inner;
+  out->ignored = of.ignored;
+  out->ignores = of.ignores;
+  out->label_bytes = of.label_bytes;
+  return OPIPE_OK;
+}
+
+static opipe_status rule_loss_grad(cuda_rule *r) {
+  const uint32_t scores = cuda_narrow(r->program, r->node->in[1]),
+                 made = cuda_narrow(r->program, r->node->out[0]);
+  const opipe_value *from = &r->program->graph->values[scores];
+  cuda_loss_grad_args args;
+  cuda_launch launch;
+  CUDA_TRY(read_loss_grad(r, &args));
+  args.dx = cuda_at(r, made, 0);
   args.dl = cuda_at_in(r, 0);
-  args.x = cuda_at_in(r, 1);
+  args.x = cuda_at(r, scores, 0);
   args.labels = cuda_at_in(r, 2);
   args.weights = cuda_at_in(r, 3);
-  args.rows = of.rows;
-  args.classes = of.classes;
-  args.inner = of.inner;
-  args.ignored = of.ignored;
-  args.ignores = of.ignores;
-  args.label_bytes = of.label_bytes;
   CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
-  if (!cuda_plan_loss_grad(&args, scores->dtype, &launch))
-    return cuda_no_kernel(r, scores);
+  if (!cuda_plan_loss_grad(&args, from->dtype, cuda_in(r, 1)->dtype, &launch))
+    return cuda_no_kernel(r, from);
   CUDA_TRY(cuda_emit(r, &launch));
-  cuda_may_overwrite(r, 1);
+  r->step->overwrites = scores;
+  r->step->result = made;
   return OPIPE_OK;
+}
+
+bool cuda_loss_reads(opipe_program *program, const opipe_node *node, uint32_t dtype) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  const cuda_rule r = {.program = program, .node = node, .err = &why};
+  cuda_launch launches[CUDA_LAUNCHES];
+  cuda_loss_args loss;
+  cuda_loss_grad_args grad;
+  if (node->domain[0] == '\0') {
+    return read_loss(&r, &loss) >= 0 && cuda_out(&r, 1) == NULL &&
+           cuda_plan_loss(&loss, dtype, OPIPE_FLOAT, launches) > 0;
+  }
+  return read_loss_grad(&r, &grad) >= 0 && cuda_plan_loss_grad(&grad, dtype, OPIPE_FLOAT, launches);
 }
 
 static const cuda_row rows[] = {{"SoftmaxCrossEntropyLoss", rule_loss, 2, 3, 2},

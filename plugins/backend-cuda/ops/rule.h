@@ -71,6 +71,12 @@ opipe_status cuda_expect(const cuda_rule *r, uint32_t i, uint32_t dtype, const i
                          uint32_t rank);
 opipe_status cuda_expect_like(const cuda_rule *r, uint32_t i, const opipe_value *like);
 
+/* ---- losses of half types (fuse_loss.c, loss.c) ---- */
+
+/* Is there a kernel for the loss, or its gradient, of scores of `dtype` that the graph widens to
+ * fp32 for it? The node's inputs are there. */
+bool cuda_loss_reads(opipe_program *program, const opipe_node *node, uint32_t dtype);
+
 /* ---- strided loops ---- */
 
 /* A loop over `rank` axes with up to four operands; merging axes that all operands walk evenly. */

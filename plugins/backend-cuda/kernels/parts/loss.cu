@@ -1,42 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross entropy, forward and with its gradient in the place of the scores;
- * dropout.
- *
- * A block takes a row of scores; the probabilities are never stored. Where the
- * classes are not the last axis a thread takes a line. Losses are added up in
- * fp64, in the order of rows. */
-#include "map_math.cuh"
+/* Cross entropy where the classes are not the last axis, forward and with its gradient in the place
+ * of the scores: a thread takes a line (rows: loss_rows.cu). Sums of losses, in fp64 and in the
+ * order of rows. Dropout. */
+#include "loss.cuh"
 
-/* Top and sum of exponentials of a line's classes. TEAM: row_team of a block,
- * or one thread. */
-template <class T, class R, class TEAM>
-CUDA_FN R log_of_sum(const T *x, int64_t classes, int64_t step, const TEAM &team, R *out_top) {
+/* Top and sum of exponentials of a line's classes. */
+template <class T, class R>
+CUDA_FN R sum_of_line(const T *x, int64_t classes, int64_t step, R *out_top) {
   R top = (R)-INFINITY, sum = 0;
-  for (int64_t c = team.rank(); c < classes; c += team.size())
+  for (int64_t c = 0; c < classes; ++c)
     top = max_two()(top, (R)get(x, c * step));
-  top = team.all(top, max_two());
-  for (int64_t c = team.rank(); c < classes; c += team.size())
+  for (int64_t c = 0; c < classes; ++c)
     sum += exp_of((R)get(x, c * step) - top);
   *out_top = top;
-  return team.all(sum, add_two());
+  return sum;
 }
 
-CUDA_FN int64_t label_of(const void *labels, uint32_t bytes, int64_t i, int64_t classes,
-                         uint32_t ignores, int64_t ignored, cuda_status *status, uint32_t node,
-                         bool *out_counts) {
-  const int64_t label = index_at(labels, bytes, i);
-  const bool good = label >= 0 && label < classes;
-  *out_counts = good && !(ignores && label == ignored);
-  if (!good && !(ignores && label == ignored))
-    report(status, CUDA_STATUS_LABEL, node, label, classes);
-  return *out_counts ? label : 0;
-}
-
-/* workspace: [rows * inner][2] of fp64, loss and weight. */
-template <class T, class R, class TEAM>
-CUDA_FN void loss_rows(const cuda_loss_args &a, const TEAM &team) {
-  const T *weights = static_cast<const T *>(a.weights);
-  for (int64_t i = team.first_row(); i < a.rows * a.inner; i += team.row_step()) {
+template <class T, class R>
+CUDA_FN void loss_lines(const cuda_loss_args &a) {
+  for (int64_t i = first_element(); i < a.rows * a.inner; i += element_step()) {
     const int64_t first = i / a.inner * a.classes * a.inner + i % a.inner;
     const T *x = static_cast<const T *>(a.scores) + first;
     bool counts;
@@ -45,22 +27,14 @@ CUDA_FN void loss_rows(const cuda_loss_args &a, const TEAM &team) {
     R shift = 0;
     if (a.softmax) {
       R top;
-      const R sum = log_of_sum<T, R>(x, a.classes, a.inner, team, &top);
+      const R sum = sum_of_line<T, R>(x, a.classes, a.inner, &top);
       shift = log_of(sum) + top;
     }
     if (a.log_prob != nullptr) {
-      for (int64_t c = team.rank(); c < a.classes; c += team.size())
+      for (int64_t c = 0; c < a.classes; ++c)
         put(static_cast<T *>(a.log_prob) + first, c * a.inner, (R)get(x, c * a.inner) - shift);
     }
-    if (team.rank() == 0) {
-      const R weight = !counts ? (R)0 : weights != nullptr ? (R)get(weights, label) : (R)1;
-      const R loss = counts ? weight * (shift - (R)get(x, label * a.inner)) : (R)0;
-      double *to = static_cast<double *>(a.workspace) + 2 * i;
-      to[0] = loss;
-      to[1] = weight;
-      if (a.reduction == 0)
-        put(static_cast<T *>(a.loss), i, loss);
-    }
+    write_loss<T, R>(a, i, counts, label, (R)get(x, label * a.inner), shift);
   }
 }
 
@@ -95,13 +69,13 @@ CUDA_FN void loss_sum(const cuda_loss_args &a) {
   put(static_cast<T *>(a.loss), 0, (R)(a.reduction == 2 ? loss / weight : loss));
 }
 
-/* d = dl (p (own + each total) - each weight[c] - own [c == label]); a row that
+/* d = dl (p (own + each total) - each weight[c] - own [c == label]); a line that
  * does not count gives 0. */
-template <class T, class R, class TEAM>
-CUDA_FN void loss_grad(const cuda_loss_grad_args &a, const TEAM &team) {
+template <class T, class R>
+CUDA_FN void loss_grad_lines(const cuda_loss_grad_args &a) {
   const T *weights = static_cast<const T *>(a.weights);
   const R each = (R)(a.smoothing / (double)a.classes);
-  for (int64_t i = team.first_row(); i < a.rows * a.inner; i += team.row_step()) {
+  for (int64_t i = first_element(); i < a.rows * a.inner; i += element_step()) {
     const int64_t first = i / a.inner * a.classes * a.inner + i % a.inner;
     const T *x = static_cast<const T *>(a.x) + first;
     T *dx = static_cast<T *>(a.dx) + first;
@@ -109,22 +83,21 @@ CUDA_FN void loss_grad(const cuda_loss_grad_args &a, const TEAM &team) {
     const int64_t label = label_of(a.labels, a.label_bytes, i, a.classes, a.ignores, a.ignored,
                                    a.status, a.node, &counts);
     if (!counts) {
-      for (int64_t c = team.rank(); c < a.classes; c += team.size())
+      for (int64_t c = 0; c < a.classes; ++c)
         put(dx, c * a.inner, (R)0);
       continue;
     }
     R top, total = (R)a.classes;
     if (weights != nullptr) {
       total = 0;
-      for (int64_t c = team.rank(); c < a.classes; c += team.size())
+      for (int64_t c = 0; c < a.classes; ++c)
         total += (R)get(weights, c);
-      total = team.all(total, add_two());
     }
-    const R sum = log_of_sum<T, R>(x, a.classes, a.inner, team, &top);
+    const R sum = sum_of_line<T, R>(x, a.classes, a.inner, &top);
     const R own = (R)(1.0 - a.smoothing) * (weights != nullptr ? (R)get(weights, label) : (R)1);
     const R dl = (R)get(static_cast<const T *>(a.dl), a.dl_rows ? i : 0);
     const R scale = (own + each * total) / sum;
-    for (int64_t c = team.rank(); c < a.classes; c += team.size()) {
+    for (int64_t c = 0; c < a.classes; ++c) {
       R d = exp_of((R)get(x, c * a.inner) - top) * scale -
             each * (weights != nullptr ? (R)get(weights, c) : (R)1);
       d -= c == label ? own : (R)0;
@@ -133,23 +106,15 @@ CUDA_FN void loss_grad(const cuda_loss_grad_args &a, const TEAM &team) {
   }
 }
 
-#define CUDA_LOSS(SUFFIX, TYPE, REAL)                      \
-  CUDA_KERNEL(opipe_loss_block_##SUFFIX) {                 \
-    CUDA_SHARED(block_room<REAL>, room);                   \
-    loss_rows<TYPE, REAL>(a, row_team<true, REAL>{&room}); \
-  }                                                        \
-  CUDA_ROOMY_KERNEL(opipe_loss_line_##SUFFIX) {            \
-    loss_rows<TYPE, REAL>(a, alone<REAL>());               \
-  }                                                        \
-  CUDA_KERNEL(opipe_loss_sum_##SUFFIX) {                   \
-    loss_sum<TYPE>(a);                                     \
-  }                                                        \
-  CUDA_KERNEL(opipe_loss_grad_block_##SUFFIX) {            \
-    CUDA_SHARED(block_room<REAL>, room);                   \
-    loss_grad<TYPE, REAL>(a, row_team<true, REAL>{&room}); \
-  }                                                        \
-  CUDA_KERNEL(opipe_loss_grad_line_##SUFFIX) {             \
-    loss_grad<TYPE, REAL>(a, alone<REAL>());               \
+#define CUDA_LOSS(SUFFIX, TYPE, REAL)           \
+  CUDA_ROOMY_KERNEL(opipe_loss_line_##SUFFIX) { \
+    loss_lines<TYPE, REAL>(a);                  \
+  }                                             \
+  CUDA_KERNEL(opipe_loss_sum_##SUFFIX) {        \
+    loss_sum<TYPE>(a);                          \
+  }                                             \
+  CUDA_KERNEL(opipe_loss_grad_line_##SUFFIX) {  \
+    loss_grad_lines<TYPE, REAL>(a);             \
   }
 CUDA_LOSS(f32, float, float)
 CUDA_LOSS(bf16, bf16, float)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LayerNormalization and RMSNormalization with a residual, GroupNormalization,
- * and their gradients.
+/* LayerNormalization and RMSNormalization with a residual, and their gradients, of long rows (short
+ * ones: norm_warp.cu); GroupNormalization.
  *
  * With h = (x - mean) / s and g = dY scale (Ba, Kiros and Hinton 2016; Zhang
  * and Sennrich 2019): dX = (g - mean(g) - h mean(g h)) / s, of RMS without the
  * means of x and g dScale = sum over rows of dY h, dBias = sum over rows of dY:
  * chunks of rows, then the chunks in order */
-#include "map_math.cuh"
+#include "columns.cuh"
 
 /* Rows are read again for each sum: they are in the first-level cache. */
-template <class T, bool BLOCK, class R>
+template <class T, class R>
 CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon,
-                     const row_team<BLOCK, R> &team, R *out_mean, R *out_inverse) {
+                     const row_team<true, R> &team, R *out_mean, R *out_inverse) {
   const int V = lanes<T>::n;
   R mean = 0, square = 0, v[V];
   if (!rms) {
@@ -35,9 +35,9 @@ CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon
 
 /* sum = x + residual, rounded as it is stored: what follows reads the stored
  * row. */
-template <class T, bool BLOCK, class R>
+template <class T, class R>
 CUDA_FN void add_residual(const T *x, const T *residual, T *sum, int64_t n, bool whole,
-                          const row_team<BLOCK, R> &team) {
+                          const row_team<true, R> &team) {
   const int V = lanes<T>::n;
   for (int64_t i = (int64_t)team.rank() * V; i < n; i += team.size() * V) {
     R u[V], v[V];
@@ -50,12 +50,13 @@ CUDA_FN void add_residual(const T *x, const T *residual, T *sum, int64_t n, bool
   }
 }
 
-template <class T, class S, bool BLOCK, class R>
-CUDA_FN void norm_rows(const cuda_norm_args &a, const row_team<BLOCK, R> &team) {
+template <class T, class S, class R>
+CUDA_FN void norm_rows(const cuda_norm_args &a, const row_team<true, R> &team) {
   const int V = lanes<T>::n;
   const S *scale = static_cast<const S *>(a.scale), *bias = static_cast<const S *>(a.bias);
   const bool whole =
       a.n % V == 0 && aligned16(a.x) && aligned16(a.y) && aligned16(a.residual) && aligned16(a.sum);
+  const bool vectors = a.n % V == 0 && aligned16(scale) && aligned16(bias);
   for (int64_t row = team.first_row(); row < a.rows; row += team.row_step()) {
     const T *x = static_cast<const T *>(a.x) + row * a.n;
     T *y = static_cast<T *>(a.y) + row * a.n;
@@ -70,9 +71,9 @@ CUDA_FN void norm_rows(const cuda_norm_args &a, const row_team<BLOCK, R> &team) 
     for (int64_t i = (int64_t)team.rank() * V; i < a.n; i += team.size() * V) {
       R v[V], s[V], b[V];
       load_packet(x, i, a.n, whole, v);
-      load_run<V>(scale, i, a.n, s);
+      load_run<V>(scale, i, a.n, vectors, s);
       if (bias != nullptr)
-        load_run<V>(bias, i, a.n, b);
+        load_run<V>(bias, i, a.n, vectors, b);
       CUDA_UNROLL
       for (int k = 0; k < V; ++k) {
         v[k] = (v[k] - mean) * inverse * s[k];
@@ -89,12 +90,13 @@ CUDA_FN void norm_rows(const cuda_norm_args &a, const row_team<BLOCK, R> &team) 
 
 /* ---- gradients ---- */
 
-template <class T, class S, bool BLOCK, class R>
-CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, R> &team) {
+template <class T, class S, class R>
+CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<true, R> &team) {
   const int V = lanes<T>::n;
   const S *scale = static_cast<const S *>(a.scale);
   const bool whole =
       a.n % V == 0 && aligned16(a.x) && aligned16(a.dy) && aligned16(a.dx) && aligned16(a.residual);
+  const bool vectors = a.n % V == 0 && aligned16(scale);
   for (int64_t row = team.first_row(); row < a.rows; row += team.row_step()) {
     const T *x = static_cast<const T *>(a.x) + row * a.n;
     const T *dy = static_cast<const T *>(a.dy) + row * a.n;
@@ -105,7 +107,7 @@ CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, 
       R v[V], d[V], s[V];
       load_packet(x, i, a.n, whole, v);
       load_packet(dy, i, a.n, whole, d);
-      load_run<V>(scale, i, a.n, s);
+      load_run<V>(scale, i, a.n, vectors, s);
       CUDA_UNROLL
       for (int k = 0; k < V; ++k) {
         sum += d[k] * s[k];
@@ -118,7 +120,7 @@ CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, 
       R v[V], d[V], s[V];
       load_packet(x, i, a.n, whole, v);
       load_packet(dy, i, a.n, whole, d);
-      load_run<V>(scale, i, a.n, s);
+      load_run<V>(scale, i, a.n, vectors, s);
       CUDA_UNROLL
       for (int k = 0; k < V; ++k)
         v[k] = (d[k] * s[k] - sum - (v[k] - mean) * inverse * dot) * inverse;
@@ -134,8 +136,8 @@ CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, 
 }
 
 /* statistics [rows][2] of the workspace: mean and 1 / s. */
-template <class T, bool BLOCK, class R>
-CUDA_FN void write_moments(const cuda_norm_scale_args &a, const row_team<BLOCK, R> &team) {
+template <class T, class R>
+CUDA_FN void write_moments(const cuda_norm_scale_args &a, const row_team<true, R> &team) {
   R *to = static_cast<R *>(a.workspace);
   const bool whole = a.n % lanes<T>::n == 0 && aligned16(a.x);
   for (int64_t row = team.first_row(); row < a.rows; row += team.row_step()) {
@@ -149,71 +151,57 @@ CUDA_FN void write_moments(const cuda_norm_scale_args &a, const row_team<BLOCK, 
   }
 }
 
-/* A block sums CUDA_CHUNK_ROWS rows of 32 columns: eight threads a column, each
- * every eighth row, then the eight in order. partial [chunks][2][n] lies behind
- * the statistics. */
-template <class R>
-struct scale_room {
-  R part[2][8][32];
-};
-
+/* Chunks of rows: partial [chunks][2][n] lies behind the statistics. */
 template <class T, class R>
-CUDA_FN void scale_chunks(const cuda_norm_scale_args &a, scale_room<R> *room) {
+CUDA_FN void scale_chunks(const cuda_norm_scale_args &a, slice_room<R, lanes<T>::n> *room) {
+  const int V = lanes<T>::n;
   const R *statistics = static_cast<const R *>(a.workspace);
-  R *partial = static_cast<R *>(a.workspace) + 2 * a.rows;
-  const int lane = (int)(threadIdx.x % 32), slice = (int)(threadIdx.x / 32);
-  const int64_t column = (int64_t)blockIdx.x * 32 + lane;
+  R *partial = static_cast<R *>(a.workspace) + 2 * a.rows + (int64_t)blockIdx.y * 2 * a.n;
+  const int64_t i = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * V;
   const int64_t first = (int64_t)blockIdx.y * CUDA_CHUNK_ROWS;
   const int64_t end = first + CUDA_CHUNK_ROWS < a.rows ? first + CUDA_CHUNK_ROWS : a.rows;
-  R scale = 0, bias = 0;
-  for (int64_t row = first + slice; row < end && column < a.n; row += 8) {
-    const R d = get(static_cast<const T *>(a.dy), row * a.n + column);
-    const R v = get(static_cast<const T *>(a.x), row * a.n + column);
-    scale += d * ((v - statistics[2 * row]) * statistics[2 * row + 1]);
-    bias += d;
-  }
-  room->part[0][slice][lane] = scale;
-  room->part[1][slice][lane] = bias;
-  __syncthreads();
-  if (slice < 2 && column < a.n) {
-    R sum = 0;
+  const bool whole = a.n % V == 0 && aligned16(a.x) && aligned16(a.dy);
+  R scale[V], bias[V];
+  CUDA_UNROLL
+  for (int k = 0; k < V; ++k)
+    scale[k] = bias[k] = 0;
+  for (int64_t row = first + threadIdx.x / 32; row < end && i < a.n; row += COLUMN_SLICES) {
+    const R mean = statistics[2 * row], inverse = statistics[2 * row + 1];
+    R v[V], d[V];
+    load_packet(static_cast<const T *>(a.x) + row * a.n, i, a.n, whole, v);
+    load_packet(static_cast<const T *>(a.dy) + row * a.n, i, a.n, whole, d);
     CUDA_UNROLL
-    for (int k = 0; k < 8; ++k)
-      sum += room->part[slice][k][lane];
-    partial[((int64_t)blockIdx.y * 2 + slice) * a.n + column] = sum;
+    for (int k = 0; k < V; ++k) {
+      scale[k] += d[k] * ((v[k] - mean) * inverse);
+      bias[k] += d[k];
+    }
   }
+  add_slices<R, V>(scale, room, partial, a.n);
+  add_slices<R, V>(bias, room, partial + a.n, a.n);
 }
 
 /* Adds up the chunks; blockIdx.y 0 the scale's, 1 the bias's. */
 template <class R>
-CUDA_FN void scale_sums(const cuda_norm_scale_args &a) {
+CUDA_FN void scale_sums(const cuda_norm_scale_args &a, run_room<R> *room) {
   R *out = static_cast<R *>(blockIdx.y == 0 ? a.dscale : a.dbias);
   const R *partial = static_cast<const R *>(a.workspace) + 2 * a.rows + (int64_t)blockIdx.y * a.n;
   const int64_t chunks = (a.rows + CUDA_CHUNK_ROWS - 1) / CUDA_CHUNK_ROWS;
-  const int64_t column = first_element();
-  if (out == nullptr || column >= a.n)
+  int64_t column;
+  R sum;
+  if (out == nullptr || !add_chunks(partial, 2 * a.n, chunks, a.n, room, &column, &sum))
     return;
-  R sum = a.adds ? out[column] : (R)0;
-  for (int64_t k = 0; k < chunks; ++k)
-    sum += partial[k * 2 * a.n + column];
-  out[column] = sum;
+  out[column] = a.adds ? out[column] + sum : sum;
 }
 
 /* The names of a type: PAIR has a scale of type S. */
-#define CUDA_NORM_PAIR(PAIR, T, S, R)                     \
-  CUDA_KERNEL(opipe_norm_warp_##PAIR) {                   \
-    norm_rows<T, S>(a, row_team<false, R>{nullptr});      \
-  }                                                       \
-  CUDA_KERNEL(opipe_norm_block_##PAIR) {                  \
-    CUDA_SHARED(block_room<R>, room);                     \
-    norm_rows<T, S>(a, row_team<true, R>{&room});         \
-  }                                                       \
-  CUDA_ROOMY_KERNEL(opipe_norm_grad_warp_##PAIR) {        \
-    norm_grad_rows<T, S>(a, row_team<false, R>{nullptr}); \
-  }                                                       \
-  CUDA_ROOMY_KERNEL(opipe_norm_grad_block_##PAIR) {       \
-    CUDA_SHARED(block_room<R>, room);                     \
-    norm_grad_rows<T, S>(a, row_team<true, R>{&room});    \
+#define CUDA_NORM_PAIR(PAIR, T, S, R)                  \
+  CUDA_KERNEL(opipe_norm_block_##PAIR) {               \
+    CUDA_SHARED(block_room<R>, room);                  \
+    norm_rows<T, S>(a, row_team<true, R>{&room});      \
+  }                                                    \
+  CUDA_ROOMY_KERNEL(opipe_norm_grad_block_##PAIR) {    \
+    CUDA_SHARED(block_room<R>, room);                  \
+    norm_grad_rows<T, S>(a, row_team<true, R>{&room}); \
   }
 #define CUDA_NORM_TYPE(SUFFIX, T, R)               \
   CUDA_KERNEL(opipe_norm_moments_##SUFFIX) {       \
@@ -221,7 +209,8 @@ CUDA_FN void scale_sums(const cuda_norm_scale_args &a) {
     write_moments<T>(a, row_team<true, R>{&room}); \
   }                                                \
   CUDA_KERNEL(opipe_norm_chunks_##SUFFIX) {        \
-    CUDA_SHARED(scale_room<R>, room);              \
+    typedef slice_room<R, lanes<T>::n> all_sums;   \
+    CUDA_SHARED(all_sums, room);                   \
     scale_chunks<T>(a, &room);                     \
   }
 CUDA_NORM_PAIR(f32, float, float, float)
@@ -237,10 +226,12 @@ CUDA_NORM_TYPE(f16, f16, float)
 CUDA_NORM_TYPE(f64, double, double)
 
 CUDA_KERNEL(opipe_norm_sums_f32) {
-  scale_sums<float>(a);
+  CUDA_SHARED(run_room<float>, room);
+  scale_sums<float>(a, &room);
 }
 CUDA_KERNEL(opipe_norm_sums_f64) {
-  scale_sums<double>(a);
+  CUDA_SHARED(run_room<double>, room);
+  scale_sums<double>(a, &room);
 }
 
 /* ---- over groups of channels: x [batch, channels, pixels], a block a group

@@ -4,7 +4,7 @@
  * The elements of one result are taken by a thread, a warp or a block, as their
  * number and stride say; a thread adds runs of CUDA_RUN elements to a total, so
  * that long sums stay exact enough in float. */
-#include "map_math.cuh"
+#include "columns.cuh"
 #include "numbers.cuh"
 
 enum { CUDA_RUN = 128 };
@@ -335,52 +335,52 @@ CUDA_KERNEL(opipe_cumsum) {
 
 /* ---- sums of columns: chunks of rows, then the chunks in order ---- */
 
-template <class R>
-struct column_room {
-  R part[8][32];
-};
-
-/* x [rows, n]; partial [chunks][n]. A thread takes every eighth row of a chunk.
- */
+/* x [rows, n]; partial [chunks][n]. */
 template <class T, class R>
-CUDA_FN void column_chunks(const cuda_columns_args &a, column_room<R> *room) {
-  const int lane = (int)(threadIdx.x % 32), slice = (int)(threadIdx.x / 32);
-  const int64_t column = (int64_t)blockIdx.x * 32 + lane;
+CUDA_FN void column_chunks(const cuda_columns_args &a, slice_room<R, lanes<T>::n> *room) {
+  const int V = lanes<T>::n;
+  const int64_t i = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * V;
   const int64_t first = (int64_t)blockIdx.y * CUDA_CHUNK_ROWS;
   const int64_t end = first + CUDA_CHUNK_ROWS < a.rows ? first + CUDA_CHUNK_ROWS : a.rows;
-  R sum = 0;
-  for (int64_t row = first + slice; row < end && column < a.n; row += 8)
-    sum += get(static_cast<const T *>(a.x), row * a.n + column);
-  room->part[slice][lane] = sum;
-  __syncthreads();
-  if (slice != 0 || column >= a.n)
-    return;
-  sum = 0;
+  const bool whole = a.n % V == 0 && aligned16(a.x);
+  const T *x = static_cast<const T *>(a.x);
+  R sum[V];
   CUDA_UNROLL
-  for (int k = 0; k < 8; ++k)
-    sum += room->part[k][lane];
-  static_cast<R *>(a.workspace)[(int64_t)blockIdx.y * a.n + column] = sum;
+  for (int k = 0; k < V; ++k)
+    sum[k] = 0;
+  if (i < a.n) {
+    CUDA_UNROLL_BY(4)
+    for (int64_t row = first + threadIdx.x / 32; row < end; row += COLUMN_SLICES) {
+      R v[V];
+      load_packet(x + row * a.n, i, a.n, whole, v);
+      CUDA_UNROLL
+      for (int k = 0; k < V; ++k)
+        sum[k] += v[k];
+    }
+  }
+  add_slices<R, V>(sum, room, static_cast<R *>(a.workspace) + (int64_t)blockIdx.y * a.n, a.n);
 }
 
 template <class T, class R>
-CUDA_FN void column_sums(const cuda_columns_args &a) {
-  const int64_t column = first_element();
-  if (column >= a.n)
+CUDA_FN void column_sums(const cuda_columns_args &a, run_room<R> *room) {
+  const int64_t chunks = (a.rows + CUDA_CHUNK_ROWS - 1) / CUDA_CHUNK_ROWS;
+  int64_t column;
+  R sum;
+  if (!add_chunks(static_cast<const R *>(a.workspace), a.n, chunks, a.n, room, &column, &sum))
     return;
-  const R *partial = static_cast<const R *>(a.workspace);
-  R sum = a.adds ? (R)get(static_cast<const T *>(a.out), column) : (R)0;
-  for (int64_t k = 0; k < (a.rows + CUDA_CHUNK_ROWS - 1) / CUDA_CHUNK_ROWS; ++k)
-    sum += partial[k * a.n + column];
-  put(static_cast<T *>(a.out), column, sum);
+  put(static_cast<T *>(a.out), column,
+      a.adds ? (R)get(static_cast<const T *>(a.out), column) + sum : sum);
 }
 
-#define CUDA_COLUMNS(SUFFIX, TYPE, REAL)      \
-  CUDA_KERNEL(opipe_column_chunks_##SUFFIX) { \
-    CUDA_SHARED(column_room<REAL>, room);     \
-    column_chunks<TYPE, REAL>(a, &room);      \
-  }                                           \
-  CUDA_KERNEL(opipe_column_sums_##SUFFIX) {   \
-    column_sums<TYPE, REAL>(a);               \
+#define CUDA_COLUMNS(SUFFIX, TYPE, REAL)               \
+  CUDA_KERNEL(opipe_column_chunks_##SUFFIX) {          \
+    typedef slice_room<REAL, lanes<TYPE>::n> all_sums; \
+    CUDA_SHARED(all_sums, room);                       \
+    column_chunks<TYPE, REAL>(a, &room);               \
+  }                                                    \
+  CUDA_KERNEL(opipe_column_sums_##SUFFIX) {            \
+    CUDA_SHARED(run_room<REAL>, room);                 \
+    column_sums<TYPE, REAL>(a, &room);                 \
   }
 CUDA_COLUMNS(f32, float, float)
 CUDA_COLUMNS(bf16, bf16, float)

@@ -12,6 +12,7 @@ typedef struct loss_case {
   uint32_t reduction;
   bool softmax, weighted, ignores, wide_labels, log_prob, dl_rows;
   double smoothing;
+  bool wide; /* scores of a half type with losses of fp32 */
 } loss_case;
 
 static void loss_line(const kit_tensor *x, int64_t first, const loss_case *c, double *out) {
@@ -26,13 +27,14 @@ static void loss_line(const kit_tensor *x, int64_t first, const loss_case *c, do
 
 static void loss_one(const loss_case *c) {
   const int64_t lines = c->rows * c->inner;
+  const uint32_t of = c->wide ? OPIPE_FLOAT : c->dtype;
   const kit_tensor x = kit_random(c->dtype, lines * c->classes, 1, -4, 4);
   const kit_tensor labels =
       kit_random(c->wide_labels ? OPIPE_INT64 : OPIPE_INT32, lines, 2, 0, (double)c->classes);
-  const kit_tensor weights = kit_random(c->dtype, c->classes, 3, 0.5, 2),
+  const kit_tensor weights = kit_random(of, c->classes, 3, 0.5, 2),
                    log_prob = kit_new(c->dtype, x.n);
-  const kit_tensor loss = kit_new(c->dtype, c->reduction == 0 ? lines : 1);
-  const kit_tensor dl = kit_random(c->dtype, c->dl_rows ? lines : 1, 4, 0.5, 1),
+  const kit_tensor loss = kit_new(of, c->reduction == 0 ? lines : 1);
+  const kit_tensor dl = kit_random(of, c->dl_rows ? lines : 1, 4, 0.5, 1),
                    dx = kit_new(c->dtype, x.n);
   double *want = kit_doubles(loss.n), *want_log = kit_doubles(x.n), *want_dx = kit_doubles(x.n);
   double *logs = kit_doubles(c->classes), sum = 0, total = 0, all = 0;
@@ -78,10 +80,10 @@ static void loss_one(const loss_case *c) {
                          .label_bytes = labels.bytes};
   cuda_launch launches[CUDA_LAUNCHES];
   args.workspace = kit_workspace(cuda_loss_workspace(&args));
-  const uint32_t n = cuda_plan_loss(&args, c->dtype, launches);
+  const uint32_t n = cuda_plan_loss(&args, c->dtype, of, launches);
   OPI_ASSERT_FATAL(n > 0);
   KIT_RUN(launches, n, &loss, &log_prob);
-  KIT_CLOSE(loss, want, c->dtype == OPIPE_FLOAT ? 1e-5 : 0);
+  KIT_CLOSE(loss, want, of == OPIPE_FLOAT ? 1e-5 : 0);
   if (c->log_prob)
     KIT_CLOSE(log_prob, want_log, c->dtype == OPIPE_FLOAT ? 1e-5 : 0);
   if (!c->softmax) {
@@ -101,11 +103,11 @@ static void loss_one(const loss_case *c) {
                               .ignores = c->ignores,
                               .dl_rows = c->dl_rows,
                               .label_bytes = labels.bytes};
-  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, c->dtype, launches));
+  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, c->dtype, of, launches));
   KIT_RUN(launches, 1, &dx);
   KIT_CLOSE(dx, want_dx, c->dtype == OPIPE_FLOAT ? 1e-5 : 0);
   grad.dx = x.data; /* in the place of the scores */
-  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, c->dtype, launches));
+  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, c->dtype, of, launches));
   KIT_RUN(launches, 1, &x);
   OPI_ASSERT(kit_same(&x, 0, &dx, 0, x.n));
   kit_end();
@@ -115,15 +117,111 @@ static void test_losses(void) {
   static const int64_t shapes[][3] = {{1, 1, 1}, {7, 5, 1}, {3, 1000, 1}, {300, 3, 1}, {3, 7, 4}};
   unsigned i = 0;
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
-    for (int t = 0; t < KIT_TYPES; ++t) {
+    for (int t = 0; t < (shapes[s][0] < 100 ? KIT_TYPES : 1); ++t) { /* many rows: of one type */
       for (uint32_t reduction = 0; reduction < 3; ++reduction, ++i) {
         const loss_case c = {kit_types[t], shapes[s][0], shapes[s][1], shapes[s][2],
                              reduction,    i % 4 != 1,   i % 3 == 0,   i % 5 > 1 && s > 0,
                              i % 2 == 0,   i % 3 == 1,   i % 2 != 0,   i % 4 == 0 ? 0.1 : 0};
         loss_one(&c);
+        loss_case wide = c;
+        wide.wide = true;
+        wide.log_prob = false;
+        if (wide.inner == 1 && (wide.dtype == OPIPE_BFLOAT16 || wide.dtype == OPIPE_FLOAT16))
+          loss_one(&wide);
       }
     }
   }
+}
+
+/* Rows of several packets a thread, whole ones and others, and rows of which shared memory holds a
+ * part. */
+static void test_long_rows(void) {
+  static const int64_t shapes[][2] = {{2, 4104}, {1, 12305}, {1, 60008}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
+    for (int t = 0; t < KIT_TYPES; ++t) {
+      const bool half = kit_types[t] == OPIPE_BFLOAT16 || kit_types[t] == OPIPE_FLOAT16;
+      const loss_case c = {.dtype = kit_types[t],
+                           .rows = shapes[s][0],
+                           .classes = shapes[s][1],
+                           .inner = 1,
+                           .reduction = 2,
+                           .softmax = true,
+                           .weighted = s == 1,
+                           .wide_labels = true,
+                           .log_prob = s == 0 && !half,
+                           .smoothing = s == 1 ? 0.1 : 0,
+                           .wide = half};
+      loss_one(&c);
+    }
+  }
+}
+
+/* Scores at the ends of the range: a class without weight, one that has all of it, a row of
+ * nothing, a number that is none. */
+static void test_extremes(void) {
+  enum { CLASSES = 520, ROWS = 5 };
+  const kit_tensor x = kit_random(OPIPE_BFLOAT16, ROWS * CLASSES, 1, -4, 4);
+  const kit_tensor labels = kit_random(OPIPE_INT32, ROWS, 2, 0, 8), dl = kit_new(OPIPE_FLOAT, 1);
+  const kit_tensor loss = kit_new(OPIPE_FLOAT, ROWS), dx = kit_new(OPIPE_BFLOAT16, x.n);
+  double *want = kit_doubles(ROWS), *want_dx = kit_doubles(x.n), logs[CLASSES];
+  const loss_case c = {.dtype = OPIPE_BFLOAT16, .classes = CLASSES, .inner = 1, .softmax = true};
+  cuda_launch launches[CUDA_LAUNCHES];
+  kit_set(&dl, 0, 0.5);
+  for (int64_t k = 0; k < CLASSES; ++k) {
+    if (k % 3 != 0 || k < 16)
+      kit_set(&x, k, k < 8 ? -1 : -(double)INFINITY);
+    kit_set(&x, CLASSES + k, k == 511 ? 1e38 : -1e38);
+    kit_set(&x, 2 * CLASSES + k, -(double)INFINITY);
+  }
+  kit_set(&x, 3 * CLASSES + 300, (double)NAN);
+  kit_set(&x, 4 * CLASSES + 519, (double)INFINITY);
+  for (int64_t i = 0; i < ROWS; ++i) {
+    const int64_t label = (int64_t)kit_get(&labels, i);
+    loss_line(&x, i * CLASSES, &c, logs);
+    for (int64_t k = 0; k < CLASSES && i >= 2; ++k)
+      logs[k] = (double)NAN;
+    want[i] = -logs[label];
+    for (int64_t k = 0; k < CLASSES; ++k)
+      want_dx[i * CLASSES + k] = 0.5 * (exp(logs[k]) - (k == label ? 1 : 0));
+  }
+  cuda_loss_args args = {.loss = loss.data,
+                         .scores = x.data,
+                         .labels = labels.data,
+                         .rows = ROWS,
+                         .classes = CLASSES,
+                         .inner = 1,
+                         .softmax = 1,
+                         .label_bytes = 4};
+  args.workspace = kit_workspace(cuda_loss_workspace(&args));
+  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_BFLOAT16, OPIPE_FLOAT, launches), 1);
+  KIT_RUN(launches, 1, &loss);
+  KIT_CLOSE(loss, want, 1e-5);
+  const cuda_loss_grad_args grad = {.dx = dx.data,
+                                    .x = x.data,
+                                    .dl = dl.data,
+                                    .labels = labels.data,
+                                    .rows = ROWS,
+                                    .classes = CLASSES,
+                                    .inner = 1,
+                                    .label_bytes = 4};
+  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, OPIPE_BFLOAT16, OPIPE_FLOAT, launches));
+  KIT_RUN(launches, 1, &dx);
+  KIT_CLOSE(dx, want_dx, 0);
+  kit_end();
+}
+
+/* Types that no kernel joins. */
+static void test_refusals(void) {
+  cuda_loss_args args = {.rows = 1, .classes = 8, .inner = 1, .softmax = 1, .label_bytes = 4};
+  cuda_launch launches[CUDA_LAUNCHES];
+  float place[8];
+  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_DOUBLE, OPIPE_FLOAT, launches), 0);
+  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_FLOAT, OPIPE_BFLOAT16, launches), 0);
+  args.inner = 2;
+  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_BFLOAT16, OPIPE_FLOAT, launches), 0);
+  args.inner = 1;
+  args.log_prob = place;
+  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_BFLOAT16, OPIPE_FLOAT, launches), 0);
 }
 
 static void test_bad_labels_are_reported(void) {
@@ -144,7 +242,7 @@ static void test_bad_labels_are_reported(void) {
                          .label_bytes = 4,
                          .node = 5};
   args.workspace = kit_workspace(cuda_loss_workspace(&args));
-  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_FLOAT, launches), 1);
+  OPI_ASSERT_INT(cuda_plan_loss(&args, OPIPE_FLOAT, OPIPE_FLOAT, launches), 1);
   KIT_RUN(launches, 1, NULL);
   OPI_ASSERT(status->code == CUDA_STATUS_LABEL && status->node == 5 && status->value == 3 &&
              status->limit == 3);
@@ -159,13 +257,13 @@ static void test_bad_labels_are_reported(void) {
                               .label_bytes = 4,
                               .node = 6};
   status->code = 0;
-  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, OPIPE_FLOAT, launches));
+  OPI_ASSERT_FATAL(cuda_plan_loss_grad(&grad, OPIPE_FLOAT, OPIPE_FLOAT, launches));
   KIT_RUN(launches, 1, &out);
   OPI_ASSERT(status->code == CUDA_STATUS_LABEL && status->node == 6);
   OPI_ASSERT(kit_get(&out, 3) == 0 && kit_get(&out, 5) == 0 && kit_get(&out, 0) != 0);
-  OPI_ASSERT(cuda_plan_loss(&args, OPIPE_INT32, launches) == 0);
+  OPI_ASSERT(cuda_plan_loss(&args, OPIPE_INT32, OPIPE_INT32, launches) == 0);
   grad.label_bytes = 2;
-  OPI_ASSERT(!cuda_plan_loss_grad(&grad, OPIPE_FLOAT, launches));
+  OPI_ASSERT(!cuda_plan_loss_grad(&grad, OPIPE_FLOAT, OPIPE_FLOAT, launches));
   kit_end();
 }
 
@@ -264,5 +362,6 @@ static void test_dropout(void) {
   }
 }
 
-OPI_TEST_MAIN("cuda_loss", OPI_TEST(test_losses), OPI_TEST(test_bad_labels_are_reported),
+OPI_TEST_MAIN("cuda_loss", OPI_TEST(test_losses), OPI_TEST(test_long_rows), OPI_TEST(test_extremes),
+              OPI_TEST(test_refusals), OPI_TEST(test_bad_labels_are_reported),
               OPI_TEST(test_dropout))

@@ -247,8 +247,8 @@ static void norm_backward(const norm_case *c) {
 }
 
 static void test_norms(void) {
-  static const int64_t shapes[][2] = {{1, 1},    {3, 5},    {9, 64},  {5, 768},
-                                      {2, 1027}, {3, 2048}, {300, 40}};
+  static const int64_t shapes[][2] = {{1, 1},    {3, 5},    {9, 64},   {5, 768},
+                                      {2, 1027}, {3, 2048}, {300, 40}, {1300, 17}};
   size_t i = 0;
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
     for (int t = 0; t < KIT_TYPES; ++t) {
@@ -342,7 +342,7 @@ static void columns_case(uint32_t dtype, int64_t rows, int64_t n, uint32_t adds)
 }
 
 static void test_columns(void) {
-  static const int64_t shapes[][2] = {{1, 1}, {127, 33}, {128, 64}, {400, 300}};
+  static const int64_t shapes[][2] = {{1, 1}, {127, 33}, {128, 64}, {400, 300}, {8500, 3}};
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
     for (int t = 0; t < KIT_TYPES; ++t) {
       columns_case(kit_types[t], shapes[s][0], shapes[s][1], 0);
