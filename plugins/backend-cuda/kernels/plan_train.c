@@ -12,8 +12,8 @@ uint64_t cuda_loss_workspace(const cuda_loss_args *args) {
   return (uint64_t)(args->rows * args->inner) * 2 * sizeof(double);
 }
 
-_Static_assert(opipe_loss_block_f32_threads == CUDA_LOSS_THREADS &&
-                   opipe_loss_grad_block_f32_threads == CUDA_LOSS_THREADS,
+_Static_assert((int)opipe_loss_block_f32_threads == (int)CUDA_LOSS_THREADS &&
+                   (int)opipe_loss_grad_block_f32_threads == (int)CUDA_LOSS_THREADS,
                "parts/loss_rows.cu counts on it");
 
 /* Place of a type of scores with its losses' among the kernels of rows; -1: none. */
