@@ -5,42 +5,46 @@
  *   Cast to fp32 -> views -> SoftmaxCrossEntropyLossGrad -> views -> Cast back
  *
  * become the loss alone: it widens each score as it reads it and rounds its gradient once, as the
- * nodes would. No scores of fp32 exist. Only temporaries with one reader disappear.
+ * nodes would. Only temporaries with one reader disappear: scores of fp32 that are an output, too
+ * (logits), are made, and read by nobody here.
  */
 #include "ops/rule.h"
 
 typedef struct chain {
   uint32_t value; /* the last one: what the loss reads, or what was narrowed */
   uint32_t end;   /* the node behind it; OPIPE_NONE: the value goes elsewhere, too */
+  uint32_t kept;  /* values up to the last that is an output: what makes them stays */
 } chain;
 
 static bool is_cast(const opipe_graph *graph, const opipe_node *node, bool widens) {
-  if (strcmp(node->domain, "") != 0 || strcmp(node->op, "Cast") != 0 || node->n_in != 1 ||
-      node->n_out != 1 || node->in[0] == OPIPE_NONE || node->out[0] == OPIPE_NONE)
+  if (!cuda_named(node, "", "Cast") || node->n_in != 1 || node->n_out != 1 ||
+      node->in[0] == OPIPE_NONE || node->out[0] == OPIPE_NONE)
     return false;
   const uint32_t from = graph->values[node->in[0]].dtype, to = graph->values[node->out[0]].dtype;
   return widens ? cuda_is_half(from) && to == OPIPE_FLOAT : from == OPIPE_FLOAT && cuda_is_half(to);
 }
 
 static bool is_view(const opipe_graph *graph, const opipe_node *node, uint32_t value) {
-  return strcmp(node->domain, "") == 0 &&
-         (strcmp(node->op, "Reshape") == 0 || strcmp(node->op, "Identity") == 0) &&
-         node->n_in > 0 && node->in[0] == value && node->n_out == 1 && node->out[0] != OPIPE_NONE &&
+  return (cuda_named(node, "", "Reshape") || cuda_named(node, "", "Identity")) && node->n_in > 0 &&
+         node->in[0] == value && node->n_out == 1 && node->out[0] != OPIPE_NONE &&
          cuda_elems(&graph->values[node->out[0]]) == cuda_elems(&graph->values[value]);
 }
 
-/* From a temporary through views to the node that reads the last of them. take: the views vanish.
- */
-static chain follow(const opipe_program *program, uint32_t value, bool take) {
+/* From a value through views to the node that reads the last of them. take: the views that nothing
+ * is kept of vanish. */
+static chain follow(const opipe_program *program, uint32_t value, const chain *take) {
   const opipe_graph *graph = program->graph;
-  chain found = {value, OPIPE_NONE};
-  while (graph->values[found.value].role == OPIPE_VALUE_TEMP &&
-         program->reader[found.value] < graph->n_nodes) {
+  chain found = {value, OPIPE_NONE, 0};
+  for (uint32_t n = 1; program->reader[found.value] < graph->n_nodes; ++n) {
+    const uint32_t role = graph->values[found.value].role;
+    if (role != OPIPE_VALUE_TEMP && role != OPIPE_VALUE_OUTPUT)
+      break;
+    found.kept = role == OPIPE_VALUE_OUTPUT ? n : found.kept;
     found.end = program->reader[found.value];
     const opipe_node *node = &graph->nodes[found.end];
     if (!is_view(graph, node, found.value))
       return found;
-    program->taken[found.end] |= take;
+    program->taken[found.end] |= take != NULL && n >= take->kept;
     found.value = node->out[0];
   }
   found.end = OPIPE_NONE;
@@ -49,12 +53,11 @@ static chain follow(const opipe_program *program, uint32_t value, bool take) {
 
 /* Is the node a loss of the scores, 1, or the gradient of one, 2? */
 static int loss_of(const opipe_node *node, uint32_t scores) {
-  if (strcmp(node->domain, "") == 0 && strcmp(node->op, "SoftmaxCrossEntropyLoss") == 0) {
+  if (cuda_named(node, "", "SoftmaxCrossEntropyLoss")) {
     return node->n_in >= 2 && node->in[0] == scores && node->in[1] != OPIPE_NONE &&
            node->n_out >= 1;
   }
-  return strcmp(node->domain, "opipe") == 0 &&
-                 strcmp(node->op, "SoftmaxCrossEntropyLossGrad") == 0 && node->n_in >= 3 &&
+  return cuda_named(node, "opipe", "SoftmaxCrossEntropyLossGrad") && node->n_in >= 3 &&
                  node->in[0] != OPIPE_NONE && node->in[1] == scores && node->in[2] != OPIPE_NONE &&
                  node->n_out == 1 && node->out[0] != OPIPE_NONE
              ? 2
@@ -67,27 +70,27 @@ static void match_loss(opipe_program *program, uint32_t i) {
   if (!is_cast(graph, cast, true) || program->taken[i])
     return;
   const uint32_t dtype = graph->values[cast->in[0]].dtype;
-  const chain scores = follow(program, cast->out[0], false);
+  const chain scores = follow(program, cast->out[0], NULL);
   const int kind = scores.end != OPIPE_NONE ? loss_of(&graph->nodes[scores.end], scores.value) : 0;
   if (kind == 0 || program->taken[scores.end])
     return;
   loss = &graph->nodes[scores.end];
   if (kind == 2) {
-    const chain made = follow(program, loss->out[0], false);
-    if (made.end == OPIPE_NONE || program->taken[made.end] ||
+    const chain made = follow(program, loss->out[0], NULL);
+    if (made.end == OPIPE_NONE || made.kept > 0 || program->taken[made.end] ||
         !is_cast(graph, &graph->nodes[made.end], false) ||
         graph->values[graph->nodes[made.end].out[0]].dtype != dtype ||
         !cuda_loss_reads(program, loss, dtype))
       return;
     program->narrow[loss->out[0]] = graph->nodes[made.end].out[0];
     program->taken[made.end] = true;
-    (void)follow(program, loss->out[0], true);
+    (void)follow(program, loss->out[0], &made);
   } else if (!cuda_loss_reads(program, loss, dtype)) {
     return;
   }
   program->narrow[scores.value] = cast->in[0];
-  program->taken[i] = true;
-  (void)follow(program, cast->out[0], true);
+  program->taken[i] = scores.kept == 0;
+  (void)follow(program, cast->out[0], &scores);
 }
 
 /* Not where every result is looked at. */

@@ -244,10 +244,7 @@ uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, 
     return 0;
   const uint32_t chunks = chunks_of(args->rows);
   uint32_t n = 0;
-  if (chunks > 0 && args->n <= CUDA_WARP_ROW && dtype != OPIPE_DOUBLE) {
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_parts_f32 + (uint32_t)place, args, 1, chunks, 0,
-                     &out[n++]);
-  } else if (chunks > 0) {
+  if (chunks > 0) {
     cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_moments_f32 + (uint32_t)place, args,
                      cuda_blocks(args->rows, 1), 1, 0, &out[n++]);
     cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_chunks_f32 + (uint32_t)place, args,

@@ -65,7 +65,6 @@
   CUDA_PAIRS(X, opipe_norm_block, cuda_norm_args, 256)                     \
   CUDA_PAIRS(X, opipe_norm_grad_warp, cuda_norm_grad_args, 256)            \
   CUDA_PAIRS(X, opipe_norm_grad_block, cuda_norm_grad_args, 256)           \
-  CUDA_HALVES(X, opipe_norm_parts, cuda_norm_scale_args, 256)              \
   CUDA_FLOATS(X, opipe_norm_moments, cuda_norm_scale_args, 256)            \
   CUDA_FLOATS(X, opipe_norm_chunks, cuda_norm_scale_args, 256)             \
   X(opipe_norm_sums_f32, cuda_norm_scale_args, 256)                        \

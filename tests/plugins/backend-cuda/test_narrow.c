@@ -109,6 +109,8 @@ static uint32_t run_loss(const opipe_backend *t, opipe_device *device, int which
     want += log(sum) - wide_of(d.x[i * CLASSES + (int)labels[i]]);
   }
   OPI_ASSERT(fabs(d.loss - want) <= 1e-5 * want);
+  for (int i = 0; which == KEPT && i < CELLS; ++i)
+    OPI_ASSERT(d.wide[i] == wide_of(d.x[i]));
   return n;
 }
 
@@ -128,14 +130,15 @@ static uint32_t run_gradient(const opipe_backend *t, opipe_device *device, int w
       const double want =
           0.5 * (exp(wide_of(d.x[i * CLASSES + k])) / sum - (k == labels[i] ? 1 : 0));
       OPI_ASSERT(fabs(wide_of(d.dx[i * CLASSES + k]) - want) <= 0.005 * fabs(want));
+      OPI_ASSERT(which != KEPT || d.wide[i * CLASSES + k] == wide_of(d.x[i * CLASSES + k]));
     }
   }
   return n;
 }
 
 static void test_scores_are_widened_along(void) {
-  /* rows and their sum; with Cast; with Cast and Relu */
-  static const uint32_t losses[CASES] = {2, 4, 3, 3}, gradients[CASES] = {1, 4, 3, 1};
+  /* rows and their sum; with Cast; with Cast and Relu. What is kept is widened, and not read. */
+  static const uint32_t losses[CASES] = {2, 4, 3, 3}, gradients[CASES] = {1, 4, 2, 1};
   ct_backend b;
   opipe_device *device = NULL;
   CT_OPEN(&b);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LayerNormalization and RMSNormalization with a residual, and their gradients, of long rows (short
- * ones: norm_warp.cu); GroupNormalization.
+/* LayerNormalization and RMSNormalization with a residual, of long rows (short ones: norm_warp.cu),
+ * and their gradients; GroupNormalization.
  *
  * With h = (x - mean) / s and g = dY scale (Ba, Kiros and Hinton 2016; Zhang
  * and Sennrich 2019): dX = (g - mean(g) - h mean(g h)) / s, of RMS without the
@@ -9,9 +9,9 @@
 #include "columns.cuh"
 
 /* Rows are read again for each sum: they are in the first-level cache. */
-template <class T, class R>
+template <class T, bool BLOCK, class R>
 CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon,
-                     const row_team<true, R> &team, R *out_mean, R *out_inverse) {
+                     const row_team<BLOCK, R> &team, R *out_mean, R *out_inverse) {
   const int V = lanes<T>::n;
   R mean = 0, square = 0, v[V];
   if (!rms) {
@@ -90,8 +90,8 @@ CUDA_FN void norm_rows(const cuda_norm_args &a, const row_team<true, R> &team) {
 
 /* ---- gradients ---- */
 
-template <class T, class S, class R>
-CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<true, R> &team) {
+template <class T, class S, bool BLOCK, class R>
+CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, R> &team) {
   const int V = lanes<T>::n;
   const S *scale = static_cast<const S *>(a.scale);
   const bool whole =
@@ -194,14 +194,17 @@ CUDA_FN void scale_sums(const cuda_norm_scale_args &a, run_room<R> *room) {
 }
 
 /* The names of a type: PAIR has a scale of type S. */
-#define CUDA_NORM_PAIR(PAIR, T, S, R)                  \
-  CUDA_KERNEL(opipe_norm_block_##PAIR) {               \
-    CUDA_SHARED(block_room<R>, room);                  \
-    norm_rows<T, S>(a, row_team<true, R>{&room});      \
-  }                                                    \
-  CUDA_ROOMY_KERNEL(opipe_norm_grad_block_##PAIR) {    \
-    CUDA_SHARED(block_room<R>, room);                  \
-    norm_grad_rows<T, S>(a, row_team<true, R>{&room}); \
+#define CUDA_NORM_PAIR(PAIR, T, S, R)                     \
+  CUDA_KERNEL(opipe_norm_block_##PAIR) {                  \
+    CUDA_SHARED(block_room<R>, room);                     \
+    norm_rows<T, S>(a, row_team<true, R>{&room});         \
+  }                                                       \
+  CUDA_ROOMY_KERNEL(opipe_norm_grad_warp_##PAIR) {        \
+    norm_grad_rows<T, S>(a, row_team<false, R>{nullptr}); \
+  }                                                       \
+  CUDA_ROOMY_KERNEL(opipe_norm_grad_block_##PAIR) {       \
+    CUDA_SHARED(block_room<R>, room);                     \
+    norm_grad_rows<T, S>(a, row_team<true, R>{&room});    \
   }
 #define CUDA_NORM_TYPE(SUFFIX, T, R)               \
   CUDA_KERNEL(opipe_norm_moments_##SUFFIX) {       \
