@@ -148,11 +148,22 @@ typedef struct cuda_reduce_block {
   const void *in;
   int64_t n_out, n_in;
   uint32_t op;
-  uint32_t flag;
   uint32_t dtype;
   uint32_t is_u64;
+  uint32_t reserved;
   cuda_axes kept, reduced; /* operand 0: in */
 } cuda_reduce_block;
+
+/* ArgMax and ArgMin along rows, in parts of as many elements. */
+typedef struct cuda_arg_block {
+  int64_t *indices; /* [rows] */
+  const void *x;    /* [rows, n] */
+  uint64_t
+      *found; /* [rows, n_parts], where there are several: key and place of each part's first */
+  int64_t rows, n;
+  int64_t n_parts, part; /* of a row; elements of one */
+  uint32_t largest, last;
+} cuda_arg_block;
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All kernels as one module: what nvcc compiles into the image that the plugin
  * carries. */
+#include "parts/arg.cu"
 #include "parts/attention.cu"
 #include "parts/einsum.cu"
 #include "parts/few_rows.cu"

@@ -293,10 +293,7 @@ typedef enum cuda_reduce_op {
   CUDA_REDUCE_SUMSQUARE,
   CUDA_REDUCE_LOGSUM,
   CUDA_REDUCE_LOGSUMEXP,
-  CUDA_REDUCE_ARGMAX,
-  CUDA_REDUCE_ARGMIN,
-  CUDA_REDUCE_COUNT /* ARG*: out int64, one reduced axis; flag:
-                       select_last_index */
+  CUDA_REDUCE_COUNT
 } cuda_reduce_op;
 typedef struct cuda_reduce_args {
   void *out;
@@ -306,7 +303,7 @@ typedef struct cuda_reduce_args {
   int64_t reduced_shape[CUDA_AXES], reduced_stride[CUDA_AXES];
   uint32_t kept_rank, reduced_rank;
   uint32_t op;
-  uint32_t flag;
+  uint32_t reserved;
 } cuda_reduce_args;
 bool cuda_plan_reduce(const cuda_reduce_args *args, uint32_t dtype, cuda_launch *out);
 
@@ -441,8 +438,8 @@ bool cuda_plan_group_norm(const cuda_group_norm_args *args, uint32_t dtype, uint
 
 /* The k first of every line of x [outer, n, inner], in order: values [outer, k,
  * inner] of x's type, indices int64; either may be NULL. ArgMax and ArgMin:
- * cuda_plan_arg, indices [outer, inner], k unused; last: of equals the highest
- * index. Any numbers. */
+ * cuda_plan_arg, indices [outer, inner], k and values unused; last: of equals the highest
+ * index. Any numbers. A number that is none counts as the largest. */
 typedef struct cuda_order_args {
   void *values;
   void *indices;
@@ -451,9 +448,12 @@ typedef struct cuda_order_args {
   uint32_t largest, last;
   uint32_t dtype; /* set by the plan */
   uint32_t reserved;
+  void *workspace; /* of cuda_plan_arg: cuda_arg_workspace bytes, which may be 0 */
 } cuda_order_args;
 bool cuda_plan_topk(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
-bool cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
+/* How many launches it takes, at most CUDA_LAUNCHES; 0: no kernel. */
+uint32_t cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out);
+uint64_t cuda_arg_workspace(const cuda_order_args *args, uint32_t dtype);
 
 #ifdef __cplusplus
 }

@@ -288,15 +288,6 @@ static uint32_t reduce_kernel(const cuda_reduce_args *args, uint32_t place) {
          place;
 }
 
-static bool plan_arg(const cuda_reduce_args *args, uint32_t dtype, cuda_launch *out) {
-  /* lines: the kept axes before and behind the one that is searched */
-  const int64_t n = args->n_in, step = args->reduced_rank > 0 ? args->reduced_stride[0] : 1;
-  cuda_order_args order = {NULL, args->out, args->in, 1, n, step, 0, 0, args->flag, dtype, 0};
-  order.outer = n * step > 0 ? args->n_out / step : 0;
-  order.largest = args->op == CUDA_REDUCE_ARGMAX;
-  return args->reduced_rank <= 1 && cuda_plan_arg(&order, dtype, out);
-}
-
 bool cuda_plan_reduce(const cuda_reduce_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
   const int64_t *kept = args->kept_stride, *reduced = args->reduced_stride;
@@ -305,12 +296,9 @@ bool cuda_plan_reduce(const cuda_reduce_args *args, uint32_t dtype, cuda_launch 
                              .n_out = args->n_out,
                              .n_in = args->n_in,
                              .op = args->op,
-                             .flag = args->flag,
                              .dtype = dtype,
                              .is_u64 = dtype == OPIPE_UINT64};
   const bool ordered = args->op == CUDA_REDUCE_MAX || args->op == CUDA_REDUCE_MIN;
-  if (args->op == CUDA_REDUCE_ARGMAX || args->op == CUDA_REDUCE_ARGMIN)
-    return plan_arg(args, dtype, out);
   if (place < 0 && !cuda_is_integer(dtype) && !(dtype == OPIPE_BOOL && ordered))
     return false;
   if (args->op >= CUDA_REDUCE_COUNT ||
@@ -347,21 +335,6 @@ bool cuda_plan_einsum(const cuda_einsum_args *args, uint32_t dtype, cuda_launch 
          cuda_make_axes(args->summed_shape, args->summed_rank, summed, CUDA_EINSUM_OPERANDS,
                         &block.summed) &&
          cuda_make_launch(CUDA_ID_opipe_einsum, &block, cuda_blocks(args->n_out, 256), 1, 0, out);
-}
-
-static bool plan_order(uint32_t id, const cuda_order_args *args, uint32_t dtype, cuda_launch *out) {
-  cuda_order_args block = *args;
-  block.dtype = dtype;
-  return (cuda_float_place(dtype) >= 0 || cuda_is_integer(dtype)) &&
-         cuda_make_launch(id, &block, cuda_blocks(args->outer * args->inner, 1), 1, 0, out);
-}
-
-bool cuda_plan_arg(const cuda_order_args *args, uint32_t dtype, cuda_launch *out) {
-  return plan_order(CUDA_ID_opipe_arg, args, dtype, out);
-}
-
-bool cuda_plan_topk(const cuda_order_args *args, uint32_t dtype, cuda_launch *out) {
-  return plan_order(CUDA_ID_opipe_topk, args, dtype, out);
 }
 
 bool cuda_plan_cumsum(const cuda_cumsum_args *args, uint32_t dtype, cuda_launch *out) {

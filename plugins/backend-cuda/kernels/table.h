@@ -76,6 +76,8 @@
   X(opipe_reduce_int, cuda_reduce_block, 256)                              \
   X(opipe_einsum, cuda_einsum_block, 256)                                  \
   X(opipe_arg, cuda_order_args, 256)                                       \
+  CUDA_HALVES(X, opipe_arg_rows, cuda_arg_block, 256)                      \
+  X(opipe_arg_join, cuda_arg_block, 256)                                   \
   X(opipe_topk, cuda_order_args, 256)                                      \
   X(opipe_cumsum, cuda_typed_block, 256)                                   \
   CUDA_FLOATS(X, opipe_column_chunks, cuda_columns_args, 256)              \

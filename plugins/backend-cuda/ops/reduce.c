@@ -108,7 +108,7 @@ static opipe_status rule_arg(cuda_rule *r) {
   const opipe_value *x = cuda_in(r, 0);
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t axis = 0;
-  cuda_launch launch;
+  cuda_launch launches[CUDA_LAUNCHES];
   CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", 0), x->rank, &axis));
   const uint32_t rank = reduced_shape(r, 1u << axis, shape);
   CUDA_TRY(cuda_expect(r, 0, OPIPE_INT64, shape, rank));
@@ -118,8 +118,14 @@ static opipe_status rule_arg(cuda_rule *r) {
                                 .n = x->shape[axis],
                                 .inner = cuda_extent(x, axis + 1, x->rank),
                                 .largest = strcmp(r->node->op, "ArgMax") == 0,
-                                .last = opipe_attr_int(r->node, "select_last_index", 0) != 0};
-  return cuda_plan_arg(&args, x->dtype, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, x);
+                                .last = opipe_attr_int(r->node, "select_last_index", 0) != 0,
+                                .workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0)};
+  const uint32_t n = cuda_plan_arg(&args, x->dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, cuda_arg_workspace(&args, x->dtype));
+  return OPIPE_OK;
 }
 
 static opipe_status rule_topk(cuda_rule *r) {

@@ -329,7 +329,7 @@ static void test_reductions(void) {
                                    OPIPE_INT32, OPIPE_UINT64,   OPIPE_UINT8};
   static const int64_t shapes[][3] = {{2, 3, 5}, {4, 3, 40}, {20, 2, 130}, {3, 7, 1}};
   for (size_t t = 0; t < 7; ++t) {
-    for (uint32_t op = 0; op < CUDA_REDUCE_ARGMAX; ++op) {
+    for (uint32_t op = 0; op < CUDA_REDUCE_COUNT; ++op) {
       for (size_t s = 0; s < 4; ++s) {
         if (t == 6 && (op != CUDA_REDUCE_MAX && op != CUDA_REDUCE_MIN))
           continue; /* sums of bytes wrap */
@@ -411,29 +411,74 @@ static void order_case(uint32_t dtype, const int64_t *s, int64_t k, bool largest
         want_arg[line] = (double)i;
     }
   }
-  cuda_order_args args = {values.data, at.data, x.data, s[0], s[1], s[2], k, largest, last, 0, 0};
+  cuda_order_args args = {values.data, at.data, x.data, s[0], s[1], s[2],
+                          k,           largest, last,   0,    0,    NULL};
   cuda_launch launch;
   OPI_ASSERT_FATAL(cuda_plan_topk(&args, dtype, &launch));
   KIT_RUN(&launch, 1, &values, &at);
   KIT_CLOSE(values, want, 0);
   KIT_CLOSE(at, want_at, 0);
-  cuda_reduce_args reduce = {.out = arg.data,
-                             .in = x.data,
-                             .n_out = s[0] * s[2],
-                             .n_in = s[1],
-                             .reduced_shape = {s[1]},
-                             .reduced_stride = {s[2]},
-                             .reduced_rank = 1,
-                             .op = largest ? CUDA_REDUCE_ARGMAX : CUDA_REDUCE_ARGMIN,
-                             .flag = last};
-  OPI_ASSERT_FATAL(cuda_plan_reduce(&reduce, dtype, &launch));
+  args.values = NULL;
+  args.indices = arg.data;
+  OPI_ASSERT_INT(cuda_plan_arg(&args, dtype, &launch), 1);
   KIT_RUN(&launch, 1, &arg);
   KIT_CLOSE(arg, want_arg, 0);
-  args.values = NULL;
   args.indices = NULL;
   OPI_ASSERT_FATAL(cuda_plan_topk(&args, dtype, &launch));
   KIT_RUN(&launch, 1, NULL);
   kit_end();
+}
+
+/* Rows in one part and in several, from any address: the first or the last of equals, both zeros
+ * alike, and numbers that are none before or behind all others. */
+static void arg_rows_case(uint32_t dtype, int64_t rows, int64_t n, uint32_t largest, uint32_t last,
+                          int what) {
+  const kit_tensor x = kit_random(dtype, rows * n, 11, -9, 9), at = kit_new(OPIPE_INT64, rows);
+  double *want = kit_doubles(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t best = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double v = round(kit_get(&x, row * n + i) / 3);
+      const double low = largest ? -(double)INFINITY : (double)INFINITY;
+      const bool none = (i * 7 + row) % 31 == 3;
+      kit_set(&x, row * n + i,
+              what == 0   ? v /* many equals */
+              : what == 1 ? (i % 3 == 0 ? -0.0 : 0.0)
+              : what == 2 ? (none ? (i % 2 == 0 ? (double)NAN : -(double)NAN) : v)
+              : what == 3 ? (i == n / 2 ? low : (double)NAN) /* one number, the very last */
+                          : (double)NAN);
+    }
+    for (int64_t i = 1; i < n; ++i) {
+      const double v = kit_get(&x, row * n + i), b = kit_get(&x, row * n + best);
+      best = before(v, i, b, best, largest != 0, last != 0) != 0 ? i : best;
+    }
+    want[row] = (double)best;
+  }
+  cuda_order_args args = {NULL, at.data, x.data, rows, n, 1, 0, largest, last, 0, 0, NULL};
+  const uint64_t n_bytes = cuda_arg_workspace(&args, dtype);
+  cuda_launch launches[CUDA_LAUNCHES];
+  args.workspace = n_bytes > 0 ? kit_workspace(n_bytes) : NULL;
+  const uint32_t count = cuda_plan_arg(&args, dtype, launches);
+  OPI_ASSERT_INT(count, n_bytes > 0 ? 2 : 1);
+  OPI_ASSERT(n <= 2048 || rows >= 512 || count == 2);
+  KIT_RUN(launches, count, &at);
+  KIT_CLOSE(at, want, 0);
+  kit_end();
+}
+
+static void test_arg_of_rows(void) {
+  static const int64_t shapes[][2] = {{1, 1}, {2, 61}, {1, 5003}, {2, 2049}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
+    for (uint32_t form = 0; form < 4; ++form) {
+      for (int what = 0; what < 5; ++what) {
+        kit_skew = (int64_t)(s + form) % 4;
+        arg_rows_case(kit_types[((int)form + what) % 3], shapes[s][0], shapes[s][1], form & 1,
+                      form >> 1, what);
+      }
+    }
+  }
+  arg_rows_case(OPIPE_BFLOAT16, 512, 2050, 1, 0, 2);
+  kit_skew = 0;
 }
 
 static void test_orders(void) {
@@ -482,4 +527,4 @@ OPI_TEST_MAIN("cuda_move", OPI_TEST(test_moves), OPI_TEST(test_copies),
               OPI_TEST(test_large_shapes_count_alike), OPI_TEST(test_trilu), OPI_TEST(test_fills),
               OPI_TEST(test_gather), OPI_TEST(test_begin_and_reports), OPI_TEST(test_checks),
               OPI_TEST(test_reductions), OPI_TEST(test_reductions_at_corners),
-              OPI_TEST(test_orders), OPI_TEST(test_running_sums))
+              OPI_TEST(test_arg_of_rows), OPI_TEST(test_orders), OPI_TEST(test_running_sums))
