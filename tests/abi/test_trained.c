@@ -107,35 +107,36 @@ static const opipe_train_glob globs[] = {{"*", 0, 0}, {"*weight*", 1, 0}};
 static const char *const no_decay[] = {"*bias*", "*norm*"};
 
 /* Nothing as it would be by itself. */
-static opipe_train_options unusual(void) {
-  return (opipe_train_options){.struct_size = sizeof(opipe_train_options),
-                               .loss = OPIPE_LOSS_CROSS_ENTROPY,
-                               .output = "logits",
-                               .labels = "targets",
-                               .ignore = -7,
-                               .smoothing = 0.125,
-                               .shift = 1,
-                               .n_globs = 2,
-                               .globs = globs,
-                               .globs_stride = sizeof *globs,
-                               .recompute = OPIPE_RECOMPUTE_BLOCK,
-                               .compute = OPIPE_FLOAT16,
-                               .optimizer = OPIPE_OPTIMIZER_ADAM,
-                               .seed = 11,
-                               .lr = 0.25,
-                               .momentum = 0.5,
-                               .beta1 = 0.75,
-                               .beta2 = 0.875,
-                               .epsilon = 1e-6,
-                               .decay = 0.0625,
-                               .clip_norm = 3,
-                               .flags = OPIPE_TRAIN_EPS_INNER | OPIPE_TRAIN_NESTEROV,
-                               .lr_schedule = OPIPE_LR_COSINE,
-                               .warmup_steps = 5,
-                               .total_steps = 50,
-                               .no_decay = no_decay,
-                               .n_no_decay = 2,
-                               .loss_scaling = 1};
+static opipe_train_options unusual(uint32_t optimizer) {
+  return (opipe_train_options){
+      .struct_size = sizeof(opipe_train_options),
+      .loss = OPIPE_LOSS_CROSS_ENTROPY,
+      .output = "logits",
+      .labels = "targets",
+      .ignore = -7,
+      .smoothing = 0.125,
+      .shift = 1,
+      .n_globs = 2,
+      .globs = globs,
+      .globs_stride = sizeof *globs,
+      .recompute = OPIPE_RECOMPUTE_BLOCK,
+      .compute = OPIPE_FLOAT16,
+      .optimizer = optimizer,
+      .seed = 11,
+      .lr = 0.25,
+      .momentum = 0.5,
+      .beta1 = 0.75,
+      .beta2 = 0.875,
+      .epsilon = 1e-6,
+      .decay = 0.0625,
+      .clip_norm = 3,
+      .flags = optimizer == OPIPE_OPTIMIZER_SGD ? OPIPE_TRAIN_NESTEROV : OPIPE_TRAIN_EPS_INNER,
+      .lr_schedule = OPIPE_LR_COSINE,
+      .warmup_steps = 5,
+      .total_steps = 50,
+      .no_decay = no_decay,
+      .n_no_decay = 2,
+      .loss_scaling = 1};
 }
 
 static void expect_options(const opipe_train_options *a, const opipe_train_options *b) {
@@ -165,9 +166,9 @@ static opi_test_text written(host_kit *k) {
   return out;
 }
 
-static void test_options_come_back(void) {
+static void options_come_back(uint32_t optimizer) {
   host_kit k, again;
-  const opipe_train_options given = unusual();
+  const opipe_train_options given = unusual(optimizer);
   opipe_train_options found = {.struct_size = sizeof found};
   opipe_plan_params plan = {
       .struct_size = sizeof plan, .n_stages = 2, .n_microbatches = 2, .train = &given};
@@ -189,10 +190,15 @@ static void test_options_come_back(void) {
   kit_close(&again);
 }
 
+static void test_options_come_back(void) {
+  for (uint32_t optimizer = 0; optimizer < OPIPE_N_OPTIMIZERS; ++optimizer)
+    options_come_back(optimizer);
+}
+
 /* Of an older host less is written; a plan for inference has none. */
 static void test_what_is_asked_for(void) {
   host_kit k;
-  const opipe_train_options given = unusual();
+  const opipe_train_options given = unusual(OPIPE_OPTIMIZER_ADAMW);
   opipe_train_options found = {.struct_size = OPIPE_END(opipe_train_options, labels), .ignore = 3};
   const opipe_plan_params plan = {
       .struct_size = sizeof plan, .n_stages = 2, .n_microbatches = 2, .train = &given};
