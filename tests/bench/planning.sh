@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# planning of seven shapes of large graphs, beside inspecting them
+# planning of seven shapes of large graphs, beside inspecting them; thousands of devices lowered, played, planned for
 #
 # --record writes the table to records/.
 set -eu
