@@ -42,7 +42,7 @@ static opipe_status from_lengths(opi_builder *b, const opi_node *node, const opi
                                  uint32_t *out, opipe_error *err) {
   const int64_t column[2] = {how->batch, 1};
   const int64_t n = opi_input(b, node, how->input)->shape[0];
-  uint32_t wide, ends, keys, begins, after;
+  uint32_t wide, ends, keys = OPIPE_NONE, begins, after;
   OPI_TRY(opi_k_cast(b, node->in[how->input], OPIPE_INT64, &wide, err));
   OPI_TRY(opi_ms_range(b, how->total, &keys, err));
   OPI_TRY(opi_k_slice(b, wide, 0, 0, how->batch, &ends, err));

@@ -7,3 +7,4 @@ set_target_properties(papers_engine PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TE
 target_include_directories(papers_engine PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(papers_engine PRIVATE opi_core_static)
 add_dependencies(papers_engine plugins)
+list(APPEND OPI_BENCH_TARGETS papers_engine)

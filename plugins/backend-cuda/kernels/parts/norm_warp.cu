@@ -109,14 +109,16 @@ CUDA_FN void norm_of_rows(const cuda_norm_args &a) {
       const int at = (p * 32 + lane_of()) * V;
       if (at >= n)
         continue;
-      R v[V], s[V], b[V];
+      R v[V], s[V]; /* the scale, then the bias */
       load_run<V>(scale, at, n, vectors, s);
-      if (bias != nullptr)
-        load_run<V>(bias, at, n, vectors, b);
       CUDA_UNROLL
-      for (int k = 0; k < V; ++k) {
+      for (int k = 0; k < V; ++k)
         v[k] = ((R)widen(row.p[p].v[k]) - mean) * inverse * s[k];
-        v[k] = bias != nullptr ? v[k] + b[k] : v[k];
+      if (bias != nullptr) {
+        load_run<V>(bias, at, n, vectors, s);
+        CUDA_UNROLL
+        for (int k = 0; k < V; ++k)
+          v[k] += s[k];
       }
       store_packet(static_cast<T *>(a.y) + i * n, at, n, whole, v);
     }
