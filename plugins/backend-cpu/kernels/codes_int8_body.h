@@ -3,14 +3,19 @@
  * set after codes_body.h.
  *
  * The codes at one place of a word's four bytes ("plane") are multiplied by four bytes of A at
- * once. Codes of 8 bits are taken as two planes of 4, so that no 16-bit sum of pairs overflows:
- * 2 * 15 * 128 * CODES_FOLD < 2^15. All sums within a block are exact integers below 2^24. */
+ * once. Where pairs of products are summed in 16 bits, codes of 8 bits are taken as two planes of
+ * 4, so that none overflows: 2 * 15 * 128 * CODES_FOLD < 2^15. All sums within a block are exact
+ * integers below 2^24: they have the same bits however they are taken.
+ *
+ * One row takes all columns of a panel at once, word after word: as memory has them, and with sums
+ * that do not wait for each other. Several rows take one vector of columns, or two. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CODES_INT8_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CODES_INT8_BODY_H_
 
 #include "codes_body.h"
 
-enum { CODES_FOLD = 8, CODES_INT8_ROWS = 4 };
+enum { CODES_FOLD = 8, CODES_INT8_ROWS = 4, CODES_INT8_SUMS = 8 };
+enum { CODES_INT8_VECTORS = (P16_VECTORS + 1) / 2 }; /* of columns, that several rows take */
 
 /* ---- rows of A ---- */
 
@@ -64,87 +69,101 @@ CPU_STATIC void codes_round_rows(const cpu_codes *form, const float *a, int64_t 
 
 /* ---- the product ---- */
 
-/* dot[rows] of one vector of columns over one block; bits and rows are constants.
- * x: the rows' bytes of the block */
+/* dot[rows][vectors] of so many vectors of columns over one block; bits, rows and vectors are
+ * constants, of at most CODES_INT8_SUMS sums. x: the rows' bytes of the block */
 CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *const *x,
-                           const int bits, const int rows, i16 *dot) {
-  const int planes = bits == 8 ? 2 : 8 / bits, sums = bits == 8 ? 2 : 1;
-  const int64_t fold = bits == 8 ? CODES_FOLD : CODES_FOLD / planes;
+                           const int bits, const int rows, const int vectors, i16 *dot) {
+  const bool halves = bits == 8 && !P16_IS_WHOLE;
+  const int planes = halves ? 2 : 8 / bits, n_sums = rows * vectors;
+  const int64_t fold = P16_IS_WHOLE ? n_words : halves ? CODES_FOLD : CODES_FOLD / planes;
   const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
-  CPU_UNROLL(4)
-  for (int r = 0; r < rows; r++) {
-    dot[r] = i16_set(0);
+  CPU_UNROLL(8)
+  for (int i = 0; i < n_sums; i++) {
+    dot[i] = i16_set(0);
   }
   for (int64_t from = 0; from < n_words; from += fold) {
     const int64_t to = n_words - from < fold ? n_words : from + fold;
-    p16 pairs[CODES_INT8_ROWS][2];
-    CPU_UNROLL(4)
-    for (int r = 0; r < rows; r++) {
-      pairs[r][0] = pairs[r][1] = p16_zero();
+    p16 pairs[CODES_INT8_SUMS][2];
+    CPU_UNROLL(8)
+    for (int i = 0; i < n_sums; i++) {
+      pairs[i][0] = pairs[i][1] = p16_zero();
     }
     for (int64_t w = from; w < to; ++w) {
-      v16 word = v16_load(words + w * CPU_PANEL);
+      v16 word[CODES_INT8_SUMS];
+      CPU_UNROLL(4)
+      for (int v = 0; v < vectors; v++) {
+        word[v] = v16_load(words + w * CPU_PANEL + v * 16);
+      }
       CPU_UNROLL(4)
       for (int s = 0; s < planes; s++) {
-        const v16 codes = v16_and_bits(word, mask);
-        const int64_t at = bits == 8 ? w * 4 : (w * planes + s) * 4;
-        CPU_UNROLL(4)
-        for (int r = 0; r < rows; r++) {
+        const int64_t at = halves ? w * 4 : (w * planes + s) * 4;
+        CPU_UNROLL(8)
+        for (int i = 0; i < n_sums; i++) {
+          const int r = i / vectors, v = i % vectors;
+          const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask);
           int32_t four;
           memcpy(&four, x[r] + at, sizeof four);
-          p16 *sum = &pairs[r][bits == 8 ? s : 0];
+          p16 *sum = &pairs[i][halves ? s : 0];
           *sum = p16_dot(*sum, codes, four);
         }
-        word = bits == 2 ? v16_shift_bits(word, 2) : v16_shift_bits(word, 4);
+        CPU_UNROLL(4)
+        for (int v = 0; v < vectors && planes > 1; v++) {
+          word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
+        }
       }
     }
-    CPU_UNROLL(4)
-    for (int r = 0; r < rows; r++) {
-      dot[r] = i16_add(dot[r], p16_fold(pairs[r][0], 1));
-      if (sums == 2)
-        dot[r] = i16_add(dot[r], p16_fold(pairs[r][1], 16));
+    CPU_UNROLL(8)
+    for (int i = 0; i < n_sums; i++) {
+      dot[i] = i16_add(dot[i], p16_fold(pairs[i][0], 1));
+      if (halves)
+        dot[i] = i16_add(dot[i], p16_fold(pairs[i][1], 16));
     }
   }
 }
 
-/* sum[rows][64] += one block. */
+/* sum[rows][64] += one block, so many vectors of columns at a time. */
 CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place,
                                  const codes_row_head *const *head, const int8_t *const *x,
-                                 float *sum, const int bits, const int rows) {
+                                 float *sum, const int bits, const int rows, const int vectors) {
   const char *zeros = place->block + codes_scale_bytes(form);
   const int64_t per_word = 32 / bits, n_words = (place->steps + per_word - 1) / per_word;
-  for (int64_t column = 0; column < CPU_PANEL; column += 16) {
-    const float *words = (const float *)(const void *)place->words + column;
-    const v16 scale = codes_number(form, place->block, column);
-    v16 zero = v16_set((float)form->zero);
-    i16 dot[CODES_INT8_ROWS];
-    if (form->zeros == CPU_ZEROS_BYTES)
-      zero = v16_load_u8((const uint8_t *)zeros + column);
-    else if (form->zeros == CPU_ZEROS_FLOATS)
-      zero = codes_number(form, zeros, column);
-    codes_dots(words, n_words, x, bits, rows, dot);
+  for (int64_t first = 0; first < CPU_PANEL; first += 16 * vectors) {
+    i16 dot[CODES_INT8_SUMS];
+    codes_dots((const float *)(const void *)place->words + first, n_words, x, bits, rows, vectors,
+               dot);
     CPU_UNROLL(4)
-    for (int r = 0; r < rows; r++) {
-      float *to = sum + r * CPU_PANEL + column;
-      const v16 whole = v16_fma(v16_neg(zero), v16_set(head[r]->sum), i16_to_float(dot[r]));
-      const v16 both = v16_mul(v16_set(head[r]->scale), scale);
-      v16_store(to, v16_fma(whole, both, v16_load(to)));
+    for (int v = 0; v < vectors; v++) {
+      const int64_t column = first + v * 16;
+      const v16 scale = codes_number(form, place->block, column);
+      v16 zero = v16_set((float)form->zero);
+      if (form->zeros == CPU_ZEROS_BYTES)
+        zero = v16_load_u8((const uint8_t *)zeros + column);
+      else if (form->zeros == CPU_ZEROS_FLOATS)
+        zero = codes_number(form, zeros, column);
+      CPU_UNROLL(4)
+      for (int r = 0; r < rows; r++) {
+        float *to = sum + r * CPU_PANEL + column;
+        const v16 exact = i16_to_float(dot[r * vectors + v]);
+        const v16 whole = v16_fma(v16_neg(zero), v16_set(head[r]->sum), exact);
+        const v16 both = v16_mul(v16_set(head[r]->scale), scale);
+        v16_store(to, v16_fma(whole, both, v16_load(to)));
+      }
     }
   }
 }
 
-#define CODES_INT8(bits, rows)                                                                \
+#define CODES_INT8(bits, rows, vectors)                                                       \
   CPU_STATIC void codes_int8_##bits##_##rows(const cpu_codes *form, const codes_place *place, \
                                              const codes_row_head *const *head,               \
                                              const int8_t *const *x, float *sum) {            \
-    codes_int8_block(form, place, head, x, sum, bits, rows);                                  \
+    codes_int8_block(form, place, head, x, sum, bits, rows, vectors);                         \
   }
-CODES_INT8(2, 1)
-CODES_INT8(2, 4)
-CODES_INT8(4, 1)
-CODES_INT8(4, 4)
-CODES_INT8(8, 1)
-CODES_INT8(8, 4)
+CODES_INT8(2, 1, P16_VECTORS)
+CODES_INT8(2, 4, CODES_INT8_VECTORS)
+CODES_INT8(4, 1, P16_VECTORS)
+CODES_INT8(4, 4, CODES_INT8_VECTORS)
+CODES_INT8(8, 1, P16_VECTORS)
+CODES_INT8(8, 4, CODES_INT8_VECTORS)
 
 /* Up to CODES_INT8_ROWS rows of one panel, with their epilogue; fewer stand for themselves again
  * and again. */
@@ -199,40 +218,62 @@ CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, c
 
 /* ---- integers by integers ---- */
 
-/* Up to CODES_INT8_ROWS rows of 16 columns: out[r][columns] from exact sums. */
+/* What a column adds: c = dot + base - zero * (the sum of a row). Of columns that there are. */
+CPU_STATIC void codes_integer_terms(const cpu_codes_integer_args *g, const int32_t *code_sums,
+                                    int64_t first, int64_t columns, uint32_t *base,
+                                    uint32_t *zero) {
+  const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
+  for (int64_t u = 0; u < columns; ++u) {
+    const int64_t z = g->b_zero_each ? first + u : 0;
+    const int32_t of = g->b_zeros == NULL  ? 0
+                       : g->b_zeros_signed ? ((const int8_t *)g->b_zeros)[z]
+                                           : ((const uint8_t *)g->b_zeros)[z];
+    base[u] = above * (uint32_t)code_sums[u];
+    zero[u] = (uint32_t)(g->b_base + of);
+  }
+}
+
+/* Up to CODES_INT8_ROWS rows of a vector of columns: c[r][columns] from exact sums. */
+CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const int32_t *code_sums,
+                                    int64_t first, cpu_range rows, const int8_t *const *x,
+                                    const i16 *dot, int64_t dot_stride) {
+  const int64_t left = g->form->n - first, columns = left < 16 ? left : 16;
+  const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
+  uint32_t base[16] = {0}, zero[16] = {0}, out[16];
+  codes_integer_terms(g, code_sums, first, columns, base, zero);
+  for (int64_t r = 0; r < rows.end - rows.begin; ++r) {
+    int32_t sum;
+    memcpy(&sum, x[r] - CPU_ALIGN_BYTES, sizeof sum);
+    v16_store((float *)(void *)out, i16_as_float(dot[r * dot_stride]));
+    const uint32_t all = (uint32_t)sum + (uint32_t)g->form->k * above;
+    for (int u = 0; u < 16; ++u)
+      out[u] += base[u] - zero[u] * all;
+    memcpy(g->c + (rows.begin + r) * g->form->n + first, out, (size_t)columns * sizeof *out);
+  }
+}
+
+/* Up to CODES_INT8_ROWS rows of CODES_INT8_VECTORS vectors of columns. */
 CPU_STATIC void codes_integer_columns(const cpu_codes_integer_args *g, const char *block,
                                       int64_t panel, int64_t vector, cpu_range rows) {
+  enum { V = CODES_INT8_VECTORS };
   const cpu_codes *form = g->form;
   const int64_t row_bytes = codes_integer_row(form), count = rows.end - rows.begin;
-  const int64_t first = panel * CPU_PANEL + vector * 16;
-  const int64_t columns = form->n - first < 16 ? form->n - first : 16;
   const int32_t *code_sums = (const int32_t *)(const void *)block + vector * 16;
   const float *words = (const float *)(const void *)(block + codes_head_bytes(form)) + vector * 16;
-  const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
   const int8_t *x[CODES_INT8_ROWS];
-  i16 dot[CODES_INT8_ROWS];
+  i16 dot[CODES_INT8_SUMS];
   for (int64_t r = 0; r < CODES_INT8_ROWS; ++r) {
     const char *row = (const char *)g->workspace + (rows.begin + (r < count ? r : 0)) * row_bytes;
     x[r] = (const int8_t *)row + CPU_ALIGN_BYTES;
   }
   if (count == 1)
-    codes_dots(words, (form->k + 3) / 4, x, 8, 1, dot);
+    codes_dots(words, (form->k + 3) / 4, x, 8, 1, V, dot);
   else
-    codes_dots(words, (form->k + 3) / 4, x, 8, CODES_INT8_ROWS, dot);
-  for (int64_t r = 0; r < count; ++r) {
-    int32_t sums[16], sum;
-    memcpy(&sum, x[r] - CPU_ALIGN_BYTES, sizeof sum);
-    v16_store((float *)(void *)sums, i16_as_float(dot[r]));
-    const uint32_t all = (uint32_t)sum + (uint32_t)form->k * above;
-    for (int64_t u = 0; u < columns; ++u) {
-      const int64_t z = g->b_zero_each ? first + u : 0;
-      const int32_t zero = g->b_zeros == NULL  ? 0
-                           : g->b_zeros_signed ? ((const int8_t *)g->b_zeros)[z]
-                                               : ((const uint8_t *)g->b_zeros)[z];
-      g->c[(rows.begin + r) * form->n + first + u] =
-          (int32_t)((uint32_t)sums[u] + above * (uint32_t)code_sums[u] -
-                    (uint32_t)(g->b_base + zero) * all);
-    }
+    codes_dots(words, (form->k + 3) / 4, x, 8, CODES_INT8_ROWS, V, dot);
+  for (int64_t v = 0; v < V; ++v) {
+    const int64_t first = panel * CPU_PANEL + (vector + v) * 16;
+    if (first < form->n)
+      codes_integer_write(g, code_sums + v * 16, first, rows, x, dot + v, V);
   }
 }
 
@@ -242,7 +283,8 @@ CPU_STATIC void codes_integer_share(const cpu_codes_integer_args *g, cpu_range p
     const char *block = (const char *)g->packed + j * codes_panel_bytes(g->form);
     for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_ROWS) {
       const int64_t end = rows.end - i < CODES_INT8_ROWS ? rows.end : i + CODES_INT8_ROWS;
-      for (int64_t v = 0; v < PANEL_VECTORS && j * CPU_PANEL + v * 16 < g->form->n; ++v)
+      for (int64_t v = 0; v < PANEL_VECTORS && j * CPU_PANEL + v * 16 < g->form->n;
+           v += CODES_INT8_VECTORS)
         codes_integer_columns(g, block, j, v, (cpu_range){i, end});
     }
   }

@@ -156,6 +156,13 @@ CPU_INLINE v16 v16_shift_bits(v16 a, const int n) { /* the bits of every lane, n
 /* Sums of products of bytes, for p16_fold: 16 bits of every two, 32 of every four. */
 typedef i16 p16;
 
+#if defined(__AVXVNNI__)
+enum { P16_IS_WHOLE = 1 }; /* 32 bits at once */
+#else
+enum { P16_IS_WHOLE = 0 };
+#endif
+enum { P16_VECTORS = 1 };
+
 CPU_INLINE p16 p16_zero(void) {
   return (p16){_mm256_setzero_si256(), _mm256_setzero_si256()};
 }

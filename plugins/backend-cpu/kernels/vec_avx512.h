@@ -140,6 +140,13 @@ CPU_INLINE v16 v16_shift_bits(v16 a, const int n) { /* the bits of every lane, n
 /* Sums of products of bytes, for p16_fold: 16 bits of every two, 32 of every four. */
 typedef __m512i p16;
 
+#if defined(__AVX512VNNI__)
+enum { P16_IS_WHOLE = 1 }; /* 32 bits at once */
+#else
+enum { P16_IS_WHOLE = 0 };
+#endif
+enum { P16_VECTORS = 4 }; /* of columns that one row takes at once: there are registers for it */
+
 CPU_INLINE p16 p16_zero(void) {
   return _mm512_setzero_si512();
 }

@@ -194,6 +194,8 @@ CPU_INLINE v16 v16_shift_bits(v16 a, const int n) { /* the bits of every lane, n
 /* Sums of products of bytes. */
 typedef i16 p16;
 
+enum { P16_IS_WHOLE = 0, P16_VECTORS = 1 }; /* see vec_avx512.h */
+
 CPU_INLINE p16 p16_zero(void) {
   CPU_LANES(p16, 0);
 }
