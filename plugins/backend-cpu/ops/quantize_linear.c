@@ -124,12 +124,12 @@ typedef struct dynamic_job {
 } dynamic_job;
 
 static void dynamic_range(void *ctx, int64_t begin, int64_t end) {
-  const dynamic_job *job = ctx;
+  const dynamic_job job = *(const dynamic_job *)ctx; /* its own: bytes may lie anywhere */
   const float shift =
       12582912.0f; /* 1.5 * 2^23: rounds what is below 2^22, as all of x / scale is */
   for (int64_t i = begin; i < end; ++i) {
-    const float steps = job->x[i] / job->scale + shift - shift;
-    job->y[i] = (uint8_t)clamp(steps + job->zero, 0.0f, 255.0f);
+    const float steps = job.x[i] / job.scale + shift - shift;
+    job.y[i] = (uint8_t)(int32_t)clamp(steps + job.zero, 0.0f, 255.0f);
   }
 }
 
