@@ -25,7 +25,7 @@ def main():
             judged(count, folder, "requests", [DEMO, "--auto=throughput", *TWO, "--bind", "batch=4,seq=8"], "request of a stream", 4),
             judged(count, folder, "one request", [DEMO, "--auto=latency", *TWO, "--bind", "batch=4,seq=8"], "request alone", 4),
             judged(count, folder, "steps", [DEMO, *LOSS, *TEXT, "--auto", *TWO], "step", 4)]
-        # bounds from what was measured may leave one plan of a question, and not of all three
+        # four as a rule; a busy machine has left one of a question: why is not known
         count.check("several", None if max(compared) > 1 else f"{compared} plans")
         judged(count, folder, "given", [DEMO, *LOSS, *TEXT, "--stages", "2", "--microbatches", "2", "--threads", "1"], "step", 1)
     told(count)
