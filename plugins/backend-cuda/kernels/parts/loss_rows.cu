@@ -11,6 +11,13 @@
 
 enum { LOSS_WARPS = CUDA_LOSS_THREADS / 32 };
 
+/* Packets under way, by what two blocks on a processor leave of registers without spills. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+enum { LOSS_AHEAD = 2, LOSS_GRAD_AHEAD = 1 };
+#else
+enum { LOSS_AHEAD = 4, LOSS_GRAD_AHEAD = 2 };
+#endif
+
 CUDA_FN double power_of_two(double x) {
   return exp2(x);
 }
@@ -169,7 +176,7 @@ CUDA_FN void loss_of_rows(const cuda_loss_args &a, power_room<R> *room) {
                                    a.status, a.node, &counts);
     R shift = 0;
     if (a.softmax) {
-      const power_sum<R> sum = row_powers<4>(row, (packet<S> *)nullptr, 0, room);
+      const power_sum<R> sum = row_powers<LOSS_AHEAD>(row, (packet<S> *)nullptr, 0, room);
       shift = log_of(sum.sum) + sum.base;
     }
     if (a.log_prob != nullptr) {
@@ -275,7 +282,7 @@ CUDA_FN void loss_grad_of_rows(const cuda_loss_grad_args &a, packet<S> *kept, po
     const R total = each != 0 ? weights_total<T, R>(weights, a.classes, room) : (R)0;
     const R own = (R)(1.0 - a.smoothing) * (weights != nullptr ? (R)get(weights, label) : (R)1);
     const R dl = (R)get(static_cast<const T *>(a.dl), a.dl_rows ? i : 0);
-    const power_sum<R> sum = row_powers<2>(row, kept, n_kept, room);
+    const power_sum<R> sum = row_powers<LOSS_GRAD_AHEAD>(row, kept, n_kept, room);
     const loss_factors<R> by = {dl, (own + each * total) / sum.sum, each, own, label};
     for (int p = (int)threadIdx.x; p < row.packets; p += CUDA_LOSS_THREADS) {
       const packet<S> of = p < n_kept ? kept[p] : packet_at(row, row.whole, p);

@@ -130,14 +130,14 @@ CUDA_FN void norm_of_rows(const cuda_norm_args &a) {
 }
 
 /* PAIR: elements of type T with a scale of type S. */
-#define CUDA_NORM_WARP_PAIR(PAIR, T, S, R) \
-  CUDA_KERNEL(opipe_norm_warp_##PAIR) {    \
-    norm_of_rows<T, S, R>(a);              \
+#define CUDA_NORM_WARP_PAIR(KERNEL, PAIR, T, S, R) \
+  KERNEL(opipe_norm_warp_##PAIR) {                 \
+    norm_of_rows<T, S, R>(a);                      \
   }
-CUDA_NORM_WARP_PAIR(f32, float, float, float)
-CUDA_NORM_WARP_PAIR(bf16, bf16, bf16, float)
-CUDA_NORM_WARP_PAIR(f16, f16, f16, float)
-CUDA_NORM_WARP_PAIR(f64, double, double, double)
-CUDA_NORM_WARP_PAIR(bf16_f32, bf16, float, float)
-CUDA_NORM_WARP_PAIR(f16_f32, f16, float, float)
-CUDA_NORM_WARP_PAIR(f64_f32, double, float, double)
+CUDA_NORM_WARP_PAIR(CUDA_KERNEL, f32, float, float, float)
+CUDA_NORM_WARP_PAIR(CUDA_KERNEL, bf16, bf16, bf16, float)
+CUDA_NORM_WARP_PAIR(CUDA_KERNEL, f16, f16, f16, float)
+CUDA_NORM_WARP_PAIR(CUDA_ROOMY_KERNEL, f64, double, double, double)
+CUDA_NORM_WARP_PAIR(CUDA_KERNEL, bf16_f32, bf16, float, float)
+CUDA_NORM_WARP_PAIR(CUDA_KERNEL, f16_f32, f16, float, float)
+CUDA_NORM_WARP_PAIR(CUDA_ROOMY_KERNEL, f64_f32, double, float, double)
