@@ -21,12 +21,9 @@ def main():
     need_command()
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
-        compared = [
-            judged(count, folder, "requests", [DEMO, "--auto=throughput", *TWO, "--bind", "batch=4,seq=8"], "request of a stream", 4),
-            judged(count, folder, "one request", [DEMO, "--auto=latency", *TWO, "--bind", "batch=4,seq=8"], "request alone", 4),
-            judged(count, folder, "steps", [DEMO, *LOSS, *TEXT, "--auto", *TWO], "step", 4)]
-        # four as a rule; a busy machine has left one of a question: why is not known
-        count.check("several", None if max(compared) > 1 else f"{compared} plans")
+        judged(count, folder, "requests", [DEMO, "--auto=throughput", *TWO, "--bind", "batch=4,seq=8"], "request of a stream", 4)
+        judged(count, folder, "one request", [DEMO, "--auto=latency", *TWO, "--bind", "batch=4,seq=8"], "request alone", 4)
+        judged(count, folder, "steps", [DEMO, *LOSS, *TEXT, "--auto", *TWO], "step", 4)
         judged(count, folder, "given", [DEMO, *LOSS, *TEXT, "--stages", "2", "--microbatches", "2", "--threads", "1"], "step", 1)
     told(count)
     refused(count)
@@ -34,15 +31,15 @@ def main():
 
 
 def judged(count, folder, name, arguments, unit, plans):
-    """All candidates, `plans` at most, were measured as often; best, printed and written plan are one. How many there were."""
+    """So many plans were measured as often; best, printed and written plan are one."""
     path = os.path.join(folder, "plan.json")
     result = run("plan", *arguments, "--measure", "--json", "-o", path, timeout=240)
     if result.broken(200, 2048) or result.status != DONE:
         count.check(name, result.broken(200, 2048) or result.err[-300:])
-        return 0
+        return
     said = json.loads(result.out)
     rows = said["measured"]
-    count.check(f"{name}: what", None if said["unit"] == unit and 1 <= len(rows) <= plans else f"{said['unit']}, {len(rows)} plans")
+    count.check(f"{name}: what", None if said["unit"] == unit and len(rows) == plans else f"{said['unit']}, {len(rows)} plans")
     wrong = [r for r in rows if len(r["rounds_ms"]) != ROUNDS or min(r["rounds_ms"]) <= 0 or r["predicted_ms"] <= 0 or
              r["measured_ms"] != sorted(r["rounds_ms"])[ROUNDS // 2]]
     count.check(f"{name}: rounds", f"{wrong}" if wrong else None)
@@ -59,7 +56,6 @@ def judged(count, folder, name, arguments, unit, plans):
     shape = f"{len(written['stages'])} stages on {len(written['devices'])} ranks, {written['microbatches']} micro-batches"
     count.check(f"{name}: written", None if written == said["plan"] and shape in best[0]["plan"] and (
         plans == 1 or best[0]["plan"].partition(",")[0].partition(":")[0] == written["schedule"]) else f"{shape}, {written['schedule']}: {best}")
-    return len(rows)
 
 
 def told(count):

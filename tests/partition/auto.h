@@ -43,4 +43,20 @@ static inline opi_auto_answer *auto_ask(const opi_auto *q) {
   return answer;
 }
 
+static inline opi_layers *random_model(opi_test_random *random, uint32_t n) {
+  opi_layers *layers = make_layers(n, 1);
+  for (uint32_t i = 0; i < n; ++i) {
+    layers->at[i] = (opi_layer){.forward_ns = opi_test_uniform(random, 1e5, 1e6),
+                                .input_ns = opi_test_uniform(random, 1e5, 1e6),
+                                .weight_ns = opi_test_uniform(random, 1e5, 1e6),
+                                .cut_bytes = opi_test_next(random) % 1000000,
+                                .stash_bytes = opi_test_next(random) % 1000000,
+                                .param_bytes = opi_test_next(random) % 2000000,
+                                .width_share = 1,
+                                .width_bytes = opi_test_next(random) % 100000};
+    layers->at[i].output_bytes = layers->at[i].cut_bytes;
+  }
+  return layers;
+}
+
 #endif /* TESTS_PARTITION_AUTO_H */

@@ -15,22 +15,6 @@ static uint32_t below(opi_test_random *random, uint32_t n) {
   return (uint32_t)(opi_test_next(random) % n);
 }
 
-static opi_layers *random_model(opi_test_random *random, uint32_t n) {
-  opi_layers *layers = make_layers(n, 1);
-  for (uint32_t i = 0; i < n; ++i) {
-    layers->at[i] = (opi_layer){.forward_ns = opi_test_uniform(random, 1e5, 1e6),
-                                .input_ns = opi_test_uniform(random, 1e5, 1e6),
-                                .weight_ns = opi_test_uniform(random, 1e5, 1e6),
-                                .cut_bytes = opi_test_next(random) % 1000000,
-                                .stash_bytes = opi_test_next(random) % 1000000,
-                                .param_bytes = opi_test_next(random) % 2000000,
-                                .width_share = 1,
-                                .width_bytes = opi_test_next(random) % 100000};
-    layers->at[i].output_bytes = layers->at[i].cut_bytes;
-  }
-  return layers;
-}
-
 /* ---- the papers' planners ---- */
 
 /* Small machines and models of all kinds; every planner's answer that fits, played, is no faster.
@@ -606,29 +590,6 @@ static void test_streams_know_what_replicas_would_do(void) {
   opi_layers_free(layers);
 }
 
-/* The best ten are ten different things to do, not ten cuts of one. */
-static void test_ranked_shapes(void) {
-  opi_cluster c = make_cluster(1, 8, 0, dapple_rates);
-  opi_test_random random = {5};
-  opi_layers *layers = random_model(&random, 34); /* not all cuts: neighbours of the best */
-  opi_auto q = auto_question(layers, &c, 16);
-  q.work_most = 400000;
-  opi_auto_answer *answer = auto_ask(&q);
-  OPI_ASSERT(answer->n_ranked == OPI_AUTO_RANKED_MOST);
-  for (uint32_t i = 0; i < answer->n_ranked; ++i) {
-    const opi_strategy *a = answer->ranked[i].strategy;
-    for (uint32_t k = 0; k < i; ++k) {
-      const opi_strategy *b = answer->ranked[k].strategy;
-      OPI_ASSERT(strcmp(a->schedule, b->schedule) != 0 || a->n_stages != b->n_stages ||
-                 a->n_ranks != b->n_ranks || a->pipelines != b->pipelines ||
-                 a->samples != b->samples || a->microbatches != b->microbatches ||
-                 a->recompute != b->recompute);
-    }
-  }
-  opi_auto_free(answer);
-  opi_layers_free(layers);
-}
-
 static void test_infeasible(void) {
   opi_cluster c = make_cluster(1, 2, 5000000, dapple_rates);
   opi_layers *layers = equal_blocks(4, 1e6, 2e6, 1000, 4000000, 1000000);
@@ -668,7 +629,6 @@ static const opi_test tests[] = {OPI_TEST(test_no_paper_is_faster),
                                  OPI_TEST(test_streams_repeat_a_request),
                                  OPI_TEST(test_requests_do_not_come_back),
                                  OPI_TEST(test_streams_know_what_replicas_would_do),
-                                 OPI_TEST(test_ranked_shapes),
                                  OPI_TEST(test_kept_before_it_is_played)};
 
 int main(int argc, char **argv) {

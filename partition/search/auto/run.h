@@ -12,6 +12,7 @@ enum { OPI_DEVICES_PRESET = 512 };
 
 typedef struct opi_candidate {
   opi_point point;
+  opi_point *from; /* the space's; NULL: a neighbour of the best */
   opi_judged judged;
   double key; /* INFINITY: it does not fit, or could not be played */
   opipe_status status;
@@ -37,6 +38,18 @@ typedef struct opi_run {
 bool opi_run_offer(opi_run *run, const opi_point *point);
 /* Judges what is in the round. */
 opipe_status opi_run_round(opi_run *run);
+
+/* Do the two differ in cut, devices and schedule alone? */
+bool opi_points_alike(const opi_point *a, const opi_point *b);
+
+/* ---- others.c ---- */
+
+/* Of what is as good, what was found first stays first: index of a point that was looked at later.
+ */
+#define OPI_LATER (UINT32_C(1) << 31)
+/* Of each other kind of plan (schedule, ranks, copies, rows...) the one with the best guess, by
+ * which the ranked ones behind the best are what their kinds can do; as long as work is left. */
+opipe_status opi_run_others(opi_run *run, uint64_t work_most);
 
 /* ---- crew.c ---- */
 

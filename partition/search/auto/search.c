@@ -15,36 +15,38 @@ static bool is_better(double key, uint32_t index, const opi_candidate *than) {
   return key < than->key || (key == than->key && index < than->point.index);
 }
 
+bool opi_points_alike(const opi_point *p, const opi_point *q) {
+  return p->width == q->width && p->copies == q->copies && p->samples == q->samples &&
+         p->microbatches == q->microbatches && p->places->n_stages == q->places->n_stages &&
+         opi_point_ranks(p) == opi_point_ranks(q) && p->recompute == q->recompute &&
+         p->sharded == q->sharded;
+}
+
 /* The same plan under a schedule that comes to the same, or the same shape with another cut: then
  * the better one stands for both. */
 static bool is_double(const opi_candidate *a, const opi_candidate *b) {
   const opi_point *p = &a->point, *q = &b->point;
   const uint32_t n = p->places->n_stages;
-  if (p->width != q->width || p->copies != q->copies || p->samples != q->samples ||
-      p->microbatches != q->microbatches || n != q->places->n_stages ||
-      opi_point_ranks(p) != opi_point_ranks(q) || p->recompute != q->recompute ||
-      p->sharded != q->sharded)
+  if (!opi_points_alike(p, q))
     return false;
   return p->method == q->method || (a->key == b->key && a->judged.bytes == b->judged.bytes &&
                                     memcmp(p->ends, q->ends, (n + 1) * sizeof *p->ends) == 0);
 }
 
-/* Into the best ones, from the best. */
+/* Into the best ones, from the best; out of them, what it or a better one stands for. */
 static void rank_candidate(opi_run *run, const opi_candidate *c) {
-  uint32_t at = 0;
+  uint32_t at = 0, kept = 0;
+  bool stands = true;
   while (at < run->n_best && !is_better(c->key, c->point.index, &run->best[at])) {
-    if (is_double(c, &run->best[at]))
-      return;
+    stands = stands && !is_double(c, &run->best[at]);
     ++at;
   }
-  for (uint32_t i = at; i < run->n_best; ++i) { /* a double of it that is later */
-    if (!is_double(c, &run->best[i]))
-      continue;
-    memmove(&run->best[i], &run->best[i + 1], (run->n_best - i - 1) * sizeof *c);
-    --run->n_best;
-    break;
+  for (uint32_t i = 0; i < run->n_best; ++i) {
+    if (i < at || !is_double(c, &run->best[i]))
+      run->best[kept++] = run->best[i];
   }
-  if (at >= OPI_AUTO_RANKED_MOST)
+  run->n_best = kept;
+  if (!stands || at >= OPI_AUTO_RANKED_MOST)
     return;
   run->n_best += run->n_best < OPI_AUTO_RANKED_MOST;
   memmove(&run->best[at + 1], &run->best[at], (run->n_best - 1 - at) * sizeof *c);
@@ -59,6 +61,10 @@ static opipe_status take_round(opi_run *run) {
     run->n_simulated += c->status == OPIPE_OK;
     run->work += c->judged.n_ops + OPI_WORK_LEAST;
     c->key = c->status == OPIPE_OK ? opi_judged_key(run->space, &c->judged) : INFINITY;
+    if ((c->point.index & OPI_LATER) != 0) /* it may be less by rounding */
+      c->key = fmax(c->key, c->point.bound);
+    if (c->from != NULL)
+      c->from->fate = isfinite(c->key) ? OPI_FATE_PLAYED : OPI_FATE_REFUSED;
     if (isfinite(c->key)) {
       rank_candidate(run, c);
       continue;
@@ -125,8 +131,12 @@ static opipe_status judge_points(opi_run *run, uint64_t most) {
   if (s->n_points != 0)
     qsort(s->points, s->n_points, sizeof *s->points, compare_points);
   while (i < s->n_points && (i == 0 || !is_spent(run, most))) { /* one round in any case */
-    for (; i < s->n_points && run->n_round < OPI_ROUND; ++i)
-      run->n_bounded += !opi_run_offer(run, &s->points[i]);
+    for (; i < s->n_points && run->n_round < OPI_ROUND; ++i) {
+      if (opi_run_offer(run, &s->points[i]))
+        run->round[run->n_round - 1].from = &s->points[i];
+      else
+        ++run->n_bounded;
+    }
     OPI_TRY(opi_run_round(run));
   }
   for (; i < s->n_points; ++i) {
@@ -149,6 +159,8 @@ static opipe_status search(opi_run *run) {
   OPI_TRY(judge_points(run, s->complete ? most : most - most / 4));
   if (run->stopped != OPI_STOPPED_CLOCK && (!s->complete || run->n_left > 0))
     OPI_TRY(opi_refine(run, most));
+  if (run->stopped == OPI_STOPPED_NOT)
+    OPI_TRY(opi_run_others(run, most));
   if (s->hurried)
     run->stopped = OPI_STOPPED_CLOCK;
   if (run->n_best == 0)

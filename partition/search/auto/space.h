@@ -42,6 +42,8 @@ typedef struct opi_places {
   uint32_t *slice_lengths; /* [n_slices]; NULL: equal */
 } opi_places;
 
+enum { OPI_FATE_NONE = 0, OPI_FATE_PLAYED, OPI_FATE_REFUSED };
+
 /* A candidate. */
 typedef struct opi_point {
   const opi_places *places;
@@ -54,6 +56,7 @@ typedef struct opi_point {
   uint32_t samples, microbatches; /* of one copy */
   uint32_t index;                 /* ties are broken by it */
   uint8_t place;                  /* OPI_PLACE_* */
+  uint8_t fate;                   /* OPI_FATE_* */
   bool recompute, sharded, scattered;
 } opi_point;
 
