@@ -21,9 +21,10 @@ enum {
   CPU_LAYOUT_F32 = 2,     /* fp32 from fp16, bf16 or fp32, aligned */
   CPU_LAYOUT_PANEL = 3,   /* panels of B[K,N]: parameter stored [K,N] */
   CPU_LAYOUT_PANEL_T = 4, /* panels of B[K,N]: parameter stored [N,K] */
-  CPU_LAYOUT_CONV = 5,    /* panels of a convolution's [C_out, C_in, kernel], of one group */
-  CPU_LAYOUT_HALF = 6,    /* PANEL of fp16 or bf16, whose elements stay as they are */
-  CPU_LAYOUT_HALF_T = 7,  /* the same of PANEL_T */
+  CPU_LAYOUT_CONV =
+      5, /* panels of a convolution's [C_out, C_in, kernel], of one group, or depthwise */
+  CPU_LAYOUT_HALF = 6,   /* PANEL of fp16 or bf16, whose elements stay as they are */
+  CPU_LAYOUT_HALF_T = 7, /* the same of PANEL_T */
   CPU_LAYOUT_COUNT = 8,
   CPU_LAYOUT_MASTER = 8, /* that of the parameter's master copy, whichever it is */
   CPU_LAYOUT_CODES = 9   /* codes with their scales and zero points: cpu_step.matrix */

@@ -44,6 +44,13 @@ static int64_t block_rows(int64_t rows, int64_t depth) {
   return ((rows + blocks - 1) / blocks + 5) / 6 * 6;
 }
 
+/* The same for threads that share the blocks: no fewer of them, and as many for each. */
+static int64_t shared_rows(int64_t rows, int64_t depth, int32_t workers) {
+  const int64_t most = block_rows(rows, depth), blocks = (rows + most - 1) / most;
+  const int64_t equal = (blocks + workers - 1) / workers * workers;
+  return workers == 1 || blocks < workers ? most : (rows + equal - 1) / equal;
+}
+
 /* ---- weights ---- */
 
 bool cpu_conv_pack_bytes(int64_t c_out, int64_t c_in, int64_t taps, uint64_t *out_bytes) {
@@ -130,7 +137,7 @@ static void patch_rows(const cpu_conv_last_args *g, int64_t row, int64_t count, 
 typedef struct conv_job {
   const cpu_kernels *kernels;
   const cpu_conv_last_args *args;
-  const float *panels; /* of one group; of depthwise: [taps][c_in] */
+  const float *panels; /* of one group; of depthwise: [c_in / 64][taps][64] */
   char *threads;       /* workspace of each thread */
   uint64_t thread_bytes;
   int64_t rows, block, parts; /* parts of the panels */
@@ -223,8 +230,8 @@ static bool divide(const cpu_conv_last_args *g, uint64_t *out_shared, uint64_t *
   uint64_t panels = 0;
   *out_shared = *out_thread = 0;
   if (is_depthwise(g)) {
-    *out_shared = (uint64_t)(taps_of(g) * g->c_in) * sizeof(float);
-    return true;
+    return g->packed != NULL ||
+           cpu_conv_pack_bytes(g->c_out, g->c_in / g->groups, taps_of(g), out_shared);
   }
   if (!cpu_pack_bytes(CPU_PACK_F32_PANEL, depth, g->c_out / g->groups, &panels))
     return false;
@@ -242,28 +249,21 @@ bool cpu_conv_last_workspace(int32_t threads, const cpu_conv_last_args *args, ui
          !__builtin_add_overflow(*out_bytes, shared, out_bytes);
 }
 
-static void run_depthwise(const cpu_exec *x, conv_job *job) {
-  const cpu_conv_last_args *g = job->args;
-  const int64_t taps = taps_of(g);
-  float *turned = g->workspace;
-  for (int64_t c = 0; c < g->c_in; ++c) {
-    for (int64_t t = 0; t < taps; ++t)
-      turned[t * g->c_in + c] = g->weight[c * taps + t];
+/* Panels of packed weights, of one group or depthwise: made in the workspace where they are not
+ * given. */
+static const float *panels_of(const cpu_exec *x, const cpu_conv_last_args *g) {
+  if (g->packed == NULL) {
+    cpu_conv_pack(x, CPU_F32, g->weight, g->c_out, g->c_in / g->groups, taps_of(g), g->workspace);
+    return g->workspace;
   }
-  job->panels = turned;
-  cpu_team_run(x->team, depthwise_task, job);
+  return g->packed;
 }
 
 static void run_group(const cpu_exec *x, conv_job *job) {
   const cpu_conv_last_args *g = job->args;
-  const int64_t blocks = (job->rows + job->block - 1) / job->block;
   const int64_t panels = (g->c_out + CPU_PANEL - 1) / CPU_PANEL;
   const int32_t workers = cpu_team_size(x->team);
-  job->panels = g->packed;
-  if (g->packed == NULL) {
-    cpu_conv_pack(x, CPU_F32, g->weight, g->c_out, g->c_in, taps_of(g), g->workspace);
-    job->panels = g->workspace;
-  }
+  job->panels = panels_of(x, g);
   if (is_pointwise(g)) {
     const cpu_epilogue epilogue = epilogue_at(g, 0, 0);
     const cpu_matmul_args args = {.m = job->rows,
@@ -276,6 +276,8 @@ static void run_group(const cpu_exec *x, conv_job *job) {
     cpu_matmul(x, &args);
     return;
   }
+  job->block = shared_rows(job->rows, depth_of(g), workers);
+  const int64_t blocks = (job->rows + job->block - 1) / job->block;
   job->parts = blocks < workers ? (workers + blocks - 1) / blocks : 1;
   job->parts = job->parts < panels ? job->parts : panels;
   cpu_team_run(x->team, block_task, job);
@@ -292,12 +294,14 @@ void cpu_conv_last(const cpu_exec *x, const cpu_conv_last_args *args) {
   (void)divide(args, &shared, &job.thread_bytes);
   job.block = block_rows(job.rows, depth_of(args));
   job.threads = (char *)args->workspace + shared;
-  if (is_depthwise(args))
-    run_depthwise(x, &job);
-  else if (args->groups > 1)
+  if (is_depthwise(args)) {
+    job.panels = panels_of(x, args);
+    cpu_team_run(x->team, depthwise_task, &job);
+  } else if (args->groups > 1) {
     cpu_team_run(x->team, group_task, &job);
-  else
+  } else {
     run_group(x, &job);
+  }
 }
 
 /* ---- pooling ---- */

@@ -24,7 +24,7 @@ typedef struct cpu_conv_last_args {
   int64_t pad_begin[2]; /* top, left */
   const float *in;      /* [images, height, width, c_in] */
   const float *weight; /* [c_out, c_in/groups, kernel height, kernel width]; NULL where packed is */
-  const void *packed;  /* of one group: cpu_conv_pack; NULL: packed in this call */
+  const void *packed;  /* of one group, or depthwise: cpu_conv_pack; NULL: packed in this call */
   const float *bias;   /* [c_out], NULL: none */
   cpu_activation activation;
   const float *multiplier; /* of out's shape, NULL: none; as in cpu_epilogue */
@@ -33,7 +33,8 @@ typedef struct cpu_conv_last_args {
   void *workspace;         /* cpu_conv_last_workspace */
 } cpu_conv_last_args;
 
-/* Bytes of packed weights [c_out, c_in, kernel...] of one group; taps: of the kernel. */
+/* Bytes of packed weights [c_out, c_in, kernel...] of one group, depthwise [channels, 1,
+ * kernel...]; taps: of the kernel. */
 bool cpu_conv_pack_bytes(int64_t c_out, int64_t c_in, int64_t taps, uint64_t *out_bytes);
 void cpu_conv_pack(const cpu_exec *x, cpu_dtype dtype, const void *weight, int64_t c_out,
                    int64_t c_in, int64_t taps, void *packed);

@@ -33,10 +33,54 @@ CPU_INLINE void depthwise_pixels(const cpu_conv_last_args *g, const float *image
     const float *line = image + (at[0] + y * g->dilation[0]) * g->in_size[1] * g->c_in;
     for (int64_t x = kx[0]; x < kx[1]; ++x) {
       const float *in = line + (at[1] + x * g->dilation[1]) * g->c_in;
-      const v16 by = load_channels(w + (y * g->kernel[1] + x) * g->c_in, n);
+      const v16 by = load_channels(w + (y * g->kernel[1] + x) * CPU_PANEL, n);
       CPU_UNROLL(4)
       for (int i = 0; i < count; ++i)
         sum[i] = v16_fma(load_channels(in + i * next, n), by, sum[i]);
+    }
+  }
+}
+
+/* Four pixels side by side whose `taps` (a constant of 5 at most) in a line all lie inside, stride
+ * and dilation 1: every input is read once. */
+CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const float *image, const float *w,
+                               const int64_t at[2], const int64_t ky[2], const int taps, v16 *sum) {
+  CPU_UNROLL(4)
+  for (int i = 0; i < 4; ++i)
+    sum[i] = v16_zero();
+  for (int64_t y = ky[0]; y < ky[1]; ++y) {
+    const float *in = image + ((at[0] + y * g->dilation[0]) * g->in_size[1] + at[1]) * g->c_in;
+    v16 by[5];
+    CPU_UNROLL(5)
+    for (int x = 0; x < taps; ++x)
+      by[x] = v16_load(w + (y * taps + x) * CPU_PANEL);
+    CPU_UNROLL(8)
+    for (int p = 0; p < taps + 3; ++p) {
+      const v16 v = v16_load(in + p * g->c_in);
+      CPU_UNROLL(4)
+      for (int i = 0; i < 4; ++i) {
+        if (p >= i && p < i + taps)
+          sum[i] = v16_fma(v, by[p - i], sum[i]);
+      }
+    }
+  }
+}
+
+/* One pixel, sixteen channels `vectors` times (a constant), all of them there. */
+CPU_INLINE void depthwise_vectors(const cpu_conv_last_args *g, const float *image, const float *w,
+                                  const int64_t at[2], const int64_t ky[2], const int64_t kx[2],
+                                  const int vectors, v16 *sum) {
+  CPU_UNROLL(4)
+  for (int v = 0; v < vectors; ++v)
+    sum[v] = v16_zero();
+  for (int64_t y = ky[0]; y < ky[1]; ++y) {
+    const float *line = image + (at[0] + y * g->dilation[0]) * g->in_size[1] * g->c_in;
+    for (int64_t x = kx[0]; x < kx[1]; ++x) {
+      const float *in = line + (at[1] + x * g->dilation[1]) * g->c_in;
+      const float *by = w + (y * g->kernel[1] + x) * CPU_PANEL;
+      CPU_UNROLL(4)
+      for (int v = 0; v < vectors; ++v)
+        sum[v] = v16_fma(v16_load(in + 16 * v), v16_load(by + 16 * v), sum[v]);
     }
   }
 }
@@ -62,8 +106,30 @@ CPU_INLINE void store_channels(float *p, v16 v, int64_t n) {
     v16_store_part(p, n, v);
 }
 
-/* A line of output pixels, channels [c, c + n): pixels whose whole window lies inside the line four
- * at a time. at[0]: the window's first line. */
+/* Channels [c, c + n) of an output pixel. */
+CPU_INLINE void put_channels(const cpu_conv_last_args *g, v16 sum, int64_t pixel, int64_t c,
+                             int64_t n) {
+  const int64_t to = pixel * g->c_in + c;
+  store_channels(g->out + to, finish_channels(g, sum, c, to, n), n);
+}
+
+/* Four pixels whose whole windows lie inside their line, n channels of at most sixteen. */
+CPU_INLINE void depthwise_four(const cpu_conv_last_args *g, const float *image, const float *w,
+                               const int64_t at[2], const int64_t ky[2], const int64_t kx[2],
+                               int64_t n, v16 *sum) {
+  const bool near = n == 16 && g->stride[1] == 1 && g->dilation[1] == 1;
+  if (near && g->kernel[1] == 3)
+    depthwise_near(g, image, w, at, ky, 3, sum);
+  else if (near && g->kernel[1] == 5)
+    depthwise_near(g, image, w, at, ky, 5, sum);
+  else if (n == 16)
+    depthwise_pixels(g, image, w, at, ky, kx, 16, 4, sum);
+  else
+    depthwise_pixels(g, image, w, at, ky, kx, n, 4, sum);
+}
+
+/* A line of output pixels, channels [c, c + n) of a block: pixels whose whole window lies inside
+ * the line four at a time, others with all channels at once. image, w: of channel c. */
 CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const float *image, const float *w,
                                int64_t line, int64_t c, int64_t n) {
   int64_t at[2] = {line % g->out_size[0] * g->stride[0] - g->pad_begin[0], 0}, ky[2], kx[2];
@@ -71,31 +137,38 @@ CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const float *image, 
   v16 sum[4];
   taps_inside(at[0], g->kernel[0], g->dilation[0], g->in_size[0], &ky[0], &ky[1]);
   for (int64_t x = 0; x < g->out_size[1];) {
+    const int64_t pixel = line * g->out_size[1] + x;
     at[1] = x * g->stride[1] - g->pad_begin[1];
     taps_inside(at[1], g->kernel[1], g->dilation[1], g->in_size[1], &kx[0], &kx[1]);
-    const bool four =
-        n == 16 && x + 4 <= g->out_size[1] && at[1] >= 0 && at[1] + reach < g->in_size[1];
-    if (four)
-      depthwise_pixels(g, image, w, at, ky, kx, 16, 4, sum);
-    else
-      depthwise_pixels(g, image, w, at, ky, kx, n, 1, sum);
-    for (int64_t i = 0; i < (four ? 4 : 1); ++i, ++x) {
-      const int64_t to = (line * g->out_size[1] + x) * g->c_in + c;
-      store_channels(g->out + to, finish_channels(g, sum[i], c, to, n), n);
+    const bool four = x + 4 <= g->out_size[1] && at[1] >= 0 && at[1] + reach < g->in_size[1];
+    int64_t u = 0;
+    if (!four && n == CPU_CHANNEL_BLOCK) {
+      depthwise_vectors(g, image, w, at, ky, kx, 4, sum);
+      for (; u < n; u += 16)
+        put_channels(g, sum[u / 16], pixel, c + u, 16);
     }
+    for (; u < n; u += 16) {
+      const int64_t left = n - u < 16 ? n - u : 16;
+      if (four)
+        depthwise_four(g, image + u, w + u, at, ky, kx, left, sum);
+      else
+        depthwise_pixels(g, image + u, w + u, at, ky, kx, left, 1, sum);
+      for (int64_t i = 0; i < (four ? 4 : 1); ++i)
+        put_channels(g, sum[i], pixel + i, c + u, left);
+    }
+    x += four ? 4 : 1;
   }
 }
 
-/* weights [taps][channels] */
-CPU_STATIC void depthwise_share(const cpu_conv_last_args *g, const float *weights,
-                                cpu_range units) {
+/* panels: [blocks][taps][CPU_PANEL] */
+CPU_STATIC void depthwise_share(const cpu_conv_last_args *g, const float *panels, cpu_range units) {
   const int64_t blocks = (g->c_in + CPU_CHANNEL_BLOCK - 1) / CPU_CHANNEL_BLOCK;
+  const int64_t panel = g->kernel[0] * g->kernel[1] * CPU_PANEL;
   for (int64_t u = units.begin; u < units.end; ++u) {
-    const int64_t line = u / blocks, first = u % blocks * CPU_CHANNEL_BLOCK;
-    const int64_t last = first + CPU_CHANNEL_BLOCK < g->c_in ? first + CPU_CHANNEL_BLOCK : g->c_in;
+    const int64_t line = u / blocks, block = u % blocks, c = block * CPU_CHANNEL_BLOCK;
+    const int64_t n = g->c_in - c < CPU_CHANNEL_BLOCK ? g->c_in - c : CPU_CHANNEL_BLOCK;
     const float *image = g->in + line / g->out_size[0] * g->in_size[0] * g->in_size[1] * g->c_in;
-    for (int64_t c = first; c < last; c += 16)
-      depthwise_line(g, image + c, weights + c, line, c, last - c < 16 ? last - c : 16);
+    depthwise_line(g, image + c, panels + block * panel, line, c, n);
   }
 }
 

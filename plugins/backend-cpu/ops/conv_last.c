@@ -123,7 +123,8 @@ opipe_status cpu_prepare_conv_last(cpu_prep *p) {
                            .activation = p->fusion != NULL ? p->fusion->activation : CPU_ACT_NONE};
   for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  if (groups == 1 && cpu_is_param(p, 1) && (p->flags & OPIPE_COMPILE_OWNED) == 0) {
+  const bool depthwise = groups == in.shape[1] && groups == weight->shape[0];
+  if ((groups == 1 || depthwise) && cpu_is_param(p, 1) && (p->flags & OPIPE_COMPILE_OWNED) == 0) {
     cpu_want_layout(p, 1, CPU_LAYOUT_CONV);
     plan->args.packed = weight; /* there: no room for it in the workspace */
   }
