@@ -6,7 +6,7 @@
 
 #include "ops/op.h"
 
-enum { CPU_GROUP_EXTRA = 3, CPU_GROUP_REPLACED = 3 };
+enum { CPU_GROUP_EXTRA = 4, CPU_GROUP_REPLACED = 3 };
 
 typedef struct cpu_group {
   const opipe_node *main; /* whose rule is asked */

@@ -3,6 +3,7 @@
  *
  *   - A product with packed weights, then bias, activation, times a gate, plus a residual, whatever
  *     views stand between them. Its step stands where the last of its nodes stood.
+ *   - The same of 8-bit integers, whose sums become fp32 and are multiplied by a scale first.
  *   - A sum of two tensors, then a layer or RMS norm. Stands where the sum stood.
  *   - Split of packed queries, keys and values, views, Attention: the step reads the packed rows.
  *
@@ -117,6 +118,21 @@ static bool absorb(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int
   return false;
 }
 
+/* What turns sums of products of integers into numbers: one factor, or one for each column. */
+static bool absorb_scale(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int *io_stage) {
+  const uint32_t other = *io_stage == -1 ? other_operand(f, node, g->out) : OPIPE_NONE;
+  if (other == OPIPE_NONE || !is_op(node, "Mul"))
+    return false;
+  const opipe_value *made = &f->graph->values[g->main->out[0]];
+  const opipe_value *scale = &f->graph->values[other], *product = &f->graph->values[g->out];
+  if (scale->dtype != OPIPE_FLOAT ||
+      (cpu_elems(scale) != 1 && !is_bias(scale, product, made->shape[made->rank - 1])))
+    return false;
+  g->fusion.scale = add_extra(g, other);
+  *io_stage = 0;
+  return true;
+}
+
 /* A node that only gives its input another shape: products are fused through it. */
 static bool is_view_of(const cpu_fuser *f, const opipe_node *node, uint32_t value) {
   static const char *const views[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
@@ -145,22 +161,13 @@ static opipe_status new_group(cpu_fuser *f, const opipe_node *main, uint32_t out
   return OPIPE_OK;
 }
 
-static opipe_status match_product(cpu_fuser *f, uint32_t i) {
-  const opipe_node *node = &f->graph->nodes[i];
-  cpu_group *g = NULL;
-  uint32_t last = i;
-  const bool conv = is_last_conv(f, node);
-  if (!conv && !is_packed_product(f, node))
-    return OPIPE_OK;
-  CPU_TRY(new_group(f, node, node->out[0], &g));
-  const bool has_c = is_op(node, "Gemm") && node->n_in > 2 && node->in[2] != OPIPE_NONE;
-  if (has_c &&
-      cpu_elems(&f->graph->values[node->in[2]]) != (uint64_t)f->graph->values[g->out].shape[1])
-    return OPIPE_OK; /* C is more than a bias: it takes the residual's place */
-  int stage = has_c || conv ? 1 : 0;
+/* Takes what follows the main node `i` into the group, which stands at node `last` by now, from
+ * `stage` of it on. */
+static void extend_group(cpu_fuser *f, cpu_group *g, uint32_t i, uint32_t last, int stage) {
   for (;;) {
     const opipe_node *next = only_user(f, g->out);
-    if (next == NULL || !(is_view_of(f, next, g->out) || absorb(f, g, next, &stage)))
+    if (next == NULL || !(is_view_of(f, next, g->out) || absorb_scale(f, g, next, &stage) ||
+                          absorb(f, g, next, &stage)))
       break;
     last = node_index(f, next);
     f->taken[last] = true;
@@ -170,6 +177,40 @@ static opipe_status match_product(cpu_fuser *f, uint32_t i) {
     f->taken[i] = true;
     f->at[last] = g;
   }
+}
+
+static opipe_status match_product(cpu_fuser *f, uint32_t i) {
+  const opipe_node *node = &f->graph->nodes[i];
+  cpu_group *g = NULL;
+  const bool conv = is_last_conv(f, node);
+  if (!conv && !is_packed_product(f, node))
+    return OPIPE_OK;
+  CPU_TRY(new_group(f, node, node->out[0], &g));
+  const bool has_c = is_op(node, "Gemm") && node->n_in > 2 && node->in[2] != OPIPE_NONE;
+  if (has_c &&
+      cpu_elems(&f->graph->values[node->in[2]]) != (uint64_t)f->graph->values[g->out].shape[1])
+    return OPIPE_OK; /* C is more than a bias: it takes the residual's place */
+  extend_group(f, g, i, i, has_c || conv ? 1 : 0);
+  return OPIPE_OK;
+}
+
+/* ---- products of integers ---- */
+
+/* Sums of products with packed codes that become fp32 at once, and nothing else. */
+static opipe_status match_integer(cpu_fuser *f, uint32_t i) {
+  const opipe_node *node = &f->graph->nodes[i];
+  const bool integer = is_op(node, "MatMulInteger") && node->n_in >= 2 && node->n_out == 1 &&
+                       node->out[0] != OPIPE_NONE;
+  const opipe_node *cast = integer ? only_user(f, node->out[0]) : NULL;
+  cpu_group *g = NULL;
+  if (cast == NULL || !is_op(cast, "Cast") || cast->n_out != 1 || cast->out[0] == OPIPE_NONE ||
+      f->graph->values[cast->out[0]].dtype != OPIPE_FLOAT ||
+      !cpu_integer_packs(f->graph, node, f->program->flags))
+    return OPIPE_OK;
+  CPU_TRY(new_group(f, node, cast->out[0], &g));
+  g->fusion.numbers = true;
+  f->taken[node_index(f, cast)] = true;
+  extend_group(f, g, i, node_index(f, cast), -1);
   return OPIPE_OK;
 }
 
@@ -296,8 +337,8 @@ static opipe_status match_attention(cpu_fuser *f, uint32_t i) {
 }
 
 opipe_status cpu_match_groups(cpu_fuser *f) {
-  static opipe_status (*const matchers[])(cpu_fuser *, uint32_t) = {match_product, match_norm,
-                                                                    match_attention};
+  static opipe_status (*const matchers[])(cpu_fuser *, uint32_t) = {match_product, match_integer,
+                                                                    match_norm, match_attention};
   for (uint32_t k = 0; k < CPU_COUNT_OF(matchers); ++k) {
     for (uint32_t i = 0; i < f->graph->n_nodes; ++i)
       CPU_TRY(f->taken[i] ? OPIPE_OK : matchers[k](f, i));

@@ -106,8 +106,9 @@ CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *co
           p16 *sum = &pairs[i][halves ? s : 0];
           *sum = p16_dot(*sum, codes, four);
         }
+        const int again = planes > 1 ? vectors : 0;
         CPU_UNROLL(4)
-        for (int v = 0; v < vectors && planes > 1; v++) {
+        for (int v = 0; v < again; v++) {
           word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
         }
       }
@@ -233,6 +234,19 @@ CPU_STATIC void codes_integer_terms(const cpu_codes_integer_args *g, const int32
   }
 }
 
+/* Sums of a vector of columns as numbers times their scales. */
+CPU_STATIC void codes_integer_scale(const cpu_codes_integer_args *g, const uint32_t *sums,
+                                    int64_t first, int64_t columns, float *to) {
+  const v16 scale =
+      g->scale_each ? v16_load_part_or(g->scale + first, columns, 0.0f) : v16_set(g->scale[0]);
+  const v16 sum = i16_to_float(i16_from_bits(v16_load((const float *)(const void *)sums)));
+  const v16 number = v16_mul(sum, scale);
+  if (columns < 16)
+    v16_store_part(to, columns, number);
+  else
+    v16_store(to, number);
+}
+
 /* Up to CODES_INT8_ROWS rows of a vector of columns: c[r][columns] from exact sums. */
 CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const int32_t *code_sums,
                                     int64_t first, cpu_range rows, const int8_t *const *x,
@@ -248,7 +262,15 @@ CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const int32
     const uint32_t all = (uint32_t)sum + (uint32_t)g->form->k * above;
     for (int u = 0; u < 16; ++u)
       out[u] += base[u] - zero[u] * all;
-    memcpy(g->c + (rows.begin + r) * g->form->n + first, out, (size_t)columns * sizeof *out);
+    const int64_t at = (rows.begin + r) * g->form->n + first;
+    if (g->c != NULL)
+      memcpy(g->c + at, out, (size_t)columns * sizeof *out);
+    else
+      codes_integer_scale(g, out, first, columns, g->numbers + at);
+  }
+  if (g->c == NULL && g->epilogue != NULL) {
+    finish_tile(g->epilogue, rows.begin, first, rows.end - rows.begin, columns,
+                g->numbers + rows.begin * g->form->n + first, g->form->n);
   }
 }
 

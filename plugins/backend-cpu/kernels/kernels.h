@@ -28,6 +28,7 @@
 #include "conv_last.h"
 #include "elements.h"
 #include "matmul.h"
+#include "quantize.h"
 #include "rowgrad.h"
 #include "rowwise.h"
 

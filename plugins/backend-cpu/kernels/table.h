@@ -45,7 +45,7 @@ enum {
   CPU_DW_DEPTH = 4096  /* columns of X a block */
 };
 
-enum { CPU_CHANNEL_BLOCK = 64 }; /* channels that a unit of conv_last_body.h works on */
+enum { CPU_CHANNEL_BLOCK = CPU_PANEL }; /* channels that a unit of conv_last_body.h works on */
 
 /* Half-open ranges of what a share covers. */
 typedef struct cpu_range {
@@ -128,8 +128,11 @@ struct cpu_kernels {
   void (*loss_grad)(const cpu_loss_grad_args *args, cpu_range rows);
   void (*update)(const cpu_update_args *args, cpu_range share);
   /* Units of conv_last_body.h. */
-  void (*depthwise)(const cpu_conv_last_args *args, const float *weights, cpu_range units);
+  void (*depthwise)(const cpu_conv_last_args *args, const float *panels, cpu_range units);
   void (*pool)(const cpu_pool_last_args *args, cpu_range units);
+  void (*quantize)(const cpu_quantize_args *args, cpu_range share);
+  /* io: the least and the greatest so far */
+  void (*range)(const float *in, int64_t n, float *io);
 };
 
 /* matmul.c: what `worker` computes of a product of m rows and n columns: panels where there are

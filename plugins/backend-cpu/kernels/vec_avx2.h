@@ -244,6 +244,16 @@ CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
   _mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(both, 0xd8));
 }
 
+/* The low 8 bits of whole numbers. */
+CPU_INLINE void v16_store_bytes(uint8_t *p, v16 a) {
+  const __m256i low = _mm256_set1_epi32(0xff);
+  const __m256i both = _mm256_packus_epi32(_mm256_and_si256(_mm256_cvtps_epi32(a.lo), low),
+                                           _mm256_and_si256(_mm256_cvtps_epi32(a.hi), low));
+  const __m256i words = _mm256_permute4x64_epi64(both, 0xd8);
+  _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi16(_mm256_castsi256_si128(words),
+                                                          _mm256_extracti128_si256(words, 1)));
+}
+
 CPU_INLINE void v16_prefetch_l1(const void *p) {
   _mm_prefetch((const char *)p, _MM_HINT_T0);
 }

@@ -213,6 +213,11 @@ CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
   _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
+/* The low 8 bits of whole numbers. */
+CPU_INLINE void v16_store_bytes(uint8_t *p, v16 a) {
+  _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
+}
+
 CPU_INLINE void v16_prefetch_l1(const void *p) {
   _mm_prefetch((const char *)p, _MM_HINT_T0);
 }

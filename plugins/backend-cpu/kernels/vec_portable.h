@@ -261,6 +261,12 @@ CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
     p[l] = cpu_f32_to_bf16(a.lane[l]);
 }
 
+/* The low 8 bits of whole numbers. */
+CPU_INLINE void v16_store_bytes(uint8_t *p, v16 a) {
+  for (int l = 0; l < 16; ++l)
+    p[l] = (uint8_t)(int32_t)a.lane[l];
+}
+
 CPU_INLINE void v16_prefetch_l1(const void *p) {
   __builtin_prefetch(p, 0, 3);
 }

@@ -3,7 +3,8 @@
  *
  *   packed  B a 2-D parameter: panels of codes; A is written as signed bytes, and
  *           sum (a - za)(b - zb) = sum a' b' - zb' sum a' + ca sum b' - K ca zb',
- *           a = a' + ca + za, b = b' - zb' + zb
+ *           a = a' + ca + za, b = b' - zb' + zb;
+ *           fused with what makes them numbers, bias, activation...
  *   plain   everything else
  */
 #include "../codes.h"
@@ -15,6 +16,8 @@ typedef struct integer_plan {
   bool b_zeros;   /* a zero point for each column of B */
   cpu_codes form; /* packed */
   int32_t b_base; /* what codes are above B's elements */
+  uint32_t n_in;  /* of the node: behind them, what was fused */
+  cpu_fusion fusion;
 } integer_plan;
 
 static int32_t byte_at(const cpu_tensor *t, int64_t at) {
@@ -23,7 +26,8 @@ static int32_t byte_at(const cpu_tensor *t, int64_t at) {
 
 /* Zero point `at` of input i, 0 where there is none. */
 static int32_t zero_at(const cpu_call *call, uint32_t i, int64_t at) {
-  return i < call->n_in && call->in[i].data != NULL ? byte_at(&call->in[i], at) : 0;
+  const integer_plan *plan = call->plan;
+  return i < plan->n_in && call->in[i].data != NULL ? byte_at(&call->in[i], at) : 0;
 }
 
 static void plain_rows(void *ctx, int64_t begin, int64_t end) {
@@ -60,9 +64,23 @@ static opipe_status plain_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static const float *fused_operand(const cpu_call *call, int index) {
+  return index < 0 ? NULL : call->in[index].data;
+}
+
 static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
+  static const float one = 1.0f;
   const integer_plan *plan = call->plan;
+  const cpu_fusion *fusion = &plan->fusion;
+  const bool zeros = plan->n_in > 3;
   (void)err;
+  const cpu_epilogue epilogue = {.alpha = 1.0f,
+                                 .activation = fusion->activation,
+                                 .bias = fused_operand(call, fusion->bias),
+                                 .multiplier = fused_operand(call, fusion->multiplier),
+                                 .multiplier_stride = plan->n,
+                                 .residual = fused_operand(call, fusion->residual),
+                                 .residual_stride = plan->n};
   const cpu_codes_integer_args args = {
       .m = plan->batch.rows * plan->batch.columns * plan->m,
       .a = call->in[0].data,
@@ -71,14 +89,29 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .form = &plan->form,
       .packed = call->in[1].data,
       .b_base = plan->b_base,
-      .b_zeros = call->n_in > 3 ? call->in[3].data : NULL,
-      .b_zeros_signed = call->n_in > 3 && call->in[3].dtype == OPIPE_INT8,
+      .b_zeros = zeros ? call->in[3].data : NULL,
+      .b_zeros_signed = zeros && call->in[3].dtype == OPIPE_INT8,
       .b_zero_each = plan->b_zeros,
-      .c = call->out[0].data,
+      .c = fusion->numbers ? NULL : call->out[0].data,
+      .numbers = fusion->numbers ? call->out[0].data : NULL,
+      .scale = fusion->scale < 0 ? &one : call->in[fusion->scale].data,
+      .scale_each = fusion->scale >= 0 && call->in[fusion->scale].n != 1,
+      .epilogue = &epilogue,
       .workspace = call->workspace,
   };
   cpu_codes_integer(call->exec, &args);
   return OPIPE_OK;
+}
+
+static bool is_byte(const opipe_value *value) {
+  return value->dtype == OPIPE_INT8 || value->dtype == OPIPE_UINT8;
+}
+
+/* Of a node that `prepare` takes. */
+bool cpu_integer_packs(const opipe_graph *graph, const opipe_node *node, uint32_t flags) {
+  const opipe_value *b = node->in[1] == OPIPE_NONE ? NULL : &graph->values[node->in[1]];
+  return b != NULL && b->role == OPIPE_VALUE_PARAMETER && is_byte(b) && b->rank == 2 &&
+         cpu_elems(b) > 0 && (flags & OPIPE_COMPILE_OWNED) == 0;
 }
 
 /* The matrix for the packed kernel, and room; false: not for it. */
@@ -87,8 +120,7 @@ static bool plan_packed(cpu_prep *p, integer_plan *plan) {
   const bool is_signed = b->dtype == OPIPE_INT8;
   uint64_t bytes = 0;
   cpu_matrix *matrix = CPU_POOL_ARRAY(p->pool, cpu_matrix, 1);
-  if (matrix == NULL || !p->fast || !cpu_is_param(p, 1) || b->rank != 2 ||
-      (p->flags & OPIPE_COMPILE_OWNED) != 0)
+  if (matrix == NULL || !p->fast || !cpu_integer_packs(p->graph, p->node, p->flags))
     return false;
   plan->form =
       (cpu_codes){.k = plan->k, .n = plan->n, .block = plan->k > 0 ? plan->k : 1, .bits = 8};
@@ -140,13 +172,24 @@ static opipe_status set_batch(cpu_prep *p, integer_plan *plan, int64_t *shape, u
   return OPIPE_OK;
 }
 
-static bool is_byte(const opipe_value *value) {
-  return value->dtype == OPIPE_INT8 || value->dtype == OPIPE_UINT8;
+/* The output's shape; of numbers, which may end in a view, its size. */
+static opipe_status check_output(cpu_prep *p, const integer_plan *plan, const int64_t *shape,
+                                 uint32_t rank) {
+  const opipe_value *out = cpu_out(p, 0);
+  uint64_t n = 0;
+  if (!plan->fusion.numbers)
+    return cpu_expect(p, 0, OPIPE_INT32, shape, rank);
+  for (uint32_t i = plan->n_in; i < p->step->n_in; ++i)
+    cpu_want_layout(p, i, CPU_LAYOUT_COPY);
+  return opipe_shape_elems(shape, rank, &n) && cpu_elems(out) == n && out->dtype == OPIPE_FLOAT
+             ? OPIPE_OK
+             : cpu_invalid(p, "'%.80s' is not as large as the product", out->name);
 }
 
 static opipe_status prepare(cpu_prep *p) {
   const opipe_value *a = cpu_in(p, 0), *b = cpu_in(p, 1);
-  const opipe_value *za = cpu_in(p, 2), *zb = cpu_in(p, 3);
+  const uint32_t n_in = p->node->n_in;
+  const opipe_value *za = n_in > 2 ? cpu_in(p, 2) : NULL, *zb = n_in > 3 ? cpu_in(p, 3) : NULL;
   integer_plan *plan = CPU_PLAN(p, integer_plan);
   int64_t shape[OPIPE_MAX_RANK + 2];
   uint32_t rank = 0;
@@ -159,6 +202,8 @@ static opipe_status prepare(cpu_prep *p) {
   }
   if (a->rank < 2 || b->rank < 2)
     return cpu_invalid(p, "operands of ranks %u and %u", a->rank, b->rank);
+  plan->n_in = n_in;
+  plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion)CPU_FUSION_NONE;
   plan->m = a->shape[a->rank - 2];
   plan->k = a->shape[a->rank - 1];
   plan->n = b->shape[b->rank - 1];
@@ -171,9 +216,13 @@ static opipe_status prepare(cpu_prep *p) {
   CPU_TRY(set_batch(p, plan, shape, &rank));
   shape[rank++] = plan->m;
   shape[rank++] = plan->n;
-  CPU_TRY(cpu_expect(p, 0, OPIPE_INT32, shape, rank));
-  p->step->run = plan_packed(p, plan) ? packed_kernel : plain_kernel;
-  return OPIPE_OK;
+  CPU_TRY(check_output(p, plan, shape, rank));
+  const bool packed = plan_packed(p, plan);
+  p->step->run = packed ? packed_kernel : plain_kernel;
+  return packed || p->fusion == NULL
+             ? OPIPE_OK
+             : opipe_fail(p->err, OPIPE_E_INTERNAL, "node '%.80s': fused without packed codes",
+                          p->node->name);
 }
 
 static const cpu_op ops[] = {{"MatMulInteger", NULL, prepare, 2, 4, 1, 0, 0}};

@@ -28,10 +28,12 @@ typedef struct cpu_fusion {
   int sum;
   int64_t column[3]; /* where Q, K and V begin in a row */
   bool packed_rows;
+  bool numbers; /* sums of products of integers as fp32 */
+  int scale;    /* of numbers: one, or [N] */
 } cpu_fusion;
 
 #define CPU_FUSION_NONE \
-  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false }
+  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false, false, -1 }
 
 typedef struct cpu_prep {
   const opipe_device *device;
@@ -65,6 +67,9 @@ struct cpu_op {
 
 /* opipe.Accumulate: adds its input to a gradient's accumulator. */
 bool cpu_is_accumulate(const opipe_node *node);
+
+/* Will a MatMulInteger of the graph use packed codes? Where kernels are not those of reference. */
+bool cpu_integer_packs(const opipe_graph *graph, const opipe_node *node, uint32_t flags);
 
 /* The activation that a node is, where the product kernels know it; CPU_ACT_NONE otherwise. */
 cpu_activation cpu_activation_of(const opipe_node *node);

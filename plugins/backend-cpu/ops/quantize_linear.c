@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* QuantizeLinear and DynamicQuantizeLinear: round(x / scale) to even, plus the zero point, kept
  * within the type.
+ *
+ *   runs   fp32 to 8 bits, many elements with one scale; plain: everything else
  */
 #include <math.h>
 
 #include "loop.h"
 #include "small_types.h"
+
+enum { RUN_LEAST = 16 }; /* elements with one scale that are worth a kernel's call */
 
 /* Element (o, d, i) of [outer, depth, inner] has scale and zero point o * scale_outer + d / block *
  * scale_block + i * scale_inner. */
@@ -50,13 +54,35 @@ static void put(const cpu_tensor *t, int64_t at, float value) {
     cpu_packed_set(t->data, bits, at, (uint8_t)(code & ((1u << bits) - 1u)));
 }
 
+static int64_t first_scale(const quantize_plan *plan, int64_t row) {
+  return row / plan->depth * plan->scale_outer +
+         row % plan->depth / plan->block * plan->scale_block;
+}
+
+static opipe_status runs_kernel(const cpu_call *call, opipe_error *err) {
+  const quantize_plan *plan = call->plan;
+  const bool zeros = call->n_in > 2 && call->in[2].data != NULL;
+  (void)err;
+  for (int64_t row = 0; row < plan->outer * plan->depth; ++row) {
+    const int64_t s = first_scale(plan, row), at = row * plan->inner;
+    const cpu_quantize_args args = {.x = (const float *)call->in[0].data + at,
+                                    .n = plan->inner,
+                                    .scale = real_at(&call->in[1], s),
+                                    .zero = zeros ? (float)zero_at(&call->in[2], s) : 0.0f,
+                                    .low = plan->low,
+                                    .high = plan->high,
+                                    .y = (uint8_t *)call->out[0].data + at};
+    cpu_quantize(call->exec, &args);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status quantize_kernel(const cpu_call *call, opipe_error *err) {
   const quantize_plan *plan = call->plan;
   const bool zeros = call->n_in > 2 && call->in[2].data != NULL;
   (void)err;
   for (int64_t row = 0; row < plan->outer * plan->depth; ++row) {
-    const int64_t o = row / plan->depth, d = row % plan->depth;
-    const int64_t first = o * plan->scale_outer + d / plan->block * plan->scale_block;
+    const int64_t first = first_scale(plan, row);
     for (int64_t i = 0; i < plan->inner; ++i) {
       const int64_t at = row * plan->inner + i, s = first + i * plan->scale_inner;
       const float zero = zeros ? (float)zero_at(&call->in[2], s) : 0.0f;
@@ -102,20 +128,23 @@ static opipe_status prepare_quantize(cpu_prep *p) {
     return cpu_invalid(p, "'%.80s' has %llu elements, %lld are needed", scale->name,
                        (unsigned long long)cpu_elems(scale), (long long)wanted);
   }
-  if (!one) {
+  if (one) {
+    plan->inner = (int64_t)cpu_elems(x);
+    plan->outer = plan->depth = 1;
+  } else {
     plan->scale_block = block > 0 ? plan->inner : 1;
     plan->scale_outer = block > 0 ? blocks * plan->inner : 0;
     plan->scale_inner = block > 0;
   }
   plan->low = elements == OPIPE_ELEM_INT ? -(float)(1 << (bits - 1)) : 0.0f;
   plan->high = (float)((1 << (elements == OPIPE_ELEM_INT ? bits - 1 : bits)) - 1);
-  p->step->run = quantize_kernel;
+  const bool runs = plan->scale_inner == 0 && plan->inner >= RUN_LEAST;
+  p->step->run =
+      p->fast && runs && x->dtype == OPIPE_FLOAT && bits == 8 ? runs_kernel : quantize_kernel;
   return OPIPE_OK;
 }
 
 /* ---- by the range of the data ---- */
-
-enum { LANES = 16 };
 
 typedef struct dynamic_job {
   const float *x;
@@ -124,46 +153,53 @@ typedef struct dynamic_job {
 } dynamic_job;
 
 static void dynamic_range(void *ctx, int64_t begin, int64_t end) {
-  const dynamic_job job = *(const dynamic_job *)ctx; /* its own: bytes may lie anywhere */
-  const float shift =
-      12582912.0f; /* 1.5 * 2^23: rounds what is below 2^22, as all of x / scale is */
+  const dynamic_job *job = ctx;
   for (int64_t i = begin; i < end; ++i) {
-    const float steps = job.x[i] / job.scale + shift - shift;
-    job.y[i] = (uint8_t)(int32_t)clamp(steps + job.zero, 0.0f, 255.0f);
+    const float steps = nearbyintf(job->x[i] / job->scale);
+    job->y[i] = (uint8_t)(int32_t)clamp(steps + job->zero, 0.0f, 255.0f);
   }
 }
 
 static void range_of(const float *x, uint64_t n, float *out_low, float *out_high) {
-  float low[LANES] = {0}, high[LANES] = {0};
-  uint64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    for (int l = 0; l < LANES; ++l) {
-      low[l] = x[i + (uint64_t)l] < low[l] ? x[i + (uint64_t)l] : low[l];
-      high[l] = x[i + (uint64_t)l] > high[l] ? x[i + (uint64_t)l] : high[l];
-    }
+  for (uint64_t i = 0; i < n; ++i) {
+    *out_low = x[i] < *out_low ? x[i] : *out_low;
+    *out_high = x[i] > *out_high ? x[i] : *out_high;
   }
-  for (; i < n; ++i) {
-    low[0] = x[i] < low[0] ? x[i] : low[0];
-    high[0] = x[i] > high[0] ? x[i] : high[0];
-  }
-  for (int l = 1; l < LANES; ++l) {
-    low[0] = low[l] < low[0] ? low[l] : low[0];
-    high[0] = high[l] > high[0] ? high[l] : high[0];
-  }
-  *out_low = low[0];
-  *out_high = high[0];
+}
+
+/* Scale and zero point from the range, into the outputs. */
+static void set_range(const cpu_call *call, float low, float high, dynamic_job *io_job) {
+  io_job->scale = low == high ? 1.0f : (high - low) / 255.0f;
+  io_job->zero = clamp(nearbyintf(0.0f - low / io_job->scale), 0.0f, 255.0f);
+  *(float *)call->out[1].data = io_job->scale;
+  *(uint8_t *)call->out[2].data = (uint8_t)io_job->zero;
 }
 
 static opipe_status dynamic_kernel(const cpu_call *call, opipe_error *err) {
   dynamic_job job = {call->in[0].data, call->out[0].data, 1.0f, 0.0f};
+  const int64_t n = (int64_t)call->in[0].n;
   float low = 0, high = 0;
   (void)err;
   range_of(job.x, call->in[0].n, &low, &high);
-  job.scale = low == high ? 1.0f : (high - low) / 255.0f;
-  job.zero = clamp(nearbyintf(0.0f - low / job.scale), 0.0f, 255.0f);
-  cpu_parallel(call->exec, (int64_t)call->in[0].n, (int64_t)call->in[0].n, dynamic_range, &job);
-  *(float *)call->out[1].data = job.scale;
-  *(uint8_t *)call->out[2].data = (uint8_t)job.zero;
+  set_range(call, low, high, &job);
+  cpu_parallel(call->exec, n, n, dynamic_range, &job);
+  return OPIPE_OK;
+}
+
+static opipe_status dynamic_runs_kernel(const cpu_call *call, opipe_error *err) {
+  dynamic_job job = {call->in[0].data, call->out[0].data, 1.0f, 0.0f};
+  const int64_t n = (int64_t)call->in[0].n;
+  float low = 0, high = 0;
+  (void)err;
+  cpu_range_f32(call->exec, job.x, n, &low, &high);
+  set_range(call, low, high, &job);
+  cpu_quantize(call->exec, &(cpu_quantize_args){.x = job.x,
+                                                .n = n,
+                                                .scale = job.scale,
+                                                .zero = job.zero,
+                                                .low = 0.0f,
+                                                .high = 255.0f,
+                                                .y = job.y});
   return OPIPE_OK;
 }
 
@@ -176,7 +212,7 @@ static opipe_status prepare_dynamic(cpu_prep *p) {
   CPU_TRY(cpu_expect(p, 0, OPIPE_UINT8, x->shape, x->rank));
   CPU_TRY(cpu_expect(p, 1, OPIPE_FLOAT, NULL, 0));
   CPU_TRY(cpu_expect(p, 2, OPIPE_UINT8, NULL, 0));
-  p->step->run = dynamic_kernel;
+  p->step->run = p->fast ? dynamic_runs_kernel : dynamic_kernel;
   return OPIPE_OK;
 }
 
