@@ -42,6 +42,11 @@ opipe_status opi_run_round(opi_run *run);
 /* Do the two differ in cut, devices and schedule alone? */
 bool opi_points_alike(const opi_point *a, const opi_point *b);
 
+/* ---- shortlist.c ---- */
+
+/* The points in the order in which they are looked at. */
+opipe_status opi_run_sort(opi_run *run);
+
 /* ---- others.c ---- */
 
 /* Of what is as good, what was found first stays first: index of a point that was looked at later.

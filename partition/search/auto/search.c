@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Candidates in the order of their guesses, judged by the simulator in rounds of a fixed size,
- * which threads share; who cannot beat the best any more by its bound is left out. Then the
+/* Candidates in an order of guesses (shortlist.c), judged by the simulator in rounds of a fixed
+ * size, which threads share; who cannot beat the best any more by its bound is left out. Then the
  * neighbours of the best ones. What is done does not depend on how many threads do it.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "partition/search/auto/run.h"
+
+/* The same numbers added in another order: so much less may be what a play says than a bound. */
+#define ROUNDING 1e-12
 
 /* ---- rounds ---- */
 
@@ -115,21 +117,10 @@ bool opi_run_offer(opi_run *run, const opi_point *point) {
 
 /* ---- the shortlist ---- */
 
-static int compare_points(const void *left, const void *right) {
-  const opi_point *a = left, *b = right;
-  const bool named[2] = {a->origin != NULL, b->origin != NULL};
-  if (named[0] != named[1])
-    return named[0] ? -1 : 1; /* the papers' plans in any case */
-  if (a->guess != b->guess)
-    return a->guess < b->guess ? -1 : 1;
-  return a->index < b->index ? -1 : a->index > b->index;
-}
-
 static opipe_status judge_points(opi_run *run, uint64_t most) {
   opi_space *s = run->space;
   uint32_t i = 0;
-  if (s->n_points != 0)
-    qsort(s->points, s->n_points, sizeof *s->points, compare_points);
+  OPI_TRY(opi_run_sort(run));
   while (i < s->n_points && (i == 0 || !is_spent(run, most))) { /* one round in any case */
     for (; i < s->n_points && run->n_round < OPI_ROUND; ++i) {
       if (opi_run_offer(run, &s->points[i]))
@@ -166,8 +157,11 @@ static opipe_status search(opi_run *run) {
   if (run->n_best == 0)
     return opi_infeasible(run);
   /* all cuts were candidates, and none is left that could be better: this is the best there is */
-  if (s->complete && run->n_left == 0 && run->best[0].key > run->bound)
-    run->bound = run->best[0].key;
+  const double best = run->best[0].key;
+  if (s->complete && run->n_left == 0 && best > run->bound)
+    run->bound = best;
+  if (best < run->bound && run->bound <= best * (1 + ROUNDING))
+    run->bound = best;
   return OPIPE_OK;
 }
 

@@ -58,6 +58,7 @@ typedef struct opi_point {
   uint8_t place;                  /* OPI_PLACE_* */
   uint8_t fate;                   /* OPI_FATE_* */
   bool recompute, sharded, scattered;
+  bool first; /* has the best guess of its kind */
 } opi_point;
 
 typedef struct opi_space {
