@@ -130,6 +130,9 @@ static void test_a_limit_of_time(void) {
   opipe_strategy_info fast, least, both;
   open_asker(&a);
   opipe_strategy_params params = question(&a);
+  params.schedule = "1f1b"; /* few to choose from: of memory all are played */
+  params.n_stages = params.n_ranks = 2;
+  params.batch = 4;
   a.k.api->strategy_destroy(ask(&a, &params, &fast));
   params.objective = OPIPE_OBJECTIVE_MEMORY;
   a.k.api->strategy_destroy(ask(&a, &params, &least));
@@ -167,6 +170,7 @@ static void test_what_is_given_stays(void) {
   OPI_ASSERT_INT(info.pipelines, 2);
   OPI_ASSERT_INT(info.recompute, 1);
   params = question(&a);
+  params.schedule = "1f1b";
   params.n_ranks = 3;
   params.recompute = OPIPE_STRATEGY_RECOMPUTES_NEVER;
   opipe_strategy *strategy = ask(&a, &params, &info);
@@ -180,6 +184,7 @@ static void test_what_is_given_stays(void) {
   OPI_ASSERT_INT(info.recompute, 0);
   a.k.api->strategy_destroy(strategy);
   params = question(&a);
+  params.schedule = "1f1b";
   params.width = 2;
   params.flags = OPIPE_STRATEGY_HYPOTHETICAL;
   a.k.api->strategy_destroy(ask(&a, &params, &info));

@@ -161,7 +161,7 @@ static const char *write_reason(opi_arena *arena, uint32_t objective, const opi_
 
 static opipe_status fill_ranked(const opi_run *run, opi_auto_answer *a) {
   const opi_space *s = run->space;
-  for (uint32_t i = 0; i < run->n_best; ++i) {
+  for (uint32_t i = 0; i < run->n_best && i < OPI_AUTO_RANKED_MOST; ++i) {
     const opi_candidate *c = &run->best[i];
     opi_auto_ranked *to = &a->ranked[i];
     OPI_TRY(opi_point_strategy(s, &c->point, &c->judged, &to->strategy));
@@ -191,7 +191,7 @@ opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer) {
   opi_arena_init(&a->arena, s->arena.allocator, 0);
   a->objective = s->question->objective;
   a->forward = !opi_space_trains(s);
-  a->n_candidates = s->n_points;
+  a->n_candidates = s->n_points + run->n_neighbours;
   a->n_bounded = run->n_bounded;
   a->n_simulated = run->n_simulated;
   a->n_refused = s->n_refused + run->n_refused;

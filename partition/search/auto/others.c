@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is ranked behind the best. A bound says that a candidate is no better, not how good it is;
  * once the best one is found the others are left out unplayed, and which of them had been played
- * before is chance. So of each kind the one with the best guess is played in any case.
+ * before is chance. So of each kind the one with the best guess is played in any case; and another
+ * schedule for the shape of a better one gets that one's cut, too, before it is said to be behind.
  */
+#include <string.h>
+
 #include "partition/search/auto/run.h"
 
 enum { KINDS_MOST = 4 * OPI_ROUND };
 
 typedef struct others {
   opi_run *run;
-  const opi_point *kinds[KINDS_MOST];
+  uint64_t kinds[KINDS_MOST];
   uint32_t n_kinds;
 } others;
 
-static bool is_known(const others *o, const opi_point *p) {
+static bool is_known(const others *o, uint64_t kind) {
   bool known = false;
   for (uint32_t k = 0; k < o->n_kinds && !known; ++k)
-    known = p->method == o->kinds[k]->method && opi_points_alike(p, o->kinds[k]);
+    known = o->kinds[k] == kind;
   return known;
 }
 
@@ -27,25 +30,27 @@ static bool is_ranked(const opi_run *run, const opi_point *p) {
   return ranked;
 }
 
-/* One that was played and is not ranked is played again: what it stands for may be ranked. */
-static void offer(others *o, opi_point *p) {
-  opi_run *run = o->run;
-  o->kinds[o->n_kinds++] = p;
-  if (is_ranked(run, p))
-    return;
-  run->n_bounded -= p->fate == OPI_FATE_NONE;
-  run->round[run->n_round] = (opi_candidate){.point = *p, .from = p};
+static void offer(opi_run *run, const opi_point *p, opi_point *from) {
+  run->round[run->n_round] = (opi_candidate){.point = *p, .from = from};
   run->round[run->n_round++].point.index |= OPI_LATER;
 }
 
-opipe_status opi_run_others(opi_run *run, uint64_t work_most) {
-  others o = {.run = run};
+/* ---- the best guess of every kind ---- */
+
+/* One that was played and is not ranked is played again: what it stands for may be ranked. */
+static opipe_status play_kinds(others *o, uint64_t work_most) {
+  opi_run *run = o->run;
   opi_space *s = run->space;
-  for (uint32_t i = 0; i < s->n_points && o.n_kinds < KINDS_MOST; ++i) {
+  for (uint32_t i = 0; i < s->n_points && o->n_kinds < KINDS_MOST; ++i) {
     opi_point *p = &s->points[i]; /* by guess, behind the planners' own */
-    if (p->origin != NULL || p->fate == OPI_FATE_REFUSED || is_known(&o, p))
+    const uint64_t kind = opi_point_kind(p);
+    if (p->origin != NULL || p->fate == OPI_FATE_REFUSED || is_known(o, kind))
       continue;
-    offer(&o, p);
+    o->kinds[o->n_kinds++] = kind;
+    if (is_ranked(run, p))
+      continue;
+    run->n_bounded -= p->fate == OPI_FATE_NONE;
+    offer(run, p, p);
     if (run->n_round < OPI_ROUND)
       continue;
     OPI_TRY(opi_run_round(run));
@@ -53,4 +58,54 @@ opipe_status opi_run_others(opi_run *run, uint64_t work_most) {
       return OPIPE_OK;
   }
   return run->n_round == 0 ? OPIPE_OK : opi_run_round(run);
+}
+
+/* ---- their cuts ---- */
+
+/* Does it lay the same stages on the same ranks, cut elsewhere? */
+static bool takes_cut(const opi_candidate *c, const opi_candidate *better) {
+  const opi_point *p = &c->point, *q = &better->point;
+  const size_t n = (size_t)p->places->n_stages + 1;
+  return opi_points_alike(p, q) && p->method != q->method &&
+         p->places->n_replicas == q->places->n_replicas &&
+         memcmp(p->ends, q->ends, n * sizeof *p->ends) != 0;
+}
+
+/* Each with the cut of the best one that is like it. */
+static opipe_status play_cuts(opi_run *run) {
+  for (uint32_t i = 1; i < run->n_best; ++i) {
+    uint32_t k = 0;
+    while (k < i && !takes_cut(&run->best[i], &run->best[k]))
+      ++k;
+    opi_point point = run->best[i].point;
+    opi_bounds bounds;
+    if (k == i)
+      continue;
+    point.ends = run->best[k].point.ends;
+    point.index = run->space->n_points + run->n_neighbours++;
+    OPI_TRY(opi_point_bound(run->space, &point, &bounds));
+    if (bounds.bytes > 0)
+      continue;
+    point.bound = bounds.ns;
+    point.guess = bounds.guess;
+    offer(run, &point, NULL);
+  }
+  return run->n_round == 0 ? OPIPE_OK : opi_run_round(run);
+}
+
+opipe_status opi_run_others(opi_run *run, uint64_t work_most) {
+  others o = {.run = run};
+  uint32_t indices[OPI_KEPT_MOST], n = 0;
+  bool moved = true;
+  OPI_TRY(play_kinds(&o, work_most));
+  while (moved && run->work < work_most && !opi_space_spent(run->space, 1)) {
+    n = run->n_best;
+    for (uint32_t i = 0; i < n; ++i)
+      indices[i] = run->best[i].point.index;
+    OPI_TRY(play_cuts(run));
+    moved = n != run->n_best; /* doubles fell out, or one is another than before */
+    for (uint32_t i = 0; i < n && !moved; ++i)
+      moved = indices[i] != run->best[i].point.index;
+  }
+  return OPIPE_OK;
 }

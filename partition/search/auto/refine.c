@@ -12,7 +12,7 @@ typedef struct refiner {
   opi_run *run;
   uint64_t work_most;
   uint32_t expanded[EXPANDED_MOST]; /* indices of points */
-  uint32_t n_expanded, next_index;
+  uint32_t n_expanded;
 } refiner;
 
 static bool is_spent(const refiner *r) {
@@ -34,8 +34,8 @@ static opipe_status offer(refiner *r, opi_point point) {
     return OPIPE_OK;
   point.bound = bounds.ns;
   point.guess = bounds.guess;
-  point.index = r->next_index++;
-  (void)opi_run_offer(r->run, &point);
+  point.index = s->n_points + r->run->n_neighbours++;
+  r->run->n_bounded += !opi_run_offer(r->run, &point);
   return r->run->n_round == OPI_ROUND ? flush(r) : OPIPE_OK;
 }
 
@@ -152,7 +152,7 @@ static const opi_candidate *next_parent(const refiner *r) {
 }
 
 opipe_status opi_refine(opi_run *run, uint64_t work_most) {
-  refiner r = {.run = run, .work_most = work_most, .next_index = run->space->n_points};
+  refiner r = {.run = run, .work_most = work_most};
   for (;;) {
     const opi_candidate *parent = next_parent(&r);
     if (parent == NULL || r.n_expanded == EXPANDED_MOST || is_spent(&r))

@@ -6,6 +6,7 @@
 #include "partition/search/auto/space.h"
 
 enum { OPI_ROUND = 32 };                   /* candidates judged between two looks at the best */
+enum { OPI_KEPT_MOST = 30 };               /* of the best: some turn out to be doubles */
 enum { OPI_WORK_LEAST = 64 };              /* operations that asking and lowering count at least */
 #define OPI_WORK_PRESET UINT64_C(24000000) /* and as much more for so many devices each: */
 enum { OPI_DEVICES_PRESET = 512 };
@@ -23,9 +24,10 @@ typedef struct opi_run {
   opi_space *space;
   opi_candidate round[OPI_ROUND];
   uint32_t n_round;
-  opi_candidate best[OPI_AUTO_RANKED_MOST + 1]; /* from the best */
+  opi_candidate best[OPI_KEPT_MOST + 1]; /* from the best */
   uint32_t n_best;
   char why[OPI_LINE_ROOM]; /* the first that could not be played */
+  uint32_t n_neighbours;   /* candidates beside the space's */
   uint32_t n_bounded, n_simulated, n_refused, n_left;
   uint64_t work;
   double bound;
@@ -41,6 +43,8 @@ opipe_status opi_run_round(opi_run *run);
 
 /* Do the two differ in cut, devices and schedule alone? */
 bool opi_points_alike(const opi_point *a, const opi_point *b);
+/* A hash of what that compares, and of the schedule; never 0. */
+uint64_t opi_point_kind(const opi_point *point);
 
 /* ---- shortlist.c ---- */
 
@@ -53,7 +57,8 @@ opipe_status opi_run_sort(opi_run *run);
  */
 #define OPI_LATER (UINT32_C(1) << 31)
 /* Of each other kind of plan (schedule, ranks, copies, rows...) the one with the best guess, by
- * which the ranked ones behind the best are what their kinds can do; as long as work is left. */
+ * which the ranked ones behind the best are what their kinds can do; then, where a better one of
+ * the same shape has another cut, with that. As long as work is left. */
 opipe_status opi_run_others(opi_run *run, uint64_t work_most);
 
 /* ---- crew.c ---- */

@@ -17,22 +17,38 @@ static bool is_better(double key, uint32_t index, const opi_candidate *than) {
   return key < than->key || (key == than->key && index < than->point.index);
 }
 
-bool opi_points_alike(const opi_point *p, const opi_point *q) {
-  return p->width == q->width && p->copies == q->copies && p->samples == q->samples &&
-         p->microbatches == q->microbatches && p->places->n_stages == q->places->n_stages &&
-         opi_point_ranks(p) == opi_point_ranks(q) && p->recompute == q->recompute &&
-         p->sharded == q->sharded;
+enum { SHAPE_NUMBERS = 8 };
+
+static void shape_of(const opi_point *p, uint32_t out[SHAPE_NUMBERS]) {
+  const uint32_t numbers[SHAPE_NUMBERS] = {p->width,           p->copies,    p->samples,
+                                           p->microbatches,    p->recompute, p->places->n_stages,
+                                           opi_point_ranks(p), p->sharded};
+  memcpy(out, numbers, sizeof numbers);
 }
 
-/* The same plan under a schedule that comes to the same, or the same shape with another cut: then
- * the better one stands for both. */
+bool opi_points_alike(const opi_point *a, const opi_point *b) {
+  uint32_t shapes[2][SHAPE_NUMBERS];
+  shape_of(a, shapes[0]);
+  shape_of(b, shapes[1]);
+  return memcmp(shapes[0], shapes[1], sizeof shapes[0]) == 0;
+}
+
+uint64_t opi_point_kind(const opi_point *p) {
+  uint32_t numbers[SHAPE_NUMBERS];
+  uint64_t hash = UINT64_C(14695981039346656037) ^ p->method; /* FNV-1a */
+  shape_of(p, numbers);
+  for (size_t i = 0; i < SHAPE_NUMBERS; ++i)
+    hash = (hash * UINT64_C(1099511628211)) ^ numbers[i];
+  hash *= UINT64_C(1099511628211);
+  return (hash ^ (hash >> 32)) | UINT64_C(1) << 63;
+}
+
+/* The same shape under a schedule that comes to the same, or with another cut: then the better one
+ * stands for both. */
 static bool is_double(const opi_candidate *a, const opi_candidate *b) {
-  const opi_point *p = &a->point, *q = &b->point;
-  const uint32_t n = p->places->n_stages;
-  if (!opi_points_alike(p, q))
-    return false;
-  return p->method == q->method || (a->key == b->key && a->judged.bytes == b->judged.bytes &&
-                                    memcmp(p->ends, q->ends, (n + 1) * sizeof *p->ends) == 0);
+  const bool level = fabs(a->key - b->key) <= ROUNDING * b->key;
+  return opi_points_alike(&a->point, &b->point) &&
+         (a->point.method == b->point.method || (level && a->judged.bytes == b->judged.bytes));
 }
 
 /* Into the best ones, from the best; out of them, what it or a better one stands for. */
@@ -48,9 +64,9 @@ static void rank_candidate(opi_run *run, const opi_candidate *c) {
       run->best[kept++] = run->best[i];
   }
   run->n_best = kept;
-  if (!stands || at >= OPI_AUTO_RANKED_MOST)
+  if (!stands || at >= OPI_KEPT_MOST)
     return;
-  run->n_best += run->n_best < OPI_AUTO_RANKED_MOST;
+  run->n_best += run->n_best < OPI_KEPT_MOST;
   memmove(&run->best[at + 1], &run->best[at], (run->n_best - 1 - at) * sizeof *c);
   run->best[at] = *c;
 }
@@ -60,7 +76,8 @@ static opipe_status take_round(opi_run *run) {
     opi_candidate *c = &run->round[i];
     if (c->status == OPIPE_E_NOMEM)
       return opi_fail_nomem(run->space->err, 1, "a simulation");
-    run->n_simulated += c->status == OPIPE_OK;
+    const bool again = c->from != NULL && c->from->fate != OPI_FATE_NONE;
+    run->n_simulated += c->status == OPIPE_OK && !again;
     run->work += c->judged.n_ops + OPI_WORK_LEAST;
     c->key = c->status == OPIPE_OK ? opi_judged_key(run->space, &c->judged) : INFINITY;
     if ((c->point.index & OPI_LATER) != 0) /* it may be less by rounding */
@@ -82,7 +99,7 @@ static opipe_status take_round(opi_run *run) {
 static void report(const opi_run *run) {
   const opi_auto *q = run->space->question;
   const opi_auto_progress now = {
-      .n_candidates = run->space->n_points,
+      .n_candidates = run->space->n_points + run->n_neighbours,
       .n_bounded = run->n_bounded,
       .n_simulated = run->n_simulated,
       .best = run->n_best > 0 ? run->best[0].key : INFINITY,

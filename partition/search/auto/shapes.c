@@ -315,6 +315,14 @@ static opipe_status find_samples(shapes *x, uint32_t copies) {
   return OPIPE_OK;
 }
 
+/* Stages that follow one another on one rank, with no backward that reductions could lie behind: as
+ * one stage, which is a candidate, too. */
+static bool is_one_stage(const shapes *x, const opi_places *places) {
+  const opi_auto *q = x->space->question;
+  return !opi_space_trains(x->space) && places->n_ranks == 1 && places->n_stages > 1 &&
+         q->fixed.schedule == NULL && q->fixed.n_stages == 0;
+}
+
 static opipe_status add_shape(shapes *x, uint32_t method, uint32_t ranks, uint32_t width,
                               uint32_t copies) {
   const opi_auto *q = x->space->question;
@@ -329,7 +337,7 @@ static opipe_status add_shape(shapes *x, uint32_t method, uint32_t ranks, uint32
     if (q->fixed.microbatches != 0)
       p.microbatches = q->fixed.microbatches / copies;
     OPI_TRY(opi_space_lay_out(x->space, method, ranks, 0, p.microbatches, &p.places));
-    if (p.places == NULL || p.places->n_stages > x->n_layers ||
+    if (p.places == NULL || p.places->n_stages > x->n_layers || is_one_stage(x, p.places) ||
         (q->fixed.n_stages != 0 && p.places->n_stages != q->fixed.n_stages) ||
         p.places->n_parts > opi_point_rows(x->space, &p)) {
       ++x->space->n_refused;

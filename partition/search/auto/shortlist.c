@@ -19,17 +19,6 @@ static int compare_points(const void *left, const void *right) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* FNV-1a; never 0. What opi_points_alike compares, and the schedule. */
-static uint64_t kind_of(const opi_point *p) {
-  const uint32_t numbers[] = {p->method,           p->width,           p->copies,
-                              p->samples,          p->microbatches,    p->recompute,
-                              p->places->n_stages, opi_point_ranks(p), p->sharded};
-  uint64_t hash = UINT64_C(14695981039346656037);
-  for (size_t i = 0; i < OPI_COUNT(numbers); ++i)
-    hash = (hash ^ numbers[i]) * UINT64_C(1099511628211);
-  return (hash ^ (hash >> 32)) | UINT64_C(1) << 63;
-}
-
 /* Is it there already? Put in where not. */
 static bool is_seen(uint64_t *kinds, uint64_t room, uint64_t kind) {
   uint64_t at = kind % room;
@@ -51,7 +40,7 @@ opipe_status opi_run_sort(opi_run *run) {
   qsort(s->points, s->n_points, sizeof *s->points, compare_points);
   for (uint32_t i = 0; i < s->n_points; ++i) {
     opi_point *p = &s->points[i];
-    p->first = p->origin == NULL && !is_seen(kinds, room, kind_of(p));
+    p->first = p->origin == NULL && !is_seen(kinds, room, opi_point_kind(p));
   }
   qsort(s->points, s->n_points, sizeof *s->points, compare_points);
   opi_free(s->arena.allocator, kinds, room * sizeof *kinds);
