@@ -6,8 +6,6 @@
  */
 #include "conv_last.h"
 
-#include <string.h>
-
 #include "table.h"
 
 enum {
@@ -93,45 +91,6 @@ void cpu_conv_pack(const cpu_exec *x, cpu_dtype dtype, const void *weight, int64
   cpu_team_run(x->team, pack_task, &job);
 }
 
-/* ---- patches ---- */
-
-/* Channels [c, c + n) under the taps of one line of the kernel, `from` the input's line, x where
- * the first tap stands. */
-static void patch_line(const cpu_conv_last_args *g, const float *from, int64_t x, int64_t c,
-                       int64_t n, float *to) {
-  const int64_t width = g->in_size[1], taps = g->kernel[1];
-  if (g->dilation[1] == 1 && n == g->c_in && x >= 0 && x + taps <= width) {
-    memcpy(to, from + x * n, (size_t)(taps * n) * sizeof *to);
-    return;
-  }
-  for (int64_t k = 0; k < taps; ++k, to += n) {
-    const int64_t at = x + k * g->dilation[1];
-    if (at >= 0 && at < width)
-      memcpy(to, from + at * g->c_in + c, (size_t)n * sizeof *to);
-    else
-      memset(to, 0, (size_t)n * sizeof *to);
-  }
-}
-
-/* Patches of output pixels [row, row + count), channels [c, c + n). */
-static void patch_rows(const cpu_conv_last_args *g, int64_t row, int64_t count, int64_t c,
-                       int64_t n, float *to) {
-  const int64_t pixels = g->out_size[0] * g->out_size[1];
-  for (int64_t r = row; r < row + count; ++r) {
-    const int64_t pixel = r % pixels;
-    const float *image = g->in + r / pixels * g->in_size[0] * g->in_size[1] * g->c_in;
-    const int64_t y = pixel / g->out_size[1] * g->stride[0] - g->pad_begin[0];
-    const int64_t x = pixel % g->out_size[1] * g->stride[1] - g->pad_begin[1];
-    for (int64_t k = 0; k < g->kernel[0]; ++k, to += g->kernel[1] * n) {
-      const int64_t line = y + k * g->dilation[0];
-      if (line >= 0 && line < g->in_size[0])
-        patch_line(g, image + line * g->in_size[1] * g->c_in, x, c, n, to);
-      else
-        memset(to, 0, (size_t)(g->kernel[1] * n) * sizeof *to);
-    }
-  }
-}
-
 /* ---- products ---- */
 
 typedef struct conv_job {
@@ -184,7 +143,7 @@ static void block_task(void *argument, int32_t worker, int32_t workers) {
     const int64_t part = u % j->parts;
     const cpu_range of = {panels * part / j->parts, panels * (part + 1) / j->parts};
     if (u == share.begin || part == 0)
-      patch_rows(g, row, count, 0, g->c_in, patches);
+      j->kernels->patches(g, (cpu_range){row, row + count}, 0, g->c_in, patches);
     multiply(j, row, count, 0, g->c_out, patches, j->panels, of);
   }
 }
@@ -206,7 +165,7 @@ static void group_task(void *argument, int32_t worker, int32_t workers) {
     pack_panels(&pack, 0, panels);
     for (int64_t row = 0; row < j->rows; row += j->block) {
       const int64_t count = j->rows - row < j->block ? j->rows - row : j->block;
-      patch_rows(g, row, count, group * n_in, n_in, patches);
+      j->kernels->patches(g, (cpu_range){row, row + count}, group * n_in, n_in, patches);
       multiply(j, row, count, group * n_out, n_out, patches, packed, (cpu_range){0, panels});
     }
   }
@@ -226,7 +185,8 @@ static void depthwise_task(void *argument, int32_t worker, int32_t workers) {
 /* Bytes for weights that all threads read, and of one thread. */
 static bool divide(const cpu_conv_last_args *g, uint64_t *out_shared, uint64_t *out_thread) {
   const int64_t rows = g->images * g->out_size[0] * g->out_size[1], depth = depth_of(g);
-  const uint64_t patches = (uint64_t)(block_rows(rows, depth) * depth) * sizeof(float);
+  const uint64_t patches = /* whole vectors are written */
+      (uint64_t)(block_rows(rows, depth) * depth + 16) * sizeof(float);
   uint64_t panels = 0;
   *out_shared = *out_thread = 0;
   if (is_depthwise(g)) {

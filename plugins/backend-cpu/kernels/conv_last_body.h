@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Depthwise convolution and pooling with channels last: lanes are channels. A unit is one line of
- * output pixels by a block of CPU_CHANNEL_BLOCK channels. */
+ * output pixels by a block of CPU_CHANNEL_BLOCK channels. And the patches of other convolutions. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CONV_LAST_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CONV_LAST_BODY_H_
 
@@ -172,18 +172,25 @@ CPU_STATIC void depthwise_share(const cpu_conv_last_args *g, const float *panels
   }
 }
 
-/* Largest or sum of the window at `at`. */
-CPU_INLINE v16 pool_pixel(const cpu_pool_last_args *g, const float *image, const int64_t at[2],
-                          const int64_t ky[2], const int64_t kx[2], int64_t n) {
-  v16 v = g->average ? v16_zero() : v16_set(-INFINITY);
+/* Largest or sum of the window at `at`, sixteen channels `vectors` times (a constant), or n <= 16
+ * of one. */
+CPU_INLINE void pool_pixel(const cpu_pool_last_args *g, const float *image, const int64_t at[2],
+                           const int64_t ky[2], const int64_t kx[2], int64_t n, const int vectors,
+                           v16 *v) {
+  CPU_UNROLL(4)
+  for (int i = 0; i < vectors; ++i)
+    v[i] = g->average ? v16_zero() : v16_set(-INFINITY);
   for (int64_t y = ky[0]; y < ky[1]; ++y) {
     const float *line = image + (at[0] + y * g->dilation[0]) * g->in_size[1] * g->channels;
     for (int64_t x = kx[0]; x < kx[1]; ++x) {
-      const v16 in = load_channels(line + (at[1] + x * g->dilation[1]) * g->channels, n);
-      v = g->average ? v16_add(v, in) : v16_max_nan(v, in);
+      const float *in = line + (at[1] + x * g->dilation[1]) * g->channels;
+      CPU_UNROLL(4)
+      for (int i = 0; i < vectors; ++i) {
+        const v16 a = load_channels(in + 16 * i, n);
+        v[i] = g->average ? v16_add(v[i], a) : v16_max_nan(v[i], a);
+      }
     }
   }
-  return v;
 }
 
 /* By how much a mean is divided. */
@@ -212,14 +219,70 @@ CPU_STATIC void pool_share(const cpu_pool_last_args *g, cpu_range units) {
     for (int64_t x = 0; x < g->out_size[1]; ++x) {
       at[1] = x * g->stride[1] - g->pad_begin[1];
       taps_inside(at[1], g->kernel[1], g->dilation[1], g->in_size[1], &kx[0], &kx[1]);
+      float *to = g->out + (line * g->out_size[1] + x) * g->channels;
+      const v16 count = v16_set(g->average ? pool_count(g, at, ky, kx) : 1.0f);
+      v16 v[4];
+      if (last - first == CPU_CHANNEL_BLOCK)
+        pool_pixel(g, in + first, at, ky, kx, 16, 4, v);
       for (int64_t c = first; c < last; c += 16) {
-        const int64_t n = last - c < 16 ? last - c : 16;
-        float *to = g->out + (line * g->out_size[1] + x) * g->channels + c;
-        v16 v = pool_pixel(g, in + c, at, ky, kx, n);
-        if (g->average)
-          v = v16_div(v, v16_set(pool_count(g, at, ky, kx)));
-        store_channels(to, v, n);
+        const int64_t n = last - c < 16 ? last - c : 16, i = (c - first) / 16;
+        if (last - first < CPU_CHANNEL_BLOCK)
+          pool_pixel(g, in + c, at, ky, kx, n, 1, &v[i]);
+        store_channels(to + c, g->average ? v16_div(v[i], count) : v[i], n);
       }
+    }
+  }
+}
+
+/* ---- patches ---- */
+
+/* n numbers; behind them, up to whole vectors, zeros. */
+CPU_INLINE void copy_channels(const float *from, int64_t n, float *to) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    v16_store(to + i, v16_load(from + i));
+  if (i < n)
+    v16_store(to + i, v16_load_part(from + i, n - i));
+}
+
+CPU_INLINE void zero_channels(int64_t n, float *to) {
+  for (int64_t i = 0; i < n; i += 16)
+    v16_store(to + i, v16_zero());
+}
+
+/* Channels [c, c + n) under the taps of one line of the kernel, `from` the input's line, x where
+ * the first tap stands. */
+CPU_INLINE void patch_line(const cpu_conv_last_args *g, const float *from, int64_t x, int64_t c,
+                           int64_t n, float *to) {
+  const int64_t width = g->in_size[1], taps = g->kernel[1];
+  if (g->dilation[1] == 1 && n == g->c_in && x >= 0 && x + taps <= width) {
+    copy_channels(from + x * n, taps * n, to);
+    return;
+  }
+  for (int64_t k = 0; k < taps; ++k, to += n) {
+    const int64_t at = x + k * g->dilation[1];
+    if (at >= 0 && at < width)
+      copy_channels(from + at * g->c_in + c, n, to);
+    else
+      zero_channels(n, to);
+  }
+}
+
+/* In rising order: what is written beyond a line is overwritten by the next one. */
+CPU_STATIC void patch_rows(const cpu_conv_last_args *g, cpu_range rows, int64_t c, int64_t n,
+                           float *to) {
+  const int64_t pixels = g->out_size[0] * g->out_size[1];
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t pixel = r % pixels;
+    const float *image = g->in + r / pixels * g->in_size[0] * g->in_size[1] * g->c_in;
+    const int64_t y = pixel / g->out_size[1] * g->stride[0] - g->pad_begin[0];
+    const int64_t x = pixel % g->out_size[1] * g->stride[1] - g->pad_begin[1];
+    for (int64_t k = 0; k < g->kernel[0]; ++k, to += g->kernel[1] * n) {
+      const int64_t line = y + k * g->dilation[0];
+      if (line >= 0 && line < g->in_size[0])
+        patch_line(g, image + line * g->in_size[1] * g->c_in, x, c, n, to);
+      else
+        zero_channels(g->kernel[1] * n, to);
     }
   }
 }

@@ -36,8 +36,8 @@
     .norm_statistics = norm_statistics_share, .norm_grad_scale = norm_grad_scale_share, \
     .softmax_grad = softmax_grad_share, .activation_grad = activation_grad_share,       \
     .loss_grad = loss_grad_share, .attention_grad = attention_grad_share,               \
-    .depthwise = depthwise_share, .pool = pool_share, .quantize = quantize_share,       \
-    .range = range_share,                                                               \
+    .depthwise = depthwise_share, .pool = pool_share, .patches = patch_rows,            \
+    .quantize = quantize_share, .range = range_share,                                   \
   }
 
 #endif

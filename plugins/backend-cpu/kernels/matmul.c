@@ -110,11 +110,14 @@ cpu_team *cpu_product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k) {
 
 enum { SHARE_ROWS = 6 };
 
-/* Columns or rows that the largest share has more than the mean, relative: compared to choose. */
-static bool rows_divide_better(int64_t m, int64_t panels, int32_t workers) {
-  int64_t blocks = (m + SHARE_ROWS - 1) / SHARE_ROWS;
-  double by_panels = (double)((panels + workers - 1) / workers) / (double)panels;
-  double by_rows = (double)((blocks + workers - 1) / workers) / (double)blocks;
+/* Part of the columns, or of the rows, that the largest share has: compared to choose. The last
+ * panel may be narrow. */
+static bool rows_divide_better(int64_t m, int64_t n, int32_t workers) {
+  const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL;
+  const int64_t wide = (panels + workers - 1) / workers * CPU_PANEL, columns = (n + 15) / 16 * 16;
+  const int64_t blocks = (m + SHARE_ROWS - 1) / SHARE_ROWS;
+  const double by_panels = (double)(wide < columns ? wide : columns) / (double)columns;
+  const double by_rows = (double)((blocks + workers - 1) / workers) / (double)blocks;
   return by_rows * 1.05 < by_panels; /* sharing panels reads B once */
 }
 
@@ -123,7 +126,7 @@ void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cp
   const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL;
   *out_panels = (cpu_range){0, panels};
   *out_rows = (cpu_range){0, m};
-  if (rows_divide_better(m, panels, workers)) {
+  if (rows_divide_better(m, n, workers)) {
     cpu_range *rows = out_rows;
     cpu_team_share((m + SHARE_ROWS - 1) / SHARE_ROWS, worker, workers, &rows->begin, &rows->end);
     rows->begin *= SHARE_ROWS;

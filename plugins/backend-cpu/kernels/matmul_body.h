@@ -171,34 +171,94 @@ CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, 
   }
 }
 
-/* Applies the epilogue to c[rows][columns], the tile at (row, column) of C. */
+/* Where a tile lies (`from`), and where its results go: the same, or elsewhere. */
+typedef struct tile_place {
+  const float *from;
+  float *to;
+  int64_t from_stride, to_stride, rows;
+} tile_place;
+
+/* Sixteen columns from column `at` of C on, of whole vectors: nothing but a bias, an activation (a
+ * constant) and a residual. */
+CPU_INLINE void finish_plain(const cpu_epilogue *e, const cpu_activation activation, int64_t row,
+                             int64_t at, const tile_place *t) {
+  const v16 alpha = v16_set(e->alpha);
+  const v16 bias = e->bias != NULL ? v16_load(e->bias + at) : v16_zero();
+  const float *residual = e->residual != NULL ? e->residual + row * e->residual_stride + at : NULL;
+  for (int64_t r = 0; r < t->rows; ++r) {
+    v16 v = v16_mul(alpha, v16_load(t->from + r * t->from_stride));
+    if (e->bias != NULL)
+      v = v16_add(v, bias);
+    v = v16_activate(activation, v);
+    if (residual != NULL)
+      v = v16_add(v, v16_load(residual + r * e->residual_stride));
+    v16_store(t->to + r * t->to_stride, v);
+  }
+}
+
+/* n <= 16 columns, and all that an epilogue has. */
+CPU_STATIC void finish_any(const cpu_epilogue *e, int64_t row, int64_t at, int64_t n,
+                           const tile_place *t) {
+  const v16 alpha = v16_set(e->alpha);
+  const v16 bias = e->bias != NULL ? v16_load_part_or(e->bias + at, n, 0.0f) : v16_zero();
+  for (int64_t r = 0; r < t->rows; ++r) {
+    v16 v = v16_mul(alpha, v16_load_part_or(t->from + r * t->from_stride, n, 0.0f));
+    if (e->bias != NULL)
+      v = v16_add(v, bias);
+    if (e->row_bias != NULL)
+      v = v16_add(v, v16_set(e->row_bias[row + r]));
+    v = v16_activate(e->activation, v);
+    if (e->multiplier != NULL) {
+      const float *m = e->multiplier + (row + r) * e->multiplier_stride + at;
+      v = v16_mul(v, v16_load_part_or(m, n, 0.0f));
+    }
+    if (e->residual != NULL) {
+      const float *m = e->residual + (row + r) * e->residual_stride + at;
+      v = v16_add(v, v16_load_part_or(m, n, 0.0f));
+    }
+    if (n < 16)
+      v16_store_part(t->to + r * t->to_stride, n, v);
+    else
+      v16_store(t->to + r * t->to_stride, v);
+  }
+}
+
+/* Applies the epilogue to `columns` columns of the tile at (row, column) of C. */
+CPU_STATIC void finish_place(const cpu_epilogue *e, int64_t row, int64_t column, int64_t columns,
+                             const tile_place *place) {
+  const bool plain = e->row_bias == NULL && e->multiplier == NULL;
+  tile_place t = *place;
+  for (int64_t u = 0; u < columns; u += 16, t.from += 16, t.to += 16) {
+    if (!plain || columns - u < 16)
+      finish_any(e, row, column + u, columns - u < 16 ? columns - u : 16, &t);
+    else if (e->activation == CPU_ACT_NONE)
+      finish_plain(e, CPU_ACT_NONE, row, column + u, &t);
+    else if (e->activation == CPU_ACT_RELU)
+      finish_plain(e, CPU_ACT_RELU, row, column + u, &t);
+    else if (e->activation == CPU_ACT_HARD_SWISH)
+      finish_plain(e, CPU_ACT_HARD_SWISH, row, column + u, &t);
+    else
+      finish_any(e, row, column + u, 16, &t);
+  }
+}
+
+/* The same where the tile lies: c[rows][columns]. */
 CPU_STATIC void finish_tile(const cpu_epilogue *e, int64_t row, int64_t column, int64_t rows,
                             int64_t columns, float *c, int64_t c_stride) {
-  const v16 alpha = v16_set(e->alpha);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t u = 0; u < columns; u += 16) {
-      int64_t n = columns - u < 16 ? columns - u : 16;
-      int64_t at = column + u;
-      float *p = c + r * c_stride + u;
-      v16 v = v16_mul(alpha, v16_load_part_or(p, n, 0.0f));
-      if (e->bias != NULL)
-        v = v16_add(v, v16_load_part_or(e->bias + at, n, 0.0f));
-      if (e->row_bias != NULL)
-        v = v16_add(v, v16_set(e->row_bias[row + r]));
-      v = v16_activate(e->activation, v);
-      if (e->multiplier != NULL) {
-        const float *m = e->multiplier + (row + r) * e->multiplier_stride + at;
-        v = v16_mul(v, v16_load_part_or(m, n, 0.0f));
-      }
-      if (e->residual != NULL) {
-        const float *m = e->residual + (row + r) * e->residual_stride + at;
-        v = v16_add(v, v16_load_part_or(m, n, 0.0f));
-      }
-      if (n < 16)
-        v16_store_part(p, n, v);
-      else
-        v16_store(p, v);
-    }
+  const tile_place place = {c, c, c_stride, c_stride, rows};
+  finish_place(e, row, column, columns, &place);
+}
+
+/* Columns [0, columns) of a tile to where they go, or come from. */
+CPU_STATIC void copy_place(int64_t columns, const tile_place *t) {
+  for (int64_t r = 0; r < t->rows; ++r) {
+    const float *from = t->from + r * t->from_stride;
+    float *to = t->to + r * t->to_stride;
+    int64_t u = 0;
+    for (; u + 16 <= columns; u += 16)
+      v16_store(to + u, v16_load(from + u));
+    if (u < columns)
+      v16_store_part(to + u, columns - u, v16_load_part_or(from + u, columns - u, 0.0f));
   }
 }
 
@@ -301,14 +361,15 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
   if (columns % 16 != 0) {
     t.c = buffer;
     t.c_stride = CPU_PANEL;
-    for (int64_t r = 0; k.begin > 0 && r < rows; ++r)
-      memcpy(buffer + r * CPU_PANEL, out + r * p->c_stride, (size_t)columns * sizeof(float));
+    if (k.begin > 0)
+      copy_place(columns, &(tile_place){out, buffer, p->c_stride, CPU_PANEL, rows});
   }
   tile_chains(&t, rows, (columns + 15) / 16, k.begin == 0);
+  const tile_place place = {t.c, out, t.c_stride, p->c_stride, rows};
   if (k.end == p->k && p->epilogue != NULL)
-    finish_tile(p->epilogue, row, column, rows, columns, t.c, t.c_stride);
-  for (int64_t r = 0; t.c == buffer && r < rows; ++r)
-    memcpy(out + r * p->c_stride, buffer + r * CPU_PANEL, (size_t)columns * sizeof(float));
+    finish_place(p->epilogue, row, column, columns, &place);
+  else if (t.c == buffer)
+    copy_place(columns, &place);
 }
 
 /* Plans what to fetch during one panel; false for nothing. With several row blocks, what is next is

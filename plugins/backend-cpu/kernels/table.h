@@ -130,6 +130,9 @@ struct cpu_kernels {
   /* Units of conv_last_body.h. */
   void (*depthwise)(const cpu_conv_last_args *args, const float *panels, cpu_range units);
   void (*pool)(const cpu_pool_last_args *args, cpu_range units);
+  /* Patches of output pixels `rows`, channels [c, c + n): to [rows][taps][n], and up to sixteen
+   * numbers behind them. */
+  void (*patches)(const cpu_conv_last_args *args, cpu_range rows, int64_t c, int64_t n, float *to);
   void (*quantize)(const cpu_quantize_args *args, cpu_range share);
   /* io: the least and the greatest so far */
   void (*range)(const float *in, int64_t n, float *io);
