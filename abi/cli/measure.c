@@ -12,7 +12,7 @@ enum { PLANS_MOST = 4, ROUNDS = 7, STEPS_LEAST = 3, STEPS_MOST = 256 };
 /* Two plans are told apart where one is faster in all rounds but so many: a sign test, of alike
  * plans 1 pair in 16 passes for different. */
 enum { CONTRARY_MOST = 1 };
-#define ROUND_MS 300.0 /* of a plan; longer where so few steps take longer */
+#define ROUND_MS 200.0 /* of a plan; longer where so few steps take longer */
 
 typedef struct candidate {
   opipe_strategy *strategy; /* NULL: the options are the plan's */

@@ -82,9 +82,10 @@ static uint32_t check_borrowed(const opi_auto *q, const opi_auto_answer *answer)
     opi_judged judged;
     take_cut(r->strategy, better->strategy);
     OPI_ASSERT_OK_FATAL(opi_strategy_judge(q, r->strategy, &judged, &err), &err);
-    if (!(judged.step_ns >= r->judged.step_ns * (1 - 1e-9)))
+    if (!(judged.step_ns >= r->judged.step_ns * (1 - 1e-9))) {
       OPI_FAIL("%u: %s takes %.17g ns, with the cut of %u %.17g", i, r->strategy->schedule,
                r->judged.step_ns, k, judged.step_ns);
+    }
     OPI_ASSERT(judged.step_ns > better->judged.step_ns * (1 + 1e-11) ||
                judged.bytes != better->judged.bytes);
     ++n;
