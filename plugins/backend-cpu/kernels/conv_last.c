@@ -175,9 +175,10 @@ static void depthwise_task(void *argument, int32_t worker, int32_t workers) {
   const conv_job *j = argument;
   const cpu_conv_last_args *g = j->args;
   const int64_t blocks = (g->c_in + CPU_CHANNEL_BLOCK - 1) / CPU_CHANNEL_BLOCK;
+  const cpu_epilogue epilogue = epilogue_at(g, 0, 0);
   cpu_range share;
   cpu_team_share(g->images * g->out_size[0] * blocks, worker, workers, &share.begin, &share.end);
-  j->kernels->depthwise(g, j->panels, share);
+  j->kernels->depthwise(g, &epilogue, j->panels, share);
 }
 
 /* ---- the whole ---- */

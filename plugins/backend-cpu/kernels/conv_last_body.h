@@ -4,8 +4,8 @@
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CONV_LAST_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CONV_LAST_BODY_H_
 
+#include "matmul_body.h"
 #include "table.h"
-#include "vmath_body.h"
 
 /* Taps [*begin, *end) of a window that begins at `first` and lie inside 0 .. n. */
 CPU_INLINE void taps_inside(int64_t first, int64_t kernel, int64_t dilation, int64_t n,
@@ -41,30 +41,75 @@ CPU_INLINE void depthwise_pixels(const cpu_conv_last_args *g, const float *image
   }
 }
 
-/* Four pixels side by side whose `taps` (a constant of 5 at most) in a line all lie inside, stride
- * and dilation 1: every input is read once. */
-CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const float *image, const float *w,
-                               const int64_t at[2], const int64_t ky[2], const int taps, v16 *sum) {
+/* Where four pixels of a line read and write. */
+typedef struct depthwise_four {
+  const float *image, *w; /* of their first channel */
+  float *out;             /* of the first pixel */
+  int64_t at[2], ky[2];   /* of the first pixel's window; taps [ky[0], ky[1]) lie inside */
+  int64_t n, count;       /* channels, at most sixteen; pixels, at most four */
+} depthwise_four;
+
+/* Four pixels side by side, `taps` (at most 7) and stride constants, dilation 1: every input is
+ * read once. `edge`, a constant: fewer pixels, n < 16, or not all inputs inside. */
+CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_four *f, const int taps,
+                               const int stride, const int edge) {
+  v16 sum[4];
   CPU_UNROLL(4)
   for (int i = 0; i < 4; ++i)
     sum[i] = v16_zero();
-  for (int64_t y = ky[0]; y < ky[1]; ++y) {
-    const float *in = image + ((at[0] + y * g->dilation[0]) * g->in_size[1] + at[1]) * g->c_in;
-    v16 by[5];
-    CPU_UNROLL(5)
+  for (int64_t y = f->ky[0]; y < f->ky[1]; ++y) {
+    const float *line = f->image + (f->at[0] + y * g->dilation[0]) * g->in_size[1] * g->c_in;
+    v16 by[7];
+    CPU_UNROLL(7)
     for (int x = 0; x < taps; ++x)
-      by[x] = v16_load(w + (y * taps + x) * CPU_PANEL);
-    CPU_UNROLL(8)
-    for (int p = 0; p < taps + 3; ++p) {
-      const v16 v = v16_load(in + p * g->c_in);
+      by[x] = v16_load(f->w + (y * taps + x) * CPU_PANEL);
+    CPU_UNROLL(13)
+    for (int p = 0; p < taps + 3 * stride; ++p) {
+      const int64_t x = f->at[1] + p;
+      if (edge && (x < 0 || x >= g->in_size[1]))
+        continue;
+      const float *in = line + x * g->c_in;
+      const v16 v = edge ? v16_load_part(in, f->n) : v16_load(in);
       CPU_UNROLL(4)
       for (int i = 0; i < 4; ++i) {
-        if (p >= i && p < i + taps)
-          sum[i] = v16_fma(v, by[p - i], sum[i]);
+        if (p >= i * stride && p < i * stride + taps)
+          sum[i] = v16_fma(v, by[p - i * stride], sum[i]);
       }
     }
   }
+  CPU_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    if (!edge)
+      v16_store(f->out + i * g->c_in, sum[i]);
+    else if (i < f->count)
+      v16_store_part(f->out + i * g->c_in, f->n, sum[i]);
+  }
 }
+
+#define CPU_DEPTHWISE_NEAR(taps, stride, edge)                                      \
+  CPU_STATIC void depthwise_##taps##_##stride##_##edge(const cpu_conv_last_args *g, \
+                                                       const depthwise_four *f) {   \
+    depthwise_near(g, f, taps, stride, edge);                                       \
+  }
+#define CPU_DEPTHWISE_TAPS(taps) \
+  CPU_DEPTHWISE_NEAR(taps, 1, 0) \
+  CPU_DEPTHWISE_NEAR(taps, 1, 1) \
+  CPU_DEPTHWISE_NEAR(taps, 2, 0) \
+  CPU_DEPTHWISE_NEAR(taps, 2, 1)
+#define CPU_DEPTHWISE_NAMES(taps, stride) \
+  { depthwise_##taps##_##stride##_0, depthwise_##taps##_##stride##_1 }
+
+typedef void (*depthwise_function)(const cpu_conv_last_args *g, const depthwise_four *f);
+
+CPU_DEPTHWISE_TAPS(3)
+CPU_DEPTHWISE_TAPS(5)
+CPU_DEPTHWISE_TAPS(7)
+/* [kernel 3, 5, 7][stride 1, 2][all inside, or not] */
+static const depthwise_function depthwise_functions[3][2][2] = {
+    {CPU_DEPTHWISE_NAMES(3, 1), CPU_DEPTHWISE_NAMES(3, 2)},
+    {CPU_DEPTHWISE_NAMES(5, 1), CPU_DEPTHWISE_NAMES(5, 2)},
+    {CPU_DEPTHWISE_NAMES(7, 1), CPU_DEPTHWISE_NAMES(7, 2)},
+};
 
 /* One pixel, sixteen channels `vectors` times (a constant), all of them there. */
 CPU_INLINE void depthwise_vectors(const cpu_conv_last_args *g, const float *image, const float *w,
@@ -85,20 +130,6 @@ CPU_INLINE void depthwise_vectors(const cpu_conv_last_args *g, const float *imag
   }
 }
 
-/* What a product's epilogue does, on channels. */
-CPU_INLINE v16 finish_channels(const cpu_conv_last_args *g, v16 v, int64_t c, int64_t at,
-                               int64_t n) {
-  if (g->bias != NULL)
-    v = v16_add(v, load_channels(g->bias + c, n));
-  if (g->activation != CPU_ACT_NONE)
-    v = v16_activate(g->activation, v);
-  if (g->multiplier != NULL)
-    v = v16_mul(v, load_channels(g->multiplier + at, n));
-  if (g->residual != NULL)
-    v = v16_add(v, load_channels(g->residual + at, n));
-  return v;
-}
-
 CPU_INLINE void store_channels(float *p, v16 v, int64_t n) {
   if (n >= 16)
     v16_store(p, v);
@@ -106,69 +137,108 @@ CPU_INLINE void store_channels(float *p, v16 v, int64_t n) {
     v16_store_part(p, n, v);
 }
 
-/* Channels [c, c + n) of an output pixel. */
-CPU_INLINE void put_channels(const cpu_conv_last_args *g, v16 sum, int64_t pixel, int64_t c,
-                             int64_t n) {
-  const int64_t to = pixel * g->c_in + c;
-  store_channels(g->out + to, finish_channels(g, sum, c, to, n), n);
+/* A line of output pixels, n channels of a block, four pixels at a time; false: there is no
+ * function for the kernel. */
+CPU_STATIC bool line_near(const cpu_conv_last_args *g, const float *image, const float *w,
+                          int64_t top, const int64_t ky[2], int64_t n, float *out) {
+  const int64_t taps = g->kernel[1], stride = g->stride[1], width = g->out_size[1];
+  const int64_t reach = 3 * stride + taps - 1;
+  if (g->dilation[1] != 1 || stride > 2 || (taps != 3 && taps != 5 && taps != 7))
+    return false;
+  const depthwise_function *functions = depthwise_functions[(taps - 3) / 2][stride - 1];
+  for (int64_t x = 0; x < width; x += 4) {
+    const int64_t first = x * stride - g->pad_begin[1];
+    const bool inside = x + 4 <= width && first >= 0 && first + reach < g->in_size[1];
+    depthwise_four f = {.image = image,
+                        .w = w,
+                        .out = out + x * g->c_in,
+                        .at = {top, first},
+                        .ky = {ky[0], ky[1]},
+                        .count = width - x < 4 ? width - x : 4};
+    for (int64_t u = 0; u < n; u += 16, f.image += 16, f.w += 16, f.out += 16) {
+      f.n = n - u < 16 ? n - u : 16;
+      functions[inside && f.n == 16 ? 0 : 1](g, &f);
+    }
+  }
+  return true;
 }
 
-/* Four pixels whose whole windows lie inside their line, n channels of at most sixteen. */
-CPU_INLINE void depthwise_four(const cpu_conv_last_args *g, const float *image, const float *w,
-                               const int64_t at[2], const int64_t ky[2], const int64_t kx[2],
-                               int64_t n, v16 *sum) {
-  const bool near = n == 16 && g->stride[1] == 1 && g->dilation[1] == 1;
-  if (near && g->kernel[1] == 3)
-    depthwise_near(g, image, w, at, ky, 3, sum);
-  else if (near && g->kernel[1] == 5)
-    depthwise_near(g, image, w, at, ky, 5, sum);
-  else if (n == 16)
-    depthwise_pixels(g, image, w, at, ky, kx, 16, 4, sum);
-  else
-    depthwise_pixels(g, image, w, at, ky, kx, n, 4, sum);
-}
-
-/* A line of output pixels, channels [c, c + n) of a block: pixels whose whole window lies inside
- * the line four at a time, others with all channels at once. image, w: of channel c. */
-CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const float *image, const float *w,
-                               int64_t line, int64_t c, int64_t n) {
-  int64_t at[2] = {line % g->out_size[0] * g->stride[0] - g->pad_begin[0], 0}, ky[2], kx[2];
+/* The same of any kernel: pixels whose whole window lies inside the line four at a time, others
+ * with all channels at once. */
+CPU_STATIC void line_any(const cpu_conv_last_args *g, const float *image, const float *w,
+                         int64_t top, const int64_t ky[2], int64_t n, float *out) {
   const int64_t reach = 3 * g->stride[1] + (g->kernel[1] - 1) * g->dilation[1];
+  int64_t kx[2];
   v16 sum[4];
-  taps_inside(at[0], g->kernel[0], g->dilation[0], g->in_size[0], &ky[0], &ky[1]);
   for (int64_t x = 0; x < g->out_size[1];) {
-    const int64_t pixel = line * g->out_size[1] + x;
-    at[1] = x * g->stride[1] - g->pad_begin[1];
+    const int64_t at[2] = {top, x * g->stride[1] - g->pad_begin[1]};
+    float *to = out + x * g->c_in;
     taps_inside(at[1], g->kernel[1], g->dilation[1], g->in_size[1], &kx[0], &kx[1]);
     const bool four = x + 4 <= g->out_size[1] && at[1] >= 0 && at[1] + reach < g->in_size[1];
     int64_t u = 0;
     if (!four && n == CPU_CHANNEL_BLOCK) {
       depthwise_vectors(g, image, w, at, ky, kx, 4, sum);
       for (; u < n; u += 16)
-        put_channels(g, sum[u / 16], pixel, c + u, 16);
+        v16_store(to + u, sum[u / 16]);
     }
     for (; u < n; u += 16) {
       const int64_t left = n - u < 16 ? n - u : 16;
-      if (four)
-        depthwise_four(g, image + u, w + u, at, ky, kx, left, sum);
+      if (four && left == 16)
+        depthwise_pixels(g, image + u, w + u, at, ky, kx, 16, 4, sum);
       else
-        depthwise_pixels(g, image + u, w + u, at, ky, kx, left, 1, sum);
+        depthwise_pixels(g, image + u, w + u, at, ky, kx, left, four ? 4 : 1, sum);
       for (int64_t i = 0; i < (four ? 4 : 1); ++i)
-        put_channels(g, sum[i], pixel + i, c + u, left);
+        store_channels(to + i * g->c_in + u, sum[i], left);
     }
     x += four ? 4 : 1;
   }
 }
 
-/* panels: [blocks][taps][CPU_PANEL] */
-CPU_STATIC void depthwise_share(const cpu_conv_last_args *g, const float *panels, cpu_range units) {
-  const int64_t blocks = (g->c_in + CPU_CHANNEL_BLOCK - 1) / CPU_CHANNEL_BLOCK;
+/* A line of output pixels, channels [c, c + n) of a block, and what a product's epilogue does.
+ * image, w: of channel c. */
+CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const cpu_epilogue *e,
+                               const float *image, const float *w, int64_t line, int64_t c,
+                               int64_t n) {
+  const int64_t top = line % g->out_size[0] * g->stride[0] - g->pad_begin[0];
+  const int64_t pixel = line * g->out_size[1];
+  float *out = g->out + pixel * g->c_in + c;
+  int64_t ky[2];
+  taps_inside(top, g->kernel[0], g->dilation[0], g->in_size[0], &ky[0], &ky[1]);
+  if (!line_near(g, image, w, top, ky, n, out))
+    line_any(g, image, w, top, ky, n, out);
+  const tile_place place = {out, out, g->c_in, g->c_in, g->out_size[1]};
+  finish_place(e, pixel, c, n, &place);
+}
+
+/* Blocks [blocks.begin, blocks.end) of the channels of some lines, one block after the other: what
+ * its lines read again is near. */
+CPU_STATIC void depthwise_lines(const cpu_conv_last_args *g, const cpu_epilogue *e,
+                                const float *panels, cpu_range lines, cpu_range blocks) {
   const int64_t panel = g->kernel[0] * g->kernel[1] * CPU_PANEL;
-  for (int64_t u = units.begin; u < units.end; ++u) {
-    const int64_t line = u / blocks, block = u % blocks, c = block * CPU_CHANNEL_BLOCK;
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+    const int64_t c = b * CPU_CHANNEL_BLOCK;
     const int64_t n = g->c_in - c < CPU_CHANNEL_BLOCK ? g->c_in - c : CPU_CHANNEL_BLOCK;
-    const float *image = g->in + line / g->out_size[0] * g->in_size[0] * g->in_size[1] * g->c_in;
-    depthwise_line(g, image + c, panels + block * panel, line, c, n);
+    for (int64_t line = lines.begin; line < lines.end; ++line) {
+      const float *image = g->in + line / g->out_size[0] * g->in_size[0] * g->in_size[1] * g->c_in;
+      depthwise_line(g, e, image + c, panels + b * panel, line, c, n);
+    }
+  }
+}
+
+/* Units count blocks within lines, so that a thread has lines side by side, as products have rows.
+ * panels: [blocks][taps][CPU_PANEL]; e: of the whole result. */
+CPU_STATIC void depthwise_share(const cpu_conv_last_args *g, const cpu_epilogue *e,
+                                const float *panels, cpu_range units) {
+  const int64_t blocks = (g->c_in + CPU_CHANNEL_BLOCK - 1) / CPU_CHANNEL_BLOCK;
+  for (int64_t u = units.begin; u < units.end;) {
+    const int64_t line = u / blocks, first = u % blocks, whole = units.end / blocks;
+    cpu_range lines = {line, line + 1}, of = {first, blocks};
+    if (first == 0 && whole > line)
+      lines.end = whole;
+    else if (units.end - line * blocks < blocks)
+      of.end = units.end - line * blocks;
+    depthwise_lines(g, e, panels, lines, of);
+    u = (lines.end - 1) * blocks + of.end;
   }
 }
 

@@ -128,7 +128,8 @@ struct cpu_kernels {
   void (*loss_grad)(const cpu_loss_grad_args *args, cpu_range rows);
   void (*update)(const cpu_update_args *args, cpu_range share);
   /* Units of conv_last_body.h. */
-  void (*depthwise)(const cpu_conv_last_args *args, const float *panels, cpu_range units);
+  void (*depthwise)(const cpu_conv_last_args *args, const cpu_epilogue *epilogue,
+                    const float *panels, cpu_range units);
   void (*pool)(const cpu_pool_last_args *args, cpu_range units);
   /* Patches of output pixels `rows`, channels [c, c + n): to [rows][taps][n], and up to sixteen
    * numbers behind them. */

@@ -164,16 +164,37 @@ typedef struct copy_job {
   char *out;
 } copy_job;
 
+enum { FEW_COLUMNS = 8, BLOCK_ROWS = 1024 };
+
+/* Rows that lie evenly, at strides is and os; few columns one after the other, each in one go. */
+static void copy_block(const cpu_copy_plan *plan, const char *from, char *to, int64_t rows,
+                       int64_t is, int64_t os) {
+  const cpu_loop *loop = &plan->loop;
+  const int64_t size = plan->size, n = loop->columns;
+  const int64_t in = loop->stride[0][loop->rank - 1], out = loop->stride[1][loop->rank - 1];
+  if (n < FEW_COLUMNS && n < rows && (in != 1 || out != 1)) {
+    for (int64_t k = 0; k < n; ++k)
+      copy_row(from + k * in * size, is, to + k * out * size, os, rows, plan->size);
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    copy_row(from + r * is * size, in, to + r * os * size, out, n, plan->size);
+}
+
 static void copy_rows(void *ctx, int64_t begin, int64_t end) {
   const copy_job *job = ctx;
   const cpu_loop *loop = &job->plan->loop;
   const int64_t size = job->plan->size;
-  const uint32_t inner = loop->rank - 1;
-  for (int64_t row = begin; row < end; ++row) {
+  const uint32_t outer = loop->rank > 1 ? loop->rank - 2 : 0;
+  const int64_t n = loop->rank > 1 ? loop->shape[outer] : 1;
+  int64_t rows = 0;
+  for (int64_t row = begin; row < end; row += rows) {
     const int64_t from = job->plan->in_first + cpu_loop_offset(loop, 0, row);
     const int64_t to = job->plan->out_first + cpu_loop_offset(loop, 1, row);
-    copy_row(job->in + from * size, loop->stride[0][inner], job->out + to * size,
-             loop->stride[1][inner], loop->columns, job->plan->size);
+    rows = n - row % n < end - row ? n - row % n : end - row;
+    rows = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
+    copy_block(job->plan, job->in + from * size, job->out + to * size, rows, loop->stride[0][outer],
+               loop->stride[1][outer]);
   }
 }
 
