@@ -14,8 +14,11 @@
 
 #include "codes_body.h"
 
-enum { CODES_FOLD = 8, CODES_INT8_ROWS = 4, CODES_INT8_SUMS = 8 };
+enum { CODES_FOLD = 8, CODES_INT8_ROWS = 4 };
 enum { CODES_INT8_VECTORS = (P16_VECTORS + 1) / 2 }; /* of columns, that several rows take */
+/* Rows of integers: as many as there are registers for; they read the codes less often. */
+enum { CODES_INTEGER_ROWS = P16_IS_WHOLE && P16_VECTORS == 4 ? 8 : CODES_INT8_ROWS };
+enum { CODES_SUMS_MOST = 16 };
 
 /* ---- rows of A ---- */
 
@@ -69,13 +72,55 @@ CPU_STATIC void codes_round_rows(const cpu_codes *form, const float *a, int64_t 
 
 /* ---- the product ---- */
 
-/* dot[rows][vectors] of so many vectors of columns over one block; bits, rows and vectors are
- * constants, of at most CODES_INT8_SUMS sums. x: the rows' bytes of the block */
-CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *const *x,
-                           const int bits, const int rows, const int vectors, i16 *dot) {
-  const bool halves = bits == 8 && !P16_IS_WHOLE;
+/* The codes of all planes in turn, each times its four bytes of a row: 32 bits at once. */
+CPU_INLINE void codes_dots_whole(const float *words, int64_t n_words, const int8_t *const *x,
+                                 const int bits, const int rows, const int vectors, i16 *dot) {
+  enum { AHEAD = 8 };
+  const int planes = 8 / bits, n_sums = rows * vectors;
+  const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
+  p16 sum[CODES_SUMS_MOST];
+  CPU_UNROLL(16)
+  for (int i = 0; i < n_sums; i++) {
+    sum[i] = p16_zero();
+  }
+  for (int64_t w = 0; w < n_words; ++w, words += CPU_PANEL) {
+    v16 word[PANEL_VECTORS];
+    CPU_UNROLL(4)
+    for (int v = 0; v < vectors; v++) {
+      word[v] = v16_load(words + v * 16);
+      v16_prefetch_l1(words + AHEAD * CPU_PANEL + v * 16);
+    }
+    CPU_UNROLL(4)
+    for (int s = 0; s < planes; s++) {
+      CPU_UNROLL(8)
+      for (int r = 0; r < rows; r++) {
+        int32_t four;
+        memcpy(&four, x[r] + (w * planes + s) * 4, sizeof four);
+        CPU_UNROLL(4)
+        for (int v = 0; v < vectors; v++) {
+          const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask);
+          sum[r * vectors + v] = p16_dot(sum[r * vectors + v], codes, four);
+        }
+      }
+      const int again = planes > 1 ? vectors : 0;
+      CPU_UNROLL(4)
+      for (int v = 0; v < again; v++) {
+        word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
+      }
+    }
+  }
+  CPU_UNROLL(16)
+  for (int i = 0; i < n_sums; i++) {
+    dot[i] = p16_fold(sum[i], 1);
+  }
+}
+
+/* The same where pairs are summed in 16 bits: so many words, and the sums are taken out. */
+CPU_INLINE void codes_dots_folded(const float *words, int64_t n_words, const int8_t *const *x,
+                                  const int bits, const int rows, const int vectors, i16 *dot) {
+  const bool halves = bits == 8;
   const int planes = halves ? 2 : 8 / bits, n_sums = rows * vectors;
-  const int64_t fold = P16_IS_WHOLE ? n_words : halves ? CODES_FOLD : CODES_FOLD / planes;
+  const int64_t fold = halves ? CODES_FOLD : CODES_FOLD / planes;
   const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
   CPU_UNROLL(8)
   for (int i = 0; i < n_sums; i++) {
@@ -83,13 +128,13 @@ CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *co
   }
   for (int64_t from = 0; from < n_words; from += fold) {
     const int64_t to = n_words - from < fold ? n_words : from + fold;
-    p16 pairs[CODES_INT8_SUMS][2];
+    p16 pairs[CODES_SUMS_MOST][2];
     CPU_UNROLL(8)
     for (int i = 0; i < n_sums; i++) {
       pairs[i][0] = pairs[i][1] = p16_zero();
     }
     for (int64_t w = from; w < to; ++w) {
-      v16 word[CODES_INT8_SUMS];
+      v16 word[PANEL_VECTORS];
       CPU_UNROLL(4)
       for (int v = 0; v < vectors; v++) {
         word[v] = v16_load(words + w * CPU_PANEL + v * 16);
@@ -122,6 +167,16 @@ CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *co
   }
 }
 
+/* dot[rows][vectors] of so many vectors of columns over one block; bits, rows and vectors are
+ * constants, of at most CODES_SUMS_MOST sums. x: the rows' bytes of the block */
+CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *const *x,
+                           const int bits, const int rows, const int vectors, i16 *dot) {
+  if (P16_IS_WHOLE)
+    codes_dots_whole(words, n_words, x, bits, rows, vectors, dot);
+  else
+    codes_dots_folded(words, n_words, x, bits, rows, vectors, dot);
+}
+
 /* sum[rows][64] += one block, so many vectors of columns at a time. */
 CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place,
                                  const codes_row_head *const *head, const int8_t *const *x,
@@ -129,7 +184,7 @@ CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place
   const char *zeros = place->block + codes_scale_bytes(form);
   const int64_t per_word = 32 / bits, n_words = (place->steps + per_word - 1) / per_word;
   for (int64_t first = 0; first < CPU_PANEL; first += 16 * vectors) {
-    i16 dot[CODES_INT8_SUMS];
+    i16 dot[CODES_SUMS_MOST];
     codes_dots((const float *)(const void *)place->words + first, n_words, x, bits, rows, vectors,
                dot);
     CPU_UNROLL(4)
@@ -247,18 +302,17 @@ CPU_STATIC void codes_integer_scale(const cpu_codes_integer_args *g, const uint3
     v16_store(to, number);
 }
 
-/* Up to CODES_INT8_ROWS rows of a vector of columns: c[r][columns] from exact sums. */
-CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const int32_t *code_sums,
-                                    int64_t first, cpu_range rows, const int8_t *const *x,
-                                    const i16 *dot, int64_t dot_stride) {
+/* Rows of a vector of columns: c[r][columns] from exact sums. base, zero: of the columns. */
+CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const uint32_t *base,
+                                    const uint32_t *zero, int64_t first, cpu_range rows,
+                                    const int8_t *const *x, const i16 *dot) {
   const int64_t left = g->form->n - first, columns = left < 16 ? left : 16;
   const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
-  uint32_t base[16] = {0}, zero[16] = {0}, out[16];
-  codes_integer_terms(g, code_sums, first, columns, base, zero);
+  uint32_t out[16];
   for (int64_t r = 0; r < rows.end - rows.begin; ++r) {
     int32_t sum;
     memcpy(&sum, x[r] - CPU_ALIGN_BYTES, sizeof sum);
-    v16_store((float *)(void *)out, i16_as_float(dot[r * dot_stride]));
+    v16_store((float *)(void *)out, i16_as_float(dot[r * CODES_INT8_VECTORS]));
     const uint32_t all = (uint32_t)sum + (uint32_t)g->form->k * above;
     for (int u = 0; u < 16; ++u)
       out[u] += base[u] - zero[u] * all;
@@ -268,46 +322,58 @@ CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const int32
     else
       codes_integer_scale(g, out, first, columns, g->numbers + at);
   }
-  if (g->c == NULL && g->epilogue != NULL) {
-    finish_tile(g->epilogue, rows.begin, first, rows.end - rows.begin, columns,
-                g->numbers + rows.begin * g->form->n + first, g->form->n);
-  }
 }
 
-/* Up to CODES_INT8_ROWS rows of CODES_INT8_VECTORS vectors of columns. */
-CPU_STATIC void codes_integer_columns(const cpu_codes_integer_args *g, const char *block,
-                                      int64_t panel, int64_t vector, cpu_range rows) {
-  enum { V = CODES_INT8_VECTORS };
+/* A panel that is multiplied. */
+typedef struct codes_integer_panel {
+  const float *words;
+  int64_t first; /* its first column */
+  uint32_t base[CPU_PANEL], zero[CPU_PANEL];
+} codes_integer_panel;
+
+/* Up to CODES_INTEGER_ROWS rows of CODES_INT8_VECTORS vectors of columns. */
+CPU_STATIC void codes_integer_columns(const cpu_codes_integer_args *g, const codes_integer_panel *p,
+                                      int64_t vector, cpu_range rows) {
+  enum { V = CODES_INT8_VECTORS, MOST = CODES_INTEGER_ROWS };
   const cpu_codes *form = g->form;
   const int64_t row_bytes = codes_integer_row(form), count = rows.end - rows.begin;
-  const int32_t *code_sums = (const int32_t *)(const void *)block + vector * 16;
-  const float *words = (const float *)(const void *)(block + codes_head_bytes(form)) + vector * 16;
-  const int8_t *x[CODES_INT8_ROWS];
-  i16 dot[CODES_INT8_SUMS];
-  for (int64_t r = 0; r < CODES_INT8_ROWS; ++r) {
+  const int64_t n_words = (form->k + 3) / 4;
+  const float *words = p->words + vector * 16;
+  const int8_t *x[MOST];
+  i16 dot[CODES_SUMS_MOST];
+  for (int64_t r = 0; r < MOST; ++r) {
     const char *row = (const char *)g->workspace + (rows.begin + (r < count ? r : 0)) * row_bytes;
     x[r] = (const int8_t *)row + CPU_ALIGN_BYTES;
   }
-  if (count == 1)
-    codes_dots(words, (form->k + 3) / 4, x, 8, 1, V, dot);
+  if (count > CODES_INT8_ROWS)
+    codes_dots(words, n_words, x, 8, MOST, V, dot);
+  else if (count > 1)
+    codes_dots(words, n_words, x, 8, CODES_INT8_ROWS, V, dot);
   else
-    codes_dots(words, (form->k + 3) / 4, x, 8, CODES_INT8_ROWS, V, dot);
-  for (int64_t v = 0; v < V; ++v) {
-    const int64_t first = panel * CPU_PANEL + (vector + v) * 16;
-    if (first < form->n)
-      codes_integer_write(g, code_sums + v * 16, first, rows, x, dot + v, V);
+    codes_dots(words, n_words, x, 8, 1, V, dot);
+  for (int64_t v = vector; v < vector + V && p->first + v * 16 < form->n; ++v) {
+    codes_integer_write(g, p->base + v * 16, p->zero + v * 16, p->first + v * 16, rows, x,
+                        dot + (v - vector));
   }
 }
 
 CPU_STATIC void codes_integer_share(const cpu_codes_integer_args *g, cpu_range panels,
                                     cpu_range rows) {
+  codes_integer_panel p = {.words = NULL};
   for (int64_t j = panels.begin; j < panels.end; ++j) {
     const char *block = (const char *)g->packed + j * codes_panel_bytes(g->form);
-    for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_ROWS) {
-      const int64_t end = rows.end - i < CODES_INT8_ROWS ? rows.end : i + CODES_INT8_ROWS;
-      for (int64_t v = 0; v < PANEL_VECTORS && j * CPU_PANEL + v * 16 < g->form->n;
-           v += CODES_INT8_VECTORS)
-        codes_integer_columns(g, block, j, v, (cpu_range){i, end});
+    p.first = j * CPU_PANEL;
+    p.words = (const float *)(const void *)(block + codes_head_bytes(g->form));
+    const int64_t left = g->form->n - p.first, columns = left < CPU_PANEL ? left : CPU_PANEL;
+    codes_integer_terms(g, (const int32_t *)(const void *)block, p.first, columns, p.base, p.zero);
+    for (int64_t i = rows.begin; i < rows.end; i += CODES_INTEGER_ROWS) {
+      const int64_t end = rows.end - i < CODES_INTEGER_ROWS ? rows.end : i + CODES_INTEGER_ROWS;
+      for (int64_t v = 0; v < PANEL_VECTORS && v * 16 < columns; v += CODES_INT8_VECTORS)
+        codes_integer_columns(g, &p, v, (cpu_range){i, end});
+      if (g->c == NULL && g->epilogue != NULL) {
+        finish_tile(g->epilogue, i, p.first, end - i, columns,
+                    g->numbers + i * g->form->n + p.first, g->form->n);
+      }
     }
   }
 }
