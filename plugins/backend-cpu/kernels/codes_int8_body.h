@@ -88,7 +88,8 @@ CPU_INLINE void codes_dots_whole(const float *words, int64_t n_words, const int8
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
       word[v] = v16_load(words + v * 16);
-      v16_prefetch_l1(words + AHEAD * CPU_PANEL + v * 16);
+      if (rows > 1) /* one row is as fast as memory, and fetching ahead would be in the way */
+        v16_prefetch_l1(words + AHEAD * CPU_PANEL + v * 16);
     }
     CPU_UNROLL(4)
     for (int s = 0; s < planes; s++) {
