@@ -178,12 +178,25 @@ CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *co
     codes_dots_folded(words, n_words, x, bits, rows, vectors, dot);
 }
 
+/* One row is as fast as memory is read, and that is slow where it is read out of order: the head of
+ * a block, which is used behind its words, is fetched before them; and what follows, ahead. */
+CPU_INLINE void codes_fetch_block(const codes_place *place, int64_t n_words) {
+  enum { AHEAD = 2048, LINE = 64 };
+  const char *end = place->words + n_words * CPU_PANEL * 4;
+  for (const char *at = place->block; at < place->words; at += LINE)
+    v16_prefetch_l1((const float *)(const void *)at);
+  for (const char *at = place->block; at < end; at += 2 * LINE) /* lines come in pairs */
+    v16_prefetch_l2(at + AHEAD);
+}
+
 /* sum[rows][64] += one block, so many vectors of columns at a time. */
 CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place,
                                  const codes_row_head *const *head, const int8_t *const *x,
                                  float *sum, const int bits, const int rows, const int vectors) {
   const char *zeros = place->block + codes_scale_bytes(form);
   const int64_t per_word = 32 / bits, n_words = (place->steps + per_word - 1) / per_word;
+  if (rows == 1)
+    codes_fetch_block(place, n_words);
   for (int64_t first = 0; first < CPU_PANEL; first += 16 * vectors) {
     i16 dot[CODES_SUMS_MOST];
     codes_dots((const float *)(const void *)place->words + first, n_words, x, bits, rows, vectors,
