@@ -162,12 +162,13 @@ static opipe_status new_group(cpu_fuser *f, const opipe_node *main, uint32_t out
 }
 
 /* Takes what follows the main node `i` into the group, which stands at node `last` by now, from
- * `stage` of it on. */
+ * `stage` of it on. Where the channels of a convolution stand is said by its result's shape alone,
+ * which no view may take the place of. */
 static void extend_group(cpu_fuser *f, cpu_group *g, uint32_t i, uint32_t last, int stage) {
   for (;;) {
     const opipe_node *next = only_user(f, g->out);
-    if (next == NULL || !(is_view_of(f, next, g->out) || absorb_scale(f, g, next, &stage) ||
-                          absorb(f, g, next, &stage)))
+    const bool view = next != NULL && is_view_of(f, next, g->out) && !is_last_conv(f, g->main);
+    if (next == NULL || !(view || absorb_scale(f, g, next, &stage) || absorb(f, g, next, &stage)))
       break;
     last = node_index(f, next);
     f->taken[last] = true;

@@ -331,6 +331,15 @@ static void convolution_between(maker *m) {
   bt_node(m->g, "Mul", BT_IN(a, soft), BT_OUT(y));
 }
 
+/* One pixel: the way out moves no byte. */
+static void convolution_of_a_pixel(maker *m) {
+  uint32_t x = image(m, OPIPE_VALUE_INPUT, 6, 1, 1);
+  x = same_image(m, "Relu", conv(m, x, 20, 6, 3, 1, 1, 1, 1), OPIPE_NONE, 20, 1, 1);
+  x = conv(m, x, 24, 20, 1, 1, 1, 1, 1);
+  const uint32_t y = image(m, OPIPE_VALUE_OUTPUT, 24, 1, 1);
+  bt_int(m->g, bt_node(m->g, "Softmax", BT_IN(x), BT_OUT(y)), "axis", 1);
+}
+
 /* Along the last axis and along one before it; rows of three weights, the first element twice. */
 static void interpolation(maker *m) {
   static const int64_t first[6] = {0, 0, 1, 2, 2, 0};
@@ -575,6 +584,7 @@ CASE(convolution, 5e-6)
 CASE(interpolation, 2e-6)
 CASE(convolutions, 1e-5)
 CASE(convolution_between, 1e-5)
+CASE(convolution_of_a_pixel, 5e-6)
 CASE(product_with_codes, 2e-6)
 CASE(products_with_int8, 2e-6)
 
@@ -587,5 +597,5 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
               OPI_TEST(test_packed_attention), OPI_TEST(test_convolution),
               OPI_TEST(test_interpolation), OPI_TEST(test_convolutions),
-              OPI_TEST(test_convolution_between), OPI_TEST(test_product_with_codes),
-              OPI_TEST(test_products_with_int8))
+              OPI_TEST(test_convolution_between), OPI_TEST(test_convolution_of_a_pixel),
+              OPI_TEST(test_product_with_codes), OPI_TEST(test_products_with_int8))
