@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=300
 """plan --measure: what was predicted is run; the plan that is printed and written is the one that measured best; bytes
-are those of the session; what cannot be run here is refused."""
+are those of the session; what cannot be run here is refused. More of them: test_measure_full.py."""
 import json
 import os
 import sys
@@ -22,9 +22,7 @@ def main():
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
         judged(count, folder, "requests", [DEMO, "--auto=throughput", *TWO, "--bind", "batch=4,seq=8"], "request of a stream", 4)
-        judged(count, folder, "one request", [DEMO, "--auto=latency", *TWO, "--bind", "batch=4,seq=8"], "request alone", 4)
         judged(count, folder, "steps", [DEMO, *LOSS, *TEXT, "--auto", *TWO], "step", 4)
-        judged(count, folder, "given", [DEMO, *LOSS, *TEXT, "--stages", "2", "--microbatches", "2", "--threads", "1"], "step", 1)
     told(count)
     refused(count)
     return count.finish()

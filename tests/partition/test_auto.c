@@ -464,8 +464,8 @@ static void test_permissions(void) {
 /* The least memory; under a limit of time more of it. */
 static void test_objectives(void) {
   opi_cluster c = make_cluster(1, 4, 0, dapple_rates);
-  opi_layers *layers = equal_blocks(6, 1e6, 2e6, 1000, 4000000, 1000000);
-  opi_auto q = auto_question(layers, &c, 8);
+  opi_layers *layers = equal_blocks(4, 1e6, 2e6, 1000, 4000000, 1000000);
+  opi_auto q = auto_question(layers, &c, 4);
   opi_auto_answer *fast = auto_ask(&q);
   q.objective = OPI_AUTO_MEMORY;
   opi_auto_answer *least = auto_ask(&q);
@@ -481,11 +481,11 @@ static void test_objectives(void) {
   opi_auto_free(fast);
   opi_auto_free(least);
   opi_auto_free(both);
-  q = auto_question(layers, &c, 8);
+  q = auto_question(layers, &c, 4);
   q.mode = OPIPE_MODE_FORWARD;
   q.objective = OPI_AUTO_THROUGHPUT;
   opi_auto_answer *stream = auto_ask(&q);
-  OPI_ASSERT(fabs(stream->ranked[0].judged.interval_ns - 8 * 6e6 / 4) < 1);
+  OPI_ASSERT(fabs(stream->ranked[0].judged.interval_ns - 4 * 4e6 / 4) < 1);
   q.objective = OPI_AUTO_LATENCY;
   opi_auto_answer *request = auto_ask(&q);
   OPI_ASSERT(request->ranked[0].judged.step_ns <= stream->ranked[0].judged.step_ns);

@@ -84,8 +84,8 @@ void opi_auto_describe(const opi_auto_answer *a, uint32_t index, const opi_layer
     opi_text_puts(text, "stopped   by the clock: another run may answer otherwise\n");
   if (a->bound > 0) {
     const bool bytes = a->objective == OPI_AUTO_MEMORY;
-    opi_text_printf(text, "bound     %.3f %s, gap %.1f %%\n", a->bound / (bytes ? MIB : 1e6),
-                    bytes ? "MiB" : "ms", 100 * a->gap);
+    opi_text_printf(text, "bound     %.3f %s, gap%s %.1f %%\n", a->bound / (bytes ? MIB : 1e6),
+                    bytes ? "MiB" : "ms", index > 0 ? " of the best" : "", 100 * a->gap);
   }
   write_turns(a, text);
   for (uint32_t i = 0; i < a->n_ranked; ++i)
