@@ -86,6 +86,8 @@ CPU_STATIC void tiles_two(const dots_tile *t, int64_t column) {
 }
 
 CPU_STATIC void dots_chain(const dots_tile *t) {
+  for (int64_t k = 0; k < t->steps && t->ahead_bytes > 0; k += 2)
+    v16_prefetch_l2(t->ahead + k / 2 * t->ahead_bytes);
   for (int64_t column = 0; column < CPU_PANEL; column += 2 * TILE_EDGE)
     (t->rows > TILE_EDGE ? tiles_two : tiles_one)(t, column);
 }

@@ -16,7 +16,8 @@ CPU_STATIC void dots_end(void) {}
 CPU_INLINE void pairs_rows(const dots_tile *t, const int rows) {
   __m512 sum[DOTS_ROWS][PANEL_VECTORS];
   const uint16_t *a = t->a, *b = t->b;
-  const int64_t a_stride = t->a_stride;
+  const int64_t a_stride = t->a_stride, ahead_bytes = t->ahead_bytes;
+  const char *ahead = t->ahead;
   CPU_UNROLL(6)
   for (int r = 0; r < rows; r++) {
     CPU_UNROLL(4)
@@ -32,6 +33,8 @@ CPU_INLINE void pairs_rows(const dots_tile *t, const int rows) {
       w[v] = (__m512bh)_mm512_loadu_si512(b + 32 * v);
       v16_prefetch_l1(b + 16 * CPU_PANEL + 32 * v);
     }
+    v16_prefetch_l2(ahead);
+    ahead += ahead_bytes;
     CPU_UNROLL(6)
     for (int r = 0; r < rows; r++) {
       int32_t two;

@@ -15,13 +15,20 @@
 
 enum { CPU_CHAIN = 256, CPU_PANEL = 64 };
 
-/* Layouts of a packed B[K,N]: [ceil(N/64)][K][64], columns beyond N zero. */
+/* Layouts of a packed B[K,N]: [ceil(N/64)] panels of [K][64], columns beyond N zero. In panels of
+ * bf16 two steps of a column lie side by side, [K / 2][64][2], as instructions that multiply pairs
+ * take them; behind them, of an odd K, the last step, [64]. */
 typedef enum cpu_pack_format {
   CPU_PACK_F32_PANEL = 1, /* weights, gradients, optimizer state alike */
   CPU_PACK_F16_PANEL = 2, /* of fp16 sources: elements stay as they are, and become fp32 where a
                              product reads them */
   CPU_PACK_BF16_PANEL = 3 /* the same of bf16 */
 } cpu_pack_format;
+
+/* Where step k of K and column u of a panel of bf16 lie in it. */
+static inline int64_t cpu_pair_at(int64_t depth, int64_t k, int64_t u) {
+  return (k | 1) < depth ? (k / 2 * CPU_PANEL + u) * 2 + k % 2 : k * CPU_PANEL + u;
+}
 
 typedef struct cpu_packed {
   cpu_pack_format format;
@@ -43,7 +50,8 @@ typedef struct cpu_pack_source {
  * instruction set. */
 bool cpu_pack_bytes(cpu_pack_format format, int64_t k, int64_t n, uint64_t *out_bytes);
 
-/* Packs a matrix into `packed` (cpu_pack_bytes; of a part in depth: where its first row goes).
+/* Packs a matrix into `packed` (cpu_pack_bytes; of a part in depth: where its first row,
+ * an even one, goes).
  * Splits over the team by panels. */
 void cpu_pack(const cpu_exec *x, cpu_pack_format format, const cpu_pack_source *source,
               void *packed);

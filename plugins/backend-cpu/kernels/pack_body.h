@@ -99,6 +99,36 @@ CPU_STATIC void pack_panel(const cpu_pack_source *s, int64_t panel, float *out) 
     pack_elements(s, column, (cpu_range){0, CPU_PANEL}, (cpu_range){0, s->k}, out);
 }
 
+/* out[16][2]: those of `first` before those of `second`. */
+CPU_INLINE void interleave_16(const uint16_t *first, const uint16_t *second, uint16_t *out) {
+#if defined(CPU_VEC_AVX512)
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)first));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)second));
+  _mm512_storeu_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+#else
+  for (int i = 0; i < 16; ++i) {
+    out[2 * i] = first[i];
+    out[2 * i + 1] = second[i];
+  }
+#endif
+}
+
+/* out[rows][64], two rows side by side, from fp32. */
+CPU_STATIC void pack_pairs(const float *in, int64_t rows, uint16_t *out) {
+  for (int64_t i = 0; i < rows; i += 2) {
+    for (int64_t u = 0; u < CPU_PANEL; u += 16) {
+      uint16_t two[2][16];
+      v16_store_bf16(two[0], v16_load(in + i * CPU_PANEL + u));
+      if (i + 1 == rows) {
+        memcpy(out + i * CPU_PANEL + u, two[0], sizeof two[0]);
+        continue;
+      }
+      v16_store_bf16(two[1], v16_load(in + (i + 1) * CPU_PANEL + u));
+      interleave_16(two[0], two[1], out + i * CPU_PANEL + 2 * u);
+    }
+  }
+}
+
 /* Sixteen rows at a time by way of fp32, which is exact; a NaN comes out quiet, as it would there.
  */
 CPU_STATIC void pack_half_panel(const cpu_pack_source *s, int64_t panel, uint16_t *out) {
@@ -108,13 +138,10 @@ CPU_STATIC void pack_half_panel(const cpu_pack_source *s, int64_t panel, uint16_
     part.data = (const char *)s->data + k * s->k_stride * (int64_t)sizeof(uint16_t);
     part.k = s->k - k < 16 ? s->k - k : 16;
     pack_panel(&part, panel, rows);
-    for (int64_t i = 0; i < part.k * CPU_PANEL; i += 16) {
-      const v16 value = v16_load(rows + i);
-      if (s->dtype == CPU_F16)
-        v16_store_f16(out + k * CPU_PANEL + i, value);
-      else
-        v16_store_bf16(out + k * CPU_PANEL + i, value);
-    }
+    if (s->dtype == CPU_BF16)
+      pack_pairs(rows, part.k, out + k * CPU_PANEL);
+    for (int64_t i = 0; i < part.k * CPU_PANEL && s->dtype == CPU_F16; i += 16)
+      v16_store_f16(out + k * CPU_PANEL + i, v16_load(rows + i));
   }
 }
 

@@ -239,6 +239,11 @@ CPU_INLINE __m256i cpu_half_to_bf16(__m256 a) { /* in the low 16 bits of every l
   return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
 }
 
+CPU_INLINE v16 v16_low_bf16(v16 pairs) { /* of two bf16 in each lane the lower */
+  return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs.lo), 16)),
+               _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs.hi), 16))};
+}
+
 CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
   __m256i both = _mm256_packus_epi32(cpu_half_to_bf16(a.lo), cpu_half_to_bf16(a.hi));
   _mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(both, 0xd8));

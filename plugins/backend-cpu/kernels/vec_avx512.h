@@ -204,6 +204,10 @@ CPU_INLINE v16 v16_load_bf16(const uint16_t *p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
 }
 
+CPU_INLINE v16 v16_low_bf16(v16 pairs) { /* of two bf16 in each lane the lower */
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+
 CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
   __m512i bits = _mm512_castps_si512(a);
   __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -256,6 +256,10 @@ CPU_INLINE v16 v16_load_bf16(const uint16_t *p) {
   CPU_LANES(v16, cpu_bf16_to_f32(half[l]));
 }
 
+CPU_INLINE v16 v16_low_bf16(v16 pairs) { /* of two bf16 in each lane the lower */
+  CPU_LANES(v16, cpu_from_bits(cpu_bits(pairs.lane[l]) << 16));
+}
+
 CPU_INLINE void v16_store_bf16(uint16_t *p, v16 a) {
   for (int l = 0; l < 16; ++l)
     p[l] = cpu_f32_to_bf16(a.lane[l]);

@@ -55,6 +55,35 @@ static opipe_status gather_rows_kernel(const cpu_call *call, opipe_error *err) {
   return bad < 0 ? OPIPE_OK : bad_index(call, err, cpu_index(&call->in[1], (uint64_t)bad), plan->n);
 }
 
+/* Elements of a row of a parameter in panels of bf16 (cpu_pair_at), of the matrix or its transpose.
+ */
+static void gather_pairs(const gather_plan *plan, const uint16_t *panels, bool turned, int64_t at,
+                         uint16_t *to) {
+  const int64_t columns = plan->inner / plan->size;
+  if (turned) {
+    const uint16_t *panel = panels + at / CPU_PANEL * CPU_PANEL * columns;
+    for (int64_t c = 0; c < columns; ++c)
+      to[c] = panel[cpu_pair_at(columns, c, at % CPU_PANEL)];
+    return;
+  }
+  for (int64_t c = 0; c < columns; c += CPU_PANEL, panels += CPU_PANEL * plan->n) {
+    const int64_t n = columns - c < CPU_PANEL ? columns - c : CPU_PANEL;
+    for (int64_t u = 0; u < n; ++u)
+      to[c + u] = panels[cpu_pair_at(plan->n, at, u)];
+  }
+}
+
+static void gather_pair_rows(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const gather_plan *plan = call->plan;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t index = cpu_index(&call->in[1], (uint64_t)i);
+    gather_pairs(plan, call->in[0].data, cpu_layout_is_turned(call->in[0].layout),
+                 index < 0 ? index + plan->n : index,
+                 (uint16_t *)call->out[0].data + i * (plan->inner / plan->size));
+  }
+}
+
 /* Rows of a parameter that lies in panels of its transpose, [n / 64][columns][64]: an element of
  * each line. `T` has their size. */
 #define GATHER_TURNED(T)                                                                     \
@@ -108,8 +137,12 @@ static opipe_status gather_table_kernel(const cpu_call *call, opipe_error *err) 
     if (index < -plan->n || index >= plan->n)
       return bad_index(call, err, index, plan->n);
   }
+  const bool turned = cpu_layout_is_turned(call->in[0].layout);
+  const bool pairs = call->in[0].dtype == OPIPE_BFLOAT16;
   cpu_parallel(call->exec, plan->count, (int64_t)call->out[0].n,
-               cpu_layout_is_turned(call->in[0].layout) ? gather_turned_rows : gather_panel_rows,
+               pairs    ? gather_pair_rows
+               : turned ? gather_turned_rows
+                        : gather_panel_rows,
                &copy);
   return OPIPE_OK;
 }

@@ -194,6 +194,61 @@ static void test_other_values_are_refused(void) {
   bt_close(&b);
 }
 
+/* ---- tables ---- */
+
+enum { LINES = 67, WIDTH = 131, TAKEN = 6 }; /* odd, and more than a panel, either way */
+
+/* A table that is gathered from and multiplied with, as it is [LINES, WIDTH] or (turned) as the
+ * transpose of B: the rows are those that are stored. */
+static void check_rows(bool turned) {
+  static bt_graph g;
+  static uint16_t table[LINES * WIDTH], rows[TAKEN * WIDTH], x[LINES],
+      y[LINES > WIDTH ? LINES : WIDTH], z[WIDTH];
+  static const int64_t at[TAKEN] = {0, 1, 63, 64, LINES - 1, -2};
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_device *device = NULL;
+  opipe_param_layout layouts[2] = {
+      {.struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes)},
+      {.struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes)}};
+  uint32_t n_layouts = 2;
+  bt_backend b;
+  bt_run r;
+  for (int i = 0; i < LINES * WIDTH; ++i)
+    table[i] = cpu_f32_to_bf16((float)(i % 251) - 100);
+  memset(rows, 0xff, sizeof rows);
+  bt_open(&b);
+  bt_init(&g);
+  const uint32_t vt =
+      bt_value(&g, OPIPE_VALUE_PARAMETER, OPIPE_BFLOAT16, table, BT_SHAPE(LINES, WIDTH));
+  const uint32_t vi =
+      bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, (void *)(uintptr_t)at, BT_SHAPE(TAKEN));
+  const uint32_t vr =
+      bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_BFLOAT16, rows, BT_SHAPE(TAKEN, WIDTH));
+  bt_node(&g, "Gather", BT_IN(vt, vi), BT_OUT(vr));
+  const uint32_t va = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_BFLOAT16, turned ? z : x,
+                               BT_SHAPE(1, turned ? WIDTH : LINES));
+  const uint32_t vy =
+      bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_BFLOAT16, y, BT_SHAPE(1, turned ? LINES : WIDTH));
+  bt_int(&g, bt_node(&g, "Gemm", BT_IN(va, vt), BT_OUT(vy)), "transB", turned);
+  OPI_ASSERT_OK_FATAL(bt_device(&b, NULL, 2, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_prepare(b.table, device, &g, 0, &r, &err), &err);
+  OPI_ASSERT_OK(b.table->program_params(r.program, layouts, &n_layouts, &err), &err);
+  OPI_ASSERT(n_layouts == 1 && layouts[0].key != 0); /* gathered from the panels */
+  OPI_ASSERT_OK(bt_step(b.table, &g, &r, &err), &err);
+  for (int i = 0; i < TAKEN; ++i) {
+    const int64_t line = at[i] < 0 ? at[i] + LINES : at[i];
+    OPI_ASSERT(memcmp(rows + i * WIDTH, table + line * WIDTH, WIDTH * sizeof *rows) == 0);
+  }
+  bt_release(b.table, &r);
+  b.table->device_close(device);
+  bt_close(&b);
+}
+
+static void test_rows_come_from_panels(void) {
+  check_rows(false);
+  check_rows(true);
+}
+
 OPI_TEST_MAIN("op_bf16", OPI_TEST(test_the_option_chooses_the_order_of_additions),
               OPI_TEST(test_training_multiplies_in_the_same_order),
-              OPI_TEST(test_other_values_are_refused))
+              OPI_TEST(test_other_values_are_refused), OPI_TEST(test_rows_come_from_panels))
