@@ -139,7 +139,7 @@ void opi_cut_free(opi_cut *cut); /* accepts NULL */
 void opi_cut_link_routes(opi_cut *cut);
 
 /* Is the content known before any run (constant or parameter)? Is it one that stays outside the
- * programs: an initializer of more than one element, or larger than 1 KiB? */
+ * programs: an initializer of more than one number, a matrix of codes, or larger than 1 KiB? */
 bool opi_value_is_known(const opi_value *value);
 bool opi_value_is_param(const opi_value *value);
 opipe_param_source opi_param_source_of(const opi_value *value);

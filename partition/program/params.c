@@ -13,8 +13,11 @@ bool opi_value_is_known(const opi_value *value) {
 bool opi_value_is_param(const opi_value *value) {
   if (value->n_bytes > CONSTANT_MOST_BYTES || (value->flags & OPI_VALUE_MISSING) != 0)
     return true;
+  const uint32_t bits = opi_dtype_bits(value->dtype);
+  const bool codes = value->rank >= 2 && bits >= 2 && bits <= 8 && value->dtype != OPIPE_BOOL;
   uint64_t elems = 0;
-  return (value->flags & OPI_VALUE_INITIALIZER) != 0 && opi_dtype_is_float(value->dtype) &&
+  return (value->flags & OPI_VALUE_INITIALIZER) != 0 &&
+         (codes || opi_dtype_is_float(value->dtype)) &&
          opi_shape_elems(value->shape, (uint32_t)value->rank, &elems) && elems > 1;
 }
 

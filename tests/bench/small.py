@@ -6,7 +6,7 @@ process, and beside reading the packed bytes.
 A form is BITS:BLOCK:LEVEL, of MatMulNBits; qBITS:BLOCK is DequantizeLinear (block 0: a scale for each column) before
 MatMul, which asks for no level. Ours reads one packed copy whatever the form of the file is. Shapes KxN are those of
 models of 1, 3 and 8 billion parameters. Codes, scales and rows are random; where rows are few, weights come from memory:
-as many copies as make 64 MB.
+as many copies as make 256 MB, of which caches hold little.
 
 Printed: milliseconds a product, best (5th percentile) / median, their ratio (above 1: ours is faster), what share of the
 read bandwidth measured in the same turns the packed bytes take, the largest difference relative to the largest result, and
@@ -34,7 +34,7 @@ SHAPES = "2048x8192,3072x3072,4096x14336"
 ROWS = "1,16,128"
 FORMS = "4:32:0,4:32:1,4:32:4,8:32:0,8:32:4,2:64:4,q4:32,q8:0"
 QUICK = {"rows": "1,16", "shapes": "2048x2048", "seconds": 0.05, "threads": "1"}
-COPIES_BYTES, FEW_ROWS, CLEAN_ROUNDS = 64e6, 16, 7
+COPIES_BYTES, FEW_ROWS, CLEAN_ROUNDS = 256e6, 16, 7
 BANDWIDTH, LEVEL = 0.8, 1.0
 
 
