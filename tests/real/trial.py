@@ -251,10 +251,16 @@ def notes_of(one):
         yield f"- {one['name']}, beside ONNX Runtime: {one['race']['why']}", False, False
 
 
+def machine():
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        model = re.search(r"model name\s*: (.*)", file.read())
+    return f"{model[1].strip() if model else os.uname().machine}, {os.cpu_count()} cores"
+
+
 def report(results, title):
     """Lines; how many are wrong; families that lack something; families tried."""
     head = ["file", *COLUMNS, "ms", "ONNX Runtime", "time over its", "MiB", "ONNX Runtime", "file"]
-    lines = [f"# {title}", "", "Of whole runs of the first data set, 2 threads, 5 rounds in turns: milliseconds, our time over ONNX Runtime's (least to most; ~: others",
+    lines = [f"# {title}", "", machine(), "", "Of whole runs of the first data set, 2 threads, 5 rounds in turns: milliseconds, our time over ONNX Runtime's (least to most; ~: others",
              "took more than 8 % of a core), and MiB that a process took at most beside its interpreter and modules.", "",
              "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]  # fmt: skip
     lines += [row_of(one) for one in results]
@@ -269,9 +275,10 @@ def report(results, title):
     return lines, wrong, lacking, tried
 
 
-def write(path, lines):
+def write(path, lines, root):
+    """Without the place of this machine where files lie."""
     with open(path + ".part", "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+        file.write("".join(line.replace(root + os.sep, "") + "\n" for line in lines))
     os.rename(path + ".part", path)
 
 
@@ -297,7 +304,7 @@ def main():
             break
         trial.family(name, not args.kept)
         for path in paths:
-            write(path, report(trial.all(), title)[0])
+            write(path, report(trial.all(), title)[0], trial.root)
     lines, wrong, lacking, tried = report([one for one in trial.all() if one["family"] in names], title)
     print("\n".join(lines[-2:]))
     few = not args.only and len(tried) < FAMILIES_WANTED
