@@ -57,8 +57,12 @@ static const opipe_value *in_of(const relayout *r, const opipe_node *node, uint3
   return i < node->n_in && node->in[i] != OPIPE_NONE ? &r->from->values[node->in[i]] : NULL;
 }
 
+static bool is_number(const opipe_value *v) {
+  return v->dtype == OPIPE_FLOAT || cpu_is_half(v->dtype);
+}
+
 static bool has_form(const opipe_value *v) {
-  return v->dtype == OPIPE_FLOAT && v->rank >= LEAST_RANK && v->rank <= MOST_RANK;
+  return is_number(v) && v->rank >= LEAST_RANK && v->rank <= MOST_RANK;
 }
 
 static bool same_shape(const opipe_value *a, const opipe_value *b) {
@@ -88,7 +92,7 @@ static node_kind kind_of(const relayout *r, const opipe_node *node) {
   static const char *const binary[] = {"Add", "Sub", "Mul", "Div", "Max", "Min"};
   const opipe_value *x = in_of(r, node, 0);
   if (!is_standard(node) || node->n_out != 1 || node->out[0] == OPIPE_NONE || x == NULL ||
-      node->n_in > MOST_IN || r->from->values[node->out[0]].dtype != OPIPE_FLOAT)
+      node->n_in > MOST_IN || r->from->values[node->out[0]].dtype != x->dtype || !is_number(x))
     return NODE_OTHER;
   if (is_among(node->op, binary, CPU_COUNT_OF(binary)) && node->n_in == 2)
     return in_of(r, node, 1) == NULL ? NODE_OTHER : NODE_BINARY;
@@ -158,7 +162,7 @@ static bool binary_fits(const relayout *r, const opipe_node *node) {
     return false;
   for (uint32_t i = 0; i < 2; ++i) {
     const opipe_value *x = in_of(r, node, i);
-    if (x->dtype != OPIPE_FLOAT || (!same_shape(x, y) && !broadcast_shape(x, y, shape)))
+    if (x->dtype != y->dtype || (!same_shape(x, y) && !broadcast_shape(x, y, shape)))
       return false;
   }
   return true;

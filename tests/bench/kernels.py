@@ -103,25 +103,26 @@ def turn(call, record, clock):
             return elapsed
 
 
-def turns(calls, seconds, clock=time.perf_counter, fewest=4):
-    """Alternating turns; seconds per call of every contestant. Rounds in which others used more than a tenth of
-    a core are left out, unless there are hardly any without; also says which share was left out. Goes on until
-    `fewest` rounds were clean, or there were three times as many."""
-    clean, dirty = [[] for _ in calls], [[] for _ in calls]
-    rounds, left_out = 0, 0
+def rounds_of(calls, seconds, clock=time.perf_counter, fewest=4):
+    """Rounds of alternating turns, each a list of seconds per call of every contestant. Rounds in which others used
+    more than a tenth of a core are left out, unless there are hardly any without; also says which share was left out.
+    Goes on until `fewest` rounds were clean, or there were three times as many."""
+    clean, dirty = [], []
     end = time.perf_counter() + seconds * len(calls)
-    while time.perf_counter() < end or (rounds - left_out < fewest and rounds < 3 * fewest):
+    while time.perf_counter() < end or (len(clean) < fewest and len(clean) + len(dirty) < 3 * fewest):
         found = [[] for _ in calls]
         before = others_seconds()
         wall = sum(turn(call, record, clock) for call, record in zip(calls, found))
         quiet = others_seconds() - before < 0.1 * wall + 0.02
-        rounds += 1
-        left_out += not quiet
-        for kept, new in zip(clean if quiet else dirty, found):
-            kept.extend(new)
-    if rounds - left_out < 3:
-        clean, left_out = [c + d for c, d in zip(clean, dirty)], rounds
-    return [np.array(t) for t in clean], left_out / rounds
+        (clean if quiet else dirty).append(found)
+    share = len(dirty) / (len(clean) + len(dirty))
+    return (clean, share) if len(clean) >= 3 else (clean + dirty, 1.0)
+
+
+def turns(calls, seconds, clock=time.perf_counter, fewest=4):
+    """The same, rounds behind each other: seconds per call of every contestant, and the share left out."""
+    rounds, left_out = rounds_of(calls, seconds, clock, fewest)
+    return [np.array([t for found in rounds for t in found[i]]) for i in range(len(calls))], left_out
 
 
 def main():

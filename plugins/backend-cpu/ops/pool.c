@@ -80,8 +80,8 @@ static opipe_status pool_kernel(const cpu_call *call, opipe_error *err) {
 }
 
 static opipe_status prepare_pool(cpu_prep *p) {
-  if (cpu_is_last(p->node))
-    return cpu_prepare_pool_last(p);
+  if (cpu_is_last(p->node)) /* widened, it comes back with fp32 */
+    return cpu_is_half(cpu_in(p, 0)->dtype) ? cpu_prepare_widened(p) : cpu_prepare_pool_last(p);
   const opipe_value *in = cpu_in(p, 0);
   const opipe_value *out = cpu_out(p, 0);
   const bool global = (p->op->code & 2u) != 0;

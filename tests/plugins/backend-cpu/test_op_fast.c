@@ -503,6 +503,11 @@ static void check_halves(case_fn build) {
         run_case(&b, build, NULL, 2, OPIPE_COMPILE_POISON, types[i].dtype, 0, ROWS, outputs[0]);
     run_case(&b, build, "kernels=reference", 1, 0, types[i].dtype, 0, ROWS, outputs[1]);
     OPI_ASSERT_CLOSE(outputs[0], outputs[1], n, types[i].dtype, types[i].tol);
+    for (int64_t row = 0; row < ROWS; ++row) {
+      run_case(&b, build, NULL, 1, 0, types[i].dtype, row, 1, outputs[1]);
+      OPI_ASSERT_BITS(outputs[1], outputs[0] + (size_t)row * (n / ROWS) * 2, n / ROWS,
+                      types[i].dtype);
+    }
   }
   bt_close(&b);
 }
