@@ -22,6 +22,10 @@ opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
   b->origin_index = OPIPE_NONE;
   b->origin_stage = -1;
   OPI_TRY(opi_map_create(allocator, &b->names, err));
+  if (opi_map_create(allocator, &b->next_names, err) < 0) {
+    opi_b_close(b);
+    return OPIPE_E_NOMEM;
+  }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opipe_status status = opi_map_keep(b->names, graph->values[v].name, v, err);
     if (status < 0) {
@@ -34,17 +38,21 @@ opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
 
 void opi_b_close(opi_builder *b) {
   opi_map_free(b->names);
-  b->names = NULL;
+  opi_map_free(b->next_names);
+  b->names = b->next_names = NULL;
 }
 
+/* Counted for each stem alone: what one node makes more or less in a binding (a Tile that repeats
+ * nothing) renames nothing of the others, and bindings are compared by names. */
 const char *opi_b_name(opi_builder *b) {
   const char *stem = b->origin != NULL && b->origin->name[0] != '\0' ? b->origin->name : "v";
-  uint32_t taken = 0;
-  for (;;) {
-    const char *name = opi_arena_printf(b->graph->arena, "%s_%" PRIu32, stem, b->next_name++);
-    if (name == NULL || !opi_map_get(b->names, name, &taken))
-      return name;
-  }
+  const char *name = NULL;
+  uint32_t next = 0, taken = 0;
+  (void)opi_map_get(b->next_names, stem, &next);
+  do {
+    name = opi_arena_printf(b->graph->arena, "%s~%" PRIu32, stem, next++);
+  } while (name != NULL && opi_map_get(b->names, name, &taken));
+  return opi_map_set(b->next_names, stem, next, NULL) < 0 ? NULL : name;
 }
 
 /* Adds a value and takes its name. */

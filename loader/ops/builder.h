@@ -62,10 +62,10 @@ struct opi_builder {
                                 emitted; NULL: none */
   uint64_t fold_limit_bytes; /* results (and inputs) above it are not folded: parameters stay where
                                 they are (1 MiB) */
-  uint32_t next_name;        /* for made-up names */
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
-  struct opi_map *names; /* taken value names */
+  struct opi_map *names;      /* taken value names */
+  struct opi_map *next_names; /* for made-up names: the next number of each stem */
   /* -- the rest is private to the builder and loader/passes -- */
   bool keep_parameters; /* nodes that read a float parameter of more than one element are not folded
                          */
@@ -99,7 +99,7 @@ void opi_b_close(opi_builder *b);
 static inline opi_value *opi_b_value(opi_builder *b, uint32_t v) {
   return &b->graph->values[v];
 }
-/* A fresh name "<origin or 'v'>_<n>" that no other value has. NULL: out of memory. */
+/* A fresh name "<origin or 'v'>~<n>" that no other value has. NULL: out of memory. */
 const char *opi_b_name(opi_builder *b);
 /* Constants; data is copied into the graph's arena. OPIPE_NONE: out of memory. */
 uint32_t opi_b_const(opi_builder *b, uint32_t dtype, const int64_t *shape, uint32_t rank,

@@ -32,7 +32,7 @@ static bool copy_attr(opi_arena *arena, const opipe_attr *from, opipe_attr *to) 
 static const char *node_name(opi_builder *b) {
   const char *base = b->origin != NULL ? b->origin->name : NULL;
   if (base == NULL || base[0] == '\0')
-    return opi_arena_printf(b->graph->arena, "node_%" PRIu32, b->next_name++);
+    return opi_arena_printf(b->graph->arena, "node_%" PRIu32, b->graph->n_nodes);
   if (b->n_emitted == 0)
     return base;
   return opi_arena_printf(b->graph->arena, "%s/%" PRIu32, base, b->n_emitted + 1);

@@ -150,9 +150,12 @@ static opipe_status lift_node(opi_builder *b, opi_frame *scope, const opi_node *
                               opipe_error *err) {
   const opi_op *op = NULL;
   const opi_node *outer_origin = b->origin;
+  opi_node origin = *node;
   OPI_TRY(check_form(b, node, &op, err));
   OPI_TRY(check_sequences(b, op, node, err));
-  b->origin = node;
+  if (node->name[0] == '\0' && opi_node_out(node, 0) != OPIPE_NONE)
+    origin.name = scope->file->values[node->out[0]].name; /* without a name, by what it makes */
+  b->origin = &origin;
   b->n_emitted = 0;
   b->scope = scope;
   const opipe_status status = op->lift != NULL ? op->lift(b, node, err)

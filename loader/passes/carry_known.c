@@ -3,17 +3,20 @@
  *
  * Rules that look at lengths alone can take another extent for the axis, or an axis of 1 for any
  * extent of 1. A binding whose axis has a prime length that divides nothing else leaves no doubt;
- * what was found there holds for every value of the same name, made by the same operator, in a
- * binding of any length.
+ * what was found there holds in a binding of any length for every value of the same name that is
+ * made in the same way: by the same operator and, where the name is made up, of values of the same
+ * names.
  */
+#define XXH_INLINE_ALL
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "loader/passes/carry.h"
 
 typedef struct known_value {
   const char *name;
-  const char *op; /* of its producer; NULL: none */
+  uint64_t made; /* made_of */
   int32_t rank;
   opi_carry carry;
 } known_value;
@@ -43,8 +46,20 @@ int64_t opi_axis_probe_length(const opi_graph *graph) {
   return primes[i];
 }
 
-static const char *op_of(const opi_graph *graph, const opi_value *value) {
-  return value->producer == OPIPE_NONE ? NULL : graph->nodes[value->producer].op;
+/* Tells of its producer; 0: none. Names of the file mean the same in every binding; a made-up one
+ * may be of another step of its node. What is constant may be so in one binding alone. */
+static uint64_t made_of(const opi_graph *graph, const opi_value *value) {
+  if (value->producer == OPIPE_NONE)
+    return 0;
+  const opi_node *node = &graph->nodes[value->producer];
+  uint64_t hash = XXH3_64bits(node->op, strlen(node->op));
+  for (uint32_t i = 0; i < node->n_in && value->source == OPIPE_NONE; ++i) {
+    if (node->in[i] == OPIPE_NONE || graph->values[node->in[i]].data != NULL)
+      continue;
+    const char *name = graph->values[node->in[i]].name;
+    hash = XXH3_64bits_withSeed(name, strlen(name), hash);
+  }
+  return hash;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -60,13 +75,12 @@ static opipe_status keep(const opi_graph *graph, uint32_t n_nodes, const opi_car
     const opi_value *value = &graph->values[v];
     if (value->producer != OPIPE_NONE && value->producer >= n_nodes)
       continue;
-    const char *op = op_of(graph, value);
     known_value *own = &known->values[known->n_values++];
     *own = (known_value){.name = opi_arena_strdup(arena, value->name),
-                         .op = op == NULL ? NULL : opi_arena_strdup(arena, op),
+                         .made = made_of(graph, value),
                          .rank = value->rank,
                          .carry = carry[v]};
-    if (own->name == NULL || (op != NULL && own->op == NULL))
+    if (own->name == NULL)
       return opi_fail_nomem(err, strlen(value->name), "an axis");
   }
   qsort(known->values, known->n_values, sizeof(known_value), by_name);
@@ -96,9 +110,7 @@ bool opi_known_carry(const opi_known_axis *known, const opi_graph *graph, uint32
   const opi_value *value = &graph->values[v];
   const known_value key = {.name = value->name};
   const known_value *found = bsearch(&key, known->values, known->n_values, sizeof(key), by_name);
-  const char *op = op_of(graph, value);
-  if (found == NULL || found->rank != value->rank || (op == NULL) != (found->op == NULL) ||
-      (op != NULL && strcmp(op, found->op) != 0))
+  if (found == NULL || found->rank != value->rank || found->made != made_of(graph, value))
     return false;
   const opi_carry *carry = &found->carry;
   if (opi_carries(carry) && length >= 0 &&

@@ -79,7 +79,7 @@ void local_notify(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx)
   atomic_fetch_add(&bell->sleepers, 1);
   const bool look_again = endpoint->unready; /* nobody rings for events of other devices */
   endpoint->unready = false;
-  if (look_again || local_doorbell(endpoint) != seen || local_check(endpoint->world, NULL) < 0)
+  if (look_again || atomic_load(&bell->count) != seen || local_check(endpoint->world, NULL) < 0)
     call(bell);
 }
 

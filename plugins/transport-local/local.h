@@ -113,6 +113,7 @@ typedef struct member {
 typedef struct reduction {
   opipe_circle base;                            /* its members: member */
   alignas(LINE_BYTES) _Atomic uint64_t n_given; /* contributions since the start */
+  _Atomic uint64_t n_added;                     /* shares summed since the start */
 } reduction;
 
 struct opipe_group {

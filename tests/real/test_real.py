@@ -15,9 +15,10 @@ import test_microbatches as forms  # noqa: E402
 
 DYNAMO = """gpt2 gpt2_cache llama llama_cache mistral qwen2 qwen3 gemma3 phi3 olmo2 mixtral qwen3_moe
 gpt_oss opt bloom mpt gptj gpt_neox falcon bert roberta distilbert albert deberta_v2 modernbert t5 bart
-marian whisper vit swin beit clip clip_logits wav2vec2""".split()
+marian whisper vit swin beit clip clip_logits wav2vec2 wavlm""".split()
 LEGACY = """gpt2 gpt2_cache llama qwen2 opt bloom gptj falcon bert distilbert albert deberta_v2 t5 bart
-whisper_encoder vit swin beit clip clip_logits resnet convnext wav2vec2""".split()
+whisper_encoder vit swin beit clip clip_logits resnet convnext wav2vec2
+wavlm""".split()
 
 
 def export(folder):

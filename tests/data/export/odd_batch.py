@@ -93,6 +93,49 @@ def batch_tiled():
     return Odd(build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights), sets)
 
 
+def projected(role, transposed):
+    """x turned to [length, rows, 4], projected, with rows and heads in one dimension: [2 rows,
+    length, 2], or [2 rows, 2, length]."""
+    return [
+        node("MatMul", f"turned w_{role}", f"{role}_all"),
+        node("Reshape", f"{role}_all merged", f"{role}_merged"),
+        node("Transpose", f"{role}_merged", role, perm=[1, 2, 0] if transposed else [1, 0, 2]),
+    ]
+
+
+def batch_turned():
+    """Attention as speech encoders write it: the length first, rows and heads in one dimension
+    (which with one row are the heads), and a table of every head repeated for every row."""
+    nodes = [
+        *ROWS,
+        node("Mul", "rows two", "all_heads"),
+        node("Concat", "length all_heads two", "merged", axis=0),
+        node("Concat", "rows ones", "repeats", axis=0),
+        node("Tile", "table repeats", "tiled"),
+        node("Transpose", "x", "turned", perm=[1, 0, 2]),
+        *projected("q", False),
+        *projected("k", True),
+        *projected("v", False),
+        node("MatMul", "q k", "scores"),
+        node("Add", "scores tiled", "biased"),
+        node("Softmax", "biased", "weights", axis=-1, name="attention"),
+        node("MatMul", "weights v", "mixed"),
+        node("Transpose", "mixed", "back", perm=[1, 0, 2]),
+        node("Concat", "length rows four", "whole", axis=0),
+        node("Reshape", "back whole", "joined"),
+        node("Transpose", "joined", "y", perm=[1, 0, 2]),
+    ]
+    weights = [
+        *(weight(f"w_{role}", 4, 4) for role in "qkv"),
+        weight("table", 2, 1, 1),
+        const("two", [2], np.int64),
+        const("four", [4], np.int64),
+        const("ones", [1, 1], np.int64),
+    ]
+    sets = [({"x": tokens(0, 4, 3)}, None), ({"x": tokens(1, 6, 5)}, None)]
+    return Odd(build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights), sets)
+
+
 def batch_apart():
     """Dimensions named apart, a bias expanded to the batch, rows and lengths of equal number."""
     nodes = [
@@ -208,6 +251,7 @@ MODELS = {
         batch_picked,
         batch_picked_far,
         batch_tiled,
+        batch_turned,
         batch_apart,
         batch_not_all,
         batch_contrast,
