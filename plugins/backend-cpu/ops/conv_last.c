@@ -34,7 +34,7 @@ static opipe_status read_window(cpu_prep *p, const int64_t *kernel, cpu_window *
 
 typedef struct conv_plan {
   cpu_conv_last_args args; /* without pointers */
-  int multiplier, residual;
+  int bias, multiplier, residual; /* inputs; -1: none */
 } conv_plan;
 
 static const float *operand(const cpu_call *call, int i) {
@@ -49,7 +49,7 @@ static opipe_status conv_kernel(const cpu_call *call, opipe_error *err) {
   args.in = call->in[0].data;
   args.weight = packed ? NULL : call->in[1].data;
   args.packed = packed ? call->in[1].data : NULL;
-  args.bias = operand(call, 2);
+  args.bias = operand(call, plan->bias);
   args.multiplier = operand(call, plan->multiplier);
   args.residual = operand(call, plan->residual);
   args.out = call->out[0].data;
@@ -105,6 +105,7 @@ opipe_status cpu_prepare_conv_last(cpu_prep *p) {
     return cpu_invalid(p, "weight '%.80s' is of rank %u", weight->name, weight->rank);
   CPU_TRY(read_window(p, weight->shape + 2, &w, &in, &out, shapes));
   CPU_TRY(check_conv(p, &in, &out, &w, groups));
+  plan->bias = p->node->n_in > 2 ? 2 : -1; /* what was fused stands behind the node's own inputs */
   plan->multiplier = p->fusion != NULL ? p->fusion->multiplier : -1;
   plan->residual = p->fusion != NULL ? p->fusion->residual : -1;
   CPU_TRY(check_fused(p, plan->multiplier));

@@ -331,6 +331,32 @@ static void convolution_between(maker *m) {
   bt_node(m->g, "Mul", BT_IN(a, soft), BT_OUT(y));
 }
 
+/* The last convolution, whose bias is input 2, without it. */
+static uint32_t without_bias(maker *m, uint32_t y) {
+  m->g->nodes[m->g->graph.n_nodes - 1].n_in = 2;
+  return y;
+}
+
+/* As files have them whose norms were folded away: what is fused then stands at input 2, where a
+ * bias would be. */
+static void convolutions_without_bias(maker *m) {
+  static const int64_t perm[4] = {0, 2, 3, 1};
+  const int64_t turned[4] = {m->rows, 5, 4, 8};
+  uint32_t x = image(m, OPIPE_VALUE_INPUT, 6, 9, 8);
+  x = without_bias(m, conv(m, x, 20, 6, 3, 1, 1, 9, 8));
+  x = same_image(m, "Relu", x, OPIPE_NONE, 20, 9, 8);
+  const uint32_t near = without_bias(m, conv(m, x, 20, 20, 3, 2, 20, 5, 4));
+  const uint32_t skip = without_bias(m, conv(m, x, 20, 20, 1, 2, 1, 5, 4));
+  x = same_image(m, "Add", near, skip, 20, 5, 4);
+  x = same_image(m, "Relu", x, OPIPE_NONE, 20, 5, 4);
+  const uint32_t gate = without_bias(m, conv(m, x, 20, 20, 1, 1, 1, 5, 4));
+  x = same_image(m, "Mul", without_bias(m, conv(m, x, 20, 20, 3, 1, 2, 5, 4)), gate, 20, 5, 4);
+  x = same_image(m, "Add", x, without_bias(m, conv(m, x, 20, 20, 1, 1, 1, 5, 4)), 20, 5, 4);
+  x = without_bias(m, conv(m, x, 8, 20, 1, 1, 1, 5, 4));
+  const uint32_t y = bt_value(m->g, OPIPE_VALUE_OUTPUT, m->dtype, m->out, 4, turned);
+  bt_ints(m->g, bt_node(m->g, "Transpose", BT_IN(x), BT_OUT(y)), "perm", 4, perm);
+}
+
 /* One pixel: the way out moves no byte. */
 static void convolution_of_a_pixel(maker *m) {
   uint32_t x = image(m, OPIPE_VALUE_INPUT, 6, 1, 1);
@@ -588,6 +614,7 @@ CASE(packed_attention, 5e-6)
 CASE(convolution, 5e-6)
 CASE(interpolation, 2e-6)
 CASE(convolutions, 1e-5)
+CASE(convolutions_without_bias, 1e-5)
 CASE(convolution_between, 1e-5)
 CASE(convolution_of_a_pixel, 5e-6)
 CASE(product_with_codes, 2e-6)
@@ -602,5 +629,6 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
               OPI_TEST(test_packed_attention), OPI_TEST(test_convolution),
               OPI_TEST(test_interpolation), OPI_TEST(test_convolutions),
-              OPI_TEST(test_convolution_between), OPI_TEST(test_convolution_of_a_pixel),
-              OPI_TEST(test_product_with_codes), OPI_TEST(test_products_with_int8))
+              OPI_TEST(test_convolutions_without_bias), OPI_TEST(test_convolution_between),
+              OPI_TEST(test_convolution_of_a_pixel), OPI_TEST(test_product_with_codes),
+              OPI_TEST(test_products_with_int8))
