@@ -5,6 +5,12 @@
  * word again and only then sleeps on it by futex; whoever changes the word does so first and then
  * reads the count of sleepers. All four steps are sequentially consistent, so either the waiter
  * sees the new word or the other sees the sleeper and wakes it. Nobody asleep costs no system call.
+ *
+ * Shares: who runs a share claims it for the job's generation first. Each worker claims its own;
+ * the caller, done with share 0, takes those whose workers have not come (they sleep, or others
+ * have their processors), so that a job takes at most as long as without a team. A job lasts until
+ * its shares have ended, so that a claim that succeeds finds `task` and `argument` as they were
+ * posted; a worker that comes too late finds its share claimed and waits on.
  */
 #include "team.h"
 
@@ -27,6 +33,8 @@ typedef struct wait_word {
 } wait_word;
 
 typedef struct team_worker {
+  alignas(CPU_TEAM_ALIGN_BYTES) atomic_uint claimed; /* generation of the last job whose share of
+                                                        this worker was claimed */
   pthread_t thread;
   cpu_team *team;
   int32_t index;
@@ -36,7 +44,7 @@ struct cpu_team {
   wait_word generation; /* rises by one a job; `task` and `argument` are written before */
   cpu_task task;        /* NULL: the workers end */
   void *argument;
-  wait_word finished; /* workers that have ended the current job */
+  wait_word finished; /* shares of the current job that workers have ended */
   alignas(CPU_TEAM_ALIGN_BYTES) _Atomic int64_t spin_ns;
   int32_t threads;
   int32_t started; /* workers that exist */
@@ -89,8 +97,14 @@ static void wake_sleepers(wait_word *word) {
     syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+/* True for the first who asks in a generation, which rises. */
+static bool claim(team_worker *of, unsigned generation) {
+  unsigned last = atomic_load_explicit(&of->claimed, memory_order_relaxed);
+  return last != generation && atomic_compare_exchange_strong(&of->claimed, &last, generation);
+}
+
 static void *worker_main(void *argument) {
-  const team_worker *self = argument;
+  team_worker *self = argument;
   cpu_team *team = self->team;
   unsigned seen = 0;
   char name[16];
@@ -99,12 +113,13 @@ static void *worker_main(void *argument) {
   for (;;) {
     int64_t spin_ns = atomic_load_explicit(&team->spin_ns, memory_order_relaxed);
     seen = wait_change(&team->generation, seen, spin_ns);
+    if (!claim(self, seen))
+      continue;
     if (team->task == NULL)
       return NULL;
     team->task(team->argument, self->index, team->threads);
-    unsigned ended = atomic_fetch_add(&team->finished.value, 1) + 1;
-    if (ended == (unsigned)team->threads - 1)
-      wake_sleepers(&team->finished);
+    atomic_fetch_add(&team->finished.value, 1);
+    wake_sleepers(&team->finished); /* the caller knows how many it waits for */
   }
 }
 
@@ -124,6 +139,7 @@ size_t cpu_team_bytes(int32_t threads) {
 
 static int start_worker(cpu_team *team, int32_t index, const int32_t *cpus) {
   team_worker *w = &team->workers[index - 1];
+  atomic_init(&w->claimed, 0);
   pthread_attr_t attributes;
   int error = pthread_attr_init(&attributes);
   if (error != 0)
@@ -192,9 +208,16 @@ void cpu_team_run(cpu_team *team, cpu_task task, void *argument) {
     task(argument, 0, 1);
     return;
   }
-  unsigned others = (unsigned)team->threads - 1;
+  unsigned others = (unsigned)team->threads - 1; /* shares that workers run */
   post(team, task, argument);
   task(argument, 0, team->threads);
+  const unsigned generation = atomic_load_explicit(&team->generation.value, memory_order_relaxed);
+  for (int32_t w = 1; w < team->threads; ++w) {
+    if (!claim(&team->workers[w - 1], generation))
+      continue;
+    task(argument, w, team->threads);
+    --others;
+  }
   int64_t spin_ns = atomic_load_explicit(&team->spin_ns, memory_order_relaxed);
   unsigned ended = atomic_load_explicit(&team->finished.value, memory_order_acquire);
   while (ended != others)

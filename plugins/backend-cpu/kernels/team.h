@@ -17,7 +17,8 @@
 
 typedef struct cpu_team cpu_team;
 
-/* One thread's share of a job: worker 0 is the calling thread, 0 <= worker < workers. */
+/* A share of a job, 0 <= worker < workers: the worker's own, or the caller's, who runs share 0 and
+ * those of workers that have not come yet. No share may wait for another. */
 typedef void (*cpu_task)(void *argument, int32_t worker, int32_t workers);
 
 enum {
@@ -49,7 +50,7 @@ void cpu_team_stop(cpu_team *team);
 /* Threads of the team, the caller included; 1 for NULL. */
 int32_t cpu_team_size(const cpu_team *team);
 
-/* Runs task(argument, w, workers) for every w, worker 0 on the calling thread, and returns when all
+/* Runs task(argument, w, workers) for every w once, 0 on the calling thread, and returns when all
  * have ended; what the workers wrote is visible then. With NULL, or a team of one, it is a plain
  * call. Blocks until the slowest has ended. */
 void cpu_team_run(cpu_team *team, cpu_task task, void *argument);

@@ -2,6 +2,7 @@
 /* The team of threads: every share runs once a job, results are visible afterwards, spinning and
  * sleeping waiters, many short jobs, start and stop, refusals. */
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -74,6 +75,41 @@ static void test_sleepers_wake(void) {
   OPI_ASSERT_INT(c.per_worker[2], 50);
   cpu_team_stop(team);
   free(memory);
+}
+
+typedef struct meeting {
+  pthread_t caller;
+  bool waits;
+  atomic_int by_caller, by_worker; /* runs of share 1 */
+} meeting;
+
+static void meet(void *argument, int32_t worker, int32_t workers) {
+  meeting *m = argument;
+  (void)workers;
+  if (worker == 1)
+    atomic_fetch_add(pthread_equal(pthread_self(), m->caller) ? &m->by_caller : &m->by_worker, 1);
+  for (int i = 0; worker == 0 && m->waits && i < 20000 && atomic_load(&m->by_worker) == 0; ++i) {
+  } /* time enough for a worker that spins */
+}
+
+/* What a worker that sleeps does not come for is done by the caller, and only once; one that spins
+ * comes itself. */
+static void test_the_caller_runs_what_nobody_came_for(void) {
+  for (int64_t spin_ns = 0; spin_ns <= 1000000; spin_ns += 1000000) {
+    void *memory = NULL;
+    cpu_team *team = start(&memory, 2, spin_ns);
+    meeting m = {.caller = pthread_self(), .waits = spin_ns > 0};
+    int jobs = 0;
+    while (jobs < 100000 &&
+           (spin_ns == 0 ? atomic_load(&m.by_caller) == 0 : atomic_load(&m.by_worker) == 0)) {
+      cpu_team_run(team, meet, &m);
+      ++jobs;
+    }
+    OPI_ASSERT_INT(atomic_load(&m.by_caller) + atomic_load(&m.by_worker), jobs);
+    OPI_ASSERT(atomic_load(spin_ns == 0 ? &m.by_caller : &m.by_worker) > 0);
+    cpu_team_stop(team);
+    free(memory);
+  }
 }
 
 static void slow_worker(void *argument, int32_t worker, int32_t workers) {
@@ -184,8 +220,8 @@ static void test_shares_cover_and_balance(void) {
 }
 
 OPI_TEST_MAIN("kernel_team", OPI_TEST(test_every_share_runs_once_a_job),
-              OPI_TEST(test_sleepers_wake), OPI_TEST(test_caller_waits_for_the_slowest),
-              OPI_TEST(test_progress_on_one_processor),
+              OPI_TEST(test_sleepers_wake), OPI_TEST(test_the_caller_runs_what_nobody_came_for),
+              OPI_TEST(test_caller_waits_for_the_slowest), OPI_TEST(test_progress_on_one_processor),
               OPI_TEST(test_start_and_stop_again_and_again),
               OPI_TEST(test_options_out_of_range_are_refused),
               OPI_TEST(test_pinned_workers_run_where_they_were_told),
