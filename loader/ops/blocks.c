@@ -30,9 +30,10 @@ static opipe_status depth_lift(opi_builder *b, const opi_node *node, opipe_error
   uint32_t y;
   OPI_TRY(check(b, node, &s, err));
   const int64_t *x = opi_input(b, node, 0)->shape;
-  if (!last && strcmp(mode, "DCR") != 0)
+  if (!last && strcmp(mode, "DCR") != 0) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "attribute mode is '%.40s', it must be DCR or CRD", mode);
+  }
   if (x[1] % (s * s) != 0)
     return not_whole(b, node, 1, s * s, err);
   const int64_t c = x[1] / (s * s);

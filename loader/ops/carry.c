@@ -222,3 +222,36 @@ opi_carry opi_carry_reshape(const opi_value *from, const opi_carry *carry, const
   }
   return best;
 }
+
+/* Is component c of known indices [.., n] the coordinate along dimension d everywhere? */
+bool opi_index_is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
+  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
+  uint64_t inner = 1;
+  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
+    inner *= (uint64_t)at->shape[e];
+  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
+  for (uint64_t r = 0; r < rows; ++r) {
+    const int64_t coordinate = (int64_t)(r / inner % (uint64_t)at->shape[d]);
+    if (opi_index_at(at, r * n + c) != coordinate)
+      return false;
+  }
+  return true;
+}
+
+/* Are the other components the same for all coordinates along dimension d? */
+bool opi_index_others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
+  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
+  uint64_t inner = 1;
+  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
+    inner *= (uint64_t)at->shape[e];
+  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
+  for (uint64_t r = 0; r < rows; ++r) {
+    const uint64_t coordinate = r / inner % (uint64_t)at->shape[d];
+    for (uint64_t k = 0; k < n; ++k) {
+      if (k != c &&
+          opi_index_at(at, r * n + k) != opi_index_at(at, (r - coordinate * inner) * n + k))
+        return false;
+    }
+  }
+  return true;
+}

@@ -82,6 +82,10 @@ opipe_status opi_carry_fail(const opi_graph *graph, const opi_node *node, opipe_
  * all N parts along it hold the same. */
 bool opi_is_uniform(const opi_graph *graph, uint32_t value, uint32_t axis, int64_t outer,
                     int64_t length, int64_t inner);
+/* Is component c of known indices [.., n] (GatherND, ScatterND) the coordinate along their
+ * dimension d everywhere? Are the other components the same for all coordinates along it? */
+bool opi_index_is_coordinate(const opi_value *at, uint32_t d, uint32_t c);
+bool opi_index_others_are_uniform(const opi_value *at, uint32_t d, uint32_t c);
 /* Element-wise with broadcasting over all inputs; every output has output 0's shape. */
 opipe_status opi_carry_broadcast(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                                  opi_carry *out, opipe_error *err);

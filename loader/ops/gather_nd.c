@@ -69,39 +69,6 @@ static opipe_status infer_gather_nd(opi_builder *b, const opi_node *node, opipe_
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }
 
-/* Is component c of known indices [.., n] the coordinate along dimension d everywhere? */
-static bool is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
-  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
-  uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
-    inner *= (uint64_t)at->shape[e];
-  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
-  for (uint64_t r = 0; r < rows; ++r) {
-    const int64_t coordinate = (int64_t)(r / inner % (uint64_t)at->shape[d]);
-    if (opi_index_at(at, r * n + c) != coordinate)
-      return false;
-  }
-  return true;
-}
-
-/* Are the other components the same for all coordinates along dimension d? */
-static bool others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
-  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
-  uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
-    inner *= (uint64_t)at->shape[e];
-  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
-  for (uint64_t r = 0; r < rows; ++r) {
-    const uint64_t coordinate = r / inner % (uint64_t)at->shape[d];
-    for (uint64_t k = 0; k < n; ++k) {
-      if (k != c &&
-          opi_index_at(at, r * n + k) != opi_index_at(at, (r - coordinate * inner) * n + k))
-        return false;
-    }
-  }
-  return true;
-}
-
 /* Data holds the axis in an indexed dimension: it stays together when the (known) indices count
  * 0, 1, 2, ... along a dimension of their own, as masks picked by [batch, key] do. */
 static opipe_status carry_counted(const opi_graph *graph, const opi_node *node, const opi_carry *in,
@@ -111,7 +78,7 @@ static opipe_status carry_counted(const opi_graph *graph, const opi_node *node, 
   for (uint32_t d = form.batch; at->data != NULL && d + 1 < (uint32_t)at->rank; ++d) {
     if (at->shape[d] != x->shape[in[0].axis] || at->shape[d] == 0)
       continue;
-    if (!is_coordinate(at, d, c) || !others_are_uniform(at, d, c))
+    if (!opi_index_is_coordinate(at, d, c) || !opi_index_others_are_uniform(at, d, c))
       continue;
     out[0] = (opi_carry){(int32_t)d, 0, in[0].outer, in[0].inner};
     return OPIPE_OK;
@@ -152,7 +119,7 @@ static opipe_status carry_gather_nd(const opi_graph *graph, const opi_node *node
 /* Finds the dimension of the indices that component c counts along; OPIPE_NONE: none. */
 static uint32_t counted_along(const opi_value *x, const opi_value *at, uint32_t c, uint32_t first) {
   for (uint32_t d = first; d + 1 < (uint32_t)at->rank; ++d) {
-    if (at->shape[d] == x->shape[c] && at->shape[d] != 0 && is_coordinate(at, d, c))
+    if (at->shape[d] == x->shape[c] && at->shape[d] != 0 && opi_index_is_coordinate(at, d, c))
       return d;
   }
   return OPIPE_NONE;
@@ -212,7 +179,7 @@ static opipe_status lift_batched(opi_builder *b, const opi_node *node, uint32_t 
       return OPIPE_OK;
     const opi_value *first = opi_b_value(b, join->in[0]);
     if (first->data == NULL || first->shape[last] != 1 || first->shape[d] != x->shape[d] ||
-        !is_coordinate(first, d, 0))
+        !opi_index_is_coordinate(first, d, 0))
       return OPIPE_OK;
     uint32_t rest = join->in[1];
     if (join->n_in > 2) {

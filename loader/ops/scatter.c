@@ -107,6 +107,38 @@ static opipe_status infer_nd(opi_builder *b, const opi_node *node, opipe_error *
   return misfit(b, node, err);
 }
 
+/* Does input i hold the axis in dimension d alone, or is it the same all along it? */
+static bool holds(const opi_graph *graph, const opi_node *node, const opi_carry *in, uint32_t i,
+                  uint32_t d, int64_t length) {
+  if (!opi_carries(&in[i]))
+    return opi_is_uniform(graph, node->in[i], d, 1, length, 1);
+  return in[i].axis == (int32_t)d && in[i].outer == 1 && in[i].inner == 1;
+}
+
+/* The axis is an indexed dimension c, and known indices count it along a dimension of their own
+ * (an assignment to part of every row, as the older exporter writes it): each row's updates go to
+ * that row. */
+static opipe_status carry_counted(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                  opi_carry *out, opipe_error *err) {
+  const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
+  const uint32_t n = (uint32_t)at->shape[at->rank - 1];
+  for (uint32_t d = 0; at->data != NULL && d + 1 < (uint32_t)at->rank; ++d) {
+    for (uint32_t c = 0; c < n; ++c) {
+      const int64_t length = at->shape[d];
+      if (length != x->shape[c] || length == 0 || !holds(graph, node, in, 0, c, length) ||
+          !holds(graph, node, in, 2, d, length) || !opi_index_is_coordinate(at, d, c) ||
+          !opi_index_others_are_uniform(at, d, c))
+        continue;
+      out[0] = (opi_carry){(int32_t)c, 0, 1, 1, 0};
+      return OPIPE_OK;
+    }
+  }
+  const bool data = opi_carries(&in[0]);
+  return opi_carry_fail(graph, node, err, "dimension %" PRId32 " of '%s' holds it, which %s",
+                        in[data ? 0 : 2].axis, graph->values[node->in[data ? 0 : 2]].name,
+                        data ? "is indexed" : "goes where indices say");
+}
+
 /* Data and updates may hold the axis in the dimensions that are written whole. */
 static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                              opi_carry *out, opipe_error *err) {
@@ -117,14 +149,8 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
   out[0] = in[0];
   if (opi_carries(&in[1]))
     return opi_carry_fail(graph, node, err, "the indices hold it");
-  if (opi_carries(&in[2]) && in[2].axis < at->rank - 1) {
-    return opi_carry_fail(graph, node, err, "the updates hold it in dimension %" PRId32,
-                          in[2].axis);
-  }
-  if (opi_carries(&in[0]) && in[0].axis < n) {
-    return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " are written",
-                          in[0].axis);
-  }
+  if ((opi_carries(&in[2]) && in[2].axis < at->rank - 1) || (opi_carries(&in[0]) && in[0].axis < n))
+    return carry_counted(graph, node, in, out, err);
   if (opi_carries(&in[0]) && opi_carries(&in[2])) {
     if (in[0].axis == in[2].axis + shift && in[0].outer == in[2].outer)
       return OPIPE_OK;

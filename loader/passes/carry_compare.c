@@ -9,24 +9,35 @@
  */
 #include "loader/passes/carry.h"
 
+static bool is_known_to_carry(const opi_graph *graph, const opi_known_axis *known, uint32_t v) {
+  opi_carry carry = OPI_CARRY_NONE;
+  return known != NULL && opi_known_carry(known, graph, v, -1, &carry) && opi_carries(&carry);
+}
+
 /* Input i of the node decides shapes and positions alone: also what is picked from a value that is
- * not known, since the axis rules look at such indices themselves. */
-static bool is_shape_input(const opi_graph *graph, const opi_node *node, uint32_t i) {
+ * not known, and where rows of the axis are written, since the axis rules look at such indices
+ * themselves. */
+static bool is_shape_input(const opi_graph *graph, const opi_known_axis *known,
+                           const opi_node *node, uint32_t i) {
   const uint32_t shaped = OPI_TAKES_FORM | OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED |
                           OPI_TAKES_PARTS | OPI_TAKES_PADDED;
   const uint32_t takes = opi_op_of(node)->takes;
   if ((takes & (OPI_TAKES_ROWS | OPI_TAKES_TUPLES)) != 0)
     return i == 1 && graph->values[node->in[0]].data == NULL;
+  if ((takes & OPI_TAKES_SCATTERED) != 0) {
+    return i == 1 && (is_known_to_carry(graph, known, node->in[0]) ||
+                      is_known_to_carry(graph, known, node->in[2]));
+  }
   return takes == OPI_TAKES_PART ? i > 0 : (takes & shaped) != 0 && i == 1;
 }
 
 /* Marks the constants of a graph that some node reads as data. */
-static bool *mark_data(const opi_graph *graph, opi_arena *scratch) {
+static bool *mark_data(const opi_graph *graph, const opi_known_axis *known, opi_arena *scratch) {
   bool *data = OPI_ARENA_ARRAY(scratch, bool, graph->n_values);
   for (uint32_t n = 0; data != NULL && n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
     for (uint32_t i = 0; i < node->n_in; ++i) {
-      if (node->in[i] != OPIPE_NONE && !is_shape_input(graph, node, i))
+      if (node->in[i] != OPIPE_NONE && !is_shape_input(graph, known, node, i))
         data[node->in[i]] = true;
     }
   }
@@ -171,7 +182,7 @@ opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part,
     if (whole->values[v].data != NULL)
       status = opi_map_set(names, whole->values[v].name, v, err);
   }
-  const bool *data = mark_data(part, &scratch);
+  const bool *data = mark_data(part, known, &scratch);
   if (status >= 0 && data == NULL)
     status = opi_fail_nomem(err, part->n_values, "marking constants");
   if (status >= 0)

@@ -8,6 +8,7 @@
 #include "loader/passes/solve.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const opi_value *file_value(const opi_solver *s, uint32_t v) {
   return &s->model->graph->values[v];
@@ -98,6 +99,34 @@ static opipe_status unknown_name(const opi_solver *s, const char *name, opipe_er
   return status;
 }
 
+/* A name that pinned inputs alone have says what their tensors say. *out_is: it is such a name. */
+static opipe_status take_pinned_dim(const opi_solver *s, const opi_dim_binding *given, bool *out_is,
+                                    opipe_error *err) {
+  const opi_graph *graph = s->model->graph;
+  *out_is = false;
+  for (uint32_t i = 0; i < graph->n_inputs; ++i) {
+    const opi_value *input = &graph->values[graph->inputs[i]];
+    uint32_t p = 0;
+    if (!opi_map_get(s->pins, input->name, &p))
+      continue;
+    const opi_pin *pin = &s->options->pins[p];
+    for (int32_t d = 0; d < input->rank && (uint32_t)d < pin->rank; ++d) {
+      const char *key = input->shape[d] >= 0 ? NULL : opi_dim_key(s->arena, input, (uint32_t)d);
+      if (key == NULL || strcmp(key, given->name) != 0)
+        continue;
+      *out_is = true;
+      if (pin->shape[d] != given->value) {
+        return opi_fail(err, OPIPE_E_INVALID,
+                        "dimension '%s' is given as %" PRId64
+                        ", but input '%s' is pinned to a "
+                        "tensor of %" PRId64 " along axis %" PRId32,
+                        given->name, given->value, input->name, pin->shape[d], d);
+      }
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* Names first, then places. */
 static opipe_status take_given_dims(opi_solver *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->options->n_dims; ++i) {
@@ -111,7 +140,12 @@ static opipe_status take_given_dims(opi_solver *s, opipe_error *err) {
     if (opi_solver_find(s, given->name) != OPIPE_NONE)
       continue;
     opi_dimension *dim = NULL;
+    bool pinned = false;
     OPI_TRY(find_by_place(s, given->name, &dim, err));
+    if (dim == NULL)
+      OPI_TRY(take_pinned_dim(s, given, &pinned, err));
+    if (pinned)
+      continue;
     if (dim == NULL)
       return unknown_name(s, given->name, err);
     OPI_TRY(assign_place(s, dim, given->value, err));

@@ -27,22 +27,31 @@ static void copy_strided(const float *in, int64_t width, int64_t first, int64_t 
 }
 
 /* One row of a panel: the input under one tap of the kernel for pixels [pixel, pixel + count). */
-static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t tap[2],
+static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t tap[3],
                       int64_t pixel, int64_t count, float *out) {
-  int64_t y = pixel / g->out_size[1];
-  int64_t x = pixel % g->out_size[1];
+  const int64_t column = tap[2] * g->dilation[2] - g->pad_begin[2];
+  int64_t z = pixel / g->out_size[2] / g->out_size[1];
+  int64_t y = pixel / g->out_size[2] % g->out_size[1];
+  int64_t x = pixel % g->out_size[2];
   memset(out, 0, CPU_PANEL * sizeof(float));
   while (count > 0) {
-    const int64_t run = g->out_size[1] - x < count ? g->out_size[1] - x : count;
-    const int64_t row = y * g->stride[0] + tap[0] * g->dilation[0] - g->pad_begin[0];
-    const int64_t column = x * g->stride[1] + tap[1] * g->dilation[1] - g->pad_begin[1];
-    if (row >= 0 && row < g->in_size[0])
-      copy_strided(plane + row * g->in_size[1], g->in_size[1], column, g->stride[1], run, out);
+    const int64_t run = g->out_size[2] - x < count ? g->out_size[2] - x : count;
+    const int64_t layer = z * g->stride[0] + tap[0] * g->dilation[0] - g->pad_begin[0];
+    const int64_t row = y * g->stride[1] + tap[1] * g->dilation[1] - g->pad_begin[1];
+    const float *line = plane + (layer * g->in_size[1] + row) * g->in_size[2];
+    if (layer >= 0 && layer < g->in_size[0] && row >= 0 && row < g->in_size[1])
+      copy_strided(line, g->in_size[2], x * g->stride[2] + column, g->stride[2], run, out);
     out += run;
     count -= run;
     x = 0;
     ++y;
+    z += y == g->out_size[1];
+    y = y == g->out_size[1] ? 0 : y;
   }
+}
+
+static int64_t volume(const int64_t size[3]) {
+  return size[0] * size[1] * size[2];
 }
 
 /* The patches [K][64] of a panel; `in` is the first plane of the group. */
@@ -50,10 +59,11 @@ static void patch_panel(const cpu_conv_args *g, const float *in, int64_t pixel, 
                         float *out) {
   const int64_t planes = g->c_in / g->groups;
   for (int64_t c = 0; c < planes; ++c) {
-    const float *plane = in + c * g->in_size[0] * g->in_size[1];
-    for (int64_t ky = 0; ky < g->kernel[0]; ++ky) {
-      for (int64_t kx = 0; kx < g->kernel[1]; ++kx, out += CPU_PANEL)
-        patch_row(g, plane, (const int64_t[2]){ky, kx}, pixel, count, out);
+    const float *plane = in + c * volume(g->in_size);
+    for (int64_t t = 0; t < volume(g->kernel); ++t, out += CPU_PANEL) {
+      const int64_t tap[3] = {t / g->kernel[2] / g->kernel[1], t / g->kernel[2] % g->kernel[1],
+                              t % g->kernel[2]};
+      patch_row(g, plane, tap, pixel, count, out);
     }
   }
 }
@@ -66,11 +76,11 @@ typedef struct conv_job {
 static void conv_task(void *argument, int32_t worker, int32_t workers) {
   const conv_job *j = argument;
   const cpu_conv_args *g = j->args;
-  const int64_t pixels = g->out_size[0] * g->out_size[1];
+  const int64_t pixels = volume(g->out_size);
   const int64_t panels = (pixels + CPU_PANEL - 1) / CPU_PANEL;
   const int64_t planes = g->c_in / g->groups;
   const int64_t filters = g->c_out / g->groups;
-  const int64_t k = planes * g->kernel[0] * g->kernel[1];
+  const int64_t k = planes * volume(g->kernel);
   float *panel = (float *)g->workspace + worker * CPU_PANEL * k;
   cpu_range share;
   cpu_team_share(g->images * g->groups * panels, worker, workers, &share.begin, &share.end);
@@ -80,7 +90,7 @@ static void conv_task(void *argument, int32_t worker, int32_t workers) {
     const int64_t group = u / panels % g->groups;
     const int64_t image = u / panels / g->groups;
     const int64_t plane = image * g->c_in + group * planes;
-    patch_panel(g, g->in + plane * g->in_size[0] * g->in_size[1], pixel, count, panel);
+    patch_panel(g, g->in + plane * volume(g->in_size), pixel, count, panel);
     cpu_epilogue epilogue = {.alpha = 1.0f,
                              .activation = g->activation,
                              .row_bias = g->bias == NULL ? NULL : g->bias + group * filters};

@@ -83,12 +83,12 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
                               .groups = plan->groups,
                               .c_in = plan->c_in,
                               .c_out = plan->c_out,
-                              .in_size = {w->in[1], w->in[2]},
-                              .out_size = {w->out[1], w->out[2]},
-                              .kernel = {w->kernel[1], w->kernel[2]},
-                              .stride = {w->stride[1], w->stride[2]},
-                              .dilation = {w->dilation[1], w->dilation[2]},
-                              .pad_begin = {w->begin[1], w->begin[2]},
+                              .in_size = {w->in[0], w->in[1], w->in[2]},
+                              .out_size = {w->out[0], w->out[1], w->out[2]},
+                              .kernel = {w->kernel[0], w->kernel[1], w->kernel[2]},
+                              .stride = {w->stride[0], w->stride[1], w->stride[2]},
+                              .dilation = {w->dilation[0], w->dilation[1], w->dilation[2]},
+                              .pad_begin = {w->begin[0], w->begin[1], w->begin[2]},
                               .in = call->in[0].data,
                               .weight = call->in[1].data,
                               .bias = call->n_in > 2 ? call->in[2].data : NULL,
@@ -151,8 +151,7 @@ static opipe_status prepare_conv(cpu_prep *p) {
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   p->step->run = conv_kernel;
   const int64_t k = plan->c_in / plan->groups * plan->window.n_kernel;
-  if (p->fast && in->dtype == OPIPE_FLOAT && plan->window.axes < 3 &&
-      cpu_conv_workspace(p->device->threads, k, &bytes)) {
+  if (p->fast && in->dtype == OPIPE_FLOAT && cpu_conv_workspace(p->device->threads, k, &bytes)) {
     cpu_want_workspace(p, bytes);
     p->step->run = fast_kernel;
   }

@@ -33,7 +33,7 @@ static opipe_status read_window(cpu_prep *p, const int64_t *kernel, cpu_window *
 /* ---- Conv ---- */
 
 typedef struct conv_plan {
-  cpu_conv_last_args args; /* without pointers */
+  cpu_conv_last_args args;        /* without pointers */
   int bias, multiplier, residual; /* inputs; -1: none */
 } conv_plan;
 

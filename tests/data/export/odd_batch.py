@@ -136,6 +136,41 @@ def batch_turned():
     return Odd(build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights), sets)
 
 
+def assigned(reversed_rows):
+    """y[:, 0] = x[:, 1], by pairs (row, 0), as the older exporter writes it; `reversed_rows`: each
+    row's tokens go to the row as far from the end."""
+    first, last, step = ("n_1", "minus", "minus") if reversed_rows else ("zero", "n", "one")
+    nodes = [
+        *ROWS,
+        node("Squeeze", "rows", "n"),
+        node("Sub", "n one", "n_1"),
+        node("Range", f"{first} {last} {step}", "counted"),
+        node("Reshape", "counted column", "row"),
+        node("Shape", "row", "like"),
+        node("ConstantOfShape", "like", "token", value=const("", [0], np.int64)),
+        node("Concat", "row token", "pairs", axis=2),
+        node("Concat", "rows length four", "wide", axis=0),
+        node("ConstantOfShape", "wide", "empty"),
+        node("Slice", "x second third second", "picked"),
+        node("ScatterND", "empty pairs picked", "filled", name="assign"),
+        node("Add", "filled x", "y"),
+    ]
+    weights = [const("zero", 0, np.int64), const("one", 1, np.int64), const("minus", -1, np.int64),
+               const("column", [-1, 1, 1], np.int64), const("four", [4], np.int64),
+               const("second", [1], np.int64), const("third", [2], np.int64)]  # fmt: skip
+    return build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights)
+
+
+def batch_assigned():
+    sets = [({"x": tokens(0, 4, 3)}, None), ({"x": tokens(1, 6, 5)}, None)]
+    return Odd(assigned(False), sets)
+
+
+def batch_assigned_far():
+    expect = [("microbatches", "assign"), ("microbatches", "goes where indices say")]
+    return Odd(assigned(True), [({"x": tokens(0, 4, 3)}, None)], expect)
+
+
 def batch_apart():
     """Dimensions named apart, a bias expanded to the batch, rows and lengths of equal number."""
     nodes = [
@@ -252,6 +287,8 @@ MODELS = {
         batch_picked_far,
         batch_tiled,
         batch_turned,
+        batch_assigned,
+        batch_assigned_far,
         batch_apart,
         batch_not_all,
         batch_contrast,

@@ -156,6 +156,35 @@ static void test_refused_dims_name_both_numbers(void) {
   test_close(&t);
 }
 
+/* What pinned inputs alone have is known: it may be said again, and must be the same. */
+static void test_dims_of_pinned_inputs(void) {
+  const int64_t data[12] = {0}, ids[2] = {2, 3}, patches[1] = {3};
+  const opi_pin pins[2] = {
+      {.input = "ids", .data = data, .shape = ids, .rank = 2, .dtype = OPIPE_INT64},
+      {.input = "patches", .data = data, .shape = patches, .rank = 1, .dtype = OPIPE_FLOAT}};
+  opi_dim_binding dims[] = {{"batch", 2}, {"past_seq", 5}, {"seq", 3}, {"(s - 1)//4 + 1", 3}};
+  test_graph t;
+  int64_t value = 0;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bind_options options = test_options();
+  test_open(&t);
+  add_decoder_inputs(&t);
+  options.dims = dims;
+  options.n_dims = 4;
+  options.pins = pins;
+  options.n_pins = 2;
+  OPI_ASSERT_OK(solve(&t, &options, "past_seq + seq", &value, &err), &err);
+  OPI_ASSERT_INT(value, 8);
+  dims[3].value = 4;
+  OPI_ASSERT_ERROR(solve(&t, &options, "seq", &value, &err), OPIPE_E_INVALID, &err,
+                   "is given as 4, but input 'patches' is pinned to a tensor of 3 along axis 0");
+  dims[3].name = "patches.0";
+  dims[3].value = 3;
+  OPI_ASSERT_ERROR(solve(&t, &options, "seq", &value, &err), OPIPE_E_NOTFOUND, &err,
+                   "no free dimension 'patches.0'");
+  test_close(&t);
+}
+
 static void test_given_shapes(void) {
   test_graph t;
   int64_t value = 0;
@@ -263,6 +292,6 @@ static void test_no_default_fits(void) {
 }
 
 OPI_TEST_MAIN("dims", OPI_TEST(test_expressions), OPI_TEST(test_given_dims_and_what_follows),
-              OPI_TEST(test_refused_dims_name_both_numbers), OPI_TEST(test_given_shapes),
-              OPI_TEST(test_defaults), OPI_TEST(test_unwritten_sums_are_found),
-              OPI_TEST(test_no_default_fits))
+              OPI_TEST(test_refused_dims_name_both_numbers), OPI_TEST(test_dims_of_pinned_inputs),
+              OPI_TEST(test_given_shapes), OPI_TEST(test_defaults),
+              OPI_TEST(test_unwritten_sums_are_found), OPI_TEST(test_no_default_fits))

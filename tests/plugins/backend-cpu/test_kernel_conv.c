@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution against plain loops in double: strides, pads, dilations, groups, one and two
+/* Convolution against plain loops in double: strides, pads, dilations, groups, one to three
  * dimensions; the same bits on every instruction set and number of threads. */
 #include "kernel_test.h"
 
@@ -7,6 +7,7 @@ typedef struct setting {
   int64_t images, groups, c_in, c_out;
   int64_t in[2], kernel[2], stride[2], dilation[2], pad[2], pad_end[2];
   cpu_activation activation;
+  int64_t deep[6]; /* the same six of a third axis, which stands first; all 0: there is none */
 } setting;
 
 static const setting settings[] = {
@@ -18,21 +19,32 @@ static const setting settings[] = {
     {1, 1, 80, 20, {1, 100}, {1, 3}, {1, 2}, {1, 1}, {0, 1}, {0, 1}, CPU_ACT_NONE},
 };
 
-static double exact_value(const cpu_conv_args *g, int64_t image, int64_t filter, int64_t y,
-                          int64_t x) {
+static const setting deep[] = {
+    {2, 1, 2, 3, {9, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, CPU_ACT_NONE, {5, 3, 1, 1, 1, 1}},
+    {1, 1, 3, 24, {8, 8}, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {0, 0}, CPU_ACT_NONE, {4, 2, 2, 1, 0, 0}},
+    {1, 2, 6, 4, {7, 5}, {2, 3}, {2, 1}, {1, 2}, {1, 0}, {2, 1}, CPU_ACT_RELU, {8, 3, 2, 2, 3, 1}},
+};
+
+static double exact_value(const cpu_conv_args *g, int64_t image, int64_t filter, int64_t pixel) {
   const int64_t planes = g->c_in / g->groups;
   const int64_t group = filter / (g->c_out / g->groups);
+  const int64_t taps = g->kernel[0] * g->kernel[1] * g->kernel[2];
   double sum = g->bias != NULL ? (double)g->bias[filter] : 0.0;
   for (int64_t c = 0; c < planes; ++c) {
-    for (int64_t t = 0; t < g->kernel[0] * g->kernel[1]; ++t) {
-      int64_t row = y * g->stride[0] + t / g->kernel[1] * g->dilation[0] - g->pad_begin[0];
-      int64_t column = x * g->stride[1] + t % g->kernel[1] * g->dilation[1] - g->pad_begin[1];
-      if (row < 0 || row >= g->in_size[0] || column < 0 || column >= g->in_size[1])
-        continue;
-      int64_t plane = image * g->c_in + group * planes + c;
-      int64_t tap = (filter * planes + c) * g->kernel[0] * g->kernel[1] + t;
-      sum += (double)g->in[(plane * g->in_size[0] + row) * g->in_size[1] + column] *
-             (double)g->weight[tap];
+    for (int64_t t = 0; t < taps; ++t) {
+      int64_t at = image * g->c_in + group * planes + c, of_pixel = pixel, of_tap = t, place[3];
+      bool inside = true;
+      for (int a = 2; a >= 0; --a) {
+        place[a] = of_pixel % g->out_size[a] * g->stride[a] +
+                   of_tap % g->kernel[a] * g->dilation[a] - g->pad_begin[a];
+        inside = inside && place[a] >= 0 && place[a] < g->in_size[a];
+        of_pixel /= g->out_size[a];
+        of_tap /= g->kernel[a];
+      }
+      for (int a = 0; a < 3; ++a)
+        at = at * g->in_size[a] + place[a];
+      if (inside)
+        sum += (double)g->in[at] * (double)g->weight[(filter * planes + c) * taps + t];
     }
   }
   sum = g->activation == CPU_ACT_RELU && sum < 0.0 ? 0.0 : sum;
@@ -41,29 +53,37 @@ static double exact_value(const cpu_conv_args *g, int64_t image, int64_t filter,
   return g->activation == CPU_ACT_SILU ? sum / (1.0 + exp(-sum)) : sum;
 }
 
-static void check(const setting *s) {
-  kernel_exec execs[KERNEL_EXECS];
-  int n = kernel_execs(execs);
+/* Sizes, without pointers. */
+static cpu_conv_args args_of(const setting *s) {
+  const int64_t flat[6] = {1, 1, 1, 1, 0, 0}, *first = s->deep[0] == 0 ? flat : s->deep;
   cpu_conv_args g = {.images = s->images,
                      .groups = s->groups,
                      .c_in = s->c_in,
                      .c_out = s->c_out,
-                     .in_size = {s->in[0], s->in[1]},
-                     .kernel = {s->kernel[0], s->kernel[1]},
-                     .stride = {s->stride[0], s->stride[1]},
-                     .dilation = {s->dilation[0], s->dilation[1]},
-                     .pad_begin = {s->pad[0], s->pad[1]},
+                     .in_size = {first[0], s->in[0], s->in[1]},
+                     .kernel = {first[1], s->kernel[0], s->kernel[1]},
+                     .stride = {first[2], s->stride[0], s->stride[1]},
+                     .dilation = {first[3], s->dilation[0], s->dilation[1]},
+                     .pad_begin = {first[4], s->pad[0], s->pad[1]},
                      .activation = s->activation};
-  for (int i = 0; i < 2; ++i) {
+  const int64_t behind[3] = {first[5], s->pad_end[0], s->pad_end[1]};
+  for (int i = 0; i < 3; ++i) {
     g.out_size[i] =
-        (s->in[i] + s->pad[i] + s->pad_end[i] - s->dilation[i] * (s->kernel[i] - 1) - 1) /
-            s->stride[i] +
+        (g.in_size[i] + g.pad_begin[i] + behind[i] - g.dilation[i] * (g.kernel[i] - 1) - 1) /
+            g.stride[i] +
         1;
   }
-  const int64_t k = s->c_in / s->groups * s->kernel[0] * s->kernel[1];
-  const int64_t pixels = g.out_size[0] * g.out_size[1];
+  return g;
+}
+
+static void check(const setting *s) {
+  kernel_exec execs[KERNEL_EXECS];
+  int n = kernel_execs(execs);
+  cpu_conv_args g = args_of(s);
+  const int64_t k = s->c_in / s->groups * g.kernel[0] * g.kernel[1] * g.kernel[2];
+  const int64_t pixels = g.out_size[0] * g.out_size[1] * g.out_size[2];
   const int64_t size = s->images * s->c_out * pixels;
-  float *in = kernel_random(s->images * s->c_in * s->in[0] * s->in[1], 1);
+  float *in = kernel_random(s->images * s->c_in * g.in_size[0] * g.in_size[1] * g.in_size[2], 1);
   float *weight = kernel_random(s->c_out * k, 2);
   float *bias = kernel_random(s->c_out, 3);
   float *first = kernel_floats(size);
@@ -83,11 +103,8 @@ static void check(const setting *s) {
     if (i > 0)
       kernel_same(out, first, size, "convolution", execs[i].name);
   }
-  for (int64_t i = 0; i < size; ++i) {
-    int64_t pixel = i % pixels;
-    exact[i] = exact_value(&g, i / pixels / s->c_out, i / pixels % s->c_out, pixel / g.out_size[1],
-                           pixel % g.out_size[1]);
-  }
+  for (int64_t i = 0; i < size; ++i)
+    exact[i] = exact_value(&g, i / pixels / s->c_out, i / pixels % s->c_out, i % pixels);
   kernel_close(first, exact, size, 2e-6, "convolution", "all");
   free(in), free(weight), free(bias), free(first), free(out), free(exact);
 }
@@ -106,15 +123,7 @@ static float *channels_last(const float *from, int64_t images, int64_t planes, i
 static void check_last(const setting *s) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
-  cpu_conv_args g = {.images = s->images,
-                     .groups = s->groups,
-                     .c_in = s->c_in,
-                     .c_out = s->c_out,
-                     .in_size = {s->in[0], s->in[1]},
-                     .kernel = {s->kernel[0], s->kernel[1]},
-                     .stride = {s->stride[0], s->stride[1]},
-                     .dilation = {s->dilation[0], s->dilation[1]},
-                     .pad_begin = {s->pad[0], s->pad[1]}};
+  cpu_conv_args g = args_of(s);
   cpu_conv_last_args l = {.images = s->images,
                           .groups = s->groups,
                           .c_in = s->c_in,
@@ -125,15 +134,10 @@ static void check_last(const setting *s) {
                           .dilation = {s->dilation[0], s->dilation[1]},
                           .pad_begin = {s->pad[0], s->pad[1]},
                           .activation = s->activation};
-  for (int i = 0; i < 2; ++i) {
-    l.out_size[i] = g.out_size[i] =
-        (s->in[i] + s->pad[i] + s->pad_end[i] - s->dilation[i] * (s->kernel[i] - 1) - 1) /
-            s->stride[i] +
-        1;
-  }
-  g.activation = s->activation;
+  for (int i = 0; i < 2; ++i)
+    l.out_size[i] = g.out_size[i + 1];
   const int64_t taps = s->kernel[0] * s->kernel[1], k = s->c_in / s->groups * taps;
-  const int64_t pixels = g.out_size[0] * g.out_size[1], size = s->images * s->c_out * pixels;
+  const int64_t pixels = l.out_size[0] * l.out_size[1], size = s->images * s->c_out * pixels;
   float *in = kernel_random(s->images * s->c_in * s->in[0] * s->in[1], 1);
   float *turned = channels_last(in, s->images, s->c_in, s->in[0] * s->in[1]);
   float *weight = kernel_random(s->c_out * k, 2), *bias = kernel_random(s->c_out, 3);
@@ -168,8 +172,7 @@ static void check_last(const setting *s) {
   }
   for (int64_t i = 0; i < size; ++i) { /* i as channels stand last */
     const int64_t image = i / (s->c_out * pixels), pixel = i / s->c_out % pixels;
-    exact[i] = exact_value(&g, image, i % s->c_out, pixel / g.out_size[1], pixel % g.out_size[1]) +
-               (double)residual_last[i];
+    exact[i] = exact_value(&g, image, i % s->c_out, pixel) + (double)residual_last[i];
   }
   kernel_close(first, exact, size, 2e-6, "convolution, channels last", "all");
   free(in), free(turned), free(weight), free(bias), free(residual), free(residual_last);
@@ -272,6 +275,8 @@ static void test_pools(void) {
 static void test_convolutions(void) {
   for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
     check(&settings[i]);
+  for (size_t i = 0; i < sizeof deep / sizeof deep[0]; ++i)
+    check(&deep[i]);
 }
 
 OPI_TEST_MAIN("kernel_conv", OPI_TEST(test_convolutions), OPI_TEST(test_channels_last),
