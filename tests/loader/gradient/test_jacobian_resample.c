@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of Resize and DFT against central differences. */
+/* Gradients of Resize, DFT, ConvTranspose, GridSample and of blocks as channels against central
+ * differences. */
 #include "tests/loader/gradient/jacobian.h"
 
 static void test_resize(void) {
@@ -31,4 +32,32 @@ static void test_dft(void) {
             "DFT@17 d[1,37,1] | axis=1 onesided=1 -> y", "DFT@17 d[1,32,2] | axis=1 -> y");
 }
 
-OPI_TEST_MAIN("gradients of resampling", OPI_TEST(test_resize), OPI_TEST(test_dft))
+static void test_conv_transpose(void) {
+  JAC_CASES("ConvTranspose@22 d[2,2,4] d[2,3,3] d[3] -> y",
+            "ConvTranspose@22 d[1,2,2,3] d[2,3,2,2] d[3] | strides=[2,2] -> y",
+            "ConvTranspose@11 d[1,2,3,2] d[2,1,3,3] | strides=[2,3] pads=[1,0,0,2] "
+            "output_padding=[1,1] -> y",
+            "ConvTranspose@22 d[1,4,3] d[4,1,3] d[2] | group=2 strides=[2] dilations=[2] -> y",
+            "ConvTranspose@22 d[1,1,4] d[1,2,3] | dilations=[2] pads=[3,2] -> y",
+            "ConvTranspose@22 d[1,2,3] d[2,1,2] d[1] | strides=[3] output_shape=[11] -> y",
+            "ConvTranspose@22 d[1,2,3] d[2,1,5] | strides=[2] auto_pad=$SAME_LOWER -> y",
+            "ConvTranspose@22 d[1,1,2,2,2] d[1,2,2,1,2] d[2] | strides=[2,1,2] -> y");
+}
+
+static void test_grid_sample(void) {
+  JAC_CASES("GridSample@20 d[1,2,3,4] d[1,2,2,2] -> y",
+            "GridSample@20 d[2,1,3,3] d[2,1,3,2] | align_corners=1 padding_mode=$border -> y",
+            "GridSample@16 d[1,1,4,3] d[1,2,2,2] | mode=$bicubic -> y",
+            "GridSample@20 d[1,1,3,3] d[1,2,2,2] | mode=$cubic padding_mode=$reflection -> y",
+            "GridSample@20 d[1,2,3,3] c[1,2,2,2] | mode=$nearest -> y",
+            "GridSample@20 d[1,1,2,2,3] d[1,1,2,1,3] -> y");
+}
+
+static void test_blocks(void) {
+  JAC_CASES("DepthToSpace@13 d[1,8,2,1] | blocksize=2 -> y",
+            "DepthToSpace@13 d[1,8,1,2] | blocksize=2 mode=$CRD -> y",
+            "SpaceToDepth@13 d[1,2,4,2] | blocksize=2 -> y");
+}
+
+OPI_TEST_MAIN("gradients of resampling", OPI_TEST(test_resize), OPI_TEST(test_dft),
+              OPI_TEST(test_conv_transpose), OPI_TEST(test_grid_sample), OPI_TEST(test_blocks))
