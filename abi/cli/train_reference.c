@@ -20,6 +20,12 @@ static double tolerance_of(uint32_t compute) {
   return compute == OPIPE_BFLOAT16 ? 2e-2 : compute == OPIPE_FLOAT16 ? 2e-3 : 1e-5;
 }
 
+/* Gradients: 1e-4 in fp32; half types round every product: five times what the loss is allowed. */
+static double gradient_tolerance(uint32_t compute) {
+  const double tolerance = tolerance_of(compute);
+  return tolerance == 1e-5 ? 1e-4 : 5 * tolerance;
+}
+
 static double norm_of(const cli_tensor *t) {
   double sum = 0;
   for (size_t i = 0; i < cli_elems(t); ++i)
@@ -54,8 +60,7 @@ static double rms_of(const train_result *r) {
   return elems == 0 ? 0 : sqrt(square / elems);
 }
 
-/* In fp32 1e-4; half types round every product: five times what is allowed to the loss.
- * ||a - b|| <= tolerance * max(||b||, 0.2 * RMS gradient of the model * sqrt(n)). */
+/* ||a - b|| <= tolerance * max(||b||, 0.2 * RMS gradient of the model * sqrt(n)). */
 static double compare_gradients(const train_result *a, const train_result *b, double tolerance) {
   const double rms = rms_of(b);
   double worst = 0;
@@ -114,7 +119,7 @@ static void compare(const train_run *run, const train_result *a, const train_res
     out->bit_equal = same_bits(&a->weights[i], b->weights, b->n_params) &&
                      same_bits(&a->gradients[i], b->gradients, b->n_params);
   }
-  out->gradients = compare_gradients(a, b, tolerance == 1e-5 ? 1e-4 : 5 * tolerance);
+  out->gradients = compare_gradients(a, b, gradient_tolerance(run->options->compute));
   compare_weights(a, b, noise, tolerance, out);
 }
 
@@ -171,7 +176,7 @@ static int run_and_compare(const train_run *run, const train_run *again, const c
 
 int train_reference(const train_run *run, const train_result *result) {
   train_run again = *run;
-  train_noise noise = {.tolerance = tolerance_of(run->options->compute)};
+  train_noise noise = {.tolerance = gradient_tolerance(run->options->compute)};
   differences plain, uncut;
   opipe_plan *plan = NULL;
   again.quiet = true;

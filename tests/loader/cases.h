@@ -20,6 +20,8 @@
 
 #include "tests/loader/graphs.h"
 
+enum { TEST_MOST_VALUES = 2048 }; /* of a bound graph */
+
 typedef struct test_term {
   uint32_t dtype;
   bool known;
@@ -252,7 +254,7 @@ static const char *test_maker(const opi_graph *g, uint32_t o) {
 
 static void test_check_outputs(test_case *c, const char *at, const opi_bound *bound) {
   const opi_graph *g = bound->graph;
-  opi_carry carry[256];
+  opi_carry carry[TEST_MOST_VALUES];
   opipe_error err = OPIPE_ERROR_INIT;
   char shape[128];
   test_skip_blanks(&at);
@@ -261,6 +263,7 @@ static void test_check_outputs(test_case *c, const char *at, const opi_bound *bo
   if (strlen(maker) != n_op || strncmp(maker, at, n_op) != 0)
     test_wrong(c, "became %s", maker);
   at += n_op;
+  OPI_ASSERT_FATAL(g->n_values <= TEST_MOST_VALUES);
   if (opi_carry_axis(g, NULL, c->carries, carry, &err) < 0) {
     test_wrong(c, "carry: %s", err.message);
     return;
@@ -282,7 +285,7 @@ static void test_check_outputs(test_case *c, const char *at, const opi_bound *bo
 }
 
 static void test_check_carry_refused(test_case *c, const char *part, const opi_bound *bound) {
-  opi_carry carry[256];
+  opi_carry carry[TEST_MOST_VALUES];
   opipe_error err = OPIPE_ERROR_INIT;
   test_skip_blanks(&part);
   const opipe_status status = opi_carry_axis(bound->graph, NULL, c->carries, carry, &err);
