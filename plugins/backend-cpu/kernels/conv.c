@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "conv_patches.h"
 #include "table.h"
 
 bool cpu_conv_workspace(int32_t threads, int64_t k, uint64_t *out_bytes) {
@@ -26,9 +27,8 @@ static void copy_strided(const float *in, int64_t width, int64_t first, int64_t 
     out[i] = in[first + i * step];
 }
 
-/* One row of a panel: the input under one tap of the kernel for pixels [pixel, pixel + count). */
-static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t tap[3],
-                      int64_t pixel, int64_t count, float *out) {
+void cpu_conv_patch_row(const cpu_conv_args *g, const float *plane, const int64_t tap[3],
+                        int64_t pixel, int64_t count, float *out) {
   const int64_t column = tap[2] * g->dilation[2] - g->pad_begin[2];
   int64_t z = pixel / g->out_size[2] / g->out_size[1];
   int64_t y = pixel / g->out_size[2] % g->out_size[1];
@@ -50,20 +50,16 @@ static void patch_row(const cpu_conv_args *g, const float *plane, const int64_t 
   }
 }
 
-static int64_t volume(const int64_t size[3]) {
-  return size[0] * size[1] * size[2];
-}
-
 /* The patches [K][64] of a panel; `in` is the first plane of the group. */
 static void patch_panel(const cpu_conv_args *g, const float *in, int64_t pixel, int64_t count,
                         float *out) {
   const int64_t planes = g->c_in / g->groups;
   for (int64_t c = 0; c < planes; ++c) {
-    const float *plane = in + c * volume(g->in_size);
-    for (int64_t t = 0; t < volume(g->kernel); ++t, out += CPU_PANEL) {
-      const int64_t tap[3] = {t / g->kernel[2] / g->kernel[1], t / g->kernel[2] % g->kernel[1],
-                              t % g->kernel[2]};
-      patch_row(g, plane, tap, pixel, count, out);
+    const float *plane = in + c * cpu_conv_volume(g->in_size);
+    for (int64_t t = 0; t < cpu_conv_volume(g->kernel); ++t, out += CPU_PANEL) {
+      int64_t tap[3];
+      cpu_conv_split(t, g->kernel, tap);
+      cpu_conv_patch_row(g, plane, tap, pixel, count, out);
     }
   }
 }
@@ -76,11 +72,11 @@ typedef struct conv_job {
 static void conv_task(void *argument, int32_t worker, int32_t workers) {
   const conv_job *j = argument;
   const cpu_conv_args *g = j->args;
-  const int64_t pixels = volume(g->out_size);
+  const int64_t pixels = cpu_conv_volume(g->out_size);
   const int64_t panels = (pixels + CPU_PANEL - 1) / CPU_PANEL;
   const int64_t planes = g->c_in / g->groups;
   const int64_t filters = g->c_out / g->groups;
-  const int64_t k = planes * volume(g->kernel);
+  const int64_t k = planes * cpu_conv_volume(g->kernel);
   float *panel = (float *)g->workspace + worker * CPU_PANEL * k;
   cpu_range share;
   cpu_team_share(g->images * g->groups * panels, worker, workers, &share.begin, &share.end);
@@ -90,7 +86,7 @@ static void conv_task(void *argument, int32_t worker, int32_t workers) {
     const int64_t group = u / panels % g->groups;
     const int64_t image = u / panels / g->groups;
     const int64_t plane = image * g->c_in + group * planes;
-    patch_panel(g, g->in + plane * volume(g->in_size), pixel, count, panel);
+    patch_panel(g, g->in + plane * cpu_conv_volume(g->in_size), pixel, count, panel);
     cpu_epilogue epilogue = {.alpha = 1.0f,
                              .activation = g->activation,
                              .row_bias = g->bias == NULL ? NULL : g->bias + group * filters};

@@ -25,6 +25,7 @@
 #include "base.h"
 #include "codes.h"
 #include "conv.h"
+#include "conv_grad.h"
 #include "conv_last.h"
 #include "elements.h"
 #include "matmul.h"

@@ -97,10 +97,12 @@ static void wake_sleepers(wait_word *word) {
     syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* True for the first who asks in a generation, which rises. */
+/* True for the first who asks in a generation. These rise, and a worker that comes too late asks
+ * for one that is over: the share may have been claimed for later ones since. */
 static bool claim(team_worker *of, unsigned generation) {
-  unsigned last = atomic_load_explicit(&of->claimed, memory_order_relaxed);
-  return last != generation && atomic_compare_exchange_strong(&of->claimed, &last, generation);
+  unsigned last = atomic_load(&of->claimed);
+  return (int32_t)(generation - last) > 0 &&
+         atomic_compare_exchange_strong(&of->claimed, &last, generation);
 }
 
 static void *worker_main(void *argument) {

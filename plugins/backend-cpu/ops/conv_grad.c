@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opipe.ConvGradX (dY, W -> dX) and ConvGradW (dY, X -> dW): plain loops in fp64.
+/* opipe.ConvGradX (dY, W -> dX) and ConvGradW (dY, X -> dW): in fp32 as matrix products
+ * (kernels/conv_grad.h), else, and for weights of groups of few filters, plain loops in fp64.
  *
- * Every output element gathers what it takes part in, so that threads share nothing: dX over the
- * kernel and the output channels of its group, dW over images and output positions.
+ * There every output element gathers what it takes part in, so that threads share nothing: dX over
+ * the kernel and the output channels of its group, dW over images and output positions.
  */
 #include "window.h"
+
+enum { LEAST_FILTERS = 8 /* of a group, for dW as a product */ };
 
 typedef struct grad_plan {
   cpu_window window;
@@ -114,6 +117,56 @@ static opipe_status weight_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static cpu_conv_args sizes_of(const grad_plan *plan) {
+  const cpu_window *w = &plan->window;
+  return (cpu_conv_args){.images = plan->images,
+                         .groups = plan->groups,
+                         .c_in = plan->c_in,
+                         .c_out = plan->c_out,
+                         .in_size = {w->in[0], w->in[1], w->in[2]},
+                         .out_size = {w->out[0], w->out[1], w->out[2]},
+                         .kernel = {w->kernel[0], w->kernel[1], w->kernel[2]},
+                         .stride = {w->stride[0], w->stride[1], w->stride[2]},
+                         .dilation = {w->dilation[0], w->dilation[1], w->dilation[2]},
+                         .pad_begin = {w->begin[0], w->begin[1], w->begin[2]}};
+}
+
+static cpu_conv_grad_args fast_args(const cpu_call *call) {
+  return (cpu_conv_grad_args){.of = sizes_of(call->plan),
+                              .dy = call->in[0].data,
+                              .other = call->in[1].data,
+                              .out = call->out[0].data,
+                              .workspace = call->workspace};
+}
+
+static opipe_status fast_input_kernel(const cpu_call *call, opipe_error *err) {
+  const cpu_conv_grad_args args = fast_args(call);
+  (void)err;
+  cpu_conv_grad_input(call->exec, &args);
+  return OPIPE_OK;
+}
+
+static opipe_status fast_weight_kernel(const cpu_call *call, opipe_error *err) {
+  const cpu_conv_grad_args args = fast_args(call);
+  (void)err;
+  cpu_conv_grad_weight(call->exec, &args);
+  return OPIPE_OK;
+}
+
+static void choose_kernel(cpu_prep *p, const grad_plan *plan, bool to_weight) {
+  const cpu_conv_args sizes = sizes_of(plan);
+  const int32_t threads = p->device->threads;
+  uint64_t bytes = 0;
+  p->step->run = to_weight ? weight_kernel : input_kernel;
+  if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT ||
+      (to_weight && plan->c_out / plan->groups < LEAST_FILTERS) ||
+      !(to_weight ? cpu_conv_grad_weight_workspace : cpu_conv_grad_input_workspace)(threads, &sizes,
+                                                                                    &bytes))
+    return;
+  cpu_want_workspace(p, bytes);
+  p->step->run = to_weight ? fast_weight_kernel : fast_input_kernel;
+}
+
 static opipe_status prepare_conv_grad(cpu_prep *p) {
   const bool to_weight = p->op->code == 1;
   const opipe_value *dy = cpu_in(p, 0);
@@ -148,7 +201,7 @@ static opipe_status prepare_conv_grad(cpu_prep *p) {
   }
   cpu_want_layout(p, 0, CPU_LAYOUT_COPY);
   cpu_want_layout(p, 1, CPU_LAYOUT_COPY);
-  p->step->run = to_weight ? weight_kernel : input_kernel;
+  choose_kernel(p, plan, to_weight);
   return OPIPE_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution against plain loops in double: strides, pads, dilations, groups, one to three
- * dimensions; the same bits on every instruction set and number of threads. */
+/* Convolution and its gradients against plain loops in double: strides, pads, dilations, groups,
+ * one to three dimensions; the same bits on every instruction set and number of threads. */
 #include "kernel_test.h"
 
 typedef struct setting {
@@ -107,6 +107,79 @@ static void check(const setting *s) {
     exact[i] = exact_value(&g, i / pixels / s->c_out, i / pixels % s->c_out, i % pixels);
   kernel_close(first, exact, size, 2e-6, "convolution", "all");
   free(in), free(weight), free(bias), free(first), free(out), free(exact);
+}
+
+/* Both gradients, element by element of the sum that they are the gradients of. */
+static void exact_gradients(const cpu_conv_args *g, const float *dy, double *dx, double *dw) {
+  const int64_t planes = g->c_in / g->groups, filters = g->c_out / g->groups;
+  const int64_t taps = g->kernel[0] * g->kernel[1] * g->kernel[2];
+  const int64_t pixels = g->out_size[0] * g->out_size[1] * g->out_size[2];
+  for (int64_t i = 0; i < g->images * g->c_out * pixels * planes * taps; ++i) {
+    const int64_t t = i % taps, c = i / taps % planes, y = i / taps / planes;
+    const int64_t image = y / pixels / g->c_out, filter = y / pixels % g->c_out;
+    int64_t at = image * g->c_in + filter / filters * planes + c, place[3], pixel = y % pixels;
+    int64_t tap = t;
+    bool inside = true;
+    for (int a = 2; a >= 0; --a) {
+      place[a] = pixel % g->out_size[a] * g->stride[a] + tap % g->kernel[a] * g->dilation[a] -
+                 g->pad_begin[a];
+      inside = inside && place[a] >= 0 && place[a] < g->in_size[a];
+      pixel /= g->out_size[a];
+      tap /= g->kernel[a];
+    }
+    for (int a = 0; a < 3; ++a)
+      at = at * g->in_size[a] + place[a];
+    if (!inside)
+      continue;
+    dx[at] += (double)dy[y] * (double)g->weight[(filter * planes + c) * taps + t];
+    dw[(filter * planes + c) * taps + t] += (double)dy[y] * (double)g->in[at];
+  }
+}
+
+static void check_gradient(const cpu_conv_args *g, const float *dy, bool to_weight,
+                           const double *exact, int64_t size) {
+  kernel_exec execs[KERNEL_EXECS];
+  const int n = kernel_execs(execs);
+  float *first = kernel_floats(size), *out = kernel_floats(size);
+  for (int i = 0; i < n; ++i) {
+    const int32_t threads = cpu_team_size(execs[i].x.team);
+    uint64_t bytes = 0;
+    OPI_ASSERT((to_weight ? cpu_conv_grad_weight_workspace : cpu_conv_grad_input_workspace)(
+        threads, g, &bytes));
+    cpu_conv_grad_args args = {.of = *g,
+                               .dy = dy,
+                               .other = to_weight ? g->in : g->weight,
+                               .out = i == 0 ? first : out,
+                               .workspace = kernel_memory(bytes)};
+    memset(args.workspace, 0xff, bytes);
+    memset(args.out, 0xff, (size_t)size * sizeof(float));
+    (to_weight ? cpu_conv_grad_weight : cpu_conv_grad_input)(&execs[i].x, &args);
+    free(args.workspace);
+    if (i > 0)
+      kernel_same(out, first, size, "a convolution's gradient", execs[i].name);
+  }
+  kernel_close(first, exact, size, 3e-6, to_weight ? "dW" : "dX", "all");
+  free(first), free(out);
+}
+
+static void check_gradients(const setting *s) {
+  cpu_conv_args g = args_of(s);
+  const int64_t n_in = s->images * s->c_in * g.in_size[0] * g.in_size[1] * g.in_size[2];
+  const int64_t n_out = s->images * s->c_out * g.out_size[0] * g.out_size[1] * g.out_size[2];
+  const int64_t n_weight =
+      s->c_out * (s->c_in / s->groups) * g.kernel[0] * g.kernel[1] * g.kernel[2];
+  float *in = kernel_random(n_in, 1), *weight = kernel_random(n_weight, 2);
+  float *dy = kernel_random(n_out, 3);
+  double *dx = kernel_memory((size_t)n_in * sizeof(double));
+  double *dw = kernel_memory((size_t)n_weight * sizeof(double));
+  memset(dx, 0, (size_t)n_in * sizeof(double));
+  memset(dw, 0, (size_t)n_weight * sizeof(double));
+  g.in = in;
+  g.weight = weight;
+  exact_gradients(&g, dy, dx, dw);
+  check_gradient(&g, dy, false, dx, n_in);
+  check_gradient(&g, dy, true, dw, n_weight);
+  free(in), free(weight), free(dy), free(dx), free(dw);
 }
 
 /* [images, planes, pixels] to [images, pixels, planes]. */
@@ -272,6 +345,20 @@ static void test_pools(void) {
   check_pool(g);
 }
 
+static const setting wide[] = {
+    {1, 1, 70, 130, {9, 8}, {3, 3}, {2, 1}, {1, 1}, {1, 1}, {1, 1}, CPU_ACT_NONE},
+    {3, 2, 8, 20, {20, 21}, {4, 3}, {3, 2}, {1, 2}, {1, 2}, {0, 2}, CPU_ACT_NONE},
+};
+
+static void test_gradients(void) {
+  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
+    check_gradients(&settings[i]);
+  for (size_t i = 0; i < sizeof deep / sizeof deep[0]; ++i)
+    check_gradients(&deep[i]);
+  for (size_t i = 0; i < sizeof wide / sizeof wide[0]; ++i)
+    check_gradients(&wide[i]);
+}
+
 static void test_convolutions(void) {
   for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
     check(&settings[i]);
@@ -279,5 +366,5 @@ static void test_convolutions(void) {
     check(&deep[i]);
 }
 
-OPI_TEST_MAIN("kernel_conv", OPI_TEST(test_convolutions), OPI_TEST(test_channels_last),
-              OPI_TEST(test_pools))
+OPI_TEST_MAIN("kernel_conv", OPI_TEST(test_convolutions), OPI_TEST(test_gradients),
+              OPI_TEST(test_channels_last), OPI_TEST(test_pools))

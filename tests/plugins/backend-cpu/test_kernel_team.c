@@ -77,6 +77,37 @@ static void test_sleepers_wake(void) {
   free(memory);
 }
 
+/* Every job of a team of four, while others have the processors; jobs that were not as they must
+ * be. */
+static void *crowded(void *argument) {
+  cpu_team_options options = {.threads = 4, .spin_ns = 0};
+  void *memory = kernel_memory(cpu_team_bytes(4));
+  cpu_team *team = NULL;
+  counts c = {{0}, 0};
+  intptr_t wrong = cpu_team_start(memory, &options, &team) != 0;
+  for (int i = 1; i <= 3000 && wrong == 0; ++i) {
+    cpu_team_run(team, count_task, &c);
+    for (int32_t w = 0; w < 4; ++w)
+      wrong += c.per_worker[w] != i;
+  }
+  cpu_team_stop(team);
+  free(memory);
+  return (char *)argument + wrong;
+}
+
+/* Workers come too late again and again, some for jobs that are over. */
+static void test_many_teams_on_few_processors(void) {
+  char none;
+  pthread_t threads[4];
+  for (int i = 0; i < 4; ++i)
+    OPI_ASSERT_FATAL(pthread_create(&threads[i], NULL, crowded, &none) == 0);
+  for (int i = 0; i < 4; ++i) {
+    void *found = NULL;
+    OPI_ASSERT_INT(pthread_join(threads[i], &found), 0);
+    OPI_ASSERT(found == &none);
+  }
+}
+
 typedef struct meeting {
   pthread_t caller;
   bool waits;
@@ -220,7 +251,8 @@ static void test_shares_cover_and_balance(void) {
 }
 
 OPI_TEST_MAIN("kernel_team", OPI_TEST(test_every_share_runs_once_a_job),
-              OPI_TEST(test_sleepers_wake), OPI_TEST(test_the_caller_runs_what_nobody_came_for),
+              OPI_TEST(test_many_teams_on_few_processors), OPI_TEST(test_sleepers_wake),
+              OPI_TEST(test_the_caller_runs_what_nobody_came_for),
               OPI_TEST(test_caller_waits_for_the_slowest), OPI_TEST(test_progress_on_one_processor),
               OPI_TEST(test_start_and_stop_again_and_again),
               OPI_TEST(test_options_out_of_range_are_refused),
