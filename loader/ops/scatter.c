@@ -133,10 +133,13 @@ static opipe_status carry_counted(const opi_graph *graph, const opi_node *node, 
       return OPIPE_OK;
     }
   }
-  const bool data = opi_carries(&in[0]);
-  return opi_carry_fail(graph, node, err, "dimension %" PRId32 " of '%s' holds it, which %s",
-                        in[data ? 0 : 2].axis, graph->values[node->in[data ? 0 : 2]].name,
-                        data ? "is indexed" : "goes where indices say");
+  if (opi_carries(&in[0]) && in[0].axis < (int32_t)n) {
+    return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " are written",
+                          in[0].axis);
+  }
+  return opi_carry_fail(
+      graph, node, err,
+      "the updates hold it in dimension %" PRId32 ", which goes where indices say", in[2].axis);
 }
 
 /* Data and updates may hold the axis in the dimensions that are written whole. */
