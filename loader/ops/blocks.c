@@ -10,6 +10,13 @@ static opipe_status check(const opi_builder *b, const opi_node *node, int64_t *o
   const uint32_t any =
       OPI_T_FLOAT | OPI_T_WIDE | OPI_T_UWIDE | OPI_T_SMALL | OPI_T_USMALL | OPI_T_BOOL;
   OPI_TRY(opi_need(b, node, 0, "input", any, 4, 4, err));
+  const opi_value *x = opi_input(b, node, 0);
+  for (uint32_t a = 1; a < 4; ++a) { /* nothing overflows below, also where there is no element */
+    if (x->shape[a] > INT32_MAX) {
+      return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "input '%s' has %lld along axis %u",
+                           x->name, (long long)x->shape[a], a);
+    }
+  }
   return opi_need_int(b, node, "blocksize", 1, 1 << 15, out_size, err);
 }
 

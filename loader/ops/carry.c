@@ -223,13 +223,19 @@ opi_carry opi_carry_reshape(const opi_value *from, const opi_carry *carry, const
   return best;
 }
 
-/* Is component c of known indices [.., n] the coordinate along dimension d everywhere? */
+/* Indices [.., n]: how many there are, and how many lie between two along dimension d. */
+static uint64_t count_indices(const opi_value *at, uint32_t d, uint64_t *out_inner) {
+  const uint64_t n = (uint64_t)at->shape[at->rank - 1];
+  *out_inner = 1;
+  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
+    *out_inner *= (uint64_t)at->shape[e];
+  return n == 0 ? 0 : opi_elems(at) / n;
+}
+
 bool opi_index_is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
   const uint64_t n = (uint64_t)at->shape[at->rank - 1];
   uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
-    inner *= (uint64_t)at->shape[e];
-  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
+  const uint64_t rows = count_indices(at, d, &inner);
   for (uint64_t r = 0; r < rows; ++r) {
     const int64_t coordinate = (int64_t)(r / inner % (uint64_t)at->shape[d]);
     if (opi_index_at(at, r * n + c) != coordinate)
@@ -238,13 +244,10 @@ bool opi_index_is_coordinate(const opi_value *at, uint32_t d, uint32_t c) {
   return true;
 }
 
-/* Are the other components the same for all coordinates along dimension d? */
 bool opi_index_others_are_uniform(const opi_value *at, uint32_t d, uint32_t c) {
   const uint64_t n = (uint64_t)at->shape[at->rank - 1];
   uint64_t inner = 1;
-  for (int32_t e = (int32_t)d + 1; e + 1 < at->rank; ++e)
-    inner *= (uint64_t)at->shape[e];
-  const uint64_t rows = n == 0 ? 0 : opi_elems(at) / n;
+  const uint64_t rows = count_indices(at, d, &inner);
   for (uint64_t r = 0; r < rows; ++r) {
     const uint64_t coordinate = r / inner % (uint64_t)at->shape[d];
     for (uint64_t k = 0; k < n; ++k) {

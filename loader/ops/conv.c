@@ -17,10 +17,9 @@ typedef struct window {
   bool ceil;
 } window;
 
-/* Attribute `name` into dst [n]; `fallback` when absent. Each number within [min, INT32_MAX]. */
-static opipe_status read_ints(const opi_builder *b, const opi_node *node, const char *name,
-                              uint32_t n, int64_t fallback, int64_t min, int64_t *dst,
-                              opipe_error *err) {
+opipe_status opi_window_ints(const opi_builder *b, const opi_node *node, const char *name,
+                             uint32_t n, int64_t fallback, int64_t min, int64_t *dst,
+                             opipe_error *err) {
   uint32_t given = 0;
   const int64_t *ints = opi_attr_ints(node, name, &given);
   if (ints != NULL && given != n) {
@@ -84,12 +83,12 @@ static opipe_status read_window(const opi_builder *b, const opi_node *node, cons
   *w = (window){.n = (uint32_t)x->rank - 2, .ceil = opi_attr_int(node, "ceil_mode", 0) != 0};
   if (kernel == NULL && opi_attr_find(node, "kernel_shape") == NULL)
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute kernel_shape is missing");
-  OPI_TRY(read_ints(b, node, "kernel_shape", w->n, 1, 1, w->kernel, err));
+  OPI_TRY(opi_window_ints(b, node, "kernel_shape", w->n, 1, 1, w->kernel, err));
   if (kernel != NULL && opi_attr_find(node, "kernel_shape") == NULL)
     memcpy(w->kernel, kernel, w->n * sizeof(*kernel));
-  OPI_TRY(read_ints(b, node, "strides", w->n, 1, 1, w->strides, err));
-  OPI_TRY(read_ints(b, node, "dilations", w->n, 1, 1, w->dilations, err));
-  OPI_TRY(read_ints(b, node, "pads", 2 * w->n, 0, 0, w->pads, err));
+  OPI_TRY(opi_window_ints(b, node, "strides", w->n, 1, 1, w->strides, err));
+  OPI_TRY(opi_window_ints(b, node, "dilations", w->n, 1, 1, w->dilations, err));
+  OPI_TRY(opi_window_ints(b, node, "pads", 2 * w->n, 0, 0, w->pads, err));
   for (uint32_t a = 0; a < w->n; ++a) {
     if (kernel != NULL && kernel[a] != w->kernel[a]) {
       return opi_node_fail(b, node, err, OPIPE_E_INVALID,

@@ -8,6 +8,11 @@
 
 enum { OPI_MAX_SPATIAL = 3 };
 
+/* Attribute `name` into dst [n], `fallback` when it is absent; each number within [min, INT32_MAX].
+ */
+opipe_status opi_window_ints(const opi_builder *b, const opi_node *node, const char *name,
+                             uint32_t n, int64_t fallback, int64_t min, int64_t *dst,
+                             opipe_error *err);
 /* A file node's inputs X, W, B? and its attributes of Conv as the canonical Conv: *out. */
 opipe_status opi_conv_emit(opi_builder *b, const opi_node *node, uint32_t *out, opipe_error *err);
 

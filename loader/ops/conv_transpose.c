@@ -8,8 +8,6 @@
  * that were put between elements, and gradients, splits and kernels are Conv's. A dilated kernel of
  * a stride above 1 is first spread out with zeros.
  */
-#include <limits.h>
-
 #include "loader/ops/conv.h"
 #include "loader/ops/kit.h"
 
@@ -34,90 +32,106 @@ typedef struct deconv {
 
 /* -- reading ----------------------------------------------------------------------------------- */
 
-static opipe_status read_list(const opi_builder *b, const opi_node *node, const char *name,
-                              uint32_t n, int64_t min, const int64_t **out_ints, opipe_error *err) {
-  uint32_t given = 0;
-  *out_ints = opi_attr_ints(node, name, &given);
-  if (*out_ints != NULL && given != n) {
+/* The window's numbers as they stand in the file. */
+typedef struct numbers {
+  int64_t kernel[MAX_SPATIAL], strides[MAX_SPATIAL], dilations[MAX_SPATIAL], pads[2 * MAX_SPATIAL];
+  int64_t more[MAX_SPATIAL];   /* output_padding */
+  int64_t wanted[MAX_SPATIAL]; /* output_shape; -1: not said */
+  const char *auto_pad;
+} numbers;
+
+static opipe_status read_numbers(const opi_builder *b, const opi_node *node, uint32_t n,
+                                 numbers *out, opipe_error *err) {
+  static const char *const known[] = {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"};
+  uint32_t k = 0;
+  out->auto_pad = opi_attr_string(node, "auto_pad", "NOTSET");
+  while (k < OPI_COUNT(known) && strcmp(out->auto_pad, known[k]) != 0)
+    ++k;
+  if (k == OPI_COUNT(known)) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                         "attribute %s has %u numbers, %u are needed", name, given, n);
+                         "attribute auto_pad is '%.40s', which is unknown", out->auto_pad);
   }
-  for (uint32_t i = 0; *out_ints != NULL && i < n; ++i) {
-    if ((*out_ints)[i] < min || (*out_ints)[i] > MAX_EXTENT) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "attribute %s holds %lld, out of range",
-                           name, (long long)(*out_ints)[i]);
-    }
-  }
-  return OPIPE_OK;
+  OPI_TRY(opi_window_ints(b, node, "kernel_shape", n, 1, 1, out->kernel, err));
+  if (opi_attr_find(node, "kernel_shape") == NULL)
+    memcpy(out->kernel, opi_input(b, node, IN_W)->shape + 2, n * sizeof *out->kernel);
+  OPI_TRY(opi_window_ints(b, node, "strides", n, 1, 1, out->strides, err));
+  OPI_TRY(opi_window_ints(b, node, "dilations", n, 1, 1, out->dilations, err));
+  OPI_TRY(opi_window_ints(b, node, "pads", 2 * n, 0, 0, out->pads, err));
+  OPI_TRY(opi_window_ints(b, node, "output_padding", n, 0, 0, out->more, err));
+  for (uint32_t i = 0; i < n; ++i)
+    out->wanted[i] = -1;
+  return opi_attr_find(node, "output_shape") == NULL
+             ? OPIPE_OK
+             : opi_window_ints(b, node, "output_shape", n, 1, 1, out->wanted, err);
 }
 
 /* What of the whole result is cut off in all, and where it begins: `out` may be more than there is
  * (zeros follow, and the bias). */
-static opipe_status place(const opi_builder *b, const opi_node *node, axis *a, uint32_t index,
-                          int64_t wanted, const int64_t *pads, int64_t more, const char *auto_pad,
-                          uint32_t n, opipe_error *err) {
-  const int64_t whole = (a->in - 1) * a->stride + a->reach + more;
-  const bool upper = strcmp(auto_pad, "SAME_UPPER") == 0;
-  const bool same = upper || strcmp(auto_pad, "SAME_LOWER") == 0;
-  if (wanted < 0 && same)
-    wanted = a->in * a->stride;
+static opipe_status place(const opi_builder *b, const opi_node *node, const numbers *said,
+                          uint32_t n, uint32_t i, axis *a, opipe_error *err) {
+  const int64_t whole = (a->in - 1) * a->stride + a->reach + said->more[i];
+  const bool upper = strcmp(said->auto_pad, "SAME_UPPER") == 0;
+  const bool same = upper || strcmp(said->auto_pad, "SAME_LOWER") == 0;
+  const int64_t wanted = said->wanted[i] < 0 && same ? a->in * said->strides[i] : said->wanted[i];
   if (wanted >= 0) {
     const int64_t cut = whole > wanted ? whole - wanted : 0;
     a->head = upper ? cut / 2 : cut - cut / 2;
     a->out = wanted;
-  } else if (strcmp(auto_pad, "VALID") == 0 || pads == NULL) {
-    a->head = 0;
-    a->out = whole;
   } else {
-    a->head = pads[index];
-    a->out = whole - pads[index] - pads[n + index];
+    const bool pads = strcmp(said->auto_pad, "VALID") != 0;
+    a->head = pads ? said->pads[i] : 0;
+    a->out = whole - a->head - (pads ? said->pads[n + i] : 0);
   }
   if (a->in < 1 || a->out < 1 || a->out > MAX_EXTENT || whole > MAX_EXTENT) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "axis %u has %lld elements in '%s' and would have %lld in the result",
-                         index + 2, (long long)a->in, opi_input(b, node, IN_X)->name,
+                         i + 2, (long long)a->in, opi_input(b, node, IN_X)->name,
                          (long long)a->out);
   }
   return OPIPE_OK;
 }
 
-static opipe_status read_axes(const opi_builder *b, const opi_node *node, deconv *d,
+/* A single element is read once, whatever the stride. */
+static opipe_status read_axis(const opi_builder *b, const opi_node *node, const numbers *said,
+                              uint32_t n, uint32_t i, axis *a, opipe_error *err) {
+  const opi_value *w = opi_input(b, node, IN_W);
+  *a = (axis){.in = opi_input(b, node, IN_X)->shape[i + 2],
+              .kernel = said->kernel[i],
+              .dilation = said->dilations[i]};
+  a->stride = a->in == 1 ? 1 : said->strides[i];
+  if (w->shape[i + 2] != a->kernel) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "input '%s' (W) has %lld along axis %u, kernel_shape says %lld", w->name,
+                         (long long)w->shape[i + 2], i + 2, (long long)a->kernel);
+  }
+  if (a->in > MAX_EXTENT || a->kernel < 1 || a->kernel > MAX_EXTENT) {
+    return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "%lld elements along axis %u, %lld of W",
+                         (long long)a->in, i + 2, (long long)a->kernel);
+  }
+  a->reach = (a->kernel - 1) * a->dilation + 1;
+  OPI_TRY(place(b, node, said, n, i, a, err));
+  a->spread = a->dilation > 1 && a->stride > 1;
+  a->taps = a->stride == 1 ? a->kernel : (a->reach + a->stride - 1) / a->stride;
+  a->first = a->head / a->stride;
+  a->end = (a->head + a->out + a->stride - 1) / a->stride;
+  return OPIPE_OK;
+}
+
+/* `all`: channels of the result. */
+static opipe_status read_axes(const opi_builder *b, const opi_node *node, int64_t all, deconv *d,
                               opipe_error *err) {
-  const int64_t *kernel, *strides, *dilations, *pads, *more, *wanted;
-  const int64_t *x = opi_input(b, node, IN_X)->shape, *w = opi_input(b, node, IN_W)->shape;
-  const char *auto_pad = opi_attr_string(node, "auto_pad", "NOTSET");
-  OPI_TRY(read_list(b, node, "kernel_shape", d->n, 1, &kernel, err));
-  OPI_TRY(read_list(b, node, "strides", d->n, 1, &strides, err));
-  OPI_TRY(read_list(b, node, "dilations", d->n, 1, &dilations, err));
-  OPI_TRY(read_list(b, node, "pads", 2 * d->n, 0, &pads, err));
-  OPI_TRY(read_list(b, node, "output_padding", d->n, 0, &more, err));
-  OPI_TRY(read_list(b, node, "output_shape", d->n, 0, &wanted, err));
+  numbers said;
+  int64_t total = all;
+  OPI_TRY(read_numbers(b, node, d->n, &said, err));
   d->phases = 1;
   for (uint32_t i = 0; i < d->n; ++i) {
-    axis *a = &d->axes[i];
-    *a = (axis){.in = x[i + 2],
-                .kernel = w[i + 2],
-                .stride = strides == NULL ? 1 : strides[i],
-                .dilation = dilations == NULL ? 1 : dilations[i]};
-    if (kernel != NULL && kernel[i] != a->kernel) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
-                           "input '%s' (W) has %lld along axis %u, kernel_shape says %lld",
-                           opi_input(b, node, IN_W)->name, (long long)a->kernel, i + 2,
-                           (long long)kernel[i]);
+    OPI_TRY(read_axis(b, node, &said, d->n, i, &d->axes[i], err));
+    if (__builtin_mul_overflow(total, d->axes[i].stride, &total) ||
+        __builtin_mul_overflow(d->phases, d->axes[i].stride, &d->phases)) {
+      return opi_node_fail(b, node, err, OPIPE_E_LIMIT,
+                           "%lld channels and a stride of %lld along axis %u overflow",
+                           (long long)all, (long long)d->axes[i].stride, i + 2);
     }
-    if (a->in > MAX_EXTENT || a->kernel < 1 || a->kernel > MAX_EXTENT) {
-      return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "%lld elements along axis %u, %lld of W",
-                           (long long)a->in, i + 2, (long long)a->kernel);
-    }
-    a->reach = (a->kernel - 1) * a->dilation + 1;
-    OPI_TRY(place(b, node, a, i, wanted == NULL ? -1 : wanted[i], pads, more == NULL ? 0 : more[i],
-                  auto_pad, d->n, err));
-    a->spread = a->dilation > 1 && a->stride > 1;
-    a->taps = a->stride == 1 ? a->kernel : (a->reach + a->stride - 1) / a->stride;
-    a->first = a->head / a->stride;
-    a->end = (a->head + a->out + a->stride - 1) / a->stride;
-    if (__builtin_mul_overflow(d->phases, a->stride, &d->phases))
-      return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "the strides overflow");
   }
   return OPIPE_OK;
 }
@@ -141,29 +155,19 @@ static opipe_status check(const opi_builder *b, const opi_node *node, deconv *d,
                          (long long)d->group, (long long)x->shape[1], x->name);
   }
   OPI_TRY(opi_need_dim(b, node, IN_B, 0, all, "the output channels of W", err));
-  return read_axes(b, node, d, err);
+  return read_axes(b, node, all, d, err);
 }
 
 /* -- the weights: [C, M/g, k...] -> [g * M/g * phases, C/g, taps...] ----------------------------
  */
 
-/* Along axes of rank 2 + n: extent[i] of them, zeros behind. */
+/* Along spatial axis i extent[i] elements, zeros behind. */
 static opipe_status pad_behind(opi_builder *b, const deconv *d, const int64_t *extent, uint32_t *io,
                                opipe_error *err) {
   int64_t pads[2 * (2 + MAX_SPATIAL)] = {0};
-  const opi_value w = *opi_b_value(b, *io);
-  bool none = true;
-  for (uint32_t i = 0; i < d->n; ++i) {
-    pads[d->n + 4 + i] = extent[i] - w.shape[i + 2];
-    none = none && pads[d->n + 4 + i] == 0;
-  }
-  if (none)
-    return OPIPE_OK;
-  opi_attrs attrs = {.n = 0};
-  const uint32_t in[2] = {*io, opi_b_const_ints(b, pads, 2 * (d->n + 2))};
-  OPI_TRY(opi_k_const(in[1], err));
-  opi_attrs_string(&attrs, "mode", "constant");
-  return opi_k_one(b, "Pad", 0, in, 2, &attrs, io, err);
+  for (uint32_t i = 0; i < d->n; ++i)
+    pads[d->n + 4 + i] = extent[i] - opi_b_value(b, *io)->shape[i + 2];
+  return opi_k_pad(b, *io, pads, io, err);
 }
 
 /* Zeros between the elements of axes that are spread. */
@@ -180,11 +184,7 @@ static opipe_status spread(opi_builder *b, const deconv *d, uint32_t *io, opipe_
     memcpy(shape + at + 2, w.shape + at + 1, (rank - at - 1) * sizeof *shape);
     OPI_TRY(opi_k_reshape(b, *io, shape, rank + 1, io, err));
     pads[rank + 1 + at + 1] = a->dilation - 1;
-    opi_attrs attrs = {.n = 0};
-    const uint32_t in[2] = {*io, opi_b_const_ints(b, pads, 2 * (rank + 1))};
-    OPI_TRY(opi_k_const(in[1], err));
-    opi_attrs_string(&attrs, "mode", "constant");
-    OPI_TRY(opi_k_one(b, "Pad", 0, in, 2, &attrs, io, err));
+    OPI_TRY(opi_k_pad(b, *io, pads, io, err));
     memcpy(shape, w.shape, rank * sizeof *shape);
     shape[at] = a->kernel * a->dilation;
     OPI_TRY(opi_k_reshape(b, *io, shape, rank, io, err));

@@ -133,14 +133,10 @@ static opipe_status fit(opi_builder *b, uint32_t axis, int64_t extent, uint32_t 
                         opipe_error *err) {
   const opi_value v = *opi_b_value(b, *io);
   int64_t pads[2 * OPIPE_MAX_RANK] = {0};
-  opi_attrs attrs = {.n = 0};
   if (v.shape[axis] >= extent)
     return opi_k_slice(b, *io, axis, 0, extent, io, err);
   pads[(uint32_t)v.rank + axis] = extent - v.shape[axis];
-  const uint32_t in[2] = {*io, opi_b_const_ints(b, pads, 2 * (uint32_t)v.rank)};
-  OPI_TRY(opi_k_const(in[1], err));
-  opi_attrs_string(&attrs, "mode", "constant");
-  return opi_k_one(b, "Pad", 0, in, 2, &attrs, io, err);
+  return opi_k_pad(b, *io, pads, io, err);
 }
 
 /* Times [n] numbers along `axis`, of x's type. */

@@ -73,7 +73,7 @@ static opipe_status check(const opi_builder *b, const opi_node *node, sampling *
       return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has %lld along axis %u",
                            x->name, (long long)x->shape[i + 2], i + 2);
     }
-    s->places *= grid->shape[i + 1]; /* a part of the elements of grid: no overflow */
+    s->places *= grid->shape[i + 1]; /* values whose extents overflow are refused before */
   }
   return read_modes(b, node, s, err);
 }

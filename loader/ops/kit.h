@@ -97,6 +97,9 @@ opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uin
                            uint32_t *out, opipe_error *err);
 opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank,
                              uint32_t *out, opipe_error *err);
+/* Zeros before and behind each axis, pads [2 * rank]; negative: cut off there. */
+opipe_status opi_k_pad(opi_builder *b, uint32_t x, const int64_t *pads, uint32_t *out,
+                       opipe_error *err);
 opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *out,
                         opipe_error *err);
 opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,

@@ -155,6 +155,18 @@ opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin
   return opi_k_one(b, "Slice", 0, in, 5, NULL, out, err);
 }
 
+opipe_status opi_k_pad(opi_builder *b, uint32_t x, const int64_t *pads, uint32_t *out,
+                       opipe_error *err) {
+  const uint32_t n = 2 * (uint32_t)opi_b_value(b, x)->rank;
+  opi_attrs attrs = {.n = 0};
+  bool any = false;
+  for (uint32_t i = 0; i < n; ++i)
+    any = any || pads[i] != 0;
+  *out = x;
+  opi_attrs_string(&attrs, "mode", "constant");
+  return any ? with_ints(b, "Pad", 0, x, pads, n, &attrs, out, err) : OPIPE_OK;
+}
+
 opipe_status opi_k_concat(opi_builder *b, const uint32_t *in, uint32_t n_in, int64_t axis,
                           uint32_t *out, opipe_error *err) {
   opi_attrs attrs = {.n = 0};

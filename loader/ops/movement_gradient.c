@@ -110,22 +110,6 @@ opipe_status opi_gradient_split(opi_grad *g, const opi_node *node, opipe_error *
   return opi_grad_give(g, node, 0, dx, err);
 }
 
-static opipe_status pad(opi_grad *g, uint32_t x, const int64_t *pads, uint32_t rank, uint32_t *out,
-                        opipe_error *err) {
-  opi_attrs attrs = {.n = 0};
-  bool any = false;
-  for (uint32_t i = 0; i < 2 * rank; ++i)
-    any = any || pads[i] != 0;
-  if (!any) {
-    *out = x;
-    return OPIPE_OK;
-  }
-  const uint32_t in[2] = {x, opi_b_const_ints(g->builder, pads, 2 * rank)};
-  OPI_TRY(opi_k_const(in[1], err));
-  opi_attrs_string(&attrs, "mode", "constant");
-  return opi_k_one(g->builder, "Pad", 0, in, 2, &attrs, out, err);
-}
-
 /* The element that place `i` of a padded axis repeats. */
 static int64_t source_of(const char *mode, int64_t i, int64_t before, int64_t extent) {
   const int64_t at = i - before;
@@ -191,7 +175,7 @@ opipe_status opi_gradient_pad(opi_grad *g, const opi_node *node, opipe_error *er
       back[i] = -pads[i];
     if (opi_grad_wants(g, node, 2))
       OPI_TRY(give_fill(g, node, err));
-    OPI_TRY(pad(g, dx, back, rank, &dx, err));
+    OPI_TRY(opi_k_pad(g->builder, dx, back, &dx, err));
     return opi_grad_give(g, node, 0, dx, err);
   }
   for (uint32_t d = rank; d-- > 0;) {
@@ -234,7 +218,7 @@ static opipe_status spread(opi_grad *g, uint32_t x, int64_t axis, int64_t stride
     return opi_fail(err, OPIPE_E_LIMIT, "a gradient is too large");
   const int64_t flat[3] = {(int64_t)before, 1, (int64_t)after};
   OPI_TRY(opi_k_reshape(g->builder, x, flat, 3, &x, err));
-  OPI_TRY(pad(g, x, pads, 3, &x, err));
+  OPI_TRY(opi_k_pad(g->builder, x, pads, &x, err));
   memcpy(shape, v.shape, (size_t)v.rank * sizeof(*shape));
   shape[axis] *= stride;
   return opi_k_reshape(g->builder, x, shape, (uint32_t)v.rank, out, err);
@@ -264,6 +248,6 @@ opipe_status opi_gradient_slice(opi_grad *g, const opi_node *node, opipe_error *
     pads[s->axis] = low;
     pads[rank + s->axis] = x.shape[s->axis] - low - s->count * stride;
   }
-  OPI_TRY(pad(g, dx, pads, rank, &dx, err));
+  OPI_TRY(opi_k_pad(g->builder, dx, pads, &dx, err));
   return opi_grad_give(g, node, 0, dx, err);
 }

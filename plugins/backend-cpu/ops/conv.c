@@ -78,23 +78,13 @@ static opipe_status conv_kernel(const cpu_call *call, opipe_error *err) {
 
 static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
   const conv_plan *plan = call->plan;
-  const cpu_window *w = &plan->window;
-  const cpu_conv_args args = {.images = plan->images,
-                              .groups = plan->groups,
-                              .c_in = plan->c_in,
-                              .c_out = plan->c_out,
-                              .in_size = {w->in[0], w->in[1], w->in[2]},
-                              .out_size = {w->out[0], w->out[1], w->out[2]},
-                              .kernel = {w->kernel[0], w->kernel[1], w->kernel[2]},
-                              .stride = {w->stride[0], w->stride[1], w->stride[2]},
-                              .dilation = {w->dilation[0], w->dilation[1], w->dilation[2]},
-                              .pad_begin = {w->begin[0], w->begin[1], w->begin[2]},
-                              .in = call->in[0].data,
-                              .weight = call->in[1].data,
-                              .bias = call->n_in > 2 ? call->in[2].data : NULL,
-                              .activation = CPU_ACT_NONE,
-                              .out = call->out[0].data,
-                              .workspace = call->workspace};
+  cpu_conv_args args =
+      cpu_window_sizes(&plan->window, plan->images, plan->groups, plan->c_in, plan->c_out);
+  args.in = call->in[0].data;
+  args.weight = call->in[1].data;
+  args.bias = call->n_in > 2 ? call->in[2].data : NULL;
+  args.out = call->out[0].data;
+  args.workspace = call->workspace;
   (void)err;
   cpu_conv(call->exec, &args);
   return OPIPE_OK;

@@ -118,17 +118,7 @@ static opipe_status weight_kernel(const cpu_call *call, opipe_error *err) {
 }
 
 static cpu_conv_args sizes_of(const grad_plan *plan) {
-  const cpu_window *w = &plan->window;
-  return (cpu_conv_args){.images = plan->images,
-                         .groups = plan->groups,
-                         .c_in = plan->c_in,
-                         .c_out = plan->c_out,
-                         .in_size = {w->in[0], w->in[1], w->in[2]},
-                         .out_size = {w->out[0], w->out[1], w->out[2]},
-                         .kernel = {w->kernel[0], w->kernel[1], w->kernel[2]},
-                         .stride = {w->stride[0], w->stride[1], w->stride[2]},
-                         .dilation = {w->dilation[0], w->dilation[1], w->dilation[2]},
-                         .pad_begin = {w->begin[0], w->begin[1], w->begin[2]}};
+  return cpu_window_sizes(&plan->window, plan->images, plan->groups, plan->c_in, plan->c_out);
 }
 
 static cpu_conv_grad_args fast_args(const cpu_call *call) {

@@ -55,3 +55,18 @@ opipe_status cpu_window_init(cpu_prep *p, cpu_window *window, const opipe_value 
   }
   return OPIPE_OK;
 }
+
+cpu_conv_args cpu_window_sizes(const cpu_window *w, int64_t images, int64_t groups, int64_t c_in,
+                               int64_t c_out) {
+  cpu_conv_args args = {.images = images, .groups = groups, .c_in = c_in, .c_out = c_out};
+  args.activation = CPU_ACT_NONE;
+  for (int a = 0; a < 3; ++a) {
+    args.in_size[a] = w->in[a];
+    args.out_size[a] = w->out[a];
+    args.kernel[a] = w->kernel[a];
+    args.stride[a] = w->stride[a];
+    args.dilation[a] = w->dilation[a];
+    args.pad_begin[a] = w->begin[a];
+  }
+  return args;
+}

@@ -25,6 +25,10 @@ static void test_conv_transpose(void) {
       "ConvTranspose@22 f[1,2,4] f[2,3,3] | kernel_shape=[2] -> !INVALID kernel_shape says 2",
       "ConvTranspose@22 f[1,2,4] f[2,3,3] | strides=[0] -> !INVALID strides holds 0",
       "ConvTranspose@22 f[1,2,4] f[2,3,3] | strides=[2147483647] -> !INVALID in the result",
+      "ConvTranspose@22 f[1,2,4] f[2,3,3] | auto_pad=$SAME -> !INVALID 'SAME', which is unknown",
+      "ConvTranspose@22 f[1,2,1] f[2,3,3] | strides=[2147483647] -> Conv f[1,3,3]",
+      "ConvTranspose@22 f[1,2,2,2,2] f[2,3,1,1,1] | strides=[2000000000,2000000000,2000000000] -> "
+      "!LIMIT overflow",
       "ConvTranspose@22 f[1,2,4,4] f[2,3,3] -> !INVALID rank 4 is needed",
       "ConvTranspose@22 n[1,2,4] n[2,3,3] -> !INVALID");
 }
