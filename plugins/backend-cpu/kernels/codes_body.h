@@ -31,6 +31,13 @@ CPU_INLINE v16 codes_number(const cpu_codes *form, const char *at, int64_t colum
                                   : v16_load_bf16(p);
 }
 
+/* zeros: of the head of a block. */
+CPU_INLINE v16 codes_zero(const cpu_codes *form, const char *zeros, int64_t column) {
+  return form->zeros == CPU_ZEROS_ONE     ? v16_set((float)form->zero)
+         : form->zeros == CPU_ZEROS_BYTES ? v16_load_u8((const uint8_t *)zeros + column)
+                                          : codes_number(form, zeros, column);
+}
+
 CPU_INLINE float codes_one(const int place) { /* 2^(23 - place) */
   return (float)(1 << (23 - place));
 }
@@ -39,16 +46,12 @@ CPU_INLINE void codes_block_load(const cpu_codes *form, const char *block, int64
                                  const int bits, const int floats, codes_block *out) {
   const char *zeros = block + codes_scale_bytes(form);
   const int n = 16 / bits;
-  v16 zero = v16_set((float)form->zero);
-  if (form->zeros == CPU_ZEROS_BYTES)
-    zero = v16_load_u8((const uint8_t *)zeros + column);
+  const v16 zero = codes_zero(form, zeros, column);
   out->scale = codes_number(form, block, column);
-  if (floats)
-    zero = v16_zero();
-  out->zero = floats ? codes_number(form, zeros, column) : zero;
+  out->zero = zero;
   CPU_UNROLL(8)
   for (int i = 0; i < n; i++) {
-    out->offset[i] = v16_add(v16_set(codes_one(i * bits)), zero);
+    out->offset[i] = v16_add(v16_set(codes_one(i * bits)), floats ? v16_zero() : zero);
   }
 }
 

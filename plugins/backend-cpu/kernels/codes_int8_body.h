@@ -1,32 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products with packed codes whose rows of A were rounded to 8 bits, included once per instruction
- * set after codes_body.h.
- *
- * The codes at one place of a word's four bytes ("plane") are multiplied by four bytes of A at
- * once. Where pairs of products are summed in 16 bits, codes of 8 bits are taken as two planes of
- * 4, so that none overflows: 2 * 15 * 128 * CODES_FOLD < 2^15. All sums within a block are exact
- * integers below 2^24: they have the same bits however they are taken.
- *
- * One row takes all columns of a panel at once, word after word: as memory has them, and with sums
- * that do not wait for each other. Several rows take one vector of columns, or two. */
+ * set: the rounding, several rows (a vector of columns at a time, or two), and integers. One row is
+ * in codes_byte_row_body.h; all have the same bits. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CODES_INT8_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CODES_INT8_BODY_H_
 
-#include "codes_body.h"
+#include "codes_byte_row_body.h"
 
-enum { CODES_FOLD = 8, CODES_INT8_ROWS = 4 };
+enum { CODES_INT8_ROWS = 4 };
 enum { CODES_INT8_VECTORS = (P16_VECTORS + 1) / 2 }; /* of columns, that several rows take */
 /* Rows of integers: as many as there are registers for; they read the codes less often. */
 enum { CODES_INTEGER_ROWS = P16_IS_WHOLE && P16_VECTORS == 4 ? 8 : CODES_INT8_ROWS };
-enum { CODES_SUMS_MOST = 16 };
 
 /* ---- rows of A ---- */
+
+/* Bytes of so many steps, in the order of words and planes. */
+CPU_INLINE void codes_order_bytes(const int8_t *bytes, int64_t steps, const int planes,
+                                  int8_t *out) {
+  for (int64_t w = 0; w < steps; w += 4 * planes) {
+    CPU_UNROLL(4)
+    for (int s = 0; s < planes; s++) {
+      CPU_UNROLL(4)
+      for (int i = 0; i < 4; i++) {
+        out[w + s * 4 + i] = bytes[w + i * planes + s];
+      }
+    }
+  }
+}
 
 /* One block of a row: bytes in the order of words and planes, zero behind `steps`. */
 CPU_STATIC void codes_round_block(const cpu_codes *form, const float *a, int64_t steps, int8_t *out,
                                   codes_row_head *head) {
-  const int64_t per_word = 32 / (int64_t)form->bits, planes = per_word / 4;
-  float rounded[CODES_INT8_BLOCK];
+  int8_t bytes[CODES_INT8_BLOCK];
   v16 most = v16_zero(), wrong = v16_zero(); /* wrong: NaN where a number is none, or infinite */
   const int64_t padded = (steps + 15) / 16 * 16;
   for (int64_t i = 0; i < padded; i += 16) {
@@ -37,22 +42,28 @@ CPU_STATIC void codes_round_block(const cpu_codes *form, const float *a, int64_t
   const bool finite = v16_sum(wrong) == 0.0f;
   const float scale = v16_largest(most) / 127.0f;
   const bool usable = finite && scale >= 1.1754944e-38f; /* what is smaller counts as 0 */
-  const float inverse = usable ? 1.0f / scale : 0.0f;
-  const v16 one = v16_set(inverse), shift = v16_set(12582912.0f); /* 1.5 * 2^23 */
-  for (int64_t i = 0; i < padded; i += 16) {
+  const v16 one = v16_set(usable ? 1.0f / scale : 0.0f),
+            shift = v16_set(12582912.0f); /* 1.5 * 2^23 */
+  v16 sum = v16_zero();                   /* of integers: exact in any order */
+  for (int64_t i = 0; usable && i < padded; i += 16) {
     const v16 x = v16_mul(v16_load_part_or(a + i, steps - i, 0.0f), one);
-    v16_store(rounded + i, v16_sub(v16_add(x, shift), shift));
+    const v16 rounded = v16_sub(v16_add(x, shift), shift);
+    float whole[16];
+    v16_store(whole, rounded);
+    sum = v16_add(sum, rounded);
+    for (int l = 0; l < 16; ++l)
+      bytes[i + l] = (int8_t)whole[l];
   }
-  int32_t sum = 0;
-  for (int64_t w = 0; w < steps; w += per_word) {
-    for (int64_t i = 0; i < per_word; ++i) {
-      const int8_t q = usable && w + i < steps ? (int8_t)rounded[w + i] : 0;
-      out[w + i % planes * 4 + i / planes] = q;
-      sum += q;
-    }
-  }
+  if (!usable)
+    memset(bytes, 0, (size_t)padded);
+  if (form->bits == 2)
+    codes_order_bytes(bytes, steps, 4, out);
+  else if (form->bits == 4)
+    codes_order_bytes(bytes, steps, 2, out);
+  else
+    codes_order_bytes(bytes, steps, 1, out);
   head->scale = finite ? (usable ? scale : 0.0f) : NAN;
-  head->sum = (float)sum;
+  head->sum = v16_sum(sum);
 }
 
 CPU_STATIC void codes_round_rows(const cpu_codes *form, const float *a, int64_t a_stride,
@@ -72,132 +83,12 @@ CPU_STATIC void codes_round_rows(const cpu_codes *form, const float *a, int64_t 
 
 /* ---- the product ---- */
 
-/* The codes of all planes in turn, each times its four bytes of a row: 32 bits at once. */
-CPU_INLINE void codes_dots_whole(const float *words, int64_t n_words, const int8_t *const *x,
-                                 const int bits, const int rows, const int vectors, i16 *dot) {
-  enum { AHEAD = 8 };
-  const int planes = 8 / bits, n_sums = rows * vectors;
-  const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
-  p16 sum[CODES_SUMS_MOST];
-  CPU_UNROLL(16)
-  for (int i = 0; i < n_sums; i++) {
-    sum[i] = p16_zero();
-  }
-  for (int64_t w = 0; w < n_words; ++w, words += CPU_PANEL) {
-    v16 word[PANEL_VECTORS];
-    CPU_UNROLL(4)
-    for (int v = 0; v < vectors; v++) {
-      word[v] = v16_load(words + v * 16);
-      if (rows > 1) /* of one row: codes_fetch_block */
-        v16_prefetch_l1(words + AHEAD * CPU_PANEL + v * 16);
-    }
-    CPU_UNROLL(4)
-    for (int s = 0; s < planes; s++) {
-      CPU_UNROLL(8)
-      for (int r = 0; r < rows; r++) {
-        int32_t four;
-        memcpy(&four, x[r] + (w * planes + s) * 4, sizeof four);
-        CPU_UNROLL(4)
-        for (int v = 0; v < vectors; v++) {
-          const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask);
-          sum[r * vectors + v] = p16_dot(sum[r * vectors + v], codes, four);
-        }
-      }
-      const int again = planes > 1 ? vectors : 0;
-      CPU_UNROLL(4)
-      for (int v = 0; v < again; v++) {
-        word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
-      }
-    }
-  }
-  CPU_UNROLL(16)
-  for (int i = 0; i < n_sums; i++) {
-    dot[i] = p16_fold(sum[i], 1);
-  }
-}
-
-/* The same where pairs are summed in 16 bits: so many words, and the sums are taken out. */
-CPU_INLINE void codes_dots_folded(const float *words, int64_t n_words, const int8_t *const *x,
-                                  const int bits, const int rows, const int vectors, i16 *dot) {
-  const bool halves = bits == 8;
-  const int planes = halves ? 2 : 8 / bits, n_sums = rows * vectors;
-  const int64_t fold = halves ? CODES_FOLD : CODES_FOLD / planes;
-  const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
-  CPU_UNROLL(8)
-  for (int i = 0; i < n_sums; i++) {
-    dot[i] = i16_set(0);
-  }
-  for (int64_t from = 0; from < n_words; from += fold) {
-    const int64_t to = n_words - from < fold ? n_words : from + fold;
-    p16 pairs[CODES_SUMS_MOST][2];
-    CPU_UNROLL(8)
-    for (int i = 0; i < n_sums; i++) {
-      pairs[i][0] = pairs[i][1] = p16_zero();
-    }
-    for (int64_t w = from; w < to; ++w) {
-      v16 word[PANEL_VECTORS];
-      CPU_UNROLL(4)
-      for (int v = 0; v < vectors; v++) {
-        word[v] = v16_load(words + w * CPU_PANEL + v * 16);
-      }
-      CPU_UNROLL(4)
-      for (int s = 0; s < planes; s++) {
-        const int64_t at = halves ? w * 4 : (w * planes + s) * 4;
-        CPU_UNROLL(8)
-        for (int i = 0; i < n_sums; i++) {
-          const int r = i / vectors, v = i % vectors;
-          const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask);
-          int32_t four;
-          memcpy(&four, x[r] + at, sizeof four);
-          p16 *sum = &pairs[i][halves ? s : 0];
-          *sum = p16_dot(*sum, codes, four);
-        }
-        const int again = planes > 1 ? vectors : 0;
-        CPU_UNROLL(4)
-        for (int v = 0; v < again; v++) {
-          word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
-        }
-      }
-    }
-    CPU_UNROLL(8)
-    for (int i = 0; i < n_sums; i++) {
-      dot[i] = i16_add(dot[i], p16_fold(pairs[i][0], 1));
-      if (halves)
-        dot[i] = i16_add(dot[i], p16_fold(pairs[i][1], 16));
-    }
-  }
-}
-
-/* dot[rows][vectors] of so many vectors of columns over one block; bits, rows and vectors are
- * constants, of at most CODES_SUMS_MOST sums. x: the rows' bytes of the block */
-CPU_INLINE void codes_dots(const float *words, int64_t n_words, const int8_t *const *x,
-                           const int bits, const int rows, const int vectors, i16 *dot) {
-  if (P16_IS_WHOLE)
-    codes_dots_whole(words, n_words, x, bits, rows, vectors, dot);
-  else
-    codes_dots_folded(words, n_words, x, bits, rows, vectors, dot);
-}
-
-/* One row is as fast as memory is read, and that is slow where it is read out of order: the head of
- * a block, which is used behind its words, is fetched before them. Far ahead, one line in four is
- * fetched: what lies between is left to the hardware, which every line would keep from it. */
-CPU_INLINE void codes_fetch_block(const codes_place *place, int64_t n_words) {
-  enum { AHEAD = 8192, LINE = 64 };
-  const char *end = place->words + n_words * CPU_PANEL * 4;
-  for (const char *at = place->block; at < place->words; at += LINE)
-    v16_prefetch_l1((const float *)(const void *)at);
-  for (const char *at = place->block; at < end; at += 4 * LINE)
-    v16_prefetch_l2(at + AHEAD);
-}
-
 /* sum[rows][64] += one block, so many vectors of columns at a time. */
 CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place,
                                  const codes_row_head *const *head, const int8_t *const *x,
                                  float *sum, const int bits, const int rows, const int vectors) {
   const char *zeros = place->block + codes_scale_bytes(form);
   const int64_t per_word = 32 / bits, n_words = (place->steps + per_word - 1) / per_word;
-  if (rows == 1)
-    codes_fetch_block(place, n_words);
   for (int64_t first = 0; first < CPU_PANEL; first += 16 * vectors) {
     i16 dot[CODES_SUMS_MOST];
     codes_dots((const float *)(const void *)place->words + first, n_words, x, bits, rows, vectors,
@@ -206,11 +97,7 @@ CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place
     for (int v = 0; v < vectors; v++) {
       const int64_t column = first + v * 16;
       const v16 scale = codes_number(form, place->block, column);
-      v16 zero = v16_set((float)form->zero);
-      if (form->zeros == CPU_ZEROS_BYTES)
-        zero = v16_load_u8((const uint8_t *)zeros + column);
-      else if (form->zeros == CPU_ZEROS_FLOATS)
-        zero = codes_number(form, zeros, column);
+      const v16 zero = codes_zero(form, zeros, column);
       CPU_UNROLL(4)
       for (int r = 0; r < rows; r++) {
         float *to = sum + r * CPU_PANEL + column;
@@ -223,18 +110,15 @@ CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place
   }
 }
 
-#define CODES_INT8(bits, rows, vectors)                                                       \
-  CPU_STATIC void codes_int8_##bits##_##rows(const cpu_codes *form, const codes_place *place, \
-                                             const codes_row_head *const *head,               \
-                                             const int8_t *const *x, float *sum) {            \
-    codes_int8_block(form, place, head, x, sum, bits, rows, vectors);                         \
+#define CODES_INT8(bits)                                                                       \
+  CPU_STATIC void codes_int8_##bits(const cpu_codes *form, const codes_place *place,           \
+                                    const codes_row_head *const *head, const int8_t *const *x, \
+                                    float *sum) {                                              \
+    codes_int8_block(form, place, head, x, sum, bits, CODES_INT8_ROWS, CODES_INT8_VECTORS);    \
   }
-CODES_INT8(2, 1, P16_VECTORS)
-CODES_INT8(2, 4, CODES_INT8_VECTORS)
-CODES_INT8(4, 1, P16_VECTORS)
-CODES_INT8(4, 4, CODES_INT8_VECTORS)
-CODES_INT8(8, 1, P16_VECTORS)
-CODES_INT8(8, 4, CODES_INT8_VECTORS)
+CODES_INT8(2)
+CODES_INT8(4)
+CODES_INT8(8)
 
 /* Up to CODES_INT8_ROWS rows of one panel, with their epilogue; fewer stand for themselves again
  * and again. */
@@ -255,13 +139,12 @@ CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_
   }
   for (int64_t k = 0; k < form->k;) {
     const codes_place place = codes_place_of(form, codes, k, form->k);
-    const bool one = count == 1;
     if (form->bits == 2)
-      (one ? codes_int8_2_1 : codes_int8_2_4)(form, &place, head, x, sum);
+      codes_int8_2(form, &place, head, x, sum);
     else if (form->bits == 4)
-      (one ? codes_int8_4_1 : codes_int8_4_4)(form, &place, head, x, sum);
+      codes_int8_4(form, &place, head, x, sum);
     else
-      (one ? codes_int8_8_1 : codes_int8_8_4)(form, &place, head, x, sum);
+      codes_int8_8(form, &place, head, x, sum);
     const int64_t per_word = 32 / (int64_t)form->bits;
     for (int64_t r = 0; r < CODES_INT8_ROWS; ++r) {
       x[r] += (place.steps + per_word - 1) / per_word * per_word;
@@ -281,8 +164,11 @@ CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, c
   for (int64_t j = panels.begin; j < panels.end; ++j) {
     for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_ROWS) {
       const int64_t left = rows.end - i;
-      codes_int8_panel(p, j,
-                       (cpu_range){i, left < CODES_INT8_ROWS ? rows.end : i + CODES_INT8_ROWS});
+      const int64_t end = left < CODES_INT8_ROWS ? rows.end : i + CODES_INT8_ROWS;
+      if (left == 1)
+        codes_byte_row(p, j, i);
+      else
+        codes_int8_panel(p, j, (cpu_range){i, end});
     }
   }
 }

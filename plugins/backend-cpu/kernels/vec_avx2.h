@@ -132,16 +132,12 @@ CPU_INLINE i16 i16_sub(i16 a, i16 b) {
   return CPU_BOTH(i16, _mm256_sub_epi32, a, b);
 }
 
-CPU_INLINE i16 i16_half(i16 a) {
-  return (i16){_mm256_srai_epi32(a.lo, 1), _mm256_srai_epi32(a.hi, 1)};
+CPU_INLINE i16 i16_shift(i16 a, const int n) { /* n places down, the sign kept */
+  return (i16){_mm256_srai_epi32(a.lo, n), _mm256_srai_epi32(a.hi, n)};
 }
 
 CPU_INLINE i16 i16_to_exponent(i16 a) {
   return (i16){_mm256_slli_epi32(a.lo, 23), _mm256_slli_epi32(a.hi, 23)};
-}
-
-CPU_INLINE i16 i16_from_exponent(i16 a) {
-  return (i16){_mm256_srai_epi32(a.lo, 23), _mm256_srai_epi32(a.hi, 23)};
 }
 
 CPU_INLINE v16 i16_to_float(i16 a) {

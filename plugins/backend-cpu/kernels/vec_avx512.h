@@ -116,16 +116,12 @@ CPU_INLINE i16 i16_sub(i16 a, i16 b) {
   return _mm512_sub_epi32(a, b);
 }
 
-CPU_INLINE i16 i16_half(i16 a) { /* rounded down */
-  return _mm512_srai_epi32(a, 1);
+CPU_INLINE i16 i16_shift(i16 a, const int n) { /* n places down, the sign kept */
+  return _mm512_srai_epi32(a, (unsigned)n);
 }
 
 CPU_INLINE i16 i16_to_exponent(i16 a) { /* a << 23 */
   return _mm512_slli_epi32(a, 23);
-}
-
-CPU_INLINE i16 i16_from_exponent(i16 a) { /* a >> 23, sign kept */
-  return _mm512_srai_epi32(a, 23);
 }
 
 CPU_INLINE v16 i16_to_float(i16 a) {
@@ -155,7 +151,9 @@ CPU_INLINE p16 p16_zero(void) {
  * that no sum of two leaves 16 bits. */
 CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
 #if defined(__AVX512VNNI__)
-  return _mm512_dpbusd_epi32(a, _mm512_castps_si512(bytes), _mm512_set1_epi32(four));
+  a = _mm512_dpbusd_epi32(a, _mm512_castps_si512(bytes), _mm512_set1_epi32(four));
+  __asm__("" : "+v"(a)); /* gcc 12 would keep copies of a loop's sums in memory */
+  return a;
 #else
   return _mm512_add_epi16(
       a, _mm512_maddubs_epi16(_mm512_castps_si512(bytes), _mm512_set1_epi32(four)));

@@ -171,16 +171,12 @@ CPU_INLINE i16 i16_sub(i16 a, i16 b) {
   CPU_LANES(i16, (int32_t)((uint32_t)a.lane[l] - (uint32_t)b.lane[l]));
 }
 
-CPU_INLINE i16 i16_half(i16 a) {
-  CPU_LANES(i16, a.lane[l] >> 1);
+CPU_INLINE i16 i16_shift(i16 a, const int n) { /* n places down, the sign kept */
+  CPU_LANES(i16, a.lane[l] >> n);
 }
 
 CPU_INLINE i16 i16_to_exponent(i16 a) {
   CPU_LANES(i16, (int32_t)((uint32_t)a.lane[l] << 23));
-}
-
-CPU_INLINE i16 i16_from_exponent(i16 a) {
-  CPU_LANES(i16, a.lane[l] >> 23);
 }
 
 CPU_INLINE v16 i16_to_float(i16 a) {

@@ -60,7 +60,7 @@ CPU_INLINE v16 exp_join(exp_parts e) {
 CPU_INLINE v16 v16_exp(v16 x) {
   exp_parts e = exp_split(v16_min(v16_set(89.0f), v16_max(v16_set(-104.0f), x)));
   i16 n = i16_sub(e.bits, i16_set(EXP_MAGIC_BITS));
-  i16 first = i16_half(n);
+  i16 first = i16_shift(n, 1);
   i16 second = i16_sub(n, first);
   v16 y = v16_mul(e.y, i16_as_float(i16_to_exponent(i16_add(first, i16_set(127)))));
   return v16_mul(y, i16_as_float(i16_to_exponent(i16_add(second, i16_set(127)))));
@@ -84,7 +84,7 @@ CPU_INLINE v16 v16_log(v16 x) {
   m16 tiny = v16_less(x, v16_set(0x1p-126f));
   v16 scaled = v16_select(tiny, v16_mul(x, v16_set(0x1p23f)), x);
   i16 bits = i16_from_bits(scaled);
-  i16 e = i16_from_exponent(i16_sub(bits, i16_set(0x3f3504f3))); /* mantissa from sqrt(1/2) up */
+  i16 e = i16_shift(i16_sub(bits, i16_set(0x3f3504f3)), 23); /* mantissa from sqrt(1/2) up */
   v16 f = v16_sub(i16_as_float(i16_sub(bits, i16_to_exponent(e))), v16_set(1.0f));
   v16 n = i16_to_float(e);
   n = v16_sub(n, v16_select(tiny, v16_set(23.0f), v16_zero()));
