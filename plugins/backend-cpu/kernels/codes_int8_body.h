@@ -161,12 +161,13 @@ CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_
 }
 
 CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, cpu_range rows) {
+  const codes_byte_row row = codes_byte_row_of(p->form);
   for (int64_t j = panels.begin; j < panels.end; ++j) {
     for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_ROWS) {
       const int64_t left = rows.end - i;
       const int64_t end = left < CODES_INT8_ROWS ? rows.end : i + CODES_INT8_ROWS;
       if (left == 1)
-        codes_byte_row(p, j, i);
+        row(p, j, i);
       else
         codes_int8_panel(p, j, (cpu_range){i, end});
     }
