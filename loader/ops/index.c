@@ -55,18 +55,18 @@ static opipe_status infer_gather(opi_builder *b, const opi_node *node, opipe_err
   return opi_b_set(b, node, 0, x->dtype, shape, rank, err);
 }
 
-/* Do known indices pick, at coordinate c along their dimension d, from part c alone, and from the
- * same place in every part? */
+/* Do known indices pick, at coordinate c of the part that their dimension d holds before `inner`
+ * others, from part c alone, and from the same place in every part? */
 static bool picks_own_part(const opi_value *x, const opi_value *at, const opi_carry *carry,
-                           uint32_t d) {
+                           uint32_t d, int64_t inner) {
   const int64_t extent = x->shape[carry->axis], length = opi_carry_length(x, carry);
   const uint64_t elems = opi_elems(at);
-  uint64_t inner = 1;
+  uint64_t stride = (uint64_t)inner;
   for (int32_t e = (int32_t)d + 1; e < at->rank; ++e)
-    inner *= (uint64_t)at->shape[e];
+    stride *= (uint64_t)at->shape[e];
   for (uint64_t i = 0; i < elems; ++i) {
-    const uint64_t c = i / inner % (uint64_t)length;
-    const int64_t given = opi_index_at(at, i), first = opi_index_at(at, i - c * inner);
+    const uint64_t c = i / stride % (uint64_t)length;
+    const int64_t given = opi_index_at(at, i), first = opi_index_at(at, i - c * stride);
     const int64_t p = given < 0 ? given + extent : given, p0 = first < 0 ? first + extent : first;
     if (p / carry->inner % length != (int64_t)c)
       return false;
@@ -76,14 +76,20 @@ static bool picks_own_part(const opi_value *x, const opi_value *at, const opi_ca
   return elems != 0;
 }
 
-/* Data flattened over the axis and picked by [part, ...]: a mask read by computed positions. */
+/* Data flattened over the axis and picked by [part, ...], [part * rows, ...] or [rows * part, ...]:
+ * a mask read by computed positions, windows that overlap (as_strided). */
 static opipe_status carry_picked(const opi_graph *graph, const opi_node *node,
                                  const opi_carry *carry, opi_carry *out, opipe_error *err) {
   const opi_value *x = &graph->values[node->in[0]], *at = &graph->values[node->in[1]];
+  const int64_t length = opi_carry_length(x, carry);
   for (uint32_t d = 0; at->data != NULL && d < (uint32_t)at->rank; ++d) {
-    if (at->shape[d] != opi_carry_length(x, carry) || !picks_own_part(x, at, carry, d))
+    if (length == 0 || at->shape[d] == 0 || at->shape[d] % length != 0)
       continue;
-    out[0] = (opi_carry){carry->axis + (int32_t)d, 0, 1, 1};
+    const int64_t rows = at->shape[d] / length;
+    const bool leads = picks_own_part(x, at, carry, d, rows);
+    if (!leads && (rows == 1 || !picks_own_part(x, at, carry, d, 1)))
+      continue;
+    out[0] = (opi_carry){carry->axis + (int32_t)d, 0, leads ? 1 : rows, leads ? rows : 1, 0};
     return OPIPE_OK;
   }
   return opi_carry_fail(graph, node, err, "entries of dimension %" PRId32 " of '%s' are picked",

@@ -14,11 +14,11 @@
  * constant */
 CPU_INLINE void codes_byte_row_whole(const float *words, int64_t n_words, const int8_t *x,
                                      const int bits, p16 start, i16 *dot) {
-  const int planes = 8 / bits;
+  const int planes = 8 / bits, sums = bits == 8 ? 1 : 2;
   const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
-  p16 sum[4][P16_VECTORS];
+  p16 sum[2][P16_VECTORS];
   CPU_UNROLL(4)
-  for (int s = 0; s < planes; s++) {
+  for (int s = 0; s < sums; s++) {
     CPU_UNROLL(4)
     for (int v = 0; v < P16_VECTORS; v++) {
       sum[s][v] = s == 0 ? start : p16_zero();
@@ -36,8 +36,10 @@ CPU_INLINE void codes_byte_row_whole(const float *words, int64_t n_words, const 
       memcpy(&four, x + s * 4, sizeof four);
       CPU_UNROLL(4)
       for (int v = 0; v < P16_VECTORS; v++) {
-        const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask << (s * bits));
-        sum[s][v] = p16_dot(sum[s][v], codes, four);
+        if (s == 2)
+          word[v] = v16_shift_bits(word[v], 4);
+        const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask << (s % 2 * bits));
+        sum[s % 2][v] = p16_dot(sum[s % 2][v], codes, four);
       }
     }
   }
@@ -45,7 +47,7 @@ CPU_INLINE void codes_byte_row_whole(const float *words, int64_t n_words, const 
   for (int v = 0; v < P16_VECTORS; v++) {
     dot[v] = p16_fold(sum[0][v], 1);
     CPU_UNROLL(4)
-    for (int s = 1; s < planes; s++) {
+    for (int s = 1; s < sums; s++) {
       dot[v] = i16_add(dot[v], i16_shift(p16_fold(sum[s][v], 1), s * bits));
     }
   }

@@ -171,6 +171,55 @@ def batch_assigned_far():
     return Odd(assigned(True), [({"x": tokens(0, 4, 3)}, None)], expect)
 
 
+def strided(reversed_rows):
+    """Windows of two tokens that overlap, of every row and head: positions in all of them laid end
+    to end, as the older exporter writes as_strided; `reversed_rows`: rows and heads from the end."""
+    first, last, step = ("all_1", "minus", "minus") if reversed_rows else ("zero", "all", "one")
+    nodes = [
+        *ROWS,
+        node("Concat", "rows length heads", "split", axis=0),
+        node("Reshape", "x split", "apart"),
+        node("Transpose", "apart", "turned", perm=[0, 2, 1, 3]),
+        node("Concat", "end length two", "merged", axis=0),
+        node("Reshape", "turned merged", "each"),
+        node("Reshape", "each end", "flat"),
+        node("Squeeze", "rows", "n"),
+        node("Squeeze", "length", "tokens"),
+        node("Mul", "n second", "all"),
+        node("Sub", "all one", "all_1"),
+        node("Sub", "tokens one", "starts"),
+        node("Mul", "tokens second", "stride"),
+        node("Range", f"{first} {last} {step}", "row"),
+        node("Mul", "row stride", "row_at"),
+        node("Reshape", "row_at column", "row_column"),
+        node("Range", "zero starts one", "start"),
+        node("Mul", "start second", "start_at"),
+        node("Unsqueeze", "start_at behind", "start_column"),
+        node("Add", "row_column start_column", "window"),
+        node("Add", "window within", "at"),
+        node("Gather", "flat at", "windows", name="windows", axis=0),
+        node("Sub", "length ones", "n_windows"),
+        node("Concat", "rows two n_windows four", "wide", axis=0),
+        node("Reshape", "windows wide", "y"),
+    ]
+    weights = [const("zero", 0, np.int64), const("one", 1, np.int64), const("minus", -1, np.int64),
+               const("second", 2, np.int64), const("end", [-1], np.int64), const("behind", [1], np.int64),
+               const("heads", [2, 2], np.int64), const("two", [2], np.int64), const("ones", [1], np.int64),
+               const("four", [4], np.int64), const("column", [-1, 1, 1], np.int64),
+               const("within", [0, 1, 2, 3], np.int64)]  # fmt: skip
+    return build(nodes, [value("x", ["s72", "s53", 4])], [value("y", None)], weights)
+
+
+def batch_strided():
+    sets = [({"x": tokens(0, 4, 3)}, None), ({"x": tokens(1, 6, 5)}, None)]
+    return Odd(strided(False), sets)
+
+
+def batch_strided_far():
+    expect = [("microbatches", "windows"), ("microbatches", "are picked")]
+    return Odd(strided(True), [({"x": tokens(0, 4, 3)}, None)], expect)
+
+
 def batch_apart():
     """Dimensions named apart, a bias expanded to the batch, rows and lengths of equal number."""
     nodes = [
@@ -289,6 +338,8 @@ MODELS = {
         batch_turned,
         batch_assigned,
         batch_assigned_far,
+        batch_strided,
+        batch_strided_far,
         batch_apart,
         batch_not_all,
         batch_contrast,
