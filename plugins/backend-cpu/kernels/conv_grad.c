@@ -8,7 +8,10 @@
 #include "conv_patches.h"
 #include "table.h"
 
-enum { MOST_ROWS = 256 /* of dW in a unit: what it adds up stays in the second-level cache */ };
+enum {
+  MOST_ROWS = 256, /* of dW in a unit: what it adds up stays in the second-level cache */
+  NARROW = 8       /* filters of a group: with fewer, a product would be mostly of nothing */
+};
 
 static int64_t rounded(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
@@ -160,10 +163,16 @@ static int64_t unit_rows(const cpu_conv_args *g, int32_t threads) {
   return rows < 1 ? 1 : rows > MOST_ROWS ? MOST_ROWS : rows;
 }
 
-/* Patches [rows][CPU_CHAIN], dY' in panels [CPU_CHAIN][64], two sums [rows][filters]. */
+static bool is_narrow(const cpu_conv_args *g) {
+  return g->c_out / g->groups < NARROW;
+}
+
+/* Patches [rows][CPU_CHAIN], dY' in panels [CPU_CHAIN][64], two sums [rows][filters]; narrow:
+ * patches and one sum. */
 static int64_t weight_floats(const cpu_conv_args *g, int64_t rows) {
   const int64_t filters = rounded(g->c_out / g->groups, CPU_PANEL);
-  return rows * CPU_CHAIN + filters * CPU_CHAIN + 2 * rows * filters;
+  return is_narrow(g) ? rows * (CPU_CHAIN + NARROW)
+                      : rows * CPU_CHAIN + filters * CPU_CHAIN + 2 * rows * filters;
 }
 
 bool cpu_conv_grad_weight_workspace(int32_t threads, const cpu_conv_args *of, uint64_t *out_bytes) {
@@ -232,18 +241,45 @@ static const float *add_up(const weight_job *j, int64_t group, cpu_range rows, f
   return last < 0 ? NULL : sums[last];
 }
 
+/* The same of few filters: sums of rows by rows, [rows][filters]. */
+static const float *add_up_narrow(const weight_job *j, int64_t group, cpu_range rows,
+                                  float *space) {
+  const cpu_conv_args *g = &j->args->of;
+  const int64_t pixels = cpu_conv_volume(g->out_size), inputs = cpu_conv_volume(g->in_size);
+  const int64_t planes = g->c_in / g->groups, filters = g->c_out / g->groups;
+  cpu_row_sums_args sums = {.a = space,
+                            .a_stride = CPU_CHAIN,
+                            .a_rows = rows.end - rows.begin,
+                            .b_stride = pixels,
+                            .b_rows = filters,
+                            .sums = space + j->rows * CPU_CHAIN};
+  memset(sums.sums, 0, (size_t)(sums.a_rows * filters) * sizeof(float));
+  for (int64_t image = 0; image < g->images; ++image) {
+    const float *dy = j->args->dy + (image * g->c_out + group * filters) * pixels;
+    const float *in = j->args->other + (image * g->c_in + group * planes) * inputs;
+    for (int64_t pixel = 0; pixel < pixels; pixel += CPU_CHAIN) {
+      sums.n = pixels - pixel < CPU_CHAIN ? pixels - pixel : CPU_CHAIN;
+      sums.b = dy + pixel;
+      patch_block(g, in, rows, pixel, sums.n, space);
+      j->kernels->row_sums(&sums);
+    }
+  }
+  return sums.sums;
+}
+
 static void weight_task(void *argument, int32_t worker, int32_t workers) {
   const weight_job *j = argument;
   const cpu_conv_args *g = &j->args->of;
   const int64_t all = rows_of(g), filters = g->c_out / g->groups;
-  const int64_t wide = rounded(filters, CPU_PANEL);
+  const bool narrow = is_narrow(g);
+  const int64_t wide = narrow ? filters : rounded(filters, CPU_PANEL);
   float *space = (float *)j->args->workspace + worker * j->each;
   cpu_range share;
   cpu_team_share(g->groups * j->units, worker, workers, &share.begin, &share.end);
   for (int64_t u = share.begin; u < share.end; ++u) {
     const int64_t group = u / j->units, first = u % j->units * j->rows;
     const cpu_range rows = {first, first + j->rows < all ? first + j->rows : all};
-    const float *sum = add_up(j, group, rows, space);
+    const float *sum = (narrow ? add_up_narrow : add_up)(j, group, rows, space);
     for (int64_t f = 0; f < filters; ++f) {
       float *to = j->args->out + (group * filters + f) * all;
       for (int64_t r = rows.begin; r < rows.end; ++r)

@@ -5,7 +5,8 @@
  * dX[image, group] [Cin/G, pixels] = W'[group] [Cin/G, K] x spread [K, pixels], K = Cout/G * kernel
  * in that order: element (k, pixel) of `spread` is what of dY the tap reads that pixel for, or 0.
  * dW[group] is the sum, over images and blocks of CPU_CHAIN output pixels in rising order, of
- * patches [Cin/G * kernel, pixels] x dY' [pixels, Cout/G], each a chain of the product.
+ * patches [Cin/G * kernel, pixels] x dY' [pixels, Cout/G], each a chain of the product; of few
+ * filters in a group (a depthwise convolution has one), sums of rows by rows.
  */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CONV_GRAD_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CONV_GRAD_H_

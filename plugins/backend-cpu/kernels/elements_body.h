@@ -32,6 +32,39 @@ CPU_STATIC double sum_squares_share(const float *in, int64_t n) {
   return sum;
 }
 
+/* sums[r][f] += rows r of a by rows f of b, n elements each: sixteen partial sums and their tree.
+ * Behind the n elements of a row of a there is room up to whole vectors, of numbers that count
+ * nothing. */
+CPU_STATIC void row_sums_share(const cpu_row_sums_args *g) {
+  enum { ROWS = 4 }; /* of a at once: their sums do not wait for each other */
+  for (int64_t r = 0; r < g->a_rows; r += ROWS) {
+    const int64_t count = g->a_rows - r < ROWS ? g->a_rows - r : ROWS;
+    const float *a[ROWS];
+    for (int64_t i = 0; i < ROWS; ++i)
+      a[i] = g->a + (r + (i < count ? i : 0)) * g->a_stride;
+    for (int64_t f = 0; f < g->b_rows; ++f) {
+      const float *b = g->b + f * g->b_stride;
+      v16 sum[ROWS];
+      CPU_UNROLL(4)
+      for (int i = 0; i < ROWS; i++) {
+        sum[i] = v16_zero();
+      }
+      for (int64_t k = 0; k < g->n; k += 16) {
+        const v16 x = v16_load_part_or(b + k, g->n - k, 0.0f);
+        CPU_UNROLL(4)
+        for (int i = 0; i < ROWS; i++) {
+          sum[i] = v16_fma(v16_load(a[i] + k), x, sum[i]);
+        }
+      }
+      CPU_UNROLL(4)
+      for (int i = 0; i < ROWS; i++) {
+        if (i < count)
+          g->sums[(r + i) * g->b_rows + f] += v16_sum(sum[i]);
+      }
+    }
+  }
+}
+
 CPU_INLINE void adam_run(const cpu_update_args *g, int64_t i, int64_t n) {
   const v16 w = v16_load_part_or(g->weight + i, n, 0.0f);
   v16 d = v16_mul(v16_load_part_or(g->gradient + i, n, 0.0f), v16_set(g->gradient_scale));

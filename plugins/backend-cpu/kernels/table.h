@@ -74,6 +74,17 @@ struct cpu_dots {
                      cpu_range depth, cpu_range panels, float *buffer);
 };
 
+/* sums[r][f] += the sum of a[r][k] * b[f][k] over n elements; rows of a end in whole vectors of 16
+ * (zeros, or what b has nothing for). */
+typedef struct cpu_row_sums_args {
+  const float *a;
+  int64_t a_stride, a_rows;
+  const float *b;
+  int64_t b_stride, b_rows;
+  int64_t n;
+  float *sums;
+} cpu_row_sums_args;
+
 struct cpu_kernels {
   cpu_isa isa;
   cpu_byte_kernels bytes; /* without such instructions; cpu_bytes_of chooses */
@@ -116,6 +127,7 @@ struct cpu_kernels {
                     void *workspace);
   void (*add)(const float *from, float *to, int64_t n);
   double (*sum_squares)(const float *in, int64_t n);
+  void (*row_sums)(const cpu_row_sums_args *args);
   void (*norm_grad)(const cpu_norm_grad_args *args, cpu_range rows);
   void (*norm_statistics)(const cpu_norm_grad_scale_args *args, cpu_range rows);
   void (*norm_grad_scale)(const cpu_norm_grad_scale_args *args, cpu_range columns);

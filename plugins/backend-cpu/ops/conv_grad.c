@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* opipe.ConvGradX (dY, W -> dX) and ConvGradW (dY, X -> dW): in fp32 as matrix products
- * (kernels/conv_grad.h), else, and for weights of groups of few filters, plain loops in fp64.
+ * (kernels/conv_grad.h), else plain loops in fp64.
  *
  * There every output element gathers what it takes part in, so that threads share nothing: dX over
  * the kernel and the output channels of its group, dW over images and output positions.
  */
 #include "window.h"
-
-enum { LEAST_FILTERS = 8 /* of a group, for dW as a product */ };
 
 typedef struct grad_plan {
   cpu_window window;
@@ -149,7 +147,6 @@ static void choose_kernel(cpu_prep *p, const grad_plan *plan, bool to_weight) {
   uint64_t bytes = 0;
   p->step->run = to_weight ? weight_kernel : input_kernel;
   if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT ||
-      (to_weight && plan->c_out / plan->groups < LEAST_FILTERS) ||
       !(to_weight ? cpu_conv_grad_weight_workspace : cpu_conv_grad_input_workspace)(threads, &sizes,
                                                                                     &bytes))
     return;
