@@ -67,9 +67,18 @@ LINES(lines_f32, float, float)
 LINES(lines_f32_wide, float, double)
 LINES(lines_f64, double, double)
 
-static opipe_status run_with(const cpu_call *call, cpu_range_body rows, cpu_range_body lines) {
+static opipe_status run_with(const cpu_call *call, cpu_range_body rows, cpu_range_body lines,
+                             opipe_error *err) {
   const interpolate_plan *plan = call->plan;
   cpu_call copy = *call;
+  for (int64_t o = 0; o < plan->out; ++o) {
+    const int64_t first = cpu_index(&call->in[1], (uint64_t)o);
+    if (first < 0 || first > plan->n - plan->taps) {
+      return cpu_fail(call, err, OPIPE_E_INVALID,
+                      "takes %lld elements from %lld on, there are %lld", (long long)plan->taps,
+                      (long long)first, (long long)plan->n);
+    }
+  }
   const bool last = plan->inner == 1;
   cpu_parallel(call->exec, last ? plan->outer : plan->outer * plan->out,
                (int64_t)call->out[0].n * plan->taps, last ? lines : rows, &copy);
@@ -77,52 +86,46 @@ static opipe_status run_with(const cpu_call *call, cpu_range_body rows, cpu_rang
 }
 
 static opipe_status kernel_f32(const cpu_call *call, opipe_error *err) {
-  (void)err;
-  return run_with(call, rows_f32, lines_f32);
+  return run_with(call, rows_f32, lines_f32, err);
 }
 
 static opipe_status kernel_f32_wide(const cpu_call *call, opipe_error *err) {
-  (void)err;
-  return run_with(call, rows_f32_wide, lines_f32_wide);
+  return run_with(call, rows_f32_wide, lines_f32_wide, err);
 }
 
 static opipe_status kernel_f64(const cpu_call *call, opipe_error *err) {
-  (void)err;
-  return run_with(call, rows_f64, lines_f64);
+  return run_with(call, rows_f64, lines_f64, err);
 }
 
 static opipe_status prepare_interpolate(cpu_prep *p) {
   const opipe_value *x = cpu_in(p, 0);
+  const opipe_value *first = cpu_in(p, 1);
   const opipe_value *weight = cpu_in(p, 2);
   interpolate_plan *plan = CPU_PLAN(p, interpolate_plan);
-  const int64_t *first = NULL;
   int64_t shape[OPIPE_MAX_RANK];
   uint32_t axis = 0;
-  uint32_t n = 0;
   if (plan == NULL)
     return cpu_nomem(p);
   if ((x->dtype != OPIPE_FLOAT && x->dtype != OPIPE_DOUBLE) || weight->dtype != x->dtype ||
-      weight->rank != 2) {
-    return cpu_refuse(p, "does not take %s, weights of rank %u", opipe_dtype_name(x->dtype),
-                      weight->rank);
+      weight->rank != 2 || first->rank != 1 || first->dtype != OPIPE_INT64) {
+    return cpu_refuse(p, "does not take %s, weights of rank %u, places of %s of rank %u",
+                      opipe_dtype_name(x->dtype), weight->rank, opipe_dtype_name(first->dtype),
+                      first->rank);
   }
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), x->rank, &axis));
-  CPU_TRY(cpu_ints(p, 1, &first, &n));
+  const int64_t n = first->shape[0];
   *plan = (interpolate_plan){
       .outer = 1, .n = x->shape[axis], .out = n, .inner = 1, .taps = weight->shape[1]};
   for (uint32_t d = 0; d < x->rank; ++d) {
-    shape[d] = d == axis ? (int64_t)n : x->shape[d];
+    shape[d] = d == axis ? n : x->shape[d];
     plan->outer *= d < axis ? x->shape[d] : 1;
     plan->inner *= d > axis ? x->shape[d] : 1;
   }
   CPU_TRY(cpu_expect(p, 0, x->dtype, shape, x->rank));
-  if (weight->shape[0] != (int64_t)n || plan->taps < 1)
-    return cpu_invalid(p, "weights '%.80s' are not a row for each of %u elements", weight->name, n);
-  for (uint32_t o = 0; o < n; ++o) {
-    if (first[o] < 0 || plan->taps > plan->n || first[o] > plan->n - plan->taps) {
-      return cpu_invalid(p, "takes %lld elements from %lld on, there are %lld",
-                         (long long)plan->taps, (long long)first[o], (long long)plan->n);
-    }
+  if (weight->shape[0] != n || plan->taps < 1 || plan->taps > plan->n) {
+    return cpu_invalid(p,
+                       "weights '%.80s' are not a row for each of %lld elements, of at most %lld",
+                       weight->name, (long long)n, (long long)plan->n);
   }
   if (x->dtype == OPIPE_DOUBLE)
     p->step->run = kernel_f64;

@@ -248,7 +248,31 @@ static opipe_status prepare_concat(cpu_prep *p) {
   return part_copies(p, out, parts, n, axis, true);
 }
 
-/* Split: the sizes are those of the outputs, all of which are there or named by the split input. */
+/* The sizes of Split's outputs: what its second input says, or, where that is too long a list to be
+ * known here (hundreds of parts), what the outputs are, all of which are there then. */
+static opipe_status split_sizes(cpu_prep *p, uint32_t axis, const int64_t **out_sizes,
+                                uint32_t *out_n) {
+  const opipe_value *said = cpu_in(p, 1);
+  const uint32_t n = p->step->n_out;
+  if (said == NULL || said->role == OPIPE_VALUE_CONSTANT)
+    return cpu_ints(p, 1, out_sizes, out_n);
+  int64_t *sizes = CPU_POOL_ARRAY(p->pool, int64_t, n), left = cpu_in(p, 0)->shape[axis];
+  if (sizes == NULL)
+    return cpu_nomem(p);
+  for (uint32_t i = 0; i < n; ++i) {
+    const opipe_value *part = cpu_out(p, i);
+    if (part == NULL || part->rank != cpu_in(p, 0)->rank)
+      return cpu_refuse(p, "needs the value of input '%.80s'", said->name);
+    sizes[i] = part->shape[axis];
+    left -= sizes[i];
+  }
+  if (left != 0)
+    return cpu_invalid(p, "its outputs are %lld elements short", (long long)left);
+  *out_sizes = sizes;
+  *out_n = n;
+  return OPIPE_OK;
+}
+
 static opipe_status prepare_split(cpu_prep *p) {
   const opipe_value *in = cpu_in(p, 0);
   const uint32_t n = p->step->n_out;
@@ -261,7 +285,7 @@ static opipe_status prepare_split(cpu_prep *p) {
   if (made == NULL || parts == NULL || shapes == NULL)
     return cpu_nomem(p);
   CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", 0), in->rank, &axis));
-  CPU_TRY(cpu_ints(p, 1, &sizes, &n_sizes));
+  CPU_TRY(split_sizes(p, axis, &sizes, &n_sizes));
   if (n == 0 || (n_sizes != 0 && n_sizes != n))
     return cpu_invalid(p, "%u sizes for %u outputs", n_sizes, n);
   const int64_t even = (in->shape[axis] + n - 1) / n;

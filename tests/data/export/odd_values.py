@@ -5,7 +5,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import odd as odd_graphs
-from build import BOOL, FLOAT, INT64, SETS, X, Y, Odd, build, const, node, value
+from build import BOOL, FLOAT, INT64, SETS, X, Y, Odd, build, const, data, node, value
 
 
 def constant_forms():
@@ -137,7 +137,23 @@ def unknown_fields():
     return Odd(model, odd.sets, raw=raw)
 
 
+def long_lists():
+    """Lists of more than 128 numbers that operators keep: places that Resize reads, sizes of Split."""
+    parts = [f"part_{i}" for i in range(150)]
+    nodes = [
+        node("Resize", "x _ twice", "wide", mode="linear"),
+        node("Split", "wide", " ".join(parts), axis=3, num_outputs=len(parts)),
+        node("Sum", " ".join(reversed(parts)), "y"),
+        node("Resize", "x _ half", "z", mode="cubic"),
+    ]
+    weights = [const("twice", [1, 1, 1, 2], np.float32), const("half", [1, 1, 1, 1.5], np.float32)]
+    inputs = [value("x", ["batch", 1, 2, 150])]
+    sets = [({"x": data(seed, rows, 1, 2, 150)}, None) for seed, rows in enumerate((2, 3))]
+    return Odd(build(nodes, inputs, [value("y", None), value("z", None)], weights, 18), sets)
+
+
 MODELS = {
+    "long_lists": long_lists,
     "constant_forms": constant_forms,
     "typed_fields": typed_fields,
     "packed_types": packed_types,
