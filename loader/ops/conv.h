@@ -15,6 +15,9 @@ opipe_status opi_window_ints(const opi_builder *b, const opi_node *node, const c
                              opipe_error *err);
 /* A file node's inputs X, W, B? and its attributes of Conv as the canonical Conv: *out. */
 opipe_status opi_conv_emit(opi_builder *b, const opi_node *node, uint32_t *out, opipe_error *err);
+/* The same of ConvTranspose, as canonical nodes. */
+opipe_status opi_conv_transpose_emit(opi_builder *b, const opi_node *node, uint32_t *out,
+                                     opipe_error *err);
 
 /* Gradient rules of Conv, AveragePool and MaxPool. */
 opipe_status opi_gradient_conv(opi_grad *g, const opi_node *node, opipe_error *err);

@@ -310,14 +310,20 @@ static opipe_status interleave(opi_builder *b, const deconv *d, uint32_t *io, op
   return OPIPE_OK;
 }
 
-static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err) {
+opipe_status opi_conv_transpose_emit(opi_builder *b, const opi_node *node, uint32_t *out,
+                                     opipe_error *err) {
   deconv d;
-  uint32_t w, bias, y;
+  uint32_t w, bias;
   OPI_TRY(check(b, node, &d, err));
   OPI_TRY(make_weights(b, &d, node->in[IN_W], &w, err));
   OPI_TRY(make_bias(b, &d, opi_node_in(node, IN_B), &bias, err));
-  OPI_TRY(convolve(b, &d, node->in[IN_X], w, bias, &y, err));
-  OPI_TRY(interleave(b, &d, &y, err));
+  OPI_TRY(convolve(b, &d, node->in[IN_X], w, bias, out, err));
+  return interleave(b, &d, out, err);
+}
+
+static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err) {
+  uint32_t y;
+  OPI_TRY(opi_conv_transpose_emit(b, node, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 

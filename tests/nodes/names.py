@@ -30,7 +30,7 @@ FURTHER = """
 ScatterND ScatterElements GatherND GatherElements CumSum ReduceMax ReduceMin ReduceProd ReduceL2
 BatchNormalization Clip Size ArgMax Mod Floor Ceil Round Sign Einsum OneHot TopK Pad
 RMSNormalization RotaryEmbedding Attention Swish
-Resize Upsample DFT LSTM GRU RNN ConvTranspose DepthToSpace SpaceToDepth GridSample
+Resize Upsample DFT LSTM GRU RNN ConvTranspose Col2Im DepthToSpace SpaceToDepth GridSample
 """.split()
 
 # TensorProto.DataType numbers.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of Resize, DFT, ConvTranspose, GridSample and of blocks as channels against central
- * differences. */
+/* Gradients of Resize, DFT, ConvTranspose, Col2Im, GridSample and of blocks as channels against
+ * central differences. */
 #include "tests/loader/gradient/jacobian.h"
 
 static void test_resize(void) {
@@ -44,6 +44,11 @@ static void test_conv_transpose(void) {
             "ConvTranspose@22 d[1,1,2,2,2] d[1,2,2,1,2] d[2] | strides=[2,1,2] -> y");
 }
 
+static void test_col2im(void) {
+  JAC_CASES("Col2Im@18 d[2,8,6] i{4,3} i{2,2} -> y",
+            "Col2Im@18 d[1,6,2] i{5} i{3} | strides=[2] pads=[0,1] dilations=[1] -> y");
+}
+
 static void test_grid_sample(void) {
   JAC_CASES("GridSample@20 d[1,2,3,4] d[1,2,2,2] -> y",
             "GridSample@20 d[2,1,3,3] d[2,1,3,2] | align_corners=1 padding_mode=$border -> y",
@@ -60,4 +65,5 @@ static void test_blocks(void) {
 }
 
 OPI_TEST_MAIN("gradients of resampling", OPI_TEST(test_resize), OPI_TEST(test_dft),
-              OPI_TEST(test_conv_transpose), OPI_TEST(test_grid_sample), OPI_TEST(test_blocks))
+              OPI_TEST(test_conv_transpose), OPI_TEST(test_col2im), OPI_TEST(test_grid_sample),
+              OPI_TEST(test_blocks))

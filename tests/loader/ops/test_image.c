@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ConvTranspose, GridSample, DepthToSpace and SpaceToDepth: what they become, which axes they
- * carry, what is refused. Values: tests/nodes, and gradients of tests/loader/gradient. */
+/* ConvTranspose, Col2Im, GridSample, DepthToSpace and SpaceToDepth: what they become, which axes
+ * they carry, what is refused. Values: tests/nodes, and gradients of tests/loader/gradient. */
 #include "tests/loader/cases.h"
 
 static void test_conv_transpose(void) {
@@ -31,6 +31,24 @@ static void test_conv_transpose(void) {
       "!LIMIT overflow",
       "ConvTranspose@22 f[1,2,4,4] f[2,3,3] -> !INVALID rank 4 is needed",
       "ConvTranspose@22 n[1,2,4] n[2,3,3] -> !INVALID");
+}
+
+static void test_col2im(void) {
+  TEST_CASES("Col2Im@18 f[5,8,6]^0 i{4,3} i{2,2} -> Reshape f[5,2,4,3]^0",
+             "Col2Im@18 d[1,12,4] i{4,7} i{2,3} | strides=[2,4] -> Reshape d[1,2,4,7]",
+             "Col2Im@18 h[1,9,16] i{4,4} i{3,3} | pads=[1,1,1,1] -> Reshape h[1,1,4,4]",
+             "Col2Im@18 f[1,4,4] i{4,4} i{2,2} | dilations=[2,2] -> Reshape f[1,1,4,4]",
+             "Col2Im@18 f[1,6,2] i{5} i{3} | strides=[2] -> Reshape f[1,2,5]",
+             "Col2Im@18 f[1,4,1] i{3,3} i{2,2} | strides=[5,5] -> Reshape f[1,1,3,3]",
+             "Col2Im@18 f[1,8,4] i{2,2,1} i{2,2,1} -> !INVALID the 1 blocks of the image",
+             "Col2Im@18 f[1,9,4] i{3,3} i{2,2} -> !INVALID multiple of the 4 elements of a block",
+             "Col2Im@18 f[1,4,4] i{1,3} i{2,2} -> !INVALID 1 elements with its pads, a block "
+             "reaches over 2",
+             "Col2Im@18 f[1,4,4] i{3,3} i{2} -> !INVALID has 1 numbers, not 2",
+             "Col2Im@18 f[1,4,4] i{3,0} i{2,2} -> !INVALID has 0 along axis 1",
+             "Col2Im@18 f[1,4,4] i{3,3,3,3} i{2,2,1,1} -> !UNSUPPORTED 4 axes, of at most 3",
+             "Col2Im@18 f[1,4,4]^2 i{3,3} i{2,2} -> !carry",
+             "Col2Im@18 f[4,4] i{3,3} i{2,2} -> !INVALID");
 }
 
 static void test_grid_sample(void) {
@@ -68,5 +86,6 @@ static void test_rows_that_are_assigned(void) {
              "ScatterND@16 f[4,2]^1 i#[3,1] f[3,2]^1 -> ScatterND f[4,2]^1");
 }
 
-OPI_TEST_MAIN("image", OPI_TEST(test_conv_transpose), OPI_TEST(test_grid_sample),
-              OPI_TEST(test_blocks), OPI_TEST(test_rows_that_are_assigned))
+OPI_TEST_MAIN("image", OPI_TEST(test_conv_transpose), OPI_TEST(test_col2im),
+              OPI_TEST(test_grid_sample), OPI_TEST(test_blocks),
+              OPI_TEST(test_rows_that_are_assigned))
