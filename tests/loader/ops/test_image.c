@@ -36,10 +36,10 @@ static void test_conv_transpose(void) {
 static void test_col2im(void) {
   TEST_CASES("Col2Im@18 f[5,8,6]^0 i{4,3} i{2,2} -> Reshape f[5,2,4,3]^0",
              "Col2Im@18 d[1,12,4] i{4,7} i{2,3} | strides=[2,4] -> Reshape d[1,2,4,7]",
-             "Col2Im@18 h[1,9,16] i{4,4} i{3,3} | pads=[1,1,1,1] -> Reshape h[1,1,4,4]",
-             "Col2Im@18 f[1,4,4] i{4,4} i{2,2} | dilations=[2,2] -> Reshape f[1,1,4,4]",
+             "Col2Im@18 h[1,9,16] i{4,4} i{3,3} | pads=[1,1,1,1] -> Conv h[1,1,4,4]",
+             "Col2Im@18 f[1,4,4] i{4,4} i{2,2} | dilations=[2,2] -> Conv f[1,1,4,4]",
              "Col2Im@18 f[1,6,2] i{5} i{3} | strides=[2] -> Reshape f[1,2,5]",
-             "Col2Im@18 f[1,4,1] i{3,3} i{2,2} | strides=[5,5] -> Reshape f[1,1,3,3]",
+             "Col2Im@18 f[1,4,1] i{3,3} i{2,2} | strides=[5,5] -> Conv f[1,1,3,3]",
              "Col2Im@18 f[1,8,4] i{2,2,1} i{2,2,1} -> !INVALID the 1 blocks of the image",
              "Col2Im@18 f[1,9,4] i{3,3} i{2,2} -> !INVALID multiple of the 4 elements of a block",
              "Col2Im@18 f[1,4,4] i{1,3} i{2,2} -> !INVALID 1 elements with its pads, a block "
