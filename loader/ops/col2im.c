@@ -8,6 +8,7 @@
 #include "loader/ops/kit.h"
 
 enum { MAX_SPATIAL = OPI_MAX_SPATIAL, IN_X = 0, IN_IMAGE, IN_BLOCK };
+enum { MOST_PLACES = 4096 }; /* of a block: the filters are its square, 64 MiB */
 
 typedef struct columns {
   uint32_t n; /* spatial axes */
@@ -53,9 +54,10 @@ static opipe_status place_blocks(const opi_builder *b, const opi_node *node, col
     c->rest[a] = room % c->strides[a];
     if (__builtin_mul_overflow(c->places, c->block[a], &c->places) ||
         __builtin_mul_overflow(c->all_blocks, c->blocks[a], &c->all_blocks) ||
-        c->places > INT32_MAX) {
-      return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "blocks of %lld elements and more",
-                           (long long)c->places);
+        c->places > MOST_PLACES) {
+      return opi_node_fail(b, node, err, OPIPE_E_LIMIT,
+                           "a block has %lld elements along axis %u, and at most %d in all",
+                           (long long)c->block[a], a, MOST_PLACES);
     }
   }
   return OPIPE_OK;
@@ -92,14 +94,11 @@ static opipe_status check(opi_builder *b, const opi_node *node, columns *c, opip
 /* [places, 1, block...], 1 at a place of its own. */
 static opipe_status filters_of(opi_builder *b, const columns *c, uint32_t dtype, uint32_t *out,
                                opipe_error *err) {
-  const size_t n = (size_t)c->places;
-  float *ones = NULL;
+  const size_t n = (size_t)c->places, elems = n * n; /* n: at most MOST_PLACES */
   int64_t shape[2 + MAX_SPATIAL] = {c->places, 1};
-  uint64_t elems = 0;
-  if (!__builtin_mul_overflow((uint64_t)n, (uint64_t)n, &elems) && elems <= INT32_MAX)
-    ones = OPI_ARENA_ARRAY(b->scratch, float, elems);
+  float *ones = OPI_ARENA_ARRAY(b->scratch, float, elems);
   if (ones == NULL)
-    return opi_fail_nomem(err, (uint64_t)n * n * sizeof(float), "the places of a block");
+    return opi_fail_nomem(err, elems * sizeof(float), "the places of a block");
   memset(ones, 0, elems * sizeof *ones);
   for (size_t i = 0; i < n; ++i)
     ones[i * n + i] = 1.0f;

@@ -44,6 +44,8 @@ static void test_col2im(void) {
              "Col2Im@18 f[1,9,4] i{3,3} i{2,2} -> !INVALID multiple of the 4 elements of a block",
              "Col2Im@18 f[1,4,4] i{1,3} i{2,2} -> !INVALID 1 elements with its pads, a block "
              "reaches over 2",
+             "Col2Im@18 f[1,8192,1] i{128,64} i{128,64} -> !LIMIT 64 elements along axis 1, and at "
+             "most 4096",
              "Col2Im@18 f[1,4,4] i{3,3} i{2} -> !INVALID has 1 numbers, not 2",
              "Col2Im@18 f[1,4,4] i{3,0} i{2,2} -> !INVALID has 0 along axis 1",
              "Col2Im@18 f[1,4,4] i{3,3,3,3} i{2,2,1,1} -> !UNSUPPORTED 4 axes, of at most 3",
