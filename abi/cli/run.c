@@ -154,9 +154,10 @@ int cli_run(const cli_options *o) {
   struct stat st;
   cli_session s;
   uint32_t n = 0;
-  if (stat(o->model, &st) == 0 && S_ISDIR(st.st_mode))
+  const bool there = stat(o->model, &st) == 0; /* else opening it says that it is not */
+  if (there && S_ISDIR(st.st_mode))
     return cli_run_folder(o);
-  if (o->check != NULL)
+  if (there && o->check != NULL)
     return cli_usage("--check needs a model folder with data sets, %s is a file", o->model);
   int status = cli_open(o, &s);
   opipe_model_info info = {.struct_size = sizeof(info)};

@@ -33,6 +33,8 @@ def main():
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
             (["run", MODEL, "--frob"], USAGE, "onnx-pipe run: unrecognized option '--frob'"),
             (["inspect", MODEL, "-o", plan], USAGE, "onnx-pipe inspect: invalid option -- 'o'"),
+            (["run", MODEL, "--check"], USAGE, "model.onnx is a file"),
+            (["run", os.path.join(folder, "none"), "--check"], REFUSED, "does not exist"),
             (["run"], USAGE, "0 operands"),
             (["frob"], USAGE, "'frob'"),
         ]
