@@ -20,6 +20,7 @@ static const form forms[] = {
     {2, 4, 2, 40, 40, 16, 16, true, false, OPIPE_BFLOAT16},
     {1, 3, 1, 32, 48, 16, 8, false, true, OPIPE_FLOAT16},
     {1, 2, 2, 48, 32, 24, 24, false, false, OPIPE_FLOAT16},
+    {1, 2, 1, 32, 40, 144, 136, true, true, OPIPE_BFLOAT16},
 };
 enum { FORMS = sizeof forms / sizeof forms[0], ROOM = 1 << 15, TENSORS = 8 };
 
