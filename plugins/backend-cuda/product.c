@@ -8,10 +8,10 @@
  * or an epilogue too.
  *
  * The algorithm is the one that the device was given for the shape, types, transposition,
- * distances, epilogue and alignment (choices.c), else the library's first choice for these under a
- * limit of workspace; it does not depend on addresses. Where it sums in pieces these are added in
- * the type that is summed in, when all are done: the library's other ways round them to the
- * result's type, and one adds them there as they come.
+ * distances, epilogue, alignment and processors that are aimed at (choices.c), else the library's
+ * first choice for these under a limit of workspace; it does not depend on addresses. Where it sums
+ * in pieces these are added in the type that is summed in, when all are done: the library's other
+ * ways round them to the result's type, and one adds them there as they come.
  */
 #include "product.h"
 
@@ -131,6 +131,10 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
     status = set_desc(lt, *out, CUDA_LT_DESC_TRANSB, &trans_b, sizeof trans_b);
   if (status == CUDA_LT_SUCCESS)
     status = set_desc(lt, *out, CUDA_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  if (status == CUDA_LT_SUCCESS && device->processors != 0) {
+    status =
+        set_desc(lt, *out, CUDA_LT_DESC_PROCESSORS, &device->processors, sizeof device->processors);
+  }
   if (status == CUDA_LT_SUCCESS && p->has_bias)
     status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_POINTER, &bias, sizeof bias);
   if (status == CUDA_LT_SUCCESS && p->has_aux)

@@ -174,6 +174,43 @@ static void test_answers(void) {
   bt_close(&b.base);
 }
 
+/* Other choices where products aim at some of the processors; tables know of which. */
+static void test_processors_that_are_aimed_at(void) {
+  static const struct {
+    const char *options, *what, *choice;
+  } rows[] = {{NULL, " sm=0", "algorithm=21 tile=20 split=2 scheme=2 stages=4"},
+              {"sm=0", " sm=0", "algorithm=21 tile=20 split=2 scheme=2 stages=4"},
+              {"sm=100,tf32=0", " sm=100", "algorithm=21 tile=18 split=1 stages=3"},
+              {"sm=132", " sm=132", "algorithm=21 tile=18 split=1 stages=3"}};
+  static const char *const broken[] = {"sm=133", "sm=-1", "sm=", "sm=4x", "sm=4294967296"};
+  ct_backend b;
+  opipe_kernel kernel = {.struct_size = 0}, given = {.struct_size = 0};
+  opipe_device *device = NULL;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    OPI_ASSERT_OK_FATAL(bt_device(&b.base, rows[i].options, 1, 0, &device, &err), &err);
+    make_model(false, false);
+    if (i > 0)
+      OPI_ASSERT_OK(t->kernels_use(device, &given, 1, &err), &err); /* of all processors */
+    (void)run_model(t, device, &kernel);
+    OPI_ASSERT(strstr(kernel.what, rows[i].what) != NULL);
+    OPI_ASSERT_STR(kernel.choice, rows[i].choice);
+    OPI_ASSERT_INT(kernel.flags, i == 1 ? OPIPE_KERNEL_GIVEN : 0);
+    OPI_ASSERT(error_of(false, false) < 1e-5);
+    if (i == 0)
+      given = kernel;
+    t->device_close(device);
+  }
+  for (size_t i = 0; i < sizeof broken / sizeof broken[0]; ++i) {
+    OPI_ASSERT_ERROR(bt_device(&b.base, broken[i], 1, 0, &device, &err), OPIPE_E_INVALID, &err,
+                     broken[i]);
+  }
+  OPI_ASSERT_ERROR(bt_device(&b.base, "sm=133", 1, 0, &device, &err), OPIPE_E_INVALID, &err,
+                   "sm=133, the device has 132 processors");
+  bt_close(&b.base);
+}
+
 static void test_operands_are_rounded_where_asked(void) {
   double errors[2] = {0};
   for (int i = 0; i < 2; ++i) {
@@ -198,4 +235,5 @@ static void test_operands_are_rounded_where_asked(void) {
 }
 
 OPI_TEST_MAIN("cuda products", OPI_TEST(test_pieces_are_added_in_fp32), OPI_TEST(test_answers),
+              OPI_TEST(test_processors_that_are_aimed_at),
               OPI_TEST(test_operands_are_rounded_where_asked))
