@@ -56,14 +56,14 @@ void cuda_product_what(const opipe_device *device, const cuda_product *p, char *
   (void)snprintf(
       out, room,
       "product m=%lld n=%lld k=%lld batch=%lld trans=%c,%c types=%s,%s%s ld=%lld,%lld,%lld "
-      "stride=%lld,%lld,%lld align=%u,%u,%u beta=%d epilogue=%s sm=%d",
+      "stride=%lld,%lld,%lld align=%u,%u,%u,%u beta=%d epilogue=%s sm=%d",
       (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->batch,
       p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', opipe_dtype_name(p->dtype),
       opipe_dtype_name(p->d_dtype), t.compute == CUDA_COMPUTE_32F_FAST_TF32 ? ",tf32" : "",
       (long long)p->a_distance, (long long)p->b_distance, (long long)p->d_distance,
       many ? (long long)p->a_stride : 0LL, many ? (long long)p->b_stride : 0LL,
-      many ? (long long)p->d_stride : 0LL, t.align[0], t.align[1], t.align[2], p->beta != 0,
-      epilogues[p->through][p->has_bias != 0][p->has_aux], (int)device->processors);
+      many ? (long long)p->d_stride : 0LL, t.align[0], t.align[1], t.align[2], t.align[3],
+      p->beta != 0, epilogues[p->through][p->has_bias != 0][p->has_aux], (int)device->processors);
 }
 
 static cublasStatus_t get(const cuda_products *lt, const cuda_lt_algo *algo, size_t i,

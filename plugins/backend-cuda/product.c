@@ -147,14 +147,15 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
 opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p,
                               const cuda_product_args *args, cuda_lt_descriptors *out,
                               opipe_error *err) {
-  /* some answers depend on addresses being there: any multiple of CUDA_ALIGN */
+  /* some answers depend on addresses being there, and on what these are multiples of */
   void *const somewhere = (void *)(uintptr_t)CUDA_ALIGN;
+  const void *const some_bias = (const void *)((uintptr_t)CUDA_ALIGN + p->bias_offset);
   const cuda_products *lt = &device->place->libraries->products;
   const type_row *type = type_of(p->dtype);
   memset(out, 0, sizeof *out);
   if (type == NULL || type_of(p->d_dtype) == NULL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "no product of %s", opipe_dtype_name(p->dtype));
-  cublasStatus_t status = make_desc(device, p, args != NULL ? args->bias : somewhere,
+  cublasStatus_t status = make_desc(device, p, args != NULL ? args->bias : some_bias,
                                     args != NULL ? args->aux : somewhere, &out->desc);
   if (status == CUDA_LT_SUCCESS) {
     status = make_layout(lt, p, type->type, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k,
@@ -196,7 +197,8 @@ void cuda_product_traits_of(const opipe_device *device, const cuda_product *p,
                                .d_size = d_type->size,
                                .align = {alignment_of(p, p->a_stride, p->a_offset, type->size),
                                          alignment_of(p, p->b_stride, p->b_offset, type->size),
-                                         alignment_of(p, p->d_stride, p->d_offset, d_type->size)}};
+                                         alignment_of(p, p->d_stride, p->d_offset, d_type->size),
+                                         alignment_of(p, 0, p->bias_offset, d_type->size)}};
 }
 
 static cublasStatus_t make_preference(const opipe_device *device, const cuda_product *p,

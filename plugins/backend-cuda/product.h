@@ -25,7 +25,7 @@ static inline bool cuda_product_is_empty(const cuda_product *p) {
 typedef struct cuda_product_traits {
   int compute, scale, type, d_type; /* the library's numbers; type: of A and B */
   uint32_t size, d_size;            /* bytes of an element */
-  uint32_t align[3];                /* what addresses of A, B and D are multiples of */
+  uint32_t align[4];                /* what addresses of A, B, D and bias are multiples of */
 } cuda_product_traits;
 void cuda_product_traits_of(const opipe_device *device, const cuda_product *product,
                             cuda_product_traits *out);

@@ -119,7 +119,8 @@ static void measure_operands(const tuning *t, operand *ops) {
   ops[OP_B] = (operand){span_of(p, p->trans_b ? p->k : p->n, p->b_distance,
                                 p->trans_b ? p->n : p->k, p->b_stride, size),
                         p->b_offset % CUDA_ALIGN, p->dtype, 0};
-  ops[OP_BIAS] = (operand){p->has_bias ? (uint64_t)p->m * d_size : 0, 0, p->d_dtype, 0};
+  ops[OP_BIAS] = (operand){p->has_bias ? (uint64_t)p->m * d_size : 0, p->bias_offset % CUDA_ALIGN,
+                           p->d_dtype, 0};
   ops[OP_AUX] = (operand){p->has_aux ? d : 0, d_skip, p->d_dtype, 0};
   ops[OP_WORKSPACE] = (operand){t->workspace_bytes, 0, p->dtype, 0};
   if (p->beta == 0)

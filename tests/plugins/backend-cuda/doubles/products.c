@@ -3,8 +3,8 @@
  * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of),
  * in the stream's order, and refuses what the vendor's refuses: operands that do not fit each
  * other, distances shorter than a column, an epilogue that the type has not, an algorithm of
- * another product, addresses less aligned than it was told, a workspace that is too small. It
- * writes over its workspace.
+ * another product, addresses less aligned than it was told or, of a bias, saw when it chose, a
+ * workspace that is too small. It writes over its workspace.
  *
  * It has several algorithms (`variants`), with times of their own by the stream's clock: sums in
  * one piece, or in several that are added in the end, which gives other bits. Who does not say
@@ -62,9 +62,9 @@ typedef struct algorithm {
   int32_t id, split;
   uint32_t tile, scheme, swizzle, custom, stages;
   uint16_t inner, cluster;
-  int8_t types[6]; /* compute, scale, A, B, C, D */
-  int8_t unsaid;   /* what no attribute says; 0: made from attributes */
-  int8_t unused;
+  int8_t types[6];   /* compute, scale, A, B, C, D */
+  int8_t unsaid;     /* what no attribute says; 0: made from attributes */
+  uint8_t bias_bits; /* low bits of the bias' address that were 0 */
 } algorithm;
 _Static_assert(sizeof(algorithm) == sizeof(cuda_lt_algo), "an algorithm fills the vendor's");
 
@@ -360,6 +360,18 @@ static bool serves(const variant *v, const problem *p, const struct cuda_lt_pref
          (v->scheme == 0 || (v->scheme & asked->schemes) != 0);
 }
 
+static bool is_aligned(const void *address, uint32_t to) {
+  return (uintptr_t)address % to == 0;
+}
+
+/* What the bias lies at a multiple of, as far as algorithms look: 2^n bytes. */
+static uint8_t bias_bits(const void *bias) {
+  uint8_t n = 0;
+  while (n < 8 && is_aligned(bias, 2u << n))
+    ++n;
+  return n;
+}
+
 static algorithm name_variant(const variant *v, const problem *p, const uint32_t align[4]) {
   algorithm algo = {.hash = hash_of(p),
                     .id = v->id,
@@ -391,7 +403,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const variant *v = &variants[(i + (desc->processors != 0 ? FOR_FEW : 0)) % VARIANTS];
     if (!serves(v, &p, preference))
       continue;
-    const algorithm algo = name_variant(v, &p, preference->align);
+    algorithm algo = name_variant(v, &p, preference->align);
+    algo.bias_bits = bias_bits(desc->bias);
     memset(&choices[*count], 0, sizeof choices[0]);
     choices[*count].workspace_bytes = workspace_of(&p, v);
     memcpy(&choices[*count].algo, &algo, sizeof algo);
@@ -620,10 +633,6 @@ static void run(const void *args) {
   free(sums);
 }
 
-static bool is_aligned(const void *address, uint32_t to) {
-  return (uintptr_t)address % to == 0;
-}
-
 /* Does what D takes share bytes with an operand? The vendor's result is then undefined. */
 static bool meets(const struct cuda_lt_layout *d, const void *d_at, const struct cuda_lt_layout *x,
                   const void *x_at) {
@@ -666,6 +675,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!is_aligned(a, own.align[0]) || !is_aligned(b, own.align[1]) ||
       !is_aligned(c, own.align[2]) || !is_aligned(d, own.align[3]) ||
       (desc->bias != NULL && !is_aligned(desc->bias, 16)) ||
+      (desc->bias != NULL && own.hash != 0 && bias_bits(desc->bias) < own.bias_bits) ||
       (desc->aux != NULL && !is_aligned(desc->aux, 16)) || !is_pointed(desc))
     return CUDA_LT_INVALID_VALUE;
   const bool is_double = w.p.d.type == CUDA_R64F;
