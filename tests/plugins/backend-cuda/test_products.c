@@ -180,8 +180,8 @@ static void test_processors_that_are_aimed_at(void) {
     const char *options, *what, *choice;
   } rows[] = {{NULL, " sm=0", "algorithm=21 tile=20 split=2 scheme=2 stages=4"},
               {"sm=0", " sm=0", "algorithm=21 tile=20 split=2 scheme=2 stages=4"},
-              {"sm=100,tf32=0", " sm=100", "algorithm=21 tile=18 split=1 stages=3"},
-              {"sm=132", " sm=132", "algorithm=21 tile=18 split=1 stages=3"}};
+              {"sm=100,tf32=0", " sm=100", "algorithm=71 tile=26 split=1 stages=6"},
+              {"sm=132", " sm=132", "algorithm=71 tile=26 split=1 stages=6"}};
   static const char *const broken[] = {"sm=133", "sm=-1", "sm=", "sm=4x", "sm=4294967296"};
   ct_backend b;
   opipe_kernel kernel = {.struct_size = 0}, given = {.struct_size = 0};

@@ -157,6 +157,31 @@ static void test_what_does_not_serve_is_not_taken(void) {
   bt_close(&b.base);
 }
 
+/* Its time is told, and the fastest of those that tables can say is chosen. */
+static void test_a_first_choice_that_no_text_makes(void) {
+  opipe_kernel kernels[PRODUCTS], found[PRODUCTS];
+  ct_backend b;
+  model m;
+  opipe_device *device = NULL;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "sm=100", 1, 0, &device, &err), &err);
+  make_model(&m);
+  (void)run_model(t, device, &m, found);
+  OPI_ASSERT_STR(found[0].choice, "algorithm=71 tile=26 split=1 stages=6");
+  tune_all(t, device, &m, kernels);
+  OPI_ASSERT_STR(kernels[0].choice, "algorithm=31 tile=24 split=1 custom=2147483649 stages=5");
+  OPI_ASSERT(kernels[0].own_ns > 0 && kernels[0].own_ns < kernels[0].ns);
+  OPI_ASSERT_INT(kernels[0].n_tried, 4);
+  OPI_ASSERT_INT(kernels[0].n_dropped, 1);
+  OPI_ASSERT_OK(t->kernels_use(device, kernels, PRODUCTS, &err), &err);
+  (void)run_model(t, device, &m, found);
+  for (int i = 0; i < PRODUCTS; ++i)
+    OPI_ASSERT_INT(found[i].flags, OPIPE_KERNEL_GIVEN);
+  t->device_close(device);
+  bt_close(&b.base);
+}
+
 static void test_refusals(void) {
   static const char *const broken[] = {"",
                                        "tile=1",
@@ -194,4 +219,5 @@ static void test_refusals(void) {
 }
 
 OPI_TEST_MAIN("cuda tune", OPI_TEST(test_the_fastest_steady_one_is_chosen),
-              OPI_TEST(test_what_does_not_serve_is_not_taken), OPI_TEST(test_refusals))
+              OPI_TEST(test_what_does_not_serve_is_not_taken),
+              OPI_TEST(test_a_first_choice_that_no_text_makes), OPI_TEST(test_refusals))

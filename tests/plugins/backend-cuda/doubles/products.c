@@ -89,7 +89,7 @@ static const variant variants[] = {
     {66, 3, 0, 0, CUDA_LT_SCHEME_COMPUTE, 0, 0.3, .deep = true, .unsteady = true},
     {71, 1, 26, 6, 0, 0, 0.2, .unsaid = LOST},
     {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED}};
-enum { FOR_FEW = 4 }; /* the first one that is named where not all processors are aimed at */
+enum { FOR_FEW = 8 }; /* the first one that is named where not all processors are aimed at */
 enum { VARIANTS = sizeof variants / sizeof variants[0], SPLIT_MOST = 4 };
 
 typedef struct product_work {
