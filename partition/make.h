@@ -126,7 +126,7 @@ opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan
 
 /* What kernels are measured by, and on which device. */
 typedef struct opi_tuning {
-  const char *kind; /* id of a backend */
+  const char *kind; /* id of a backend, or with a uuid behind: index is not read */
   uint32_t index;
   uint32_t n_candidates, n_runs;                           /* 0: the backend's choice */
   void (*measured)(void *ctx, const opipe_kernel *kernel); /* one at a time; NULL: nobody asks */
@@ -136,7 +136,7 @@ typedef struct opi_tuning {
  * writes the table into the plan (kernels.h), and counts its memory with it. Nothing else may run
  * on the device. Errors: INVALID, no rank has that kind; UNSUPPORTED, a backend that measures
  * nothing, nothing to choose for; LIMIT, the plan does not fit any more; the backend's. */
-opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tuning *how,
+opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tuning *asked,
                            opipe_error *err);
 
 #endif /* OPI_MAKE_H */

@@ -153,12 +153,26 @@ static opipe_status count_again(tuner *t, opi_arena *arena) {
   return OPIPE_OK;
 }
 
-opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tuning *how,
+/* A device that is named by its uuid, as kind and index. */
+static opipe_status settle_device(const opi_plan_env *env, opi_tuning *io_how, opipe_error *err) {
+  opi_device_spec spec = {.kind = io_how->kind, .index = io_how->index};
+  opi_device_facts facts;
+  if (strchr(io_how->kind, ':') == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_device_look(env, &spec, &facts, err));
+  io_how->kind = spec.kind;
+  io_how->index = spec.index;
+  return OPIPE_OK;
+}
+
+opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tuning *asked,
                            opipe_error *err) {
   opi_plan view;
   opi_arena arena;
-  tuner t = {.env = env, .how = how, .plan = plan, .err = err};
+  opi_tuning how = *asked;
+  tuner t = {.env = env, .how = &how, .plan = plan, .err = err};
   const opi_program_visitor visitor = {visit, &t};
+  OPI_TRY(settle_device(env, &how, err));
   opi_arena_init(&arena, env->allocator, 0);
   opipe_status status = view_on(&t, false, &arena, &view);
   if (status == OPIPE_OK) {
@@ -168,7 +182,7 @@ opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tu
   t.err = err;
   if (status == OPIPE_OK && t.n == 0) {
     status = opi_fail(err, OPIPE_E_UNSUPPORTED,
-                      "no program of the plan has a kernel on '%.60s' to choose for", how->kind);
+                      "no program of the plan has a kernel on '%.60s' to choose for", how.kind);
   }
   if (status == OPIPE_OK)
     status = put_table(&t);

@@ -32,13 +32,17 @@ struct cuda_choices {
 
 static const struct {
   int attribute;
-  uint32_t size; /* bytes */
+  uint32_t size, most; /* bytes; the greatest value */
   const char *word;
-} attributes[] = {{CUDA_LT_ALGO_ID, 4, "algorithm"},    {CUDA_LT_ALGO_TILE, 4, "tile"},
-                  {CUDA_LT_ALGO_SPLIT, 4, "split"},     {CUDA_LT_ALGO_SCHEME, 4, "scheme"},
-                  {CUDA_LT_ALGO_SWIZZLE, 4, "swizzle"}, {CUDA_LT_ALGO_CUSTOM, 4, "custom"},
-                  {CUDA_LT_ALGO_STAGES, 4, "stages"},   {CUDA_LT_ALGO_INNER, 2, "inner"},
-                  {CUDA_LT_ALGO_CLUSTER, 2, "cluster"}};
+} attributes[] = {{CUDA_LT_ALGO_ID, 4, INT32_MAX, "algorithm"},
+                  {CUDA_LT_ALGO_TILE, 4, UINT32_MAX, "tile"},
+                  {CUDA_LT_ALGO_SPLIT, 4, INT32_MAX, "split"},
+                  {CUDA_LT_ALGO_SCHEME, 4, UINT32_MAX, "scheme"},
+                  {CUDA_LT_ALGO_SWIZZLE, 4, UINT32_MAX, "swizzle"},
+                  {CUDA_LT_ALGO_CUSTOM, 4, UINT32_MAX, "custom"},
+                  {CUDA_LT_ALGO_STAGES, 4, UINT32_MAX, "stages"},
+                  {CUDA_LT_ALGO_INNER, 2, UINT16_MAX, "inner"},
+                  {CUDA_LT_ALGO_CLUSTER, 2, UINT16_MAX, "cluster"}};
 enum { ATTRIBUTES = sizeof attributes / sizeof attributes[0] };
 
 void cuda_product_what(const opipe_device *device, const cuda_product *p, char *out, size_t room) {
@@ -52,14 +56,14 @@ void cuda_product_what(const opipe_device *device, const cuda_product *p, char *
   (void)snprintf(
       out, room,
       "product m=%lld n=%lld k=%lld batch=%lld trans=%c,%c types=%s,%s%s ld=%lld,%lld,%lld "
-      "stride=%lld,%lld,%lld align=%u,%u,%u beta=%d epilogue=%s",
+      "stride=%lld,%lld,%lld align=%u,%u,%u,%u beta=%d epilogue=%s sm=%d",
       (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->batch,
       p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', opipe_dtype_name(p->dtype),
       opipe_dtype_name(p->d_dtype), t.compute == CUDA_COMPUTE_32F_FAST_TF32 ? ",tf32" : "",
       (long long)p->a_distance, (long long)p->b_distance, (long long)p->d_distance,
       many ? (long long)p->a_stride : 0LL, many ? (long long)p->b_stride : 0LL,
-      many ? (long long)p->d_stride : 0LL, t.align[0], t.align[1], t.align[2], p->beta != 0,
-      epilogues[p->through][p->has_bias != 0][p->has_aux]);
+      many ? (long long)p->d_stride : 0LL, t.align[0], t.align[1], t.align[2], t.align[3],
+      p->beta != 0, epilogues[p->through][p->has_bias != 0][p->has_aux], (int)device->processors);
 }
 
 static cublasStatus_t get(const cuda_products *lt, const cuda_lt_algo *algo, size_t i,
@@ -102,7 +106,7 @@ static bool parse(const char *text, uint32_t values[ATTRIBUTES]) {
     if (i == ATTRIBUTES || said[i] || at[n] != '=' || at[n + 1] < '0' || at[n + 1] > '9')
       return false;
     const unsigned long value = strtoul(at + n + 1, &end, 10);
-    if (value > (attributes[i].size == 2 ? UINT16_MAX : INT32_MAX) || (*end != '\0' && *end != ' '))
+    if (value > attributes[i].most || (*end != '\0' && *end != ' '))
       return false;
     values[i] = (uint32_t)value;
     said[i] = true;
@@ -128,19 +132,42 @@ void cuda_choices_free(opipe_device *device) {
     opipe_free(device->host, choices, bytes_of(choices->n), _Alignof(cuda_choices));
 }
 
+/* Are pieces added otherwise than products may be? */
+static bool adds_otherwise(const uint32_t values[ATTRIBUTES]) {
+  for (size_t i = 0; i < ATTRIBUTES; ++i) {
+    if (attributes[i].attribute == CUDA_LT_ALGO_SCHEME)
+      return (values[i] & ~(uint32_t)CUDA_SCHEMES) != 0;
+  }
+  return false;
+}
+
+static void warn(const opipe_device *device, const opipe_kernel *kernel) {
+  char text[WHAT_ROOM + CHOICE_ROOM + 200];
+  if (device->host->log == NULL)
+    return;
+  (void)snprintf(text, sizeof text,
+                 "cuda:%u: '%s' is not taken for '%s': pieces of its sums are added in the type of "
+                 "the result",
+                 device->place->index, kernel->choice, kernel->what);
+  device->host->log(device->host->ctx, OPIPE_LOG_WARN, NULL, 0, text);
+}
+
 /* One of a caller's array, into a row. */
-static opipe_status take(const opipe_kernel *kernel, given *out, opipe_error *err) {
+static opipe_status take(const opipe_device *device, const opipe_kernel *kernel, given *out,
+                         opipe_error *err) {
   uint32_t values[ATTRIBUTES];
   if (memchr(kernel->what, '\0', WHAT_ROOM) == NULL ||
       memchr(kernel->choice, '\0', CHOICE_ROOM) == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "kernels_use: a text has no end");
   (void)snprintf(out->what, sizeof out->what, "%s", kernel->what);
   (void)snprintf(out->choice, sizeof out->choice, "%s", kernel->choice);
-  return parse(kernel->choice, values)
-             ? OPIPE_OK
-             : opipe_fail(err, OPIPE_E_INVALID,
-                          "kernels_use: '%.120s' for '%.200s' is no algorithm", kernel->choice,
-                          kernel->what);
+  if (!parse(kernel->choice, values)) {
+    return opipe_fail(err, OPIPE_E_INVALID, "kernels_use: '%.120s' for '%.200s' is no algorithm",
+                      kernel->choice, kernel->what);
+  }
+  if (adds_otherwise(values))
+    warn(device, kernel);
+  return OPIPE_OK;
 }
 
 opipe_status cuda_kernels_use(opipe_device *device, const opipe_kernel *kernels, uint32_t n,
@@ -161,7 +188,7 @@ opipe_status cuda_kernels_use(opipe_device *device, const opipe_kernel *kernels,
   made->n = n;
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
     const void *kernel = (const char *)kernels + (size_t)i * kernels->struct_size;
-    status = take(kernel, &made->rows[i], err);
+    status = take(device, kernel, &made->rows[i], err);
   }
   qsort(made->rows, n, sizeof made->rows[0], by_what);
   for (uint32_t i = 1; status >= 0 && i < n; ++i) {
@@ -199,23 +226,15 @@ static cublasStatus_t make(const opipe_device *device, const cuda_product *produ
   return status;
 }
 
-bool cuda_choice_find(const opipe_device *device, const cuda_product *product,
-                      const cuda_lt_descriptors *all, cuda_lt_choice *out) {
+bool cuda_choice_make(const opipe_device *device, const cuda_product *product,
+                      const cuda_lt_descriptors *all, const char *text, cuda_lt_choice *out) {
   const cuda_products *lt = &device->place->libraries->products;
-  const cuda_choices *choices = device->choices;
   uint32_t values[ATTRIBUTES];
   cuda_lt_choice result;
-  given wanted;
-  if (choices == NULL)
-    return false;
-  cuda_product_what(device, product, wanted.what, sizeof wanted.what);
-  const given *found =
-      bsearch(&wanted, choices->rows, choices->n, sizeof choices->rows[0], by_what);
-  if (found == NULL || !parse(found->choice, values))
-    return false;
   memset(out, 0, sizeof *out);
   memset(&result, 0, sizeof result);
-  if (make(device, product, values, &out->algo) != CUDA_LT_SUCCESS ||
+  if (!parse(text, values) || adds_otherwise(values) ||
+      make(device, product, values, &out->algo) != CUDA_LT_SUCCESS ||
       lt->algo_check(device->products, all->desc, all->a, all->b, all->d, all->d,
                      (const cublasLtMatmulAlgo_t *)(const void *)&out->algo,
                      (cublasLtMatmulHeuristicResult_t *)(void *)&result) != CUDA_LT_SUCCESS ||
@@ -223,6 +242,18 @@ bool cuda_choice_find(const opipe_device *device, const cuda_product *product,
     return false;
   out->workspace_bytes = result.workspace_bytes;
   return true;
+}
+
+bool cuda_choice_find(const opipe_device *device, const cuda_product *product,
+                      const cuda_lt_descriptors *all, cuda_lt_choice *out) {
+  const cuda_choices *choices = device->choices;
+  given wanted;
+  if (choices == NULL)
+    return false;
+  cuda_product_what(device, product, wanted.what, sizeof wanted.what);
+  const given *found =
+      bsearch(&wanted, choices->rows, choices->n, sizeof choices->rows[0], by_what);
+  return found != NULL && cuda_choice_make(device, product, all, found->choice, out);
 }
 
 /* ---- the other slots ---- */

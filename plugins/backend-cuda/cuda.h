@@ -100,6 +100,7 @@ struct opipe_device {
   cuda_inner inner;
   cuda_choices *choices; /* of kernels_use; NULL: none */
   cuda_dnn *dnn;         /* plans of cuDNN; NULL: our own kernels do all attention */
+  int32_t processors;    /* sm=N: how many products aim at; 0: all */
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
   bool deterministic;    /* deterministic=1: what it runs has the same bits in every run */
   bool tf32;             /* products of fp32 may round their operands to TF32 */

@@ -3,7 +3,8 @@
  *
  * The library's handle is made with the first plan. It belongs to the opening and is told the
  * stream before every run, under a lock: the library's handles serve one thread at a time. Refusals
- * are kept as plans are, so that a form is asked for once.
+ * are kept as plans are, so that a form is asked for once. Failures are not: what a form runs on is
+ * the same on every rank, or an error.
  */
 #include "cudnn.h"
 
@@ -18,21 +19,28 @@ struct cuda_bound_plan {
   cudnnBackendDescriptor_t pack;
 };
 
-static opipe_status answer(const opipe_device *device, cudnnStatus_t status, const char *what,
-                           opipe_error *err) {
+static opipe_status fail_as(const opipe_device *device, opipe_status as, cudnnStatus_t status,
+                            const char *what, opipe_error *err) {
   const cuda_dnn_functions *dnn = &device->place->libraries->dnn;
   char why[200] = "";
-  if (status == CUDA_DNN_SUCCESS)
-    return OPIPE_OK;
+  if (as >= 0)
+    return as;
   dnn->last_error(why, sizeof why);
   why[sizeof why - 1] = '\0';
-  (void)opipe_fail(err, OPIPE_E_DEVICE, "%s answers %s (%d)%s%s", what, dnn->error_name(status),
-                   (int)status, why[0] != '\0' ? ": " : "", why);
+  (void)opipe_fail(err, as, "%s answers %s (%d)%s%s", what, dnn->error_name(status), (int)status,
+                   why[0] != '\0' ? ": " : "", why);
   if (err != NULL) {
     err->domain = OPIPE_DOMAIN_CUDNN;
     err->native = (int32_t)status;
   }
-  return OPIPE_E_DEVICE;
+  return as;
+}
+
+/* Of a plan that was made: what is refused now is an error too. */
+static opipe_status answer(const opipe_device *device, cudnnStatus_t status, const char *what,
+                           opipe_error *err) {
+  const opipe_status as = cuda_dnn_status(status);
+  return fail_as(device, as == OPIPE_E_UNSUPPORTED ? OPIPE_E_DEVICE : as, status, what, err);
 }
 
 opipe_status cuda_dnn_open(opipe_device *device, opipe_error *err) {
@@ -93,25 +101,58 @@ static void tell(const opipe_device *device, const cuda_dnn_plan *plan) {
                     0, text);
 }
 
-/* A plan that is not of the list yet. Under the lock. */
-static void make_plan(opipe_device *device, cuda_dnn_plan *plan) {
+static opipe_status make_handle(const opipe_device *device, opipe_error *err) {
   cuda_dnn *dnn = device->dnn;
+  cudnnHandle_t made = NULL;
+  if (dnn->handle != NULL)
+    return OPIPE_OK;
+  const cudnnStatus_t status = device->place->libraries->dnn.create(&made);
+  if (status == CUDA_DNN_SUCCESS)
+    dnn->handle = made;
+  return fail_as(device, cuda_dnn_status(status), status, "cudnnCreate", err);
+}
+
+/* A plan that is not of the list yet, or why there is none. Under the lock. */
+static opipe_status make_plan(opipe_device *device, cuda_dnn_plan *plan, opipe_error *err) {
   const cuda_dnn_functions *functions = &device->place->libraries->dnn;
   opipe_error why = OPIPE_ERROR_INIT;
-  opipe_status status = OPIPE_OK;
-  if (dnn->handle == NULL)
-    status = answer(device, functions->create(&dnn->handle), "cudnnCreate", &why);
+  opipe_status status = make_handle(device, &why);
   if (status >= 0)
-    status = cuda_dnn_plan_make(functions, dnn->handle, NULL, plan, &why);
+    status = cuda_dnn_plan_make(functions, device->dnn->handle, NULL, plan, &why);
+  if (status >= 0)
+    return OPIPE_OK;
+  cuda_dnn_plan_end(functions, plan);
+  (void)snprintf(plan->why, sizeof plan->why, "%.*s", CUDA_DNN_WHY - 1, why.message);
+  return status == OPIPE_E_UNSUPPORTED
+             ? OPIPE_OK
+             : opipe_fail(err, status, "%.400s (cudnn=0: without cuDNN)", why.message);
+}
+
+/* The plan of a form that is not of the list yet. Under the lock. */
+static opipe_status add_plan(opipe_device *device, const cuda_dnn_form *form, cuda_dnn_plan **out,
+                             opipe_error *err) {
+  cuda_dnn *dnn = device->dnn;
+  cuda_dnn_plan *plan =
+      opipe_zeroed(device->host, "a plan of cuDNN", sizeof *plan, _Alignof(cuda_dnn_plan), err);
+  if (plan == NULL)
+    return OPIPE_E_NOMEM;
+  plan->form = *form;
+  const opipe_status status = make_plan(device, plan, err);
   if (status < 0) {
-    cuda_dnn_plan_end(functions, plan);
-    (void)snprintf(plan->why, sizeof plan->why, "%.*s", CUDA_DNN_WHY - 1, why.message);
+    opipe_free(device->host, plan, sizeof *plan, _Alignof(cuda_dnn_plan));
+    return status;
   }
+  plan->next = dnn->plans;
+  dnn->plans = plan;
+  tell(device, plan);
+  *out = plan;
+  return OPIPE_OK;
 }
 
 opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
                            const cuda_dnn_plan **out, opipe_error *err) {
   cuda_dnn *dnn = device->dnn;
+  opipe_status status = OPIPE_OK;
   *out = NULL;
   if (dnn == NULL)
     return OPIPE_OK;
@@ -119,22 +160,12 @@ opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
   cuda_dnn_plan *plan = dnn->plans;
   while (plan != NULL && memcmp(&plan->form, form, sizeof *form) != 0)
     plan = plan->next;
-  if (plan == NULL) {
-    plan =
-        opipe_zeroed(device->host, "a plan of cuDNN", sizeof *plan, _Alignof(cuda_dnn_plan), err);
-    if (plan != NULL) {
-      plan->form = *form;
-      make_plan(device, plan);
-      plan->next = dnn->plans;
-      dnn->plans = plan;
-      tell(device, plan);
-    }
-  }
-  (void)pthread_mutex_unlock(&dnn->lock);
   if (plan == NULL)
-    return OPIPE_E_NOMEM;
-  *out = plan->plan != NULL ? plan : NULL;
-  return OPIPE_OK;
+    status = add_plan(device, form, &plan, err);
+  (void)pthread_mutex_unlock(&dnn->lock);
+  if (status >= 0)
+    *out = plan->plan != NULL ? plan : NULL;
+  return status;
 }
 
 /* ---- binding and running ---- */

@@ -75,9 +75,12 @@ int64_t cuda_dnn_scalar_id(uint32_t i);
 
 /* ---- cudnn_plan.c ---- */
 
+/* What the library's status means while a plan is made. UNSUPPORTED: by form, library and chip
+ * alone; others may be gone the next time, or on the next rank: NOMEM, DEVICE. */
+opipe_status cuda_dnn_status(cudnnStatus_t status);
 /* Makes the plan of plan->form, for a handle's GPU, or for the one that a descriptor (DEVICE)
  * describes. UNSUPPORTED: the library has no engine for it, or none with the same bits in every
- * run. What was made is freed by cuda_dnn_plan_end either way. */
+ * run; NOMEM, DEVICE: it failed. What was made is freed by cuda_dnn_plan_end either way. */
 opipe_status cuda_dnn_plan_make(const cuda_dnn_functions *dnn, cudnnHandle_t handle,
                                 cudnnBackendDescriptor_t device, cuda_dnn_plan *plan,
                                 opipe_error *err);
@@ -86,7 +89,8 @@ void cuda_dnn_plan_end(const cuda_dnn_functions *dnn, cuda_dnn_plan *plan);
 /* ---- cudnn.c ---- */
 
 /* The plan of a form; NULL: our own kernels do it, and the host's log says why. The first of a form
- * takes a second or so. Within an entry. */
+ * takes a second or so. NOMEM, DEVICE: it failed, which is no refusal: other kernels have other
+ * bits. Within an entry. */
 opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
                            const cuda_dnn_plan **out, opipe_error *err);
 

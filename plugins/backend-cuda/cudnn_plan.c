@@ -7,12 +7,20 @@
 enum { CONFIGS = 8 };                                    /* engines that are asked for */
 static const int64_t WORKSPACE_LIMIT = INT64_C(1) << 30; /* bytes of an engine */
 
+opipe_status cuda_dnn_status(cudnnStatus_t status) {
+  const int number = (int)status, kind = number / 1000;
+  if (status == CUDA_DNN_SUCCESS)
+    return OPIPE_OK;
+  if (kind == CUDA_DNN_NOT_SUPPORTED / 1000 || kind == CUDA_DNN_BAD_PARAM / 1000)
+    return OPIPE_E_UNSUPPORTED;
+  return number == CUDA_DNN_NO_MEMORY || number == CUDA_DNN_NO_DEVICE_MEMORY ? OPIPE_E_NOMEM
+                                                                             : OPIPE_E_DEVICE;
+}
+
 static opipe_status refuse(const cuda_dnn_maker *m, opipe_error *err) {
-  const int status = (int)m->status;
-  const bool refused = status / 1000 == CUDA_DNN_NOT_SUPPORTED / 1000;
-  return opipe_fail(err, refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE,
-                    "cuDNN: %s: %s (%d)%s%.160s", m->what, m->dnn->error_name(m->status), status,
-                    m->why[0] != '\0' ? ": " : "", m->why);
+  return opipe_fail(err, cuda_dnn_status(m->status), "cuDNN: %s: %s (%d)%s%.160s", m->what,
+                    m->dnn->error_name(m->status), (int)m->status, m->why[0] != '\0' ? ": " : "",
+                    m->why);
 }
 
 /* Does the engine give the same bits in every run, as far as it says? */
@@ -139,10 +147,11 @@ opipe_status cuda_dnn_plan_make(const cuda_dnn_functions *dnn, cudnnHandle_t han
   cuda_dnn_describe(&m);
   const cudnnBackendDescriptor_t graph = make_graph(&m, handle);
   ask_heuristics(&m, graph, device, configs, &n);
-  const bool named = m.status == CUDA_DNN_SUCCESS;
-  for (int64_t i = 0; named && plan->plan == NULL && i < n; ++i) {
+  bool more = m.status == CUDA_DNN_SUCCESS;
+  for (int64_t i = 0; more && plan->plan == NULL && i < n; ++i) {
     m.status = (cudnnStatus_t)CUDA_DNN_SUCCESS; /* of the one before */
     try_config(&m, handle, device, configs[i]);
+    more = cuda_dnn_status(m.status) == OPIPE_E_UNSUPPORTED; /* else the next one has other bits */
   }
   return plan->plan != NULL ? OPIPE_OK : refuse(&m, err);
 }

@@ -136,6 +136,25 @@ static opipe_status read_fallback(cuda_inner *inner, const char *key, const char
   return OPIPE_OK;
 }
 
+/* sm=N; that there are so many is seen when the device is there. */
+static opipe_status read_processors(opipe_device *device, const char *value, opipe_error *err) {
+  enum { MOST_DIGITS = 9 };
+  const size_t n = strspn(value, "0123456789");
+  if (n < 1 || n > MOST_DIGITS || value[n] != '\0')
+    return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: sm=%s (a number of processors)", value);
+  device->processors = (int32_t)strtol(value, NULL, 10);
+  return OPIPE_OK;
+}
+
+static opipe_status check_processors(const opipe_device *device, opipe_error *err) {
+  const cuda_place *place = device->place;
+  const int n = attribute(place->driver, place->ordinal, CUDA_ATTRIBUTE_PROCESSORS);
+  return device->processors <= n
+             ? OPIPE_OK
+             : opipe_fail(err, OPIPE_E_INVALID, "cuda:%u: sm=%d, the device has %d processors",
+                          place->index, (int)device->processors, n);
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   const struct {
     const char *key;
@@ -155,12 +174,16 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       CUDA_TRY(read_fallback(&device->inner, key, value, err));
       continue;
     }
+    if (strcmp(key, "sm") == 0) {
+      CUDA_TRY(read_processors(device, value, err));
+      continue;
+    }
     while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
       ++i;
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "cudnn, deterministic, fallback, fallback_threads)",
+                        "cudnn, deterministic, sm, fallback, fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
@@ -176,6 +199,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
 static opipe_status open_resources(opipe_device *device, opipe_error *err) {
   cuda_place *place = device->place;
   const cuda_products *products = &place->libraries->products;
+  CUDA_TRY(check_processors(device, err));
   CUDA_TRY(cuda_result(place,
                        place->driver->stream_create(&device->control, CUDA_STREAM_NON_BLOCKING),
                        "cuStreamCreate", err));

@@ -8,8 +8,10 @@
  * or an epilogue too.
  *
  * The algorithm is the one that the device was given for the shape, types, transposition,
- * distances, epilogue and alignment (choices.c), else the library's first choice for these under a
- * limit of workspace; it does not depend on addresses.
+ * distances, epilogue, alignment and processors that are aimed at (choices.c), else the library's
+ * first choice for these under a limit of workspace; it does not depend on addresses. Where it sums
+ * in pieces these are added in the type that is summed in, when all are done: the library's other
+ * ways round them to the result's type, and one adds them there as they come.
  */
 #include "product.h"
 
@@ -42,19 +44,35 @@ static const type_row *type_of(uint32_t dtype) {
   return NULL;
 }
 
-opipe_status cuda_lt_answer(const opipe_device *device, cublasStatus_t status, const char *what,
-                            opipe_error *err) {
-  if (status == CUDA_LT_SUCCESS)
-    return OPIPE_OK;
+static opipe_status fail_as(const opipe_device *device, opipe_status as, cublasStatus_t status,
+                            const char *what, opipe_error *err) {
   const char *name = device->place->libraries->products.status_name(status);
-  const bool refused = status == CUDA_LT_NOT_SUPPORTED;
-  (void)opipe_fail(err, refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE, "%s answers %s (%d)", what,
-                   name, (int)status);
+  (void)opipe_fail(err, as, "%s answers %s (%d)", what, name, (int)status);
   if (err != NULL) {
     err->domain = OPIPE_DOMAIN_CUBLAS;
     err->native = (int32_t)status;
   }
-  return refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE;
+  return as;
+}
+
+opipe_status cuda_lt_answer(const opipe_device *device, cublasStatus_t status, const char *what,
+                            opipe_error *err) {
+  if (status == CUDA_LT_SUCCESS)
+    return OPIPE_OK;
+  return fail_as(device,
+                 status == CUDA_LT_NOT_SUPPORTED ? OPIPE_E_UNSUPPORTED
+                 : status == CUDA_LT_NO_MEMORY   ? OPIPE_E_NOMEM
+                                                 : OPIPE_E_DEVICE,
+                 status, what, err);
+}
+
+/* Before anything runs: what the library cannot be told, or has not for the chip, it does not
+ * support. */
+static opipe_status answer_to_question(const opipe_device *device, cublasStatus_t status,
+                                       const char *what, opipe_error *err) {
+  return status == CUDA_LT_INVALID_VALUE || status == CUDA_LT_OTHER_CHIP
+             ? fail_as(device, OPIPE_E_UNSUPPORTED, status, what, err)
+             : cuda_lt_answer(device, status, what, err);
 }
 
 void cuda_lt_describe_end(const cuda_products *lt, cuda_lt_descriptors *all) {
@@ -113,6 +131,10 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
     status = set_desc(lt, *out, CUDA_LT_DESC_TRANSB, &trans_b, sizeof trans_b);
   if (status == CUDA_LT_SUCCESS)
     status = set_desc(lt, *out, CUDA_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  if (status == CUDA_LT_SUCCESS && device->processors != 0) {
+    status =
+        set_desc(lt, *out, CUDA_LT_DESC_PROCESSORS, &device->processors, sizeof device->processors);
+  }
   if (status == CUDA_LT_SUCCESS && p->has_bias)
     status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_POINTER, &bias, sizeof bias);
   if (status == CUDA_LT_SUCCESS && p->has_aux)
@@ -125,14 +147,15 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
 opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p,
                               const cuda_product_args *args, cuda_lt_descriptors *out,
                               opipe_error *err) {
-  /* some answers depend on addresses being there: any multiple of CUDA_ALIGN */
+  /* some answers depend on addresses being there, and on what these are multiples of */
   void *const somewhere = (void *)(uintptr_t)CUDA_ALIGN;
+  const void *const some_bias = (const void *)((uintptr_t)CUDA_ALIGN + p->bias_offset);
   const cuda_products *lt = &device->place->libraries->products;
   const type_row *type = type_of(p->dtype);
   memset(out, 0, sizeof *out);
   if (type == NULL || type_of(p->d_dtype) == NULL)
     return opipe_fail(err, OPIPE_E_UNSUPPORTED, "no product of %s", opipe_dtype_name(p->dtype));
-  cublasStatus_t status = make_desc(device, p, args != NULL ? args->bias : somewhere,
+  cublasStatus_t status = make_desc(device, p, args != NULL ? args->bias : some_bias,
                                     args != NULL ? args->aux : somewhere, &out->desc);
   if (status == CUDA_LT_SUCCESS) {
     status = make_layout(lt, p, type->type, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k,
@@ -148,7 +171,7 @@ opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p,
   }
   if (status != CUDA_LT_SUCCESS)
     cuda_lt_describe_end(lt, out);
-  return cuda_lt_answer(device, status, "describing the product to cublasLt", err);
+  return answer_to_question(device, status, "describing the product to cublasLt", err);
 }
 
 /* ---- choosing ---- */
@@ -174,7 +197,8 @@ void cuda_product_traits_of(const opipe_device *device, const cuda_product *p,
                                .d_size = d_type->size,
                                .align = {alignment_of(p, p->a_stride, p->a_offset, type->size),
                                          alignment_of(p, p->b_stride, p->b_offset, type->size),
-                                         alignment_of(p, p->d_stride, p->d_offset, d_type->size)}};
+                                         alignment_of(p, p->d_stride, p->d_offset, d_type->size),
+                                         alignment_of(p, 0, p->bias_offset, d_type->size)}};
 }
 
 static cublasStatus_t make_preference(const opipe_device *device, const cuda_product *p,
@@ -186,19 +210,20 @@ static cublasStatus_t make_preference(const opipe_device *device, const cuda_pro
   const struct {
     int attribute;
     uint32_t value;
-  } aligned[] = {{CUDA_LT_PREFER_ALIGN_A, traits.align[0]},
-                 {CUDA_LT_PREFER_ALIGN_B, traits.align[1]},
-                 {CUDA_LT_PREFER_ALIGN_C, traits.align[2]},
-                 {CUDA_LT_PREFER_ALIGN_D, traits.align[2]}};
+  } wanted[] = {{CUDA_LT_PREFER_SCHEMES, CUDA_SCHEMES},
+                {CUDA_LT_PREFER_ALIGN_A, traits.align[0]},
+                {CUDA_LT_PREFER_ALIGN_B, traits.align[1]},
+                {CUDA_LT_PREFER_ALIGN_C, traits.align[2]},
+                {CUDA_LT_PREFER_ALIGN_D, traits.align[2]}};
   cublasStatus_t status = lt->preference_create(out);
   if (status == CUDA_LT_SUCCESS) {
     status =
         lt->preference_set(*out, (cublasLtMatmulPreferenceAttributes_t)CUDA_LT_PREFER_WORKSPACE,
                            &workspace, sizeof workspace);
   }
-  for (size_t i = 0; status == CUDA_LT_SUCCESS && i < sizeof aligned / sizeof aligned[0]; ++i) {
-    status = lt->preference_set(*out, (cublasLtMatmulPreferenceAttributes_t)aligned[i].attribute,
-                                &aligned[i].value, sizeof aligned[i].value);
+  for (size_t i = 0; status == CUDA_LT_SUCCESS && i < sizeof wanted / sizeof wanted[0]; ++i) {
+    status = lt->preference_set(*out, (cublasLtMatmulPreferenceAttributes_t)wanted[i].attribute,
+                                &wanted[i].value, sizeof wanted[i].value);
   }
   return status;
 }
@@ -220,7 +245,7 @@ opipe_status cuda_product_candidates(const opipe_device *device, const cuda_prod
   if (preference != NULL)
     (void)lt->preference_destroy(preference);
   *out_n = (uint32_t)n;
-  return cuda_lt_answer(device, status, "cublasLtMatmulAlgoGetHeuristic", err);
+  return answer_to_question(device, status, "cublasLtMatmulAlgoGetHeuristic", err);
 }
 
 opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, opipe_error *err) {

@@ -5,7 +5,10 @@
 
 #include "program.h"
 
-enum { CUDA_WORKSPACE_LIMIT = 32 << 20 }; /* bytes of one product */
+enum {
+  CUDA_WORKSPACE_LIMIT = 32 << 20,      /* bytes of one product */
+  CUDA_SCHEMES = CUDA_LT_SCHEME_COMPUTE /* how pieces of a sum may be added: bits */
+};
 
 /* Descriptors of a product; freed together. */
 typedef struct cuda_lt_descriptors {
@@ -22,7 +25,7 @@ static inline bool cuda_product_is_empty(const cuda_product *p) {
 typedef struct cuda_product_traits {
   int compute, scale, type, d_type; /* the library's numbers; type: of A and B */
   uint32_t size, d_size;            /* bytes of an element */
-  uint32_t align[3];                /* what addresses of A, B and D are multiples of */
+  uint32_t align[4];                /* what addresses of A, B, D and bias are multiples of */
 } cuda_product_traits;
 void cuda_product_traits_of(const opipe_device *device, const cuda_product *product,
                             cuda_product_traits *out);
@@ -54,8 +57,12 @@ void cuda_product_what(const opipe_device *device, const cuda_product *product, 
 /* An algorithm's attributes, as opipe_kernel.choice. */
 opipe_status cuda_choice_text(const opipe_device *device, const cuda_lt_algo *algo, char *out,
                               size_t room, opipe_error *err);
-/* What kernels_use gave for the product. False: nothing, or what the library does not take for it
- * (it is then as if nothing was given, and program_kernels says so). */
+/* The algorithm that a choice's text says. False: it cannot be read, adds pieces otherwise than
+ * CUDA_SCHEMES, or is none that the library takes for the product. */
+bool cuda_choice_make(const opipe_device *device, const cuda_product *product,
+                      const cuda_lt_descriptors *all, const char *text, cuda_lt_choice *out);
+/* What kernels_use gave for the product. False: nothing, or what cuda_choice_make does not make (it
+ * is then as if nothing was given, and program_kernels says so). */
 bool cuda_choice_find(const opipe_device *device, const cuda_product *product,
                       const cuda_lt_descriptors *all, cuda_lt_choice *out);
 

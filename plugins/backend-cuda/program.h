@@ -47,6 +47,7 @@ typedef struct cuda_product {
   int64_t a_distance, b_distance, d_distance; /* leading dimensions */
   int64_t a_stride, b_stride, d_stride;       /* between matrices of the batch, in elements */
   uint64_t a_offset, b_offset, d_offset;      /* of the first from its value's address, in bytes */
+  uint64_t bias_offset;
   double alpha, beta;
   uint32_t dtype, d_dtype; /* OPIPE_*, of A and B; of D */
   uint32_t trans_a, trans_b;

@@ -117,7 +117,13 @@ enum {
   CUDA_HOST_DEVICEMAP = 2,
   CUDA_CAPTURE_THREAD_LOCAL = 1
 };
-enum { CUDA_LT_SUCCESS = 0, CUDA_LT_INVALID_VALUE = 7, CUDA_LT_NOT_SUPPORTED = 15 };
+enum {
+  CUDA_LT_SUCCESS = 0,
+  CUDA_LT_NO_MEMORY = 3,
+  CUDA_LT_INVALID_VALUE = 7,
+  CUDA_LT_OTHER_CHIP = 8,
+  CUDA_LT_NOT_SUPPORTED = 15
+};
 enum { CUDA_R32F = 0, CUDA_R64F = 1, CUDA_R16F = 2, CUDA_R16BF = 14 };
 enum { CUDA_COMPUTE_32F = 68, CUDA_COMPUTE_64F = 70, CUDA_COMPUTE_32F_FAST_TF32 = 77 };
 enum { /* of a product */
@@ -127,6 +133,7 @@ enum { /* of a product */
        CUDA_LT_DESC_BIAS_POINTER = 8,
        CUDA_LT_DESC_AUX_POINTER = 11,
        CUDA_LT_DESC_AUX_DISTANCE = 12,
+       CUDA_LT_DESC_PROCESSORS = 15, /* that are aimed at; 0: all */
        CUDA_LT_DESC_BIAS_TYPE = 26
 };
 enum { CUDA_OP_N = 0, CUDA_OP_T = 1 };
@@ -148,9 +155,15 @@ enum {                      /* of an algorithm */
        CUDA_LT_ALGO_INNER = 7,  /* 16 bits */
        CUDA_LT_ALGO_CLUSTER = 8 /* 16 bits */
 };
+enum {                             /* how pieces of a sum are added; 0: there is one piece */
+       CUDA_LT_SCHEME_INPLACE = 1, /* in D and its type */
+       CUDA_LT_SCHEME_COMPUTE = 2, /* behind the last one, in the type that is summed in */
+       CUDA_LT_SCHEME_OUTPUT = 4   /* the same in D's type */
+};
 enum { CUDA_LT_LAYOUT_BATCH_COUNT = 5, CUDA_LT_LAYOUT_BATCH_STRIDE = 6 };
 enum {
   CUDA_LT_PREFER_WORKSPACE = 1,
+  CUDA_LT_PREFER_SCHEMES = 3,
   CUDA_LT_PREFER_ALIGN_A = 5,
   CUDA_LT_PREFER_ALIGN_B = 6,
   CUDA_LT_PREFER_ALIGN_C = 7,

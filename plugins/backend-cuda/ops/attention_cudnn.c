@@ -10,7 +10,7 @@
 
 enum {
   LEAST_ROWS = 32, /* of queries and of keys: below, our own kernels do as well */
-  MOST_DEPTH = 128 /* of a head */
+  MOST_DEPTH = 256 /* of a head; smaller chips refuse gradients of more than 128 */
 };
 static const uint64_t CHUNK_BYTES = UINT64_C(256) << 20; /* scores of sequences that go together */
 enum { CHUNK_PART = 64 };                                /* of the GPU's memory, at most */

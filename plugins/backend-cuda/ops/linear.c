@@ -126,6 +126,7 @@ static opipe_status emit_parts(cuda_rule *r, const cuda_product *whole, const op
     cuda_product product = *whole;
     product.m = product.d_distance = part->shape[part->rank - 1];
     product.a_offset = (uint64_t)(first * (whole->trans_a ? whole->a_distance : 1)) * size;
+    product.bias_offset = (uint64_t)first * size;
     CUDA_TRY(emit_to(r, &product, split->out[i], row, first * (int64_t)size));
     first += product.m;
   }

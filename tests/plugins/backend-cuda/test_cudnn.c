@@ -20,6 +20,7 @@ static const form forms[] = {
     {2, 4, 2, 40, 40, 16, 16, true, false, OPIPE_BFLOAT16},
     {1, 3, 1, 32, 48, 16, 8, false, true, OPIPE_FLOAT16},
     {1, 2, 2, 48, 32, 24, 24, false, false, OPIPE_FLOAT16},
+    {1, 2, 1, 32, 40, 144, 136, true, true, OPIPE_BFLOAT16},
 };
 enum { FORMS = sizeof forms / sizeof forms[0], ROOM = 1 << 15, TENSORS = 8 };
 
@@ -252,6 +253,44 @@ static void test_refused(void) {
   close_bench(&without);
 }
 
+/* What fails once is no refusal: other kernels than a neighbour's would have other bits. Nothing of
+ * it is kept. */
+static void test_failed(void) {
+  static const struct {
+    const char *told, *said;
+    opipe_status status;
+  } rows[] = {
+      {"create 1001", "cudnnCreate answers CUDNN_STATUS_NOT_INITIALIZED (1001)", OPIPE_E_DEVICE},
+      {"create 4004", "DEVICE_ALLOCATION_FAILED (4004)", OPIPE_E_NOMEM},
+      {"heuristic 4003", "HOST_ALLOCATION_FAILED (4003)", OPIPE_E_NOMEM},
+      {"heuristic 4000", "the choice of an engine: CUDNN_STATUS_INTERNAL_ERROR (4000)",
+       OPIPE_E_DEVICE},
+      {"plan 4004", "a plan: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED (4004)",
+       OPIPE_E_NOMEM},
+      {"plan 4000", "a plan: CUDNN_STATUS_INTERNAL_ERROR (4000)", OPIPE_E_DEVICE},
+  };
+  bool same = false;
+  if (!open_bench(&with, NULL))
+    OPI_SKIP("%s", CT_WHY);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    bt_graph g;
+    bt_run run;
+    make_graph(&with, &g, &forms[1]);
+    (void)setenv("OPIPE_CUDA_DOUBLE_DNN_ANSWER", rows[i].told, 1);
+    OPI_ASSERT_ERROR(bt_prepare(with.t, with.device, &g, 0, &run, &err), rows[i].status, &err,
+                     rows[i].said);
+    (void)unsetenv("OPIPE_CUDA_DOUBLE_DNN_ANSWER");
+    OPI_ASSERT_INT(with.n_told + with.n_warned, 0);
+  }
+  /* an engine that is not for the chip makes room for the next one */
+  (void)setenv("OPIPE_CUDA_DOUBLE_DNN_ANSWER", "plan 3000", 1);
+  OPI_ASSERT_INT(run_form(&with, &forms[1], 1, &same), 3);
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_DNN_ANSWER");
+  OPI_ASSERT(with.n_told > 0);
+  OPI_ASSERT_INT(with.n_warned, 0);
+  close_bench(&with);
+}
+
 OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own),
               OPI_TEST(test_bits_may_change_where_asked), OPI_TEST(test_sequences_by_turns),
-              OPI_TEST(test_as_graphs), OPI_TEST(test_refused))
+              OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_failed))

@@ -245,7 +245,11 @@ static void test_products_do_along(void) {
 
 /* ---- Split: as products ---- */
 
-enum { MANY = 4096, PART = 1024, THIN = 8 };
+enum {
+  MANY = 4096,
+  PART = 1032,
+  THIN = 8
+}; /* the second part's row is at a multiple of 16 bytes */
 
 /* A part is large, or it is half as large; of W or its transpose. */
 static uint32_t run_split(const opipe_backend *t, opipe_device *device, int64_t rows, bool turned,

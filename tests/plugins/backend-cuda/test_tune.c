@@ -101,17 +101,18 @@ static void test_the_fastest_steady_one_is_chosen(void) {
   make_model(&m);
   const uint64_t own = run_model(t, device, &m, found);
   OPI_ASSERT_STR(found[0].choice, "algorithm=21 tile=20 split=1 stages=4");
-  OPI_ASSERT_STR(found[1].choice, "algorithm=21 tile=20 split=2 stages=4");
+  OPI_ASSERT_STR(found[1].choice, "algorithm=21 tile=20 split=2 scheme=2 stages=4");
   OPI_ASSERT_INT(found[0].flags | found[1].flags, 0);
   tune_all(t, device, &m, kernels);
-  OPI_ASSERT_STR(kernels[0].choice, "algorithm=31 tile=24 split=1 stages=5");
-  OPI_ASSERT_INT(kernels[0].n_tried, 3);
-  OPI_ASSERT_INT(kernels[0].n_dropped, 0);
+  /* the fastest two cannot be made from their attributes, or have other bits then */
+  OPI_ASSERT_STR(kernels[0].choice, "algorithm=31 tile=24 split=1 custom=2147483649 stages=5");
+  OPI_ASSERT_INT(kernels[0].n_tried, 4);
+  OPI_ASSERT_INT(kernels[0].n_dropped, 1);
   OPI_ASSERT(kernels[0].ns < kernels[0].own_ns);
-  /* the fastest of all never has the same bits twice */
-  OPI_ASSERT_STR(kernels[1].choice, "algorithm=31 tile=24 split=4 stages=5");
-  OPI_ASSERT_INT(kernels[1].n_tried, 6);
-  OPI_ASSERT_INT(kernels[1].n_dropped, 1);
+  /* the fastest of the others never has the same bits twice */
+  OPI_ASSERT_STR(kernels[1].choice, "algorithm=31 tile=24 split=4 scheme=2 stages=5");
+  OPI_ASSERT_INT(kernels[1].n_tried, 7);
+  OPI_ASSERT_INT(kernels[1].n_dropped, 2);
   OPI_ASSERT_OK(t->kernels_use(device, kernels, PRODUCTS, &err), &err);
   OPI_ASSERT(run_model(t, device, &m, found) == own);
   for (int i = 0; i < PRODUCTS; ++i) {
@@ -126,7 +127,9 @@ static void test_the_fastest_steady_one_is_chosen(void) {
  * workspace. */
 static void test_what_does_not_serve_is_not_taken(void) {
   static const char *const useless[] = {"algorithm=99", "algorithm=21 tile=3 split=1 stages=4",
-                                        "algorithm=66 split=3 cluster=2"};
+                                        "algorithm=66 split=3 scheme=2 cluster=2",
+                                        "algorithm=71 tile=26 split=1 stages=6",
+                                        "algorithm=21 tile=20 split=2 stages=4 custom=4294967295"};
   opipe_kernel kernels[PRODUCTS], found[PRODUCTS];
   ct_backend b;
   model m;
@@ -143,7 +146,7 @@ static void test_what_does_not_serve_is_not_taken(void) {
     OPI_ASSERT(run_model(t, device, &m, found) == own);
     OPI_ASSERT_INT(found[0].flags, OPIPE_KERNEL_GIVEN);
     OPI_ASSERT_INT(found[1].flags, 0);
-    OPI_ASSERT_STR(found[1].choice, "algorithm=21 tile=20 split=2 stages=4");
+    OPI_ASSERT_STR(found[1].choice, "algorithm=21 tile=20 split=2 scheme=2 stages=4");
   }
   (void)snprintf(kernels[1].choice, sizeof kernels[1].choice,
                  "algorithm=21 tile=20 stages=4 split=1");
@@ -154,13 +157,40 @@ static void test_what_does_not_serve_is_not_taken(void) {
   bt_close(&b.base);
 }
 
+/* Its time is told, and the fastest of those that tables can say is chosen. */
+static void test_a_first_choice_that_no_text_makes(void) {
+  opipe_kernel kernels[PRODUCTS], found[PRODUCTS];
+  ct_backend b;
+  model m;
+  opipe_device *device = NULL;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "sm=100", 1, 0, &device, &err), &err);
+  make_model(&m);
+  (void)run_model(t, device, &m, found);
+  OPI_ASSERT_STR(found[0].choice, "algorithm=71 tile=26 split=1 stages=6");
+  tune_all(t, device, &m, kernels);
+  OPI_ASSERT_STR(kernels[0].choice, "algorithm=31 tile=24 split=1 custom=2147483649 stages=5");
+  OPI_ASSERT(kernels[0].own_ns > 0 && kernels[0].own_ns < kernels[0].ns);
+  OPI_ASSERT_INT(kernels[0].n_tried, 4);
+  OPI_ASSERT_INT(kernels[0].n_dropped, 1);
+  OPI_ASSERT_OK(t->kernels_use(device, kernels, PRODUCTS, &err), &err);
+  (void)run_model(t, device, &m, found);
+  for (int i = 0; i < PRODUCTS; ++i)
+    OPI_ASSERT_INT(found[i].flags, OPIPE_KERNEL_GIVEN);
+  t->device_close(device);
+  bt_close(&b.base);
+}
+
 static void test_refusals(void) {
   static const char *const broken[] = {"",
                                        "tile=1",
                                        "algorithm=1 algorithm=2",
                                        "algorithm=x",
                                        "algorithm=1,tile=2",
-                                       "algorithm=1 cluster=70000"};
+                                       "algorithm=1 cluster=70000",
+                                       "algorithm=1 split=2147483648",
+                                       "algorithm=1 custom=4294967296"};
   opipe_kernel kernels[PRODUCTS];
   opipe_tune_params params = {.struct_size = sizeof params, .n_runs = 1};
   ct_backend b;
@@ -189,4 +219,5 @@ static void test_refusals(void) {
 }
 
 OPI_TEST_MAIN("cuda tune", OPI_TEST(test_the_fastest_steady_one_is_chosen),
-              OPI_TEST(test_what_does_not_serve_is_not_taken), OPI_TEST(test_refusals))
+              OPI_TEST(test_what_does_not_serve_is_not_taken),
+              OPI_TEST(test_a_first_choice_that_no_text_makes), OPI_TEST(test_refusals))

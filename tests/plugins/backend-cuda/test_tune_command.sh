@@ -60,6 +60,15 @@ if grep -q '"algorithm=66' "$tuned" || ! grep -q '"algorithm=31 tile=24' "$tuned
   grep '"choice"' "$tuned"
   failed=1
 fi
+
+# The device by its uuid; of two that begin alike none is meant.
+expect 0 "written to $work/named.json" tune "$model" --plan "$plan" --device cuda:GPU-d0 --runs 4 -o "$work/named.json"
+cmp -s "$work/named.json" "$tuned" || {
+  echo "the device by its uuid gives another table"
+  failed=1
+}
+expect 3 "device 'cuda:GPU-': 2 of the 2 devices" tune "$model" --plan "$plan" --device cuda:GPU- -o "$work/none.json"
+
 cp "$plan" "$work/own.json"
 expect 0 "written to $work/own.json" tune "$model" --plan "$work/own.json" --device cuda:0 --runs 4
 cmp -s "$work/own.json" "$tuned" || {
@@ -116,6 +125,7 @@ expect 3 "no rank of the plan is on a device of kind 'cpu', rank 0 is on 'cuda'"
   failed=1
 }
 expect 2 "--plan FILE is needed" tune "$model" --device cuda
+expect 2 "--plan FILE is needed" tune "$plan" --device cuda
 expect 2 "one --device KIND[:N] is needed" tune "$model" --plan "$plan"
 expect 2 "tuned" run "$model" --tuned perhaps
 exit $failed

@@ -9,7 +9,8 @@
  * that are not dense, addresses that are not aligned. Its first choice of an engine for graphs that
  * sum over rows has other bits in every run, and says so in its notes.
  *
- * Environment: OPIPE_CUDA_DOUBLE_DNN (91900), its version; _DNN_REFUSES=1: it has no engine.
+ * Environment: OPIPE_CUDA_DOUBLE_DNN (91900), its version; _DNN_REFUSES=1: it has no engine;
+ * _DNN_ANSWER="CALL STATUS": what a call answers: create, heuristic, plan (the first engine's).
  */
 #include "dnn.h"
 
@@ -21,7 +22,7 @@ struct cudnnContext {
   cudaStream_t stream;
 };
 
-enum { STEADY_ENGINE = 6, UNSTEADY_ENGINE = 4, WORKSPACE = 512 };
+enum { FIRST_STEADY_ENGINE = 6, OTHER_ENGINE = 7, UNSTEADY_ENGINE = 4, WORKSPACE = 512 };
 
 static _Thread_local char last_error[160];
 
@@ -30,16 +31,30 @@ cudnnStatus_t dnn_fail(int status, const char *why) {
   return (cudnnStatus_t)status;
 }
 
+/* Was the call told to fail? */
+static cudnnStatus_t told(const char *call) {
+  const char *text = getenv("OPIPE_CUDA_DOUBLE_DNN_ANSWER");
+  const size_t n = strlen(call);
+  if (text == NULL || strncmp(text, call, n) != 0 || text[n] != ' ')
+    return CUDA_DNN_SUCCESS;
+  return dnn_fail((int)strtol(text + n, NULL, 10), "the double was told to fail");
+}
+
 size_t cudnnGetVersion(void) {
   const char *text = getenv("OPIPE_CUDA_DOUBLE_DNN");
   return text != NULL ? strtoul(text, NULL, 10) : 91900;
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status) {
-  return status == CUDA_DNN_SUCCESS         ? "CUDNN_STATUS_SUCCESS"
-         : status == CUDA_DNN_BAD_PARAM     ? "CUDNN_STATUS_BAD_PARAM"
-         : status == CUDA_DNN_NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED"
-                                            : "CUDNN_STATUS_UNKNOWN";
+  return status == CUDA_DNN_SUCCESS           ? "CUDNN_STATUS_SUCCESS"
+         : status == CUDA_DNN_BAD_PARAM       ? "CUDNN_STATUS_BAD_PARAM"
+         : status == CUDA_DNN_NOT_SUPPORTED   ? "CUDNN_STATUS_NOT_SUPPORTED"
+         : status == CUDA_DNN_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED"
+         : status == CUDA_DNN_INTERNAL        ? "CUDNN_STATUS_INTERNAL_ERROR"
+         : status == CUDA_DNN_NO_MEMORY       ? "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"
+         : status == CUDA_DNN_NO_DEVICE_MEMORY
+             ? "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+             : "CUDNN_STATUS_UNKNOWN";
 }
 
 void cudnnGetLastErrorString(char *message, size_t room) {
@@ -48,6 +63,10 @@ void cudnnGetLastErrorString(char *message, size_t room) {
 }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
+  const cudnnStatus_t status = told("create");
+  *handle = NULL;
+  if (status != CUDA_DNN_SUCCESS)
+    return status;
   *handle = cuda_double_current() != NULL ? calloc(1, sizeof **handle) : NULL;
   return *handle != NULL ? CUDA_DNN_SUCCESS : dnn_fail(CUDA_DNN_NOT_INITIALIZED, "no context");
 }
@@ -167,7 +186,7 @@ static cudnnStatus_t check_plan(dnn_descriptor *d) {
     return dnn_fail(CUDA_DNN_BAD_PARAM, "a plan lacks its handle or its engine");
   d->engine = config->engine;
   d->graph = config->graph;
-  return CUDA_DNN_SUCCESS;
+  return d->engine == FIRST_STEADY_ENGINE ? told("plan") : CUDA_DNN_SUCCESS;
 }
 
 static cudnnStatus_t check_pack(const dnn_descriptor *d) {
@@ -203,8 +222,9 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
       status = dnn_check_graph(d);
       break;
     case CUDA_DNN_HEURISTIC:
-      if (dnn_find_final(d, CUDA_DNN_HEURISTIC_GRAPH, CUDA_DNN_GRAPH) == NULL)
-        status = dnn_fail(CUDA_DNN_BAD_PARAM, "a choice without a graph");
+      status = dnn_find_final(d, CUDA_DNN_HEURISTIC_GRAPH, CUDA_DNN_GRAPH) == NULL
+                   ? dnn_fail(CUDA_DNN_BAD_PARAM, "a choice without a graph")
+                   : told("heuristic");
       break;
     case CUDA_DNN_PLAN:
       status = check_plan(d);
@@ -222,7 +242,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
 /* Engines for the graph, into descriptors that the caller has made. */
 static cudnnStatus_t list_engines(const dnn_descriptor *d, int64_t room, int64_t *n,
                                   cudnnBackendDescriptor_t *out) {
-  static const int64_t engines[] = {UNSTEADY_ENGINE, STEADY_ENGINE};
+  static const int64_t engines[] = {UNSTEADY_ENGINE, FIRST_STEADY_ENGINE, OTHER_ENGINE};
   const dnn_descriptor *graph = dnn_find_final(d, CUDA_DNN_HEURISTIC_GRAPH, CUDA_DNN_GRAPH);
   *n = 0;
   if (dnn_check_support(graph) != CUDA_DNN_SUCCESS)

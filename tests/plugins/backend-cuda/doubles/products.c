@@ -3,13 +3,18 @@
  * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of),
  * in the stream's order, and refuses what the vendor's refuses: operands that do not fit each
  * other, distances shorter than a column, an epilogue that the type has not, an algorithm of
- * another product, addresses less aligned than it was told, a workspace that is too small. It
- * writes over its workspace.
+ * another product, addresses less aligned than it was told or, of a bias, saw when it chose, a
+ * workspace that is too small. It writes over its workspace.
  *
  * It has several algorithms (`variants`), with times of their own by the stream's clock: sums in
- * one piece, or in several that are added in the end, which gives other bits. The fastest for deep
- * products adds its pieces in whatever order they are done, so that no two runs have the same bits:
- * what kernel_tune must find out.
+ * one piece, or in several that are added in the end, which gives other bits. Who does not say
+ * which schemes of adding pieces are wanted gets those first that add them in the result's type,
+ * one of them in the order in which they are done. An algorithm for deep products does the latter
+ * whatever it says, so that no two runs have the same bits; others cannot be made anew from their
+ * attributes, or have other bits then: what kernel_tune must find out.
+ *
+ * Environment: OPIPE_CUDA_DOUBLE_PRODUCTS (130100), its version; _PRODUCTS_ANSWER=N: what choosing
+ * and checking answer to products with an epilogue ("N all": to every one).
  */
 #include <math.h>
 #include <stdbool.h>
@@ -26,6 +31,7 @@ struct cuda_lt_desc {
   int compute, scale;
   int32_t trans_a, trans_b;
   uint32_t epilogue;
+  int32_t processors; /* that are aimed at; 0: all */
   const void *bias;
   void *aux;
   int64_t aux_distance;
@@ -39,6 +45,7 @@ struct cuda_lt_layout {
 };
 struct cuda_lt_preference {
   uint64_t workspace;
+  uint32_t schemes;  /* bits of those that pieces may be added by */
   uint32_t align[4]; /* A, B, C, D */
 };
 
@@ -55,27 +62,40 @@ typedef struct algorithm {
   int32_t id, split;
   uint32_t tile, scheme, swizzle, custom, stages;
   uint16_t inner, cluster;
-  int8_t types[6]; /* compute, scale, A, B, C, D */
-  int8_t unused[2];
+  int8_t types[6];   /* compute, scale, A, B, C, D */
+  int8_t unsaid;     /* what no attribute says; 0: made from attributes */
+  uint8_t bias_bits; /* low bits of the bias' address that were 0 */
 } algorithm;
 _Static_assert(sizeof(algorithm) == sizeof(cuda_lt_algo), "an algorithm fills the vendor's");
 
+enum { LOST = 1, CHANGED = 2 }; /* made from attributes: refused, or with other bits */
 typedef struct variant {
   int32_t id, split;
-  uint32_t tile, stages;
-  double cost;      /* of a multiply-add, in units of the first one's */
-  bool deep, whole; /* for deep products only; for operands at multiples of 16 bytes only */
-  bool unsteady;    /* its pieces are added as they are done */
+  uint32_t tile, stages, scheme, custom;
+  double cost;   /* of a multiply-add, in units of the first one's */
+  bool deep;     /* for deep products only */
+  bool whole;    /* for operands at multiples of 16 bytes only */
+  bool unsteady; /* its pieces are added as they are done */
+  int8_t unsaid;
 } variant;
 static const variant variants[] = {
-    {21, 2, 20, 4, 0.8, true, false, false},  {21, 1, 20, 4, 1.0, false, false, false},
-    {21, 1, 18, 3, 1.2, false, false, false}, {31, 1, 24, 5, 0.7, false, true, false},
-    {31, 4, 24, 5, 0.6, true, false, false},  {66, 3, 0, 0, 0.3, true, false, true}};
+    {21, 2, 20, 4, CUDA_LT_SCHEME_INPLACE, 0, 0.7, .deep = true, .unsteady = true},
+    {21, 2, 20, 4, CUDA_LT_SCHEME_OUTPUT, 0, 0.7, .deep = true},
+    {21, 2, 20, 4, CUDA_LT_SCHEME_COMPUTE, 0, 0.8, .deep = true},
+    {21, 1, 20, 4, 0, 0, 1.0},
+    {21, 1, 18, 3, 0, 0, 1.2},
+    {31, 1, 24, 5, 0, 0x80000001u, 0.7, .whole = true},
+    {31, 4, 24, 5, CUDA_LT_SCHEME_COMPUTE, 0, 0.6, .deep = true},
+    {66, 3, 0, 0, CUDA_LT_SCHEME_COMPUTE, 0, 0.3, .deep = true, .unsteady = true},
+    {71, 1, 26, 6, 0, 0, 0.2, .unsaid = LOST},
+    {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED}};
+enum { FOR_FEW = 8 }; /* the first one that is named where not all processors are aimed at */
 enum { VARIANTS = sizeof variants / sizeof variants[0], SPLIT_MOST = 4 };
 
 typedef struct product_work {
   problem p;
   const variant *by;
+  uint64_t n_pieces;
   const void *a, *b, *c, *bias;
   void *d, *aux, *workspace;
   uint64_t workspace_bytes;
@@ -89,7 +109,9 @@ size_t cublasLtGetVersion(void) {
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {
   return status == CUDA_LT_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+         : status == CUDA_LT_NO_MEMORY     ? "CUBLAS_STATUS_ALLOC_FAILED"
          : status == CUDA_LT_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == CUDA_LT_OTHER_CHIP    ? "CUBLAS_STATUS_ARCH_MISMATCH"
          : status == CUDA_LT_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
                                            : "CUBLAS_STATUS_UNKNOWN";
 }
@@ -144,6 +166,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(&desc->bias, sizeof desc->bias, value, bytes);
     case CUDA_LT_DESC_AUX_POINTER:
       return set(&desc->aux, sizeof desc->aux, value, bytes);
+    case CUDA_LT_DESC_PROCESSORS:
+      return set(&desc->processors, sizeof desc->processors, value, bytes);
     case CUDA_LT_DESC_AUX_DISTANCE:
       return set(&desc->aux_distance, sizeof desc->aux_distance, value, bytes);
     default:
@@ -182,7 +206,7 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *prefer
   *preference = calloc(1, sizeof **preference);
   if (*preference == NULL)
     return 3;
-  **preference = (struct cuda_lt_preference){0, {256, 256, 256, 256}};
+  **preference = (struct cuda_lt_preference){0, 7, {256, 256, 256, 256}};
   return CUDA_LT_SUCCESS;
 }
 
@@ -197,6 +221,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   const int which = (int)attribute;
   if (which == CUDA_LT_PREFER_WORKSPACE)
     return set(&preference->workspace, sizeof preference->workspace, value, bytes);
+  if (which == CUDA_LT_PREFER_SCHEMES)
+    return set(&preference->schemes, sizeof preference->schemes, value, bytes);
   if (which < CUDA_LT_PREFER_ALIGN_A || which > CUDA_LT_PREFER_ALIGN_D)
     return CUDA_LT_INVALID_VALUE;
   return set(&preference->align[which - CUDA_LT_PREFER_ALIGN_A], sizeof(uint32_t), value, bytes);
@@ -259,7 +285,7 @@ static cublasStatus_t check(const struct cuda_lt_desc *desc, const struct cuda_l
   out->n = d->columns;
   out->k = desc->trans_a == CUDA_OP_T ? a->rows : a->columns;
   const bool t_a = desc->trans_a == CUDA_OP_T, t_b = desc->trans_b == CUDA_OP_T;
-  if (!fits(a, t_a ? out->k : out->m, t_a ? out->m : out->k, d) ||
+  if (desc->processors < 0 || !fits(a, t_a ? out->k : out->m, t_a ? out->m : out->k, d) ||
       !fits(b, t_b ? out->n : out->k, t_b ? out->k : out->n, d) || !fits(c, out->m, out->n, d) ||
       !fits(d, out->m, out->n, d))
     return CUDA_LT_INVALID_VALUE;
@@ -288,8 +314,10 @@ static bool is_deep(const problem *p) {
   return p->k >= 4 * p->m;
 }
 
-/* Pieces of a split product are kept in the workspace. */
+/* Pieces of a split product are kept in the workspace, but where they are added in place. */
 static uint64_t workspace_of(const problem *p, const variant *v) {
+  if (v->scheme == CUDA_LT_SCHEME_INPLACE)
+    return 256; /* counters */
   return v->split > 1 ? (p->m * p->n * (uint64_t)p->d.batch * 8 + 255) / 256 * 256 : 0;
 }
 
@@ -303,16 +331,59 @@ static void write_types(const problem *p, int8_t types[6]) {
 static const variant *variant_of(const algorithm *algo, const problem *p) {
   int8_t types[6];
   write_types(p, types);
-  if (memcmp(types, algo->types, sizeof types) != 0 || algo->scheme != 0 || algo->swizzle != 0 ||
-      algo->custom != 0 || algo->inner != 0 || algo->cluster != 0)
+  if (memcmp(types, algo->types, sizeof types) != 0 || algo->swizzle != 0 || algo->inner != 0 ||
+      algo->cluster != 0)
     return NULL;
   for (int i = 0; i < VARIANTS; ++i) {
     const variant *v = &variants[i];
     if (v->id == algo->id && v->split == algo->split && v->tile == algo->tile &&
-        v->stages == algo->stages)
-      return v->deep && !is_deep(p) ? NULL : v;
+        v->stages == algo->stages && v->scheme == algo->scheme && v->custom == algo->custom)
+      return (v->deep && !is_deep(p)) || (v->unsaid == LOST && algo->unsaid == 0) ? NULL : v;
   }
   return NULL;
+}
+
+/* What choosing and checking were told to answer. */
+static cublasStatus_t told(const problem *p) {
+  const char *text = getenv("OPIPE_CUDA_DOUBLE_PRODUCTS_ANSWER");
+  const bool all = text != NULL && strstr(text, "all") != NULL;
+  return text != NULL && (all || p->desc.epilogue != CUDA_LT_EPILOGUE_DEFAULT)
+             ? (cublasStatus_t)strtol(text, NULL, 10)
+             : CUDA_LT_SUCCESS;
+}
+
+static bool serves(const variant *v, const problem *p, const struct cuda_lt_preference *asked) {
+  const uint32_t *align = asked->align;
+  const bool whole = align[0] >= 16 && align[1] >= 16 && align[2] >= 16 && align[3] >= 16;
+  return (!v->deep || is_deep(p)) && (!v->whole || whole) &&
+         workspace_of(p, v) <= asked->workspace &&
+         (v->scheme == 0 || (v->scheme & asked->schemes) != 0);
+}
+
+static bool is_aligned(const void *address, uint32_t to) {
+  return (uintptr_t)address % to == 0;
+}
+
+/* What the bias lies at a multiple of, as far as algorithms look: 2^n bytes. */
+static uint8_t bias_bits(const void *bias) {
+  uint8_t n = 0;
+  while (n < 8 && is_aligned(bias, 2u << n))
+    ++n;
+  return n;
+}
+
+static algorithm name_variant(const variant *v, const problem *p, const uint32_t align[4]) {
+  algorithm algo = {.hash = hash_of(p),
+                    .id = v->id,
+                    .split = v->split,
+                    .tile = v->tile,
+                    .stages = v->stages,
+                    .scheme = v->scheme,
+                    .custom = v->custom,
+                    .unsaid = v->unsaid};
+  memcpy(algo.align, align, sizeof algo.align);
+  write_types(p, algo.types);
+  return algo;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -325,26 +396,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *count = 0;
   if (handle == NULL || most < 1 || !is_pointed(desc))
     return CUDA_LT_INVALID_VALUE;
-  const cublasStatus_t status = check(desc, a, b, c, d, &p);
-  if (status != CUDA_LT_SUCCESS)
-    return status;
-  for (int i = 0; i < VARIANTS && *count < most; ++i) {
-    const variant *v = &variants[i];
-    const uint32_t *align = preference->align;
-    const bool whole = align[0] >= 16 && align[1] >= 16 && align[2] >= 16 && align[3] >= 16;
-    if ((v->deep && !is_deep(&p)) || (v->whole && !whole) ||
-        workspace_of(&p, v) > preference->workspace)
+  cublasStatus_t status = check(desc, a, b, c, d, &p);
+  if (status == CUDA_LT_SUCCESS)
+    status = told(&p);
+  for (int i = 0; status == CUDA_LT_SUCCESS && i < VARIANTS && *count < most; ++i) {
+    const variant *v = &variants[(i + (desc->processors != 0 ? FOR_FEW : 0)) % VARIANTS];
+    if (!serves(v, &p, preference))
       continue;
-    algorithm algo = {
-        .hash = hash_of(&p), .id = v->id, .split = v->split, .tile = v->tile, .stages = v->stages};
-    memcpy(algo.align, align, sizeof algo.align);
-    write_types(&p, algo.types);
+    algorithm algo = name_variant(v, &p, preference->align);
+    algo.bias_bits = bias_bits(desc->bias);
     memset(&choices[*count], 0, sizeof choices[0]);
     choices[*count].workspace_bytes = workspace_of(&p, v);
     memcpy(&choices[*count].algo, &algo, sizeof algo);
     ++*count;
   }
-  return CUDA_LT_SUCCESS;
+  return status;
 }
 
 cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute,
@@ -405,7 +471,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
   algorithm own;
   if (handle == NULL)
     return CUDA_LT_INVALID_VALUE;
-  const cublasStatus_t status = check(desc, a, b, c, d, &p);
+  cublasStatus_t status = check(desc, a, b, c, d, &p);
+  if (status == CUDA_LT_SUCCESS)
+    status = told(&p);
   if (status != CUDA_LT_SUCCESS)
     return status;
   memcpy(&own, algo, sizeof own);
@@ -462,29 +530,57 @@ static double add(int type, double sum, double x, double y) {
   return type == CUDA_R64F ? sum + x * y : (double)((float)sum + (float)(x * y));
 }
 
+/* What tensor cores make of a number of fp32: 10 bits behind the point are left. */
+static double to_tf32(double value) {
+  const float single = (float)value;
+  uint32_t bits = 0;
+  float rounded = 0;
+  memcpy(&bits, &single, sizeof bits);
+  if (!__builtin_isfinite(single))
+    return value;
+  bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+  memcpy(&rounded, &bits, sizeof rounded);
+  return (double)rounded;
+}
+
+static double load_operand(const problem *p, const void *data, uint64_t i) {
+  const double value = load(p->a.type, data, i);
+  return p->desc.compute == CUDA_COMPUTE_32F_FAST_TF32 ? to_tf32(value) : value;
+}
+
+/* A sum of pieces as it is kept between: in the result's type, or in the one that is summed in. */
+static double keep(const product_work *w, double value) {
+  uint64_t room = 0;
+  if ((w->by->scheme & (CUDA_LT_SCHEME_INPLACE | CUDA_LT_SCHEME_OUTPUT)) == 0)
+    return value;
+  store(w->p.d.type, &room, 0, value);
+  return load(w->p.d.type, &room, 0);
+}
+
 /* Sums of op(A) op(B) for column j of D: pieces of k, each in rising order, then of these. sums
  * [SPLIT_MOST][m]; the result is in the first. first: the piece that is done first. */
 static void column_sums(const product_work *w, const char *a, const char *b, uint64_t j,
                         uint64_t first, double *sums) {
   const problem *p = &w->p;
   const int type = p->a.type;
-  const uint64_t n = (uint64_t)w->by->split;
+  const uint64_t n = w->n_pieces;
   const bool t_a = p->desc.trans_a == CUDA_OP_T, t_b = p->desc.trans_b == CUDA_OP_T;
   memset(sums, 0, n * p->m * sizeof *sums);
   for (uint64_t k = 0; k < p->k; ++k) {
     const uint64_t piece = (k * n / p->k + n - first % n) % n;
     double *to = sums + piece * p->m;
     const double y =
-        load(type, b, t_b ? j + k * (uint64_t)p->b.distance : k + j * (uint64_t)p->b.distance);
+        load_operand(p, b, t_b ? j + k * (uint64_t)p->b.distance : k + j * (uint64_t)p->b.distance);
     for (uint64_t i = 0; i < p->m; ++i) {
-      const double x =
-          load(type, a, t_a ? k + i * (uint64_t)p->a.distance : i + k * (uint64_t)p->a.distance);
+      const double x = load_operand(
+          p, a, t_a ? k + i * (uint64_t)p->a.distance : i + k * (uint64_t)p->a.distance);
       to[i] = add(type, to[i], x, y);
     }
   }
-  for (uint64_t piece = 1; piece < n; ++piece) {
-    for (uint64_t i = 0; i < p->m; ++i)
-      sums[i] = add(type, sums[i], sums[piece * p->m + i], 1);
+  for (uint64_t i = 0; n > 1 && i < p->m; ++i) {
+    sums[i] = keep(w, sums[i]);
+    for (uint64_t piece = 1; piece < n; ++piece)
+      sums[i] = keep(w, add(type, sums[i], keep(w, sums[piece * p->m + i]), 1));
   }
 }
 
@@ -537,10 +633,6 @@ static void run(const void *args) {
   free(sums);
 }
 
-static bool is_aligned(const void *address, uint32_t to) {
-  return (uintptr_t)address % to == 0;
-}
-
 /* Does what D takes share bytes with an operand? The vendor's result is then undefined. */
 static bool meets(const struct cuda_lt_layout *d, const void *d_at, const struct cuda_lt_layout *x,
                   const void *x_at) {
@@ -574,6 +666,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   w.by = variant_of(&own, &w.p);
   if (w.by == NULL || (own.hash != 0 && own.hash != hash_of(&w.p)))
     return CUDA_LT_INVALID_VALUE;
+  w.n_pieces = (uint64_t)w.by->split + (w.by->unsaid == CHANGED && own.unsaid == 0 ? 1 : 0);
   for (int i = 0; own.hash == 0 && i < 4; ++i)
     own.align[i] = w.by->whole ? 16 : 1;
   w.workspace_bytes = workspace_of(&w.p, w.by);
@@ -582,6 +675,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!is_aligned(a, own.align[0]) || !is_aligned(b, own.align[1]) ||
       !is_aligned(c, own.align[2]) || !is_aligned(d, own.align[3]) ||
       (desc->bias != NULL && !is_aligned(desc->bias, 16)) ||
+      (desc->bias != NULL && own.hash != 0 && bias_bits(desc->bias) < own.bias_bits) ||
       (desc->aux != NULL && !is_aligned(desc->aux, 16)) || !is_pointed(desc))
     return CUDA_LT_INVALID_VALUE;
   const bool is_double = w.p.d.type == CUDA_R64F;

@@ -27,17 +27,23 @@ static const struct {
 typedef struct plan_case {
   int64_t batch, heads, kv_heads, queries, keys, depth;
   uint32_t dtype, causal, unsteady;
-  bool refused, in_cover;
+  int refused; /* SMALLER: gradients on chips before sm_90 */
+  bool in_cover;
 } plan_case;
+enum { TAKEN, REFUSED, SMALLER };
 
 static const plan_case cases[] = {
-    {8, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 1, 0, false, true},
-    {8, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 1, 1, false, true},
-    {4, 16, 16, 1024, 1024, 64, OPIPE_FLOAT16, 0, 0, false, false},
-    {2, 32, 8, 2048, 2048, 128, OPIPE_BFLOAT16, 1, 0, false, false},
-    {1, 4, 1, 37, 1000, 32, OPIPE_FLOAT16, 0, 0, false, true},
-    {1, 2, 2, 1000, 37, 40, OPIPE_BFLOAT16, 0, 0, false, false},
-    {1, 2, 2, 64, 64, 60, OPIPE_BFLOAT16, 1, 0, true, true},
+    {8, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 1, 0, TAKEN, true},
+    {8, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 1, 1, TAKEN, true},
+    {4, 16, 16, 1024, 1024, 64, OPIPE_FLOAT16, 0, 0, TAKEN, false},
+    {2, 32, 8, 2048, 2048, 128, OPIPE_BFLOAT16, 1, 0, TAKEN, false},
+    {1, 4, 1, 37, 1000, 32, OPIPE_FLOAT16, 0, 0, TAKEN, true},
+    {1, 2, 2, 1000, 37, 40, OPIPE_BFLOAT16, 0, 0, TAKEN, false},
+    {1, 2, 2, 64, 64, 60, OPIPE_BFLOAT16, 1, 0, REFUSED, true},
+    {2, 8, 8, 512, 512, 160, OPIPE_BFLOAT16, 1, 0, SMALLER, false},
+    {2, 8, 4, 512, 512, 192, OPIPE_FLOAT16, 0, 0, SMALLER, false},
+    {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 0, SMALLER, true},
+    {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 1, SMALLER, false},
 };
 
 /* Of [batch, rows, heads * depth]. */
@@ -64,8 +70,8 @@ static void fill_form(const plan_case *c, uint32_t what, cuda_dnn_form *out) {
   }
 }
 
-static bool make(const cuda_dnn_functions *dnn, cudnnBackendDescriptor_t device, const plan_case *c,
-                 uint32_t what) {
+static bool make(const cuda_dnn_functions *dnn, cudnnBackendDescriptor_t device, int version,
+                 const plan_case *c, uint32_t what) {
   static cuda_dnn_plan plan;
   opipe_error err = OPIPE_ERROR_INIT;
   memset(&plan, 0, sizeof plan);
@@ -73,9 +79,10 @@ static bool make(const cuda_dnn_functions *dnn, cudnnBackendDescriptor_t device,
   const opipe_status status = cuda_dnn_plan_make(dnn, NULL, device, &plan, &err);
   const long long scores = (long long)(c->batch * c->heads * c->queries * c->keys) * 2;
   const bool keeps = what == CUDA_DNN_GRADIENTS && c->unsteady == 0;
-  const bool good = c->refused
-                        ? status == OPIPE_E_UNSUPPORTED
-                        : status >= 0 && keeps == ((long long)plan.workspace_bytes >= scores);
+  const bool refused = c->refused == REFUSED ||
+                       (c->refused == SMALLER && version < 900 && what == CUDA_DNN_GRADIENTS);
+  const bool good = refused ? status == OPIPE_E_UNSUPPORTED
+                            : status >= 0 && keeps == ((long long)plan.workspace_bytes >= scores);
   (void)printf(
       "%s %s of %lld x %lld (%lld) of %lld, %lld and %lld rows, %s%s%s: engine %lld, %llu "
       "bytes %s\n",
@@ -106,8 +113,8 @@ static bool run_chip(const cuda_dnn_functions *dnn, size_t chip, bool all) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
     if (!all && !cases[i].in_cover)
       continue;
-    good = make(dnn, device, &cases[i], CUDA_DNN_RESULT) && good;
-    good = make(dnn, device, &cases[i], CUDA_DNN_GRADIENTS) && good;
+    good = make(dnn, device, chips[chip].version, &cases[i], CUDA_DNN_RESULT) && good;
+    good = make(dnn, device, chips[chip].version, &cases[i], CUDA_DNN_GRADIENTS) && good;
   }
   (void)dnn->free(device);
   return good;
