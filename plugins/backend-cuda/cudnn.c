@@ -201,7 +201,7 @@ opipe_status cuda_dnn_bind(opipe_device *device, const cuda_dnn_plan *plan,
 void cuda_dnn_unbind(opipe_device *device, cuda_bound_plan *bound) {
   if (bound == NULL)
     return;
-  if (bound->pack != NULL)
+  if (bound->pack != NULL && cuda_check_owner(device->owner, "", NULL) >= 0)
     (void)device->place->libraries->dnn.free(bound->pack);
   opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_plan));
 }

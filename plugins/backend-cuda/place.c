@@ -86,6 +86,11 @@ static opipe_status make_place(cuda_place *place, uint32_t index, opipe_error *e
   const cuda_driver *driver = place->driver;
   place->index = index;
   CUDA_TRY(cuda_result(place, driver->device_get(&place->ordinal, (int)index), "cuDeviceGet", err));
+  CUDA_TRY(cuda_result(place,
+                       driver->device_attribute(
+                           &place->shared_bytes,
+                           (CUdevice_attribute)CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN, place->ordinal),
+                       "cuDeviceGetAttribute", err));
   CUDA_TRY(cuda_result(place, driver->context_retain(&place->context, place->ordinal),
                        "cuDevicePrimaryCtxRetain", err));
   const opipe_status status = load_kernels(place, err);
@@ -106,10 +111,11 @@ opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
   if (cuda_place_is_lost(place)) {
     place->index = index;
     status = refuse_lost(place, "device_open", err);
-  } else if (place->n_open == 0) {
+  } else if (!place->is_made) {
     place->libraries = libraries;
     place->driver = &libraries->driver;
     status = make_place(place, index, err);
+    place->is_made = status >= 0;
   }
   if (status >= 0)
     ++place->n_open;
@@ -119,10 +125,11 @@ opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
   return status;
 }
 
-void cuda_place_give(cuda_place *place) {
+void cuda_place_give(cuda_place *place, bool all) {
   CUcontext ours = NULL;
   (void)pthread_mutex_lock(&places_lock);
-  if (--place->n_open == 0 && !cuda_place_is_lost(place)) {
+  if (--place->n_open == 0 && all) {
+    place->is_made = false;
     if (place->driver->context_push(place->context) == CUDA_OK) {
       (void)place->driver->module_unload(place->module);
       (void)place->driver->context_pop(&ours);

@@ -267,7 +267,8 @@ opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product
 void cuda_product_free(opipe_device *device, cuda_bound_product *bound) {
   if (bound == NULL)
     return;
-  cuda_lt_describe_end(&device->place->libraries->products, &bound->all);
+  if (cuda_check_owner(device->owner, "", NULL) >= 0)
+    cuda_lt_describe_end(&device->place->libraries->products, &bound->all);
   opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_product));
 }
 

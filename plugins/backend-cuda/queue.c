@@ -97,7 +97,8 @@ static void finish(opipe_queue *queue) {
   cuda_place *place = queue->device->place;
   (void)cuda_result(place, place->driver->stream_sync(queue->stream), "queue_close", NULL);
   (void)place->driver->stream_destroy(queue->stream);
-  (void)place->driver->host_free(queue->sums);
+  if (cuda_may_give(queue->device))
+    (void)place->driver->host_free(queue->sums);
 }
 
 void cuda_queue_close(opipe_queue *queue) {
@@ -145,24 +146,31 @@ opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, op
   return status;
 }
 
-/* A record that is on its way may still write the event's word. */
-static void wait_for_record(const opipe_event *event) {
+/* A record that is on its way may still write the event's word. False: it may never come, its queue
+ * was given up. */
+static bool wait_for_record(const opipe_event *event) {
   const cuda_driver *driver = event->device->place->driver;
   const struct timespec pause = {0, 20000};
-  while (event->took && driver->event_query(event->event) == CUDA_NOT_READY)
+  while (event->took && driver->event_query(event->event) == CUDA_NOT_READY) {
+    if (__atomic_load_n(&event->queue->aborted, __ATOMIC_ACQUIRE) != 0)
+      return false;
     (void)nanosleep(&pause, NULL);
+  }
+  return true;
 }
 
 void cuda_event_destroy(opipe_event *event) {
   if (event == NULL)
     return;
   opipe_device *device = event->device;
+  bool is_over = true;
   if (!event->imported && cuda_enter(device, "event_destroy", NULL) >= 0) {
-    wait_for_record(event);
-    (void)device->place->driver->event_destroy(event->event);
+    is_over = wait_for_record(event);
+    (void)device->place->driver->event_destroy(event->event); /* once it has come */
     cuda_leave(device);
   }
-  cuda_word_give(device, event->taken);
+  if (is_over)
+    cuda_word_give(device, event->taken);
   opipe_free(device->host, event, sizeof *event, _Alignof(opipe_event));
 }
 

@@ -110,6 +110,7 @@ enum {
 };
 enum {
   CUDA_POINTER_DEVICE_ORDINAL = 9,
+  CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
   CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
   CUDA_STREAM_NON_BLOCKING = 1,
   CUDA_EVENT_DISABLE_TIMING = 2,
@@ -194,6 +195,7 @@ enum {
   X(stream_create, cuStreamCreate, CUresult, (CUstream * stream, unsigned flags))                  \
   X(stream_destroy, cuStreamDestroy_v2, CUresult, (CUstream stream))                               \
   X(stream_sync, cuStreamSynchronize, CUresult, (CUstream stream))                                 \
+  X(stream_query, cuStreamQuery, CUresult, (CUstream stream))                                      \
   X(stream_wait, cuStreamWaitEvent, CUresult, (CUstream stream, CUevent event, unsigned flags))    \
   X(event_create, cuEventCreate, CUresult, (CUevent * event, unsigned flags))                      \
   X(event_destroy, cuEventDestroy_v2, CUresult, (CUevent event))                                   \
@@ -207,6 +209,8 @@ enum {
     (CUfunction * function, CUmodule module, const char *name))                                    \
   X(function_set, cuFuncSetAttribute, CUresult,                                                    \
     (CUfunction function, CUfunction_attribute attribute, int value))                              \
+  X(function_get, cuFuncGetAttribute, CUresult,                                                    \
+    (int *value, CUfunction_attribute attribute, CUfunction function))                             \
   X(launch, cuLaunchKernel, CUresult,                                                              \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **params,    \
