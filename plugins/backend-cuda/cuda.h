@@ -132,7 +132,7 @@ struct opipe_queue {
   CUstream stream;
   cuda_status *late; /* pinned: the first report since the last event was recorded */
   double *sums;      /* pinned [CUDA_SUMS_ROOM]: parts of the sums of squares on their way */
-  uint64_t n_runs;   /* queued so far */
+  uint64_t n_runs;   /* atomic: queued so far */
   uint64_t n_done;   /* atomic: known to be complete */
   bool reports;      /* a run since the last event was recorded may have reported */
   uint32_t aborted;  /* atomic: it was given up */
@@ -159,11 +159,21 @@ void cuda_place_give(cuda_place *place, bool all);
 /* OPIPE_OK where result is CUDA_OK; else NOMEM or DEVICE, with the driver's name of it. One of
  * those after which the context is lost marks the place. */
 opipe_status cuda_result(cuda_place *place, CUresult result, const char *what, opipe_error *err);
+/* Is it one of those? */
+bool cuda_is_fatal(CUresult result);
+/* A library's call failed, as *err says: where the driver has a fatal error that is the cause, and
+ * *err says that. Always DEVICE. Within an entry. */
+opipe_status cuda_library_failed(const opipe_device *device, const char *what, opipe_error *err);
 /* Begins an entry: `what` stands in messages. Ends with cuda_leave when it answered OPIPE_OK. */
 opipe_status cuda_enter(const opipe_device *device, const char *what, opipe_error *err);
 void cuda_leave(const opipe_device *device);
 /* The same for a call with a queue (share.c): CANCELLED where that was given up. */
 opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err);
+/* Ends it. A fatal error that the call met is of what was queued before: the text names the first
+ * run of the queue that is not known to be complete; with launch_blocking=1 it stays the kernel's.
+ */
+opipe_status cuda_leave_queue(const opipe_queue *queue, opipe_status status, opipe_error *err);
+void cuda_name_run(const opipe_queue *queue, char *out, size_t room);
 opipe_status cuda_check_owner(pid_t owner, const char *what, opipe_error *err);
 bool cuda_place_is_lost(const cuda_place *place);
 

@@ -22,6 +22,7 @@ static opipe_status answer(const opipe_device *device, cudnnStatus_t status, con
                            opipe_error *err) {
   const cuda_dnn_functions *dnn = &device->place->libraries->dnn;
   char why[200] = "";
+  const bool is_refused = status >= CUDA_DNN_BAD_PARAM && status < CUDA_DNN_NOT_SUPPORTED + 1000;
   if (status == CUDA_DNN_SUCCESS)
     return OPIPE_OK;
   dnn->last_error(why, sizeof why);
@@ -32,7 +33,7 @@ static opipe_status answer(const opipe_device *device, cudnnStatus_t status, con
     err->domain = OPIPE_DOMAIN_CUDNN;
     err->native = (int32_t)status;
   }
-  return OPIPE_E_DEVICE;
+  return is_refused ? OPIPE_E_DEVICE : cuda_library_failed(device, what, err);
 }
 
 opipe_status cuda_dnn_open(opipe_device *device, opipe_error *err) {

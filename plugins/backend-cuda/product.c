@@ -54,7 +54,7 @@ opipe_status cuda_lt_answer(const opipe_device *device, cublasStatus_t status, c
     err->domain = OPIPE_DOMAIN_CUBLAS;
     err->native = (int32_t)status;
   }
-  return refused ? OPIPE_E_UNSUPPORTED : OPIPE_E_DEVICE;
+  return refused ? OPIPE_E_UNSUPPORTED : cuda_library_failed(device, what, err);
 }
 
 void cuda_lt_describe_end(const cuda_products *lt, cuda_lt_descriptors *all) {

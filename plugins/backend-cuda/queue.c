@@ -213,8 +213,7 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
     event->queue = queue->imported ? NULL : queue;
     event->n_runs = queue->n_runs;
   }
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
@@ -223,8 +222,7 @@ opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error
   const opipe_status status =
       cuda_result(device->place, device->place->driver->stream_wait(queue->stream, event->event, 0),
                   "event_wait", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 static opipe_status answer_report(const opipe_event *event, opipe_error *err) {
@@ -277,10 +275,7 @@ static opipe_status poll(opipe_event *event, opipe_error *err) {
     CUDA_TRY(cuda_inner_failed(event->device, err));
     return event->took ? answer_report(event, err) : OPIPE_OK;
   }
-  (void)snprintf(what, sizeof what, "in run %llu of the queue, or behind it",
-                 queue == NULL
-                     ? 0ull
-                     : (unsigned long long)__atomic_load_n(&queue->n_done, __ATOMIC_RELAXED) + 1);
+  cuda_name_run(queue, what, sizeof what);
   return cuda_result(place, result, what, err);
 }
 
@@ -324,8 +319,7 @@ opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void 
   const opipe_status status = cuda_result(
       device->place, device->place->driver->write(to, src, (size_t)dst->n_bytes, queue->stream),
       "write", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err) {
@@ -338,8 +332,7 @@ opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, o
   const opipe_status status = cuda_result(
       device->place, device->place->driver->read(dst, from, (size_t)src->n_bytes, queue->stream),
       "read", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 /* Pieces no longer than the distance of the two do not overlap; in the order that reads each byte
@@ -375,6 +368,5 @@ opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_
     return OPIPE_OK;
   CUDA_TRY(cuda_enter_queue(queue, "copy", err));
   const opipe_status status = copy_overlapping(queue, to, from, dst->n_bytes, err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }

@@ -195,8 +195,7 @@ opipe_status cuda_event_signal(opipe_queue *queue, uint64_t native, opipe_error 
   const opipe_status status = cuda_result(
       device->place, device->place->driver->event_record((CUevent)(uintptr_t)native, queue->stream),
       "event_signal", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err) {
@@ -216,6 +215,31 @@ opipe_status cuda_enter_stream(const opipe_queue *queue, const char *what, opipe
   return cuda_enter(queue->device, what, err);
 }
 
+void cuda_name_run(const opipe_queue *queue, char *out, size_t room) {
+  const bool has_runs = queue != NULL && !queue->imported;
+  const unsigned long long n =
+      has_runs ? (unsigned long long)__atomic_load_n(&queue->n_runs, __ATOMIC_RELAXED) : 0;
+  const unsigned long long n_done =
+      has_runs ? (unsigned long long)__atomic_load_n(&queue->n_done, __ATOMIC_RELAXED) : 0;
+  if (n_done < n)
+    (void)snprintf(out, room, "in run %llu of the queue, or behind it", n_done + 1);
+  else if (n > 0)
+    (void)snprintf(out, room, "behind run %llu, the last of the queue, or on another one", n);
+  else
+    (void)snprintf(out, room, "on another queue, or before its first run");
+}
+
+opipe_status cuda_leave_queue(const opipe_queue *queue, opipe_status status, opipe_error *err) {
+  char what[96];
+  if (status < 0 && err != NULL && err->domain == OPIPE_DOMAIN_CUDA && !queue->device->blocking &&
+      cuda_is_fatal((CUresult)err->native)) {
+    cuda_name_run(queue, what, sizeof what);
+    (void)cuda_result(queue->device->place, (CUresult)err->native, what, err);
+  }
+  cuda_leave(queue->device);
+  return status;
+}
+
 opipe_status cuda_event_notify(opipe_queue *queue, void (*fn)(void *ctx), void *ctx,
                                opipe_error *err) {
   opipe_device *device = queue->device;
@@ -225,8 +249,7 @@ opipe_status cuda_event_notify(opipe_queue *queue, void (*fn)(void *ctx), void *
   const opipe_status status =
       cuda_result(device->place, device->place->driver->launch_host(queue->stream, fn, ctx),
                   "event_notify", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_queue_abort(opipe_queue *queue, opipe_error *err) {

@@ -99,8 +99,10 @@ static void let_go(CUevent event) {
 static void run_kernel(const work *w) {
   static uint64_t n_run;
   const uint64_t fault = cuda_double_option("OPIPE_CUDA_DOUBLE_FAULT", 0);
+  const uint64_t result =
+      cuda_double_option("OPIPE_CUDA_DOUBLE_FAULT_RESULT", CUDA_ILLEGAL_ADDRESS);
   if (fault != 0 && ++n_run == fault)
-    __atomic_store_n(&cuda_double_fault, (CUresult)CUDA_ILLEGAL_ADDRESS, __ATOMIC_RELEASE);
+    __atomic_store_n(&cuda_double_fault, (CUresult)result, __ATOMIC_RELEASE);
   if (cuda_double_fault == CUDA_OK)
     w->function->row->run(w->args, w->grid, w->block, w->shared_bytes, draw(UINT64_MAX - 1) + 1);
 }
