@@ -259,7 +259,8 @@ void cuda_program_free(opipe_program *program) {
   opipe_device *device = program->device;
   cuda_sections_free(program);
   if (program->constants != NULL && cuda_enter(device, "program_free", NULL) >= 0) {
-    (void)device->place->driver->host_free(program->constants);
+    if (cuda_may_give(device))
+      (void)device->place->driver->host_free(program->constants);
     cuda_leave(device);
   }
   cuda_pool_release(&program->pool);

@@ -21,6 +21,15 @@
 enum { CUDA_SUMS_ROOM = 64 * CUDA_SUMS }; /* parts of sums of squares in one go */
 enum { CUDA_ALIGN = 256 }; /* of every region: what products and kernels may count on */
 
+enum { CUDA_GIVEN_UP = 32 };
+
+/* A queue whose work may never end (abandoned.c). */
+typedef struct cuda_given_up {
+  CUstream stream;
+  double *sums; /* of a queue that was closed; pinned */
+  bool is_closed;
+} cuda_given_up;
+
 typedef struct cuda_place {
   const cuda_libraries *libraries;
   const cuda_driver *driver;
@@ -28,8 +37,12 @@ typedef struct cuda_place {
   CUcontext context;
   CUmodule module; /* our kernels */
   uint32_t index;
-  uint32_t n_open; /* under the lock of places */
-  uint32_t lost;   /* atomic: a driver's error after which the context answers nothing but errors */
+  int shared_bytes; /* of a block, at most */
+  uint32_t n_open;  /* under the lock of places */
+  uint32_t lost; /* atomic: a driver's error after which the context answers nothing but errors */
+  bool is_made;  /* under the lock of places */
+  uint32_t n_given_up; /* atomic */
+  cuda_given_up given_up[CUDA_GIVEN_UP];
 } cuda_place;
 
 /* Backend "cpu", for nodes that the device lacks (fallback.c). */
@@ -78,7 +91,6 @@ typedef struct cuda_names {
 
 /* Pinned memory for cuda_status words, a page at a time. */
 typedef struct cuda_words cuda_words;
-typedef struct cuda_abandoned cuda_abandoned;
 typedef struct cuda_choices cuda_choices;
 typedef struct cuda_dnn cuda_dnn;
 
@@ -94,8 +106,7 @@ struct opipe_device {
   cuda_names names;
   pthread_mutex_t lock; /* of the list of queues */
   opipe_queue *queues;
-  opipe_queue *closed;       /* events that were recorded on them may be asked yet */
-  cuda_abandoned *abandoned; /* queues that were given up; lock */
+  opipe_queue *closed; /* events that were recorded on them may be asked yet */
   struct cuda_host_block *host_blocks;
   cuda_inner inner;
   cuda_choices *choices; /* of kernels_use; NULL: none */
@@ -122,7 +133,7 @@ struct opipe_queue {
   CUstream stream;
   cuda_status *late; /* pinned: the first report since the last event was recorded */
   double *sums;      /* pinned [CUDA_SUMS_ROOM]: parts of the sums of squares on their way */
-  uint64_t n_runs;   /* queued so far */
+  uint64_t n_runs;   /* atomic: queued so far */
   uint64_t n_done;   /* atomic: known to be complete */
   bool reports;      /* a run since the last event was recorded may have reported */
   uint32_t aborted;  /* atomic: it was given up */
@@ -141,18 +152,29 @@ struct opipe_event {
 
 /* ---- place.c ---- */
 
-/* The place of GPU `index`, made by its first user; given back by cuda_place_give. */
+/* The place of GPU `index`, made by its first user; given back by cuda_place_give, by the last one
+ * with all that was made where `all` says that this may be. */
 opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
                              cuda_place **out_place, opipe_error *err);
-void cuda_place_give(cuda_place *place);
+void cuda_place_give(cuda_place *place, bool all);
 /* OPIPE_OK where result is CUDA_OK; else NOMEM or DEVICE, with the driver's name of it. One of
  * those after which the context is lost marks the place. */
 opipe_status cuda_result(cuda_place *place, CUresult result, const char *what, opipe_error *err);
+/* Is it one of those? */
+bool cuda_is_fatal(CUresult result);
+/* A library's call failed, as *err says: where the driver has a fatal error that is the cause, and
+ * *err says that. Always DEVICE. Within an entry. */
+opipe_status cuda_library_failed(const opipe_device *device, const char *what, opipe_error *err);
 /* Begins an entry: `what` stands in messages. Ends with cuda_leave when it answered OPIPE_OK. */
 opipe_status cuda_enter(const opipe_device *device, const char *what, opipe_error *err);
 void cuda_leave(const opipe_device *device);
 /* The same for a call with a queue (share.c): CANCELLED where that was given up. */
 opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err);
+/* Ends it. A fatal error that the call met is of what was queued before: the text names the first
+ * run of the queue that is not known to be complete; with launch_blocking=1 it stays the kernel's.
+ */
+opipe_status cuda_leave_queue(const opipe_queue *queue, opipe_status status, opipe_error *err);
+void cuda_name_run(const opipe_queue *queue, char *out, size_t room);
 opipe_status cuda_check_owner(pid_t owner, const char *what, opipe_error *err);
 bool cuda_place_is_lost(const cuda_place *place);
 
@@ -169,7 +191,13 @@ opipe_status cuda_region(const opipe_device *device, const opipe_region *region,
 cuda_status *cuda_word_take(opipe_device *device, opipe_error *err);
 void cuda_word_give(opipe_device *device, cuda_status *word);
 void cuda_words_free(opipe_device *device);
-void cuda_words_leave(opipe_device *device); /* what work under way may write stays the driver's */
+
+/* ---- abandoned.c ---- */
+
+/* May memory and handles be given back? Not in a forked child, nor where the context is lost, nor
+ * while work of a queue that was given up is under way on the GPU: the driver would wait for it.
+ * What may not stays the driver's. Within an entry, or where that was refused. */
+bool cuda_may_give(const opipe_device *device);
 
 /* ---- queue.c ---- */
 

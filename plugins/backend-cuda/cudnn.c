@@ -33,7 +33,7 @@ static opipe_status fail_as(const opipe_device *device, opipe_status as, cudnnSt
     err->domain = OPIPE_DOMAIN_CUDNN;
     err->native = (int32_t)status;
   }
-  return as;
+  return as == OPIPE_E_DEVICE ? cuda_library_failed(device, what, err) : as;
 }
 
 /* Of a plan that was made: what is refused now is an error too. */
@@ -232,7 +232,7 @@ opipe_status cuda_dnn_bind(opipe_device *device, const cuda_dnn_plan *plan,
 void cuda_dnn_unbind(opipe_device *device, cuda_bound_plan *bound) {
   if (bound == NULL)
     return;
-  if (bound->pack != NULL)
+  if (bound->pack != NULL && cuda_check_owner(device->owner, "", NULL) >= 0)
     (void)device->place->libraries->dnn.free(bound->pack);
   opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_plan));
 }

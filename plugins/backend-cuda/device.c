@@ -260,24 +260,20 @@ void cuda_device_close(opipe_device *device) {
     return;
   const opipe_host *host = device->host;
   cuda_place *place = device->place;
-  if (place != NULL && cuda_enter(device, "device_close", NULL) >= 0) {
-    if (cuda_abandoned_free(device))
-      cuda_words_free(device);
-    else
-      cuda_words_leave(device);
-    cuda_dnn_close(device, true);
-    if (device->products != NULL)
-      (void)place->libraries->products.destroy(device->products);
-    if (device->control != NULL)
-      (void)place->driver->stream_destroy(device->control);
-    cuda_leave(device);
-  } else if (place != NULL) {
-    (void)cuda_abandoned_free(device);
+  const bool entered = place != NULL && cuda_enter(device, "device_close", NULL) >= 0;
+  const bool give = entered && cuda_may_give(device);
+  if (place != NULL) {
     cuda_words_free(device);
-    cuda_dnn_close(device, false);
+    cuda_dnn_close(device, give);
   }
+  if (give && device->products != NULL)
+    (void)place->libraries->products.destroy(device->products);
+  if (entered && device->control != NULL)
+    (void)place->driver->stream_destroy(device->control);
+  if (entered)
+    cuda_leave(device);
   if (place != NULL && cuda_check_owner(device->owner, "device_close", NULL) >= 0)
-    cuda_place_give(place);
+    cuda_place_give(place, give);
   if (cuda_check_owner(device->owner, "device_close", NULL) >= 0)
     cuda_inner_close(device);
   cuda_queues_free(device);

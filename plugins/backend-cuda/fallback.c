@@ -268,7 +268,7 @@ static void free_section(cuda_section *section, bool entered) {
   table->binding_free(section->binding);
   table->queue_close(section->queue);
   if (section->host != NULL) {
-    if (entered)
+    if (entered && cuda_may_give(device))
       (void)device->place->driver->host_unregister(section->host);
     (void)__atomic_sub_fetch(&device->inner.host_bytes, section->n_bytes, __ATOMIC_RELAXED);
   }

@@ -23,7 +23,7 @@ opipe_status cuda_memory_take(opipe_device *device, uint32_t kind, const char *w
 void cuda_memory_give(opipe_device *device, uint32_t kind, CUdeviceptr address, uint64_t n_bytes) {
   if (address == 0)
     return;
-  if (!cuda_place_is_lost(device->place))
+  if (cuda_may_give(device))
     (void)device->place->driver->memory_free(address);
   opipe_meter_give(&device->meter, kind, n_bytes);
 }
@@ -136,20 +136,13 @@ void cuda_word_give(opipe_device *device, cuda_status *word) {
   }
 }
 
-static void drop_words(opipe_device *device, bool give) {
+void cuda_words_free(opipe_device *device) {
+  const bool give = cuda_may_give(device);
   while (device->words != NULL) {
     cuda_words *words = device->words;
     device->words = words->next;
-    if (give && !cuda_place_is_lost(device->place))
+    if (give)
       (void)device->place->driver->host_free(words->words);
     opipe_free(device->host, words, sizeof *words, _Alignof(cuda_words));
   }
-}
-
-void cuda_words_free(opipe_device *device) {
-  drop_words(device, true);
-}
-
-void cuda_words_leave(opipe_device *device) {
-  drop_words(device, false);
 }

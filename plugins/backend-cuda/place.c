@@ -27,11 +27,29 @@ bool cuda_place_is_lost(const cuda_place *place) {
   return __atomic_load_n(&place->lost, __ATOMIC_ACQUIRE) != 0;
 }
 
-static bool is_fatal(CUresult result) {
-  return result == CUDA_ECC_UNCORRECTABLE || result == CUDA_ILLEGAL_ADDRESS ||
-         result == CUDA_LAUNCH_TIMEOUT || result == CUDA_CONTEXT_IS_DESTROYED ||
-         result == CUDA_ASSERT ||
-         (result >= CUDA_HARDWARE_STACK_ERROR && result <= CUDA_LAUNCH_FAILED);
+bool cuda_is_fatal(CUresult result) {
+  static const int fatal[] = {CUDA_ECC_UNCORRECTABLE,
+                              CUDA_NVLINK_UNCORRECTABLE,
+                              CUDA_CONTAINED,
+                              CUDA_ILLEGAL_ADDRESS,
+                              CUDA_LAUNCH_TIMEOUT,
+                              CUDA_CONTEXT_IS_DESTROYED,
+                              CUDA_ASSERT,
+                              CUDA_HARDWARE_STACK_ERROR,
+                              CUDA_ILLEGAL_INSTRUCTION,
+                              CUDA_MISALIGNED_ADDRESS,
+                              CUDA_INVALID_ADDRESS_SPACE,
+                              CUDA_INVALID_PC,
+                              CUDA_LAUNCH_FAILED,
+                              CUDA_TENSOR_MEMORY_LEAK,
+                              CUDA_MPS_CLIENT_TERMINATED,
+                              CUDA_EXTERNAL_DEVICE,
+                              CUDA_UNKNOWN};
+  for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; ++i) {
+    if ((int)result == fatal[i])
+      return true;
+  }
+  return false;
 }
 
 opipe_status cuda_result(cuda_place *place, CUresult result, const char *what, opipe_error *err) {
@@ -40,11 +58,11 @@ opipe_status cuda_result(cuda_place *place, CUresult result, const char *what, o
     return OPIPE_OK;
   if (place->driver->error_name(result, &name) != CUDA_OK || name == NULL)
     name = "an unknown error";
-  if (is_fatal(result))
+  if (cuda_is_fatal(result))
     __atomic_store_n(&place->lost, 1u, __ATOMIC_RELEASE);
   const opipe_status status = result == CUDA_OUT_OF_MEMORY ? OPIPE_E_NOMEM : OPIPE_E_DEVICE;
   (void)opipe_fail(err, status, "cuda:%u: %s: %s (%d)%s", place->index, what, name, (int)result,
-                   is_fatal(result) ? "; the CUDA context is lost, restart the process" : "");
+                   cuda_is_fatal(result) ? "; the CUDA context is lost, restart the process" : "");
   if (err != NULL) {
     err->domain = OPIPE_DOMAIN_CUDA;
     err->native = (int32_t)result;
@@ -64,6 +82,12 @@ opipe_status cuda_enter(const opipe_device *device, const char *what, opipe_erro
   if (cuda_place_is_lost(place))
     return refuse_lost(place, what, err);
   return cuda_result(place, place->driver->context_push(place->context), what, err);
+}
+
+opipe_status cuda_library_failed(const opipe_device *device, const char *what, opipe_error *err) {
+  cuda_place *place = device->place;
+  const CUresult result = place->driver->stream_query(device->control);
+  return cuda_is_fatal(result) ? cuda_result(place, result, what, err) : OPIPE_E_DEVICE;
 }
 
 void cuda_leave(const opipe_device *device) {
@@ -86,6 +110,11 @@ static opipe_status make_place(cuda_place *place, uint32_t index, opipe_error *e
   const cuda_driver *driver = place->driver;
   place->index = index;
   CUDA_TRY(cuda_result(place, driver->device_get(&place->ordinal, (int)index), "cuDeviceGet", err));
+  CUDA_TRY(cuda_result(place,
+                       driver->device_attribute(
+                           &place->shared_bytes,
+                           (CUdevice_attribute)CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN, place->ordinal),
+                       "cuDeviceGetAttribute", err));
   CUDA_TRY(cuda_result(place, driver->context_retain(&place->context, place->ordinal),
                        "cuDevicePrimaryCtxRetain", err));
   const opipe_status status = load_kernels(place, err);
@@ -106,10 +135,11 @@ opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
   if (cuda_place_is_lost(place)) {
     place->index = index;
     status = refuse_lost(place, "device_open", err);
-  } else if (place->n_open == 0) {
+  } else if (!place->is_made) {
     place->libraries = libraries;
     place->driver = &libraries->driver;
     status = make_place(place, index, err);
+    place->is_made = status >= 0;
   }
   if (status >= 0)
     ++place->n_open;
@@ -119,10 +149,11 @@ opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
   return status;
 }
 
-void cuda_place_give(cuda_place *place) {
+void cuda_place_give(cuda_place *place, bool all) {
   CUcontext ours = NULL;
   (void)pthread_mutex_lock(&places_lock);
-  if (--place->n_open == 0 && !cuda_place_is_lost(place)) {
+  if (--place->n_open == 0 && all) {
+    place->is_made = false;
     if (place->driver->context_push(place->context) == CUDA_OK) {
       (void)place->driver->module_unload(place->module);
       (void)place->driver->context_pop(&ours);

@@ -52,7 +52,7 @@ static opipe_status fail_as(const opipe_device *device, opipe_status as, cublasS
     err->domain = OPIPE_DOMAIN_CUBLAS;
     err->native = (int32_t)status;
   }
-  return as;
+  return as == OPIPE_E_DEVICE ? cuda_library_failed(device, what, err) : as;
 }
 
 opipe_status cuda_lt_answer(const opipe_device *device, cublasStatus_t status, const char *what,
@@ -292,7 +292,8 @@ opipe_status cuda_product_bind(opipe_device *device, const cuda_product *product
 void cuda_product_free(opipe_device *device, cuda_bound_product *bound) {
   if (bound == NULL)
     return;
-  cuda_lt_describe_end(&device->place->libraries->products, &bound->all);
+  if (cuda_check_owner(device->owner, "", NULL) >= 0)
+    cuda_lt_describe_end(&device->place->libraries->products, &bound->all);
   opipe_free(device->host, bound, sizeof *bound, _Alignof(cuda_bound_product));
 }
 

@@ -97,7 +97,8 @@ static void finish(opipe_queue *queue) {
   cuda_place *place = queue->device->place;
   (void)cuda_result(place, place->driver->stream_sync(queue->stream), "queue_close", NULL);
   (void)place->driver->stream_destroy(queue->stream);
-  (void)place->driver->host_free(queue->sums);
+  if (cuda_may_give(queue->device))
+    (void)place->driver->host_free(queue->sums);
 }
 
 void cuda_queue_close(opipe_queue *queue) {
@@ -145,24 +146,31 @@ opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, op
   return status;
 }
 
-/* A record that is on its way may still write the event's word. */
-static void wait_for_record(const opipe_event *event) {
+/* A record that is on its way may still write the event's word. False: it may never come, its queue
+ * was given up. */
+static bool wait_for_record(const opipe_event *event) {
   const cuda_driver *driver = event->device->place->driver;
   const struct timespec pause = {0, 20000};
-  while (event->took && driver->event_query(event->event) == CUDA_NOT_READY)
+  while (event->took && driver->event_query(event->event) == CUDA_NOT_READY) {
+    if (__atomic_load_n(&event->queue->aborted, __ATOMIC_ACQUIRE) != 0)
+      return false;
     (void)nanosleep(&pause, NULL);
+  }
+  return true;
 }
 
 void cuda_event_destroy(opipe_event *event) {
   if (event == NULL)
     return;
   opipe_device *device = event->device;
+  bool is_over = true;
   if (!event->imported && cuda_enter(device, "event_destroy", NULL) >= 0) {
-    wait_for_record(event);
-    (void)device->place->driver->event_destroy(event->event);
+    is_over = wait_for_record(event);
+    (void)device->place->driver->event_destroy(event->event); /* once it has come */
     cuda_leave(device);
   }
-  cuda_word_give(device, event->taken);
+  if (is_over)
+    cuda_word_give(device, event->taken);
   opipe_free(device->host, event, sizeof *event, _Alignof(opipe_event));
 }
 
@@ -205,8 +213,7 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
     event->queue = queue->imported ? NULL : queue;
     event->n_runs = queue->n_runs;
   }
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
@@ -215,8 +222,7 @@ opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error
   const opipe_status status =
       cuda_result(device->place, device->place->driver->stream_wait(queue->stream, event->event, 0),
                   "event_wait", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 static opipe_status answer_report(const opipe_event *event, opipe_error *err) {
@@ -269,10 +275,7 @@ static opipe_status poll(opipe_event *event, opipe_error *err) {
     CUDA_TRY(cuda_inner_failed(event->device, err));
     return event->took ? answer_report(event, err) : OPIPE_OK;
   }
-  (void)snprintf(what, sizeof what, "in run %llu of the queue, or behind it",
-                 queue == NULL
-                     ? 0ull
-                     : (unsigned long long)__atomic_load_n(&queue->n_done, __ATOMIC_RELAXED) + 1);
+  cuda_name_run(queue, what, sizeof what);
   return cuda_result(place, result, what, err);
 }
 
@@ -316,8 +319,7 @@ opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void 
   const opipe_status status = cuda_result(
       device->place, device->place->driver->write(to, src, (size_t)dst->n_bytes, queue->stream),
       "write", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err) {
@@ -330,8 +332,7 @@ opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, o
   const opipe_status status = cuda_result(
       device->place, device->place->driver->read(dst, from, (size_t)src->n_bytes, queue->stream),
       "read", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 /* Pieces no longer than the distance of the two do not overlap; in the order that reads each byte
@@ -367,6 +368,5 @@ opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_
     return OPIPE_OK;
   CUDA_TRY(cuda_enter_queue(queue, "copy", err));
   const opipe_status status = copy_overlapping(queue, to, from, dst->n_bytes, err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }

@@ -175,7 +175,6 @@ opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t 
   }
   if (status >= 0 && (program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0))
     status = report(binding, queue, err);
-  ++queue->n_runs;
-  cuda_leave(device);
-  return status;
+  (void)__atomic_add_fetch(&queue->n_runs, 1, __ATOMIC_RELAXED);
+  return cuda_leave_queue(queue, status, err);
 }

@@ -141,7 +141,8 @@ void cuda_host_free(opipe_device *device, void *data) {
     return;
   *link = block->next;
   if (cuda_enter(device, "host_free", NULL) >= 0) {
-    (void)device->place->driver->host_free(data);
+    if (cuda_may_give(device))
+      (void)device->place->driver->host_free(data);
     cuda_leave(device);
   }
   (void)__atomic_sub_fetch(&device->inner.host_alloced, block->n_bytes, __ATOMIC_RELAXED);
@@ -166,7 +167,8 @@ opipe_status cuda_host_register(opipe_device *device, void *data, uint64_t n_byt
 void cuda_host_unregister(opipe_device *device, void *data) {
   if (data == NULL || cuda_enter(device, "host_unregister", NULL) < 0)
     return;
-  (void)device->place->driver->host_unregister(data);
+  if (cuda_may_give(device))
+    (void)device->place->driver->host_unregister(data);
   cuda_leave(device);
 }
 
@@ -193,8 +195,7 @@ opipe_status cuda_event_signal(opipe_queue *queue, uint64_t native, opipe_error 
   const opipe_status status = cuda_result(
       device->place, device->place->driver->event_record((CUevent)(uintptr_t)native, queue->stream),
       "event_signal", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_enter_queue(const opipe_queue *queue, const char *what, opipe_error *err) {
@@ -214,6 +215,31 @@ opipe_status cuda_enter_stream(const opipe_queue *queue, const char *what, opipe
   return cuda_enter(queue->device, what, err);
 }
 
+void cuda_name_run(const opipe_queue *queue, char *out, size_t room) {
+  const bool has_runs = queue != NULL && !queue->imported;
+  const unsigned long long n =
+      has_runs ? (unsigned long long)__atomic_load_n(&queue->n_runs, __ATOMIC_RELAXED) : 0;
+  const unsigned long long n_done =
+      has_runs ? (unsigned long long)__atomic_load_n(&queue->n_done, __ATOMIC_RELAXED) : 0;
+  if (n_done < n)
+    (void)snprintf(out, room, "in run %llu of the queue, or behind it", n_done + 1);
+  else if (n > 0)
+    (void)snprintf(out, room, "behind run %llu, the last of the queue, or on another one", n);
+  else
+    (void)snprintf(out, room, "on another queue, or before its first run");
+}
+
+opipe_status cuda_leave_queue(const opipe_queue *queue, opipe_status status, opipe_error *err) {
+  char what[96];
+  if (status < 0 && err != NULL && err->domain == OPIPE_DOMAIN_CUDA && !queue->device->blocking &&
+      cuda_is_fatal((CUresult)err->native)) {
+    cuda_name_run(queue, what, sizeof what);
+    (void)cuda_result(queue->device->place, (CUresult)err->native, what, err);
+  }
+  cuda_leave(queue->device);
+  return status;
+}
+
 opipe_status cuda_event_notify(opipe_queue *queue, void (*fn)(void *ctx), void *ctx,
                                opipe_error *err) {
   opipe_device *device = queue->device;
@@ -223,60 +249,12 @@ opipe_status cuda_event_notify(opipe_queue *queue, void (*fn)(void *ctx), void *
   const opipe_status status =
       cuda_result(device->place, device->place->driver->launch_host(queue->stream, fn, ctx),
                   "event_notify", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_queue_abort(opipe_queue *queue, opipe_error *err) {
   CUDA_TRY(cuda_check_owner(queue->device->owner, "queue_abort", err));
-  __atomic_store_n(&queue->aborted, 1u, __ATOMIC_RELEASE);
+  if (__atomic_exchange_n(&queue->aborted, 1u, __ATOMIC_ACQ_REL) == 0 && !queue->imported)
+    cuda_give_up(queue);
   return OPIPE_OK;
-}
-
-/* What the work of a queue that was given up may still write: kept until an event behind it has
- * come, or the process ends. */
-struct cuda_abandoned {
-  cuda_abandoned *next;
-  CUevent event;
-  double *sums;
-  CUstream stream;
-};
-
-bool cuda_abandon(opipe_queue *queue) {
-  opipe_device *device = queue->device;
-  const cuda_driver *driver = device->place->driver;
-  cuda_abandoned *left =
-      opipe_zeroed(device->host, "a queue", sizeof *left, _Alignof(cuda_abandoned), NULL);
-  if (left == NULL)
-    return false;
-  if (driver->event_create(&left->event, CUDA_EVENT_DISABLE_TIMING) != CUDA_OK ||
-      driver->event_record(left->event, queue->stream) != CUDA_OK) {
-    opipe_free(device->host, left, sizeof *left, _Alignof(cuda_abandoned));
-    return false;
-  }
-  left->sums = queue->sums;
-  left->stream = queue->stream;
-  (void)pthread_mutex_lock(&device->lock);
-  left->next = device->abandoned;
-  device->abandoned = left;
-  (void)pthread_mutex_unlock(&device->lock);
-  return true;
-}
-
-bool cuda_abandoned_free(opipe_device *device) {
-  const cuda_driver *driver = device->place->driver;
-  bool all = true;
-  while (device->abandoned != NULL) {
-    cuda_abandoned *left = device->abandoned;
-    device->abandoned = left->next;
-    if (driver->event_query(left->event) == CUDA_NOT_READY) {
-      all = false; /* the driver's memory and stream stay: giving them back would wait */
-    } else {
-      (void)driver->event_destroy(left->event);
-      (void)driver->stream_destroy(left->stream);
-      (void)driver->host_free(left->sums);
-    }
-    opipe_free(device->host, left, sizeof *left, _Alignof(cuda_abandoned));
-  }
-  return all;
 }

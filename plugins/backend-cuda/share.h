@@ -7,11 +7,10 @@
 
 /* The way in of records and waits, which somebody else's stream takes too. */
 opipe_status cuda_enter_stream(const opipe_queue *queue, const char *what, opipe_error *err);
-/* Takes over a queue that was given up, in place of closing it: false where it cannot. Within an
- * entry. */
+/* Notes that the queue's work may never end. */
+void cuda_give_up(const opipe_queue *queue);
+/* Takes over a queue that was given up, in place of closing it: false where its work has ended, and
+ * that of all others of the GPU. Within an entry. */
 bool cuda_abandon(opipe_queue *queue);
-/* At the end of the opening: false where work of one is still under way, and the pinned words of
- * the opening must stay. Within an entry. */
-bool cuda_abandoned_free(opipe_device *device);
 
 #endif /* OPIPE_BACKEND_CUDA_SHARE_H_ */

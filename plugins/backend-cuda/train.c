@@ -175,9 +175,7 @@ opipe_status cuda_params_refresh(opipe_params *params, opipe_queue *queue, uint3
   if (state->copies[CUDA_LAYOUT_F32 - 1].address == 0)
     return OPIPE_OK;
   CUDA_TRY(cuda_enter_queue(queue, "params_refresh", err));
-  const opipe_status status = cuda_train_narrow(params, slot, queue->stream, err);
-  cuda_leave(params->device);
-  return status;
+  return cuda_leave_queue(queue, cuda_train_narrow(params, slot, queue->stream, err), err);
 }
 
 opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float *weight, uint64_t n,
@@ -226,8 +224,7 @@ static opipe_status copy_dense(opipe_params *params, opipe_queue *queue, uint32_
       device->place->driver->copy(out ? address : copy->address, out ? copy->address : address,
                                   (size_t)n_bytes, queue->stream),
       what, err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_params_export(opipe_params *params, opipe_queue *queue, uint32_t slot,

@@ -34,8 +34,7 @@ static opipe_status launch_all(opipe_queue *queue, const cuda_launch *launches, 
                               queue->stream, err);
     }
   }
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_error *err) {
@@ -50,8 +49,7 @@ opipe_status cuda_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_e
                   device->place->driver->fill((CUdeviceptr)(uintptr_t)to, 0, (size_t)dst->n_bytes,
                                               queue->stream),
                   "fill_zero", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
@@ -105,8 +103,7 @@ static opipe_status zero_sum(opipe_queue *queue, const double *sum, opipe_error 
       device->place,
       device->place->driver->fill((CUdeviceptr)(uintptr_t)sum, 0, sizeof *sum, queue->stream),
       "sum_squares", err);
-  cuda_leave(device);
-  return status;
+  return cuda_leave_queue(queue, status, err);
 }
 
 opipe_status cuda_sum_squares_many(opipe_queue *queue, const opipe_region *dst,

@@ -78,6 +78,8 @@ enum {
   CUDA_INVALID_CONTEXT = 201,
   CUDA_NO_BINARY_FOR_GPU = 209,
   CUDA_ECC_UNCORRECTABLE = 214,
+  CUDA_NVLINK_UNCORRECTABLE = 220,
+  CUDA_CONTAINED = 226,
   CUDA_INVALID_HANDLE = 400,
   CUDA_NOT_FOUND = 500,
   CUDA_NOT_READY = 600,
@@ -94,9 +96,13 @@ enum {
   CUDA_INVALID_ADDRESS_SPACE = 717,
   CUDA_INVALID_PC = 718,
   CUDA_LAUNCH_FAILED = 719,
+  CUDA_TENSOR_MEMORY_LEAK = 721,
   CUDA_NOT_SUPPORTED = 801,
+  CUDA_MPS_CLIENT_TERMINATED = 810,
   CUDA_STREAM_CAPTURE_UNSUPPORTED = 900,
-  CUDA_STREAM_CAPTURE_INVALIDATED = 901
+  CUDA_STREAM_CAPTURE_INVALIDATED = 901,
+  CUDA_EXTERNAL_DEVICE = 911,
+  CUDA_UNKNOWN = 999
 };
 enum {
   CUDA_ATTRIBUTE_CLOCK_KHZ = 13,
@@ -110,6 +116,7 @@ enum {
 };
 enum {
   CUDA_POINTER_DEVICE_ORDINAL = 9,
+  CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
   CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
   CUDA_STREAM_NON_BLOCKING = 1,
   CUDA_EVENT_DISABLE_TIMING = 2,
@@ -207,6 +214,7 @@ enum {
   X(stream_create, cuStreamCreate, CUresult, (CUstream * stream, unsigned flags))                  \
   X(stream_destroy, cuStreamDestroy_v2, CUresult, (CUstream stream))                               \
   X(stream_sync, cuStreamSynchronize, CUresult, (CUstream stream))                                 \
+  X(stream_query, cuStreamQuery, CUresult, (CUstream stream))                                      \
   X(stream_wait, cuStreamWaitEvent, CUresult, (CUstream stream, CUevent event, unsigned flags))    \
   X(event_create, cuEventCreate, CUresult, (CUevent * event, unsigned flags))                      \
   X(event_destroy, cuEventDestroy_v2, CUresult, (CUevent event))                                   \
@@ -220,6 +228,8 @@ enum {
     (CUfunction * function, CUmodule module, const char *name))                                    \
   X(function_set, cuFuncSetAttribute, CUresult,                                                    \
     (CUfunction function, CUfunction_attribute attribute, int value))                              \
+  X(function_get, cuFuncGetAttribute, CUresult,                                                    \
+    (int *value, CUfunction_attribute attribute, CUfunction function))                             \
   X(launch, cuLaunchKernel, CUresult,                                                              \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **params,    \

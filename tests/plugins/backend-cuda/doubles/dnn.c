@@ -72,6 +72,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  cuda_double_wait_for_all("cudnnDestroy");
   free(handle);
   return CUDA_DNN_SUCCESS;
 }
@@ -143,6 +144,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t which) {
   dnn_descriptor *d = which;
+  cuda_double_note_call();
   for (dnn_attribute *a = d->attributes, *next = NULL; a != NULL; a = next) {
     next = a->next;
     free(a);

@@ -12,7 +12,15 @@
 /* A kernel. */
 struct CUfunc_st {
   const cuda_shim_row *row;
-  uint32_t most_shared;
+  uint32_t most_dynamic; /* bytes; 0: none was asked for, 48 KiB with what it has of its own */
+};
+
+/* Shared memory of a block. STATIC: every kernel is taken to have what the largest of those has
+ * that have dynamic memory too. */
+enum {
+  CUDA_DOUBLE_SHARED = 48 * 1024,
+  CUDA_DOUBLE_SHARED_OPTIN = 227 * 1024,
+  CUDA_DOUBLE_SHARED_STATIC = 384
 };
 
 extern pthread_mutex_t cuda_double_lock; /* guards all of it, work that is done included */
@@ -32,6 +40,10 @@ CUresult cuda_double_enter_apart(void);
 bool cuda_double_is_device(uintptr_t first, size_t n_bytes);
 /* Does queued work use any of it? */
 bool cuda_double_uses(uintptr_t first, size_t n_bytes);
+/* Bytes of dynamic shared memory that a launch may have. */
+uint32_t cuda_double_most_dynamic(CUfunction function);
+/* Is there work that has come to a stop? */
+bool cuda_double_is_stopped(void);
 void cuda_double_count(cuda_double_facts *io_facts);
 
 #endif

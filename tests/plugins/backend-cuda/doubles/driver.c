@@ -25,6 +25,7 @@ typedef struct block {
 
 pthread_mutex_t cuda_double_lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t owner;
+static uint64_t n_forked;
 static struct CUctx_st contexts[MOST_DEVICES];
 static _Thread_local CUcontext stack[32];
 static _Thread_local uint32_t depth;
@@ -53,9 +54,31 @@ void cuda_double_die(const char *what) {
 static CUresult ready(void) {
   if (cuda_double_in_host_function)
     cuda_double_die("a host function calls the driver");
+  if (owner != 0 && owner != getpid())
+    (void)__atomic_add_fetch(&n_forked, 1, __ATOMIC_RELAXED);
   if (owner == 0 || owner != getpid())
     return CUDA_NOT_INITIALIZED;
   return CUDA_OK;
+}
+
+/* Under the lock. */
+static void wait_for_all(const char *who) {
+  char text[120];
+  if (cuda_double_is_stopped()) {
+    (void)snprintf(text, sizeof text, "%s waits for work that has come to a stop", who);
+    cuda_double_die(text);
+  }
+}
+
+void cuda_double_note_call(void) {
+  (void)ready();
+}
+
+void cuda_double_wait_for_all(const char *who) {
+  (void)ready();
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  wait_for_all(who);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
 }
 
 CUresult cuda_double_enter(void) {
@@ -206,7 +229,8 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
               {CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ, 2619000},
               {CUDA_ATTRIBUTE_MEMORY_BUS_BITS, 5120},
               {CUDA_ATTRIBUTE_MAJOR, 9},
-              {CUDA_ATTRIBUTE_MINOR, 0}};
+              {CUDA_ATTRIBUTE_MINOR, 0},
+              {CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN, CUDA_DOUBLE_SHARED_OPTIN}};
   (void)device;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     if (rows[i].attribute == (int)attribute) {
@@ -231,12 +255,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  CUresult result = CUDA_OK;
+  CUresult result = ready();
+  if (result != CUDA_OK)
+    return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
   if (contexts[device].retained == 0)
     result = CUDA_INVALID_CONTEXT;
-  else
-    --contexts[device].retained;
+  else if (--contexts[device].retained == 0)
+    wait_for_all("cuDevicePrimaryCtxRelease");
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
 }
@@ -251,6 +277,8 @@ CUresult cuCtxPushCurrent_v2(CUcontext context) {
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+  if (ready() != CUDA_OK)
+    return ready();
   if (depth == 0)
     return CUDA_INVALID_CONTEXT;
   *context = stack[--depth];
@@ -331,6 +359,7 @@ static CUresult give(uintptr_t first, bool pinned) {
       continue;
     if (cuda_double_uses(b->first, b->n_bytes))
       cuda_double_die("memory is freed that queued work uses");
+    wait_for_all("freeing memory");
     check_zones(b);
     memset((void *)b->first, DEAD_BYTE, b->n_bytes);
     if (pinned) {
@@ -460,6 +489,7 @@ CUresult cuMemHostUnregister(void *data) {
       continue;
     if (cuda_double_uses(pin->first, pin->n_bytes))
       cuda_double_die("memory is unpinned that queued work uses");
+    wait_for_all("unpinning memory");
     *link = pin->next;
     free(pin);
     --live_pinned;
@@ -472,8 +502,11 @@ CUresult cuMemHostUnregister(void *data) {
 
 /* ---- modules ---- */
 
-static struct CUfunc_st *functions; /* [cuda_shim_n_rows] */
-static int module_object;
+/* By device: the current context's. */
+static struct CUmod_st {
+  struct CUfunc_st *functions; /* [cuda_shim_n_rows] */
+  bool loaded;
+} modules[MOST_DEVICES];
 
 static bool is_image(const unsigned char *image) {
   static const unsigned char fat[4] = {0x50, 0xed, 0x55, 0xba};
@@ -486,45 +519,72 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     return result;
   if (!is_image(image))
     return CUDA_INVALID_IMAGE;
+  CUmodule made = &modules[stack[depth - 1]->device];
   (void)pthread_mutex_lock(&cuda_double_lock);
-  if (functions == NULL) {
-    functions = calloc(cuda_shim_n_rows, sizeof *functions);
-    for (uint32_t i = 0; functions != NULL && i < cuda_shim_n_rows; ++i)
-      functions[i] = (struct CUfunc_st){&cuda_shim_rows[i], 48 * 1024};
-  }
+  if (made->loaded)
+    cuda_double_die("a second module: the plugin has one on each device");
+  if (made->functions == NULL)
+    made->functions = calloc(cuda_shim_n_rows, sizeof *made->functions);
+  for (uint32_t i = 0; made->functions != NULL && i < cuda_shim_n_rows; ++i)
+    made->functions[i] = (struct CUfunc_st){&cuda_shim_rows[i], 0};
+  made->loaded = made->functions != NULL;
   (void)pthread_mutex_unlock(&cuda_double_lock);
-  *module = (CUmodule)(void *)&module_object;
-  return functions != NULL ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+  *module = made;
+  return made->loaded ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  return module == (CUmodule)(void *)&module_object ? cuda_double_enter() : CUDA_INVALID_HANDLE;
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  cuda_double_wait_for_all("cuModuleUnload");
+  module->loaded = false;
+  return CUDA_OK;
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
     return result;
-  if (module != (CUmodule)(void *)&module_object)
+  if (module != &modules[stack[depth - 1]->device] || !module->loaded)
     return CUDA_INVALID_HANDLE;
   for (uint32_t i = 0; i < cuda_shim_n_rows; ++i) {
     if (strcmp(cuda_shim_rows[i].kernel, name) == 0) {
-      *function = &functions[i];
+      *function = &module->functions[i];
       return CUDA_OK;
     }
   }
   return CUDA_NOT_FOUND;
 }
 
+/* The last value counts, be it less than one before: the function is the module's, whoever asks. */
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
     return result;
-  if (attribute != CUDA_FUNCTION_DYNAMIC_SHARED_BYTES || value < 0 || value > 227 * 1024)
+  if (attribute != CUDA_FUNCTION_DYNAMIC_SHARED_BYTES || value < 0 ||
+      value > CUDA_DOUBLE_SHARED_OPTIN - CUDA_DOUBLE_SHARED_STATIC)
     return CUDA_INVALID_VALUE;
-  if ((uint32_t)value > function->most_shared)
-    function->most_shared = (uint32_t)value;
+  __atomic_store_n(&function->most_dynamic, (uint32_t)value, __ATOMIC_RELAXED);
   return CUDA_OK;
+}
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  if (attribute == CUDA_FUNCTION_STATIC_SHARED_BYTES)
+    *value = CUDA_DOUBLE_SHARED_STATIC;
+  else if (attribute == CUDA_FUNCTION_DYNAMIC_SHARED_BYTES)
+    *value = (int)cuda_double_most_dynamic(function);
+  else
+    result = CUDA_INVALID_VALUE;
+  return result;
+}
+
+uint32_t cuda_double_most_dynamic(CUfunction function) {
+  const uint32_t asked = __atomic_load_n(&function->most_dynamic, __ATOMIC_RELAXED);
+  return asked != 0 ? asked : CUDA_DOUBLE_SHARED - CUDA_DOUBLE_SHARED_STATIC;
 }
 
 /* ---- for tests ---- */
@@ -536,6 +596,7 @@ void cuda_double_look(cuda_double_facts *out) {
   out->live_blocks = live_blocks;
   out->live_pinned = live_pinned;
   out->contexts = depth;
+  out->forked = __atomic_load_n(&n_forked, __ATOMIC_RELAXED);
   for (int i = 0; i < MOST_DEVICES; ++i)
     out->retained += contexts[i].retained;
   cuda_double_count(out);

@@ -7,6 +7,10 @@
  *   - every call but those that ask for devices needs a current context of the calling thread
  *   - nothing works in a forked child, nor in a function that a stream was given
  *   - copies and fills lie inside live memory; memory that queued work uses is not freed
+ *   - static and dynamic shared memory of a block are 48 KiB unless more was asked for the kernel;
+ *     what was asked for last counts, whoever asked
+ *   - freeing memory, modules, contexts and libraries' handles waits for all work: not while some
+ *     of it has come to a stop (cuda_double_hold)
  *   - what is written behind an allocation is found when it is freed
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
@@ -14,8 +18,8 @@
  * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
  *
  * Environment: OPIPE_CUDA_DOUBLE_SEED (1), _DEVICES (2), _VERSION (13000), _MEMORY (bytes of a
- * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _SLICE (the device that is a MIG
- * slice); CUDA_VISIBLE_DEVICES.
+ * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _FAULT_RESULT (700), _SLICE (the
+ * device that is a MIG slice); CUDA_VISIBLE_DEVICES.
  */
 #ifndef OPIPE_TEST_CUDA_DRIVER_H_
 #define OPIPE_TEST_CUDA_DRIVER_H_
@@ -35,6 +39,12 @@ CUDA_PRODUCT_FUNCTIONS(CUDA_DOUBLE_DECLARE)
 CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
                            size_t n_bytes, double ns);
 
+/* A call of a library's: counted where the process is a forked child. */
+void cuda_double_note_call(void);
+/* Where the vendor's libraries wait for all work of a device, which never ends where some has come
+ * to a stop. */
+void cuda_double_wait_for_all(const char *who);
+
 /* What tests look at. */
 typedef struct cuda_double_facts {
   uint64_t live_bytes, live_blocks; /* device memory */
@@ -45,6 +55,7 @@ typedef struct cuda_double_facts {
   uint64_t graph_launches, live_graphs;
   uint64_t contexts; /* on the calling thread's stack */
   uint64_t retained; /* primary contexts */
+  uint64_t forked;   /* calls in a forked child */
 } cuda_double_facts;
 void cuda_double_look(cuda_double_facts *out);
 /* Work of the stream comes to a stop, as behind a peer that is gone, or goes on. */

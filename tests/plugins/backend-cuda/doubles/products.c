@@ -122,6 +122,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  cuda_double_wait_for_all("cublasLtDestroy");
   free(handle);
   return CUDA_LT_SUCCESS;
 }
@@ -141,6 +142,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  cuda_double_note_call();
   free(desc);
   return CUDA_LT_SUCCESS;
 }
@@ -185,6 +187,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDa
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  cuda_double_note_call();
   free(layout);
   return CUDA_LT_SUCCESS;
 }

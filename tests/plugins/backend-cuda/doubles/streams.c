@@ -99,8 +99,10 @@ static void let_go(CUevent event) {
 static void run_kernel(const work *w) {
   static uint64_t n_run;
   const uint64_t fault = cuda_double_option("OPIPE_CUDA_DOUBLE_FAULT", 0);
+  const uint64_t result =
+      cuda_double_option("OPIPE_CUDA_DOUBLE_FAULT_RESULT", CUDA_ILLEGAL_ADDRESS);
   if (fault != 0 && ++n_run == fault)
-    __atomic_store_n(&cuda_double_fault, (CUresult)CUDA_ILLEGAL_ADDRESS, __ATOMIC_RELEASE);
+    __atomic_store_n(&cuda_double_fault, (CUresult)result, __ATOMIC_RELEASE);
   if (cuda_double_fault == CUDA_OK)
     w->function->row->run(w->args, w->grid, w->block, w->shared_bytes, draw(UINT64_MAX - 1) + 1);
 }
@@ -225,6 +227,14 @@ bool cuda_double_uses(uintptr_t first, size_t n_bytes) {
   return false;
 }
 
+bool cuda_double_is_stopped(void) {
+  for (CUstream s = streams; s != NULL; s = s->next) {
+    if (s->held && s->first != NULL)
+      return true;
+  }
+  return false;
+}
+
 static CUresult queue(CUstream stream, const work *head, const void *args, size_t n_bytes) {
   CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
@@ -290,7 +300,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   const uint64_t threads = (uint64_t)block_x * block_y * block_z;
   if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 ||
       grid_x > INT32_MAX || threads == 0 || threads > 1024 || block_z > 64 || extra != NULL ||
-      shared_bytes > function->most_shared || params == NULL)
+      shared_bytes > cuda_double_most_dynamic(function) || params == NULL)
     return CUDA_INVALID_VALUE;
   if (!cuda_double_captures)
     __atomic_add_fetch(&n_launches, 1, __ATOMIC_RELAXED);
@@ -354,6 +364,19 @@ CUresult cuStreamSynchronize(CUstream stream) {
   finish(stream);
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return cuda_double_fault;
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  enum { AT_ONCE = 4 };
+  const CUresult result = cuda_double_enter_apart();
+  if (result != CUDA_OK)
+    return result;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  for (uint64_t n = draw(AT_ONCE) + 1; n > 0 && stream->first != NULL; --n)
+    (void)step();
+  const bool done = stream->first == NULL;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return cuda_double_fault != CUDA_OK ? cuda_double_fault : done ? CUDA_OK : CUDA_NOT_READY;
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
