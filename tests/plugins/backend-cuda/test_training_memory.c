@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What training moves and keeps on the doubles: scores stay in their half type. ctest: timeout=240
- */
+/* What training moves and keeps on the doubles: scores stay in their half type, the host waits for
+ * no micro-batch. ctest: timeout=240 */
 #include "partition/program/model.h"
 #include "tests/plugins/backend-cuda/training.h"
 
-enum { ROWS = 4, TOKENS = 8 };
+enum { ROWS = 4, TOKENS = 8, CLASSES = 20, RANKS = 2 };
 
 static kit_case case_of(uint32_t n_ranks, uint32_t m, uint32_t compute) {
   kit_case c = kit_case_of("1f1b", n_ranks, m, true);
@@ -75,4 +75,71 @@ static void test_steps_make_no_scores_of_fp32(void) {
   kit_close(&k);
 }
 
-OPI_TEST_MAIN("memory of training on doubles of CUDA", OPI_TEST(test_steps_make_no_scores_of_fp32))
+/* ---- waits ---- */
+
+typedef struct waits {
+  uint64_t streams, events, pageable;
+} waits;
+
+static const opipe_backend *real;
+static _Atomic uint64_t n_event_waits;
+
+/* Counts calls that find the event not done. */
+static opipe_status counted_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err) {
+  opipe_error none = OPIPE_ERROR_INIT;
+  n_event_waits += real->event_poll(event, &none) == OPIPE_PENDING;
+  return real->event_sync(event, timeout_ns, err);
+}
+
+static waits look(void (*facts)(cuda_double_facts *out)) {
+  cuda_double_facts now;
+  facts(&now);
+  return (waits){now.waits, n_event_waits, now.pageable};
+}
+
+/* What a step of m micro-batches waits for, when some have run. */
+static waits waits_of_step(uint32_t m) {
+  const kit_case c = case_of(RANKS, m, OPIPE_FLOAT);
+  kit k;
+  kit_batch batch;
+  opi_session *session = NULL;
+  double loss = 0;
+  opipe_backend counting;
+  void *driver = dlopen(opi_test_build("tests/cuda/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
+  void (*facts)(cuda_double_facts * out) = NULL;
+  *(void **)(void *)&facts = dlsym(driver, "cuda_double_look");
+  OPI_ASSERT_FATAL(facts != NULL);
+  open_kit(&k, &c);
+  real = k.backends[0].table;
+  counting = *real;
+  counting.event_sync = counted_sync;
+  for (uint32_t r = 0; r < k.plan->n_ranks; ++r)
+    k.backends[r].table = &counting;
+  OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);
+  for (uint32_t step = 0; step < 2; ++step) {
+    OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, CLASSES, 3 + step, &batch), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss), &k.err);
+  }
+  const waits before = look(facts);
+  OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss), &k.err);
+  const waits after = look(facts);
+  opi_session_close(session);
+  kit_close(&k);
+  return (waits){after.streams - before.streams, after.events - before.events,
+                 after.pageable - before.pageable};
+}
+
+static void test_the_host_waits_for_no_micro_batch(void) {
+  if (!ct_has_doubles())
+    OPI_SKIP("%s", CT_WHY);
+  for (uint32_t m = 1; m <= 4; m *= 2) {
+    const waits n = waits_of_step(m);
+    OPI_ASSERT_INT((int64_t)n.streams, 0);
+    OPI_ASSERT_INT((int64_t)n.events, 0);
+    /* the transport sums the ranks' norms in memory of its own, once a step */
+    OPI_ASSERT_INT((int64_t)n.pageable, 2 * RANKS);
+  }
+}
+
+OPI_TEST_MAIN("memory of training on doubles of CUDA", OPI_TEST(test_steps_make_no_scores_of_fp32),
+              OPI_TEST(test_the_host_waits_for_no_micro_batch))

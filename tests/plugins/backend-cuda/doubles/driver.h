@@ -7,6 +7,7 @@
  *   - every call but those that ask for devices needs a current context of the calling thread
  *   - nothing works in a forked child, nor in a function that a stream was given
  *   - copies and fills lie inside live memory; memory that queued work uses is not freed
+ *   - a copy to or from host memory that is not pinned returns when it is done
  *   - what is written behind an allocation is found when it is freed
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
@@ -40,8 +41,9 @@ typedef struct cuda_double_facts {
   uint64_t live_bytes, live_blocks; /* device memory */
   uint64_t live_pinned;             /* blocks, registered ones among them */
   uint64_t waits;                   /* calls that block the host until work is done */
-  uint64_t writes, reads, copies;   /* to the device, from it, on it: calls so far */
-  uint64_t launches, queued;        /* kernels so far; entries that wait */
+  uint64_t pageable; /* writes and reads of memory that is not pinned: each waits so, too */
+  uint64_t writes, reads, copies; /* to the device, from it, on it: calls so far */
+  uint64_t launches, queued;      /* kernels so far; entries that wait */
   uint64_t graph_launches, live_graphs;
   uint64_t contexts; /* on the calling thread's stack */
   uint64_t retained; /* primary contexts */
