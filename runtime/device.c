@@ -186,10 +186,11 @@ opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_er
   if (is_plain_host(rank) || n_bytes <= rank->staging_bytes)
     return OPIPE_OK;
   opi_staging *more = OPI_ARENA_NEW(&s->arena, opi_staging);
-  char *data = more == NULL ? NULL : opi_alloc(s->allocator, (size_t)n_bytes);
-  if (data == NULL)
-    return opi_fail_nomem(err, n_bytes, "staging memory");
-  *more = (opi_staging){.next = rank->stagings, .data = data, .n_bytes = n_bytes};
+  if (more == NULL)
+    return opi_fail_nomem(err, sizeof *more, "staging memory");
+  OPI_TRY(opi_pinned_take(opi_rank_backend(rank), rank->device, s->allocator, n_bytes,
+                          "staging memory", &more->memory, err));
+  more->next = rank->stagings;
   rank->stagings = more;
   rank->staging_bytes = n_bytes;
   atomic_store_explicit(&rank->staging, more, memory_order_release);

@@ -25,6 +25,14 @@ static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
   return workspace;
 }
 
+/* Of the session's own: the plan's are copies for nodes that the device lacks. */
+static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
+  uint64_t n = opi_weights_pinned(s->engine->weights, index);
+  for (const opi_staging *at = s->ranks[index].stagings; at != NULL; at = at->next)
+    n += opi_pinned_bytes(&at->memory);
+  return n;
+}
+
 /* What the device has handed out, told apart by what the parts of the session say that they hold.
  */
 static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
@@ -76,7 +84,6 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
       .rank = index,
       .cap_bytes = cap == 0 ? UINT64_MAX : cap,
       .mapped_bytes = usage.mapped_bytes,
-      .host_bytes = usage.host_bytes,
       .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
       .stream_bytes = opi_stream_bytes(s->plan, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
@@ -85,6 +92,8 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
   info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   info.workspace_bytes = workspace_of(s, index);
+  const uint64_t pinned = pinned_bytes(s, index);
+  info.host_bytes = usage.host_bytes - (pinned < usage.host_bytes ? pinned : usage.host_bytes);
   if (s->engine->weights != NULL)
     train_memory(s, index, &usage, &info);
   opi_lock_give(&s->submit_lock);

@@ -195,9 +195,9 @@ static void close_rank(opi_rank *rank) {
   rank->backend->params_free(rank->params);
   rank->backend->event_destroy(rank->event);
   rank->backend->queue_close(rank->queue);
+  for (opi_staging *at = rank->stagings; at != NULL; at = at->next)
+    opi_pinned_give(opi_rank_backend(rank), rank->device, s->allocator, &at->memory);
   rank->backend->device_close(rank->device);
-  for (const opi_staging *at = rank->stagings; at != NULL; at = at->next)
-    opi_free(s->allocator, at->data, (size_t)at->n_bytes);
   if (s->env.budget != NULL) {
     opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
                        s->plan->devices[rank->index].index, rank->charged_bytes);

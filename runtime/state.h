@@ -18,6 +18,7 @@
 #include "partition/kernels.h"
 #include "partition/program/cut.h"
 #include "runtime/handles.h"
+#include "runtime/pinned.h"
 #include "runtime/session.h"
 #include "runtime/strided.h"
 #include "runtime/thread.h"
@@ -182,8 +183,7 @@ enum { OPI_DOING_NOTHING = 0, OPI_DOING_STEP = 1, OPI_DOING_PROGRAM = 2 };
 /* Staging memory that grew: a rank may still be at work with the one before, so all are kept. */
 typedef struct opi_staging {
   struct opi_staging *next;
-  char *data;
-  uint64_t n_bytes;
+  opi_pinned memory;
 } opi_staging;
 
 typedef struct opi_rank {
@@ -393,7 +393,7 @@ typedef struct opi_span {
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err);
 static inline char *opi_rank_staging(const opi_rank *rank) {
   opi_staging *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
-  return staging == NULL ? NULL : staging->data;
+  return staging == NULL ? NULL : staging->memory.data;
 }
 /* Synchronous devices. A view of host memory into a region, `host` its address where it has one;
  * and a region's bytes, in place or in the rank's staging memory. */

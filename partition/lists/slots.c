@@ -451,7 +451,7 @@ static opipe_status place_all(opi_slots *s, opi_arena *scratch) {
     return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
   for (uint32_t stash = 0; stash < 2; ++stash) {
     for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
-      if (s->cut->cells[c].stash != (stash == 1))
+      if (s->cut->cells[c].stash != (stash == 1) || opi_slots_apart(s, c))
         continue;
       for (uint32_t r = 0; r < n_ranks; ++r)
         OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, opener, ends, &bytes[r]));
@@ -513,6 +513,7 @@ opipe_status opi_slots_build(opi_slots *s, opi_arena *scratch) {
   } else {
     OPI_TRY(opi_slots_pack(s, scratch));
   }
+  OPI_TRY(opi_slots_evaluated(s, scratch));
   for (size_t i = 0; i < n; ++i) {
     opi_occurrence *o = &s->occurrences[i];
     o->lies_on = o->rank;

@@ -53,5 +53,11 @@ typedef struct opi_slots {
 opipe_status opi_slots_build(opi_slots *slots, opi_arena *scratch);
 /* pack.c: offsets of what begins and ends with a mini-batch. */
 opipe_status opi_slots_pack(opi_slots *slots, opi_arena *scratch);
+/* evaluated.c: offsets of what only evaluations make, when all else has its place. */
+opipe_status opi_slots_evaluated(opi_slots *slots, opi_arena *scratch);
+/* Is the cell one of those? The reference shares no memory. */
+static inline bool opi_slots_apart(const opi_slots *slots, uint32_t cell) {
+  return !slots->reference && opi_cell_is_evaluated(slots->cut, &slots->cut->cells[cell]);
+}
 
 #endif /* OPI_SLOTS_H */

@@ -30,6 +30,8 @@ typedef struct opi_cut_builder {
   uint32_t *home_cell;          /* [n_values] in the stage that makes it, OPIPE_NONE */
   uint32_t *here;               /* [n_values] of the stage at hand: use or cell, OPIPE_NONE */
   uint32_t *local;              /* [n_values] index in the program at hand, OPIPE_NONE */
+  uint32_t *wanted;             /* [n_values] number of the last program with a reader of it */
+  bool *runs;                   /* [n_nodes] by nodes: is it in the program at hand? */
   opi_map *master_slots;        /* by name; NULL: not needed so far */
   uint32_t *seen_param;         /* [n_params] number of the last program that uses it */
   uint32_t n_programs;          /* made so far */

@@ -301,10 +301,12 @@ static opipe_status make_tables(opi_cut_builder *b) {
   b->output_of_value = opi_cut_table(b, n);
   b->here = opi_cut_table(b, n);
   b->local = opi_cut_table(b, n);
+  b->wanted = opi_cut_table(b, n);
+  b->runs = OPI_ARENA_ARRAY(&b->scratch, bool, b->graph->n_nodes);
   b->state_of_value = OPI_ARENA_ARRAY(&b->scratch, uint32_t, n);
   if (b->param_of_value == NULL || b->scalar_of_value == NULL || b->gradient_of_value == NULL ||
       b->port_of_value == NULL || b->output_of_value == NULL || b->here == NULL ||
-      b->local == NULL || b->state_of_value == NULL)
+      b->local == NULL || b->wanted == NULL || b->runs == NULL || b->state_of_value == NULL)
     return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a cut");
   note_states(b);
   note_ports(b);

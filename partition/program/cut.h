@@ -27,7 +27,8 @@
 #include "partition/plan.h"
 #include "partition/schedule/actions.h"
 
-/* Programs. E: F with dropout off, only where there is dropout (evaluate). */
+/* Programs. E: the forward of an evaluation, where it is not F: dropout is off, or an output of the
+ * model is made that a training step does not return; there nothing is kept for a backward. */
 enum {
   OPI_PROGRAM_F = 0,
   OPI_PROGRAM_B = 1,
@@ -160,6 +161,20 @@ static inline uint32_t opi_output_cell_at(const opi_cut *cut, uint32_t output, u
 /* Does a node make it? */
 static inline bool opi_output_is_made(const opi_cut *cut, uint32_t output) {
   return cut->output_cell[output * cut->n_slices] != OPIPE_NONE;
+}
+/* Is it made in evaluations alone? A training step returns the loss, output 0; what else the model
+ * gives leaves F for a reader that needs it, not for the caller. */
+static inline bool opi_cell_is_evaluated(const opi_cut *cut, const opi_cell *cell) {
+  return cut->training != NULL && cell->source == OPI_CELL_MADE && cell->phase == OPI_PHASE_F &&
+         cell->output != OPIPE_NONE && cell->output != 0 && cell->readers == 0 &&
+         cell->state == 0 && cell->first_out == OPIPE_NONE;
+}
+/* Does a stage make such a cell? */
+static inline bool opi_stage_evaluates(const opi_cut *cut, uint32_t stage) {
+  uint32_t c = cut->cell_first[stage];
+  while (c < cut->cell_first[stage + 1] && !opi_cell_is_evaluated(cut, &cut->cells[c]))
+    ++c;
+  return c < cut->cell_first[stage + 1];
 }
 static inline const opi_program *opi_forward_of(const opi_cut *cut, uint32_t stage) {
   return opi_program_of(cut, stage, OPI_PROGRAM_F);

@@ -15,6 +15,7 @@ typedef struct making {
   uint32_t *globals; /* [n_values] */
   uint32_t stage, which, phases;
   uint32_t number; /* of the program, for marks */
+  bool evaluates;  /* the stage does: E is not F */
   uint32_t room_values, room_globals, room_cells, room_writes, room_params;
 } making;
 
@@ -148,7 +149,12 @@ static opipe_status convert_node(making *m, const opi_node *node, opipe_node *ou
 
 /* Does another program of the stage, another stage or the caller want what this one makes? */
 static bool leaves(const making *m, const opi_cell *cell) {
-  return (cell->readers & ~m->phases) != 0 || cell->output != OPIPE_NONE || cell->state != 0;
+  if (cell->state != 0 || cell->first_out != OPIPE_NONE)
+    return true;
+  if (m->which == OPI_PROGRAM_E && m->evaluates) /* no backward follows */
+    return cell->output != OPIPE_NONE;
+  return (cell->readers & ~m->phases) != 0 ||
+         (cell->output != OPIPE_NONE && !opi_cell_is_evaluated(m->b->cut, cell));
 }
 
 static opipe_status mark_outputs(making *m) {
@@ -157,11 +163,39 @@ static opipe_status mark_outputs(making *m) {
     if (m->values[i].role != OPIPE_VALUE_TEMP)
       continue;
     const uint32_t cell = m->b->here[m->globals[i]];
-    if (cell != OPIPE_NONE &&
-        (leaves(m, &c->cells[cell]) || c->cells[cell].first_out != OPIPE_NONE))
+    if (cell != OPIPE_NONE && leaves(m, &c->cells[cell]))
       OPI_TRY(add_boundary(m, cell, true, &m->values[i]));
   }
   return OPIPE_OK;
+}
+
+static bool is_wanted(const making *m, const opi_node *node) {
+  const opi_cut_builder *b = m->b;
+  for (uint32_t k = 0; k < node->n_out; ++k) {
+    const uint32_t v = node->out[k], cell = v == OPIPE_NONE ? OPIPE_NONE : b->here[v];
+    if (v != OPIPE_NONE && (b->wanted[v] == m->number || b->gradient_of_value[v] != OPIPE_NONE ||
+                            (cell != OPIPE_NONE && leaves(m, &b->cut->cells[cell]))))
+      return true;
+  }
+  return false;
+}
+
+/* Marks the nodes of the program, and how many they are. Of a stage that evaluates, F and E leave
+ * out what they make for each other's results alone; all other nodes are read by somebody. */
+static uint32_t mark_nodes(making *m) {
+  opi_cut_builder *b = m->b;
+  uint32_t n = 0;
+  for (uint32_t i = b->node_first[m->stage + 1]; i-- > b->node_first[m->stage];) {
+    const opi_node *node = &b->graph->nodes[b->nodes[i]];
+    b->runs[i] = belongs(m, b->nodes[i]) &&
+                 (!m->evaluates || m->phases != 1u << OPI_PHASE_F || is_wanted(m, node));
+    for (uint32_t k = 0; b->runs[i] && k < node->n_in; ++k) {
+      if (node->in[k] != OPIPE_NONE)
+        b->wanted[node->in[k]] = m->number;
+    }
+    n += b->runs[i];
+  }
+  return n;
 }
 
 static opipe_status convert_nodes(making *m, opipe_node *nodes) {
@@ -170,7 +204,7 @@ static opipe_status convert_nodes(making *m, opipe_node *nodes) {
   for (uint32_t i = b->node_first[m->stage]; i < b->node_first[m->stage + 1]; ++i) {
     const opi_node *node = &b->graph->nodes[b->nodes[i]];
     opi_work work = {0, 0};
-    if (!belongs(m, b->nodes[i]))
+    if (!b->runs[i])
       continue;
     OPI_TRY(convert_node(m, node, &nodes[p->graph.n_nodes++]));
     opi_node_work(b->graph, node, &work);
@@ -184,10 +218,8 @@ static opipe_status convert_nodes(making *m, opipe_node *nodes) {
 static opipe_status make_program(making *m) {
   opi_cut_builder *b = m->b;
   opi_program *p = m->program;
-  uint32_t n = 0;
   m->number = b->n_programs++;
-  for (uint32_t i = b->node_first[m->stage]; i < b->node_first[m->stage + 1]; ++i)
-    n += belongs(m, b->nodes[i]);
+  const uint32_t n = mark_nodes(m);
   opipe_node *nodes = OPI_ARENA_ARRAY(&b->cut->arena, opipe_node, n);
   if (nodes == NULL)
     return opi_fail_nomem(b->err, n * sizeof *nodes, "a program");
@@ -215,8 +247,11 @@ static bool has_dropout(const opi_program *forward) {
 
 static opipe_status build_programs(opi_cut_builder *b, uint32_t stage) {
   opi_cut *c = b->cut;
+  const bool evaluates = opi_stage_evaluates(c, stage);
   for (uint32_t p = 0; p < c->n_kinds; ++p) {
-    if (p == OPI_PROGRAM_E && has_dropout(opi_program_of(c, stage, OPI_PROGRAM_F)))
+    const bool forward = (c->used[stage] & 1u << OPI_PROGRAM_F) != 0;
+    if (p == OPI_PROGRAM_E &&
+        ((evaluates && forward) || has_dropout(opi_program_of(c, stage, OPI_PROGRAM_F))))
       c->used[stage] |= 1u << OPI_PROGRAM_E;
     if ((c->used[stage] & 1u << p) == 0)
       continue;
@@ -224,6 +259,7 @@ static opipe_status build_programs(opi_cut_builder *b, uint32_t stage) {
                 .program = &c->programs[stage * c->n_kinds + p],
                 .stage = stage,
                 .which = p,
+                .evaluates = evaluates,
                 .phases = opi_program_phases(p)};
     OPI_TRY(make_program(&m));
   }

@@ -104,14 +104,14 @@ char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes) {
     a->staged_in = a->staged_out = 0;
     a->staging_first = a->n_in;
   }
-  const uint64_t at = a->staged_in % now->n_bytes;
-  const uint64_t skipped = at + n_bytes > now->n_bytes ? now->n_bytes - at : 0;
+  const uint64_t at = a->staged_in % now->memory.n_bytes;
+  const uint64_t skipped = at + n_bytes > now->memory.n_bytes ? now->memory.n_bytes - at : 0;
   if (a->staged_in == a->staged_out)
     a->staged_out += skipped;
-  if (a->staged_in + skipped + n_bytes - a->staged_out > now->n_bytes)
+  if (a->staged_in + skipped + n_bytes - a->staged_out > now->memory.n_bytes)
     return NULL;
   a->staged_in += skipped + n_bytes;
-  return now->data + (a->staged_in - n_bytes) % now->n_bytes;
+  return now->memory.data + (a->staged_in - n_bytes) % now->memory.n_bytes;
 }
 
 static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {

@@ -289,6 +289,10 @@ void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock)
   }
 }
 
+uint64_t opi_weights_pinned(const opi_weights *weights, uint32_t rank) {
+  return weights == NULL ? 0 : opi_pinned_bytes(&weights->ranks[rank].host);
+}
+
 void opi_weights_bytes(const opi_weights *weights, uint32_t rank, opi_weight_bytes *out_bytes) {
   const opi_holder *holder = weights->ranks[rank].holder;
   *out_bytes = holder == NULL ? (opi_weight_bytes){0} : holder->bytes;

@@ -413,9 +413,8 @@ static opipe_status make_rank(opi_weights *w, const opi_weights_options *o, uint
   rank->table_bytes = rank->stride * (w->n_trained + 1);
   if (holder->env.elsewhere != 0)
     return OPIPE_OK;
-  rank->host_table = OPI_ARENA_ARRAY(&w->arena, char, rank->table_bytes);
-  if (rank->host_table == NULL)
-    return opi_fail_nomem(err, rank->table_bytes, "norms");
+  OPI_TRY(opi_pinned_take(holder->env.backend, holder->env.device, w->allocator, rank->table_bytes,
+                          "norms", &rank->host, err));
   return OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
                  rank->table_bytes, OPIPE_BUFFER_PARAMS, &rank->table);
 }
@@ -491,9 +490,12 @@ void opi_weights_close(opi_weights *weights) {
   const opipe_allocator *allocator = weights->allocator;
   close_groups(weights);
   for (uint32_t r = 0; r < weights->n_ranks; ++r) {
-    const opi_weight_rank *rank = &weights->ranks[r];
+    opi_weight_rank *rank = &weights->ranks[r];
+    if (rank->host.data == NULL)
+      continue;
     if (rank->table != NULL)
       opi_backend_of(rank->holder)->buffer_free(rank->table);
+    opi_pinned_give(rank->holder->env.backend, rank->holder->env.device, allocator, &rank->host);
   }
   for (uint32_t i = weights->holders == NULL ? 0 : weights->n_holders; i-- > 0;)
     free_holder(weights, &weights->holders[i]);

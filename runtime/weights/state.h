@@ -7,6 +7,7 @@
 #define OPI_WEIGHTS_STATE_H
 
 #include "partition/memory/weights.h"
+#include "runtime/pinned.h"
 #include "runtime/weights/weights.h"
 
 enum { OPI_SETS = 2 };
@@ -90,7 +91,7 @@ typedef struct opi_weight_rank {
   opipe_buffer *table; /* [n_trained + 1] doubles, `stride` bytes apart; the last: ranks whose part
                           of the loss is no number */
   uint64_t stride, table_bytes;
-  char *host_table;  /* the same, on the host */
+  opi_pinned host;   /* the same, on the host */
   double *norms_now; /* [n_trained] of the last step */
   opi_step_report report;
   opi_weights_clock clock;

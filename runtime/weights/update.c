@@ -99,7 +99,7 @@ static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
   if (rank->table == NULL)
     return OPIPE_OK;
   if (!rank->started) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, read, err, holder->env.queue, rank->host_table,
+    OPI_TRY(OPI_ASK("backend", holder->env.backend, read, err, holder->env.queue, rank->host.data,
                     &all));
     if (holder->done != NULL) {
       OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
@@ -117,7 +117,7 @@ static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
   double sum = 0;
   for (uint32_t t = 0; t < w->n_trained; ++t) {
     double square = 0;
-    memcpy(&square, rank->host_table + t * rank->stride, sizeof square);
+    memcpy(&square, rank->host.data + t * rank->stride, sizeof square);
     rank->norms_now[t] = sqrt(square) / rank->clock.loss_scale;
     sum += square;
   }
@@ -132,7 +132,7 @@ static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double 
   if (rank->held)
     return OPI_SKIP_HELD;
   if (rank->table != NULL)
-    memcpy(&losses, rank->host_table + w->n_trained * rank->stride, sizeof losses);
+    memcpy(&losses, rank->host.data + w->n_trained * rank->stride, sizeof losses);
   if (losses == 0 && isfinite(norm))
     return OPI_SKIP_NONE;
   const bool scaled = w->optimizer.loss_scaling != 0 && rank->clock.loss_scale > 1;

@@ -58,6 +58,8 @@ typedef struct opi_weights_options {
 } opi_weights_options;
 
 typedef struct opi_weights opi_weights;
+/* Pinned host memory that the rank's weights have; weights NULL: none. */
+uint64_t opi_weights_pinned(const opi_weights *weights, uint32_t rank);
 
 /* Makes all sets and state; all endpoints must be open. Errors: LIMIT names instance, bytes wanted
  * and left; UNSUPPORTED a backend that cannot train, a transport that cannot reduce. [control] */

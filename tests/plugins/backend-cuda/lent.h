@@ -49,6 +49,8 @@ static inline bool lent_driver(lent_host *h) {
   OPI_ASSERT_FATAL(h->driver.context_push(h->context) == CUDA_OK);
   OPI_ASSERT_FATAL(h->driver.stream_create(&h->stream, CUDA_STREAM_NON_BLOCKING) == CUDA_OK);
   OPI_ASSERT_FATAL(h->driver.memory_alloc(&h->d_ids, LENT_SLOTS * 4096) == CUDA_OK);
+  OPI_ASSERT_FATAL(h->driver.host_register(h->ids, sizeof h->ids, 0) ==
+                   CUDA_OK); /* no copy waits */
   return true;
 }
 
@@ -155,6 +157,7 @@ static inline cuda_double_facts lent_look(const lent_host *h) {
 static inline void lent_close(lent_host *h) {
   kit_close(&h->k);
   OPI_ASSERT(h->driver.stream_destroy(h->stream) == CUDA_OK);
+  OPI_ASSERT(h->driver.host_unregister(h->ids) == CUDA_OK);
   OPI_ASSERT(h->driver.memory_free(h->d_ids) == CUDA_OK);
   OPI_ASSERT(h->d_out == 0 || h->driver.memory_free(h->d_out) == CUDA_OK);
   OPI_ASSERT_INT(lent_look(h).live_bytes, 0);

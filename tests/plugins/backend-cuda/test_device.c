@@ -173,16 +173,21 @@ static void test_queueing_does_not_wait(void) {
   static const int64_t ids[CT_ROWS] = {0, 1, 2, 3, 0};
   rig r;
   cuda_double_facts before, after;
+  void *pinned = NULL;
   OPEN_RIG(r);
+  OPI_ASSERT_OK_FATAL(r.t->host_alloc(r.device, sizeof ids, &pinned, &err), &err);
+  memcpy(pinned, ids, sizeof ids);
   r.b.look(&before);
   for (int i = 0; i < 20; ++i) {
-    gather(&r, ids);
+    gather(&r, pinned);
     OPI_ASSERT_OK(r.t->event_record(r.queues[0], r.events[i % 3], &err), &err);
     (void)r.t->event_poll(r.events[i % 3], &err);
   }
   r.b.look(&after);
   OPI_ASSERT_INT(after.waits, before.waits);
+  OPI_ASSERT_INT(after.pageable, before.pageable);
   OPI_ASSERT_OK(r.t->event_sync(r.events[19 % 3], LONG_NS, &err), &err);
+  r.t->host_free(r.device, pinned);
   close_rig(&r);
 }
 
@@ -248,6 +253,7 @@ static void test_a_queue_that_is_given_up(void) {
   static const int64_t ids[CT_ROWS] = {0, 1, 2, 3, 0};
   rig r;
   uint64_t stream = 0;
+  void *pinned = NULL;
   float rows[15];
   opipe_queue *stuck = NULL;
   OPEN_RIG(r);
@@ -255,8 +261,10 @@ static void test_a_queue_that_is_given_up(void) {
   *(void **)(void *)&hold = r.b.double_hold;
   OPI_ASSERT_OK_FATAL(r.t->queue_open(r.device, &stuck, &err), &err);
   OPI_ASSERT_OK(r.t->native(r.device, OPIPE_NATIVE_QUEUE, stuck, &stream, &err), &err);
+  OPI_ASSERT_OK_FATAL(r.t->host_alloc(r.device, sizeof ids, &pinned, &err), &err);
+  memcpy(pinned, ids, sizeof ids);
   hold((CUstream)(uintptr_t)stream, true);
-  OPI_ASSERT_OK(r.t->write(stuck, &r.g.ids, ids, &err), &err);
+  OPI_ASSERT_OK(r.t->write(stuck, &r.g.ids, pinned, &err), &err);
   OPI_ASSERT_OK(r.t->event_record(stuck, r.events[2], &err), &err);
   OPI_ASSERT_ERROR(r.t->event_sync(r.events[2], 1000000, &err), OPIPE_E_TIMEOUT, &err,
                    "not complete");
@@ -273,6 +281,7 @@ static void test_a_queue_that_is_given_up(void) {
   OPI_ASSERT_BITS(rows, ct_table, 12, OPIPE_FLOAT);
   hold((CUstream)(uintptr_t)stream, false);
   OPI_ASSERT_OK(r.t->event_sync(r.events[2], LONG_NS, &err), &err);
+  r.t->host_free(r.device, pinned);
   close_rig(&r);
 }
 

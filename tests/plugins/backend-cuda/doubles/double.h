@@ -38,6 +38,8 @@ CUresult cuda_double_enter(void);
 CUresult cuda_double_enter_apart(void);
 /* The following under the lock. Is all of it live device memory? */
 bool cuda_double_is_device(uintptr_t first, size_t n_bytes);
+/* Is all of it pinned host memory? */
+bool cuda_double_is_pinned(uintptr_t first, size_t n_bytes);
 /* Does queued work use any of it? */
 bool cuda_double_uses(uintptr_t first, size_t n_bytes);
 /* Bytes of dynamic shared memory that a launch may have. */

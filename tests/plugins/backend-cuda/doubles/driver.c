@@ -450,6 +450,14 @@ typedef struct pinned {
 } pinned;
 static pinned *pins;
 
+bool cuda_double_is_pinned(uintptr_t first, size_t n_bytes) {
+  const block *b = find_block(first, n_bytes);
+  const pinned *p = pins;
+  while (p != NULL && (first < p->first || first + n_bytes > p->first + p->n_bytes))
+    p = p->next;
+  return p != NULL || (b != NULL && b->pinned);
+}
+
 CUresult cuMemHostRegister_v2(void *data, size_t bytes, unsigned flags) {
   const uintptr_t first = (uintptr_t)data;
   CUresult result = cuda_double_enter();

@@ -11,6 +11,7 @@
  *     what was asked for last counts, whoever asked
  *   - freeing memory, modules, contexts and libraries' handles waits for all work: not while some
  *     of it has come to a stop (cuda_double_hold)
+ *   - a copy to or from host memory that is not pinned returns when it is done
  *   - what is written behind an allocation is found when it is freed
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
@@ -50,8 +51,9 @@ typedef struct cuda_double_facts {
   uint64_t live_bytes, live_blocks; /* device memory */
   uint64_t live_pinned;             /* blocks, registered ones among them */
   uint64_t waits;                   /* calls that block the host until work is done */
-  uint64_t writes, reads, copies;   /* to the device, from it, on it: calls so far */
-  uint64_t launches, queued;        /* kernels so far; entries that wait */
+  uint64_t pageable; /* writes and reads of memory that is not pinned: each waits so, too */
+  uint64_t writes, reads, copies; /* to the device, from it, on it: calls so far */
+  uint64_t launches, queued;      /* kernels so far; entries that wait */
   uint64_t graph_launches, live_graphs;
   uint64_t contexts; /* on the calling thread's stack */
   uint64_t retained; /* primary contexts */

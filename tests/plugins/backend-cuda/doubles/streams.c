@@ -55,7 +55,7 @@ struct CUevent_st {
 static struct CUstream_st default_stream = {.last = &default_stream.first};
 static CUstream streams = &default_stream;
 static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
-static uint64_t n_writes, n_reads, n_copies;
+static uint64_t n_writes, n_reads, n_copies, n_pageable;
 
 static uint64_t draw(uint64_t n) {
   if (random_state == 0) {
@@ -70,6 +70,7 @@ static uint64_t draw(uint64_t n) {
 
 void cuda_double_count(cuda_double_facts *io_facts) {
   io_facts->waits = n_waits;
+  io_facts->pageable = n_pageable;
   io_facts->writes = n_writes;
   io_facts->reads = n_reads;
   io_facts->copies = n_copies;
@@ -253,6 +254,16 @@ CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const 
   return queue(stream, &head, args, n_bytes);
 }
 
+/* The driver takes such memory through its own, and returns when it has. */
+static void finish_pageable(const void *host, size_t bytes, CUstream stream) {
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  if (stream->captured == NULL && !cuda_double_is_pinned((uintptr_t)host, bytes)) {
+    ++n_pageable;
+    finish(stream);
+  }
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+}
+
 static CUresult move(void *to, const void *from, size_t bytes, bool to_device, bool from_device,
                      CUstream stream) {
   const work head = {.kind = WORK_COPY, .to = to, .from = from, .n_bytes = bytes};
@@ -264,7 +275,10 @@ static CUresult move(void *to, const void *from, size_t bytes, bool to_device, b
   if (inside)
     ++*(to_device && from_device ? &n_copies : to_device ? &n_writes : &n_reads);
   (void)pthread_mutex_unlock(&cuda_double_lock);
-  return inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
+  const CUresult result = inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
+  if (result == CUDA_OK && !(to_device && from_device))
+    finish_pageable(to_device ? from : to, bytes, stream);
+  return result;
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
