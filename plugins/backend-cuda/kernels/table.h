@@ -43,7 +43,8 @@
   X(opipe_map_cast, cuda_map_block, 256)                                   \
   CUDA_HALVES(X, opipe_one, cuda_flat_block, 256)                          \
   CUDA_HALVES(X, opipe_two, cuda_flat_block, 256)                          \
-  CUDA_HALVES(X, opipe_gate, cuda_flat_block, 256)                         \
+  CUDA_HALVES(X, opipe_gate, cuda_gate_args, 256)                          \
+  CUDA_HALVES(X, opipe_gate_grad, cuda_gate_grad_args, 256)                \
   X(opipe_convert_f32_bf16, cuda_convert_block, 256)                       \
   X(opipe_convert_f32_f16, cuda_convert_block, 256)                        \
   X(opipe_convert_bf16_f32, cuda_convert_block, 256)                       \
@@ -65,7 +66,8 @@
   CUDA_PAIRS(X, opipe_norm_block, cuda_norm_args, 256)                     \
   CUDA_PAIRS(X, opipe_norm_grad_warp, cuda_norm_grad_args, 256)            \
   CUDA_PAIRS(X, opipe_norm_grad_block, cuda_norm_grad_args, 256)           \
-  CUDA_FLOATS(X, opipe_norm_moments, cuda_norm_scale_args, 256)            \
+  CUDA_FLOATS(X, opipe_norm_moments_warp, cuda_norm_scale_args, 256)       \
+  CUDA_FLOATS(X, opipe_norm_moments_block, cuda_norm_scale_args, 256)      \
   CUDA_FLOATS(X, opipe_norm_chunks, cuda_norm_scale_args, 256)             \
   X(opipe_norm_sums_f32, cuda_norm_scale_args, 256)                        \
   X(opipe_norm_sums_f64, cuda_norm_scale_args, 256)                        \
