@@ -8,8 +8,8 @@
  *   Mul -> an activation's gradient                    a gate's
  *
  * Nothing is rounded less often than by the nodes one by one, so results have their bits, and what
- * a program does along is no matter of which nodes stand in it. A norm stands where the Add in
- * front of it does, a norm's gradient where the Add behind it does. Each is tried before it is
+ * a program does along is no matter of which nodes stand in it. A norm's gradient stands where the
+ * Add behind it does; what is in front moves to the node that takes it. Each is tried before it is
  * kept.
  */
 #include "ops/rule.h"
@@ -147,31 +147,27 @@ static bool is_norm(const opipe_node *node) {
   return cuda_named(node, "", "LayerNormalization") || cuda_named(node, "", "RMSNormalization");
 }
 
-/* Is the value there before node i? */
-static bool is_before(const opipe_graph *graph, uint32_t value, uint32_t i) {
-  for (uint32_t n = i; n < graph->n_nodes; ++n) {
-    for (uint32_t k = 0; k < graph->nodes[n].n_out; ++k) {
-      if (graph->nodes[n].out[k] == value)
-        return false;
+/* Is it read before node i? */
+static bool is_read_before(const opipe_graph *graph, uint32_t value, uint32_t from, uint32_t i) {
+  for (uint32_t n = from; n < i; ++n) {
+    for (uint32_t k = 0; k < graph->nodes[n].n_in; ++k) {
+      if (graph->nodes[n].in[k] == value)
+        return true;
     }
   }
-  return true;
+  return false;
 }
 
-/* The first norm of what Add `add` makes; n_nodes: none that can stand there. */
+/* The norm of what Add `add` makes, before anything else reads it; n_nodes: none. */
 static uint32_t norm_behind(const opipe_program *program, uint32_t add) {
   const opipe_graph *graph = program->graph;
+  const uint32_t made = graph->nodes[add].out[0];
   uint32_t i = add + 1;
-  while (i < graph->n_nodes &&
-         (!is_norm(&graph->nodes[i]) || graph->nodes[i].in[0] != graph->nodes[add].out[0]))
+  while (i < graph->n_nodes && (!is_norm(&graph->nodes[i]) || graph->nodes[i].in[0] != made))
     ++i;
-  if (i == graph->n_nodes || !is_free(program, i))
-    return graph->n_nodes;
-  for (uint32_t k = 1; k < graph->nodes[i].n_in; ++k) {
-    if (graph->nodes[i].in[k] != OPIPE_NONE && !is_before(graph, graph->nodes[i].in[k], add))
-      return graph->n_nodes;
-  }
-  return i;
+  return i < graph->n_nodes && is_free(program, i) && !is_read_before(graph, made, add + 1, i)
+             ? i
+             : graph->n_nodes;
 }
 
 static opipe_status match_sum(opipe_program *program, opipe_program *probe, uint32_t i,
@@ -184,8 +180,7 @@ static opipe_status match_sum(opipe_program *program, opipe_program *probe, uint
   program->fronts[norm] = i;
   const opipe_status status = takes(probe, norm, &taken, err);
   program->fronts[norm] = taken ? i : OPIPE_NONE;
-  program->hosts[i] = taken ? norm : OPIPE_NONE;
-  program->taken[norm] = taken;
+  program->taken[i] = taken;
   return status;
 }
 
@@ -195,17 +190,6 @@ static bool is_gating(const opipe_node *node) {
   return (cuda_named(node, "", "Sigmoid") || cuda_named(node, "", "Relu") ||
           cuda_named(node, "", "Gelu") || cuda_named(node, "", "Swish")) &&
          node->n_in == 1 && node->n_out == 1;
-}
-
-/* Is it read before node i? */
-static bool is_read_before(const opipe_graph *graph, uint32_t value, uint32_t from, uint32_t i) {
-  for (uint32_t n = from; n < i; ++n) {
-    for (uint32_t k = 0; k < graph->nodes[n].n_in; ++k) {
-      if (graph->nodes[n].in[k] == value)
-        return true;
-    }
-  }
-  return false;
 }
 
 /* The activation of which node i takes the product, before anything else reads it; n_nodes: none.

@@ -40,6 +40,7 @@ typedef enum form {
   SUM_AND_RMS,        /* read behind it */
   SUM_OF_ROW,         /* a + row */
   NORM_LATER,         /* by a scale that is made between */
+  SUM_READ_BEFORE,    /* and of which something is made between */
   GATE_SWISH,         /* swish(a) b */
   GATE_SIGMOID,       /* a sigmoid(a) b */
   GATE_GELU,          /* b gelu(a) */
@@ -54,14 +55,14 @@ typedef enum form {
 static const struct {
   uint32_t steps, alone; /* all that are left; one by one */
 } wanted[CASES] = {
-    [GRAD_AND_SUM] = {1, 2},    [SUM_AND_GRAD] = {1, 2},      [RMS_AND_SUM] = {1, 2},
-    [GRAD_READ_TWICE] = {2, 2}, [GRAD_TWICE] = {2, 2},        [GRAD_AND_ROW] = {2, 2},
-    [ALL_GRADIENTS] = {3, 5},   [ALL_RMS] = {3, 5},           [SCALES_FIRST] = {5, 5},
-    [SCALE_OF_OTHERS] = {4, 5}, [SUM_AND_NORM] = {1, 2},      [SUM_FOR_NORM] = {1, 2},
-    [SUM_AND_RMS] = {2, 3},     [SUM_OF_ROW] = {2, 2},        [NORM_LATER] = {3, 3},
-    [GATE_SWISH] = {1, 2},      [GATE_SIGMOID] = {2, 3},      [GATE_GELU] = {1, 2},
-    [GATE_KEPT] = {1, 2},       [GATE_READ_BEFORE] = {3, 3},  [GATE_OF_SQUARE] = {2, 2},
-    [GATE_GRADIENT] = {1, 2},   [GATE_GRADIENT_KEPT] = {2, 2}};
+    [GRAD_AND_SUM] = {1, 2},    [SUM_AND_GRAD] = {1, 2},  [RMS_AND_SUM] = {1, 2},
+    [GRAD_READ_TWICE] = {2, 2}, [GRAD_TWICE] = {2, 2},    [GRAD_AND_ROW] = {2, 2},
+    [ALL_GRADIENTS] = {3, 5},   [ALL_RMS] = {3, 5},       [SCALES_FIRST] = {5, 5},
+    [SCALE_OF_OTHERS] = {4, 5}, [SUM_AND_NORM] = {1, 2},  [SUM_FOR_NORM] = {1, 2},
+    [SUM_AND_RMS] = {2, 3},     [SUM_OF_ROW] = {2, 2},    [NORM_LATER] = {2, 3},
+    [SUM_READ_BEFORE] = {3, 3}, [GATE_SWISH] = {1, 2},    [GATE_SIGMOID] = {2, 3},
+    [GATE_GELU] = {1, 2},       [GATE_KEPT] = {1, 2},     [GATE_READ_BEFORE] = {3, 3},
+    [GATE_OF_SQUARE] = {2, 2},  [GATE_GRADIENT] = {1, 2}, [GATE_GRADIENT_KEPT] = {2, 2}};
 
 typedef struct maker {
   bt_graph g;
@@ -147,6 +148,8 @@ static void make_norms(maker *m, form which) {
     scale = bt_value(&m->g, OPIPE_VALUE_TEMP, m->dtype, NULL, BT_SHAPE(WIDE));
     (void)one(m, "Neg", m->row, scale);
   }
+  if (which == SUM_READ_BEFORE)
+    (void)one(m, "Neg", sum, output(m));
   const uint32_t y = output(m);
   opipe_node *norm =
       which == SUM_AND_RMS
