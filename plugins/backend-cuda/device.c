@@ -136,6 +136,16 @@ static opipe_status read_fallback(cuda_inner *inner, const char *key, const char
   return OPIPE_OK;
 }
 
+/* Products of how many rows take our kernel. */
+static opipe_status read_few_rows(opipe_device *device, const char *value, opipe_error *err) {
+  if (value[0] < '0' || value[0] > '0' + CUDA_FEW_ROWS || value[1] != '\0') {
+    return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: few_rows=%s (0 to %d)", value,
+                      CUDA_FEW_ROWS);
+  }
+  device->few_rows = (uint32_t)(value[0] - '0');
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   const struct {
     const char *key;
@@ -147,6 +157,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"deterministic", &device->deterministic}};
   device->inner.threads = 1;
   device->cudnn = device->deterministic = true;
+  device->few_rows = 1;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
@@ -155,12 +166,16 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       CUDA_TRY(read_fallback(&device->inner, key, value, err));
       continue;
     }
+    if (strcmp(key, "few_rows") == 0) {
+      CUDA_TRY(read_few_rows(device, value, err));
+      continue;
+    }
     while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
       ++i;
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "cudnn, deterministic, fallback, fallback_threads)",
+                        "cudnn, deterministic, few_rows, fallback, fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)

@@ -259,20 +259,22 @@ bool cuda_plan_pad(const cuda_pad_args *args, cuda_launch *out);
 
 /* ---- products of few rows ---- */
 
-/* y [m, n] = alpha x [m, k] w + bias + residual, m at most CUDA_FEW_ROWS; w [k,
- * n], or [n, k] where `turned`; bias [n], residual [m, n]: may be NULL. Sums in
- * float (double of double); a row's bits do not depend on m. */
+/* y [m, n] = alpha x [m, k] w + bias + residual, m at most CUDA_FEW_ROWS; w [k, n], or [n, k] where
+ * `turned`; bias [n], residual [m, n], which may be y: may be NULL. gelu: y is GELU (tanh) of that,
+ * which is also written to aux [m, n], may be NULL. fp32 and half types. Sums in
+ * float, rounded once; a row's bits do not depend on m. */
 enum { CUDA_FEW_ROWS = 8 };
 typedef struct cuda_few_rows_args {
   void *y;
   const void *x, *w, *bias, *residual;
+  void *aux;
   void *workspace;
   int64_t m, n, k;
   double alpha;
   uint32_t turned;
-  uint32_t reserved;
+  uint32_t gelu;
 } cuda_few_rows_args;
-uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args);
+uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args, uint32_t dtype);
 uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda_launch *out);
 
 /* ---- optimizers ---- */

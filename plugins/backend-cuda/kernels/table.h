@@ -116,9 +116,13 @@
   X(opipe_pick, cuda_pick_args, 256)                                       \
   X(opipe_one_hot, cuda_one_hot_args, 256)                                 \
   X(opipe_pad, cuda_pad_args, 256)                                         \
-  CUDA_FLOATS(X, opipe_few_columns, cuda_few_rows_args, 256)               \
-  CUDA_FLOATS(X, opipe_few_sums, cuda_few_rows_args, 256)                  \
-  CUDA_FLOATS(X, opipe_few_turned, cuda_few_rows_args, 256)                \
+  CUDA_HALVES(X, opipe_few_columns_1, cuda_few_rows_block, 256)            \
+  CUDA_HALVES(X, opipe_few_columns_4, cuda_few_rows_block, 256)            \
+  CUDA_HALVES(X, opipe_few_columns_8, cuda_few_rows_block, 256)            \
+  CUDA_HALVES(X, opipe_few_sums, cuda_few_rows_block, 256)                 \
+  CUDA_HALVES(X, opipe_few_turned_1, cuda_few_rows_block, 256)             \
+  CUDA_HALVES(X, opipe_few_turned_4, cuda_few_rows_block, 256)             \
+  CUDA_HALVES(X, opipe_few_turned_8, cuda_few_rows_block, 256)             \
   CUDA_FLOATS(X, opipe_conv, cuda_window_args, 256)                        \
   CUDA_FLOATS(X, opipe_conv_grad_x, cuda_window_args, 256)                 \
   CUDA_FLOATS(X, opipe_conv_grad_w, cuda_window_args, 256)                 \
