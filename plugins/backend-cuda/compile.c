@@ -74,27 +74,41 @@ static opipe_status look_at(cuda_rule *r, uint32_t value) {
   return cuda_plan_finite(&args, v->dtype, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, v);
 }
 
-/* CHECK_FINITE: what a node writes is looked at right behind it: all parts of a value at the first
- * one; of a product's tail what its end makes, and what GELU is of. */
-static opipe_status check_results(cuda_rule *r) {
+static opipe_status look_at_results(cuda_rule *r) {
   const opipe_program *program = r->program;
-  const cuda_tail *tail = cuda_tail_of(program, r->node);
-  cuda_rule end = *r;
-  if (tail != NULL)
-    end.node = &program->graph->nodes[tail->nodes[tail->n - 1]];
-  if (tail != NULL && tail->through == CUDA_THROUGH_GELU && tail->aux != OPIPE_NONE)
-    CUDA_TRY(look_at(&end, tail->aux));
-  for (uint32_t i = 0; i < end.node->n_out; ++i) {
-    const uint32_t value = end.node->out[i];
+  for (uint32_t i = 0; i < r->node->n_out; ++i) {
+    const uint32_t value = r->node->out[i];
     const cuda_part *part =
         value != OPIPE_NONE && program->parts != NULL ? &program->parts[value] : NULL;
     const bool is_part = part != NULL && part->whole != OPIPE_NONE;
-    if (value == OPIPE_NONE || cuda_accumulator(&end, i) != OPIPE_NONE ||
+    if (value == OPIPE_NONE || cuda_accumulator(r, i) != OPIPE_NONE ||
         (is_part && part->first != 0))
       continue;
-    CUDA_TRY(look_at(&end, is_part ? part->whole : value));
+    CUDA_TRY(look_at(r, is_part ? part->whole : value));
   }
   return OPIPE_OK;
+}
+
+/* CHECK_FINITE: what a node writes is looked at right behind it: all parts of a value at the first
+ * one; of a tail what its end makes, and what GELU is of; what it does along and writes, too. */
+static opipe_status check_results(cuda_rule *r) {
+  const opipe_program *program = r->program;
+  const cuda_tail *tail = cuda_tail_of(program, r->node);
+  const opipe_node *front = cuda_front_of(program, r->node);
+  const opipe_node *scale = cuda_scale_of(program, r->node);
+  cuda_rule end = *r;
+  if (front != NULL && cuda_keeps_front(program, r->node)) {
+    end.node = front;
+    CUDA_TRY(look_at_results(&end));
+  }
+  if (scale != NULL) {
+    end.node = scale;
+    CUDA_TRY(look_at_results(&end));
+  }
+  end.node = tail != NULL ? &program->graph->nodes[tail->nodes[tail->n - 1]] : r->node;
+  if (tail != NULL && tail->through == CUDA_THROUGH_GELU && tail->aux != OPIPE_NONE)
+    CUDA_TRY(look_at(&end, tail->aux));
+  return look_at_results(&end);
 }
 
 /* Constants that kernels read, in pinned memory: every run copies them to the arena slot. */
@@ -140,8 +154,11 @@ opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_pr
                                .flags = program->flags,
                                .pool = {program->device->host, NULL},
                                .adds_to = program->adds_to,
+                               .reader = program->reader,
                                .parts = program->parts,
-                               .tails = program->tails};
+                               .tails = program->tails,
+                               .fronts = program->fronts,
+                               .scales = program->scales};
   return prepare(out_probe, err);
 }
 

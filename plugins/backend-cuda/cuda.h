@@ -114,6 +114,7 @@ struct opipe_device {
   int32_t processors;    /* sm=N: how many products aim at; 0: all */
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
   bool deterministic;    /* deterministic=1: what it runs has the same bits in every run */
+  uint32_t few_rows;     /* few_rows=N: products of at most N rows take our kernel */
   bool tf32;             /* products of fp32 may round their operands to TF32 */
   bool blocking;         /* launch_blocking=1: every launch is waited for */
   bool graphs;           /* graphs=1: the steps of a binding are one launch */

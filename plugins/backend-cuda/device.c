@@ -155,6 +155,16 @@ static opipe_status check_processors(const opipe_device *device, opipe_error *er
                           place->index, (int)device->processors, n);
 }
 
+/* Products of how many rows take our kernel. */
+static opipe_status read_few_rows(opipe_device *device, const char *value, opipe_error *err) {
+  if (value[0] < '0' || value[0] > '0' + CUDA_FEW_ROWS || value[1] != '\0') {
+    return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: few_rows=%s (0 to %d)", value,
+                      CUDA_FEW_ROWS);
+  }
+  device->few_rows = (uint32_t)(value[0] - '0');
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   const struct {
     const char *key;
@@ -166,6 +176,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"deterministic", &device->deterministic}};
   device->inner.threads = 1;
   device->cudnn = device->deterministic = true;
+  device->few_rows = 1;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
@@ -178,12 +189,16 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       CUDA_TRY(read_processors(device, value, err));
       continue;
     }
+    if (strcmp(key, "few_rows") == 0) {
+      CUDA_TRY(read_few_rows(device, value, err));
+      continue;
+    }
     while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
       ++i;
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "cudnn, deterministic, sm, fallback, fallback_threads)",
+                        "cudnn, deterministic, sm, few_rows, fallback, fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)

@@ -124,7 +124,8 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
   }
   CUDA_TRY(cuda_match_parts(program, err));
   CUDA_TRY(cuda_match_losses(program, err));
-  return cuda_match_tails(program, err);
+  CUDA_TRY(cuda_match_tails(program, err));
+  return cuda_match_rows(program, err);
 }
 
 void cuda_unmatch(opipe_program *program, const opipe_node *node) {

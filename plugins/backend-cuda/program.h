@@ -163,7 +163,8 @@ enum { CUDA_LAYOUT_OWN = 1 /* the source's type */, CUDA_LAYOUT_F32 = 2 };
 
 enum { CUDA_TAIL_NODES = 6 };
 
-/* What a product does along: nodes behind it that have no steps (fuse_product.c). */
+/* What a product does along: nodes behind it that have no steps (fuse_product.c); or a norm's
+ * gradient: the Add behind it (fuse_rows.c). */
 typedef struct cuda_tail {
   uint32_t row;     /* value added to every row; OPIPE_NONE */
   uint32_t addend;  /* value of the result's shape that is added; OPIPE_NONE */
@@ -193,6 +194,10 @@ struct opipe_program {
   bool *taken;  /* [n_nodes]: another node's steps do its work; NULL: none is */
   cuda_tail **tails;      /* [n_nodes], of products; NULL: none */
   uint32_t *hosts;        /* [n_nodes]: the product that ends there; OPIPE_NONE; NULL: none does */
+  uint32_t *fronts;       /* [n_nodes]: the node in front that its steps do along; OPIPE_NONE; NULL:
+                             none does */
+  uint32_t *scales;       /* [n_nodes], of norms' gradients: that of the scale, whose steps are
+                             theirs; OPIPE_NONE; NULL: none are */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
   uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
                              narrowed again; OPIPE_NONE; NULL: nothing does */
@@ -234,6 +239,13 @@ opipe_status cuda_match_parts(opipe_program *program, opipe_error *err);
 opipe_status cuda_match_tails(opipe_program *program, opipe_error *err);
 /* NULL: it does nothing along. */
 const cuda_tail *cuda_tail_of(const opipe_program *program, const opipe_node *node);
+/* fuse_rows.c: fronts, scales; tails of norms' gradients. After cuda_match_tails. */
+opipe_status cuda_match_rows(opipe_program *program, opipe_error *err);
+/* NULL: none. */
+const opipe_node *cuda_front_of(const opipe_program *program, const opipe_node *node);
+/* Does anything but the node read what its front makes? It is then written. */
+bool cuda_keeps_front(const opipe_program *program, const opipe_node *node);
+const opipe_node *cuda_scale_of(const opipe_program *program, const opipe_node *node);
 /* compile.c: what the node's rule answers; its steps are thrown away. probe: of the same graph. */
 opipe_status cuda_probe(opipe_program *probe, uint32_t node, opipe_error *err);
 /* A program to ask so: its pool is the caller's to release. */

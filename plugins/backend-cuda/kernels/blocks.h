@@ -132,7 +132,13 @@ typedef struct cuda_scatter_block {
   uint32_t dtype, size;
 } cuda_scatter_block;
 
-enum { CUDA_FEW_DEPTH = 512 }; /* rows of w that a block of a product of few rows takes */
+/* Rows of w that a block of a product of few rows takes, at least and at most; and how many blocks
+ * there are to be before it takes more: four for each processor of a large device. */
+enum { CUDA_FEW_LEAST = 64, CUDA_FEW_DEPTH = 512, CUDA_FEW_BLOCKS = 512 };
+typedef struct cuda_few_rows_block {
+  cuda_few_rows_args f;
+  int64_t depth; /* rows of w that a block takes */
+} cuda_few_rows_block;
 
 typedef struct cuda_einsum_block {
   void *out;

@@ -126,6 +126,39 @@ CUDA_FN void put(T *at, int64_t i, R value) {
   at[i] = narrowed;
 }
 
+/* As it would be stored in a T and read again. */
+template <class T, class R>
+CUDA_FN R as_stored(R x) {
+  T narrowed;
+  narrow(x, &narrowed);
+  return widen(narrowed);
+}
+
+/* a b + c, rounded once by nvcc; a + b, rounded whatever stands around it. Where several kernels
+ * are to make the same bits. */
+template <class R>
+CUDA_FN R joined(R a, R b, R c) {
+#ifdef __CUDACC__
+  return fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+CUDA_FN float plain_sum(float a, float b) {
+#ifdef __CUDACC__
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+CUDA_FN double plain_sum(double a, double b) {
+#ifdef __CUDACC__
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
 /* ---- vectors: 16 bytes of elements ---- */
 
 template <class T>

@@ -412,10 +412,11 @@ bool cuda_plan_take(const cuda_take_args *args, cuda_launch *out);
 
 /* ---- more of inference ---- */
 
-/* y [n] = f(x) z, f by op: SIGMOID RELU GELU GELU_TANH SWISH (alpha). Half
- * types: rounded once. */
+/* y [n] = f(x) z, f by op: SIGMOID RELU GELU GELU_TANH SWISH (alpha). f(x) is
+ * rounded as if it were stored, and is where `kept` is there. y may be x or z. */
 typedef struct cuda_gate_args {
   void *y;
+  void *kept; /* may be NULL */
   const void *x, *z;
   int64_t n;
   double alpha;

@@ -24,6 +24,18 @@ typedef struct cuda_accumulate_args { /* to fp32 [n] += x [n] */
 } cuda_accumulate_args;
 bool cuda_plan_accumulate(const cuda_accumulate_args *args, uint32_t dtype, cuda_launch *out);
 
+/* dx [n] = dy z f'(x), of the gate f(x) z; f' by op: GRAD_RELU GRAD_GELU GRAD_GELUTANH GRAD_SWISH
+ * GRAD_QUICKGELU (alpha). dy z is rounded as if it were stored. dx may be any of them. */
+typedef struct cuda_gate_grad_args {
+  void *dx;
+  const void *dy, *z, *x;
+  int64_t n;
+  double alpha;
+  uint32_t op; /* CUDA_MAP_* */
+  uint32_t reserved;
+} cuda_gate_grad_args;
+bool cuda_plan_gate_grad(const cuda_gate_grad_args *args, uint32_t dtype, cuda_launch *out);
+
 /* dx [outer, n, inner] of Softmax (mode 0) or LogSoftmax (1), from y and dy. dx
  * may be y or dy. */
 typedef struct cuda_softmax_grad_args {
@@ -36,11 +48,13 @@ typedef struct cuda_softmax_grad_args {
 bool cuda_plan_softmax_grad(const cuda_softmax_grad_args *args, uint32_t dtype, cuda_launch *out);
 
 /* dx [rows, n] of layer and RMS norm from dy, x and scale; residual [rows, n],
- * may be NULL, is added (the gradient that goes past the norm). dx may be dy or
- * residual. */
+ * may be NULL, is added (the gradient that goes past the norm) to what was rounded
+ * as it would be stored. dx may be dy or residual. statistics [rows, 2], may be NULL: mean and
+ * 1 / deviation of the rows, floats (doubles of double). */
 typedef struct cuda_norm_grad_args {
   void *dx;
   const void *dy, *x, *scale, *residual;
+  void *statistics;
   int64_t rows, n;
   double epsilon;
   uint32_t rms;
@@ -50,7 +64,8 @@ bool cuda_plan_norm_grad(const cuda_norm_grad_args *args, uint32_t dtype, uint32
                          cuda_launch *out);
 
 /* dscale, dbias [n], either may be NULL: fp32, of double x and dy fp64. adds:
- * to what is there. */
+ * to what is there. given: the workspace begins with the rows' statistics, as
+ * cuda_plan_norm_grad writes them. */
 typedef struct cuda_norm_scale_args {
   void *dscale, *dbias;
   const void *dy, *x;
@@ -59,6 +74,8 @@ typedef struct cuda_norm_scale_args {
   double epsilon;
   uint32_t rms;
   uint32_t adds;
+  uint32_t given;
+  uint32_t reserved;
 } cuda_norm_scale_args;
 uint64_t cuda_norm_scale_workspace(const cuda_norm_scale_args *args);
 uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out);
@@ -242,20 +259,22 @@ bool cuda_plan_pad(const cuda_pad_args *args, cuda_launch *out);
 
 /* ---- products of few rows ---- */
 
-/* y [m, n] = alpha x [m, k] w + bias + residual, m at most CUDA_FEW_ROWS; w [k,
- * n], or [n, k] where `turned`; bias [n], residual [m, n]: may be NULL. Sums in
- * float (double of double); a row's bits do not depend on m. */
+/* y [m, n] = alpha x [m, k] w + bias + residual, m at most CUDA_FEW_ROWS; w [k, n], or [n, k] where
+ * `turned`; bias [n], residual [m, n], which may be y: may be NULL. gelu: y is GELU (tanh) of that,
+ * which is also written to aux [m, n], may be NULL. fp32 and half types. Sums in
+ * float, rounded once; a row's bits do not depend on m. */
 enum { CUDA_FEW_ROWS = 8 };
 typedef struct cuda_few_rows_args {
   void *y;
   const void *x, *w, *bias, *residual;
+  void *aux;
   void *workspace;
   int64_t m, n, k;
   double alpha;
   uint32_t turned;
-  uint32_t reserved;
+  uint32_t gelu;
 } cuda_few_rows_args;
-uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args);
+uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args, uint32_t dtype);
 uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda_launch *out);
 
 /* ---- optimizers ---- */

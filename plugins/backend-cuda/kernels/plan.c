@@ -245,8 +245,11 @@ uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, 
   const uint32_t chunks = chunks_of(args->rows);
   uint32_t n = 0;
   if (chunks > 0) {
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_moments_f32 + (uint32_t)place, args,
-                     cuda_blocks(args->rows, 1), 1, 0, &out[n++]);
+    if (!args->given) {
+      cuda_launch_rows((uint32_t)CUDA_ID_opipe_norm_moments_warp_f32 + (uint32_t)place,
+                       (uint32_t)CUDA_ID_opipe_norm_moments_block_f32 + (uint32_t)place, args,
+                       args->rows, args->n, &out[n++]);
+    }
     cuda_make_launch((uint32_t)CUDA_ID_opipe_norm_chunks_f32 + (uint32_t)place, args,
                      column_blocks(args->n, packet_columns(dtype)), chunks, 0, &out[n++]);
   }

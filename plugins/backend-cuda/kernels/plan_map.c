@@ -197,13 +197,21 @@ bool cuda_plan_map(const cuda_map_args *args, uint32_t in_dtype, uint32_t out_dt
 
 bool cuda_plan_gate(const cuda_gate_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
-  const cuda_flat_block block = {
-      .out = args->y, .in = {args->x, args->z}, .n = args->n, .alpha = args->alpha, .op = args->op};
   const bool known = args->op == CUDA_MAP_SIGMOID || args->op == CUDA_MAP_RELU ||
                      args->op == CUDA_MAP_GELU || args->op == CUDA_MAP_GELU_TANH ||
                      args->op == CUDA_MAP_SWISH;
   return known && place >= 0 && place < 3 &&
-         cuda_make_launch((uint32_t)CUDA_ID_opipe_gate_f32 + (uint32_t)place, &block,
+         cuda_make_launch((uint32_t)CUDA_ID_opipe_gate_f32 + (uint32_t)place, args,
+                          packet_blocks(args->n, cuda_element_bytes(dtype)), 1, 0, out);
+}
+
+bool cuda_plan_gate_grad(const cuda_gate_grad_args *args, uint32_t dtype, cuda_launch *out) {
+  const int place = cuda_float_place(dtype);
+  const bool known = args->op == CUDA_MAP_GRAD_RELU || args->op == CUDA_MAP_GRAD_GELU ||
+                     args->op == CUDA_MAP_GRAD_GELUTANH || args->op == CUDA_MAP_GRAD_SWISH ||
+                     args->op == CUDA_MAP_GRAD_QUICKGELU;
+  return known && place >= 0 && place < 3 &&
+         cuda_make_launch((uint32_t)CUDA_ID_opipe_gate_grad_f32 + (uint32_t)place, args,
                           packet_blocks(args->n, cuda_element_bytes(dtype)), 1, 0, out);
 }
 

@@ -204,35 +204,60 @@ bool cuda_plan_pad(const cuda_pad_args *args, cuda_launch *out) {
 
 /* ---- products of few rows ---- */
 
-static uint32_t parts_of(int64_t k) {
-  return (uint32_t)((k + CUDA_FEW_DEPTH - 1) / CUDA_FEW_DEPTH);
+static int64_t parts_of(int64_t k, int64_t depth) {
+  return (k + depth - 1) / depth;
 }
 
-uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args) {
-  return args->turned
-             ? 0
-             : (uint64_t)parts_of(args->k) * (uint64_t)(args->m * args->n) * sizeof(double);
+/* Blocks side by side, of 32 packets of columns each. */
+static int64_t few_strips(int64_t n, uint32_t dtype) {
+  const int64_t strip = 32 * 16 / (int64_t)cuda_element_bytes(dtype);
+  return n > 0 ? (n + strip - 1) / strip : 1;
+}
+
+/* Rows of w that a block takes: by n and k alone. */
+static int64_t few_depth(const cuda_few_rows_args *args, uint32_t dtype) {
+  const int64_t strips = few_strips(args->n, dtype);
+  int64_t depth = CUDA_FEW_LEAST;
+  while (depth < CUDA_FEW_DEPTH && strips * parts_of(args->k, 2 * depth) >= CUDA_FEW_BLOCKS)
+    depth *= 2;
+  return depth;
+}
+
+uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args, uint32_t dtype) {
+  return args->turned ? 0
+                      : (uint64_t)parts_of(args->k, few_depth(args, dtype)) *
+                            (uint64_t)(args->m * args->n) * sizeof(float);
+}
+
+/* The kernel with room for m rows, of one, four and eight that follow each other. */
+static uint32_t few_kernel(uint32_t first, int64_t m, int place) {
+  return first + (m > 4 ? 6u : m > 1 ? 3u : 0u) + (uint32_t)place;
 }
 
 uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
   uint32_t n = 0;
-  if (place < 0 || args->m > CUDA_FEW_ROWS || args->k >= INT64_C(65535) * CUDA_FEW_DEPTH ||
-      args->n >= INT32_MAX)
+  if (place < 0 || place > 2 || args->m > CUDA_FEW_ROWS ||
+      args->k >= INT64_C(65535) * CUDA_FEW_LEAST || args->n >= INT32_MAX)
     return 0;
+  cuda_few_rows_block block = {.f = *args, .depth = few_depth(args, dtype)};
   if (args->turned) {
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_few_turned_f32 + (uint32_t)place, args,
-                     cuda_blocks(args->n, 8), 1, 0, &out[n++]);
+    cuda_make_launch(few_kernel(CUDA_ID_opipe_few_turned_1_f32, args->m, place), &block,
+                     cuda_blocks(args->n, 2 * 8), 1, 0, &out[n++]);
     return n;
   }
-  if (args->k > 0) {
-    const int64_t strip = 8 * 16 / (int64_t)cuda_element_bytes(dtype);
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_few_columns_f32 + (uint32_t)place, args,
-                     (uint32_t)(args->n > 0 ? (args->n + strip - 1) / strip : 1), parts_of(args->k),
+  if (args->k > 0) { /* nothing that it does not touch: values die as early as they can */
+    block.f.y = block.f.aux = NULL;
+    block.f.bias = block.f.residual = NULL;
+    cuda_make_launch(few_kernel(CUDA_ID_opipe_few_columns_1_f32, args->m, place), &block,
+                     (uint32_t)few_strips(args->n, dtype), (uint32_t)parts_of(args->k, block.depth),
                      0, &out[n++]);
   }
-  cuda_make_launch((uint32_t)CUDA_ID_opipe_few_sums_f32 + (uint32_t)place, args,
-                   cuda_blocks(args->m * args->n, 256), 1, 0, &out[n++]);
+  block.f = *args;
+  block.f.x = block.f.w = NULL;
+  cuda_make_launch((uint32_t)CUDA_ID_opipe_few_sums_f32 + (uint32_t)place, &block,
+                   (uint32_t)(args->n > 0 ? (args->n + 31) / 32 : 1),
+                   (uint32_t)(args->m > 0 ? args->m : 1), 0, &out[n++]);
   return n;
 }
 

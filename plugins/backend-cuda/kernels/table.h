@@ -43,7 +43,8 @@
   X(opipe_map_cast, cuda_map_block, 256)                                   \
   CUDA_HALVES(X, opipe_one, cuda_flat_block, 256)                          \
   CUDA_HALVES(X, opipe_two, cuda_flat_block, 256)                          \
-  CUDA_HALVES(X, opipe_gate, cuda_flat_block, 256)                         \
+  CUDA_HALVES(X, opipe_gate, cuda_gate_args, 256)                          \
+  CUDA_HALVES(X, opipe_gate_grad, cuda_gate_grad_args, 256)                \
   X(opipe_convert_f32_bf16, cuda_convert_block, 256)                       \
   X(opipe_convert_f32_f16, cuda_convert_block, 256)                        \
   X(opipe_convert_bf16_f32, cuda_convert_block, 256)                       \
@@ -65,7 +66,8 @@
   CUDA_PAIRS(X, opipe_norm_block, cuda_norm_args, 256)                     \
   CUDA_PAIRS(X, opipe_norm_grad_warp, cuda_norm_grad_args, 256)            \
   CUDA_PAIRS(X, opipe_norm_grad_block, cuda_norm_grad_args, 256)           \
-  CUDA_FLOATS(X, opipe_norm_moments, cuda_norm_scale_args, 256)            \
+  CUDA_FLOATS(X, opipe_norm_moments_warp, cuda_norm_scale_args, 256)       \
+  CUDA_FLOATS(X, opipe_norm_moments_block, cuda_norm_scale_args, 256)      \
   CUDA_FLOATS(X, opipe_norm_chunks, cuda_norm_scale_args, 256)             \
   X(opipe_norm_sums_f32, cuda_norm_scale_args, 256)                        \
   X(opipe_norm_sums_f64, cuda_norm_scale_args, 256)                        \
@@ -114,9 +116,13 @@
   X(opipe_pick, cuda_pick_args, 256)                                       \
   X(opipe_one_hot, cuda_one_hot_args, 256)                                 \
   X(opipe_pad, cuda_pad_args, 256)                                         \
-  CUDA_FLOATS(X, opipe_few_columns, cuda_few_rows_args, 256)               \
-  CUDA_FLOATS(X, opipe_few_sums, cuda_few_rows_args, 256)                  \
-  CUDA_FLOATS(X, opipe_few_turned, cuda_few_rows_args, 256)                \
+  CUDA_HALVES(X, opipe_few_columns_1, cuda_few_rows_block, 256)            \
+  CUDA_HALVES(X, opipe_few_columns_4, cuda_few_rows_block, 256)            \
+  CUDA_HALVES(X, opipe_few_columns_8, cuda_few_rows_block, 256)            \
+  CUDA_HALVES(X, opipe_few_sums, cuda_few_rows_block, 256)                 \
+  CUDA_HALVES(X, opipe_few_turned_1, cuda_few_rows_block, 256)             \
+  CUDA_HALVES(X, opipe_few_turned_4, cuda_few_rows_block, 256)             \
+  CUDA_HALVES(X, opipe_few_turned_8, cuda_few_rows_block, 256)             \
   CUDA_FLOATS(X, opipe_conv, cuda_window_args, 256)                        \
   CUDA_FLOATS(X, opipe_conv_grad_x, cuda_window_args, 256)                 \
   CUDA_FLOATS(X, opipe_conv_grad_w, cuda_window_args, 256)                 \

@@ -154,6 +154,9 @@ static const map_row comparisons[] = {{"Equal", CUDA_MAP_EQUAL},
                                       {"Less", CUDA_MAP_LESS},
                                       {"LessOrEqual", CUDA_MAP_LESSOREQUAL}};
 
+static const map_row gates[] = {
+    {"Sigmoid", CUDA_MAP_SIGMOID}, {"Relu", CUDA_MAP_RELU}, {"Swish", CUDA_MAP_SWISH}};
+
 /* The shape that two broadcast to; false: they do not. */
 static bool join_shapes(const opipe_value *a, const opipe_value *b, int64_t *shape,
                         uint32_t *out_rank) {
@@ -184,11 +187,39 @@ static opipe_status same_types(const cuda_rule *r, const opipe_value *a, const o
                                             opipe_dtype_name(a->dtype), opipe_dtype_name(b->dtype));
 }
 
+/* The activation in front, times the other factor. */
+static opipe_status emit_gate(cuda_rule *r, const opipe_node *front) {
+  const opipe_value *y = cuda_out(r, 0);
+  const uint32_t other = r->node->in[r->node->in[0] == front->out[0] ? 1 : 0];
+  const bool is_tanh = strcmp(opipe_attr_string(front, "approximate", "none"), "tanh") == 0;
+  cuda_gate_args args = {.n = (int64_t)cuda_elems(y),
+                         .alpha = opipe_attr_float(front, "alpha", 1.0),
+                         .op = strcmp(front->op, "Gelu") != 0 ? CODE_OF(gates, front->op)
+                               : is_tanh                      ? CUDA_MAP_GELU_TANH
+                                                              : CUDA_MAP_GELU};
+  cuda_launch launch;
+  args.y = cuda_at_out(r, 0);
+  args.kept = cuda_at(r, cuda_keeps_front(r->program, r->node) ? front->out[0] : OPIPE_NONE, 0);
+  args.x = cuda_at(r, front->in[0], 0);
+  args.z = cuda_at(r, other, 0);
+  if (!cuda_plan_gate(&args, y->dtype, &launch))
+    return cuda_no_kernel(r, y);
+  CUDA_TRY(cuda_emit(r, &launch));
+  if (cuda_root(r->program, front->in[0]) != cuda_root(r->program, other)) {
+    r->step->overwrites = front->in[0];
+    r->step->result = r->node->out[0];
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status rule_binary(cuda_rule *r) {
   const opipe_value *a = cuda_in(r, 0), *b = cuda_in(r, 1);
+  const opipe_node *front = cuda_front_of(r->program, r->node);
   cuda_map_args args = {.op = CODE_OF(binary, r->node->op)};
   CUDA_TRY(same_types(r, a, b));
   CUDA_TRY(expect_joined(r, a, b, a->dtype));
+  if (front != NULL)
+    return emit_gate(r, front);
   if (args.op == CUDA_MAP_DIV && !cuda_is_float(a->dtype))
     CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
   return cuda_emit_map(r, &args, 2, a->dtype);

@@ -61,6 +61,28 @@ static opipe_status rule_gather_grad(cuda_rule *r) {
 
 /* ---- element by element, and rows ---- */
 
+/* Of a gate: dY is a product that is made along. */
+static opipe_status emit_gate_grad(cuda_rule *r, const opipe_node *front,
+                                   const cuda_map_args *like) {
+  const opipe_value *x = cuda_in(r, 1);
+  const cuda_gate_grad_args args = {.dx = cuda_at_out(r, 0),
+                                    .dy = cuda_at(r, front->in[0], 0),
+                                    .z = cuda_at(r, front->in[1], 0),
+                                    .x = cuda_at_in(r, 1),
+                                    .n = (int64_t)cuda_elems(x),
+                                    .alpha = like->alpha,
+                                    .op = like->op};
+  cuda_launch launch;
+  if (!cuda_plan_gate_grad(&args, x->dtype, &launch))
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit(r, &launch));
+  if (cuda_root(r->program, front->in[0]) != cuda_root(r->program, front->in[1])) {
+    r->step->overwrites = front->in[0];
+    r->step->result = r->node->out[0];
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status rule_activation_grad(cuda_rule *r) {
   static const struct {
     const char *name;
@@ -96,7 +118,8 @@ static opipe_status rule_activation_grad(cuda_rule *r) {
                             .alpha = opipe_attr_float(r->node, "alpha", known[i].alpha),
                             .beta = opipe_attr_float(r->node, "beta", known[i].beta),
                             .gamma = opipe_attr_float(r->node, "gamma", known[i].gamma)};
-      return cuda_emit_map(r, &args, 2, x->dtype);
+      const opipe_node *front = cuda_front_of(r->program, r->node);
+      return front != NULL ? emit_gate_grad(r, front, &args) : cuda_emit_map(r, &args, 2, x->dtype);
     }
   }
   return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "activation '%.40s' is not known", name);
@@ -142,33 +165,12 @@ static bool is_rms(const cuda_rule *r) {
   return strncmp(r->node->op, "RMS", 3) == 0;
 }
 
-static opipe_status rule_norm_grad(cuda_rule *r) {
-  const opipe_value *x = cuda_in(r, 1), *scale = cuda_in(r, 2);
-  cuda_norm_grad_args args = {.epsilon = opipe_attr_float(r->node, "epsilon", 1e-5),
-                              .rms = is_rms(r)};
-  cuda_launch launch;
-  CUDA_TRY(cuda_expect_like(r, 0, x));
-  CUDA_TRY(read_rows(r, &args.rows, &args.n));
-  if ((int64_t)cuda_elems(scale) != args.n) {
-    return cuda_refuse(r, OPIPE_E_INVALID, "its scale has %llu elements, rows have %lld",
-                       (unsigned long long)cuda_elems(scale), (long long)args.n);
-  }
-  args.dx = cuda_at_out(r, 0);
-  args.dy = cuda_at_in(r, 0);
-  args.x = cuda_at_in(r, 1);
-  args.scale = cuda_at_in(r, 2);
-  if (!cuda_plan_norm_grad(&args, x->dtype, scale->dtype, &launch))
-    return cuda_no_kernel(r, x);
-  CUDA_TRY(cuda_emit(r, &launch));
-  cuda_may_overwrite(r, 0);
-  return OPIPE_OK;
-}
-
-static opipe_status rule_norm_scale(cuda_rule *r) {
+/* The gradients of scale and bias. given: the workspace begins with the rows' statistics. */
+static opipe_status emit_scale(cuda_rule *r, bool given) {
   const opipe_value *x = cuda_in(r, 1);
   const uint32_t dtype = x->dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
-  cuda_norm_scale_args args = {.epsilon = opipe_attr_float(r->node, "epsilon", 1e-5),
-                               .rms = is_rms(r)};
+  cuda_norm_scale_args args = {
+      .epsilon = opipe_attr_float(r->node, "epsilon", 1e-5), .rms = is_rms(r), .given = given};
   cuda_launch launches[CUDA_LAUNCHES];
   CUDA_TRY(read_rows(r, &args.rows, &args.n));
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
@@ -190,6 +192,50 @@ static opipe_status rule_norm_scale(cuda_rule *r) {
   CUDA_TRY(cuda_emit_all(r, launches, n));
   cuda_want_workspace(r, cuda_norm_scale_workspace(&args));
   return OPIPE_OK;
+}
+
+static opipe_status rule_norm_scale(cuda_rule *r) {
+  return emit_scale(r, false);
+}
+
+/* dX, or what the Add behind it makes, may lie where the addend or dY does. */
+static void may_overwrite_rows(cuda_rule *r, const cuda_tail *tail, uint32_t to) {
+  const uint32_t from = tail != NULL ? tail->addend : r->node->in[0];
+  const uint32_t root = cuda_root(r->program, from);
+  for (uint32_t i = tail != NULL ? 0 : 1; i < r->node->n_in; ++i) {
+    if (cuda_root(r->program, r->node->in[i]) == root)
+      return;
+  }
+  r->step->overwrites = from;
+  r->step->result = to;
+}
+
+static opipe_status rule_norm_grad(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 1), *scale = cuda_in(r, 2);
+  const cuda_tail *tail = cuda_tail_of(r->program, r->node);
+  const opipe_node *end = tail != NULL ? &r->program->graph->nodes[tail->nodes[0]] : r->node;
+  cuda_norm_grad_args args = {.epsilon = opipe_attr_float(r->node, "epsilon", 1e-5),
+                              .rms = is_rms(r)};
+  cuda_rule sums = *r;
+  cuda_launch launch;
+  CUDA_TRY(cuda_expect_like(r, 0, x));
+  CUDA_TRY(read_rows(r, &args.rows, &args.n));
+  if ((int64_t)cuda_elems(scale) != args.n) {
+    return cuda_refuse(r, OPIPE_E_INVALID, "its scale has %llu elements, rows have %lld",
+                       (unsigned long long)cuda_elems(scale), (long long)args.n);
+  }
+  sums.node = cuda_scale_of(r->program, r->node);
+  args.dx = cuda_at(r, end->out[0], 0);
+  args.dy = cuda_at_in(r, 0);
+  args.x = cuda_at_in(r, 1);
+  args.scale = cuda_at_in(r, 2);
+  args.residual = cuda_at(r, tail != NULL ? tail->addend : OPIPE_NONE, 0);
+  args.statistics = sums.node != NULL ? cuda_at(r, CUDA_AT_WORKSPACE, 0) : NULL;
+  if (!cuda_plan_norm_grad(&args, x->dtype, scale->dtype, &launch))
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit(r, &launch));
+  may_overwrite_rows(r, tail, end->out[0]);
+  return sums.node != NULL ? emit_scale(&sums, true) : OPIPE_OK;
 }
 
 /* ---- attention ---- */

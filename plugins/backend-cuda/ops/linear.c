@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MatMul, FusedMatMul, Gemm: products by cublasLt.
+/* MatMul, FusedMatMul, Gemm: products by cublasLt; of few rows, where the device is told, by our
+ * kernel.
  *
  * Batch axes that A and B walk evenly become the library's batch; where B is the same for all of
  * them they become rows of A. What is left (broadcasting in several axes) is a product each.
@@ -133,11 +134,52 @@ static opipe_status emit_parts(cuda_rule *r, const cuda_product *whole, const op
   return OPIPE_OK;
 }
 
+/* Is it a product of few rows, by the device's option, of dense operands and a tail that our kernel
+ * takes along? */
+static bool has_few_rows(const cuda_rule *r, const cuda_product *p, const cuda_tail *tail) {
+  return p->n <= (int64_t)r->program->device->few_rows && p->batch == 1 && p->m > 0 && p->k > 0 &&
+         p->n > 0 && !p->trans_b && p->dtype == p->d_dtype && p->dtype != OPIPE_DOUBLE &&
+         p->through != CUDA_THROUGH_DGELU && (tail == NULL || !tail->splits) &&
+         (tail != NULL || p->beta == 0.0) && p->a_distance == (p->trans_a ? p->k : p->m) &&
+         p->b_distance == p->k && p->d_distance == p->m;
+}
+
+static opipe_status emit_few_rows(cuda_rule *r, const cuda_product *p, const cuda_tail *tail,
+                                  uint32_t to, uint32_t row) {
+  cuda_few_rows_args args = {.m = p->n,
+                             .n = p->m,
+                             .k = p->k,
+                             .alpha = p->alpha,
+                             .turned = p->trans_a,
+                             .gelu = p->through == CUDA_THROUGH_GELU};
+  cuda_launch launches[CUDA_LAUNCHES];
+  args.y = cuda_at(r, to, (int64_t)p->d_offset);
+  args.x = cuda_at(r, r->node->in[0], (int64_t)p->b_offset);
+  args.w = cuda_at(r, r->node->in[1], (int64_t)p->a_offset);
+  args.bias = cuda_at(r, p->has_bias ? row : OPIPE_NONE, 0);
+  args.residual = cuda_at(r, tail != NULL ? tail->addend : OPIPE_NONE, 0);
+  args.aux = cuda_at(r, tail != NULL ? tail->aux : OPIPE_NONE, 0);
+  args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  const uint32_t n = cuda_plan_few_rows(&args, p->dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, cuda_in(r, 0));
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, cuda_few_rows_workspace(&args, p->dtype));
+  if (tail != NULL && tail->addend != OPIPE_NONE)
+    may_overwrite_addend(r, tail, to);
+  return OPIPE_OK;
+}
+
 static opipe_status emit_one(cuda_rule *r, const cuda_product *product) {
   const cuda_tail *tail = cuda_tail_of(r->program, r->node);
   const uint32_t own = r->node->n_in > 2 ? r->node->in[2] : OPIPE_NONE;
   const uint32_t row = tail != NULL && tail->row != OPIPE_NONE ? tail->row : own;
   const uint32_t sum = cuda_accumulator(r, 0);
+  if (sum == OPIPE_NONE && has_few_rows(r, product, tail)) {
+    const uint32_t end =
+        tail != NULL ? r->program->graph->nodes[tail->nodes[tail->n - 1]].out[0] : r->node->out[0];
+    return emit_few_rows(r, product, tail, end, row);
+  }
   if (tail == NULL)
     return emit_to(r, product, sum != OPIPE_NONE ? sum : r->node->out[0], row, 0);
   const opipe_node *last = &r->program->graph->nodes[tail->nodes[tail->n - 1]];

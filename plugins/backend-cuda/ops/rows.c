@@ -54,17 +54,28 @@ static opipe_status check_statistics(const cuda_rule *r, uint32_t axis) {
   return OPIPE_OK;
 }
 
+/* Of what is there, or of a sum that is made along. */
 static opipe_status emit_norm(cuda_rule *r, cuda_norm_args *args) {
   const opipe_value *x = cuda_in(r, 0);
+  const opipe_node *sum = cuda_front_of(r->program, r->node);
   cuda_launch launch;
-  args->x = cuda_at_in(r, 0);
+  args->x = cuda_at(r, sum != NULL ? sum->in[0] : r->node->in[0], 0);
+  args->residual = cuda_at(r, sum != NULL ? sum->in[1] : OPIPE_NONE, 0);
+  const bool keeps = sum != NULL && cuda_keeps_front(r->program, r->node);
+  args->sum = cuda_at(r, keeps ? sum->out[0] : OPIPE_NONE, 0);
   args->scale = cuda_at_in(r, 1);
   args->bias = cuda_at_in(r, 2);
   args->y = cuda_at_out(r, 0);
   args->mean = cuda_at_out(r, 1);
   args->inv_std = cuda_at_out(r, 2);
-  return cuda_plan_norm(args, x->dtype, cuda_in(r, 1)->dtype, &launch) ? cuda_emit(r, &launch)
-                                                                       : cuda_no_kernel(r, x);
+  if (!cuda_plan_norm(args, x->dtype, cuda_in(r, 1)->dtype, &launch))
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit(r, &launch));
+  if (keeps && cuda_root(r->program, sum->in[0]) != cuda_root(r->program, sum->in[1])) {
+    r->step->overwrites = sum->in[0];
+    r->step->result = sum->out[0];
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status rule_layer_norm(cuda_rule *r) {

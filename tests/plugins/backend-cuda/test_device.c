@@ -72,6 +72,8 @@ static void test_openings_of_one_gpu_have_their_own_caps(void) {
   }
   OPI_ASSERT_ERROR(bt_device(&b.base, "tf32=2", 1, 0, &devices[0], &err), OPIPE_E_INVALID, &err,
                    "tf32=2");
+  OPI_ASSERT_ERROR(bt_device(&b.base, "few_rows=9", 1, 0, &devices[0], &err), OPIPE_E_INVALID, &err,
+                   "few_rows=9 (0 to 8)");
   bt_close(&b.base);
 }
 

@@ -243,6 +243,41 @@ static void test_products_do_along(void) {
   bt_close(&b.base);
 }
 
+/* By the kernel for few rows, which takes along all but derivatives: a launch more for each
+ * product.
+ */
+static void test_few_rows_do_along(void) {
+  ct_backend b;
+  opipe_device *device = NULL;
+  CT_OPEN(&b);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none,few_rows=8", 1, 0, &device, &err), &err);
+  for (form which = 0; which < CASES; ++which) {
+    uint32_t y[3][CELLS] = {{0}}, more[3][CELLS] = {{0}};
+    const uint32_t products = which == DERIVATIVE ? 0 : which == TWO_PRODUCTS ? 2 : 1;
+    for (uint32_t i = 0; i < 3; ++i) {
+      maker m;
+      make_graph(&m, which, y[i], more[i]);
+      if (i == 2) { /* one row less than it has; the library's product */
+        b.base.table->device_close(device);
+        OPI_ASSERT_OK_FATAL(bt_device(&b.base, "few_rows=4", 1, 0, &device, &err), &err);
+      }
+      const uint32_t flags = i == 1 ? (uint32_t)OPIPE_COMPILE_NO_FUSE : OPIPE_COMPILE_POISON;
+      const uint32_t n = run_graph(b.base.table, device, &m.g, flags);
+      if (i != 1)
+        OPI_ASSERT_INT(n, wanted[which].steps + (i == 0 ? products : 0));
+    }
+    b.base.table->device_close(device);
+    OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none,few_rows=8", 1, 0, &device, &err), &err);
+    const uint32_t dtype = which == GELU_OF_FLOAT ? OPIPE_FLOAT : OPIPE_BFLOAT16;
+    for (int i = 1; i < 3; ++i) {
+      expect_close(y[0], y[i], dtype, false);
+      expect_close(more[0], more[i], dtype, true);
+    }
+  }
+  b.base.table->device_close(device);
+  bt_close(&b.base);
+}
+
 /* ---- Split: as products ---- */
 
 enum {
@@ -375,6 +410,6 @@ static void test_attention_reads_and_writes_parts(void) {
   bt_close(&b.base);
 }
 
-OPI_TEST_MAIN("cuda tails", OPI_TEST(test_products_do_along),
+OPI_TEST_MAIN("cuda tails", OPI_TEST(test_products_do_along), OPI_TEST(test_few_rows_do_along),
               OPI_TEST(test_large_splits_are_products),
               OPI_TEST(test_attention_reads_and_writes_parts))

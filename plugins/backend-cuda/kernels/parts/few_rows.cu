@@ -1,151 +1,241 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of few rows: weights are read once, 16 bytes at a time, for all
- * rows; what counts is the bandwidth.
+/* Products of few rows: weights are read once, 16 bytes at a time, for all rows; what counts is the
+ * bandwidth, so a thread has FEW_AHEAD packets under way.
  *
- *   w [k, n]   a block takes a strip of columns, 8 packets wide, and
- * CUDA_FEW_DEPTH rows of w: threads of one column every 32nd row, added by a
- * tree; parts of k are added in order by a second launch w [n, k]   a warp
- * takes a row of w, lanes packets of it in turn, added by a butterfly Each
- * row's sums are its own: their bits do not depend on m. */
-#include "map_math.cuh"
+ *   w [k, n]   a block takes 32 packets of columns side by side and a part of k, a warp every
+ * eighth row of it; warps are added in order, then, by a second launch, the parts w [n, k]   a warp
+ * takes two rows of w, lanes packets of them in turn, added by a butterfly
+ *
+ * How long a part is follows from n and k. Each row's sums are its own, in an order that is the
+ * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
+#include "columns.cuh"
 
-enum { STRIP = 8, SLICES = CUDA_THREADS / STRIP };
+enum { FEW_AHEAD = 8, FEW_TURNED_AHEAD = 4, FEW_COLUMNS = 2 };
 
-template <class R, int V>
+/* A packet as it lies in registers: halves in pairs. */
+struct alignas(16) words {
+  unsigned w[4];
+};
+
+CUDA_FN float element(const words &p, int i, float) {
+  return __uint_as_float(p.w[i]);
+}
+CUDA_FN float element(const words &p, int i, bf16) {
+  return __uint_as_float(i % 2 != 0 ? p.w[i / 2] & 0xffff0000u : p.w[i / 2] << 16);
+}
+CUDA_FN float element(const words &p, int i, f16) {
+  const f16 half = {(uint16_t)(p.w[i / 2] >> i % 2 * 16)};
+  return widen(half);
+}
+CUDA_FN unsigned word_of(float x, int) {
+  return __float_as_uint(x);
+}
+template <class T>
+CUDA_FN unsigned word_of(T half, int i) {
+  return (unsigned)half.bits << i % 2 * 16;
+}
+
+/* Elements i and on of a row of n; 0 beyond. whole: see load_packet. */
+template <class T>
+CUDA_FN words load_words(const T *row, int64_t i, int64_t n, bool whole) {
+  words p = {{0, 0, 0, 0}};
+  if (whole)
+    return *reinterpret_cast<const words *>(row + i);
+  CUDA_UNROLL
+  for (int v = 0; v < lanes<T>::n; ++v) {
+    if (i + v < n)
+      p.w[v * 4 / lanes<T>::n] |= word_of(row[i + v], v);
+  }
+  return p;
+}
+
+/* The rows of w that a thread takes next, from k on: every eighth. */
+template <class T>
+CUDA_FN void load_ahead(const cuda_few_rows_block &a, int64_t k, int64_t end, int64_t column,
+                        bool whole, words *ahead) {
+  const T *w = static_cast<const T *>(a.f.w);
+  CUDA_UNROLL
+  for (int j = 0; j < FEW_AHEAD; ++j) {
+    const int64_t row = k + j * COLUMN_SLICES;
+    if (row < end && column < a.f.n)
+      ahead[j] = load_words(w + row * a.f.n, column, a.f.n, whole);
+  }
+}
+
+template <class T, int ROWS>
 struct few_room {
-  R part[SLICES][STRIP * V];
+  typedef typename real_of<T>::type real;
+  real x[CUDA_FEW_DEPTH][ROWS];
+  slice_room<real, lanes<T>::n> sums;
 };
 
 /* partial [parts][m][n] */
-template <class T>
-CUDA_FN void few_columns(const cuda_few_rows_args &a) {
+template <class T, int ROWS>
+CUDA_FN void few_columns(const cuda_few_rows_block &a) {
   typedef typename real_of<T>::type R;
-  const int V = lanes<T>::n;
-  typedef few_room<R, lanes<T>::n> room_type;
+  typedef few_room<T, ROWS> room_type;
+  const int V = lanes<T>::n, slice = (int)(threadIdx.x / 32);
   CUDA_SHARED(room_type, room);
-  const T *x = static_cast<const T *>(a.x), *w = static_cast<const T *>(a.w);
-  const int strip = (int)(threadIdx.x % STRIP), slice = (int)(threadIdx.x / STRIP);
-  const int64_t column = ((int64_t)blockIdx.x * STRIP + strip) * V;
-  const int64_t first = (int64_t)blockIdx.y * CUDA_FEW_DEPTH;
-  const int64_t end = first + CUDA_FEW_DEPTH < a.k ? first + CUDA_FEW_DEPTH : a.k;
-  const bool whole = a.n % V == 0 && aligned16(w) && column + V <= a.n;
-  R sum[CUDA_FEW_ROWS][V];
+  const T *x = static_cast<const T *>(a.f.x);
+  const int64_t m = a.f.m, n = a.f.n, column = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * V;
+  const int64_t first = (int64_t)blockIdx.y * a.depth;
+  const int64_t end = first + a.depth < a.f.k ? first + a.depth : a.f.k;
+  const bool whole = n % V == 0 && aligned16(a.f.w) && column + V <= n;
+  words ahead[FEW_AHEAD];
+  R sum[ROWS][V];
+  load_ahead<T>(a, first + slice, end, column, whole, ahead);
+  for (int64_t i = threadIdx.x; i < (end - first) * ROWS; i += CUDA_THREADS) {
+    const int64_t row = i / (end - first), k = i % (end - first);
+    room.x[k][row] = row < m ? (R)get(x, row * a.f.k + first + k) : (R)0;
+  }
   CUDA_UNROLL
-  for (int r = 0; r < CUDA_FEW_ROWS; ++r) {
+  for (int r = 0; r < ROWS; ++r) {
     CUDA_UNROLL
     for (int v = 0; v < V; ++v)
       sum[r][v] = 0;
   }
-  for (int64_t k = first + slice; k < end && column < a.n; k += SLICES) {
-    R v[V];
-    load_packet(w + k * a.n, column, a.n, whole, v);
+  __syncthreads();
+  for (int64_t k = first + slice; k < end; k += FEW_AHEAD * COLUMN_SLICES) {
     CUDA_UNROLL
-    for (int r = 0; r < CUDA_FEW_ROWS; ++r) {
-      if (r < a.m) {
-        const R xk = get(x, r * a.k + k);
-        CUDA_UNROLL
-        for (int c = 0; c < V; ++c)
-          sum[r][c] += xk * v[c];
-      }
-    }
-  }
-  CUDA_UNROLL
-  for (int r = 0; r < CUDA_FEW_ROWS; ++r) {
-    if (r >= a.m)
-      break;
-    CUDA_UNROLL
-    for (int c = 0; c < V; ++c)
-      room.part[slice][strip * V + c] = sum[r][c];
-    for (int d = SLICES / 2; d > 0; d /= 2) {
-      __syncthreads();
-      if (slice < d) {
-        CUDA_UNROLL
-        for (int c = 0; c < V; ++c)
-          room.part[slice][strip * V + c] += room.part[slice + d][strip * V + c];
-      }
-    }
-    if (slice == 0) {
+    for (int j = 0; j < FEW_AHEAD; ++j) {
+      const int64_t at = k + j * COLUMN_SLICES;
+      if (at >= end || column >= n)
+        continue;
       CUDA_UNROLL
-      for (int c = 0; c < V; ++c) {
-        if (column + c < a.n) {
-          static_cast<R *>(a.workspace)[((int64_t)blockIdx.y * a.m + r) * a.n + column + c] =
-              room.part[0][strip * V + c];
-        }
+      for (int r = 0; r < ROWS; ++r) {
+        CUDA_UNROLL
+        for (int v = 0; v < V; ++v)
+          sum[r][v] = joined(room.x[at - first][r], element(ahead[j], v, T()), sum[r][v]);
       }
     }
-    __syncthreads();
+    load_ahead<T>(a, k + FEW_AHEAD * COLUMN_SLICES, end, column, whole, ahead);
+  }
+  R *partial = static_cast<R *>(a.f.workspace) + (int64_t)blockIdx.y * m * n;
+  CUDA_UNROLL
+  for (int r = 0; r < ROWS; ++r) {
+    if (r < m)
+      add_slices<R, V>(sum[r], &room.sums, partial + r * n, n);
   }
 }
 
+/* Rounded once; GELU (tanh) of the whole, what it is of beside it. */
 template <class T, class R>
-CUDA_FN R finish_product(const cuda_few_rows_args &a, R sum, int64_t row, int64_t column) {
+CUDA_FN void finish_product(const cuda_few_rows_args &a, R sum, int64_t row, int64_t column) {
+  const int64_t i = row * a.n + column;
   sum *= (R)a.alpha;
   if (a.bias != nullptr)
-    sum += (R)get(static_cast<const T *>(a.bias), column);
+    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.bias), column));
   if (a.residual != nullptr)
-    sum += (R)get(static_cast<const T *>(a.residual), row * a.n + column);
-  return sum;
+    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.residual), i));
+  if (a.aux != nullptr)
+    put(static_cast<T *>(a.aux), i, sum);
+  put(static_cast<T *>(a.y), i, a.gelu ? gelu_tanh(sum) : sum);
 }
 
+/* blockIdx.y: the row */
 template <class T>
-CUDA_FN void few_sums(const cuda_few_rows_args &a) {
+CUDA_FN void few_sums(const cuda_few_rows_block &a) {
   typedef typename real_of<T>::type R;
-  const R *partial = static_cast<const R *>(a.workspace);
-  const int64_t parts = (a.k + CUDA_FEW_DEPTH - 1) / CUDA_FEW_DEPTH;
-  for (int64_t i = first_element(); i < a.m * a.n; i += element_step()) {
-    R sum = 0;
-    for (int64_t p = 0; p < parts; ++p)
-      sum += partial[p * a.m * a.n + i];
-    put(static_cast<T *>(a.y), i, finish_product<T>(a, sum, i / a.n, i % a.n));
+  CUDA_SHARED(run_room<R>, room);
+  const R *partial = static_cast<const R *>(a.f.workspace) + (int64_t)blockIdx.y * a.f.n;
+  const int64_t parts = (a.f.k + a.depth - 1) / a.depth;
+  int64_t column;
+  R sum;
+  if (add_chunks(partial, a.f.m * a.f.n, parts, a.f.n, &room, &column, &sum))
+    finish_product<T>(a.f, sum, blockIdx.y, column);
+}
+
+/* Packets of up to FEW_COLUMNS rows of w, from element i of them on: lanes side by side. */
+template <class T>
+CUDA_FN void load_turned_ahead(const cuda_few_rows_args &a, int64_t first, int64_t i, bool whole,
+                               words (*ahead)[FEW_TURNED_AHEAD]) {
+  const T *w = static_cast<const T *>(a.w);
+  CUDA_UNROLL
+  for (int c = 0; c < FEW_COLUMNS; ++c) {
+    CUDA_UNROLL
+    for (int j = 0; j < FEW_TURNED_AHEAD; ++j) {
+      const int64_t at = i + j * 32 * lanes<T>::n;
+      if (first + c < a.n && at < a.k)
+        ahead[c][j] = load_words(w + (first + c) * a.k, at, a.k, whole);
+    }
   }
 }
 
-template <class T>
-CUDA_FN void few_turned(const cuda_few_rows_args &a) {
+template <class T, int ROWS>
+CUDA_FN void few_turned(const cuda_few_rows_block &block) {
   typedef typename real_of<T>::type R;
-  const int V = lanes<T>::n;
-  const T *x = static_cast<const T *>(a.x), *w = static_cast<const T *>(a.w);
-  const bool whole_w = a.k % V == 0 && aligned16(w), whole_x = a.k % V == 0 && aligned16(x);
-  const int lane = (int)(threadIdx.x % 32);
-  for (int64_t column = (int64_t)blockIdx.x * CUDA_WARPS + threadIdx.x / 32; column < a.n;
-       column += (int64_t)gridDim.x * CUDA_WARPS) {
-    R sum[CUDA_FEW_ROWS] = {0};
-    for (int64_t k = (int64_t)lane * V; k < a.k; k += 32 * V) {
-      R v[V];
-      load_packet(w + column * a.k, k, a.k, whole_w, v);
+  const cuda_few_rows_args &a = block.f;
+  const int V = lanes<T>::n, lane = (int)(threadIdx.x % 32);
+  const T *x = static_cast<const T *>(a.x);
+  const bool whole_w = a.k % V == 0 && aligned16(a.w), whole_x = a.k % V == 0 && aligned16(x);
+  const int64_t warps = (int64_t)gridDim.x * CUDA_WARPS;
+  for (int64_t pair = (int64_t)blockIdx.x * CUDA_WARPS + threadIdx.x / 32; pair * FEW_COLUMNS < a.n;
+       pair += warps) {
+    const int64_t first = pair * FEW_COLUMNS;
+    R sum[FEW_COLUMNS][ROWS];
+    CUDA_UNROLL
+    for (int c = 0; c < FEW_COLUMNS; ++c) {
       CUDA_UNROLL
-      for (int r = 0; r < CUDA_FEW_ROWS; ++r) {
-        if (r < a.m) {
+      for (int r = 0; r < ROWS; ++r)
+        sum[c][r] = 0;
+    }
+    for (int64_t i = (int64_t)lane * V; i < a.k; i += FEW_TURNED_AHEAD * 32 * V) {
+      words ahead[FEW_COLUMNS][FEW_TURNED_AHEAD];
+      load_turned_ahead<T>(a, first, i, whole_w, ahead);
+      CUDA_UNROLL
+      for (int j = 0; j < FEW_TURNED_AHEAD; ++j) {
+        const int64_t at = i + j * 32 * V;
+        CUDA_UNROLL
+        for (int r = 0; r < ROWS; ++r) {
           R u[V];
-          load_packet(x + r * a.k, k, a.k, whole_x, u);
+          if (at >= a.k || r >= a.m)
+            continue;
+          load_packet(x + r * a.k, at, a.k, whole_x, u);
           CUDA_UNROLL
-          for (int c = 0; c < V; ++c)
-            sum[r] += u[c] * v[c];
+          for (int c = 0; c < FEW_COLUMNS; ++c) {
+            CUDA_UNROLL
+            for (int v = 0; v < V; ++v) {
+              if (first + c < a.n)
+                sum[c][r] = joined(u[v], element(ahead[c][j], v, T()), sum[c][r]);
+            }
+          }
         }
       }
     }
     CUDA_UNROLL
-    for (int r = 0; r < CUDA_FEW_ROWS; ++r) {
-      if (r < a.m) {
-        const R all = warp_all(sum[r], add_two());
-        if (lane == 0)
-          put(static_cast<T *>(a.y), r * a.n + column, finish_product<T>(a, all, r, column));
+    for (int c = 0; c < FEW_COLUMNS; ++c) {
+      CUDA_UNROLL
+      for (int r = 0; r < ROWS; ++r) {
+        const R all = warp_all(sum[c][r], add_two());
+        if (lane == 0 && r < a.m && first + c < a.n)
+          finish_product<T>(a, all, r, first + c);
       }
     }
   }
 }
 
-#define CUDA_FEW(SUFFIX, TYPE)              \
-  CUDA_KERNEL(opipe_few_columns_##SUFFIX) { \
-    few_columns<TYPE>(a);                   \
-  }                                         \
-  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {    \
-    few_sums<TYPE>(a);                      \
-  }                                         \
-  CUDA_KERNEL(opipe_few_turned_##SUFFIX) {  \
-    few_turned<TYPE>(a);                    \
+#define CUDA_FEW(SUFFIX, TYPE)                \
+  CUDA_KERNEL(opipe_few_columns_1_##SUFFIX) { \
+    few_columns<TYPE, 1>(a);                  \
+  }                                           \
+  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) { \
+    few_columns<TYPE, 4>(a);                  \
+  }                                           \
+  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) { \
+    few_columns<TYPE, 8>(a);                  \
+  }                                           \
+  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {      \
+    few_sums<TYPE>(a);                        \
+  }                                           \
+  CUDA_KERNEL(opipe_few_turned_1_##SUFFIX) {  \
+    few_turned<TYPE, 1>(a);                   \
+  }                                           \
+  CUDA_KERNEL(opipe_few_turned_4_##SUFFIX) {  \
+    few_turned<TYPE, 4>(a);                   \
+  }                                           \
+  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {  \
+    few_turned<TYPE, 8>(a);                   \
   }
 CUDA_FEW(f32, float)
 CUDA_FEW(bf16, bf16)
 CUDA_FEW(f16, f16)
-CUDA_FEW(f64, double)

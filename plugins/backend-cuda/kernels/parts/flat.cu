@@ -94,34 +94,106 @@ CUDA_FN void flat_one(const cuda_flat_block &a) {
   }
 }
 
-/* Gates of feed-forward layers: f(in[0]) in[1]. */
-template <class T>
-CUDA_FN void gated(const cuda_flat_block &a) {
-  const float p = (float)a.alpha;
-  switch (a.op) {
-    CUDA_EACH(CUDA_MAP_SIGMOID, T, sigmoid(x) * z)
-    CUDA_EACH(CUDA_MAP_RELU, T, (x > 0 || x != x ? x : 0.0f) * z)
-    CUDA_EACH(CUDA_MAP_GELU, T, gelu(x) * z)
-    CUDA_EACH(CUDA_MAP_GELU_TANH, T, gelu_tanh(x) * z)
-    default: /* SWISH */
-      each<T>(a, [&](float x, float z) { return x * sigmoid(p * x) * z; });
-      break;
-  }
-}
-
-#define CUDA_FLAT(SUFFIX, TYPE)      \
-  CUDA_KERNEL(opipe_one_##SUFFIX) {  \
-    flat_one<TYPE>(a);               \
-  }                                  \
-  CUDA_KERNEL(opipe_two_##SUFFIX) {  \
-    flat_two<TYPE>(a);               \
-  }                                  \
-  CUDA_KERNEL(opipe_gate_##SUFFIX) { \
-    gated<TYPE>(a);                  \
+#define CUDA_FLAT(SUFFIX, TYPE)     \
+  CUDA_KERNEL(opipe_one_##SUFFIX) { \
+    flat_one<TYPE>(a);              \
+  }                                 \
+  CUDA_KERNEL(opipe_two_##SUFFIX) { \
+    flat_two<TYPE>(a);              \
   }
 CUDA_FLAT(f32, float)
 CUDA_FLAT(bf16, bf16)
 CUDA_FLAT(f16, f16)
+
+/* ---- gates of feed-forward layers: what two of the functions above would make ---- */
+
+template <class T, class F>
+CUDA_FN void gate_each(const cuda_gate_args &a, F f) {
+  const int V = lanes<T>::n;
+  const T *x = static_cast<const T *>(a.x), *z = static_cast<const T *>(a.z);
+  const bool flat = aligned16(x) && aligned16(z) && aligned16(a.y) && aligned16(a.kept);
+  for (int64_t i = first_element() * V; i < a.n; i += element_step() * V) {
+    const bool whole = flat && i + V <= a.n;
+    float u[V], v[V];
+    load_packet(x, i, a.n, whole, u);
+    load_packet(z, i, a.n, whole, v);
+    CUDA_UNROLL
+    for (int k = 0; k < V; ++k) {
+      u[k] = as_stored<T>(f(u[k]));
+      v[k] = u[k] * v[k];
+    }
+    if (a.kept != nullptr)
+      store_packet(static_cast<T *>(a.kept), i, a.n, whole, u);
+    store_packet(static_cast<T *>(a.y), i, a.n, whole, v);
+  }
+}
+
+template <class T>
+CUDA_FN void gated(const cuda_gate_args &a) {
+  const float p = (float)a.alpha;
+  switch (a.op) {
+    case CUDA_MAP_SIGMOID:
+      return gate_each<T>(a, [](float x) { return sigmoid(x); });
+    case CUDA_MAP_RELU:
+      return gate_each<T>(a, [](float x) { return x > 0 || x != x ? x : 0.0f; });
+    case CUDA_MAP_GELU:
+      return gate_each<T>(a, [](float x) { return gelu(x); });
+    case CUDA_MAP_GELU_TANH:
+      return gate_each<T>(a, [](float x) { return gelu_tanh(x); });
+    default: /* SWISH */
+      return gate_each<T>(a, [&](float x) { return x * sigmoid(p * x); });
+  }
+}
+
+/* f: times the slope at x */
+template <class T, class F>
+CUDA_FN void gate_grad_each(const cuda_gate_grad_args &a, F f) {
+  const int V = lanes<T>::n;
+  const T *dy = static_cast<const T *>(a.dy), *z = static_cast<const T *>(a.z),
+          *x = static_cast<const T *>(a.x);
+  const bool flat = aligned16(dy) && aligned16(z) && aligned16(x) && aligned16(a.dx);
+  for (int64_t i = first_element() * V; i < a.n; i += element_step() * V) {
+    const bool whole = flat && i + V <= a.n;
+    float d[V], v[V];
+    load_packet(dy, i, a.n, whole, d);
+    load_packet(z, i, a.n, whole, v);
+    CUDA_UNROLL
+    for (int k = 0; k < V; ++k)
+      d[k] = as_stored<T>(d[k] * v[k]);
+    load_packet(x, i, a.n, whole, v);
+    CUDA_UNROLL
+    for (int k = 0; k < V; ++k)
+      d[k] = f(d[k], v[k]);
+    store_packet(static_cast<T *>(a.dx), i, a.n, whole, d);
+  }
+}
+
+template <class T>
+CUDA_FN void gated_grad(const cuda_gate_grad_args &a) {
+  const float p = (float)a.alpha;
+  switch (a.op) {
+    case CUDA_MAP_GRAD_RELU:
+      return gate_grad_each<T>(
+          a, [&](float d, float x) { return slope_times<float>(CUDA_MAP_GRAD_RELU, d, x, p, 0); });
+    case CUDA_MAP_GRAD_GELU:
+      return gate_grad_each<T>(a, [](float d, float x) { return d * gelu_slope(x); });
+    case CUDA_MAP_GRAD_GELUTANH:
+      return gate_grad_each<T>(a, [](float d, float x) { return d * gelu_tanh_slope(x); });
+    default: /* GRAD_SWISH, GRAD_QUICKGELU */
+      return gate_grad_each<T>(a, [&](float d, float x) { return d * swish_slope(x, p); });
+  }
+}
+
+#define CUDA_GATE(SUFFIX, TYPE)           \
+  CUDA_KERNEL(opipe_gate_##SUFFIX) {      \
+    gated<TYPE>(a);                       \
+  }                                       \
+  CUDA_KERNEL(opipe_gate_grad_##SUFFIX) { \
+    gated_grad<TYPE>(a);                  \
+  }
+CUDA_GATE(f32, float)
+CUDA_GATE(bf16, bf16)
+CUDA_GATE(f16, f16)
 
 /* ---- conversions between float types, and sums into fp32 ---- */
 

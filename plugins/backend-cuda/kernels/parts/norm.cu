@@ -8,7 +8,7 @@
  * chunks of rows, then the chunks in order */
 #include "columns.cuh"
 
-/* Rows are read again for each sum: they are in the first-level cache. */
+/* Rows are read again for each sum: they are in the first-level cache. Of one bit whoever asks. */
 template <class T, bool BLOCK, class R>
 CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon,
                      const row_team<BLOCK, R> &team, R *out_mean, R *out_inverse) {
@@ -27,7 +27,7 @@ CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon
     load_packet(x, i, n, whole, v);
     CUDA_UNROLL
     for (int k = 0; k < V; ++k)
-      square += i + k < n ? (v[k] - mean) * (v[k] - mean) : (R)0;
+      square = i + k < n ? joined(v[k] - mean, v[k] - mean, square) : square;
   }
   *out_mean = mean;
   *out_inverse = (R)1 / root_of(team.sum(square) / (R)n + (R)epsilon);
@@ -128,16 +128,20 @@ CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, 
         load_packet(residual + row * a.n, i, a.n, whole, d);
         CUDA_UNROLL
         for (int k = 0; k < V; ++k)
-          v[k] += d[k];
+          v[k] = plain_sum(as_stored<T>(v[k]), d[k]);
       }
       store_packet(static_cast<T *>(a.dx) + row * a.n, i, a.n, whole, v);
+    }
+    if (team.rank() == 0 && a.statistics != nullptr) {
+      static_cast<R *>(a.statistics)[2 * row] = mean;
+      static_cast<R *>(a.statistics)[2 * row + 1] = inverse;
     }
   }
 }
 
 /* statistics [rows][2] of the workspace: mean and 1 / s. */
-template <class T, class R>
-CUDA_FN void write_moments(const cuda_norm_scale_args &a, const row_team<true, R> &team) {
+template <class T, bool BLOCK, class R>
+CUDA_FN void write_moments(const cuda_norm_scale_args &a, const row_team<BLOCK, R> &team) {
   R *to = static_cast<R *>(a.workspace);
   const bool whole = a.n % lanes<T>::n == 0 && aligned16(a.x);
   for (int64_t row = team.first_row(); row < a.rows; row += team.row_step()) {
@@ -206,15 +210,18 @@ CUDA_FN void scale_sums(const cuda_norm_scale_args &a, run_room<R> *room) {
     CUDA_SHARED(block_room<R>, room);                     \
     norm_grad_rows<T, S>(a, row_team<true, R>{&room});    \
   }
-#define CUDA_NORM_TYPE(SUFFIX, T, R)               \
-  CUDA_KERNEL(opipe_norm_moments_##SUFFIX) {       \
-    CUDA_SHARED(block_room<R>, room);              \
-    write_moments<T>(a, row_team<true, R>{&room}); \
-  }                                                \
-  CUDA_KERNEL(opipe_norm_chunks_##SUFFIX) {        \
-    typedef slice_room<R, lanes<T>::n> all_sums;   \
-    CUDA_SHARED(all_sums, room);                   \
-    scale_chunks<T>(a, &room);                     \
+#define CUDA_NORM_TYPE(SUFFIX, T, R)                  \
+  CUDA_KERNEL(opipe_norm_moments_warp_##SUFFIX) {     \
+    write_moments<T>(a, row_team<false, R>{nullptr}); \
+  }                                                   \
+  CUDA_KERNEL(opipe_norm_moments_block_##SUFFIX) {    \
+    CUDA_SHARED(block_room<R>, room);                 \
+    write_moments<T>(a, row_team<true, R>{&room});    \
+  }                                                   \
+  CUDA_KERNEL(opipe_norm_chunks_##SUFFIX) {           \
+    typedef slice_room<R, lanes<T>::n> all_sums;      \
+    CUDA_SHARED(all_sums, room);                      \
+    scale_chunks<T>(a, &room);                        \
   }
 CUDA_NORM_PAIR(f32, float, float, float)
 CUDA_NORM_PAIR(bf16, bf16, bf16, float)

@@ -189,6 +189,22 @@ static void expect_cancelled(const kit_tensor *found, const double *want, double
     OPI_ASSERT(fabs(kit_get(found, i) - want[i]) <= most);
 }
 
+/* What the gradient alone and an Add behind it would make. */
+static void expect_steps(const cuda_norm_grad_args *args, const norm_case *c, const kit_tensor *dx,
+                         const kit_tensor *residual) {
+  const kit_tensor plain = kit_new(c->dtype, dx->n);
+  cuda_norm_grad_args alone = *args;
+  cuda_launch launch;
+  alone.dx = plain.data;
+  alone.residual = NULL;
+  alone.statistics = NULL;
+  OPI_ASSERT_FATAL(cuda_plan_norm_grad(&alone, c->dtype, c->scale_dtype, &launch));
+  KIT_RUN(&launch, 1, &plain);
+  for (int64_t i = 0; i < dx->n; ++i)
+    kit_set(&plain, i, kit_get(&plain, i) + kit_get(residual, i));
+  OPI_ASSERT(kit_same(&plain, 0, dx, 0, dx->n));
+}
+
 static void norm_backward(const norm_case *c) {
   const uint32_t wide = c->dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
   const int64_t all = c->rows * c->n;
@@ -224,22 +240,49 @@ static void norm_backward(const norm_case *c) {
                            (c->residual ? kit_get(&r, i * c->n + k) : 0);
     }
   }
-  const cuda_norm_grad_args args = {
-      dx.data, dy.data, x.data, scale.data, c->residual ? r.data : NULL,
-      c->rows, c->n,    1e-5,   c->rms,     0};
+  const kit_tensor statistics = kit_new(wide, 2 * c->rows);
+  const cuda_norm_grad_args args = {.dx = dx.data,
+                                    .dy = dy.data,
+                                    .x = x.data,
+                                    .scale = scale.data,
+                                    .residual = c->residual ? r.data : NULL,
+                                    .statistics = statistics.data,
+                                    .rows = c->rows,
+                                    .n = c->n,
+                                    .epsilon = 1e-5,
+                                    .rms = c->rms};
   cuda_launch launches[CUDA_LAUNCHES];
   OPI_ASSERT_FATAL(cuda_plan_norm_grad(&args, c->dtype, c->scale_dtype, launches));
-  KIT_RUN(launches, 1, &dx);
+  KIT_RUN(launches, 1, &dx, &statistics);
+  if (c->residual)
+    expect_steps(&args, c, &dx, &r);
   if (c->n > 1 || c->rms)
     KIT_CLOSE(dx, want, tolerance(c->dtype));
   else
     expect_cancelled(&dx, want, (c->dtype == OPIPE_DOUBLE ? 1e-13 : 1e-5) * 2 / sqrt(1e-5));
-  cuda_norm_scale_args sums = {
-      ds.data, c->bias ? db.data : NULL, dy.data, x.data, NULL, c->rows, c->n, 1e-5, c->rms, adds};
+  const kit_tensor given_ds = kit_copy(&ds), given_db = kit_copy(&db);
+  cuda_norm_scale_args sums = {.dscale = ds.data,
+                               .dbias = c->bias ? db.data : NULL,
+                               .dy = dy.data,
+                               .x = x.data,
+                               .rows = c->rows,
+                               .n = c->n,
+                               .epsilon = 1e-5,
+                               .rms = c->rms,
+                               .adds = adds};
   sums.workspace = kit_workspace(cuda_norm_scale_workspace(&sums));
-  const uint32_t n = cuda_plan_norm_scale(&sums, c->dtype, launches);
+  uint32_t n = cuda_plan_norm_scale(&sums, c->dtype, launches);
   OPI_ASSERT_FATAL(n > 0);
   KIT_RUN(launches, n, &ds, &db);
+  /* of given statistics: a launch less, the same bits */
+  sums.workspace = kit_workspace(cuda_norm_scale_workspace(&sums));
+  memcpy(sums.workspace, statistics.data, (size_t)statistics.n * statistics.bytes);
+  sums.dscale = given_ds.data;
+  sums.dbias = c->bias ? given_db.data : NULL;
+  sums.given = 1;
+  OPI_ASSERT_INT(cuda_plan_norm_scale(&sums, c->dtype, launches), n - 1);
+  KIT_RUN(launches, n - 1, &given_ds, &given_db);
+  OPI_ASSERT(kit_same(&ds, 0, &given_ds, 0, c->n) && kit_same(&db, 0, &given_db, 0, c->n));
   KIT_CLOSE(ds, want_s, 1e-5);
   if (c->bias)
     KIT_CLOSE(db, want_b, 1e-5);

@@ -265,7 +265,7 @@ static void few_rows_case(uint32_t dtype, int64_t m, int64_t n, int64_t k, bool 
       want[i] += kit_get(&x, i / n * k + j) * kit_get(&w, turned ? i % n * k + j : j * n + i % n);
     want[i] = 0.5 * want[i] + (all ? kit_get(&bias, i % n) + kit_get(&residual, i) : 0);
   }
-  args.workspace = kit_workspace(cuda_few_rows_workspace(&args));
+  args.workspace = kit_workspace(cuda_few_rows_workspace(&args, dtype));
   cuda_launch launches[CUDA_LAUNCHES];
   uint32_t count = cuda_plan_few_rows(&args, dtype, launches);
   OPI_ASSERT_FATAL(count > 0);
@@ -282,10 +282,10 @@ static void few_rows_case(uint32_t dtype, int64_t m, int64_t n, int64_t k, bool 
 }
 
 static void test_few_rows(void) {
-  static const int64_t shapes[][3] = {{1, 1, 1},     {1, 33, 70},    {3, 64, 512},
-                                      {8, 100, 600}, {2, 136, 1030}, {5, 7, 8}};
+  static const int64_t shapes[][3] = {{1, 1, 1},      {1, 33, 70}, {3, 64, 512}, {8, 100, 600},
+                                      {2, 136, 1030}, {5, 7, 8},   {4, 520, 200}};
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
-    for (int t = 0; t < KIT_TYPES; ++t) {
+    for (int t = 0; t < 3; ++t) {
       few_rows_case(kit_types[t], shapes[s][0], shapes[s][1], shapes[s][2], false,
                     (s + (size_t)t) % 2 == 0);
       few_rows_case(kit_types[t], shapes[s][0], shapes[s][1], shapes[s][2], true,
@@ -296,6 +296,73 @@ static void test_few_rows(void) {
   cuda_launch launches[CUDA_LAUNCHES];
   const cuda_few_rows_args args = {.m = CUDA_FEW_ROWS + 1, .n = 1, .k = 1};
   OPI_ASSERT(cuda_plan_few_rows(&args, OPIPE_FLOAT, launches) == 0);
+  const cuda_few_rows_args wide = {.m = 1, .n = 1, .k = 1};
+  OPI_ASSERT(cuda_plan_few_rows(&wide, OPIPE_DOUBLE, launches) == 0);
+}
+
+/* Parts of k are longer where there are blocks enough; a row's bits are those of eight rows. */
+static void test_few_rows_of_many_columns(void) {
+  enum { M = 6, N = 128 * 58, K = 1100 };
+  const kit_tensor x = kit_random(OPIPE_FLOAT, M * K, 1, -1, 1),
+                   w = kit_random(OPIPE_FLOAT, (int64_t)K * N, 2, -1, 1);
+  const kit_tensor y = kit_new(OPIPE_FLOAT, M * N), one = kit_new(OPIPE_FLOAT, N);
+  cuda_few_rows_args args = {
+      .y = y.data, .x = x.data, .w = w.data, .m = M, .n = N, .k = K, .alpha = 1};
+  cuda_launch launches[CUDA_LAUNCHES];
+  args.workspace = kit_workspace(cuda_few_rows_workspace(&args, OPIPE_FLOAT));
+  OPI_ASSERT_INT(cuda_plan_few_rows(&args, OPIPE_FLOAT, launches), 2);
+  OPI_ASSERT_INT(launches[0].grid[1], (K + 127) / 128);
+  KIT_RUN(launches, 2, &y);
+  for (int64_t i = 0; i < M * N; i += 997) {
+    double want = 0;
+    for (int64_t k = 0; k < K; ++k)
+      want += kit_get(&x, i / N * K + k) * kit_get(&w, k * N + i % N);
+    OPI_ASSERT(fabs(kit_get(&y, i) - want) <= 1e-4 * fabs(want) + 1e-4);
+  }
+  args.m = 1;
+  args.y = one.data;
+  OPI_ASSERT_INT(cuda_plan_few_rows(&args, OPIPE_FLOAT, launches), 2);
+  KIT_RUN(launches, 2, &one);
+  OPI_ASSERT(kit_same(&one, 0, &y, 0, N));
+  kit_end();
+}
+
+/* Through GELU: the activation of the whole sum, and what it is of. */
+static void test_few_rows_through_gelu(void) {
+  for (int turned = 0; turned < 2; ++turned) {
+    const kit_tensor x = kit_random(OPIPE_FLOAT, 2 * 40, 1, -1, 1),
+                     w = kit_random(OPIPE_FLOAT, 40 * 24, 2, -1, 1),
+                     bias = kit_random(OPIPE_FLOAT, 24, 3, -1, 1);
+    const kit_tensor y = kit_new(OPIPE_FLOAT, 48), aux = kit_new(OPIPE_FLOAT, 48);
+    cuda_few_rows_args args = {.y = y.data,
+                               .x = x.data,
+                               .w = w.data,
+                               .bias = bias.data,
+                               .aux = aux.data,
+                               .m = 2,
+                               .n = 24,
+                               .k = 40,
+                               .alpha = 1,
+                               .turned = turned != 0,
+                               .gelu = 1};
+    double *want = kit_doubles(48), *of = kit_doubles(48);
+    cuda_launch launches[CUDA_LAUNCHES];
+    args.workspace = kit_workspace(cuda_few_rows_workspace(&args, OPIPE_FLOAT));
+    const uint32_t n = cuda_plan_few_rows(&args, OPIPE_FLOAT, launches);
+    for (int64_t i = 0; i < 48; ++i) {
+      of[i] = kit_get(&bias, i % 24);
+      for (int64_t k = 0; k < 40; ++k) {
+        const int64_t at = turned != 0 ? i % 24 * 40 + k : k * 24 + i % 24;
+        of[i] += kit_get(&x, i / 24 * 40 + k) * kit_get(&w, at);
+      }
+      want[i] = 0.5 * of[i] *
+                (1 + tanh(0.79788456080286535588 * (of[i] + 0.044715 * of[i] * of[i] * of[i])));
+    }
+    KIT_RUN(launches, n, &y, &aux);
+    KIT_CLOSE(y, want, 1e-5);
+    KIT_CLOSE(aux, of, 1e-5);
+    kit_end();
+  }
 }
 
 /* ---- optimizers ---- */
@@ -511,6 +578,6 @@ static void test_clipping(void) {
 }
 
 OPI_TEST_MAIN("cuda_train", OPI_TEST(test_scatter), OPI_TEST(test_pick), OPI_TEST(test_one_hot),
-              OPI_TEST(test_pad), OPI_TEST(test_few_rows),
-              OPI_TEST(test_updates_have_the_bits_of_the_cpu),
+              OPI_TEST(test_pad), OPI_TEST(test_few_rows), OPI_TEST(test_few_rows_of_many_columns),
+              OPI_TEST(test_few_rows_through_gelu), OPI_TEST(test_updates_have_the_bits_of_the_cpu),
               OPI_TEST(test_all_parameters_at_once), OPI_TEST(test_clipping))
