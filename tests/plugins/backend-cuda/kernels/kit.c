@@ -69,6 +69,10 @@ double *kit_doubles(int64_t n) {
   return p;
 }
 
+bool kit_covers(size_t i, size_t n) {
+  return !opi_test_is_sanitized() || opi_test_covers(i, n);
+}
+
 kit_tensor kit_random(uint32_t dtype, int64_t n, uint32_t seed, double low, double high) {
   const kit_tensor t = kit_new(dtype, n);
   uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;

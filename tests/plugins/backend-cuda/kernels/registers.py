@@ -5,6 +5,7 @@ What was compiled is kept below build/cuda, by what went into it.
     registers.py --write ARCH ...    makes the table anew (registers.txt)
 """
 import concurrent.futures
+import fcntl
 import glob
 import hashlib
 import os
@@ -18,6 +19,7 @@ KERNELS = os.path.join(SOURCE, "plugins", "backend-cuda", "kernels")
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "registers.txt")
 KEPT = os.path.join(SOURCE, "build", "cuda")
 PINNED = "13.0.88"
+FLAGS = ["-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings"]
 JOBS = 2
 
 
@@ -36,12 +38,11 @@ def ask(nvcc, *arguments):
 def compile_part(nvcc, version, arch, part, headers):
     """What ptxas says of a part; raises with nvcc's own words when it does not compile."""
     with open(part, "rb") as file:
-        key = hashlib.sha256(headers + file.read() + (version + arch).encode()).hexdigest()[:24]
+        key = hashlib.sha256(headers + file.read() + " ".join([version, arch, *FLAGS]).encode()).hexdigest()[:24]
     log = os.path.join(KEPT, "%s-%s-%s.log" % (os.path.basename(part)[:-3], arch, key))
     if not os.path.exists(log):
         cubin = "%s.%d.cubin" % (log, os.getpid())
-        done = subprocess.run([nvcc, "-std=c++17", "-cubin", "-arch=" + arch, "-Xptxas", "-v", "-Werror",
-                               "all-warnings", "-I", KERNELS, "-o", cubin, part],
+        done = subprocess.run([nvcc, *FLAGS, "-arch=" + arch, "-I", KERNELS, "-o", cubin, part],
                               capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError("%s for %s:\n%s" % (part, arch, done.stderr))
@@ -63,16 +64,19 @@ def read_log(text):
     return found
 
 
-def compile_all(nvcc, version, archs):
-    """{arch: {kernel: (registers, spilled bytes)}}"""
+def compile_all(nvcc, version, archs, names=None):
+    """{arch: {kernel: (registers, spilled bytes)}} of the parts of these names, or of all."""
     os.makedirs(KEPT, exist_ok=True)
     headers = b""
     for path in sorted(glob.glob(os.path.join(KERNELS, "*.h")) + glob.glob(os.path.join(KERNELS, "**/*.cuh"), recursive=True)):
         with open(path, "rb") as file:
             headers += file.read()
     parts = sorted(glob.glob(os.path.join(KERNELS, "parts", "*.cu")))
+    if names is not None:
+        parts = [os.path.join(KERNELS, "parts", name + ".cu") for name in names]
     found = {arch: {} for arch in archs}
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+    with open(os.path.join(KEPT, "lock"), "w", encoding="utf-8") as lock, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a test beside this one compiles nothing twice
         work = {pool.submit(compile_part, nvcc, version, arch, part, headers): arch for arch in archs for part in parts}
         for one in concurrent.futures.as_completed(work):
             found[work[one]].update(read_log(one.result()))
@@ -95,7 +99,7 @@ def write_table(archs, found):
             file.write("%-34s %s\n" % (kernel, " ".join("%7d" % found[arch][kernel][0] for arch in archs)))
 
 
-def complaints(archs, found, pinned):
+def complaints(archs, found, pinned, whole):
     columns, rows = read_table()
     said = []
     for arch in archs:
@@ -109,13 +113,13 @@ def complaints(archs, found, pinned):
                 said.append("%s for %s has no row in registers.txt" % (kernel, arch))
             elif registers > most:
                 said.append("%s for %s takes %d registers, %d by registers.txt" % (kernel, arch, registers, most))
-        if pinned and arch in columns:
+        if pinned and whole and arch in columns:
             said += ["%s of registers.txt is no kernel" % kernel for kernel in sorted(set(rows) - set(found[arch]))]
     return said
 
 
-def check(choose):
-    """choose(archs that nvcc knows): those to compile for. The exit status of a test."""
+def check(choose, names=None):
+    """choose(archs that nvcc knows): those to compile for; names: of parts, all by default. The exit status of a test."""
     nvcc = find_nvcc()
     if nvcc is None:
         print("SKIP: no nvcc (./dev deps cuda fetches one)")
@@ -123,11 +127,11 @@ def check(choose):
     version = re.search(r"V(\d+\.\d+\.\d+)", ask(nvcc, "--version"))[1]
     archs = choose(ask(nvcc, "--list-gpu-code").split())
     try:
-        found = compile_all(nvcc, version, archs)
+        found = compile_all(nvcc, version, archs, names)
     except RuntimeError as error:
         print(error)
         return 1
-    said = complaints(archs, found, version == PINNED)
+    said = complaints(archs, found, version == PINNED, names is None)
     if version != PINNED:
         print("nvcc %s: registers are compared for %s only" % (version, PINNED))
     for line in said:

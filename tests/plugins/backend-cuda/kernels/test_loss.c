@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 label=nosan */
+/* ctest: timeout=120 */
 /* Losses with their gradients against plain loops in double; dropout against the definition of its
  * masks. */
 #include "kit.h"
@@ -122,6 +122,8 @@ static void test_losses(void) {
         const loss_case c = {kit_types[t], shapes[s][0], shapes[s][1], shapes[s][2],
                              reduction,    i % 4 != 1,   i % 3 == 0,   i % 5 > 1 && s > 0,
                              i % 2 == 0,   i % 3 == 1,   i % 2 != 0,   i % 4 == 0 ? 0.1 : 0};
+        if (!kit_covers(i, 5))
+          continue;
         loss_one(&c);
         loss_case wide = c;
         wide.wide = true;
@@ -151,7 +153,8 @@ static void test_long_rows(void) {
                            .log_prob = s == 0 && !half,
                            .smoothing = s == 1 ? 0.1 : 0,
                            .wide = half};
-      loss_one(&c);
+      if (kit_covers(s * KIT_TYPES + (size_t)t, 5))
+        loss_one(&c);
     }
   }
 }

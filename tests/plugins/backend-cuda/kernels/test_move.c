@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 label=nosan */
+/* ctest: timeout=120 */
 /* Kernels that move elements, reduce, order and check, against plain loops. */
 #include "kit.h"
 

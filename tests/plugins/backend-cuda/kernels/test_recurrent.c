@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 label=nosan */
+/* ctest: timeout=120 */
 /* What stands behind a product of a recurrent layer, launch by launch, against the operators' text
  * in double: every activation, rows of several lengths, both directions; lengths that are none. */
 #include "kit.h"

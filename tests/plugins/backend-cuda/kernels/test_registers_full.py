@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=1800 label=full
-"""The same for sm_80, sm_90 and the data centre's and the desktop's newer ones, of those that this nvcc knows."""
+# ctest: timeout=1800 label=full,nosan
+"""All kernels for sm_80, sm_90 and the data centre's and the desktop's newer ones, of those that this nvcc knows."""
 import os
 import sys
 

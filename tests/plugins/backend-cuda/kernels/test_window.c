@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 label=nosan */
+/* ctest: timeout=120 */
 /* Convolutions, pools and their gradients, norms by channel, against plain loops in double that
  * scatter where the kernels gather. */
 #include "kit.h"
