@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Marks, and how they meet the host's clock: of several looks the one that took the host the
- * shortest time counts, and its middle is when the device was there.
- */
+/* Marks, and how they meet the host's clock. */
 #include "runtime/executor/stamps.h"
 
 enum { LOOKS = 8 };
@@ -13,19 +11,20 @@ static void exchange(opipe_event **a, opipe_event **b) {
   *b = kept;
 }
 
-/* *io_event is recorded, and done at `*out_ns` of the host's clock; *io_spare is used. */
-static opipe_status look(const opi_rank *rank, opipe_event **io_event, opipe_event **io_spare,
-                         uint64_t *out_ns, opipe_error *err) {
+/* `met` is done at met_ns of the host's clock: of several looks the one counts that took the host
+ * the shortest time, and its middle. */
+static opipe_status look(const opi_rank *first, opipe_error *err) {
+  struct opi_stamps *stamps = first->stamps;
   uint64_t shortest = UINT64_MAX;
   for (uint32_t i = 0; i < LOOKS; ++i) {
     const uint64_t since = opi_clock_ns();
-    OPI_TRY(opi_queue_sync(rank, rank->stamps->queue, *io_spare, err));
+    OPI_TRY(opi_queue_sync(first, stamps->queue, stamps->spare, err));
     const uint64_t took = opi_clock_ns() - since;
     if (took >= shortest)
       continue;
     shortest = took;
-    *out_ns = since + took / 2;
-    exchange(io_event, io_spare);
+    stamps->met_ns = since + took / 2;
+    exchange(&stamps->met, &stamps->spare);
   }
   return OPIPE_OK;
 }
@@ -40,7 +39,7 @@ static opipe_status elapsed(const opi_rank *rank, opipe_event *from, opipe_event
              : status;
 }
 
-/* The first rank here that is on the device and has stamps; NULL: none. */
+/* The first rank here that is on the device and has stamps: itself, if no other. */
 static const opi_rank *first_of(const opi_rank *rank) {
   const opi_session *s = rank->session;
   for (uint32_t i = 0; i < rank->place; ++i) {
@@ -49,7 +48,7 @@ static const opi_rank *first_of(const opi_rank *rank) {
         s->plan->devices[other->index].index == s->plan->devices[rank->index].index)
       return other;
   }
-  return NULL;
+  return rank;
 }
 
 opipe_status opi_stamps_event(const opi_rank *rank, opipe_event **out_event, opipe_error *err) {
@@ -59,8 +58,6 @@ opipe_status opi_stamps_event(const opi_rank *rank, opipe_event **out_event, opi
 }
 
 opipe_status opi_stamps_open(opi_rank *rank, opipe_error *err) {
-  const opi_rank *first = first_of(rank);
-  int64_t after = 0;
   if ((rank->session->flags & OPIPE_SESSION_TRACE) == 0 ||
       !OPIPE_HAS(rank->backend, opipe_backend, event_elapsed) ||
       rank->backend->event_elapsed == NULL)
@@ -69,16 +66,14 @@ opipe_status opi_stamps_open(opi_rank *rank, opipe_error *err) {
   if (stamps == NULL)
     return opi_fail_nomem(err, sizeof *stamps, "stamps");
   rank->stamps = stamps;
-  stamps->met = first == NULL ? rank : first;
-  OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &stamps->queue));
   OPI_TRY(opi_stamps_event(rank, &stamps->mark, err));
-  OPI_TRY(opi_stamps_event(rank, &stamps->spare, err));
-  OPI_TRY(look(rank, &stamps->mark, &stamps->spare, &stamps->mark_ns, err));
-  if (first == NULL)
+  OPI_TRY(opi_queue_sync(rank, rank->queue, stamps->mark, err));
+  stamps->mark_ns = opi_clock_ns();
+  if (first_of(rank) != rank)
     return OPIPE_OK;
-  OPI_TRY(elapsed(rank, first->stamps->mark, stamps->mark, &after, err));
-  stamps->mark_ns = first->stamps->mark_ns + (uint64_t)after;
-  return OPIPE_OK;
+  OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &stamps->queue));
+  OPI_TRY(opi_stamps_event(rank, &stamps->met, err));
+  return opi_stamps_event(rank, &stamps->spare, err);
 }
 
 void opi_stamps_close(opi_rank *rank) {
@@ -86,6 +81,7 @@ void opi_stamps_close(opi_rank *rank) {
   if (stamps == NULL)
     return;
   rank->backend->event_destroy(stamps->mark);
+  rank->backend->event_destroy(stamps->met);
   rank->backend->event_destroy(stamps->spare);
   rank->backend->queue_close(stamps->queue);
   opi_free(rank->session->allocator, stamps, sizeof *stamps);
@@ -95,43 +91,34 @@ void opi_stamps_close(opi_rank *rank) {
 opipe_status opi_stamps_span(opi_rank *rank, opipe_event *begun, opipe_event **io_end,
                              opi_span *out_span, opipe_error *err) {
   struct opi_stamps *stamps = rank->stamps;
-  int64_t start = 0, end = 0;
-  OPI_TRY(elapsed(rank, stamps->mark, begun, &start, err));
-  OPI_TRY(elapsed(rank, stamps->mark, *io_end, &end, err));
-  out_span->start_ns = stamps->mark_ns + (uint64_t)start;
-  out_span->end_ns = stamps->mark_ns + (uint64_t)end;
-  if (end >= (int64_t)OLD_NS) {
+  int64_t after = 0, length = 0;
+  OPI_TRY(elapsed(rank, stamps->mark, *io_end, &after, err));
+  OPI_TRY(elapsed(rank, begun, *io_end, &length, err));
+  out_span->end_ns = stamps->mark_ns + (uint64_t)after;
+  out_span->start_ns = out_span->end_ns - (uint64_t)length;
+  if (after >= (int64_t)OLD_NS) {
     exchange(&stamps->mark, io_end);
     stamps->mark_ns = out_span->end_ns;
   }
   return OPIPE_OK;
 }
 
-static opipe_status meet(opi_rank *rank, opipe_error *err) {
-  struct opi_stamps *stamps = rank->stamps;
-  opipe_event *event = NULL, *spare = stamps->spare;
-  uint64_t host_ns = 0;
-  int64_t after = 0;
-  OPI_TRY(opi_stamps_event(rank, &event, err));
-  opipe_status status = look(rank, &event, &spare, &host_ns, err);
-  stamps->spare = spare;
-  if (status == OPIPE_OK)
-    status = elapsed(rank, stamps->mark, event, &after, err);
-  if (status == OPIPE_OK)
-    stamps->shift_ns = (int64_t)(host_ns - (stamps->mark_ns + (uint64_t)after));
-  rank->backend->event_destroy(event);
-  return status;
-}
-
 opipe_status opi_stamps_meet(const opi_session *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
-    opi_rank *rank = &s->ranks[s->here[i]];
-    if (rank->stamps != NULL && rank->stamps->met == rank)
-      OPI_TRY(meet(rank, err));
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    int64_t after = 0;
+    if (rank->stamps == NULL)
+      continue;
+    const opi_rank *first = first_of(rank);
+    if (first == rank)
+      OPI_TRY(look(rank, err));
+    OPI_TRY(elapsed(rank, rank->stamps->mark, first->stamps->met, &after, err));
+    rank->stamps->shift_ns =
+        (int64_t)(first->stamps->met_ns - (rank->stamps->mark_ns + (uint64_t)after));
   }
   return OPIPE_OK;
 }
 
 int64_t opi_stamps_shift(const opi_rank *rank) {
-  return rank->stamps == NULL ? 0 : rank->stamps->met->stamps->shift_ns;
+  return rank->stamps == NULL ? 0 : rank->stamps->shift_ns;
 }

@@ -2,15 +2,16 @@
 /* When a rank's programs ran, by the clock of its device: for traces.
  *
  *   queue:   ──■begun──[ program ]──■event──■begun──[ program ]──■event──►
- *              └── a timed event on either side, both asked how long after the mark they came
- *   mark     a timed event whose time is known. Ranks of one device begin from one mark, so that
- *            their times are of one clock; a mark that has become old gives way to the end of a
- *            program, since long times are inexact
- *   shift    when a trace is written, the host's clock is met once more: the two do not run alike
+ *              └── a timed event on either side; asked how long after the mark they came
+ *   mark     a timed event of the rank's whose time is taken for known. Long times are inexact, so
+ *            one that has become old gives way to the end of a program
+ *   met      when a trace is written, the device's first rank records an event of which the host
+ *            knows when it was done, and how long after each rank's mark: their spans are shifted
+ *            by what that is off. So ranks of one device are on one scale, whatever came before
  *
- * Times are nanoseconds of the host's clock as it was met when the session was opened. There are
- * stamps where the session asks for them (OPIPE_SESSION_TRACE), the device is asynchronous and the
- * backend has the slots; elsewhere rank->stamps is NULL, and the host's clock holds.
+ * There are stamps where the session asks for them (OPIPE_SESSION_TRACE), the device is
+ * asynchronous and the backend has the slots; elsewhere rank->stamps is NULL, and the host's clock
+ * holds.
  */
 #ifndef OPI_STAMPS_H
 #define OPI_STAMPS_H
@@ -18,12 +19,13 @@
 #include "runtime/state.h"
 
 struct opi_stamps {
-  opipe_queue *queue; /* of its own: programs are not waited for */
-  opipe_event *mark;  /* its time: */
-  uint64_t mark_ns;
-  opipe_event *spare;  /* [control] */
-  const opi_rank *met; /* whose meeting with the host's clock holds: of the device's first rank */
-  int64_t shift_ns;    /* of that rank alone */
+  opipe_event *mark;
+  uint64_t mark_ns; /* its time, which shift_ns is off */
+  int64_t shift_ns;
+  /* of the device's first rank: */
+  opipe_queue *queue; /* of their own: programs are not waited for */
+  opipe_event *met, *spare;
+  uint64_t met_ns;
 };
 
 /* Leaves rank->stamps NULL where there are none. Other ranks of the device are at rest. [control]

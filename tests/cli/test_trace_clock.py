@@ -76,7 +76,7 @@ def exact(events):
             if end - start < PROGRAM_US - CLOSE_US or (behind and end - start > PROGRAM_US + CLOSE_US):
                 return f"a box takes {end - start:.3f} us, {'directly behind another' if behind else 'behind a pause'}"
             end_before = end
-    return None if n_behind >= 2 else f"{n_behind} boxes begin with the end of another"
+    return None if n_behind > 0 else "no box begins with the end of another"
 
 
 def check(count, name, path, trains, device, want):

@@ -47,6 +47,9 @@ def problem_of(events):
         lane = sorted(box for box in boxes.values() if box[2] == rank)
         if any(a[1] > b[0] + near for a, b in zip(lane, lane[1:])):
             return "boxes of rank %d lie over each other" % rank
+    lanes = [[box for box in boxes.values() if box[2] == rank] for rank in range(RANKS)]
+    if not any(a[0] < b[1] - near and b[0] < a[1] - near for a in lanes[0] for b in lanes[1]):
+        return "no two ranks run at once"
     lengths = {}
     for (name, stage, m), (start, end, _) in boxes.items():
         reads = [("F", stage - 1, m)] if name == "F" else [("F", stage, m), ("B", stage + 1, m)]
