@@ -195,6 +195,7 @@ typedef struct opi_rank {
   opipe_queue *queue;
   opipe_event *event;      /* NULL on synchronous devices */
   struct opi_ahead *ahead; /* what an asynchronous device has been given, NULL: it is synchronous */
+  struct opi_stamps *stamps; /* times by the device's clock, NULL: by the host's; stamps.h */
   uint32_t device_flags;
   bool has_kernels; /* the plan's table of kernels was given to the device */
   uint32_t alignment;
@@ -508,6 +509,11 @@ opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err);
 void opi_ahead_close(opi_rank *rank); /* accepts ranks without */
 /* Waits until all that is queued is done. [control] */
 void opi_ahead_end(opi_rank *rank);
+/* -- stamps.c: programs by the device's clock; see executor/stamps.h -- */
+/* The session is at rest: the host's clock is met. [control] */
+opipe_status opi_stamps_meet(const opi_session *session, opipe_error *err);
+/* What the rank's spans are off the host's clock by; 0: they are the host's. */
+int64_t opi_stamps_shift(const opi_rank *rank);
 
 /* Takes note of what the rank is doing, for the watchdog. watch.c */
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);

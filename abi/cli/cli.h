@@ -149,7 +149,8 @@ int cli_try_file(const char *path); /* could it be? nothing stays */
 /* Flags of sessions that options of run and train say. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
   return (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |
-         (o->tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u);
+         (o->tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u) |
+         (o->trace != NULL ? OPIPE_SESSION_TRACE : 0u);
 }
 /* The session's last request or step: a picture or a page where the path ends in .svg or .html,
  * else JSON. */

@@ -180,8 +180,8 @@ int train_reference(const train_run *run, const train_result *result) {
   differences plain, uncut;
   opipe_plan *plan = NULL;
   again.quiet = true;
-  again.session_flags =
-      (run->session_flags | OPIPE_SESSION_REFERENCE) & ~(uint32_t)OPIPE_SESSION_HOLD;
+  again.session_flags = (run->session_flags | OPIPE_SESSION_REFERENCE) &
+                        ~(uint32_t)(OPIPE_SESSION_HOLD | OPIPE_SESSION_TRACE);
   int status = run_and_compare(run, &again, "plan's reference", result, &plain);
   if (status == CLI_DONE)
     status = plan_uncut(run, &plan);

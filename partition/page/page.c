@@ -98,6 +98,8 @@ static void end_lane(opi_page *page) {
     opi_text_puts(&page->data, "null");
   else
     opi_text_json(&page->data, l->device);
+  if (l->clock != NULL)
+    opi_text_printf(&page->data, ", \"clock\": \"%s\"", l->clock);
   put_number(page, ", \"fixed_bytes\": ", l->fixed_bytes);
   put_number(page, ", \"cap_bytes\": ", l->cap_bytes);
   put_number(page, ", \"message_bytes\": ", l->message_bytes);

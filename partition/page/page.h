@@ -63,6 +63,7 @@ typedef struct opi_page_lane {
   uint32_t rank, peer; /* peer: that the rank sends to; OPIPE_NONE: the lane of the rank itself */
   uint32_t copies;     /* that many do the same */
   const char *device;  /* NULL: not known */
+  const char *clock;   /* that measured times are by; NULL: they are modelled */
   double fixed_bytes, cap_bytes; /* always kept; 0: no cap */
   double message_bytes;
 } opi_page_lane;

@@ -148,6 +148,7 @@ struct opipe_event {
   cuda_status *taken; /* pinned: what it took over */
   uint64_t n_runs;    /* of the queue when it was recorded */
   bool took;
+  bool timed;
   bool imported; /* somebody else's event */
 };
 
@@ -292,6 +293,8 @@ opipe_status cuda_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error
 opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err);
 void cuda_queue_close(opipe_queue *queue);
 opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err);
+opipe_status cuda_event_create_timed(opipe_device *device, opipe_event **out_event,
+                                     opipe_error *err);
 void cuda_event_destroy(opipe_event *event);
 opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_error *err);
 opipe_status cuda_event_wait(opipe_queue *queue, opipe_event *event, opipe_error *err);
@@ -302,6 +305,9 @@ opipe_status cuda_write(opipe_queue *queue, const opipe_region *dst, const void 
 opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, opipe_error *err);
 opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                        opipe_error *err);
+/* timed.c */
+opipe_status cuda_event_elapsed(opipe_event *from, opipe_event *to, int64_t *out_ns,
+                                opipe_error *err);
 /* update.c */
 opipe_status cuda_fill_zero(opipe_queue *queue, const opipe_region *dst, opipe_error *err);
 opipe_status cuda_add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,

@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, kernel_tune),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, event_elapsed),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -70,6 +70,8 @@ const opipe_backend cuda_backend_table = {
     .kernels_use = cuda_kernels_use,
     .program_kernels = cuda_program_kernels,
     .kernel_tune = cuda_kernel_tune,
+    .event_create_timed = cuda_event_create_timed,
+    .event_elapsed = cuda_event_elapsed,
 };
 
 /* What plugins --why shows when all is well. */

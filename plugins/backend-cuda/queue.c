@@ -121,7 +121,8 @@ void cuda_queue_close(opipe_queue *queue) {
     cuda_word_give(device, queue->late);
 }
 
-opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err) {
+static opipe_status create_event(opipe_device *device, unsigned flags, opipe_event **out_event,
+                                 opipe_error *err) {
   const cuda_driver *driver = device->place->driver;
   CUDA_TRY(cuda_enter(device, "event_create", err));
   opipe_event *event =
@@ -129,11 +130,11 @@ opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, op
   opipe_status status = event == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
   if (status >= 0) {
     event->device = device;
+    event->timed = flags == 0;
     event->taken = cuda_word_take(device, err);
     status = event->taken == NULL
                  ? OPIPE_E_NOMEM
-                 : cuda_result(device->place,
-                               driver->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING),
+                 : cuda_result(device->place, driver->event_create(&event->event, flags),
                                "cuEventCreate", err);
   }
   if (status < 0 && event != NULL) {
@@ -144,6 +145,15 @@ opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, op
   if (status >= 0)
     *out_event = event;
   return status;
+}
+
+opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err) {
+  return create_event(device, CUDA_EVENT_DISABLE_TIMING, out_event, err);
+}
+
+opipe_status cuda_event_create_timed(opipe_device *device, opipe_event **out_event,
+                                     opipe_error *err) {
+  return create_event(device, 0, out_event, err);
 }
 
 /* A record that is on its way may still write the event's word. False: it may never come, its queue

@@ -109,6 +109,8 @@ struct opipe_event {
   opipe_device *device;
   _Atomic uint64_t at_ns; /* clock when it is complete; written last */
   opipe_late late;
+  bool timed;
+  _Atomic uint64_t came_ns; /* clock when the queue came to its last record; 0: never recorded */
   /* of an asynchronous device; lock */
   opipe_queue *queue; /* recorded on it as operation number `place`; NULL: never */
   uint64_t place;
@@ -183,6 +185,14 @@ opipe_status emudev_record_later(opipe_queue *queue, opipe_event *event, opipe_e
 opipe_status emudev_wait_later(opipe_queue *queue, opipe_event *event, opipe_error *err);
 opipe_status emudev_poll_later(opipe_event *event, opipe_error *err);
 opipe_status emudev_sync_later(opipe_event *event, uint64_t until_ns, opipe_error *err);
+
+/* timed.c */
+opipe_status emudev_event_create_timed(opipe_device *device, opipe_event **out_event,
+                                       opipe_error *err);
+opipe_status emudev_event_elapsed(opipe_event *from, opipe_event *to, int64_t *out_ns,
+                                  opipe_error *err);
+/* The queue comes to a record that was queued at `queued_ns`. */
+void emudev_event_came(const opipe_queue *queue, opipe_event *event, uint64_t queued_ns);
 
 /* queue.c */
 enum { EMUDEV_WATCHED_NS = 100000 }; /* before an instant nobody sleeps any more */

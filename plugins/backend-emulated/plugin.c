@@ -4,7 +4,7 @@
 #include "emulated.h"
 
 static const opipe_backend backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, update),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, event_elapsed),
     .device_count = emudev_device_count,
     .device_query = emudev_device_query,
     .device_open = emudev_device_open,
@@ -50,7 +50,9 @@ static const opipe_backend backend_table = {
     .fill_zero = emudev_fill_zero,
     .add = emudev_add,
     .sum_squares = emudev_sum_squares,
-    .update = emudev_update};
+    .update = emudev_update,
+    .event_create_timed = emudev_event_create_timed,
+    .event_elapsed = emudev_event_elapsed};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

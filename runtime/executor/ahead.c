@@ -2,6 +2,8 @@
 /* Queueing ahead: entries in the order of the work, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
+#include "runtime/executor/stamps.h"
+
 /* ---- open and close ---- */
 
 opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
@@ -9,8 +11,12 @@ opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
   if (a == NULL)
     return opi_fail_nomem(err, sizeof *a, "a queue");
   rank->ahead = a;
-  for (uint32_t i = 0; i < OPI_AHEAD; ++i)
-    OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &a->entries[i].event));
+  OPI_TRY(opi_stamps_open(rank, err));
+  for (uint32_t i = 0; i < OPI_AHEAD; ++i) {
+    OPI_TRY(opi_stamps_event(rank, &a->entries[i].event, err));
+    if (rank->stamps != NULL)
+      OPI_TRY(opi_stamps_event(rank, &a->entries[i].begun, err));
+  }
   for (uint32_t i = 0; i < OPI_AHEAD_SENDS; ++i) {
     OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &a->sends[i]));
     ++a->n_sends;
@@ -40,10 +46,13 @@ void opi_ahead_close(opi_rank *rank) {
   if (a == NULL)
     return;
   take_back(a, s->shapes, s->shapes == NULL ? 0 : s->n_places, rank->index);
-  for (uint32_t i = 0; i < OPI_AHEAD; ++i)
+  for (uint32_t i = 0; i < OPI_AHEAD; ++i) {
     rank->backend->event_destroy(a->entries[i].event);
+    rank->backend->event_destroy(a->entries[i].begun);
+  }
   for (uint32_t i = 0; i < a->n_sends; ++i)
     rank->backend->event_destroy(a->sends[i]);
+  opi_stamps_close(rank);
   opi_free(s->allocator, a, sizeof *a);
   rank->ahead = NULL;
 }
@@ -79,12 +88,20 @@ bool opi_ahead_finds(const struct opi_ahead *a, const opi_message_run *message, 
   return false;
 }
 
+opipe_status opi_ahead_begin(opi_rank *rank, opipe_error *err) {
+  struct opi_ahead *a = rank->ahead;
+  return a == NULL || rank->stamps == NULL ? OPIPE_OK
+                                           : OPI_ASK_RANK(rank, event_record, err, rank->queue,
+                                                          a->entries[a->n_in % OPI_AHEAD].begun);
+}
+
 opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_error *err) {
   struct opi_ahead *a = rank->ahead;
   opi_ahead_entry *e = &a->entries[a->n_in % OPI_AHEAD];
-  opipe_event *event = e->event;
+  opipe_event *event = e->event, *begun = e->begun;
   *e = *entry;
   e->event = event;
+  e->begun = begun;
   e->staging_end = a->staged_in;
   if (a->n_in == a->n_out)
     a->moved_ns = opi_clock_ns();
@@ -119,8 +136,18 @@ static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_e
   return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, e->number, &m->to, NULL);
 }
 
+/* The program's event is complete, with that status. */
+static opipe_status ran(opi_rank *rank, opi_ahead_entry *e, opipe_status status, opipe_error *local,
+                        opipe_error *err) {
+  const bool stamped = rank->stamps != NULL && status == OPIPE_OK;
+  opi_span at = {0, 0};
+  if (stamped)
+    status = opi_stamps_span(rank, e->begun, &e->event, &at, local);
+  return opi_step_ran(rank, &e->work, stamped ? &at : NULL, status, local, err);
+}
+
 /* What is due. OPIPE_PENDING: it is not yet. */
-static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {
+static opipe_status act(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
   if (e->kind < OPI_AHEAD_SUM)
@@ -128,7 +155,7 @@ static opipe_status act(opi_rank *rank, const opi_ahead_entry *e, opipe_error *e
   if (status == OPIPE_PENDING)
     return status;
   if (e->kind == OPI_AHEAD_RUN)
-    return opi_step_ran(rank, &e->work, status, &local, err);
+    return ran(rank, e, status, &local, err);
   if (status < 0) {
     (void)opi_error_prefix(&local, "rank %u: ", rank->index);
     *err = local;
@@ -156,7 +183,7 @@ opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err) {
   struct opi_ahead *a = rank->ahead;
   opipe_status status = OPIPE_OK;
   while (status == OPIPE_OK && a->n_out != a->n_in) {
-    const opi_ahead_entry *e = &a->entries[a->n_out % OPI_AHEAD];
+    opi_ahead_entry *e = &a->entries[a->n_out % OPI_AHEAD];
     status = act(rank, e, err);
     if (status < 0 && e->work.request != NULL)
       rank->request = e->work.request; /* whose failure it is */

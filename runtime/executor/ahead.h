@@ -50,6 +50,7 @@ typedef struct opi_errand {
 typedef struct opi_ahead_entry {
   uint32_t kind; /* OPI_AHEAD_* */
   opipe_event *event;
+  opipe_event *begun; /* RUN: stands in front of the program; NULL: the rank has no stamps */
   opi_errand work;
   uint32_t cell;        /* STORE */
   uint32_t output;      /* STORE: of the session */
@@ -94,6 +95,8 @@ static inline bool opi_ahead_posts(const opi_rank *rank, const opi_message_run *
          opi_ahead_finds(rank->ahead, message, number);
 }
 
+/* A program comes next: what it is entered with notes when the device comes to it. */
+opipe_status opi_ahead_begin(opi_rank *rank, opipe_error *err);
 /* Appends an entry; RUN, DATA, STORE: and records its event. There is room. */
 opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_error *err);
 /* n_bytes of staging memory for the next entry; NULL: none is free yet. */
@@ -126,9 +129,9 @@ static inline void opi_ahead_arrived(opi_rank *rank, opipe_event *ready) {
 }
 
 /* What the entries do, where the step is: step.c, feed.c, interpret.c. `status` is that of the
- * run's event. */
-opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, opipe_status status,
-                          opipe_error *local, opipe_error *err);
+ * run's event; at: when the device was at it, NULL: as the host saw it. */
+opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
+                          opipe_status status, opipe_error *local, opipe_error *err);
 void opi_step_summing(const opi_ahead_entry *sum);
 void opi_step_stored(opi_rank *rank, const opi_ahead_entry *store);
 void opi_rank_leave(opi_rank *rank, opi_request *request);

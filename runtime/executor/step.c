@@ -92,13 +92,15 @@ static void name_failure(const opi_rank *rank, const opi_errand *run, opipe_erro
 /* What a program says about a request's data (OPIPE_E_INVALID: a NaN with the check on, an index
  * out of range) fails the request; anything else fails the rank, and with it the session. So does
  * whatever goes wrong in a training step: gradients that miss a micro-batch are of no use. */
-opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, opipe_status status,
-                          opipe_error *local, opipe_error *err) {
+opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
+                          opipe_status status, opipe_error *local, opipe_error *err) {
   const opi_session *s = rank->session;
   const uint32_t stage = run->step->stage / run->shape->model->n_pieces;
   const bool trains = run->request->ticket != NULL;
   opi_span span = {run->since_ns, opi_clock_ns()};
-  if (rank->ahead != NULL && rank->ahead->moved_ns > span.start_ns)
+  if (at != NULL)
+    span = *at;
+  else if (rank->ahead != NULL && rank->ahead->moved_ns > span.start_ns)
     span.start_ns = rank->ahead->moved_ns; /* it waited for the one before */
   atomic_store_explicit(
       &rank->busy_ns,
@@ -131,12 +133,15 @@ static opipe_status run(opi_rank *rank, opi_errand *work, opipe_binding *binding
   work->since_ns = opi_clock_ns();
   opi_rank_note(rank, ahead ? OPI_DOING_STEP : OPI_DOING_PROGRAM, work->step,
                 ahead ? 0 : work->since_ns);
-  opipe_status status = OPI_ASK_RANK(rank, run, &local, binding, rank->queue,
-                                     opi_cursor_of(rank)->scalars, n_scalars);
+  opipe_status status = opi_ahead_begin(rank, &local);
+  if (status == OPIPE_OK) {
+    status = OPI_ASK_RANK(rank, run, &local, binding, rank->queue, opi_cursor_of(rank)->scalars,
+                          n_scalars);
+  }
   if (!ahead)
     opi_rank_note(rank, OPI_DOING_STEP, work->step, 0);
   if (!ahead || status < 0)
-    return opi_step_ran(rank, work, status, &local, err);
+    return opi_step_ran(rank, work, NULL, status, &local, err);
   const opi_ahead_entry e = {.kind = OPI_AHEAD_RUN, .work = *work};
   status = opi_ahead_push(rank, &e, err);
   return status < 0 || (rank->session->flags & OPIPE_SESSION_POISON) == 0

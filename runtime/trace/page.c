@@ -19,6 +19,7 @@ enum { FORWARD = 0, BACKWARD = 1, WAYS = 2 };
 
 typedef struct tracer {
   const opi_plan *plan;
+  const uint8_t *clocks; /* [plan->n_ranks] of the track; NULL: it is planned */
   opi_page *page;
   maker *makers; /* [((stage * M + microbatch) * slices + slice) * WAYS + way] */
   uint64_t n_makers;
@@ -149,6 +150,8 @@ static void open_lane(const tracer *t, uint32_t rank, bool beside) {
           .peer = beside ? rank : OPIPE_NONE,
           .copies = 1,
           .device = plan->devices[rank].kind,
+          .clock =
+              t->clocks == NULL ? NULL : opi_clock_names[beside ? OPI_CLOCK_HOST : t->clocks[rank]],
           .fixed_bytes = m == NULL ? 0 : (double)(m->total_bytes - m->stash_bytes),
           .cap_bytes = m == NULL || m->cap_bytes == UINT64_MAX ? 0 : (double)m->cap_bytes});
 }
@@ -216,9 +219,10 @@ static void add_track(tracer *t, const char *name, const opi_trace_event *events
   add_beside(t, &events[i], n - i);
 }
 
-opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_event *events, uint32_t n,
+opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_list *list,
                             const opipe_allocator *allocator, opipe_write_fn write, void *ctx,
                             opipe_error *err) {
+  const uint32_t n = list->n;
   opi_page page;
   opi_arena arena;
   opi_text decided;
@@ -226,7 +230,7 @@ opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_event *events,
   tracer t = {.plan = plan, .page = &page, .n_slices = plan->n_slices < 2 ? 1 : plan->n_slices};
   t.n_makers = (uint64_t)plan->n_stages * plan->n_microbatches * t.n_slices * WAYS;
   opi_arena_init(&arena, allocator, 0);
-  opi_trace_event *sorted = opi_arena_copy(&arena, events, n * sizeof *events);
+  opi_trace_event *sorted = opi_arena_copy(&arena, list->events, n * sizeof *list->events);
   t.makers = OPI_ARENA_ARRAY(&arena, maker, (size_t)t.n_makers);
   if (sorted == NULL || t.makers == NULL) {
     opi_arena_release(&arena);
@@ -238,6 +242,7 @@ opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_event *events,
   opi_page_begin(&page, allocator, "", "ns");
   opi_text_init(&decided, allocator);
   add_track(&t, "planned", &sorted[n_measured], n - n_measured);
+  t.clocks = list->clocks;
   add_track(&t, "measured", sorted, n_measured);
   opi_page_describe_plan(plan, &decided);
   opi_page_add_member(&page, "plan", decided.data);

@@ -56,6 +56,19 @@ static bool is_last(const opi_compiled *t, const opi_ran *ran, uint64_t last) {
   return ran->span.end_ns != 0 && (opi_session_trains(t->session) || ran->request == last);
 }
 
+/* When a step ran, by the host's clock: a program's time may be its device's. */
+static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
+  const opi_step *step = &t->lists->steps[index];
+  opi_span span = opi_ran_at(t, rank, index)->span;
+  if (step->kind == OPI_ACT_COMPUTE) {
+    const uint32_t by = opi_plan_rank(&t->pieces->plan, step->stage, step->replica);
+    const int64_t shift = opi_stamps_shift(&t->session->ranks[by]);
+    span.start_ns += (uint64_t)shift;
+    span.end_ns += (uint64_t)shift;
+  }
+  return span;
+}
+
 static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_first_ns) {
   *out_last = 0;
   *out_first_ns = UINT64_MAX;
@@ -66,11 +79,21 @@ static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_f
         const opi_ran *ran = opi_ran_at(t, r, i);
         if (pass == 0 && ran->request > *out_last)
           *out_last = ran->request;
-        if (pass == 1 && is_last(t, ran, *out_last) && ran->span.start_ns < *out_first_ns)
-          *out_first_ns = ran->span.start_ns;
+        if (pass == 1 && is_last(t, ran, *out_last) && span_of(t, r, i).start_ns < *out_first_ns)
+          *out_first_ns = span_of(t, r, i).start_ns;
       }
     }
   }
+}
+
+/* A sum or an update, whose times are the host's, is begun behind the programs in front of it: the
+ * host may have come to it before they were done, and the two clocks meet no better than to some
+ * microseconds. */
+static void put_behind(opi_span *io_span, uint64_t end_ns) {
+  if (io_span->start_ns < end_ns)
+    io_span->start_ns = end_ns;
+  if (io_span->end_ns < io_span->start_ns)
+    io_span->end_ns = io_span->start_ns;
 }
 
 static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
@@ -78,12 +101,17 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
   find_last(t, &last, &first);
   for (uint32_t k = 0; k < t->session->n_here; ++k) {
     const uint32_t r = t->session->here[k];
+    uint64_t end_ns = 0; /* of the programs so far */
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
-      const opi_ran *ran = opi_ran_at(t, r, i);
-      if (!is_last(t, ran, last))
+      opi_span span = span_of(t, r, i);
+      if (!is_last(t, opi_ran_at(t, r, i), last))
         continue;
-      const opi_trace_event event = describe(t, r, step, &ran->span, first);
+      if (step->kind == OPI_ACT_COMPUTE)
+        end_ns = span.end_ns;
+      else if (t->session->ranks[r].stamps != NULL)
+        put_behind(&span, end_ns);
+      const opi_trace_event event = describe(t, r, step, &span, first);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(t->session->plan, event.stage))
         continue; /* nothing to add up */
       OPI_TRY(add_event(list, &event, err));
@@ -150,6 +178,18 @@ static const opi_compiled *last_used(const opi_session *session) {
   return last->compiled;
 }
 
+static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opipe_error *err) {
+  list->n_ranks = s->plan->n_ranks;
+  list->clocks = OPI_ARENA_ARRAY(&list->arena, uint8_t, list->n_ranks);
+  if (list->clocks == NULL)
+    return opi_fail_nomem(err, list->n_ranks, "a trace");
+  for (uint32_t k = 0; k < s->n_here; ++k) {
+    const uint32_t r = s->here[k];
+    list->clocks[r] = s->ranks[r].stamps == NULL ? OPI_CLOCK_HOST : OPI_CLOCK_DEVICE;
+  }
+  return opi_stamps_meet(s, err);
+}
+
 static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
   const bool trains = opi_session_trains(session);
   if (trains)
@@ -161,6 +201,8 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
     status = opi_fail(err, OPIPE_E_STATE, "there is no last request yet: %u are unfinished",
                       atomic_load(&session->n_unfinished));
   }
+  if (status == OPIPE_OK)
+    status = list_clocks(session, list, err);
   if (status == OPIPE_OK)
     status = add_measured(t, list, err);
   if (status == OPIPE_OK && list->n == 0) {
@@ -182,12 +224,12 @@ opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn w
   opi_text_init(&text, s->allocator);
   opipe_status status = list_spans(s, &list, err);
   if (status == OPIPE_OK && format == OPIPE_TRACE_HTML) {
-    status = opi_trace_page(s->plan, list.events, list.n, s->allocator, write, ctx, err);
+    status = opi_trace_page(s->plan, &list, s->allocator, write, ctx, err);
   } else if (status == OPIPE_OK) {
     if (format == OPIPE_TRACE_SVG)
-      opi_trace_svg(list.events, list.n, s->plan->n_ranks, &text);
+      opi_trace_svg(&list, &text);
     else
-      opi_trace_chrome(list.events, list.n, s->plan->n_ranks, &text);
+      opi_trace_chrome(&list, &text);
     status = opi_text_write(&text, write, ctx, err);
   }
   opi_text_release(&text);

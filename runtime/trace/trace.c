@@ -4,6 +4,7 @@
 
 enum { LANE = 22, THIN = 4, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
 
+const char *const opi_clock_names[OPI_CLOCKS] = {NULL, "host", "device"};
 static const char *const titles[OPI_TRACE_KINDS] = {"measured", "planned"};
 
 /* Runs in the background, at the same time as programs? */
@@ -26,14 +27,19 @@ static void label(const opi_trace_event *e, opi_text *text) {
 }
 
 static void name_thread(uint32_t process, uint32_t thread, uint32_t rank, const char *what,
-                        opi_text *text) {
+                        uint32_t clock, opi_text *text) {
   opi_text_printf(text,
                   ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %u, "
-                  "\"args\": {\"name\": \"rank %u%s\"}}",
+                  "\"args\": {\"name\": \"rank %u%s\"",
                   process, thread, rank, what);
+  if (opi_clock_names[clock] != NULL)
+    opi_text_printf(text, ", \"clock\": \"%s\"", opi_clock_names[clock]);
+  opi_text_puts(text, "}}");
 }
 
-void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text) {
+void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
+  const opi_trace_event *events = list->events;
+  const uint32_t n = list->n, n_ranks = list->n_ranks;
   bool beside = false;
   for (uint32_t i = 0; i < n; ++i)
     beside = beside || is_beside(&events[i]);
@@ -44,9 +50,9 @@ void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_rank
                     "{\"name\": \"%s\"}}",
                     k == 0 ? "" : ",", k, titles[k]);
     for (uint32_t r = 0; r < n_ranks; ++r)
-      name_thread(k, r, r, "", text);
+      name_thread(k, r, r, "", k == OPI_TRACE_MEASURED ? list->clocks[r] : OPI_CLOCK_NONE, text);
     for (uint32_t r = 0; r < n_ranks && beside && k == OPI_TRACE_MEASURED; ++r)
-      name_thread(k, n_ranks + r, r, ", sums", text);
+      name_thread(k, n_ranks + r, r, ", sums", OPI_CLOCK_HOST, text);
   }
   for (uint32_t i = 0; i < n; ++i) {
     const opi_trace_event *e = &events[i];
@@ -99,7 +105,18 @@ static void draw(const opi_trace_event *e, uint32_t n_ranks, double scale, opi_t
   opi_text_puts(text, "</g>\n");
 }
 
-void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text) {
+static void name_lane(uint32_t y, uint32_t rank, const char *clock, opi_text *text) {
+  opi_text_printf(text, "<text x=\"6\" y=\"%u\">rank %u", y, rank);
+  if (clock != NULL) {
+    opi_text_printf(text, "<tspan x=\"6\" dy=\"8\" font-size=\"7\" fill=\"#555\">%s clock</tspan>",
+                    clock);
+  }
+  opi_text_puts(text, "</text>\n");
+}
+
+void opi_trace_svg(const opi_trace_list *list, opi_text *text) {
+  const opi_trace_event *events = list->events;
+  const uint32_t n = list->n, n_ranks = list->n_ranks;
   uint64_t last[OPI_TRACE_KINDS] = {1, 1};
   for (uint32_t i = 0; i < n; ++i) {
     if (events[i].end_ns > last[events[i].kind])
@@ -115,8 +132,9 @@ void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, 
     opi_text_printf(text, "<text x=\"6\" y=\"%u\" font-weight=\"bold\">%s: %.3f ms</text>\n",
                     top - 8, titles[k], (double)last[k] * 1e-6);
     for (uint32_t r = 0; r < n_ranks; ++r) {
-      opi_text_printf(text, "<text x=\"6\" y=\"%u\">rank %u</text>\n",
-                      top + r * LANE + LANE / 2 + 2, r);
+      const bool measured = k == OPI_TRACE_MEASURED;
+      name_lane(top + r * LANE + (measured ? LANE / 2 - 2 : LANE / 2 + 2), r,
+                opi_clock_names[measured ? list->clocks[r] : OPI_CLOCK_NONE], text);
     }
   }
   for (uint32_t i = 0; i < n; ++i)

@@ -9,6 +9,14 @@
 
 enum { OPI_TRACE_MEASURED = 0, OPI_TRACE_PLANNED = 1, OPI_TRACE_KINDS = 2 };
 
+/* Whose clock a rank's measured programs are by. */
+enum {
+  OPI_CLOCK_NONE = 0, /* the rank is in another session */
+  OPI_CLOCK_HOST = 1, /* that sees late that an asynchronous device has done one */
+  OPI_CLOCK_DEVICE = 2,
+  OPI_CLOCKS = 3
+};
+
 typedef struct opi_trace_event {
   const char *pass; /* "F", "B", "I", "W", "update", "reduce" */
   uint32_t kind;    /* OPI_TRACE_* */
@@ -23,9 +31,13 @@ typedef struct opi_trace_list {
   opi_arena arena;
   opi_trace_event *events; /* [n] */
   uint32_t n, room;
+  uint32_t n_ranks;
+  uint8_t *clocks; /* [n_ranks] OPI_CLOCK_* */
 } opi_trace_list;
 
-void opi_trace_chrome(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);
-void opi_trace_svg(const opi_trace_event *events, uint32_t n, uint32_t n_ranks, opi_text *text);
+extern const char *const opi_clock_names[OPI_CLOCKS]; /* NULL: of none */
+
+void opi_trace_chrome(const opi_trace_list *list, opi_text *text);
+void opi_trace_svg(const opi_trace_list *list, opi_text *text);
 
 #endif /* OPI_TRACE_H */

@@ -210,9 +210,11 @@ static void test_a_table_is_cut_at_whole_slots(void) {
 static void test_optional_slots_of_a_backend_come_together(void) {
   static const struct {
     size_t first, last; /* offsets */
-  } groups[] = {{offsetof(opipe_backend, host_alloc), offsetof(opipe_backend, host_free)},
-                {offsetof(opipe_backend, update_many), offsetof(opipe_backend, sum_squares_many)},
-                {offsetof(opipe_backend, kernels_fit), offsetof(opipe_backend, kernel_tune)}};
+  } groups[] = {
+      {offsetof(opipe_backend, host_alloc), offsetof(opipe_backend, host_free)},
+      {offsetof(opipe_backend, update_many), offsetof(opipe_backend, sum_squares_many)},
+      {offsetof(opipe_backend, kernels_fit), offsetof(opipe_backend, kernel_tune)},
+      {offsetof(opipe_backend, event_create_timed), offsetof(opipe_backend, event_elapsed)}};
   opipe_backend full, part, copy;
   void (*slot)(void) = test_a_newer_plugin_that_can_live_with_us_is_taken;
   for (size_t at = 8; at < sizeof full; at += sizeof slot)
@@ -220,7 +222,7 @@ static void test_optional_slots_of_a_backend_come_together(void) {
   full.struct_size = (uint32_t)sizeof full;
   full.reserved = 0;
   OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), &err);
-  OPI_ASSERT(copy.update_many != NULL && copy.kernel_tune != NULL);
+  OPI_ASSERT(copy.update_many != NULL && copy.kernel_tune != NULL && copy.event_elapsed != NULL);
   for (size_t g = 0; g < OPI_COUNT(groups); ++g) {
     part = full;
     part.struct_size = (uint32_t)groups[g].first;

@@ -17,6 +17,7 @@
 #include "backend_kit.h"
 #include "backend_many.h"
 #include "backend_rules.h"
+#include "backend_timed.h"
 #include "conformance.h"
 
 /* ---- devices and memory ---- */
@@ -446,6 +447,7 @@ int main(int argc, char **argv) {
     check_shared(&s);
     check_many(&s);
     check_kernels(&s);
+    check_timed(&s);
   }
   s.t->event_destroy(s.event);
   s.t->queue_close(s.queue);

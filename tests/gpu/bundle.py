@@ -26,7 +26,7 @@ import wheel  # noqa: E402
 MOST_BYTES = 20 << 20
 NEWEST_GLIBC = (2, 36)
 MODELS = ["encoder", "encoder_decoder", "gpt_8block", "gpt_bf16", "gpt_past", "gpt_raw", "llama_8block", "llama_attention", "llama_fp16"]
-OWN = ["gpu.py", "bundle_kit.py", "facts.py", "correct.py", "speed.py", "gpt2.py", "peer.py"]
+OWN = ["gpu.py", "bundle_kit.py", "facts.py", "correct.py", "speed.py", "gpt2.py", "overlap.py", "peer.py"]
 
 
 class Refused(Exception):

@@ -518,6 +518,20 @@ typedef struct opipe_backend {
    * candidate is steady. [control] */
   opipe_status (*kernel_tune)(opipe_program *program, const opipe_tune_params *params,
                               opipe_kernel *io_kernel, opipe_error *err);
+
+  /* -- when work was done, by the device's own clock; both or none: it has none that it tells -- */
+  /* An event that also keeps the time at which the queue came to its record: all that was queued
+   * before was done, and what the queue waited for. Else as event_create; recording it may cost
+   * more. [control] */
+  opipe_status (*event_create_timed)(opipe_device *device, opipe_event **out_event,
+                                     opipe_error *err);
+  /* How long after `from` the device came to `to`, in nanoseconds; negative: before. Both are timed
+   * and complete, of whichever queues and openings of one device. The clock may step by a
+   * microsecond, and long times are as exact as a float: ask of events that are near each other.
+   * Late errors are not told. PENDING: one is not complete. Errors: INVALID, one is not timed, was
+   * never recorded, or is of another device. [any-thread] */
+  opipe_status (*event_elapsed)(opipe_event *from, opipe_event *to, int64_t *out_ns,
+                                opipe_error *err);
 #endif
 } opipe_backend;
 

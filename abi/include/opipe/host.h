@@ -210,10 +210,12 @@ enum {
   OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
   OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
   OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* gradients can be read until the next step */
-  OPIPE_SESSION_HOLD = 32u, /* a training step that is not finite ends all updates, those of steps
-                               in flight too: parameters stay as that step had them, until a clock
-                               or a checkpoint is set */
-  OPIPE_SESSION_TUNED = 64u /* 1.3: refused unless all kernels are as a table of the plan's says */
+  OPIPE_SESSION_HOLD = 32u,  /* a training step that is not finite ends all updates, those of steps
+                                in flight too: parameters stay as that step had them, until a clock
+                                or a checkpoint is set */
+  OPIPE_SESSION_TUNED = 64u, /* 1.3: refused unless all kernels are as a table of the plan's says */
+  OPIPE_SESSION_TRACE = 128u /* 1.3: session_trace has times of the devices' own clocks, where their
+                                backends tell them; programs take a little longer then */
 };
 
 typedef struct opipe_session_params {
@@ -480,8 +482,10 @@ typedef struct opipe_api {
                               opipe_write_fn write, void *ctx, opipe_error *err);
   /* -- training -- */
   /* The last step of a training session, or the last request of another, one lane per rank,
-   * measured and planned. format: OPIPE_TRACE_*. Training flushes. Errors: STATE, nothing has run
-   * yet, or requests are unfinished. [control] */
+   * measured and planned. format: OPIPE_TRACE_*. Programs are timed by the host, which sees late
+   * that a device has done one; with OPIPE_SESSION_TRACE by the devices. Which it was is said of
+   * every rank. Training flushes. Errors: STATE, nothing has run yet, or requests are unfinished.
+   * [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
   /* Set ends a hold. Errors: INVALID, with the number. Flush first: between steps only. [control]

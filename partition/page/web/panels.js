@@ -133,6 +133,8 @@ function fillRanks() {
     const lanes = track.ranks, columns = [["Rank", (l) => l.rank + (l.copies > 1 ? " × " + l.copies : "")]];
     if (lanes.some((l) => l.device))
       columns.push(["Device", (l) => dash(l.device, String)]);
+    if (lanes.some((l) => l.clock))
+      columns.push(["Clock", (l) => dash(l.clock, String)]);
     columns.push(["At work", (l) => time(l.busy, 4, stepOfTrack(track)), true]);
     for (const name of seen)
       columns.push([KINDS[name].title, (l) => time(l.idle[name] || 0, 4, stepOfTrack(track)), true]);

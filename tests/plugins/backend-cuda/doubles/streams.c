@@ -11,6 +11,7 @@
 
 #include "double.h"
 
+enum { KERNEL_US = 5, COPY_NS = 2000 };
 enum { WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
 typedef struct work {
@@ -19,7 +20,8 @@ typedef struct work {
   CUfunction function; /* KERNEL */
   uint32_t grid[3], block[3], shared_bytes;
   void (*call)(const void *args); /* CALL */
-  double ns;                      /* CALL: what it takes by the stream's clock */
+  double ns;                      /* what it takes by the stream's clock */
+  double from_ns;                 /* the device's time that the host knew when it was queued */
   void *to;                       /* COPY, FILL */
   const void *from;
   int value;
@@ -40,7 +42,7 @@ struct CUstream_st {
   CUstream next;
   bool held;        /* cuda_double_hold */
   CUgraph captured; /* that it is given to, for now; NULL: none */
-  double ns;        /* its clock: of work that says what it takes */
+  double ns;        /* its clock: when what it has done so far was done */
   work *first, **last;
 };
 
@@ -56,6 +58,8 @@ static struct CUstream_st default_stream = {.last = &default_stream.first};
 static CUstream streams = &default_stream;
 static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
 static uint64_t n_writes, n_reads, n_copies, n_pageable;
+/* What is queued from now on begins later than all that the host has been told is done. */
+static double seen_ns;
 
 static uint64_t draw(uint64_t n) {
   if (random_state == 0) {
@@ -108,16 +112,30 @@ static void run_kernel(const work *w) {
     w->function->row->run(w->args, w->grid, w->block, w->shared_bytes, draw(UINT64_MAX - 1) + 1);
 }
 
+static void see(double ns) {
+  if (seen_ns < ns)
+    seen_ns = ns;
+}
+
+/* Streams have clocks of their own: work takes the time that it says, behind all that was done
+ * before on its stream, what its stream waited for, and what the host knew when it queued it. */
+static void pass_time(CUstream stream, const work *w) {
+  const double since = w->kind == WORK_WAIT ? w->event->ns : w->from_ns;
+  if (stream->ns < since)
+    stream->ns = since;
+  stream->ns += w->ns;
+}
+
 static void do_work(CUstream stream, const work *w) {
   if (cuda_double_fault != CUDA_OK && w->kind < WORK_RECORD)
     return; /* nothing runs behind a fault */
+  pass_time(stream, w);
   switch (w->kind) {
     case WORK_KERNEL:
       run_kernel(w);
       break;
     case WORK_CALL:
       w->call(w->args);
-      stream->ns += w->ns;
       break;
     case WORK_COPY:
       memcpy(w->to, w->from, w->n_bytes);
@@ -126,14 +144,16 @@ static void do_work(CUstream stream, const work *w) {
       memset(w->to, w->value, w->n_bytes);
       break;
     case WORK_HOST:
+      see(stream->ns);
       cuda_double_in_host_function = true;
       w->fn(w->data);
       cuda_double_in_host_function = false;
       break;
     case WORK_RECORD:
-      if (w->number > w->event->n_done)
+      if (w->number > w->event->n_done) {
         w->event->n_done = w->number;
-      w->event->ns = stream->ns;
+        w->event->ns = stream->ns;
+      }
       let_go(w->event);
       break;
     default:
@@ -172,6 +192,7 @@ static void finish(CUstream stream) {
     if (!step())
       cuda_double_die("streams wait for each other");
   }
+  see(stream->ns);
 }
 
 /* ---- queueing ---- */
@@ -182,6 +203,7 @@ static CUresult append(work ***last, const work *head, const void *args, size_t 
     return CUDA_OUT_OF_MEMORY;
   *w = *head;
   w->next = NULL;
+  w->from_ns = seen_ns;
   if (n_bytes > 0)
     memcpy(w->args, args, n_bytes);
   **last = w;
@@ -266,7 +288,7 @@ static void finish_pageable(const void *host, size_t bytes, CUstream stream) {
 
 static CUresult move(void *to, const void *from, size_t bytes, bool to_device, bool from_device,
                      CUstream stream) {
-  const work head = {.kind = WORK_COPY, .to = to, .from = from, .n_bytes = bytes};
+  const work head = {.kind = WORK_COPY, .to = to, .from = from, .n_bytes = bytes, .ns = COPY_NS};
   (void)pthread_mutex_lock(&cuda_double_lock);
   const bool inside =
       (!to_device || cuda_double_is_device((uintptr_t)to, bytes)) &&
@@ -294,8 +316,11 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream) {
-  const work head = {
-      .kind = WORK_FILL, .to = (void *)(uintptr_t)dst, .value = value, .n_bytes = bytes};
+  const work head = {.kind = WORK_FILL,
+                     .to = (void *)(uintptr_t)dst,
+                     .value = value,
+                     .n_bytes = bytes,
+                     .ns = COPY_NS};
   (void)pthread_mutex_lock(&cuda_double_lock);
   const bool inside = cuda_double_is_device((uintptr_t)dst, bytes);
   (void)pthread_mutex_unlock(&cuda_double_lock);
@@ -305,12 +330,14 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUs
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         CUstream stream, void **params, void **extra) {
-  const work head = {.kind = WORK_KERNEL,
-                     .function = function,
-                     .grid = {grid_x, grid_y, grid_z},
-                     .block = {block_x, block_y, block_z},
-                     .shared_bytes = shared_bytes,
-                     .n_bytes = function->row->args_bytes};
+  const work head = {
+      .kind = WORK_KERNEL,
+      .function = function,
+      .grid = {grid_x, grid_y, grid_z},
+      .block = {block_x, block_y, block_z},
+      .shared_bytes = shared_bytes,
+      .ns = 1e3 * (double)cuda_double_option("OPIPE_CUDA_DOUBLE_KERNEL_US", KERNEL_US),
+      .n_bytes = function->row->args_bytes};
   const uint64_t threads = (uint64_t)block_x * block_y * block_z;
   if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 ||
       grid_x > INT32_MAX || threads == 0 || threads > 1024 || block_z > 64 || extra != NULL ||
@@ -572,6 +599,8 @@ CUresult cuEventQuery(CUevent event) {
   for (uint64_t n = draw(AT_ONCE) + 1; n > 0 && event->n_done < event->n_recorded; --n)
     (void)step();
   const bool done = event->n_done >= event->n_recorded;
+  if (done)
+    see(event->ns);
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return cuda_double_fault != CUDA_OK ? cuda_double_fault : done ? CUDA_OK : CUDA_NOT_READY;
 }
