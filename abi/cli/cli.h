@@ -143,9 +143,11 @@ int cli_gather(void *ctx, const void *data, size_t n); /* an opipe_write_fn */
 /* The file, or the error's message; frees what was gathered. */
 int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
                        const opipe_error *err);
-/* A regular file is replaced when the new one is whole; what cannot be written leaves nothing. */
+/* A regular file is replaced when the new one is whole, with its permissions, where a link leads;
+ * what cannot be written leaves nothing. Anything else is written to. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
-int cli_try_file(const char *path); /* could it be? nothing stays */
+int cli_try_file(const char *path);   /* could it be? nothing stays */
+bool cli_is_stream(const char *path); /* is it the command's standard output or error? */
 /* Flags of sessions that options of run and train say. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
   return (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |

@@ -21,6 +21,11 @@ int train_try_targets(const train_loop *l) {
   for (size_t i = 0; i < sizeof targets / sizeof targets[0]; ++i) {
     if (targets[i].path == NULL)
       continue;
+    if (cli_is_stream(targets[i].path)) {
+      (void)fprintf(stderr, "onnx-pipe: cannot write %s: a file of its own is needed\n",
+                    targets[i].path);
+      return CLI_FAILED;
+    }
     if (l->run->s->api->session_try_save(l->session, targets[i].what, targets[i].path, &err) < 0)
       return cli_report(targets[i].path, &err);
   }

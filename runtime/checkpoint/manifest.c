@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -250,4 +251,24 @@ opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,
                        opi_tensors_hash(e->data, e->n_bytes), err));
   }
   return OPIPE_OK;
+}
+
+/* ---- the folder ---- */
+
+opipe_status opi_manifest_lock(int dir, bool alone, opipe_error *err) {
+  int number = 0;
+  do {
+    number = flock(dir, alone ? LOCK_EX : LOCK_SH) == 0 ? 0 : errno;
+  } while (number == EINTR);
+  switch (number) {
+    case 0:
+    case EBADF: /* network file systems want a file that is open for writing */
+    case EINVAL:
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return OPIPE_OK;
+    default:
+      return opi_fail_errno(err, number, "locking the folder");
+  }
 }
