@@ -134,6 +134,18 @@ int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 /* Adds "key=value" to what device number `device` tells its backend. */
 void cli_add_device_option(cli_options *o, uint32_t device, const char *word);
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes); /* an opipe_write_fn */
+int cli_write_stream(void *ctx, const void *data, size_t n_bytes); /* the same, into a FILE */
+/* A JSON document, gathered: it is printed when it is whole. */
+typedef struct cli_json {
+  FILE *file; /* NULL: people read */
+  char *data;
+  size_t n;
+} cli_json;
+int cli_json_begin(const cli_options *o, cli_json *json); /* with --json alone */
+/* Prints it where the command has an answer: when all is done, or a check failed. */
+int cli_json_end(cli_json *json, int status);
+void cli_json_text(FILE *json, const char *text);
+void cli_json_number(FILE *json, double value); /* null: not finite */
 /* Gathers a sink's bytes, so that a file is only made when all is well. */
 typedef struct cli_gathered {
   char *data;
@@ -160,7 +172,7 @@ int cli_write_trace(const opipe_api *api, opipe_session *session, const char *pa
 /* ---- tensors that the command owns ---- */
 
 typedef struct cli_tensor {
-  char name[256];
+  char *name;     /* malloc'ed; NULL: none */
   uint32_t dtype; /* OPIPE_FLOAT ... */
   uint32_t rank;
   int64_t shape[OPIPE_MAX_RANK];
@@ -174,6 +186,9 @@ size_t cli_elems(const cli_tensor *tensor);
 bool cli_tensor_alloc(
     cli_tensor *tensor); /* data for dtype and shape, zeroed; false: too large or no memory */
 void cli_tensor_free(cli_tensor *tensor);
+/* The first n bytes of a text as its name, in the place of the one that it has; false: no memory.
+ */
+bool cli_tensor_name(cli_tensor *io_tensor, const char *text, size_t n);
 opipe_tensor cli_tensor_view(const cli_tensor *tensor);
 /* An integer tensor as the model's input of its name has it: ids in files are often int32 where the
  * graph reads int64. Anything else stays for the library to judge. */
@@ -222,6 +237,8 @@ int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_s
 /* From here on the options are those of the uncut model: one stage, one rank, one micro-batch, no
  * copies, no caps. */
 void cli_cut_nothing(cli_options *io_options);
+/* Numbers as text, or a .npy file, as the model's input has them. pins.c */
+int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out);
 uint32_t cli_cores(void);
 bool cli_is_terminal(void); /* standard error: where progress is shown */
 
@@ -256,9 +273,11 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
 /* Bytes of the rank of an open session that has most. */
 uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session);
 /* The whole way of `run`: binds, draws the inputs that are missing (tensors [room], *io_n of them),
- * makes and prints the plan, streams the requests. */
+ * makes and prints the plan, streams the requests. In JSON the plan is the first of an object's
+ * members; what follows adds its own. */
 int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,
-                     uint32_t *io_n, uint32_t room, cli_result *out, cli_timing *timing);
+                     uint32_t *io_n, uint32_t room, const cli_json *json, cli_result *out,
+                     cli_timing *timing);
 
 /* Differences of two tensors: max|a-b|, max|b|, and whether bits are equal. -1: type or shape
  * differ (printed). */
@@ -307,8 +326,11 @@ void cli_encode_name(const char *name, char *out, size_t room);
 int cli_write_outputs(const char *directory, const cli_result *result);
 /* --reference: the plan's stages by a plain loop, and the uncut model. */
 int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,
-                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result);
-void cli_print_timing(const cli_options *options, const cli_timing *timing);
+                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result,
+                      const cli_json *json);
+/* The outputs (text: where `shows` asks for them) and the timing. */
+void cli_print_result(const cli_result *result, const cli_timing *timing, bool shows,
+                      const cli_json *json);
 
 /* ---- described clusters: play.c ---- */
 

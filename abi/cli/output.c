@@ -14,6 +14,10 @@ int cli_write_stdout(void *ctx, const void *data, size_t n_bytes) {
   return fwrite(data, 1, n_bytes, stdout) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
 }
 
+int cli_write_stream(void *ctx, const void *data, size_t n_bytes) {
+  return fwrite(data, 1, n_bytes, (FILE *)ctx) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
+}
+
 static int cannot_write(const char *path, size_t n_bytes, int number) {
   (void)fprintf(stderr, "onnx-pipe: cannot write the %zu bytes of %s: %s\n", n_bytes, path,
                 strerror(number));

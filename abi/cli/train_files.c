@@ -105,7 +105,8 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
     if (info.trained == 0)
       continue;
     cli_tensor *t = &(*out)[(*out_n)++];
-    (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
+    if (!cli_tensor_name(t, info.name, strlen(info.name)))
+      return cli_usage("out of memory");
     t->dtype = OPIPE_FLOAT;
     t->rank = info.rank;
     memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
