@@ -91,7 +91,7 @@ typedef struct cli_options {
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations, improve;
+  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
   double dropout_ratio;
   uint32_t load_flags;
   uint64_t seed;
@@ -294,8 +294,8 @@ size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rto
 
 /* ---- training ---- */
 
-/* Options of a training plan from the command's texts; `out` points into `o` and `own`. n_steps: of
- * this run, for learning rates. shift: of cross entropy where --loss says nothing. */
+/* Options of a training plan from the command's texts; `out` points into `o` and `own`. n_steps: at
+ * the end of this run, for learning rates. shift: of cross entropy where --loss says nothing. */
 typedef struct cli_train_own {
   char text[3][1024];
   opipe_train_glob globs[CLI_LIST_MOST];

@@ -164,13 +164,12 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
 }
 
 /* The types that inputs have, and labels that are classes: int64. */
-static void note_types(const cli_session *s, const char *labels, const char *loss, cli_data *data) {
+static void note_types(const cli_session *s, const char *labels, bool classes, cli_data *data) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   for (uint32_t a = 0; a < data->n; ++a) {
     cli_array *array = &data->arrays[a];
-    const bool classes = loss != NULL && strncmp(loss, "cross-entropy", 13) == 0 &&
-                         labels != NULL && strcmp(labels, array->form.name) == 0;
-    array->wanted = classes ? (uint32_t)OPIPE_INT64 : array->form.dtype;
+    const bool is_labels = labels != NULL && strcmp(labels, array->form.name) == 0;
+    array->wanted = classes && is_labels ? (uint32_t)OPIPE_INT64 : array->form.dtype;
     for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
       if (strcmp(info.name, array->form.name) == 0)
         array->wanted = info.dtype;
@@ -180,7 +179,8 @@ static void note_types(const cli_session *s, const char *labels, const char *los
   }
 }
 
-int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, cli_data *out) {
+int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, bool classes,
+                  cli_data *out) {
   int status = CLI_DONE;
   memset(out, 0, sizeof(*out));
   if (o->t.data.n == 0)
@@ -188,9 +188,11 @@ int cli_data_open(const cli_options *o, const cli_session *s, const char *labels
   for (uint32_t i = 0; i < o->t.data.n && status == CLI_DONE; ++i)
     status = add_source(o, s, o->t.data.items[i], labels, out);
   if (status == CLI_DONE)
-    note_types(s, labels, o->t.loss, out);
+    note_types(s, labels, classes, out);
   if (status == CLI_DONE && out->n_samples == 0)
     return cli_usage("--data: there are no samples");
+  if (status == CLI_DONE && labels != NULL && cli_data_find(out, labels) == NULL)
+    return cli_usage("--data: the loss needs '%s', which no source has", labels);
   return status;
 }
 
