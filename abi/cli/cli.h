@@ -91,7 +91,7 @@ typedef struct cli_options {
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations, improve;
+  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
   double dropout_ratio;
   uint32_t load_flags;
   uint64_t seed;
@@ -134,6 +134,18 @@ int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 /* Adds "key=value" to what device number `device` tells its backend. */
 void cli_add_device_option(cli_options *o, uint32_t device, const char *word);
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes); /* an opipe_write_fn */
+int cli_write_stream(void *ctx, const void *data, size_t n_bytes); /* the same, into a FILE */
+/* A JSON document, gathered: it is printed when it is whole. */
+typedef struct cli_json {
+  FILE *file; /* NULL: people read */
+  char *data;
+  size_t n;
+} cli_json;
+int cli_json_begin(const cli_options *o, cli_json *json); /* with --json alone */
+/* Prints it where the command has an answer: when all is done, or a check failed. */
+int cli_json_end(cli_json *json, int status);
+void cli_json_text(FILE *json, const char *text);
+void cli_json_number(FILE *json, double value); /* null: not finite */
 /* Gathers a sink's bytes, so that a file is only made when all is well. */
 typedef struct cli_gathered {
   char *data;
@@ -143,9 +155,11 @@ int cli_gather(void *ctx, const void *data, size_t n); /* an opipe_write_fn */
 /* The file, or the error's message; frees what was gathered. */
 int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
                        const opipe_error *err);
-/* A regular file is replaced when the new one is whole; what cannot be written leaves nothing. */
+/* A regular file is replaced when the new one is whole, with its permissions, where a link leads;
+ * what cannot be written leaves nothing. Anything else is written to. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
-int cli_try_file(const char *path); /* could it be? nothing stays */
+int cli_try_file(const char *path);   /* could it be? nothing stays */
+bool cli_is_stream(const char *path); /* is it the command's standard output or error? */
 /* Flags of sessions that options of run and train say. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
   return (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |
@@ -159,7 +173,7 @@ int cli_write_trace(const opipe_api *api, opipe_session *session, const char *pa
 /* ---- tensors that the command owns ---- */
 
 typedef struct cli_tensor {
-  char name[256];
+  char *name;     /* malloc'ed; NULL: none */
   uint32_t dtype; /* OPIPE_FLOAT ... */
   uint32_t rank;
   int64_t shape[OPIPE_MAX_RANK];
@@ -173,6 +187,9 @@ size_t cli_elems(const cli_tensor *tensor);
 bool cli_tensor_alloc(
     cli_tensor *tensor); /* data for dtype and shape, zeroed; false: too large or no memory */
 void cli_tensor_free(cli_tensor *tensor);
+/* The first n bytes of a text as its name, in the place of the one that it has; false: no memory.
+ */
+bool cli_tensor_name(cli_tensor *io_tensor, const char *text, size_t n);
 opipe_tensor cli_tensor_view(const cli_tensor *tensor);
 /* An integer tensor as the model's input of its name has it: ids in files are often int32 where the
  * graph reads int64. Anything else stays for the library to judge. */
@@ -221,6 +238,8 @@ int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_s
 /* From here on the options are those of the uncut model: one stage, one rank, one micro-batch, no
  * copies, no caps. */
 void cli_cut_nothing(cli_options *io_options);
+/* Numbers as text, or a .npy file, as the model's input has them. pins.c */
+int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out);
 uint32_t cli_cores(void);
 bool cli_is_terminal(void); /* standard error: where progress is shown */
 
@@ -255,9 +274,11 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
 /* Bytes of the rank of an open session that has most. */
 uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session);
 /* The whole way of `run`: binds, draws the inputs that are missing (tensors [room], *io_n of them),
- * makes and prints the plan, streams the requests. */
+ * makes and prints the plan, streams the requests. In JSON the plan is the first of an object's
+ * members; what follows adds its own. */
 int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,
-                     uint32_t *io_n, uint32_t room, cli_result *out, cli_timing *timing);
+                     uint32_t *io_n, uint32_t room, const cli_json *json, cli_result *out,
+                     cli_timing *timing);
 
 /* Differences of two tensors: max|a-b|, max|b|, and whether bits are equal. -1: type or shape
  * differ (printed). */
@@ -274,8 +295,8 @@ size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rto
 
 /* ---- training ---- */
 
-/* Options of a training plan from the command's texts; `out` points into `o` and `own`. n_steps: of
- * this run, for learning rates. shift: of cross entropy where --loss says nothing. */
+/* Options of a training plan from the command's texts; `out` points into `o` and `own`. n_steps: at
+ * the end of this run, for learning rates. shift: of cross entropy where --loss says nothing. */
 typedef struct cli_train_own {
   char text[3][1024];
   opipe_train_glob globs[CLI_LIST_MOST];
@@ -306,8 +327,11 @@ void cli_encode_name(const char *name, char *out, size_t room);
 int cli_write_outputs(const char *directory, const cli_result *result);
 /* --reference: the plan's stages by a plain loop, and the uncut model. */
 int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,
-                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result);
-void cli_print_timing(const cli_options *options, const cli_timing *timing);
+                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result,
+                      const cli_json *json);
+/* The outputs (text: where `shows` asks for them) and the timing. */
+void cli_print_result(const cli_result *result, const cli_timing *timing, bool shows,
+                      const cli_json *json);
 
 /* ---- described clusters: play.c ---- */
 

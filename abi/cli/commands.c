@@ -65,12 +65,27 @@ static int give_plan(const cli_options *o, const cli_session *s) {
   return status;
 }
 
+/* A plan is trained by for as many steps as anybody likes: where learning rates end is not guessed
+ * from one epoch. */
+static int check_rates(const cli_options *o) {
+  const char *rates = o->t.lr_schedule;
+  if (rates == NULL || strncmp(rates, "constant", 8) == 0 || strstr(rates, "total=") != NULL ||
+      o->t.n_steps != 0)
+    return CLI_DONE;
+  return cli_usage(
+      "--lr-schedule %s: a plan does not know how many steps it is for: total=N or "
+      "--steps N is needed",
+      rates);
+}
+
 /* What train would run. */
 static int plan_training(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
     return cli_usage("out of memory");
-  int status = train_setup_open(t, o, o->measures);
+  int status = check_rates(o);
+  if (status == CLI_DONE)
+    status = train_setup_open(t, o, o->measures);
   if (status == CLI_DONE && o->measures)
     status = cli_measure(&t->o, &t->s, &t->strategy, &t->run);
   if (status == CLI_DONE && t->strategy.api != NULL)

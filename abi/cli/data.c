@@ -47,8 +47,6 @@ static int add_array(cli_data *data, const char *name, const uint8_t *samples, s
                      const char *path) {
   cli_array *a = &data->arrays[data->n];
   size_t n_bytes = 0;
-  if (strlen(name) >= sizeof(a->form.name))
-    return bad(path, "its name is too long");
   if (cli_data_find(data, name) != NULL) {
     (void)fprintf(stderr, "onnx-pipe: %s: there is an array '%s' already\n", path, name);
     return CLI_USAGE;
@@ -63,7 +61,6 @@ static int add_array(cli_data *data, const char *name, const uint8_t *samples, s
   a->row_bytes = n_bytes;
   if (__builtin_mul_overflow(n_bytes, (size_t)a->form.shape[0], &n_bytes) || n_bytes != n)
     return bad(path, "its size does not fit its shape");
-  (void)snprintf(a->form.name, sizeof(a->form.name), "%s", name);
   a->data = samples;
   if (data->n != 0 && data->n_samples != (uint64_t)a->form.shape[0]) {
     (void)fprintf(stderr, "onnx-pipe: %s: it has %lld samples, array '%s' has %llu\n", path,
@@ -71,6 +68,8 @@ static int add_array(cli_data *data, const char *name, const uint8_t *samples, s
                   (unsigned long long)data->n_samples);
     return CLI_FAILED;
   }
+  if (!cli_tensor_name(&a->form, name, strlen(name)))
+    return bad(path, "out of memory");
   data->n_samples = (uint64_t)a->form.shape[0];
   ++data->n;
   return CLI_DONE;
@@ -93,8 +92,10 @@ static int add_proto(cli_data *data, const char *name, const char *path) {
   if (cli_pb_read(path, &t) != CLI_DONE)
     return CLI_FAILED;
   data->maps[data->n_maps++] = (cli_mapping){t.data, t.n_bytes, true};
+  free(t.name); /* the data's own name counts */
   data->arrays[data->n].form = t;
   data->arrays[data->n].form.data = NULL;
+  data->arrays[data->n].form.name = NULL;
   return add_array(data, name, t.data, t.n_bytes, path);
 }
 
@@ -146,7 +147,6 @@ static int add_folder(const cli_session *s, const char *folder, const char *labe
 static int add_source(const cli_options *o, const cli_session *s, const char *text,
                       const char *labels, cli_data *data) {
   struct stat st;
-  char name[256];
   const char *equals = strchr(text, '=');
   const size_t n = strlen(text);
   if (strncmp(text, "text:", 5) == 0)
@@ -155,20 +155,21 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
     return add_folder(s, text, labels, data);
   if (n > 4 && strcmp(text + n - 4, ".npz") == 0 && equals == NULL)
     return cli_data_add_npz(data, s, labels, text);
-  if (equals == NULL || (size_t)(equals - text) >= sizeof(name))
+  if (equals == NULL)
     return cli_usage("--data %s: expected a folder, NAME=FILE.npy, FILE.npz or text:FILE", text);
-  (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
-  return add_file(data, name, equals + 1);
+  char *name = strndup(text, (size_t)(equals - text));
+  const int status = name == NULL ? cli_usage("out of memory") : add_file(data, name, equals + 1);
+  free(name);
+  return status;
 }
 
 /* The types that inputs have, and labels that are classes: int64. */
-static void note_types(const cli_session *s, const char *labels, const char *loss, cli_data *data) {
+static void note_types(const cli_session *s, const char *labels, bool classes, cli_data *data) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   for (uint32_t a = 0; a < data->n; ++a) {
     cli_array *array = &data->arrays[a];
-    const bool classes = loss != NULL && strncmp(loss, "cross-entropy", 13) == 0 &&
-                         labels != NULL && strcmp(labels, array->form.name) == 0;
-    array->wanted = classes ? (uint32_t)OPIPE_INT64 : array->form.dtype;
+    const bool is_labels = labels != NULL && strcmp(labels, array->form.name) == 0;
+    array->wanted = classes && is_labels ? (uint32_t)OPIPE_INT64 : array->form.dtype;
     for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
       if (strcmp(info.name, array->form.name) == 0)
         array->wanted = info.dtype;
@@ -178,7 +179,8 @@ static void note_types(const cli_session *s, const char *labels, const char *los
   }
 }
 
-int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, cli_data *out) {
+int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, bool classes,
+                  cli_data *out) {
   int status = CLI_DONE;
   memset(out, 0, sizeof(*out));
   if (o->t.data.n == 0)
@@ -186,9 +188,11 @@ int cli_data_open(const cli_options *o, const cli_session *s, const char *labels
   for (uint32_t i = 0; i < o->t.data.n && status == CLI_DONE; ++i)
     status = add_source(o, s, o->t.data.items[i], labels, out);
   if (status == CLI_DONE)
-    note_types(s, labels, o->t.loss, out);
+    note_types(s, labels, classes, out);
   if (status == CLI_DONE && out->n_samples == 0)
     return cli_usage("--data: there are no samples");
+  if (status == CLI_DONE && labels != NULL && cli_data_find(out, labels) == NULL)
+    return cli_usage("--data: the loss needs '%s', which no source has", labels);
   return status;
 }
 
@@ -199,6 +203,8 @@ void cli_data_close(cli_data *data) {
     else
       (void)munmap(data->maps[i].bytes, data->maps[i].n);
   }
+  for (uint32_t i = 0; i < data->n; ++i)
+    free(data->arrays[i].form.name);
   data->n_maps = data->n = 0;
 }
 
@@ -233,10 +239,12 @@ void cli_data_rows(const cli_data *data, uint64_t k, uint32_t batch, bool shuffl
 
 bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out) {
   for (uint32_t i = 0; i < data->n; ++i) {
+    const char *name = data->arrays[i].form.name;
     out[i] = data->arrays[i].form;
+    out[i].name = NULL;
     out[i].shape[0] = batch;
     out[i].dtype = data->arrays[i].wanted;
-    if (!cli_tensor_alloc(&out[i]))
+    if (!cli_tensor_name(&out[i], name, strlen(name)) || !cli_tensor_alloc(&out[i]))
       return false;
   }
   return true;

@@ -28,9 +28,10 @@ typedef struct cli_data {
   bool is_text; /* ids made of bytes: cross entropy is shifted */
 } cli_data;
 
-/* Opens all --data sources; `labels`: name of the loss's labels, NULL: none. Messages are printed.
- */
-int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, cli_data *out);
+/* Opens all --data sources; `labels`: name of the loss's labels, NULL: none; `classes`: they are
+ * numbers of classes. Messages are printed. */
+int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, bool classes,
+                  cli_data *out);
 void cli_data_close(cli_data *data);
 /* Adds an array of n bytes at `bytes`, a .npy file's content. */
 int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, size_t n,

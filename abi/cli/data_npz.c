@@ -2,6 +2,7 @@
 /* .npz: a zip archive of .npy files that are stored, not compressed. The central directory is read
  * (zip64 as numpy writes it, too); every offset is checked before it is followed.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "data.h"
@@ -73,6 +74,8 @@ static bool widen(const uint8_t *extra, uint64_t n, uint64_t *io_size, uint64_t 
   return true;
 }
 
+enum { NAME_ROOM = UINT16_MAX + 1 }; /* of any entry, and a NUL */
+
 static bool is_wanted(const cli_session *s, const char *labels, const char *name) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   bool wanted = labels != NULL && strcmp(labels, name) == 0;
@@ -81,10 +84,9 @@ static bool is_wanted(const cli_session *s, const char *labels, const char *name
   return wanted;
 }
 
-/* One entry at z->at; moves behind it. NULL, or what is wrong. */
+/* One entry at z->at; moves behind it. `name`: room for any. NULL, or what is wrong. */
 static const char *add_entry(cli_data *data, const cli_session *s, const char *labels, zip *z,
-                             const char *path, int *out_status) {
-  char name[256];
+                             const char *path, char name[NAME_ROOM], int *out_status) {
   if (!has(z, z->at, ENTRY_BYTES) || little(z->bytes + z->at, 4) != ENTRY)
     return "its directory is broken";
   const uint8_t *e = z->bytes + z->at;
@@ -95,9 +97,8 @@ static const char *add_entry(cli_data *data, const cli_session *s, const char *l
       !widen(e + ENTRY_BYTES + n_name, n_extra, &size, &packed, &local))
     return "its directory is broken";
   z->at += ENTRY_BYTES + n_name + n_extra + n_note;
-  (void)snprintf(name, sizeof(name), "%.*s", (int)n_name, (const char *)e + ENTRY_BYTES);
-  const bool npy =
-      n_name >= 5 && n_name < sizeof(name) && memcmp(e + ENTRY_BYTES + n_name - 4, ".npy", 4) == 0;
+  (void)snprintf(name, NAME_ROOM, "%.*s", (int)n_name, (const char *)e + ENTRY_BYTES);
+  const bool npy = n_name >= 5 && memcmp(e + ENTRY_BYTES + n_name - 4, ".npy", 4) == 0;
   if (npy)
     name[n_name - 4] = '\0';
   if (!npy || !is_wanted(s, labels, name)) {
@@ -122,9 +123,13 @@ int cli_data_add_npz(cli_data *data, const cli_session *s, const char *labels, c
   int status = cli_data_map(data, path, &z.bytes, &z.n);
   if (status != CLI_DONE)
     return status;
-  const char *why = z.n < END_BYTES || !find_directory(&z) ? "it is not a .npz file" : NULL;
+  char *name = malloc(NAME_ROOM);
+  const char *why = name == NULL                             ? "out of memory"
+                    : z.n < END_BYTES || !find_directory(&z) ? "it is not a .npz file"
+                                                             : NULL;
   for (uint64_t i = 0; why == NULL && status == CLI_DONE && i < z.n_entries; ++i)
-    why = add_entry(data, s, labels, &z, path, &status);
+    why = add_entry(data, s, labels, &z, path, name, &status);
+  free(name);
   if (why == NULL)
     return status;
   (void)fprintf(stderr, "onnx-pipe: %s: %s\n", path, why);

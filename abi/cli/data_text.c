@@ -50,12 +50,11 @@ static void put(const cli_array *a, uint8_t *data, uint64_t i, int64_t value) {
 
 static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind,
                      const uint8_t *text, uint64_t rows, uint64_t seq) {
-  if (data->n == DATA_MOST || data->n_maps == DATA_MOST || strlen(name) >= 256)
+  if (data->n == DATA_MOST || data->n_maps == DATA_MOST)
     return cli_usage("--data text: more than %d arrays", DATA_MOST);
   if (dtype != OPIPE_INT64 && dtype != OPIPE_INT32 && dtype != OPIPE_FLOAT && dtype != OPIPE_BOOL)
     return cli_usage("--data text: input '%s' of %s cannot be filled", name, cli_dtype_name(dtype));
   cli_array *a = &data->arrays[data->n];
-  (void)snprintf(a->form.name, sizeof(a->form.name), "%s", name);
   a->form.dtype = dtype;
   a->form.rank = 2;
   a->form.shape[0] = (int64_t)rows;
@@ -71,6 +70,10 @@ static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind,
         kind == FILL_IDS         ? text[i]
         : kind == FILL_POSITIONS ? (int64_t)(i % seq)
                                  : kind == FILL_ONES);
+  }
+  if (!cli_tensor_name(&a->form, name, strlen(name))) {
+    free(bytes);
+    return cli_usage("out of memory");
   }
   a->data = bytes;
   data->maps[data->n_maps++] = (cli_mapping){bytes, rows * a->row_bytes, true};

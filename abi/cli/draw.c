@@ -86,7 +86,9 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
       return cli_usage("the model has more than %u inputs", room);
     cli_tensor *t = &tensors[*io_n];
     memset(t, 0, sizeof(*t));
-    (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
+    if (!cli_tensor_name(t, info.name, strlen(info.name)))
+      return cli_usage("out of memory");
+    ++*io_n; /* from here on it is the caller's */
     t->dtype = info.dtype;
     t->rank = info.rank;
     if (info.rank > OPIPE_MAX_RANK)
@@ -97,7 +99,6 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
       return cli_usage("input '%s' of type %s cannot be drawn: give it by --input", info.name,
                        cli_dtype_name(info.dtype));
     }
-    ++*io_n;
     fill(t, info.index_limit, &state);
   }
 }

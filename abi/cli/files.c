@@ -280,8 +280,9 @@ static void take_tensor(proto *p, cli_tensor *out, typed *t) {
         break;
       case 8: {
         const proto name = take_bytes(p);
-        (void)snprintf(out->name, sizeof(out->name), "%.*s", (int)(name.end - name.at),
-                       (const char *)name.at);
+        if (!cli_tensor_name(out, (const char *)name.at,
+                             strnlen((const char *)name.at, (size_t)(name.end - name.at))))
+          p->bad = true;
         break;
       }
       case 9:

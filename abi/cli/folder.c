@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run DIR: a folder in the ONNX backend-test layout, model.onnx and
- * test_data_set_K/{input_i,output_i}.pb. Each data set is a request of its own shape; with --check
- * its outputs are compared.
+ * test_data_set_K/{input_i,output_i}.pb, as far as they are there: numbers may have gaps. Each data
+ * set is a request of its own shape; with --check its outputs are compared.
  */
+#include <dirent.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,6 +16,7 @@ enum { PATH_ROOM = 4096, TENSORS_MOST = CLI_LIST_MOST };
 
 typedef struct data_set {
   cli_tensor inputs[TENSORS_MOST], outputs[TENSORS_MOST];
+  uint32_t output_numbers[TENSORS_MOST]; /* of their files */
   uint32_t n_inputs, n_outputs;
 } data_set;
 
@@ -22,41 +25,157 @@ static bool exists(const char *path) {
   return stat(path, &st) == 0;
 }
 
-/* Unnamed tensors take the name of the model's input or output of their number. */
-static int read_tensors(const cli_session *s, const char *folder, const char *what, bool inputs,
-                        cli_tensor *out, uint32_t *out_n) {
-  for (*out_n = 0; *out_n < TENSORS_MOST; ++*out_n) {
-    char path[PATH_ROOM + 64]; /* of a file in such a folder */
-    opipe_tensor_info info = {.struct_size = sizeof(info)};
-    (void)snprintf(path, sizeof(path), "%s/%s_%u.pb", folder, what, *out_n);
-    if (!exists(path))
-      return CLI_DONE;
-    cli_tensor *t = &out[*out_n];
-    if (cli_pb_read(path, t) != CLI_DONE)
-      return CLI_FAILED;
-    const opipe_status status = inputs ? s->api->model_input(s->file, *out_n, &info, NULL)
-                                       : s->api->model_output(s->file, *out_n, &info, NULL);
-    if (t->name[0] == '\0' && status == OPIPE_OK)
-      (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
+/* ---- what is in a folder ---- */
+
+typedef struct numbered {
+  char name[64];
+  uint32_t number;
+} numbered;
+
+typedef struct numbered_list {
+  numbered *items;
+  uint32_t n, room;
+} numbered_list;
+
+static int by_number(const void *left, const void *right) {
+  const numbered *a = left, *b = right;
+  return a->number != b->number ? (a->number < b->number ? -1 : 1) : strcmp(a->name, b->name);
+}
+
+/* Is `name` the prefix, a number and the suffix? */
+static bool is_numbered(const char *name, const char *prefix, const char *suffix,
+                        uint32_t *out_number) {
+  const size_t n = strlen(prefix);
+  char *end = NULL;
+  if (strncmp(name, prefix, n) != 0 || name[n] < '0' || name[n] > '9' ||
+      strlen(name) >= sizeof(((numbered *)NULL)->name))
+    return false;
+  errno = 0;
+  const unsigned long long number = strtoull(name + n, &end, 10);
+  *out_number = (uint32_t)number;
+  return errno == 0 && number < UINT32_MAX && strcmp(end, suffix) == 0;
+}
+
+static bool add_numbered(numbered_list *list, const char *name, uint32_t number) {
+  if (list->n == list->room) {
+    const uint32_t room = list->room == 0 ? 16 : 2 * list->room;
+    numbered *grown = realloc(list->items, room * sizeof(*grown));
+    if (grown == NULL)
+      return false;
+    list->items = grown;
+    list->room = room;
+  }
+  numbered *item = &list->items[list->n++];
+  (void)snprintf(item->name, sizeof(item->name), "%s", name);
+  item->number = number;
+  return true;
+}
+
+/* Names of that form in the folder, by number. out->items is to be freed, whatever the status. */
+static int list_numbered(const char *folder, const char *prefix, const char *suffix,
+                         numbered_list *out) {
+  DIR *all = opendir(folder);
+  bool ok = true;
+  *out = (numbered_list){.n = 0};
+  if (all == NULL) {
+    (void)fprintf(stderr, "onnx-pipe: %s: %s\n", folder, strerror(errno));
+    return CLI_FAILED;
+  }
+  for (const struct dirent *e = readdir(all); ok && e != NULL; e = readdir(all)) {
+    uint32_t number = 0;
+    if (is_numbered(e->d_name, prefix, suffix, &number))
+      ok = add_numbered(out, e->d_name, number);
+  }
+  (void)closedir(all);
+  if (out->n != 0)
+    qsort(out->items, out->n, sizeof(*out->items), by_number);
+  return ok ? CLI_DONE : cli_usage("out of memory");
+}
+
+/* ---- a data set ---- */
+
+/* An unnamed tensor takes the name of the model's input or output of its number. */
+static int read_tensor(const cli_session *s, const char *path, uint32_t number, bool input,
+                       cli_tensor *out) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  if (cli_pb_read(path, out) != CLI_DONE)
+    return CLI_FAILED;
+  if (out->name != NULL && out->name[0] != '\0')
+    return CLI_DONE;
+  const opipe_status status = input ? s->api->model_input(s->file, number, &info, NULL)
+                                    : s->api->model_output(s->file, number, &info, NULL);
+  if (status < 0) {
+    return cli_usage("%s: the tensor has no name, and the model no %s of number %u", path,
+                     input ? "input" : "output", number);
+  }
+  return cli_tensor_name(out, info.name, strlen(info.name)) ? CLI_DONE : cli_usage("out of memory");
+}
+
+static int read_tensors(const cli_session *s, const char *folder, bool inputs, data_set *d) {
+  cli_tensor *out = inputs ? d->inputs : d->outputs;
+  uint32_t *n = inputs ? &d->n_inputs : &d->n_outputs;
+  numbered_list list;
+  int status = list_numbered(folder, inputs ? "input_" : "output_", ".pb", &list);
+  *n = 0;
+  if (status == CLI_DONE && list.n > TENSORS_MOST)
+    status = cli_usage("%s: more than %d tensors", folder, TENSORS_MOST);
+  for (uint32_t i = 0; i < list.n && status == CLI_DONE; ++i) {
+    char path[PATH_ROOM + sizeof(list.items[i].name)];
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, list.items[i].name);
+    if (!inputs)
+      d->output_numbers[*n] = list.items[i].number;
+    status = read_tensor(s, path, list.items[i].number, inputs, &out[*n]);
+    ++*n;
+  }
+  free(list.items);
+  return status;
+}
+
+/* Does it say all that a comparison needs? What --check compares with drawn inputs, or with
+ * nothing, proves nothing. */
+static int check_is_whole(const cli_options *o, const cli_session *s, const char *folder,
+                          const data_set *d) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  if (o->check == NULL)
+    return CLI_DONE;
+  if (d->n_outputs == 0)
+    return cli_usage("--check: %s has no output_N.pb to compare with", folder);
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    const size_t n = strlen(info.name);
+    bool given = false;
+    for (uint32_t k = 0; k < d->n_inputs && !given; ++k)
+      given = strcmp(d->inputs[k].name, info.name) == 0;
+    for (uint32_t k = 0; k < o->pins.n && !given; ++k)
+      given = strncmp(o->pins.items[k], info.name, n) == 0 && o->pins.items[k][n] == '=';
+    if (!given)
+      return cli_usage("--check: %s has no tensor for input '%s'", folder, info.name);
   }
   return CLI_DONE;
 }
 
-/* "tolerance": NUMBER in DIR/meta.json, < 0: none. */
-static double folder_tolerance(const char *directory) {
-  char path[PATH_ROOM];
-  void *text = NULL;
-  size_t n = 0;
-  double value = -1;
+/* "tolerance": NUMBER in DIR/meta.json; < 0: none. */
+static int folder_tolerance(const char *directory, double *out) {
+  char path[PATH_ROOM + 16];
+  json_error_t error;
+  *out = -1;
   (void)snprintf(path, sizeof(path), "%s/meta.json", directory);
-  if (!exists(path) || cli_file_read(path, &text, &n) != CLI_DONE)
-    return -1;
-  const char *at = strstr(text, "\"tolerance\":");
-  if (at != NULL)
-    value = strtod(at + strlen("\"tolerance\":"), NULL);
-  free(text);
-  return value;
+  if (!exists(path))
+    return CLI_DONE;
+  json_t *root = json_load_file(path, 0, &error);
+  const json_t *value = json_object_get(root, "tolerance");
+  const bool ok = value == NULL || (json_is_number(value) && json_number_value(value) >= 0);
+  if (root == NULL)
+    (void)fprintf(stderr, "onnx-pipe: %s:%d: %s\n", path, error.line, error.text);
+  else if (!ok)
+    (void)fprintf(stderr, "onnx-pipe: %s: \"tolerance\" is no number >= 0\n", path);
+  else if (value != NULL)
+    *out = json_number_value(value);
+  const bool good = root != NULL && ok;
+  json_decref(root);
+  return good ? CLI_DONE : CLI_FAILED;
 }
+
+/* ---- --check ---- */
 
 static double preset_tolerance(uint32_t dtype) {
   switch (dtype) {
@@ -72,72 +191,103 @@ static double preset_tolerance(uint32_t dtype) {
   }
 }
 
-static bool check_max(const cli_options *o, const cli_tensor *have, const cli_tensor *want,
-                      double tolerance) {
+/* How one output fared. */
+typedef struct verdict {
+  bool ok;
+  double largest, allowed; /* of `max`; of `element` the number of elements that miss, and 0 */
+} verdict;
+
+static verdict check_max(const cli_options *o, const cli_tensor *have, const cli_tensor *want,
+                         double tolerance, FILE *says) {
   cli_difference d;
   cli_compare(have, want, &d);
   const double preset = tolerance >= 0 ? tolerance : preset_tolerance(want->dtype);
   const double atol = o->atol >= 0 ? o->atol : preset, rtol = o->rtol >= 0 ? o->rtol : preset;
+  const verdict v = {!d.shapes_differ && d.largest <= atol + rtol * d.scale, d.largest,
+                     atol + rtol * d.scale};
   if (d.shapes_differ) {
-    (void)printf("  %s: type or shape differs (%s, rank %u; the data set has %s, rank %u)\n",
-                 want->name, cli_dtype_name(have->dtype), have->rank, cli_dtype_name(want->dtype),
-                 want->rank);
-    return false;
+    (void)fprintf(says, "  %s: type or shape differs (%s, rank %u; the data set has %s, rank %u)\n",
+                  want->name, cli_dtype_name(have->dtype), have->rank, cli_dtype_name(want->dtype),
+                  want->rank);
+  } else if (!v.ok) {
+    (void)fprintf(says,
+                  "  %s: largest difference %g at element %zu (%g, expected %g); allowed %g\n",
+                  want->name, d.largest, d.at, cli_tensor_get(have, d.at),
+                  cli_tensor_get(want, d.at), v.allowed);
   }
-  const bool ok = d.largest <= atol + rtol * d.scale;
-  if (!ok) {
-    (void)printf("  %s: largest difference %g at element %zu (%g, expected %g); allowed %g\n",
-                 want->name, d.largest, d.at, cli_tensor_get(have, d.at),
-                 cli_tensor_get(want, d.at), atol + rtol * d.scale);
-  }
-  return ok;
+  return v;
 }
 
-static bool check_elements(const cli_options *o, const cli_tensor *have, const cli_tensor *want) {
+static verdict check_elements(const cli_options *o, const cli_tensor *have, const cli_tensor *want,
+                              FILE *says) {
   size_t first = 0;
   const double rtol = o->rtol >= 0 ? o->rtol : 1e-3, atol = o->atol >= 0 ? o->atol : 1e-7;
   const size_t misses = cli_compare_elements(have, want, rtol, atol, &first);
-  if (misses == 0)
-    return true;
   if (misses == SIZE_MAX) {
-    (void)printf("  %s: type or shape differs\n", want->name);
-  } else {
-    (void)printf("  %s: %zu elements differ, the first is %zu: %g, expected %g\n", want->name,
-                 misses, first, cli_tensor_get(have, first), cli_tensor_get(want, first));
+    (void)fprintf(says, "  %s: type or shape differs\n", want->name);
+  } else if (misses != 0) {
+    (void)fprintf(says, "  %s: %zu elements differ, the first is %zu: %g, expected %g\n",
+                  want->name, misses, first, cli_tensor_get(have, first),
+                  cli_tensor_get(want, first));
   }
-  return false;
+  return (verdict){misses == 0, (double)misses, 0};
+}
+
+/* The result's tensor of that name, else of the file's number; NULL: none. */
+static const cli_tensor *output_of(const cli_result *result, const char *name, uint32_t number) {
+  for (uint32_t r = 0; r < result->n_outputs; ++r) {
+    if (strcmp(result->outputs[r].name, name) == 0)
+      return &result->outputs[r];
+  }
+  return number < result->n_outputs ? &result->outputs[number] : NULL;
 }
 
 static int check_outputs(const cli_options *o, const char *name, const data_set *d,
-                         const cli_result *result, double tolerance) {
+                         const cli_result *result, double tolerance, const cli_json *json) {
+  FILE *says = json->file == NULL ? stdout : stderr;
+  const bool by_element = strcmp(o->check, "element") == 0;
   bool ok = true;
+  if (json->file != NULL)
+    (void)fputs(", \"check\": [", json->file);
   for (uint32_t i = 0; i < d->n_outputs; ++i) {
-    const cli_tensor *want = &d->outputs[i],
-                     *have = i < result->n_outputs ? &result->outputs[i] : NULL;
-    for (uint32_t r = 0; r < result->n_outputs; ++r) {
-      if (strcmp(result->outputs[r].name, want->name) == 0)
-        have = &result->outputs[r];
-    }
-    if (have == NULL) {
-      (void)printf("  the model has no output '%s'\n", want->name);
-      ok = false;
-    } else if (strcmp(o->check, "element") == 0) {
-      ok &= check_elements(o, have, want);
-    } else {
-      ok &= check_max(o, have, want, tolerance);
-    }
+    const cli_tensor *want = &d->outputs[i];
+    const cli_tensor *have = output_of(result, want->name, d->output_numbers[i]);
+    verdict v = {.ok = false};
+    if (have == NULL)
+      (void)fprintf(says, "  the model has no output '%s'\n", want->name);
+    else if (by_element)
+      v = check_elements(o, have, want, says);
+    else
+      v = check_max(o, have, want, tolerance, says);
+    ok = ok && v.ok;
+    if (json->file == NULL)
+      continue;
+    (void)fputs(i == 0 ? "{\"output\": " : ", {\"output\": ", json->file);
+    cli_json_text(json->file, want->name);
+    (void)fprintf(json->file, ", \"passed\": %s, \"%s\": ", v.ok ? "true" : "false",
+                  by_element ? "misses" : "difference");
+    cli_json_number(json->file, v.largest);
+    (void)fputs(", \"allowed\": ", json->file);
+    cli_json_number(json->file, v.allowed);
+    (void)fputs("}", json->file);
   }
-  (void)printf("%s: %s\n", name, ok ? "passed" : "FAILED");
+  if (json->file != NULL)
+    (void)fprintf(json->file, "], \"passed\": %s", ok ? "true" : "false");
+  else
+    (void)printf("%s: %s\n", name, ok ? "passed" : "FAILED");
   return ok ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
+/* ---- running ---- */
+
 static int run_set(const cli_options *o, cli_session *s, const char *name, data_set *d,
-                   double tolerance) {
+                   double tolerance, const cli_json *json) {
   cli_result result = {NULL, 0};
   cli_timing timing;
-  int status = cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, &result, &timing);
+  int status =
+      cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, json, &result, &timing);
   if (status == CLI_DONE)
-    cli_print_timing(o, &timing);
+    cli_print_result(&result, &timing, false, json);
   if (status == CLI_DONE && o->output != NULL) {
     char path[PATH_ROOM];
     (void)mkdir(o->output, 0777);
@@ -145,10 +295,10 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
     status = cli_write_outputs(path, &result);
   }
   if (status == CLI_DONE && o->reference)
-    status = cli_run_reference(o, s, s->plan, d->inputs, d->n_inputs, &result);
+    status = cli_run_reference(o, s, s->plan, d->inputs, d->n_inputs, &result, json);
   if (o->check != NULL && (status == CLI_DONE || status == CLI_CHECK_FAILED) &&
       result.outputs != NULL) {
-    const int checked = check_outputs(o, name, d, &result, tolerance);
+    const int checked = check_outputs(o, name, d, &result, tolerance, json);
     if (status == CLI_DONE)
       status = checked;
   }
@@ -160,49 +310,72 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
   return status;
 }
 
-static int run_sets(const cli_options *o, cli_session *s, const char *directory, uint32_t *out_n) {
-  const double tolerance = folder_tolerance(directory);
-  int worst = CLI_DONE;
+static int run_sets(const cli_options *o, cli_session *s, const char *directory,
+                    const numbered_list *sets, const cli_json *json) {
+  double tolerance = -1;
+  int worst = folder_tolerance(directory, &tolerance);
   data_set *d = calloc(1, sizeof(*d));
   if (d == NULL)
     return cli_usage("out of memory");
-  for (*out_n = 0;; ++*out_n) {
-    char path[PATH_ROOM], name[64];
-    (void)snprintf(name, sizeof(name), "test_data_set_%u", *out_n);
+  for (uint32_t k = 0; k < sets->n && worst != CLI_FAILED; ++k) {
+    const char *name = sets->items[k].name;
+    char path[PATH_ROOM];
+    if (json->file != NULL)
+      (void)fprintf(json->file, "%s{\"name\": \"%s\", ", k == 0 ? "" : ",\n", name);
     (void)snprintf(path, sizeof(path), "%s/%s", directory, name);
-    if (!exists(path))
-      break;
-    int status = read_tensors(s, path, "input", true, d->inputs, &d->n_inputs);
+    int status = read_tensors(s, path, true, d);
     if (status == CLI_DONE)
-      status = read_tensors(s, path, "output", false, d->outputs, &d->n_outputs);
+      status = read_tensors(s, path, false, d);
     if (status == CLI_DONE)
-      status = run_set(o, s, name, d, tolerance);
+      status = check_is_whole(o, s, path, d);
+    if (status == CLI_DONE)
+      status = run_set(o, s, name, d, tolerance, json);
+    if (json->file != NULL)
+      (void)fputs("}", json->file);
     for (uint32_t i = 0; i < TENSORS_MOST; ++i) {
       cli_tensor_free(&d->inputs[i]);
       cli_tensor_free(&d->outputs[i]);
     }
-    if (status > worst)
-      worst = status;
+    worst = status > worst ? status : worst;
   }
   free(d);
   return worst;
 }
 
+static int run_all(const cli_options *o, cli_session *s, const char *directory,
+                   const numbered_list *sets) {
+  cli_json json;
+  int status = cli_json_begin(o, &json);
+  if (json.file != NULL)
+    (void)fputs("{\"data_sets\": [", json.file);
+  if (status == CLI_DONE)
+    status = run_sets(o, s, directory, sets, &json);
+  if (json.file != NULL)
+    (void)fputs("]}\n", json.file);
+  return cli_json_end(&json, status);
+}
+
 int cli_run_folder(const cli_options *o) {
   char model[PATH_ROOM];
-  cli_session s;
+  cli_session s = {.api = NULL};
   cli_options own = *o;
-  uint32_t n_sets = 0;
+  numbered_list sets;
   (void)snprintf(model, sizeof(model), "%s/model.onnx", o->model);
   own.model = model;
-  int status = cli_open(&own, &s);
-  if (status == CLI_DONE)
-    status = run_sets(&own, &s, o->model, &n_sets);
-  cli_close(&s);
-  if (status == CLI_DONE && n_sets == 0) {
-    if (o->check != NULL)
-      return cli_usage("%s has no test_data_set_0 to check", o->model);
-    return cli_run(&own); /* a folder without data: as for its model */
+  int status = list_numbered(o->model, "test_data_set_", "", &sets);
+  if (status == CLI_DONE && sets.n != 0 && o->inputs.n != 0) {
+    status =
+        cli_usage("--input %s: the data sets of %s say the inputs", o->inputs.items[0], o->model);
+  } else if (status == CLI_DONE && sets.n == 0 && o->check != NULL) {
+    status = cli_usage("%s has no test_data_set_0 to check", o->model);
+  } else if (status == CLI_DONE && sets.n == 0) {
+    status = cli_run(&own); /* a folder without data: as for its model */
+  } else if (status == CLI_DONE) {
+    status = cli_open(&own, &s);
+    if (status == CLI_DONE)
+      status = run_all(&own, &s, o->model, &sets);
   }
+  cli_close(&s);
+  free(sets.items);
   return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the command writes: to stdout, and files that are whole or not there. */
+/* What the command writes: to stdout, files that are whole or not there, and what is no file. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -14,54 +14,97 @@ int cli_write_stdout(void *ctx, const void *data, size_t n_bytes) {
   return fwrite(data, 1, n_bytes, stdout) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
 }
 
+int cli_write_stream(void *ctx, const void *data, size_t n_bytes) {
+  return fwrite(data, 1, n_bytes, (FILE *)ctx) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
+}
+
 static int cannot_write(const char *path, size_t n_bytes, int number) {
   (void)fprintf(stderr, "onnx-pipe: cannot write the %zu bytes of %s: %s\n", n_bytes, path,
                 strerror(number));
   return CLI_FAILED;
 }
 
-/* Another name in the same folder, for a file that is there or can be; "": the path is a device,
- * a pipe or the like, and is written to as it is. 0, or an errno. */
-static int temporary(const char *path, char *out, size_t room) {
-  struct stat st;
-  out[0] = '\0';
-  if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-    return EISDIR;
-  if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-    return 0;
-  const int n = snprintf(out, room, "%s.%d.new", path, (int)getpid());
-  return n < 0 || (size_t)n >= room ? ENAMETOOLONG : 0;
+/* Where a file is written. */
+typedef struct place {
+  char path[PATH_MAX]; /* links followed */
+  char temp[PATH_MAX]; /* another name in the same folder; "": it is written to as it is */
+  FILE *stream;        /* that it is open as already */
+  mode_t mode;         /* of the file that is there; 0: there is none */
+} place;
+
+/* The standard output or error, where this is what stands behind it: opened anew, it would be
+ * written to from its beginning. */
+static FILE *stream_of(const struct stat *st) {
+  FILE *const streams[] = {stdout, stderr};
+  struct stat own;
+  for (int i = 0; i < 2; ++i) {
+    if (fstat(fileno(streams[i]), &own) == 0 && own.st_dev == st->st_dev &&
+        own.st_ino == st->st_ino)
+      return streams[i];
+  }
+  return NULL;
 }
 
-static int write_to(const char *path, const void *data, size_t n_bytes) {
-  FILE *file = fopen(path, "wb");
+/* A file that is there or can be is replaced; a device, a pipe, an open stream, a link to what is
+ * not there yet are written to. 0, or an errno. */
+static int find_place(const char *path, place *out) {
+  struct stat st;
+  const bool there = stat(path, &st) == 0;
+  *out = (place){.stream = there ? stream_of(&st) : NULL};
+  if (there && S_ISDIR(st.st_mode))
+    return EISDIR;
+  if (snprintf(out->path, sizeof(out->path), "%s", path) >= PATH_MAX)
+    return ENAMETOOLONG;
+  if (out->stream != NULL || (there ? !S_ISREG(st.st_mode) : lstat(path, &st) == 0))
+    return 0;
+  if (there && realpath(path, out->path) == NULL)
+    return errno;
+  if (there)
+    out->mode = st.st_mode & (mode_t)(S_IRWXU | S_IRWXG | S_IRWXO);
+  const int n = snprintf(out->temp, sizeof(out->temp), "%s.%d.new", out->path, (int)getpid());
+  return n < PATH_MAX ? 0 : ENAMETOOLONG;
+}
+
+bool cli_is_stream(const char *path) {
+  struct stat st;
+  return stat(path, &st) == 0 && stream_of(&st) != NULL;
+}
+
+static int write_to(const place *at, const void *data, size_t n_bytes) {
+  FILE *file = at->stream != NULL    ? at->stream
+               : at->temp[0] == '\0' ? fopen(at->path, "wb")
+                                     : fopen(at->temp, "wb");
   if (file == NULL)
     return errno;
-  const bool ok = fwrite(data, 1, n_bytes, file) == n_bytes;
-  const int number = errno;
-  return fclose(file) != 0 ? errno : ok ? 0 : number;
+  bool ok = at->mode == 0 || fchmod(fileno(file), at->mode) == 0;
+  ok = ok && fwrite(data, 1, n_bytes, file) == n_bytes;
+  int number = ok ? 0 : errno;
+  if ((at->stream != NULL ? fflush(file) : fclose(file)) != 0 && number == 0)
+    number = errno;
+  return number;
 }
 
 int cli_write_file(const char *path, const void *data, size_t n_bytes) {
-  char temp[PATH_MAX];
-  int number = temporary(path, temp, sizeof(temp));
-  if (number == 0)
-    number = write_to(temp[0] == '\0' ? path : temp, data, n_bytes);
-  if (number == 0 && temp[0] != '\0' && rename(temp, path) != 0)
+  place at;
+  int number = find_place(path, &at);
+  if (number != 0)
+    return cannot_write(path, n_bytes, number);
+  number = write_to(&at, data, n_bytes);
+  if (number == 0 && at.temp[0] != '\0' && rename(at.temp, at.path) != 0)
     number = errno;
   if (number == 0)
     return CLI_DONE;
-  if (temp[0] != '\0')
-    (void)remove(temp);
+  if (at.temp[0] != '\0')
+    (void)remove(at.temp);
   return cannot_write(path, n_bytes, number);
 }
 
 int cli_try_file(const char *path) {
-  char temp[PATH_MAX];
-  int number = temporary(path, temp, sizeof(temp));
-  if (number == 0 && temp[0] != '\0')
-    number = write_to(temp, "", 0);
-  if (number == 0 && temp[0] != '\0' && remove(temp) != 0)
+  place at;
+  int number = find_place(path, &at);
+  if (number == 0 && at.temp[0] != '\0')
+    number = write_to(&at, "", 0);
+  if (number == 0 && at.temp[0] != '\0' && remove(at.temp) != 0)
     number = errno;
   if (number == 0)
     return CLI_DONE;

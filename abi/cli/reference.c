@@ -20,7 +20,7 @@ static double closeness(uint32_t dtype) {
 }
 
 static int compare_all(const cli_result *a, const cli_result *b, bool bits, const char *with,
-                       double *out_largest) {
+                       FILE *says, double *out_largest) {
   int status = CLI_DONE;
   *out_largest = 0;
   for (uint32_t i = 0; i < a->n_outputs; ++i) {
@@ -31,8 +31,8 @@ static int compare_all(const cli_result *a, const cli_result *b, bool bits, cons
     const bool ok = bits ? d.bit_equal : d.largest <= closeness(a->outputs[i].dtype) * d.scale;
     if (ok)
       continue;
-    (void)printf(
-        "output %s differs from %s: largest difference %g at element %zu, largest value %g\n",
+    (void)fprintf(
+        says, "output %s differs from %s: largest difference %g at element %zu, largest value %g\n",
         a->outputs[i].name, with, d.largest, d.at, d.scale);
     status = CLI_CHECK_FAILED;
   }
@@ -63,20 +63,25 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
 }
 
 int cli_run_reference(const cli_options *o, cli_session *s, opipe_plan *plan,
-                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result) {
+                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result,
+                      const cli_json *json) {
+  FILE *says = json->file == NULL ? stdout : stderr;
   cli_result reference = {NULL, 0}, uncut = {NULL, 0};
   double bits = 0, close = 0;
   int status = run_as_often(o, s, plan, inputs, n_inputs, &reference);
   if (status == CLI_DONE)
     status = run_uncut(o, s, inputs, n_inputs, &uncut);
   if (status == CLI_DONE) {
-    const int equal = compare_all(result, &reference, true, "the plan's reference", &bits);
-    const int near = compare_all(result, &uncut, false, "the uncut model", &close);
-    if (o->json) {
-      (void)printf(
-          "{\"identical\": %s, \"difference_reference\": %.9g, \"close\": %s, "
-          "\"difference_uncut\": %.9g}\n",
-          equal == CLI_DONE ? "true" : "false", bits, near == CLI_DONE ? "true" : "false", close);
+    const int equal = compare_all(result, &reference, true, "the plan's reference", says, &bits);
+    const int near = compare_all(result, &uncut, false, "the uncut model", says, &close);
+    if (json->file != NULL) {
+      (void)fprintf(json->file, ", \"reference\": {\"identical\": %s, \"difference_reference\": ",
+                    equal == CLI_DONE ? "true" : "false");
+      cli_json_number(json->file, bits);
+      (void)fprintf(json->file,
+                    ", \"close\": %s, \"difference_uncut\": ", near == CLI_DONE ? "true" : "false");
+      cli_json_number(json->file, close);
+      (void)fputs("}", json->file);
     } else {
       if (equal == CLI_DONE)
         (void)printf("identical to the plan's reference\n");

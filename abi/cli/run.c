@@ -8,30 +8,39 @@
 
 #include "planning.h"
 
+enum { OUTPUTS_SHOWN = 4 }; /* elements of each */
+
 static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_n) {
   for (uint32_t i = 0; i < o->inputs.n; ++i) {
     const char *text = o->inputs.items[i], *equals = strchr(text, '=');
     cli_tensor *t = &tensors[*out_n];
-    if (equals == NULL || (size_t)(equals - text) >= sizeof(t->name))
+    if (equals == NULL || equals == text)
       return cli_usage("--input %s: NAME=FILE is needed", text);
+    const size_t n_name = (size_t)(equals - text);
+    for (uint32_t k = 0; k < *out_n; ++k) {
+      if (strlen(tensors[k].name) == n_name && memcmp(tensors[k].name, text, n_name) == 0)
+        return cli_usage("--input %s: input '%s' is given already", text, tensors[k].name);
+    }
     const size_t n = strlen(equals + 1);
     const bool proto = n > 3 && strcmp(equals + 1 + n - 3, ".pb") == 0;
     if ((proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t)) != CLI_DONE)
       return CLI_FAILED;
-    (void)snprintf(t->name, sizeof(t->name), "%.*s", (int)(equals - text), text);
     ++*out_n;
+    if (!cli_tensor_name(t, text, n_name))
+      return cli_usage("out of memory");
   }
   return CLI_DONE;
 }
 
 /* Letters, digits, '.', '_', '-' stay; all else is percent-encoded, so that any tensor name is a
- * file name. */
+ * file name; so are the dots of a name that has a meaning of its own. */
 void cli_encode_name(const char *name, char *out, size_t room) {
+  const bool special = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
   size_t n = 0;
   for (const char *at = name; *at != '\0' && n + 4 < room; ++at) {
     const unsigned char c = (unsigned char)*at;
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '_' || c == '-' || (c == '.' && at != name);
+                       c == '_' || c == '-' || (c == '.' && !special);
     n += (size_t)snprintf(out + n, room - n, plain ? "%c" : "%%%02X", c);
   }
   out[n] = '\0';
@@ -52,20 +61,12 @@ int cli_write_outputs(const char *directory, const cli_result *result) {
   return CLI_DONE;
 }
 
-void cli_print_timing(const cli_options *o, const cli_timing *t) {
-  if (o->json) {
-    (void)printf(
-        "{\"requests\": %u, \"seconds\": %.6f, \"requests_per_s\": %.4f, \"latency_ms\": "
-        "{\"mean\": %.4f, \"p50\": %.4f, "
-        "\"p90\": %.4f, \"p99\": %.4f}}\n",
-        t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
-  } else {
-    (void)printf(
-        "%u request%s in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
-        "99 %% %.3f\n",
-        t->n, t->n == 1 ? "" : "s", t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
-        t->p99_ms);
-  }
+static void print_timing(const cli_timing *t) {
+  (void)printf(
+      "%u request%s in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
+      "99 %% %.3f\n",
+      t->n, t->n == 1 ? "" : "s", t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
+      t->p99_ms);
 }
 
 static void print_outputs(const cli_result *result) {
@@ -76,10 +77,44 @@ static void print_outputs(const cli_result *result) {
       (void)printf(d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
     (void)printf("]");
     const size_t n = cli_elems(t);
-    for (size_t e = 0; e < n && e < 4; ++e)
+    for (size_t e = 0; e < n && e < OUTPUTS_SHOWN; ++e)
       (void)printf(e == 0 ? "  %.6g" : " %.6g", cli_tensor_get(t, e));
-    (void)printf(n > 4 ? " ...\n" : "\n");
+    (void)printf(n > OUTPUTS_SHOWN ? " ...\n" : "\n");
   }
+}
+
+static void put_outputs(const cli_result *result, FILE *json) {
+  (void)fputs(", \"outputs\": [", json);
+  for (uint32_t i = 0; i < result->n_outputs; ++i) {
+    const cli_tensor *t = &result->outputs[i];
+    (void)fputs(i == 0 ? "{\"name\": " : ", {\"name\": ", json);
+    cli_json_text(json, t->name);
+    (void)fprintf(json, ", \"type\": \"%s\", \"shape\": [", cli_dtype_name(t->dtype));
+    for (uint32_t d = 0; d < t->rank; ++d)
+      (void)fprintf(json, d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
+    (void)fputs("], \"first\": [", json);
+    for (size_t e = 0; e < cli_elems(t) && e < OUTPUTS_SHOWN; ++e) {
+      (void)fputs(e == 0 ? "" : ", ", json);
+      cli_json_number(json, cli_tensor_get(t, e));
+    }
+    (void)fputs("]}", json);
+  }
+  (void)fputs("]", json);
+}
+
+void cli_print_result(const cli_result *result, const cli_timing *t, bool shows,
+                      const cli_json *json) {
+  if (json->file == NULL) {
+    if (shows)
+      print_outputs(result);
+    print_timing(t);
+    return;
+  }
+  (void)fprintf(json->file,
+                ", \"requests\": %u, \"seconds\": %.6f, \"requests_per_s\": %.4f, "
+                "\"latency_ms\": {\"mean\": %.4f, \"p50\": %.4f, \"p90\": %.4f, \"p99\": %.4f}",
+                t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
+  put_outputs(result, json->file);
 }
 
 static int widen_inputs(const cli_session *s, cli_tensor *tensors, uint32_t n) {
@@ -104,13 +139,24 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   return status;
 }
 
+static int show_plan(const cli_session *s, const cli_json *json) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  const bool people = json->file == NULL;
+  if (!people)
+    (void)fputs("\"plan\": ", json->file);
+  const uint32_t format = people ? OPIPE_FORMAT_TEXT : OPIPE_FORMAT_JSON;
+  return s->api->plan_describe(s->plan, format, cli_write_stream, people ? stdout : json->file,
+                               &err) < 0
+             ? cli_report("plan", &err)
+             : CLI_DONE;
+}
+
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
-                     uint32_t room, cli_result *out, cli_timing *timing) {
+                     uint32_t room, const cli_json *json, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores();
   const cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
                              .session_flags = cli_session_flags(o),
                              .trace = o->trace};
-  opipe_error err = OPIPE_ERROR_INIT;
   int status = widen_inputs(s, tensors, *io_n);
   if (status == CLI_DONE && o->trace != NULL)
     status = cli_try_file(o->trace);
@@ -124,9 +170,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = plan_by_planner(o, s);
   else if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
-  if (status == CLI_DONE && !o->json &&
-      s->api->plan_describe(s->plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err) < 0)
-    status = cli_report("plan", &err);
+  if (status == CLI_DONE)
+    status = show_plan(s, json);
   if (status == CLI_DONE)
     status = cli_stream(s, s->plan, &how, tensors, *io_n, out, timing);
   return status;
@@ -136,18 +181,22 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
                      uint32_t room) {
   cli_result result = {NULL, 0};
   cli_timing timing;
-  int status = cli_stream_model(o, s, tensors, io_n, room, &result, &timing);
-  if (status == CLI_DONE) {
-    if (!o->json)
-      print_outputs(&result);
-    cli_print_timing(o, &timing);
-  }
+  cli_json json;
+  int status = cli_json_begin(o, &json);
+  if (json.file != NULL)
+    (void)fputc('{', json.file);
+  if (status == CLI_DONE)
+    status = cli_stream_model(o, s, tensors, io_n, room, &json, &result, &timing);
+  if (status == CLI_DONE)
+    cli_print_result(&result, &timing, true, &json);
   if (status == CLI_DONE && o->output != NULL)
     status = cli_write_outputs(o->output, &result);
   if (status == CLI_DONE && o->reference)
-    status = cli_run_reference(o, s, s->plan, tensors, *io_n, &result);
+    status = cli_run_reference(o, s, s->plan, tensors, *io_n, &result, &json);
   cli_result_free(&result);
-  return status;
+  if (json.file != NULL)
+    (void)fputs("}\n", json.file);
+  return cli_json_end(&json, status);
 }
 
 int cli_run(const cli_options *o) {

@@ -103,17 +103,8 @@ static int open_order(job *j) {
 
 /* ---- output ---- */
 
-typedef struct sink {
-  FILE *file;
-} sink;
-
-static opipe_status write_sink(void *ctx, const void *data, size_t n) {
-  const sink *s = ctx;
-  return fwrite(data, 1, n, s->file) == n ? OPIPE_OK : OPIPE_E_IO;
-}
-
 /* What a verb writes, gathered first so that a file is made only when all is well. */
-static opipe_status produce(job *j, opipe_order *order, sink *s, opipe_error *err) {
+static opipe_status produce(job *j, opipe_order *order, FILE *out, opipe_error *err) {
   const opipe_api *api = j->session.api;
   const bool is_page = cli_ends_in(j->o->output, ".html");
   if (j->o->cluster != NULL) {
@@ -121,32 +112,33 @@ static opipe_status produce(job *j, opipe_order *order, sink *s, opipe_error *er
     const uint32_t picture = is_page ? OPIPE_PLAY_HTML : OPIPE_PLAY_SVG;
     j->play->params.title = j->what;
     return api->order_play(order, j->costs, &j->play->params,
-                           strcmp(j->verb, "draw") == 0 ? picture : figures, write_sink, s, err);
+                           strcmp(j->verb, "draw") == 0 ? picture : figures, cli_write_stream, out,
+                           err);
   }
   if (strcmp(j->verb, "simulate") == 0) {
     return api->order_simulate(order, j->costs, j->o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
-                               write_sink, s, err);
+                               cli_write_stream, out, err);
   }
   if (strcmp(j->verb, "draw") == 0 && is_page)
-    return api->order_simulate(order, j->costs, OPIPE_FORMAT_HTML, write_sink, s, err);
+    return api->order_simulate(order, j->costs, OPIPE_FORMAT_HTML, cli_write_stream, out, err);
   if (strcmp(j->verb, "draw") == 0)
-    return api->order_draw(order, j->costs, write_sink, s, err);
+    return api->order_draw(order, j->costs, cli_write_stream, out, err);
   const uint32_t said = j->o->order.format;
   const uint32_t format = said != CLI_FORMAT_UNSAID ? said
                           : j->o->json              ? OPIPE_FORMAT_JSON
                                                     : OPIPE_FORMAT_CSV;
-  return api->order_write(order, format, j->o->order.dialect, write_sink, s, err);
+  return api->order_write(order, format, j->o->order.dialect, cli_write_stream, out, err);
 }
 
 static int write_order(job *j, opipe_order *order) {
   opipe_error err = OPIPE_ERROR_INIT;
   char *data = NULL;
   size_t n = 0;
-  sink s = {open_memstream(&data, &n)};
-  if (s.file == NULL)
+  FILE *out = open_memstream(&data, &n);
+  if (out == NULL)
     return cli_usage("out of memory");
-  int status = produce(j, order, &s, &err) < 0 ? cli_report(j->what, &err) : CLI_DONE;
-  if (fclose(s.file) != 0 && status == CLI_DONE)
+  int status = produce(j, order, out, &err) < 0 ? cli_report(j->what, &err) : CLI_DONE;
+  if (fclose(out) != 0 && status == CLI_DONE)
     status = cli_usage("out of memory");
   if (status == CLI_DONE && j->o->output != NULL)
     status = cli_write_file(j->o->output, data, n);

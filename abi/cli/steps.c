@@ -149,78 +149,23 @@ static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
     return cli_usage("the model has no input '%s'", t->name);
   if (info.rank != t->rank)
     return CLI_DONE; /* the library names both */
-  for (uint32_t d = 0; d < t->rank; ++d) {
-    char key[300];
+  const size_t room = strlen(info.name) + sizeof(".4294967295");
+  char *place = malloc(room);
+  int status = place == NULL ? cli_usage("out of memory") : CLI_DONE;
+  for (uint32_t d = 0; d < t->rank && status == CLI_DONE; ++d) {
     if (info.shape[d] >= 0)
       continue;
-    if (info.dim_names != NULL && info.dim_names[d] != NULL && info.dim_names[d][0] != '\0')
-      (void)snprintf(key, sizeof(key), "%s", info.dim_names[d]);
-    else
-      (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
+    (void)snprintf(place, room, "%s.%u", info.name, d);
+    const bool named =
+        info.dim_names != NULL && info.dim_names[d] != NULL && info.dim_names[d][0] != '\0';
+    const char *key = named ? info.dim_names[d] : place;
     const int64_t known = dim_value(b, key);
     if (known >= 0 && known != t->shape[d])
-      (void)snprintf(key, sizeof(key), "%s.%u", info.name, d);
-    const int status = add_dim(b, key, strlen(key), t->shape[d], info.name);
-    if (status != CLI_DONE)
-      return status;
+      key = place;
+    status = add_dim(b, key, strlen(key), t->shape[d], info.name);
   }
-  return CLI_DONE;
-}
-
-static bool set_number(cli_tensor *t, size_t i, const char *text, char **out_end) {
-  const double value = strtod(text, out_end);
-  const long long integer = strtoll(text, NULL, 10);
-  if (*out_end == text)
-    return false;
-  char *at = (char *)t->data + i * cli_dtype_bytes(t->dtype);
-  const float narrow = (float)value;
-  switch (t->dtype) {
-    case OPIPE_FLOAT:
-      memcpy(at, &narrow, sizeof(narrow));
-      return true;
-    case OPIPE_DOUBLE:
-      memcpy(at, &value, sizeof(value));
-      return true;
-    case OPIPE_FLOAT16:
-    case OPIPE_BFLOAT16:
-      return false;
-    default:
-      memcpy(at, &integer, cli_dtype_bytes(t->dtype));
-      return true; /* little-endian */
-  }
-}
-
-static int parse_pin(const char *text, const opipe_tensor_info *info, const char *value,
-                     cli_tensor *out) {
-  const size_t n = strlen(value);
-  if (n > 4 && strcmp(value + n - 4, ".npy") == 0)
-    return cli_npy_read(value, out);
-  memset(out, 0, sizeof(*out));
-  out->dtype = info->dtype;
-  size_t count = 1;
-  for (const char *at = value; *at != '\0'; ++at)
-    count += *at == ',';
-  if (info->rank > 1 && count > 1) {
-    return cli_usage("--pin %s: input '%s' has rank %u, give a .npy file", text, info->name,
-                     info->rank);
-  }
-  out->rank = info->rank;
-  for (uint32_t d = 0; d < info->rank; ++d)
-    out->shape[d] = 1;
-  if (info->rank == 1)
-    out->shape[0] = (int64_t)count;
-  if (!cli_tensor_alloc(out)) {
-    return cli_usage("--pin %s: inputs of type %s cannot be given as text", text,
-                     cli_dtype_name(info->dtype));
-  }
-  const char *at = strcmp(value, "true") == 0 ? "1" : strcmp(value, "false") == 0 ? "0" : value;
-  for (size_t i = 0; i < count; ++i) {
-    char *end = NULL;
-    if (!set_number(out, i, at, &end) || (*end != '\0' && *end != ','))
-      return cli_usage("--pin %s: '%s' is not a number", text, at);
-    at = *end == ',' ? end + 1 : end;
-  }
-  return CLI_DONE;
+  free(place);
+  return status;
 }
 
 static int add_pin_option(binding *b, const cli_session *s, const char *text) {
@@ -233,7 +178,7 @@ static int add_pin_option(binding *b, const cli_session *s, const char *text) {
   if (b->n_pins == PINS_MOST)
     return cli_usage("--pin is given more than %d times", PINS_MOST);
   cli_tensor *own = &b->owned[b->n_owned];
-  const int status = parse_pin(text, &info, equals + 1, own);
+  const int status = cli_pin_read(&info, equals + 1, own);
   ++b->n_owned;
   if (status != CLI_DONE)
     return status;

@@ -108,6 +108,12 @@ static int by_value(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
+/* Of n sorted values, the smallest that `percent` of them do not exceed. */
+static double percentile(const double *sorted, uint32_t n, uint32_t percent) {
+  const uint64_t rank = ((uint64_t)n * percent + 99) / 100;
+  return sorted[rank == 0 ? 0 : rank - 1];
+}
+
 static void summarise(const stream *st, uint32_t n, double total_s, cli_timing *timing) {
   const uint32_t last = n - 1, from = last / 2;
   *timing = (cli_timing){.n = n, .total_s = total_s, .interval_ms = st->latency_ms[0]};
@@ -117,9 +123,9 @@ static void summarise(const stream *st, uint32_t n, double total_s, cli_timing *
   for (uint32_t i = 0; i < n; ++i)
     timing->mean_ms += st->latency_ms[i] / n;
   qsort(st->latency_ms, n, sizeof(double), by_value);
-  timing->p50_ms = st->latency_ms[(n - 1) / 2];
-  timing->p90_ms = st->latency_ms[(uint32_t)((n - 1) * 0.9)];
-  timing->p99_ms = st->latency_ms[(uint32_t)((n - 1) * 0.99)];
+  timing->p50_ms = percentile(st->latency_ms, n, 50);
+  timing->p90_ms = percentile(st->latency_ms, n, 90);
+  timing->p99_ms = percentile(st->latency_ms, n, 99);
 }
 
 /* Inputs that the bound model still has (pinned ones are constants now). */

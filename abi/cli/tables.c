@@ -148,7 +148,8 @@ const cli_option cli_option_rows[] = {
      OPIPE_OPTIMIZERS(OPTIMIZER_NAME) "with :KEY=VALUE,.. of " OPIPE_TAKES(
          NUMBER_KEY, SWITCH_KEY) "preset: " CLI_OPTIMIZER,
      TEXT(t.optimizer), .in_plan = true},
-    {OPTIMIZE, "lr-schedule", "SPEC", "constant|linear|cosine[:warmup=N,total=N]",
+    {OPTIMIZE, "lr-schedule", "SPEC",
+     "constant|linear|cosine[:warmup=N,total=N] (total: the end of this run, --resume included)",
      TEXT(t.lr_schedule), .in_plan = true},
     {OPTIMIZE, "clip", "NORM", "scale gradients down to this norm of all together", REAL(t.clip),
      .in_plan = true},

@@ -38,7 +38,20 @@ bool cli_tensor_alloc(cli_tensor *tensor) {
 
 void cli_tensor_free(cli_tensor *tensor) {
   free(tensor->data);
+  free(tensor->name);
   tensor->data = NULL;
+  tensor->name = NULL;
+}
+
+bool cli_tensor_name(cli_tensor *t, const char *text, size_t n) {
+  char *own = malloc(n + 1);
+  if (own == NULL)
+    return false;
+  memcpy(own, text, n);
+  own[n] = '\0';
+  free(t->name);
+  t->name = own;
+  return true;
 }
 
 bool cli_can_widen(uint32_t from, uint32_t to) {
@@ -67,7 +80,7 @@ bool cli_tensor_widen(cli_tensor *t, uint32_t dtype) {
   if (!cli_tensor_alloc(&wide))
     return false;
   cli_widen(t->dtype, t->data, cli_elems(t), wide.data);
-  cli_tensor_free(t);
+  free(t->data);
   *t = wide;
   return true;
 }
@@ -85,7 +98,8 @@ opipe_tensor cli_tensor_view(const cli_tensor *tensor) {
 
 bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out) {
   memset(out, 0, sizeof(*out));
-  (void)snprintf(out->name, sizeof(out->name), "%s", name);
+  if (!cli_tensor_name(out, name, strlen(name)))
+    return false;
   if (view->rank < 0 || view->rank > OPIPE_MAX_RANK || view->strides != NULL)
     return false;
   out->rank = (uint32_t)view->rank;

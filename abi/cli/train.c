@@ -2,86 +2,73 @@
 /* train MODEL: prints the plan, lets train_loop.c run it, prints what came of it. */
 #include "train.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* JSON has no infinities. */
-static void print_number(const char *name, double value) {
-  if (isfinite(value))
-    (void)printf(", \"%s\": %.9g", name, value);
-  else
-    (void)printf(", \"%s\": null", name);
+static void put_number(FILE *json, const char *name, double value) {
+  (void)fprintf(json, ", \"%s\": ", name);
+  cli_json_number(json, value);
 }
 
-static void print_text(const char *text) {
-  (void)putchar('"');
-  for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; ++at) {
-    if (*at == '"' || *at == '\\' || *at < ' ')
-      (void)printf("\\u%04x", *at);
-    else
-      (void)putchar(*at);
-  }
-  (void)putchar('"');
-}
-
-static void print_json(const cli_gathered *plan, const train_result *r) {
+static void put_steps(const train_result *r, FILE *json) {
   static const char *const reasons[] = {"null", "\"overflow\"", "\"not finite\"", "\"held\""};
-  (void)printf("{\"plan\": %.*s, \"steps\": [", (int)plan->n, plan->data);
+  (void)fputs(", \"steps\": [", json);
   for (uint64_t i = 0; i < r->n_steps; ++i) {
     const opipe_train_report *p = &r->reports[i];
-    (void)printf("%s\n  {\"step\": %llu", i == 0 ? "" : ",", (unsigned long long)p->step);
-    print_number("loss", p->loss);
-    print_number("gradient_norm", p->gradient_norm);
-    (void)printf(
-        ", \"lr\": %.9g, \"count\": %.17g, \"skipped\": %s, \"why\": %s, "
-        "\"seconds\": %.6f}",
-        p->lr, p->count, p->skipped != OPIPE_SKIP_NONE ? "true" : "false",
-        reasons[p->skipped <= OPIPE_SKIP_HELD ? p->skipped : 0], r->seconds[i]);
+    (void)fprintf(json, "%s\n  {\"step\": %llu", i == 0 ? "" : ",", (unsigned long long)p->step);
+    put_number(json, "loss", p->loss);
+    put_number(json, "gradient_norm", p->gradient_norm);
+    (void)fprintf(json,
+                  ", \"lr\": %.9g, \"count\": %.17g, \"skipped\": %s, \"why\": %s, "
+                  "\"seconds\": %.9f}",
+                  p->lr, p->count, p->skipped != OPIPE_SKIP_NONE ? "true" : "false",
+                  reasons[p->skipped <= OPIPE_SKIP_HELD ? p->skipped : 0], r->seconds[i]);
   }
-  (void)printf("\n], \"not_finite\": %llu, \"stopped\": ", (unsigned long long)r->n_not_finite);
+  (void)fprintf(json,
+                "\n], \"not_finite\": %llu, \"stopped\": ", (unsigned long long)r->n_not_finite);
   if (r->stopped[0] == '\0')
-    (void)printf("null");
+    (void)fputs("null", json);
   else
-    print_text(r->stopped);
-  (void)printf("}\n");
+    cli_json_text(json, r->stopped);
 }
 
 /* Text goes out at once; JSON is kept for the end. */
-static int show_plan(const train_setup *t, cli_gathered *json) {
+static int show_plan(const train_setup *t, const cli_json *json) {
   opipe_error err = OPIPE_ERROR_INIT;
+  const bool people = json->file == NULL;
   if (t->strategy.api != NULL && cli_give_strategy(&t->o, &t->strategy, false) != CLI_DONE)
     return CLI_FAILED;
-  const opipe_status status =
-      t->o.json
-          ? t->s.api->plan_describe(t->s.plan, OPIPE_FORMAT_JSON, cli_gather, json, &err)
-          : t->s.api->plan_describe(t->s.plan, OPIPE_FORMAT_TEXT, cli_write_stdout, NULL, &err);
-  if (status < 0)
+  if (!people)
+    (void)fputs("{\"plan\": ", json->file);
+  const uint32_t format = people ? OPIPE_FORMAT_TEXT : OPIPE_FORMAT_JSON;
+  if (t->s.api->plan_describe(t->s.plan, format, cli_write_stream, people ? stdout : json->file,
+                              &err) < 0)
     return cli_report("plan", &err);
-  while (json->n != 0 && json->data[json->n - 1] == '\n')
-    --json->n;
   return fflush(stdout) == 0 ? CLI_DONE : cli_usage("cannot write the output");
 }
 
 static int train(train_setup *t) {
   const cli_options *o = &t->o;
-  cli_gathered plan = {NULL, 0, 0};
   train_result result;
-  int status = show_plan(t, &plan);
+  cli_json json;
+  int status = cli_json_begin(o, &json);
   memset(&result, 0, sizeof(result));
   t->run.keep = o->reference;
   t->run.session_flags =
       cli_session_flags(o) | (o->t.go_on ? 0u : OPIPE_SESSION_HOLD) |
       (o->reference || o->t.save_gradients != NULL ? OPIPE_SESSION_KEEP_GRADIENTS : 0u);
   if (status == CLI_DONE)
+    status = show_plan(t, &json);
+  if (status == CLI_DONE)
     status = train_go(&t->run, &result);
-  if (o->json && status != CLI_FAILED && status != CLI_USAGE)
-    print_json(&plan, &result);
+  if (json.file != NULL)
+    put_steps(&result, json.file);
   if (status == CLI_DONE && o->reference)
-    status = train_reference(&t->run, &result);
+    status = train_reference(&t->run, &result, &json);
+  if (json.file != NULL)
+    (void)fputs("}\n", json.file);
   train_result_free(&result);
-  free(plan.data);
-  return status;
+  return cli_json_end(&json, status);
 }
 
 int cli_train(const cli_options *o) {

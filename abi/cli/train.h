@@ -3,6 +3,8 @@
 #ifndef CLI_TRAIN_H
 #define CLI_TRAIN_H
 
+#include <jansson.h>
+
 #include "data.h"
 #include "planning.h"
 
@@ -43,6 +45,7 @@ typedef struct train_setup {
   cli_train_own own;
   opipe_train_options options;
   cli_strategy strategy; /* where a planner was asked */
+  json_t *plan_file;     /* --plan, as JSON */
   train_run run;         /* of all this */
 } train_setup;
 /* Loads, binds, plans. `needs_data`: without any it is refused. */
@@ -58,7 +61,8 @@ int train_go(const train_run *run, train_result *out);
 void train_result_free(train_result *result);
 /* Does a rank of the plan keep a second version of its weights? */
 bool train_is_double_buffered(const train_run *run);
-/* Runs the plan's reference and the uncut model beside it; prints the largest differences. */
-int train_reference(const train_run *run, const train_result *result);
+/* Runs the plan's reference and the uncut model beside it; prints the largest differences, in JSON
+ * as a member of an object. */
+int train_reference(const train_run *run, const train_result *result, const cli_json *json);
 
 #endif /* CLI_TRAIN_H */

@@ -21,6 +21,11 @@ int train_try_targets(const train_loop *l) {
   for (size_t i = 0; i < sizeof targets / sizeof targets[0]; ++i) {
     if (targets[i].path == NULL)
       continue;
+    if (cli_is_stream(targets[i].path)) {
+      (void)fprintf(stderr, "onnx-pipe: cannot write %s: a file of its own is needed\n",
+                    targets[i].path);
+      return CLI_FAILED;
+    }
     if (l->run->s->api->session_try_save(l->session, targets[i].what, targets[i].path, &err) < 0)
       return cli_report(targets[i].path, &err);
   }
@@ -100,7 +105,8 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
     if (info.trained == 0)
       continue;
     cli_tensor *t = &(*out)[(*out_n)++];
-    (void)snprintf(t->name, sizeof(t->name), "%s", info.name);
+    if (!cli_tensor_name(t, info.name, strlen(info.name)))
+      return cli_usage("out of memory");
     t->dtype = OPIPE_FLOAT;
     t->rank = info.rank;
     memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));

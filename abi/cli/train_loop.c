@@ -4,6 +4,7 @@
  * Two mini-batches are in flight: while one is trained the next is gathered, and double-buffered
  * schedules have what they need to go on. Results are printed in the order of mini-batches.
  */
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #include "train_noise.h"
+
+#define CLOCK_STEP 1e-9 /* s: no step takes less */
 
 static double now_s(void) {
   struct timespec t;
@@ -90,8 +93,9 @@ static void close_places(train_loop *l) {
 static void print_step(const train_loop *l, const opipe_train_report *r, double seconds) {
   if (l->run->quiet || l->run->o->json)
     return;
-  (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.1f ms%s\n",
-               (unsigned long long)r->step, r->loss, r->gradient_norm, r->lr, seconds * 1e3,
+  (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.*f ms%s\n",
+               (unsigned long long)r->step, r->loss, r->gradient_norm, r->lr,
+               seconds < 1e-3 ? 6 : 1, seconds * 1e3,
                r->skipped == OPIPE_SKIP_NONE       ? ""
                : r->skipped == OPIPE_SKIP_OVERFLOW ? "  skipped: overflow"
                                                    : "  skipped: not finite");
@@ -100,7 +104,20 @@ static void print_step(const train_loop *l, const opipe_train_report *r, double 
 
 static int failed(const train_loop *l, opipe_status status, const opipe_error *err) {
   const int reported = cli_report("train", err);
-  return l->run->o->check_finite && status == OPIPE_E_INVALID ? CLI_CHECK_FAILED : reported;
+  if (!l->run->o->check_finite || status != OPIPE_E_INVALID)
+    return reported;
+  ++l->out->n_not_finite;
+  (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s", err->message);
+  return CLI_CHECK_FAILED;
+}
+
+/* From when it was handed over, or the one before it had ended, to its own end, whenever that was
+ * asked for. */
+static double seconds_of(train_loop *l, const train_place *place, const opipe_train_report *r) {
+  const double end_s = place->start_s + (double)r->step_ns * 1e-9;
+  const double seconds = end_s - fmax(place->start_s, l->end_s);
+  l->end_s = fmax(end_s, l->end_s);
+  return fmax(seconds, CLOCK_STEP);
 }
 
 static int finish_one(train_loop *l) {
@@ -118,10 +135,8 @@ static int finish_one(train_loop *l) {
     return failed(l, status, &err);
   ++l->n_finished;
   if (report->skipped == OPIPE_SKIP_HELD)
-    return CLI_DONE;            /* it was in flight when another one stopped the run */
-  const double end_s = now_s(); /* it began when the one before it had ended */
-  const double seconds = end_s - (place->start_s > l->end_s ? place->start_s : l->end_s);
-  l->end_s = end_s;
+    return CLI_DONE; /* it was in flight when another one stopped the run */
+  const double seconds = seconds_of(l, place, report);
   l->out->seconds[l->out->n_steps++] = seconds;
   print_step(l, report, seconds);
   if (l->run->noise != NULL)
@@ -146,8 +161,8 @@ static int start_one(train_loop *l) {
                                       .n_inputs = run->data->n,
                                       .io_stride = sizeof(opipe_binding_io),
                                       .inputs = place->inputs};
-  place->start_s = now_s();
   for (;;) {
+    place->start_s = now_s();
     const opipe_status status = api->session_train_step(l->session, &params, &place->ticket, &err);
     if (status == OPIPE_OK)
       break;
@@ -212,6 +227,8 @@ int train_open_session(train_loop *l, uint32_t flags) {
 static int end_by_signal(const train_loop *l, int number) {
   const char *folder = l->run->o->t.save;
   const int status = folder == NULL ? CLI_DONE : train_save(l);
+  (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s",
+                 number == SIGINT ? "SIGINT" : "SIGTERM");
   (void)fprintf(stderr, "onnx-pipe: %s: stopped after %llu of %llu steps%s%s\n",
                 number == SIGINT ? "SIGINT" : "SIGTERM", (unsigned long long)l->out->n_steps,
                 (unsigned long long)l->run->n_steps,
@@ -233,7 +250,8 @@ static int train_steps(train_loop *l) {
     stop_listening(before);
   if (status == CLI_DONE && l->stopped != NULL)
     status = train_again(l);
-  if (l->out->n_not_finite != 0 && l->stopped == NULL && !l->run->quiet) {
+  const bool went_on = status == CLI_DONE || status >= CLI_SIGNALLED;
+  if (l->out->n_not_finite != 0 && went_on && !l->run->quiet) {
     (void)fprintf(stderr, "onnx-pipe: %llu of %llu steps were not finite and were not applied\n",
                   (unsigned long long)l->out->n_not_finite, (unsigned long long)l->out->n_steps);
   }

@@ -292,13 +292,14 @@ int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *p
   for (uint32_t i = 0; i < o->t.parameters.n; ++i) {
     const char *text = o->t.parameters.items[i], *equals = strchr(text, '=');
     cli_tensor *t = &tensors[i];
-    if (equals == NULL || (size_t)(equals - text) >= sizeof(t->name))
+    if (equals == NULL)
       return cli_usage("--parameter %s: NAME=FILE is needed", text);
     const size_t n = strlen(equals + 1);
     const bool npy = n > 4 && strcmp(equals + 1 + n - 4, ".npy") == 0;
     if ((npy ? cli_npy_read(equals + 1, t) : cli_pb_read(equals + 1, t)) != CLI_DONE)
       return CLI_FAILED;
-    (void)snprintf(t->name, sizeof(t->name), "%.*s", (int)(equals - text), text);
+    if (!cli_tensor_name(t, text, (size_t)(equals - text)))
+      return cli_usage("out of memory");
     pins[i] = (opipe_pin){t->name, cli_tensor_view(t)};
     ++*out_n;
   }

@@ -161,6 +161,16 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   return status;
 }
 
+static void put(FILE *json, const char *name, const differences *d) {
+  (void)fprintf(json, "\"%s\": {\"loss\": ", name);
+  cli_json_number(json, d->loss);
+  (void)fputs(", \"gradients\": ", json);
+  cli_json_number(json, d->gradients);
+  (void)fputs(", \"weights\": ", json);
+  cli_json_number(json, d->weights);
+  (void)fputs("}", json);
+}
+
 /* Runs it once more, as `again` says, and compares. */
 static int run_and_compare(const train_run *run, const train_run *again, const char *name,
                            const train_result *result, differences *out) {
@@ -174,7 +184,7 @@ static int run_and_compare(const train_run *run, const train_run *again, const c
   return status;
 }
 
-int train_reference(const train_run *run, const train_result *result) {
+int train_reference(const train_run *run, const train_result *result, const cli_json *json) {
   train_run again = *run;
   train_noise noise = {.tolerance = gradient_tolerance(run->options->compute)};
   differences plain, uncut;
@@ -196,5 +206,14 @@ int train_reference(const train_run *run, const train_result *result) {
   run->s->api->plan_destroy(plan);
   if (status != CLI_DONE)
     return status;
-  return plain.bit_equal && close_enough(run, &uncut) ? CLI_DONE : CLI_CHECK_FAILED;
+  const bool close = close_enough(run, &uncut);
+  if (json->file != NULL) {
+    (void)fprintf(json->file, ", \"reference\": {\"identical\": %s, \"close\": %s, ",
+                  plain.bit_equal ? "true" : "false", close ? "true" : "false");
+    put(json->file, "plan", &plain);
+    (void)fputs(", ", json->file);
+    put(json->file, "uncut", &uncut);
+    (void)fputs("}", json->file);
+  }
+  return plain.bit_equal && close ? CLI_DONE : CLI_CHECK_FAILED;
 }

@@ -2,6 +2,7 @@
 /* From the command's options to a training plan: model, options, data, mini-batch, binding. `plan
  * --train` can do without data.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +81,8 @@ static int bind_without_data(train_setup *t) {
 }
 
 static int bind_data(train_setup *t, const char *labels) {
-  int status = cli_data_open(&t->o, &t->s, labels, &t->data);
+  int status =
+      cli_data_open(&t->o, &t->s, labels, t->options.loss == OPIPE_LOSS_CROSS_ENTROPY, &t->data);
   if (status == CLI_DONE)
     status = choose_batch(&t->o, &t->data, &t->run);
   if (status == CLI_DONE)
@@ -120,13 +122,64 @@ static void judge_recompute(train_setup *t) {
   }
 }
 
+/* ---- plans from files ---- */
+
+/* What the data are opened for: the loss of the plan's file, which can be read as a plan only when
+ * the data have bound the model. What is wrong with the file is said then. */
+static void take_loss(train_setup *t) {
+  if (t->o.plan_file == NULL)
+    return;
+  t->plan_file = json_load_file(t->o.plan_file, 0, NULL);
+  const json_t *loss = json_object_get(json_object_get(t->plan_file, "training"), "loss");
+  const char *kind = json_string_value(json_object_get(loss, "kind"));
+  if (kind == NULL)
+    return;
+  t->options.labels = json_string_value(json_object_get(loss, "labels"));
+  t->options.loss = strcmp(kind, "ce") == 0 ? OPIPE_LOSS_CROSS_ENTROPY : OPIPE_LOSS_OUTPUT;
+}
+
+static bool same_name(const char *a, const char *b) {
+  return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static bool same_loss(const opipe_train_options *a, const opipe_train_options *b) {
+  return a->loss == b->loss && same_name(a->output, b->output) && same_name(a->labels, b->labels) &&
+         a->ignore == b->ignore && a->smoothing == b->smoothing && a->shift == b->shift;
+}
+
 /* A plan from a file trains as it says itself. */
 static int take_training(train_setup *t) {
   opipe_error err = OPIPE_ERROR_INIT;
+  opipe_train_options given;
   if (t->o.plan_file == NULL)
     return CLI_DONE;
-  const opipe_status status = t->s.api->plan_training(t->s.plan, &t->options, &err);
-  return status < 0 ? cli_report(t->o.plan_file, &err) : CLI_DONE;
+  if (t->s.api->plan_training(t->s.plan, &t->options, &err) < 0)
+    return cli_report(t->o.plan_file, &err);
+  const int status = cli_train_read(&t->o, 1, t->options.shift, &t->own, &given);
+  if (status == CLI_DONE && t->o.t.loss != NULL && !same_loss(&given, &t->options)) {
+    return cli_usage("--plan %s is a whole plan, which already settles --loss: it is not %s",
+                     t->o.plan_file, t->o.t.loss);
+  }
+  if (t->o.says_seed && t->o.seed != t->options.seed) {
+    return cli_usage(
+        "--plan %s is a whole plan, which already settles --seed: it is %llu, not %llu",
+        t->o.plan_file, (unsigned long long)t->options.seed, (unsigned long long)t->o.seed);
+  }
+  t->o.seed = t->options.seed; /* --shuffle goes by it too */
+  return status;
+}
+
+/* Updates that the checkpoint to go on from has behind it, which is read later: learning rates go
+ * on from there. */
+static uint64_t updates_before(const cli_options *o) {
+  char path[PATH_MAX];
+  if (o->t.resume == NULL ||
+      snprintf(path, sizeof(path), "%s/manifest.json", o->t.resume) >= PATH_MAX)
+    return 0;
+  json_t *root = json_load_file(path, 0, NULL);
+  const json_int_t updates = json_integer_value(json_object_get(root, "updates"));
+  json_decref(root);
+  return updates < 0 ? 0 : (uint64_t)updates;
 }
 
 uint64_t train_setup_batch(const train_setup *t) {
@@ -139,12 +192,16 @@ int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) 
   int status = cli_open(&t->o, &t->s);
   if (status == CLI_DONE)
     status = cli_train_read(&t->o, 1, 0, &t->own, &t->options);
+  if (status == CLI_DONE)
+    take_loss(t);
   if (status == CLI_DONE) {
     status =
         needs_data || t->o.t.data.n != 0 ? bind_data(t, t->options.labels) : bind_without_data(t);
   }
-  if (status == CLI_DONE)
-    status = cli_train_read(&t->o, t->run.n_steps, t->data.is_text, &t->own, &t->options);
+  if (status == CLI_DONE) {
+    status = cli_train_read(&t->o, updates_before(&t->o) + t->run.n_steps, t->data.is_text, &t->own,
+                            &t->options);
+  }
   return status;
 }
 
@@ -173,4 +230,5 @@ void train_setup_close(train_setup *t) {
   cli_strategy_end(&t->strategy);
   cli_close(&t->s);
   cli_data_close(&t->data);
+  json_decref(t->plan_file);
 }

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 
+#include "loader/base/place.h"
 #include "loader/wire/wire.h"
 
 /* The file of data that a built model's content is written to, where it is not embedded. */
@@ -26,6 +27,7 @@ opipe_status opi_model_replace(const opi_model *model, const opi_replacement *li
 
 typedef struct opi_out_file {
   char path[PATH_MAX], temp[PATH_MAX];
+  opi_place place; /* of `path` */
   int fd;
 } opi_out_file;
 

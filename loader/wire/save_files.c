@@ -24,7 +24,9 @@ opipe_status opi_out_begin(opi_out_files *files, const char *folder, const char 
   opi_out_file *f = &files->list[files->n];
   if (snprintf(f->path, sizeof f->path, "%s%s%s", folder, slash, name) >= PATH_MAX - 32)
     return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", name, PATH_MAX);
-  (void)snprintf(f->temp, sizeof f->temp, "%.*s.%d.new", PATH_MAX - 32, f->path, (int)getpid());
+  OPI_TRY(opi_place_find(AT_FDCWD, f->path, &f->place, err));
+  (void)snprintf(f->temp, sizeof f->temp, "%.*s.%d.new", PATH_MAX - 32, f->place.path,
+                 (int)getpid());
   (void)unlink(f->temp);
   f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (f->fd < 0)
@@ -37,6 +39,8 @@ opipe_status opi_out_begin(opi_out_files *files, const char *folder, const char 
 opipe_status opi_out_end(opi_out_file *f, opipe_status status, opipe_error *err) {
   if (status < 0)
     (void)opi_error_prefix(err, "%s: ", f->path);
+  if (status == OPIPE_OK)
+    status = opi_place_keep_mode(&f->place, f->fd, err);
   if (status == OPIPE_OK && fsync(f->fd) != 0)
     status = opi_fail_errno(err, errno, "flushing %s", f->temp);
   if (close(f->fd) != 0 && status == OPIPE_OK)
@@ -48,7 +52,7 @@ opipe_status opi_out_end(opi_out_file *f, opipe_status status, opipe_error *err)
 opipe_status opi_out_rename(opi_out_files *files, opipe_status status, opipe_error *err) {
   for (uint32_t i = 0; i < files->n; ++i) {
     const opi_out_file *f = &files->list[i];
-    if (status == OPIPE_OK && rename(f->temp, f->path) != 0)
+    if (status == OPIPE_OK && rename(f->temp, f->place.path) != 0)
       status = opi_fail_errno(err, errno, "renaming %s to %s", f->temp, f->path);
     if (status < 0)
       (void)unlink(f->temp);
@@ -191,6 +195,13 @@ static opipe_status folder_of(const char *path, char folder[PATH_MAX], opipe_err
   return OPIPE_OK;
 }
 
+/* Where the model itself will lie: what belongs to it lies beside it. */
+static opipe_status find_model(const char *path, opi_place *place, char folder[PATH_MAX],
+                               opipe_error *err) {
+  OPI_TRY(opi_place_find(AT_FDCWD, path, place, err));
+  return folder_of(place->path, folder, err);
+}
+
 opipe_status opi_out_model(opi_out_files *files, const opi_model *model,
                            const opi_replacement *list, uint32_t n, const char *path,
                            const opi_model_data *data, opipe_error *err) {
@@ -208,12 +219,13 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   char folder[PATH_MAX];
+  opi_place place;
   opi_out_files files = {.allocator = model->allocator, .room = 1};
   OPI_TRY(opi_model_check_files(model, e));
   OPI_TRY(check_sizes(model, list, n, e));
-  OPI_TRY(folder_of(path, folder, e));
+  OPI_TRY(find_model(path, &place, folder, e));
   if (model->built != NULL)
-    return opi_built_save(model, list, n, OPI_BUILT_MOST, path, e);
+    return opi_built_save(model, list, n, OPI_BUILT_MOST, place.path, e);
   for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)
     ++files.room;
   files.list = opi_alloc_zero(model->allocator, files.room, sizeof *files.list);
@@ -221,7 +233,7 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
     return opi_fail_nomem(e, files.room * sizeof *files.list, "file names");
   opipe_status status = write_externals(&files, model, folder, list, n, e);
   if (status == OPIPE_OK)
-    status = opi_out_model(&files, model, list, n, path, NULL, e);
+    status = opi_out_model(&files, model, list, n, place.path, NULL, e);
   return opi_out_rename(&files, status, e);
 }
 
@@ -230,8 +242,9 @@ opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *l
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   char folder[PATH_MAX];
+  opi_place place;
   OPI_TRY(check_sizes(model, list, n, e));
-  OPI_TRY(folder_of(path, folder, e));
+  OPI_TRY(find_model(path, &place, folder, e));
   if (model->built == NULL)
     OPI_TRY(write_externals(NULL, model, folder, list, n, e));
   return opi_try_file(AT_FDCWD, path, e);

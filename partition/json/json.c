@@ -77,6 +77,18 @@ opipe_status opi_json_get_string(const json_t *object, const char *what, const c
   return OPIPE_OK;
 }
 
+bool opi_json_parse_u64(const char *text, uint64_t *out) {
+  uint64_t value = 0;
+  const char *at = text;
+  for (; *at >= '0' && *at <= '9'; ++at) {
+    if (__builtin_mul_overflow(value, 10u, &value) ||
+        __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+      return false;
+  }
+  *out = value;
+  return at != text && *at == '\0';
+}
+
 opipe_status opi_json_get_u64(const json_t *object, const char *what, const char *name,
                               uint64_t max, uint64_t *out, opipe_error *err) {
   const json_t *value = json_object_get(object, name);

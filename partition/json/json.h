@@ -24,6 +24,8 @@ opipe_status opi_json_get_u64(const json_t *object, const char *what, const char
                               uint64_t max, uint64_t *out, opipe_error *err);
 opipe_status opi_json_get_number(const json_t *object, const char *what, const char *name,
                                  double *out, opipe_error *err);
+/* "18446744073709551615": what a JSON integer, of 63 bits, has no place for. */
+bool opi_json_parse_u64(const char *text, uint64_t *out);
 /* A value by itself, of array or member `name`: nanoseconds, 0 to 1e18 (32 years). */
 opipe_status opi_json_time(const json_t *value, const char *what, const char *name, double *out,
                            opipe_error *err);

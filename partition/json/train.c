@@ -272,7 +272,6 @@ static opipe_status read_spec(const json_t *root, opi_plan *plan, opi_arena *scr
                               opipe_error *err) {
   opi_train_spec spec = {.n_globs = 0};
   const char *seed = NULL;
-  int64_t number = 0;
   OPI_TRY(read_loss(root, &spec, err));
   OPI_TRY(read_globs(root, scratch, &spec, err));
   OPI_TRY(read_choice_lists(root, scratch, &spec.choice, err));
@@ -281,9 +280,8 @@ static opipe_status read_spec(const json_t *root, opi_plan *plan, opi_arena *scr
   OPI_TRY(read_u32(root, "compute", 64, &spec.compute, err));
   OPI_TRY(read_u32(root, "copies", COUNT_MOST, &spec.replicas, err));
   OPI_TRY(opi_json_get_string(root, WHAT, "seed", &seed, err));
-  if (!opi_parse_int(seed, 0, INT64_MAX, &number))
+  if (!opi_json_parse_u64(seed, &spec.seed))
     return opi_fail(err, OPIPE_E_INVALID, "%s: the seed is '%.40s'", WHAT, seed);
-  spec.seed = (uint64_t)number;
   return opi_train_spec_copy(plan, &spec, err);
 }
 

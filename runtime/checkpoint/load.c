@@ -161,7 +161,9 @@ opipe_status opi_checkpoint_load(const opipe_allocator *allocator, opi_weights *
   const int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0)
     return opi_fail_errno(e, errno, "opening the checkpoint %s", folder);
-  const opipe_status status = load(allocator, &l, dir, e);
+  opipe_status status = opi_manifest_lock(dir, false, e);
+  if (status == OPIPE_OK)
+    status = load(allocator, &l, dir, e);
   if (status == OPIPE_OK && out_info != NULL) {
     memcpy(out_info->position, l.manifest.position, sizeof out_info->position);
     out_info->clock = l.manifest.clock;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,8 +52,11 @@ void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MA
   opi_json_double(text, m->clock.loss_scale);
   opi_text_printf(text, ",\n  \"moments\": %u,\n  \"versions\": %u,\n  \"position\": [", m->moments,
                   m->versions);
-  for (uint32_t i = 0; i < OPI_POSITION; ++i)
-    opi_text_printf(text, i == 0 ? "%llu" : ", %llu", (unsigned long long)m->position[i]);
+  for (uint32_t i = 0; i < OPI_POSITION; ++i) {
+    const char *quote = m->position[i] > INT64_MAX ? "\"" : ""; /* more than a JSON integer holds */
+    opi_text_printf(text, "%s%s%llu%s", i == 0 ? "" : ", ", quote,
+                    (unsigned long long)m->position[i], quote);
+  }
   opi_text_puts(text, "]");
   for (uint32_t i = 0; i < OPI_MANIFEST_FILES; ++i)
     put_hashes(&files[i], i, text);
@@ -129,11 +133,14 @@ static opipe_status get_position(const json_t *root, opi_manifest *m, opipe_erro
   }
   for (uint32_t i = 0; i < OPI_POSITION; ++i) {
     const json_t *value = json_array_get(list, i);
-    if (!json_is_integer(value) || json_integer_value(value) < 0) {
+    const bool is_text = json_is_string(value);
+    if (is_text ? !opi_json_parse_u64(json_string_value(value), &m->position[i])
+                : !json_is_integer(value) || json_integer_value(value) < 0) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"position\"[%u] is not a number >= 0",
                       OPI_MANIFEST, i);
     }
-    m->position[i] = (uint64_t)json_integer_value(value);
+    if (!is_text)
+      m->position[i] = (uint64_t)json_integer_value(value);
   }
   return OPIPE_OK;
 }
@@ -250,4 +257,24 @@ opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,
                        opi_tensors_hash(e->data, e->n_bytes), err));
   }
   return OPIPE_OK;
+}
+
+/* ---- the folder ---- */
+
+opipe_status opi_manifest_lock(int dir, bool alone, opipe_error *err) {
+  int number = 0;
+  do {
+    number = flock(dir, alone ? LOCK_EX : LOCK_SH) == 0 ? 0 : errno;
+  } while (number == EINTR);
+  switch (number) {
+    case 0:
+    case EBADF: /* network file systems want a file that is open for writing */
+    case EINVAL:
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return OPIPE_OK;
+    default:
+      return opi_fail_errno(err, number, "locking the folder");
+  }
 }

@@ -32,6 +32,10 @@ typedef struct opi_manifest {
   json_t *root;                /* as it was read; NULL: it was not */
 } opi_manifest;
 
+/* Waits until nobody else has the folder `alone`, or has it at all; until it is closed, by the end
+ * of the process too. Where the file system knows no locks there is none. */
+opipe_status opi_manifest_lock(int dir, bool alone, opipe_error *err);
+
 /* Ends with a hash of all that is before. `files`: weights, state. */
 void opi_manifest_text(const opi_manifest *manifest,
                        const opi_file_hashes files[OPI_MANIFEST_FILES], opi_text *text);

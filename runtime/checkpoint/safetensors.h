@@ -25,7 +25,7 @@ uint64_t opi_tensors_hash(const void *data, uint64_t n_bytes);
 typedef struct opi_tensors_writer opi_tensors_writer;
 
 /* Makes `path` (which must not exist) in the folder `dir` with a header of `entries` [n] (`data` is
- * not read); their bytes follow by _add in the same order. Errors: IO. */
+ * not read); their bytes follow by _add in the same order. What fails makes nothing. Errors: IO. */
 opipe_status opi_tensors_create(const opipe_allocator *allocator, int dir, const char *path,
                                 const opi_tensor_entry *entries, uint32_t n,
                                 opi_tensors_writer **out_writer, opipe_error *err);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving: data files first, the manifest last, by rename; then what is no longer named goes. */
+/* Saving: data files first, the manifest last, by rename; then what is no longer named goes. All
+ * of it while the folder is locked: whoever saves into it at the same time waits. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/base/place.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -124,6 +127,7 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
     if (status == OPIPE_OK)
       status = opi_tensors_add(writer, data, n_bytes, err);
   }
+  const bool made = writer != NULL; /* else what lies there is somebody else's */
   if (status == OPIPE_OK)
     status = opi_tensors_finish(writer, NULL, err);
   else
@@ -131,7 +135,8 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
   opi_free(allocator, data, (size_t)p->largest + 1);
   if (status == OPIPE_OK)
     return OPIPE_OK;
-  (void)unlinkat(dir, file, 0);
+  if (made)
+    (void)unlinkat(dir, file, 0);
   return opi_error_prefix(err, "%s, %u tensors of %llu bytes: ", file, p->n,
                           (unsigned long long)p->total);
 }
@@ -178,21 +183,50 @@ static void sweep(int dir, const opi_manifest *keep) {
   (void)closedir(list);
 }
 
-static opipe_status open_folder(const char *folder, int *out_dir, bool *out_made,
-                                opipe_error *err) {
-  *out_made = mkdir(folder, 0777) == 0;
-  if (!*out_made && errno != EEXIST)
-    return opi_fail_errno(err, errno, "making the folder %s", folder);
-  *out_dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  return *out_dir < 0 ? opi_fail_errno(err, errno, "opening the folder %s", folder) : OPIPE_OK;
+static bool is_link(const char *path) {
+  struct stat st;
+  return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
 }
 
-/* A folder that was made for nothing goes again. */
+/* *out_gone: while others had it, the folder was removed. */
+static opipe_status lock_folder(int dir, const char *folder, bool *out_gone, opipe_error *err) {
+  struct stat st;
+  OPI_TRY(opi_manifest_lock(dir, true, err));
+  if (fstat(dir, &st) != 0)
+    return opi_fail_errno(err, errno, "looking at the folder %s", folder);
+  *out_gone = st.st_nlink == 0;
+  return OPIPE_OK;
+}
+
+/* Locked. *out_made: by this call. */
+static opipe_status open_folder(const char *folder, int *out_dir, bool *out_made,
+                                opipe_error *err) {
+  enum { TRIES_MOST = 1000 }; /* others make it, and remove it again, in between */
+  for (uint32_t i = 0; i < TRIES_MOST; ++i) {
+    bool gone = false;
+    *out_made = mkdir(folder, 0777) == 0;
+    if (!*out_made && errno != EEXIST)
+      return opi_fail_errno(err, errno, "making the folder %s", folder);
+    *out_dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*out_dir < 0 && errno == ENOENT && !is_link(folder))
+      continue;
+    if (*out_dir < 0)
+      return opi_fail_errno(err, errno, "opening the folder %s", folder);
+    OPI_TRY(lock_folder(*out_dir, folder, &gone, err));
+    if (!gone)
+      return OPIPE_OK;
+    (void)close(*out_dir);
+    *out_dir = -1;
+  }
+  return opi_fail(err, OPIPE_E_IO, "the folder %s was removed %d times", folder, TRIES_MOST);
+}
+
+/* A folder that was made for nothing goes again, before others may have it. */
 static void close_folder(const char *folder, int dir, bool made, opipe_status status) {
-  if (dir >= 0)
-    (void)close(dir);
   if (made && status < 0)
     (void)rmdir(folder);
+  if (dir >= 0)
+    (void)close(dir);
 }
 
 static opipe_status replace(int dir, const char *from, const char *to, opipe_error *err) {
@@ -223,7 +257,7 @@ static opipe_status write_manifest(const opipe_allocator *allocator, int dir,
   opi_text_release(&text);
   if (status == OPIPE_OK)
     status = replace(dir, OPI_MANIFEST_NEW, OPI_MANIFEST, err);
-  if (status < 0)
+  if (status < 0 && fd >= 0)
     (void)unlinkat(dir, OPI_MANIFEST_NEW, 0);
   return status;
 }
@@ -267,11 +301,13 @@ static opipe_status write_files(const opipe_allocator *allocator, opi_weights *w
                                 const opi_manifest *m, opipe_error *err) {
   pieces values, state = {.n = 0};
   opipe_status status = write_tensors(allocator, w, list_weights, dir, m->weights, &values, err);
+  const bool has_values = status == OPIPE_OK;
   opi_arena_init(&state.arena, allocator, 0);
   if (status == OPIPE_OK)
     status = write_tensors(allocator, w, list_state, dir, m->state, &state, err);
   else
     (void)serve(allocator, w, list_state, NULL);
+  const bool has_state = status == OPIPE_OK;
   if (status == OPIPE_OK && fsync(dir) != 0)
     status = opi_fail_errno(err, errno, "flushing the folder");
   if (status == OPIPE_OK) {
@@ -280,10 +316,10 @@ static opipe_status write_files(const opipe_allocator *allocator, opi_weights *w
   }
   opi_arena_release(&values.arena);
   opi_arena_release(&state.arena);
-  if (status < 0) {
+  if (status < 0 && has_values)
     (void)unlinkat(dir, m->weights, 0);
+  if (status < 0 && has_state)
     (void)unlinkat(dir, m->state, 0);
-  }
   return status;
 }
 
@@ -352,37 +388,50 @@ opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *fo
   opi_manifest_free(&old);
   if (status == OPIPE_OK)
     status = opi_try_file(dir, OPI_MANIFEST_NEW, e);
-  close_folder(folder, dir, false, status);
   if (made)
-    (void)rmdir(folder);
+    (void)rmdir(folder); /* while it is locked */
+  close_folder(folder, dir, false, status);
   return status < 0 ? opi_error_prefix(e, "a checkpoint in %s: ", folder) : OPIPE_OK;
+}
+
+/* The gradients, in the place of what is there, when they are whole. */
+static opipe_status save_gradients(const opipe_allocator *allocator, opi_weights *w,
+                                   const char *path, opipe_error *err) {
+  opi_place place;
+  char temp[PATH_MAX];
+  pieces gradients;
+  opipe_status status = opi_place_find(AT_FDCWD, path, &place, err);
+  if (status == OPIPE_OK &&
+      snprintf(temp, sizeof temp, "%s.%d.new", place.path, (int)getpid()) >= PATH_MAX) {
+    status =
+        opi_fail(err, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
+  }
+  if (status < 0) {
+    (void)serve(allocator, w, list_gradients, NULL); /* other sessions get their part too */
+    return status;
+  }
+  (void)unlink(temp);
+  status = write_tensors(allocator, w, list_gradients, AT_FDCWD, temp, &gradients, err);
+  opi_arena_release(&gradients.arena);
+  if (status < 0)
+    return status;
+  if (place.mode != 0 && chmod(temp, place.mode) != 0)
+    status = opi_fail_errno(err, errno, "giving %s its permissions", path);
+  if (status == OPIPE_OK && rename(temp, place.path) != 0)
+    status = opi_fail_errno(err, errno, "renaming %s to %s", temp, place.path);
+  if (status < 0)
+    (void)unlink(temp);
+  return status;
 }
 
 opipe_status opi_checkpoint_gradients(const opipe_allocator *allocator, opi_weights *weights,
                                       const char *path, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
-  pieces gradients;
-  opi_text temp;
   if (!opi_weights_leads(weights)) {
     const opipe_status served = serve(allocator, weights, list_gradients, e);
     const opipe_status all = opi_weights_agree(weights, OPIPE_OK, served < 0 ? NULL : e);
     return served < 0 ? served : all;
   }
-  opi_text_init(&temp, allocator);
-  opi_text_printf(&temp, "%s.%d.new", path, (int)getpid());
-  if (temp.failed) {
-    opi_text_release(&temp);
-    return opi_fail_nomem(e, strlen(path), "a name");
-  }
-  (void)unlink(temp.data);
-  opipe_status status =
-      write_tensors(allocator, weights, list_gradients, AT_FDCWD, temp.data, &gradients, e);
-  opi_arena_release(&gradients.arena);
-  if (status == OPIPE_OK && rename(temp.data, path) != 0)
-    status = opi_fail_errno(e, errno, "renaming %s to %s", temp.data, path);
-  if (status < 0)
-    (void)unlink(temp.data);
-  opi_text_release(&temp);
-  return opi_weights_agree(weights, status, e);
+  return opi_weights_agree(weights, save_gradients(allocator, weights, path, e), e);
 }

@@ -80,13 +80,17 @@ opipe_status opi_tensors_create(const opipe_allocator *allocator, int dir, const
     status = opi_fail_nomem(err, n * sizeof *w->sizes, "a safetensors file");
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
     w->sizes[i] = entries[i].n_bytes;
+  bool made = false;
   if (status == OPIPE_OK)
     w->fd = openat(dir, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (status == OPIPE_OK && w->fd < 0)
     status = opi_fail_errno(err, errno, "making %s", path);
-  if (status == OPIPE_OK)
+  made = status == OPIPE_OK;
+  if (made)
     status = write_header(w, entries, n, err);
   if (status < 0) {
+    if (made)
+      (void)unlinkat(dir, path, 0);
     opi_tensors_cancel(w);
     return status;
   }

@@ -274,6 +274,100 @@ static void test_a_full_disk_leaves_the_old_one(void) {
   tw_end(&t);
 }
 
+/* ---- several at once ---- */
+
+static int save_often(const char *folder, uint32_t n) {
+  tw_place_set t;
+  int failed = 0;
+  adam(&t, 2, 1, 1);
+  for (uint32_t i = 0; i < n; ++i) {
+    failed += opi_checkpoint_try(&t.memory.allocator, folder, NULL) != OPIPE_OK;
+    failed +=
+        opi_checkpoint_save(&t.memory.allocator, t.weights, folder, position, NULL) != OPIPE_OK;
+    failed += opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, NULL) != OPIPE_OK;
+  }
+  tw_end(&t);
+  return failed;
+}
+
+/* Three processes try, save and load in one folder, which none of them found: nobody takes away
+ * what another one writes. */
+static void test_savers_of_one_folder_wait(void) {
+  enum { SAVERS = 3, ROUNDS = 20, SAVES = 5 };
+  for (uint32_t round = 0; round < ROUNDS; ++round) {
+    char name[32];
+    pid_t savers[SAVERS];
+    opipe_error err = OPIPE_ERROR_INIT;
+    tw_place_set t;
+    (void)snprintf(name, sizeof name, "shared_%u", round);
+    const char *folder = opi_test_tmp(name);
+    for (uint32_t i = 0; i < SAVERS; ++i) {
+      savers[i] = fork();
+      OPI_ASSERT_FATAL(savers[i] >= 0);
+      if (savers[i] == 0)
+        _exit(save_often(folder, SAVES));
+    }
+    for (uint32_t i = 0; i < SAVERS; ++i) {
+      int status = -1;
+      OPI_ASSERT(waitpid(savers[i], &status, 0) == savers[i]);
+      OPI_ASSERT(WIFEXITED(status));
+      OPI_ASSERT_INT(WEXITSTATUS(status), 0);
+    }
+    adam(&t, 2, 1, 1);
+    OPI_ASSERT_OK(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err), &err);
+    OPI_ASSERT_INT(n_files(folder), 3);
+    OPI_ASSERT(size_of(folder, "weights-15.safetensors") > 0);
+    tw_end(&t);
+  }
+}
+
+/* A file that another saver has under the name that this one would take stays. */
+static void test_a_file_of_another_stays(void) {
+  const char *folder = opi_test_tmp("taken");
+  opipe_error err = OPIPE_ERROR_INIT;
+  tw_place_set t;
+  char path[600];
+  adam(&t, 2, 1, 1);
+  save(&t, folder);
+  (void)snprintf(path, sizeof path, "%s/state-2.safetensors", folder);
+  OPI_ASSERT(mkdir(path, 0777) == 0); /* nor does a sweep remove it */
+  OPI_ASSERT_ERROR(opi_checkpoint_save(&t.memory.allocator, t.weights, folder, position, &err),
+                   OPIPE_E_IO, &err, "state-2.safetensors");
+  OPI_ASSERT_OK(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, NULL, &err), &err);
+  OPI_ASSERT(access(path, F_OK) == 0);
+  OPI_ASSERT_INT(n_files(folder), 4);
+  tw_end(&t);
+}
+
+/* ---- what is there already ---- */
+
+/* Gradients go where a link leads, with the permissions of what is there; no device is replaced. */
+static void test_gradients_through_a_link(void) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  const char *link = opi_test_tmp("link"), *pipe_path = opi_test_tmp("pipe");
+  char target[600];
+  struct stat st;
+  tw_place_set t;
+  tw_setup(&t, 2, 1);
+  t.options.keep_gradients = 1;
+  tw_open(&t);
+  tw_step(&t, 0, 1);
+  (void)snprintf(target, sizeof target, "%s.target", link);
+  OPI_ASSERT(symlink(strrchr(target, '/') + 1, link) == 0);
+  for (uint32_t pass = 0; pass < 2; ++pass) { /* without a target; onto the one that is there */
+    OPI_ASSERT_OK(opi_checkpoint_gradients(&t.memory.allocator, t.weights, link, &err), &err);
+    OPI_ASSERT(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+    OPI_ASSERT(lstat(target, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 8);
+    OPI_ASSERT(pass == 0 || (st.st_mode & 07777) == 0640);
+    OPI_ASSERT(chmod(target, 0640) == 0);
+  }
+  OPI_ASSERT(mkfifo(pipe_path, 0666) == 0);
+  OPI_ASSERT_ERROR(opi_checkpoint_gradients(&t.memory.allocator, t.weights, pipe_path, &err),
+                   OPIPE_E_IO, &err, "is a pipe");
+  OPI_ASSERT(lstat(pipe_path, &st) == 0 && S_ISFIFO(st.st_mode));
+  tw_end(&t);
+}
+
 /* ---- kill -9 ---- */
 
 /* Saves for ever, one mini-batch between two saves; the parent kills it. */
@@ -392,4 +486,6 @@ OPI_TEST_MAIN("checkpoint", OPI_TEST(test_training_continues_bit_equal),
               OPI_TEST(test_what_does_not_fit_is_refused),
               OPI_TEST(test_every_wrong_bit_is_noticed), OPI_TEST(test_what_may_be_replaced),
               OPI_TEST(test_a_full_disk_leaves_the_old_one),
+              OPI_TEST(test_savers_of_one_folder_wait), OPI_TEST(test_a_file_of_another_stays),
+              OPI_TEST(test_gradients_through_a_link),
               OPI_TEST(test_kill_while_saving_loses_nothing), OPI_TEST(test_hostile_safetensors))
