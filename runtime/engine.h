@@ -36,6 +36,7 @@ struct opi_ticket {
   _Atomic uint64_t end_ns;
   int64_t *labels; /* shifted copy, kept from ticket to ticket */
   uint64_t labels_bytes;
+  opi_feed shifted;       /* of the labels' port: of that copy; data NULL: they are not shifted */
   opi_step_report report; /* all ranks have the same */
   double loss;
   _Atomic double told_loss; /* where rank 0 is in another session */
@@ -266,7 +267,8 @@ opipe_status opi_unit_bind(const opi_compiled *shape, const opi_program_unit *un
                            uint32_t instance, const opipe_region *regions,
                            opipe_binding **out_binding, opipe_error *err);
 opipe_status opi_bindings_make(opi_compiled *shape, opipe_error *err);
-/* feed.c */
+/* feed.c: what a port is fed from: the request's tensor, or the shifted labels */
+const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports, uint32_t port);
 /* The rows that a stage's piece has of what feeds port `port`; borrows dims [rank]. */
 opi_view opi_step_part(const opi_compiled *shape, const opi_request *request, uint32_t stage,
                        uint32_t port, uint32_t microbatch, int64_t *dims);

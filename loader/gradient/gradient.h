@@ -156,7 +156,10 @@ typedef struct opi_training {
   uint32_t loss;   /* fp32, rank 0: this micro-batch's share; the mini-batch's loss is their sum */
   uint32_t output; /* what the loss judges (logits), OPIPE_NONE: OPI_LOSS_OUTPUT */
   const char *output_name; /* its name before a compute type gave it another; of the bound graph */
-  uint32_t labels;         /* input that was added or named, OPIPE_NONE: none */
+  /* input that was added or named, OPIPE_NONE: none. Where labels are shifted and the model reads
+   * that input too: one of its own, of the same tensor, as the model's must not be shifted */
+  uint32_t labels;
+  const char *labels_name;            /* of the tensor that `labels` is fed from */
   uint32_t scalars[OPI_SCALAR_TABLE]; /* values, OPIPE_NONE: not read */
   uint32_t n_params, n_trained;
   opi_train_param *params; /* every float initializer, graph order */

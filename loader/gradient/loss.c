@@ -109,18 +109,61 @@ opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err) {
 /* -- labels -------------------------------------------------------------------------------------
  */
 
+static uint32_t n_uses(const opi_graph *graph, uint32_t v) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < graph->n_nodes; ++k) {
+    for (uint32_t i = 0; i < graph->nodes[k].n_in; ++i)
+      n += graph->nodes[k].in[i] == v;
+  }
+  return n;
+}
+
+static opipe_status add_labels(opi_grad_state *s, const char *name, uint32_t dtype,
+                               const int64_t *shape, uint32_t rank, opipe_error *err) {
+  opi_training *t = s->training;
+  if (opi_map_get(s->builder.names, name, &t->labels)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "labels '%s' would be a new input, the graph has a value of that name", name);
+  }
+  t->labels = opi_b_borrow(&s->builder, name, dtype, shape, rank, NULL);
+  if (t->labels == OPIPE_NONE || !opi_graph_add_input(t->graph, t->labels))
+    return opi_fail_nomem(err, sizeof(opi_value), "the labels");
+  opi_b_value(&s->builder, t->labels)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
+  return OPIPE_OK;
+}
+
+/* What the model reads as well stays as it is: a second input of the same tensor is shifted. */
+static opipe_status apart(opi_grad_state *s, const char *name, uint32_t dtype, const int64_t *shape,
+                          uint32_t rank, opipe_error *err) {
+  opi_text text;
+  opi_text_init(&text, s->options->allocator);
+  opi_text_printf(&text, "%s as labels", name);
+  const char *own =
+      text.data == NULL ? NULL : opi_arena_strdup(s->training->graph->arena, text.data);
+  opi_text_release(&text);
+  return own == NULL ? opi_fail_nomem(err, strlen(name), "the labels")
+                     : add_labels(s, own, dtype, shape, rank, err);
+}
+
 static opipe_status labels_input(opi_grad_state *s, uint32_t dtype, const int64_t *shape,
                                  uint32_t rank, opipe_error *err) {
   opi_training *t = s->training;
   opi_graph *graph = t->graph;
   char have[96], want[96];
-  const char *name = s->loss.labels != NULL ? s->loss.labels : "labels";
+  const char *name =
+      opi_arena_strdup(graph->arena, s->loss.labels != NULL ? s->loss.labels : "labels");
+  t->labels_name = name;
+  if (name == NULL)
+    return opi_fail_nomem(err, sizeof(opi_value), "the labels");
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const opi_value *v = &graph->values[graph->inputs[i]];
     if (strcmp(v->name, name) != 0)
       continue;
+    /* a slice's graph may still have the tensor with all tokens: labels are the slice's */
+    const bool own = s->loss.shift != 0 && n_uses(graph, graph->inputs[i]) != 0;
+    const bool sliced = own && s->options->slice != NULL;
     const bool fits = v->rank == (int32_t)rank &&
-                      (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0);
+                      (sliced || rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0);
     const bool typed = v->dtype == dtype || (dtype == OPIPE_INT64 && v->dtype == OPIPE_INT32);
     if (!fits || !typed) {
       return opi_fail(err, OPIPE_E_INVALID, "labels '%s' are %s %s, the loss needs %s %s", name,
@@ -128,19 +171,12 @@ static opipe_status labels_input(opi_grad_state *s, uint32_t dtype, const int64_
                       opi_shape_text(have, sizeof(have), v->shape, (uint32_t)v->rank),
                       opi_dtype_name(dtype), opi_shape_text(want, sizeof(want), shape, rank));
     }
+    if (own)
+      return apart(s, name, v->dtype, shape, rank, err);
     t->labels = graph->inputs[i];
     return OPIPE_OK;
   }
-  if (opi_map_get(s->builder.names, name, &t->labels)) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "labels '%s' would be a new input, the graph has a value of that name", name);
-  }
-  const char *own = opi_arena_strdup(graph->arena, name);
-  t->labels = own == NULL ? OPIPE_NONE : opi_b_borrow(&s->builder, own, dtype, shape, rank, NULL);
-  if (t->labels == OPIPE_NONE || !opi_graph_add_input(graph, t->labels))
-    return opi_fail_nomem(err, sizeof(opi_value), "the labels");
-  opi_b_value(&s->builder, t->labels)->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
-  return OPIPE_OK;
+  return add_labels(s, name, dtype, shape, rank, err);
 }
 
 /* loss = sum / COUNT, fp32, rank 0. */
@@ -238,15 +274,6 @@ static opipe_status by_element(opi_grad_state *s, uint32_t x, opipe_error *err) 
 }
 
 /* -- a scalar of the graph --------------------------------------------------------------------- */
-
-static uint32_t n_uses(const opi_graph *graph, uint32_t v) {
-  uint32_t n = 0;
-  for (uint32_t k = 0; k < graph->n_nodes; ++k) {
-    for (uint32_t i = 0; i < graph->nodes[k].n_in; ++i)
-      n += graph->nodes[k].in[i] == v;
-  }
-  return n;
-}
 
 /* The loss node with reduction mean that makes x and nothing else does: through Reshape and Cast.
  */

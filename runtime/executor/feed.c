@@ -10,15 +10,21 @@
 
 /* ---- in ---- */
 
+const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports, uint32_t port) {
+  const struct opi_ticket *ticket = request->ticket;
+  return ticket != NULL && port == ports->labels && ticket->shifted.data != NULL
+             ? &ticket->shifted
+             : &request->feeds[ports->input[port]];
+}
+
 opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
                        uint32_t port, uint32_t microbatch, int64_t *shape) {
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
   const opi_ports *ports = opi_ports_at(t, piece);
-  const uint32_t input = ports->input[port];
   const opi_graph *g = slice->graph;
   const opi_value *value = &g->values[g->inputs[port]];
-  const opi_feed *feed = &request->feeds[input];
+  const opi_feed *feed = opi_port_feed(request, ports, port);
   const int32_t axis = ports->axis[port];
   int64_t first = 0;
   if (value->rank > 0)
@@ -285,9 +291,10 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
 opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *err) {
   const opi_loss *loss = &t->session->plan->train->loss;
   struct opi_ticket *ticket = request->ticket;
+  ticket->shifted.data = NULL;
   if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY || t->labels_input == OPIPE_NONE)
     return OPIPE_OK;
-  opi_feed *feed = &request->feeds[t->labels_input];
+  const opi_feed *feed = &request->feeds[t->labels_input];
   const uint32_t rank = (uint32_t)t->session->inputs[t->labels_input].value->rank;
   uint64_t n_bytes = 0;
   if (rank == 0 || t->session->inputs[t->labels_input].value->dtype != OPIPE_INT64 ||
@@ -325,9 +332,10 @@ opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *e
     memmove(row, row + 1, (size_t)(n_tokens - 1) * sizeof *row);
     row[n_tokens - 1] = loss->ignore;
   }
-  feed->data = (const char *)ticket->labels;
+  ticket->shifted = *feed;
+  ticket->shifted.data = (const char *)ticket->labels;
   for (uint32_t d = rank; d > 0; --d) {
-    feed->strides[d - 1] = dense;
+    ticket->shifted.strides[d - 1] = dense;
     dense *= feed->shape[d - 1];
   }
   return OPIPE_OK;

@@ -76,7 +76,7 @@ static void take_input(const opi_compiled *t, const opi_request *request, const 
   const opi_graph *g = slice->training->count_graph;
   const opi_value *value = &g->values[g->inputs[input]];
   const uint32_t p = counter->ports[input];
-  const opi_feed *feed = &request->feeds[ports->input[p]];
+  const opi_feed *feed = opi_port_feed(request, ports, p);
   opi_view view = {.data = feed->data,
                    .shape = value->shape,
                    .strides = feed->strides,

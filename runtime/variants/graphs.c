@@ -147,7 +147,8 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
     return opi_fail_nomem(err, g->n_inputs * sizeof(uint32_t), "inputs");
   for (uint32_t p = 0; p < g->n_inputs; ++p) {
     const opi_value *value = &g->values[g->inputs[p]];
-    const uint32_t i = find_input(s, value->name);
+    const bool labels = training != NULL && g->inputs[p] == training->labels;
+    const uint32_t i = find_input(s, labels ? training->labels_name : value->name);
     ports->input[p] = i;
     ports->axis[p] = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis;
     if ((i == OPIPE_NONE || s->inputs[i].value->rank != value->rank) && t->model->n_slices == 1) {
@@ -155,7 +156,7 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
                       "a graph reads input '%s' of rank %d, which the model does not have",
                       value->name, value->rank);
     }
-    if (training == NULL || g->inputs[p] != training->labels)
+    if (!labels)
       continue;
     ports->labels = p;
     OPI_TRY(place_labels(t, value, &ports->axis[p], err));
@@ -370,10 +371,9 @@ static opipe_status name_session(opi_compiled *t, opipe_error *err) {
   if (training == NULL)
     return OPIPE_OK;
   if (training->labels != OPIPE_NONE) {
-    const opi_value *labels = &training->graph->values[training->labels];
-    if (find_input(s, labels->name) == OPIPE_NONE)
-      OPI_TRY(add_labels(s, labels, err));
-    s->engine->labels_input = find_input(s, labels->name);
+    if (find_input(s, training->labels_name) == OPIPE_NONE)
+      OPI_TRY(add_labels(s, &training->graph->values[training->labels], err));
+    s->engine->labels_input = find_input(s, training->labels_name);
   }
   return name_outputs(t, err);
 }

@@ -48,7 +48,7 @@ typedef struct opipe_train_options {
   int64_t ignore;     /* CROSS_ENTROPY: label that does not count; usual: -100 */
   double smoothing;   /* CROSS_ENTROPY: [0, 1) */
   uint32_t shift;     /* 1: position t is judged by label t + 1 (causal models); labels are given
-                         unshifted */
+                         unshifted, and an input that the model reads too stays so for it */
   uint32_t n_globs;
   const opipe_train_glob *globs; /* the last match wins; none matches: the library's rule */
   uint32_t globs_stride;         /* bytes from glob to glob */
