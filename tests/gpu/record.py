@@ -39,7 +39,7 @@ class Record:
     def put(self, part, name, result):
         """A line that was not run, or was cut off, takes no result away."""
         self.data.pop("begun", None)
-        if result["status"] not in ("not run", "cut off") or self.get(part, name)["status"] not in DONE:
+        if result["status"] not in ("not run", "cut off") or self.get(part, name)["status"] not in (*DONE, "failed"):
             self.data["lines"].setdefault(part, {})[name] = result
         self.save()
 
