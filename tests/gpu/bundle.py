@@ -26,7 +26,8 @@ import wheel  # noqa: E402
 MOST_BYTES = 20 << 20
 NEWEST_GLIBC = (2, 36)
 MODELS = ["encoder", "encoder_decoder", "gpt_8block", "gpt_bf16", "gpt_past", "gpt_raw", "llama_8block", "llama_attention", "llama_fp16"]
-OWN = ["gpu.py", "bundle_kit.py", "facts.py", "correct.py", "speed.py", "gpt2.py", "overlap.py", "peer.py"]
+OWN = ["gpu.py", "record.py", "bundle_kit.py", "facts.py", "correct.py", "accuracy.py", "train.py", "overlap.py", "infer.py", "gpt2.py", "peer.py"]
+EXAMPLES = ["gpu_torch.py", "host_numpy.py"]
 
 
 class Refused(Exception):
@@ -48,6 +49,7 @@ def fill(build, out, plugin, image):
              take(os.path.join(build, "tests", "gpu-ceilings"), os.path.join(out, "bin", "gpu-ceilings")),
              take(os.path.join(build, "tests", "gpu-host"), os.path.join(out, "bin", "gpu-host")),
              take(os.path.join(build, "tests", "gpu-memory"), os.path.join(out, "bin", "gpu-memory")),
+             take(os.path.join(build, "tests", "gpu-latency"), os.path.join(out, "bin", "gpu-latency")),
              take(wheel_conformance(build), os.path.join(out, "bin", "conformance-backend")),
              take(plugin, os.path.join(out, "lib", "onnx-pipe", "opipe-backend-cuda.so"))]
     soname = subprocess.run(["objdump", "-p", taken[1]], check=True, capture_output=True, text=True).stdout
@@ -71,6 +73,9 @@ def fill(build, out, plugin, image):
     for one in OWN:
         shutil.copyfile(os.path.join(HERE, one), os.path.join(out, one))
     shutil.copyfile(os.path.join(SOURCE, "tests", "data", "attacks", "wire.py"), os.path.join(out, "wire.py"))
+    os.makedirs(os.path.join(out, "examples"), exist_ok=True)
+    for one in EXAMPLES:
+        shutil.copyfile(os.path.join(SOURCE, "tests", "examples", one), os.path.join(out, "examples", one))
     for one in MODELS:
         shutil.copytree(os.path.join(SOURCE, "tests", "data", one), os.path.join(out, "models", one))
 

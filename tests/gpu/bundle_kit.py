@@ -1,25 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts share: the bundle's programs, run with its libraries; what became of them."""
 import concurrent.futures
+import functools
+import hashlib
 import json
 import os
 import subprocess
+import sys
 import tarfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SMALL = bool(os.environ.get("OPIPE_GPU_SMALL"))  # for machines that only act as if they had a GPU
 WORK = os.environ.get("OPIPE_GPU_WORK", os.path.join(HERE, "work"))
+LOG = WORK       # where failures.log is written; gpu.py puts it beside the record
 JOBS = int(os.environ.get("OPIPE_GPU_JOBS", "1"))  # programs at once where nothing is measured
 COMMAND = os.path.join(HERE, "bin", "onnx-pipe")
 PLUGINS = os.path.join(HERE, "lib", "onnx-pipe")
 
 
 class NotRun(Exception):
-    """Why a line could not be run here."""
+    """Why a line could not be run here; `said`: what was found all the same."""
+
+    def __init__(self, why, said=None):
+        super().__init__(why)
+        self.said = said
 
 
 class Failed(Exception):
-    """What went wrong."""
+    """What went wrong; `said`: what was found all the same."""
+
+    def __init__(self, why, said=None):
+        super().__init__(why)
+        self.said = said
+
+
+class Clock:
+    """The seconds that a line has; what is left of them falls as it runs."""
+
+    def __init__(self, seconds):
+        self.until = time.monotonic() + seconds
+
+    def left(self):
+        return self.until - time.monotonic()
+
+
+class Line:
+    """One line of a part. run(clock): its value. `seconds`: the most that it may take. `wanted`: figures of the value that are aims,
+    each with the least that is wanted. `device`: whether it needs one."""
+
+    def __init__(self, name, run, seconds, wanted=None, device=True):
+        self.name, self.run, self.seconds, self.wanted, self.device = name, run, seconds, wanted or {}, device
+
+
+def not_built(what):
+    def line(clock):
+        raise NotRun(what)
+    return line
 
 
 def environment(**more):
@@ -29,12 +66,32 @@ def environment(**more):
     return own
 
 
-def command(arguments, seconds, wanted=(0,), **more):
-    """stdout of a program; Failed with its last words where its status is not one of those wanted."""
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=max(1, seconds), check=False, env=environment(**more))
-    if done.returncode not in wanted:
-        with open(work("failures.log"), "a", encoding="utf-8") as file:
-            file.write("$ %s\nstatus %d\n%s%s\n" % (" ".join(arguments), done.returncode, done.stdout, done.stderr))
+def log(arguments, how, *texts):
+    os.makedirs(LOG, exist_ok=True)
+    with open(os.path.join(LOG, "failures.log"), "a", encoding="utf-8") as file:
+        file.write("$ %s\n%s\n%s\n" % (" ".join(arguments), how, "".join(text or "" for text in texts)))
+
+
+def text_of(output):
+    return output.decode(errors="replace") if isinstance(output, bytes) else output
+
+
+def run(arguments, clock, **more):
+    """A program's end: subprocess's own result. Failed when it did not end in time, with its words in failures.log."""
+    if clock.left() <= 0:
+        raise Failed("no time was left for %s" % os.path.basename(arguments[0]))
+    try:
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=clock.left(), check=False, env=environment(**more))
+    except subprocess.TimeoutExpired as late:
+        log(arguments, "not done after %d s" % late.timeout, text_of(late.stdout), text_of(late.stderr))
+        raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
+
+
+def command(arguments, clock, **more):
+    """stdout of a program; Failed with its last words where its status is not 0."""
+    done = run(arguments, clock, **more)
+    if done.returncode != 0:
+        log(arguments, "status %d" % done.returncode, done.stdout, done.stderr)
         words = (done.stdout + done.stderr).strip().splitlines()
         raise Failed("%s: status %d: %s" % (os.path.basename(arguments[0]), done.returncode, " / ".join(words[-4:])))
     return done.stdout
@@ -49,8 +106,6 @@ def each(function, items):
                 results.append(done.result())
             except Failed as why:
                 failures.append("%s: %s" % (item, why))
-            except subprocess.TimeoutExpired as late:
-                failures.append("%s: not done after %d s" % (item, late.timeout))
     if failures:
         raise Failed("%d of %d: %s" % (len(failures), len(failures) + len(results), "; ".join(failures)))
     return results
@@ -58,15 +113,36 @@ def each(function, items):
 
 def device_missing():
     """Why no GPU can be used; "": one can."""
-    listed = json.loads(command([COMMAND, "plugins", "--json"], 60))
-    own = [one for one in listed if one.get("id") == "cuda"]
-    if not own:
-        return "the bundle has no plugin 'cuda'"
-    if own[0]["state"] != "open":
-        return own[0].get("reason", own[0]["state"]).replace("no device: ", "", 1)
-    said = subprocess.run([COMMAND, "profile", "--cluster", "--device", "cuda"], capture_output=True, text=True, timeout=120,
-                          check=False, env=environment())
+    clock = Clock(120)
+    try:
+        listed = json.loads(command([COMMAND, "plugins", "--json"], clock))
+        own = [one for one in listed if one.get("id") == "cuda"]
+        if not own:
+            return "the bundle has no plugin 'cuda'"
+        if own[0]["state"] != "open":
+            return own[0].get("reason", own[0]["state"]).replace("no device: ", "", 1)
+        said = run([COMMAND, "profile", "--cluster", "--device", "cuda"], clock)
+    except (Failed, ValueError, OSError) as why:
+        return str(why)
     return "" if said.returncode == 0 else said.stderr.strip()
+
+
+@functools.lru_cache(maxsize=None)
+def gpu():
+    """The GPU's name and UUID, by which results and what was measured on it are told from another's."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader", "--id=0"], capture_output=True, text=True,
+                              timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+@functools.lru_cache(maxsize=None)
+def manifest():
+    with open(os.path.join(HERE, "manifest.json"), "rb") as file:
+        body = file.read()
+    return {"commit": json.loads(body)["commit"], "hash": hashlib.sha256(body).hexdigest()[:12]}
 
 
 def work(name):
@@ -74,23 +150,52 @@ def work(name):
     return os.path.join(WORK, name)
 
 
+def once(path, write):
+    """The file, made by write(path of a new file) where it is not there yet: whole, or not there."""
+    if not os.path.exists(path):
+        write(path + ".new")
+        os.replace(path + ".new", path)
+    return path
+
+
 def kernel_tests():
     """The folder of the kernels' tests; None: the bundle has none."""
     packed = os.path.join(HERE, "tests.tar.xz")
     if not os.path.exists(packed):
         return None
-    if not os.path.isdir(work("tests")):
+
+    def unpack(folder):
         with tarfile.open(packed) as file:
-            file.extractall(WORK)
-    return work("tests")
+            file.extractall(folder)
+    return os.path.join(once(work("tests-" + manifest()["hash"]), unpack), "tests")
 
 
-def ceilings(left):
-    """What gpu-ceilings measured here: {"bf16_tflops", "copy_read_and_write_gb_per_s", ...}."""
-    path = work("ceilings.json")
-    if not os.path.exists(path):
-        said = command([os.path.join(HERE, "bin", "gpu-ceilings"), "--ceilings", *(["--size", "64"] if SMALL else [])], min(left, 60))
+def ceilings(clock):
+    """What gpu-ceilings measured on this GPU: {"bf16_tflops", "copy_read_and_write_gb_per_s", ...}."""
+    def measure(path):
+        said = command([os.path.join(HERE, "bin", "gpu-ceilings"), "--ceilings", *(["--size", "64"] if SMALL else [])], clock)
         with open(path, "w", encoding="utf-8") as file:
             file.write(said)
-    with open(path, encoding="utf-8") as file:
+    key = hashlib.sha256((gpu() + manifest()["hash"]).encode()).hexdigest()[:12]
+    with open(once(work("ceilings-%s.json" % key), measure), encoding="utf-8") as file:
         return json.load(file)
+
+
+# ---- PyTorch ----
+
+@functools.lru_cache(maxsize=None)
+def torch_missing():
+    """Why PyTorch can't be had with a GPU; "": it can."""
+    try:
+        said = command([sys.executable, "-c", "import torch; print(torch.cuda.is_available(), torch.__version__)"], Clock(120)).split()
+    except Failed as why:
+        return "there is no PyTorch: %s" % why
+    return "" if said[-2] == "True" else "PyTorch %s sees no GPU" % said[-1]
+
+
+def peer(clock, *arguments):
+    """What peer.py says, of its last line; NotRun without PyTorch."""
+    if torch_missing():
+        raise NotRun(torch_missing())
+    out = command([sys.executable, os.path.join(HERE, "peer.py"), *(str(x) for x in arguments)], clock)
+    return json.loads(out.strip().splitlines()[-1])

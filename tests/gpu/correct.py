@@ -5,12 +5,15 @@ import os
 import re
 import shutil
 
+import accuracy
 import gpt2
-from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, NotRun, command, each, kernel_tests, work
+import train
+from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, Line, NotRun, command, each, kernel_tests, log, run, work
 
 IMAGE = os.path.join(HERE, "kernels.fatbin")
 MODELS = os.path.join(HERE, "models")
-SCHEDULES = ["gpipe", "1f1b", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zbv", "v-half", "dualpipev"]
+SCHEDULES = ["gpipe", "1f1b", "1f1b:policy=pb", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zb-h2", "zb-auto",
+             "zb-interleaved:chunks=2", "zbv", "v-half", "v-min", "dualpipev"]
 # micro-batches that every one of them takes, for 1, 2 and 4 ranks
 TRAINING = ["--compute", "fp32", "--batch", "8", "--microbatches", "8", "--steps", "2", "--optimizer", "adamw:lr=1e-3"]
 
@@ -19,13 +22,13 @@ def verdicts(out):
     return [" ".join(line.split()) for line in out.splitlines() if re.search(r"\s(bit-equal|close|differs)\s", line)]
 
 
-def kernels(left):
+def kernels(clock):
     """The kernels' own tests against double, on the device."""
     folder = kernel_tests() or ""
     names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, "test_rows" if SMALL else "test_*")) if folder)
 
     def one(name):
-        out = command([os.path.join(folder, name)], left, OPIPE_KIT_IMAGE=IMAGE)
+        out = command([os.path.join(folder, name)], clock, OPIPE_KIT_IMAGE=IMAGE)
         counts = re.search(r"tests\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", out)
         return "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
 
@@ -34,20 +37,20 @@ def kernels(left):
     return dict(zip(names, each(one, names)))
 
 
-def promises(left):
+def promises(clock):
     """The conformance program, with the CPU backend for what the device lacks."""
     out = command([os.path.join(HERE, "bin", "conformance-backend"), os.path.join(PLUGINS, "opipe-backend-cuda.so"),
-                   os.path.join(PLUGINS, "opipe-backend-cpu.so")], left)
+                   os.path.join(PLUGINS, "opipe-backend-cpu.so")], clock)
     return out.strip().splitlines()[-1]
 
 
-def models(left):
+def models(clock):
     """Small models of every kind, on 1, 2 and 4 ranks: their data sets, bits of the plan's reference, close to the uncut model."""
     cases = [(os.path.basename(folder), stages) for folder in sorted(glob.glob(os.path.join(MODELS, "gpt_raw" if SMALL else "*")))
              for stages in ("1", "2", "4")]
 
     def one(case):
-        out = command([COMMAND, "run", os.path.join(MODELS, case[0]), "--device", "cuda", "--stages", case[1], "--check", "--reference"], left)
+        out = command([COMMAND, "run", os.path.join(MODELS, case[0]), "--device", "cuda", "--stages", case[1], "--check", "--reference"], clock)
         if "passed" not in out:
             raise Failed("no data set was compared")
 
@@ -57,7 +60,7 @@ def models(left):
 
 
 def training(ranks):
-    def line(left):
+    def line(clock):
         """Bits of the plan's reference and close to the uncut model, under every schedule that has so many ranks."""
         model, data = work("small-%d.onnx" % ranks), work("small-%d-ids.npy" % ranks)
         gpt2.write(model, "small", 16, 256)
@@ -65,7 +68,7 @@ def training(ranks):
 
         def one(schedule):
             out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", str(ranks), "--schedule", schedule, "--data", "ids=" + data,
-                           "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *TRAINING], left)
+                           "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *TRAINING], clock)
             return verdicts(out)
 
         schedules = ["gpipe"] if ranks == 1 else ["1f1b"] if SMALL else SCHEDULES
@@ -73,7 +76,7 @@ def training(ranks):
     return line
 
 
-def half_types(left):
+def half_types(clock):
     """The same in bf16 and fp16 on two ranks, with enough tokens for attention by tiles."""
     model, data = work("small-48.onnx"), work("small-48-ids.npy")
     gpt2.write(model, "small", 48, 256)
@@ -82,20 +85,20 @@ def half_types(left):
     def one(compute):
         arguments = [{"fp32": compute, "8": "2" if SMALL else "8"}.get(x, x) for x in TRAINING]
         out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", "2", "--schedule", "1f1b", "--data", "ids=" + data,
-                       "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *arguments], left)
+                       "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *arguments], clock)
         return verdicts(out)
 
     types = ("bf16",) if SMALL else ("bf16", "fp16")
     return dict(zip(types, each(one, types)))
 
 
-def host(left):
+def host(clock):
     """A host with a stream and tensors of its own on the GPU: in and out without a copy, bits of host memory."""
     libraries = glob.glob(os.path.join(HERE, "lib", "libonnxpipe.so*"))
     model = os.path.join(MODELS, "gpt_8block", "model.onnx")
     if not libraries or not os.path.exists(model):
         raise NotRun("the bundle has no library, or no model")
-    out = command([os.path.join(HERE, "bin", "gpu-host"), libraries[0], model, "4" if SMALL else "50", driver()], left).strip()
+    out = command([os.path.join(HERE, "bin", "gpu-host"), libraries[0], model, "4" if SMALL else "50", driver()], clock).strip()
     if out.startswith("not run"):
         raise NotRun(out)
     return out
@@ -107,43 +110,56 @@ def driver():
     return path if os.path.exists(path) else "libcuda.so.1"
 
 
-def memory(left):
+def memory(clock):
     """What sessions take is what their plans say, to the byte; the driver's own count is near."""
     libraries = glob.glob(os.path.join(HERE, "lib", "libonnxpipe.so*"))
-    model = work("memory.onnx")
-    shape, tokens, batch = ("small", 16, 8) if SMALL else ("124M", 1024, 16)
-    gpt2.write(model, shape, tokens, 256 if SMALL else gpt2.VOCABULARY)
-    return [command([os.path.join(HERE, "bin", "gpu-memory"), libraries[0], model, ranks, str(batch), str(tokens), driver()], left).strip()
+    model, tokens, batch = train.model_of(train.LEAST), train.T, 8 if SMALL else 16
+    return [command([os.path.join(HERE, "bin", "gpu-memory"), libraries[0], model, ranks, str(batch), str(tokens), driver()], clock).strip()
             for ranks in (("2",) if SMALL else ("1", "2", "4"))]
 
 
-def sanitizer(left):
-    """compute-sanitizer's memcheck over the kernels' tests of rows."""
+SANITIZED = [("memcheck", "test_rows"), ("memcheck", "test_loss"), ("racecheck", "test_loss"), ("racecheck", "test_rows"), ("memcheck", "test_attention")]
+
+
+def sanitizer(clock):
+    """compute-sanitizer over kernels' tests, as far as the time goes: what has ended is told even then."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     folder = kernel_tests()
     if not os.path.exists(tool):
         raise NotRun("there is no compute-sanitizer")
     if folder is None:
         raise NotRun("the bundle has no tests of kernels")
-    return command([tool, "--error-exitcode", "1", os.path.join(folder, "test_rows")], left, OPIPE_KIT_IMAGE=IMAGE).strip().splitlines()[-1]
-
-
-def not_built(what):
-    def line(left):
-        raise NotRun(what)
-    return line
+    said = {}
+    for way, name in SANITIZED:
+        arguments = [tool, "--tool", way, "--error-exitcode", "1", os.path.join(folder, name)]
+        try:
+            done = run(arguments, clock, OPIPE_KIT_IMAGE=IMAGE)
+        except Failed as why:
+            return {**said, "%s of %s" % (way, name): str(why)} if said else {"nothing": str(why)}
+        out = done.stdout + done.stderr
+        if "Device not supported" in out or "not supported on this device" in out:
+            raise NotRun("compute-sanitizer does not support this device", said=said)
+        said["%s of %s" % (way, name)] = (out.strip().splitlines() or ["it said nothing"])[-1]
+        if done.returncode != 0:
+            log(arguments, "status %d" % done.returncode, done.stdout, done.stderr)
+            raise Failed("%s of %s: status %d" % (way, name, done.returncode), said=said)
+    return said
 
 
 LINES = [
-    ("kernels against fp64", kernels),
-    ("promises of the backend", promises),
-    ("models", models),
-    ("training on 1 rank", training(1)),
-    ("training on 2 ranks", training(2)),
-    ("training on 4 ranks", training(4)),
-    ("training in half types", half_types),
-    ("tensors and streams of a host", host),
-    ("memory", memory),
-    ("compute-sanitizer", sanitizer),
-    ("gradients beside PyTorch's", not_built("the bundle brings no peer")),
+    Line("kernels against fp64", kernels, 240),
+    Line("outputs beside the CPU's", accuracy.outputs, 90),
+    Line("gradients beside the CPU's", accuracy.gradients, 90),
+    Line("losses beside the CPU's", accuracy.losses, 60),
+    Line("promises of the backend", promises, 120),
+    Line("models", models, 120),
+    Line("training on 1 rank", training(1), 30),
+    Line("training on 2 ranks", training(2), 120),
+    Line("training on 4 ranks", training(4), 180),
+    Line("training in half types", half_types, 60),
+    Line("tensors and streams of a host", host, 60),
+    Line("tensors of PyTorch", accuracy.tensors_of_pytorch, 90),
+    Line("memory", memory, 120),
+    Line("gradients beside PyTorch's", accuracy.beside_pytorch, 120),
+    Line("compute-sanitizer", sanitizer, 240),
 ]

@@ -13,7 +13,7 @@ import sys
 
 import bundle_kit
 import gpt2
-from bundle_kit import COMMAND, HERE, SMALL, Failed, NotRun, command, work
+from bundle_kit import COMMAND, HERE, SMALL, Failed, Line, NotRun, command, not_built, run, work
 
 
 def ask(*arguments):
@@ -24,7 +24,7 @@ def ask(*arguments):
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def machine(left):
+def machine(clock):
     """The host, and what nvidia-smi says of the GPU."""
     fields = "name,uuid,driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current,compute_mode,ecc.mode.current"
     return {"system": platform.platform(), "libc": " ".join(platform.libc_ver()), "cores": os.cpu_count(),
@@ -49,7 +49,7 @@ def version_of(path, function, kind=ctypes.c_size_t):
         return str(error)
 
 
-def versions(left):
+def versions(clock):
     """Which libraries the machine has, and whether their headers are there."""
     nccl = {}
     for path in found("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"):
@@ -70,7 +70,7 @@ def versions(left):
     }
 
 
-def peers(left):
+def peers(clock):
     """What could be measured beside: PyTorch, ONNX Runtime and its providers."""
     script = "import json\nout = {}\n"
     script += "try:\n import torch\n out['torch'] = torch.__version__\n out['cuda'] = torch.version.cuda\nexcept ImportError: out['torch'] = None\n"
@@ -82,28 +82,28 @@ def peers(left):
     return json.loads(said.splitlines()[-1])
 
 
-def libraries(left):
+def libraries(clock):
     """What the plugin opened."""
-    listed = json.loads(command([COMMAND, "plugins", "--json"], 60))
+    listed = json.loads(command([COMMAND, "plugins", "--json"], clock))
     return next(one["details"] for one in listed if one.get("id") == "cuda")
 
 
-def device(left):
+def device(clock):
     """The device as plans see it: nominal rates."""
-    return json.loads(command([COMMAND, "profile", "--cluster", "--device", "cuda"], 60))
+    return json.loads(command([COMMAND, "profile", "--cluster", "--device", "cuda"], clock))
 
 
-def ceilings(left):
+def ceilings(clock):
     """Products of 8192^3 and copies on the device, on random numbers."""
-    return bundle_kit.ceilings(left)
+    return bundle_kit.ceilings(clock)
 
 
-def choices(left):
+def choices(clock):
     """Products of GPT-2's shapes: the library's first choice, its best of 8, bias as epilogue beside a launch of its own."""
-    return json.loads(command([os.path.join(HERE, "bin", "gpu-ceilings"), "--choices", *(["--tokens", "8"] if SMALL else [])], min(left, 90)))
+    return json.loads(command([os.path.join(HERE, "bin", "gpu-ceilings"), "--choices", *(["--tokens", "8"] if SMALL else [])], clock))
 
 
-def device_properties(left):
+def device_properties(clock):
     """cuDNN's own description of the device, for plans that are built without one."""
     paths = found("nvidia/cudnn/lib/libcudnn.so.9", "libcudnn.so.9")
     if not paths:
@@ -125,9 +125,9 @@ def device_properties(left):
     return room.value.decode(errors="replace")
 
 
-def attention(left):
+def attention(clock):
     """Which attention of a step in bf16 cuDNN does, with sums in one order and in any; what it leaves to our kernels, in its words."""
-    details = [one for one in libraries(left) if "cuDNN" in one]
+    details = [one for one in libraries(clock) if "cuDNN" in one]
     if not details or details[0].startswith("no cuDNN"):
         raise NotRun(details[0] if details else "the plugin knows no cuDNN")
     tokens = 48 if SMALL else 1024
@@ -136,31 +136,24 @@ def attention(left):
     gpt2.ids(data, 2, tokens, 256)
     said = {"library": details[0]}
     for options in ("", ",deterministic=0"):
-        done = subprocess.run([COMMAND, "train", model, "--device", "cuda" + options, "--compute", "bf16", "--dropout", "off", "--batch", "2",
-                               "--steps", "1", "--data", "ids=" + data, "--loss", "cross-entropy:logits=logits,labels=ids,shift=1"],
-                              capture_output=True, text=True, timeout=max(1, left / 3), check=False, env=bundle_kit.environment())
+        done = run([COMMAND, "train", model, "--device", "cuda" + options, "--compute", "bf16", "--dropout", "off", "--batch", "2",
+                    "--steps", "1", "--data", "ids=" + data, "--loss", "cross-entropy:logits=logits,labels=ids,shift=1"], clock)
         if done.returncode != 0:
             raise Failed("train: status %d: %s" % (done.returncode, done.stderr.strip()[-400:]))
         said["cuda" + options] = [line for line in done.stderr.splitlines() if "our own kernels" in line] or "all of it"
     return said
 
 
-def not_built(what):
-    def line(left):
-        raise NotRun(what)
-    return line
-
-
 LINES = [
-    ("machine", machine),
-    ("versions", versions),
-    ("peers", peers),
-    ("libraries", libraries),
-    ("device", device),
-    ("ceilings", ceilings),
-    ("choices", choices),
-    ("device properties", device_properties),
-    ("attention of cuDNN", attention),
-    ("two NCCL ranks on one GPU", not_built("there is no transport over NCCL yet")),
-    ("MASTER_PORT of torchrun", not_built("needs torchrun and a rendezvous of several processes")),
+    Line("machine", machine, 30, device=False),
+    Line("versions", versions, 60, device=False),
+    Line("peers", peers, 120, device=False),
+    Line("libraries", libraries, 30),
+    Line("device", device, 30),
+    Line("ceilings", ceilings, 60),
+    Line("choices", choices, 90),
+    Line("device properties", device_properties, 30),
+    Line("attention of cuDNN", attention, 60),
+    Line("two NCCL ranks on one GPU", not_built("there is no transport over NCCL yet"), 30),
+    Line("MASTER_PORT of torchrun", not_built("needs torchrun and a rendezvous of several processes"), 30),
 ]

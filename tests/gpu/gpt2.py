@@ -9,7 +9,7 @@ from wire import FLOAT, INT64, graph, longs, model, node, outside, tensor, value
 SHAPES = {  # layers, width, heads
     "124M": (12, 768, 12), "350M": (24, 1024, 16), "774M": (36, 1280, 20), "1.5B": (48, 1600, 25),
     "1B": (4, 2048, 16), "7B": (4, 4096, 32),  # true width, few layers
-    "small": (2, 64, 4),
+    "small": (2, 64, 4), "middle": (2, 256, 4),
 }
 BFLOAT16 = 16
 VOCABULARY = 50304  # of GPT-2, to a multiple of 128
@@ -29,24 +29,26 @@ class Weights:
         self.file = open(path, "wb")
         self.location = os.path.basename(path)
         self.at = 0
-        self.block = self.packed(draw.gauss(0, 0.02) for _ in range(BLOCK))
+        self.block = self.packed([draw.gauss(0, 0.02) for _ in range(BLOCK)])
         self.entries = []
 
     def packed(self, numbers):
-        """BLOCK numbers; bf16: the upper halves of fp32."""
-        wide = struct.pack("<%df" % BLOCK, *numbers)
-        if not self.half:
-            return wide
-        upper = bytearray(len(wide) // 2)
-        upper[0::2], upper[1::2] = wide[2::4], wide[3::4]
-        return bytes(upper)
+        """Numbers, cut to what bf16 has: a model of it has the weights of one of fp32."""
+        wide = bytearray(struct.pack("<%df" % len(numbers), *numbers))
+        n = len(numbers)
+        if self.half:
+            upper = bytearray(2 * n)
+            upper[0::2], upper[1::2] = wide[2::4], wide[3::4]
+            return bytes(upper)
+        wide[0::4] = wide[1::4] = bytes(n)
+        return bytes(wide)
 
     def add(self, name, shape, fill=None):
         n = 2 if self.half else 4
         for size in shape:
             n *= size
-        for begin in range(0, n, len(self.block)):
-            piece = self.block if fill is None else self.packed([fill] * BLOCK)
+        piece = self.block if fill is None else self.packed([fill] * min(n, 4096))
+        for begin in range(0, n, len(piece)):
             self.file.write(piece[: n - begin])
         self.entries.append(outside(name, BFLOAT16 if self.half else FLOAT, list(shape), location=self.location, offset=str(self.at), length=str(n)))
         self.at += n
@@ -87,11 +89,26 @@ def block(nodes, weights, i, width, heads, past=0):
     nodes.append(node("Add", "%s.r %s.m" % (p, p), "x%d" % (i + 1), p + ".residual2"))
 
 
-def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False, past=0):
+def names(shape, tokens, vocabulary):
+    """[(name, shape)] of the weights, in the order of their file; those of linear layers are [inputs, outputs]."""
+    layers, width, _ = SHAPES[shape]
+    out = [("wte", [vocabulary, width]), ("wpe", [tokens, width])]
+    for i in range(layers):
+        p = "h%d." % i
+        for part, rows, columns in (("ln1", 0, width), ("attn", width, 3 * width), ("proj", width, width), ("ln2", 0, width),
+                                    ("fc", width, 4 * width), ("out", 4 * width, width)):
+            out.append((p + part + (".w" if rows else ".g"), [rows, columns] if rows else [columns]))
+            out.append((p + part + ".b", [columns]))
+    return out + [("ln.g", [width]), ("ln.b", [width])]
+
+
+def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False, past=0, half=None):
     """The model at `path`, its weights at path + ".weights": ids [batch, tokens] -> logits; one that serves is of bf16 and
-    tells the likeliest token after each: ids -> next, for one sample behind `past` earlier tokens. The weights' bytes."""
+    tells the likeliest token after each: ids -> next, for one sample behind `past` earlier tokens. half: of bf16, or not (as it
+    serves). The weights' bytes."""
     layers, width, heads = SHAPES[shape]
-    weights = Weights(path + ".weights", seed, serves)
+    half = serves if half is None else half
+    weights = Weights(path + ".weights", seed, half)
     weights.add("wte", [vocabulary, width])
     weights.add("wpe", [tokens, width])
     nodes = [node("Gather", "wte ids", "e", "tokens"), node("Add", "e wpe", "x0", "positions")]
@@ -102,7 +119,7 @@ def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False, past
     nodes.append(node("MatMul", "n head", "logits", "scores"))
     weights.file.close()
     inits = weights.entries + [tensor("thirds", INT64, [3], longs(width, width, width))]
-    outputs = [value("logits", ["batch", tokens, vocabulary])]
+    outputs = [value("logits", ["batch", tokens, vocabulary], BFLOAT16 if half else FLOAT)]
     if serves:
         nodes.append(node("ArgMax", "logits", "next", "likeliest", axis=-1, keepdims=0))
         outputs = [value("next", ["batch", tokens], INT64)]

@@ -22,7 +22,14 @@ target_link_libraries(gpu-memory PRIVATE opi_flags ${CMAKE_DL_LIBS})
 set_target_properties(gpu-memory PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
 list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-memory)
 
+# gpu-latency: requests of one sample, one after another.
+add_executable(gpu-latency EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/gpu/latency.c)
+target_include_directories(gpu-latency PRIVATE ${OPI_INCLUDE_DIR})
+target_link_libraries(gpu-latency PRIVATE opi_flags ${CMAKE_DL_LIBS})
+set_target_properties(gpu-latency PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${OPI_TEST_DIR})
+list(APPEND OPI_TEST_PLUGIN_TARGETS gpu-latency)
+
 # What a bundle holds.
 set(programs ${OPI_TEST_TARGETS})
 list(FILTER programs INCLUDE REGEX "^plugins-backend-cuda-kernels-test_")
-add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings gpu-host gpu-memory ${programs})
+add_custom_target(gpu-programs DEPENDS onnxpipe onnx-pipe plugins conformance gpu-ceilings gpu-host gpu-latency gpu-memory ${programs})

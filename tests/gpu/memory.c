@@ -5,36 +5,9 @@
  * first used) is there before: a session of the same plan has come and gone. Status 0: the same,
  * and the driver's within 2 MiB an allocation and 64 MiB; 1: not; 3: no device.
  */
-#include <dlfcn.h>
-#include <opipe/host.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "host.h"
 
 enum { MICROBATCHES = 4, STEPS = 3, ALLOCATIONS = 16 /* of a rank, beside its parameters' */ };
-
-static opipe_error err = OPIPE_ERROR_INIT;
-
-static void need(opipe_status status, const char *what) {
-  if (status >= 0)
-    return;
-  fprintf(stderr, "%s: %s\n", what, err.message);
-  exit(1);
-}
-
-static const opipe_api *open_library(const char *path) {
-  const opipe_api *api = NULL;
-  opipe_get_api_fn get_api = NULL;
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library != NULL)
-    *(void **)&get_api = dlsym(library, "opipe_get_api");
-  if (get_api == NULL) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(1);
-  }
-  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
-  return api;
-}
 
 /* ---- the driver ---- */
 

@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=600
+# ctest: timeout=900
 """The bundle for machines with a GPU, made of this build and the doubles: where there is no device every line says so, part
 by part; where the doubles act as one, lines of every part run, a part that was cut short goes on, a line that fails is told."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 BUILD = os.environ["OPIPE_BUILD_DIR"]
 SOURCE = os.environ["OPIPE_SOURCE_DIR"]
 DOUBLES = os.path.join(BUILD, "tests", "cuda")
 PARTS = ("facts", "correct", "train", "infer")
 SANITIZED = os.path.basename(BUILD) in ("asan", "tsan")
-LINES = {"facts": ["libraries", "device", "ceilings", "attention of cuDNN"], "correct": ["kernels against fp64", "promises of the backend", "models", "training on 2 ranks",
-                                                    "training in half types", "memory"],
-         "train": ["GPT-2 small", "124M, 2 ranks on the GPU"], "infer": ["prefill of 124M at 1 x 1024", "prefill of 124M at 1 x 1024, as graphs"]}
+LINES = {"facts": ["libraries", "device", "ceilings", "attention of cuDNN"],
+         "correct": ["kernels against fp64", "outputs beside the CPU's", "gradients beside the CPU's", "losses beside the CPU's",
+                     "promises of the backend", "models", "training on 1 rank", "training on 2 ranks", "training on 4 ranks",
+                     "training in half types", "tensors and streams of a host", "memory"],
+         "train": ["GPT-2 small", "124M, 2 ranks on the GPU", "deterministic=1 beside 0", "124M, tuned"],
+         "infer": ["prefill of 124M at 1 x 1024", "prefill of 124M at 1 x 1024, as graphs", "a decode step of 1B at past 512"]}
 failed = []
 
 
@@ -33,9 +38,13 @@ def gpu(bundle, *arguments, device=True):
     return done.returncode, done.stdout + done.stderr
 
 
-def record(bundle):
+def whole(bundle):
     with open(os.path.join(bundle, "record.json"), encoding="utf-8") as file:
-        return json.load(file)["lines"]
+        return json.load(file)
+
+
+def record(bundle):
+    return whole(bundle)["lines"]
 
 
 def without_device(bundle):
@@ -49,9 +58,9 @@ def without_device(bundle):
 
 def with_doubles(bundle):
     for part in PARTS:
-        for name in LINES[part]:
-            status, said = gpu(bundle, part, "--only", name)
-            expect(status == 0 and "1 ok, 0 failed, 0 not run" in said, "%s, %s: status %d: %s" % (part, name, status, said))
+        only = [word for name in LINES[part] for word in ("--only", name)]
+        status, said = gpu(bundle, part, *only)
+        expect(status == 0 and "%d ok, 0 failed, 0 missed, 0 not run" % len(LINES[part]) in said, "%s: status %d: %s" % (part, status, said))
     status, said = gpu(bundle, "facts", "--only", "libraries")
     expect("is in the record" in said, "a line that is there is run again: " + said)
     told = record(bundle)["facts"]["attention of cuDNN"]["value"]
@@ -62,7 +71,7 @@ def with_doubles(bundle):
     expect("our own kernels, cuDNN: no engine" in told["cuda"][0], "attention that cuDNN refuses: %s" % told)
     del os.environ["OPIPE_CUDA_DOUBLE_DNN_REFUSES"]
     status, said = gpu(bundle, "facts", "--only", "two NCCL ranks on one GPU")
-    expect("0 ok, 0 failed, 1 not run" in said and "there is no transport over NCCL yet" in said, said)
+    expect("0 ok, 0 failed, 0 missed, 1 not run" in said and "there is no transport over NCCL yet" in said, said)
 
 
 def a_failure(bundle):
@@ -71,10 +80,41 @@ def a_failure(bundle):
     status, said = gpu(bundle, "correct", "--again", "--only", "promises of the backend")
     expect(status == 1 and "conformance-backend: status 1" in said, "a line that fails: status %d: %s" % (status, said))
     status, said = gpu(bundle, "record")
-    with open(said.strip(), encoding="utf-8") as file:
+    with open(said.strip().splitlines()[-1], encoding="utf-8") as file:
         page = file.read()
-    for text in ("| promises of the backend | failed |", "| device | ok |", "| compute-sanitizer | not run |"):
+    for text in ("| promises of the backend | failed | ", "| device | ok | ", "| compute-sanitizer | not run | ", "commit "):
         expect(text in page, "the page lacks '%s':\n%s" % (text, page))
+
+
+def a_cut(bundle):
+    """A line that a signal ended, and one that was begun when all ended: said, the page written, results before them kept."""
+    slow = os.path.join(bundle, "bin", "conformance-backend")
+    with open(slow, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\nexec sleep 600\n")
+    os.chmod(slow, 0o755)
+    own = {key: value for key, value in os.environ.items() if not key.startswith("OPIPE_PLUGIN")}
+    own.update(OPIPE_GPU_SMALL="1", OPIPE_CUDA_PATH=DOUBLES)
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+        with subprocess.Popen([sys.executable, os.path.join(bundle, "gpu.py"), "correct", "--again", "--only", "promises of the backend"], env=own,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            until = time.monotonic() + 60
+            while "begun" not in whole(bundle) and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(0.2)
+            run.send_signal(number)
+            ended = run.wait(60)
+        expect(ended == status, "signal %d: status %d" % (number, ended))
+        subprocess.run(["pkill", "-P", str(run.pid)], check=False)
+        told = gpu(bundle, "record")
+        expect(told[0] == 0 and record(bundle)["correct"]["promises of the backend"]["status"] in ("cut off", "failed"), "a line that was cut off: %s"
+               % record(bundle)["correct"]["promises of the backend"])
+        expect(record(bundle)["facts"]["device"]["status"] == "ok", "a result is lost with a line that was cut off")
+    status, said = gpu(bundle, "lease", "--seconds", "1")
+    expect(status == 1 and "the 1 s were over" in said and record(bundle)["facts"]["device"]["status"] == "ok", "a lease of a second: " + said)
+    os.environ["OPIPE_GPU_WORK"] = os.path.join(bundle, "gpu.py", "no folder")
+    status, said = gpu(bundle, "facts", "--again", "--only", "ceilings", "--only", "device")
+    expect(status == 1 and "1 ok, 1 failed" in said and "NotADirectoryError" in said, "what nobody foresaw: " + said)
+    del os.environ["OPIPE_GPU_WORK"]
 
 
 def main():
@@ -98,6 +138,7 @@ def main():
             without_device(bundle)
         with_doubles(bundle)
         a_failure(bundle)
+        a_cut(bundle)
     for line in failed:
         print("FAILED:", line)
     return 1 if failed else 0

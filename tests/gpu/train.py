@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of training: steps of GPT-2's shapes in bf16, random tokens and weights, the median of the steps behind the first; FLOP
+per token 6N + 6LCT (attention counted causal, half). What is measured beside each other is measured in one call of gpu.py: a
+figure that one line has is another's, too."""
+import json
+import os
+import statistics
+
+import gpt2
+import overlap
+from bundle_kit import COMMAND, SMALL, Failed, Line, NotRun, ceilings, command, once, peer, work
+
+T = 16 if SMALL else 1024
+VOCABULARY = 256 if SMALL else gpt2.VOCABULARY
+PEAK = 989e12  # bf16 of an H100 or H200, by its data sheet
+SHAPES = {"124M": (32, 512), "350M": (16, 512), "774M": (16, 512), "1.5B": (8, 128)}  # micro-batch, samples of a step
+STEPS = {"124M": 12, "350M": 7, "774M": 5, "1.5B": 7}  # with the first
+LEAST = "small" if SMALL else "124M"  # of lines that want one shape
+if SMALL:
+    SHAPES, STEPS = {"small": (1, 4)}, {"small": 3}
+FASTEST = "cuda,deterministic=0"
+
+
+def flop_per_token(shape):
+    layers, width, _ = gpt2.SHAPES[shape]
+    n = gpt2.parameters(layers, width, VOCABULARY, T)
+    return 6 * n + 6 * layers * width * T
+
+
+def roofline(shape, clock):
+    """Tokens per second of a step that only the chip limits: products at 0.87 of the rate of 8192^3, which is what the library has
+    at these shapes, attention (causal, half) at 0.45 of it forward and 0.34 backward, 38 passes over activations a layer,
+    logits and the optimizer at the speed of copies."""
+    measured = ceilings(clock)
+    flops, bandwidth = (max(measured[one], 1e-6) * unit for one, unit in (("bf16_tflops", 1e12), ("copy_read_and_write_gb_per_s", 1e9)))
+    layers, width, _ = gpt2.SHAPES[shape]
+    n = gpt2.parameters(layers, width, VOCABULARY, T)
+    tokens = SHAPES[shape][1] * T
+    attention = 2 * T * width * layers
+    seconds = 6 * (n - T * width) / (0.87 * flops) + attention / (0.45 * flops) + 2.5 * attention / (0.34 * flops)
+    seconds += (38 * 2 * width * layers + 4 * VOCABULARY + 30 * n / tokens) / bandwidth
+    return 1 / seconds
+
+
+def model_of(shape, tokens=T, serves=False):
+    path = work("gpt2-%s-%d%s.onnx" % (shape, tokens, "-serves" if serves else ""))
+    if not os.path.exists(path):  # written last, behind its weights
+        gpt2.write(path, shape, tokens, VOCABULARY, serves=serves)
+    return path
+
+
+def ids_of(samples, tokens=T):
+    return once(work("ids-%d-%d.npy" % (samples, tokens)), lambda path: gpt2.ids(path, samples, tokens, VOCABULARY))
+
+
+def arguments_of(shape, device):
+    """What a plan needs to know of it."""
+    micro, samples = SHAPES[shape]
+    return [model_of(shape), "--device", device, "--compute", "bf16", "--microbatches", str(samples // micro), "--dropout", "off",
+            "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--optimizer", "adamw:lr=1e-4"]
+
+
+def step(shape, clock, device=FASTEST, more=("--ranks", "1", "--schedule", "gpipe"), plan=None):
+    """(tokens per second, losses of the steps)"""
+    samples = SHAPES[shape][1]
+    how = [model_of(shape), "--plan", plan, "--tuned", "require"] if plan else [*arguments_of(shape, device), *more]
+    out = command([COMMAND, "train", *how, "--data", "ids=" + ids_of(samples), "--batch", str(samples), "--steps", str(STEPS[shape]), "--json"],
+                  clock)
+    steps = json.loads(out)["steps"]
+    return samples * T / statistics.median(one["seconds"] for one in steps[1:]), [one["loss"] for one in steps]
+
+
+MEASURED = {}
+
+
+def alone(shape, clock, device=FASTEST):
+    """The same of one rank, as this call of gpu.py measured it."""
+    if (shape, device) not in MEASURED:
+        MEASURED[shape, device] = step(shape, clock, device)
+    return MEASURED[shape, device]
+
+
+def one_rank(shape):
+    def line(clock):
+        rate, losses = alone(shape, clock)
+        micro, samples = SHAPES[shape]
+        return {"tokens_per_s": round(rate), "of_989_tflops": round(rate * flop_per_token(shape) / PEAK, 4),
+                "of_roofline": round(rate / roofline(shape, clock), 4), "micro_batch": micro, "samples": samples, "steps": STEPS[shape],
+                "losses": losses}
+    return line
+
+
+def ranks(shape, n):
+    """Several ranks on the GPU over one, and how their work lies over each other by the streams' own time."""
+    def line(clock):
+        one, _ = alone(shape, clock)
+        trace = work("ranks-%d.json" % n)
+        several, _ = step(shape, clock, more=["--ranks", str(n), "--schedule", "1f1b"])
+        said = {"tokens_per_s": round(several), "of_one_rank": round(several / one, 4)}
+        samples = SHAPES[shape][1]
+        command([COMMAND, "train", *arguments_of(shape, FASTEST), "--ranks", str(n), "--schedule", "1f1b", "--data", "ids=" + ids_of(samples),
+                 "--batch", str(samples), "--steps", "2", "--trace", trace], clock)
+        return {**said, "overlap": overlap.overlap(trace)}
+    return line
+
+
+def beside_pytorch(shape):
+    """Ours over the faster of PyTorch's two ways."""
+    def line(clock):
+        micro, samples = SHAPES[shape]
+        ours, _ = alone(shape, clock)
+        said, rates = {"tokens_per_s": round(ours)}, []
+        for way in ("autocast", "masters"):
+            try:
+                told = peer(clock, "train", shape, micro, samples, T, STEPS[shape], way)
+                rates.append(samples * T / statistics.median(told["seconds"][1:]))
+                said[way] = round(rates[-1])
+            except (NotRun, Failed) as why:
+                said[way] = str(why)
+        if not rates:
+            raise NotRun("PyTorch did not run", said=said)
+        return {**said, "ratio": round(ours / max(rates), 4)}
+    return line
+
+
+def in_order(clock):
+    """Sums in one order over sums in any."""
+    free, _ = alone(LEAST, clock)
+    ordered, _ = alone(LEAST, clock, "cuda")
+    return {"tokens_per_s": round(ordered), "of_deterministic_0": round(ordered / free, 4)}
+
+
+def tuned(clock):
+    """A plan whose products are chosen by measurement, over the library's first choices."""
+    plan, better = work("tune.json"), work("tuned.json")
+    samples = SHAPES[LEAST][1]
+    command([COMMAND, "plan", *arguments_of(LEAST, FASTEST), "--train", "--ranks", "1", "--schedule", "gpipe", "--bind", "batch=%d" % samples,
+             "-o", plan], clock)
+    said = command([COMMAND, "tune", model_of(LEAST), "--plan", plan, "--device", "cuda:0", *(["--runs", "4"] if SMALL else []), "-o", better],
+                   clock).strip().splitlines()
+    rate, _ = step(LEAST, clock, plan=better)
+    untuned, _ = alone(LEAST, clock)
+    return {"tokens_per_s": round(rate), "of_untuned": round(rate / untuned, 4), "tune": said[-3:]}
+
+
+def seconds_of(shape):
+    return {"124M": 180, "350M": 180, "774M": 240, "1.5B": 240, "small": 120}[shape]
+
+
+LINES = [
+    *(Line("GPT-2 " + shape, one_rank(shape), seconds_of(shape), {"of_roofline": 0.85}) for shape in SHAPES),
+    *(Line(shape + " beside PyTorch", beside_pytorch(shape), 2 * seconds_of(shape), {"ratio": 1.1 if shape in ("124M", "350M") else 1.05})
+      for shape in SHAPES),
+    Line("124M, 2 ranks on the GPU", ranks(LEAST, 2), 180, {"of_one_rank": 0.95}),
+    Line("124M, 4 ranks on the GPU", ranks(LEAST, 4), 180, {"of_one_rank": 0.95}),
+    Line("deterministic=1 beside 0", in_order, 120, {"of_deterministic_0": 0.88}),
+    Line("124M, tuned", tuned, 240, {"of_untuned": 1.0}),
+]
