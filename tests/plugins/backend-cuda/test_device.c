@@ -2,6 +2,7 @@
 /* The CUDA backend as a guest of its process and of the driver: contexts, forks, memory, late
  * errors, order between queues. On the doubles, which hold it to the driver's rules.
  */
+#include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -305,6 +306,47 @@ static void test_what_is_shared_is_given_back(void) {
   close_rig(&r);
 }
 
+typedef struct user {
+  rig *r;
+  pthread_t thread;
+  bool failed;
+} user;
+
+static void *use_words(void *ctx) {
+  enum { ROUNDS = 600, EVENTS = 8 };
+  user *u = ctx;
+  const rig *r = u->r;
+  opipe_error why = OPIPE_ERROR_INIT;
+  for (int i = 0; i < ROUNDS && !u->failed; ++i) {
+    opipe_event *events[EVENTS] = {NULL};
+    void *data = NULL;
+    for (int k = 0; k < EVENTS; ++k)
+      u->failed |= r->t->event_create(r->device, &events[k], &why) < 0;
+    u->failed |= r->t->host_alloc(r->device, 64, &data, &why) < 0;
+    r->t->host_free(r->device, data);
+    for (int k = 0; k < EVENTS; ++k)
+      r->t->event_destroy(events[k]);
+  }
+  return NULL;
+}
+
+/* Whoever submits makes events for ranks, which make their own meanwhile. */
+static void test_threads_share_an_opening(void) {
+  enum { THREADS = 4 };
+  rig r;
+  user users[THREADS];
+  OPEN_RIG(r);
+  for (int i = 0; i < THREADS; ++i) {
+    users[i] = (user){.r = &r};
+    OPI_ASSERT_FATAL(pthread_create(&users[i].thread, NULL, use_words, &users[i]) == 0);
+  }
+  for (int i = 0; i < THREADS; ++i) {
+    (void)pthread_join(users[i].thread, NULL);
+    OPI_ASSERT(!users[i].failed);
+  }
+  close_rig(&r);
+}
+
 /* Streams and events of the caller's thread would be another one's on a rank's. */
 static void test_the_stream_of_a_thread_is_no_queue(void) {
   rig r;
@@ -445,6 +487,7 @@ OPI_TEST_MAIN("cuda device", OPI_TEST(test_a_lost_context_stays_lost),
               OPI_TEST(test_queues_wait_for_each_other), OPI_TEST(test_queueing_does_not_wait),
               OPI_TEST(test_a_graph_is_one_launch), OPI_TEST(test_copies_may_overlap),
               OPI_TEST(test_a_queue_that_is_given_up), OPI_TEST(test_what_is_shared_is_given_back),
+              OPI_TEST(test_threads_share_an_opening),
               OPI_TEST(test_the_stream_of_a_thread_is_no_queue),
               OPI_TEST(test_a_slice_with_a_long_name_is_one),
               OPI_TEST(test_what_cannot_be_captured_is_launched),
