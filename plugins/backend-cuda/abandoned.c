@@ -31,6 +31,8 @@ static bool is_held(cuda_place *place) {
     }
     (void)driver->stream_destroy(left->stream);
     (void)driver->host_free(left->sums);
+    if (left->bounce != 0)
+      (void)driver->memory_free(left->bounce);
   }
   __atomic_store_n(&place->n_given_up, kept, __ATOMIC_RELEASE);
   return false;
@@ -56,6 +58,7 @@ bool cuda_abandon(opipe_queue *queue) {
     ++at;
   if (held && at < n) {
     place->given_up[at].sums = queue->sums;
+    place->given_up[at].bounce = queue->bounce;
     place->given_up[at].is_closed = true;
   } else if (!held && at < n) {
     place->given_up[at] = place->given_up[n - 1];

@@ -20,13 +20,15 @@
 
 enum { CUDA_SUMS_ROOM = 64 * CUDA_SUMS }; /* parts of sums of squares in one go */
 enum { CUDA_ALIGN = 256 }; /* of every region: what products and kernels may count on */
+enum { CUDA_BOUNCE = 4 << 20 };
 
 enum { CUDA_GIVEN_UP = 32 };
 
 /* A queue whose work may never end (abandoned.c). */
 typedef struct cuda_given_up {
   CUstream stream;
-  double *sums; /* of a queue that was closed; pinned */
+  double *sums;       /* of a queue that was closed; pinned */
+  CUdeviceptr bounce; /* its; 0: none */
   bool is_closed;
 } cuda_given_up;
 
@@ -104,7 +106,8 @@ struct opipe_device {
   cublasLtHandle_t products;
   cuda_words *words;
   cuda_names names;
-  pthread_mutex_t lock; /* of the list of queues */
+  pthread_mutex_t small_lock; /* of words and host_blocks */
+  pthread_mutex_t lock;       /* of the list of queues */
   opipe_queue *queues;
   opipe_queue *closed; /* events that were recorded on them may be asked yet */
   struct cuda_host_block *host_blocks;
@@ -132,13 +135,14 @@ struct opipe_queue {
   opipe_device *device;
   opipe_queue *next; /* of the device's, open or closed */
   CUstream stream;
-  cuda_status *late; /* pinned: the first report since the last event was recorded */
-  double *sums;      /* pinned [CUDA_SUMS_ROOM]: parts of the sums of squares on their way */
-  uint64_t n_runs;   /* atomic: queued so far */
-  uint64_t n_done;   /* atomic: known to be complete */
-  bool reports;      /* a run since the last event was recorded may have reported */
-  uint32_t aborted;  /* atomic: it was given up */
-  bool imported;     /* somebody else's stream: events alone */
+  cuda_status *late;  /* pinned: the first report since the last event was recorded */
+  double *sums;       /* pinned [CUDA_SUMS_ROOM]: parts of the sums of squares on their way */
+  CUdeviceptr bounce; /* [CUDA_BOUNCE] for copies within a buffer; 0: none yet */
+  uint64_t n_runs;    /* atomic: queued so far */
+  uint64_t n_done;    /* atomic: known to be complete */
+  bool reports;       /* a run since the last event was recorded may have reported */
+  uint32_t aborted;   /* atomic: it was given up */
+  bool imported;      /* somebody else's stream: events alone */
 };
 
 struct opipe_event {

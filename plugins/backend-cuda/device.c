@@ -71,7 +71,7 @@ static int attribute(const cuda_driver *driver, CUdevice device, int which) {
 }
 
 static void fill_info(const cuda_driver *driver, CUdevice device, opipe_device_info *out) {
-  char name[48] = "GPU";
+  char name[256] = "GPU";
   size_t n_bytes = 0;
   const int major = attribute(driver, device, CUDA_ATTRIBUTE_MAJOR);
   const int minor = attribute(driver, device, CUDA_ATTRIBUTE_MINOR);
@@ -243,6 +243,7 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
   device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : info.memory_bytes;
   opipe_status status = cuda_names_open(&device->names, err);
   if (status >= 0 && (pthread_mutex_init(&device->lock, NULL) != 0 ||
+                      pthread_mutex_init(&device->small_lock, NULL) != 0 ||
                       pthread_mutex_init(&device->inner.lock, NULL) != 0)) {
     cuda_names_close(&device->names, self->host);
     status = opipe_fail(err, OPIPE_E_NOMEM, "no lock for a device");
@@ -295,6 +296,7 @@ void cuda_device_close(opipe_device *device) {
   cuda_names_close(&device->names, host);
   cuda_choices_free(device);
   (void)pthread_mutex_destroy(&device->lock);
+  (void)pthread_mutex_destroy(&device->small_lock);
   (void)pthread_mutex_destroy(&device->inner.lock);
   opipe_free(host, device, sizeof *device, _Alignof(opipe_device));
 }

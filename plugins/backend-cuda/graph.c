@@ -6,6 +6,7 @@
  * launch before the steps writes and the one behind them reads, so a graph is never captured
  * again. Its bits are those of the single launches: the same kernels with the same arguments.
  * Programs with nodes on the CPU, with poison, and devices that wait for every launch have none.
+ * What the driver or a library refuses to capture is warned of, and launched step by step.
  */
 #include "binding.h"
 
@@ -30,13 +31,11 @@ static opipe_status capture(const opipe_binding *binding, CUstream stream, CUgra
   return status;
 }
 
-opipe_status cuda_graph_make(opipe_binding *binding, opipe_error *err) {
+static opipe_status make(opipe_binding *binding, opipe_error *err) {
   cuda_place *place = binding->program->device->place;
   const cuda_driver *driver = place->driver;
   CUstream stream = NULL;
   CUgraph graph = NULL;
-  if (!is_wanted(binding))
-    return OPIPE_OK;
   CUDA_TRY(cuda_result(place, driver->stream_create(&stream, CUDA_STREAM_NON_BLOCKING),
                        "bind: a stream for a graph", err));
   opipe_status status = capture(binding, stream, &graph, err);
@@ -44,10 +43,33 @@ opipe_status cuda_graph_make(opipe_binding *binding, opipe_error *err) {
     status = cuda_result(place, driver->graph_make(&binding->graph, graph, 0),
                          "bind: making a graph", err);
   }
+  if (status < 0)
+    binding->graph = NULL;
   if (graph != NULL)
     (void)driver->graph_destroy(graph);
   (void)driver->stream_destroy(stream);
   return status;
+}
+
+opipe_status cuda_graph_make(opipe_binding *binding, opipe_error *err) {
+  const opipe_device *device = binding->program->device;
+  const opipe_host *host = device->host;
+  opipe_error why = OPIPE_ERROR_INIT;
+  char text[sizeof why.message + 80];
+  if (!is_wanted(binding))
+    return OPIPE_OK;
+  const opipe_status status = make(binding, &why);
+  if (status < 0 && cuda_place_is_lost(device->place)) {
+    if (err != NULL)
+      *err = why;
+    return status;
+  }
+  if (status < 0 && host->log != NULL) {
+    (void)snprintf(text, sizeof text, "%s; no graph: the binding's %u steps are a launch each",
+                   why.message, binding->n_steps);
+    host->log(host->ctx, OPIPE_LOG_WARN, NULL, 0, text);
+  }
+  return OPIPE_OK;
 }
 
 void cuda_graph_free(opipe_binding *binding) {

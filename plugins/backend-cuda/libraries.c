@@ -91,6 +91,10 @@ static void *open_library(const char *file, bool in_pip, opipe_error *err) {
 
 /* ---- what they must have ---- */
 
+/* How many of a table say which version the library is: the first ones. An old one may lack others,
+ * and is to be refused by its number. */
+enum { DRIVER_FIRST = 3, LIBRARY_FIRST = 1 };
+
 static opipe_status take_functions(void *library, const function_row *rows, size_t n, void *table,
                                    const char *what, opipe_error *err) {
   for (size_t i = 0; i < n; ++i) {
@@ -120,8 +124,7 @@ static opipe_status open_driver(cuda_libraries *all, opipe_error *err) {
   }
   path_of(library, all->driver_path, sizeof all->driver_path);
   const opipe_status status =
-      take_functions(library, driver_rows, sizeof driver_rows / sizeof driver_rows[0], &all->driver,
-                     all->driver_path, err);
+      take_functions(library, driver_rows, DRIVER_FIRST, &all->driver, all->driver_path, err);
   if (status < 0)
     return status;
   const CUresult result = all->driver.init(0);
@@ -137,7 +140,8 @@ static opipe_status open_driver(cuda_libraries *all, opipe_error *err) {
                       all->driver_path, all->driver_version / 1000, all->driver_version % 1000 / 10,
                       CUDA_LEAST_DRIVER / 1000, CUDA_LEAST_DRIVER % 1000 / 10);
   }
-  return OPIPE_OK;
+  return take_functions(library, driver_rows, sizeof driver_rows / sizeof driver_rows[0],
+                        &all->driver, all->driver_path, err);
 }
 
 static opipe_status open_products(cuda_libraries *all, opipe_error *err) {
@@ -153,8 +157,7 @@ static opipe_status open_products(cuda_libraries *all, opipe_error *err) {
   }
   path_of(library, all->products_path, sizeof all->products_path);
   const opipe_status status =
-      take_functions(library, product_rows, sizeof product_rows / sizeof product_rows[0],
-                     &all->products, all->products_path, err);
+      take_functions(library, product_rows, LIBRARY_FIRST, &all->products, all->products_path, err);
   if (status < 0)
     return status;
   all->products_version = all->products.version();
@@ -164,7 +167,8 @@ static opipe_status open_products(cuda_libraries *all, opipe_error *err) {
                       (unsigned long long)all->products_version % 10000 / 100,
                       CUDA_LEAST_PRODUCTS / 10000, CUDA_LEAST_PRODUCTS % 10000 / 100);
   }
-  return OPIPE_OK;
+  return take_functions(library, product_rows, sizeof product_rows / sizeof product_rows[0],
+                        &all->products, all->products_path, err);
 }
 
 /* cuDNN, which may be missing. */
@@ -178,8 +182,8 @@ static opipe_status open_dnn(cuda_libraries *all, opipe_error *err) {
                       file, why.message[0] != '\0' ? "; " : "", why.message);
   }
   path_of(library, all->dnn_path, sizeof all->dnn_path);
-  const opipe_status status = take_functions(
-      library, dnn_rows, sizeof dnn_rows / sizeof dnn_rows[0], &all->dnn, all->dnn_path, err);
+  const opipe_status status =
+      take_functions(library, dnn_rows, LIBRARY_FIRST, &all->dnn, all->dnn_path, err);
   if (status < 0)
     return status;
   all->dnn_version = all->dnn.version();
@@ -189,7 +193,8 @@ static opipe_status open_dnn(cuda_libraries *all, opipe_error *err) {
                       (unsigned long long)all->dnn_version % 10000 / 100, CUDA_LEAST_DNN / 10000,
                       CUDA_LEAST_DNN % 10000 / 100);
   }
-  return OPIPE_OK;
+  return take_functions(library, dnn_rows, sizeof dnn_rows / sizeof dnn_rows[0], &all->dnn,
+                        all->dnn_path, err);
 }
 
 opipe_status cuda_libraries_open(const cuda_libraries **out, opipe_error *err) {

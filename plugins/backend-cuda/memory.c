@@ -113,27 +113,38 @@ static cuda_words *more_words(opipe_device *device, opipe_error *err) {
   return words;
 }
 
-cuda_status *cuda_word_take(opipe_device *device, opipe_error *err) {
-  for (cuda_words *words = device->words;; words = words->next) {
-    if (words == NULL)
-      words = more_words(device, err);
-    if (words == NULL)
-      return NULL;
-    for (uint32_t i = 0; i < WORDS; ++i) {
-      if (!words->taken[i]) {
-        words->taken[i] = 1;
-        memset(&words->words[i], 0, sizeof words->words[i]);
-        return &words->words[i];
-      }
+/* NULL: all are taken. */
+static cuda_status *take_free(cuda_words *words) {
+  for (uint32_t i = 0; i < WORDS; ++i) {
+    if (!words->taken[i]) {
+      words->taken[i] = 1;
+      memset(&words->words[i], 0, sizeof words->words[i]);
+      return &words->words[i];
     }
   }
+  return NULL;
+}
+
+cuda_status *cuda_word_take(opipe_device *device, opipe_error *err) {
+  cuda_status *word = NULL;
+  (void)pthread_mutex_lock(&device->small_lock);
+  for (cuda_words *words = device->words; words != NULL && word == NULL; words = words->next)
+    word = take_free(words);
+  if (word == NULL) {
+    cuda_words *words = more_words(device, err);
+    word = words == NULL ? NULL : take_free(words);
+  }
+  (void)pthread_mutex_unlock(&device->small_lock);
+  return word;
 }
 
 void cuda_word_give(opipe_device *device, cuda_status *word) {
+  (void)pthread_mutex_lock(&device->small_lock);
   for (cuda_words *words = device->words; word != NULL && words != NULL; words = words->next) {
     if (word >= words->words && word < words->words + WORDS)
       words->taken[word - words->words] = 0;
   }
+  (void)pthread_mutex_unlock(&device->small_lock);
 }
 
 void cuda_words_free(opipe_device *device) {

@@ -97,8 +97,11 @@ static void finish(opipe_queue *queue) {
   cuda_place *place = queue->device->place;
   (void)cuda_result(place, place->driver->stream_sync(queue->stream), "queue_close", NULL);
   (void)place->driver->stream_destroy(queue->stream);
-  if (cuda_may_give(queue->device))
-    (void)place->driver->host_free(queue->sums);
+  if (!cuda_may_give(queue->device))
+    return;
+  (void)place->driver->host_free(queue->sums);
+  if (queue->bounce != 0)
+    (void)place->driver->memory_free(queue->bounce);
 }
 
 void cuda_queue_close(opipe_queue *queue) {
@@ -345,21 +348,42 @@ opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, o
   return cuda_leave_queue(queue, status, err);
 }
 
-/* Pieces no longer than the distance of the two do not overlap; in the order that reads each byte
- * before it is written over. */
+static opipe_status copy_bytes(opipe_queue *queue, CUdeviceptr to, CUdeviceptr from,
+                               uint64_t n_bytes, opipe_error *err) {
+  cuda_place *place = queue->device->place;
+  return cuda_result(place, place->driver->copy(to, from, (size_t)n_bytes, queue->stream), "copy",
+                     err);
+}
+
+/* Where the two are so close that pieces which do not overlap would be many, they go through memory
+ * of the queue's own, which it then keeps. It is none of the opening's: not counted. */
+static void take_bounce(opipe_queue *queue, uint64_t n_bytes, uint64_t distance) {
+  enum { PIECES = 16 };
+  if (queue->bounce == 0 && distance < CUDA_BOUNCE && n_bytes / distance >= PIECES &&
+      queue->device->place->driver->memory_alloc(&queue->bounce, CUDA_BOUNCE) != CUDA_OK)
+    queue->bounce = 0;
+}
+
+/* Pieces no longer than the distance of the two do not overlap, nor do those that go through other
+ * memory; in the order that reads each byte before it is written over. */
 static opipe_status copy_overlapping(opipe_queue *queue, CUdeviceptr to, CUdeviceptr from,
                                      uint64_t n_bytes, opipe_error *err) {
-  opipe_device *device = queue->device;
   const bool up = to > from;
   const uint64_t distance = up ? to - from : from - to;
-  const uint64_t piece = distance == 0 || distance > n_bytes ? n_bytes : distance;
   opipe_status status = OPIPE_OK;
-  for (uint64_t done = 0; distance != 0 && done < n_bytes && status >= 0; done += piece) {
+  if (distance == 0)
+    return OPIPE_OK;
+  take_bounce(queue, n_bytes, distance);
+  const bool bounces = queue->bounce != 0 && distance < n_bytes && distance < CUDA_BOUNCE;
+  const uint64_t most = bounces ? (uint64_t)CUDA_BOUNCE : distance;
+  const uint64_t piece = most < n_bytes ? most : n_bytes;
+  for (uint64_t done = 0; done < n_bytes && status >= 0; done += piece) {
     const uint64_t n = n_bytes - done < piece ? n_bytes - done : piece;
     const uint64_t at = up ? n_bytes - done - n : done;
-    status = cuda_result(device->place,
-                         device->place->driver->copy(to + at, from + at, (size_t)n, queue->stream),
-                         "copy", err);
+    if (bounces)
+      status = copy_bytes(queue, queue->bounce, from + at, n, err);
+    if (status >= 0)
+      status = copy_bytes(queue, to + at, bounces ? queue->bounce : from + at, n, err);
   }
   return status;
 }

@@ -125,8 +125,10 @@ opipe_status cuda_host_alloc(opipe_device *device, uint64_t n_bytes, void **out_
       opipe_free(device->host, block, sizeof *block, _Alignof(cuda_host_block));
     return status;
   }
+  (void)pthread_mutex_lock(&device->small_lock);
   *block = (cuda_host_block){device->host_blocks, data, n_bytes};
   device->host_blocks = block;
+  (void)pthread_mutex_unlock(&device->small_lock);
   (void)__atomic_add_fetch(&device->inner.host_alloced, n_bytes, __ATOMIC_RELAXED);
   *out_data = data;
   return OPIPE_OK;
@@ -134,12 +136,17 @@ opipe_status cuda_host_alloc(opipe_device *device, uint64_t n_bytes, void **out_
 
 void cuda_host_free(opipe_device *device, void *data) {
   cuda_host_block **link = &device->host_blocks;
+  if (data == NULL)
+    return;
+  (void)pthread_mutex_lock(&device->small_lock);
   while (*link != NULL && (*link)->data != data)
     link = &(*link)->next;
   cuda_host_block *block = *link;
-  if (data == NULL || block == NULL)
+  if (block != NULL)
+    *link = block->next;
+  (void)pthread_mutex_unlock(&device->small_lock);
+  if (block == NULL)
     return;
-  *link = block->next;
   if (cuda_enter(device, "host_free", NULL) >= 0) {
     if (cuda_may_give(device))
       (void)device->place->driver->host_free(data);
@@ -178,6 +185,12 @@ void cuda_host_unregister(opipe_device *device, void *data) {
 opipe_status cuda_queue_import(opipe_device *device, uint64_t native, opipe_queue **out_queue,
                                opipe_error *err) {
   CUDA_TRY(cuda_check_owner(device->owner, "queue_import", err));
+  if (native == CUDA_STREAM_PER_THREAD) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "queue_import: %d is CU_STREAM_PER_THREAD, which is another stream on each "
+                      "thread: give one that cuStreamCreate made, or 0",
+                      (int)CUDA_STREAM_PER_THREAD);
+  }
   opipe_queue *queue =
       opipe_zeroed(device->host, "queue", sizeof *queue, _Alignof(opipe_queue), err);
   if (queue == NULL)

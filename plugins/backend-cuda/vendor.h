@@ -119,6 +119,7 @@ enum {
   CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
   CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
   CUDA_STREAM_NON_BLOCKING = 1,
+  CUDA_STREAM_PER_THREAD = 2, /* a handle: of the calling thread's own stream */
   CUDA_EVENT_DISABLE_TIMING = 2,
   CUDA_HOST_PORTABLE = 1,
   CUDA_HOST_DEVICEMAP = 2,
@@ -177,7 +178,7 @@ enum {
   CUDA_LT_PREFER_ALIGN_D = 8
 };
 
-/* ---- functions: X(member, symbol, result, arguments) ---- */
+/* ---- functions: X(member, symbol, result, arguments); first those that tell versions ---- */
 
 #define CUDA_DRIVER_FUNCTIONS(X)                                                                   \
   X(init, cuInit, CUresult, (unsigned flags))                                                      \

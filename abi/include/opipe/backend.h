@@ -476,10 +476,11 @@ typedef struct opipe_backend {
    * queue_close answers CANCELLED, queue_close does not wait, what was queued may still be done.
    * Objects that it uses must outlive it, or the device. [any-thread] */
   opipe_status (*queue_abort)(opipe_queue *queue, opipe_error *err);
-  /* A queue of somebody else's, by its native handle (CUDA: a CUstream, 0: the default one): to
-   * record events on, which are recorded on no queue of the opening's own, and to let wait for
-   * events, both [any-thread]. Slots that queue work answer STATE; queue_close leaves the native
-   * one alone, which may be gone by then. [control] */
+  /* A queue of somebody else's, by its native handle (CUDA: a CUstream, 0: the default one, 2, each
+   * thread's own default one, is INVALID: calls come from several threads): to record events on,
+   * which are recorded on no queue of the opening's own, and to let wait for events, both
+   * [any-thread]. Slots that queue work answer STATE; queue_close leaves the native one alone,
+   * which may be gone by then. [control] */
   opipe_status (*queue_import)(opipe_device *device, uint64_t native, opipe_queue **out_queue,
                                opipe_error *err);
   /* Records an event of somebody else's, by its native handle, behind all that was queued so far.

@@ -2,6 +2,7 @@
 /* The CUDA backend as a guest of its process and of the driver: contexts, forks, memory, late
  * errors, order between queues. On the doubles, which hold it to the driver's rules.
  */
+#include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -316,6 +317,139 @@ static void test_what_is_shared_is_given_back(void) {
   close_rig(&r);
 }
 
+typedef struct user {
+  rig *r;
+  pthread_t thread;
+  bool failed;
+} user;
+
+static void *use_words(void *ctx) {
+  enum { ROUNDS = 600, EVENTS = 8 };
+  user *u = ctx;
+  const rig *r = u->r;
+  opipe_error why = OPIPE_ERROR_INIT;
+  for (int i = 0; i < ROUNDS && !u->failed; ++i) {
+    opipe_event *events[EVENTS] = {NULL};
+    void *data = NULL;
+    for (int k = 0; k < EVENTS; ++k)
+      u->failed |= r->t->event_create(r->device, &events[k], &why) < 0;
+    u->failed |= r->t->host_alloc(r->device, 64, &data, &why) < 0;
+    r->t->host_free(r->device, data);
+    for (int k = 0; k < EVENTS; ++k)
+      r->t->event_destroy(events[k]);
+  }
+  return NULL;
+}
+
+/* Whoever submits makes events for ranks, which make their own meanwhile. */
+static void test_threads_share_an_opening(void) {
+  enum { THREADS = 4 };
+  rig r;
+  user users[THREADS];
+  OPEN_RIG(r);
+  for (int i = 0; i < THREADS; ++i) {
+    users[i] = (user){.r = &r};
+    OPI_ASSERT_FATAL(pthread_create(&users[i].thread, NULL, use_words, &users[i]) == 0);
+  }
+  for (int i = 0; i < THREADS; ++i) {
+    (void)pthread_join(users[i].thread, NULL);
+    OPI_ASSERT(!users[i].failed);
+  }
+  close_rig(&r);
+}
+
+/* Streams and events of the caller's thread would be another one's on a rank's. */
+static void test_the_stream_of_a_thread_is_no_queue(void) {
+  rig r;
+  opipe_queue *queue = NULL;
+  OPEN_RIG(r);
+  OPI_ASSERT_ERROR(r.t->queue_import(r.device, 2, &queue, &err), OPIPE_E_INVALID, &err,
+                   "CU_STREAM_PER_THREAD");
+  OPI_ASSERT_OK(r.t->queue_import(r.device, 0, &queue, &err), &err);
+  r.t->queue_close(queue);
+  close_rig(&r);
+}
+
+/* The vendor's names are up to 64 characters and more. */
+static void test_a_slice_with_a_long_name_is_one(void) {
+  ct_backend b;
+  opipe_device_info info = {.struct_size = (uint32_t)sizeof info};
+  (void)setenv("OPIPE_CUDA_DOUBLE_NAME", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+               1);
+  (void)setenv("OPIPE_CUDA_DOUBLE_SLICE", "0", 1);
+  const bool is_open = ct_open(&b);
+  if (is_open)
+    OPI_ASSERT_OK(b.base.table->device_query(b.base.self, 0, &info, &err), &err);
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_NAME");
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_SLICE");
+  if (!is_open)
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_INT(info.flags, OPIPE_DEVICE_ALONE);
+  OPI_ASSERT(strncmp(info.uuid, "MIG-d0", 6) == 0);
+  OPI_ASSERT_STR(info.name, "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation (sm_90)");
+  bt_close(&b.base);
+}
+
+/* Steps that cannot be captured are a launch each. */
+static void test_what_cannot_be_captured_is_launched(void) {
+  static const int64_t good[CT_ROWS] = {3, -1, 0, 1, -4};
+  static const float wanted[15] = {30, 31, 32, 30, 31, 32, 0, 1, 2, 10, 11, 12, 0, 1, 2};
+  rig r;
+  cuda_double_facts facts;
+  float rows[15];
+  (void)setenv("OPIPE_CUDA_DOUBLE_CAPTURE", "0", 1);
+  const bool is_open = open_rig_with(&r, "graphs=1");
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_CAPTURE");
+  if (!is_open)
+    OPI_SKIP("%s", CT_WHY);
+  r.b.look(&facts);
+  OPI_ASSERT_INT(facts.live_graphs, 0);
+  gather(&r, good);
+  OPI_ASSERT_OK(r.t->read(r.queues[0], rows, &r.g.rows, &err), &err);
+  OPI_ASSERT_OK(r.t->event_record(r.queues[0], r.events[1], &err), &err);
+  OPI_ASSERT_OK(r.t->event_sync(r.events[1], LONG_NS, &err), &err);
+  OPI_ASSERT_BITS(rows, wanted, 15, OPIPE_FLOAT);
+  close_rig(&r);
+}
+
+/* By a short distance: not a call for every piece that does not overlap. */
+static void test_long_copies_may_overlap_closely(void) {
+  enum { N = 9 << 20, BY = 256 };
+  rig r;
+  cuda_double_facts before, after;
+  opipe_buffer *buffer = NULL;
+  unsigned char *data = malloc(N + BY), *back = malloc(N + BY);
+  OPI_ASSERT_FATAL(data != NULL && back != NULL);
+  if (!open_rig(&r)) {
+    free(data);
+    free(back);
+    OPI_SKIP("%s", CT_WHY);
+  }
+  OPI_ASSERT_OK_FATAL(r.t->buffer_alloc(r.device, N + BY, OPIPE_BUFFER_STAGING, &buffer, &err),
+                      &err);
+  const opipe_region all = {buffer, 0, N + BY}, low = {buffer, 0, N}, high = {buffer, BY, N};
+  for (int up = 0; up < 2; ++up) {
+    for (int i = 0; i < N + BY; ++i)
+      data[i] = (unsigned char)(i * 7 + i / 256 + i / 65536);
+    OPI_ASSERT_OK(r.t->write(r.queues[0], &all, data, &err), &err);
+    r.b.look(&before);
+    OPI_ASSERT_OK(r.t->copy(r.queues[0], up ? &high : &low, up ? &low : &high, &err), &err);
+    r.b.look(&after);
+    OPI_ASSERT(after.copies - before.copies <= 16);
+    OPI_ASSERT_OK(r.t->read(r.queues[0], back, &all, &err), &err);
+    OPI_ASSERT_OK(r.t->event_record(r.queues[0], r.events[0], &err), &err);
+    OPI_ASSERT_OK(r.t->event_sync(r.events[0], LONG_NS, &err), &err);
+    memmove(up ? data + BY : data, up ? data : data + BY, N);
+    OPI_ASSERT(memcmp(data, back, N + BY) == 0);
+  }
+  r.t->buffer_free(buffer);
+  close_rig(&r);
+  r.b.look(&after);
+  OPI_ASSERT_INT(after.live_blocks, 0);
+  free(data);
+  free(back);
+}
+
 /* In a child: a lost context stays lost. */
 static int lose_context(void) {
   static const int64_t ids[CT_ROWS] = {0, 1, 2, 3, 0};
@@ -363,4 +497,9 @@ OPI_TEST_MAIN("cuda device", OPI_TEST(test_a_lost_context_stays_lost),
               OPI_TEST(test_an_index_outside_is_told_with_its_node),
               OPI_TEST(test_queues_wait_for_each_other), OPI_TEST(test_queueing_does_not_wait),
               OPI_TEST(test_a_graph_is_one_launch), OPI_TEST(test_copies_may_overlap),
-              OPI_TEST(test_a_queue_that_is_given_up), OPI_TEST(test_what_is_shared_is_given_back))
+              OPI_TEST(test_a_queue_that_is_given_up), OPI_TEST(test_what_is_shared_is_given_back),
+              OPI_TEST(test_threads_share_an_opening),
+              OPI_TEST(test_the_stream_of_a_thread_is_no_queue),
+              OPI_TEST(test_a_slice_with_a_long_name_is_one),
+              OPI_TEST(test_what_cannot_be_captured_is_launched),
+              OPI_TEST(test_long_copies_may_overlap_closely))

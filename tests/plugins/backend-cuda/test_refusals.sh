@@ -34,6 +34,7 @@ refused() {
 }
 
 refused 'is of CUDA 12.4, CUDA 13.0 (driver 580) is the least' OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_VERSION=12040
+refused 'is of CUDA 12.2, CUDA 13.0 (driver 580) is the least' OPIPE_CUDA_PATH="$doubles/old"
 refused 'is cublasLt 12.8, 13.0 is the least' OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_PRODUCTS=120804
 ln -s "$OPIPE_BUILD_DIR/lib/libonnxpipe.so" "$empty/libcuda.so.1"
 refused 'cuInit' OPIPE_CUDA_PATH="$empty"

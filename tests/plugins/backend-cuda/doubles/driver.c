@@ -206,7 +206,8 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 }
 
 CUresult cuDeviceGetName(char *name, int room, CUdevice device) {
-  (void)snprintf(name, (size_t)room, "Double %d%s", visible(device),
+  const char *chip = getenv("OPIPE_CUDA_DOUBLE_NAME");
+  (void)snprintf(name, (size_t)room, "%s %d%s", chip != NULL ? chip : "Double", visible(device),
                  is_slice(visible(device)) ? " MIG 1g.10gb" : "");
   return ready();
 }

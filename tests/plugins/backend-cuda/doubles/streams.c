@@ -217,7 +217,7 @@ static CUresult push(CUstream stream, const work *head, const void *args, size_t
     stream = &default_stream;
   if (stream->captured == NULL)
     return append(&stream->last, head, args, n_bytes);
-  if (head->kind > WORK_FILL) {
+  if (head->kind > WORK_FILL || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
     stream->captured->broken = true;
     return CUDA_STREAM_CAPTURE_UNSUPPORTED;
   }
