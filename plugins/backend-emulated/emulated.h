@@ -191,7 +191,7 @@ opipe_status emudev_event_create_timed(opipe_device *device, opipe_event **out_e
                                        opipe_error *err);
 opipe_status emudev_event_elapsed(opipe_event *from, opipe_event *to, int64_t *out_ns,
                                   opipe_error *err);
-/* The queue comes to a record that was queued at `queued_ns`. */
+/* The queue comes to the record of a timed event that was queued at `queued_ns`. */
 void emudev_event_came(const opipe_queue *queue, opipe_event *event, uint64_t queued_ns);
 
 /* queue.c */

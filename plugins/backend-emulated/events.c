@@ -17,7 +17,8 @@ static opipe_status record_now(opipe_queue *queue, const work *w, opipe_error *e
   const bool meant = event->queue == queue && event->place == queue->n_done;
   opipe_late_record(&queue->late, meant ? &event->late : &nobodys);
   if (meant) {
-    emudev_event_came(queue, event, w->queued_ns);
+    if (event->timed)
+      emudev_event_came(queue, event, w->queued_ns);
     atomic_store_explicit(&event->at_ns, at, memory_order_relaxed);
     event->pending = false;
   }
@@ -56,7 +57,10 @@ static opipe_status wait_now(opipe_queue *queue, const work *w, opipe_error *err
 /* ---- by callers ---- */
 
 opipe_status emudev_record_later(opipe_queue *queue, opipe_event *event, opipe_error *err) {
-  const work w = {.act = record_now, .event = event, .queued_ns = emudev_now(), .at_once = true};
+  const work w = {.act = record_now,
+                  .event = event,
+                  .queued_ns = event->timed ? emudev_now() : 0,
+                  .at_once = true};
   if (event->device != queue->device) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "event_record: the event is of another opening of emulated device %u, not of "

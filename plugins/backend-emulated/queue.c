@@ -108,7 +108,8 @@ opipe_status emudev_event_record(opipe_queue *queue, opipe_event *event, opipe_e
   if (queue->device->options.async)
     return emudev_record_later(queue, event, err);
   opipe_late_record(&queue->late, &event->late);
-  emudev_event_came(queue, event, emudev_now());
+  if (event->timed)
+    emudev_event_came(queue, event, emudev_now());
   atomic_store_explicit(&event->at_ns, atomic_load_explicit(&queue->free_ns, memory_order_relaxed),
                         memory_order_release);
   return OPIPE_OK;

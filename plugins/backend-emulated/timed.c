@@ -14,10 +14,8 @@ opipe_status emudev_event_create_timed(opipe_device *device, opipe_event **out_e
 
 void emudev_event_came(const opipe_queue *queue, opipe_event *event, uint64_t queued_ns) {
   const uint64_t free_ns = atomic_load_explicit(&queue->free_ns, memory_order_relaxed);
-  if (event->timed) {
-    atomic_store_explicit(&event->came_ns, free_ns > queued_ns ? free_ns : queued_ns,
-                          memory_order_relaxed);
-  }
+  atomic_store_explicit(&event->came_ns, free_ns > queued_ns ? free_ns : queued_ns,
+                        memory_order_relaxed);
 }
 
 static opipe_status check_timed(const opipe_event *event, const opipe_event *other,
