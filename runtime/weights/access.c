@@ -2,8 +2,9 @@
 /* Weights, gradients and moments by name, in dense form. Only between steps.
  *
  * A backend packs and unpacks whole parameter sets, not moments: a moment has the master's layout,
- * so it is laid into the gradient set's accumulator for as long as it is unpacked (or packed); what
- * lay there is put back. No device memory is needed for it.
+ * so it is laid into the gradient set's accumulator for as long as it is unpacked (or packed):
+ * between steps that is zero, and made so again, or holds gradients that are kept, which are put
+ * back. No device memory is needed for it, and what is unpacked is copied to the host once.
  */
 #include <string.h>
 
@@ -77,12 +78,14 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
 typedef struct borrowed {
   opi_holder *holder;
   const opi_weight_param *param;
-  char *saved; /* what lay in the accumulator */
+  char *saved; /* what lay in the accumulator; NULL: zeros */
 } borrowed;
 
 static opipe_status borrow(const opi_weights *w, opi_holder *holder, const opi_weight_param *param,
                            borrowed *b, opipe_error *err) {
   *b = (borrowed){.holder = holder, .param = param};
+  if (!w->keep_gradients)
+    return OPIPE_OK;
   b->saved = opi_alloc(w->allocator, (size_t)param->n_bytes);
   if (b->saved == NULL)
     return opi_fail_nomem(err, param->n_bytes, w->sources[param->slot].name);
@@ -98,8 +101,11 @@ static opipe_status borrow(const opi_weights *w, opi_holder *holder, const opi_w
 static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status status,
                               opipe_error *err) {
   opipe_error *e = status < 0 ? NULL : err; /* the first error stays */
-  opipe_status back = OPI_ASK("backend", b->holder->env.backend, write, e, b->holder->env.queue,
-                              &b->param->gradient, b->saved);
+  opipe_status back = b->saved == NULL
+                          ? OPI_ASK("backend", b->holder->env.backend, fill_zero, e,
+                                    b->holder->env.queue, &b->param->gradient)
+                          : OPI_ASK("backend", b->holder->env.backend, write, e,
+                                    b->holder->env.queue, &b->param->gradient, b->saved);
   if (back == OPIPE_OK)
     back = opi_holder_sync(b->holder, e);
   opi_free(w->allocator, b->saved, (size_t)b->param->n_bytes);

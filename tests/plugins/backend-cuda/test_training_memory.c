@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What training moves and keeps on the doubles: scores stay in their half type, the host waits for
- * no micro-batch. ctest: timeout=240 */
+ * no micro-batch, a checkpoint copies a tensor once. ctest: timeout=240 */
 #include "partition/program/model.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "tests/plugins/backend-cuda/training.h"
 
 enum { ROWS = 4, TOKENS = 8, CLASSES = 20, RANKS = 2 };
@@ -91,7 +92,17 @@ static opipe_status counted_sync(opipe_event *event, uint64_t timeout_ns, opipe_
   return real->event_sync(event, timeout_ns, err);
 }
 
-static waits look(void (*facts)(cuda_double_facts *out)) {
+typedef void facts_fn(cuda_double_facts *out);
+
+static facts_fn *find_facts(void) {
+  void *driver = dlopen(opi_test_build("tests/cuda/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
+  facts_fn *facts = NULL;
+  *(void **)(void *)&facts = dlsym(driver, "cuda_double_look");
+  OPI_ASSERT_FATAL(facts != NULL);
+  return facts;
+}
+
+static waits look(facts_fn *facts) {
   cuda_double_facts now;
   facts(&now);
   return (waits){now.waits, n_event_waits, now.pageable};
@@ -105,10 +116,7 @@ static waits waits_of_step(uint32_t m) {
   opi_session *session = NULL;
   double loss = 0;
   opipe_backend counting;
-  void *driver = dlopen(opi_test_build("tests/cuda/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
-  void (*facts)(cuda_double_facts * out) = NULL;
-  *(void **)(void *)&facts = dlsym(driver, "cuda_double_look");
-  OPI_ASSERT_FATAL(facts != NULL);
+  facts_fn *facts = find_facts();
   open_kit(&k, &c);
   real = k.backends[0].table;
   counting = *real;
@@ -141,5 +149,51 @@ static void test_the_host_waits_for_no_micro_batch(void) {
   }
 }
 
+/* ---- checkpoints ---- */
+
+/* Tensors of a session's checkpoint: all weights, and moments of those that are trained. */
+static uint64_t count_tensors(const opi_weights *weights) {
+  opi_weight_info info;
+  uint64_t n = 0;
+  for (uint32_t i = 0; opi_weights_info(weights, i, &info); ++i)
+    n += 1 + (info.trained != 0 ? opi_weights_moments(weights) : 0);
+  return n;
+}
+
+static void test_a_checkpoint_copies_every_tensor_once(void) {
+  static const uint64_t position[OPI_POSITION] = {0};
+  const kit_case c = case_of(RANKS, 2, OPIPE_FLOAT);
+  kit k;
+  kit_batch batch;
+  opi_session *session = NULL;
+  cuda_double_facts before, after;
+  double loss[2] = {0};
+  if (!ct_has_doubles())
+    OPI_SKIP("%s", CT_WHY);
+  facts_fn *facts = find_facts();
+  open_kit(&k, &c);
+  OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, CLASSES, 3, &batch), &k.err);
+  for (uint32_t saves = 0; saves < 2; ++saves) {
+    OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);
+    OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss[saves]), &k.err);
+    opi_weights *weights = opi_train_weights(session);
+    facts(&before);
+    for (uint32_t s = 0; s < saves; ++s) {
+      OPI_ASSERT_OK_FATAL(opi_checkpoint_save(opi_allocator_system(), weights,
+                                              opi_test_tmp("checkpoint"), position, &k.err),
+                          &k.err);
+    }
+    facts(&after);
+    OPI_ASSERT_INT((int64_t)(after.reads - before.reads),
+                   (int64_t)(saves * count_tensors(weights)));
+    OPI_ASSERT_INT((int64_t)(after.writes - before.writes), 0);
+    OPI_ASSERT_OK_FATAL(kit_step(&k, session, &batch, &loss[saves]), &k.err);
+    opi_session_close(session);
+  }
+  OPI_ASSERT(loss[0] == loss[1]); /* a save leaves no trace */
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("memory of training on doubles of CUDA", OPI_TEST(test_steps_make_no_scores_of_fp32),
-              OPI_TEST(test_the_host_waits_for_no_micro_batch))
+              OPI_TEST(test_the_host_waits_for_no_micro_batch),
+              OPI_TEST(test_a_checkpoint_copies_every_tensor_once))
