@@ -296,17 +296,13 @@ typedef struct cuda_update_item {
   double decay; /* of this parameter: backend.h's `decay` */
 } cuda_update_item;
 
-/* The numbers of backend.h's opipe_update. A factor on the gradient that the
- * device knows (clipping, loss scale): *scale, NULL: 1. skip: where *skip is
- * not 0, nothing is changed (an overflow); NULL: never. */
+/* The numbers of backend.h's opipe_update. */
 typedef struct cuda_update_args {
   cuda_update_item items[CUDA_MANY];
   uint64_t ends[CUDA_MANY]; /* blocks of all items up to this one; set by the plan */
   uint32_t n_items;         /* 1 to CUDA_MANY */
   uint32_t kind, flags;     /* OPIPE_UPDATE_* */
   uint32_t reserved;
-  const double *scale;
-  const uint32_t *skip;
   double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon;
 } cuda_update_args;
 /* The block is launched from where it is. */
@@ -331,17 +327,6 @@ typedef struct cuda_squares_args {
 uint32_t cuda_squares_parts(int64_t n);
 /* Two launches, from where the block is. */
 uint32_t cuda_plan_squares(cuda_squares_args *io_args, cuda_launch *out);
-
-/* From a sum of squares of scaled gradients: *norm = sqrt(sum) / loss_scale;
- * *scale = (clip > 0 and norm > clip ? clip / norm : 1) / loss_scale; *skip = 1
- * where the norm is not finite, else 0. Any output may be NULL. */
-typedef struct cuda_clip_args {
-  const double *sum;
-  double *norm, *scale;
-  uint32_t *skip;
-  double clip, loss_scale;
-} cuda_clip_args;
-bool cuda_plan_clip(const cuda_clip_args *args, cuda_launch *out);
 
 #ifdef __cplusplus
 }

@@ -308,7 +308,3 @@ uint32_t cuda_plan_squares(cuda_squares_args *io_args, cuda_launch *out) {
   cuda_make_far_launch(CUDA_ID_opipe_squares_sum, io_args, io_args->n_items, &out[1]);
   return 2;
 }
-
-bool cuda_plan_clip(const cuda_clip_args *args, cuda_launch *out) {
-  return cuda_make_launch(CUDA_ID_opipe_clip, args, 1, 1, 0, out);
-}

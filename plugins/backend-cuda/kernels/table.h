@@ -132,8 +132,7 @@
   CUDA_FLOATS(X, opipe_recurrent, cuda_recurrent_args, 256)                \
   X(opipe_update, cuda_update_args, 256)                                   \
   X(opipe_squares_parts, cuda_squares_args, 256)                           \
-  X(opipe_squares_sum, cuda_squares_args, 256)                             \
-  X(opipe_clip, cuda_clip_args, 1)
+  X(opipe_squares_sum, cuda_squares_args, 256)
 
 #define CUDA_KERNEL_TYPES(name, type, threads) \
   typedef type name##_block;                   \

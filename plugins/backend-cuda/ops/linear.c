@@ -134,14 +134,18 @@ static opipe_status emit_parts(cuda_rule *r, const cuda_product *whole, const op
   return OPIPE_OK;
 }
 
-/* Is it a product of few rows, by the device's option, of dense operands and a tail that our kernel
- * takes along? */
+enum { VECTOR_BYTES = 16 };
+
+/* Is it a product of few rows, by the device's option, of dense operands, weights in rows of whole
+ * vectors, and a tail that our kernel takes along? */
 static bool has_few_rows(const cuda_rule *r, const cuda_product *p, const cuda_tail *tail) {
+  const int64_t row_bytes = (p->trans_a ? p->k : p->m) * (int64_t)cuda_size(cuda_in(r, 0));
   return p->n <= (int64_t)r->program->device->few_rows && p->batch == 1 && p->m > 0 && p->k > 0 &&
          p->n > 0 && !p->trans_b && p->dtype == p->d_dtype && p->dtype != OPIPE_DOUBLE &&
-         p->through != CUDA_THROUGH_DGELU && (tail == NULL || !tail->splits) &&
-         (tail != NULL || p->beta == 0.0) && p->a_distance == (p->trans_a ? p->k : p->m) &&
-         p->b_distance == p->k && p->d_distance == p->m;
+         row_bytes % VECTOR_BYTES == 0 && p->through != CUDA_THROUGH_DGELU &&
+         (tail == NULL || !tail->splits) && (tail != NULL || p->beta == 0.0) &&
+         p->a_distance == (p->trans_a ? p->k : p->m) && p->b_distance == p->k &&
+         p->d_distance == p->m;
 }
 
 static opipe_status emit_few_rows(cuda_rule *r, const cuda_product *p, const cuda_tail *tail,

@@ -214,27 +214,27 @@ CUDA_FN void few_turned(const cuda_few_rows_block &block) {
   }
 }
 
-#define CUDA_FEW(SUFFIX, TYPE)                \
-  CUDA_KERNEL(opipe_few_columns_1_##SUFFIX) { \
-    few_columns<TYPE, 1>(a);                  \
-  }                                           \
-  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) { \
-    few_columns<TYPE, 4>(a);                  \
-  }                                           \
-  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) { \
-    few_columns<TYPE, 8>(a);                  \
-  }                                           \
-  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {      \
-    few_sums<TYPE>(a);                        \
-  }                                           \
-  CUDA_KERNEL(opipe_few_turned_1_##SUFFIX) {  \
-    few_turned<TYPE, 1>(a);                   \
-  }                                           \
-  CUDA_KERNEL(opipe_few_turned_4_##SUFFIX) {  \
-    few_turned<TYPE, 4>(a);                   \
-  }                                           \
-  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {  \
-    few_turned<TYPE, 8>(a);                   \
+#define CUDA_FEW(SUFFIX, TYPE)                     \
+  CUDA_KERNEL(opipe_few_columns_1_##SUFFIX) {      \
+    few_columns<TYPE, 1>(a);                       \
+  }                                                \
+  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) {      \
+    few_columns<TYPE, 4>(a);                       \
+  }                                                \
+  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) {      \
+    few_columns<TYPE, 8>(a);                       \
+  }                                                \
+  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {           \
+    few_sums<TYPE>(a);                             \
+  }                                                \
+  CUDA_ROOMY_KERNEL(opipe_few_turned_1_##SUFFIX) { \
+    few_turned<TYPE, 1>(a);                        \
+  }                                                \
+  CUDA_ROOMY_KERNEL(opipe_few_turned_4_##SUFFIX) { \
+    few_turned<TYPE, 4>(a);                        \
+  }                                                \
+  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {       \
+    few_turned<TYPE, 8>(a);                        \
   }
 CUDA_FEW(f32, float)
 CUDA_FEW(bf16, bf16)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers over many parameters at once, norms of gradients, clipping. The
+/* optimizers over many parameters at once, norms of gradients. The
  * parameters are a table in the argument block.
  *
  * The formulas are backend.h's, operation by operation those of the CPU
@@ -18,7 +18,7 @@ CUDA_FN update_numbers numbers_of(const cuda_update_args &a, double decay) {
   update_numbers n;
   const bool decoupled = a.kind == 2;
   const double root = sqrt(a.correction2);
-  n.gradient_scale = (float)(a.scale != nullptr ? a.gradient_scale * *a.scale : a.gradient_scale);
+  n.gradient_scale = (float)a.gradient_scale;
   n.l2 = decoupled ? 0.0f : (float)decay;
   n.momentum = (float)a.momentum;
   n.beta1 = (float)a.beta1;
@@ -71,8 +71,6 @@ CUDA_FN uint32_t item_of(const uint64_t *ends, uint32_t n, uint64_t *io_i) {
 }
 
 CUDA_KERNEL(opipe_update) {
-  if (a.skip != nullptr && *a.skip != 0)
-    return;
   const uint64_t n_chunks = a.ends[a.n_items - 1];
   for (uint64_t block = blockIdx.x; block < n_chunks; block += gridDim.x) {
     uint64_t chunk = block;
@@ -132,14 +130,4 @@ CUDA_KERNEL(opipe_squares_sum) {
   sum = block_all(sum, add_two(), &room);
   if (threadIdx.x == 0)
     *a.items[item].sum = sum;
-}
-
-CUDA_KERNEL(opipe_clip) {
-  const double norm = sqrt(*a.sum) / a.loss_scale;
-  if (a.norm != nullptr)
-    *a.norm = norm;
-  if (a.scale != nullptr)
-    *a.scale = (a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0) / a.loss_scale;
-  if (a.skip != nullptr)
-    *a.skip = norm - norm != 0;
 }
