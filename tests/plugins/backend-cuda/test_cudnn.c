@@ -31,6 +31,7 @@ typedef struct bench {
   const opipe_backend *t;
   opipe_device *device;
   uint32_t n_told, n_warned;
+  uint64_t workspace_bytes; /* of the program that ran last */
   uint16_t data[TENSORS][ROOM];
   int64_t n[TENSORS];
 } bench;
@@ -147,6 +148,7 @@ static uint32_t run_form(bench *x, const form *f, int times, bool *out_same) {
       *out_same = false;
     memcpy(before, x->data, sizeof before);
   }
+  x->workspace_bytes = run.info.workspace_bytes;
   x->t->event_destroy(event);
   bt_release(x->t, &run);
   return run.info.n_kernels;
@@ -206,6 +208,17 @@ static void test_bits_may_change_where_asked(void) {
   close_bench(&without);
 }
 
+static uint64_t aligned(uint64_t n_bytes) {
+  return (n_bytes + 255) / 256 * 256;
+}
+
+/* Of gradients of `many` for so many sequences: the library's terms (doubles/dnn.c), the result,
+ * its statistics and sums. */
+static uint64_t workspace_of_many(uint64_t sequences) {
+  const uint64_t rows = sequences * 2 * 40;
+  return aligned(512 + rows * 40 * 2) + aligned(rows * 8 * 2) + 2 * aligned(rows * sizeof(float));
+}
+
 static void test_sequences_by_turns(void) {
   static const form many = {6, 2, 2, 40, 40, 8, 8, true, true, OPIPE_BFLOAT16};
   static uint16_t whole[TENSORS][ROOM];
@@ -213,11 +226,13 @@ static void test_sequences_by_turns(void) {
   if (!open_bench(&with, NULL))
     OPI_SKIP("%s", CT_WHY);
   OPI_ASSERT_INT(run_form(&with, &many, 1, &same), 3);
+  OPI_ASSERT_INT(with.workspace_bytes, workspace_of_many(6));
   memcpy(whole, with.data, sizeof whole);
   close_bench(&with);
   (void)setenv("OPIPE_CUDA_DOUBLE_MEMORY", "1500000", 1); /* a 64th holds 3 of 6400 bytes */
   OPI_ASSERT_FATAL(open_bench(&with, NULL));
   OPI_ASSERT_INT(run_form(&with, &many, 2, &same), 1 + 2 * 2);
+  OPI_ASSERT_INT(with.workspace_bytes, workspace_of_many(3));
   OPI_ASSERT(same);
   OPI_ASSERT(memcmp(whole, with.data, sizeof whole) == 0);
   close_bench(&with);

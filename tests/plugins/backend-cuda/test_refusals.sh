@@ -62,6 +62,29 @@ expect 0 '"details": ["driver of CUDA' env OPIPE_CUDA_PATH="$doubles" "$command"
 expect 0 'ok        backend    cuda' env OPIPE_CUDA_PATH="/nowhere:$doubles" "$command" plugins --plugin "$doubles/plugins"
 expect 3 'device 5 asked for, there are 2' env OPIPE_CUDA_PATH="$doubles" \
   "$command" run "$model" --plugin "$doubles/plugins" --device cuda:5 --stages 1
+# Libraries that are nowhere, whatever this machine has: its dlopen finds none of that name.
+if [ -n "${OPIPE_SANITIZE:-}" ]; then
+  echo "a sanitizer's own dlopen cannot be replaced: missing libraries are not tried here"
+else
+  cat >"$empty/hide.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+void *dlopen(const char *file, int flags) {
+  void *(*next)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+  return file != NULL && strstr(file, getenv("HIDDEN")) != NULL ? NULL : next(file, flags);
+}
+END
+  "${OPIPE_CC:-cc}" -shared -fPIC -o "$empty/hide.so" "$empty/hide.c" -ldl || failed=1
+  refused 'there is no libcublasLt.so.13 (looked in OPIPE_CUDA_PATH, pip' \
+    OPIPE_CUDA_PATH="$doubles" LD_PRELOAD="$empty/hide.so" HIDDEN=libcublasLt
+  expect 0 "no cuDNN, own kernels do attention: there is no libcudnn.so.9 (looked in OPIPE_CUDA_PATH, pip" \
+    env OPIPE_CUDA_PATH="$doubles" LD_PRELOAD="$empty/hide.so" HIDDEN=libcudnn \
+    "$command" plugins --why --plugin "$doubles/plugins"
+  expect 0 "passed" env OPIPE_CUDA_PATH="$doubles" LD_PRELOAD="$empty/hide.so" HIDDEN=libcudnn \
+    "$command" run "$model" --plugin "$doubles/plugins" --device cuda --stages 1 --check
+fi
 if readelf -d "$doubles/plugins/opipe-backend-cuda.so" "$OPIPE_BUILD_DIR/lib/libonnxpipe.so" "$command" |
   grep NEEDED | grep -qE 'libcu|nvidia'; then
   echo "a library of CUDA's is needed to load one of ours"

@@ -7,7 +7,8 @@
  * It refuses what the vendor's refuses: attributes of another type, shapes that do not fit each
  * other, tensors that are read before they are made, heads that are no multiple of 8, statistics
  * that are not dense, addresses that are not aligned. Its first choice of an engine for graphs that
- * sum over rows has other bits in every run, and says so in its notes.
+ * sum over rows has other bits in every run, and says so in its notes; the other one needs room
+ * that grows with the shapes.
  *
  * Environment: OPIPE_CUDA_DOUBLE_DNN (91900), its version; _DNN_REFUSES=1: it has no engine;
  * _DNN_ANSWER="CALL STATUS": what a call answers: create, heuristic, plan (the first engine's).
@@ -241,6 +242,27 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
   return status;
 }
 
+/* Bytes that an engine asks for: the steady one keeps two bytes for every element of the
+ * largest product that lies nowhere, in graphs of more than two products. */
+static int64_t workspace_of(const dnn_descriptor *graph, int64_t engine) {
+  dnn_operation ops[DNN_OPERATIONS];
+  const uint32_t n = dnn_read_graph(graph, ops);
+  int64_t most = 0;
+  uint32_t products = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const dnn_tensor *y = &ops[i].operand[DNN_Y];
+    int64_t elements = 1;
+    if (ops[i].type != CUDA_DNN_OP_MATMUL)
+      continue;
+    ++products;
+    for (int k = 0; k < DNN_AXES; ++k)
+      elements *= y->size[k];
+    if (y->is_virtual && elements > most)
+      most = elements;
+  }
+  return WORKSPACE + (engine == STEADY_ENGINE && products > 2 ? 2 * most : 0);
+}
+
 /* Engines for the graph, into descriptors that the caller has made. */
 static cudnnStatus_t list_engines(const dnn_descriptor *d, int64_t room, int64_t *n,
                                   cudnnBackendDescriptor_t *out) {
@@ -267,7 +289,6 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const which,
                                        void *elements) {
   const dnn_descriptor *d = which;
   const int note = CUDA_DNN_NOTE_UNSTEADY;
-  const int64_t workspace = WORKSPACE;
   *n = 1;
   if (d->type == CUDA_DNN_HEURISTIC && name == CUDA_DNN_HEURISTIC_RESULTS &&
       type == CUDA_DNN_T_DESCRIPTOR && d->is_final)
@@ -291,6 +312,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const which,
   }
   if (d->type == CUDA_DNN_PLAN && name == CUDA_DNN_PLAN_WORKSPACE && type == CUDA_DNN_T_INT64 &&
       d->is_final) {
+    const int64_t workspace = workspace_of(d->graph, d->engine);
     memcpy(elements, &workspace, sizeof workspace);
     return CUDA_DNN_SUCCESS;
   }
@@ -330,7 +352,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   work.n = dnn_read_graph(p->graph, work.operations);
   work.unsteady = p->engine == UNSTEADY_ENGINE;
   work.workspace = (void *)(uintptr_t)dnn_find_int64(a, CUDA_DNN_PACK_WORKSPACE, 0);
-  work.workspace_bytes = WORKSPACE;
+  work.workspace_bytes = workspace_of(p->graph, p->engine);
   if (work.workspace == NULL || (uintptr_t)work.workspace % 256 != 0)
     return dnn_fail(CUDA_DNN_BAD_PARAM, "the plan has no workspace, or one that is not aligned");
   for (uint32_t i = 0; i < work.n; ++i) {

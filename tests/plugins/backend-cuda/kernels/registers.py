@@ -64,16 +64,14 @@ def read_log(text):
     return found
 
 
-def compile_all(nvcc, version, archs, names=None):
-    """{arch: {kernel: (registers, spilled bytes)}} of the parts of these names, or of all."""
+def compile_all(nvcc, version, archs, names):
+    """{arch: {kernel: (registers, spilled bytes)}} of the parts of these names."""
     os.makedirs(KEPT, exist_ok=True)
     headers = b""
     for path in sorted(glob.glob(os.path.join(KERNELS, "*.h")) + glob.glob(os.path.join(KERNELS, "**/*.cuh"), recursive=True)):
         with open(path, "rb") as file:
             headers += file.read()
-    parts = sorted(glob.glob(os.path.join(KERNELS, "parts", "*.cu")))
-    if names is not None:
-        parts = [os.path.join(KERNELS, "parts", name + ".cu") for name in names]
+    parts = [os.path.join(KERNELS, "parts", name + ".cu") for name in names]
     found = {arch: {} for arch in archs}
     with open(os.path.join(KEPT, "lock"), "w", encoding="utf-8") as lock, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a test beside this one compiles nothing twice
@@ -81,6 +79,28 @@ def compile_all(nvcc, version, archs, names=None):
         for one in concurrent.futures.as_completed(work):
             found[work[one]].update(read_log(one.result()))
     return found
+
+
+def compile_whole(nvcc, archs):
+    """The same of all parts as one, as a release has them: the images stay in KEPT, from where a release build takes them."""
+    os.makedirs(KEPT, exist_ok=True)
+
+    def one(arch):
+        out = os.path.join(KEPT, arch + ".cubin")
+        ptx = ["-D", "PTX=" + os.path.join(KEPT, arch + ".ptx")] if arch == archs[-1] else []
+        done = subprocess.run(["cmake", "-D", "NVCC=" + nvcc, "-D", "CHIP=" + arch[3:], "-D", "OUT=" + out, *ptx, "-P",
+                               os.path.join(KERNELS, "compile.cmake")], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
+        with open(out + ".log", encoding="utf-8") as file:
+            said = file.read()
+        if re.search(r"\bwarning\b", said):
+            raise RuntimeError("%s: nvcc warns:\n%s" % (arch, "\n".join(line for line in said.splitlines() if "warning" in line)))
+        return read_log(said)
+
+    with open(os.path.join(KEPT, "lock"), "w", encoding="utf-8") as lock, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return dict(zip(archs, pool.map(one, archs)))
 
 
 def read_table():
@@ -127,7 +147,7 @@ def check(choose, names=None):
     version = re.search(r"V(\d+\.\d+\.\d+)", ask(nvcc, "--version"))[1]
     archs = choose(ask(nvcc, "--list-gpu-code").split())
     try:
-        found = compile_all(nvcc, version, archs, names)
+        found = compile_whole(nvcc, archs) if names is None else compile_all(nvcc, version, archs, names)
     except RuntimeError as error:
         print(error)
         return 1
@@ -150,7 +170,7 @@ def main():
     if version != PINNED:
         print("the table is of nvcc %s, this is %s" % (PINNED, version))
         return 1
-    write_table(archs, compile_all(nvcc, version, archs))
+    write_table(archs, compile_whole(nvcc, archs))
     return 0
 
 
