@@ -69,8 +69,10 @@ const cli_option cli_option_rows[] = {
      COUNT(n_ranks, 4096), .in_plan = true},
     {PLAN, "threads", "T", "compute threads per rank", COUNT(n_threads, 4096), .in_plan = true},
     {PLAN, "cut", "SPEC",
-     "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", TEXT(cut),
-     .in_plan = true},
+     "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers; of a name, , : "
+     "+ "
+     "and ; are written with \\ before them, :: as it is",
+     TEXT(cut), .in_plan = true},
     {PLAN, "plan", "FILE", "a whole plan", TEXT(plan_file)},
     {PLAN, "memory", "SIZE", "cap of every device that has none of its own", SIZE(memory_bytes),
      .in_plan = true},
