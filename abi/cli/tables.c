@@ -381,7 +381,8 @@ const cli_command cli_commands[] = {
      "  convert   a FILE in another form or dialect\n\n"
      "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"
      "search[:moves=N,seed=N,from=NAME] looks for a better order than NAME's, or than that of the\n"
-     "best schedule there is.\n"},
+     "best schedule there is. gems and pipedream are there to be compared with: no plan has "
+     "them.\n"},
     {NULL, NULL, NULL, NULL, {END}}};
 
 bool cli_takes(const cli_command *command, const cli_option *option) {

@@ -105,6 +105,25 @@ def makespans(_):
             raise AssertionError(f"{name}: {result}")
 
 
+def baselines(_):
+    """Orders that are there to be compared with."""
+    many = json.loads(schedule("simulate", "gems", "--ranks", "4", "--microbatches", "200", "--json"))
+    if abs(many["bubble"] - 3 / 4.5) > 0.01 or max(many["peak_stash"]) != 1:
+        raise AssertionError(f"gems: {many}")
+    body = json.loads(schedule("simulate", "pipedream", "--ranks", "4", "--microbatches", "4", "--json"))
+    if len(body["peak_stash"]) != 4 or body["makespan"] < 12:
+        raise AssertionError(f"pipedream: {body}")
+    for more, words in ((["gems", "--ranks", "3", "--microbatches", "4"], "even"),
+                        (["gems", "--ranks", "4", "--microbatches", "4", "--forward"], "flags"),
+                        (["pipedream", "--ranks", "4", "--microbatches", "8"], "4, not 8")):
+        told = schedule("simulate", *more, status=REFUSED)
+        if words not in told:
+            raise AssertionError(f"{more}: {told}")
+    told = run("plan", GPT, "--stages", "2", "--schedule", "gems")
+    if told.status != REFUSED or "there is no schedule" not in told.err:
+        raise AssertionError(f"plan --schedule gems: {told.status} {told.err}")
+
+
 def refusals(folder):
     path = os.path.join(folder, "bad.csv")
 
@@ -209,7 +228,7 @@ def main():
     count = Count()
     cases = [(name, lambda folder, name=name: every_verb(name, folder)) for name in NAMES]
     cases += [("tables", tables), ("makespans", makespans), ("refusals", refusals),
-              ("verdicts", verdicts), ("list", listing)]
+              ("verdicts", verdicts), ("baselines", baselines), ("list", listing)]
     with tempfile.TemporaryDirectory() as folder:
         for name, check in cases:
             try:
