@@ -8,6 +8,7 @@
 #include "partition/page/play_page.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/compute_order.h"
+#include "partition/simulate/baselines.h"
 #include "partition/simulate/draw.h"
 
 /* Takes `order` over, also on failure. */
@@ -93,6 +94,31 @@ static opipe_status align(opi_order **io_order, const opipe_allocator *allocator
   return status;
 }
 
+static bool is_baseline(const char *schedule) {
+  return schedule != NULL && (strcmp(schedule, "gems") == 0 || strcmp(schedule, "pipedream") == 0);
+}
+
+/* Orders of other systems, to be compared with: no plan has them. */
+static opipe_status make_baseline(const opi_question *q, uint32_t flags,
+                                  const opipe_allocator *allocator, opi_order **out_order,
+                                  opipe_error *err) {
+  const uint32_t n = q->n_ranks != 0 ? q->n_ranks : q->n_stages;
+  if (flags != 0 || q->replicas > 1 || (q->n_stages != 0 && q->n_stages != n)) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "%s: trains one stage per rank, %u stages, %u replicas and flags %u were asked "
+                    "for",
+                    q->schedule, q->n_stages, q->replicas, flags);
+  }
+  if (strcmp(q->schedule, "gems") == 0)
+    return opi_order_gems(n, q->n_microbatches, allocator, out_order, err);
+  if (q->n_microbatches != n) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "pipedream: what repeats has one micro-batch per stage, %u, not %u", n,
+                    q->n_microbatches);
+  }
+  return opi_order_pipedream(n, allocator, out_order, err);
+}
+
 opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_params *params,
                                 opipe_order **out_order, opipe_error *err) {
   opipe_order_params own = {0};
@@ -110,6 +136,10 @@ opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_p
       .n_microbatches = own.n_microbatches,
       .replicas = own.replicas,
       .costs = &costs};
+  if (is_baseline(own.schedule)) {
+    OPI_TRY(make_baseline(&question, own.flags, &context->allocator, &order, err));
+    return wrap(context, order, out_order, err);
+  }
   const bool aligned = (own.flags & OPIPE_ORDER_ALIGNED) != 0;
   const bool improve = (own.flags & OPIPE_ORDER_IMPROVE) != 0 || opi_is_search(own.schedule);
   OPI_TRY(aligned && !improve ? opi_order_ask_aligned(&context->plugins, &question,

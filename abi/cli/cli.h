@@ -303,7 +303,8 @@ typedef struct cli_train_own {
 } cli_train_own;
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out);
-/* --replicas: copies of the whole pipeline, or of single stages, whose numbers lie in `list`. */
+/* --replicas: copies of the whole pipeline, or of single stages, whose numbers lie in `list`; as
+ * many stages as numbers, where there are several. */
 int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
                       opipe_plan_params *out);
 /* --parameter: graph inputs that become initializers. `tensors` [CLI_LIST_MOST] own the data. */

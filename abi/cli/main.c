@@ -20,6 +20,14 @@ static int print_version(void) {
   return CLI_DONE;
 }
 
+/* What was printed has arrived, or that is the result. */
+static int finish(int result) {
+  if (fflush(stdout) == 0 && ferror(stdout) == 0)
+    return result;
+  (void)fprintf(stderr, "onnx-pipe: cannot write the output\n");
+  return CLI_FAILED;
+}
+
 int main(int argc, char **argv) {
   if (argc < 2) {
     print_commands(stderr);
@@ -28,10 +36,10 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
       strcmp(argv[1], "help") == 0) {
     print_commands(stdout);
-    return CLI_DONE;
+    return finish(CLI_DONE);
   }
   if (strcmp(argv[1], "--version") == 0)
-    return print_version();
+    return finish(print_version());
   static char program[64]; /* what getopt_long begins its messages with */
   const char *name = argv[1];
   (void)snprintf(program, sizeof(program), "onnx-pipe %.40s", name);
@@ -42,16 +50,11 @@ int main(int argc, char **argv) {
       continue;
     const int status = cli_parse(c, argc - 1, argv + 1, &options);
     if (status != CLI_DONE)
-      return status < 0 ? CLI_DONE : status;
+      return status < 0 ? finish(CLI_DONE) : status;
     const int numbers = cli_schedule_numbers(&options);
     if (numbers != CLI_DONE)
       return numbers;
-    const int result = c->run(&options);
-    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
-      (void)fprintf(stderr, "onnx-pipe: cannot write the output\n");
-      return CLI_FAILED;
-    }
-    return result;
+    return finish(c->run(&options));
   }
   return cli_usage("there is no command '%s'; 'onnx-pipe --help' lists them", name);
 }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "page.h"
+#include "schedule_verdict.h"
 
 typedef struct job {
   const cli_options *o;
@@ -31,11 +32,16 @@ static int take_operands(job *j) {
 
 /* ---- orders ---- */
 
+/* NULL: it is a schedule's name, which has neither folders nor endings. What is there but cannot be
+ * read, and what can only be a file that is not there, says so when it is read. */
 static const char *file_of(const char *what) {
   struct stat info;
   if (strncmp(what, "file:", 5) == 0)
     return what + 5;
-  return stat(what, &info) == 0 && S_ISREG(info.st_mode) ? what : NULL;
+  if (stat(what, &info) == 0)
+    return what;
+  const size_t n = strcspn(what, ":");
+  return memchr(what, '/', n) != NULL || memchr(what, '.', n) != NULL ? what : NULL;
 }
 
 /* Options that are given must say what the file says. */
@@ -165,10 +171,8 @@ static int prove(job *j) {
   api->order_destroy(lowered);
   if (status == OPIPE_E_NOMEM || status == OPIPE_E_LIMIT)
     return cli_report(j->what, &err);
-  if (j->o->json && status < 0) {
-    (void)printf("{\"rule\": \"%s\", \"proven\": false}\n", rules[j->o->order.rule]);
-  } else if (j->o->json) {
-    (void)printf("{\"rule\": \"%s\", \"proven\": true}\n", rules[j->o->order.rule]);
+  if (j->o->json) {
+    cli_put_verdict(stdout, rules[j->o->order.rule], status < 0 ? err.message : NULL);
   } else if (status == OPIPE_OK) {
     (void)printf("proven: %u ranks, %u stages, %u micro-batches, rule %s\n", info.n_ranks,
                  info.n_stages, info.n_microbatches, rules[j->o->order.rule]);

@@ -352,7 +352,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
     return cli_usage("--replicas %s: a plan for inference takes copies of the whole pipeline only",
                      o->t.replicas);
   }
-  uint32_t stages = o->n_stages, listed_ranks = 0;
+  uint32_t stages = o->n_stages != 0 ? o->n_stages : copies.n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];
   if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && o->cluster == NULL &&

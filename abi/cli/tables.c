@@ -69,8 +69,10 @@ const cli_option cli_option_rows[] = {
      COUNT(n_ranks, 4096), .in_plan = true},
     {PLAN, "threads", "T", "compute threads per rank", COUNT(n_threads, 4096), .in_plan = true},
     {PLAN, "cut", "SPEC",
-     "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers", TEXT(cut),
-     .in_plan = true},
+     "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers; of a name, , : "
+     "+ "
+     "and ; are written with \\ before them, :: as it is",
+     TEXT(cut), .in_plan = true},
     {PLAN, "plan", "FILE", "a whole plan", TEXT(plan_file)},
     {PLAN, "memory", "SIZE", "cap of every device that has none of its own", SIZE(memory_bytes),
      .in_plan = true},
@@ -379,7 +381,8 @@ const cli_command cli_commands[] = {
      "  convert   a FILE in another form or dialect\n\n"
      "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"
      "search[:moves=N,seed=N,from=NAME] looks for a better order than NAME's, or than that of the\n"
-     "best schedule there is.\n"},
+     "best schedule there is. gems and pipedream are there to be compared with: no plan has "
+     "them.\n"},
     {NULL, NULL, NULL, NULL, {END}}};
 
 bool cli_takes(const cli_command *command, const cli_option *option) {

@@ -39,7 +39,7 @@ int cli_take_numeral(const cli_option *option, const char *value, cli_options *o
 }
 
 int cli_take_amount(const cli_option *option, const char *value, cli_options *out) {
-  return cli_take_size(option->name, value, field(option, out));
+  return cli_take_memory(option->name, value, field(option, out));
 }
 
 int cli_take_real(const cli_option *option, const char *value, cli_options *out) {
@@ -96,7 +96,7 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
           return CLI_USAGE;
       }
     } else if (strncmp(word, "memory=", 7) == 0) {
-      if (cli_take_size("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
+      if (cli_take_memory("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
         return CLI_USAGE;
     } else if (strncmp(word, "threads=", 8) == 0) {
       if (cli_take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)

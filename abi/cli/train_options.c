@@ -246,6 +246,7 @@ int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIS
   if (equal && n_given > 1 && n_stages != 0 && n_given != n_stages)
     return cli_usage("--replicas %s: %u numbers for %u stages", text, n_given, n_stages);
   if (equal) {
+    out->n_stages = n_given > 1 ? n_given : 0;
     out->replicas = n_given == 0 ? 0 : list[0];
   } else {
     out->stage_replicas = list;

@@ -56,6 +56,13 @@ int cli_take_size(const char *name, const char *text, uint64_t *out) {
                                : cli_usage("--%s %s: a size such as 300MiB is needed", name, text);
 }
 
+int cli_take_memory(const char *name, const char *text, uint64_t *out) {
+  const int status = cli_take_size(name, text, out);
+  return status == CLI_DONE && *out == 0
+             ? cli_usage("--%s %s: a size above 0 is needed", name, text)
+             : status;
+}
+
 int cli_take_item(const char *name, const char *text, cli_list *list) {
   if (list->n == CLI_LIST_MOST)
     return cli_usage("--%s is given more than %d times", name, CLI_LIST_MOST);

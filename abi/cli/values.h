@@ -12,7 +12,8 @@ int cli_take_count(const char *name, const char *text, uint64_t min, uint64_t ma
 int cli_take_number(const char *name, const char *text, uint64_t *out); /* above 0 */
 /* Bytes: 300MiB, 1GB, 4096. */
 int cli_take_size(const char *name, const char *text, uint64_t *out);
-int cli_take_double(const char *name, const char *text, double *out); /* >= 0 */
+int cli_take_memory(const char *name, const char *text, uint64_t *out); /* the same, above 0 */
+int cli_take_double(const char *name, const char *text, double *out);   /* >= 0 */
 /* One of "a|b|c": its index. */
 int cli_take_choice(const char *name, const char *text, const char *choices, uint32_t *out);
 /* One more of a repeatable option; text is not copied. */

@@ -17,14 +17,20 @@ typedef struct parser {
   opipe_error *err;
 } parser;
 
-/* A name up to an unescaped delimiter of the syntax. */
+/* A name up to an unescaped delimiter of the syntax. "::" is none: exporters write it in names, and
+ * no consumer's name is empty. */
 static opipe_status take_name(parser *p, const char *spec, const char **out_name) {
   char *name = opi_arena_alloc(p->arena, strlen(p->at) + 1);
   size_t n = 0;
   if (name == NULL)
     return opi_fail_nomem(p->err, strlen(p->at), "a cut");
-  while (*p->at != '\0' && strchr(",:+;", *p->at) == NULL) {
-    if (*p->at == '\\' && p->at[1] != '\0')
+  while (*p->at != '\0') {
+    const bool pair = p->at[0] == ':' && p->at[1] == ':';
+    if (!pair && strchr(",:+;", *p->at) != NULL)
+      break;
+    if (pair)
+      name[n++] = *p->at++;
+    else if (*p->at == '\\' && p->at[1] != '\0')
       ++p->at;
     name[n++] = *p->at++;
   }

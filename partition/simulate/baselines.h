@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders of other systems that papers compare with, for simulation alone: no plugin makes them and
- * no session runs them. */
+/* Orders of other systems that papers compare with, for simulation alone (`schedule simulate`): no
+ * plugin makes them and no session runs them. */
 #ifndef OPI_BASELINES_H
 #define OPI_BASELINES_H
 

@@ -3,11 +3,31 @@
 # ctest: timeout=60
 """Options that name a shape of the pipeline: which go together, which contradict each other."""
 import os
+import subprocess
+import sys
 import tempfile
 
-from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+from command import COMMAND, DATA, DONE, REFUSED, USAGE, Count, need_command, run
+
+sys.path.insert(0, os.path.join(DATA, "attacks"))
+import wire  # noqa: E402
 
 MODEL = os.path.join(DATA, "demo", "model.onnx")
+
+
+def exporters(folder):
+    """Names with colons, as exporters write them, in --cut."""
+    body = wire.graph(
+        [wire.node("Abs", "x", "onnx::Add_1"), wire.node("Neg", "onnx::Add_1", "::b"), wire.node("Abs", "::b", "y")],
+        [wire.value("x", [2, 2])], [wire.value("y", [2, 2])])
+    model = os.path.join(folder, "colons.onnx")
+    with open(model, "wb") as file:
+        file.write(wire.model(body))
+    return [(["plan", model, "--cut", "onnx::Add_1;::b"], DONE, "3 stages"),
+            (["plan", model, "--cut", "onnx::Add_1:\\:\\:b"], DONE, "2 stages"),
+            (["plan", model, "--cut", "onnx\\:\\:Add_1"], DONE, "2 stages"),
+            (["plan", model, "--cut", "onnx:Add_1"], REFUSED, "'onnx'"),
+            (["plan", model, "--cut", "onnx::Add_1:"], REFUSED, "a name is missing")]
 
 
 def main():
@@ -43,6 +63,19 @@ def main():
                 "cost": "F=5"}
         for name, value in said.items():
             cases.append((["run", MODEL, *whole, f"--{name}", value], USAGE, f"already settles --{name}"))
+        cases += exporters(folder)
+        cases += [
+            (["run", MODEL, "--replicas", "2,2,2", "--microbatches", "2"], DONE, "3 stages"),
+            (["run", MODEL, "--stages", "2", "--replicas", "2,2,2"], USAGE, "3 numbers for 2 stages"),
+            (["run", MODEL, "--memory", "0"], USAGE, "--memory 0: a size above 0"),
+            (["run", MODEL, "--device", "cpu,memory=0"], USAGE, "memory 0: a size above 0"),
+            (["plan", "--help"], DONE, ":: as it is"),
+        ]
+        for arguments in (["--help"], ["--version"], ["plan", "--help"], ["schedule", "list"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+            good = done.returncode == REFUSED and b"cannot write the output" in done.stderr
+            count.check(f"{' '.join(arguments)} on a full disk", None if good else f"{done.returncode}: {done.stderr}")
         for arguments, status, text in cases:
             result = run(*arguments)
             good = result.status == status and text in result.out + result.err

@@ -105,6 +105,25 @@ def makespans(_):
             raise AssertionError(f"{name}: {result}")
 
 
+def baselines(_):
+    """Orders that are there to be compared with."""
+    many = json.loads(schedule("simulate", "gems", "--ranks", "4", "--microbatches", "200", "--json"))
+    if abs(many["bubble"] - 3 / 4.5) > 0.01 or max(many["peak_stash"]) != 1:
+        raise AssertionError(f"gems: {many}")
+    body = json.loads(schedule("simulate", "pipedream", "--ranks", "4", "--microbatches", "4", "--json"))
+    if len(body["peak_stash"]) != 4 or body["makespan"] < 12:
+        raise AssertionError(f"pipedream: {body}")
+    for more, words in ((["gems", "--ranks", "3", "--microbatches", "4"], "even"),
+                        (["gems", "--ranks", "4", "--microbatches", "4", "--forward"], "flags"),
+                        (["pipedream", "--ranks", "4", "--microbatches", "8"], "4, not 8")):
+        told = schedule("simulate", *more, status=REFUSED)
+        if words not in told:
+            raise AssertionError(f"{more}: {told}")
+    told = run("plan", GPT, "--stages", "2", "--schedule", "gems")
+    if told.status != REFUSED or "there is no schedule" not in told.err:
+        raise AssertionError(f"plan --schedule gems: {told.status} {told.err}")
+
+
 def refusals(folder):
     path = os.path.join(folder, "bad.csv")
 
@@ -161,6 +180,36 @@ def refusals(folder):
     says(good, ("frob",), "frob", path, status=USAGE)
 
 
+def verdicts(folder):
+    """check --json: rank, step and action, and the circle of those that wait; 3 where nothing can be read."""
+    path = os.path.join(folder, "verdict.csv")
+    cases = (("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", [], DONE, None, 0),
+             ("0F0,0F1,0B0,0B1\n1B0,1F0,1F1,1B1\n", [], CHECK_FAILED, (1, 0, "1B0"), 0),
+             ("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n", [], CHECK_FAILED, (None, None, None), 0),
+             ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+              "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n", ["--rule", "blocking"], CHECK_FAILED,
+              (0, 3, "0SEND_F1"), 2))
+    for text, more, status, place, n_cycle in cases:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        result = run("schedule", "check", path, *more, "--json")
+        told = json.loads(result.out)
+        if result.status != status or told["proven"] != (status == DONE):
+            raise AssertionError(f"{text}: {result.status}, {told}")
+        if status == DONE:
+            continue
+        if (told["rank"], told["step"], told["action"]) != place or len(told["cycle"]) != n_cycle or not told["why"]:
+            raise AssertionError(f"{text}: {told}")
+        for here, there in zip(told["cycle"], told["cycle"][1:] + told["cycle"][:1]):
+            if here["waits_for"]["rank"] != there["rank"]:
+                raise AssertionError(f"no circle: {told['cycle']}")
+    for missing, words in ((os.path.join(folder, "none.csv"), "No such file"), (folder, "no regular file"),
+                           ("none.csv", "No such file"), ("file:none", "No such file")):
+        told = schedule("check", missing, status=REFUSED)
+        if words not in told or missing.replace("file:", "") not in told:
+            raise AssertionError(f"check {missing}: {told.strip()}")
+
+
 def listing(_):
     rows = json.loads(schedule("list", "--json"))
     names = [row["name"] for row in rows]
@@ -179,7 +228,7 @@ def main():
     count = Count()
     cases = [(name, lambda folder, name=name: every_verb(name, folder)) for name in NAMES]
     cases += [("tables", tables), ("makespans", makespans), ("refusals", refusals),
-              ("list", listing)]
+              ("verdicts", verdicts), ("baselines", baselines), ("list", listing)]
     with tempfile.TemporaryDirectory() as folder:
         for name, check in cases:
             try:

@@ -321,6 +321,20 @@ static void test_savers_of_one_folder_wait(void) {
   }
 }
 
+/* A host's numbers have 64 bits, more than a JSON integer. */
+static void test_positions_of_64_bits(void) {
+  static const uint64_t far[OPI_POSITION] = {UINT64_MAX, 0, (uint64_t)INT64_MAX + 1, INT64_MAX};
+  const char *folder = opi_test_tmp("far");
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_checkpoint_info info = {.clock = {.n_steps = 0}};
+  tw_place_set t;
+  adam(&t, 2, 1, 1);
+  OPI_ASSERT_OK(opi_checkpoint_save(&t.memory.allocator, t.weights, folder, far, &err), &err);
+  OPI_ASSERT_OK(opi_checkpoint_load(&t.memory.allocator, t.weights, folder, &info, &err), &err);
+  OPI_ASSERT(memcmp(info.position, far, sizeof far) == 0);
+  tw_end(&t);
+}
+
 /* A file that another saver has under the name that this one would take stays. */
 static void test_a_file_of_another_stays(void) {
   const char *folder = opi_test_tmp("taken");
@@ -486,6 +500,6 @@ OPI_TEST_MAIN("checkpoint", OPI_TEST(test_training_continues_bit_equal),
               OPI_TEST(test_what_does_not_fit_is_refused),
               OPI_TEST(test_every_wrong_bit_is_noticed), OPI_TEST(test_what_may_be_replaced),
               OPI_TEST(test_a_full_disk_leaves_the_old_one),
-              OPI_TEST(test_savers_of_one_folder_wait), OPI_TEST(test_a_file_of_another_stays),
-              OPI_TEST(test_gradients_through_a_link),
+              OPI_TEST(test_savers_of_one_folder_wait), OPI_TEST(test_positions_of_64_bits),
+              OPI_TEST(test_a_file_of_another_stays), OPI_TEST(test_gradients_through_a_link),
               OPI_TEST(test_kill_while_saving_loses_nothing), OPI_TEST(test_hostile_safetensors))
