@@ -415,8 +415,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
-    if (status == OPIPE_PENDING)
-      atomic_store(&s->full_at, passed + 1);
+    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
+      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
     opi_request_drop_shape(request);
     opi_request_recycle(request);

@@ -100,8 +100,9 @@ void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
     rank->blocked_since_ns = 0;
     opi_ahead_note(rank);
   }
-  if (rank->at_fence) { /* the host's */
+  if (rank->at_fence) /* the host's */
     opi_count_on(&rank->n_looks);
+  if (rank->at_fence && opi_ahead_is_empty(rank)) {
     opi_rank_unblocked(rank, step);
     return;
   }

@@ -288,8 +288,8 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   const uint64_t passed = atomic_load(&s->n_passed);
   const opipe_status status = prepare(s->engine, params, request, err);
   if (status != OPIPE_OK) {
-    if (status == OPIPE_PENDING)
-      atomic_store(&s->full_at, passed + 1);
+    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
+      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
