@@ -165,7 +165,11 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
 
 opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
                            opipe_binding **out_binding, opipe_error *err) {
-  const opipe_status status = OPI_ASK_RANK(rank, bind, err, rank->device, params, out_binding);
+  opipe_status status = OPI_ASK_RANK(rank, bind, err, rank->device, params, out_binding);
+  if (status == OPIPE_OK && *out_binding == NULL) {
+    status = opi_fail(err, OPIPE_E_DEVICE, "backend '%s': bind answered 0 without a binding",
+                      opi_rank_backend(rank)->id);
+  }
   return status < 0 ? opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage) : OPIPE_OK;
 }
 

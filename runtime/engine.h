@@ -30,8 +30,10 @@ struct opi_ticket {
   uint32_t kind; /* OPI_TICKET_* */
   double *
       losses; /* [n_microbatches * n_pieces] parts of the loss; written by the rank that has them */
-  double count;  /* valid labels of the mini-batch */
-  uint64_t step; /* mini-batches before this one: the scalar STEP */
+  bool shifted, counted; /* the labels: they have been there */
+  bool wanted;           /* double-buffered: somebody waits for it; submit_lock */
+  double count;          /* valid labels of the mini-batch */
+  uint64_t step;         /* double-buffered, and reference: the scalar STEP */
   uint64_t start_ns;
   _Atomic uint64_t end_ns;
   int64_t *labels; /* shifted copy, kept from ticket to ticket */
@@ -128,6 +130,11 @@ typedef struct opi_cursor {
   bool finite;  /* what the rank has of the mini-batch's loss is */
   bool updated; /* reference: the rank's update of this mini-batch is done */
   bool second;  /* evaluate, double-buffered: the forwards that are not of the next mini-batch */
+  /* Not double-buffered: training steps that were begun, ever, and of these the ones before the
+   * mini-batch in work (the scalar STEP); those that the rank has done. */
+  uint64_t n_steps, number;
+  _Atomic uint64_t n_done;
+  opipe_error bad; /* what a mini-batch's data is wrong by; status 0: nothing */
   int64_t scalars[OPI_SCALAR_TABLE];
   char pad_[128]; /* the next rank's is its own */
 } opi_cursor;
@@ -185,7 +192,7 @@ typedef struct opi_engine {
   uint32_t labels_input;       /* of the session, OPIPE_NONE: none */
   uint32_t n_pieces, n_slices; /* of the plan's own shape; of every shape of training */
   int64_t units_per_row;       /* of the batch axis as the inputs have it */
-  uint64_t n_steps;            /* submitted; submit_lock */
+  uint64_t n_steps;            /* double-buffered, reference: that ranks have got; submit_lock */
 } opi_engine;
 
 /* Its class, and the first of its rows, counted over the request or mini-batch. */
@@ -329,6 +336,11 @@ opipe_status opi_reference_run(opi_session *session, opi_request *request, opipe
 /* A double-buffered ticket that is held back for the next step goes out: the caller waits for it,
  * or lets go of it. */
 void opi_train_let_finish(opi_request *request);
+/* Its labels are there: shifts and counts them, where that has not been done. OPIPE_PENDING: they
+ * are not. submit_lock */
+opipe_status opi_train_look(opi_request *request, opipe_error *err);
+/* The ranks get it, in its turn. submit_lock */
+void opi_train_publish(opi_request *request);
 /* The last rank is done. */
 void opi_train_finished(opi_request *request);
 double opi_train_loss(const opi_request *request); /* of all micro-batches, in their order */

@@ -38,27 +38,38 @@ void opi_request_judge(opi_request *request, const opipe_error *why) {
     (void)fail(request, OPI_FATE_SEALED, OPIPE_NONE, why);
 }
 
-void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage) {
-  opipe_error why = OPIPE_ERROR_INIT;
+/* With the reason in *out_why. rank, stage: where it was noticed, as below. */
+static bool is_late(const opi_request *request, const opi_rank *rank, uint32_t stage,
+                    opipe_error *out_why) {
   const uint64_t now = opi_clock_ns();
   if (request->deadline_ns == 0 || now < request->deadline_ns || opi_request_failed(request))
-    return;
+    return false;
   const double late_ms = (double)(now - request->deadline_ns) * 1e-6;
   if (rank == NULL || stage == OPIPE_NONE) {
-    (void)opi_fail(&why, OPIPE_E_TIMEOUT, "request %llu: its deadline passed %.3f ms ago",
+    (void)opi_fail(out_why, OPIPE_E_TIMEOUT, "request %llu: its deadline passed %.3f ms ago",
                    (unsigned long long)request->number, late_ms);
   } else {
-    (void)opi_fail(&why, OPIPE_E_TIMEOUT,
+    (void)opi_fail(out_why, OPIPE_E_TIMEOUT,
                    "request %llu: its deadline passed %.3f ms before rank %u came to stage %u",
                    (unsigned long long)request->number, late_ms, rank->index, stage);
   }
-  if (request->ticket == NULL)
-    (void)opi_request_fail(request, &why);
-  else if (!opi_rank_is_here(request->session, 0))
-    return; /* the session with rank 0 decides */
-  else if (request->ticket->kind == OPI_TICKET_TRAIN)
+  return request->ticket == NULL ||
+         opi_rank_is_here(request->session, 0); /* else the session with rank 0 decides */
+}
+
+void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (!is_late(request, rank, stage, &why))
+    return;
+  if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)
     (void)opi_step_leave_out(request, &why);
   else
+    (void)opi_request_fail(request, &why);
+}
+
+void opi_request_check_held(opi_request *request) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (is_late(request, NULL, OPIPE_NONE, &why))
     (void)opi_request_fail(request, &why);
 }
 

@@ -41,6 +41,16 @@ void opi_lent_drop(opi_request *request);
 /* May the host look at it, or a rank begin with it? Any thread. */
 bool opi_feed_ready(const opi_request *request, uint32_t input);
 bool opi_result_ready(const opi_request *request, uint32_t output);
+/* A rank cannot go on before the host sets a fence: it looks again soon, and the time is not the
+ * library's. Returns OPIPE_PENDING. */
+static inline opipe_status opi_rank_at_fence(opi_rank *rank) {
+  rank->polls = rank->at_fence = true;
+  return OPIPE_PENDING;
+}
+/* submit.c, under submit_lock: may ranks be given the request, as far as fences go? */
+bool opi_request_may_go(const opi_request *request);
+/* Keeps it, behind those that are kept, until it may go. */
+void opi_request_hold(opi_request *request);
 
 /* ---- ranks ---- */
 

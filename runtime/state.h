@@ -217,7 +217,8 @@ typedef struct opi_rank {
   struct opi_cursor *cursor; /* of the engine: what it is at */
   opi_request *request;      /* in work, NULL: none */
   uint32_t step;             /* next, in the list of its shape */
-  bool polls;                /* it waits for something that rings no bell */
+  bool polls;                /* it waits for something that rings no bell, */
+  bool at_fence;             /* and that is the host's */
   uint32_t peer;             /* rank that a blocked step waits for, OPIPE_NONE: none */
   uint64_t blocked_since_ns; /* 0: not blocked */
   /* for other threads */
@@ -227,6 +228,7 @@ typedef struct opi_rank {
   _Atomic uint32_t driving;        /* 1: a host thread is in session_drive */
   _Atomic uint64_t n_taken;        /* requests begun */
   _Atomic uint64_t n_moves;        /* steps done */
+  _Atomic uint64_t n_looks;        /* at fences of the host's that were not set */
   _Atomic uint64_t driven_ns;      /* host-driven: when it was last */
   _Atomic int32_t fd;              /* host-driven: readable when there may be work; -1: none */
   _Atomic uint32_t doing;          /* OPI_DOING_* */
@@ -302,6 +304,10 @@ struct opi_session {
   _Atomic uint64_t n_passed; /* requests, ever */
   _Atomic uint64_t
       full_at; /* 1 + n_passed when a submit found no room for its shape; 0: none has */
+  /* The host's flag behind which lies a value that the last submit needed, NULL: it needed none;
+   * n_passed at that time. room_lock */
+  _Atomic(const uint32_t *) awaited;
+  _Atomic uint64_t awaited_at;
 
   opi_lock lock;
   opi_request **pool; /* all requests ever made */
@@ -485,6 +491,8 @@ opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *
 bool opi_rank_touch(opi_rank *rank);
 void opi_rank_let_go(opi_rank *rank);
 bool opi_fence_set(const opipe_fence *fence);
+/* room.c: a submit answers OPIPE_PENDING for a value behind this flag; NULL: for none. */
+void opi_room_await(opi_session *session, const uint32_t *flag);
 /* The rank's step blocks, is done: for the watchdog. interpret.c */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step);
 void opi_rank_unblocked(opi_rank *rank, const opi_step *step);
@@ -602,6 +610,8 @@ void opi_request_judge(opi_request *request, const opipe_error *why);
 /* rank NULL: the caller's side; stage OPIPE_NONE: the rank is about to begin. A training step that
  * has begun is done, however late. */
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage);
+/* The same of one that no rank has been given; whoever keeps it ends it. */
+void opi_request_check_held(opi_request *request);
 void opi_request_finish(opi_request *request); /* for the caller; the first call counts */
 static inline uint32_t opi_request_progress(const opi_request *request) {
   return atomic_load_explicit(&request->state, memory_order_acquire) & OPI_REQUEST_PROGRESS;

@@ -252,8 +252,9 @@ static void publish(opi_session *s, opi_request *request) {
 /* ---- tensors that are not there yet ---- */
 
 /* What ranks are given they do in turn: nothing of it may wait for the host. An output's flag is
- * looked at when it is stored. */
-static bool may_go(const opi_request *request) {
+ * looked at when it is stored; of a training session before that, since what has begun cannot be
+ * left half done. */
+bool opi_request_may_go(const opi_request *request) {
   const opi_session *s = request->session;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     if (request->feeds[i].given && !opi_feed_ready(request, i))
@@ -261,8 +262,9 @@ static bool may_go(const opi_request *request) {
   }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
-    if (result->on_device && result->ready.kind != OPIPE_FENCE_HOST_FLAG &&
-        !opi_result_ready(request, o))
+    const bool later = request->ticket == NULL &&
+                       (!result->on_device || result->ready.kind == OPIPE_FENCE_HOST_FLAG);
+    if (!later && !opi_result_ready(request, o))
       return false;
   }
   return true;
@@ -282,7 +284,8 @@ static opi_request *next_of(const opi_session *s, opi_request *at, const opi_req
 
 /* It holds up what comes behind it in its own stream: the ranks get it when its tensors can be
  * touched. */
-static void hold(opi_session *s, opi_request *request) {
+void opi_request_hold(opi_request *request) {
+  opi_session *s = request->session;
   opi_request **at = &s->fenced;
   request->foremost = next_of(s, s->fenced, request) == NULL;
   while (*at != NULL)
@@ -295,14 +298,31 @@ static void hold(opi_session *s, opi_request *request) {
     opi_session_settle(s);
 }
 
+/* Its fences are set: labels can be read. */
+static void look_at_labels(opi_request *request) {
+  opi_session *s = request->session;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (request->ticket == NULL || opi_request_failed(request) || opi_train_look(request, &why) >= 0)
+    return;
+  if (s->peers != NULL && !opi_rank_is_here(s, 0)) /* others would go on with it */
+    opi_session_fail(s, opi_session_first(s)->index, request, &why);
+  else
+    (void)opi_request_fail(request, &why);
+}
+
 /* Those that can go, go; returns those that have failed. */
 static opi_request *admit(opi_session *s) {
   opi_request *ended = NULL;
   for (opi_request **at = &s->fenced; *at != NULL && !opi_session_failed(s);) {
     opi_request *request = *at;
-    opi_request_check_deadline(request, NULL, 0);
+    opi_request_check_held(request);
+    const bool may = request->foremost && opi_request_may_go(request);
+    if (may)
+      look_at_labels(request);
+    if (opi_session_failed(s))
+      break;
     const bool goes = opi_request_failed(request) && s->peers == NULL;
-    if (!goes && !(request->foremost && (opi_request_failed(request) || may_go(request)))) {
+    if (!goes && !may && !(request->foremost && opi_request_failed(request))) {
       at = &request->next_fenced;
       continue;
     }
@@ -314,6 +334,8 @@ static opi_request *admit(opi_session *s) {
     if (goes) {
       request->next_fenced = ended;
       ended = request;
+    } else if (request->ticket != NULL) {
+      opi_train_publish(request);
     } else {
       publish(s, request);
     }
@@ -393,8 +415,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
   if (status !=
       OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
-    if (status == OPIPE_PENDING)
-      atomic_store(&s->full_at, passed + 1);
+    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
+      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
@@ -409,10 +431,10 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (s->reference) {
     enqueue(s, request);
     run_now(s, request);
-  } else if (may_go(request) && next_of(s, s->fenced, request) == NULL) {
+  } else if (opi_request_may_go(request) && next_of(s, s->fenced, request) == NULL) {
     publish(s, request);
   } else {
-    hold(s, request);
+    opi_request_hold(request);
   }
   return OPIPE_OK;
 }

@@ -183,6 +183,15 @@ static opipe_status rest(opi_session_object *session, opi_weights **out_weights,
   return opi_train_rest(session->session, err);
 }
 
+/* The same where parameters are only read: a session that has failed still has them. */
+static opipe_status rest_to_read(opi_session_object *session, opi_weights **out_weights,
+                                 opipe_error *err) {
+  *out_weights = opi_train_weights(session->session);
+  if (*out_weights == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  return opi_train_rest_to_read(session->session, err);
+}
+
 opipe_status opi_api_session_parameter(opi_session_object *session, uint32_t index,
                                        opipe_parameter_info *io_info, opipe_error *err) {
   opi_weight_info w;
@@ -211,7 +220,9 @@ opipe_status opi_api_session_get(opi_session_object *session, const char *name, 
   opi_weights *weights = NULL;
   if (name == NULL || (dst == NULL && n_bytes != 0))
     return opi_fail(err, OPIPE_E_INVALID, "session_get: an argument is NULL");
-  OPI_TRY(rest(session, &weights, err));
+  if (state == OPIPE_STATE_GRADIENT) /* a step that failed has begun new ones */
+    OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(rest_to_read(session, &weights, err));
   return opi_weights_get(weights, name, state, version, dst, n_bytes, err);
 }
 
@@ -232,7 +243,7 @@ opipe_status opi_api_session_clock(opi_session_object *session, opipe_train_cloc
   opi_weights *weights = NULL;
   opi_weights_clock c;
   OPI_TRY(opi_info_check("session_clock", io_clock, OPIPE_END(opipe_train_clock, loss_scale), err));
-  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(rest_to_read(session, &weights, err));
   opi_weights_get_clock(weights, &c);
   io_clock->reserved = 0;
   io_clock->steps = c.n_steps;
@@ -281,7 +292,7 @@ opipe_status opi_api_session_save(opi_session_object *session, const char *path,
   opi_weights *weights = NULL;
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save: the path is NULL");
-  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(rest_to_read(session, &weights, err));
   return opi_checkpoint_save(allocator_of(session), weights, path,
                              position == NULL ? none : position, err);
 }
@@ -311,7 +322,7 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
 
 /* ---- the model ---- */
 
-/* Every trained parameter in its own type; `values`: not only what it is. */
+/* Every parameter that was trained or set in its own type; `values`: not only what it is. */
 static opipe_status gather(opi_weights *weights, bool values, opi_arena *arena,
                            opi_replacement **out_list, uint32_t *out_n, opipe_error *err) {
   opi_weight_info info;
@@ -323,7 +334,7 @@ static opipe_status gather(opi_weights *weights, bool values, opi_arena *arena,
     return opi_fail_nomem(err, n * sizeof *list, "parameters");
   *out_n = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    if (!opi_weights_info(weights, i, &info) || info.trained == 0)
+    if (!opi_weights_info(weights, i, &info) || (info.trained == 0 && info.changed == 0))
       continue;
     const opipe_param_source *s = info.source;
     void *data = values ? opi_arena_alloc(arena, (size_t)s->n_bytes) : NULL;
@@ -350,7 +361,7 @@ opipe_status opi_api_session_save_model(opi_session_object *session, const char 
   uint32_t n = 0;
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save_model: the path is NULL");
-  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(rest_to_read(session, &weights, err));
   opi_arena_init(&arena, allocator_of(session), 0);
   opipe_status status = gather(weights, true, &arena, &list, &n, err);
   if (status == OPIPE_OK && opi_weights_leads(weights))
@@ -378,7 +389,7 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_try_save: the path is NULL");
   OPI_TRY(opi_choice_check("session_try_save", "what", what, OPIPE_SAVE_GRADIENTS, err));
-  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(rest_to_read(session, &weights, err));
   if (!opi_weights_leads(weights))
     return OPIPE_OK; /* another session writes */
   switch (what) {
@@ -387,8 +398,14 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
     case OPIPE_SAVE_MODEL:
       return try_model(session, weights, path, err);
     default:
-      return opi_try_file(AT_FDCWD, path, err);
+      break;
   }
+  if (!opi_weights_keep_gradients(weights)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "session_try_save: gradients are not kept after the step in this session "
+                    "(OPIPE_SESSION_KEEP_GRADIENTS)");
+  }
+  return opi_try_file(AT_FDCWD, path, err);
 }
 
 static opipe_status describe_json(const opi_training *t, opipe_write_fn write, void *ctx,

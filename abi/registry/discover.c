@@ -21,7 +21,7 @@ typedef struct search {
   const opipe_allocator *allocator;
   opi_found_fn found;
   void *ctx;
-  uint32_t place;
+  uint32_t place, origin;
   opipe_error *err;
 } search;
 
@@ -68,7 +68,7 @@ static opipe_status search_directory(search *s, const char *path) {
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     const int length = snprintf(file, sizeof(file), "%s/%s", path, names[i]);
     if (length > 0 && (size_t)length < sizeof(file))
-      status = s->found(s->ctx, file, s->place, s->err);
+      status = s->found(s->ctx, file, s->place, s->origin, s->err);
   }
   opi_arena_release(&arena);
   ++s->place;
@@ -77,11 +77,18 @@ static opipe_status search_directory(search *s, const char *path) {
 
 static opipe_status search_given(search *s, const char *path) {
   struct stat st;
+  char here[PATH_ROOM];
   if (stat(path, &st) != 0)
     return opi_fail_errno(s->err, errno, "plugin path %s", path);
-  if (S_ISDIR(st.st_mode))
+  s->origin = S_ISDIR(st.st_mode) ? OPI_ORIGIN_FOLDER : OPI_ORIGIN_FILE;
+  if (s->origin == OPI_ORIGIN_FOLDER)
     return search_directory(s, path);
-  return s->found(s->ctx, path, s->place++, s->err);
+  if (strchr(path, '/') != NULL)
+    return s->found(s->ctx, path, s->place++, s->origin, s->err);
+  const int n = snprintf(here, sizeof here, "./%s", path); /* the loader would search for it */
+  if (n < 0 || (size_t)n >= sizeof here)
+    return opi_fail(s->err, OPIPE_E_INVALID, "plugin path %s is too long", path);
+  return s->found(s->ctx, here, s->place++, s->origin, s->err);
 }
 
 static opipe_status search_environment(search *s) {
@@ -153,6 +160,7 @@ opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found,
   search s = {.allocator = params->allocator, .found = found, .ctx = ctx, .err = err};
   for (uint32_t i = 0; i < params->n_paths; ++i)
     OPI_TRY(search_given(&s, params->paths[i]));
+  s.origin = OPI_ORIGIN_SEARCH;
   OPI_TRY(search_environment(&s));
   return search_installation(&s);
 }

@@ -17,8 +17,10 @@ typedef struct candidate {
   const char *path;           /* "(static)" for registered descriptors */
   const opipe_plugin *plugin; /* NULL until it was loaded */
   uint32_t place;
+  uint32_t origin; /* OPI_ORIGIN_* */
   uint32_t state;
-  uint32_t opened; /* 1, 2, ... in the order in which open() ended */
+  opipe_status failed; /* what its open() answered; 0: it has not failed */
+  uint32_t opened;     /* 1, 2, ... in the order in which open() ended */
   opipe_instance *self;
   void *table;
   char reason[400];
@@ -146,18 +148,23 @@ static void check_name(opi_registry *r, candidate *c) {
   }
 }
 
-static opipe_status take_file(void *ctx, const char *path, uint32_t place, opipe_error *err) {
+static opipe_status take_file(void *ctx, const char *path, uint32_t place, uint32_t origin,
+                              opipe_error *err) {
   opi_registry *r = ctx;
   candidate *c = NULL;
   opipe_error why = OPIPE_ERROR_INIT;
   OPI_TRY(add_candidate(r, path, place, &c, err));
+  c->origin = origin;
   const opipe_plugin *plugin = NULL;
   opipe_status status = opi_library_open(path, &plugin, &why);
   if (status == OPIPE_OK)
     status = opi_descriptor_check(plugin, &why);
   if (status < 0) {
+    if (origin == OPI_ORIGIN_FILE)
+      return opi_fail(err, status, "plugin %s: %s", path, why.message);
     refuse(c, STATE_REFUSED, why.message);
-    opi_log(r->logger, OPIPE_LOG_INFO, "plugin %s refused: %s", path, why.message);
+    opi_log(r->logger, origin == OPI_ORIGIN_FOLDER ? OPIPE_LOG_WARN : OPIPE_LOG_INFO,
+            "plugin %s refused: %s", path, why.message);
     return OPIPE_OK; /* one bad file must not hide the others */
   }
   c->plugin = plugin;
@@ -235,13 +242,23 @@ static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *e
   const opipe_status status = open_table(r, c, &why);
   if (status == OPIPE_OK)
     return OPIPE_OK;
-  if (status != OPIPE_E_NOMEM) /* memory may be there next time */
+  if (status != OPIPE_E_NOMEM) { /* memory may be there next time */
     refuse(c, STATE_REFUSED, why.message);
+    c->failed = status;
+  }
   if (err != NULL)
     *err = why;
   (void)opi_error_prefix(err, "%s '%s' (%s): ", opi_kind_name(c->plugin->kind), c->plugin->id,
                          c->path);
   return status;
+}
+
+/* Does the file say by its name that it is this plugin? */
+static bool is_named(const candidate *c, uint32_t kind, const char *id) {
+  char name[128];
+  const char *slash = strrchr(c->path, '/');
+  (void)snprintf(name, sizeof(name), "opipe-%s-%.64s.so", opi_kind_name(kind), id);
+  return slash != NULL && strcmp(slash + 1, name) == 0;
 }
 
 static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *id,
@@ -259,12 +276,9 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
     (void)snprintf(known + used, sizeof(known) - used, "%s%s", used == 0 ? "" : ", ",
                    c->plugin->id);
   }
-  char pattern[128];
-  (void)snprintf(pattern, sizeof(pattern), "opipe-%s-%.64s.so", opi_kind_name(kind), id);
   for (uint32_t i = 0; i < r->n; ++i) { /* a file of that name that could not even be read */
     const candidate *c = r->candidates[i];
-    const char *slash = strrchr(c->path, '/');
-    if (c->plugin == NULL && slash != NULL && strcmp(slash + 1, pattern) == 0) {
+    if (c->plugin == NULL && is_named(c, kind, id)) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' was refused: %s", opi_kind_name(kind), id,
                       c->reason);
     }
@@ -278,10 +292,20 @@ static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
                                 opi_plugin_ref *out_ref, opipe_error *err) {
   for (uint32_t i = 0; i < r->n; ++i) {
     candidate *c = r->candidates[i];
-    if (c->plugin == NULL || c->plugin->kind != kind || strcmp(c->plugin->id, id) != 0)
+    const bool is = c->plugin == NULL ? is_named(c, kind, id)
+                                      : c->plugin->kind == kind && strcmp(c->plugin->id, id) == 0;
+    if (!is)
       continue;
     if (c->state == STATE_FOUND)
       OPI_TRY(open_candidate(r, c, err));
+    if (c->failed != 0) {
+      return opi_fail(err, c->failed, "%s '%s' (%s): %s", opi_kind_name(kind), id, c->path,
+                      c->reason);
+    }
+    if (c->state == STATE_REFUSED && c->origin == OPI_ORIGIN_FOLDER) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' (%s) was refused: %s", opi_kind_name(kind),
+                      id, c->path, c->reason);
+    }
     if (c->state != STATE_OPEN)
       continue;
     *out_ref = (opi_plugin_ref){
@@ -305,8 +329,10 @@ opipe_status opi_registry_each(opi_registry *r, uint32_t kind, opi_plugin_fn fn,
   (void)pthread_mutex_lock(&r->lock);
   for (uint32_t i = 0; status >= 0 && i < r->n; ++i) {
     candidate *c = r->candidates[i];
+    if (c->plugin == NULL || c->plugin->kind != kind)
+      continue;
     (void)open_candidate(r, c, NULL); /* the reason is kept with the candidate */
-    if (c->state != STATE_OPEN || c->plugin->kind != kind)
+    if (c->state != STATE_OPEN)
       continue;
     const opi_plugin_ref ref = {
         .id = c->plugin->id, .self = c->self, .table = c->table, .plugin = c->plugin};

@@ -5,8 +5,10 @@
  * $OPIPE_PLUGIN_PATH (not in set-uid programs); the folder onnx-pipe beside the library; the
  * installation's folder. Never the current directory. A file name opipe-<kind>-<id>.so only
  * filters: identity comes from the descriptor. Two plugins of one kind and id in one place are both
- * refused; one in a later place is shadowed, and says so. A plugin is opened when it is first asked
- * for, once per registry. Nothing is ever unloaded.
+ * refused; one in a later place is shadowed, and says so. A file that the host gave and that is no
+ * plugin is an error; in a folder that it gave such a file is warned of, and stands in the way of
+ * later ones of its kind and id. A plugin is opened when it is first asked for, once per registry:
+ * one that fails then fails in the same way whenever it is asked for. Nothing is ever unloaded.
  */
 #ifndef OPI_REGISTRY_H
 #define OPI_REGISTRY_H
@@ -54,8 +56,8 @@ opipe_status opi_registry_find(opi_registry *registry, uint32_t kind, const char
 /* Opens everything; text or JSON (OPIPE_FORMAT_*: 0 text, 1 JSON). */
 opipe_status opi_registry_describe(opi_registry *registry, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
-/* Opens every plugin of a kind and calls `fn` for those that can be used, in the order found; a
- * negative status of fn ends it. fn must not call the registry. */
+/* Opens every plugin of a kind, and none of another, and calls `fn` for those that can be used, in
+ * the order found; a negative status of fn ends it. fn must not call the registry. */
 typedef opipe_status (*opi_plugin_fn)(void *ctx, const opipe_plugin *plugin,
                                       const opi_plugin_ref *ref, opipe_error *err);
 opipe_status opi_registry_each(opi_registry *registry, uint32_t kind, opi_plugin_fn fn, void *ctx,
@@ -93,7 +95,13 @@ const char *opi_table_id(uint32_t kind);
  */
 opipe_status opi_library_open(const char *path, const opipe_plugin **out_plugin, opipe_error *err);
 /* Calls `found` for every candidate file in search order; place counts the places. */
-typedef opipe_status (*opi_found_fn)(void *ctx, const char *path, uint32_t place, opipe_error *err);
+enum {
+  OPI_ORIGIN_FILE = 0,   /* the host gave the file itself */
+  OPI_ORIGIN_FOLDER = 1, /* it gave the folder */
+  OPI_ORIGIN_SEARCH = 2
+};
+typedef opipe_status (*opi_found_fn)(void *ctx, const char *path, uint32_t place, uint32_t origin,
+                                     opipe_error *err);
 opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx,
                           opipe_error *err);
 

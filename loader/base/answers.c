@@ -12,8 +12,12 @@ static const double RATE_MOST = 1e30, LAUNCH_NS_MOST = 1e15;
 
 opipe_status opi_answer_failed(opipe_status status, const char *kind, const char *id,
                                const char *slot, opipe_error *err) {
+  const bool backend = strcmp(kind, "backend") == 0; /* INVALID would say that data is at fault */
   const bool known = status < 0 && status >= OPIPE_E_INTERNAL;
-  const opipe_status own = known ? status : OPIPE_E_INVALID;
+  const bool cancelled = backend && status == OPIPE_E_CANCELLED; /* the host alone cancels */
+  const opipe_status own = cancelled || (!known && backend) ? OPIPE_E_DEVICE
+                           : known                          ? status
+                                                            : OPIPE_E_INVALID;
   if (err == NULL)
     return own;
   if (status >= 0) {
@@ -35,7 +39,7 @@ opipe_status opi_answer_failed(opipe_status status, const char *kind, const char
   if (!known) {
     (void)opi_error_prefix(err, "%s '%s': %s failed with the unknown status %d: ", kind, id, slot,
                            (int)status);
-  } else if (odd) {
+  } else if (odd || cancelled) {
     (void)opi_error_prefix(err, "%s '%s': %s failed: ", kind, id, slot);
   }
   return own;

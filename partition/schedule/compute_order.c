@@ -195,6 +195,7 @@ typedef struct collect {
   uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
   uint32_t n_ranks;                                     /* of the layout */
   bool cells;                                           /* may be idle */
+  uint64_t most;         /* records that there can be without saying anything twice */
   const uint32_t *first; /* [n_ranks] the plan's rank; of replicas that cut, the first */
 } collect;
 
@@ -227,9 +228,20 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: an idle cell", plan->schedule,
                     c->n);
   }
+  if (given->reserved != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: reserved is %llu, not 0",
+                    plan->schedule, c->n, (unsigned long long)given->reserved);
+  }
   if (n > OPI_ACTIONS_MOST || c->n + n > OPI_ACTIONS_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", plan->schedule,
                     OPI_ACTIONS_MOST);
+  }
+  if (c->n + n > c->most) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s' emits more than %llu actions: %u stages x %u replicas of %u "
+                    "micro-batches have no more",
+                    plan->schedule, (unsigned long long)c->most, plan->n_stages, plan->n_replicas,
+                    plan->n_microbatches);
   }
   OPI_TRY(make_room(c, c->n + n, err));
   for (uint32_t i = 0; i < n; ++i) {
@@ -245,6 +257,10 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
 static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n,
                                  opipe_error *err) {
   collect *c = ctx;
+  if (n != 0 && actions == NULL) {
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: %u more at no address (NULL)",
+                    c->plan->schedule, c->n, n);
+  }
   for (uint32_t i = 0; i < n; ++i)
     OPI_TRY(take_action(c, &actions[i], err));
   return OPIPE_OK;
@@ -350,6 +366,15 @@ static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns,
   return OPIPE_OK;
 }
 
+/* A forward, a backward of two halves for each part, and an update. Idle cells have no end. */
+static uint64_t most_actions(const opi_plan *plan, const opipe_layout *layout, bool cells) {
+  const uint64_t instances = (uint64_t)plan->n_stages * plan->n_replicas;
+  const uint64_t each = (uint64_t)layout->n_slices * (1 + 2 * (uint64_t)layout->n_parts);
+  const uint64_t n = instances * plan->n_microbatches; /* below 2^48: see OPI_ACTIONS_MOST */
+  return cells || n > OPI_ACTIONS_MOST || each > OPI_ACTIONS_MOST ? UINT64_MAX
+                                                                  : n * each + instances;
+}
+
 static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint64_t transfer_ns,
                           bool cells, opi_arena *scratch, opipe_error *err) {
   const struct {
@@ -363,6 +388,7 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
     return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
   OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
   collect c = {.plan = plan, .n_ranks = layout.n_ranks, .cells = cells, .first = first};
+  c.most = most_actions(plan, &layout, cells);
   if (cells && schedule->cells == NULL)
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' has no table", schedule->id);
   plan->n_actions = 0;

@@ -20,16 +20,16 @@ typedef struct loading {
 } loading;
 
 static opipe_status check_tensor(const opi_tensor_entry *e, const char *file,
-                                 const opipe_param_source *s, opipe_error *err) {
+                                 const opipe_param_source *s, uint32_t dtype, opipe_error *err) {
   char have[160], want[160];
-  bool equal = e->rank == s->rank && e->dtype == OPIPE_FLOAT;
+  bool equal = e->rank == s->rank && e->dtype == dtype;
   for (uint32_t d = 0; equal && d < s->rank; ++d)
     equal = e->shape[d] == s->shape[d];
   if (equal)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "%s: tensor '%s' is %s %s, the model's parameter is float32 %s", file, e->name,
-                  opi_dtype_name(e->dtype), opi_shape_text(have, sizeof have, e->shape, e->rank),
+  return opi_fail(err, OPIPE_E_INVALID, "%s: tensor '%s' is %s %s, the model's parameter is %s %s",
+                  file, e->name, opi_dtype_name(e->dtype),
+                  opi_shape_text(have, sizeof have, e->shape, e->rank), opi_dtype_name(dtype),
                   opi_shape_text(want, sizeof want, s->shape, s->rank));
 }
 
@@ -50,7 +50,7 @@ static opipe_status check_all(const loading *l, const opi_tensors *tensors, cons
     }
     const opi_tensor_entry *e = opi_tensors_find(tensors, name);
     if (e != NULL) {
-      OPI_TRY(check_tensor(e, tensors->what, info.source, err));
+      OPI_TRY(check_tensor(e, tensors->what, info.source, OPIPE_FLOAT, err));
       continue;
     }
     missing = n_missing == 0 ? info.source->name : missing;
@@ -62,6 +62,24 @@ static opipe_status check_all(const loading *l, const opi_tensors *tensors, cons
   return opi_fail(err, OPIPE_E_INVALID,
                   "%s: it lacks %u of the %u trained parameters, the first is '%s%s'",
                   tensors->what, n_missing, n, prefix, missing);
+}
+
+/* NULL: the checkpoint has none of it. */
+static const opi_tensor_entry *find_set(const loading *l, const char *name) {
+  char full[NAME_MOST];
+  const int n = snprintf(full, sizeof full, "%s%s", OPI_PREFIX_SET, name);
+  return n < 0 || n >= NAME_MOST ? NULL : opi_tensors_find(l->state, full);
+}
+
+/* What is not trained, and was set before it was saved. */
+static opipe_status check_set(const loading *l, opipe_error *err) {
+  opi_weight_info info;
+  for (uint32_t i = 0; opi_weights_info(l->weights, i, &info); ++i) {
+    const opi_tensor_entry *e = info.trained != 0 ? NULL : find_set(l, info.source->name);
+    if (e != NULL)
+      OPI_TRY(check_tensor(e, l->state->what, info.source, info.source->dtype, err));
+  }
+  return OPIPE_OK;
 }
 
 static bool is_known(const loading *l, const char *name) {
@@ -90,6 +108,7 @@ static opipe_status check(const loading *l, opipe_error *err) {
   const uint32_t moments = opi_weights_moments(l->weights);
   uint32_t n = 0, n_state = 0;
   OPI_TRY(check_all(l, l->values, "", &n, err));
+  OPI_TRY(check_set(l, err));
   OPI_TRY(check_surplus(l, n, err));
   if (m->moments != moments) {
     return opi_fail(err, OPIPE_E_INVALID,
@@ -122,14 +141,24 @@ static opipe_status take(const loading *l, const opi_tensors *from, const char *
   return status;
 }
 
+/* What is not trained, where the checkpoint has it. */
+static opipe_status take_set(const loading *l, const char *name, opipe_error *err) {
+  const bool has = find_set(l, name) != NULL;
+  for (uint32_t v = 0; has && v < opi_weights_versions(l->weights); ++v)
+    OPI_TRY(take(l, l->state, OPI_PREFIX_SET, name, OPI_STATE_WEIGHT, v, err));
+  return OPIPE_OK;
+}
+
 static opipe_status take_all(const loading *l, opipe_error *err) {
   opi_weight_info info;
   const uint32_t moments = opi_weights_moments(l->weights);
   const bool older = l->manifest.versions > 1;
   for (uint32_t i = 0; opi_weights_info(l->weights, i, &info); ++i) {
     const char *name = info.source->name;
-    if (info.trained == 0)
+    if (info.trained == 0) {
+      OPI_TRY(take_set(l, name, err));
       continue;
+    }
     OPI_TRY(take(l, l->values, "", name, OPI_STATE_MASTER, 0, err));
     if (opi_weights_versions(l->weights) > 1) {
       OPI_TRY(take(l, older ? l->state : l->values, older ? OPI_PREFIX_OLDER : "", name,

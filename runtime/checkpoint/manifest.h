@@ -12,6 +12,7 @@
 #define OPI_MANIFEST_NEW "manifest.json.new"
 extern const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST]; /* from OPI_STATE_FIRST on */
 #define OPI_PREFIX_OLDER "older/"
+#define OPI_PREFIX_SET "set/" /* not trained, and set by the host; in its own type */
 
 enum { OPI_MANIFEST_FILES = 2 }; /* weights, state */
 

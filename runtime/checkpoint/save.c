@@ -42,9 +42,14 @@ static opipe_status add(pieces *p, const opi_weight_info *info, const char *pref
       !opi_arena_grow(&p->arena, (void **)&p->list, &room, p->n + 1, sizeof *p->list) ||
       !opi_arena_grow(&p->arena, (void **)&p->entries, &p->room, p->n + 1, sizeof *p->entries))
     return opi_fail_nomem(err, (p->n + 1) * sizeof *p->entries, "a checkpoint");
+  const bool own = state == OPI_STATE_WEIGHT; /* in its own type */
   (void)opi_weight_dense_bytes(s, &n_bytes);
-  p->entries[p->n] = (opi_tensor_entry){
-      .name = name, .shape = s->shape, .n_bytes = n_bytes, .dtype = OPIPE_FLOAT, .rank = s->rank};
+  n_bytes = own ? s->n_bytes : n_bytes;
+  p->entries[p->n] = (opi_tensor_entry){.name = name,
+                                        .shape = s->shape,
+                                        .n_bytes = n_bytes,
+                                        .dtype = own ? s->dtype : OPIPE_FLOAT,
+                                        .rank = s->rank};
   p->list[p->n++] = (piece){.param = s->name, .state = state, .version = version};
   p->largest = n_bytes > p->largest ? n_bytes : p->largest;
   p->total += n_bytes;
@@ -72,6 +77,8 @@ static opipe_status list_gradients(const opi_weights *w, pieces *p, opipe_error 
 static opipe_status list_state(const opi_weights *w, pieces *p, opipe_error *err) {
   opi_weight_info info;
   for (uint32_t i = 0; opi_weights_info(w, i, &info); ++i) {
+    if (info.trained == 0 && info.changed != 0)
+      OPI_TRY(add(p, &info, OPI_PREFIX_SET, OPI_STATE_WEIGHT, 0, err));
     if (info.trained == 0)
       continue;
     for (uint32_t m = 0; m < opi_weights_moments(w); ++m)

@@ -97,8 +97,7 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
     const uint32_t input = opi_ports_at(t, piece)->input[cut->cells[c].port];
     if (opi_feed_ready(request, input))
       continue;
-    rank->polls = true;
-    return OPIPE_PENDING;
+    return opi_rank_at_fence(rank);
   }
   OPI_TRY(opi_lent_begin(rank, request, err));
   if (!opi_rank_touch(rank))
@@ -236,9 +235,8 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   for (uint32_t o = 0; o < n; ++o) {
     if (!makes_result(t, step->stage, o) || opi_result_ready(rank->request, o))
       continue;
-    rank->polls = true;
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
-    return opi_request_failed(rank->request) ? OPIPE_OK : OPIPE_PENDING;
+    return opi_request_failed(rank->request) ? OPIPE_OK : opi_rank_at_fence(rank);
   }
   OPI_TRY(opi_lent_begin(rank, rank->request, err));
   uint32_t *part = &opi_cursor_of(rank)->part;

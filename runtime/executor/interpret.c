@@ -63,6 +63,15 @@ static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_er
   return OPIPE_OK;
 }
 
+/* It is decided whether the ranks do it: all of them come to the same number. */
+static void count_step(const opi_rank *rank) {
+  opi_cursor *cursor = rank->cursor;
+  const opi_request *request = rank->request;
+  cursor->number = cursor->n_steps;
+  cursor->n_steps += request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
+                     !opi_request_withdrawn(request);
+}
+
 static bool take_request(opi_rank *rank) {
   opi_session *s = rank->session;
   const uint64_t n = atomic_load_explicit(&rank->n_taken, memory_order_relaxed);
@@ -80,6 +89,7 @@ static bool take_request(opi_rank *rank) {
   if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO &&
       has_part(rank, rank->request))
     (void)atomic_compare_exchange_strong(&rank->request->begun, &no, OPI_BEGUN_YES);
+  count_step(rank);
   opi_count_on(&rank->n_taken);
   return true;
 }
@@ -89,6 +99,12 @@ void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
   if (!opi_ahead_is_empty(rank)) { /* its device has something to do */
     rank->blocked_since_ns = 0;
     opi_ahead_note(rank);
+  }
+  if (rank->at_fence) /* the host's */
+    opi_count_on(&rank->n_looks);
+  if (rank->at_fence && opi_ahead_is_empty(rank)) {
+    opi_rank_unblocked(rank, step);
+    return;
   }
   if (rank->blocked_since_ns != 0 || !opi_ahead_is_empty(rank))
     return;
@@ -159,11 +175,40 @@ static opipe_status idle(opi_rank *rank, opipe_error *err) {
   return opi_peers_awaits(rank) || !opi_ahead_is_empty(rank) ? OPIPE_PENDING : OPIPE_OK;
 }
 
+/* Are all ranks done with the steps before the one that this rank is at? */
+static bool are_even(const opi_rank *rank) {
+  const opi_session *s = rank->session;
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    if (atomic_load(&s->engine->cursors[s->here[i]].n_done) + 1 < rank->cursor->n_steps)
+      return false;
+  }
+  return true;
+}
+
+/* A training step with bad data ends the session, but parameters are to be had as the step before
+ * left them: on all ranks, which may still be at that. */
+static opipe_status fail_evenly(opi_rank *rank, const opipe_error *own, opipe_error *err) {
+  opi_session *s = rank->session;
+  opi_cursor *cursor = rank->cursor;
+  const bool waits = own->status == OPIPE_E_INVALID && opi_session_trains(s) &&
+                     !s->engine->periodic && s->peers == NULL && !opi_session_failed(s) &&
+                     !are_even(rank);
+  if (!waits)
+    return fail_session(rank, own, err);
+  if (own != &cursor->bad)
+    cursor->bad = *own;
+  (void)idle(rank, NULL); /* what others need of it */
+  rank->polls = true;
+  return OPIPE_PENDING;
+}
+
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   opi_session *s = rank->session;
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
-  rank->polls = false;
+  rank->polls = rank->at_fence = false;
+  if (rank->cursor->bad.status < 0)
+    return fail_evenly(rank, &rank->cursor->bad, err);
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
@@ -193,5 +238,5 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   opipe_error before = OPIPE_ERROR_INIT; /* late errors come with whatever is asked next, too */
   if (opi_ahead_move(rank, &before) < 0)
     local = before;
-  return fail_session(rank, &local, err);
+  return fail_evenly(rank, &local, err);
 }

@@ -45,14 +45,24 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
 
 /* ---- programs ---- */
 
+/* What dropout's random numbers follow from: of training, the steps before. */
+static uint64_t step_number(const opi_compiled *t, const opi_request *request,
+                            const opi_cursor *cursor) {
+  if (request->ticket == NULL)
+    return request->number;
+  return t->session->engine->periodic || t->session->reference ? request->ticket->step
+                                                               : cursor->number;
+}
+
 static void set_scalars(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                        uint32_t microbatch, int64_t *scalars) {
+                        uint32_t microbatch, opi_cursor *cursor) {
+  int64_t *scalars = cursor->scalars;
   const struct opi_ticket *ticket = request->ticket;
   const opi_train_spec *train = t->session->plan->train;
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const double count = ticket == NULL ? 1 : ticket->count;
   scalars[OPI_SCALAR_SEED] = train == NULL ? 0 : (int64_t)train->seed;
-  scalars[OPI_SCALAR_STEP] = (int64_t)(ticket == NULL ? request->number : ticket->step);
+  scalars[OPI_SCALAR_STEP] = (int64_t)step_number(t, request, cursor);
   scalars[OPI_SCALAR_SAMPLE] = opi_piece_row(t, piece, microbatch);
   scalars[OPI_SCALAR_TOKEN] = opi_graphs_at(t, stage, microbatch)->first;
   memcpy(&scalars[OPI_SCALAR_COUNT], &count, sizeof count);
@@ -90,13 +100,15 @@ static void name_failure(const opi_rank *rank, const opi_errand *run, opipe_erro
 }
 
 /* What a program says about a request's data (OPIPE_E_INVALID: a NaN with the check on, an index
- * out of range) fails the request; anything else fails the rank, and with it the session. So does
- * whatever goes wrong in a training step: gradients that miss a micro-batch are of no use. */
+ * out of range) fails the request, an evaluation too; anything else fails the rank, and with it the
+ * session. So does whatever goes wrong in a training step: gradients that miss a micro-batch are of
+ * no use. */
 opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
                           opipe_status status, opipe_error *local, opipe_error *err) {
   const opi_session *s = rank->session;
   const uint32_t stage = run->step->stage / run->shape->model->n_pieces;
-  const bool trains = run->request->ticket != NULL;
+  const struct opi_ticket *ticket = run->request->ticket;
+  const bool trains = ticket != NULL && ticket->kind == OPI_TICKET_TRAIN;
   opi_span span = {run->since_ns, opi_clock_ns()};
   if (at != NULL)
     span = *at;
@@ -168,7 +180,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
     return OPIPE_OK;
   OPI_TRY(opi_lent_begin(rank, request, err));
   if (t->draws)
-    set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank)->scalars);
+    set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank));
   return run(rank, &work, bound, t->draws ? OPI_SCALAR_TABLE : 0, err);
 }
 
@@ -185,7 +197,7 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
     program = OPI_PROGRAM_E;
     binding = t->eval_of_step[index];
   }
-  if (binding == OPIPE_NONE)
+  if (binding == OPIPE_NONE || (evaluate && opi_request_failed(request)))
     return OPIPE_OK;
   const opi_program_unit *unit =
       opi_unit_at(t, instance, opi_class_at(t, step->microbatch), program);
@@ -201,7 +213,7 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
                      .ran = evaluate ? NULL : opi_ran_at(t, rank->index, index),
                      .ran_number = request->number + 1,
                      .program = program};
-  set_scalars(t, request, step->stage, step->microbatch, cursor->scalars);
+  set_scalars(t, request, step->stage, step->microbatch, cursor);
   return run(rank, &work, unit->bindings[binding].sets[set], OPI_SCALAR_TABLE, err);
 }
 
@@ -419,6 +431,8 @@ static void end(opi_rank *rank) {
     if (stream->dst_rank == rank->index)
       t->wires[i].dst_base += stream->n_messages;
   }
+  if (!evaluate)
+    opi_count_on(&cursor->n_done);
 }
 
 /* A double-buffered evaluation runs the list twice: what a prologue has, then the rest. */
@@ -496,6 +510,8 @@ static opipe_status run_request(opi_rank *rank, opipe_error *err) {
   }
   if (status == OPIPE_OK && rank == opi_session_first(rank->session))
     status = opi_store_plain(rank, rank->request, err);
+  if (status == OPIPE_PENDING && rank->at_fence)
+    opi_count_on(&rank->n_looks);
   if (status == OPIPE_OK)
     end(rank);
   return status;

@@ -147,8 +147,7 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
     const bool ready = port == OPIPE_NONE || opi_feed_ready(request, ports[port]);
     if (ready && opi_result_ready(request, o))
       continue;
-    rank->polls = true;
-    return OPIPE_PENDING;
+    return opi_rank_at_fence(rank);
   }
   if (!opi_rank_touch(rank))
     return OPIPE_OK;

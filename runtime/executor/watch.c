@@ -82,7 +82,8 @@ static bool is_still(opi_session *s, uint64_t now) {
     return false; /* another thread is looking */
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed);
+    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed) +
+             atomic_load_explicit(&rank->n_looks, memory_order_relaxed);
     work = work || has_work(s, rank);
   }
   if (!work || moves != s->watch_moves || now - s->watch_looked_ns > s->watchdog_ns / 2 ||

@@ -72,18 +72,22 @@ void opi_peers_close(opi_session *s) {
 static uint64_t moves_of(const opi_peers *p) {
   const opi_session *s = p->session;
   uint64_t moves = atomic_load_explicit(&p->n_heard, memory_order_relaxed);
-  for (uint32_t i = 0; i < s->n_here; ++i)
-    moves += atomic_load_explicit(&s->ranks[s->here[i]].n_moves, memory_order_relaxed);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed) +
+             atomic_load_explicit(&rank->n_looks, memory_order_relaxed);
+  }
   return moves;
 }
 
-/* Several times in the watchdog's time, as long as something moves here, or is said to elsewhere.
- */
+/* Several times in the watchdog's time, as long as something moves here or waits for the host's
+ * fences, or is said to elsewhere. */
 static opipe_status tell_alive(const opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_session *s = p->session;
   static const opi_letter letter = {.kind = OPI_LETTER_ALIVE};
   const uint64_t now = opi_clock_ns(), moves = moves_of(p);
-  if (now - lane->alive_ns < s->watchdog_ns / 8 || moves == lane->alive_moves ||
+  const bool held = atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0;
+  if (now - lane->alive_ns < s->watchdog_ns / 8 || (moves == lane->alive_moves && !held) ||
       atomic_load_explicit(&p->session->n_unfinished, memory_order_relaxed) == 0 ||
       !opi_lane_has_room(lane))
     return OPIPE_OK;

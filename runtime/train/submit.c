@@ -131,6 +131,8 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
                       evaluate ? "evaluation" : "training step",
                       io.name == NULL ? "(NULL)" : io.name);
     }
+    if (request->results[o].data != request->results[o].own)
+      return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
     if (request->results[o].on_device) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -149,8 +151,9 @@ static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, op
                             opipe_error *err) {
   opi_session *s = t->session;
   struct opi_ticket *ticket = request->ticket;
-  OPI_TRY(opi_read_inputs(s, params, request, err));
-  opipe_status status = opi_shape_find(s, request, err);
+  opipe_status status = opi_read_inputs(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_shape_find(s, request, err);
   if (status != OPIPE_OK)
     return status;
   opi_compiled *shape = request->runs;
@@ -164,8 +167,28 @@ static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, op
   atomic_store(&ticket->end_ns, 0);
   OPI_TRY(place_results(shape, params, request, err));
   OPI_TRY(opi_lent_take(request, params->deadline_ns != 0, err));
-  status = opi_train_shift(t, request, err);
-  return status != OPIPE_OK ? status : opi_train_count(shape, request, &ticket->count, err);
+  OPI_TRY(opi_train_look(request, err)); /* those that are not there wait with it */
+  return OPIPE_OK;
+}
+
+opipe_status opi_train_look(opi_request *request, opipe_error *err) {
+  opi_engine *t = request->session->engine;
+  struct opi_ticket *ticket = request->ticket;
+  const bool away =
+      t->labels_input != OPIPE_NONE && request->feeds[t->labels_input].on_device; /* refused */
+  if (!ticket->shifted) {
+    const opipe_status status = opi_train_shift(t, request, err);
+    if (status != OPIPE_OK)
+      return status;
+    ticket->shifted = true;
+  }
+  if (ticket->counted)
+    return OPIPE_OK;
+  if (!away && !opi_request_may_go(request))
+    return OPIPE_PENDING;
+  OPI_TRY(opi_train_count(request->runs, request, &ticket->count, err));
+  ticket->counted = true;
+  return OPIPE_OK;
 }
 
 static void publish(opi_session *s, opi_request *current, opi_request *next, uint32_t kind) {
@@ -188,25 +211,13 @@ static void publish_epilogue(opi_engine *t) {
   t->held = NULL;
 }
 
-/* Returns its handle: once published, an on_done may let go of it. */
-static opipe_request *begin(opi_session *s, opi_request *request,
-                            const opipe_submit_params *params) {
+void opi_train_publish(opi_request *request) {
+  opi_session *s = request->session;
   opi_engine *t = s->engine;
-  request->number = s->n_numbered++;
-  request->shape->last_used = request->number + 1;
-  request->ticket->start_ns = opi_clock_ns();
-  request->deadline_ns =
-      params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
-  opi_request_begin(request, params);
-  opipe_request *handle = opi_request_handle(request);
-  if (s->reference) {
-    opipe_error why = OPIPE_ERROR_INIT;
-    if (opi_reference_run(s, request, &why) < 0)
-      (void)opi_request_fail(request, &why);
-    opi_request_passed(request);
-    return handle;
-  }
-  if (request->ticket->kind == OPI_TICKET_EVALUATE) {
+  const bool trains = request->ticket->kind == OPI_TICKET_TRAIN;
+  request->ticket->step = t->n_steps;
+  t->n_steps += trains && t->periodic;
+  if (!trains) {
     publish_epilogue(t);
     publish(s, request, request, OPI_ITEM_EVALUATE);
   } else if (!t->periodic) {
@@ -216,16 +227,54 @@ static opipe_request *begin(opi_session *s, opi_request *request,
       publish_epilogue(t); /* its bodies are of other tensors: the pipeline drains */
     publish(s, t->held, request, t->held == NULL ? OPI_ITEM_PROLOGUE : OPI_ITEM_ALL);
     t->held = request;
+    if (request->ticket->wanted)
+      publish_epilogue(t);
   }
   if (opi_session_failed(s))
     opi_session_settle(s);
+}
+
+/* In this thread: it waits for the host's fences here. */
+static void run_reference(opi_request *request) {
+  const struct timespec again = {.tv_nsec = OPI_POLL_NS};
+  opi_session *s = request->session;
+  opi_engine *t = s->engine;
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_status status = OPIPE_OK;
+  while (!opi_request_may_go(request))
+    (void)nanosleep(&again, NULL);
+  request->ticket->step = t->n_steps;
+  status = opi_train_look(request, &why);
+  if (status == OPIPE_OK)
+    status = opi_reference_run(s, request, &why);
+  if (status < 0)
+    (void)opi_request_fail(request, &why);
+  t->n_steps += status == OPIPE_OK && request->ticket->kind == OPI_TICKET_TRAIN;
+  opi_request_passed(request);
+}
+
+/* Returns its handle: once published, an on_done may let go of it. */
+static opipe_request *begin(opi_session *s, opi_request *request,
+                            const opipe_submit_params *params) {
+  request->number = s->n_numbered++;
+  request->shape->last_used = request->number + 1;
+  request->ticket->start_ns = opi_clock_ns();
+  request->deadline_ns =
+      params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
+  opi_request_begin(request, params);
+  opipe_request *handle = opi_request_handle(request);
+  if (s->reference)
+    run_reference(request);
+  else if (request->ticket->counted && s->fenced == NULL && opi_request_may_go(request))
+    opi_train_publish(request);
+  else
+    opi_request_hold(request);
   return handle;
 }
 
 static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                                  opi_request **out_request, opipe_request **out_handle,
                                  opipe_error *err) {
-  opi_engine *t = s->engine;
   if (opi_session_failed(s))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
   if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
@@ -235,18 +284,17 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
     return OPIPE_E_NOMEM;
   request->shape = NULL;
   request->ticket->kind = kind;
-  request->ticket->step = t->n_steps;
+  request->ticket->shifted = request->ticket->counted = request->ticket->wanted = false;
   const uint64_t passed = atomic_load(&s->n_passed);
-  const opipe_status status = prepare(t, params, request, err);
+  const opipe_status status = prepare(s->engine, params, request, err);
   if (status != OPIPE_OK) {
-    if (status == OPIPE_PENDING)
-      atomic_store(&s->full_at, passed + 1);
+    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
+      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
     opi_request_drop_shape(request);
     opi_request_recycle(request);
     return status;
   }
-  t->n_steps += kind == OPI_TICKET_TRAIN;
   *out_request = request;
   *out_handle = begin(s, request, params);
   return OPIPE_OK;
@@ -259,6 +307,7 @@ static opipe_status start(opi_session *s, const opipe_submit_params *params, uin
   if (!opi_session_trains(s))
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
   OPI_TRY(check_params(s, params, kind, err));
+  opi_session_admit(s);
   opi_lock_take(&s->submit_lock);
   const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
   opi_lock_give(&s->submit_lock);
@@ -291,6 +340,14 @@ void opi_train_let_finish(opi_request *request) {
   opi_lock_take(&s->submit_lock);
   if (s->engine->held == request)
     publish_epilogue(s->engine);
+  else
+    request->ticket->wanted = true; /* the ranks may not have got it */
+  opi_lock_give(&s->submit_lock);
+}
+
+static void leave_none_held(opi_session *s) {
+  opi_lock_take(&s->submit_lock);
+  publish_epilogue(s->engine);
   opi_lock_give(&s->submit_lock);
 }
 
@@ -299,13 +356,15 @@ opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *e
   OPI_TRY(opi_session_check(s, err));
   if (!opi_session_trains(s))
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
-  opi_lock_take(&s->submit_lock);
-  publish_epilogue(s->engine);
-  opi_lock_give(&s->submit_lock);
+  leave_none_held(s);
   while (atomic_load(&s->n_unfinished) != 0 || opi_session_is_ending(s)) {
     const struct timespec t = {.tv_nsec = 100000};
     if (opi_session_failed(s))
       opi_session_settle(s);
+    if (atomic_load(&s->n_fenced) != 0) {
+      opi_session_admit(s);
+      leave_none_held(s);
+    }
     if (s->threads == OPIPE_THREADS_HOST && !s->reference)
       return OPIPE_PENDING; /* the caller may be the one who drives */
     if (opi_clock_ns() >= until) {
@@ -326,6 +385,36 @@ opipe_status opi_train_rest(opi_session *s, opipe_error *err) {
   return opi_fail(err, OPIPE_E_STATE,
                   "%u steps are under way: drive the ranks until session_flush answers OPIPE_OK",
                   atomic_load(&s->n_unfinished));
+}
+
+/* Of a session that has failed: no rank touches its device any more. */
+static bool has_stopped(opi_session *s) {
+  bool stopped = atomic_load(&s->n_unfinished) == 0;
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    stopped = stopped && (s->threads == OPIPE_THREADS_HOST ? atomic_load(&rank->driving) == 0
+                                                           : atomic_load(&rank->gone) != 0);
+  }
+  return stopped;
+}
+
+opipe_status opi_train_rest_to_read(opi_session *s, opipe_error *err) {
+  const struct timespec again = {.tv_nsec = 100000};
+  const opipe_status status = opi_train_rest(s, err);
+  if (status == OPIPE_OK || s->reference || !opi_session_failed(s) || s->peers != NULL)
+    return status;
+  const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
+  while (!has_stopped(s) && opi_clock_ns() < until)
+    (void)nanosleep(&again, NULL);
+  if (!has_stopped(s)) {
+    return opi_fail(err, OPIPE_E_STATE, "a rank has not stopped since the session failed: %s",
+                    s->why.message);
+  }
+  if (opi_weights_whole(s->engine->weights))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_STATE,
+                  "the session has failed, and its ranks have weights of different steps: %s",
+                  s->why.message);
 }
 
 /* ---- what came of it ---- */
@@ -371,5 +460,9 @@ void opi_train_set_step(opi_session *session, uint64_t step) {
     return;
   opi_lock_take(&session->submit_lock);
   session->engine->n_steps = step;
+  for (uint32_t r = 0; r < session->plan->n_ranks; ++r) {
+    session->engine->cursors[r].n_steps = step;
+    atomic_store(&session->engine->cursors[r].n_done, step);
+  }
   opi_lock_give(&session->submit_lock);
 }

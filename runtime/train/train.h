@@ -30,8 +30,7 @@ opipe_status opi_train_open(const opi_session_env *env, const opipe_session_para
  * OPIPE_PENDING as submit. [any-thread] */
 opipe_status opi_train_step(opi_session *session, const opipe_submit_params *params,
                             opi_request **out_ticket, opipe_request **out_handle, opipe_error *err);
-/* Forward only, no gradient, no update; flushes first. Labels may be left out where the loss needs
- * them: then only output 1 is there. */
+/* Forward only, no gradient, no update; flushes first. Labels are needed, for the loss. */
 opipe_status opi_train_evaluate(opi_session *session, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_request **out_handle,
                                 opipe_error *err);
@@ -40,6 +39,9 @@ opipe_status opi_train_evaluate(opi_session *session, const opipe_submit_params 
 opipe_status opi_train_flush(opi_session *session, uint64_t timeout_ns, opipe_error *err);
 /* The same for what cannot go on without: OPIPE_E_STATE while it is for the caller to drive. */
 opipe_status opi_train_rest(opi_session *session, opipe_error *err);
+/* The same for what only reads weights and moments: also of a session that has failed, where all
+ * ranks here have those of one and the same step, the last that was done. */
+opipe_status opi_train_rest_to_read(opi_session *session, opipe_error *err);
 
 typedef struct opi_train_result {
   opi_step_report step; /* of weights; evaluate: zeros */

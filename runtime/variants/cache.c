@@ -104,7 +104,8 @@ static bool mark_valued(opi_session *session, const char *message) {
   return any;
 }
 
-/* One try; OPIPE_PENDING: another input's value turned out to be needed. */
+/* One try; OPIPE_PENDING: another input's value turned out to be needed, or (session->awaited) one
+ * is not there yet. */
 static opipe_status try_build(opi_session *session, const opi_request *request, int64_t rows,
                               uint32_t index, opi_shape **out_shape, opipe_error *err) {
   opi_shape *shape = shape_new(session, err);
@@ -122,7 +123,7 @@ static opipe_status try_build(opi_session *session, const opi_request *request, 
       status == OPIPE_E_UNSUPPORTED && request != NULL && mark_valued(session, err->message);
   if (status == OPIPE_OK)
     status = opi_compiled_build(shape, err);
-  if (status < 0) {
+  if (status != OPIPE_OK) {
     opi_shape_free(shape);
     return again ? OPIPE_PENDING : status;
   }
@@ -136,7 +137,7 @@ static opipe_status build_in_room(opi_session *session, const opi_request *reque
   bool busy = false;
   for (;;) {
     opipe_status status = OPIPE_PENDING;
-    while (status == OPIPE_PENDING)
+    while (status == OPIPE_PENDING && atomic_load(&session->awaited) == NULL)
       status = try_build(session, request, rows, index, out_shape, err);
     if (status != OPIPE_E_LIMIT || session->peers != NULL)
       return status; /* what there is room for in one session another may refuse */

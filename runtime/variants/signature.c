@@ -30,10 +30,25 @@ static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, o
       opi_shape_text(wanted, sizeof wanted, input->value->shape, (uint32_t)input->value->rank));
 }
 
-/* The host looks at it before any device does. */
-static opipe_status check_value(const opi_input *input, const opi_feed *feed, opipe_error *err) {
-  if (!feed->on_device)
+/* The host looks at it before any device does. OPIPE_PENDING: it is not there yet, and may be when
+ * the host's flag is set. */
+static opipe_status check_value(opi_session *s, const opi_input *input, const opi_feed *feed,
+                                opipe_error *err) {
+  const opipe_fence *ready = &feed->ready;
+  if (!feed->on_device && (!feed->given || ready->kind == OPIPE_FENCE_NONE))
     return OPIPE_OK;
+  if (!feed->on_device && ready->kind == OPIPE_FENCE_HOST_FLAG) {
+    if (opi_fence_set(ready))
+      return OPIPE_OK;
+    opi_room_await(s, (const uint32_t *)ready->handle);
+    return OPIPE_PENDING;
+  }
+  if (!feed->on_device) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "input '%s' has a fence of kind %u: its value decides shapes, so the host has "
+                    "to see when it is there (kind %u)",
+                    input->name, ready->kind, OPIPE_FENCE_HOST_FLAG);
+  }
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
                   "input '%s' lies on device %d:%d: its value decides shapes, so it has to be in "
                   "host memory",
@@ -72,7 +87,7 @@ static opipe_status read_feed(const opi_session *s, const opi_input *input,
   feed->device_id = t->device_id;
   feed->ready = io->ready;
   feed->done = io->done;
-  return input->valued ? check_value(input, feed, err) : OPIPE_OK;
+  return OPIPE_OK;
 }
 
 static void feed_pin(const opi_pin *pin, opi_feed *feed) {
@@ -123,6 +138,7 @@ static opipe_status find_rows(const opi_session *s, opi_request *request, opipe_
 
 opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
                              opi_request *request, opipe_error *err) {
+  opi_room_await(s, NULL);
   for (uint32_t i = 0; i < s->n_inputs; ++i)
     request->feeds[i] = (opi_feed){.given = false};
   for (uint32_t i = 0; i < params->n_inputs; ++i) {
@@ -144,6 +160,12 @@ opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
                       s->inputs[i].name, params->n_inputs, s->n_inputs);
     }
     feed_pin(s->inputs[i].pin, &request->feeds[i]);
+  }
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    const opipe_status status =
+        s->inputs[i].valued ? check_value(s, &s->inputs[i], &request->feeds[i], err) : OPIPE_OK;
+    if (status != OPIPE_OK)
+      return status;
   }
   return find_rows(s, request, err);
 }
@@ -179,10 +201,12 @@ bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t 
 
 static opipe_status sign_pin(opi_shape *shape, const opi_request *request, uint32_t input,
                              opipe_error *err) {
-  const opi_session *s = shape->session;
+  opi_session *s = shape->session;
   const opi_input *in = &s->inputs[input];
   opi_shape_pin *pin = &shape->pins[shape->n_pins];
-  OPI_TRY(check_value(in, &request->feeds[input], err));
+  const opipe_status status = check_value(s, in, &request->feeds[input], err);
+  if (status != OPIPE_OK)
+    return status;
   if (in->batch_axis >= 0 && request->n_microbatches > 1) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,
@@ -220,8 +244,9 @@ opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     for (int32_t d = 0; d < s->inputs[i].value->rank; ++d)
       shape->dims[at++] = d == s->inputs[i].batch_axis ? rows : request->feeds[i].shape[d];
-    if (s->inputs[i].valued)
-      OPI_TRY(sign_pin(shape, request, i, err));
+    const opipe_status status = s->inputs[i].valued ? sign_pin(shape, request, i, err) : OPIPE_OK;
+    if (status != OPIPE_OK)
+      return status;
   }
   return OPIPE_OK;
 }

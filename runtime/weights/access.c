@@ -224,6 +224,7 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
                              opipe_error *err) {
   uint32_t slot = 0, first = 0;
   OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &first, err));
+  weights->changed[slot] = !weights->trained[slot];
   for (uint32_t i = first; n_bytes != 0 && i < weights->n_holders; ++i) {
     if (weights->holders[i].env.elsewhere == 0 && reads(&weights->holders[i], slot))
       OPI_TRY(set_one(weights, &weights->holders[i], slot, state, version, src, n_bytes, err));
@@ -258,8 +259,9 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
   if (index >= weights->n_used)
     return false;
   const uint32_t slot = weights->used[index];
-  *out_info =
-      (opi_weight_info){.source = &weights->sources[slot], .trained = weights->trained[slot]};
+  *out_info = (opi_weight_info){.source = &weights->sources[slot],
+                                .trained = weights->trained[slot],
+                                .changed = weights->changed[slot]};
   for (uint32_t i = 0; i < weights->n_holders; ++i)
     out_info->n_copies += reads(&weights->holders[i], slot) ? 1 : 0;
   if (weights->trained[slot]) /* all ranks have those of all */

@@ -91,7 +91,8 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
   w->used = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->ties = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->trained_index = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
-  if (w->used == NULL || w->ties == NULL || w->trained_index == NULL)
+  w->changed = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
+  if (w->used == NULL || w->ties == NULL || w->trained_index == NULL || w->changed == NULL)
     return opi_fail_nomem(err, w->n_sources * sizeof *w->used, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
     bool read = false;

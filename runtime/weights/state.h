@@ -83,6 +83,7 @@ typedef struct opi_weight_rank {
   uint32_t phase, tie; /* tie: next of weights->ties */
   bool started;        /* of the phase */
   bool dirty;          /* gradients of the last step are still there */
+  bool updating;       /* in an update, or in one that did not end */
   uint32_t newest;     /* set of version 0 */
   opi_member norms;
   bool norms_given;    /* in this step */
@@ -114,6 +115,7 @@ struct opi_weights {
   opi_budget *budget;
   const opipe_param_source *sources;
   bool *trained;           /* [n_sources] */
+  bool *changed;           /* [n_sources] not trained, and set */
   uint32_t *used;          /* [n_used] slots that some stage reads, rising */
   uint32_t *ties;          /* [n_ties] slots, rising */
   uint32_t *trained_index; /* [n_sources] */

@@ -258,9 +258,28 @@ opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_
   rank->held = rank->held || (weights->hold && rank->report.skipped == OPI_SKIP_NOT_FINITE);
   if (o->clip_norm > 0 && norm * scale + CLIP_EPSILON > o->clip_norm)
     clip = o->clip_norm / (norm * scale + CLIP_EPSILON);
+  rank->updating = true;
   OPI_TRY(update_rank(weights, rank, scale * clip, err));
   tick(weights, rank);
+  rank->updating = false;
   return OPIPE_OK;
+}
+
+bool opi_weights_keep_gradients(const opi_weights *weights) {
+  return weights->keep_gradients;
+}
+
+bool opi_weights_whole(const opi_weights *weights) {
+  const opi_weight_rank *first = NULL;
+  bool whole = true;
+  for (uint32_t r = 0; r < weights->n_ranks; ++r) {
+    const opi_weight_rank *rank = &weights->ranks[r];
+    if (rank->holder == NULL || rank->holder->env.elsewhere != 0)
+      continue;
+    first = first == NULL ? rank : first;
+    whole = whole && !rank->updating && rank->clock.n_steps == first->clock.n_steps;
+  }
+  return whole;
 }
 
 /* ---- the machine ---- */

@@ -137,6 +137,7 @@ opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t st
 typedef struct opi_weight_info {
   const opipe_param_source *source;
   uint32_t trained;     /* 1 */
+  uint32_t changed;     /* not trained, and not what its initializer says: it was set */
   uint32_t n_copies;    /* ranks that hold it */
   double gradient_norm; /* of the last step, before clipping */
 } opi_weight_info;
@@ -152,6 +153,10 @@ typedef struct opi_weights_clock {
   double loss_scale;
 } opi_weights_clock;
 void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock);
+/* Can gradients be read between steps? */
+bool opi_weights_keep_gradients(const opi_weights *weights);
+/* Are the weights of all ranks here those of one step? False where an update did not end. */
+bool opi_weights_whole(const opi_weights *weights);
 /* Ends a hold too. */
 void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock);
 /* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the

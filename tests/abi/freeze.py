@@ -57,6 +57,35 @@ def structs_of(folder, header):
     return found
 
 
+def needs_of(header):
+    """{struct: {name: the target minor below which the header has it not}}, for fields and the struct itself."""
+    with open(os.path.join(INCLUDE, "opipe", header + ".h"), encoding="utf-8") as file:
+        text = re.sub(r"/\*.*?\*/", " ", file.read(), flags=re.S)
+    needs, guards, struct, inside = {}, [], None, {}
+    for line in text.splitlines():
+        begins = re.match(r"typedef struct (\w+) \{", line)
+        target = re.match(r"#if OPIPE_TARGET_MINOR >= (\d+)", line)
+        if begins:
+            struct, inside = begins[1], {}
+            needs[struct] = {struct: max(guards + [0])}
+        if target or re.match(r"#\s*if", line):
+            guards.append(int(target[1]) if target else 0)
+        elif re.match(r"#\s*endif", line):
+            guards.pop()
+        elif struct is not None and guards and not begins and not line.startswith("}"):
+            inside[max(guards)] = inside.get(max(guards), "") + line + "\n"
+        if struct is not None and line.startswith("} %s;" % struct):
+            for minor, part in inside.items():
+                needs[struct].update({name: minor for piece in split(part) for name in names_of(piece)})
+            struct = None
+    return needs
+
+
+def guard_of(needs, struct, fields):
+    """The target minor that the struct and its listed fields need."""
+    return max(needs[struct].get(name, 0) for name in [struct] + fields)
+
+
 def split(body):
     """The declarations of a struct; those of function pointers hold no other semicolon."""
     return [" ".join(part.split()) for part in body.split(";") if part.strip()]
@@ -146,7 +175,11 @@ def text_of(header, rows, frozen):
         "",
         "/* clang-format off */",
     ]
+    needs = needs_of(header)
+    guards = {struct: guard_of(needs, struct, fields) for struct, _, fields in rows}
     for struct, minor, fields in rows:
+        if guards[struct]:
+            lines.append("#if OPIPE_TARGET_MINOR >= %d" % guards[struct])
         lines.append("#define OPIPE_FIELDS_%s(X, T) \\" % struct)
         part = "  "
         for field in fields:
@@ -160,10 +193,19 @@ def text_of(header, rows, frozen):
         if struct in frozen:
             size, value = frozen[struct]
             lines.append("OPIPE_FREEZE(%s, %s, %s, 0x%s)" % (struct, fields[-1], size, value))
+        if guards[struct]:
+            lines.append("#endif")
+    text = {struct: "OPIPE_ROW(%s, %s, %d)" % (struct, fields[-1], minor) for struct, minor, fields in rows}
+    later = sorted({minor for minor in guards.values() if minor})
+    for minor in later:
+        name = "OPIPE_ROWS_%s_%d" % (upper, minor)
+        lines += ["#if OPIPE_TARGET_MINOR >= %d" % minor, "#define %s \\" % name]
+        lines += ["  , %s \\" % text[struct] for struct in text if guards[struct] == minor]
+        lines[-1] = lines[-1][: -len(" \\")]
+        lines += ["#else", "#define %s" % name, "#endif"]
     lines.append("#define OPIPE_ROWS_%s \\" % upper)
-    for struct, minor, fields in rows:
-        lines.append("  OPIPE_ROW(%s, %s, %d), \\" % (struct, fields[-1], minor))
-    lines[-1] = lines[-1][: -len(", \\")]
+    lines += ["  %s, \\" % text[struct] for struct in text if not guards[struct]]
+    lines[-1] = lines[-1][: -len(", \\")] + "".join(" OPIPE_ROWS_%s_%d" % (upper, minor) for minor in later)
     lines += ["/* clang-format on */", "", "#endif /* OPIPE_FROZEN_%s_H */" % upper, ""]
     return "\n".join(lines)
 

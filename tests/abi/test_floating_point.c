@@ -384,13 +384,14 @@ static void test_the_log_is_called_with_the_hosts_environment(void) {
   opipe_context *context = NULL;
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  const char *paths[] = {opi_test_source("tests/abi/anchors.c")}; /* a file that is no plugin */
+  const char *paths[] = {opi_test_tmpdir()}; /* with a file that is no plugin */
   const opipe_context_params params = {.struct_size = sizeof params,
                                        .log_level = OPIPE_LOG_DEBUG,
                                        .log_ctx = &h,
                                        .log = hear,
                                        .plugin_paths = paths,
                                        .n_plugin_paths = 1};
+  OPI_ASSERT_FATAL(opi_test_write_file(opi_test_tmp("opipe-backend-none.so"), "none", 4));
   OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &api, &err), &err);
   set_mode(TO_ZERO);
   opipe_status status = api->context_create(&params, &context, &err);

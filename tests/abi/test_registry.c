@@ -48,12 +48,19 @@ static opi_registry *open_paths(const char *const *paths, uint32_t n) {
   return r;
 }
 
-/* The registry over one path: finding "mock" fails, and the table of candidates gives the reason.
- */
+/* The registry over one path: there is none, for that reason; or where only open() can tell,
+ * finding "mock" fails, and the table of candidates gives the reason. */
 static void expect_refused(const char *path, const char *reason) {
   static text described;
   opi_plugin_ref ref;
-  opi_registry *r = open_paths(&path, 1);
+  opi_registry *r = NULL;
+  const opi_registry_params params = {
+      .allocator = opi_allocator_system(), .paths = &path, .n_paths = 1};
+  if (opi_registry_create(&params, &r, &err) < 0) {
+    opi_test_check(strstr(err.message, path) != NULL && strstr(err.message, reason) != NULL,
+                   __FILE__, __LINE__, false, "%s: no '%s' in: %s", path, reason, err.message);
+    return;
+  }
   described.n = 0;
   const opipe_status status = opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err);
   if (status >= 0)
@@ -242,11 +249,13 @@ static void test_optional_slots_of_a_backend_come_together(void) {
 /* ---- descriptors that are linked in ---- */
 
 static opipe_status open_status;
+static uint32_t n_opened_badly;
 static bool endless_message;
 
 static opipe_status open_badly(const opipe_host *host, opipe_instance **out_self, opipe_error *e) {
   (void)host;
   (void)out_self;
+  ++n_opened_badly;
   if (endless_message) {
     e->status = open_status;
     memset(e->message, 'x', sizeof e->message);
@@ -378,8 +387,11 @@ static void test_truncated_files_never_crash(void) {
     opi_plugin_ref ref;
     (void)snprintf(name, sizeof(name), "opipe-schedule-cut%zu.so", length);
     const char *path = write_file(name, data, length);
-    opi_registry *r = open_paths(&path, 1);
-    refused += opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err) < 0;
+    const opi_registry_params params = {
+        .allocator = opi_allocator_system(), .paths = &path, .n_paths = 1};
+    opi_registry *r = NULL;
+    refused += opi_registry_create(&params, &r, &err) < 0 ||
+               opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err) < 0;
     opi_registry_free(r);
   }
   OPI_ASSERT(refused > 10);
@@ -438,11 +450,77 @@ static void test_twins_in_one_folder_are_both_refused(void) {
   opi_registry_free(r);
 }
 
+/* A folder of that name with copies: of `plugin` called opipe-schedule-NAME.so each. */
+static const char *folder_of(const char *folder, const char *const (*copies)[2], size_t n) {
+  const char *path = opi_test_tmp(folder);
+  char to[1200];
+  (void)mkdir(path, 0700);
+  for (size_t i = 0; i < n; ++i) {
+    (void)snprintf(to, sizeof to, "%s/opipe-schedule-%s.so", path, copies[i][1]);
+    copy_file(mock(copies[i][0]), to);
+  }
+  return path;
+}
+
 static void test_bad_neighbours_do_not_hide_good_ones(void) {
-  const char *paths[] = {mock("magic"), mock("no-symbol"), mock("good")};
+  static const char *const copies[][2] = {
+      {"magic", "magic"}, {"no-symbol", "no-symbol"}, {"good", "mock"}};
+  const char *folder = folder_of("neighbours", copies, 3);
   opi_plugin_ref ref;
-  opi_registry *r = open_paths(paths, 3);
+  opi_registry *r = open_paths(&folder, 1);
   OPI_ASSERT_OK(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), &err);
+  opi_registry_free(r);
+}
+
+/* What the host named is not replaced by what lies in a later place. */
+static void test_a_refused_plugin_that_was_given_is_not_replaced(void) {
+  static const char *const ill[][2] = {{"magic", "mock"}}, *const good[][2] = {{"good", "mock"}};
+  const char *folders[] = {folder_of("bad", ill, 1), folder_of("good", good, 1)};
+  const char *file = opi_test_tmp("bad/opipe-schedule-mock.so");
+  opi_plugin_ref ref;
+  opi_registry *r = open_paths(folders, 2);
+  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err),
+                   OPIPE_E_UNSUPPORTED, &err, "magic 0x00000001");
+  opi_registry_free(r);
+  const opi_registry_params params = {
+      .allocator = opi_allocator_system(), .paths = &file, .n_paths = 1};
+  OPI_ASSERT_ERROR(opi_registry_create(&params, &r, &err), OPIPE_E_ABI, &err,
+                   "opipe-schedule-mock.so");
+}
+
+/* Whatever the loader would find under that name elsewhere. */
+static void test_a_name_without_a_slash_is_a_file_here(void) {
+  static const char *const good[][2] = {{"good", "mock"}};
+  const char *path = "opipe-schedule-mock.so";
+  char before[4096];
+  opi_plugin_ref ref;
+  OPI_ASSERT_FATAL(getcwd(before, sizeof before) != NULL);
+  OPI_ASSERT_FATAL(chdir(folder_of("here", good, 1)) == 0);
+  opi_registry *r = open_paths(&path, 1);
+  OPI_ASSERT_FATAL(chdir(before) == 0);
+  OPI_ASSERT_OK(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), &err);
+  opi_registry_free(r);
+}
+
+static opipe_status count_one(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
+                              opipe_error *e) {
+  (void)plugin;
+  (void)ref;
+  (void)e;
+  ++*(uint32_t *)ctx;
+  return OPIPE_OK;
+}
+
+static void test_a_kind_is_listed_without_opening_others(void) {
+  uint32_t n = 0;
+  opi_registry *r = open_paths(NULL, 0);
+  n_opened_badly = 0;
+  open_status = OPIPE_E_DEVICE;
+  OPI_ASSERT_OK_FATAL(opi_registry_add_static(r, &bad, &err), &err);
+  OPI_ASSERT_OK(opi_registry_each(r, OPIPE_KIND_TRANSPORT, count_one, &n, &err), &err);
+  OPI_ASSERT_INT(n_opened_badly, 0);
+  OPI_ASSERT_OK(opi_registry_each(r, OPIPE_KIND_SCHEDULE, count_one, &n, &err), &err);
+  OPI_ASSERT_INT(n_opened_badly, 1);
   opi_registry_free(r);
 }
 
@@ -451,10 +529,11 @@ static void test_a_failing_plugin_is_not_replaced(void) {
   const char *paths[] = {mock("open-fails"), mock("good")};
   opi_plugin_ref ref;
   opi_registry *r = open_paths(paths, 2);
-  for (int i = 0; i < 2; ++i) {
-    OPI_ASSERT(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err) < 0);
-    OPI_ASSERT(strstr(err.message, "the mock's device is on fire") != NULL);
-  }
+  OPI_ASSERT(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err) < 0);
+  OPI_ASSERT(strstr(err.message, "the mock's device is on fire") != NULL);
+  const opipe_error first = err;
+  OPI_ASSERT_INT(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err), first.status);
+  OPI_ASSERT_STR(err.message, first.message);
   opi_registry_free(r);
 }
 
@@ -500,5 +579,8 @@ OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_a_later_twin_is_shadowed),
               OPI_TEST(test_twins_in_one_folder_are_both_refused),
               OPI_TEST(test_bad_neighbours_do_not_hide_good_ones),
+              OPI_TEST(test_a_refused_plugin_that_was_given_is_not_replaced),
+              OPI_TEST(test_a_name_without_a_slash_is_a_file_here),
+              OPI_TEST(test_a_kind_is_listed_without_opening_others),
               OPI_TEST(test_a_failing_plugin_is_not_replaced),
               OPI_TEST(test_every_failing_allocation_is_survived))

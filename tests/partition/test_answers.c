@@ -15,16 +15,20 @@ static opipe_error err = OPIPE_ERROR_INIT;
 
 static void test_statuses_that_no_call_has_are_errors(void) {
   OPI_ASSERT_INT(opi_answer(OPIPE_OK, "backend", "mock", "compile", &err), OPIPE_OK);
-  OPI_ASSERT_ERROR(opi_answer(OPIPE_PENDING, "backend", "mock", "compile", &err), OPIPE_E_INVALID,
+  OPI_ASSERT_ERROR(opi_answer(OPIPE_PENDING, "backend", "mock", "compile", &err), OPIPE_E_DEVICE,
                    &err, "backend 'mock': compile answered 1");
   OPI_ASSERT_INT(opi_poll(OPIPE_PENDING, "transport", "mock", "test", &err), OPIPE_PENDING);
   err = (opipe_error)OPIPE_ERROR_INIT;
   OPI_ASSERT_ERROR(opi_poll(-99, "transport", "mock", "test", &err), OPIPE_E_INVALID, &err,
                    "transport 'mock': test failed with status -99, without a message");
   (void)opi_fail(&err, -99, "why");
-  OPI_ASSERT_ERROR(opi_answer(-99, "backend", "mock", "run", &err), OPIPE_E_INVALID, &err,
+  OPI_ASSERT_ERROR(opi_answer(-99, "backend", "mock", "run", &err), OPIPE_E_DEVICE, &err,
                    "run failed with the unknown status -99: why");
-  OPI_ASSERT_INT(opi_answer(77, "backend", "mock", "run", NULL), OPIPE_E_INVALID);
+  OPI_ASSERT_INT(opi_answer(77, "backend", "mock", "run", NULL), OPIPE_E_DEVICE);
+  OPI_ASSERT_INT(opi_answer(77, "schedule", "mock", "plan", NULL), OPIPE_E_INVALID);
+  (void)opi_fail(&err, OPIPE_E_CANCELLED, "its own words");
+  OPI_ASSERT_ERROR(opi_answer(OPIPE_E_CANCELLED, "backend", "mock", "run", &err), OPIPE_E_DEVICE,
+                   &err, "backend 'mock': run failed: its own words");
 }
 
 static void test_messages_are_ended_and_cleaned(void) {
@@ -334,6 +338,44 @@ static void test_idle_cells_where_they_were_asked_for(void) {
   opi_plan_free(plan);
 }
 
+/* What emit is given: nothing at an address, a record with something in reserved, one and the same
+ * without end. */
+enum { EMIT_NOTHING = 0, EMIT_RESERVED = 1, EMIT_AGAIN = 2 };
+static uint32_t emitted;
+
+static opipe_status emit_badly(opipe_instance *self, const opipe_schedule_problem *problem,
+                               opipe_emit_fn emit, void *emit_ctx, opipe_error *e) {
+  const opipe_action action = {.pass = OPIPE_PASS_FORWARD, .reserved = emitted == EMIT_RESERVED};
+  (void)self;
+  (void)problem;
+  opipe_status status = emitted == EMIT_NOTHING ? emit(emit_ctx, NULL, 3, e) : OPIPE_OK;
+  for (uint32_t i = 0; emitted != EMIT_NOTHING && status == OPIPE_OK && i < 1000; ++i)
+    status = emit(emit_ctx, &action, 1, e);
+  return status;
+}
+
+static void expect_emitted(opi_plan *plan, uint32_t what, const char *message) {
+  static const opipe_schedule table = {.options = options, .layout = layout, .plan = emit_badly};
+  const opi_schedule_ref mock = {.table = &table, .id = "mock"};
+  emitted = what;
+  OPI_ASSERT_OK(opi_schedule_layout(&mock, 2, 2, plan, &err), &err);
+  OPI_ASSERT_ERROR(opi_schedule_order(&mock, plan, &err), OPIPE_E_INVALID, &err, message);
+}
+
+static void test_records_of_a_schedule(void) {
+  opi_plan *plan = NULL;
+  OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
+  plan->schedule = "mock";
+  plan->n_microbatches = 2;
+  layout_status = OPIPE_OK;
+  wanted =
+      (opipe_layout){.n_ranks = 2, .n_stages = 2, .n_replicas = 1, .n_slices = 1, .n_parts = 1};
+  expect_emitted(plan, EMIT_NOTHING, "schedule 'mock', action 0: 3 more at no address (NULL)");
+  expect_emitted(plan, EMIT_RESERVED, "schedule 'mock', action 0: reserved is 1, not 0");
+  expect_emitted(plan, EMIT_AGAIN, "schedule 'mock' emits more than 14 actions");
+  opi_plan_free(plan);
+}
+
 static void test_options_of_a_schedule(void) {
   static const opipe_schedule table = {.options = options, .layout = layout};
   const opi_schedule_ref mock = {.table = &table, .id = "mock"};
@@ -363,4 +405,4 @@ OPI_TEST_MAIN("answers", OPI_TEST(test_statuses_that_no_call_has_are_errors),
               OPI_TEST(test_layouts_of_a_program), OPI_TEST(test_numbers_of_a_transport),
               OPI_TEST(test_numbers_of_a_layout),
               OPI_TEST(test_idle_cells_where_they_were_asked_for),
-              OPI_TEST(test_options_of_a_schedule))
+              OPI_TEST(test_records_of_a_schedule), OPI_TEST(test_options_of_a_schedule))

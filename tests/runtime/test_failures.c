@@ -294,10 +294,42 @@ static void test_forked_child_is_refused(void) {
   toy_end(&t);
 }
 
+/* What no run may answer is the device's fault, never that of the request's data. */
+static void test_odd_answers_of_a_device_end_the_session(void) {
+  static const int32_t odd[] = {OPIPE_PENDING, 77, -99, OPIPE_E_CANCELLED};
+  for (size_t i = 0; i < OPI_COUNT(odd); ++i) {
+    toy t = {.faults = {.fail_node = node_of_rank[1], .fail_at = 1, .fail_status = odd[i]}};
+    const opipe_session_params params = session_params(0);
+    toy_request r;
+    opipe_error err = OPIPE_ERROR_INIT;
+    if (!open_toy(&t, &three_ranks, &params))
+      return;
+    OPI_ASSERT_OK_FATAL(toy_submit(&t, 4, 2, 0, 0, 0, &r, &err), &err);
+    OPI_ASSERT_ERROR(opi_request_wait(r.request, UINT64_C(10000000000), &err), OPIPE_E_DEVICE, &err,
+                     "rank 1, stage 1");
+    toy_release(&r);
+    OPI_ASSERT(toy_submit(&t, 4, 2, 0, 0, 0, &r, &err) == OPIPE_E_STATE);
+    toy_end(&t);
+  }
+}
+
+static void test_a_binding_that_is_none_is_refused(void) {
+  toy t = {.faults = {.unbound_node = node_of_rank[1]}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  const opipe_session_params params = session_params(0);
+  OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
+                      &err);
+  OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_DEVICE, &err,
+                   "bind answered 0 without a binding");
+  toy_end(&t);
+}
+
 OPI_TEST_MAIN("failures", OPI_TEST(test_cancelled_request_flows_on),
               OPI_TEST(test_deadline_fails_one_request),
               OPI_TEST(test_nan_fails_one_request_and_names_the_node),
               OPI_TEST(test_failing_rank_ends_the_session),
+              OPI_TEST(test_odd_answers_of_a_device_end_the_session),
+              OPI_TEST(test_a_binding_that_is_none_is_refused),
               OPI_TEST(test_watchdog_names_the_stuck_program),
               OPI_TEST(test_close_ends_what_is_in_flight), OPI_TEST(test_only_one_thread_waits),
               OPI_TEST(test_wait_has_a_limit), OPI_TEST(test_forked_child_is_refused))

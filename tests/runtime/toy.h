@@ -35,8 +35,9 @@ typedef struct toy_faults {
   const char *fail_node; /* the run of the program that holds this node fails */
   uint32_t fail_at;      /* at its nth run (1: the first); 0: never */
   int32_t fail_status;
-  const char *stall_node; /* ... takes stall_ms longer */
-  uint32_t stall_at;      /* 0: always when stall_ms != 0 */
+  const char *unbound_node; /* bind of the program that holds it answers OK, and no binding */
+  const char *stall_node;   /* ... takes stall_ms longer */
+  uint32_t stall_at;        /* 0: always when stall_ms != 0 */
   uint32_t stall_ms;
   uint32_t device_flags; /* OPIPE_DEVICE_* */
   uint64_t memory_bytes; /* of a device */

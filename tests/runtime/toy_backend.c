@@ -312,9 +312,21 @@ static opipe_status params_commit(opipe_params *p, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static bool has_node(const opipe_graph *g, const char *name) {
+  for (uint32_t i = 0; name != NULL && i < g->n_nodes; ++i) {
+    if (strcmp(g->nodes[i].name, name) == 0)
+      return true;
+  }
+  return false;
+}
+
 static opipe_status bind(opipe_device *d, const opipe_bind_params *params, opipe_binding **out,
                          opipe_error *err) {
   const opipe_graph *g = params->program->graph;
+  if (has_node(g, d->t->faults.unbound_node)) {
+    *out = NULL;
+    return OPIPE_OK;
+  }
   opipe_binding *b = take(d->t, sizeof *b);
   if (b == NULL)
     return no_memory(err);
@@ -372,14 +384,6 @@ static void run_node(const opipe_graph *g, const opipe_node *node, char *const *
   } else {
     memcpy(y, a, (size_t)out->n_bytes); /* Flat */
   }
-}
-
-static bool has_node(const opipe_graph *g, const char *name) {
-  for (uint32_t i = 0; name != NULL && i < g->n_nodes; ++i) {
-    if (strcmp(g->nodes[i].name, name) == 0)
-      return true;
-  }
-  return false;
 }
 
 static opipe_status check_finite(const opipe_graph *g, const opipe_node *node, char *const *data,

@@ -65,7 +65,7 @@ typedef struct opipe_order opipe_order;
 /* ---- context ---- */
 
 /* A cap on what all sessions of the context together may take of one device ("cpu" index 0, ...).
- */
+ * That there is one of this kind and number is not asked: a plugin may be registered later. */
 typedef struct opipe_device_budget {
   const char *kind; /* plugin id */
   uint32_t index;
@@ -81,7 +81,8 @@ typedef struct opipe_context_params {
   void *log_ctx;
   /* NULL: errors and warnings go to stderr. [callback: any thread] */
   void (*log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
-  const char *const *plugin_paths; /* files or directories searched first, in order */
+  const char *const *plugin_paths; /* files or directories searched first, in order; a file that is
+                                      no plugin for this library is an error */
   const opipe_device_budget *budgets;
   uint32_t n_plugin_paths;
   uint32_t n_budgets;
@@ -356,8 +357,10 @@ typedef struct opipe_api {
    * [control] */
   void (*session_close)(opipe_session *session);
   /* Starts a request. OPIPE_PENDING: max_in_flight requests are unfinished (or a new shape must
-   * wait for room), nothing was started. A request of another shape than the plan's is compiled
-   * first (cold). [any-thread] */
+   * wait for room), or a value on which shapes depend lies behind a `ready` flag that is not set;
+   * nothing was started. That flag must stay until the next submit, or session_wait_room has
+   * answered OPIPE_OK. Whatever else waits for fences is taken, and held until they are set.
+   * A request of another shape than the plan's is compiled first (cold). [any-thread] */
   opipe_status (*session_submit)(opipe_session *session, const opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err);
   /* OK | PENDING | < 0 how it failed. [any-thread] */
@@ -403,15 +406,19 @@ typedef struct opipe_api {
    * whole mini-batch, of the plan's shape or of other rows and tokens. The ticket is a request with
    * one output, "loss" (fp32, rank 0); request_report says more. In the order of submission; with
    * double-buffered weights a ticket finishes only with the next step or a flush; request_wait on
-   * the newest ticket flushes, a new shape too. OPIPE_PENDING as session_submit. [any-thread] */
+   * the newest ticket flushes, a new shape too. OPIPE_PENDING as session_submit. A step begins when
+   * the fences of all its tensors are set, labels too; those behind it wait. Data that a program
+   * refuses (an index out of range) ends the session; what only reads its parameters
+   * (session_get, _save, _save_model, _clock) then has them as the step before left them, or
+   * answers STATE where ranks have them of different steps. [any-thread] */
   opipe_status (*session_train_step)(opipe_session *session, const opipe_submit_params *params,
                                      opipe_request **out_ticket, opipe_error *err);
   /* Waits until no step is under way; runs what a double-buffered schedule has left over.
    * threads=HOST: does not wait, OPIPE_PENDING as long as there are steps to drive; what needs a
    * flush answers STATE then. */
   opipe_status (*session_flush)(opipe_session *session, opipe_error *err);
-  /* Forward only, with the newest parameters; flushes first. Outputs "loss" and what the loss
-   * judges; without labels only the latter. */
+  /* Forward only, with the newest parameters; flushes first. Inputs as a step's. Outputs "loss" and
+   * what the loss judges. Data that a program refuses fails the evaluation alone. */
   opipe_status (*session_evaluate)(opipe_session *session, const opipe_submit_params *params,
                                    opipe_request **out_request, opipe_error *err);
   /* Of a finished ticket or evaluation. */
@@ -421,7 +428,8 @@ typedef struct opipe_api {
   opipe_status (*session_parameter)(opipe_session *session, uint32_t index,
                                     opipe_parameter_info *io_info, opipe_error *err);
   /* A parameter's state by initializer name, dense row-major. version: 0 newest, 1 one older, of
-   * double-buffered weights. Flush first: between steps only. set changes every copy. [control] */
+   * double-buffered weights. Flush first: between steps only. set changes every copy; what is not
+   * trained, and was set, is among what session_save and _save_model write. [control] */
   opipe_status (*session_get)(opipe_session *session, const char *name, uint32_t state,
                               uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
   opipe_status (*session_set)(opipe_session *session, const char *name, uint32_t state,
@@ -521,7 +529,8 @@ typedef struct opipe_api {
 #endif
 #if OPIPE_TARGET_MINOR >= 3
   /* Sleeps until submit may find room: fewer than max_in_flight requests are unfinished, and where
-   * a submit found none for its shape one has passed since. Another thread may be faster: then
+   * a submit found none for its shape one has passed since, where it found a flag not set that is
+   * set (or one has passed). Another thread may be faster: then
    * submit answers OPIPE_PENDING again. Errors: TIMEOUT, after timeout_ns (UINT64_MAX: for ever);
    * how the session failed; STATE, inside an on_done. [any-thread] */
   opipe_status (*session_wait_room)(opipe_session *session, uint64_t timeout_ns, opipe_error *err);

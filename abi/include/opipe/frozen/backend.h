@@ -53,17 +53,23 @@ OPIPE_FREEZE(opipe_bind_params, gradients, 64, 0x896d9aaab9c3f469)
   X(T, beta1) X(T, beta2) X(T, correction1) X(T, correction2) X(T, epsilon) X(T, decay)
 OPIPE_ORDER(opipe_update)
 OPIPE_FREEZE(opipe_update, decay, 192, 0x4ff800b952812dd1)
+#if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_update_part(X, T) \
   X(T, weight) X(T, gradient) X(T, first) X(T, second) X(T, n_elems) X(T, decay) X(T, params) \
   X(T, slot) X(T, reserved)
 OPIPE_ORDER(opipe_update_part)
+#endif
+#if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_kernel(X, T) \
   X(T, struct_size) X(T, flags) X(T, n_tried) X(T, n_dropped) X(T, own_ns) X(T, ns) X(T, what) \
   X(T, choice)
 OPIPE_ORDER(opipe_kernel)
+#endif
+#if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_tune_params(X, T) \
   X(T, struct_size) X(T, n_candidates) X(T, n_runs) X(T, reserved)
 OPIPE_ORDER(opipe_tune_params)
+#endif
 #define OPIPE_FIELDS_opipe_backend(X, T) \
   X(T, struct_size) X(T, reserved) X(T, device_count) X(T, device_query) X(T, device_open) \
   X(T, device_close) X(T, device_usage) X(T, buffer_alloc) X(T, buffer_free) X(T, buffer_host) \
@@ -77,9 +83,20 @@ OPIPE_ORDER(opipe_tune_params)
   X(T, params_import) X(T, fill_zero) X(T, add) X(T, sum_squares) X(T, update)
 OPIPE_ORDER(opipe_backend)
 OPIPE_FREEZE(opipe_backend, update, 376, 0x9de924915c93254c)
+#if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_backend_lookup(X, T) \
   X(T, struct_size) X(T, reserved) X(T, find) X(T, count)
 OPIPE_ORDER(opipe_backend_lookup)
+#endif
+#if OPIPE_TARGET_MINOR >= 3
+#define OPIPE_ROWS_BACKEND_3 \
+  , OPIPE_ROW(opipe_update_part, reserved, 3) \
+  , OPIPE_ROW(opipe_kernel, choice, 3) \
+  , OPIPE_ROW(opipe_tune_params, reserved, 3) \
+  , OPIPE_ROW(opipe_backend_lookup, count, 3)
+#else
+#define OPIPE_ROWS_BACKEND_3
+#endif
 #define OPIPE_ROWS_BACKEND \
   OPIPE_ROW(opipe_device_info, name, 0), \
   OPIPE_ROW(opipe_device_params, options, 0), \
@@ -92,11 +109,7 @@ OPIPE_ORDER(opipe_backend_lookup)
   OPIPE_ROW(opipe_param_source, reserved2, 0), \
   OPIPE_ROW(opipe_bind_params, gradients, 0), \
   OPIPE_ROW(opipe_update, decay, 0), \
-  OPIPE_ROW(opipe_update_part, reserved, 3), \
-  OPIPE_ROW(opipe_kernel, choice, 3), \
-  OPIPE_ROW(opipe_tune_params, reserved, 3), \
-  OPIPE_ROW(opipe_backend, update, 0), \
-  OPIPE_ROW(opipe_backend_lookup, count, 3)
+  OPIPE_ROW(opipe_backend, update, 0) OPIPE_ROWS_BACKEND_3
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_BACKEND_H */
