@@ -38,7 +38,7 @@ struct opi_ticket {
   _Atomic uint64_t end_ns;
   int64_t *labels; /* shifted copy, kept from ticket to ticket */
   uint64_t labels_bytes;
-  opi_feed shifted;       /* of the labels' port: of that copy; data NULL: they are not shifted */
+  opi_feed judge;         /* of the labels' port: of that copy; data NULL: they are not shifted */
   opi_step_report report; /* all ranks have the same */
   double loss;
   _Atomic double told_loss; /* where rank 0 is in another session */

@@ -12,8 +12,8 @@
 
 const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports, uint32_t port) {
   const struct opi_ticket *ticket = request->ticket;
-  return ticket != NULL && port == ports->labels && ticket->shifted.data != NULL
-             ? &ticket->shifted
+  return ticket != NULL && port == ports->labels && ticket->judge.data != NULL
+             ? &ticket->judge
              : &request->feeds[ports->input[port]];
 }
 
@@ -289,7 +289,7 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
 opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *err) {
   const opi_loss *loss = &t->session->plan->train->loss;
   struct opi_ticket *ticket = request->ticket;
-  ticket->shifted.data = NULL;
+  ticket->judge.data = NULL;
   if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY || t->labels_input == OPIPE_NONE)
     return OPIPE_OK;
   const opi_feed *feed = &request->feeds[t->labels_input];
@@ -330,10 +330,10 @@ opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *e
     memmove(row, row + 1, (size_t)(n_tokens - 1) * sizeof *row);
     row[n_tokens - 1] = loss->ignore;
   }
-  ticket->shifted = *feed;
-  ticket->shifted.data = (const char *)ticket->labels;
+  ticket->judge = *feed;
+  ticket->judge.data = (const char *)ticket->labels;
   for (uint32_t d = rank; d > 0; --d) {
-    ticket->shifted.strides[d - 1] = dense;
+    ticket->judge.strides[d - 1] = dense;
     dense *= feed->shape[d - 1];
   }
   return OPIPE_OK;
