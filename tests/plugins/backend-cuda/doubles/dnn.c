@@ -242,7 +242,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
   return status;
 }
 
-/* Bytes that an engine asks for: the steady one keeps two bytes for every element of the
+/* Bytes that an engine asks for: steady ones keep two bytes for every element of the
  * largest product that lies nowhere, in graphs of more than two products. */
 static int64_t workspace_of(const dnn_descriptor *graph, int64_t engine) {
   dnn_operation ops[DNN_OPERATIONS];
@@ -260,7 +260,7 @@ static int64_t workspace_of(const dnn_descriptor *graph, int64_t engine) {
     if (y->is_virtual && elements > most)
       most = elements;
   }
-  return WORKSPACE + (engine == STEADY_ENGINE && products > 2 ? 2 * most : 0);
+  return WORKSPACE + (engine != UNSTEADY_ENGINE && products > 2 ? 2 * most : 0);
 }
 
 /* Engines for the graph, into descriptors that the caller has made. */
