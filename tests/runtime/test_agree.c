@@ -230,7 +230,7 @@ static void test_a_backend_that_reads_nothing_is_named(void) {
   const opi_backend_ref *right = w.ranks[1].backend;
   w.ranks[1].backend = &backend;
   const opi_agree_params params = params_of(&w, 0, 2);
-  OPI_ASSERT_ERROR(opi_agree(&params, &err), OPIPE_E_INVALID, &err,
+  OPI_ASSERT_ERROR(opi_agree(&params, &err), OPIPE_E_DEVICE, &err,
                    "backend 'toy': read answered 1");
   w.ranks[1].backend = right;
   close_world(&w);

@@ -414,7 +414,7 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
 #if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-      NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+      NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 #else
 #define OPIPE_HOST_NO_TRAINING_SLOTS \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

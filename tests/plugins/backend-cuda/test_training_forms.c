@@ -38,6 +38,7 @@ static struct {
   ct_backend cuda;
   opipe_backend table;
   counts found;
+  bool seen[PASSES]; /* the first one counts: a step's, behind which an evaluation's is compiled */
 } look;
 
 static void count_node(const opipe_program *p, uint32_t i, uint32_t *of) {
@@ -75,8 +76,9 @@ static void count_forms(const opipe_program *p) {
                     (strncmp(step->launch.kernel, "opipe_few_columns", 17) == 0 ||
                      strncmp(step->launch.kernel, "opipe_few_turned", 16) == 0);
   }
-  for (uint32_t f = 0; f < FORMS; ++f)
+  for (uint32_t f = 0; f < FORMS && !look.seen[backward]; ++f)
     look.found.of[f][backward] = of[f];
+  look.seen[backward] = true;
 }
 
 /* Nodes by themselves, whose costs are asked for, are of no interest. */
@@ -136,6 +138,7 @@ static void look_at(const char *name, const char *path, int64_t batch, int64_t t
                                               : "bf16";
   kit k;
   memset(&look.found, 0, sizeof look.found);
+  memset(look.seen, 0, sizeof look.seen);
   opipe_status status = kit_open(&k, path, batch, tokens);
   plugins = k.plugins;
   k.plugins.backend = find_backend;
