@@ -309,6 +309,7 @@ static void test_odd_answers_of_a_device_end_the_session(void) {
                      "rank 1, stage 1");
     toy_release(&r);
     OPI_ASSERT(toy_submit(&t, 4, 2, 0, 0, 0, &r, &err) == OPIPE_E_STATE);
+    toy_release(&r);
     toy_end(&t);
   }
 }

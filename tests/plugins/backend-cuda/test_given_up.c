@@ -13,8 +13,9 @@ static CUstream stop_queue(rig *r) {
   *(void **)(void *)&hold = r->b.double_hold;
   OPI_ASSERT_OK_FATAL(r->t->native(r->device, OPIPE_NATIVE_QUEUE, r->queues[0], &stream, &err),
                       &err);
+  OPI_ASSERT_OK(r->t->write(r->queues[0], &r->g.ids, ids, &err), &err); /* it waits: not pinned */
   hold((CUstream)(uintptr_t)stream, true);
-  gather(r, ids);
+  OPI_ASSERT_OK(r->t->run(r->g.binding, r->queues[0], NULL, 0, &err), &err);
   OPI_ASSERT_OK(r->t->event_record(r->queues[0], r->events[0], &err), &err);
   OPI_ASSERT_ERROR(r->t->event_sync(r->events[0], 1000000, &err), OPIPE_E_TIMEOUT, &err,
                    "not complete");

@@ -22,7 +22,7 @@ def numbers(header):
 
 def main():
     tests = text("tests", "plugins", "backend-cuda", "test_declarations.c")
-    compared = set(re.findall(r"\bCUDA_\w+", " ".join(re.findall(r"^NUMBER\(([^,]*),", tests, re.M))))
+    compared = set(re.findall(r"\bCUDA_\w+", " ".join(re.findall(r"^ *(?:NUMBER|HANDLE)\(([^,]*),", tests, re.M))))
     found = 0
     missing = []
     for header in ("vendor.h", "vendor_dnn.h"):
