@@ -17,6 +17,7 @@
 #include "parts/norm_warp.cu"
 #include "parts/recurrent.cu"
 #include "parts/reduce.cu"
+#include "parts/relay.cu"
 #include "parts/scatter.cu"
 #include "parts/softmax.cu"
 #include "parts/update.cu"

@@ -236,6 +236,17 @@ typedef struct cuda_gather_args {
 } cuda_gather_args;
 bool cuda_plan_gather(const cuda_gather_args *args, cuda_launch *out);
 
+/* Rows of n elements of 2 or 4 bytes, from one distance between them to another: `to` gets nothing
+ * between its rows. They do not overlap. */
+typedef struct cuda_relay_args {
+  void *to;
+  const void *from;
+  int64_t rows, n, to_distance, from_distance;
+  uint32_t size; /* bytes of an element */
+  uint32_t reserved;
+} cuda_relay_args;
+bool cuda_plan_relay(const cuda_relay_args *args, cuda_launch *out);
+
 /* Trilu over [matrices, rows, columns]: keep column - row <= k (lower) or >= k
  * (upper), else 0 */
 typedef struct cuda_trilu_args {
@@ -383,6 +394,7 @@ typedef struct cuda_finite_args { /* reports FINITE where x [n] is not */
   int64_t n;
   uint32_t node;
   uint32_t reserved;
+  int64_t row, distance; /* elements of a row, and from one to the next; 0: side by side */
 } cuda_finite_args;
 bool cuda_plan_finite(const cuda_finite_args *args, uint32_t dtype, cuda_launch *out);
 

@@ -118,7 +118,8 @@ uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t
  * NULL. softmax 0: the scores are log-probabilities
  * (NegativeLogLikelihoodLoss). loss_dtype: that of the scores; or fp32 with
  * scores of a half type, inner 1 and no log_prob: losses of scores that are
- * widened as they are read. */
+ * widened as they are read. distance: elements between rows of scores where
+ * inner is 1; 0: classes. What lies between them may be read. */
 typedef struct cuda_loss_args {
   void *loss;
   void *log_prob;
@@ -127,6 +128,7 @@ typedef struct cuda_loss_args {
   cuda_status *status;
   int64_t rows, classes, inner;
   int64_t ignored; /* where `ignores` */
+  int64_t distance;
   uint32_t ignores;
   uint32_t reduction, softmax;
   uint32_t label_bytes; /* 4 or 8 */
@@ -140,13 +142,15 @@ uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, uint32_t los
 /* dx = dl (softmax(x) - one-hot), weighted and smoothed, of the loss above; dl:
  * one element, or [rows, inner] where `dl_rows`. dx may be x: the gradient
  * takes the place of the scores. loss_dtype: of dl and weights, as above; dx
- * is of the scores' type, rounded once. */
+ * is of the scores' type, rounded once. Distances as above; between rows of dx
+ * zeros may be written, up to 16 bytes beyond the last class. */
 typedef struct cuda_loss_grad_args {
   void *dx;
   const void *x, *dl, *labels, *weights;
   cuda_status *status;
   int64_t rows, classes, inner;
   int64_t ignored;
+  int64_t x_distance, dx_distance;
   double smoothing;
   uint32_t ignores;
   uint32_t dl_rows;

@@ -314,3 +314,10 @@ bool cuda_plan_trilu(const cuda_trilu_args *args, cuda_launch *out) {
          cuda_make_launch(CUDA_ID_opipe_trilu, args,
                           cuda_blocks(args->matrices * args->rows * args->columns, 512), 1, 0, out);
 }
+
+bool cuda_plan_relay(const cuda_relay_args *args, cuda_launch *out) {
+  const int64_t run_bytes = 4096, n_runs = (args->n * args->size + run_bytes - 1) / run_bytes;
+  return (args->size == 2 || args->size == 4) && args->rows > 0 && args->n > 0 &&
+         cuda_make_launch(CUDA_ID_opipe_relay, args, cuda_blocks(args->rows * n_runs, 8), 1, 0,
+                          out);
+}

@@ -42,7 +42,7 @@ uint32_t cuda_plan_loss(const cuda_loss_args *args, uint32_t dtype, uint32_t los
   const int place = loss_place(dtype, loss_dtype, row);
   uint32_t n = 0;
   if (place < 0 || args->reduction > 2 || (args->label_bytes != 4 && args->label_bytes != 8) ||
-      (args->log_prob != NULL && dtype != loss_dtype))
+      (args->distance != 0 && !row) || (args->log_prob != NULL && dtype != loss_dtype))
     return 0;
   launch_classes((uint32_t)CUDA_ID_opipe_loss_block_f32 + (uint32_t)place,
                  (uint32_t)CUDA_ID_opipe_loss_line_f32 + (uint32_t)place, args, args->rows,
@@ -58,7 +58,8 @@ bool cuda_plan_loss_grad(const cuda_loss_grad_args *args, uint32_t dtype, uint32
                          cuda_launch *out) {
   const bool row = is_row(args->classes, args->inner);
   const int place = loss_place(dtype, loss_dtype, row);
-  if (place < 0 || (args->label_bytes != 4 && args->label_bytes != 8))
+  if (place < 0 || (args->label_bytes != 4 && args->label_bytes != 8) ||
+      ((args->x_distance != 0 || args->dx_distance != 0) && !row))
     return false;
   const int64_t bytes = (args->classes * cuda_element_bytes(dtype) + 15) / 16 * 16;
   launch_classes((uint32_t)CUDA_ID_opipe_loss_grad_block_f32 + (uint32_t)place,

@@ -53,6 +53,7 @@
   X(opipe_convert_f16_bf16, cuda_convert_block, 256)                       \
   CUDA_HALVES(X, opipe_accumulate, cuda_convert_block, 256)                \
   X(opipe_move, cuda_move_block, 256)                                      \
+  X(opipe_relay, cuda_relay_args, 256)                                     \
   X(opipe_transpose, cuda_transpose_block, 256)                            \
   X(opipe_trilu, cuda_trilu_args, 256)                                     \
   X(opipe_gather, cuda_gather_block, 256)                                  \

@@ -274,7 +274,8 @@ CUDA_KERNEL(opipe_fill) {
 
 CUDA_KERNEL(opipe_finite) {
   for (int64_t i = first_element(); i < a.f.n; i += element_step()) {
-    const double x = load_number(a.f.x, a.dtype, i);
+    const int64_t at = a.f.row == 0 ? i : i / a.f.row * a.f.distance + i % a.f.row;
+    const double x = load_number(a.f.x, a.dtype, at);
     if (x - x != 0)
       report(a.f.status, CUDA_STATUS_FINITE, a.f.node, i, 0);
   }

@@ -81,7 +81,14 @@ CUDA_FN power_sum<R> block_powers(power_sum<R> own, power_room<R> *room) {
   return own;
 }
 
-/* A row of n scores in packets; whole: see load_packet. */
+/* A row of n scores in packets; whole: all of them may be read, whatever lies behind the row. */
+/* Do rows at this distance begin and end with packets, of which the last may reach beyond? */
+template <class S>
+CUDA_FN bool has_packets(int64_t classes, int64_t distance) {
+  const int V = lanes<S>::n;
+  return distance % V == 0 && distance >= (classes + V - 1) / V * V;
+}
+
 template <class S>
 struct score_row {
   const S *x;
@@ -90,10 +97,11 @@ struct score_row {
 };
 
 template <class S>
-CUDA_FN score_row<S> score_row_of(const void *scores, int64_t row, int64_t classes, bool aligned) {
-  const int V = lanes<S>::n;
-  const score_row<S> made = {static_cast<const S *>(scores) + row * classes, (int)classes,
-                             (int)((classes + V - 1) / V), aligned && classes % V == 0};
+CUDA_FN score_row<S> score_row_of(const void *scores, int64_t row, int64_t classes,
+                                  int64_t distance) {
+  const int packets = (int)((classes + lanes<S>::n - 1) / lanes<S>::n);
+  const score_row<S> made = {static_cast<const S *>(scores) + row * distance, (int)classes, packets,
+                             aligned16(scores) && has_packets<S>(classes, distance)};
   return made;
 }
 
@@ -102,8 +110,11 @@ template <class S>
 CUDA_FN packet<S> packet_at(const score_row<S> &row, bool whole, int p) {
   const int V = lanes<S>::n;
   packet<S> made;
-  if (whole)
-    return *reinterpret_cast<const packet<S> *>(row.x + (int64_t)p * V);
+  if (whole) {
+    made = *reinterpret_cast<const packet<S> *>(row.x + (int64_t)p * V);
+    if ((p + 1) * V <= row.n)
+      return made;
+  }
   CUDA_UNROLL
   for (int k = 0; k < V; ++k) {
     const int64_t i = (int64_t)p * V + k;
@@ -169,8 +180,9 @@ CUDA_FN power_sum<R> row_powers(const score_row<S> &row, packet<S> *kept, int n_
 template <class S, class T, class R>
 CUDA_FN void loss_of_rows(const cuda_loss_args &a, power_room<R> *room) {
   const int V = lanes<S>::n;
+  const int distance = (int)(a.distance != 0 ? a.distance : a.classes);
   for (int64_t i = blockIdx.x; i < a.rows; i += gridDim.x) {
-    const score_row<S> row = score_row_of<S>(a.scores, i, a.classes, aligned16(a.scores));
+    const score_row<S> row = score_row_of<S>(a.scores, i, a.classes, distance);
     bool counts;
     const int64_t label = label_of(a.labels, a.label_bytes, i, a.classes, a.ignores, a.ignored,
                                    a.status, a.node, &counts);
@@ -187,7 +199,7 @@ CUDA_FN void loss_of_rows(const cuda_loss_args &a, power_room<R> *room) {
         CUDA_UNROLL
         for (int k = 0; k < V; ++k)
           y[k] = (R)widen(from.v[k]) - shift;
-        store_packet(to, (int64_t)p * V, row.n, row.whole && aligned16(to), y);
+        store_packet(to, (int64_t)p * V, row.n, a.classes % V == 0 && aligned16(to), y);
       }
     }
     if (threadIdx.x == 0)
@@ -268,10 +280,12 @@ CUDA_FN void loss_grad_of_rows(const cuda_loss_grad_args &a, packet<S> *kept, po
   const T *weights = static_cast<const T *>(a.weights);
   const R each = (R)(a.smoothing / (double)a.classes);
   const int n_kept = CUDA_LOSS_KEPT / (int)sizeof(packet<S>);
+  const int64_t x_distance = a.x_distance != 0 ? a.x_distance : a.classes;
+  const int64_t dx_distance = a.dx_distance != 0 ? a.dx_distance : a.classes;
   for (int64_t i = blockIdx.x; i < a.rows; i += gridDim.x) {
-    const score_row<S> row = score_row_of<S>(a.x, i, a.classes, aligned16(a.x));
-    S *dx = static_cast<S *>(a.dx) + i * a.classes;
-    const bool whole = row.whole && aligned16(dx);
+    const score_row<S> row = score_row_of<S>(a.x, i, a.classes, x_distance);
+    S *dx = static_cast<S *>(a.dx) + i * dx_distance;
+    const bool whole = aligned16(dx) && has_packets<S>(a.classes, dx_distance);
     bool counts;
     const int64_t label = label_of(a.labels, a.label_bytes, i, a.classes, a.ignores, a.ignored,
                                    a.status, a.node, &counts);
