@@ -19,7 +19,7 @@ static void place_by_role(opipe_program *program, uint32_t v) {
       [OPIPE_VALUE_SCALAR] = CUDA_PLACE_SCALAR,   [OPIPE_VALUE_GRADIENT] = CUDA_PLACE_GRADIENT};
   const opipe_value *value = &program->graph->values[v];
   cuda_storage *storage = &program->storages[v];
-  storage->n_bytes = value->n_bytes;
+  storage->n_bytes = cuda_stored_bytes(program, v);
   storage->first = UINT32_MAX;
   if (storage->kind == CUDA_PLACE_NONE) { /* else a view of it is an output */
     storage->kind = kinds[value->role];

@@ -67,6 +67,10 @@ static bool is_looked_at(const opipe_program *program, uint32_t value) {
 static opipe_status look_at(cuda_rule *r, uint32_t value) {
   const opipe_value *v = &r->program->graph->values[value];
   cuda_finite_args args = {.x = cuda_at(r, value, 0), .n = (int64_t)cuda_elems(v)};
+  if (v->rank > 0 && cuda_row_distance(r->program, value) != v->shape[v->rank - 1]) {
+    args.row = v->shape[v->rank - 1];
+    args.distance = cuda_row_distance(r->program, value);
+  }
   cuda_launch launch;
   if (!is_looked_at(r->program, value))
     return OPIPE_OK;
@@ -74,10 +78,18 @@ static opipe_status look_at(cuda_rule *r, uint32_t value) {
   return cuda_plan_finite(&args, v->dtype, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, v);
 }
 
+/* What the node writes for output i. */
+static uint32_t made_as(const cuda_rule *r, uint32_t i) {
+  const uint32_t value = r->node->out[i];
+  return value != OPIPE_NONE && cuda_named(r->node, "opipe", "SoftmaxCrossEntropyLossGrad")
+             ? cuda_narrow(r->program, value)
+             : value;
+}
+
 static opipe_status look_at_results(cuda_rule *r) {
   const opipe_program *program = r->program;
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
-    const uint32_t value = r->node->out[i];
+    const uint32_t value = made_as(r, i);
     const cuda_part *part =
         value != OPIPE_NONE && program->parts != NULL ? &program->parts[value] : NULL;
     const bool is_part = part != NULL && part->whole != OPIPE_NONE;
@@ -156,6 +168,8 @@ opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_pr
                                .adds_to = program->adds_to,
                                .reader = program->reader,
                                .parts = program->parts,
+                               .pitches = program->pitches,
+                               .narrow = program->narrow,
                                .tails = program->tails,
                                .fronts = program->fronts,
                                .scales = program->scales};

@@ -118,6 +118,8 @@ struct opipe_device {
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
   bool deterministic;    /* deterministic=1: what it runs has the same bits in every run */
   uint32_t few_rows;     /* few_rows=N: products of at most N rows take our kernel */
+  uint32_t pad;          /* pad=N: rows are padded for products of 2^N operations; 0: for none */
+  uint32_t pad_mib;      /* pad_mib=N: scratch of a piece of these */
   bool tf32;             /* products of fp32 may round their operands to TF32 */
   bool blocking;         /* launch_blocking=1: every launch is waited for */
   bool graphs;           /* graphs=1: the steps of a binding are one launch */

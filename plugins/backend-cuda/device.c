@@ -165,6 +165,21 @@ static opipe_status read_few_rows(opipe_device *device, const char *value, opipe
   return OPIPE_OK;
 }
 
+/* pad=N, pad_mib=N */
+static opipe_status read_pad(opipe_device *device, const char *key, const char *value,
+                             opipe_error *err) {
+  const bool is_room = strcmp(key, "pad_mib") == 0;
+  const uint32_t least = is_room ? 1 : 0, most = is_room ? 4096 : 62;
+  const size_t n = strspn(value, "0123456789");
+  const unsigned long number = n < 1 || n > 4 ? most + 1 : strtoul(value, NULL, 10);
+  if (number < least || number > most || value[n] != '\0') {
+    return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: %s=%s (%u to %u)", key, value, least,
+                      most);
+  }
+  *(is_room ? &device->pad_mib : &device->pad) = (uint32_t)number;
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   const struct {
     const char *key;
@@ -177,6 +192,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   device->inner.threads = 1;
   device->cudnn = device->deterministic = true;
   device->few_rows = 1;
+  device->pad = 30;
+  device->pad_mib = 128;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
@@ -193,12 +210,17 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       CUDA_TRY(read_few_rows(device, value, err));
       continue;
     }
+    if (strncmp(key, "pad", 3) == 0 && (key[3] == '\0' || strcmp(key, "pad_mib") == 0)) {
+      CUDA_TRY(read_pad(device, key, value, err));
+      continue;
+    }
     while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
       ++i;
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "cudnn, deterministic, sm, few_rows, fallback, fallback_threads)",
+                        "cudnn, deterministic, sm, few_rows, pad, pad_mib, fallback, "
+                        "fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)

@@ -93,11 +93,8 @@ static void match_loss(opipe_program *program, uint32_t i) {
   (void)follow(program, cast->out[0], &scores);
 }
 
-/* Not where every result is looked at. */
 opipe_status cuda_match_losses(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
-  if ((program->flags & OPIPE_COMPILE_CHECK_FINITE) != 0)
-    return OPIPE_OK;
   program->narrow = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
   if (program->narrow == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);

@@ -48,6 +48,7 @@ typedef struct cuda_product {
   int64_t a_stride, b_stride, d_stride;       /* between matrices of the batch, in elements */
   uint64_t a_offset, b_offset, d_offset;      /* of the first from its value's address, in bytes */
   uint64_t bias_offset;
+  uint64_t workspace_at; /* where the library's begins, behind our scratch */
   double alpha, beta;
   uint32_t dtype, d_dtype; /* OPIPE_*, of A and B; of D */
   uint32_t trans_a, trans_b;
@@ -199,6 +200,8 @@ struct opipe_program {
   uint32_t *scales;       /* [n_nodes], of norms' gradients: that of the scale, whose steps are
                              theirs; OPIPE_NONE; NULL: none are */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
+  int64_t *pitches;       /* [n_values]: elements between rows that are longer than their own; 0:
+                             none are; NULL: of no value */
   uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
                              narrowed again; OPIPE_NONE; NULL: nothing does */
   uint32_t *reader;       /* [n_values]: the node that reads it, if one alone does; of fuse.c */
@@ -235,6 +238,23 @@ uint32_t cuda_narrow(const opipe_program *program, uint32_t value);
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
 /* fuse_parts.c: parts, of Split and Concat along the last axis. */
 opipe_status cuda_match_parts(opipe_program *program, opipe_error *err);
+/* fuse_pitch.c: pitches. After cuda_match_parts and cuda_match_losses. */
+opipe_status cuda_match_pitches(opipe_program *program, opipe_error *err);
+/* Elements from one row to the next; of one axis: all. */
+int64_t cuda_row_distance(const opipe_program *program, uint32_t value);
+/* Bytes where it lies. */
+uint64_t cuda_stored_bytes(const opipe_program *program, uint32_t value);
+/* Elements between rows of n where these begin with lines of memory. */
+int64_t cuda_pitch(uint32_t dtype, int64_t n);
+/* Are rows at this distance no whole vectors, as the library's fast kernels want them? */
+bool cuda_is_odd_row(uint32_t dtype, int64_t distance);
+/* Has the library such kernels for the type? */
+bool cuda_takes_vectors(const opipe_device *device, uint32_t dtype);
+/* Is a product large enough for launches beside it? By the device's option. */
+bool cuda_is_large_product(const opipe_device *device, int64_t m, int64_t n, int64_t k);
+/* Do operations on an element, a pair for each of `other`, take longer than bytes that are read and
+ * written for it? */
+bool cuda_repays_moves(int64_t other, int64_t moved_bytes);
 /* fuse_product.c: tails, hosts. */
 opipe_status cuda_match_tails(opipe_program *program, opipe_error *err);
 /* NULL: it does nothing along. */

@@ -47,7 +47,8 @@ static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bou
     case CUDA_STEP_LAUNCH:
       return cuda_launch_on(device, bound->kernel, &bound->step->launch, bound->args, stream, err);
     case CUDA_STEP_PRODUCT:
-      return cuda_product_run(device, bound->product, binding->workspace,
+      return cuda_product_run(device, bound->product,
+                              binding->workspace + bound->step->product->workspace_at,
                               bound->step->product->choice.workspace_bytes, stream, err);
     case CUDA_STEP_PLAN:
       return cuda_dnn_run(device, bound->plan, stream, err);

@@ -14,14 +14,19 @@ typedef struct matrix {
   int64_t rows, columns;
   bool transposed;
   uint32_t n_batch; /* axes before them */
+  int64_t distance; /* between its rows as they lie */
 } matrix;
 
-static matrix matrix_of(const opipe_value *value, bool transposed, bool vector_is_row) {
-  matrix m = {1, 1, false, 0};
+/* Input i. */
+static matrix matrix_of(const cuda_rule *r, uint32_t i, bool transposed, bool vector_is_row) {
+  const opipe_value *value = cuda_in(r, i);
+  matrix m = {1, 1, false, 0, 1};
   if (value->rank == 1) {
     *(vector_is_row ? &m.columns : &m.rows) = value->shape[0];
+    m.distance = m.columns;
     return m;
   }
+  m.distance = cuda_row_distance(r->program, r->node->in[i]);
   m.n_batch = value->rank - 2;
   m.transposed = transposed;
   m.rows = value->shape[value->rank - (transposed ? 1 : 2)];
@@ -29,20 +34,33 @@ static matrix matrix_of(const opipe_value *value, bool transposed, bool vector_i
   return m;
 }
 
+/* From one matrix of a batch to the next. */
+static int64_t stride_of(const matrix *m) {
+  return (m->transposed ? m->columns : m->rows) * m->distance;
+}
+
+/* Between rows of the result, of so many columns. */
+static int64_t result_distance(const cuda_rule *r, int64_t columns) {
+  const uint32_t y = r->node->out[0];
+  const int64_t pitch = r->program->pitches != NULL && y != OPIPE_NONE ? r->program->pitches[y] : 0;
+  return pitch != 0 ? pitch : columns;
+}
+
 static int64_t most(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
 /* Y[M,N] = alpha A B, read by columns. */
-static cuda_product product_of(const matrix *a, const matrix *b, double alpha, uint32_t dtype) {
+static cuda_product product_of(const cuda_rule *r, const matrix *a, const matrix *b, double alpha) {
+  const uint32_t dtype = cuda_in(r, 0)->dtype;
   const int64_t m = b->columns, n = a->rows, k = a->columns;
   return (cuda_product){.m = m,
                         .n = n,
                         .k = k,
                         .batch = 1,
-                        .a_distance = most(b->transposed ? k : m, 1),
-                        .b_distance = most(a->transposed ? n : k, 1),
-                        .d_distance = most(m, 1),
+                        .a_distance = most(b->distance, 1),
+                        .b_distance = most(a->distance, 1),
+                        .d_distance = most(result_distance(r, m), 1),
                         .alpha = alpha,
                         .dtype = dtype,
                         .d_dtype = dtype,
@@ -77,9 +95,9 @@ static opipe_status batch_loop(cuda_rule *r, const matrix *a, const matrix *b, c
   opipe_dense_strides(shape, rank, loop->stride[2]);
   for (uint32_t i = 0; i < rank; ++i) {
     loop->shape[i] = shape[i];
-    loop->stride[0][i] *= a->rows * a->columns;
-    loop->stride[1][i] *= b->rows * b->columns;
-    loop->stride[2][i] *= a->rows * b->columns;
+    loop->stride[0][i] *= stride_of(a);
+    loop->stride[1][i] *= stride_of(b);
+    loop->stride[2][i] *= a->rows * result_distance(r, b->columns);
   }
   *out_rank = rank;
   return cuda_loop_merge(r, loop);
@@ -101,6 +119,19 @@ static void may_overwrite_addend(cuda_rule *r, const cuda_tail *tail, uint32_t t
 static opipe_status emit_to(cuda_rule *r, const cuda_product *product, uint32_t to, uint32_t row,
                             int64_t row_bytes) {
   const cuda_tail *tail = cuda_tail_of(r->program, r->node);
+  const cuda_ends ends = {.a = r->node->in[1],
+                          .b = r->node->in[0],
+                          .bias = row,
+                          .c = tail != NULL ? tail->addend : OPIPE_NONE,
+                          .aux = tail != NULL ? tail->aux : OPIPE_NONE,
+                          .d = to,
+                          .bias_bytes = row_bytes};
+  bool done = false;
+  CUDA_TRY(cuda_emit_padded(r, product, &ends, &done));
+  if (done && ends.c != OPIPE_NONE)
+    may_overwrite_addend(r, tail, to);
+  if (done)
+    return OPIPE_OK;
   CUDA_TRY(cuda_emit_product(r, product));
   CUDA_TRY(
       cuda_point(r, offsetof(cuda_product_args, a), r->node->in[1], (int64_t)product->a_offset));
@@ -278,8 +309,8 @@ static opipe_status rule_matmul(cuda_rule *r) {
   CUDA_TRY(check_types(r));
   if (left->rank == 0 || right->rank == 0)
     return cuda_refuse(r, OPIPE_E_INVALID, "an operand is a scalar");
-  matrix a = matrix_of(left, fused && opipe_attr_int(r->node, "transA", 0) != 0, true);
-  const matrix b = matrix_of(right, fused && opipe_attr_int(r->node, "transB", 0) != 0, false);
+  matrix a = matrix_of(r, 0, fused && opipe_attr_int(r->node, "transA", 0) != 0, true);
+  const matrix b = matrix_of(r, 1, fused && opipe_attr_int(r->node, "transB", 0) != 0, false);
   CUDA_TRY(check_depth(r, &a, &b));
   CUDA_TRY(batch_loop(r, &a, &b, &loop, shape, &rank));
   if (left->rank > 1)
@@ -290,12 +321,12 @@ static opipe_status rule_matmul(cuda_rule *r) {
   if (a.columns == 0 && cuda_tail_of(r->program, r->node) == NULL)
     return emit_empty(r);
   if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
-      loop.stride[0][0] == a.rows * a.columns) {
+      loop.stride[0][0] == stride_of(&a)) {
     a.rows *= loop.shape[0];
     loop.rank = 0;
   }
   cuda_product product =
-      product_of(&a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0, left->dtype);
+      product_of(r, &a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0);
   add_to_accumulator(r, &product);
   CUDA_TRY(put_tail(r, loop.rank == 0, &product));
   return emit_batches(r, &loop, &product);
@@ -331,12 +362,12 @@ static opipe_status rule_gemm(cuda_rule *r) {
     return cuda_refuse(r, OPIPE_E_INVALID, "its operands have ranks %u and %u", left->rank,
                        right->rank);
   }
-  const matrix a = matrix_of(left, opipe_attr_int(r->node, "transA", 0) != 0, true);
-  const matrix b = matrix_of(right, opipe_attr_int(r->node, "transB", 0) != 0, false);
+  const matrix a = matrix_of(r, 0, opipe_attr_int(r->node, "transA", 0) != 0, true);
+  const matrix b = matrix_of(r, 1, opipe_attr_int(r->node, "transB", 0) != 0, false);
   CUDA_TRY(check_depth(r, &a, &b));
   const int64_t shape[2] = {a.rows, b.columns};
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, 2));
-  cuda_product product = product_of(&a, &b, opipe_attr_float(r->node, "alpha", 1.0), left->dtype);
+  cuda_product product = product_of(r, &a, &b, opipe_attr_float(r->node, "alpha", 1.0));
   const bool adds = addend != NULL && beta != 0;
   add_to_accumulator(r, &product);
   if (adds && !opipe_broadcast_strides(addend->shape, addend->rank, shape, 2, strides)) {

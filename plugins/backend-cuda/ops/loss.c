@@ -62,6 +62,11 @@ static opipe_status read_loss(const cuda_rule *r, cuda_loss_args *out) {
   return OPIPE_OK;
 }
 
+/* Elements between rows, where these are longer than their own. */
+static int64_t pitch_of(const cuda_rule *r, uint32_t value) {
+  return r->program->pitches != NULL ? r->program->pitches[value] : 0;
+}
+
 static opipe_status rule_loss(cuda_rule *r) {
   const uint32_t scores = cuda_narrow(r->program, r->node->in[0]);
   const opipe_value *from = &r->program->graph->values[scores];
@@ -74,6 +79,7 @@ static opipe_status rule_loss(cuda_rule *r) {
   args.labels = cuda_at_in(r, 1);
   args.weights = cuda_at_in(r, 2);
   args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  args.distance = pitch_of(r, scores);
   CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
   const uint32_t n = cuda_plan_loss(&args, from->dtype, cuda_in(r, 0)->dtype, launches);
   if (n == 0)
@@ -117,6 +123,8 @@ static opipe_status rule_loss_grad(cuda_rule *r) {
   args.x = cuda_at(r, scores, 0);
   args.labels = cuda_at_in(r, 2);
   args.weights = cuda_at_in(r, 3);
+  args.x_distance = pitch_of(r, scores);
+  args.dx_distance = pitch_of(r, made);
   CUDA_TRY(cuda_at_status(r, &args.status, &args.node));
   if (!cuda_plan_loss_grad(&args, from->dtype, cuda_in(r, 1)->dtype, &launch))
     return cuda_no_kernel(r, from);

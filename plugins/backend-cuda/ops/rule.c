@@ -348,6 +348,6 @@ opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product) {
   const opipe_status status = cuda_product_choose(r->program->device, copy, &why);
   if (status < 0)
     return cuda_refuse(r, status, "%s", why.message);
-  cuda_want_workspace(r, copy->choice.workspace_bytes);
+  cuda_want_workspace(r, copy->workspace_at + copy->choice.workspace_bytes);
   return OPIPE_OK;
 }

@@ -130,6 +130,15 @@ opipe_status cuda_emit_scatter(cuda_rule *r, cuda_scatter_args *args, uint32_t d
 /* out[0] of zero bytes. */
 opipe_status cuda_emit_zeros(cuda_rule *r);
 opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product);
+/* Values that the arguments of a product lie in, from its offsets on; OPIPE_NONE: absent. */
+typedef struct cuda_ends {
+  uint32_t a, b, bias, c, aux, d;
+  int64_t bias_bytes; /* where the bias begins */
+} cuda_ends;
+/* ops/padded.c: the product in pieces whose rows are whole vectors. *out_done false: it is emitted
+ * as it is. */
+opipe_status cuda_emit_padded(cuda_rule *r, const cuda_product *product, const cuda_ends *ends,
+                              bool *out_done);
 /* A plan of the device's; workspace_bytes: that the step needs at CUDA_AT_WORKSPACE. Stand-ins stay
  * good for another one. */
 opipe_status cuda_emit_plan(cuda_rule *r, const cuda_dnn_plan *plan, const cuda_dnn_args *args,

@@ -75,6 +75,12 @@ static void test_openings_of_one_gpu_have_their_own_caps(void) {
                    "tf32=2");
   OPI_ASSERT_ERROR(bt_device(&b.base, "few_rows=9", 1, 0, &devices[0], &err), OPIPE_E_INVALID, &err,
                    "few_rows=9 (0 to 8)");
+  OPI_ASSERT_ERROR(bt_device(&b.base, "pad=63", 1, 0, &devices[0], &err), OPIPE_E_INVALID, &err,
+                   "pad=63 (0 to 62)");
+  OPI_ASSERT_ERROR(bt_device(&b.base, "pad_mib=0", 1, 0, &devices[0], &err), OPIPE_E_INVALID, &err,
+                   "pad_mib=0 (1 to 4096)");
+  OPI_ASSERT_ERROR(bt_device(&b.base, "padding=1", 1, 0, &devices[0], &err), OPIPE_E_INVALID, &err,
+                   "padding");
   bt_close(&b.base);
 }
 

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of half types (and TF32) whose rows are no whole vectors: the library has slow kernels
+ * for them alone. Where it pays, rows go through scratch, where they begin with lines of memory:
+ *
+ *   A, B  ──relay──► scratch ┐
+ *   C     ──relay──► scratch ┴─ product ─► scratch ──relay──► D
+ *
+ * A large D is made in pieces, some of its rows at a time; a large operand is taken so, where k is
+ * not what its rows are counted by. Extents stay as they are: distances alone are padded.
+ *
+ *   workspace   [ A | B | D, or what there is of them | the library's ]
+ */
+#include "rule.h"
+
+enum {
+  PIECE_ROWS = 128, /* what pieces are multiples of: the library's tiles, and 256 bytes */
+  WHOLE_PIECES = 2  /* what an operand may have of them, and be copied as one */
+};
+
+/* An operand or the result as it lies: rows of `n`, at a distance. */
+typedef struct side {
+  int64_t rows, n, distance, pitch;
+  uint32_t size;
+  bool padded;  /* it goes through scratch */
+  bool by_rows; /* and some of its rows at a time */
+  uint64_t at;  /* in scratch */
+} side;
+
+typedef struct padding {
+  const cuda_product *p;
+  const cuda_ends *ends;
+  side a, b, d;
+  bool along_m; /* pieces are of m, the result's columns as we see it; else of n */
+  int64_t step; /* of m or n: a piece */
+  uint64_t piece_bytes;
+  uint64_t n_bytes;
+} padding;
+
+static side side_of(int64_t rows, int64_t n, int64_t distance, uint32_t dtype) {
+  return (side){.rows = rows,
+                .n = n,
+                .distance = distance,
+                .pitch = cuda_pitch(dtype, n),
+                .size = opipe_dtype_bits(dtype) / 8,
+                .padded = cuda_is_odd_row(dtype, distance)};
+}
+
+static uint64_t whole_bytes(const side *s) {
+  return (uint64_t)s->rows * (uint64_t)s->pitch * s->size;
+}
+
+/* Does what is moved for each padded side pay? An operand is read and written once, a result that
+ * adds to something twice. */
+static bool repays(const padding *w) {
+  const cuda_product *p = w->p;
+  const int64_t size = w->a.size, d_size = w->d.size;
+  return (!w->a.padded || cuda_repays_moves(p->n, 2 * size)) &&
+         (!w->b.padded || cuda_repays_moves(p->m, 2 * size)) &&
+         (!w->d.padded || cuda_repays_moves(p->k, (p->beta != 0 ? 4 : 2) * d_size));
+}
+
+/* Which sides go through scratch, and in which pieces. False: the product stays as it is. */
+static bool plan(const cuda_rule *r, padding *w) {
+  const cuda_product *p = w->p;
+  if (p->batch != 1 || !cuda_takes_vectors(r->program->device, p->dtype) ||
+      !cuda_is_large_product(r->program->device, p->m, p->n, p->k))
+    return false;
+  w->a = side_of(p->trans_a ? p->m : p->k, p->trans_a ? p->k : p->m, p->a_distance, p->dtype);
+  w->b = side_of(p->trans_b ? p->k : p->n, p->trans_b ? p->n : p->k, p->b_distance, p->dtype);
+  w->d = side_of(p->n, p->m, p->d_distance, p->d_dtype);
+  if ((!w->a.padded && !w->b.padded && !w->d.padded) || (w->d.padded && p->has_aux) || !repays(w))
+    return false;
+  w->piece_bytes = (uint64_t)r->program->device->pad_mib << 20;
+  w->d.by_rows = w->d.padded;
+  w->b.by_rows = w->b.padded && whole_bytes(&w->b) > WHOLE_PIECES * w->piece_bytes;
+  w->a.by_rows = w->a.padded && whole_bytes(&w->a) > WHOLE_PIECES * w->piece_bytes;
+  w->along_m = w->a.by_rows;
+  return !(w->a.by_rows && (w->b.by_rows || w->d.by_rows || !p->trans_a)) &&
+         !(w->b.by_rows && p->trans_b);
+}
+
+/* Pieces as large as fit, and as even as that allows. */
+static void cut(padding *w) {
+  const side *all[] = {&w->a, &w->b, &w->d};
+  const int64_t extent = w->along_m ? w->p->m : w->p->n;
+  int64_t most = extent;
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+    const int64_t fit = (int64_t)w->piece_bytes / (all[i]->pitch * (int64_t)all[i]->size);
+    most = all[i]->by_rows && fit < most ? fit : most;
+  }
+  most = most < PIECE_ROWS ? PIECE_ROWS : most == extent ? most : most / PIECE_ROWS * PIECE_ROWS;
+  const int64_t n = (extent + most - 1) / most, even = (extent + n - 1) / n;
+  w->step = (even + PIECE_ROWS - 1) / PIECE_ROWS * PIECE_ROWS;
+}
+
+static void place(padding *w) {
+  side *all[] = {&w->a, &w->b, &w->d};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+    side *s = all[i];
+    const int64_t rows = s->by_rows && w->step < s->rows ? w->step : s->rows;
+    s->at = w->n_bytes;
+    if (s->padded)
+      w->n_bytes += cuda_align_up((uint64_t)rows * (uint64_t)s->pitch * s->size);
+  }
+}
+
+/* Rows [first, first + n) of a value to their place in scratch, or back. */
+static opipe_status relay(cuda_rule *r, const padding *w, const side *s, uint32_t value,
+                          uint64_t offset, int64_t first, int64_t n, bool back) {
+  const int64_t bytes = (int64_t)offset + first * s->distance * (int64_t)s->size;
+  void *dense = cuda_at(r, value, bytes), *scratch = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)s->at);
+  const cuda_relay_args args = {.to = back ? dense : scratch,
+                                .from = back ? scratch : dense,
+                                .rows = n,
+                                .n = s->n,
+                                .to_distance = back ? s->distance : s->pitch,
+                                .from_distance = back ? s->pitch : s->distance,
+                                .size = s->size};
+  cuda_launch launch;
+  if (!cuda_plan_relay(&args, &launch))
+    return cuda_no_kernel(r, &r->program->graph->values[value]);
+  CUDA_TRY(cuda_emit(r, &launch));
+  cuda_want_workspace(r, w->n_bytes);
+  return OPIPE_OK;
+}
+
+/* An operand of the last product: of m or n from `first` on, which its rows (counted) or its
+ * columns are. */
+static opipe_status point(cuda_rule *r, const side *s, size_t offset, uint32_t value,
+                          uint64_t from) {
+  return s->padded ? cuda_point(r, offset, CUDA_AT_WORKSPACE, (int64_t)(s->at + from))
+                   : cuda_point(r, offset, value, (int64_t)from);
+}
+
+/* How far an operand of a piece begins behind the whole, in bytes. */
+static uint64_t begin(const side *s, bool counted, int64_t first) {
+  const int64_t distance = !counted ? 1 : s->padded ? s->pitch : s->distance;
+  return s->by_rows ? 0 : (uint64_t)(first * distance) * s->size;
+}
+
+/* The product of a piece, whose operands are in their places. */
+static opipe_status emit_product(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
+  const cuda_product *p = w->p;
+  const cuda_ends *ends = w->ends;
+  const int64_t m_first = w->along_m ? first : 0, n_first = w->along_m ? 0 : first;
+  const uint64_t d = begin(&w->d, true, n_first) + begin(&w->d, false, m_first);
+  cuda_product piece = *p;
+  piece.m = w->along_m ? n : p->m;
+  piece.n = w->along_m ? p->n : n;
+  piece.a_distance = w->a.padded ? w->a.pitch : p->a_distance;
+  piece.b_distance = w->b.padded ? w->b.pitch : p->b_distance;
+  piece.d_distance = w->d.padded ? w->d.pitch : p->d_distance;
+  piece.a_offset = begin(&w->a, p->trans_a, m_first) + (w->a.padded ? 0 : p->a_offset);
+  piece.b_offset = begin(&w->b, !p->trans_b, n_first) + (w->b.padded ? 0 : p->b_offset);
+  piece.d_offset = d + (w->d.padded ? 0 : p->d_offset);
+  piece.bias_offset += (uint64_t)m_first * w->d.size;
+  piece.workspace_at = w->n_bytes;
+  CUDA_TRY(cuda_emit_product(r, &piece));
+  CUDA_TRY(point(r, &w->a, offsetof(cuda_product_args, a), ends->a, piece.a_offset));
+  CUDA_TRY(point(r, &w->b, offsetof(cuda_product_args, b), ends->b, piece.b_offset));
+  CUDA_TRY(point(r, &w->d, offsetof(cuda_product_args, d), ends->d, piece.d_offset));
+  if (p->has_bias) {
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), ends->bias,
+                        ends->bias_bytes + m_first * (int64_t)w->d.size));
+  }
+  if (p->has_aux)
+    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, aux), ends->aux, (int64_t)d));
+  return ends->c != OPIPE_NONE && !w->d.padded
+             ? cuda_point(r, offsetof(cuda_product_args, c), ends->c, (int64_t)d)
+             : OPIPE_OK;
+}
+
+static opipe_status emit_piece(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
+  const cuda_product *p = w->p;
+  const bool has_addend = w->ends->c != OPIPE_NONE;
+  if (w->a.by_rows)
+    CUDA_TRY(relay(r, w, &w->a, w->ends->a, p->a_offset, first, n, false));
+  if (w->b.by_rows)
+    CUDA_TRY(relay(r, w, &w->b, w->ends->b, p->b_offset, first, n, false));
+  if (w->d.padded && p->beta != 0) {
+    CUDA_TRY(relay(r, w, &w->d, has_addend ? w->ends->c : w->ends->d, has_addend ? 0 : p->d_offset,
+                   first, n, false));
+  }
+  CUDA_TRY(emit_product(r, w, first, n));
+  return w->d.padded ? relay(r, w, &w->d, w->ends->d, p->d_offset, first, n, true) : OPIPE_OK;
+}
+
+opipe_status cuda_emit_padded(cuda_rule *r, const cuda_product *product, const cuda_ends *ends,
+                              bool *out_done) {
+  padding w = {.p = product, .ends = ends};
+  *out_done = plan(r, &w);
+  if (!*out_done)
+    return OPIPE_OK;
+  cut(&w);
+  place(&w);
+  if (w.a.padded && !w.a.by_rows)
+    CUDA_TRY(relay(r, &w, &w.a, ends->a, product->a_offset, 0, w.a.rows, false));
+  if (w.b.padded && !w.b.by_rows)
+    CUDA_TRY(relay(r, &w, &w.b, ends->b, product->b_offset, 0, w.b.rows, false));
+  const int64_t extent = w.along_m ? product->m : product->n;
+  for (int64_t first = 0; first < extent; first += w.step) {
+    const int64_t left = extent - first;
+    CUDA_TRY(emit_piece(r, &w, first, left < w.step ? left : w.step));
+  }
+  return OPIPE_OK;
+}

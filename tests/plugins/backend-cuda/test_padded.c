@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: timeout=240 */
+/* Products whose rows are no whole vectors: which go through rows of whole lines, in how many steps
+ * and how much scratch, with the results of those that do not. */
+#include "cuda_test.h"
+
+static opipe_error err = OPIPE_ERROR_INIT;
+
+enum { MOST = 4100 * 257, ODD = 257, DEEP = 256, LINE = 320 /* elements of ODD's padded rows */ };
+
+/* -1, -1/2, 0 or 1/2 as bf16: sums of products are exact in fp32, whatever their order. */
+static uint16_t some_a[MOST], some_b[MOST], some_c[MOST], some_row[MOST];
+
+static void draw(uint16_t *out, size_t n, uint32_t seed) {
+  static const uint16_t values[4] = {0xbf80, 0xbf00, 0, 0x3f00};
+  for (size_t i = 0; i < n; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    out[i] = values[seed >> 30];
+  }
+}
+
+static void draw_all(void) {
+  draw(some_a, MOST, 1);
+  draw(some_b, MOST, 2);
+  draw(some_c, MOST, 3);
+  draw(some_row, MOST, 4);
+}
+
+/* What a program made, and how. */
+typedef struct made {
+  uint32_t steps;
+  uint64_t workspace, temp;
+  float sums[DEEP * ODD]; /* of gradients of the first parameter */
+} made;
+
+static void run_graph(const opipe_backend *t, opipe_device *device, const bt_graph *g,
+                      uint32_t flags, made *out) {
+  bt_run run;
+  opipe_event *event = NULL;
+  OPI_ASSERT_OK_FATAL(bt_prepare(t, device, g, flags, &run, &err), &err);
+  OPI_ASSERT_OK(bt_step(t, g, &run, &err), &err);
+  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
+  OPI_ASSERT_OK(t->event_record(run.queue, event, &err), &err);
+  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(120000000000), &err), &err);
+  t->event_destroy(event);
+  out->steps = run.info.n_kernels;
+  out->workspace = run.info.workspace_bytes;
+  out->temp = run.info.temp_bytes;
+  if ((flags & OPIPE_COMPILE_OWNED) != 0)
+    OPI_ASSERT_OK(t->params_read(run.gradients, 0, out->sums, sizeof out->sums, &err), &err);
+  bt_release(t, &run);
+}
+
+/* ---- a product ---- */
+
+typedef struct product_case {
+  int64_t rows, deep, columns; /* Y [rows, columns] */
+  bool turned;                 /* B lies as [columns, deep] */
+  bool row, addend, gelu, batched;
+  uint32_t dtype;
+  const char *options;
+  uint32_t steps;
+  int64_t scratch; /* elements; of two bytes */
+} product_case;
+
+static void make_product(bt_graph *g, const product_case *c, void *y) {
+  const uint32_t d = c->dtype;
+  const uint32_t in = OPIPE_VALUE_INPUT;
+  bt_init(g);
+  const uint32_t a = c->batched ? bt_value(g, in, d, some_a, BT_SHAPE(2, c->rows, c->deep))
+                                : bt_value(g, in, d, some_a, BT_SHAPE(c->rows, c->deep));
+  const uint32_t b =
+      c->batched  ? bt_value(g, in, d, some_b, BT_SHAPE(2, c->deep, c->columns))
+      : c->turned ? bt_value(g, OPIPE_VALUE_PARAMETER, d, some_b, BT_SHAPE(c->columns, c->deep))
+                  : bt_value(g, OPIPE_VALUE_PARAMETER, d, some_b, BT_SHAPE(c->deep, c->columns));
+  const uint32_t to = c->batched
+                          ? bt_value(g, OPIPE_VALUE_OUTPUT, d, y, BT_SHAPE(2, c->rows, c->columns))
+                          : bt_value(g, OPIPE_VALUE_OUTPUT, d, y, BT_SHAPE(c->rows, c->columns));
+  uint32_t last = to;
+  const int n_more = c->row + c->addend + c->gelu;
+  if (n_more > 0)
+    last = bt_value(g, OPIPE_VALUE_TEMP, d, NULL, BT_SHAPE(c->rows, c->columns));
+  opipe_node *node = bt_node(g, "FusedMatMul", BT_IN(a, b), BT_OUT(last));
+  node->domain = "com.microsoft";
+  bt_int(g, node, "transB", c->turned);
+  for (int i = 0; i < n_more; ++i) {
+    const uint32_t next =
+        i + 1 == n_more ? to
+                        : bt_value(g, OPIPE_VALUE_TEMP, d, NULL, BT_SHAPE(c->rows, c->columns));
+    if (i == 0 && c->row) {
+      const uint32_t row = bt_value(g, OPIPE_VALUE_PARAMETER, d, some_row, BT_SHAPE(c->columns));
+      (void)bt_node(g, "Add", BT_IN(last, row), BT_OUT(next));
+    } else if (c->addend) {
+      const uint32_t other = bt_value(g, in, d, some_c, BT_SHAPE(c->rows, c->columns));
+      (void)bt_node(g, "Add", BT_IN(other, last), BT_OUT(next));
+    } else {
+      bt_text(g, bt_node(g, "Gelu", BT_IN(last), BT_OUT(next)), "approximate", "tanh");
+    }
+    last = next;
+  }
+}
+
+#define BF OPIPE_BFLOAT16
+#define ALL "fallback=none,pad=20"
+#define SMALL "fallback=none,pad=20,pad_mib=1"
+static const product_case products[] = {
+    /* the result: product and relay for each piece, the last one shorter */
+    {1700, DEEP, ODD, true, false, false, false, false, BF, ALL, 2, 1700 * LINE},
+    {1700, DEEP, ODD, true, false, false, false, false, BF, SMALL, 4, 896 * LINE},
+    {300, 512, ODD, true, true, true, false, false, BF, ALL, 3, 300 * LINE},
+    /* weights of odd rows are copied once */
+    {1700, DEEP, ODD, false, true, false, false, false, BF, SMALL, 5, (DEEP + 896) * LINE},
+    /* operands: one whole, one by rows; the longer one by rows, of m and of n */
+    {300, ODD, DEEP, false, true, false, false, false, BF, ALL, 2, 300 * LINE},
+    {300, ODD, DEEP, true, false, true, false, false, BF, ALL, 3, (300 + DEEP) * LINE},
+    {4100, ODD, DEEP, false, true, false, true, false, BF, SMALL, 6, 1408 * LINE},
+    {300, ODD, 4096, true, true, false, true, false, BF, SMALL, 7, (1408 + 300) * LINE},
+    {300, DEEP, ODD, true, false, false, false, false, OPIPE_FLOAT16, ALL, 2, 300 * LINE},
+    {300, 512, ODD, true, false, false, false, false, OPIPE_FLOAT, ALL ",tf32=1", 2, 300 * 288 * 2},
+    /* the library's own workspace lies behind; of all three */
+    {300, 1040, ODD, true, false, false, false, false, BF, ALL, 2, 300 * LINE},
+    {300, 1041, ODD, false, false, false, false, false, BF, ALL, 4,
+     (1041 + 300) * LINE + 300 * 1088},
+    /* as they are: rows of whole vectors, few to be used again, small, of fp32, in a batch */
+    {300, DEEP, 264, true, false, false, false, false, BF, ALL, 1, 0},
+    {300, 248, ODD, true, false, false, false, false, BF, ALL, 1, 0},
+    {300, DEEP, ODD, true, false, true, false, false, BF, ALL, 1, 0},
+    {248, ODD, DEEP, true, false, false, false, false, BF, ALL, 1, 0},
+    {300, DEEP, ODD, true, false, false, false, false, BF, "fallback=none", 1, 0},
+    {300, DEEP, ODD, true, false, false, false, false, BF, "fallback=none,pad=0", 1, 0},
+    {300, 512, ODD, true, false, false, false, false, OPIPE_FLOAT, ALL, 1, 0},
+    {300, DEEP, ODD, false, false, false, false, true, BF, ALL, 1, 0}};
+
+static void test_products_go_through_scratch(void) {
+  static uint32_t found[MOST], wanted[MOST];
+  static made with, without;
+  ct_backend b;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  draw_all();
+  for (size_t i = 0; i < sizeof products / sizeof products[0]; ++i) {
+    const product_case *c = &products[i];
+    const bool tf32 = strstr(c->options, "tf32") != NULL;
+    opipe_device *device = NULL, *plain = NULL;
+    bt_graph g;
+    if (!opi_test_covers(i, 2))
+      continue;
+    OPI_ASSERT_OK_FATAL(bt_device(&b.base, c->options, 1, 0, &device, &err), &err);
+    OPI_ASSERT_OK_FATAL(bt_device(&b.base, tf32 ? "pad=0,tf32=1" : "pad=0", 1, 0, &plain, &err),
+                        &err);
+    memset(found, 0xff, sizeof found);
+    memset(wanted, 0xff, sizeof wanted);
+    make_product(&g, c, found);
+    run_graph(t, device, &g, 0, &with);
+    make_product(&g, c, wanted);
+    run_graph(t, plain, &g, 0, &without);
+    OPI_ASSERT(memcmp(found, wanted, sizeof found) == 0);
+    OPI_ASSERT_INT(with.steps, c->steps);
+    OPI_ASSERT_INT(without.steps, 1);
+    OPI_ASSERT_INT(with.temp, without.temp);
+    OPI_ASSERT(with.workspace >= without.workspace + (uint64_t)c->scratch * 2);
+    OPI_ASSERT(with.workspace < without.workspace + (uint64_t)c->scratch * 2 + 3 * 256);
+    t->device_close(plain);
+    t->device_close(device);
+  }
+  bt_close(&b.base);
+}
+
+/* ---- what is added to an accumulator of odd rows ---- */
+
+static void make_sum(bt_graph *g) {
+  enum { ROWS = 1024 };
+  bt_init(g);
+  const uint32_t x = bt_value(g, OPIPE_VALUE_INPUT, BF, some_a, BT_SHAPE(ROWS, DEEP));
+  const uint32_t dy = bt_value(g, OPIPE_VALUE_INPUT, BF, some_b, BT_SHAPE(ROWS, ODD));
+  const uint32_t w = bt_value(g, OPIPE_VALUE_PARAMETER, BF, some_c, BT_SHAPE(DEEP, ODD));
+  const uint32_t sum = bt_value(g, OPIPE_VALUE_GRADIENT, OPIPE_FLOAT, NULL, BT_SHAPE(DEEP, ODD));
+  g->values[sum].slot = g->values[w].slot;
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t dw = bt_value(g, OPIPE_VALUE_TEMP, BF, NULL, BT_SHAPE(DEEP, ODD));
+    const uint32_t wide = bt_value(g, OPIPE_VALUE_TEMP, OPIPE_FLOAT, NULL, BT_SHAPE(DEEP, ODD));
+    opipe_node *node = bt_node(g, "FusedMatMul", BT_IN(x, dy), BT_OUT(dw));
+    node->domain = "com.microsoft";
+    bt_int(g, node, "transA", 1);
+    bt_int(g, bt_node(g, "Cast", BT_IN(dw), BT_OUT(wide)), "to", OPIPE_FLOAT);
+    bt_node(g, "Accumulate", BT_IN(wide), BT_OUT(sum))->domain = "opipe";
+  }
+}
+
+static void test_accumulators_go_through_scratch(void) {
+  static made with, without;
+  ct_backend b;
+  opipe_device *device = NULL, *plain = NULL;
+  bt_graph g;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  draw_all();
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, ALL, 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "pad=0", 1, 0, &plain, &err), &err);
+  make_sum(&g);
+  run_graph(t, device, &g, OPIPE_COMPILE_OWNED, &with);
+  run_graph(t, plain, &g, OPIPE_COMPILE_OWNED, &without);
+  /* twice: dY, the sums so far, the product, the sums */
+  OPI_ASSERT_INT(with.steps, 8);
+  OPI_ASSERT_INT(without.steps, 2);
+  OPI_ASSERT(memcmp(with.sums, without.sums, sizeof with.sums) == 0);
+  OPI_ASSERT(with.sums[0] != 0);
+  t->device_close(plain);
+  t->device_close(device);
+  bt_close(&b.base);
+}
+
+OPI_TEST_MAIN("cuda padded", OPI_TEST(test_products_go_through_scratch),
+              OPI_TEST(test_accumulators_go_through_scratch))
