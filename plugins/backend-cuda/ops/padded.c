@@ -14,7 +14,9 @@
 
 enum {
   PIECE_ROWS = 128, /* what pieces are multiples of: the library's tiles, and 256 bytes */
-  WHOLE_PIECES = 2  /* what an operand may have of them, and be copied as one */
+  WHOLE_PIECES = 2, /* what an operand may have of them, and be copied as one */
+  MOST_PIECES = 4,  /* what one may take of them where less leaves processors idle */
+  TILE = 128 * 256  /* elements of the result that a processor makes at a time */
 };
 
 /* An operand or the result as it lies: rows of `n`, at a distance. */
@@ -59,6 +61,16 @@ static bool repays(const padding *w) {
          (!w->d.padded || cuda_repays_moves(p->k, (p->beta != 0 ? 4 : 2) * d_size));
 }
 
+/* Elements of the result that keep all processors busy. */
+static int64_t busy_elements(const opipe_device *device) {
+  const cuda_place *at = device->place;
+  int n = device->processors;
+  if (n == 0)
+    (void)at->driver->device_attribute(&n, (CUdevice_attribute)CUDA_ATTRIBUTE_PROCESSORS,
+                                       at->ordinal);
+  return (int64_t)n * TILE;
+}
+
 /* Which sides go through scratch, and in which pieces. False: the product stays as it is. */
 static bool plan(const cuda_rule *r, padding *w) {
   const cuda_product *p = w->p;
@@ -79,18 +91,31 @@ static bool plan(const cuda_rule *r, padding *w) {
          !(w->b.by_rows && p->trans_b);
 }
 
-/* Pieces as large as fit, and as even as that allows. */
-static void cut(padding *w) {
+/* Rows of m or n that so many bytes hold of each side that is taken by rows. */
+static int64_t rows_within(const padding *w, uint64_t n_bytes) {
   const side *all[] = {&w->a, &w->b, &w->d};
-  const int64_t extent = w->along_m ? w->p->m : w->p->n;
-  int64_t most = extent;
+  int64_t most = w->along_m ? w->p->m : w->p->n;
   for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
-    const int64_t fit = (int64_t)w->piece_bytes / (all[i]->pitch * (int64_t)all[i]->size);
+    const int64_t fit = (int64_t)n_bytes / (all[i]->pitch * (int64_t)all[i]->size);
     most = all[i]->by_rows && fit < most ? fit : most;
+  }
+  return most;
+}
+
+/* Pieces as large as fit, and as even as that allows. False: they would leave half of the
+ * processors idle. */
+static bool cut(const opipe_device *device, padding *w) {
+  const int64_t extent = w->along_m ? w->p->m : w->p->n, other = w->along_m ? w->p->n : w->p->m;
+  const int64_t busy = busy_elements(device), wanted = (busy + other - 1) / other;
+  int64_t most = rows_within(w, w->piece_bytes);
+  if (most < wanted) {
+    const int64_t more = rows_within(w, MOST_PIECES * w->piece_bytes);
+    most = more < wanted ? more : wanted;
   }
   most = most < PIECE_ROWS ? PIECE_ROWS : most == extent ? most : most / PIECE_ROWS * PIECE_ROWS;
   const int64_t n = (extent + most - 1) / most, even = (extent + n - 1) / n;
   w->step = (even + PIECE_ROWS - 1) / PIECE_ROWS * PIECE_ROWS;
+  return n == 1 || 2 * w->step * other >= busy;
 }
 
 static void place(padding *w) {
@@ -188,10 +213,9 @@ static opipe_status emit_piece(cuda_rule *r, const padding *w, int64_t first, in
 opipe_status cuda_emit_padded(cuda_rule *r, const cuda_product *product, const cuda_ends *ends,
                               bool *out_done) {
   padding w = {.p = product, .ends = ends};
-  *out_done = plan(r, &w);
+  *out_done = plan(r, &w) && cut(r->program->device, &w);
   if (!*out_done)
     return OPIPE_OK;
-  cut(&w);
   place(&w);
   if (w.a.padded && !w.a.by_rows)
     CUDA_TRY(relay(r, &w, &w.a, ends->a, product->a_offset, 0, w.a.rows, false));

@@ -6,7 +6,7 @@
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
-enum { MOST = 4100 * 257, ODD = 257, DEEP = 256, LINE = 320 /* elements of ODD's padded rows */ };
+enum { MOST = 9000 * 257, ODD = 257, DEEP = 256, LINE = 320 /* elements of ODD's padded rows */ };
 
 /* -1, -1/2, 0 or 1/2 as bf16: sums of products are exact in fp32, whatever their order. */
 static uint16_t some_a[MOST], some_b[MOST], some_c[MOST], some_row[MOST];
@@ -102,7 +102,7 @@ static void make_product(bt_graph *g, const product_case *c, void *y) {
 
 #define BF OPIPE_BFLOAT16
 #define ALL "fallback=none,pad=20"
-#define SMALL "fallback=none,pad=20,pad_mib=1"
+#define SMALL "fallback=none,pad=20,pad_mib=1,sm=8"
 static const product_case products[] = {
     /* the result: product and relay for each piece, the last one shorter */
     {1700, DEEP, ODD, true, false, false, false, false, BF, ALL, 2, 1700 * LINE},
@@ -166,6 +166,44 @@ static void test_products_go_through_scratch(void) {
   bt_close(&b.base);
 }
 
+/* What is compiled alone. Of a deep product the double has a workspace of 8 bytes an element. */
+static uint32_t count_steps(bt_backend *b, const product_case *c) {
+  opipe_device *device = NULL;
+  bt_graph g;
+  bt_run run;
+  const int64_t own = c->deep >= 4 * c->columns ? c->rows * c->columns * 8 : 0;
+  OPI_ASSERT_OK_FATAL(bt_device(b, c->options, 1, 0, &device, &err), &err);
+  make_product(&g, c, NULL);
+  OPI_ASSERT_OK_FATAL(bt_prepare(b->table, device, &g, 0, &run, &err), &err);
+  const uint32_t n = run.info.n_kernels;
+  OPI_ASSERT(run.info.workspace_bytes >= (uint64_t)c->scratch * 2);
+  OPI_ASSERT(run.info.workspace_bytes < (uint64_t)(c->scratch * 2 + own + 4 * 256));
+  bt_release(b->table, &run);
+  b->table->device_close(device);
+  return n;
+}
+
+static void test_pieces_keep_processors_busy(void) {
+  /* rows of 2 MiB and more; 1638 of them have a MiB */
+  static const product_case cases[] = {
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=8", 12,
+       1536 * LINE},
+      /* larger pieces, up to four times; as it is where these are few */
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=20", 8,
+       2304 * LINE},
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=40", 4,
+       4608 * LINE},
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1", 1, 0},
+      /* operands that have a row for each k are copied whole, or not at all */
+      {300, 4000, ODD, false, false, false, false, false, BF, ALL ",pad_mib=1", 1, 0},
+      {300, 4000, ODD, false, false, false, false, false, BF, ALL ",pad_mib=2", 3, 4300 * LINE}};
+  ct_backend b;
+  CT_OPEN(&b);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+    OPI_ASSERT_INT(count_steps(&b.base, &cases[i]), cases[i].steps);
+  bt_close(&b.base);
+}
+
 /* ---- what is added to an accumulator of odd rows ---- */
 
 static void make_sum(bt_graph *g) {
@@ -211,4 +249,5 @@ static void test_accumulators_go_through_scratch(void) {
 }
 
 OPI_TEST_MAIN("cuda padded", OPI_TEST(test_products_go_through_scratch),
+              OPI_TEST(test_pieces_keep_processors_busy),
               OPI_TEST(test_accumulators_go_through_scratch))
