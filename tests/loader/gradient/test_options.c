@@ -38,6 +38,34 @@ static void check_types(const cut_case *c, uint32_t compute) {
   OPI_ASSERT(n_products > 4);
 }
 
+/* The node that made the elements of v, in whatever shape. */
+static const opi_node *maker_of(const opi_graph *g, uint32_t v) {
+  const opi_node *node = &g->nodes[g->values[v].producer];
+  while (strcmp(node->op, "Reshape") == 0 && g->values[node->in[0]].producer != OPIPE_NONE)
+    node = &g->nodes[g->values[node->in[0]].producer];
+  return node;
+}
+
+/* What was widened is widened again where the backward pass reads it, in another shape, too. */
+static void check_kept(const cut_case *c) {
+  const opi_training *t = c->training;
+  const opi_graph *g = t->graph;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const opi_node *node = &g->nodes[n];
+    for (uint32_t i = 0; i < node->n_in && node->pass != OPIPE_PASS_FORWARD; ++i) {
+      const uint32_t v = node->in[i], p = v != OPIPE_NONE ? g->values[v].producer : OPIPE_NONE;
+      if (p == OPIPE_NONE || g->nodes[p].pass != OPIPE_PASS_FORWARD || t->stage[p] != t->stage[n])
+        continue;
+      const opi_node *maker = maker_of(g, v);
+      const bool widened = strcmp(maker->op, "Cast") == 0 &&
+                           g->values[maker->out[0]].dtype == OPIPE_FLOAT &&
+                           g->values[maker->in[0]].dtype == c->compute;
+      (void)opi_test_check(!widened, __FILE__, __LINE__, false, "%s: '%s' reads '%s', kept as fp32",
+                           c->name, node->name, g->values[v].name);
+    }
+  }
+}
+
 static double norm_of(const double *x, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i)
@@ -89,6 +117,7 @@ static void half_types(uint32_t compute, double tolerance) {
         c->scale = compute == OPIPE_FLOAT16 ? 4096 : 1; /* small gradients would vanish */
         if (build(c, 2, OPI_RECOMPUTE_NONE) && run(c)) {
           check_types(c, compute);
+          check_kept(c);
           (void)opi_test_check(fabs(c->loss - loss) <= 0.1 * tolerance * loss, __FILE__, __LINE__,
                                false, "%s: loss %g, in fp32 %g", models[i], c->loss, loss);
           compare(c, wide, most);
