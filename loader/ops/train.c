@@ -206,7 +206,7 @@ static const opi_op ops[] = {
     {OWN("RMSNormalizationGrad", 3, 3, 1, norm_infer, norm_work, norm_carry, PLAIN)},
     {OWN("LayerNormalizationGradScale", 2, 2, 2, norm_scale_infer, norm_work, NULL, PLAIN)},
     {OWN("RMSNormalizationGradScale", 2, 2, 1, norm_scale_infer, norm_work, NULL, PLAIN)},
-    {OWN("AttentionGrad", 4, 8, 6, opi_attention_grad_infer, opi_attention_grad_work, NULL, PLAIN)},
+    {OWN("AttentionGrad", 4, 10, 6, opi_attention_grad_infer, opi_attention_grad_work, NULL, PLAIN)},
     {OWN("SoftmaxCrossEntropyLossGrad", 3, 4, 1, loss_infer, transcendental_work, NULL, PLAIN)},
     {OWN("GatherGrad", 2, 2, 1, gather_infer, gather_work, NULL, PLAIN)},
     {OWN("ConvGradX", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL, PLAIN)},

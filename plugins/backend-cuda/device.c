@@ -86,7 +86,7 @@ static void fill_info(const cuda_driver *driver, CUdevice device, opipe_device_i
   out->peak_flops = clocks * rates->fp32;
   out->fp64_flops = clocks * rates->fp64;
   out->fp16_flops = out->bf16_flops = clocks * rates->half;
-  out->flags = is_slice ? OPIPE_DEVICE_ALONE : 0;
+  out->flags = (is_slice ? OPIPE_DEVICE_ALONE : 0u) | OPIPE_DEVICE_HANDS_ON;
   if (driver->device_uuid(&uuid, device) == CUDA_OK)
     write_uuid(&uuid, is_slice, out->uuid, sizeof out->uuid);
   out->bandwidth = 2.0 * 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
