@@ -230,8 +230,8 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
   }
   for (uint32_t k = 0; k < n; ++k) {
     const opi_node *node = &s->training->graph->nodes[k];
-    out->chosen[k] = out->chosen[k] || makes_constants(s, node) || widens(s, node) ||
-                     is_form_of_lost(s, out, k);
+    out->chosen[k] =
+        out->chosen[k] || makes_constants(s, node) || widens(s, node) || is_form_of_lost(s, out, k);
     out->n_chosen += out->chosen[k];
   }
   return OPIPE_OK;

@@ -462,9 +462,10 @@ static void rotary_work(const opi_graph *graph, const opi_node *node, opi_work *
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Attention", "", 23, 27, 3, OPI_ATT_INPUTS, 1, OPI_ATT_FOUND + 1), .lift = attention_lift,
-     .infer = attention_infer, .work = attention_work, .carry = attention_carry,
-     .gradient = opi_gradient_attention, .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN,
+    {OPI_OP("Attention", "", 23, 27, 3, OPI_ATT_INPUTS, 1, OPI_ATT_FOUND + 1),
+     .lift = attention_lift, .infer = attention_infer, .work = attention_work,
+     .carry = attention_carry, .gradient = opi_gradient_attention,
+     .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN,
      OPI_COLUMNS(NONE, NARROW, SCORES, ANY, NONE, ATTENTION)},
     {OPI_OP("RotaryEmbedding", "", 23, 27, 3, 4, 1, 1), .lift = rotary_lift, .infer = rotary_infer,
      .work = rotary_work, .carry = rotary_carry, .gradient = opi_gradient_rotary,

@@ -6,7 +6,8 @@
 #include "rule.h"
 
 enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
-/* Of AttentionGrad, behind dY and these: Y, and what the Attention found (OPIPE_DEVICE_HANDS_ON). */
+/* Of AttentionGrad, behind dY and these: Y, and what the Attention found (OPIPE_DEVICE_HANDS_ON).
+ */
 enum { IN_Y = 8, IN_FOUND };
 
 /* (batch, head, row) strides of [B, H, S, D], or of [B, S, H * D]. */

@@ -104,8 +104,8 @@ static void place(const cuda_dnn_form *f, chunk_plans *p) {
   p->stats = p->result;
   p->sums = p->result;
   if (p->forward != NULL) {
-    p->stats += cuda_align_up((uint64_t)(f->batch * f->heads * f->queries) *
-                              (uint64_t)f->value_depth * 2);
+    p->stats +=
+        cuda_align_up((uint64_t)(f->batch * f->heads * f->queries) * (uint64_t)f->value_depth * 2);
     p->sums = p->stats + row_bytes(f);
   }
   p->acc = p->sums + row_bytes(f);

@@ -128,8 +128,8 @@ static void make_graph(bench *x, bt_graph *g, const form *f) {
   opipe_node *node = bt_node(g, "Attention", BT_IN(q, k, v), BT_OUT(y, no, no, no, found));
   node->n_out = x->hands_on ? 5 : 1;
   set_attributes(g, node, f);
-  node = bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v, no, no, no, no, y, found),
-                 BT_OUT(dq, dk, dv));
+  node =
+      bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v, no, no, no, no, y, found), BT_OUT(dq, dk, dv));
   node->n_in = x->hands_on ? 10 : 4;
   node->domain = "opipe";
   node->pass = OPIPE_PASS_BACKWARD;
