@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cublasLt without a GPU: libcublasLt.so.13 of the tests. It does what the descriptors say
- * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of),
- * in the stream's order, and refuses what the vendor's refuses: operands that do not fit each
- * other, distances shorter than a column, an epilogue that the type has not, an algorithm of
- * another product, addresses less aligned than it was told or, of a bias, saw when it chose, a
- * workspace that is too small. It writes over its workspace.
+ * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of,
+ * sums of an operand over k), in the stream's order, and refuses what the vendor's refuses:
+ * operands that do not fit each other, distances shorter than a column, an epilogue that the type
+ * has not or two that do not go together, a bias of another type than D, an algorithm of another
+ * product, addresses less aligned than it was told or, of a bias, saw when it chose, sums that
+ * share bytes with an operand, a workspace that is too small. It writes over its workspace.
  *
  * It has several algorithms (`variants`), with times of their own by the stream's clock: sums in
  * one piece, or in several that are added in the end, which gives other bits. Who does not say
@@ -93,6 +94,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
   (*desc)->scale = scale;
   (*desc)->trans_a = (*desc)->trans_b = CUDA_OP_N;
   (*desc)->epilogue = CUDA_LT_EPILOGUE_DEFAULT;
+  (*desc)->bias_type = -1;
   return CUDA_LT_SUCCESS;
 }
 
@@ -121,6 +123,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(&desc->epilogue, sizeof desc->epilogue, value, bytes);
     case CUDA_LT_DESC_BIAS_POINTER:
       return set(&desc->bias, sizeof desc->bias, value, bytes);
+    case CUDA_LT_DESC_BIAS_TYPE:
+      return set(&desc->bias_type, sizeof desc->bias_type, value, bytes);
     case CUDA_LT_DESC_AUX_POINTER:
       return set(&desc->aux, sizeof desc->aux, value, bytes);
     case CUDA_LT_DESC_PROCESSORS:
@@ -202,9 +206,15 @@ static bool has_aux(const struct cuda_lt_desc *desc) {
   return (desc->epilogue & CUDA_LT_EPILOGUE_AUX) != 0;
 }
 
+/* Of A or of B, over k. */
+static bool has_sums(const struct cuda_lt_desc *desc) {
+  return (desc->epilogue & (CUDA_LT_EPILOGUE_SUMS_A | CUDA_LT_EPILOGUE_SUMS_B)) != 0;
+}
+
 /* Addresses that the epilogue needs. */
 static bool is_pointed(const struct cuda_lt_desc *desc) {
-  return (!has_bias(desc) || desc->bias != NULL) && (!has_aux(desc) || desc->aux != NULL);
+  return ((!has_bias(desc) && !has_sums(desc)) || desc->bias != NULL) &&
+         (!has_aux(desc) || desc->aux != NULL);
 }
 
 static cublasStatus_t check_epilogue(const struct cuda_lt_desc *desc,
@@ -213,6 +223,10 @@ static cublasStatus_t check_epilogue(const struct cuda_lt_desc *desc,
   const bool half = d->type == CUDA_R16F || d->type == CUDA_R16BF;
   if (desc->epilogue == CUDA_LT_EPILOGUE_DEFAULT)
     return CUDA_LT_SUCCESS;
+  if (desc->bias_type != -1 && desc->bias_type != d->type)
+    return CUDA_LT_NOT_SUPPORTED;
+  if (desc->epilogue == CUDA_LT_EPILOGUE_SUMS_A || desc->epilogue == CUDA_LT_EPILOGUE_SUMS_B)
+    return d->type == CUDA_R64F || d->batch != 1 ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
   if (desc->epilogue == CUDA_LT_EPILOGUE_BIAS)
     return d->type == CUDA_R64F ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
   if (!half || d->batch != 1 ||
@@ -453,6 +467,17 @@ static bool meets(const struct cuda_lt_layout *d, const void *d_at, const struct
   return first[0] < end[1] && first[1] < end[0];
 }
 
+/* The same of what sums over k are written to, in D's type. */
+static bool sums_meet(const product_work *w) {
+  const problem *p = &w->p;
+  const uint64_t n = p->desc.epilogue == CUDA_LT_EPILOGUE_SUMS_A ? p->m : p->n;
+  const struct cuda_lt_layout sums = {p->d.type, n, 1, (int64_t)n, 1, 0};
+  const struct cuda_lt_layout room = {CUDA_R16F, w->workspace_bytes / 2, 1, 0, 1, 0};
+  return meets(&sums, w->sums, &p->a, w->a) || meets(&sums, w->sums, &p->b, w->b) ||
+         meets(&sums, w->sums, &p->c, w->c) || meets(&sums, w->sums, &p->d, w->d) ||
+         (w->workspace_bytes > 0 && meets(&sums, w->sums, &room, w->workspace));
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -488,6 +513,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   w.alpha = is_double ? *(const double *)alpha : (double)*(const float *)alpha;
   w.beta = is_double ? *(const double *)beta : (double)*(const float *)beta;
   w.bias = has_bias(desc) ? desc->bias : NULL;
+  w.sums = has_sums(desc) ? (void *)(uintptr_t)desc->bias : NULL;
+  if (w.sums != NULL && sums_meet(&w))
+    return CUDA_LT_INVALID_VALUE;
   w.aux = has_aux(desc) ? desc->aux : NULL;
   const double n = (double)w.p.m * (double)w.p.n * (double)w.p.k * (double)w.p.d.batch;
   const double ns = 1000 + n * w.by->cost;

@@ -13,7 +13,8 @@ struct cuda_lt_desc {
   int32_t trans_a, trans_b;
   uint32_t epilogue;
   int32_t processors; /* that are aimed at; 0: all */
-  const void *bias;
+  int32_t bias_type;  /* -1: D's */
+  const void *bias;   /* of sums over k: written */
   void *aux;
   int64_t aux_distance;
 };
@@ -49,6 +50,7 @@ typedef struct product_work {
   uint64_t n_pieces;
   const void *a, *b, *c, *bias;
   void *d, *aux, *workspace;
+  void *sums; /* over k, of A or B; NULL: none */
   uint64_t workspace_bytes;
   double alpha, beta;
 } product_work;

@@ -104,6 +104,28 @@ static void column_sums(const product_work *w, const char *a, const char *b, uin
   }
 }
 
+/* Sums of op(A)'s rows or of op(B)'s columns over k, as operands lie in memory: pieces as those of
+ * the product, whatever was in `sums` before. */
+static void sum_operand(const product_work *w, uint64_t first) {
+  const problem *p = &w->p;
+  const bool of_a = p->desc.epilogue == CUDA_LT_EPILOGUE_SUMS_A;
+  const struct cuda_lt_layout *x = of_a ? &p->a : &p->b;
+  const bool by_distance = of_a ? p->desc.trans_a != CUDA_OP_T : p->desc.trans_b == CUDA_OP_T;
+  const uint64_t n = of_a ? p->m : p->n, pieces = w->n_pieces;
+  for (uint64_t i = 0; i < n; ++i) {
+    double sums[SPLIT_MOST] = {0};
+    for (uint64_t k = 0; k < p->k; ++k) {
+      const uint64_t at =
+          by_distance ? i + k * (uint64_t)x->distance : k + i * (uint64_t)x->distance;
+      double *to = &sums[(k * pieces / p->k + pieces - first % pieces) % pieces];
+      *to = add(p->a.type, *to, load(p->a.type, of_a ? w->a : w->b, at), 1);
+    }
+    for (uint64_t piece = 1; piece < pieces; ++piece)
+      sums[0] = keep(w, add(p->a.type, keep(w, sums[0]), keep(w, sums[piece]), 1));
+    store(p->d.type, w->sums, i, sums[0]);
+  }
+}
+
 /* What the epilogue makes of a sum; element i of column j. */
 static double through(const product_work *w, double value, uint64_t i, uint64_t j) {
   const struct cuda_lt_desc *desc = &w->p.desc;
@@ -150,5 +172,7 @@ void product_run(const void *args) {
       }
     }
   }
+  if (w->sums != NULL)
+    sum_operand(w, first);
   free(sums);
 }
