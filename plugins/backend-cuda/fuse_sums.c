@@ -51,23 +51,33 @@ static bool is_product(const opipe_program *program, uint32_t i) {
           cuda_named(node, "", "Gemm"));
 }
 
-/* Is anything added to the accumulator at node i, a sum that moved there or away included? */
-static bool adds_there(const opipe_program *program, uint32_t i, uint32_t sum) {
-  const opipe_node *node = &program->graph->nodes[i];
+/* The accumulator that a value goes to: of which parameter. Each Accumulate has a value of its own
+ * for it. OPIPE_NONE: none. */
+static uint32_t slot_of(const opipe_program *program, uint32_t value) {
+  const opipe_value *values = program->graph->values;
+  const uint32_t sum = values[value].role == OPIPE_VALUE_GRADIENT ? value : program->adds_to[value];
+  return sum != OPIPE_NONE ? values[sum].slot : OPIPE_NONE;
+}
+
+/* Does node i add to it, or a sum that moved there or away from there? */
+static bool adds_there(const opipe_program *program, uint32_t i, uint32_t slot) {
+  const opipe_graph *graph = program->graph;
+  const opipe_node *node = &graph->nodes[i];
   const cuda_beside *beside = program->besides[i];
   for (uint32_t k = 0; k < node->n_out; ++k) {
     const uint32_t out = node->out[k];
-    if (out != OPIPE_NONE && ((out == sum && !program->taken[i]) || program->adds_to[out] == sum))
+    const bool ends = out != OPIPE_NONE && graph->values[out].role == OPIPE_VALUE_GRADIENT;
+    if (out != OPIPE_NONE && slot_of(program, out) == slot && !(ends && program->taken[i]))
       return true;
   }
-  return beside != NULL && program->adds_to[program->graph->nodes[beside->node].out[0]] == sum;
+  return beside != NULL && slot_of(program, graph->nodes[beside->node].out[0]) == slot;
 }
 
 static bool can_move(const opipe_program *program, uint32_t from, uint32_t to) {
-  const uint32_t sum = program->adds_to[program->graph->nodes[from].out[0]];
+  const uint32_t slot = slot_of(program, program->graph->nodes[from].out[0]);
   const uint32_t first = from < to ? from + 1 : to, end = from < to ? to + 1 : from;
   for (uint32_t i = first; i < end; ++i) {
-    if (adds_there(program, i, sum))
+    if (adds_there(program, i, slot))
       return false;
   }
   return true;

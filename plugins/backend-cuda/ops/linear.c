@@ -243,9 +243,10 @@ static opipe_status put_sums(const cuda_rule *r, bool is_one, cuda_product *prod
   if (!is_one || product->k == 0 || product->m == 0 || product->n == 0 || product->has_bias ||
       product->alpha != 1.0 || product->beta != 1.0 || product->d_dtype != OPIPE_FLOAT || rounds ||
       (of_a ? product->trans_a != 0 : product->trans_b == 0) ||
-      n != (uint64_t)(of_a ? product->m : product->n))
+      n != (uint64_t)(of_a ? product->m : product->n)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "it does not sum the columns of input %u",
                        beside->input);
+  }
   product->sums = of_a ? CUDA_SUMS_A : CUDA_SUMS_B;
   return OPIPE_OK;
 }

@@ -11,8 +11,9 @@
  * one piece, or in several that are added in the end, which gives other bits. Who does not say
  * which schemes of adding pieces are wanted gets those first that add them in the result's type,
  * one of them in the order in which they are done. An algorithm for deep products does the latter
- * whatever it says, so that no two runs have the same bits; others cannot be made anew from their
- * attributes, or have other bits then: what kernel_tune must find out.
+ * whatever it says, so that no two runs have the same bits; of one the sums over k alone never have
+ * them. Others cannot be made anew from their attributes, or have other bits then: what kernel_tune
+ * must find out.
  *
  * Environment: OPIPE_CUDA_DOUBLE_PRODUCTS (130100), its version; _PRODUCTS_ANSWER=N: what choosing
  * and checking answer to products with an epilogue ("N all": to every one).
@@ -54,7 +55,8 @@ static const variant variants[] = {
     {31, 4, 24, 5, CUDA_LT_SCHEME_COMPUTE, 0, 0.6, .deep = true},
     {66, 3, 0, 0, CUDA_LT_SCHEME_COMPUTE, 0, 0.3, .deep = true, .unsteady = true},
     {71, 1, 26, 6, 0, 0, 0.2, .unsaid = LOST},
-    {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED}};
+    {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED},
+    {81, 3, 28, 4, CUDA_LT_SCHEME_COMPUTE, 0, 0.1, .summing = true}};
 enum { FOR_FEW = 8 }; /* the first one that is named where not all processors are aimed at */
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -305,8 +307,10 @@ static const variant *variant_of(const algorithm *algo, const problem *p) {
   for (int i = 0; i < VARIANTS; ++i) {
     const variant *v = &variants[i];
     if (v->id == algo->id && v->split == algo->split && v->tile == algo->tile &&
-        v->stages == algo->stages && v->scheme == algo->scheme && v->custom == algo->custom)
-      return (v->deep && !is_deep(p)) || (v->unsaid == LOST && algo->unsaid == 0) ? NULL : v;
+        v->stages == algo->stages && v->scheme == algo->scheme && v->custom == algo->custom) {
+      const bool possible = (!v->deep || is_deep(p)) && (!v->summing || has_sums(&p->desc));
+      return !possible || (v->unsaid == LOST && algo->unsaid == 0) ? NULL : v;
+    }
   }
   return NULL;
 }
@@ -323,7 +327,7 @@ static cublasStatus_t told(const problem *p) {
 static bool serves(const variant *v, const problem *p, const struct cuda_lt_preference *asked) {
   const uint32_t *align = asked->align;
   const bool whole = align[0] >= 16 && align[1] >= 16 && align[2] >= 16 && align[3] >= 16;
-  return (!v->deep || is_deep(p)) && (!v->whole || whole) &&
+  return (!v->deep || is_deep(p)) && (!v->whole || whole) && (!v->summing || has_sums(&p->desc)) &&
          workspace_of(p, v) <= asked->workspace &&
          (v->scheme == 0 || (v->scheme & asked->schemes) != 0);
 }

@@ -39,6 +39,7 @@ typedef struct variant {
   bool deep;     /* for deep products only */
   bool whole;    /* for operands at multiples of 16 bytes only */
   bool unsteady; /* its pieces are added as they are done */
+  bool summing;  /* for sums over k only, whose pieces are */
   int8_t unsaid;
 } variant;
 enum { SPLIT_MOST = 4 };

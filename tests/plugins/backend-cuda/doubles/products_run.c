@@ -151,7 +151,8 @@ void product_run(const void *args) {
   const int type = p->d.type;
   const size_t size = size_of(p->a.type), d_size = size_of(type);
   static uint64_t n_unsteady; /* under the driver's lock */
-  const uint64_t first = w->by->unsteady ? n_unsteady++ : 0;
+  const uint64_t turn = w->by->unsteady || w->by->summing ? n_unsteady++ : 0;
+  const uint64_t first = w->by->unsteady ? turn : 0;
   double *sums = malloc(SPLIT_MOST * p->m * sizeof *sums);
   if (sums == NULL)
     abort();
@@ -173,6 +174,6 @@ void product_run(const void *args) {
     }
   }
   if (w->sums != NULL)
-    sum_operand(w, first);
+    sum_operand(w, turn);
   free(sums);
 }
