@@ -46,7 +46,8 @@ static bool adds(const opipe_program *program, uint32_t i) {
 
 static bool is_product(const opipe_program *program, uint32_t i) {
   const opipe_node *node = &program->graph->nodes[i];
-  return adds(program, i) &&
+  return adds(program, i) && node->n_in >= 2 && node->in[0] != OPIPE_NONE &&
+         node->in[1] != OPIPE_NONE &&
          (cuda_named(node, "", "MatMul") || cuda_named(node, "com.microsoft", "FusedMatMul") ||
           cuda_named(node, "", "Gemm"));
 }
