@@ -173,9 +173,10 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"launch_blocking", &device->blocking},
                {"graphs", &device->graphs},
                {"cudnn", &device->cudnn},
-               {"deterministic", &device->deterministic}};
+               {"deterministic", &device->deterministic},
+               {"bias_gradients", &device->bias_gradients}};
   device->inner.threads = 1;
-  device->cudnn = device->deterministic = true;
+  device->cudnn = device->deterministic = device->bias_gradients = true;
   device->few_rows = 1;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
@@ -198,7 +199,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "cudnn, deterministic, sm, few_rows, fallback, fallback_threads)",
+                        "cudnn, deterministic, bias_gradients, sm, few_rows, fallback, "
+                        "fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)

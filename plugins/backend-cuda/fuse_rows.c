@@ -39,16 +39,6 @@ static bool is_pair(const opipe_program *program, uint32_t i, const char *op) {
          alike(program, node->in[0], node->out[0]) && alike(program, node->in[1], node->out[0]);
 }
 
-/* Does the rule of node i take what was noted for it? */
-static opipe_status takes(opipe_program *probe, uint32_t i, bool *out_taken, opipe_error *err) {
-  opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = cuda_probe(probe, i, &why);
-  *out_taken = status >= 0;
-  return status == OPIPE_E_NOMEM || status == OPIPE_E_DEVICE
-             ? opipe_fail(err, status, "%s", why.message)
-             : OPIPE_OK;
-}
-
 /* ---- gradients of norms ---- */
 
 static bool is_norm_grad(const opipe_node *node) {
@@ -72,7 +62,7 @@ static opipe_status match_add(opipe_program *program, opipe_program *probe, uint
   *tail = (cuda_tail){.row = OPIPE_NONE, .aux = OPIPE_NONE, .n = 1, .nodes = {add}};
   tail->addend = graph->nodes[add].in[graph->nodes[add].in[0] == dx ? 1 : 0];
   program->tails[i] = tail;
-  const opipe_status status = takes(probe, i, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
   if (!taken) {
     program->tails[i] = NULL;
     return status;
@@ -135,7 +125,7 @@ static opipe_status match_scale(opipe_program *program, opipe_program *probe, ui
   if (scale == graph->n_nodes || !can_move(program, scale, place))
     return OPIPE_OK;
   program->scales[i] = scale;
-  const opipe_status status = takes(probe, i, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
   program->scales[i] = taken ? scale : OPIPE_NONE;
   program->taken[scale] = taken;
   return status;
@@ -178,7 +168,7 @@ static opipe_status match_sum(opipe_program *program, opipe_program *probe, uint
   if (norm == program->graph->n_nodes)
     return OPIPE_OK;
   program->fronts[norm] = i;
-  const opipe_status status = takes(probe, norm, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, norm, &taken, err);
   program->fronts[norm] = taken ? i : OPIPE_NONE;
   program->taken[i] = taken;
   return status;
@@ -239,7 +229,7 @@ static opipe_status match_gate(opipe_program *program, opipe_program *probe, uin
   if (front == program->graph->n_nodes)
     return OPIPE_OK;
   program->fronts[i] = front;
-  const opipe_status status = takes(probe, i, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
   program->fronts[i] = taken ? front : OPIPE_NONE;
   program->taken[front] = taken;
   return status;

@@ -255,8 +255,7 @@ static opipe_status check_gradients(const cuda_rule *r, const cuda_attention_arg
     if (y == NULL || y->dtype != q->dtype || !cuda_same_shape(y, dy) || found == NULL ||
         found->dtype != OPIPE_FLOAT || found->rank != 3 ||
         memcmp(found->shape, rows, sizeof rows) != 0)
-      return cuda_refuse(r, OPIPE_E_INVALID,
-                         "what is handed on is not like the output and its rows");
+      return cuda_refuse(r, OPIPE_E_INVALID, "what is handed on is not like the output");
   }
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
     const opipe_value *in = cuda_in(r, BASE + i);
