@@ -82,6 +82,13 @@ static bool is_scale_of(const opipe_node *node, const opipe_node *dx) {
          opipe_attr_float(node, "epsilon", 1e-5) == opipe_attr_float(dx, "epsilon", 1e-5);
 }
 
+/* Is the value the accumulator of that slot? One of a parameter that is used twice is a value for
+ * each. */
+static bool is_sum_of(const opipe_program *program, uint32_t v, uint32_t slot) {
+  return v != OPIPE_NONE && value_of(program, v)->role == OPIPE_VALUE_GRADIENT &&
+         value_of(program, v)->slot == slot;
+}
+
 /* Does node i read what `node` makes, or add to the same accumulator? */
 static bool meets(const opipe_program *program, uint32_t i, const opipe_node *node) {
   const opipe_node *other = &program->graph->nodes[i];
@@ -93,8 +100,9 @@ static bool meets(const opipe_program *program, uint32_t i, const opipe_node *no
         return true;
     }
     for (uint32_t j = 0; sum != OPIPE_NONE && j < other->n_out; ++j) {
-      const uint32_t to = other->out[j];
-      if ((to == sum && !program->taken[i]) || (to != OPIPE_NONE && program->adds_to[to] == sum))
+      const uint32_t to = other->out[j], slot = value_of(program, sum)->slot;
+      if ((is_sum_of(program, to, slot) && !program->taken[i]) ||
+          (to != OPIPE_NONE && is_sum_of(program, program->adds_to[to], slot)))
         return true;
     }
   }
