@@ -29,7 +29,7 @@ opipe_status opi_device_describe(const opipe_device_description *d, const char *
                                  opipe_error *err) {
   enum { ALIGNMENT_MOST = 1 << 24 };
   const uint32_t flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS |
-                         OPIPE_DEVICE_EMULATED | OPIPE_DEVICE_ALONE;
+                         OPIPE_DEVICE_EMULATED | OPIPE_DEVICE_ALONE | OPIPE_DEVICE_HANDS_ON;
   if (d->alignment == 0 || (d->alignment & (d->alignment - 1)) != 0 ||
       d->alignment > ALIGNMENT_MOST) {
     return opi_fail(err, OPIPE_E_INVALID,

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "loader/gradient/state.h"
+#include "loader/ops/attention.h"
 
 static uint32_t stage_of(const opi_grad_state *s, uint32_t n) {
   return s->options->stage_of_node != NULL ? s->options->stage_of_node[n] : 0;
@@ -112,10 +113,39 @@ static opipe_status copy_values(opi_grad_state *s, const bool *needed, opipe_err
   return OPIPE_OK;
 }
 
+/* Does the Attention hand on what it found (OPIPE_DEVICE_HANDS_ON)? */
+static bool hands_on(const opi_grad_state *s, const opi_node *node, const uint32_t *in) {
+  if (!s->options->hands_on || opi_op_of(node)->kind != OPI_KIND_ATTENTION ||
+      opi_attr_float(node, "softcap", 0.0) != 0)
+    return false;
+  const uint32_t dtype = s->training->graph->values[in[OPI_ATT_Q]].dtype;
+  for (uint32_t i = OPI_ATT_MASK; i < node->n_in; ++i) {
+    if (in[i] != OPIPE_NONE)
+      return false;
+  }
+  return dtype == OPIPE_BFLOAT16 || dtype == OPIPE_FLOAT16;
+}
+
+static opipe_status copy_attention(opi_grad_state *s, const opi_node *node, const uint32_t *in,
+                                   const char *const *out_names, uint32_t *out, opipe_error *err) {
+  opi_node wide = *node;
+  const char *names[OPI_ATT_FOUND + 1];
+  uint32_t made[OPI_ATT_FOUND + 1];
+  for (uint32_t o = 0; o < OPI_ATT_FOUND; ++o)
+    names[o] = o < node->n_out ? out_names[o] : "";
+  names[OPI_ATT_FOUND] = NULL; /* made up */
+  wide.n_out = OPI_ATT_FOUND + 1;
+  OPI_TRY(opi_b_emit_again(&s->builder, &wide, in, names, made, err));
+  memcpy(out, made, node->n_out * sizeof(*out));
+  return OPIPE_OK;
+}
+
 opipe_status opi_grad_copy_node(opi_grad_state *s, const opi_node *node, const uint32_t *in,
                                 const char *const *out_names, uint32_t *out, opipe_error *err) {
   if (opi_op_of(node)->kind == OPI_KIND_RANDOM)
     return opi_grad_dropout(s, node, in[0], out_names, out, err);
+  if (hands_on(s, node, in))
+    return copy_attention(s, node, in, out_names, out, err);
   return opi_b_emit_again(&s->builder, node, in, out_names, out, err);
 }
 

@@ -80,7 +80,7 @@ typedef struct opi_gradient_options {
   uint32_t compute;   /* OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16: type of activations and
                          products; parameters, gradients of parameters, norm statistics and the loss
                          stay fp32 */
-  uint32_t reserved;
+  bool hands_on;      /* an Attention gives its gradient what it found: OPIPE_DEVICE_HANDS_ON */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
   const opi_logger *logger;

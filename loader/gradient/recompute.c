@@ -192,6 +192,17 @@ static bool widens(const opi_grad_state *s, const opi_node *node) {
   return to == OPIPE_FLOAT && (from == OPIPE_BFLOAT16 || from == OPIPE_FLOAT16);
 }
 
+/* The elements of what is made again, in another shape: kept, they would be kept for the first. */
+static bool is_form_of_lost(const opi_grad_state *s, const opi_recompute *again, uint32_t n) {
+  const opi_graph *graph = s->training->graph;
+  const opi_node *node = &graph->nodes[n];
+  if (opi_op_of(node)->takes != OPI_TAKES_FORM || node->n_in == 0 || node->in[0] == OPIPE_NONE)
+    return false;
+  const uint32_t v = node->in[0], p = graph->values[v].producer;
+  return p != OPIPE_NONE && p < n && again->chosen[p] && !again->kept[v] &&
+         s->stage[p] == s->stage[n];
+}
+
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
@@ -219,7 +230,8 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
   }
   for (uint32_t k = 0; k < n; ++k) {
     const opi_node *node = &s->training->graph->nodes[k];
-    out->chosen[k] = out->chosen[k] || makes_constants(s, node) || widens(s, node);
+    out->chosen[k] =
+        out->chosen[k] || makes_constants(s, node) || widens(s, node) || is_form_of_lost(s, out, k);
     out->n_chosen += out->chosen[k];
   }
   return OPIPE_OK;

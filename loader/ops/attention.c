@@ -217,12 +217,18 @@ static opipe_status attention_infer(opi_builder *b, const opi_node *node, opipe_
   OPI_TRY(opi_b_set(b, node, OPI_ATT_Y, dtype, y, rank, err));
   OPI_TRY(opi_b_set(b, node, OPI_ATT_PRESENT_K, dtype, key, 4, err));
   OPI_TRY(opi_b_set(b, node, OPI_ATT_PRESENT_V, dtype, value, 4, err));
-  return opi_b_set(b, node, OPI_ATT_QK, dtype, qk, 4, err);
+  OPI_TRY(opi_b_set(b, node, OPI_ATT_QK, dtype, qk, 4, err));
+  return opi_b_set(b, node, OPI_ATT_FOUND, OPIPE_FLOAT, qk, 3, err);
 }
 
 static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], want = 0;
   extents e;
+  if (node->n_out > OPI_ATT_OUTPUTS) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "has %u outputs, the operator gives 1 to %d", node->n_out,
+                         OPI_ATT_OUTPUTS);
+  }
   OPI_TRY(find_extents(b, node, &e, err));
   const uint32_t dtype = opi_input(b, node, OPI_ATT_Q)->dtype;
   const int64_t precision = opi_attr_int(node, "softmax_precision", dtype);
@@ -456,9 +462,10 @@ static void rotary_work(const opi_graph *graph, const opi_node *node, opi_work *
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Attention", "", 23, 27, 3, OPI_ATT_INPUTS, 1, OPI_ATT_OUTPUTS), .lift = attention_lift,
-     .infer = attention_infer, .work = attention_work, .carry = attention_carry,
-     .gradient = opi_gradient_attention, .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN,
+    {OPI_OP("Attention", "", 23, 27, 3, OPI_ATT_INPUTS, 1, OPI_ATT_FOUND + 1),
+     .lift = attention_lift, .infer = attention_infer, .work = attention_work,
+     .carry = attention_carry, .gradient = opi_gradient_attention,
+     .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN,
      OPI_COLUMNS(NONE, NARROW, SCORES, ANY, NONE, ATTENTION)},
     {OPI_OP("RotaryEmbedding", "", 23, 27, 3, 4, 1, 1), .lift = rotary_lift, .infer = rotary_infer,
      .work = rotary_work, .carry = rotary_carry, .gradient = opi_gradient_rotary,

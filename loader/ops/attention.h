@@ -17,6 +17,14 @@ enum {
   OPI_ATT_INPUTS
 };
 enum { OPI_ATT_Y, OPI_ATT_PRESENT_K, OPI_ATT_PRESENT_V, OPI_ATT_QK, OPI_ATT_OUTPUTS };
+/* What devices that hand on (OPIPE_DEVICE_HANDS_ON) have beside these: an output of Attention; Y
+ * and it are the last inputs of AttentionGrad, behind dY and the others. */
+enum {
+  OPI_ATT_FOUND = OPI_ATT_OUTPUTS,
+  OPI_ATT_GRAD_Y = 1 + OPI_ATT_INPUTS,
+  OPI_ATT_GRAD_FOUND,
+  OPI_ATT_GRAD_INPUTS
+};
 
 /* What the canonical node needs beside its inputs. */
 typedef struct opi_attention {

@@ -15,7 +15,7 @@
 static opi_node forward_of(const opi_node *node) {
   opi_node forward = *node;
   forward.in = node->in + 1;
-  forward.n_in = node->n_in - 1;
+  forward.n_in = (node->n_in < OPI_ATT_GRAD_Y ? node->n_in : OPI_ATT_GRAD_Y) - 1;
   return forward;
 }
 
@@ -29,6 +29,14 @@ opipe_status opi_attention_grad_infer(opi_builder *b, const opi_node *node, opip
   OPI_TRY(opi_attention_shape(b, &forward, shape, &rank, err));
   OPI_TRY(opi_need_shape(b, node, 0, shape, rank, err));
   OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
+  if (node->n_in > OPI_ATT_GRAD_Y) {
+    const int64_t rows[3] = {shape[0], opi_attr_int(node, "q_num_heads", 1),
+                             opi_input(b, &forward, OPI_ATT_Q)->shape[rank - 2]};
+    OPI_TRY(opi_need_same_type(b, node, 0, OPI_ATT_GRAD_Y, err));
+    OPI_TRY(opi_need_shape(b, node, OPI_ATT_GRAD_Y, shape, rank, err));
+    OPI_TRY(opi_need(b, node, OPI_ATT_GRAD_FOUND, "what was found", OPI_T_FLOAT, 3, 3, err));
+    OPI_TRY(opi_need_shape(b, node, OPI_ATT_GRAD_FOUND, rows, 3, err));
+  }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (!opi_wants(node, o))
       continue;
@@ -106,7 +114,8 @@ static opipe_status add_present(opi_grad *g, const opi_node *node, uint32_t pres
 
 /* d [6]: gradients of the first six inputs through Y, OPIPE_NONE where none is wanted. */
 static opipe_status through_y(opi_grad *g, const opi_node *node, uint32_t *d, opipe_error *err) {
-  uint32_t in[1 + OPI_ATT_INPUTS] = {opi_grad_of(g, node, OPI_ATT_Y)}, want = 0, made[6];
+  uint32_t in[OPI_ATT_GRAD_INPUTS] = {opi_grad_of(g, node, OPI_ATT_Y)}, want = 0, made[6];
+  const bool hands_on = opi_wants(node, OPI_ATT_FOUND);
   opi_attrs attrs = {.n = 0};
   for (uint32_t i = 0; i < OPI_ATT_SEQLEN; ++i)
     want |= opi_grad_wants(g, node, i) ? 1u << i : 0u;
@@ -114,10 +123,12 @@ static opipe_status through_y(opi_grad *g, const opi_node *node, uint32_t *d, op
     return OPIPE_OK;
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[1 + i] = opi_node_in(node, i);
+  in[OPI_ATT_GRAD_Y] = hands_on ? node->out[OPI_ATT_Y] : OPIPE_NONE;
+  in[OPI_ATT_GRAD_FOUND] = hands_on ? node->out[OPI_ATT_FOUND] : OPIPE_NONE;
   for (uint32_t i = 0; i < node->n_attrs && i < OPI_COUNT(attrs.list); ++i)
     attrs.list[attrs.n++] = node->attrs[i];
-  OPI_TRY(opi_k_node(g->builder, "AttentionGrad", "opipe", 1, in, OPI_COUNT(in), want, &attrs, made,
-                     err));
+  OPI_TRY(opi_k_node(g->builder, "AttentionGrad", "opipe", 1, in,
+                     hands_on ? OPI_ATT_GRAD_INPUTS : OPI_ATT_GRAD_Y, want, &attrs, made, err));
   for (uint32_t i = 0; i < OPI_ATT_SEQLEN; ++i)
     d[i] = (want >> i & 1u) != 0 ? made[i] : OPIPE_NONE;
   return OPIPE_OK;

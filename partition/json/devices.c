@@ -7,7 +7,7 @@
 
 #include "partition/schedule/actions.h"
 
-enum { FLAGS_MOST = 4 };
+enum { FLAGS_MOST = 5 };
 
 static const struct {
   const char *name;
@@ -15,7 +15,8 @@ static const struct {
 } flag_names[2][FLAGS_MOST] = {{{"host-memory", OPIPE_DEVICE_HOST_MEMORY},
                                 {"synchronous", OPIPE_DEVICE_SYNCHRONOUS},
                                 {"emulated", OPIPE_DEVICE_EMULATED},
-                                {"alone", OPIPE_DEVICE_ALONE}},
+                                {"alone", OPIPE_DEVICE_ALONE},
+                                {"hands-on", OPIPE_DEVICE_HANDS_ON}},
                                {{"direct", OPIPE_TRANSPORT_DIRECT},
                                 {"reduces", OPIPE_TRANSPORT_REDUCES},
                                 {"emulated", OPIPE_TRANSPORT_EMULATED}}};
@@ -43,6 +44,20 @@ static bool find_flag(uint32_t which, const char *name, uint32_t *io_flags) {
   return false;
 }
 
+/* "a, b and c" */
+static void list_flags(uint32_t which, char *out, size_t room) {
+  size_t at = 0;
+  uint32_t n = 0;
+  while (n < FLAGS_MOST && flag_names[which][n].name != NULL)
+    ++n;
+  for (uint32_t i = 0; i < n && at < room; ++i) {
+    at += (size_t)snprintf(out + at, room - at, "%s%s", flag_names[which][i].name,
+                           i + 2 < n    ? ", "
+                           : i + 2 == n ? " and "
+                                        : "");
+  }
+}
+
 opipe_status opi_json_get_flags(const json_t *object, const char *what, uint32_t which,
                                 uint32_t *out_flags, opipe_error *err) {
   const json_t *list = NULL;
@@ -52,12 +67,10 @@ opipe_status opi_json_get_flags(const json_t *object, const char *what, uint32_t
     const char *name = json_string_value(json_array_get(list, i));
     if (find_flag(which, name, out_flags))
       continue;
-    const char *last = flag_names[which][FLAGS_MOST - 1].name;
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; %s, %s%s%s%s%s can be",
-                    what, name == NULL ? "(no string)" : name, flag_names[which][0].name,
-                    flag_names[which][1].name, last == NULL ? " and " : ", ",
-                    flag_names[which][2].name, last == NULL ? "" : " and ",
-                    last == NULL ? "" : last);
+    char known[128];
+    list_flags(which, known, sizeof known);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; %s can be", what,
+                    name == NULL ? "(no string)" : name, known);
   }
   return OPIPE_OK;
 }

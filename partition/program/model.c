@@ -46,6 +46,14 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   return split ? status : OPIPE_OK;
 }
 
+/* Do all devices hand on what their Attention found? */
+static bool devices_hand_on(const opi_plan *plan) {
+  bool all = plan->n_ranks > 0;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    all = all && (plan->devices[r].flags & OPIPE_DEVICE_HANDS_ON) != 0;
+  return all;
+}
+
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
@@ -73,6 +81,7 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
       .slice = slice,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
+      .hands_on = devices_hand_on(plan),
       .evaluator = base->evaluator,
       .allocator = plan->allocator,
       .logger = base->logger};

@@ -45,11 +45,17 @@ static const struct {
                   {CUDA_LT_ALGO_CLUSTER, 2, UINT16_MAX, "cluster"}};
 enum { ATTRIBUTES = sizeof attributes / sizeof attributes[0] };
 
-void cuda_product_what(const opipe_device *device, const cuda_product *p, char *out, size_t room) {
+static const char *epilogue_of(const cuda_product *p) {
+  static const char *const sums[] = {[CUDA_SUMS_A] = "sums_a", [CUDA_SUMS_B] = "sums_b"};
   static const char *const epilogues[][2][2] = {
       [CUDA_THROUGH_NOTHING] = {{"none", "none"}, {"bias", "bias"}},
       [CUDA_THROUGH_GELU] = {{"gelu", "gelu+aux"}, {"bias+gelu", "bias+gelu+aux"}},
       [CUDA_THROUGH_DGELU] = {{"dgelu", "dgelu"}, {"dgelu", "dgelu"}}};
+  return p->sums != CUDA_SUMS_NOTHING ? sums[p->sums]
+                                      : epilogues[p->through][p->has_bias != 0][p->has_aux];
+}
+
+void cuda_product_what(const opipe_device *device, const cuda_product *p, char *out, size_t room) {
   cuda_product_traits t;
   const bool many = p->batch > 1; /* else the library is not told of strides */
   cuda_product_traits_of(device, p, &t);
@@ -63,7 +69,7 @@ void cuda_product_what(const opipe_device *device, const cuda_product *p, char *
       (long long)p->a_distance, (long long)p->b_distance, (long long)p->d_distance,
       many ? (long long)p->a_stride : 0LL, many ? (long long)p->b_stride : 0LL,
       many ? (long long)p->d_stride : 0LL, t.align[0], t.align[1], t.align[2], t.align[3],
-      p->beta != 0, epilogues[p->through][p->has_bias != 0][p->has_aux], (int)device->processors);
+      p->beta != 0, epilogue_of(p), (int)device->processors);
 }
 
 static cublasStatus_t get(const cuda_products *lt, const cuda_lt_algo *algo, size_t i,

@@ -172,12 +172,23 @@ opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_pr
                                .narrow = program->narrow,
                                .tails = program->tails,
                                .fronts = program->fronts,
-                               .scales = program->scales};
+                               .scales = program->scales,
+                               .besides = program->besides};
   return prepare(out_probe, err);
 }
 
 opipe_status cuda_probe(opipe_program *probe, uint32_t node, opipe_error *err) {
   return emit_node(probe, node, err);
+}
+
+opipe_status cuda_probe_takes(opipe_program *probe, uint32_t node, bool *out_taken,
+                              opipe_error *err) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  const opipe_status status = cuda_probe(probe, node, &why);
+  *out_taken = status >= 0;
+  return status == OPIPE_E_NOMEM || status == OPIPE_E_DEVICE
+             ? opipe_fail(err, status, "%s", why.message)
+             : OPIPE_OK;
 }
 
 /* How many nodes from `first` on the device lacks: their steps are tried in a program that is

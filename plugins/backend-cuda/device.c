@@ -86,7 +86,7 @@ static void fill_info(const cuda_driver *driver, CUdevice device, opipe_device_i
   out->peak_flops = clocks * rates->fp32;
   out->fp64_flops = clocks * rates->fp64;
   out->fp16_flops = out->bf16_flops = clocks * rates->half;
-  out->flags = is_slice ? OPIPE_DEVICE_ALONE : 0;
+  out->flags = (is_slice ? OPIPE_DEVICE_ALONE : 0u) | OPIPE_DEVICE_HANDS_ON;
   if (driver->device_uuid(&uuid, device) == CUDA_OK)
     write_uuid(&uuid, is_slice, out->uuid, sizeof out->uuid);
   out->bandwidth = 2.0 * 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
@@ -188,9 +188,10 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"launch_blocking", &device->blocking},
                {"graphs", &device->graphs},
                {"cudnn", &device->cudnn},
-               {"deterministic", &device->deterministic}};
+               {"deterministic", &device->deterministic},
+               {"bias_gradients", &device->bias_gradients}};
   device->inner.threads = 1;
-  device->cudnn = device->deterministic = true;
+  device->cudnn = device->deterministic = device->bias_gradients = true;
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;
@@ -219,8 +220,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
     if (i == sizeof known / sizeof known[0]) {
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-                        "cudnn, deterministic, sm, few_rows, pad, pad_mib, fallback, "
-                        "fallback_threads)",
+                        "cudnn, deterministic, bias_gradients, sm, few_rows, pad, pad_mib, "
+                        "fallback, fallback_threads)",
                         key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)

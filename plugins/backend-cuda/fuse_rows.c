@@ -39,16 +39,6 @@ static bool is_pair(const opipe_program *program, uint32_t i, const char *op) {
          alike(program, node->in[0], node->out[0]) && alike(program, node->in[1], node->out[0]);
 }
 
-/* Does the rule of node i take what was noted for it? */
-static opipe_status takes(opipe_program *probe, uint32_t i, bool *out_taken, opipe_error *err) {
-  opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = cuda_probe(probe, i, &why);
-  *out_taken = status >= 0;
-  return status == OPIPE_E_NOMEM || status == OPIPE_E_DEVICE
-             ? opipe_fail(err, status, "%s", why.message)
-             : OPIPE_OK;
-}
-
 /* ---- gradients of norms ---- */
 
 static bool is_norm_grad(const opipe_node *node) {
@@ -72,7 +62,7 @@ static opipe_status match_add(opipe_program *program, opipe_program *probe, uint
   *tail = (cuda_tail){.row = OPIPE_NONE, .aux = OPIPE_NONE, .n = 1, .nodes = {add}};
   tail->addend = graph->nodes[add].in[graph->nodes[add].in[0] == dx ? 1 : 0];
   program->tails[i] = tail;
-  const opipe_status status = takes(probe, i, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
   if (!taken) {
     program->tails[i] = NULL;
     return status;
@@ -92,6 +82,13 @@ static bool is_scale_of(const opipe_node *node, const opipe_node *dx) {
          opipe_attr_float(node, "epsilon", 1e-5) == opipe_attr_float(dx, "epsilon", 1e-5);
 }
 
+/* Is the value the accumulator of that slot? One of a parameter that is used twice is a value for
+ * each. */
+static bool is_sum_of(const opipe_program *program, uint32_t v, uint32_t slot) {
+  return v != OPIPE_NONE && value_of(program, v)->role == OPIPE_VALUE_GRADIENT &&
+         value_of(program, v)->slot == slot;
+}
+
 /* Does node i read what `node` makes, or add to the same accumulator? */
 static bool meets(const opipe_program *program, uint32_t i, const opipe_node *node) {
   const opipe_node *other = &program->graph->nodes[i];
@@ -103,8 +100,9 @@ static bool meets(const opipe_program *program, uint32_t i, const opipe_node *no
         return true;
     }
     for (uint32_t j = 0; sum != OPIPE_NONE && j < other->n_out; ++j) {
-      const uint32_t to = other->out[j];
-      if ((to == sum && !program->taken[i]) || (to != OPIPE_NONE && program->adds_to[to] == sum))
+      const uint32_t to = other->out[j], slot = value_of(program, sum)->slot;
+      if ((is_sum_of(program, to, slot) && !program->taken[i]) ||
+          (to != OPIPE_NONE && is_sum_of(program, program->adds_to[to], slot)))
         return true;
     }
   }
@@ -135,7 +133,7 @@ static opipe_status match_scale(opipe_program *program, opipe_program *probe, ui
   if (scale == graph->n_nodes || !can_move(program, scale, place))
     return OPIPE_OK;
   program->scales[i] = scale;
-  const opipe_status status = takes(probe, i, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
   program->scales[i] = taken ? scale : OPIPE_NONE;
   program->taken[scale] = taken;
   return status;
@@ -178,7 +176,7 @@ static opipe_status match_sum(opipe_program *program, opipe_program *probe, uint
   if (norm == program->graph->n_nodes)
     return OPIPE_OK;
   program->fronts[norm] = i;
-  const opipe_status status = takes(probe, norm, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, norm, &taken, err);
   program->fronts[norm] = taken ? i : OPIPE_NONE;
   program->taken[i] = taken;
   return status;
@@ -239,7 +237,7 @@ static opipe_status match_gate(opipe_program *program, opipe_program *probe, uin
   if (front == program->graph->n_nodes)
     return OPIPE_OK;
   program->fronts[i] = front;
-  const opipe_status status = takes(probe, i, &taken, err);
+  const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
   program->fronts[i] = taken ? front : OPIPE_NONE;
   program->taken[front] = taken;
   return status;

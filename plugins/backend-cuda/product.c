@@ -5,7 +5,8 @@
  * Y^T = B^T A^T: so our B is the library's A, our A its B, and m = N, n = M. Nothing is transposed
  * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it. What
  * else a product does before it rounds (an addend as C, GELU by tanh, its derivative) is an operand
- * or an epilogue too.
+ * or an epilogue too. So are sums of an operand over k: of dW = X^T dY those of dY, our B and the
+ * library's A, or of its transpose dY^T X our A and the library's B.
  *
  * The algorithm is the one that the device was given for the shape, types, transposition,
  * distances, epilogue, alignment and processors that are aimed at (choices.c), else the library's
@@ -111,6 +112,8 @@ static uint32_t epilogue_of(const cuda_product *p) {
   const uint32_t bits = (p->has_bias ? (uint32_t)CUDA_LT_EPILOGUE_BIAS : 0u) |
                         (p->through == CUDA_THROUGH_GELU ? (uint32_t)CUDA_LT_EPILOGUE_GELU : 0u) |
                         (p->through == CUDA_THROUGH_DGELU ? (uint32_t)CUDA_LT_EPILOGUE_DGELU : 0u) |
+                        (p->sums == CUDA_SUMS_A ? (uint32_t)CUDA_LT_EPILOGUE_SUMS_A : 0u) |
+                        (p->sums == CUDA_SUMS_B ? (uint32_t)CUDA_LT_EPILOGUE_SUMS_B : 0u) |
                         (p->has_aux ? (uint32_t)CUDA_LT_EPILOGUE_AUX : 0u);
   return bits != 0 ? bits : (uint32_t)CUDA_LT_EPILOGUE_DEFAULT;
 }
@@ -121,6 +124,7 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
   const int32_t trans_a = p->trans_a ? CUDA_OP_T : CUDA_OP_N;
   const int32_t trans_b = p->trans_b ? CUDA_OP_T : CUDA_OP_N;
   const uint32_t epilogue = epilogue_of(p);
+  const int32_t sums_type = CUDA_R32F;
   cuda_product_traits traits;
   cuda_product_traits_of(device, p, &traits);
   cublasStatus_t status =
@@ -135,8 +139,10 @@ static cublasStatus_t make_desc(const opipe_device *device, const cuda_product *
     status =
         set_desc(lt, *out, CUDA_LT_DESC_PROCESSORS, &device->processors, sizeof device->processors);
   }
-  if (status == CUDA_LT_SUCCESS && p->has_bias)
+  if (status == CUDA_LT_SUCCESS && (p->has_bias || p->sums != CUDA_SUMS_NOTHING))
     status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_POINTER, &bias, sizeof bias);
+  if (status == CUDA_LT_SUCCESS && p->sums != CUDA_SUMS_NOTHING)
+    status = set_desc(lt, *out, CUDA_LT_DESC_BIAS_TYPE, &sums_type, sizeof sums_type);
   if (status == CUDA_LT_SUCCESS && p->has_aux)
     status = set_desc(lt, *out, CUDA_LT_DESC_AUX_POINTER, &aux, sizeof aux);
   if (status == CUDA_LT_SUCCESS && p->has_aux)

@@ -39,6 +39,13 @@ enum {
   CUDA_THROUGH_DGELU /* times GELU's derivative of aux */
 };
 
+/* What a product sums over k beside, and writes where bias points: fp32, not added to it. */
+enum {
+  CUDA_SUMS_NOTHING = 0,
+  CUDA_SUMS_A, /* [m], of op(A)'s rows */
+  CUDA_SUMS_B  /* [n], of op(B)'s columns */
+};
+
 /* A product D = op(A) op(B) (+ C) (+ bias), as cublasLt sees it: column-major. See product.c. C and
  * aux lie as D does, each at an address of its own. */
 typedef struct cuda_product {
@@ -54,6 +61,7 @@ typedef struct cuda_product {
   uint32_t trans_a, trans_b;
   uint32_t has_bias; /* [m], added to every column */
   uint32_t through;  /* CUDA_THROUGH_* */
+  uint32_t sums;     /* CUDA_SUMS_*; without bias */
   bool has_aux;      /* GELU: what it is of is written too; DGELU: always, read */
   bool is_given;     /* the choice came from kernels_use */
   cuda_lt_choice choice;
@@ -176,6 +184,12 @@ typedef struct cuda_tail {
   bool splits;                     /* it is a Split: the product makes its parts one by one */
 } cuda_tail;
 
+/* A bias' gradient, which the product of the weight's makes along (fuse_sums.c): node `node` sums
+ * the columns of the product's input `input`. */
+typedef struct cuda_beside {
+  uint32_t node, input;
+} cuda_beside;
+
 /* A value that lies in another one, as columns of its rows (fuse_parts.c). */
 typedef struct cuda_part {
   uint32_t whole; /* OPIPE_NONE: it lies by itself */
@@ -199,6 +213,7 @@ struct opipe_program {
                              none does */
   uint32_t *scales;       /* [n_nodes], of norms' gradients: that of the scale, whose steps are
                              theirs; OPIPE_NONE; NULL: none are */
+  cuda_beside **besides;  /* [n_nodes], of products; NULL: none does */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
   int64_t *pitches;       /* [n_values]: elements between rows that are longer than their own; 0:
                              none are; NULL: of no value */
@@ -259,6 +274,10 @@ bool cuda_repays_moves(int64_t other, int64_t moved_bytes);
 opipe_status cuda_match_tails(opipe_program *program, opipe_error *err);
 /* NULL: it does nothing along. */
 const cuda_tail *cuda_tail_of(const opipe_program *program, const opipe_node *node);
+/* fuse_sums.c: besides. After cuda_match_tails. */
+opipe_status cuda_match_sums(opipe_program *program, opipe_error *err);
+/* NULL: none. */
+const cuda_beside *cuda_beside_of(const opipe_program *program, const opipe_node *node);
 /* fuse_rows.c: fronts, scales; tails of norms' gradients. After cuda_match_tails. */
 opipe_status cuda_match_rows(opipe_program *program, opipe_error *err);
 /* NULL: none. */
@@ -268,6 +287,9 @@ bool cuda_keeps_front(const opipe_program *program, const opipe_node *node);
 const opipe_node *cuda_scale_of(const opipe_program *program, const opipe_node *node);
 /* compile.c: what the node's rule answers; its steps are thrown away. probe: of the same graph. */
 opipe_status cuda_probe(opipe_program *probe, uint32_t node, opipe_error *err);
+/* Does the node's rule take what was noted for it? Errors are those of memory and the device. */
+opipe_status cuda_probe_takes(opipe_program *probe, uint32_t node, bool *out_taken,
+                              opipe_error *err);
 /* A program to ask so: its pool is the caller's to release. */
 opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_probe,
                              opipe_error *err);

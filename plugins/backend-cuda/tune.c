@@ -4,6 +4,8 @@
  *   memory    [ D | D of the first run | C | A | B | bias | aux | workspace ]   one allocation
  *   a run     D = C (or NaN), start, product, end, D against the first run's
  *
+ * Sums over k lie behind D, and are compared with it.
+ *
  * What is measured is what sessions will run: an algorithm that is made anew from its text. Its
  * bits are compared with those of the algorithm that the library named, which its text may not say
  * in full.
@@ -105,14 +107,21 @@ typedef struct operand {
   CUdeviceptr at;
 } operand;
 
+static uint64_t sums_bytes(const cuda_product *p) {
+  return p->sums == CUDA_SUMS_NOTHING
+             ? 0
+             : (uint64_t)(p->sums == CUDA_SUMS_A ? p->m : p->n) * sizeof(float);
+}
+
 enum { OP_D, OP_FIRST, OP_C, OP_A, OP_B, OP_BIAS, OP_AUX, OP_WORKSPACE, OPERANDS };
 
 static void measure_operands(const tuning *t, operand *ops) {
   const cuda_product *p = t->product;
   const uint32_t size = t->traits.size, d_size = t->traits.d_size;
   const uint64_t d = span_of(p, p->n, p->d_distance, p->m, p->d_stride, d_size);
-  const uint64_t d_skip = p->d_offset % CUDA_ALIGN;
-  ops[OP_D] = ops[OP_FIRST] = ops[OP_C] = (operand){d, d_skip, p->d_dtype, 0};
+  const uint64_t d_skip = p->d_offset % CUDA_ALIGN, sums = sums_bytes(p);
+  const uint64_t written = sums != 0 ? cuda_align_up(d_skip + d) - d_skip + sums : d;
+  ops[OP_D] = ops[OP_FIRST] = ops[OP_C] = (operand){written, d_skip, p->d_dtype, 0};
   ops[OP_A] = (operand){span_of(p, p->trans_a ? p->m : p->k, p->a_distance,
                                 p->trans_a ? p->k : p->m, p->a_stride, size),
                         p->a_offset % CUDA_ALIGN, p->dtype, 0};
@@ -131,6 +140,7 @@ static opipe_status make_operands(tuning *t, opipe_error *err) {
   operand ops[OPERANDS];
   unsigned char *piece = NULL;
   opipe_status status = OPIPE_OK;
+  const uint64_t sums = sums_bytes(t->product);
   measure_operands(t, ops);
   for (size_t i = 0; i < OPERANDS; ++i) {
     ops[i].at = t->n_bytes + ops[i].skip;
@@ -154,7 +164,9 @@ static opipe_status make_operands(tuning *t, opipe_error *err) {
   const cuda_product_args args = {
       .a = (const void *)(uintptr_t)ops[OP_A].at,
       .b = (const void *)(uintptr_t)ops[OP_B].at,
-      .bias = t->product->has_bias ? (const void *)(uintptr_t)ops[OP_BIAS].at : NULL,
+      .bias = t->product->has_bias ? (const void *)(uintptr_t)ops[OP_BIAS].at
+              : sums != 0          ? (const void *)(uintptr_t)(t->d + t->d_bytes - sums)
+                                   : NULL,
       .aux = t->product->has_aux ? (void *)(uintptr_t)ops[OP_AUX].at : NULL,
       .d = (void *)(uintptr_t)t->d};
   return status < 0 ? status : cuda_product_bind(t->device, t->product, &args, &t->bound, err);

@@ -67,7 +67,7 @@ WRONG = [
     (changed(["devices", 1, "count"], 4096), "devices[1]: \"count\" is 4096 behind 32 devices; 1 to 4096 in all"),
     (changed(["devices", 1, "count"], 4097), "devices[1]: \"count\" must be an integer from 0 to 4096"),
     (changed(["devices", 1, "memory_bytes"], -1), "devices[1]: \"memory_bytes\" must be an integer from 0 to"),
-    (changed(["devices", 1, "flags"], ["sync"]), "devices[1]: \"flags\" holds 'sync'; host-memory, synchronous, emulated and alone can be"),
+    (changed(["devices", 1, "flags"], ["sync"]), "devices[1]: \"flags\" holds 'sync'; host-memory, synchronous, emulated, alone and hands-on can be"),
     (changed(["devices", 1, "flags"], "synchronous"), "devices[1]: \"flags\" must be an array"),
     (changed(["links"], []), "\"links\" has 0 entries; one joins all devices"),
     (changed(["links", 0, "transport"], None), "links[0]: \"transport\" is missing"),

@@ -60,7 +60,7 @@ def arguments_of(shape, device):
             "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--optimizer", "adamw:lr=1e-4"]
 
 
-def step(shape, clock, device=FASTEST, more=("--ranks", "1", "--schedule", "gpipe"), plan=None):
+def step(shape, clock, device=FASTEST, more=("--ranks", "1", "--schedule", "1f1b"), plan=None):
     """(tokens per second, losses of the steps)"""
     samples = SHAPES[shape][1]
     how = [model_of(shape), "--plan", plan, "--tuned", "require"] if plan else [*arguments_of(shape, device), *more]
@@ -134,7 +134,7 @@ def tuned(clock):
     """A plan whose products are chosen by measurement, over the library's first choices."""
     plan, better = work("tune.json"), work("tuned.json")
     samples = SHAPES[LEAST][1]
-    command([COMMAND, "plan", *arguments_of(LEAST, FASTEST), "--train", "--ranks", "1", "--schedule", "gpipe", "--bind", "batch=%d" % samples,
+    command([COMMAND, "plan", *arguments_of(LEAST, FASTEST), "--train", "--ranks", "1", "--schedule", "1f1b", "--bind", "batch=%d" % samples,
              "-o", plan], clock)
     said = command([COMMAND, "tune", model_of(LEAST), "--plan", plan, "--device", "cuda:0", *(["--runs", "4"] if SMALL else []), "-o", better],
                    clock).strip().splitlines()

@@ -52,7 +52,13 @@ enum {
   OPIPE_DEVICE_SYNCHRONOUS =
       2u, /* run, write, read and copy have finished when they return; errors are immediate */
   OPIPE_DEVICE_EMULATED = 4u, /* times or memory are declared, not real */
-  OPIPE_DEVICE_ALONE = 8u     /* 1.3: it reaches no other device of its kind (a MIG slice) */
+  OPIPE_DEVICE_ALONE = 8u,    /* 1.3: it reaches no other device of its kind (a MIG slice) */
+  /* 1.3: its Attention hands on to its gradient what it found. In training graphs whose devices all
+   * say so, an Attention of a half type without mask, past and cap has an output 4, fp32 [batch,
+   * heads, queries], of whatever the device likes to keep there (the logarithms of the softmax's
+   * sums); opipe.AttentionGrad then reads the Attention's output 0 as its input 8 and output 4 as
+   * its input 9. abi/guide/operators.md */
+  OPIPE_DEVICE_HANDS_ON = 16u
 };
 
 /* Filled by device_query. The caller sets struct_size; fields beyond it are not written. */

@@ -2,7 +2,8 @@
 /* Attention: the rule, and the joining of past and fresh keys.
  *
  * Inputs Q, K, V, attn_mask?, past_key?, past_value?, nonpad_kv_seqlen?; outputs Y, present_key?,
- * present_value?, qk_matmul_output?. Q, K, V are all [B, H, S, D] or all [B, S, H*D].
+ * present_value?, qk_matmul_output?, what is handed on (OPIPE_DEVICE_HANDS_ON)?. Q, K, V are all
+ * [B, H, S, D] or all [B, S, H*D].
  */
 #include "attention.h"
 
@@ -198,7 +199,8 @@ static opipe_status check_outputs(cpu_prep *p, const cpu_attention_plan *plan) {
                        : cpu_expect(p, 0, q->dtype, three, 3));
   CPU_TRY(cpu_out(p, 1) != NULL ? cpu_expect(p, 1, q->dtype, present_k, 4) : OPIPE_OK);
   CPU_TRY(cpu_out(p, 2) != NULL ? cpu_expect(p, 2, q->dtype, present_v, 4) : OPIPE_OK);
-  return cpu_out(p, 3) != NULL ? cpu_expect(p, 3, q->dtype, scores, 4) : OPIPE_OK;
+  CPU_TRY(cpu_out(p, 3) != NULL ? cpu_expect(p, 3, q->dtype, scores, 4) : OPIPE_OK);
+  return cpu_out(p, 4) != NULL ? cpu_expect(p, 4, OPIPE_FLOAT, scores, 3) : OPIPE_OK;
 }
 
 void cpu_attention_plan_join(cpu_prep *p, cpu_attention_plan *plan, bool to_outputs,
@@ -268,13 +270,14 @@ static opipe_status prepare_attention(cpu_prep *p) {
   if (plan->mode < 0 || plan->mode > 3)
     return cpu_refuse(p, "qk_matmul_output_mode %d is not known", plan->mode);
   const bool fast = p->fast && cpu_in(p, 0)->dtype == OPIPE_FLOAT && cpu_out(p, 3) == NULL &&
+                    cpu_out(p, 4) == NULL &&
                     opipe_attr_int(p->node, "softmax_precision", OPIPE_FLOAT) != OPIPE_DOUBLE;
   p->step->run = fast ? cpu_attention_fast : cpu_attention_reference;
   return plan_workspace(p, plan, fast);
 }
 
 static const cpu_op ops[] = {
-    {"Attention", NULL, prepare_attention, 3, 7, 4, CPU_OP_WIDEN, 0},
+    {"Attention", NULL, prepare_attention, 3, 7, 5, CPU_OP_WIDEN, 0},
 };
 
 const cpu_op_family cpu_family_attention = {ops, CPU_COUNT_OF(ops)};

@@ -44,9 +44,10 @@ opipe_status cpu_attention_read(cpu_prep *p, cpu_attention_plan *plan);
 void cpu_attention_plan_join(cpu_prep *p, cpu_attention_plan *plan, bool to_outputs,
                              uint64_t *io_at);
 /* Scores of one query row (at: batch, head, row) into s [keys], as probabilities; slope [keys],
- * NULL when not wanted: derivative of the soft cap. qk: output for scores, NULL. In fp64. */
-void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
-                       double *s, double *slope, const cpu_tensor *qk);
+ * NULL when not wanted: derivative of the soft cap. qk: output for scores, NULL. In fp64. Returns
+ * the logarithm of the sum of their exponentials; of a row that sees nothing, infinity. */
+double cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
+                         double *s, double *slope, const cpu_tensor *qk);
 
 opipe_status cpu_attention_reference(const cpu_call *call, opipe_error *err);
 opipe_status cpu_attention_fast(const cpu_call *call, opipe_error *err);

@@ -3,7 +3,7 @@
  *
  * Scores are made again row by row: with p the probabilities, D = sum(p dP), dS = p (dP - D); dV +=
  * p dY, dQ += dS K, dK += dS Q. A row that is masked everywhere has p = 0 and gives nothing. The
- * reference sums in fp64, head by head.
+ * reference sums in fp64, head by head. What is handed on (inputs 8 and 9) is not read.
  */
 #include <math.h>
 
@@ -320,7 +320,7 @@ static opipe_status prepare_attention_grad(cpu_prep *p) {
 }
 
 static const cpu_op ops[] = {
-    {"AttentionGrad", "opipe", prepare_attention_grad, 4, 8, OUTPUTS, CPU_OP_WIDEN, 0},
+    {"AttentionGrad", "opipe", prepare_attention_grad, 4, 10, OUTPUTS, CPU_OP_WIDEN, 0},
 };
 
 const cpu_op_family cpu_family_attention_grad = {ops, CPU_COUNT_OF(ops)};

@@ -41,8 +41,8 @@ static double round_low(uint32_t bits, double score) {
   return bits == 11 && rounded < -65504 ? -(double)INFINITY : rounded;
 }
 
-void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
-                       double *s, double *slope, const cpu_tensor *qk) {
+double cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, const int64_t *at,
+                         double *s, double *slope, const cpu_tensor *qk) {
   const cpu_attention_plan *plan = call->plan;
   const int64_t kv = at[1] / (plan->heads / plan->kv_heads);
   const int64_t q = plan->first[0] + at[0] * plan->q[0] + at[1] * plan->q[1] + at[2] * plan->q[2];
@@ -79,6 +79,7 @@ void cpu_attention_row(const cpu_call *call, const cpu_attention_view *view, con
     if (qk != NULL && plan->mode == 3)
       put(qk, row + j, s[j]);
   }
+  return sum == 0 ? (double)INFINITY : top + log(sum);
 }
 
 opipe_status cpu_attention_reference(const cpu_call *call, opipe_error *err) {
@@ -92,8 +93,11 @@ opipe_status cpu_attention_reference(const cpu_call *call, opipe_error *err) {
                            i % plan->rows};
     const int64_t kv = at[1] / (plan->heads / plan->kv_heads);
     const int64_t out = at[0] * plan->out[0] + at[1] * plan->out[1] + at[2] * plan->out[2];
-    cpu_attention_row(call, &view, at, s, NULL,
-                      call->n_out > 3 && call->out[3].data != NULL ? &call->out[3] : NULL);
+    const double found =
+        cpu_attention_row(call, &view, at, s, NULL,
+                          call->n_out > 3 && call->out[3].data != NULL ? &call->out[3] : NULL);
+    if (call->n_out > 4 && call->out[4].data != NULL)
+      put(&call->out[4], i, found);
     for (int64_t d = 0; d < plan->v_dim; ++d) {
       double sum = 0;
       for (int64_t j = 0; j < plan->keys; ++j) {

@@ -354,6 +354,7 @@ typedef struct cuda_attention_args {
   void *y;
   const void *mask;      /* NULL: none */
   const int64_t *nonpad; /* [B] or NULL */
+  float *found;          /* [B, Hq, S] log of the sum of exponentials of a row's scores, or NULL */
   void *scores;          /* [B, Hq, S, T] of the type of q for `scores_mode` 0..3, or
                             NULL */
   int64_t q_stride[3], k_stride[3], v_stride[3], past_k_stride[3], past_v_stride[3], y_stride[3];

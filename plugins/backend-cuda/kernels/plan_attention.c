@@ -123,7 +123,8 @@ bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_l
     return false;
   if (is_flash(args, dtype) && by_eights(args->y, args->y_stride))
     return plan_flash(args, dtype, out);
-  if (dtype == OPIPE_FLOAT && fits_tiles(args, 4) && by_packets(args->y, args->y_stride, 4))
+  if (dtype == OPIPE_FLOAT && args->found == NULL && fits_tiles(args, 4) &&
+      by_packets(args->y, args->y_stride, 4))
     return plan_flash_plain(args, out);
   launch_attention((uint32_t)CUDA_ID_opipe_attention_f32 + (uint32_t)place, args, args,
                    args->batch * args->heads * args->queries, out);

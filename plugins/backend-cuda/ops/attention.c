@@ -6,7 +6,7 @@
  */
 #include "ops/attention.h"
 
-enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V, OUT_SCORES };
+enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V, OUT_SCORES, OUT_FOUND, OUTPUTS };
 
 void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out) {
   out[0] = heads * rows * depth;
@@ -159,6 +159,8 @@ static opipe_status check_outputs(const cuda_rule *r, const cuda_attention_args 
     CUDA_TRY(cuda_expect(r, OUT_PRESENT_K, q->dtype, present_k, 4));
   if (cuda_out(r, OUT_PRESENT_V) != NULL)
     CUDA_TRY(cuda_expect(r, OUT_PRESENT_V, q->dtype, present_v, 4));
+  if (cuda_out(r, OUT_FOUND) != NULL)
+    CUDA_TRY(cuda_expect(r, OUT_FOUND, OPIPE_FLOAT, scores, 3));
   return cuda_out(r, OUT_SCORES) != NULL ? cuda_expect(r, OUT_SCORES, q->dtype, scores, 4)
                                          : OPIPE_OK;
 }
@@ -218,6 +220,7 @@ static opipe_status rule_attention(cuda_rule *r) {
   cuda_attention_point(r, 0, &args);
   args.y = cuda_at_out(r, OUT_Y);
   args.scores = cuda_at_out(r, OUT_SCORES);
+  args.found = cuda_at_out(r, OUT_FOUND);
   CUDA_TRY(cuda_attention_by_dnn(r, &args, q->dtype, &done));
   if (!done && !cuda_plan_attention(&args, q->dtype, &launch))
     return cuda_no_kernel(r, q);
@@ -299,7 +302,7 @@ static opipe_status rule_rotary(cuda_rule *r) {
                                                                           : cuda_no_kernel(r, x);
 }
 
-static const cuda_row rows[] = {{"Attention", rule_attention, 3, 7, 4},
+static const cuda_row rows[] = {{"Attention", rule_attention, 3, 7, OUTPUTS},
                                 {"RotaryEmbedding", rule_rotary, 3, 4, 1}};
 
 const cuda_family cuda_attention_family = {"", CUDA_ROWS(rows)};

@@ -3,7 +3,7 @@
  *
  *   Attention       a plan; what it needs beside the results lies in the workspace
  *   AttentionGrad   for so many sequences at a time as the workspace holds: the result and its
- *                   statistics again, then the gradients
+ *                   statistics again, unless they are handed on, then the gradients
  */
 #include "../cudnn.h"
 #include "ops/attention.h"
@@ -71,14 +71,16 @@ opipe_status cuda_attention_by_dnn(cuda_rule *r, const cuda_attention_args *a, u
   args.at[CUDA_DNN_AT_V] = (void *)(uintptr_t)a->v;
   args.at[CUDA_DNN_AT_O] = a->y;
   const uint64_t own = cuda_align_up(plan->workspace_bytes);
-  args.at[CUDA_DNN_AT_STATS] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)own);
+  args.at[CUDA_DNN_AT_STATS] =
+      a->found != NULL ? (void *)a->found : cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)own);
   *out_done = true;
-  return cuda_emit_plan(r, plan, &args, own + row_bytes(&form));
+  return cuda_emit_plan(r, plan, &args, own + (a->found != NULL ? 0 : row_bytes(&form)));
 }
 
 /* ---- gradients ---- */
 
-/* Both plans for so many sequences, and where what they share lies in the workspace. */
+/* Both plans for so many sequences, and where what they share lies in the workspace. forward NULL:
+ * its result and statistics are handed on. */
 typedef struct chunk_plans {
   const cuda_dnn_plan *forward, *backward;
   uint64_t result, stats, sums, acc, n_bytes; /* offsets; the library's own is at 0 */
@@ -96,11 +98,16 @@ static int64_t sequences_of(const opipe_device *device, const cuda_attention_arg
 }
 
 static void place(const cuda_dnn_form *f, chunk_plans *p) {
-  const uint64_t a = p->forward->workspace_bytes, b = p->backward->workspace_bytes;
+  const uint64_t a = p->forward != NULL ? p->forward->workspace_bytes : 0,
+                 b = p->backward->workspace_bytes;
   p->result = cuda_align_up(a > b ? a : b);
-  p->stats = p->result + cuda_align_up((uint64_t)(f->batch * f->heads * f->queries) *
-                                       (uint64_t)f->value_depth * 2);
-  p->sums = p->stats + row_bytes(f);
+  p->stats = p->result;
+  p->sums = p->result;
+  if (p->forward != NULL) {
+    p->stats +=
+        cuda_align_up((uint64_t)(f->batch * f->heads * f->queries) * (uint64_t)f->value_depth * 2);
+    p->sums = p->stats + row_bytes(f);
+  }
   p->acc = p->sums + row_bytes(f);
   p->n_bytes = p->acc;
   if (f->unsteady != 0)
@@ -114,10 +121,14 @@ static opipe_status find_plans(cuda_rule *r, const cuda_attention_grad_args *g, 
   cuda_dnn_form form;
   memset(out, 0, sizeof *out);
   fill_form(a, dtype, CUDA_DNN_RESULT, batch, &form);
-  cuda_head_strides(false, a->heads, a->queries, a->value_depth, form.stride[CUDA_DNN_AT_O]);
-  CUDA_TRY(cuda_dnn_find(device, &form, &out->forward, r->err));
-  if (out->forward == NULL)
-    return OPIPE_OK;
+  if (a->found != NULL) {
+    memcpy(form.stride[CUDA_DNN_AT_O], a->y_stride, sizeof a->y_stride);
+  } else {
+    cuda_head_strides(false, a->heads, a->queries, a->value_depth, form.stride[CUDA_DNN_AT_O]);
+    CUDA_TRY(cuda_dnn_find(device, &form, &out->forward, r->err));
+    if (out->forward == NULL)
+      return OPIPE_OK;
+  }
   form.what = CUDA_DNN_GRADIENTS;
   form.unsteady = !device->deterministic;
   memcpy(form.stride[CUDA_DNN_AT_DO], g->dy_stride, sizeof g->dy_stride);
@@ -143,8 +154,13 @@ static void point_operands(cuda_rule *r, const cuda_attention_grad_args *g, cons
   out->at[CUDA_DNN_AT_Q] = at_sequence(a->q, a->q_stride, first);
   out->at[CUDA_DNN_AT_K] = at_sequence(a->k, a->k_stride, first);
   out->at[CUDA_DNN_AT_V] = at_sequence(a->v, a->v_stride, first);
-  out->at[CUDA_DNN_AT_O] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->result);
-  out->at[CUDA_DNN_AT_STATS] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->stats);
+  if (p->forward == NULL) {
+    out->at[CUDA_DNN_AT_O] = at_sequence(a->y, a->y_stride, first);
+    out->at[CUDA_DNN_AT_STATS] = a->found + first * a->heads * a->queries;
+  } else {
+    out->at[CUDA_DNN_AT_O] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->result);
+    out->at[CUDA_DNN_AT_STATS] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->stats);
+  }
   out->workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
 }
 
@@ -152,7 +168,8 @@ static opipe_status emit_chunk(cuda_rule *r, const cuda_attention_grad_args *g,
                                const chunk_plans *p, int64_t first) {
   cuda_dnn_args args;
   point_operands(r, g, p, first, &args);
-  CUDA_TRY(cuda_emit_plan(r, p->forward, &args, p->n_bytes));
+  if (p->forward != NULL)
+    CUDA_TRY(cuda_emit_plan(r, p->forward, &args, p->n_bytes));
   args.at[CUDA_DNN_AT_DO] = at_sequence(g->dy, g->dy_stride, first);
   args.at[CUDA_DNN_AT_SUMS] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->sums);
   args.at[CUDA_DNN_AT_DQ] = at_sequence(g->dq, g->dq_stride, first);
@@ -170,11 +187,12 @@ opipe_status cuda_attention_grad_by_dnn(cuda_rule *r, const cuda_attention_grad_
   *out_done = false;
   if (!may_take(a, dtype) || g->dq == NULL || g->dk == NULL || g->dv == NULL || g->dmask != NULL ||
       !by_eights(g->dy, g->dy_stride) || !by_eights(g->dq, g->dq_stride) ||
-      !by_eights(g->dk, g->dk_stride) || !by_eights(g->dv, g->dv_stride))
+      !by_eights(g->dk, g->dk_stride) || !by_eights(g->dv, g->dv_stride) ||
+      (a->found != NULL && !by_eights(a->y, a->y_stride)))
     return OPIPE_OK;
   const int64_t batch = sequences_of(r->program->device, a);
   CUDA_TRY(find_plans(r, g, dtype, batch, &plans));
-  if (plans.forward == NULL || plans.backward == NULL)
+  if (plans.backward == NULL)
     return OPIPE_OK;
   for (int64_t first = 0; first < a->batch; first += batch)
     CUDA_TRY(emit_chunk(r, g, &plans, first));

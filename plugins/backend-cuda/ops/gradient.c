@@ -249,6 +249,14 @@ static opipe_status check_gradients(const cuda_rule *r, const cuda_attention_arg
   if (dy->dtype != q->dtype || dy->rank != q->rank ||
       memcmp(dy->shape, q->rank == 4 ? four : three, q->rank * sizeof four[0]) != 0)
     return cuda_refuse(r, OPIPE_E_INVALID, "its gradient is not like the output");
+  if (r->node->n_in > IN_Y) {
+    const int64_t rows[3] = {a->batch, a->heads, a->queries};
+    const opipe_value *y = cuda_in(r, IN_Y), *found = cuda_in(r, IN_FOUND);
+    if (y == NULL || y->dtype != q->dtype || !cuda_same_shape(y, dy) || found == NULL ||
+        found->dtype != OPIPE_FLOAT || found->rank != 3 ||
+        memcmp(found->shape, rows, sizeof rows) != 0)
+      return cuda_refuse(r, OPIPE_E_INVALID, "what is handed on is not like the output");
+  }
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
     const opipe_value *in = cuda_in(r, BASE + i);
     if (cuda_out(r, i) == NULL)
@@ -282,6 +290,10 @@ static opipe_status rule_attention_grad(cuda_rule *r) {
   gradient_strides(r, OUT_DV, f->kv_heads, fresh, f->value_depth, args.dv_stride);
   memcpy(args.dpast_k_stride, f->past_k_stride, sizeof args.dpast_k_stride);
   memcpy(args.dpast_v_stride, f->past_v_stride, sizeof args.dpast_v_stride);
+  if (r->node->n_in > IN_FOUND) { /* both are there: check_gradients */
+    args.forward.y = cuda_at_in(r, IN_Y);
+    args.forward.found = cuda_at_in(r, IN_FOUND);
+  }
   args.dy = cuda_at_in(r, 0);
   args.dq = cuda_at_out(r, OUT_DQ);
   args.dk = cuda_at_out(r, OUT_DK);
@@ -381,7 +393,7 @@ static const cuda_row rows[] = {
     {"LayerNormalizationGradScale", rule_norm_scale, 2, 2, 2},
     {"RMSNormalizationGradScale", rule_norm_scale, 2, 2, 1},
     {"GatherGrad", rule_gather_grad, 2, 2, 1},
-    {"AttentionGrad", rule_attention_grad, 4, 8, OUTPUTS},
+    {"AttentionGrad", rule_attention_grad, 4, IN_FOUND + 1, OUTPUTS},
     {"Dropout", rule_dropout, 5, 5, 2},
 };
 

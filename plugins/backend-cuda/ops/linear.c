@@ -115,6 +115,20 @@ static void may_overwrite_addend(cuda_rule *r, const cuda_tail *tail, uint32_t t
   r->step->result = to;
 }
 
+/* The product's sums over k are written behind its workspace, then added to the accumulator. */
+static opipe_status emit_sums(cuda_rule *r, const cuda_product *p, const cuda_beside *beside) {
+  const uint32_t bias = r->program->graph->nodes[beside->node].out[0];
+  const int64_t n = p->sums == CUDA_SUMS_A ? p->m : p->n;
+  const int64_t at = (int64_t)cuda_align_up(r->step->product->choice.workspace_bytes);
+  cuda_launch launch;
+  cuda_want_workspace(r, (uint64_t)at + (uint64_t)n * sizeof(float));
+  CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), CUDA_AT_WORKSPACE, at));
+  const cuda_accumulate_args args = {cuda_at(r, r->program->adds_to[bias], 0),
+                                     cuda_at(r, CUDA_AT_WORKSPACE, at), n};
+  return cuda_plan_accumulate(&args, OPIPE_FLOAT, &launch) ? cuda_emit(r, &launch)
+                                                           : cuda_no_kernel(r, cuda_in(r, 0));
+}
+
 /* to: the value that is written; row, from byte row_bytes on: the bias. */
 static opipe_status emit_to(cuda_rule *r, const cuda_product *product, uint32_t to, uint32_t row,
                             int64_t row_bytes) {
@@ -145,7 +159,10 @@ static opipe_status emit_to(cuda_rule *r, const cuda_product *product, uint32_t 
     CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, c), tail->addend, 0));
     may_overwrite_addend(r, tail, to);
   }
-  return cuda_point(r, offsetof(cuda_product_args, d), to, (int64_t)product->d_offset);
+  CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, d), to, (int64_t)product->d_offset));
+  return product->sums != CUDA_SUMS_NOTHING
+             ? emit_sums(r, product, cuda_beside_of(r->program, r->node))
+             : OPIPE_OK;
 }
 
 /* A product for each part of a Split of its columns. */
@@ -244,6 +261,27 @@ static opipe_status put_tail(const cuda_rule *r, bool is_one, cuda_product *prod
   return OPIPE_OK;
 }
 
+/* The bias' gradient that the product makes along: sums over k of an operand that lies as dY does,
+ * a row for each k. UNSUPPORTED where it is not so, or where the operand is rounded first. */
+static opipe_status put_sums(const cuda_rule *r, bool is_one, cuda_product *product) {
+  const cuda_beside *beside = cuda_beside_of(r->program, r->node);
+  if (beside == NULL)
+    return OPIPE_OK;
+  const bool of_a = beside->input == 1; /* by the library's names */
+  const opipe_node *node = &r->program->graph->nodes[beside->node];
+  const uint64_t n = cuda_elems(&r->program->graph->values[node->out[0]]);
+  const bool rounds = r->program->device->tf32 && product->dtype == OPIPE_FLOAT;
+  if (!is_one || product->k == 0 || product->m == 0 || product->n == 0 || product->has_bias ||
+      product->alpha != 1.0 || product->beta != 1.0 || product->d_dtype != OPIPE_FLOAT || rounds ||
+      (of_a ? product->trans_a != 0 : product->trans_b == 0) ||
+      n != (uint64_t)(of_a ? product->m : product->n)) {
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "it does not sum the columns of input %u",
+                       beside->input);
+  }
+  product->sums = of_a ? CUDA_SUMS_A : CUDA_SUMS_B;
+  return OPIPE_OK;
+}
+
 /* Sums over nothing. */
 static opipe_status emit_empty(cuda_rule *r) {
   return cuda_accumulator(r, 0) != OPIPE_NONE ? OPIPE_OK : cuda_emit_zeros(r);
@@ -318,7 +356,8 @@ static opipe_status rule_matmul(cuda_rule *r) {
   if (right->rank > 1)
     shape[rank++] = b.columns;
   CUDA_TRY(cuda_expect(r, 0, left->dtype, shape, rank));
-  if (a.columns == 0 && cuda_tail_of(r->program, r->node) == NULL)
+  if (a.columns == 0 && cuda_tail_of(r->program, r->node) == NULL &&
+      cuda_beside_of(r->program, r->node) == NULL)
     return emit_empty(r);
   if (loop.rank == 1 && loop.stride[1][0] == 0 && !a.transposed &&
       loop.stride[0][0] == stride_of(&a)) {
@@ -329,6 +368,7 @@ static opipe_status rule_matmul(cuda_rule *r) {
       product_of(r, &a, &b, fused ? opipe_attr_float(r->node, "alpha", 1.0) : 1.0);
   add_to_accumulator(r, &product);
   CUDA_TRY(put_tail(r, loop.rank == 0, &product));
+  CUDA_TRY(put_sums(r, loop.rank == 0, &product));
   return emit_batches(r, &loop, &product);
 }
 
@@ -377,6 +417,7 @@ static opipe_status rule_gemm(cuda_rule *r) {
   const bool is_row = strides[0] == 0 && strides[1] == 1;
   product.has_bias = adds && is_row && beta == 1.0 && left->dtype != OPIPE_DOUBLE && a.columns > 0;
   CUDA_TRY(put_tail(r, !adds || product.has_bias, &product));
+  CUDA_TRY(put_sums(r, !adds, &product));
   if (adds && !product.has_bias) {
     product.beta = beta;
     CUDA_TRY(emit_addend(r, strides));

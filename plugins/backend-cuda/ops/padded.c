@@ -216,6 +216,8 @@ opipe_status cuda_emit_padded(cuda_rule *r, const cuda_product *product, const c
   *out_done = plan(r, &w) && cut(r->program->device, &w);
   if (!*out_done)
     return OPIPE_OK;
+  if (product->sums != CUDA_SUMS_NOTHING)
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "pieces of a product make no sums beside");
   place(&w);
   if (w.a.padded && !w.a.by_rows)
     CUDA_TRY(relay(r, &w, &w.a, ends->a, product->a_offset, 0, w.a.rows, false));

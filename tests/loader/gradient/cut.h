@@ -16,6 +16,7 @@ typedef struct cut_case {
   opi_training *training;
   uint32_t *stages;
   uint32_t compute;           /* 0: fp32 */
+  bool hands_on;              /* OPIPE_DEVICE_HANDS_ON */
   double scale;               /* of the loss, 0: 1; gradients are divided by it here */
   int64_t seed, step, sample; /* of Dropout */
   test_feed feeds[TEST_MAX_TENSORS];
@@ -97,6 +98,7 @@ static inline bool build(cut_case *c, uint32_t n_stages, uint32_t recompute) {
                                         .carry = carry_of(c),
                                         .recompute = recompute,
                                         .compute = c->compute,
+                                        .hands_on = c->hands_on,
                                         .evaluator = test_backend_evaluator(),
                                         .allocator = opi_allocator_system()};
   opi_training_free(c->training);

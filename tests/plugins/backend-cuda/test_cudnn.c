@@ -30,6 +30,7 @@ typedef struct bench {
   ct_backend b;
   const opipe_backend *t;
   opipe_device *device;
+  bool hands_on; /* Attention gives its gradient what it found */
   uint32_t n_told, n_warned;
   uint64_t workspace_bytes; /* of the program that ran last */
   uint16_t data[TENSORS][ROOM];
@@ -120,9 +121,16 @@ static void make_graph(bench *x, bt_graph *g, const form *f) {
   const uint32_t dq = tensor(x, g, f, DQ, f->heads, f->queries, f->depth);
   const uint32_t dk = tensor(x, g, f, DK, f->kv_heads, f->keys, f->depth);
   const uint32_t dv = tensor(x, g, f, DV, f->kv_heads, f->keys, f->value_depth);
-  opipe_node *node = bt_node(g, "Attention", BT_IN(q, k, v), BT_OUT(y));
+  const uint32_t no = OPIPE_NONE;
+  const uint32_t found = !x->hands_on ? no
+                                      : bt_value(g, OPIPE_VALUE_TEMP, OPIPE_FLOAT, NULL,
+                                                 BT_SHAPE(f->batch, f->heads, f->queries));
+  opipe_node *node = bt_node(g, "Attention", BT_IN(q, k, v), BT_OUT(y, no, no, no, found));
+  node->n_out = x->hands_on ? 5 : 1;
   set_attributes(g, node, f);
-  node = bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v), BT_OUT(dq, dk, dv));
+  node =
+      bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v, no, no, no, no, y, found), BT_OUT(dq, dk, dv));
+  node->n_in = x->hands_on ? 10 : 4;
   node->domain = "opipe";
   node->pass = OPIPE_PASS_BACKWARD;
   set_attributes(g, node, f);
@@ -190,6 +198,28 @@ static void test_close_to_our_own(void) {
   OPI_ASSERT_INT(with.n_told, n_told); /* a form's plan is made once */
   OPI_ASSERT_INT(with.n_warned, 0);
   OPI_ASSERT_INT(without.n_warned + without.n_told, 0);
+  close_bench(&with);
+  close_bench(&without);
+}
+
+/* What Attention found is not made again, whoever made it and whoever reads it. */
+static void test_handed_on(void) {
+  bool same = false, as_well = false;
+  if (!open_bench(&without, "cudnn=0"))
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_FATAL(open_bench(&with, NULL));
+  with.hands_on = true;
+  for (int i = 0; i < FORMS; ++i) {
+    without.hands_on = false;
+    OPI_ASSERT_INT(run_form(&with, &forms[i], 3, &same), 2);
+    const uint32_t n = run_form(&without, &forms[i], 2, &as_well);
+    OPI_ASSERT(same && as_well);
+    assert_close(&with, &without, &forms[i]);
+    without.hands_on = true;
+    OPI_ASSERT_INT(run_form(&without, &forms[i], 2, &as_well), n);
+    assert_close(&without, &with, &forms[i]);
+  }
+  with.hands_on = without.hands_on = false;
   close_bench(&with);
   close_bench(&without);
 }
@@ -306,6 +336,6 @@ static void test_failed(void) {
   close_bench(&with);
 }
 
-OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own),
+OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own), OPI_TEST(test_handed_on),
               OPI_TEST(test_bits_may_change_where_asked), OPI_TEST(test_sequences_by_turns),
               OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_failed))

@@ -390,7 +390,7 @@ static void test_a_slice_with_a_long_name_is_one(void) {
   (void)unsetenv("OPIPE_CUDA_DOUBLE_SLICE");
   if (!is_open)
     OPI_SKIP("%s", CT_WHY);
-  OPI_ASSERT_INT(info.flags, OPIPE_DEVICE_ALONE);
+  OPI_ASSERT_INT(info.flags, OPIPE_DEVICE_ALONE | OPIPE_DEVICE_HANDS_ON);
   OPI_ASSERT(strncmp(info.uuid, "MIG-d0", 6) == 0);
   OPI_ASSERT_STR(info.name, "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation (sm_90)");
   bt_close(&b.base);

@@ -15,6 +15,7 @@ typedef enum form {
   PRODUCT_GELU_GRAD, /* product -> its derivative */
   FEW_ROWS,          /* product by the kernel for few rows */
   ACCUMULATED,       /* what is added straight into its accumulator */
+  BIAS_GRADIENT,     /* a bias' gradient, along with the weight's */
   PARTS,             /* Q, K, V and their gradients in what they are parts of */
   NARROW_LOSS,       /* scores of a half type, and their gradient, as the loss has them */
   SUM_AND_NORM,      /* Add -> norm */
@@ -25,9 +26,9 @@ typedef enum form {
   FORMS
 } form;
 static const char *const names[FORMS] = {
-    "product_row",     "product_addend", "product_gelu", "product_gelu_grad", "few_rows",
-    "accumulated",     "parts",          "narrow_loss",  "sum_and_norm",      "norm_grad_sum",
-    "norm_grad_scale", "gate",           "gate_grad"};
+    "product_row",   "product_addend",  "product_gelu", "product_gelu_grad", "few_rows",
+    "accumulated",   "bias_gradient",   "parts",        "narrow_loss",       "sum_and_norm",
+    "norm_grad_sum", "norm_grad_scale", "gate",         "gate_grad"};
 
 typedef struct counts {
   uint32_t of[FORMS][PASSES];
@@ -51,6 +52,7 @@ static void count_node(const opipe_program *p, uint32_t i, uint32_t *of) {
   of[PRODUCT_GELU_GRAD] += tail != NULL && tail->through == CUDA_THROUGH_DGELU;
   of[NORM_GRAD_SUM] += of_norm;
   of[NORM_GRAD_SCALE] += p->scales[i] != OPIPE_NONE;
+  of[BIAS_GRADIENT] += p->besides[i] != NULL;
   if (p->fronts[i] == OPIPE_NONE)
     return;
   of[GATE] += strcmp(node->op, "Mul") == 0;

@@ -72,6 +72,8 @@ CUDA_FN void attend(const cuda_attention_args &a) {
       room.query[d] = get(query_row<T>(a, at), d);
     __syncthreads();
     row_statistics<T>(a, at, n, &room, &top, &inverse);
+    if (a.found != nullptr && d == 0)
+      a.found[i] = inverse == 0 ? INFINITY : (float)(top - log_of(inverse));
     if (a.scores != nullptr)
       write_scores<T>(a, at, n, i, room.query, top, inverse);
     for (int64_t first = 0; first < n; first += blockDim.x) {

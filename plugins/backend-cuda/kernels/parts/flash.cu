@@ -9,12 +9,12 @@
 /* The rows of a task: o, largest scores and the lane's parts of the sums. */
 template <class T, int D, bool BARE, int M>
 CUDA_FN void flash_rows(const cuda_attention_args &a, const attention_place &at,
-                        const warp_rows &own, T *q, float (*o)[D / 8][4], float *sum) {
+                        const warp_rows &own, T *q, float (*o)[D / 8][4], float *top, float *sum) {
   T *const tiles = q + 64 * M * D; /* two of keys, each with its values */
   const int n = keys_of_tile(a, at, 64 * M), seen = own.seen();
   const float exponent = exponent_of<BARE>(a);
   left_rows<T, D, M, M == 1 && (BARE || D == 64)> left; /* held where registers are left */
-  float top[2 * M], factor[2 * M];
+  float factor[2 * M];
   CUDA_UNROLL
   for (int i = 0; i < 2 * M; ++i)
     top[i] = -INFINITY;
@@ -60,12 +60,17 @@ CUDA_FN void flash(const cuda_attention_args &a) {
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const attention_place at = place_of_tile(a, task, SIZE);
     const warp_rows own = rows_of_warp<M>(a, at);
-    float o[M][D / 8][4] = {}, sum[2 * M] = {};
-    flash_rows<T, D, BARE, M>(a, at, own, reinterpret_cast<T *>(memory), o, sum);
+    float o[M][D / 8][4] = {}, top[2 * M], sum[2 * M] = {};
+    flash_rows<T, D, BARE, M>(a, at, own, reinterpret_cast<T *>(memory), o, top, sum);
     CUDA_UNROLL
     for (int i = 0; i < 2 * M; ++i) {
       const int row = own.of_lane(i);
       const float whole = row_all(sum[i], add_two());
+      if (row <= own.last && a.found != nullptr && threadIdx.x % 4 == 0) {
+        const float most = BARE ? top[i] * (float)a.scale : top[i];
+        a.found[(at.b * a.heads + at.h) * a.queries + row] =
+            whole == 0 ? INFINITY : most + logf(whole);
+      }
       if (row <= own.last) {
         store_row<T, D>(o, i, whole == 0 ? 0.0f : 1.0f / whole,
                         static_cast<T *>(a.y) + at.b * a.y_stride[0] + at.h * a.y_stride[1] +

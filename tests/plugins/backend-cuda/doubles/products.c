@@ -1,59 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cublasLt without a GPU: libcublasLt.so.13 of the tests. It does what the descriptors say
- * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of),
- * in the stream's order, and refuses what the vendor's refuses: operands that do not fit each
- * other, distances shorter than a column, an epilogue that the type has not, an algorithm of
- * another product, addresses less aligned than it was told or, of a bias, saw when it chose, a
- * workspace that is too small. It writes over its workspace.
+ * (layouts, transposition, batches, addend, bias, GELU and its derivative with what they are of,
+ * sums of an operand over k), in the stream's order, and refuses what the vendor's refuses:
+ * operands that do not fit each other, distances shorter than a column, an epilogue that the type
+ * has not or two that do not go together, a bias of another type than D, an algorithm of another
+ * product, addresses less aligned than it was told or, of a bias, saw when it chose, sums that
+ * share bytes with an operand, a workspace that is too small. It writes over its workspace.
  *
  * It has several algorithms (`variants`), with times of their own by the stream's clock: sums in
  * one piece, or in several that are added in the end, which gives other bits. Who does not say
  * which schemes of adding pieces are wanted gets those first that add them in the result's type,
  * one of them in the order in which they are done. An algorithm for deep products does the latter
- * whatever it says, so that no two runs have the same bits; others cannot be made anew from their
- * attributes, or have other bits then: what kernel_tune must find out.
+ * whatever it says, so that no two runs have the same bits; of one the sums over k alone never have
+ * them. Others cannot be made anew from their attributes, or have other bits then: what kernel_tune
+ * must find out.
  *
  * Environment: OPIPE_CUDA_DOUBLE_PRODUCTS (130100), its version; _PRODUCTS_ANSWER=N: what choosing
  * and checking answer to products with an epilogue ("N all": to every one).
  */
-#include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
-#include "half.h"
+#include "products.h"
 
 struct cublasLtContext {
   int unused;
-};
-struct cuda_lt_desc {
-  int compute, scale;
-  int32_t trans_a, trans_b;
-  uint32_t epilogue;
-  int32_t processors; /* that are aimed at; 0: all */
-  const void *bias;
-  void *aux;
-  int64_t aux_distance;
-};
-struct cuda_lt_layout {
-  int type;
-  uint64_t rows, columns;
-  int64_t distance;
-  int32_t batch;
-  int64_t stride;
 };
 struct cuda_lt_preference {
   uint64_t workspace;
   uint32_t schemes;  /* bits of those that pieces may be added by */
   uint32_t align[4]; /* A, B, C, D */
 };
-
-typedef struct problem {
-  struct cuda_lt_desc desc;
-  struct cuda_lt_layout a, b, c, d;
-  uint64_t m, n, k;
-} problem;
 
 /* An algorithm, in the place of the vendor's opaque words. */
 typedef struct algorithm {
@@ -68,16 +45,6 @@ typedef struct algorithm {
 } algorithm;
 _Static_assert(sizeof(algorithm) == sizeof(cuda_lt_algo), "an algorithm fills the vendor's");
 
-enum { LOST = 1, CHANGED = 2 }; /* made from attributes: refused, or with other bits */
-typedef struct variant {
-  int32_t id, split;
-  uint32_t tile, stages, scheme, custom;
-  double cost;   /* of a multiply-add, in units of the first one's */
-  bool deep;     /* for deep products only */
-  bool whole;    /* for operands at multiples of 16 bytes only */
-  bool unsteady; /* its pieces are added as they are done */
-  int8_t unsaid;
-} variant;
 static const variant variants[] = {
     {21, 2, 20, 4, CUDA_LT_SCHEME_INPLACE, 0, 0.7, .deep = true, .unsteady = true},
     {21, 2, 20, 4, CUDA_LT_SCHEME_OUTPUT, 0, 0.7, .deep = true},
@@ -88,19 +55,10 @@ static const variant variants[] = {
     {31, 4, 24, 5, CUDA_LT_SCHEME_COMPUTE, 0, 0.6, .deep = true},
     {66, 3, 0, 0, CUDA_LT_SCHEME_COMPUTE, 0, 0.3, .deep = true, .unsteady = true},
     {71, 1, 26, 6, 0, 0, 0.2, .unsaid = LOST},
-    {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED}};
+    {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED},
+    {81, 3, 28, 4, CUDA_LT_SCHEME_COMPUTE, 0, 0.1, .summing = true}};
 enum { FOR_FEW = 8 }; /* the first one that is named where not all processors are aimed at */
-enum { VARIANTS = sizeof variants / sizeof variants[0], SPLIT_MOST = 4 };
-
-typedef struct product_work {
-  problem p;
-  const variant *by;
-  uint64_t n_pieces;
-  const void *a, *b, *c, *bias;
-  void *d, *aux, *workspace;
-  uint64_t workspace_bytes;
-  double alpha, beta;
-} product_work;
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
 size_t cublasLtGetVersion(void) {
   const char *text = getenv("OPIPE_CUDA_DOUBLE_PRODUCTS");
@@ -138,6 +96,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
   (*desc)->scale = scale;
   (*desc)->trans_a = (*desc)->trans_b = CUDA_OP_N;
   (*desc)->epilogue = CUDA_LT_EPILOGUE_DEFAULT;
+  (*desc)->bias_type = -1;
   return CUDA_LT_SUCCESS;
 }
 
@@ -166,6 +125,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(&desc->epilogue, sizeof desc->epilogue, value, bytes);
     case CUDA_LT_DESC_BIAS_POINTER:
       return set(&desc->bias, sizeof desc->bias, value, bytes);
+    case CUDA_LT_DESC_BIAS_TYPE:
+      return set(&desc->bias_type, sizeof desc->bias_type, value, bytes);
     case CUDA_LT_DESC_AUX_POINTER:
       return set(&desc->aux, sizeof desc->aux, value, bytes);
     case CUDA_LT_DESC_PROCESSORS:
@@ -233,10 +194,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---- what is refused ---- */
 
-static size_t size_of(int type) {
-  return type == CUDA_R64F ? 8 : type == CUDA_R32F ? 4 : 2;
-}
-
 static bool fits(const struct cuda_lt_layout *layout, uint64_t rows, uint64_t columns,
                  const struct cuda_lt_layout *d) {
   return layout->rows == rows && layout->columns == columns && layout->distance >= (int64_t)rows &&
@@ -251,9 +208,15 @@ static bool has_aux(const struct cuda_lt_desc *desc) {
   return (desc->epilogue & CUDA_LT_EPILOGUE_AUX) != 0;
 }
 
+/* Of A or of B, over k. */
+static bool has_sums(const struct cuda_lt_desc *desc) {
+  return (desc->epilogue & (CUDA_LT_EPILOGUE_SUMS_A | CUDA_LT_EPILOGUE_SUMS_B)) != 0;
+}
+
 /* Addresses that the epilogue needs. */
 static bool is_pointed(const struct cuda_lt_desc *desc) {
-  return (!has_bias(desc) || desc->bias != NULL) && (!has_aux(desc) || desc->aux != NULL);
+  return ((!has_bias(desc) && !has_sums(desc)) || desc->bias != NULL) &&
+         (!has_aux(desc) || desc->aux != NULL);
 }
 
 static cublasStatus_t check_epilogue(const struct cuda_lt_desc *desc,
@@ -262,6 +225,10 @@ static cublasStatus_t check_epilogue(const struct cuda_lt_desc *desc,
   const bool half = d->type == CUDA_R16F || d->type == CUDA_R16BF;
   if (desc->epilogue == CUDA_LT_EPILOGUE_DEFAULT)
     return CUDA_LT_SUCCESS;
+  if (desc->bias_type != -1 && desc->bias_type != d->type)
+    return CUDA_LT_NOT_SUPPORTED;
+  if (desc->epilogue == CUDA_LT_EPILOGUE_SUMS_A || desc->epilogue == CUDA_LT_EPILOGUE_SUMS_B)
+    return d->type == CUDA_R64F || d->batch != 1 ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
   if (desc->epilogue == CUDA_LT_EPILOGUE_BIAS)
     return d->type == CUDA_R64F ? CUDA_LT_NOT_SUPPORTED : CUDA_LT_SUCCESS;
   if (!half || d->batch != 1 ||
@@ -340,8 +307,10 @@ static const variant *variant_of(const algorithm *algo, const problem *p) {
   for (int i = 0; i < VARIANTS; ++i) {
     const variant *v = &variants[i];
     if (v->id == algo->id && v->split == algo->split && v->tile == algo->tile &&
-        v->stages == algo->stages && v->scheme == algo->scheme && v->custom == algo->custom)
-      return (v->deep && !is_deep(p)) || (v->unsaid == LOST && algo->unsaid == 0) ? NULL : v;
+        v->stages == algo->stages && v->scheme == algo->scheme && v->custom == algo->custom) {
+      const bool possible = (!v->deep || is_deep(p)) && (!v->summing || has_sums(&p->desc));
+      return !possible || (v->unsaid == LOST && algo->unsaid == 0) ? NULL : v;
+    }
   }
   return NULL;
 }
@@ -358,7 +327,7 @@ static cublasStatus_t told(const problem *p) {
 static bool serves(const variant *v, const problem *p, const struct cuda_lt_preference *asked) {
   const uint32_t *align = asked->align;
   const bool whole = align[0] >= 16 && align[1] >= 16 && align[2] >= 16 && align[3] >= 16;
-  return (!v->deep || is_deep(p)) && (!v->whole || whole) &&
+  return (!v->deep || is_deep(p)) && (!v->whole || whole) && (!v->summing || has_sums(&p->desc)) &&
          workspace_of(p, v) <= asked->workspace &&
          (v->scheme == 0 || (v->scheme & asked->schemes) != 0);
 }
@@ -488,154 +457,6 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
   return CUDA_LT_SUCCESS;
 }
 
-/* ---- computing ---- */
-
-static double load(int type, const void *data, uint64_t i) {
-  uint32_t bits = 0;
-  float value = 0;
-  switch (type) {
-    case CUDA_R64F:
-      return ((const double *)data)[i];
-    case CUDA_R32F:
-      return (double)((const float *)data)[i];
-    case CUDA_R16F:
-      return half_to_double(((const uint16_t *)data)[i]);
-    default:
-      bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-      memcpy(&value, &bits, sizeof value);
-      return (double)value;
-  }
-}
-
-static void store(int type, void *data, uint64_t i, double value) {
-  const float single = (float)value;
-  uint32_t bits = 0;
-  switch (type) {
-    case CUDA_R64F:
-      ((double *)data)[i] = value;
-      break;
-    case CUDA_R32F:
-      ((float *)data)[i] = single;
-      break;
-    case CUDA_R16F:
-      ((uint16_t *)data)[i] = to_half(value);
-      break;
-    default:
-      memcpy(&bits, &single, sizeof bits);
-      if (!__builtin_isnan(single))
-        bits += 0x7fff + (bits >> 16 & 1);
-      ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
-  }
-}
-
-/* Adds x y to a sum, in fp32 but for doubles. */
-static double add(int type, double sum, double x, double y) {
-  return type == CUDA_R64F ? sum + x * y : (double)((float)sum + (float)(x * y));
-}
-
-/* What tensor cores make of a number of fp32: 10 bits behind the point are left. */
-static double to_tf32(double value) {
-  const float single = (float)value;
-  uint32_t bits = 0;
-  float rounded = 0;
-  memcpy(&bits, &single, sizeof bits);
-  if (!__builtin_isfinite(single))
-    return value;
-  bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
-  memcpy(&rounded, &bits, sizeof rounded);
-  return (double)rounded;
-}
-
-static double load_operand(const problem *p, const void *data, uint64_t i) {
-  const double value = load(p->a.type, data, i);
-  return p->desc.compute == CUDA_COMPUTE_32F_FAST_TF32 ? to_tf32(value) : value;
-}
-
-/* A sum of pieces as it is kept between: in the result's type, or in the one that is summed in. */
-static double keep(const product_work *w, double value) {
-  uint64_t room = 0;
-  if ((w->by->scheme & (CUDA_LT_SCHEME_INPLACE | CUDA_LT_SCHEME_OUTPUT)) == 0)
-    return value;
-  store(w->p.d.type, &room, 0, value);
-  return load(w->p.d.type, &room, 0);
-}
-
-/* Sums of op(A) op(B) for column j of D: pieces of k, each in rising order, then of these. sums
- * [SPLIT_MOST][m]; the result is in the first. first: the piece that is done first. */
-static void column_sums(const product_work *w, const char *a, const char *b, uint64_t j,
-                        uint64_t first, double *sums) {
-  const problem *p = &w->p;
-  const int type = p->a.type;
-  const uint64_t n = w->n_pieces;
-  const bool t_a = p->desc.trans_a == CUDA_OP_T, t_b = p->desc.trans_b == CUDA_OP_T;
-  memset(sums, 0, n * p->m * sizeof *sums);
-  for (uint64_t k = 0; k < p->k; ++k) {
-    const uint64_t piece = (k * n / p->k + n - first % n) % n;
-    double *to = sums + piece * p->m;
-    const double y =
-        load_operand(p, b, t_b ? j + k * (uint64_t)p->b.distance : k + j * (uint64_t)p->b.distance);
-    for (uint64_t i = 0; i < p->m; ++i) {
-      const double x = load_operand(
-          p, a, t_a ? k + i * (uint64_t)p->a.distance : i + k * (uint64_t)p->a.distance);
-      to[i] = add(type, to[i], x, y);
-    }
-  }
-  for (uint64_t i = 0; n > 1 && i < p->m; ++i) {
-    sums[i] = keep(w, sums[i]);
-    for (uint64_t piece = 1; piece < n; ++piece)
-      sums[i] = keep(w, add(type, sums[i], keep(w, sums[piece * p->m + i]), 1));
-  }
-}
-
-/* What the epilogue makes of a sum; element i of column j. */
-static double through(const product_work *w, double value, uint64_t i, uint64_t j) {
-  const struct cuda_lt_desc *desc = &w->p.desc;
-  const uint64_t at = i + j * (uint64_t)desc->aux_distance;
-  const double root = 0.79788456080286535588; /* of 2 / pi */
-  if (w->bias != NULL)
-    value += load(w->p.d.type, w->bias, i);
-  if (desc->epilogue == CUDA_LT_EPILOGUE_DGELU) {
-    const double x = load(w->p.d.type, w->aux, at);
-    const double t = tanh(root * (x + 0.044715 * x * x * x));
-    return value * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x));
-  }
-  if (w->aux != NULL)
-    store(w->p.d.type, w->aux, at, value);
-  if ((desc->epilogue & CUDA_LT_EPILOGUE_GELU) == 0)
-    return value;
-  return 0.5 * value * (1 + tanh(root * (value + 0.044715 * value * value * value)));
-}
-
-static void run(const void *args) {
-  const product_work *w = args;
-  const problem *p = &w->p;
-  const int type = p->d.type;
-  const size_t size = size_of(p->a.type), d_size = size_of(type);
-  static uint64_t n_unsteady; /* under the driver's lock */
-  const uint64_t first = w->by->unsteady ? n_unsteady++ : 0;
-  double *sums = malloc(SPLIT_MOST * p->m * sizeof *sums);
-  if (sums == NULL)
-    abort();
-  if (w->workspace_bytes > 0)
-    memset(w->workspace, 0x5b, w->workspace_bytes);
-  for (int64_t batch = 0; batch < p->d.batch; ++batch) {
-    const char *a = (const char *)w->a + (size_t)(batch * p->a.stride) * size;
-    const char *b = (const char *)w->b + (size_t)(batch * p->b.stride) * size;
-    const char *c = (const char *)w->c + (size_t)(batch * p->c.stride) * d_size;
-    char *d = (char *)w->d + (size_t)(batch * p->d.stride) * d_size;
-    for (uint64_t j = 0; j < p->n; ++j) {
-      column_sums(w, a, b, j, first, sums);
-      for (uint64_t i = 0; i < p->m; ++i) {
-        double value = w->alpha * sums[i];
-        if (w->beta != 0)
-          value += w->beta * load(type, c, i + j * (uint64_t)p->c.distance);
-        store(type, d, i + j * (uint64_t)p->d.distance, through(w, value, i, j));
-      }
-    }
-  }
-  free(sums);
-}
-
 /* Does what D takes share bytes with an operand? The vendor's result is then undefined. */
 static bool meets(const struct cuda_lt_layout *d, const void *d_at, const struct cuda_lt_layout *x,
                   const void *x_at) {
@@ -648,6 +469,17 @@ static bool meets(const struct cuda_lt_layout *d, const void *d_at, const struct
     end[i] = first[i] + (uintptr_t)last * size_of(l->type);
   }
   return first[0] < end[1] && first[1] < end[0];
+}
+
+/* The same of what sums over k are written to, in D's type. */
+static bool sums_meet(const product_work *w) {
+  const problem *p = &w->p;
+  const uint64_t n = p->desc.epilogue == CUDA_LT_EPILOGUE_SUMS_A ? p->m : p->n;
+  const struct cuda_lt_layout sums = {p->d.type, n, 1, (int64_t)n, 1, 0};
+  const struct cuda_lt_layout room = {CUDA_R16F, w->workspace_bytes / 2, 1, 0, 1, 0};
+  return meets(&sums, w->sums, &p->a, w->a) || meets(&sums, w->sums, &p->b, w->b) ||
+         meets(&sums, w->sums, &p->c, w->c) || meets(&sums, w->sums, &p->d, w->d) ||
+         (w->workspace_bytes > 0 && meets(&sums, w->sums, &room, w->workspace));
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
@@ -685,9 +517,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   w.alpha = is_double ? *(const double *)alpha : (double)*(const float *)alpha;
   w.beta = is_double ? *(const double *)beta : (double)*(const float *)beta;
   w.bias = has_bias(desc) ? desc->bias : NULL;
+  w.sums = has_sums(desc) ? (void *)(uintptr_t)desc->bias : NULL;
+  if (w.sums != NULL && sums_meet(&w))
+    return CUDA_LT_INVALID_VALUE;
   w.aux = has_aux(desc) ? desc->aux : NULL;
   const double n = (double)w.p.m * (double)w.p.n * (double)w.p.k * (double)w.p.d.batch;
   const double ns = 1000 + n * w.by->cost;
-  return cuda_double_queue((CUstream)stream, run, &w, sizeof w, ns) == CUDA_OK ? CUDA_LT_SUCCESS
-                                                                               : 13;
+  return cuda_double_queue((CUstream)stream, product_run, &w, sizeof w, ns) == CUDA_OK
+             ? CUDA_LT_SUCCESS
+             : 13;
 }

@@ -153,12 +153,24 @@ static double tolerance(uint32_t dtype) {
                                   : 1e-2;
 }
 
+/* The logarithm of the sum of exponentials of a row's scores. */
+static double log_sum(const double *scores, int64_t n) {
+  double top = -(double)INFINITY, sum = 0;
+  for (int64_t j = 0; j < n; ++j)
+    top = scores[j] > top ? scores[j] : top;
+  for (int64_t j = 0; j < n && top != -(double)INFINITY; ++j)
+    sum += exp(scores[j] - top);
+  return sum == 0 ? (double)INFINITY : top + log(sum);
+}
+
 static void forward(const problem *p, const form *f, uint32_t mode) {
   cuda_attention_args args = p->args;
   const int64_t n = args.keys;
   double *want = kit_doubles(p->y.n), *stage = kit_doubles(4 * n), *slope = kit_doubles(n);
   const kit_tensor scores = kit_new(p->dtype, f->batch * f->heads * f->queries * n);
   double *want_scores = kit_doubles(scores.n);
+  const kit_tensor found = kit_new(OPIPE_FLOAT, f->batch * f->heads * f->queries);
+  double *want_found = kit_doubles(found.n);
   for (int64_t i = 0; i < f->batch * f->heads * f->queries; ++i) {
     const int64_t b = i / f->queries / f->heads, h = i / f->queries % f->heads, s = i % f->queries;
     score_row(p, b, h, s, stage, slope);
@@ -171,6 +183,7 @@ static void forward(const problem *p, const form *f, uint32_t mode) {
       }
     }
     memcpy(want_scores + i * n, stage + mode % 4 * n, (size_t)n * sizeof *stage);
+    want_found[i] = log_sum(stage + 2 * n, n);
   }
   args.scores = mode < 4 ? scores.data : NULL;
   args.scores_mode = mode % 4;
@@ -180,6 +193,11 @@ static void forward(const problem *p, const form *f, uint32_t mode) {
   KIT_CLOSE(p->y, want, tolerance(p->dtype));
   if (mode < 4)
     KIT_CLOSE(scores, want_scores, tolerance(p->dtype));
+  args.found = found.data;
+  OPI_ASSERT_FATAL(cuda_plan_attention(&args, p->dtype, &launch));
+  KIT_RUN(&launch, 1, &p->y, &scores, &found);
+  KIT_CLOSE(p->y, want, tolerance(p->dtype));
+  KIT_CLOSE(found, want_found, 2e-5);
 }
 
 typedef struct sums {
