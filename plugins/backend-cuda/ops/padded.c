@@ -5,8 +5,9 @@
  *   A, B  ──relay──► scratch ┐
  *   C     ──relay──► scratch ┴─ product ─► scratch ──relay──► D
  *
- * A large D is made in pieces, some of its rows at a time; a large operand is taken so, where k is
- * not what its rows are counted by. Extents stay as they are: distances alone are padded.
+ * A large D is made in pieces, some of its rows at a time; a large operand is taken so. Where its
+ * rows are counted by k the pieces are added, which only results of fp32 may be. Extents stay as
+ * they are: distances alone are padded.
  *
  *   workspace   [ A | B | D, or what there is of them | the library's ]
  */
@@ -28,12 +29,16 @@ typedef struct side {
   uint64_t at;  /* in scratch */
 } side;
 
+/* What pieces are of. */
+enum { OF_M, OF_N, OF_K, EXTENTS };
+
 typedef struct padding {
   const cuda_product *p;
   const cuda_ends *ends;
   side a, b, d;
-  bool along_m; /* pieces are of m, the result's columns as we see it; else of n */
-  int64_t step; /* of m or n: a piece */
+  uint32_t along; /* OF_* */
+  int64_t extent[EXTENTS];
+  int64_t step; /* a piece */
   uint64_t piece_bytes;
   uint64_t n_bytes;
 } padding;
@@ -71,7 +76,23 @@ static int64_t busy_elements(const opipe_device *device) {
   return (int64_t)n * TILE;
 }
 
-/* Which sides go through scratch, and in which pieces. False: the product stays as it is. */
+/* Which sides are taken by rows, and along what. False: that cannot be. */
+static bool divide(padding *w) {
+  const cuda_product *p = w->p;
+  const uint64_t most = WHOLE_PIECES * w->piece_bytes;
+  const uint32_t a_along = p->trans_a ? OF_M : OF_K, b_along = p->trans_b ? OF_K : OF_N;
+  w->a.by_rows = w->a.padded && whole_bytes(&w->a) > most;
+  w->b.by_rows = w->b.padded && whole_bytes(&w->b) > most;
+  w->along = w->a.by_rows ? a_along : w->b.by_rows ? b_along : OF_N;
+  w->d.by_rows = w->d.padded && w->along == OF_N;
+  if ((w->a.by_rows && w->b.by_rows && a_along != b_along) || (w->along == OF_M && w->d.padded))
+    return false;
+  return w->along != OF_K ||
+         (p->d_dtype == OPIPE_FLOAT && !p->has_bias && p->through == CUDA_THROUGH_NOTHING &&
+          w->ends->c == OPIPE_NONE && (!w->d.padded || whole_bytes(&w->d) <= most));
+}
+
+/* Which sides go through scratch. False: the product stays as it is. */
 static bool plan(const cuda_rule *r, padding *w) {
   const cuda_product *p = w->p;
   if (p->batch != 1 || !cuda_takes_vectors(r->program->device, p->dtype) ||
@@ -80,21 +101,18 @@ static bool plan(const cuda_rule *r, padding *w) {
   w->a = side_of(p->trans_a ? p->m : p->k, p->trans_a ? p->k : p->m, p->a_distance, p->dtype);
   w->b = side_of(p->trans_b ? p->k : p->n, p->trans_b ? p->n : p->k, p->b_distance, p->dtype);
   w->d = side_of(p->n, p->m, p->d_distance, p->d_dtype);
-  if ((!w->a.padded && !w->b.padded && !w->d.padded) || (w->d.padded && p->has_aux) || !repays(w))
-    return false;
+  w->extent[OF_M] = p->m;
+  w->extent[OF_N] = p->n;
+  w->extent[OF_K] = p->k;
   w->piece_bytes = (uint64_t)r->program->device->pad_mib << 20;
-  w->d.by_rows = w->d.padded;
-  w->b.by_rows = w->b.padded && whole_bytes(&w->b) > WHOLE_PIECES * w->piece_bytes;
-  w->a.by_rows = w->a.padded && whole_bytes(&w->a) > WHOLE_PIECES * w->piece_bytes;
-  w->along_m = w->a.by_rows;
-  return !(w->a.by_rows && (w->b.by_rows || w->d.by_rows || !p->trans_a)) &&
-         !(w->b.by_rows && p->trans_b);
+  return (w->a.padded || w->b.padded || w->d.padded) && !(w->d.padded && p->has_aux) && repays(w) &&
+         divide(w);
 }
 
-/* Rows of m or n that so many bytes hold of each side that is taken by rows. */
+/* Rows that so many bytes hold of each side that is taken by rows. */
 static int64_t rows_within(const padding *w, uint64_t n_bytes) {
   const side *all[] = {&w->a, &w->b, &w->d};
-  int64_t most = w->along_m ? w->p->m : w->p->n;
+  int64_t most = w->extent[w->along];
   for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
     const int64_t fit = (int64_t)n_bytes / (all[i]->pitch * (int64_t)all[i]->size);
     most = all[i]->by_rows && fit < most ? fit : most;
@@ -103,19 +121,20 @@ static int64_t rows_within(const padding *w, uint64_t n_bytes) {
 }
 
 /* Pieces as large as fit, and as even as that allows. False: they would leave half of the
- * processors idle. */
+ * processors idle, or add to the result more often than pays. */
 static bool cut(const opipe_device *device, padding *w) {
-  const int64_t extent = w->along_m ? w->p->m : w->p->n, other = w->along_m ? w->p->n : w->p->m;
-  const int64_t busy = busy_elements(device), wanted = (busy + other - 1) / other;
+  const int64_t extent = w->extent[w->along];
+  const int64_t other = w->along == OF_M ? w->p->n : w->p->m; /* of a piece's result */
+  const int64_t busy = busy_elements(device), more = rows_within(w, MOST_PIECES * w->piece_bytes);
+  const int64_t wanted = w->along == OF_K ? more : (busy + other - 1) / other;
   int64_t most = rows_within(w, w->piece_bytes);
-  if (most < wanted) {
-    const int64_t more = rows_within(w, MOST_PIECES * w->piece_bytes);
+  if (most < wanted)
     most = more < wanted ? more : wanted;
-  }
   most = most < PIECE_ROWS ? PIECE_ROWS : most == extent ? most : most / PIECE_ROWS * PIECE_ROWS;
   const int64_t n = (extent + most - 1) / most, even = (extent + n - 1) / n;
   w->step = (even + PIECE_ROWS - 1) / PIECE_ROWS * PIECE_ROWS;
-  return n == 1 || 2 * w->step * other >= busy;
+  return n == 1 || (w->along == OF_K ? cuda_repays_moves(w->step, 2 * (int64_t)w->d.size)
+                                     : 2 * w->step * other >= busy);
 }
 
 static void place(padding *w) {
@@ -149,36 +168,38 @@ static opipe_status relay(cuda_rule *r, const padding *w, const side *s, uint32_
   return OPIPE_OK;
 }
 
-/* An operand of the last product: of m or n from `first` on, which its rows (counted) or its
- * columns are. */
+/* A pointer of the last product. */
 static opipe_status point(cuda_rule *r, const side *s, size_t offset, uint32_t value,
                           uint64_t from) {
   return s->padded ? cuda_point(r, offset, CUDA_AT_WORKSPACE, (int64_t)(s->at + from))
                    : cuda_point(r, offset, value, (int64_t)from);
 }
 
-/* How far an operand of a piece begins behind the whole, in bytes. */
-static uint64_t begin(const side *s, bool counted, int64_t first) {
-  const int64_t distance = !counted ? 1 : s->padded ? s->pitch : s->distance;
-  return s->by_rows ? 0 : (uint64_t)(first * distance) * s->size;
+/* How far a side of a piece begins behind the whole, in bytes. */
+static uint64_t begin(const side *s, int64_t row, int64_t column) {
+  const int64_t rows = s->by_rows ? 0 : row * (s->padded ? s->pitch : s->distance);
+  return (uint64_t)(rows + column) * s->size;
 }
 
 /* The product of a piece, whose operands are in their places. */
 static opipe_status emit_product(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
   const cuda_product *p = w->p;
   const cuda_ends *ends = w->ends;
-  const int64_t m_first = w->along_m ? first : 0, n_first = w->along_m ? 0 : first;
-  const uint64_t d = begin(&w->d, true, n_first) + begin(&w->d, false, m_first);
+  const int64_t m_at = w->along == OF_M ? first : 0, n_at = w->along == OF_N ? first : 0,
+                k_at = w->along == OF_K ? first : 0;
+  const uint64_t d = begin(&w->d, n_at, m_at);
   cuda_product piece = *p;
-  piece.m = w->along_m ? n : p->m;
-  piece.n = w->along_m ? p->n : n;
+  *(w->along == OF_M ? &piece.m : w->along == OF_N ? &piece.n : &piece.k) = n;
+  piece.beta = k_at > 0 ? 1.0 : p->beta;
   piece.a_distance = w->a.padded ? w->a.pitch : p->a_distance;
   piece.b_distance = w->b.padded ? w->b.pitch : p->b_distance;
   piece.d_distance = w->d.padded ? w->d.pitch : p->d_distance;
-  piece.a_offset = begin(&w->a, p->trans_a, m_first) + (w->a.padded ? 0 : p->a_offset);
-  piece.b_offset = begin(&w->b, !p->trans_b, n_first) + (w->b.padded ? 0 : p->b_offset);
+  piece.a_offset = (p->trans_a ? begin(&w->a, m_at, k_at) : begin(&w->a, k_at, m_at)) +
+                   (w->a.padded ? 0 : p->a_offset);
+  piece.b_offset = (p->trans_b ? begin(&w->b, k_at, n_at) : begin(&w->b, n_at, k_at)) +
+                   (w->b.padded ? 0 : p->b_offset);
   piece.d_offset = d + (w->d.padded ? 0 : p->d_offset);
-  piece.bias_offset += (uint64_t)m_first * w->d.size;
+  piece.bias_offset += (uint64_t)m_at * w->d.size;
   piece.workspace_at = w->n_bytes;
   CUDA_TRY(cuda_emit_product(r, &piece));
   CUDA_TRY(point(r, &w->a, offsetof(cuda_product_args, a), ends->a, piece.a_offset));
@@ -186,7 +207,7 @@ static opipe_status emit_product(cuda_rule *r, const padding *w, int64_t first, 
   CUDA_TRY(point(r, &w->d, offsetof(cuda_product_args, d), ends->d, piece.d_offset));
   if (p->has_bias) {
     CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), ends->bias,
-                        ends->bias_bytes + m_first * (int64_t)w->d.size));
+                        ends->bias_bytes + m_at * (int64_t)w->d.size));
   }
   if (p->has_aux)
     CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, aux), ends->aux, (int64_t)d));
@@ -195,19 +216,27 @@ static opipe_status emit_product(cuda_rule *r, const padding *w, int64_t first, 
              : OPIPE_OK;
 }
 
-static opipe_status emit_piece(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
-  const cuda_product *p = w->p;
+/* Rows of what is added to go to D's place in scratch. */
+static opipe_status fetch_result(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
   const bool has_addend = w->ends->c != OPIPE_NONE;
+  return w->d.padded && w->p->beta != 0 ? relay(r, w, &w->d, has_addend ? w->ends->c : w->ends->d,
+                                                has_addend ? 0 : w->p->d_offset, first, n, false)
+                                        : OPIPE_OK;
+}
+
+static opipe_status store_result(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
+  return w->d.padded ? relay(r, w, &w->d, w->ends->d, w->p->d_offset, first, n, true) : OPIPE_OK;
+}
+
+static opipe_status emit_piece(cuda_rule *r, const padding *w, int64_t first, int64_t n) {
   if (w->a.by_rows)
-    CUDA_TRY(relay(r, w, &w->a, w->ends->a, p->a_offset, first, n, false));
+    CUDA_TRY(relay(r, w, &w->a, w->ends->a, w->p->a_offset, first, n, false));
   if (w->b.by_rows)
-    CUDA_TRY(relay(r, w, &w->b, w->ends->b, p->b_offset, first, n, false));
-  if (w->d.padded && p->beta != 0) {
-    CUDA_TRY(relay(r, w, &w->d, has_addend ? w->ends->c : w->ends->d, has_addend ? 0 : p->d_offset,
-                   first, n, false));
-  }
+    CUDA_TRY(relay(r, w, &w->b, w->ends->b, w->p->b_offset, first, n, false));
+  if (w->d.by_rows)
+    CUDA_TRY(fetch_result(r, w, first, n));
   CUDA_TRY(emit_product(r, w, first, n));
-  return w->d.padded ? relay(r, w, &w->d, w->ends->d, p->d_offset, first, n, true) : OPIPE_OK;
+  return w->d.by_rows ? store_result(r, w, first, n) : OPIPE_OK;
 }
 
 opipe_status cuda_emit_padded(cuda_rule *r, const cuda_product *product, const cuda_ends *ends,
@@ -223,10 +252,12 @@ opipe_status cuda_emit_padded(cuda_rule *r, const cuda_product *product, const c
     CUDA_TRY(relay(r, &w, &w.a, ends->a, product->a_offset, 0, w.a.rows, false));
   if (w.b.padded && !w.b.by_rows)
     CUDA_TRY(relay(r, &w, &w.b, ends->b, product->b_offset, 0, w.b.rows, false));
-  const int64_t extent = w.along_m ? product->m : product->n;
+  if (!w.d.by_rows)
+    CUDA_TRY(fetch_result(r, &w, 0, w.d.rows));
+  const int64_t extent = w.extent[w.along];
   for (int64_t first = 0; first < extent; first += w.step) {
     const int64_t left = extent - first;
     CUDA_TRY(emit_piece(r, &w, first, left < w.step ? left : w.step));
   }
-  return OPIPE_OK;
+  return w.d.by_rows ? OPIPE_OK : store_result(r, &w, 0, w.d.rows);
 }
