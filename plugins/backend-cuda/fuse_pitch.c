@@ -5,8 +5,8 @@
  *   product, the loss' gradient -> views of the same rows -> products, losses
  *
  * Only those walk their operands by rows of any distance, so they alone may touch such a value: a
- * temporary. The others' rows are copied where a product wants them otherwise (ops/padded.c), into
- * rows of the same distance: the library is asked the same, and bits are the same.
+ * temporary. Others' rows are copied where a product wants them so (ops/padded.c). Shapes and types
+ * alone decide, and what else reads the value.
  */
 #include "ops/rule.h"
 

@@ -70,9 +70,10 @@ static bool repays(const padding *w) {
 static int64_t busy_elements(const opipe_device *device) {
   const cuda_place *at = device->place;
   int n = device->processors;
-  if (n == 0)
+  if (n == 0) {
     (void)at->driver->device_attribute(&n, (CUdevice_attribute)CUDA_ATTRIBUTE_PROCESSORS,
                                        at->ordinal);
+  }
   return (int64_t)n * TILE;
 }
 

@@ -204,6 +204,37 @@ static void test_pieces_keep_processors_busy(void) {
   bt_close(&b.base);
 }
 
+/* Pieces of one length are one product to tables of algorithms, at its padded distance. */
+static void test_pieces_have_one_name(void) {
+  const product_case c = {1792,  DEEP,  ODD, true,  false, false,
+                          false, false, BF,  SMALL, 4,     896 * LINE};
+  ct_backend b;
+  opipe_device *device = NULL;
+  bt_graph g;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, c.options, 1, 0, &device, &err), &err);
+  for (int given = 0; given < 2; ++given) {
+    opipe_kernel found[2] = {{.struct_size = sizeof(opipe_kernel)}};
+    uint32_t n = 2;
+    bt_run run;
+    make_product(&g, &c, NULL);
+    OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, 0, &run, &err), &err);
+    OPI_ASSERT_OK(t->program_kernels(run.program, found, &n, &err), &err);
+    OPI_ASSERT_INT(n, 2);
+    OPI_ASSERT_STR(found[0].what, found[1].what);
+    OPI_ASSERT(strstr(found[0].what, " m=257 n=896 k=256 ") != NULL);
+    OPI_ASSERT(strstr(found[0].what, " ld=256,256,320 ") != NULL);
+    OPI_ASSERT_INT(found[1].flags, given != 0 ? OPIPE_KERNEL_GIVEN : 0);
+    bt_release(t, &run);
+    (void)snprintf(found[0].choice, sizeof found[0].choice,
+                   "algorithm=21 tile=18 split=1 stages=3");
+    OPI_ASSERT_OK(t->kernels_use(device, found, 1, &err), &err);
+  }
+  t->device_close(device);
+  bt_close(&b.base);
+}
+
 /* ---- what is added to an accumulator of odd rows ---- */
 
 /* dW += X^T dY, twice: W [deep, columns]. */
@@ -265,5 +296,5 @@ static void test_accumulators_go_through_scratch(void) {
 }
 
 OPI_TEST_MAIN("cuda padded", OPI_TEST(test_products_go_through_scratch),
-              OPI_TEST(test_pieces_keep_processors_busy),
+              OPI_TEST(test_pieces_keep_processors_busy), OPI_TEST(test_pieces_have_one_name),
               OPI_TEST(test_accumulators_go_through_scratch))
