@@ -2,7 +2,7 @@
 /* Values whose rows are no whole vectors and that products read or make: they lie in rows of whole
  * lines of memory, so that these products take the library's fast kernels and nothing is copied.
  *
- *   product, the loss' gradient -> views of the same rows -> products, losses
+ *   product, the loss' gradient -> views of the same rows -> products, losses, sums of columns
  *
  * Only those walk their operands by rows of any distance, so they alone may touch such a value: a
  * temporary. Others' rows are copied where a product wants them so (ops/padded.c). Shapes and types
@@ -96,6 +96,14 @@ static bool is_product(const opipe_node *node) {
          node->out[0] != OPIPE_NONE;
 }
 
+/* Is it sums of columns that are added to an accumulator, and the value what is summed? */
+static bool is_column_sum(const opipe_program *program, const opipe_node *node, uint32_t i,
+                          int64_t row) {
+  return cuda_named(node, "", "ReduceSum") && i == 0 && node->n_out == 1 &&
+         node->out[0] != OPIPE_NONE && program->adds_to[node->out[0]] != OPIPE_NONE &&
+         cuda_elems(&program->graph->values[node->out[0]]) == (uint64_t)row;
+}
+
 /* Is it a loss whose scores, or the scores' gradient, are input or output `i`, classes last? */
 static bool is_loss(const opipe_graph *graph, const opipe_node *node, uint32_t i, bool out) {
   const bool grad = cuda_named(node, "opipe", "SoftmaxCrossEntropyLossGrad");
@@ -133,7 +141,8 @@ static bool suits(family *f, uint32_t i, uint32_t value) {
         return false;
     } else if (is_product(node) && node->in[k] == value) {
       f->is_large |= is_large(f->program, node, k);
-    } else if (!is_loss(graph, node, k, false) || graph->values[node->in[k]].shape[1] != f->row) {
+    } else if (!is_column_sum(f->program, node, k, f->row) &&
+               (!is_loss(graph, node, k, false) || graph->values[node->in[k]].shape[1] != f->row)) {
       return false;
     }
   }

@@ -81,7 +81,8 @@ uint64_t cuda_norm_scale_workspace(const cuda_norm_scale_args *args);
 uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out);
 
 /* out [n] = sums of the columns of x [rows, n] (gradients of biases). out of
- * x's type, or fp32 where `adds`: to what is there. */
+ * x's type, or fp32 where `adds`: to what is there. distance: elements between
+ * rows, but of double; 0: n. What lies between them may be read. */
 typedef struct cuda_columns_args {
   void *out;
   const void *x;
@@ -89,6 +90,7 @@ typedef struct cuda_columns_args {
   int64_t rows, n;
   uint32_t adds;
   uint32_t reserved;
+  int64_t distance;
 } cuda_columns_args;
 uint64_t cuda_columns_workspace(const cuda_columns_args *args);
 uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_launch *out);

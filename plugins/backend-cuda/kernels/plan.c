@@ -265,13 +265,16 @@ uint64_t cuda_columns_workspace(const cuda_columns_args *args) {
 
 uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
-  if (place < 0 || too_many_chunks(args->rows) || (args->adds && dtype == OPIPE_DOUBLE))
+  const uint32_t first =
+      args->distance != 0 ? CUDA_ID_opipe_column_far_f32 : CUDA_ID_opipe_column_chunks_f32;
+  if (place < 0 || too_many_chunks(args->rows) ||
+      ((args->adds || args->distance != 0) && dtype == OPIPE_DOUBLE))
     return 0;
   const uint32_t chunks = chunks_of(args->rows);
   uint32_t n = 0;
   if (chunks > 0) {
-    cuda_make_launch((uint32_t)CUDA_ID_opipe_column_chunks_f32 + (uint32_t)place, args,
-                     column_blocks(args->n, packet_columns(dtype)), chunks, 0, &out[n++]);
+    cuda_make_launch(first + (uint32_t)place, args, column_blocks(args->n, packet_columns(dtype)),
+                     chunks, 0, &out[n++]);
   }
   cuda_make_launch((uint32_t)CUDA_ID_opipe_column_sums_f32 + (uint32_t)(args->adds ? 0 : place),
                    args, column_blocks(args->n, 32), 1, 0, &out[n++]);

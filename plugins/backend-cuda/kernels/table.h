@@ -85,6 +85,7 @@
   X(opipe_cumsum, cuda_typed_block, 256)                                   \
   CUDA_FLOATS(X, opipe_column_chunks, cuda_columns_args, 256)              \
   CUDA_FLOATS(X, opipe_column_sums, cuda_columns_args, 256)                \
+  CUDA_HALVES(X, opipe_column_far, cuda_columns_args, 256)                 \
   CUDA_FLOATS(X, opipe_attention, cuda_attention_args, 256)                \
   CUDA_FLOATS(X, opipe_attention_grad_rows, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_keys, cuda_attention_grad_args, 256) \

@@ -16,7 +16,7 @@ typedef struct case_data {
   /* results */
   uint16_t dx[STATES], dw[WEIGHTS], more[SCORES];
   float loss;
-  float sums[WEIGHTS]; /* of gradients of w */
+  float sums[WEIGHTS], row_sums[ODD]; /* of gradients of w and of the row */
   uint32_t steps;
   uint64_t temp;
 } case_data;
@@ -81,6 +81,21 @@ static void multiply(bt_graph *g, uint32_t a, uint32_t b, bool turned, uint32_t 
   bt_int(g, node, "transA", turned);
 }
 
+/* The gradient of a row that was added to the scores. */
+static void add_bias(bt_graph *g, uint32_t dy, int64_t n, case_data *d) {
+  static const int64_t first[1] = {0};
+  const uint32_t temp = OPIPE_VALUE_TEMP;
+  const uint32_t bias = bt_value(g, OPIPE_VALUE_PARAMETER, OPIPE_BFLOAT16, d->w, BT_SHAPE(n));
+  const uint32_t axes = bt_value(g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, first, BT_SHAPE(1));
+  const uint32_t row = bt_value(g, temp, OPIPE_BFLOAT16, NULL, BT_SHAPE(n));
+  const uint32_t wide = bt_value(g, temp, OPIPE_FLOAT, NULL, BT_SHAPE(n));
+  const uint32_t sum = bt_value(g, OPIPE_VALUE_GRADIENT, OPIPE_FLOAT, NULL, BT_SHAPE(n));
+  g->values[sum].slot = g->values[bias].slot;
+  bt_int(g, bt_node(g, "ReduceSum", BT_IN(dy, axes), BT_OUT(row)), "keepdims", 0);
+  bt_int(g, bt_node(g, "Cast", BT_IN(row), BT_OUT(wide)), "to", OPIPE_FLOAT);
+  bt_node(g, "Accumulate", BT_IN(wide), BT_OUT(sum))->domain = "opipe";
+}
+
 static void make_backward(bt_graph *g, int which, case_data *d) {
   static int64_t rows[2] = {ROWS, 0};
   const int64_t n = which == EVEN ? DEEP : ODD;
@@ -104,6 +119,7 @@ static void make_backward(bt_graph *g, int which, case_data *d) {
     g->values[sum].slot = g->values[w].slot;
     bt_int(g, bt_node(g, "Cast", BT_IN(dw), BT_OUT(wide)), "to", OPIPE_FLOAT);
     bt_node(g, "Accumulate", BT_IN(wide), BT_OUT(sum))->domain = "opipe";
+    add_bias(g, dy, n, d);
   }
   if (which == READ_ELSEWHERE)
     (void)bt_node(g, "Relu", BT_IN(dy), BT_OUT(half(g, out, d->more, ROWS, n)));
@@ -148,8 +164,10 @@ static void run_graph(const opipe_backend *t, opipe_device *device, const bt_gra
   t->event_destroy(event);
   d->steps = run.info.n_kernels;
   d->temp = run.info.temp_bytes;
-  if ((flags & OPIPE_COMPILE_OWNED) != 0)
+  if ((flags & OPIPE_COMPILE_OWNED) != 0) {
     OPI_ASSERT_OK(t->params_read(run.gradients, 0, d->sums, sizeof d->sums, &err), &err);
+    OPI_ASSERT_OK(t->params_read(run.gradients, 1, d->row_sums, sizeof d->row_sums, &err), &err);
+  }
   bt_release(t, &run);
 }
 
@@ -195,6 +213,8 @@ static void compare(const opipe_backend *t, opipe_device *device, opipe_device *
   OPI_ASSERT(memcmp(with.sums, looked.sums, sizeof with.sums) == 0);
   OPI_ASSERT(memcmp(&with.loss, &looked.loss, sizeof with.loss) == 0);
   OPI_ASSERT(memcmp(&with.loss, &without.loss, sizeof with.loss) == 0);
+  OPI_ASSERT(memcmp(with.row_sums, looked.row_sums, sizeof with.row_sums) == 0);
+  OPI_ASSERT(memcmp(with.row_sums, without.row_sums, sizeof with.row_sums) == 0);
   for (int i = 0; i < WEIGHTS; ++i)
     OPI_ASSERT(fabs((double)with.sums[i] - (double)without.sums[i]) <= 1e-5);
 }
@@ -204,15 +224,17 @@ static uint64_t aligned(uint64_t n) {
 }
 
 static void test_gradients_of_scores(void) {
-  /* the gradient, two products; where it lies side by side, a copy for each of these */
-  static const uint32_t steps[CASES] = {3, 3, 6, 5, 6, 3},
-                        steps_without[CASES] = {3, 3, 4, 3, 4, 3};
+  /* the gradient, two products, sums of columns; where it lies side by side, a copy for each of
+   * these */
+  static const uint32_t steps[CASES] = {3, 5, 6, 5, 6, 3},
+                        steps_without[CASES] = {3, 5, 4, 3, 4, 3};
   ct_backend b;
   opipe_device *device = NULL, *plain = NULL;
   CT_OPEN(&b);
   const opipe_backend *t = b.base.table;
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none,pad=20", 1, 0, &device, &err), &err);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "pad=0", 1, 0, &plain, &err), &err);
+  OPI_ASSERT_OK_FATAL(
+      bt_device(&b.base, "fallback=none,bias_gradients=0,pad=20", 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=0,pad=0", 1, 0, &plain, &err), &err);
   for (int which = 0; which < CASES; ++which) {
     compare(t, device, plain, which, make_backward);
     OPI_ASSERT_INT(with.steps, steps[which]);
@@ -236,8 +258,9 @@ static void test_scores_that_losses_read(void) {
   opipe_device *device = NULL, *plain = NULL;
   CT_OPEN(&b);
   const opipe_backend *t = b.base.table;
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none,pad=20", 1, 0, &device, &err), &err);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "pad=0", 1, 0, &plain, &err), &err);
+  OPI_ASSERT_OK_FATAL(
+      bt_device(&b.base, "fallback=none,bias_gradients=0,pad=20", 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=0,pad=0", 1, 0, &plain, &err), &err);
   for (int which = 0; which < 2; ++which) { /* the gradient takes the place of the scores */
     compare(t, device, plain, which == 0 ? 0 : VIEW_OF_OTHER_ROWS, make_loss);
     OPI_ASSERT_INT(with.steps, which == 0 ? 3 : 5);

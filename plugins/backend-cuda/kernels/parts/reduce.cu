@@ -335,14 +335,15 @@ CUDA_KERNEL(opipe_cumsum) {
 
 /* ---- sums of columns: chunks of rows, then the chunks in order ---- */
 
-/* x [rows, n]; partial [chunks][n]. */
-template <class T, class R>
+/* x [rows, n]; partial [chunks][n]. FAR: rows lie at a.distance. */
+template <class T, class R, bool FAR>
 CUDA_FN void column_chunks(const cuda_columns_args &a, slice_room<R, lanes<T>::n> *room) {
   const int V = lanes<T>::n;
   const int64_t i = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * V;
   const int64_t first = (int64_t)blockIdx.y * CUDA_CHUNK_ROWS;
   const int64_t end = first + CUDA_CHUNK_ROWS < a.rows ? first + CUDA_CHUNK_ROWS : a.rows;
-  const bool whole = a.n % V == 0 && aligned16(a.x);
+  const bool whole =
+      (FAR ? a.distance % V == 0 && i + V <= a.distance : a.n % V == 0) && aligned16(a.x);
   const T *x = static_cast<const T *>(a.x);
   R sum[V];
   CUDA_UNROLL
@@ -352,7 +353,7 @@ CUDA_FN void column_chunks(const cuda_columns_args &a, slice_room<R, lanes<T>::n
     CUDA_UNROLL_BY(4)
     for (int64_t row = first + threadIdx.x / 32; row < end; row += COLUMN_SLICES) {
       R v[V];
-      load_packet(x + row * a.n, i, a.n, whole, v);
+      load_packet(x + row * (FAR ? a.distance : a.n), i, a.n, whole, v);
       CUDA_UNROLL
       for (int k = 0; k < V; ++k)
         sum[k] += v[k];
@@ -376,7 +377,7 @@ CUDA_FN void column_sums(const cuda_columns_args &a, run_room<R> *room) {
   CUDA_KERNEL(opipe_column_chunks_##SUFFIX) {          \
     typedef slice_room<REAL, lanes<TYPE>::n> all_sums; \
     CUDA_SHARED(all_sums, room);                       \
-    column_chunks<TYPE, REAL>(a, &room);               \
+    column_chunks<TYPE, REAL, false>(a, &room);        \
   }                                                    \
   CUDA_KERNEL(opipe_column_sums_##SUFFIX) {            \
     CUDA_SHARED(run_room<REAL>, room);                 \
@@ -386,3 +387,13 @@ CUDA_COLUMNS(f32, float, float)
 CUDA_COLUMNS(bf16, bf16, float)
 CUDA_COLUMNS(f16, f16, float)
 CUDA_COLUMNS(f64, double, double)
+
+#define CUDA_FAR_COLUMNS(SUFFIX, TYPE)                  \
+  CUDA_KERNEL(opipe_column_far_##SUFFIX) {              \
+    typedef slice_room<float, lanes<TYPE>::n> all_sums; \
+    CUDA_SHARED(all_sums, room);                        \
+    column_chunks<TYPE, float, true>(a, &room);         \
+  }
+CUDA_FAR_COLUMNS(f32, float)
+CUDA_FAR_COLUMNS(bf16, bf16)
+CUDA_FAR_COLUMNS(f16, f16)

@@ -369,16 +369,20 @@ static void test_group_norm(void) {
   }
 }
 
-static void columns_case(uint32_t dtype, int64_t rows, int64_t n, uint32_t adds) {
-  const kit_tensor x = kit_random(dtype, rows * n, 2, -2, 2);
+static void columns_case(uint32_t dtype, int64_t rows, int64_t n, uint32_t adds, int64_t distance) {
+  const kit_tensor x = kit_random(dtype, rows * distance, 2, -2, 2);
   const kit_tensor out = kit_random(adds ? OPIPE_FLOAT : dtype, n, 3, -1, 1);
   double *want = kit_doubles(n);
   for (int64_t k = 0; k < n; ++k) {
     want[k] = adds ? kit_get(&out, k) : 0;
     for (int64_t r = 0; r < rows; ++r)
-      want[k] += kit_get(&x, r * n + k);
+      want[k] += kit_get(&x, r * distance + k);
   }
-  cuda_columns_args args = {out.data, x.data, NULL, rows, n, adds, 0};
+  for (int64_t i = 0; distance > n && i < x.n; ++i) {
+    if (i % distance >= n)
+      kit_set(&x, i, NAN); /* what lies between */
+  }
+  cuda_columns_args args = {out.data, x.data, NULL, rows, n, adds, 0, distance != n ? distance : 0};
   cuda_launch launches[CUDA_LAUNCHES];
   args.workspace = kit_workspace(cuda_columns_workspace(&args));
   const uint32_t count = cuda_plan_columns(&args, dtype, launches);
@@ -394,9 +398,12 @@ static void test_columns(void) {
     for (int t = 0; t < KIT_TYPES; ++t) {
       if (!kit_covers(s * KIT_TYPES + (size_t)t, 5))
         continue;
-      columns_case(kit_types[t], shapes[s][0], shapes[s][1], 0);
-      if (kit_types[t] != OPIPE_DOUBLE)
-        columns_case(kit_types[t], shapes[s][0], shapes[s][1], 1);
+      columns_case(kit_types[t], shapes[s][0], shapes[s][1], 0, shapes[s][1]);
+      if (kit_types[t] == OPIPE_DOUBLE)
+        continue;
+      columns_case(kit_types[t], shapes[s][0], shapes[s][1], 1, shapes[s][1]);
+      columns_case(kit_types[t], shapes[s][0], shapes[s][1], 0, (shapes[s][1] + 64) / 64 * 64);
+      columns_case(kit_types[t], shapes[s][0], shapes[s][1], 1, shapes[s][1] + 1);
     }
   }
 }
