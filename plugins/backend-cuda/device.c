@@ -191,7 +191,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"deterministic", &device->deterministic},
                {"bias_gradients", &device->bias_gradients}};
   device->inner.threads = 1;
-  device->cudnn = device->deterministic = device->bias_gradients = true;
+  device->cudnn = device->deterministic = true;
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;

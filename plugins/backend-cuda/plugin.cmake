@@ -67,14 +67,10 @@ else()
   add_custom_command(OUTPUT ${cuda_image} DEPENDS ${cuda_inputs}
     COMMAND ${OPI_FATBINARY} --create=${cuda_image} -64 --compress-all ${cuda_small} ${cuda_images}
     COMMENT "nvcc: CUDA kernels for all chips" VERBATIM)
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda/image.c @ONLY CONTENT
-"/* The bytes of @cuda_image@. */
-#include \"image.h\"
-__asm__(\".section .rodata\\n.balign 64\\n.globl cuda_kernels_image\\n.hidden cuda_kernels_image\\n\"
-        \"cuda_kernels_image:\\n.incbin \\\"@cuda_image@\\\"\\n.previous\\n\");
-")
-  set_source_files_properties(${PROJECT_BINARY_DIR}/cuda/image.c PROPERTIES
-    OBJECT_DEPENDS ${cuda_image} COMPILE_OPTIONS -Wno-pedantic)
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/cuda/image.c DEPENDS ${cuda_image} ${folder}/kernels/image.cmake
+    COMMAND ${CMAKE_COMMAND} -D IMAGE=${cuda_image} -D OUT=${PROJECT_BINARY_DIR}/cuda/image.c -P ${folder}/kernels/image.cmake
+    VERBATIM)
+  set_source_files_properties(${PROJECT_BINARY_DIR}/cuda/image.c PROPERTIES COMPILE_OPTIONS -Wno-pedantic)
   target_sources(${plugin_objects} PRIVATE ${PROJECT_BINARY_DIR}/cuda/image.c)
   set(OPI_CUDA_IMAGE ON)
 endif()

@@ -5,7 +5,7 @@
     bundle.py BUILD OUT [--plugin FILE --image FILE]
 
 BUILD: a build tree with the plugin and the programs. --plugin, --image: the CUDA plugin and the module of its kernels where
-they are elsewhere, as those of the doubles. At most 20 MiB, for glibc 2.36 and newer, with nothing of the vendor's and no
+they are elsewhere, as those of the doubles. Else the module is in the plugin, and the manifest says where. At most 20 MiB, for glibc 2.36 and newer, with nothing of the vendor's and no
 libstdc++ to be found there.
 """
 import argparse
@@ -24,6 +24,7 @@ sys.path.insert(0, os.path.join(SOURCE, "plugins", "host-onnxruntime"))
 import wheel  # noqa: E402
 
 MOST_BYTES = 20 << 20
+PLUGIN = os.path.join("lib", "onnx-pipe", "opipe-backend-cuda.so")
 NEWEST_GLIBC = (2, 36)
 MODELS = ["encoder", "encoder_decoder", "gpt_8block", "gpt_bf16", "gpt_past", "gpt_raw", "llama_8block", "llama_attention", "llama_fp16"]
 OWN = ["gpu.py", "record.py", "bundle_kit.py", "facts.py", "correct.py", "accuracy.py", "train.py", "overlap.py", "infer.py", "gpt2.py", "peer.py"]
@@ -43,7 +44,7 @@ def take(source, target, mode=0o755):
     return source
 
 
-def fill(build, out, plugin, image):
+def fill(build, out, plugin):
     taken = [take(os.path.join(build, "bin", "onnx-pipe"), os.path.join(out, "bin", "onnx-pipe")),
              take(os.path.join(build, "lib", "libonnxpipe.so"), os.path.join(out, "lib", "libonnxpipe.so.0")),
              take(os.path.join(build, "tests", "gpu-ceilings"), os.path.join(out, "bin", "gpu-ceilings")),
@@ -51,7 +52,7 @@ def fill(build, out, plugin, image):
              take(os.path.join(build, "tests", "gpu-memory"), os.path.join(out, "bin", "gpu-memory")),
              take(os.path.join(build, "tests", "gpu-latency"), os.path.join(out, "bin", "gpu-latency")),
              take(wheel_conformance(build), os.path.join(out, "bin", "conformance-backend")),
-             take(plugin, os.path.join(out, "lib", "onnx-pipe", "opipe-backend-cuda.so"))]
+             take(plugin, os.path.join(out, PLUGIN))]
     soname = subprocess.run(["objdump", "-p", taken[1]], check=True, capture_output=True, text=True).stdout
     name = re.search(r"SONAME\s+(\S+)", soname)
     os.rename(os.path.join(out, "lib", "libonnxpipe.so.0"), os.path.join(out, "lib", name[1] if name else "libonnxpipe.so"))
@@ -69,7 +70,6 @@ def fill(build, out, plugin, image):
     for one, where in sorted(others.items()):
         if not where.startswith(os.path.realpath(build)):
             take(where, os.path.join(out, "lib", one))
-    shutil.copyfile(image, os.path.join(out, "kernels.fatbin"))
     for one in OWN:
         shutil.copyfile(os.path.join(HERE, one), os.path.join(out, one))
     shutil.copyfile(os.path.join(SOURCE, "tests", "data", "attacks", "wire.py"), os.path.join(out, "wire.py"))
@@ -123,7 +123,17 @@ def check_binaries(out):
             raise Refused("%s needs glibc %d.%d, %d.%d is the newest allowed" % (path, *newest, *NEWEST_GLIBC))
 
 
-def manifest(out):
+def place_of(image, plugin):
+    """[offset, bytes] of the module in the plugin."""
+    with open(image, "rb") as one, open(plugin, "rb") as other:
+        module, whole = one.read(), other.read()
+    at = whole.find(module)
+    if at < 0:
+        raise Refused("%s does not hold the kernels of %s: build it again" % (plugin, image))
+    return [at, len(module)]
+
+
+def manifest(out, image):
     commit = subprocess.run(["git", "-C", SOURCE, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     changed = subprocess.run(["git", "-C", SOURCE, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip()
     files = {}
@@ -133,7 +143,8 @@ def manifest(out):
             with open(path, "rb") as file:
                 files[os.path.relpath(path, out)] = hashlib.sha256(file.read()).hexdigest()
     with open(os.path.join(out, "manifest.json"), "w", encoding="utf-8") as file:
-        json.dump({"commit": (commit or "unknown") + (" and changes" if changed else ""), "files": files}, file, indent=1, sort_keys=True)
+        json.dump({"commit": (commit or "unknown") + (" and changes" if changed else ""), "files": files, "image": image}, file, indent=1,
+                  sort_keys=True)
 
 
 def main():
@@ -149,11 +160,16 @@ def main():
         if not os.path.exists(plugin) or not os.path.exists(image):
             raise Refused("%s has no CUDA plugin: nvcc is needed (./dev deps cuda)" % given.build)
         shutil.rmtree(given.out, ignore_errors=True)
-        fill(given.build, given.out, plugin, image)
+        fill(given.build, given.out, plugin)
+        inside = None
+        if given.image:
+            shutil.copyfile(image, os.path.join(given.out, "kernels.fatbin"))
+        else:
+            inside = place_of(image, os.path.join(given.out, PLUGIN))
         check_binaries(given.out)
         if os.path.isdir(os.path.join(given.out, "tests")):
             pack_tests(given.out)
-        manifest(given.out)
+        manifest(given.out, inside)
         total = check_size(given.out)
     except Refused as why:
         print("bundle: %s" % why, file=sys.stderr)

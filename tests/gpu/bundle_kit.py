@@ -142,7 +142,8 @@ def gpu():
 def manifest():
     with open(os.path.join(HERE, "manifest.json"), "rb") as file:
         body = file.read()
-    return {"commit": json.loads(body)["commit"], "hash": hashlib.sha256(body).hexdigest()[:12]}
+    said = json.loads(body)
+    return {"commit": said["commit"], "image": said.get("image"), "hash": hashlib.sha256(body).hexdigest()[:12]}
 
 
 def work(name):
@@ -168,6 +169,20 @@ def kernel_tests():
         with tarfile.open(packed) as file:
             file.extractall(folder)
     return os.path.join(once(work("tests-" + manifest()["hash"]), unpack), "tests")
+
+
+def kernels_image():
+    """The module of the kernels: by itself, or cut out of the plugin."""
+    path = os.path.join(HERE, "kernels.fatbin")
+    inside = manifest()["image"]
+    if os.path.exists(path) or inside is None:
+        return path
+
+    def cut(out):
+        with open(os.path.join(PLUGINS, "opipe-backend-cuda.so"), "rb") as plugin, open(out, "wb") as file:
+            plugin.seek(inside[0])
+            file.write(plugin.read(inside[1]))
+    return once(work("kernels-%s.fatbin" % manifest()["hash"]), cut)
 
 
 def ceilings(clock):

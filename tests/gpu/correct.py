@@ -8,9 +8,8 @@ import shutil
 import accuracy
 import gpt2
 import train
-from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, Line, NotRun, command, each, kernel_tests, log, run, work
+from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, Line, NotRun, command, each, kernel_tests, kernels_image, log, run, work
 
-IMAGE = os.path.join(HERE, "kernels.fatbin")
 MODELS = os.path.join(HERE, "models")
 SCHEDULES = ["gpipe", "1f1b", "1f1b:policy=pb", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zb-h2", "zb-auto",
              "zb-interleaved:chunks=2", "zbv", "v-half", "v-min", "dualpipev"]
@@ -28,7 +27,7 @@ def kernels(clock):
     names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, "test_rows" if SMALL else "test_*")) if folder)
 
     def one(name):
-        out = command([os.path.join(folder, name)], clock, OPIPE_KIT_IMAGE=IMAGE)
+        out = command([os.path.join(folder, name)], clock, OPIPE_KIT_IMAGE=kernels_image())
         counts = re.search(r"tests\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", out)
         return "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
 
@@ -133,7 +132,7 @@ def sanitizer(clock):
     for way, name in SANITIZED:
         arguments = [tool, "--tool", way, "--error-exitcode", "1", os.path.join(folder, name)]
         try:
-            done = run(arguments, clock, OPIPE_KIT_IMAGE=IMAGE)
+            done = run(arguments, clock, OPIPE_KIT_IMAGE=kernels_image())
         except Failed as why:
             return {**said, "%s of %s" % (way, name): str(why)} if said else {"nothing": str(why)}
         out = done.stdout + done.stderr

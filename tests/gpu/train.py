@@ -14,7 +14,7 @@ T = 16 if SMALL else 1024
 VOCABULARY = 256 if SMALL else gpt2.VOCABULARY
 PEAK = 989e12  # bf16 of an H100 or H200, by its data sheet
 SHAPES = {"124M": (32, 512), "350M": (16, 512), "774M": (16, 512), "1.5B": (8, 128)}  # micro-batch, samples of a step
-STEPS = {"124M": 12, "350M": 7, "774M": 5, "1.5B": 7}  # with the first
+STEPS = {"124M": 8, "350M": 6, "774M": 4, "1.5B": 6}  # with the first
 LEAST = "small" if SMALL else "124M"  # of lines that want one shape
 if SMALL:
     SHAPES, STEPS = {"small": (1, 4)}, {"small": 3}

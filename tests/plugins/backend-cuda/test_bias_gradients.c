@@ -277,8 +277,9 @@ static void test_sums_beside_products(void) {
   opipe_device *device[2] = {NULL};
   CT_OPEN(&b);
   const opipe_backend *t = b.base.table;
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none", 1, 0, &device[0], &err), &err);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=0", 1, 0, &device[1], &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none,bias_gradients=1", 1, 0, &device[0], &err),
+                      &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, NULL, 1, 0, &device[1], &err), &err);
   draw(true);
   for (form which = 0; which < FORMS; ++which) {
     for (uint32_t half = 0; half < 2; ++half) {
@@ -304,10 +305,10 @@ static void test_bits_are_of_shapes_and_types(void) {
   static const struct {
     const char *options;
     uint32_t flags;
-  } ways[] = {{NULL, 0},
-              {NULL, OPIPE_COMPILE_CHECK_FINITE},
-              {NULL, OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON},
-              {"graphs=1", 0},
+  } ways[] = {{"bias_gradients=1", 0},
+              {"bias_gradients=1", OPIPE_COMPILE_CHECK_FINITE},
+              {"bias_gradients=1", OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON},
+              {"bias_gradients=1,graphs=1", 0},
               {"bias_gradients=1,launch_blocking=1", 0}};
   static const form forms[] = {LAYER, TURNED, SHARED_BIAS, CROSSED};
   static result first, again;
@@ -347,7 +348,7 @@ static void test_what_is_refused_stays_apart(void) {
   OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=0", 1, 0, &device, &err), &err);
   run_graph(t, device, &m, 0, &plain);
   t->device_close(device);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, NULL, 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=1", 1, 0, &device, &err), &err);
   for (size_t i = 0; i < sizeof answers / sizeof answers[0]; ++i) {
     (void)setenv("OPIPE_CUDA_DOUBLE_PRODUCTS_ANSWER", answers[i], 1);
     run_graph(t, device, &m, 0, &refused);
@@ -370,7 +371,7 @@ static void test_rounded_operands(void) {
   opipe_device *device = NULL;
   maker m;
   CT_OPEN(&b);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "tf32=1", 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "tf32=1,bias_gradients=1", 1, 0, &device, &err), &err);
   for (int half = 0; half < 2; ++half) {
     make_graph(&m, LAYER, half ? OPIPE_BFLOAT16 : OPIPE_FLOAT);
     run_graph(b.base.table, device, &m, 0, &r);
@@ -394,7 +395,7 @@ static void test_sums_are_measured_too(void) {
   const opipe_backend *t = b.base.table;
   draw(false);
   make_graph(&m, LAYER, OPIPE_FLOAT);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, NULL, 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=1", 1, 0, &device, &err), &err);
   OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &m.g, OPIPE_COMPILE_OWNED, &run, &err), &err);
   OPI_ASSERT_OK(t->program_kernels(run.program, &kernel, &n, &err), &err);
   OPI_ASSERT_OK(t->kernel_tune(run.program, &params, &kernel, &err), &err);

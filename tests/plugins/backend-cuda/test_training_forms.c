@@ -148,6 +148,7 @@ static void look_at(const char *name, const char *path, int64_t batch, int64_t t
     status = plan_inference(&k);
   kit_case c = kit_case_of("gpipe", 1, 1, false);
   c.device = "cuda";
+  c.device_options = "bias_gradients=1";
   c.spec.compute = compute;
   c.spec.loss.kind = OPI_LOSS_CROSS_ENTROPY;
   c.spec.loss.output = first_output(&k);
