@@ -246,6 +246,16 @@ static void test_gradients_of_scores(void) {
   }
   t->device_close(plain);
   t->device_close(device);
+  /* where the library sums along, it does so in rows of any distance */
+  OPI_ASSERT_OK_FATAL(
+      bt_device(&b.base, "fallback=none,bias_gradients=1,pad=20", 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=1,pad=0", 1, 0, &plain, &err), &err);
+  compare(t, device, plain, ACCUMULATES, make_backward);
+  OPI_ASSERT_INT(with.steps, 4);
+  OPI_ASSERT_INT(without.steps, 4);
+  OPI_ASSERT_INT(with.temp, aligned(ROWS * LINE * 2));
+  t->device_close(plain);
+  t->device_close(device);
   bt_close(&b.base);
 }
 
