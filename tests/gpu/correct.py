@@ -24,10 +24,11 @@ def verdicts(out):
 def kernels(clock):
     """The kernels' own tests against double, on the device."""
     folder = kernel_tests() or ""
+    image = kernels_image() if folder else ""
     names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, "test_rows" if SMALL else "test_*")) if folder)
 
     def one(name):
-        out = command([os.path.join(folder, name)], clock, OPIPE_KIT_IMAGE=kernels_image())
+        out = command([os.path.join(folder, name)], clock, OPIPE_KIT_IMAGE=image)
         counts = re.search(r"tests\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", out)
         return "%s of %s passed" % (counts[3], counts[2]) if counts else "passed"
 

@@ -146,20 +146,15 @@ static opipe_status emit_to(cuda_rule *r, const cuda_product *product, uint32_t 
     may_overwrite_addend(r, tail, to);
   if (done)
     return OPIPE_OK;
-  CUDA_TRY(cuda_emit_product(r, product));
-  CUDA_TRY(
-      cuda_point(r, offsetof(cuda_product_args, a), r->node->in[1], (int64_t)product->a_offset));
-  CUDA_TRY(
-      cuda_point(r, offsetof(cuda_product_args, b), r->node->in[0], (int64_t)product->b_offset));
-  if (product->has_bias)
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), row, row_bytes));
-  if (product->has_aux)
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, aux), tail->aux, 0));
-  if (tail != NULL && tail->addend != OPIPE_NONE) {
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, c), tail->addend, 0));
+  const cuda_spots spots = {.a = {ends.a, (int64_t)product->a_offset},
+                            .b = {ends.b, (int64_t)product->b_offset},
+                            .c = {ends.c, 0},
+                            .d = {ends.d, (int64_t)product->d_offset},
+                            .bias = {ends.bias, ends.bias_bytes},
+                            .aux = {ends.aux, 0}};
+  CUDA_TRY(cuda_emit_even(r, product, &spots));
+  if (ends.c != OPIPE_NONE)
     may_overwrite_addend(r, tail, to);
-  }
-  CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, d), to, (int64_t)product->d_offset));
   return product->sums != CUDA_SUMS_NOTHING
              ? emit_sums(r, product, cuda_beside_of(r->program, r->node))
              : OPIPE_OK;

@@ -6,8 +6,8 @@
  *   C     ──relay──► scratch ┴─ product ─► scratch ──relay──► D
  *
  * A large D is made in pieces, some of its rows at a time; a large operand is taken so. Where its
- * rows are counted by k the pieces are added, which only results of fp32 may be. Extents stay as
- * they are: distances alone are padded.
+ * rows are counted by k the pieces are added, which only results of fp32 may be. Distances alone
+ * are padded: uneven extents are even.c's.
  *
  *   workspace   [ A | B | D, or what there is of them | the library's ]
  */
@@ -169,11 +169,9 @@ static opipe_status relay(cuda_rule *r, const padding *w, const side *s, uint32_
   return OPIPE_OK;
 }
 
-/* A pointer of the last product. */
-static opipe_status point(cuda_rule *r, const side *s, size_t offset, uint32_t value,
-                          uint64_t from) {
-  return s->padded ? cuda_point(r, offset, CUDA_AT_WORKSPACE, (int64_t)(s->at + from))
-                   : cuda_point(r, offset, value, (int64_t)from);
+static cuda_spot spot_of(const side *s, uint32_t value, uint64_t from) {
+  return s->padded ? (cuda_spot){CUDA_AT_WORKSPACE, (int64_t)(s->at + from)}
+                   : (cuda_spot){value, (int64_t)from};
 }
 
 /* How far a side of a piece begins behind the whole, in bytes. */
@@ -202,19 +200,13 @@ static opipe_status emit_product(cuda_rule *r, const padding *w, int64_t first, 
   piece.d_offset = d + (w->d.padded ? 0 : p->d_offset);
   piece.bias_offset += (uint64_t)m_at * w->d.size;
   piece.workspace_at = w->n_bytes;
-  CUDA_TRY(cuda_emit_product(r, &piece));
-  CUDA_TRY(point(r, &w->a, offsetof(cuda_product_args, a), ends->a, piece.a_offset));
-  CUDA_TRY(point(r, &w->b, offsetof(cuda_product_args, b), ends->b, piece.b_offset));
-  CUDA_TRY(point(r, &w->d, offsetof(cuda_product_args, d), ends->d, piece.d_offset));
-  if (p->has_bias) {
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), ends->bias,
-                        ends->bias_bytes + m_at * (int64_t)w->d.size));
-  }
-  if (p->has_aux)
-    CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, aux), ends->aux, (int64_t)d));
-  return ends->c != OPIPE_NONE && !w->d.padded
-             ? cuda_point(r, offsetof(cuda_product_args, c), ends->c, (int64_t)d)
-             : OPIPE_OK;
+  const cuda_spots spots = {.a = spot_of(&w->a, ends->a, piece.a_offset),
+                            .b = spot_of(&w->b, ends->b, piece.b_offset),
+                            .c = {w->d.padded ? OPIPE_NONE : ends->c, (int64_t)d},
+                            .d = spot_of(&w->d, ends->d, piece.d_offset),
+                            .bias = {ends->bias, ends->bias_bytes + m_at * (int64_t)w->d.size},
+                            .aux = {ends->aux, (int64_t)d}};
+  return cuda_emit_even(r, &piece, &spots);
 }
 
 /* Rows of what is added to go to D's place in scratch. */

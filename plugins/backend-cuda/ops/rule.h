@@ -130,6 +130,18 @@ opipe_status cuda_emit_scatter(cuda_rule *r, cuda_scatter_args *args, uint32_t d
 /* out[0] of zero bytes. */
 opipe_status cuda_emit_zeros(cuda_rule *r);
 opipe_status cuda_emit_product(cuda_rule *r, const cuda_product *product);
+/* Where the arguments of a product are: values (OPIPE_NONE: absent) or CUDA_AT_WORKSPACE, and bytes
+ * behind their addresses. */
+typedef struct cuda_spot {
+  uint32_t value;
+  int64_t bytes;
+} cuda_spot;
+typedef struct cuda_spots {
+  cuda_spot a, b, c, d, bias, aux;
+} cuda_spots;
+/* ops/even.c: the product, or where its extents are no whole vectors and it is large, its parts.
+ * The offsets of `product` are among the spots' bytes. */
+opipe_status cuda_emit_even(cuda_rule *r, const cuda_product *product, const cuda_spots *at);
 /* Values that the arguments of a product lie in, from its offsets on; OPIPE_NONE: absent. */
 typedef struct cuda_ends {
   uint32_t a, b, bias, c, aux, d;
