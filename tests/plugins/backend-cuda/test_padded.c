@@ -104,22 +104,23 @@ static void make_product(bt_graph *g, const product_case *c, void *y) {
 #define ALL "fallback=none,pad=20"
 #define SMALL "fallback=none,pad=20,pad_mib=1,sm=8"
 static const product_case products[] = {
-    /* the result: product and relay for each piece, the last one shorter */
-    {1700, DEEP, ODD, true, false, false, false, false, BF, ALL, 2, 1700 * LINE},
-    {1700, DEEP, ODD, true, false, false, false, false, BF, SMALL, 4, 896 * LINE},
-    {300, 512, ODD, true, true, true, false, false, BF, ALL, 3, 300 * LINE},
+    /* the result: two products, of even rows and of the column that is left, and relay for each
+     * piece, the last one shorter */
+    {1700, DEEP, ODD, true, false, false, false, false, BF, ALL, 3, 1700 * LINE},
+    {1700, DEEP, ODD, true, false, false, false, false, BF, SMALL, 6, 896 * LINE},
+    {300, 512, ODD, true, true, true, false, false, BF, ALL, 4, 300 * LINE},
     /* weights of odd rows are copied once */
-    {1700, DEEP, ODD, false, true, false, false, false, BF, SMALL, 5, (DEEP + 896) * LINE},
+    {1700, DEEP, ODD, false, true, false, false, false, BF, SMALL, 7, (DEEP + 896) * LINE},
     /* operands: one whole, one by rows; the longer one by rows, of m and of n */
     {300, ODD, DEEP, false, true, false, false, false, BF, ALL, 2, 300 * LINE},
     {300, ODD, DEEP, true, false, true, false, false, BF, ALL, 3, (300 + DEEP) * LINE},
     {4100, ODD, DEEP, false, true, false, true, false, BF, SMALL, 6, 1408 * LINE},
     {300, ODD, 4096, true, true, false, true, false, BF, SMALL, 7, (1408 + 300) * LINE},
-    {300, DEEP, ODD, true, false, false, false, false, OPIPE_FLOAT16, ALL, 2, 300 * LINE},
-    {300, 512, ODD, true, false, false, false, false, OPIPE_FLOAT, ALL ",tf32=1", 2, 300 * 288 * 2},
+    {300, DEEP, ODD, true, false, false, false, false, OPIPE_FLOAT16, ALL, 3, 300 * LINE},
+    {300, 512, ODD, true, false, false, false, false, OPIPE_FLOAT, ALL ",tf32=1", 3, 300 * 288 * 2},
     /* the library's own workspace lies behind; of all three */
-    {300, 1040, ODD, true, false, false, false, false, BF, ALL, 2, 300 * LINE},
-    {300, 1041, ODD, false, false, false, false, false, BF, ALL, 4,
+    {300, 1040, ODD, true, false, false, false, false, BF, ALL, 3, 300 * LINE},
+    {300, 1041, ODD, false, false, false, false, false, BF, ALL, 7,
      (1041 + 300) * LINE + 300 * 1088},
     /* as they are: rows of whole vectors, few to be used again, small, of fp32, in a batch */
     {300, DEEP, 264, true, false, false, false, false, BF, ALL, 1, 0},
@@ -130,6 +131,17 @@ static const product_case products[] = {
     {300, DEEP, ODD, true, false, false, false, false, BF, "fallback=none,pad=0", 1, 0},
     {300, 512, ODD, true, false, false, false, false, OPIPE_FLOAT, ALL, 1, 0},
     {300, DEEP, ODD, false, false, false, false, true, BF, ALL, 1, 0}};
+
+/* Sums of what is not exact, in another order. */
+static bool are_close(const void *found, const void *wanted, int64_t n) {
+  const float *a = found, *b = wanted;
+  double off = 0, norm = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    norm += (double)b[i] * (double)b[i];
+  }
+  return norm > 0 && off <= 1e-12 * norm;
+}
 
 static void test_products_go_through_scratch(void) {
   static uint32_t found[MOST], wanted[MOST];
@@ -154,12 +166,14 @@ static void test_products_go_through_scratch(void) {
     run_graph(t, device, &g, 0, &with);
     make_product(&g, c, wanted);
     run_graph(t, plain, &g, 0, &without);
-    OPI_ASSERT(memcmp(found, wanted, sizeof found) == 0);
+    OPI_ASSERT(tf32 ? are_close(found, wanted, c->rows * c->columns)
+                    : memcmp(found, wanted, sizeof found) == 0);
     OPI_ASSERT_INT(with.steps, c->steps);
     OPI_ASSERT_INT(without.steps, 1);
     OPI_ASSERT_INT(with.temp, without.temp);
-    OPI_ASSERT(with.workspace >= without.workspace + (uint64_t)c->scratch * 2);
-    OPI_ASSERT(with.workspace < without.workspace + (uint64_t)c->scratch * 2 + 3 * 256);
+    OPI_ASSERT(with.workspace >= (uint64_t)c->scratch * 2);
+    OPI_ASSERT(with.workspace <
+               without.workspace + (uint64_t)(c->scratch * 2 + c->rows * 64) + 1024);
     t->device_close(plain);
     t->device_close(device);
   }
@@ -186,17 +200,17 @@ static uint32_t count_steps(bt_backend *b, const product_case *c) {
 static void test_pieces_keep_processors_busy(void) {
   /* rows of 2 MiB and more; 1638 of them have a MiB */
   static const product_case cases[] = {
-      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=8", 12,
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=8", 18,
        1536 * LINE},
       /* larger pieces, up to four times; as it is where these are few */
-      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=20", 8,
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=20", 12,
        2304 * LINE},
-      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=40", 4,
+      {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1,sm=40", 6,
        4608 * LINE},
       {9000, ODD, DEEP, false, false, false, false, false, BF, ALL ",pad_mib=1", 1, 0},
       /* operands that have a row for each k are copied whole, or not at all */
       {300, 4000, ODD, false, false, false, false, false, BF, ALL ",pad_mib=1", 1, 0},
-      {300, 4000, ODD, false, false, false, false, false, BF, ALL ",pad_mib=2", 3, 4300 * LINE}};
+      {300, 4000, ODD, false, false, false, false, false, BF, ALL ",pad_mib=2", 4, 4300 * LINE}};
   ct_backend b;
   CT_OPEN(&b);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
@@ -207,7 +221,7 @@ static void test_pieces_keep_processors_busy(void) {
 /* Pieces of one length are one product to tables of algorithms, at its padded distance. */
 static void test_pieces_have_one_name(void) {
   const product_case c = {1792,  DEEP,  ODD, true,  false, false,
-                          false, false, BF,  SMALL, 4,     896 * LINE};
+                          false, false, BF,  SMALL, 6,     896 * LINE};
   ct_backend b;
   opipe_device *device = NULL;
   bt_graph g;
@@ -215,17 +229,19 @@ static void test_pieces_have_one_name(void) {
   const opipe_backend *t = b.base.table;
   OPI_ASSERT_OK_FATAL(bt_device(&b.base, c.options, 1, 0, &device, &err), &err);
   for (int given = 0; given < 2; ++given) {
-    opipe_kernel found[2] = {{.struct_size = sizeof(opipe_kernel)}};
-    uint32_t n = 2;
+    opipe_kernel found[4] = {{.struct_size = sizeof(opipe_kernel)}};
+    uint32_t n = 4;
     bt_run run;
     make_product(&g, &c, NULL);
     OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, 0, &run, &err), &err);
     OPI_ASSERT_OK(t->program_kernels(run.program, found, &n, &err), &err);
-    OPI_ASSERT_INT(n, 2);
-    OPI_ASSERT_STR(found[0].what, found[1].what);
-    OPI_ASSERT(strstr(found[0].what, " m=257 n=896 k=256 ") != NULL);
+    OPI_ASSERT_INT(n, 4);
+    OPI_ASSERT_STR(found[0].what, found[2].what);
+    OPI_ASSERT_STR(found[1].what, found[3].what);
+    OPI_ASSERT(strstr(found[0].what, " m=256 n=896 k=256 ") != NULL);
+    OPI_ASSERT(strstr(found[1].what, " m=1 n=896 k=256 ") != NULL);
     OPI_ASSERT(strstr(found[0].what, " ld=256,256,320 ") != NULL);
-    OPI_ASSERT_INT(found[1].flags, given != 0 ? OPIPE_KERNEL_GIVEN : 0);
+    OPI_ASSERT_INT(found[2].flags, given != 0 ? OPIPE_KERNEL_GIVEN : 0);
     bt_release(t, &run);
     (void)snprintf(found[0].choice, sizeof found[0].choice,
                    "algorithm=21 tile=18 split=1 stages=3");
@@ -281,13 +297,14 @@ static void make_sum(bt_graph *g, const sum_case *c) {
 }
 
 static void test_accumulators_go_through_scratch(void) {
-  /* dY, the sums so far, the product, the sums; rows by pieces, which are added: of dY and of X */
-  static const sum_case cases[] = {{1024, DEEP, ODD, false, ALL, 4, false},
-                                   {6700, DEEP, ODD, false, ALL ",pad_mib=1", 6, false},
-                                   {6700, DEEP, ODD, true, ALL ",pad_mib=1", 4, false},
+  /* dY, the sums so far, both products, the sums; rows by pieces, which are added: of dY and of X
+   */
+  static const sum_case cases[] = {{1024, DEEP, ODD, false, ALL, 5, false},
+                                   {6700, DEEP, ODD, false, ALL ",pad_mib=1", 8, false},
+                                   {6700, DEEP, ODD, true, ALL ",pad_mib=1", 6, false},
                                    {1000, DEEP, ODD, false, ALL, 1, false},
                                    /* sums of columns are no epilogue of such a product */
-                                   {1024, DEEP, ODD, false, ALL ",bias_gradients=1", 6, true}};
+                                   {1024, DEEP, ODD, false, ALL ",bias_gradients=1", 7, true}};
   static made with, without;
   ct_backend b;
   opipe_device *device = NULL, *plain = NULL;
