@@ -27,7 +27,8 @@ MOST_BYTES = 20 << 20
 PLUGIN = os.path.join("lib", "onnx-pipe", "opipe-backend-cuda.so")
 NEWEST_GLIBC = (2, 36)
 MODELS = ["encoder", "encoder_decoder", "gpt_8block", "gpt_bf16", "gpt_past", "gpt_raw", "llama_8block", "llama_attention", "llama_fp16"]
-OWN = ["gpu.py", "record.py", "bundle_kit.py", "facts.py", "correct.py", "accuracy.py", "train.py", "overlap.py", "infer.py", "gpt2.py", "peer.py"]
+OWN = ["gpu.py", "record.py", "bundle_kit.py", "facts.py", "correct.py", "accuracy.py", "train.py", "overlap.py", "infer.py", "gpt2.py", "peer.py",
+       "profile_kernels.py"]
 EXAMPLES = ["gpu_torch.py", "host_numpy.py"]
 
 

@@ -6,6 +6,7 @@ import os
 import statistics
 
 import gpt2
+import profile_kernels
 from bundle_kit import COMMAND, HERE, SMALL, Failed, Line, NotRun, ceilings, command, peer, work
 from train import LEAST, T, VOCABULARY, ids_of, model_of
 
@@ -61,10 +62,21 @@ def decode(shape):
     return line
 
 
+def decode_kernels(shape):
+    """Those of a step, launched one by one."""
+    def line(clock):
+        path = work("gpt2-%s-decode.onnx" % shape)
+        gpt2.write(path, shape, 1, VOCABULARY, serves=True, past=PAST)
+        library = glob.glob(os.path.join(HERE, "lib", "libonnxpipe.so*"))[0]
+        return profile_kernels.kernels([os.path.join(HERE, "bin", "gpu-latency"), library, path, "1", str(VOCABULARY), "4", ""], 4, clock)
+    return line
+
+
 LINES = [
     Line("prefill of 124M at 1 x 1024", prefill(""), 60),
     Line("prefill of 124M at 1 x 1024, as graphs", prefill("graphs=1"), 60),
     Line("prefill beside PyTorch", prefill_beside, 150, {"ratio": 1.05}),
     Line("a decode step of 1B at past 512", decode("small" if SMALL else "1B"), 150, {"of_copies": 0.6, "ratio": 1.2}),
+    Line("a decode step of 1B, its kernels", decode_kernels("small" if SMALL else "1B"), 90),
     Line("a decode step of 7B at past 512", decode("small" if SMALL else "7B"), 180, {"of_copies": 0.8, "ratio": 1.2}),
 ]

@@ -8,6 +8,7 @@ import statistics
 
 import gpt2
 import overlap
+import profile_kernels
 from bundle_kit import COMMAND, SMALL, Failed, Line, NotRun, ceilings, command, once, peer, work
 
 T = 16 if SMALL else 1024
@@ -154,6 +155,21 @@ def tuned(shape):
     return line
 
 
+def kernels(vocabulary):
+    """A micro-batch's kernels, forward and backward, and a step's update, of two micro-batches."""
+    def line(clock):
+        micro, _ = SHAPES[LEAST]
+        model = work("gpt2-%s-%d-%d.onnx" % (LEAST, T, vocabulary))
+        if not os.path.exists(model):
+            gpt2.write(model, LEAST, T, vocabulary)
+        data = once(work("ids-%d-%d-%d.npy" % (2 * micro, T, vocabulary)), lambda path: gpt2.ids(path, 2 * micro, T, vocabulary))
+        return profile_kernels.kernels([COMMAND, "train", model, "--device", FASTEST, "--compute", "bf16", "--microbatches", "2", "--dropout",
+                                        "off", "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--optimizer", "adamw:lr=1e-4",
+                                        "--ranks", "1", "--schedule", "1f1b", "--data", "ids=" + data, "--batch", str(2 * micro), "--steps",
+                                        "1"], 2, clock)
+    return line
+
+
 def seconds_of(shape):
     return {"124M": 180, "350M": 180, "774M": 240, "1.5B": 240, "small": 120}[shape]
 
@@ -166,4 +182,6 @@ LINES = [
     Line("124M, 2 ranks on the GPU", ranks(LEAST, 2), 180, {"of_one_rank": 0.95}),
     Line("124M, 4 ranks on the GPU", ranks(LEAST, 4), 180, {"of_one_rank": 0.95}),
     Line("deterministic=1 beside 0", in_order, 120, {"of_deterministic_0": 0.88}),
+    Line("124M, its kernels", kernels(VOCABULARY), 90),
+    Line("124M of 50257 columns, its kernels", kernels(VOCABULARY if SMALL else 50257), 90),
 ]
