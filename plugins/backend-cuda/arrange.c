@@ -24,6 +24,7 @@ static void place_by_role(opipe_program *program, uint32_t v) {
   if (storage->kind == CUDA_PLACE_NONE) { /* else a view of it is an output */
     storage->kind = kinds[value->role];
     storage->slot = value->slot;
+    storage->key = CUDA_LAYOUT_OWN;
   }
 }
 
@@ -132,18 +133,34 @@ static void shift_arena(opipe_program *program) {
   }
 }
 
+/* The parameter that a touched value is a rounded copy of, whose key is noted; else the value. */
+static uint32_t read_as(const opipe_program *program, uint32_t role, uint32_t value,
+                        uint8_t *io_rounded) {
+  const uint32_t param = role == OPIPE_VALUE_PARAMETER && program->rounded != NULL
+                             ? program->rounded[value]
+                             : OPIPE_NONE;
+  const cuda_storage *storage = &program->storages[value];
+  if (param == OPIPE_NONE)
+    return value;
+  if (storage->first != UINT32_MAX)
+    io_rounded[storage->slot] |= (uint8_t)(1u << storage->key);
+  return param;
+}
+
 /* One layout per parameter of the role that a step touches, by rising slot; of a half type in an
- * owned set a second, its master. */
+ * owned set a second, its master; and its rounded copies. */
 static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout **out, uint32_t *n,
                             opipe_error *err) {
   const opipe_graph *graph = program->graph;
   uint32_t *seen = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_params);
-  *out = CUDA_POOL_ARRAY(&program->pool, cuda_layout, 2 * (uint64_t)graph->n_params);
-  if (seen == NULL || *out == NULL)
+  uint8_t *rounded = CUDA_POOL_ARRAY(&program->pool, uint8_t, graph->n_params);
+  *out = CUDA_POOL_ARRAY(&program->pool, cuda_layout, CUDA_LAYOUTS * (uint64_t)graph->n_params);
+  if (seen == NULL || rounded == NULL || *out == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u parameters", graph->n_params);
-  for (uint32_t v = 0; v < graph->n_values; ++v) {
+  for (uint32_t i = 0; i < graph->n_values; ++i) {
+    const uint32_t v = read_as(program, role, i, rounded);
     const opipe_value *value = &graph->values[v];
-    if (value->role != role || program->storages[v].first == UINT32_MAX)
+    if (value->role != role || program->storages[i].first == UINT32_MAX)
       continue;
     if (seen[value->slot] != 0 && (graph->values[seen[value->slot] - 1].n_bytes != value->n_bytes ||
                                    graph->values[seen[value->slot] - 1].dtype != value->dtype)) {
@@ -159,6 +176,10 @@ static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout *
     if ((program->flags & OPIPE_COMPILE_OWNED) != 0 &&
         cuda_is_half(graph->values[seen[slot] - 1].dtype))
       (*out)[(*n)++] = (cuda_layout){slot, CUDA_LAYOUT_F32, seen[slot] - 1};
+    for (uint32_t key = CUDA_LAYOUT_BF16; key <= CUDA_LAYOUT_F16; ++key) {
+      if ((rounded[slot] >> key & 1u) != 0)
+        (*out)[(*n)++] = (cuda_layout){slot, key, seen[slot] - 1};
+    }
   }
   return OPIPE_OK;
 }

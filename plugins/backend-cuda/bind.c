@@ -54,7 +54,7 @@ static opipe_status check_set(const opipe_program *program, const opipe_params *
   if (n > 0 && set == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "bind: the program needs a set of %s", what);
   for (uint32_t i = 0; i < n; ++i) {
-    if (layouts[i].key != CUDA_LAYOUT_OWN)
+    if (layouts[i].key == CUDA_LAYOUT_F32)
       continue; /* no program reads it */
     if (layouts[i].slot >= cuda_params_count(set) ||
         cuda_params_address(set, layouts[i].slot, layouts[i].key) == 0) {
@@ -79,7 +79,7 @@ static CUdeviceptr address_of(const opipe_binding *binding, const opipe_bind_par
       return region->buffer != NULL ? region->buffer->address + region->offset_bytes : 0;
     }
     case CUDA_PLACE_PARAM:
-      return cuda_params_address(params->params, storage->slot, CUDA_LAYOUT_OWN);
+      return cuda_params_address(params->params, storage->slot, storage->key);
     case CUDA_PLACE_GRADIENT:
       return cuda_params_address(params->gradients, storage->slot, CUDA_LAYOUT_OWN);
     case CUDA_PLACE_SCALAR:

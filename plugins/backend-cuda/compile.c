@@ -337,10 +337,13 @@ opipe_status cuda_put_layouts(const opipe_program *program, const cuda_layout *l
   for (uint32_t i = 0; i < n && i < room; ++i) {
     const opipe_value *value = &program->graph->values[layouts[i].value];
     const bool is_gradient = value->role == OPIPE_VALUE_GRADIENT;
-    const uint64_t n_bytes =
-        layouts[i].key == CUDA_LAYOUT_F32 ? cuda_elems(value) * sizeof(float) : value->n_bytes;
-    opipe_param_layout_put(out_layouts, i, layouts[i].slot,
-                           is_gradient ? OPIPE_LAYOUT_MASTER : layouts[i].key,
+    const uint64_t n_bytes = layouts[i].key == CUDA_LAYOUT_OWN ? value->n_bytes
+                             : layouts[i].key == CUDA_LAYOUT_F32
+                                 ? cuda_elems(value) * sizeof(float)
+                                 : cuda_elems(value) * sizeof(uint16_t);
+    const uint64_t key =
+        layouts[i].key + (layouts[i].key > CUDA_LAYOUT_F32 ? OPIPE_LAYOUT_DERIVED : 0);
+    opipe_param_layout_put(out_layouts, i, layouts[i].slot, is_gradient ? OPIPE_LAYOUT_MASTER : key,
                            cuda_align_up(n_bytes != 0 ? n_bytes : 1), 0);
   }
   *io_count = n;

@@ -116,6 +116,7 @@ struct opipe_device {
   cuda_dnn *dnn;         /* plans of cuDNN; NULL: our own kernels do all attention */
   int32_t processors;    /* sm=N: how many products aim at; 0: all */
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
+  bool half_copies;      /* half_copies=1: parameters that are trained are rounded once a step */
   bool bias_gradients;   /* bias_gradients=1: the products of weights' gradients make them along */
   bool deterministic;    /* deterministic=1: what it runs has the same bits in every run */
   uint32_t few_rows;     /* few_rows=N: products of at most N rows take our kernel */

@@ -3,8 +3,9 @@
  *
  * A program reads a parameter as it is, whatever its product does with it: there is one layout, the
  * source's own bytes, aligned, with zeros up to the alignment. What is trained and of a half type
- * has a second copy, of fp32 (train.c). All of this is [control]: it goes through the device's own
- * stream and is waited for, behind what is queued on the device's queues.
+ * has a second copy, of fp32; of fp32, one that is rounded where programs read that (train.c). All
+ * of this is [control]: it goes through the device's own stream and is waited for, behind what is
+ * queued on the device's queues.
  */
 #include "params.h"
 
@@ -188,6 +189,10 @@ opipe_status cuda_params_prepare(opipe_params *params, const opipe_program *prog
     const cuda_param_copy *master = &params->states[layouts[i].slot].copies[CUDA_LAYOUT_F32 - 1];
     if (layouts[i].key == CUDA_LAYOUT_OWN)
       status = cuda_params_own_copy(params, layouts[i].slot, err);
+    else if (layouts[i].key > CUDA_LAYOUT_F32)
+      status = params->states[layouts[i].slot].copies[layouts[i].key - 1].address != 0
+                   ? OPIPE_OK
+                   : cuda_train_round(params, layouts[i].slot, layouts[i].key, err);
     else if (params->owned && master->address == 0) /* one that is there knows more */
       status = cuda_train_widen(params, layouts[i].slot, err);
   }
@@ -257,6 +262,10 @@ opipe_status cuda_params_write(opipe_params *params, uint32_t slot, const void *
   }
   if (status >= 0 && params->states[slot].copies[CUDA_LAYOUT_F32 - 1].address != 0)
     status = cuda_train_widen(params, slot, err);
+  if (status >= 0)
+    status = cuda_train_round_all(params, slot, params->device->control, err);
+  if (status >= 0)
+    status = cuda_params_settle(params->device, CUDA_OK, "rounding a parameter", err);
   cuda_leave(params->device);
   return status;
 }

@@ -5,7 +5,7 @@
 
 #include "program.h"
 
-enum { CUDA_COPIES = 2 }; /* CUDA_LAYOUT_OWN, CUDA_LAYOUT_F32 */
+enum { CUDA_COPIES = CUDA_LAYOUTS };
 
 /* A copy is a buffer of the set's own: its device, address 0 where there is none. */
 typedef opipe_buffer cuda_param_copy;
@@ -52,6 +52,14 @@ opipe_status cuda_train_widen(opipe_params *params, uint32_t slot, opipe_error *
 /* The copy of a half type holds what the master does, rounded. */
 opipe_status cuda_train_narrow(const opipe_params *params, uint32_t slot, CUstream stream,
                                opipe_error *err);
+/* A copy of a parameter of fp32 that is rounded, made of it anew where it is there; waits. key:
+ * CUDA_LAYOUT_BF16 or _F16. */
+opipe_status cuda_train_round(opipe_params *params, uint32_t slot, uint32_t key, opipe_error *err);
+/* All rounded copies that there are, queued. */
+opipe_status cuda_train_round_all(const opipe_params *params, uint32_t slot, CUstream stream,
+                                  opipe_error *err);
+/* Has the slot rounded copies of both types? */
+bool cuda_train_rounds_twice(const opipe_params *params, uint32_t slot);
 /* What params_refresh of a slot writes where its master, `weight` [n], has changed: *out_half of
  * *out_dtype; NULL: nothing. Errors: INVALID, a set, slot or master that it is not. */
 opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float *weight, uint64_t n,

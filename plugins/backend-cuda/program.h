@@ -155,6 +155,7 @@ enum {
 typedef struct cuda_storage {
   uint32_t kind;        /* CUDA_PLACE_* */
   uint32_t slot;        /* BOUNDARY, PARAM, SCALAR, GRADIENT */
+  uint32_t key;         /* PARAM: the copy, CUDA_LAYOUT_* */
   uint32_t first, last; /* steps that touch it */
   uint64_t n_bytes;
   uint64_t offset; /* ARENA, CONSTANT: in the arena slot */
@@ -166,9 +167,15 @@ typedef struct cuda_layout {
   uint32_t value; /* stands for the parameter */
 } cuda_layout;
 
-/* Copies of a parameter. A program reads the first; where it is to be trained (an owned set), the
- * master of half types is the second. */
-enum { CUDA_LAYOUT_OWN = 1 /* the source's type */, CUDA_LAYOUT_F32 = 2 };
+/* Copies of a parameter. A program reads the first, or one of the last; where it is to be trained
+ * (an owned set), the master of half types is the second. */
+enum {
+  CUDA_LAYOUT_OWN = 1, /* the source's type */
+  CUDA_LAYOUT_F32 = 2,
+  CUDA_LAYOUT_BF16 = 3, /* of a parameter of fp32, rounded (fuse_rounded.c) */
+  CUDA_LAYOUT_F16 = 4,
+  CUDA_LAYOUTS = 4
+};
 
 enum { CUDA_TAIL_NODES = 6 };
 
@@ -219,6 +226,8 @@ struct opipe_program {
                              none are; NULL: of no value */
   uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
                              narrowed again; OPIPE_NONE; NULL: nothing does */
+  uint32_t *rounded;      /* [n_values]: the parameter whose rounded copy it is; OPIPE_NONE; NULL:
+                             none is */
   uint32_t *reader;       /* [n_values]: the node that reads it, if one alone does; of fuse.c */
   uint32_t *alias;        /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
@@ -251,6 +260,8 @@ opipe_status cuda_match_losses(opipe_program *program, opipe_error *err);
 uint32_t cuda_narrow(const opipe_program *program, uint32_t value);
 /* A node writes its results after all, and the nodes behind it do their own work. */
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
+/* fuse_rounded.c: rounded, taken. */
+opipe_status cuda_match_rounded(opipe_program *program, opipe_error *err);
 /* fuse_parts.c: parts, of Split and Concat along the last axis. */
 opipe_status cuda_match_parts(opipe_program *program, opipe_error *err);
 /* fuse_pitch.c: pitches. After cuda_match_parts and cuda_match_losses. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sets whose values change: owned parameter sets and gradient sets.
  *
- *   fp32       programs read the master
+ *   fp32       programs read the master, or a rounded copy that follows it
  *   half types programs read a copy that follows the master, of fp32: [control] calls and refresh
  *              round it anew
  *   gradients  one accumulator of fp32 per parameter, dense as the master is: nothing to fold
@@ -22,12 +22,14 @@ static int64_t elements_of(const opipe_param_source *source) {
   return opipe_shape_elems(source->shape, source->rank, &n) ? (int64_t)n : 0;
 }
 
-/* One of the two copies of a half type from the other. */
+/* One copy from another. */
 static opipe_status convert(const opipe_params *params, uint32_t slot, uint32_t from, uint32_t to,
                             CUstream stream, opipe_error *err) {
   const cuda_param_state *state = &params->states[slot];
-  const uint32_t types[] = {
-      [CUDA_LAYOUT_OWN] = state->source.dtype, [CUDA_LAYOUT_F32] = OPIPE_FLOAT};
+  const uint32_t types[] = {[CUDA_LAYOUT_OWN] = state->source.dtype,
+                            [CUDA_LAYOUT_F32] = OPIPE_FLOAT,
+                            [CUDA_LAYOUT_BF16] = OPIPE_BFLOAT16,
+                            [CUDA_LAYOUT_F16] = OPIPE_FLOAT16};
   const int64_t n = elements_of(&state->source);
   const cuda_map_args args = {.out = (void *)(uintptr_t)state->copies[to - 1].address,
                               .in = {(const void *)(uintptr_t)state->copies[from - 1].address},
@@ -51,21 +53,49 @@ opipe_status cuda_train_narrow(const opipe_params *params, uint32_t slot, CUstre
   return convert(params, slot, CUDA_LAYOUT_F32, CUDA_LAYOUT_OWN, stream, err);
 }
 
-opipe_status cuda_train_widen(opipe_params *params, uint32_t slot, opipe_error *err) {
+/* A copy of zeros, where there is none. */
+static opipe_status reserve_zeros(opipe_params *params, uint32_t slot, uint32_t key,
+                                  uint64_t n_bytes, const char *what, opipe_error *err) {
   opipe_device *device = params->device;
-  const cuda_driver *driver = device->place->driver;
-  cuda_param_state *state = &params->states[slot];
-  cuda_param_copy *copy = &state->copies[CUDA_LAYOUT_F32 - 1];
+  cuda_param_copy *copy = &params->states[slot].copies[key - 1];
+  if (copy->address != 0)
+    return OPIPE_OK;
+  CUDA_TRY(cuda_params_reserve(params, slot, key, n_bytes, err));
+  return cuda_result(
+      device->place,
+      device->place->driver->fill(copy->address, 0, (size_t)copy->n_bytes, device->control), what,
+      err);
+}
+
+opipe_status cuda_train_widen(opipe_params *params, uint32_t slot, opipe_error *err) {
+  const uint64_t n = (uint64_t)elements_of(&params->states[slot].source);
   CUDA_TRY(cuda_params_own_copy(params, slot, err));
-  if (copy->address == 0) {
-    CUDA_TRY(cuda_params_reserve(params, slot, CUDA_LAYOUT_F32,
-                                 (uint64_t)elements_of(&state->source) * sizeof(float), err));
-    CUDA_TRY(cuda_result(device->place,
-                         driver->fill(copy->address, 0, (size_t)copy->n_bytes, device->control),
-                         "a master", err));
+  CUDA_TRY(reserve_zeros(params, slot, CUDA_LAYOUT_F32, n * sizeof(float), "a master", err));
+  CUDA_TRY(convert(params, slot, CUDA_LAYOUT_OWN, CUDA_LAYOUT_F32, params->device->control, err));
+  return cuda_params_settle(params->device, CUDA_OK, "a master", err);
+}
+
+opipe_status cuda_train_round(opipe_params *params, uint32_t slot, uint32_t key, opipe_error *err) {
+  const uint64_t n = (uint64_t)elements_of(&params->states[slot].source);
+  CUDA_TRY(cuda_params_own_copy(params, slot, err));
+  CUDA_TRY(reserve_zeros(params, slot, key, n * sizeof(uint16_t), "a rounded copy", err));
+  CUDA_TRY(convert(params, slot, CUDA_LAYOUT_OWN, key, params->device->control, err));
+  return cuda_params_settle(params->device, CUDA_OK, "a rounded copy", err);
+}
+
+opipe_status cuda_train_round_all(const opipe_params *params, uint32_t slot, CUstream stream,
+                                  opipe_error *err) {
+  for (uint32_t key = CUDA_LAYOUT_BF16; key <= CUDA_LAYOUT_F16; ++key) {
+    if (params->states[slot].copies[key - 1].address != 0)
+      CUDA_TRY(convert(params, slot, CUDA_LAYOUT_OWN, key, stream, err));
   }
-  CUDA_TRY(convert(params, slot, CUDA_LAYOUT_OWN, CUDA_LAYOUT_F32, device->control, err));
-  return cuda_params_settle(device, CUDA_OK, "a master", err);
+  return OPIPE_OK;
+}
+
+bool cuda_train_rounds_twice(const opipe_params *params, uint32_t slot) {
+  const cuda_param_state *state = &params->states[slot];
+  return state->copies[CUDA_LAYOUT_BF16 - 1].address != 0 &&
+         state->copies[CUDA_LAYOUT_F16 - 1].address != 0;
 }
 
 /* ---- gradient sets ---- */
@@ -168,14 +198,23 @@ opipe_status cuda_gradients_fold(opipe_params *gradients, opipe_queue *queue, ui
   return check_slot(gradients, slot, "gradients_fold", err);
 }
 
+static bool has_rounded(const cuda_param_state *state) {
+  return state->copies[CUDA_LAYOUT_BF16 - 1].address != 0 ||
+         state->copies[CUDA_LAYOUT_F16 - 1].address != 0;
+}
+
 opipe_status cuda_params_refresh(opipe_params *params, opipe_queue *queue, uint32_t slot,
                                  opipe_error *err) {
   CUDA_TRY(check_slot(params, slot, "params_refresh", err));
   const cuda_param_state *state = &params->states[slot];
-  if (state->copies[CUDA_LAYOUT_F32 - 1].address == 0)
+  if (state->copies[CUDA_LAYOUT_F32 - 1].address == 0 && !has_rounded(state))
     return OPIPE_OK;
   CUDA_TRY(cuda_enter_queue(queue, "params_refresh", err));
-  return cuda_leave_queue(queue, cuda_train_narrow(params, slot, queue->stream, err), err);
+  return cuda_leave_queue(queue,
+                          has_rounded(state)
+                              ? cuda_train_round_all(params, slot, queue->stream, err)
+                              : cuda_train_narrow(params, slot, queue->stream, err),
+                          err);
 }
 
 opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float *weight, uint64_t n,
@@ -192,6 +231,11 @@ opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float 
   if (state->copies[CUDA_LAYOUT_F32 - 1].address != 0) {
     *out_half = (void *)(uintptr_t)state->copies[CUDA_LAYOUT_OWN - 1].address;
     *out_dtype = state->source.dtype;
+  } else if (has_rounded(state)) { /* of two, the other is cuda_train_rounds_twice's */
+    const bool bf16 = state->copies[CUDA_LAYOUT_BF16 - 1].address != 0;
+    const uint32_t key = bf16 ? CUDA_LAYOUT_BF16 : CUDA_LAYOUT_F16;
+    *out_half = (void *)(uintptr_t)state->copies[key - 1].address;
+    *out_dtype = bf16 ? OPIPE_BFLOAT16 : OPIPE_FLOAT16;
   }
   return OPIPE_OK;
 }

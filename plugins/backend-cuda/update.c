@@ -203,7 +203,12 @@ opipe_status cuda_update_many(opipe_queue *queue, const opipe_update *update,
     if (args.n_items == CUDA_MANY)
       CUDA_TRY(launch_updates(queue, &args, err));
   }
-  return launch_updates(queue, &args, err);
+  CUDA_TRY(launch_updates(queue, &args, err));
+  for (uint32_t i = 0; i < n; ++i) {
+    if (parts[i].params != NULL && cuda_train_rounds_twice(parts[i].params, parts[i].slot))
+      CUDA_TRY(cuda_params_refresh(parts[i].params, queue, parts[i].slot, err));
+  }
+  return OPIPE_OK;
 }
 
 opipe_status cuda_update(opipe_queue *queue, const opipe_update *update, opipe_error *err) {
