@@ -15,11 +15,11 @@ typedef struct bench {
   opipe_event *event;
 } bench;
 
-static bool open_bench(bench *x) {
+static bool open_bench(bench *x, const char *options) {
   if (!ct_open(&x->b))
     return false;
   x->t = x->b.base.table;
-  OPI_ASSERT_OK_FATAL(bt_device(&x->b.base, NULL, 1, 0, &x->device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&x->b.base, options, 1, 0, &x->device, &err), &err);
   OPI_ASSERT_OK_FATAL(x->t->queue_open(x->device, &x->queue, &err), &err);
   OPI_ASSERT_OK_FATAL(x->t->event_create(x->device, &x->event, &err), &err);
   return true;
@@ -97,7 +97,7 @@ static void test_many_are_a_launch_or_two(void) {
   static opipe_region sums[MANY], gradients[MANY];
   static double norms[MANY], alone;
   bench x;
-  if (!open_bench(&x))
+  if (!open_bench(&x, NULL))
     OPI_SKIP("%s", CT_WHY);
   opipe_buffer *a = make_memory(&x), *b = make_memory(&x), *table = NULL;
   OPI_ASSERT_OK_FATAL(x.t->buffer_alloc(x.device, MANY * 256, OPIPE_BUFFER_PARAMS, &table, &err),
@@ -147,28 +147,45 @@ static void test_many_are_a_launch_or_two(void) {
 
 enum { HALVES = 300, ROOM = 1024, ONE = 0x3f80 /* as bf16 */ };
 
-/* y = x w in bf16, which also adds to w's gradient; a set of its own. */
+/* y = x w in bf16, which also adds to w's gradient; a set of its own. wide: w is of fp32, and z is
+ * -w in fp16. */
 typedef struct trainee {
   bt_graph graph;
+  bool wide;
   uint16_t source[HALVES];
+  float wide_source[HALVES];
   opipe_program *program;
   opipe_params *set, *gradients;
   opipe_buffer *memory;
   opipe_binding *binding;
-  opipe_region x, y, gradient, weight; /* weight: the master */
+  opipe_region x, y, z, gradient, weight; /* weight: the master */
+  uint32_t n_kernels;
 } trainee;
+
+static uint32_t rounded(bt_graph *g, uint32_t w, uint32_t dtype) {
+  const uint32_t half = bt_value(g, OPIPE_VALUE_TEMP, dtype, NULL, BT_SHAPE(HALVES));
+  bt_int(g, bt_node(g, "Cast", BT_IN(w), BT_OUT(half)), "to", dtype);
+  return half;
+}
 
 static void make_graph(trainee *e) {
   bt_graph *g = &e->graph;
-  for (uint32_t i = 0; i < HALVES; ++i)
+  for (uint32_t i = 0; i < HALVES; ++i) {
     e->source[i] = (uint16_t)(ONE + i % 90); /* 1 and a little */
+    e->wide_source[i] = 1.0f + (float)i / 777.0f;
+  }
   bt_init(g);
   const uint32_t x = bt_value(g, OPIPE_VALUE_INPUT, OPIPE_BFLOAT16, NULL, BT_SHAPE(HALVES));
   const uint32_t w =
-      bt_value(g, OPIPE_VALUE_PARAMETER, OPIPE_BFLOAT16, e->source, BT_SHAPE(HALVES));
+      e->wide ? bt_value(g, OPIPE_VALUE_PARAMETER, OPIPE_FLOAT, e->wide_source, BT_SHAPE(HALVES))
+              : bt_value(g, OPIPE_VALUE_PARAMETER, OPIPE_BFLOAT16, e->source, BT_SHAPE(HALVES));
   const uint32_t y = bt_value(g, OPIPE_VALUE_OUTPUT, OPIPE_BFLOAT16, NULL, BT_SHAPE(HALVES));
   const uint32_t sum = bt_value(g, OPIPE_VALUE_GRADIENT, OPIPE_FLOAT, NULL, BT_SHAPE(HALVES));
-  (void)bt_node(g, "Mul", BT_IN(x, w), BT_OUT(y));
+  (void)bt_node(g, "Mul", BT_IN(x, e->wide ? rounded(g, w, OPIPE_BFLOAT16) : w), BT_OUT(y));
+  if (e->wide) {
+    const uint32_t z = bt_value(g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT16, NULL, BT_SHAPE(HALVES));
+    (void)bt_node(g, "Neg", BT_IN(rounded(g, w, OPIPE_FLOAT16)), BT_OUT(z));
+  }
   opipe_node *node = bt_node(g, "Accumulate", BT_IN(y), BT_OUT(sum));
   node->domain = "opipe";
   node->pass = OPIPE_PASS_BACKWARD_WEIGHT;
@@ -192,13 +209,15 @@ static void open_trainee(const bench *b, trainee *e) {
   OPI_ASSERT_OK_FATAL(t->params_master(e->gradients, 0, &e->gradient, &err), &err);
   OPI_ASSERT_FATAL(e->weight.n_bytes >= HALVES * sizeof(float));
   OPI_ASSERT_OK_FATAL(
-      t->buffer_alloc(b->device, info.arena_bytes + 2 * ROOM, OPIPE_BUFFER_ARENA, &e->memory, &err),
+      t->buffer_alloc(b->device, info.arena_bytes + 3 * ROOM, OPIPE_BUFFER_ARENA, &e->memory, &err),
       &err);
   e->x = (opipe_region){e->memory, info.arena_bytes, sizeof e->source};
   e->y = (opipe_region){e->memory, info.arena_bytes + ROOM, sizeof e->source};
-  const opipe_region boundaries[] = {e->x, e->y};
+  e->z = (opipe_region){e->memory, info.arena_bytes + 2 * ROOM, sizeof e->source};
+  e->n_kernels = info.n_kernels;
+  const opipe_region boundaries[] = {e->x, e->y, e->z};
   const opipe_bind_params bind = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients),
-                                  .n_boundaries = 2,
+                                  .n_boundaries = e->wide ? 3 : 2,
                                   .program = e->program,
                                   .params = e->set,
                                   .arena = {e->memory, 0, info.arena_bytes},
@@ -247,12 +266,83 @@ static void step_and_read(const bench *b, trainee *e, bool along, uint16_t out[H
                    "that are not the master of parameter 'v1'");
 }
 
+/* ---- rounded copies of fp32 ---- */
+
+enum { WAYS = 4, STATES = 3 };
+
+/* What programs read: at first, after a step, after a write from outside. */
+static void follow(const bench *b, trainee *e, bool along, uint16_t out[STATES][2][HALVES]) {
+  static float gradient[ROOM], fresh[HALVES];
+  static uint16_t ones[HALVES];
+  const opipe_update sgd = {.struct_size = (uint32_t)OPIPE_END(opipe_update, decay),
+                            .kind = OPIPE_UPDATE_SGD,
+                            .gradient_scale = 1,
+                            .lr = 1.0 / 300};
+  const opipe_update_part part = {.weight = e->weight,
+                                  .gradient = e->gradient,
+                                  .n_elems = e->weight.n_bytes / sizeof(float),
+                                  .params = along ? e->set : NULL};
+  for (uint32_t i = 0; i < HALVES; ++i) {
+    ones[i] = ONE;
+    gradient[i] = (float)(i % 7) - 3.0f;
+    fresh[i] = 3.0f - (float)i / 555.0f;
+  }
+  OPI_ASSERT_OK(b->t->write(b->queue, &e->x, ones, &err), &err);
+  for (uint32_t state = 0; state < STATES; ++state) {
+    if (state == 1) {
+      OPI_ASSERT_OK(b->t->write(b->queue, &e->gradient, gradient, &err), &err);
+      OPI_ASSERT_OK(b->t->update_many(b->queue, &sgd, &part, 1, &err), &err);
+      if (!along)
+        OPI_ASSERT_OK(b->t->params_refresh(e->set, b->queue, 0, &err), &err);
+    } else if (state == 2) {
+      OPI_ASSERT_OK(b->t->params_write(e->set, 0, fresh, sizeof fresh, &err), &err);
+    }
+    OPI_ASSERT_OK(b->t->run(e->binding, b->queue, NULL, 0, &err), &err);
+    OPI_ASSERT_OK(b->t->read(b->queue, out[state][0], &e->y, &err), &err);
+    OPI_ASSERT_OK(b->t->read(b->queue, out[state][1], &e->z, &err), &err);
+    settle(b);
+  }
+}
+
+/* Both copies follow the master, whoever changes it; without them a Cast reads it in every run. */
+static void test_fp32_is_rounded_along(void) {
+  static trainee trainees[WAYS];
+  static uint16_t found[WAYS][STATES][2][HALVES];
+  opipe_param_layout layouts[4] = {{.struct_size = sizeof layouts[0]}};
+  uint32_t n = 4;
+  bench b;
+  for (int k = 0; k < WAYS; ++k) {
+    if (!open_bench(&b, k < 2 ? NULL : "half_copies=0"))
+      OPI_SKIP("%s", CT_WHY);
+    trainees[k].wide = true;
+    open_trainee(&b, &trainees[k]);
+    follow(&b, &trainees[k], k % 2 == 0, found[k]);
+    OPI_ASSERT(memcmp(found[k], found[0], sizeof found[0]) == 0);
+    OPI_ASSERT_INT(trainees[k].n_kernels, trainees[0].n_kernels + (k < 2 ? 0 : 2));
+    if (k == 0) {
+      OPI_ASSERT_OK(b.t->program_params(trainees[0].program, layouts, &n, &err), &err);
+      OPI_ASSERT_INT(n, 3);
+      OPI_ASSERT(layouts[0].key < OPIPE_LAYOUT_DERIVED && layouts[1].key > OPIPE_LAYOUT_DERIVED &&
+                 layouts[2].key > layouts[1].key);
+      OPI_ASSERT_INT(layouts[0].n_bytes, 1280);
+      OPI_ASSERT_INT(layouts[1].n_bytes, 768);
+    }
+    close_trainee(&b, &trainees[k]);
+    close_bench(&b);
+  }
+  for (int state = 1; state < STATES; ++state) {
+    for (int half = 0; half < 2; ++half)
+      OPI_ASSERT(memcmp(found[0][state][half], found[0][state - 1][half], sizeof found[0][0][0]) !=
+                 0);
+  }
+}
+
 /* The copy that programs read follows its master, as params_refresh makes it. */
 static void test_halves_are_rounded_along(void) {
   static trainee trainees[2];
   static uint16_t read[2][HALVES];
   bench b;
-  if (!open_bench(&b))
+  if (!open_bench(&b, NULL))
     OPI_SKIP("%s", CT_WHY);
   for (int k = 0; k < 2; ++k) {
     open_trainee(&b, &trainees[k]);
@@ -266,4 +356,4 @@ static void test_halves_are_rounded_along(void) {
 }
 
 OPI_TEST_MAIN("cuda update", OPI_TEST(test_many_are_a_launch_or_two),
-              OPI_TEST(test_halves_are_rounded_along))
+              OPI_TEST(test_halves_are_rounded_along), OPI_TEST(test_fp32_is_rounded_along))
