@@ -174,6 +174,19 @@ opipe_status cuda_params_match(const opipe_program *program, const cuda_layout *
   return OPIPE_OK;
 }
 
+/* A copy that is there stays: it knows more than the source. */
+static opipe_status prepare_copy(opipe_params *params, const cuda_layout *layout,
+                                 opipe_error *err) {
+  const cuda_param_copy *copy = &params->states[layout->slot].copies[layout->key - 1];
+  if (layout->key == CUDA_LAYOUT_OWN)
+    return cuda_params_own_copy(params, layout->slot, err);
+  if (copy->address != 0)
+    return OPIPE_OK;
+  if (layout->key != CUDA_LAYOUT_F32)
+    return cuda_train_round(params, layout->slot, layout->key, err);
+  return params->owned ? cuda_train_widen(params, layout->slot, err) : OPIPE_OK;
+}
+
 opipe_status cuda_params_prepare(opipe_params *params, const opipe_program *program,
                                  opipe_error *err) {
   opipe_status status = OPIPE_OK;
@@ -185,17 +198,8 @@ opipe_status cuda_params_prepare(opipe_params *params, const opipe_program *prog
   CUDA_TRY(cuda_enter(params->device, "params_prepare", err));
   if (of_gradients)
     status = cuda_train_prepare(params, program, err);
-  for (uint32_t i = 0; !of_gradients && status >= 0 && i < n; ++i) {
-    const cuda_param_copy *master = &params->states[layouts[i].slot].copies[CUDA_LAYOUT_F32 - 1];
-    if (layouts[i].key == CUDA_LAYOUT_OWN)
-      status = cuda_params_own_copy(params, layouts[i].slot, err);
-    else if (layouts[i].key > CUDA_LAYOUT_F32)
-      status = params->states[layouts[i].slot].copies[layouts[i].key - 1].address != 0
-                   ? OPIPE_OK
-                   : cuda_train_round(params, layouts[i].slot, layouts[i].key, err);
-    else if (params->owned && master->address == 0) /* one that is there knows more */
-      status = cuda_train_widen(params, layouts[i].slot, err);
-  }
+  for (uint32_t i = 0; !of_gradients && status >= 0 && i < n; ++i)
+    status = prepare_copy(params, &layouts[i], err);
   cuda_leave(params->device);
   return status;
 }
