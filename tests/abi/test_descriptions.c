@@ -92,8 +92,8 @@ static void test_numbers_out_of_range(void) {
   d.descriptions[0].launch_ns = __builtin_nan("");
   refuse(&d, "descriptions[0]: \"launch_ns\" is ");
   describe(&d, "hypothetical", "imagined");
-  d.descriptions[0].flags = 16;
-  refuse(&d, "descriptions[0]: \"flags\" is 0x10: the bits 0x10 are unknown");
+  d.descriptions[0].flags = 32;
+  refuse(&d, "descriptions[0]: \"flags\" is 0x20: the bits 0x20 are unknown");
   describe(&d, "hypothetical", "imagined");
   d.link.rule = 6;
   refuse(&d, "link: \"rule\" is 6; 0 to 5 are known");

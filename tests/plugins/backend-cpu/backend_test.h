@@ -13,7 +13,7 @@
 #include "opipe/helpers.h"
 #include "tests/support/support.h"
 
-enum { BT_VALUES = 48, BT_NODES = 24, BT_OPERANDS = 8, BT_ATTRS = 8, BT_RANK = 6 };
+enum { BT_VALUES = 48, BT_NODES = 24, BT_OPERANDS = 10, BT_ATTRS = 8, BT_RANK = 6 };
 
 /* ---- graphs ---- */
 
