@@ -177,7 +177,7 @@ static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout *
         cuda_is_half(graph->values[seen[slot] - 1].dtype))
       (*out)[(*n)++] = (cuda_layout){slot, CUDA_LAYOUT_F32, seen[slot] - 1};
     for (uint32_t key = CUDA_LAYOUT_BF16; key <= CUDA_LAYOUT_F16; ++key) {
-      if ((rounded[slot] >> key & 1u) != 0)
+      if (((uint32_t)rounded[slot] >> key & 1u) != 0)
         (*out)[(*n)++] = (cuda_layout){slot, key, seen[slot] - 1};
     }
   }
