@@ -81,7 +81,6 @@ CUDA_FN power_sum<R> block_powers(power_sum<R> own, power_room<R> *room) {
   return own;
 }
 
-/* A row of n scores in packets; whole: all of them may be read, whatever lies behind the row. */
 /* Do rows at this distance begin and end with packets, of which the last may reach beyond? */
 template <class S>
 CUDA_FN bool has_packets(int64_t classes, int64_t distance) {
@@ -89,6 +88,7 @@ CUDA_FN bool has_packets(int64_t classes, int64_t distance) {
   return distance % V == 0 && distance >= (classes + V - 1) / V * V;
 }
 
+/* A row of n scores in packets; whole: all of them may be read, whatever lies behind the row. */
 template <class S>
 struct score_row {
   const S *x;
