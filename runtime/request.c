@@ -8,6 +8,8 @@
  */
 #include "runtime/lent.h"
 
+enum { SHORT_WAIT_NS = 1000000 }; /* through up to twice as much a caller may look */
+
 /* ---- the pool ---- */
 
 static void end_request(void *request) {
@@ -210,6 +212,31 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
   }
 }
 
+/* Till when a caller looks before it sleeps. Where the host leaves that to the library and cores
+ * are idle: through requests as short as the last ones were, of which being woken is a good part.
+ */
+static uint64_t looks_until(const opi_request *request, uint64_t now, uint64_t until_ns,
+                            uint32_t n_waiters) {
+  const opi_session *s = request->session;
+  const uint64_t lately = atomic_load_explicit(&s->waited_ns, memory_order_relaxed);
+  const bool adapts = n_waiters <= s->wait_cores && lately <= SHORT_WAIT_NS;
+  uint64_t looks_ns = (uint64_t)s->wait_spin_us * 1000;
+  if (adapts && 2 * lately > looks_ns)
+    looks_ns = 2 * lately;
+  if (request->deadline_ns != 0 && request->deadline_ns < until_ns)
+    until_ns = request->deadline_ns;
+  const uint64_t end = opi_later_ns(now, looks_ns);
+  return end < until_ns ? end : until_ns;
+}
+
+/* A mean in which the last waits count most. Callers that write at once lose one of them. */
+static void note_wait(opi_session *s, uint64_t ns) {
+  const uint64_t most = UINT64_C(4) * SHORT_WAIT_NS;
+  const uint64_t lately = atomic_load_explicit(&s->waited_ns, memory_order_relaxed);
+  atomic_store_explicit(&s->waited_ns, lately - lately / 4 + (ns < most ? ns : most) / 4,
+                        memory_order_relaxed);
+}
+
 opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err) {
   OPI_TRY(check(request, err));
   opi_session *s = request->session;
@@ -220,13 +247,13 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   if (request->ticket != NULL && timeout_ns != 0 && !is_finished(request))
     opi_train_let_finish(request);
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
-  const uint64_t spin_until = opi_later_ns(now, (uint64_t)s->wait_spin_us * 1000);
-  if (s->wait_spin_us != 0)
-    spin(request, spin_until < until ? spin_until : until);
-  atomic_fetch_add(&s->n_waiters, 1);
+  const uint32_t n_waiters = atomic_fetch_add(&s->n_waiters, 1) + 1;
+  spin(request, looks_until(request, now, until, n_waiters));
   if (!is_finished(request))
     sleep_for(request, until);
   const bool finished = opi_request_over(request);
+  if (finished)
+    note_wait(s, opi_clock_ns() - now);
   opipe_status status = OPIPE_OK;
   if (finished) {
     status = outcome(request, err);

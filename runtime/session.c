@@ -34,6 +34,7 @@ static void share_cores(opi_session *s, uint32_t spin_us) {
   s->spin_us = chosen ? spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
   s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
   s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
+  s->wait_cores = n_threads < cores && !chosen ? cores - (uint32_t)n_threads : 0;
 }
 
 static opipe_status read_params(opi_session *s, const opipe_session_params *p, opipe_error *err) {

@@ -32,8 +32,9 @@ typedef struct opi_block {
 } opi_block;
 
 enum {
-  OPI_LOOK_NS = 100000000, /* waits look up at least so often: deadlines, watchdog */
-  OPI_POLL_NS = 50000,     /* waits for something that rings no bell: host fences */
+  OPI_LOOK_NS = 100000000,  /* waits look up at least so often: deadlines, watchdog */
+  OPI_POLL_NS = 50000,      /* waits for something that rings no bell: host fences, devices */
+  OPI_POLL_LEAST_NS = 2000, /* of devices, at first (executor/loop.c) */
   OPI_STAGED = 64,
   OPI_STAGING_BYTES = 16 << 20
 };
@@ -262,6 +263,7 @@ struct opi_session {
   uint32_t max_in_flight;
   uint32_t compile_flags;
   uint32_t spin_us, worker_spin_us, wait_spin_us; /* of ranks; of devices; of request_wait */
+  uint32_t wait_cores; /* of them request_wait may take more time; 0: the host chose */
   uint64_t watchdog_ns;
   bool reference;
   struct opi_engine *engine; /* what its ranks are at */
@@ -314,6 +316,7 @@ struct opi_session {
   uint32_t n_pool, pool_room;
   opi_request *free_requests;
   _Atomic uint32_t n_waiters;
+  _Atomic uint64_t waited_ns; /* callers, lately: request.c */
 
   /* host-driven: what the watchdog saw last; `watching` guards it */
   _Atomic uint32_t watching;
@@ -464,6 +467,7 @@ opipe_status opi_session_start(opi_session *session, opipe_error *err); /* threa
 void opi_session_close_fds(opi_session *session);                       /* drive.c */
 void opi_session_ring_finished(opi_session *session);
 /* Waits until something may have changed, at most until `until_ns`; watches. */
+uint64_t opi_rank_looks_ns(const opi_rank *rank);
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
                            opipe_error *err);
 /* The part of what feeds `value` that has `shape` [value->rank] and begins at index `first` of

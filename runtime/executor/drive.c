@@ -122,7 +122,7 @@ static opipe_status drive(opi_rank *rank, uint64_t timeout_ns, opipe_error *err)
   if (fd >= 0 && status >= 0)
     s->transport->notify(rank->endpoint, seen, ring_rank, rank);
   if (fd >= 0 && status >= 0 && rank->polls) /* nobody rings for what a device has done */
-    wake_in(fd, OPI_POLL_NS);
+    wake_in(fd, (long)opi_rank_looks_ns(rank));
   return status;
 }
 

@@ -62,21 +62,22 @@ def order(events, trains):
 
 
 def exact(events):
-    """A run takes what the device's options say from when it was queued: a box is no shorter, and one that begins with the end
-    of another is not longer either. The host sees the ends some microseconds later."""
+    """A run takes what the device's options say from when it was queued, and the host sees its end some microseconds later: no
+    box is shorter, and of those that begin with the end of another one some take just that. Not all: a run that was queued
+    while the one before it ended has the moment between them in its box."""
     lanes = {}
     for box in programs(events).values():
         lanes.setdefault(box[2], []).append(box)
-    n_behind = 0
+    behind = []
     for lane in lanes.values():
         end_before = None
         for start, end, _ in sorted(lane):
-            behind = end_before is not None and abs(start - end_before) <= CLOSE_US
-            n_behind += behind
-            if end - start < PROGRAM_US - CLOSE_US or (behind and end - start > PROGRAM_US + CLOSE_US):
-                return f"a box takes {end - start:.3f} us, {'directly behind another' if behind else 'behind a pause'}"
+            if end - start < PROGRAM_US - CLOSE_US:
+                return f"a box takes {end - start:.3f} us"
+            if end_before is not None and abs(start - end_before) <= CLOSE_US:
+                behind.append(end - start)
             end_before = end
-    return None if n_behind > 0 else "no box begins with the end of another"
+    return None if any(length <= PROGRAM_US + CLOSE_US for length in behind) else f"boxes behind others take {behind} us"
 
 
 def check(count, name, path, trains, device, want):

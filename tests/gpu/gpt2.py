@@ -69,17 +69,15 @@ def norm(nodes, weights, x, y, name, width):
 
 
 def block(nodes, weights, i, width, heads, past=0):
-    """past: keys and values of so many earlier tokens, constants here, stand before those of this one."""
+    """past: keys and values of so many earlier tokens, constants here, which Attention reads before those of this one."""
     p = "h%d" % i
     norm(nodes, weights, "x%d" % i, p + ".n1", p + ".ln1", width)
     linear(nodes, weights, p + ".n1", p + ".qkv", p + ".attn", width, 3 * width)
     nodes.append(node("Split", "%s.qkv thirds" % p, "%s.q %s.k %s.v" % (p, p, p), p + ".split", axis=-1))
-    for one in "kv" if past else "":
-        weights.add("%s.past.%s" % (p, one), [1, past, width])
-        nodes.append(node("Concat", "%s.past.%s %s.%s" % (p, one, p, one), "%s.all.%s" % (p, one), "%s.cache.%s" % (p, one), axis=1))
-    keys = p + ".all" if past else p
-    nodes.append(node("Attention", "%s.q %s.k %s.v" % (p, keys, keys), p + ".a", p + ".attention",
-                      q_num_heads=heads, kv_num_heads=heads, is_causal=0 if past else 1))
+    inputs = [p + ".q", p + ".k", p + ".v"]
+    if past:
+        inputs += [""] + [weights.add(p + ".past." + one, [1, heads, past, width // heads]) for one in "kv"]
+    nodes.append(node("Attention", inputs, p + ".a", p + ".attention", q_num_heads=heads, kv_num_heads=heads, is_causal=1))
     linear(nodes, weights, p + ".a", p + ".o", p + ".proj", width, width)
     nodes.append(node("Add", "x%d %s.o" % (i, p), p + ".r", p + ".residual1"))
     norm(nodes, weights, p + ".r", p + ".n2", p + ".ln2", width)

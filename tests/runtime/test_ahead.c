@@ -244,10 +244,40 @@ static void test_close_waits_for_the_device(void) {
   OPI_ASSERT_INT(atomic_load(&gate.n_waiting), 0);
 }
 
+static uint64_t looks_after(uint64_t waited_ns) {
+  const uint64_t next = waited_ns / 16;
+  return next < OPI_POLL_LEAST_NS ? OPI_POLL_LEAST_NS : next < OPI_POLL_NS ? next : OPI_POLL_NS;
+}
+
+/* The end of what is short is seen soon: the rank looks again after a part of what it has waited.
+ */
+static void test_a_device_is_looked_at_soon(void) {
+  toy t = with_flags(OPIPE_DEVICE_HOST_MEMORY);
+  toy_request r;
+  if (!open_toy(&t, &one_rank, 0, 0))
+    return;
+  submit(&t, 1, 0, &r);
+  OPI_ASSERT(queued(1));
+  opi_rank *rank = &t.session->ranks[0];
+  const uint64_t moved = rank->ahead->moved_ns;
+  for (uint32_t i = 0; i < 3; ++i) {
+    const uint64_t before = opi_clock_ns(), next = opi_rank_looks_ns(rank), after = opi_clock_ns();
+    OPI_ASSERT(looks_after(before - moved) <= next && next <= looks_after(after - moved));
+    rest(i);
+  }
+  OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_NS);
+  rank->ahead->moved_ns = opi_clock_ns() + 1000000000;
+  OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_LEAST_NS);
+  rank->ahead->moved_ns = moved;
+  held_let_all_go();
+  toy_release(&r);
+  toy_end(&t);
+}
+
 OPI_TEST_MAIN("queueing ahead", OPI_TEST(test_nothing_waits_for_a_program),
               OPI_TEST(test_what_is_queued_has_a_bound),
               OPI_TEST(test_memory_is_used_again_behind_its_readers),
               OPI_TEST(test_bad_data_fails_the_request_that_has_it),
               OPI_TEST(test_a_lost_device_ends_the_session),
               OPI_TEST(test_watchdog_names_what_the_device_is_at), OPI_TEST(test_host_driven),
-              OPI_TEST(test_close_waits_for_the_device))
+              OPI_TEST(test_close_waits_for_the_device), OPI_TEST(test_a_device_is_looked_at_soon))

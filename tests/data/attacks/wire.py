@@ -79,7 +79,9 @@ def subgraph(body):
 
 
 def node(op, inputs, outputs, name="victim", domain="", **attributes):
-    body = each(1, inputs.split()) + each(2, outputs.split()) + blob(3, name) + blob(4, op)
+    """inputs: names with blanks between, or a list, in which "" is one that is left out."""
+    inputs = inputs.split() if isinstance(inputs, str) else inputs
+    body = each(1, inputs) + each(2, outputs.split()) + blob(3, name) + blob(4, op)
     body += blob(7, domain) if domain else b""
     return body + each(5, [attribute(key, value) for key, value in attributes.items()])
 
