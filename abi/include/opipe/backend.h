@@ -55,9 +55,9 @@ enum {
   OPIPE_DEVICE_ALONE = 8u,    /* 1.3: it reaches no other device of its kind (a MIG slice) */
   /* 1.3: its Attention hands on to its gradient what it found. In training graphs whose devices all
    * say so, an Attention of a half type without mask, past and cap has an output 4, fp32 [batch,
-   * heads, queries], of whatever the device likes to keep there (the logarithms of the softmax's
-   * sums); opipe.AttentionGrad then reads the Attention's output 0 as its input 8 and output 4 as
-   * its input 9. abi/guide/operators.md */
+   * heads, queries]: the logarithm of the sum of the exponentials of a row's scores;
+   * opipe.AttentionGrad then reads the Attention's output 0 as its input 8 and output 4 as its
+   * input 9. abi/guide/operators.md */
   OPIPE_DEVICE_HANDS_ON = 16u
 };
 

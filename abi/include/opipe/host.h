@@ -225,8 +225,9 @@ typedef struct opipe_session_params {
   uint32_t flags;         /* OPIPE_SESSION_* */
   uint32_t max_in_flight; /* requests accepted before submit answers OPIPE_PENDING; 0: 2 x stages */
   uint64_t watchdog_ns; /* a rank that has work, and makes no progress so long, ends it; 0: 60 s */
-  uint32_t spin_us;     /* of a waiting rank, before it sleeps; UINT32_MAX: the library's choice */
-  uint32_t max_shapes;  /* shape signatures kept compiled, 0: 8 */
+  uint32_t spin_us;    /* how long a waiting rank looks before it sleeps, and, where cores are left,
+                          request_wait; UINT32_MAX: the library's choice */
+  uint32_t max_shapes; /* shape signatures kept compiled, 0: 8 */
 #if OPIPE_TARGET_MINOR >= 2
   const uint32_t *local_ranks; /* [n_local_ranks] of the plan: guide, hosts, "Some of the ranks" */
   uint32_t n_local_ranks;      /* 0: all */
