@@ -32,6 +32,8 @@ struct opi_ticket {
       losses; /* [n_microbatches * n_pieces] parts of the loss; written by the rank that has them */
   bool shifted, counted; /* the labels: they have been there */
   bool wanted;           /* double-buffered: somebody waits for it; submit_lock */
+  bool has_lr;           /* its learning rate is the host's, */
+  double lr;             /* this */
   double count;          /* valid labels of the mini-batch */
   uint64_t step;         /* double-buffered, and reference: the scalar STEP */
   uint64_t start_ns;

@@ -265,21 +265,23 @@ const opi_struct opi_struct_session_params = STRUCT(T, session_params, OPIPE_END
 #undef T
 
 #define T opipe_submit_params
-static const opi_field submit_params[] = {SIZE(T),
-                                          ANY(T, n_inputs),
-                                          ANY(T, n_outputs),
-                                          ANY(T, io_stride),
-                                          LIST(T, inputs, n_inputs, io_stride, struct_binding_io),
-                                          LIST(T, outputs, n_outputs, io_stride, struct_binding_io),
-                                          ANY(T, stream),
-                                          ANY(T, deadline_ns),
-                                          ANY(T, on_done),
-                                          ANY(T, on_done_ctx),
-                                          ANY(T, state),
-                                          ANY(T, on_output),
-                                          ANY(T, on_output_ctx),
-                                          FLAGS(T, flags, OPIPE_SUBMIT_DEVICE_OUTPUTS),
-                                          ZERO(T, reserved2)};
+static const opi_field submit_params[] = {
+    SIZE(T),
+    ANY(T, n_inputs),
+    ANY(T, n_outputs),
+    ANY(T, io_stride),
+    LIST(T, inputs, n_inputs, io_stride, struct_binding_io),
+    LIST(T, outputs, n_outputs, io_stride, struct_binding_io),
+    ANY(T, stream),
+    ANY(T, deadline_ns),
+    ANY(T, on_done),
+    ANY(T, on_done_ctx),
+    ANY(T, state),
+    ANY(T, on_output),
+    ANY(T, on_output_ctx),
+    FLAGS(T, flags, OPIPE_SUBMIT_DEVICE_OUTPUTS | OPIPE_SUBMIT_LR),
+    ZERO(T, reserved2),
+    ANY(T, lr)};
 const opi_struct opi_struct_submit_params = STRUCT(T, submit_params, OPIPE_END(T, outputs));
 #undef T
 

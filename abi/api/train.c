@@ -134,6 +134,11 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_train_step", err));
+  if ((own.flags & OPIPE_SUBMIT_LR) != 0 && !OPIPE_HAS(params, opipe_submit_params, lr)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "session_train_step: flags 0x%x ask for lr, behind the %u bytes of the struct",
+                    own.flags, params->struct_size);
+  }
   return opi_train_step(session->session, &own, &request, out_ticket, err);
 }
 

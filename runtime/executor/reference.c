@@ -71,6 +71,7 @@ static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error
 /* All ranks' sums and updates, in turns. */
 static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err) {
   const opi_plan *plan = t->session->plan;
+  const double *lr = request->ticket->has_lr ? &request->ticket->lr : NULL;
   uint32_t left = plan->n_ranks;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
     if (plan->instance_rank[i] != OPIPE_NONE)
@@ -84,7 +85,7 @@ static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
     if (t->cursors[r].updated)
       continue;
-    status = opi_weights_step(t->weights, r, t->cursors[r].finite, err);
+    status = opi_weights_step(t->weights, r, t->cursors[r].finite, lr, err);
     t->cursors[r].updated = status == OPIPE_OK;
     left -= status == OPIPE_OK;
   }

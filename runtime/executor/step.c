@@ -308,8 +308,10 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
     cursor->finite = opi_train_is_finite(t, rank->request, rank->index);
   }
   OPI_TRY(move_sums(rank, err));
+  const struct opi_ticket *ticket = rank->request->ticket;
   const opipe_status status =
-      opi_weights_step(rank->session->engine->weights, rank->index, cursor->finite, err);
+      opi_weights_step(rank->session->engine->weights, rank->index, cursor->finite,
+                       ticket->has_lr ? &ticket->lr : NULL, err);
   if (status == OPIPE_PENDING && rank->ahead != NULL)
     rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK)

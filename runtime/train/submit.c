@@ -62,16 +62,35 @@ void opi_train_finished(opi_request *request) {
 
 /* ---- what was given ---- */
 
+static const double lr_most = 1e30; /* optimizers.h */
+
+static bool gives_lr(const opipe_submit_params *params) {
+  return OPIPE_HAS(params, opipe_submit_params, lr) && (params->flags & OPIPE_SUBMIT_LR) != 0;
+}
+
+static opipe_status check_lr(const opipe_submit_params *params, uint32_t kind, opipe_error *err) {
+  const bool has = OPIPE_HAS(params, opipe_submit_params, lr), given = gives_lr(params);
+  if (given && kind != OPI_TICKET_TRAIN)
+    return opi_fail(err, OPIPE_E_INVALID, "lr %g: an evaluation learns nothing", params->lr);
+  if (given && !(params->lr >= 0 && params->lr <= lr_most))
+    return opi_fail(err, OPIPE_E_INVALID, "lr %g, 0 to %g", params->lr, lr_most);
+  if (has && !given && params->lr != 0)
+    return opi_fail(err, OPIPE_E_INVALID, "lr %g without OPIPE_SUBMIT_LR", params->lr);
+  return OPIPE_OK;
+}
+
 static opipe_status check_params(const opi_session *s, const opipe_submit_params *params,
                                  uint32_t kind, opipe_error *err) {
   if (OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "on_output: only session_submit asks for the memory of outputs");
   }
-  if (OPIPE_HAS(params, opipe_submit_params, flags) && params->flags != 0) {
+  if (OPIPE_HAS(params, opipe_submit_params, flags) &&
+      (params->flags & OPIPE_SUBMIT_DEVICE_OUTPUTS) != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "flags 0x%x: outputs of training sessions are in host memory", params->flags);
   }
+  OPI_TRY(check_lr(params, kind, err));
   if (params->deadline_ns == 0 || !s->engine->periodic || kind != OPI_TICKET_TRAIN)
     return OPIPE_OK;
   return opi_fail(
@@ -285,6 +304,8 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   request->shape = NULL;
   request->ticket->kind = kind;
   request->ticket->shifted = request->ticket->counted = request->ticket->wanted = false;
+  request->ticket->has_lr = gives_lr(params);
+  request->ticket->lr = request->ticket->has_lr ? params->lr : 0;
   const uint64_t passed = atomic_load(&s->n_passed);
   const opipe_status status = prepare(s->engine, params, request, err);
   if (status != OPIPE_OK) {

@@ -161,7 +161,8 @@ opipe_status opi_rank_ties(opi_weights *weights, opi_weight_rank *rank, opipe_er
 
 /* -- update.c -- */
 /* Takes the norms' table; writes the new version. */
-opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_error *err);
+opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, const double *lr,
+                             opipe_error *err);
 
 /* -- open.c -- */
 /* NULL: not held, or not trained. */

@@ -214,6 +214,7 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
                                 opipe_error *err) {
   opipe_update u;
   opi_optimizer_fill(&w->optimizer, rank->clock.n_updates, scale, &u);
+  u.lr = rank->report.lr;
   if (!w->keep_gradients)
     u.flags |= OPIPE_UPDATE_CLEAR;
   OPI_TRY(begin_version(w, rank, err));
@@ -246,15 +247,17 @@ static void tick(const opi_weights *w, opi_weight_rank *rank) {
   }
 }
 
-opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, opipe_error *err) {
+opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, const double *lr,
+                             opipe_error *err) {
   const opi_optimizer *o = &weights->optimizer;
   const double norm = rank->table == NULL ? 0 : total_norm(weights, rank);
   const double scale = 1 / rank->clock.loss_scale;
   double clip = 1;
-  rank->report = (opi_step_report){.gradient_norm = norm * scale,
-                                   .lr = opi_optimizer_lr(o, rank->clock.n_updates),
-                                   .loss_scale = rank->clock.loss_scale,
-                                   .skipped = judge(weights, rank, norm)};
+  rank->report =
+      (opi_step_report){.gradient_norm = norm * scale,
+                        .lr = lr != NULL ? *lr : opi_optimizer_lr(o, rank->clock.n_updates),
+                        .loss_scale = rank->clock.loss_scale,
+                        .skipped = judge(weights, rank, norm)};
   rank->held = rank->held || (weights->hold && rank->report.skipped == OPI_SKIP_NOT_FINITE);
   if (o->clip_norm > 0 && norm * scale + CLIP_EPSILON > o->clip_norm)
     clip = o->clip_norm / (norm * scale + CLIP_EPSILON);
@@ -325,7 +328,7 @@ static opipe_status give_norms(opi_weights *w, opi_weight_rank *rank, bool finit
 }
 
 /* By its own part alone. */
-static opipe_status step_alone(opi_weights *w, opi_weight_rank *rank, bool finite,
+static opipe_status step_alone(opi_weights *w, opi_weight_rank *rank, bool finite, const double *lr,
                                opipe_error *err) {
   opipe_status status = opi_weights_settle(w, (uint32_t)(rank - w->ranks), err);
   while (status == OPIPE_OK && rank->phase < OPI_PHASE_NORM) {
@@ -337,7 +340,7 @@ static opipe_status step_alone(opi_weights *w, opi_weight_rank *rank, bool finit
     status = give_norms(w, rank, finite, err);
   if (status != OPIPE_OK)
     return status;
-  OPI_TRY(opi_rank_update(w, rank, err));
+  OPI_TRY(opi_rank_update(w, rank, lr, err));
   end_step(rank);
   rank->lags = rank->table != NULL;
   return OPIPE_OK;
@@ -365,10 +368,11 @@ opipe_status opi_weights_settle(opi_weights *w, uint32_t index, opipe_error *err
   return OPIPE_OK;
 }
 
-opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite, opipe_error *err) {
+opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite, const double *lr,
+                              opipe_error *err) {
   opi_weight_rank *rank = &weights->ranks[index];
   if (weights->alone && rank->holder != NULL)
-    return step_alone(weights, rank, finite, err);
+    return step_alone(weights, rank, finite, lr, err);
   while (rank->holder != NULL && rank->phase <= OPI_PHASE_READ) {
     const opipe_status status = run_phase(weights, rank, finite, err);
     if (status != OPIPE_OK)
@@ -377,7 +381,7 @@ opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite,
     rank->started = false;
   }
   if (rank->holder != NULL)
-    OPI_TRY(opi_rank_update(weights, rank, err));
+    OPI_TRY(opi_rank_update(weights, rank, lr, err));
   end_step(rank);
   return OPIPE_OK;
 }

@@ -87,8 +87,10 @@ opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_err
 bool opi_weights_is_summed(const opi_weights *weights, uint32_t instance);
 /* After the rank's last backward: what is left of the sums, ties, norm, clip, update of all
  * instances of `rank`. `finite`: is what this rank has of the loss a number? All ranks learn of it
- * with the norms. OPIPE_OK: the new version is there. */
-opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, bool finite, opipe_error *err);
+ * with the norms. lr: the host's learning rate; NULL: the optimizer's. OPIPE_OK: the new version is
+ * there. */
+opipe_status opi_weights_step(opi_weights *weights, uint32_t rank, bool finite, const double *lr,
+                              opipe_error *err);
 
 /* Double-buffered ranks whose gradients nothing scales (opi_optimizer_steps_alone) judge their own
  * part and do not wait for each other's norms: the rank's report is whole once this, called between

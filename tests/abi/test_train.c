@@ -60,11 +60,14 @@ static opipe_submit_params batch_of(opipe_binding_io inputs[2]) {
                                .inputs = inputs};
 }
 
-static opipe_train_report step(host_kit *k) {
+/* lr < 0: the plan's. */
+static opipe_train_report step_by(host_kit *k, double lr) {
   opipe_binding_io inputs[2];
   opipe_request *ticket = NULL;
   opipe_train_report report = {.struct_size = sizeof report};
-  const opipe_submit_params params = batch_of(inputs);
+  opipe_submit_params params = batch_of(inputs);
+  params.flags = lr >= 0 ? OPIPE_SUBMIT_LR : 0;
+  params.lr = lr >= 0 ? lr : 0;
   OPI_ASSERT_OK_FATAL(k->api->session_train_step(k->session, &params, &ticket, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(k->api->request_wait(ticket, UINT64_MAX, &k->err), &k->err);
   OPI_ASSERT_OK(k->api->request_report(ticket, &report, &k->err), &k->err);
@@ -73,6 +76,10 @@ static opipe_train_report step(host_kit *k) {
   OPI_ASSERT((double)*(const float *)loss.data == (double)(float)report.loss);
   k->api->request_release(ticket);
   return report;
+}
+
+static opipe_train_report step(host_kit *k) {
+  return step_by(k, -1);
 }
 
 static void test_steps_and_evaluation(void) {
@@ -248,7 +255,89 @@ static void test_waiting_for_the_newest_step_flushes(void) {
   kit_close(&k);
 }
 
+/* ---- learning rates ---- */
+
+/* A host's own schedule does what the plan's does, whatever the plan says; steps without one go on
+ * with the plan's. */
+static void test_the_host_says_the_learning_rate(void) {
+  static const struct {
+    const char *schedule;
+    uint32_t flags, optimizer;
+  } cases[] = {{"1f1b", 0, OPIPE_OPTIMIZER_ADAMW},
+               {"2bw", 0, OPIPE_OPTIMIZER_SGD},
+               {"1f1b", OPIPE_SESSION_REFERENCE, OPIPE_OPTIMIZER_SGD}};
+  for (uint32_t c = 0; c < 3; ++c) {
+    host_kit by_plan, by_host;
+    opipe_train_options train = options_of(cases[c].optimizer);
+    train.lr_schedule = OPIPE_LR_LINEAR;
+    train.warmup_steps = 2;
+    train.total_steps = 6;
+    OPI_ASSERT_OK_FATAL(open_under(&by_plan, &train, 2, cases[c].flags, cases[c].schedule),
+                        &by_plan.err);
+    double rates[STEPS + 1];
+    for (uint32_t i = 0; i < STEPS + 1; ++i)
+      rates[i] = step(&by_plan).lr;
+    OPI_ASSERT(rates[0] == 0.005 && rates[3] < rates[2]);
+    train.lr = 0.5;
+    train.lr_schedule = OPIPE_LR_CONSTANT;
+    train.warmup_steps = 0;
+    OPI_ASSERT_OK_FATAL(open_under(&by_host, &train, 2, cases[c].flags, cases[c].schedule),
+                        &by_host.err);
+    for (uint32_t i = 0; i < STEPS + 1; ++i)
+      OPI_ASSERT(step_by(&by_host, rates[i]).lr == rates[i]);
+    OPI_ASSERT_OK(by_plan.api->session_flush(by_plan.session, &by_plan.err), &by_plan.err);
+    OPI_ASSERT_OK(by_host.api->session_flush(by_host.session, &by_host.err), &by_host.err);
+    expect_same(&by_plan, &by_host, OPIPE_STATE_WEIGHT);
+    expect_same(&by_plan, &by_host, OPIPE_STATE_FIRST_MOMENT);
+    const double stands = step_by(&by_host, 0).lr;
+    OPI_ASSERT(stands == 0 && step(&by_host).lr == 0.5);
+    kit_close(&by_plan);
+    kit_close(&by_host);
+  }
+}
+
+static void expect_refused(host_kit *k, uint32_t flags, double lr, const char *why) {
+  opipe_binding_io inputs[2];
+  opipe_request *ticket = NULL;
+  opipe_submit_params params = batch_of(inputs);
+  params.flags = flags;
+  params.lr = lr;
+  OPI_ASSERT_ERROR(k->api->session_train_step(k->session, &params, &ticket, &k->err),
+                   OPIPE_E_INVALID, &k->err, why);
+}
+
+static void test_wrong_learning_rates_are_refused(void) {
+  host_kit k, runs;
+  opipe_binding_io inputs[2];
+  opipe_request *request = NULL;
+  const opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
+  OPI_ASSERT_OK_FATAL(open_training(&k, &train, 2, 0), &k.err);
+  expect_refused(&k, OPIPE_SUBMIT_LR, -0.1, "lr -0.1, 0 to 1e+30");
+  expect_refused(&k, OPIPE_SUBMIT_LR, 2e30, "lr 2e+30, 0 to 1e+30");
+  expect_refused(&k, OPIPE_SUBMIT_LR, NAN, "lr nan, 0 to 1e+30");
+  expect_refused(&k, 0, 0.1, "lr 0.1 without OPIPE_SUBMIT_LR");
+  opipe_submit_params params = batch_of(inputs);
+  params.flags = OPIPE_SUBMIT_LR;
+  params.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, reserved2);
+  OPI_ASSERT_ERROR(k.api->session_train_step(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
+                   &k.err, "ask for lr, behind the 96 bytes");
+  params.struct_size = sizeof params;
+  params.lr = 0.1;
+  OPI_ASSERT_ERROR(k.api->session_evaluate(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
+                   &k.err, "lr 0.1: an evaluation learns nothing");
+  OPI_ASSERT(step(&k).step == 1);
+  kit_close(&k);
+  OPI_ASSERT_OK_FATAL(kit_plan(&runs, NULL, GPT, BATCH, SEQ, NULL), &runs.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&runs, NULL), &runs.err);
+  params.n_inputs = 1;
+  OPI_ASSERT_ERROR(runs.api->session_submit(runs.session, &params, &request, &runs.err),
+                   OPIPE_E_INVALID, &runs.err, "lr 0.1: only train_step learns");
+  kit_close(&runs);
+}
+
 OPI_TEST_MAIN("train", OPI_TEST(test_waiting_for_the_newest_step_flushes),
               OPI_TEST(test_steps_and_evaluation), OPI_TEST(test_a_step_has_the_loss_alone),
               OPI_TEST(test_a_checkpoint_continues_under_other_stages),
-              OPI_TEST(test_parameters_by_name), OPI_TEST(test_calls_that_do_not_fit))
+              OPI_TEST(test_parameters_by_name), OPI_TEST(test_calls_that_do_not_fit),
+              OPI_TEST(test_the_host_says_the_learning_rate),
+              OPI_TEST(test_wrong_learning_rates_are_refused))

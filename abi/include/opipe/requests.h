@@ -76,12 +76,16 @@ typedef struct opipe_submit_params {
   void *on_output_ctx;
   uint32_t flags;     /* OPIPE_SUBMIT_* */
   uint32_t reserved2; /* 0 */
+  double lr;          /* with SUBMIT_LR: 0 to 1e30; 0 without */
 #endif
 } opipe_submit_params;
 /* 1.3. DEVICE_OUTPUTS, session_submit alone: outputs that are not among `outputs` lie on the device
  * of the rank that makes all of them, where that has addresses to give (CUDA), until
- * request_release; its memory is counted, and kept for later requests. */
-enum { OPIPE_SUBMIT_DEVICE_OUTPUTS = 1u };
+ * request_release; its memory is counted, and kept for later requests.
+ *   LR, session_train_step alone: this step's learning rate is `lr`, whatever the plan's options
+ * and their schedule say; sessions that share a plan's ranks give the same. What else the optimizer
+ * does follows from the steps before, as ever. */
+enum { OPIPE_SUBMIT_DEVICE_OUTPUTS = 1u, OPIPE_SUBMIT_LR = 2u };
 
 #include "frozen/requests.h"
 

@@ -484,7 +484,7 @@ static void tw_step(tw_place_set *t, uint32_t step, double scale) {
     const uint32_t r = turn % TW_RANKS;
     if (done[r])
       continue;
-    const opipe_status status = opi_weights_step(t->weights, r, !t->lost[r], &err);
+    const opipe_status status = opi_weights_step(t->weights, r, !t->lost[r], NULL, &err);
     if (status < 0)
       OPI_FAIL("rank %u: %s", r, err.message);
     done[r] = status == OPIPE_OK;
