@@ -6,9 +6,12 @@
  * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
  * allocates nothing.
  */
+#include <sched.h>
+
 #include "runtime/lent.h"
 
 enum { SHORT_WAIT_NS = 1000000 }; /* through up to twice as much a caller may look */
+enum { LOOKS_PER_CLOCK = 4 };
 
 /* ---- the pool ---- */
 
@@ -184,11 +187,18 @@ opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
   return is_finished(request) ? outcome(request, err) : OPIPE_PENDING;
 }
 
-static void spin(opi_request *request, uint64_t until_ns) {
-  while (opi_request_progress(request) != OPI_REQUEST_FINISHED && opi_clock_ns() < until_ns) {
+/* Whoever else wants the core gets it after a while. */
+static void spin(opi_request *request, uint64_t now_ns, uint64_t until_ns) {
+  const uint64_t yields_ns = opi_later_ns(now_ns, OPI_POLL_NS);
+  while (opi_request_progress(request) != OPI_REQUEST_FINISHED && now_ns < until_ns) {
+    for (int i = 0; i < LOOKS_PER_CLOCK; ++i) {
 #if defined(__x86_64__)
-    __builtin_ia32_pause();
+      __builtin_ia32_pause();
 #endif
+    }
+    now_ns = opi_clock_ns();
+    if (now_ns > yields_ns)
+      (void)sched_yield();
   }
 }
 
@@ -212,9 +222,9 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
   }
 }
 
-/* Till when a caller looks before it sleeps. Where the host leaves that to the library and cores
- * are idle: through requests as short as the last ones were, of which being woken is a good part.
- */
+/* Till when a caller looks before it sleeps. Where the host leaves that to the library, cores are
+ * idle and devices do the work: through requests as short as the last ones were, of which being
+ * woken is a good part. */
 static uint64_t looks_until(const opi_request *request, uint64_t now, uint64_t until_ns,
                             uint32_t n_waiters) {
   const opi_session *s = request->session;
@@ -248,7 +258,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
     opi_train_let_finish(request);
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint32_t n_waiters = atomic_fetch_add(&s->n_waiters, 1) + 1;
-  spin(request, looks_until(request, now, until, n_waiters));
+  spin(request, now, looks_until(request, now, until, n_waiters));
   if (!is_finished(request))
     sleep_for(request, until);
   const bool finished = opi_request_over(request);

@@ -22,6 +22,14 @@ enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
 
 /* ---- what was asked for ---- */
 
+/* Callers would take time from what such a rank computes, where others want the cores too. */
+static bool ranks_compute(const opi_session *s) {
+  bool found = s->ranks == NULL;
+  for (uint32_t i = 0; !found && i < s->n_here; ++i)
+    found = (s->ranks[s->here[i]].device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
+  return found;
+}
+
 /* Who spins: nobody for long where threads outnumber cores. */
 static void share_cores(opi_session *s, uint32_t spin_us) {
   uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
@@ -34,7 +42,8 @@ static void share_cores(opi_session *s, uint32_t spin_us) {
   s->spin_us = chosen ? spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
   s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
   s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
-  s->wait_cores = n_threads < cores && !chosen ? cores - (uint32_t)n_threads : 0;
+  s->wait_cores =
+      n_threads < cores && !chosen && !ranks_compute(s) ? cores - (uint32_t)n_threads : 0;
 }
 
 static opipe_status read_params(opi_session *s, const opipe_session_params *p, opipe_error *err) {

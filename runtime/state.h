@@ -263,7 +263,8 @@ struct opi_session {
   uint32_t max_in_flight;
   uint32_t compile_flags;
   uint32_t spin_us, worker_spin_us, wait_spin_us; /* of ranks; of devices; of request_wait */
-  uint32_t wait_cores; /* of them request_wait may take more time; 0: the host chose */
+  uint32_t wait_cores; /* idle ones, on which callers may look for longer; 0: ranks compute, or the
+                          host chose */
   uint64_t watchdog_ns;
   bool reference;
   struct opi_engine *engine; /* what its ranks are at */

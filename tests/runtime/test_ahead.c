@@ -274,10 +274,41 @@ static void test_a_device_is_looked_at_soon(void) {
   toy_end(&t);
 }
 
+/* Callers look through short requests where cores are left, no rank computes on them, and the host
+ * did not choose. */
+static void test_who_looks_and_who_sleeps(void) {
+  opipe_session_params params = {.struct_size =
+                                     (uint32_t)OPIPE_END(opipe_session_params, max_shapes)};
+  opipe_error err = OPIPE_ERROR_INIT;
+  for (uint32_t i = 0; i < 16; ++i) {
+    const bool chosen = i % 2 != 0, computes = i / 2 % 2 != 0;
+    const uint32_t cores = 1u << i / 4, left = cores > 3 ? cores - 3 : 0;
+    toy t = with_flags(computes ? OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS
+                                : OPIPE_DEVICE_HOST_MEMORY);
+    params.spin_us = chosen ? 7 : UINT32_MAX;
+    held_reset();
+    held_let_all_go();
+    OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
+                        &err);
+    for (uint32_t r = 0; !computes && r < 3; ++r)
+      t.backends[r].table = held_table();
+    t.env.cores = cores;
+    OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
+    OPI_ASSERT_INT(t.session->wait_cores, chosen || computes ? 0 : left);
+    OPI_ASSERT_INT(t.session->wait_spin_us, left == 0 ? 0 : chosen ? 7 : 50);
+    for (uint32_t n = 0; n < 20; ++n)
+      OPI_ASSERT(toy_round(&t, 4, 2, n, 0));
+    const uint64_t waited = atomic_load(&t.session->waited_ns);
+    OPI_ASSERT(waited > 0 && waited <= 4000000);
+    toy_end(&t);
+  }
+}
+
 OPI_TEST_MAIN("queueing ahead", OPI_TEST(test_nothing_waits_for_a_program),
               OPI_TEST(test_what_is_queued_has_a_bound),
               OPI_TEST(test_memory_is_used_again_behind_its_readers),
               OPI_TEST(test_bad_data_fails_the_request_that_has_it),
               OPI_TEST(test_a_lost_device_ends_the_session),
               OPI_TEST(test_watchdog_names_what_the_device_is_at), OPI_TEST(test_host_driven),
-              OPI_TEST(test_close_waits_for_the_device), OPI_TEST(test_a_device_is_looked_at_soon))
+              OPI_TEST(test_close_waits_for_the_device), OPI_TEST(test_a_device_is_looked_at_soon),
+              OPI_TEST(test_who_looks_and_who_sleeps))

@@ -11,7 +11,6 @@
 #include "partition/lists/lists.h"
 #include "partition/memory/predict.h"
 #include "partition/program/model.h"
-#include "runtime/state.h"
 #include "tests/runtime/toy.h"
 
 /* ---- every allocation of the process is counted ---- */
@@ -607,38 +606,16 @@ static void test_every_failing_allocation_is_survived(void) {
   OPI_ASSERT(opi_test_every_allocation(open_and_run, &params, 3000) > 100);
 }
 
-/* How callers wait is the library's choice where cores are left, and unless the host made it. */
-static void test_who_looks_and_who_sleeps(void) {
-  opipe_session_params params = session_params();
-  opipe_error err = OPIPE_ERROR_INIT;
-  for (uint32_t cores = 1; cores <= 8; cores *= 2) {
-    for (uint32_t chosen = 0; chosen < 2; ++chosen) {
-      toy t = {0};
-      params.spin_us = chosen != 0 ? 7 : UINT32_MAX;
-      OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
-                          &err);
-      t.env.cores = cores;
-      OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
-      const uint32_t left = cores > 3 ? cores - 3 : 0;
-      OPI_ASSERT_INT(t.session->wait_cores, chosen != 0 ? 0 : left);
-      OPI_ASSERT_INT(t.session->wait_spin_us, left == 0 ? 0 : chosen != 0 ? 7 : 50);
-      for (uint32_t i = 0; i < 20; ++i)
-        OPI_ASSERT(toy_round(&t, 4, 2, i, 0));
-      const uint64_t waited = atomic_load(&t.session->waited_ns);
-      OPI_ASSERT(waited > 0 && waited <= 4000000);
-      toy_end(&t);
-    }
-  }
-}
-
-OPI_TEST_MAIN(
-    "session", OPI_TEST(test_wrong_requests_are_refused), OPI_TEST(test_wrong_options_are_refused),
-    OPI_TEST(test_in_flight_is_limited), OPI_TEST(test_shapes_are_cached_and_evicted),
-    OPI_TEST(test_memory_cap_refuses_larger_shapes), OPI_TEST(test_idle_shapes_make_room),
-    OPI_TEST(test_many_threads_submit_many_shapes), OPI_TEST(test_sessions_share_the_budget),
-    OPI_TEST(test_measured_memory_is_the_prediction), OPI_TEST(test_one_thread_drives_all_ranks),
-    OPI_TEST(test_host_threads_drive), OPI_TEST(test_the_last_request_is_traced),
-    OPI_TEST(test_host_flags_hold_a_request_back),
-    OPI_TEST(test_needed_values_are_part_of_the_shape),
-    OPI_TEST(test_the_step_loop_allocates_nothing),
-    OPI_TEST(test_every_failing_allocation_is_survived), OPI_TEST(test_who_looks_and_who_sleeps))
+OPI_TEST_MAIN("session", OPI_TEST(test_wrong_requests_are_refused),
+              OPI_TEST(test_wrong_options_are_refused), OPI_TEST(test_in_flight_is_limited),
+              OPI_TEST(test_shapes_are_cached_and_evicted),
+              OPI_TEST(test_memory_cap_refuses_larger_shapes), OPI_TEST(test_idle_shapes_make_room),
+              OPI_TEST(test_many_threads_submit_many_shapes),
+              OPI_TEST(test_sessions_share_the_budget),
+              OPI_TEST(test_measured_memory_is_the_prediction),
+              OPI_TEST(test_one_thread_drives_all_ranks), OPI_TEST(test_host_threads_drive),
+              OPI_TEST(test_the_last_request_is_traced),
+              OPI_TEST(test_host_flags_hold_a_request_back),
+              OPI_TEST(test_needed_values_are_part_of_the_shape),
+              OPI_TEST(test_the_step_loop_allocates_nothing),
+              OPI_TEST(test_every_failing_allocation_is_survived))
