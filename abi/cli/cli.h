@@ -47,6 +47,7 @@ typedef struct cli_train_texts {
 
 /* What `schedule` adds. */
 enum { CLI_FORMAT_UNSAID = UINT8_MAX };
+enum { CLI_COST_UNSAID = UINT8_MAX }; /* profile's, until it has seen what it is of */
 enum { CLI_TUNED_ALLOW = 0, CLI_TUNED_REQUIRE = 1 };
 enum { CLI_FALLBACK_UNSAID = UINT8_MAX }; /* else an index in "none|cpu" */
 typedef struct cli_order_options {

@@ -152,6 +152,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   out->rtol = out->atol = -1;
   out->fallback = CLI_FALLBACK_UNSAID;
   out->order.format = CLI_FORMAT_UNSAID;
+  out->cost = command->run == cli_profile ? CLI_COST_UNSAID : OPIPE_COST_RATES;
   out->train = out->graph_dropout = command->run == cli_train;
   int status = take_options(command, argc, argv, given, out);
   if (status != CLI_DONE)

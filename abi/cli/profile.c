@@ -84,6 +84,8 @@ int cli_profile(const cli_options *given) {
   o.model = o.n_operands == 1 ? o.operands[0] : NULL;
   if ((o.model != NULL) + (o.planner.arch != NULL) + (o.machine ? 1 : 0) != 1)
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
+  if (o.cost == CLI_COST_UNSAID) /* a description is on no machine */
+    o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
   if (o.machine)
     return profile_machine(&o);
   if (o.train && o.model != NULL)

@@ -290,7 +290,8 @@ const cli_option cli_option_rows[] = {
     {PROFILE, "samples", "N,N,...", "of micro-batches (1, 4, ... the batch)", TEXT(planner.sizes)},
     {PROFILE, "nodes", NULL, "a layer for every node", FLAG(planner.every_node)},
     {PROFILE, "cost", "rates|measured",
-     "by the device's rates, or every node run alone, best of 3 (--cluster: measured)",
+     "by the device's rates (preset of --arch, and with a cluster), or every node run alone, best "
+     "of 3 (--cluster alone: links and products)",
      CHOICE(cost, "rates|measured")},
     {PROFILE, "device", "KIND[,threads=N]", "the device (cpu, one thread)", OWN(device)},
     {PROFILE, "threads", "T", "compute threads of it", COUNT(n_threads, 4096)},

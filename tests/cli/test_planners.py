@@ -86,10 +86,15 @@ def files(count, folder):
     with open(path, encoding="utf-8") as file:
         sizes = [size["samples"] for size in json.load(file)["sizes"]]
     count.check("sizes", None if sizes == [1, 4] else str(sizes))
-    expect(count, "measured", ["profile", DEMO, "--cost", "measured", "--samples", "2"], DONE, "micro-batches of 2")
+    expect(count, "measured", ["profile", DEMO, "--samples", "2"], DONE, "micro-batches of 2")
+    ways = {name: profile_of(count, name, [DEMO, "--samples", "2", *more])["sizes"]
+            for name, more in (("rates", ["--cost", "rates"]), ("rates again", ["--cost", "rates"]), ("alone", []), ("of a cluster", ["--cluster=h100"]),
+                               ("of a cluster by rates", ["--cluster=h100", "--cost", "rates"]))}
+    count.check("rates are no measurement", None if ways["rates"] == ways["rates again"] != ways["alone"] else str(ways))
+    count.check("nor are those of a cluster", None if ways["of a cluster"] == ways["of a cluster by rates"] else str(ways))
     expect(count, "nodes", ["profile", DEMO, "--nodes", "--samples", "1"], DONE, "124 layers")
     expect(count, "this machine", ["profile", "--cluster", "--device", "cpu,threads=1", "--device", "cpu,threads=1",
-                                   "--cost", "measured", "-o", machine], DONE)
+                                   "-o", machine], DONE)
     with open(machine, encoding="utf-8") as file:
         here = json.load(file)
     good = here["devices"][0]["count"] == 2 and len(here["devices"][0]["rates"]) == 3 and here["tiers"][0]["bandwidth"] > 0

@@ -121,7 +121,7 @@ def device_missing():
             return "the bundle has no plugin 'cuda'"
         if own[0]["state"] != "open":
             return own[0].get("reason", own[0]["state"]).replace("no device: ", "", 1)
-        said = run([COMMAND, "profile", "--cluster", "--device", "cuda"], clock)
+        said = run([COMMAND, "profile", "--cluster", "--cost", "rates", "--device", "cuda"], clock)
     except (Failed, ValueError, OSError) as why:
         return str(why)
     return "" if said.returncode == 0 else said.stderr.strip()

@@ -90,7 +90,7 @@ def libraries(clock):
 
 def device(clock):
     """The device as plans see it: nominal rates."""
-    return json.loads(command([COMMAND, "profile", "--cluster", "--device", "cuda"], clock))
+    return json.loads(command([COMMAND, "profile", "--cluster", "--cost", "rates", "--device", "cuda"], clock))
 
 
 def ceilings(clock):
