@@ -366,8 +366,12 @@ typedef struct cuda_attention_args {
   uint32_t mask_kind; /* 0 none, 1 bool, 2 added, of the type of q, 3 added, float */
   uint32_t scores_mode;
   uint32_t reserved;
+  void *workspace; /* of cuda_attention_workspace bytes; of gradients: NULL */
 } cuda_attention_args;
-bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
+enum { CUDA_ATTENTION_LAUNCHES = 2 };
+uint64_t cuda_attention_workspace(const cuda_attention_args *args, uint32_t dtype);
+/* How many launches it takes, at most CUDA_ATTENTION_LAUNCHES; 0: no kernel. */
+uint32_t cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
 
 /* x, y element (b, h, s, d) at b * stride[0] + h * stride[1] + s * stride[2] +
  * d. */

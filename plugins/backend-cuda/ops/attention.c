@@ -206,10 +206,21 @@ static opipe_status emit_presents(cuda_rule *r, const cuda_attention_args *a) {
   return OPIPE_OK;
 }
 
+static opipe_status emit_own(cuda_rule *r, cuda_attention_args *args, uint32_t dtype) {
+  const uint64_t n_bytes = cuda_attention_workspace(args, dtype);
+  cuda_launch launches[CUDA_ATTENTION_LAUNCHES];
+  args->workspace = n_bytes > 0 ? cuda_at(r, CUDA_AT_WORKSPACE, 0) : NULL;
+  const uint32_t n = cuda_plan_attention(args, dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, cuda_in(r, IN_Q));
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, n_bytes);
+  return OPIPE_OK;
+}
+
 static opipe_status rule_attention(cuda_rule *r) {
   const opipe_value *q = cuda_in(r, IN_Q);
   cuda_attention_args args;
-  cuda_launch launch;
   bool done = false;
   CUDA_TRY(cuda_attention_read(r, 0, &args));
   CUDA_TRY(check_outputs(r, &args));
@@ -222,10 +233,8 @@ static opipe_status rule_attention(cuda_rule *r) {
   args.scores = cuda_at_out(r, OUT_SCORES);
   args.found = cuda_at_out(r, OUT_FOUND);
   CUDA_TRY(cuda_attention_by_dnn(r, &args, q->dtype, &done));
-  if (!done && !cuda_plan_attention(&args, q->dtype, &launch))
-    return cuda_no_kernel(r, q);
   if (!done)
-    CUDA_TRY(cuda_emit(r, &launch));
+    CUDA_TRY(emit_own(r, &args, q->dtype));
   return emit_presents(r, &args);
 }
 

@@ -9,24 +9,11 @@
  * How long a part is follows from n and k. Each row's sums are its own, in an order that is the
  * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
 #include "columns.cuh"
+#include "words.cuh"
 
 enum { FEW_AHEAD = 8, FEW_TURNED_AHEAD = 4, FEW_COLUMNS = 2 };
 
-/* A packet as it lies in registers: halves in pairs. */
-struct alignas(16) words {
-  unsigned w[4];
-};
-
-CUDA_FN float element(const words &p, int i, float) {
-  return __uint_as_float(p.w[i]);
-}
-CUDA_FN float element(const words &p, int i, bf16) {
-  return __uint_as_float(i % 2 != 0 ? p.w[i / 2] & 0xffff0000u : p.w[i / 2] << 16);
-}
-CUDA_FN float element(const words &p, int i, f16) {
-  const f16 half = {(uint16_t)(p.w[i / 2] >> i % 2 * 16)};
-  return widen(half);
-}
+/* An element's bits, where they lie in a packet. */
 CUDA_FN unsigned word_of(float x, int) {
   return __float_as_uint(x);
 }
@@ -40,7 +27,7 @@ template <class T>
 CUDA_FN words load_words(const T *row, int64_t i, int64_t n, bool whole) {
   words p = {{0, 0, 0, 0}};
   if (whole)
-    return *reinterpret_cast<const words *>(row + i);
+    return words_at(row, i);
   CUDA_UNROLL
   for (int v = 0; v < lanes<T>::n; ++v) {
     if (i + v < n)
