@@ -20,9 +20,10 @@
 #include "cuda.h"
 
 /* What a patch points at beside values of the graph: where bad data is reported, the step's
- * scratch. */
+ * scratch, the run's counters. */
 #define CUDA_AT_STATUS 0xfffffff0u
 #define CUDA_AT_WORKSPACE 0xfffffff1u
+#define CUDA_AT_COUNTERS 0xfffffff2u
 
 /* The eight bytes at `offset` of a step's arguments become an address. */
 typedef struct cuda_patch {
@@ -235,7 +236,8 @@ struct opipe_program {
   uint32_t n_layouts;
   cuda_layout *gradients;
   uint32_t n_gradients;
-  bool has_block;                 /* runs write the run's block: scalars or reports */
+  bool has_block;                 /* runs write the run's block: scalars, reports or counters */
+  bool has_counters;              /* it has counters */
   bool has_reports;               /* a step may report bad data */
   void *constants;                /* pinned [constant_bytes]; made by the first binding */
   struct cuda_sections *sections; /* nodes that the CPU runs (fallback.c); NULL: none */

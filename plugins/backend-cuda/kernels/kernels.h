@@ -28,7 +28,8 @@ enum {
   CUDA_AXES = 8,          /* after neighbouring axes were merged */
   CUDA_ARGS_BYTES = 768,  /* the largest argument block that a launch holds itself */
   CUDA_FAR_BYTES = 32764, /* the largest that a kernel takes: CUDA 12.1, sm_70 up */
-  CUDA_SCALARS = 64       /* numbers of a run */
+  CUDA_SCALARS = 64,      /* numbers of a run */
+  CUDA_COUNTERS = 256     /* of blocks that have come so far */
 };
 
 typedef struct cuda_launch {
@@ -70,17 +71,19 @@ typedef struct cuda_status {
 } cuda_status;
 
 /* One per binding, in its arena; written in stream order by the first launch of
- * a run. */
+ * a run. Counters: of kernels whose last block to arrive goes on alone; such a launch leaves them
+ * as it finds them, 0, for the next. Programs without such launches have none. */
 typedef struct cuda_run_block {
   cuda_status status;
   int64_t scalars[CUDA_SCALARS];
+  uint32_t counters[CUDA_COUNTERS];
 } cuda_run_block;
 
 typedef struct cuda_begin_args { /* block->status = 0, block->scalars[0 .. n) =
-                                    scalars */
+                                    scalars, block->counters[0 .. n_counters) = 0 */
   cuda_run_block *block;
   uint32_t n;
-  uint32_t reserved;
+  uint32_t n_counters;
   int64_t scalars[CUDA_SCALARS];
 } cuda_begin_args;
 bool cuda_plan_begin(const cuda_begin_args *args, cuda_launch *out);

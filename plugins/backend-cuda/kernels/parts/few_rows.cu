@@ -2,9 +2,10 @@
 /* Products of few rows: weights are read once, 16 bytes at a time, for all rows; what counts is the
  * bandwidth, so a thread has FEW_AHEAD packets under way.
  *
- *   w [k, n]   a block takes 32 packets of columns side by side and a part of k, a warp every
- * eighth row of it; warps are added in order, then, by a second launch, the parts w [n, k]   a warp
- * takes two rows of w, lanes packets of them in turn, added by a butterfly
+ *   w [k, n]   a block takes a strip of 32 packets of columns and a part of k, a warp every eighth
+ *              row of it; warps are added in order, then the parts: by the last block of the strip
+ *              to arrive, or, with the same bits, by a second launch
+ *   w [n, k]   a warp takes two rows of w, lanes packets of them in turn, added by a butterfly
  *
  * How long a part is follows from n and k. Each row's sums are its own, in an order that is the
  * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
@@ -54,7 +55,70 @@ struct few_room {
   typedef typename real_of<T>::type real;
   real x[CUDA_FEW_DEPTH][ROWS];
   slice_room<real, lanes<T>::n> sums;
+  bool is_last;
 };
+
+/* Is the block the last of n to come here? What the others wrote before it then reads, past its
+ * first-level cache. The counter is 0 before the first comes, and after the last. */
+CUDA_FN bool is_last_block(unsigned *counter, unsigned n, bool *shared) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    *shared = atomicInc(counter, n - 1) == n - 1;
+  __syncthreads();
+  if (*shared)
+    __threadfence();
+  return *shared;
+}
+
+CUDA_FN packet<float> four_of_others(const float *at) {
+  const float4 four = __ldcg(reinterpret_cast<const float4 *>(at));
+  return {{four.x, four.y, four.z, four.w}};
+}
+
+/* Rounded once; GELU (tanh) of the whole, what it is of beside it. */
+template <class T, class R>
+CUDA_FN void finish_product(const cuda_few_rows_args &a, R sum, int64_t row, int64_t column) {
+  const int64_t i = row * a.n + column;
+  sum *= (R)a.alpha;
+  if (a.bias != nullptr)
+    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.bias), column));
+  if (a.residual != nullptr)
+    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.residual), i));
+  if (a.aux != nullptr)
+    put(static_cast<T *>(a.aux), i, sum);
+  put(static_cast<T *>(a.y), i, a.gelu ? gelu_tanh(sum) : sum);
+}
+
+/* The parts of a row's columns of the strip: a warp takes a run of them, as a slice of add_chunks
+ * does. */
+template <class T>
+CUDA_FN void add_parts(const cuda_few_rows_args &a, int64_t row,
+                       slice_room<float, lanes<T>::n> *room) {
+  const int V = lanes<T>::n, AHEAD = FEW_AHEAD * 4 / V;
+  const int64_t parts = gridDim.y, each = (parts + COLUMN_SLICES - 1) / COLUMN_SLICES;
+  const int64_t first = threadIdx.x / 32 * each, step = a.m * a.n;
+  const int64_t end = first + each < parts ? first + each : parts;
+  const int64_t column = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * V;
+  const float *partial = static_cast<const float *>(a.workspace) + row * a.n + column;
+  float sum[V] = {}, whole;
+  for (int64_t k = first; k < end; k += AHEAD) {
+    packet<float> ahead[AHEAD][V / 4];
+    CUDA_UNROLL
+    for (int i = 0; i < AHEAD * V / 4; ++i) {
+      const int64_t part = k + i / (V / 4), at = i % (V / 4) * 4;
+      ahead[i / (V / 4)][i % (V / 4)] = {{0, 0, 0, 0}};
+      if (part < end && column + at < a.n)
+        ahead[i / (V / 4)][i % (V / 4)] = four_of_others(partial + part * step + at);
+    }
+    CUDA_UNROLL
+    for (int i = 0; i < AHEAD * V; ++i)
+      sum[i % V] += ahead[i / V][i % V / 4].v[i % 4];
+  }
+  int64_t own;
+  if (sum_slices<float, lanes<T>::n>(sum, room, a.n, &own, &whole))
+    finish_product<T>(a, whole, row, own);
+}
 
 /* partial [parts][m][n] */
 template <class T, int ROWS>
@@ -103,20 +167,12 @@ CUDA_FN void few_columns(const cuda_few_rows_block &a) {
     if (r < m)
       add_slices<R, V>(sum[r], &room.sums, partial + r * n, n);
   }
-}
-
-/* Rounded once; GELU (tanh) of the whole, what it is of beside it. */
-template <class T, class R>
-CUDA_FN void finish_product(const cuda_few_rows_args &a, R sum, int64_t row, int64_t column) {
-  const int64_t i = row * a.n + column;
-  sum *= (R)a.alpha;
-  if (a.bias != nullptr)
-    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.bias), column));
-  if (a.residual != nullptr)
-    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.residual), i));
-  if (a.aux != nullptr)
-    put(static_cast<T *>(a.aux), i, sum);
-  put(static_cast<T *>(a.y), i, a.gelu ? gelu_tanh(sum) : sum);
+  if (a.f.counters == nullptr ||
+      !is_last_block(a.f.counters + blockIdx.x, gridDim.y, &room.is_last))
+    return;
+  CUDA_ROLLED
+  for (int64_t r = 0; r < m; ++r)
+    add_parts<T>(a.f, r, &room.sums);
 }
 
 /* blockIdx.y: the row */
@@ -201,27 +257,27 @@ CUDA_FN void few_turned(const cuda_few_rows_block &block) {
   }
 }
 
-#define CUDA_FEW(SUFFIX, TYPE)                     \
-  CUDA_KERNEL(opipe_few_columns_1_##SUFFIX) {      \
-    few_columns<TYPE, 1>(a);                       \
-  }                                                \
-  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) {      \
-    few_columns<TYPE, 4>(a);                       \
-  }                                                \
-  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) {      \
-    few_columns<TYPE, 8>(a);                       \
-  }                                                \
-  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {           \
-    few_sums<TYPE>(a);                             \
-  }                                                \
-  CUDA_ROOMY_KERNEL(opipe_few_turned_1_##SUFFIX) { \
-    few_turned<TYPE, 1>(a);                        \
-  }                                                \
-  CUDA_ROOMY_KERNEL(opipe_few_turned_4_##SUFFIX) { \
-    few_turned<TYPE, 4>(a);                        \
-  }                                                \
-  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {       \
-    few_turned<TYPE, 8>(a);                        \
+#define CUDA_FEW(SUFFIX, TYPE)                         \
+  CUDA_FOURFOLD_KERNEL(opipe_few_columns_1_##SUFFIX) { \
+    few_columns<TYPE, 1>(a);                           \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) {          \
+    few_columns<TYPE, 4>(a);                           \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) {          \
+    few_columns<TYPE, 8>(a);                           \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {               \
+    few_sums<TYPE>(a);                                 \
+  }                                                    \
+  CUDA_ROOMY_KERNEL(opipe_few_turned_1_##SUFFIX) {     \
+    few_turned<TYPE, 1>(a);                            \
+  }                                                    \
+  CUDA_ROOMY_KERNEL(opipe_few_turned_4_##SUFFIX) {     \
+    few_turned<TYPE, 4>(a);                            \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {           \
+    few_turned<TYPE, 8>(a);                            \
   }
 CUDA_FEW(f32, float)
 CUDA_FEW(bf16, bf16)
