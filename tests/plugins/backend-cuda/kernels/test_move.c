@@ -481,6 +481,10 @@ static void test_arg_of_rows(void) {
   }
   arg_rows_case(OPIPE_BFLOAT16, 512, 2050, 1, 0, 2);
   kit_skew = 0;
+  cuda_launch launches[CUDA_LAUNCHES];
+  const cuda_order_args vocabulary = {.outer = 1, .n = 50304, .inner = 1, .largest = 1};
+  OPI_ASSERT_INT(cuda_plan_arg(&vocabulary, OPIPE_BFLOAT16, launches), 2);
+  OPI_ASSERT_INT(launches[0].grid[0], 50);
 }
 
 static void test_orders(void) {
