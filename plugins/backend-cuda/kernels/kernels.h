@@ -369,10 +369,13 @@ typedef struct cuda_attention_args {
   uint32_t mask_kind; /* 0 none, 1 bool, 2 added, of the type of q, 3 added, float */
   uint32_t scores_mode;
   uint32_t reserved;
-  void *workspace; /* of cuda_attention_workspace bytes; of gradients: NULL */
+  void *workspace;    /* of cuda_attention_workspace bytes; of gradients: NULL */
+  uint32_t *counters; /* [cuda_attention_counters], all 0, and again when it is done; NULL: with a
+                         launch more, and the same bits */
 } cuda_attention_args;
 enum { CUDA_ATTENTION_LAUNCHES = 2 };
 uint64_t cuda_attention_workspace(const cuda_attention_args *args, uint32_t dtype);
+uint32_t cuda_attention_counters(const cuda_attention_args *args, uint32_t dtype); /* 0: none */
 /* How many launches it takes, at most CUDA_ATTENTION_LAUNCHES; 0: no kernel. */
 uint32_t cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
 

@@ -210,6 +210,7 @@ static opipe_status emit_own(cuda_rule *r, cuda_attention_args *args, uint32_t d
   const uint64_t n_bytes = cuda_attention_workspace(args, dtype);
   cuda_launch launches[CUDA_ATTENTION_LAUNCHES];
   args->workspace = n_bytes > 0 ? cuda_at(r, CUDA_AT_WORKSPACE, 0) : NULL;
+  args->counters = cuda_attention_counters(args, dtype) > 0 ? cuda_at_counters(r) : NULL;
   const uint32_t n = cuda_plan_attention(args, dtype, launches);
   if (n == 0)
     return cuda_no_kernel(r, cuda_in(r, IN_Q));

@@ -186,7 +186,8 @@ static void test_attention_of_one_token(void) {
         bt_node(&g, "Attention", BT_IN(in[0], in[1], in[2], OPIPE_NONE, in[3], in[4]), BT_OUT(out));
     bt_int(&g, node, "is_causal", 1);
     OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, flags, &run, &err), &err);
-    OPI_ASSERT_INT(run.info.n_kernels, 2);
+    OPI_ASSERT_INT(run.info.n_kernels, 1);
+    spoil(t, &run, 9);
     step(t, device, &g, &run);
     expect_attention();
     bt_release(t, &run);

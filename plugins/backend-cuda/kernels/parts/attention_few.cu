@@ -4,12 +4,14 @@
  * block's keys and values are all under way, in registers, before the first is used.
  *
  *   few    scores, exponentials above the part's largest one, sums of weighted values
- *   join   a row's parts: eight runs, each of every eighth part in order, then the runs in order
+ *   join   a row's parts: eight runs, each of every eighth part in order, then the runs in order;
+ * by the last block of the head to arrive, or, with the same bits, by a second launch
  *
- * Where all keys are one part it writes the result itself. A row's bits depend on nothing but its
+ * Where all keys are one part there is nothing to join. A row's bits depend on nothing but its
  * own keys: it has as many parts as it sees, and a part's threads and their order are fixed. A key
  * of weight 0 is left out, whatever its value. */
 #include "flash.cuh"
+#include "last_block.cuh"
 #include "words.cuh"
 
 /* Threads side by side take a row of D elements, a packet each. */
@@ -204,20 +206,6 @@ CUDA_FN int64_t parts_of_keys(int64_t keys) {
   return (keys + CUDA_FEW_KEYS - 1) / CUDA_FEW_KEYS;
 }
 
-template <class T, int D>
-CUDA_FN void attend_few(const cuda_attention_args &a) {
-  CUDA_SHARED(few_attention_room<D>, room);
-  const int64_t parts = parts_of_keys(a.keys), tasks = a.batch * a.kv_heads * parts;
-  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int64_t head = task / parts, kv = head % a.kv_heads;
-    const attention_place at = {head / a.kv_heads, kv * (a.heads / a.kv_heads), kv, 0};
-    const key_range range = range_of(a, at);
-    if (parts == 1 || task % parts * CUDA_FEW_KEYS < range.seen((int)a.queries - 1))
-      attend_part<T, D>(a, at, range, task % parts, parts, &room);
-    __syncthreads(); /* the room is read */
-  }
-}
-
 enum { JOIN_AHEAD = 4 }; /* parts under way in a thread */
 
 struct join_room {
@@ -233,19 +221,23 @@ CUDA_FN void load_parts(const float *values, int64_t part, int64_t n, int64_t de
   for (int k = 0; k < JOIN_AHEAD; ++k) {
     const int64_t p = part + k * CUDA_WARPS;
     if (p < n && column < depth)
-      ahead[k] = *reinterpret_cast<const packet<float> *>(values + p * depth + column);
+      ahead[k] = four_of_others(values + p * depth + column);
   }
 }
 
+CUDA_FN part_found found_of_others(const part_found *at) {
+  const float2 two = __ldcg(reinterpret_cast<const float2 *>(at));
+  return {two.x, two.y};
+}
+
 /* What one of the runs finds: every eighth part, times what its exponentials are of the row's. */
-CUDA_FN void join_run(const cuda_attention_args &a, const part_places &in, int64_t n,
-                      join_room *room) {
+CUDA_FN void join_run(const part_places &in, int64_t n, int64_t depth, join_room *room) {
   const int column = (int)(threadIdx.x % 32) * 4, run = (int)(threadIdx.x / 32);
   packet<float> ahead[JOIN_AHEAD], all = {{0, 0, 0, 0}};
   float top = -INFINITY, sum = 0;
-  load_parts(in.values, run, n, a.value_depth, column, ahead);
+  load_parts(in.values, run, n, depth, column, ahead);
   for (int64_t p = threadIdx.x; p < n; p += CUDA_THREADS)
-    top = fmaxf(top, in.found[p].top);
+    top = fmaxf(top, found_of_others(in.found + p).top);
   top = block_all(top, most_of(), &room->reduce);
   const float base = top == -INFINITY ? 0.0f : top;
   for (int64_t part = run; part < n; part += JOIN_AHEAD * CUDA_WARPS) {
@@ -254,14 +246,14 @@ CUDA_FN void join_run(const cuda_attention_args &a, const part_places &in, int64
       const int64_t p = part + k * CUDA_WARPS;
       if (p >= n)
         continue;
-      const part_found found = in.found[p];
+      const part_found found = found_of_others(in.found + p);
       const float factor = power_of_two((found.top - base) * CUDA_LOG2E);
       sum = fmaf(found.sum, factor, sum);
       CUDA_UNROLL
       for (int v = 0; v < 4; ++v)
-        all.v[v] = column < a.value_depth ? fmaf(ahead[k].v[v], factor, all.v[v]) : 0.0f;
+        all.v[v] = column < depth ? fmaf(ahead[k].v[v], factor, all.v[v]) : 0.0f;
     }
-    load_parts(in.values, part + JOIN_AHEAD * CUDA_WARPS, n, a.value_depth, column, ahead);
+    load_parts(in.values, part + JOIN_AHEAD * CUDA_WARPS, n, depth, column, ahead);
   }
   CUDA_UNROLL
   for (int v = 0; v < 4; ++v)
@@ -269,24 +261,59 @@ CUDA_FN void join_run(const cuda_attention_args &a, const part_places &in, int64
   room->sums[run] = sum; /* the same of all lanes */
 }
 
+/* The result of a row, whose keys are in parts of which a call has `parts`. */
+template <class T>
+CUDA_FN void join_row(const cuda_attention_args &a, const attention_place &at, int64_t parts,
+                      join_room *room) {
+  const int64_t row = (at.b * a.heads + at.h) * a.queries + at.row;
+  float whole = 0, sum = 0;
+  __syncthreads(); /* the room may still be read */
+  join_run(places_of_row(a, row, parts), parts_of_keys(visible_keys(a, at)), a.value_depth, room);
+  __syncthreads();
+  CUDA_UNROLL
+  for (int w = 0; w < CUDA_WARPS; ++w) {
+    whole += room->sums[w];
+    sum += room->values[w][threadIdx.x % CUDA_FLASH_DEPTH];
+  }
+  if (threadIdx.x < a.value_depth)
+    put(result_row<T>(a, at), threadIdx.x, sum * (whole == 0 ? 0.0f : 1.0f / whole));
+}
+
 template <class T>
 CUDA_FN void join_rows(const cuda_attention_args &a) {
   CUDA_SHARED(join_room, room);
-  const int64_t parts = parts_of_keys(a.keys), rows = a.batch * a.heads * a.queries;
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const attention_place at = place_of_row(a, row);
-    join_run(a, places_of_row(a, row, parts), parts_of_keys(visible_keys(a, at)), &room);
-    __syncthreads();
-    float whole = 0, sum = 0;
-    CUDA_UNROLL
-    for (int w = 0; w < CUDA_WARPS; ++w) {
-      whole += room.sums[w];
-      sum += room.values[w][threadIdx.x % CUDA_FLASH_DEPTH];
-    }
-    if (threadIdx.x < a.value_depth)
-      put(result_row<T>(a, at), threadIdx.x, sum * (whole == 0 ? 0.0f : 1.0f / whole));
-    __syncthreads(); /* the room is read */
-  }
+  const int64_t rows = a.batch * a.heads * a.queries;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+    join_row<T>(a, place_of_row(a, row), parts_of_keys(a.keys), &room);
+}
+
+template <int D>
+struct few_block_room {
+  union {
+    few_attention_room<D> part;
+    join_room join;
+  };
+  bool is_last;
+};
+
+/* A block a part of a head: no more of them than a grid has. */
+template <class T, int D>
+CUDA_FN void attend_few(const cuda_attention_args &a) {
+  CUDA_SHARED(few_block_room<D>, room);
+  const int64_t parts = parts_of_keys(a.keys), head = blockIdx.x / parts, kv = head % a.kv_heads;
+  const int64_t part = blockIdx.x % parts;
+  const attention_place at = {head / a.kv_heads, kv * (a.heads / a.kv_heads), kv, 0};
+  const key_range range = range_of(a, at);
+  const int64_t seen = parts_of_keys(range.seen((int)a.queries - 1));
+  const unsigned all = seen > 1 ? (unsigned)seen : 1u; /* the first writes of rows that see none */
+  if (part >= all)
+    return;
+  attend_part<T, D>(a, at, range, part, parts, &room.part);
+  if (a.counters == nullptr || !is_last_block(a.counters + head, all, &room.is_last))
+    return;
+  CUDA_ROLLED
+  for (int r = 0; r < (int)(a.heads / a.kv_heads * a.queries); ++r)
+    join_row<T>(a, few_row(a, at, r), parts, &room.join);
 }
 
 #define CUDA_ATTENTION_FEW(SUFFIX, TYPE)                \

@@ -10,6 +10,7 @@
  * How long a part is follows from n and k. Each row's sums are its own, in an order that is the
  * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
 #include "columns.cuh"
+#include "last_block.cuh"
 #include "words.cuh"
 
 enum { FEW_AHEAD = 8, FEW_TURNED_AHEAD = 4, FEW_COLUMNS = 2 };
@@ -57,24 +58,6 @@ struct few_room {
   slice_room<real, lanes<T>::n> sums;
   bool is_last;
 };
-
-/* Is the block the last of n to come here? What the others wrote before it then reads, past its
- * first-level cache. The counter is 0 before the first comes, and after the last. */
-CUDA_FN bool is_last_block(unsigned *counter, unsigned n, bool *shared) {
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0)
-    *shared = atomicInc(counter, n - 1) == n - 1;
-  __syncthreads();
-  if (*shared)
-    __threadfence();
-  return *shared;
-}
-
-CUDA_FN packet<float> four_of_others(const float *at) {
-  const float4 four = __ldcg(reinterpret_cast<const float4 *>(at));
-  return {{four.x, four.y, four.z, four.w}};
-}
 
 /* Rounded once; GELU (tanh) of the whole, what it is of beside it. */
 template <class T, class R>

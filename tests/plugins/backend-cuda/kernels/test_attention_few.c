@@ -10,16 +10,33 @@ static bool is_few(const char *kernel) {
   return strncmp(kernel, "opipe_attention_few_", strlen("opipe_attention_few_")) == 0;
 }
 
-/* Runs it, in a grid of its own or of `blocks`. */
-static void run(cuda_attention_args args, uint32_t dtype, const kit_tensor *y, uint32_t blocks) {
+/* Does the last block to arrive join the parts? Those of the same counters leave them at 0. */
+static void run_at_once(cuda_attention_args args, uint32_t dtype, const kit_tensor *wanted) {
+  static const uint32_t none[CUDA_COUNTERS];
+  const uint32_t n = cuda_attention_counters(&args, dtype);
+  const int64_t rows = args.queries * (args.heads / args.kv_heads);
+  const kit_tensor y = kit_new(dtype, wanted->n);
+  cuda_launch launches[CUDA_ATTENTION_LAUNCHES];
+  OPI_ASSERT_INT(n, args.keys > PART && rows <= 2 ? args.batch * args.kv_heads : 0);
+  args.counters = kit_placed(none, n * sizeof none[0]);
+  args.y = y.data;
+  OPI_ASSERT_INT(plan(&args, dtype, launches), n > 0 || args.keys <= PART ? 1 : 2);
+  if (n == 0)
+    return;
+  KIT_RUN(launches, 1, &y);
+  OPI_ASSERT(kit_same(&y, 0, wanted, 0, y.n));
+  OPI_ASSERT(memcmp(args.counters, none, n * sizeof none[0]) == 0);
+}
+
+/* Runs it, by one launch and by two. */
+static void run(cuda_attention_args args, uint32_t dtype, const kit_tensor *y) {
   cuda_launch launches[CUDA_ATTENTION_LAUNCHES];
   args.y = y->data;
   const uint32_t n = plan(&args, dtype, launches);
   OPI_ASSERT_FATAL(n > 0 && is_few(launches[0].kernel));
   OPI_ASSERT_INT(n, args.keys > PART ? 2 : 1);
-  for (uint32_t i = 0; i < n && blocks > 0; ++i)
-    launches[i].grid[0] = blocks;
   KIT_RUN(launches, n, y);
+  run_at_once(args, dtype, y);
 }
 
 static const form forms[] = {
@@ -34,6 +51,7 @@ static const form forms[] = {
     {1, 4, 1, 2, 129, 0, 128, 128, 1, 3, 5, 3, 0, false},
     {1, 2, 2, 4, 90, 50, 64, 64, 1, 2, 7, 70, 0, false},
     {3, 2, 2, 2, 190, 0, 64, 64, 0, 0, 0, 0, 2.5, true},
+    {3, 2, 1, 1, 130, 70, 104, 64, 0, 3, 0, 0, 0, true},
     {1, 1, 1, 1, 1, 2200, 16, 24, 1, 0, 0, 0, 0, false}, /* more parts than are under way */
 };
 
@@ -43,11 +61,8 @@ static void test_few_rows(void) {
       if (!kit_covers(i * 3 + (size_t)t, 5))
         continue;
       const problem p = make(&forms[i], kit_types[t]);
-      const kit_tensor again = kit_new(p.dtype, p.y.n);
-      run(p.args, p.dtype, &again, 3); /* fewer blocks than parts */
-      forward(&p, &forms[i], 4);       /* ends with tiles, or plainly: sums are asked for */
-      run(p.args, p.dtype, &p.y, 0);
-      OPI_ASSERT(kit_same(&p.y, 0, &again, 0, again.n));
+      forward(&p, &forms[i], 4);
+      run(p.args, p.dtype, &p.y);
       kit_end();
     }
   }
@@ -65,7 +80,7 @@ static void run_alone(const problem *p, int64_t b, int64_t h, int64_t s, const k
   a.keys = a.past + s + 1;
   a.batch = a.heads = a.kv_heads = a.queries = 1;
   a.causal = 0;
-  run(a, p->dtype, y, 0);
+  run(a, p->dtype, y);
 }
 
 /* A row's bits depend on its own keys alone: not on what is of its batch, its group or its call,
@@ -78,7 +93,7 @@ static void test_rows_alone(void) {
       const form *f = &whole[which];
       const problem p = make(f, kit_types[t]);
       const kit_tensor one = kit_new(p.dtype, f->value_depth);
-      run(p.args, p.dtype, &p.y, 0);
+      run(p.args, p.dtype, &p.y);
       for (int64_t i = 0; i < f->batch * f->heads * f->queries; ++i) {
         const int64_t b = i / f->queries / f->heads, h = i / f->queries % f->heads;
         if (!kit_covers((size_t)i, 7))
@@ -103,14 +118,14 @@ static void test_hidden_keys(void) {
         kit_set(&own.v, i, (double)NAN);
       }
       kit_set(&own.nonpad, 0, (double)seen);
-      run(own.args, own.dtype, &own.y, 0);
+      run(own.args, own.dtype, &own.y);
       for (int64_t i = 0; i < own.y.n; ++i)
         OPI_ASSERT(seen == 0 ? kit_get(&own.y, i) == 0 : isfinite(kit_get(&own.y, i)));
       if (seen >= 32) {
         cuda_attention_args a = own.args;
         a.keys = a.mask_keys = seen;
         a.nonpad = NULL;
-        run(a, own.dtype, &one, 0);
+        run(a, own.dtype, &one);
         OPI_ASSERT(kit_same(&own.y, 0, &one, 0, one.n));
       }
     }
@@ -128,7 +143,7 @@ static void test_masked_rows(void) {
       kit_set(&p.mask, j, j >= 130 && j % 130 != 100);
     for (int64_t d = 0; d < 64; ++d)
       kit_set(&p.v, 100 * 64 + d, (double)NAN);
-    run(p.args, p.dtype, &p.y, 0);
+    run(p.args, p.dtype, &p.y);
     for (int64_t i = 0; i < p.y.n; ++i)
       OPI_ASSERT(i < 64 ? kit_get(&p.y, i) == 0 : isfinite(kit_get(&p.y, i)));
     const problem low = make(&lowest, kit_types[t]); /* no exponential holds the scores' sum */
@@ -159,7 +174,7 @@ static void test_packed_operands(void) {
              (size_t)(wide * size));
     }
     const int64_t packed[3] = {90 * row, 64, row}, heads_first[3] = {2 * 4 * 64, 4 * 64, 64};
-    run(a, p.dtype, &p.y, 0);
+    run(a, p.dtype, &p.y);
     a.q = to;
     a.k = to + wide * size;
     a.v = to + 2 * wide * size;
@@ -167,7 +182,7 @@ static void test_packed_operands(void) {
     memcpy(a.k_stride, packed, sizeof packed);
     memcpy(a.v_stride, packed, sizeof packed);
     memcpy(a.y_stride, heads_first, sizeof heads_first);
-    run(a, p.dtype, &y, 0);
+    run(a, p.dtype, &y);
     for (int64_t i = 0; i < 2 * 4 * 2; ++i) { /* batch, query, head */
       const int64_t b = i / 8, s = i / 2 % 4, h = i % 2;
       OPI_ASSERT(kit_same(&p.y, i * 64, &y, at_of(heads_first, b, h, s), 64));
