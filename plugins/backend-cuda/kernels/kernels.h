@@ -351,7 +351,8 @@ bool cuda_plan_cumsum(const cuda_cumsum_args *args, uint32_t dtype, cuda_launch 
 
 /* Element (b, h, s, d) of X is X[b * stride[0] + h * stride[1] + s * stride[2]
  * + d]. Keys and values come in two pieces: positions [0, P) from past, [P, T)
- * from K, V. Semantics of abi/guide/operators.md (softmax in float). */
+ * from K, V. Semantics of abi/guide/operators.md (softmax in float). A row's bits are those of any
+ * number of rows: of any up to 8 that read a head, by parts of the keys, or of any above. */
 typedef struct cuda_attention_args {
   const void *q, *k, *v, *past_k, *past_v;
   void *y;

@@ -133,35 +133,58 @@ static void test_bytes_of_counters(void) {
   bt_close(&b.base);
 }
 
-static float q[HEADS * DEPTH], fresh[2][HEADS * DEPTH], past[2][HEADS * (KEYS - 1) * DEPTH],
-    result[HEADS * DEPTH];
+enum { MOST = 3 }; /* tokens */
+static float q[HEADS * MOST * DEPTH], fresh[2][HEADS * MOST * DEPTH], past[2][HEADS * KEYS * DEPTH],
+    result[HEADS * MOST * DEPTH];
 
-static float joined(int which, int head, int j, int d) {
-  return j < KEYS - 1 ? past[which][(head * (KEYS - 1) + j) * DEPTH + d]
-                      : fresh[which][head * DEPTH + d];
+/* Of the keys (0) or values (1) of `tokens` behind others. */
+static float joined(int which, int tokens, int head, int j, int d) {
+  const int before = KEYS - tokens;
+  return j < before ? past[which][(head * before + j) * DEPTH + d]
+                    : fresh[which][(head * tokens + j - before) * DEPTH + d];
 }
 
-static void expect_attention(void) {
-  for (int h = 0; h < HEADS; ++h) {
-    double weight[KEYS], sum = 0;
-    for (int j = 0; j < KEYS; ++j) {
-      weight[j] = 0;
-      for (int d = 0; d < DEPTH; ++d)
-        weight[j] += (double)q[h * DEPTH + d] * joined(0, h, j, d) / 4;
-      weight[j] = exp(weight[j]);
-      sum += weight[j];
-    }
-    for (int d = 0; d < DEPTH; ++d) {
-      double y_of_d = 0;
-      for (int j = 0; j < KEYS; ++j)
-        y_of_d += weight[j] / sum * joined(1, h, j, d);
-      OPI_ASSERT(fabs(y_of_d - result[h * DEPTH + d]) < 1e-5);
-    }
+static void expect_row(int tokens, int h, int s) {
+  const int seen = KEYS - tokens + s + 1;
+  double weight[KEYS], sum = 0;
+  for (int j = 0; j < seen; ++j) {
+    weight[j] = 0;
+    for (int d = 0; d < DEPTH; ++d)
+      weight[j] += (double)q[(h * tokens + s) * DEPTH + d] * joined(0, tokens, h, j, d) / 4;
+    weight[j] = exp(weight[j]);
+    sum += weight[j];
+  }
+  for (int d = 0; d < DEPTH; ++d) {
+    double wanted = 0;
+    for (int j = 0; j < seen; ++j)
+      wanted += weight[j] / sum * joined(1, tokens, h, j, d);
+    OPI_ASSERT(fabs(wanted - result[(h * tokens + s) * DEPTH + d]) < 1e-5);
   }
 }
 
-/* A token behind others: keys in parts, then the parts; among the zones of poison, too. */
-static void test_attention_of_one_token(void) {
+static void make_attention(bt_graph *g, int tokens) {
+  const uint32_t f = OPIPE_FLOAT;
+  uint32_t in[5];
+  bt_init(g);
+  draw(q, HEADS * MOST * DEPTH, 4);
+  in[0] = bt_value(g, OPIPE_VALUE_INPUT, f, q, BT_SHAPE(1, HEADS, tokens, DEPTH));
+  for (uint32_t i = 0; i < 2; ++i) {
+    draw(fresh[i], HEADS * MOST * DEPTH, 5 + i);
+    draw(past[i], HEADS * KEYS * DEPTH, 7 + i);
+    in[1 + i] = bt_value(g, OPIPE_VALUE_INPUT, f, fresh[i], BT_SHAPE(1, HEADS, tokens, DEPTH));
+    in[3 + i] =
+        bt_value(g, OPIPE_VALUE_INPUT, f, past[i], BT_SHAPE(1, HEADS, KEYS - tokens, DEPTH));
+  }
+  const uint32_t out =
+      bt_value(g, OPIPE_VALUE_OUTPUT, f, result, BT_SHAPE(1, HEADS, tokens, DEPTH));
+  opipe_node *node =
+      bt_node(g, "Attention", BT_IN(in[0], in[1], in[2], OPIPE_NONE, in[3], in[4]), BT_OUT(out));
+  bt_int(g, node, "is_causal", 1);
+}
+
+/* Tokens behind others: keys in parts, then the parts, by the last block for one row and by a
+ * launch for three; among the zones of poison, too. */
+static void test_attention_of_few_tokens(void) {
   ct_backend b;
   bt_graph g;
   bt_run run;
@@ -169,27 +192,16 @@ static void test_attention_of_one_token(void) {
   CT_OPEN(&b);
   const opipe_backend *t = b.base.table;
   OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none", 1, 0, &device, &err), &err);
-  for (uint32_t flags = 0; flags <= OPIPE_COMPILE_POISON; flags += OPIPE_COMPILE_POISON) {
-    const uint32_t f = OPIPE_FLOAT;
-    uint32_t in[5];
-    bt_init(&g);
-    draw(q, HEADS * DEPTH, 4);
-    in[0] = bt_value(&g, OPIPE_VALUE_INPUT, f, q, BT_SHAPE(1, HEADS, 1, DEPTH));
-    for (uint32_t i = 0; i < 2; ++i) {
-      draw(fresh[i], HEADS * DEPTH, 5 + i);
-      draw(past[i], HEADS * (KEYS - 1) * DEPTH, 7 + i);
-      in[1 + i] = bt_value(&g, OPIPE_VALUE_INPUT, f, fresh[i], BT_SHAPE(1, HEADS, 1, DEPTH));
-      in[3 + i] = bt_value(&g, OPIPE_VALUE_INPUT, f, past[i], BT_SHAPE(1, HEADS, KEYS - 1, DEPTH));
-    }
-    const uint32_t out = bt_value(&g, OPIPE_VALUE_OUTPUT, f, result, BT_SHAPE(1, HEADS, 1, DEPTH));
-    opipe_node *node =
-        bt_node(&g, "Attention", BT_IN(in[0], in[1], in[2], OPIPE_NONE, in[3], in[4]), BT_OUT(out));
-    bt_int(&g, node, "is_causal", 1);
-    OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, flags, &run, &err), &err);
-    OPI_ASSERT_INT(run.info.n_kernels, 1);
+  for (int which = 0; which < 4; ++which) {
+    const int tokens = which % 2 == 0 ? 1 : MOST;
+    make_attention(&g, tokens);
+    OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, which < 2 ? 0 : OPIPE_COMPILE_POISON, &run, &err),
+                        &err);
+    OPI_ASSERT_INT(run.info.n_kernels, tokens == 1 ? 1 : 2);
     spoil(t, &run, 9);
     step(t, device, &g, &run);
-    expect_attention();
+    for (int i = 0; i < HEADS * tokens; ++i)
+      expect_row(tokens, i / tokens, i % tokens);
     bt_release(t, &run);
   }
   t->device_close(device);
@@ -197,4 +209,4 @@ static void test_attention_of_one_token(void) {
 }
 
 OPI_TEST_MAIN("cuda few rows", OPI_TEST(test_runs_have_the_same_bits),
-              OPI_TEST(test_bytes_of_counters), OPI_TEST(test_attention_of_one_token))
+              OPI_TEST(test_bytes_of_counters), OPI_TEST(test_attention_of_few_tokens))

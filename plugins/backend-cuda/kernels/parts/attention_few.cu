@@ -51,9 +51,15 @@ CUDA_FN part_places places_of_row(const cuda_attention_args &a, int64_t row, int
   return {all + row * parts * a.value_depth, found + row * parts};
 }
 
-/* Row r of those that read a head; `at`: of the first. */
+/* Query rows that read a key-value head. */
+CUDA_FN int few_rows_of(const cuda_attention_args &a) {
+  return (int)a.heads / (int)a.kv_heads * (int)a.queries;
+}
+
+/* Row r of them; `at`: of the first. */
 CUDA_FN attention_place few_row(const cuda_attention_args &a, const attention_place &at, int r) {
-  return {at.b, at.h + r / a.queries, at.kv, r % a.queries};
+  const int queries = (int)a.queries;
+  return {at.b, at.h + r / queries, at.kv, r % queries};
 }
 
 /* The thread's packets of keys, or values, [first, end): `row_at` says where one lies. */
@@ -156,7 +162,7 @@ CUDA_FN void attend_part(const cuda_attention_args &a, const attention_place &at
                          const key_range &range, int64_t part, int64_t parts,
                          few_attention_room<D> *room) {
   const int first = (int)part * CUDA_FEW_KEYS, end = range.seen((int)a.queries - 1);
-  const int rows = (int)(a.heads / a.kv_heads * a.queries), warp = (int)(threadIdx.x / 32);
+  const int rows = few_rows_of(a), warp = (int)(threadIdx.x / 32);
   words keys[few_keys<T, D>::each], values[few_keys<T, D>::each];
   load_keys<T, D>(
       first, end, a.depth, [&](int j) { return key_row<T>(a, at, j); }, keys);
@@ -300,9 +306,9 @@ struct few_block_room {
 template <class T, int D>
 CUDA_FN void attend_few(const cuda_attention_args &a) {
   CUDA_SHARED(few_block_room<D>, room);
-  const int64_t parts = parts_of_keys(a.keys), head = blockIdx.x / parts, kv = head % a.kv_heads;
-  const int64_t part = blockIdx.x % parts;
-  const attention_place at = {head / a.kv_heads, kv * (a.heads / a.kv_heads), kv, 0};
+  const unsigned parts = (unsigned)parts_of_keys(a.keys), kv_heads = (unsigned)a.kv_heads;
+  const unsigned head = blockIdx.x / parts, part = blockIdx.x % parts, kv = head % kv_heads;
+  const attention_place at = {head / kv_heads, kv * ((unsigned)a.heads / kv_heads), kv, 0};
   const key_range range = range_of(a, at);
   const int64_t seen = parts_of_keys(range.seen((int)a.queries - 1));
   const unsigned all = seen > 1 ? (unsigned)seen : 1u; /* the first writes of rows that see none */
@@ -312,7 +318,7 @@ CUDA_FN void attend_few(const cuda_attention_args &a) {
   if (a.counters == nullptr || !is_last_block(a.counters + head, all, &room.is_last))
     return;
   CUDA_ROLLED
-  for (int r = 0; r < (int)(a.heads / a.kv_heads * a.queries); ++r)
+  for (int r = 0; r < few_rows_of(a); ++r)
     join_row<T>(a, few_row(a, at, r), parts, &room.join);
 }
 

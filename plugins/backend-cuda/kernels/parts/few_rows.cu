@@ -118,8 +118,9 @@ CUDA_FN void few_columns(const cuda_few_rows_block &a) {
   words ahead[FEW_AHEAD];
   R sum[ROWS][V];
   load_ahead<T>(a, first + slice, end, column, whole, ahead);
-  for (int64_t i = threadIdx.x; i < (end - first) * ROWS; i += CUDA_THREADS) {
-    const int64_t row = i / (end - first), k = i % (end - first);
+  const int deep = (int)(end - first);
+  for (int i = (int)threadIdx.x; i < deep * ROWS; i += CUDA_THREADS) {
+    const int row = i / deep, k = i % deep;
     room.x[k][row] = row < m ? (R)get(x, row * a.f.k + first + k) : (R)0;
   }
   CUDA_UNROLL

@@ -343,8 +343,7 @@ void shim_check_fences(const char *file, int line) {
   engine *e = own;
   for (unsigned i = 0; i < e->threads.size(); ++i) {
     if (!e->threads[i].fenced)
-      shim_fault("a block is counted at %s:%d, thread %u has not fenced what it wrote", file, line,
-                 i);
+      shim_fault("a block is counted at %s:%d, thread %u has not fenced its writes", file, line, i);
   }
 }
 
