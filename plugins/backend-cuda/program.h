@@ -223,6 +223,8 @@ struct opipe_program {
                              theirs; OPIPE_NONE; NULL: none are */
   cuda_beside **besides;  /* [n_nodes], of products; NULL: none does */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
+  uint32_t *joins;        /* [n_values]: the Concat whose two pieces attention reads instead;
+                             OPIPE_NONE; NULL: of none */
   int64_t *pitches;       /* [n_values]: elements between rows that are longer than their own; 0:
                              none are; NULL: of no value */
   uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
@@ -264,6 +266,10 @@ uint32_t cuda_narrow(const opipe_program *program, uint32_t value);
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
 /* fuse_rounded.c: rounded, taken. */
 opipe_status cuda_match_rounded(opipe_program *program, opipe_error *err);
+/* fuse_past.c: joins, taken. */
+opipe_status cuda_match_past(opipe_program *program, opipe_error *err);
+/* The node whose inputs are read instead of the value, first the earlier rows; NULL: none. */
+const opipe_node *cuda_join_of(const opipe_program *program, uint32_t value);
 /* fuse_parts.c: parts, of Split and Concat along the last axis. */
 opipe_status cuda_match_parts(opipe_program *program, opipe_error *err);
 /* fuse_pitch.c: pitches. After cuda_match_parts and cuda_match_losses. */

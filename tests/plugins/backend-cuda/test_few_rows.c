@@ -208,5 +208,101 @@ static void test_attention_of_few_tokens(void) {
   bt_close(&b.base);
 }
 
+/* ---- keys and values in two pieces ---- */
+
+typedef enum form {
+  ONE,      /* token: q, k and v of a Split; k and v behind earlier ones; attention */
+  FEW,      /* three */
+  BY_HEADS, /* rank 4, not of a Split */
+  MANY,     /* more rows than few: pieces are put together, as in all below */
+  CAUSAL,
+  KEPT,   /* the keys are an output */
+  UNEVEN, /* of values the new ones stand first */
+  FORMS
+} form;
+
+/* Steps: fused, and one by one. The Split three, each Concat two. */
+static const struct {
+  uint32_t fused, alone;
+  int tokens;
+} wanted[FORMS] = {{1, 8, 1}, {2, 9, 3}, {1, 5, 1}, {8, 8, 9}, {8, 8, 1}, {8, 8, 1}, {8, 8, 1}};
+
+enum { WIDTH = HEADS * DEPTH, TOKENS = 9 };
+static float packed[TOKENS * 3 * WIDTH], earlier[2][KEYS * WIDTH], all_keys[KEYS * WIDTH],
+    pieces[TOKENS * WIDTH];
+
+static uint32_t tensor(bt_graph *g, uint32_t role, float *data, bool by_heads, int64_t rows) {
+  return by_heads ? bt_value(g, role, OPIPE_FLOAT, data, BT_SHAPE(1, HEADS, rows, DEPTH))
+                  : bt_value(g, role, OPIPE_FLOAT, data, BT_SHAPE(1, rows, WIDTH));
+}
+
+static void make_pieces(bt_graph *g, form which) {
+  const bool heads = which == BY_HEADS;
+  const int64_t tokens = wanted[which].tokens, past_rows = KEYS - tokens;
+  static const int64_t thirds[3] = {WIDTH, WIDTH, WIDTH};
+  uint32_t part[3], joined_of[2];
+  bt_init(g);
+  draw(packed, TOKENS * 3 * WIDTH, 11);
+  for (int i = 0; i < 3; ++i) {
+    part[i] = heads ? tensor(g, OPIPE_VALUE_INPUT, packed + i * WIDTH, true, tokens)
+                    : tensor(g, OPIPE_VALUE_TEMP, NULL, false, tokens);
+  }
+  if (!heads) {
+    const uint32_t all =
+        bt_value(g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, packed, BT_SHAPE(1, tokens, 3 * WIDTH));
+    const uint32_t sizes = bt_value(g, OPIPE_VALUE_CONSTANT, OPIPE_INT64, thirds, BT_SHAPE(3));
+    bt_int(g, bt_node(g, "Split", BT_IN(all, sizes), BT_OUT(part[0], part[1], part[2])), "axis", 2);
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    draw(earlier[i], KEYS * WIDTH, 12 + i);
+    const uint32_t old = tensor(g, OPIPE_VALUE_PARAMETER, earlier[i], heads, past_rows);
+    const bool kept = which == KEPT && i == 0, turned = which == UNEVEN && i == 1;
+    joined_of[i] = tensor(g, kept ? OPIPE_VALUE_OUTPUT : OPIPE_VALUE_TEMP, kept ? all_keys : NULL,
+                          heads, KEYS);
+    const uint32_t first = turned ? part[1 + i] : old, second = turned ? old : part[1 + i];
+    bt_int(g, bt_node(g, "Concat", BT_IN(first, second), BT_OUT(joined_of[i])), "axis",
+           heads ? 2 : 1);
+  }
+  const uint32_t out = tensor(g, OPIPE_VALUE_OUTPUT, pieces, heads, tokens);
+  opipe_node *node =
+      bt_node(g, "Attention", BT_IN(part[0], joined_of[0], joined_of[1]), BT_OUT(out));
+  if (!heads) {
+    bt_int(g, node, "q_num_heads", HEADS);
+    bt_int(g, node, "kv_num_heads", HEADS);
+  }
+  bt_int(g, node, "is_causal", which == CAUSAL);
+}
+
+/* Few rows read both pieces where they lie, with the bits of the nodes one by one. */
+static void test_keys_in_two_pieces(void) {
+  static const uint32_t flags[] = {OPIPE_COMPILE_NO_FUSE, 0, OPIPE_COMPILE_POISON,
+                                   OPIPE_COMPILE_CHECK_FINITE};
+  static float alone[TOKENS * WIDTH];
+  ct_backend b;
+  bt_graph g;
+  bt_run run;
+  opipe_device *device = NULL;
+  CT_OPEN(&b);
+  const opipe_backend *t = b.base.table;
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none", 1, 0, &device, &err), &err);
+  for (form which = 0; which < FORMS; ++which) {
+    for (int i = 0; i < 4; ++i) {
+      make_pieces(&g, which);
+      memset(pieces, 0, sizeof pieces);
+      OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, flags[i], &run, &err), &err);
+      if (i < 3)
+        OPI_ASSERT_INT(run.info.n_kernels, i == 0 ? wanted[which].alone : wanted[which].fused);
+      step(t, device, &g, &run);
+      if (i == 0)
+        memcpy(alone, pieces, sizeof pieces);
+      OPI_ASSERT(pieces[0] != 0 && memcmp(alone, pieces, sizeof pieces) == 0);
+      bt_release(t, &run);
+    }
+  }
+  t->device_close(device);
+  bt_close(&b.base);
+}
+
 OPI_TEST_MAIN("cuda few rows", OPI_TEST(test_runs_have_the_same_bits),
-              OPI_TEST(test_bytes_of_counters), OPI_TEST(test_attention_of_few_tokens))
+              OPI_TEST(test_bytes_of_counters), OPI_TEST(test_attention_of_few_tokens),
+              OPI_TEST(test_keys_in_two_pieces))
