@@ -192,7 +192,9 @@ opipe_status cuda_arrange(opipe_program *program, opipe_error *err) {
   for (const cuda_step *step = program->steps; step != NULL; step = step->next)
     scratch = step->workspace_bytes > scratch ? step->workspace_bytes : scratch;
   program->has_block |= (program->flags & OPIPE_COMPILE_POISON) != 0;
-  program->block_bytes = program->has_block ? cuda_align_up(sizeof(cuda_run_block)) : 0;
+  program->block_bytes = program->has_counters ? cuda_align_up(sizeof(cuda_run_block))
+                         : program->has_block  ? cuda_align_up(offsetof(cuda_run_block, counters))
+                                               : 0;
   place_constants(program);
   CUDA_TRY(place_arena(program, err));
   shift_arena(program);

@@ -70,6 +70,8 @@ static CUdeviceptr address_of(const opipe_binding *binding, const opipe_bind_par
   const opipe_program *program = binding->program;
   if (value == CUDA_AT_STATUS)
     return binding->arena + offsetof(cuda_run_block, status);
+  if (value == CUDA_AT_COUNTERS)
+    return binding->arena + offsetof(cuda_run_block, counters);
   if (value == CUDA_AT_WORKSPACE)
     return binding->workspace;
   const cuda_storage *storage = &program->storages[cuda_root(program, value)];

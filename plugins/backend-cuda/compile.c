@@ -168,6 +168,7 @@ opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_pr
                                .adds_to = program->adds_to,
                                .reader = program->reader,
                                .parts = program->parts,
+                               .joins = program->joins,
                                .pitches = program->pitches,
                                .narrow = program->narrow,
                                .tails = program->tails,

@@ -123,6 +123,7 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
       redirect(program, &graph->nodes[i]);
   }
   CUDA_TRY(cuda_match_rounded(program, err));
+  CUDA_TRY(cuda_match_past(program, err));
   CUDA_TRY(cuda_match_parts(program, err));
   CUDA_TRY(cuda_match_losses(program, err));
   CUDA_TRY(cuda_match_pitches(program, err));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values that lie in another one, as columns of its rows, so that nothing moves them:
  *
- *   Split along the last axis -> Attention, AttentionGrad      they read the whole
+ *   Split along the last axis -> Attention, AttentionGrad      they read the whole, also as a piece
+ *                                                              of K or V (fuse_past.c)
  *   AttentionGrad -> Concat along the last axis                it writes the whole
  *
  * Only attention walks its operands by rows of any distance, so it alone may touch parts; a node
@@ -17,14 +18,22 @@ static bool is_attention(const opipe_node *node, uint32_t *out_first_in) {
   return grad || cuda_named(node, "", "Attention");
 }
 
+/* Is the node a Concat that attention does without? */
+static bool is_read_through(const opipe_program *program, const opipe_node *node) {
+  return node->n_out > 0 && node->out[0] != OPIPE_NONE &&
+         cuda_join_of(program, node->out[0]) == node;
+}
+
 /* Do all readers of the value take it as Q, K or V? */
-static bool is_read_by_attention(const opipe_graph *graph, uint32_t value) {
+static bool is_read_by_attention(const opipe_program *program, uint32_t value) {
+  const opipe_graph *graph = program->graph;
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
     uint32_t first = 0;
     const bool attention = is_attention(node, &first);
     for (uint32_t k = 0; k < node->n_in; ++k) {
-      if (node->in[k] == value && (!attention || k < first || k >= first + 3))
+      const bool reads = attention ? k >= first && k < first + 3 : is_read_through(program, node);
+      if (node->in[k] == value && !reads)
         return false;
     }
   }
@@ -87,7 +96,7 @@ static bool place_parts(opipe_program *program, const parting *p, uint32_t node)
            graph->values[v].shape[0] == whole->shape[0] &&
            graph->values[v].shape[1] == whole->shape[1] && first * size % WHOLE_WORDS == 0 &&
            (p->joins ? is_made_by_attention(program, v, node, &maker)
-                     : is_read_by_attention(graph, v));
+                     : is_read_by_attention(program, v));
     if (fits) {
       program->parts[v] = (cuda_part){p->whole, first, row};
       first += graph->values[v].shape[2];
@@ -96,13 +105,20 @@ static bool place_parts(opipe_program *program, const parting *p, uint32_t node)
   return fits && first == row;
 }
 
-static bool touches(const opipe_node *node, const parting *p) {
+static bool is_part(const parting *p, uint32_t value) {
+  bool found = false;
+  for (uint32_t i = 0; i < p->n; ++i)
+    found = found || (value != OPIPE_NONE && value == p->values[i]);
+  return found;
+}
+
+static bool touches(const opipe_program *program, const opipe_node *node, const parting *p) {
   const uint32_t *list = p->joins ? node->out : node->in, n = p->joins ? node->n_out : node->n_in;
   for (uint32_t k = 0; k < n; ++k) {
-    for (uint32_t i = 0; i < p->n; ++i) {
-      if (list[k] != OPIPE_NONE && list[k] == p->values[i])
-        return true;
-    }
+    const opipe_node *join = p->joins ? NULL : cuda_join_of(program, list[k]);
+    if (is_part(p, list[k]) ||
+        (join != NULL && (is_part(p, join->in[0]) || is_part(p, join->in[1]))))
+      return true;
   }
   return false;
 }
@@ -115,7 +131,7 @@ static opipe_status ask(const opipe_program *program, opipe_program *probe, cons
   *out_taken = true;
   for (uint32_t i = 0; *out_taken && i < graph->n_nodes; ++i) {
     opipe_error why = OPIPE_ERROR_INIT;
-    if (!is_attention(&graph->nodes[i], &first) || !touches(&graph->nodes[i], p))
+    if (!is_attention(&graph->nodes[i], &first) || !touches(program, &graph->nodes[i], p))
       continue;
     const opipe_status status = cuda_probe(probe, i, &why);
     if (status == OPIPE_E_NOMEM || status == OPIPE_E_DEVICE)

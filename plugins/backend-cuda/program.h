@@ -20,9 +20,10 @@
 #include "cuda.h"
 
 /* What a patch points at beside values of the graph: where bad data is reported, the step's
- * scratch. */
+ * scratch, the run's counters. */
 #define CUDA_AT_STATUS 0xfffffff0u
 #define CUDA_AT_WORKSPACE 0xfffffff1u
+#define CUDA_AT_COUNTERS 0xfffffff2u
 
 /* The eight bytes at `offset` of a step's arguments become an address. */
 typedef struct cuda_patch {
@@ -222,6 +223,8 @@ struct opipe_program {
                              theirs; OPIPE_NONE; NULL: none are */
   cuda_beside **besides;  /* [n_nodes], of products; NULL: none does */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
+  uint32_t *joins;        /* [n_values]: the Concat whose two pieces attention reads instead;
+                             OPIPE_NONE; NULL: of none */
   int64_t *pitches;       /* [n_values]: elements between rows that are longer than their own; 0:
                              none are; NULL: of no value */
   uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
@@ -235,7 +238,8 @@ struct opipe_program {
   uint32_t n_layouts;
   cuda_layout *gradients;
   uint32_t n_gradients;
-  bool has_block;                 /* runs write the run's block: scalars or reports */
+  bool has_block;                 /* runs write the run's block: scalars, reports or counters */
+  bool has_counters;              /* it has counters */
   bool has_reports;               /* a step may report bad data */
   void *constants;                /* pinned [constant_bytes]; made by the first binding */
   struct cuda_sections *sections; /* nodes that the CPU runs (fallback.c); NULL: none */
@@ -262,6 +266,10 @@ uint32_t cuda_narrow(const opipe_program *program, uint32_t value);
 void cuda_unmatch(opipe_program *program, const opipe_node *node);
 /* fuse_rounded.c: rounded, taken. */
 opipe_status cuda_match_rounded(opipe_program *program, opipe_error *err);
+/* fuse_past.c: joins, taken. */
+opipe_status cuda_match_past(opipe_program *program, opipe_error *err);
+/* The node whose inputs are read instead of the value, first the earlier rows; NULL: none. */
+const opipe_node *cuda_join_of(const opipe_program *program, uint32_t value);
 /* fuse_parts.c: parts, of Split and Concat along the last axis. */
 opipe_status cuda_match_parts(opipe_program *program, opipe_error *err);
 /* fuse_pitch.c: pitches. After cuda_match_parts and cuda_match_losses. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run: launches, in the queue's order.
  *
- *   begin   the run's block: no report, the scalars; the constants
+ *   begin   the run's block: no report, the scalars, counters at 0; the constants
  *   steps   a launch each, or all of them as one graph (graph.c)
  *   report  what was reported goes to the queue
  *
@@ -21,7 +21,9 @@ static opipe_status begin(const opipe_binding *binding, CUstream stream, const i
                           uint32_t n_scalars, opipe_error *err) {
   const opipe_program *program = binding->program;
   const cuda_driver *driver = program->device->place->driver;
-  cuda_begin_args args = {.block = (cuda_run_block *)(uintptr_t)binding->arena, .n = n_scalars};
+  cuda_begin_args args = {.block = (cuda_run_block *)(uintptr_t)binding->arena,
+                          .n = n_scalars,
+                          .n_counters = program->has_counters ? CUDA_COUNTERS : 0};
   cuda_launch launch;
   if (program->has_block) {
     if (n_scalars > 0)

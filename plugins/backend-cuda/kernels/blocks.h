@@ -108,6 +108,10 @@ enum {
 #define CUDA_FLASH_PIECES(depth, bare) ((bare) && (depth) == 64 ? 2 : 1)
 #define CUDA_FLASH_ROWS(depth, bare) (64 * CUDA_FLASH_PIECES(depth, bare))
 
+/* Attention of few rows: query rows that read a key-value head, at most, a warp each when scores
+ * are weighed; keys of a part. */
+enum { CUDA_FEW_QUERIES = 8, CUDA_FEW_KEYS = 64 };
+
 enum { CUDA_WARP_ROW = 1024 }; /* elements of a row that a warp takes, at most */
 
 /* Losses by rows: threads of a block, and bytes of a row that the gradient keeps in shared memory:

@@ -25,6 +25,10 @@
 #define CUDA_TWICE_KERNEL(name)                                   \
   extern "C" __global__ void __launch_bounds__(name##_threads, 2) \
       name(const __grid_constant__ name##_block a)
+/* As let four. */
+#define CUDA_FOURFOLD_KERNEL(name)                                \
+  extern "C" __global__ void __launch_bounds__(name##_threads, 4) \
+      name(const __grid_constant__ name##_block a)
 #define CUDA_SHARED(type, name) __shared__ type name
 #define CUDA_DYNAMIC(name) extern __shared__ __align__(128) unsigned char name[]
 #define CUDA_UNROLL _Pragma("unroll")
@@ -39,6 +43,7 @@
 #define CUDA_UNROLL_2
 #define CUDA_ROOMY_KERNEL(name) CUDA_KERNEL(name)
 #define CUDA_TWICE_KERNEL(name) CUDA_KERNEL(name)
+#define CUDA_FOURFOLD_KERNEL(name) CUDA_KERNEL(name)
 #endif
 
 #define CUDA_FN __device__ __forceinline__

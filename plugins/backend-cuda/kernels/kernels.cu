@@ -3,6 +3,7 @@
  * carries. */
 #include "parts/arg.cu"
 #include "parts/attention.cu"
+#include "parts/attention_few.cu"
 #include "parts/einsum.cu"
 #include "parts/few_rows.cu"
 #include "parts/flash.cu"

@@ -28,7 +28,8 @@ enum {
   CUDA_AXES = 8,          /* after neighbouring axes were merged */
   CUDA_ARGS_BYTES = 768,  /* the largest argument block that a launch holds itself */
   CUDA_FAR_BYTES = 32764, /* the largest that a kernel takes: CUDA 12.1, sm_70 up */
-  CUDA_SCALARS = 64       /* numbers of a run */
+  CUDA_SCALARS = 64,      /* numbers of a run */
+  CUDA_COUNTERS = 256     /* of blocks that have come so far */
 };
 
 typedef struct cuda_launch {
@@ -70,17 +71,19 @@ typedef struct cuda_status {
 } cuda_status;
 
 /* One per binding, in its arena; written in stream order by the first launch of
- * a run. */
+ * a run. Counters: of kernels whose last block to arrive goes on alone; such a launch leaves them
+ * as it finds them, 0, for the next. Programs without such launches have none. */
 typedef struct cuda_run_block {
   cuda_status status;
   int64_t scalars[CUDA_SCALARS];
+  uint32_t counters[CUDA_COUNTERS];
 } cuda_run_block;
 
 typedef struct cuda_begin_args { /* block->status = 0, block->scalars[0 .. n) =
-                                    scalars */
+                                    scalars, block->counters[0 .. n_counters) = 0 */
   cuda_run_block *block;
   uint32_t n;
-  uint32_t reserved;
+  uint32_t n_counters;
   int64_t scalars[CUDA_SCALARS];
 } cuda_begin_args;
 bool cuda_plan_begin(const cuda_begin_args *args, cuda_launch *out);
@@ -348,7 +351,8 @@ bool cuda_plan_cumsum(const cuda_cumsum_args *args, uint32_t dtype, cuda_launch 
 
 /* Element (b, h, s, d) of X is X[b * stride[0] + h * stride[1] + s * stride[2]
  * + d]. Keys and values come in two pieces: positions [0, P) from past, [P, T)
- * from K, V. Semantics of abi/guide/operators.md (softmax in float). */
+ * from K, V. Semantics of abi/guide/operators.md (softmax in float). A row's bits are those of any
+ * number of rows: of any up to 8 that read a head, by parts of the keys, or of any above. */
 typedef struct cuda_attention_args {
   const void *q, *k, *v, *past_k, *past_v;
   void *y;
@@ -366,8 +370,15 @@ typedef struct cuda_attention_args {
   uint32_t mask_kind; /* 0 none, 1 bool, 2 added, of the type of q, 3 added, float */
   uint32_t scores_mode;
   uint32_t reserved;
+  void *workspace;    /* of cuda_attention_workspace bytes; of gradients: NULL */
+  uint32_t *counters; /* [cuda_attention_counters], all 0, and again when it is done; NULL: with a
+                         launch more, and the same bits */
 } cuda_attention_args;
-bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
+enum { CUDA_ATTENTION_LAUNCHES = 2 };
+uint64_t cuda_attention_workspace(const cuda_attention_args *args, uint32_t dtype);
+uint32_t cuda_attention_counters(const cuda_attention_args *args, uint32_t dtype); /* 0: none */
+/* How many launches it takes, at most CUDA_ATTENTION_LAUNCHES; 0: no kernel. */
+uint32_t cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
 
 /* x, y element (b, h, s, d) at b * stride[0] + h * stride[1] + s * stride[2] +
  * d. */

@@ -268,19 +268,22 @@ bool cuda_plan_pad(const cuda_pad_args *args, cuda_launch *out);
 /* y [m, n] = alpha x [m, k] w + bias + residual, m at most CUDA_FEW_ROWS; w [k, n], or [n, k] where
  * `turned`; bias [n], residual [m, n], which may be y: may be NULL. gelu: y is GELU (tanh) of that,
  * which is also written to aux [m, n], may be NULL. fp32 and half types. Sums in
- * float, rounded once; a row's bits do not depend on m. */
+ * float, rounded once; a row's bits do not depend on m. counters [cuda_few_rows_counters], all 0,
+ * and again when it is done; NULL: sums are made by a launch more, with the same bits. */
 enum { CUDA_FEW_ROWS = 8 };
 typedef struct cuda_few_rows_args {
   void *y;
   const void *x, *w, *bias, *residual;
   void *aux;
   void *workspace;
+  uint32_t *counters;
   int64_t m, n, k;
   double alpha;
   uint32_t turned;
   uint32_t gelu;
 } cuda_few_rows_args;
 uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args, uint32_t dtype);
+uint32_t cuda_few_rows_counters(const cuda_few_rows_args *args, uint32_t dtype); /* 0: none */
 uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda_launch *out);
 
 /* ---- optimizers ---- */

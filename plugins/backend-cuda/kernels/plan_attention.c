@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches of attention and its gradients: by tiles on the matrix instructions where the form and
- * its types let them, else plainly. */
+/* Launches of attention and its gradients: of few rows by parts of the keys, of more by tiles on
+ * the matrix instructions, where the form and its types let them; else plainly. */
 #include "opipe/backend.h"
 #include "plan.h"
 
@@ -105,6 +105,53 @@ static bool is_flash_grad(const cuda_attention_grad_args *g, uint32_t dtype) {
          by_eights(g->dpast_v, g->dpast_v_stride);
 }
 
+/* ---- of few rows (parts/attention_few.cu) ---- */
+
+/* Parts of all key-value heads: a grid has a block for each. */
+static int64_t few_blocks(const cuda_attention_args *f) {
+  return f->batch * f->kv_heads * tiles_of(f->keys, CUDA_FEW_KEYS);
+}
+
+/* By packets, like tiles, with no more rows that read a key-value head than a block has warps: as
+ * plain products, so many take about as long as the keys and values do to arrive (2 * 64 keys * 128
+ * * 8 rows at 128 a clock, 32 KiB at some 20 bytes a clock and processor). Tiles would be a block a
+ * head, of whose rows most are empty. */
+static bool is_few(const cuda_attention_args *f, uint32_t dtype) {
+  return few_blocks(f) > 0 && few_blocks(f) <= INT32_MAX && f->found == NULL &&
+         f->queries * (f->heads / f->kv_heads) <= CUDA_FEW_QUERIES &&
+         (is_flash(f, dtype) || (dtype == OPIPE_FLOAT && fits_tiles(f, 4)));
+}
+
+/* Of several parts: does the last block to arrive join those of its rows? It takes one row after
+ * the other, so that of more than two a launch is sooner done, with a block for each. */
+static bool has_counters(const cuda_attention_args *f) {
+  return tiles_of(f->keys, CUDA_FEW_KEYS) > 1 && f->queries * (f->heads / f->kv_heads) <= 2 &&
+         f->batch * f->kv_heads <= CUDA_COUNTERS;
+}
+
+/* A block a part of a key-value head; then, where there are several and no block of them is to go
+ * on alone, a block a row. What a launch does not touch it does not name: values die as early as
+ * they can. */
+static uint32_t plan_few(const cuda_attention_args *args, uint32_t place, cuda_launch *out) {
+  const int64_t parts = tiles_of(args->keys, CUDA_FEW_KEYS);
+  const uint32_t first = tile_depth(args) == 64 ? (uint32_t)CUDA_ID_opipe_attention_few_64_f32
+                                                : (uint32_t)CUDA_ID_opipe_attention_few_128_f32;
+  const bool at_once = parts == 1 || (args->counters != NULL && has_counters(args));
+  cuda_attention_args few = *args, join = *args;
+  if (!at_once)
+    few.y = NULL;
+  if (parts == 1 || !at_once)
+    few.counters = NULL;
+  cuda_make_launch(first + place, &few, (uint32_t)few_blocks(args), 1, 0, &out[0]);
+  if (at_once)
+    return 1;
+  join.counters = NULL;
+  join.q = join.k = join.v = join.past_k = join.past_v = join.mask = NULL;
+  cuda_make_launch((uint32_t)CUDA_ID_opipe_attention_join_f32 + place, &join,
+                   cuda_blocks(args->batch * args->heads * args->queries, 1), 1, 0, &out[1]);
+  return 2;
+}
+
 /* ---- either way ---- */
 
 static uint32_t plan_plain_grad(const cuda_attention_grad_args *args, uint32_t place,
@@ -117,18 +164,33 @@ static uint32_t plan_plain_grad(const cuda_attention_grad_args *args, uint32_t p
   return 2;
 }
 
-bool cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out) {
+/* Of each row and part its values, its largest score and its sum. */
+uint64_t cuda_attention_workspace(const cuda_attention_args *args, uint32_t dtype) {
+  const int64_t parts = tiles_of(args->keys, CUDA_FEW_KEYS);
+  return is_few(args, dtype) && parts > 1
+             ? (uint64_t)(args->batch * args->heads * args->queries * parts) *
+                   (uint64_t)(args->value_depth + 2) * sizeof(float)
+             : 0;
+}
+
+uint32_t cuda_attention_counters(const cuda_attention_args *args, uint32_t dtype) {
+  return is_few(args, dtype) && has_counters(args) ? (uint32_t)(args->batch * args->kv_heads) : 0;
+}
+
+uint32_t cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
   if (place < 0 || args->depth > CUDA_DEPTH || args->value_depth > CUDA_DEPTH)
-    return false;
+    return 0;
+  if (is_few(args, dtype))
+    return plan_few(args, (uint32_t)place, out);
   if (is_flash(args, dtype) && by_eights(args->y, args->y_stride))
-    return plan_flash(args, dtype, out);
+    return plan_flash(args, dtype, out) ? 1 : 0;
   if (dtype == OPIPE_FLOAT && args->found == NULL && fits_tiles(args, 4) &&
       by_packets(args->y, args->y_stride, 4))
-    return plan_flash_plain(args, out);
+    return plan_flash_plain(args, out) ? 1 : 0;
   launch_attention((uint32_t)CUDA_ID_opipe_attention_f32 + (uint32_t)place, args, args,
                    args->batch * args->heads * args->queries, out);
-  return true;
+  return 1;
 }
 
 uint64_t cuda_attention_grad_workspace(const cuda_attention_grad_args *args) {

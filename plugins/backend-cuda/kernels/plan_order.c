@@ -3,7 +3,8 @@
 #include "plan.h"
 
 enum {
-  LEAST_PART = 2048, /* elements of a row that are worth a block: 16 bytes a thread of half types */
+  MOST_ALONE = 2048, /* elements of a row that one block takes: 16 bytes a thread of half types */
+  LEAST_PART = 1024, /* where it is longer, of a part: a vocabulary of 50304 is 50 blocks */
   ENOUGH_BLOCKS = 512
 };
 
@@ -29,7 +30,7 @@ static cuda_arg_block parts_of(const cuda_order_args *args) {
                           .n = args->n,
                           .largest = args->largest,
                           .last = args->last};
-  const int64_t most = (args->n + LEAST_PART - 1) / LEAST_PART;
+  const int64_t most = args->n <= MOST_ALONE ? 1 : (args->n + LEAST_PART - 1) / LEAST_PART;
   const int64_t wanted = args->outer > 0 ? (ENOUGH_BLOCKS + args->outer - 1) / args->outer : 1;
   const int64_t n = wanted < most ? wanted : most;
   block.part = ((args->n + n - 1) / n + 7) / 8 * 8;

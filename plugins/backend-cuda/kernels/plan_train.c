@@ -230,6 +230,14 @@ uint64_t cuda_few_rows_workspace(const cuda_few_rows_args *args, uint32_t dtype)
                             (uint64_t)(args->m * args->n) * sizeof(float);
 }
 
+/* One for each strip: the last of its blocks to arrive adds up what all of them found. */
+uint32_t cuda_few_rows_counters(const cuda_few_rows_args *args, uint32_t dtype) {
+  const int64_t strips = few_strips(args->n, dtype);
+  const bool by_packets = args->n % 4 == 0; /* of float */
+  return !args->turned && args->k > 0 && by_packets && strips <= CUDA_COUNTERS ? (uint32_t)strips
+                                                                               : 0;
+}
+
 /* The kernel with room for m rows, of one, four and eight that follow each other. */
 static uint32_t few_kernel(uint32_t first, int64_t m, int place) {
   return first + (m > 4 ? 6u : m > 1 ? 3u : 0u) + (uint32_t)place;
@@ -247,15 +255,22 @@ uint32_t cuda_plan_few_rows(const cuda_few_rows_args *args, uint32_t dtype, cuda
                      cuda_blocks(args->n, 2 * 8), 1, 0, &out[n++]);
     return n;
   }
-  if (args->k > 0) { /* nothing that it does not touch: values die as early as they can */
+  const bool at_once = args->counters != NULL && cuda_few_rows_counters(args, dtype) > 0;
+  if (!at_once) { /* nothing that a launch does not touch: values die as early as they can */
     block.f.y = block.f.aux = NULL;
     block.f.bias = block.f.residual = NULL;
+    block.f.counters = NULL;
+  }
+  if (args->k > 0) {
     cuda_make_launch(few_kernel(CUDA_ID_opipe_few_columns_1_f32, args->m, place), &block,
                      (uint32_t)few_strips(args->n, dtype), (uint32_t)parts_of(args->k, block.depth),
                      0, &out[n++]);
   }
+  if (at_once)
+    return n;
   block.f = *args;
   block.f.x = block.f.w = NULL;
+  block.f.counters = NULL;
   cuda_make_launch((uint32_t)CUDA_ID_opipe_few_sums_f32 + (uint32_t)place, &block,
                    (uint32_t)(args->n > 0 ? (args->n + 31) / 32 : 1),
                    (uint32_t)(args->m > 0 ? args->m : 1), 0, &out[n++]);

@@ -90,6 +90,9 @@
   CUDA_FLOATS(X, opipe_attention_grad_rows, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_keys, cuda_attention_grad_args, 256) \
   CUDA_FLOATS(X, opipe_attention_grad_mask, cuda_attention_grad_args, 256) \
+  CUDA_HALVES(X, opipe_attention_few_64, cuda_attention_args, 256)         \
+  CUDA_HALVES(X, opipe_attention_few_128, cuda_attention_args, 256)        \
+  CUDA_HALVES(X, opipe_attention_join, cuda_attention_args, 256)           \
   CUDA_BY_TILES(X, opipe_flash, cuda_attention_args)                       \
   CUDA_BY_TILES(X, opipe_flash_grad_rows, cuda_attention_grad_args)        \
   CUDA_BY_TILES(X, opipe_flash_grad_keys, cuda_attention_grad_args)        \

@@ -92,6 +92,32 @@ static opipe_status read_past(const cuda_rule *r, uint32_t base, cuda_attention_
   return OPIPE_OK;
 }
 
+/* Where keys or values lie in two pieces, by their strides. Returns rows of the first; 0: in one.
+ */
+static int64_t read_pieces(const cuda_rule *r, uint32_t value, int64_t heads, int64_t rows,
+                           int64_t depth, int64_t *out_past_stride, int64_t *out_stride) {
+  const opipe_node *join = cuda_join_of(r->program, value);
+  if (join == NULL)
+    return 0;
+  const opipe_value *first = &r->program->graph->values[join->in[0]];
+  const int64_t past = first->shape[first->rank - 2];
+  const bool by_rows = first->rank == 3;
+  cuda_attention_strides(r, join->in[0], by_rows, heads, past, depth, out_past_stride);
+  cuda_attention_strides(r, join->in[1], by_rows, heads, rows - past, depth, out_stride);
+  return past;
+}
+
+static opipe_status read_joined(const cuda_rule *r, uint32_t base, cuda_attention_args *a) {
+  const uint32_t k = r->node->in[base + IN_K], v = r->node->in[base + IN_V];
+  const int64_t past =
+      read_pieces(r, k, a->kv_heads, a->keys, a->depth, a->past_k_stride, a->k_stride);
+  a->past = past > 0 ? past : a->past;
+  return read_pieces(r, v, a->kv_heads, a->keys, a->value_depth, a->past_v_stride, a->v_stride) ==
+                 past
+             ? OPIPE_OK
+             : cuda_refuse(r, OPIPE_E_UNSUPPORTED, "pieces of K and V differ");
+}
+
 static opipe_status read_mask(const cuda_rule *r, uint32_t base, cuda_attention_args *a) {
   const opipe_value *mask = cuda_in(r, base + IN_MASK), *nonpad = cuda_in(r, base + IN_NONPAD);
   const uint32_t type = cuda_in(r, base + IN_Q)->dtype;
@@ -126,6 +152,7 @@ opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attenti
   memset(out, 0, sizeof *out);
   CUDA_TRY(read_sizes(r, base, out, &fresh));
   CUDA_TRY(read_past(r, base, out, fresh));
+  CUDA_TRY(read_joined(r, base, out));
   CUDA_TRY(read_mask(r, base, out));
   const double root = __builtin_sqrt((double)out->depth);
   out->scale = opipe_attr_float(r->node, "scale", root > 0 ? 1.0 / root : 1.0);
@@ -137,13 +164,19 @@ opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attenti
   return OPIPE_OK;
 }
 
+/* K or V, and what stands before it. */
+static void point_pieces(cuda_rule *r, uint32_t i, uint32_t past, const void **out_past,
+                         const void **out) {
+  const opipe_node *join = cuda_join_of(r->program, r->node->in[i]);
+  *out = join != NULL ? cuda_at(r, join->in[1], 0) : cuda_at_in(r, i);
+  *out_past = join != NULL ? cuda_at(r, join->in[0], 0) : cuda_at_in(r, past);
+}
+
 void cuda_attention_point(cuda_rule *r, uint32_t base, cuda_attention_args *a) {
   a->q = cuda_at_in(r, base + IN_Q);
-  a->k = cuda_at_in(r, base + IN_K);
-  a->v = cuda_at_in(r, base + IN_V);
+  point_pieces(r, base + IN_K, base + IN_PAST_K, &a->past_k, &a->k);
+  point_pieces(r, base + IN_V, base + IN_PAST_V, &a->past_v, &a->v);
   a->mask = cuda_at_in(r, base + IN_MASK);
-  a->past_k = cuda_at_in(r, base + IN_PAST_K);
-  a->past_v = cuda_at_in(r, base + IN_PAST_V);
   a->nonpad = cuda_at_in(r, base + IN_NONPAD);
 }
 
@@ -206,10 +239,22 @@ static opipe_status emit_presents(cuda_rule *r, const cuda_attention_args *a) {
   return OPIPE_OK;
 }
 
+static opipe_status emit_own(cuda_rule *r, cuda_attention_args *args, uint32_t dtype) {
+  const uint64_t n_bytes = cuda_attention_workspace(args, dtype);
+  cuda_launch launches[CUDA_ATTENTION_LAUNCHES];
+  args->workspace = n_bytes > 0 ? cuda_at(r, CUDA_AT_WORKSPACE, 0) : NULL;
+  args->counters = cuda_attention_counters(args, dtype) > 0 ? cuda_at_counters(r) : NULL;
+  const uint32_t n = cuda_plan_attention(args, dtype, launches);
+  if (n == 0)
+    return cuda_no_kernel(r, cuda_in(r, IN_Q));
+  CUDA_TRY(cuda_emit_all(r, launches, n));
+  cuda_want_workspace(r, n_bytes);
+  return OPIPE_OK;
+}
+
 static opipe_status rule_attention(cuda_rule *r) {
   const opipe_value *q = cuda_in(r, IN_Q);
   cuda_attention_args args;
-  cuda_launch launch;
   bool done = false;
   CUDA_TRY(cuda_attention_read(r, 0, &args));
   CUDA_TRY(check_outputs(r, &args));
@@ -222,10 +267,8 @@ static opipe_status rule_attention(cuda_rule *r) {
   args.scores = cuda_at_out(r, OUT_SCORES);
   args.found = cuda_at_out(r, OUT_FOUND);
   CUDA_TRY(cuda_attention_by_dnn(r, &args, q->dtype, &done));
-  if (!done && !cuda_plan_attention(&args, q->dtype, &launch))
-    return cuda_no_kernel(r, q);
   if (!done)
-    CUDA_TRY(cuda_emit(r, &launch));
+    CUDA_TRY(emit_own(r, &args, q->dtype));
   return emit_presents(r, &args);
 }
 

@@ -207,6 +207,8 @@ static opipe_status emit_few_rows(cuda_rule *r, const cuda_product *p, const cud
   args.residual = cuda_at(r, tail != NULL ? tail->addend : OPIPE_NONE, 0);
   args.aux = cuda_at(r, tail != NULL ? tail->aux : OPIPE_NONE, 0);
   args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
+  if (cuda_few_rows_counters(&args, p->dtype) > 0)
+    args.counters = cuda_at_counters(r);
   const uint32_t n = cuda_plan_few_rows(&args, p->dtype, launches);
   if (n == 0)
     return cuda_no_kernel(r, cuda_in(r, 0));

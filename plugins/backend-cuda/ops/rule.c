@@ -233,6 +233,12 @@ opipe_status cuda_at_status(cuda_rule *r, cuda_status **out_status, uint32_t *ou
   return OPIPE_OK;
 }
 
+void *cuda_at_counters(cuda_rule *r) {
+  r->program->has_block = true;
+  r->program->has_counters = true;
+  return cuda_at(r, CUDA_AT_COUNTERS, 0);
+}
+
 opipe_status cuda_point(cuda_rule *r, size_t offset, uint32_t value, int64_t bytes) {
   cuda_patch *patch = CUDA_POOL_ARRAY(&r->program->pool, cuda_patch, 1);
   if (patch == NULL)

@@ -106,6 +106,8 @@ void *cuda_at_out(cuda_rule *r, uint32_t i);
 void *cuda_at(cuda_rule *r, uint32_t value, int64_t bytes);
 /* Where the launch reports bad data, and the node's number for that. */
 opipe_status cuda_at_status(cuda_rule *r, cuda_status **out_status, uint32_t *out_node);
+/* The run's counters [CUDA_COUNTERS]. */
+void *cuda_at_counters(cuda_rule *r);
 /* Appends a launch: r->step. */
 opipe_status cuda_emit(cuda_rule *r, const cuda_launch *launch);
 /* Appends a step that is no launch: r->step. */

@@ -14,10 +14,11 @@ struct slice_room {
   R part[COLUMN_SLICES][32 * V];
 };
 
-/* Adds up the slices of the block's columns, in order, into partial [n] of its chunk. own [V]: of
- * this thread's packet. */
+/* Adds up the slices of the block's columns, of n, in order. own [V]: of this thread's packet.
+ * true: this thread has the sum of a column. */
 template <class R, int V>
-CUDA_FN void add_slices(const R *own, slice_room<R, V> *room, R *partial, int64_t n) {
+CUDA_FN bool sum_slices(const R *own, slice_room<R, V> *room, int64_t n, int64_t *out_column,
+                        R *out_sum) {
   const int lane = (int)(threadIdx.x % 32), slice = (int)(threadIdx.x / 32);
   __syncthreads(); /* the room may still be read */
   CUDA_UNROLL
@@ -26,12 +27,23 @@ CUDA_FN void add_slices(const R *own, slice_room<R, V> *room, R *partial, int64_
   __syncthreads();
   const int64_t column = (int64_t)blockIdx.x * 32 * V + threadIdx.x;
   if (threadIdx.x >= 32 * V || column >= n)
-    return;
+    return false;
   R sum = 0;
   CUDA_UNROLL
   for (int k = 0; k < COLUMN_SLICES; ++k)
     sum += room->part[k][threadIdx.x];
-  partial[column] = sum;
+  *out_column = column;
+  *out_sum = sum;
+  return true;
+}
+
+/* The same into partial [n] of the block's chunk. */
+template <class R, int V>
+CUDA_FN void add_slices(const R *own, slice_room<R, V> *room, R *partial, int64_t n) {
+  int64_t column;
+  R sum;
+  if (sum_slices<R, V>(own, room, n, &column, &sum))
+    partial[column] = sum;
 }
 
 enum { COLUMN_AHEAD = 8 }; /* chunks under way in a thread */

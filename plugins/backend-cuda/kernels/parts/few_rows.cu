@@ -2,31 +2,20 @@
 /* Products of few rows: weights are read once, 16 bytes at a time, for all rows; what counts is the
  * bandwidth, so a thread has FEW_AHEAD packets under way.
  *
- *   w [k, n]   a block takes 32 packets of columns side by side and a part of k, a warp every
- * eighth row of it; warps are added in order, then, by a second launch, the parts w [n, k]   a warp
- * takes two rows of w, lanes packets of them in turn, added by a butterfly
+ *   w [k, n]   a block takes a strip of 32 packets of columns and a part of k, a warp every eighth
+ *              row of it; warps are added in order, then the parts: by the last block of the strip
+ *              to arrive, or, with the same bits, by a second launch
+ *   w [n, k]   a warp takes two rows of w, lanes packets of them in turn, added by a butterfly
  *
  * How long a part is follows from n and k. Each row's sums are its own, in an order that is the
  * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
 #include "columns.cuh"
+#include "last_block.cuh"
+#include "words.cuh"
 
 enum { FEW_AHEAD = 8, FEW_TURNED_AHEAD = 4, FEW_COLUMNS = 2 };
 
-/* A packet as it lies in registers: halves in pairs. */
-struct alignas(16) words {
-  unsigned w[4];
-};
-
-CUDA_FN float element(const words &p, int i, float) {
-  return __uint_as_float(p.w[i]);
-}
-CUDA_FN float element(const words &p, int i, bf16) {
-  return __uint_as_float(i % 2 != 0 ? p.w[i / 2] & 0xffff0000u : p.w[i / 2] << 16);
-}
-CUDA_FN float element(const words &p, int i, f16) {
-  const f16 half = {(uint16_t)(p.w[i / 2] >> i % 2 * 16)};
-  return widen(half);
-}
+/* An element's bits, where they lie in a packet. */
 CUDA_FN unsigned word_of(float x, int) {
   return __float_as_uint(x);
 }
@@ -40,7 +29,7 @@ template <class T>
 CUDA_FN words load_words(const T *row, int64_t i, int64_t n, bool whole) {
   words p = {{0, 0, 0, 0}};
   if (whole)
-    return *reinterpret_cast<const words *>(row + i);
+    return words_at(row, i);
   CUDA_UNROLL
   for (int v = 0; v < lanes<T>::n; ++v) {
     if (i + v < n)
@@ -67,7 +56,52 @@ struct few_room {
   typedef typename real_of<T>::type real;
   real x[CUDA_FEW_DEPTH][ROWS];
   slice_room<real, lanes<T>::n> sums;
+  bool is_last;
 };
+
+/* Rounded once; GELU (tanh) of the whole, what it is of beside it. */
+template <class T, class R>
+CUDA_FN void finish_product(const cuda_few_rows_args &a, R sum, int64_t row, int64_t column) {
+  const int64_t i = row * a.n + column;
+  sum *= (R)a.alpha;
+  if (a.bias != nullptr)
+    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.bias), column));
+  if (a.residual != nullptr)
+    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.residual), i));
+  if (a.aux != nullptr)
+    put(static_cast<T *>(a.aux), i, sum);
+  put(static_cast<T *>(a.y), i, a.gelu ? gelu_tanh(sum) : sum);
+}
+
+/* The parts of a row's columns of the strip: a warp takes a run of them, as a slice of add_chunks
+ * does. */
+template <class T>
+CUDA_FN void add_parts(const cuda_few_rows_args &a, int64_t row,
+                       slice_room<float, lanes<T>::n> *room) {
+  const int V = lanes<T>::n, AHEAD = FEW_AHEAD * 4 / V;
+  const int64_t parts = gridDim.y, each = (parts + COLUMN_SLICES - 1) / COLUMN_SLICES;
+  const int64_t first = threadIdx.x / 32 * each, step = a.m * a.n;
+  const int64_t end = first + each < parts ? first + each : parts;
+  const int64_t column = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * V;
+  const float *partial = static_cast<const float *>(a.workspace) + row * a.n + column;
+  float sum[V] = {}, whole;
+  for (int64_t k = first; k < end; k += AHEAD) {
+    packet<float> ahead[AHEAD][V / 4];
+    CUDA_UNROLL
+    for (int i = 0; i < AHEAD * V / 4; ++i) {
+      const int64_t part = k + i / (V / 4), at = i % (V / 4) * 4;
+      ahead[i / (V / 4)][i % (V / 4)] = {{0, 0, 0, 0}};
+      if (part < end && column + at < a.n)
+        ahead[i / (V / 4)][i % (V / 4)] = four_of_others(partial + part * step + at);
+    }
+    CUDA_UNROLL
+    for (int i = 0; i < AHEAD * V; ++i)
+      sum[i % V] += ahead[i / V][i % V / 4].v[i % 4];
+  }
+  int64_t own;
+  if (sum_slices<float, lanes<T>::n>(sum, room, a.n, &own, &whole))
+    finish_product<T>(a, whole, row, own);
+}
 
 /* partial [parts][m][n] */
 template <class T, int ROWS>
@@ -84,8 +118,9 @@ CUDA_FN void few_columns(const cuda_few_rows_block &a) {
   words ahead[FEW_AHEAD];
   R sum[ROWS][V];
   load_ahead<T>(a, first + slice, end, column, whole, ahead);
-  for (int64_t i = threadIdx.x; i < (end - first) * ROWS; i += CUDA_THREADS) {
-    const int64_t row = i / (end - first), k = i % (end - first);
+  const int deep = (int)(end - first);
+  for (int i = (int)threadIdx.x; i < deep * ROWS; i += CUDA_THREADS) {
+    const int row = i / deep, k = i % deep;
     room.x[k][row] = row < m ? (R)get(x, row * a.f.k + first + k) : (R)0;
   }
   CUDA_UNROLL
@@ -116,20 +151,12 @@ CUDA_FN void few_columns(const cuda_few_rows_block &a) {
     if (r < m)
       add_slices<R, V>(sum[r], &room.sums, partial + r * n, n);
   }
-}
-
-/* Rounded once; GELU (tanh) of the whole, what it is of beside it. */
-template <class T, class R>
-CUDA_FN void finish_product(const cuda_few_rows_args &a, R sum, int64_t row, int64_t column) {
-  const int64_t i = row * a.n + column;
-  sum *= (R)a.alpha;
-  if (a.bias != nullptr)
-    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.bias), column));
-  if (a.residual != nullptr)
-    sum = plain_sum(sum, (R)get(static_cast<const T *>(a.residual), i));
-  if (a.aux != nullptr)
-    put(static_cast<T *>(a.aux), i, sum);
-  put(static_cast<T *>(a.y), i, a.gelu ? gelu_tanh(sum) : sum);
+  if (a.f.counters == nullptr ||
+      !is_last_block(a.f.counters + blockIdx.x, gridDim.y, &room.is_last))
+    return;
+  CUDA_ROLLED
+  for (int64_t r = 0; r < m; ++r)
+    add_parts<T>(a.f, r, &room.sums);
 }
 
 /* blockIdx.y: the row */
@@ -214,27 +241,27 @@ CUDA_FN void few_turned(const cuda_few_rows_block &block) {
   }
 }
 
-#define CUDA_FEW(SUFFIX, TYPE)                     \
-  CUDA_KERNEL(opipe_few_columns_1_##SUFFIX) {      \
-    few_columns<TYPE, 1>(a);                       \
-  }                                                \
-  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) {      \
-    few_columns<TYPE, 4>(a);                       \
-  }                                                \
-  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) {      \
-    few_columns<TYPE, 8>(a);                       \
-  }                                                \
-  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {           \
-    few_sums<TYPE>(a);                             \
-  }                                                \
-  CUDA_ROOMY_KERNEL(opipe_few_turned_1_##SUFFIX) { \
-    few_turned<TYPE, 1>(a);                        \
-  }                                                \
-  CUDA_ROOMY_KERNEL(opipe_few_turned_4_##SUFFIX) { \
-    few_turned<TYPE, 4>(a);                        \
-  }                                                \
-  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {       \
-    few_turned<TYPE, 8>(a);                        \
+#define CUDA_FEW(SUFFIX, TYPE)                         \
+  CUDA_FOURFOLD_KERNEL(opipe_few_columns_1_##SUFFIX) { \
+    few_columns<TYPE, 1>(a);                           \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) {          \
+    few_columns<TYPE, 4>(a);                           \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) {          \
+    few_columns<TYPE, 8>(a);                           \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {               \
+    few_sums<TYPE>(a);                                 \
+  }                                                    \
+  CUDA_ROOMY_KERNEL(opipe_few_turned_1_##SUFFIX) {     \
+    few_turned<TYPE, 1>(a);                            \
+  }                                                    \
+  CUDA_ROOMY_KERNEL(opipe_few_turned_4_##SUFFIX) {     \
+    few_turned<TYPE, 4>(a);                            \
+  }                                                    \
+  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {           \
+    few_turned<TYPE, 8>(a);                            \
   }
 CUDA_FEW(f32, float)
 CUDA_FEW(bf16, bf16)

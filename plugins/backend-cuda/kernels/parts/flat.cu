@@ -285,6 +285,8 @@ CUDA_KERNEL(opipe_begin) {
   const uint32_t i = threadIdx.x;
   if (i < a.n)
     a.block->scalars[i] = a.scalars[i];
+  for (uint32_t k = i; k < a.n_counters; k += blockDim.x)
+    a.block->counters[k] = 0;
   if (i == 0) {
     a.block->status.code = CUDA_STATUS_OK;
     a.block->status.node = 0;

@@ -177,14 +177,16 @@ static void test_gather(void) {
 /* ---- runs and checks ---- */
 
 static void test_begin_and_reports(void) {
-  cuda_run_block *const block =
-      kit_placed(&(const cuda_run_block){.status = {3, 4, 5, 6}}, sizeof *block);
-  cuda_begin_args args = {.block = block, .n = 3, .scalars = {7, 8, 9}};
+  cuda_run_block *const block = kit_placed(
+      &(const cuda_run_block){.status = {3, 4, 5, 6}, .counters = {[0] = 7, [199] = 7, [200] = 7}},
+      sizeof *block);
+  cuda_begin_args args = {.block = block, .n = 3, .n_counters = 200, .scalars = {7, 8, 9}};
   cuda_launch launch;
   OPI_ASSERT_FATAL(cuda_plan_begin(&args, &launch));
   KIT_RUN(&launch, 1, NULL);
   OPI_ASSERT(block->status.code == 0 && block->status.node == 0 && block->status.value == 0);
   OPI_ASSERT(block->scalars[0] == 7 && block->scalars[2] == 9 && block->scalars[3] == 0);
+  OPI_ASSERT(block->counters[0] == 0 && block->counters[199] == 0 && block->counters[200] == 7);
   cuda_status *const to = kit_status(), *const taken = kit_status();
   cuda_status *const from = kit_placed(&(const cuda_status){2, 5, 6, 7}, sizeof *from);
   const cuda_report_args report = {to, from};
@@ -479,6 +481,10 @@ static void test_arg_of_rows(void) {
   }
   arg_rows_case(OPIPE_BFLOAT16, 512, 2050, 1, 0, 2);
   kit_skew = 0;
+  cuda_launch launches[CUDA_LAUNCHES];
+  const cuda_order_args vocabulary = {.outer = 1, .n = 50304, .inner = 1, .largest = 1};
+  OPI_ASSERT_INT(cuda_plan_arg(&vocabulary, OPIPE_BFLOAT16, launches), 2);
+  OPI_ASSERT_INT(launches[0].grid[0], 50);
 }
 
 static void test_orders(void) {

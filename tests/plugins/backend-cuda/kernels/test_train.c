@@ -244,6 +244,26 @@ static void test_pad(void) {
 
 /* ---- products of few rows ---- */
 
+static const uint32_t no_blocks[CUDA_COUNTERS];
+
+/* At once: the last block of each strip to arrive adds up what all found, to the bits of two
+ * launches, over the addend where there is one; counters are left as they were. */
+static void few_rows_at_once(cuda_few_rows_args args, uint32_t dtype, const kit_tensor *residual,
+                             const kit_tensor *wanted) {
+  const uint32_t n = cuda_few_rows_counters(&args, dtype);
+  const kit_tensor y = args.residual != NULL ? kit_copy(residual) : kit_new(dtype, wanted->n);
+  cuda_launch launches[CUDA_LAUNCHES];
+  args.counters = kit_placed(no_blocks, n * sizeof no_blocks[0]);
+  args.residual = args.residual != NULL ? y.data : NULL;
+  args.y = y.data;
+  OPI_ASSERT_INT(n > 0, !args.turned && args.k > 0 && args.n % 4 == 0);
+  const uint32_t count = cuda_plan_few_rows(&args, dtype, launches);
+  OPI_ASSERT_INT(count, args.turned || args.k == 0 || n > 0 ? 1 : 2);
+  KIT_RUN(launches, count, &y);
+  OPI_ASSERT(kit_same(&y, 0, wanted, 0, y.n));
+  OPI_ASSERT(memcmp(args.counters, no_blocks, n * sizeof no_blocks[0]) == 0);
+}
+
 static void few_rows_case(uint32_t dtype, int64_t m, int64_t n, int64_t k, bool turned, bool all) {
   const kit_tensor x = kit_random(dtype, m * k, 1, -1, 1), w = kit_random(dtype, k * n, 2, -1, 1);
   const kit_tensor bias = kit_random(dtype, n, 3, -1, 1),
@@ -271,6 +291,7 @@ static void few_rows_case(uint32_t dtype, int64_t m, int64_t n, int64_t k, bool 
   OPI_ASSERT_FATAL(count > 0);
   KIT_RUN(launches, count, &y);
   KIT_CLOSE(y, want, dtype == OPIPE_FLOAT ? 1e-5 : 0);
+  few_rows_at_once(args, dtype, &residual, &y);
   args.m = 1; /* the last row alone: the same bits */
   args.x = (const char *)x.data + (m - 1) * k * x.bytes;
   args.residual = all ? (const char *)residual.data + (m - 1) * n * x.bytes : NULL;
@@ -282,8 +303,8 @@ static void few_rows_case(uint32_t dtype, int64_t m, int64_t n, int64_t k, bool 
 }
 
 static void test_few_rows(void) {
-  static const int64_t shapes[][3] = {{1, 1, 1},      {1, 33, 70}, {3, 64, 512}, {8, 100, 600},
-                                      {2, 136, 1030}, {5, 7, 8},   {4, 520, 200}};
+  static const int64_t shapes[][3] = {{1, 1, 1},      {1, 33, 70}, {3, 64, 512},  {8, 100, 600},
+                                      {2, 136, 1030}, {5, 7, 8},   {4, 520, 200}, {1, 260, 4300}};
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
     for (int t = 0; t < 3; ++t) {
       few_rows_case(kit_types[t], shapes[s][0], shapes[s][1], shapes[s][2], false,
@@ -298,6 +319,10 @@ static void test_few_rows(void) {
   OPI_ASSERT(cuda_plan_few_rows(&args, OPIPE_FLOAT, launches) == 0);
   const cuda_few_rows_args wide = {.m = 1, .n = 1, .k = 1};
   OPI_ASSERT(cuda_plan_few_rows(&wide, OPIPE_DOUBLE, launches) == 0);
+  cuda_few_rows_args strips = {.m = 1, .n = CUDA_COUNTERS * 128, .k = 9};
+  OPI_ASSERT_INT(cuda_few_rows_counters(&strips, OPIPE_FLOAT), CUDA_COUNTERS);
+  strips.n += 4;
+  OPI_ASSERT_INT(cuda_few_rows_counters(&strips, OPIPE_FLOAT), 0);
 }
 
 /* Parts of k are longer where there are blocks enough; a row's bits are those of eight rows. */
@@ -313,6 +338,7 @@ static void test_few_rows_of_many_columns(void) {
   OPI_ASSERT_INT(cuda_plan_few_rows(&args, OPIPE_FLOAT, launches), 2);
   OPI_ASSERT_INT(launches[0].grid[1], (K + 127) / 128);
   KIT_RUN(launches, 2, &y);
+  few_rows_at_once(args, OPIPE_FLOAT, NULL, &y);
   for (int64_t i = 0; i < M * N; i += 997) {
     double want = 0;
     for (int64_t k = 0; k < K; ++k)
@@ -361,6 +387,7 @@ static void test_few_rows_through_gelu(void) {
     KIT_RUN(launches, n, &y, &aux);
     KIT_CLOSE(y, want, 1e-5);
     KIT_CLOSE(aux, of, 1e-5);
+    few_rows_at_once(args, OPIPE_FLOAT, NULL, &y);
     kit_end();
   }
 }

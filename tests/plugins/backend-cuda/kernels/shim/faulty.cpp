@@ -5,6 +5,8 @@
 #include "run.h"
 #include "shim.hpp"
 
+static unsigned counter;
+
 struct room {
   int value[64];
 };
@@ -46,9 +48,16 @@ static void body(const void *args) {
     case FAULT_BEYOND_SHARED:
       (&shared.value[0])[64 + i] = value;
       break;
-    default: /* FAULT_COPY_LEFT */
+    case FAULT_COPY_LEFT:
       if (i == 0)
         shim_copy_begin(&shared.value[0], args, 4, 4);
+      break;
+    default: /* FAULT_NOT_FENCED */
+      if (i != 40)
+        __threadfence();
+      __syncthreads();
+      if (i == 0)
+        (void)atomicInc(&counter, 1);
       break;
   }
   if (value < 0)

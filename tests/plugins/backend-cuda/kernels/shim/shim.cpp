@@ -339,6 +339,14 @@ void shim_meet(const char *kind, unsigned mask, void *slot,
   }
 }
 
+void shim_check_fences(const char *file, int line) {
+  engine *e = own;
+  for (unsigned i = 0; i < e->threads.size(); ++i) {
+    if (!e->threads[i].fenced)
+      shim_fault("a block is counted at %s:%d, thread %u has not fenced its writes", file, line, i);
+  }
+}
+
 void shim_ballot_all(void **slots, unsigned mask) {
   unsigned votes = 0;
   for (unsigned i = 0; i < 32; ++i)
@@ -474,6 +482,7 @@ static void run_block(engine *e) {
     t.waits_in = NULL;
     t.at_barrier = false;
     t.done = false;
+    t.fenced = false;
     t.n_copies = 0;
     t.group = 0;
   }

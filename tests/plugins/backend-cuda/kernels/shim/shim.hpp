@@ -7,7 +7,8 @@
  * shared memory begins as poison, the order of threads is the seed's. What a device would leave
  * undefined ends the process with a line on stderr: a barrier that not all threads reach or that
  * they reach at different places, a shuffle without the lanes that its mask names, a write beyond
- * shared memory, copies that nobody waited for. */
+ * shared memory, copies that nobody waited for, a block that is counted before its threads have
+ * fenced what they wrote. */
 #ifndef OPIPE_TESTS_CUDA_SHIM_H_
 #define OPIPE_TESTS_CUDA_SHIM_H_
 
@@ -28,6 +29,12 @@ struct uint3 {
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
 };
 struct alignas(8) uint2 {
   unsigned x, y;
@@ -52,6 +59,7 @@ struct shim_thread {
   const char *waits_in; /* file and line of what it waits at; NULL: it does not wait */
   int waits_at;
   bool at_barrier, done;
+  bool fenced; /* what it wrote so far is seen before what it writes from now on */
   uint32_t n_copies, group;
   shim_copy copies[SHIM_COPIES];
 };
@@ -167,11 +175,31 @@ template <class T>
 static inline T __ldg(const T *at) {
   return *at;
 }
-static inline void __threadfence_system(void) {}
+template <class T>
+static inline T __ldcg(const T *at) { /* past the first-level cache */
+  return *at;
+}
+static inline void __threadfence(void) {
+  shim_self->fenced = true;
+}
+static inline void __threadfence_system(void) {
+  shim_self->fenced = true;
+}
 
 /* Integers alone: sums of floats in no order have no place in a kernel. */
 static inline unsigned atomicAdd(unsigned *at, unsigned value) {
   return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+/* Counts blocks that have done their part, back to 0 after `last`: who reads what the others wrote
+ * relies on fences that their threads have behind them. */
+void shim_check_fences(const char *file, int line);
+static inline unsigned atomicInc(unsigned *at, unsigned last, SHIM_PLACE) {
+  unsigned found = __atomic_load_n(at, __ATOMIC_RELAXED);
+  shim_check_fences(file, line);
+  while (!__atomic_compare_exchange_n(at, &found, found >= last ? 0 : found + 1, false,
+                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    continue;
+  return found;
 }
 static inline unsigned atomicCAS(unsigned *at, unsigned expected, unsigned wanted) {
   __atomic_compare_exchange_n(at, &expected, wanted, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
