@@ -24,7 +24,9 @@ struct opipe_binding {
   CUgraphExec graph;              /* its steps in one launch; NULL: a launch each */
 };
 
-/* run.c: all steps, one after the other. */
+/* run.c: what stands before the steps; all steps, one after the other. */
+opipe_status cuda_run_begin(const opipe_binding *binding, CUstream stream, const int64_t *scalars,
+                            uint32_t n_scalars, opipe_error *err);
 opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, opipe_error *err);
 /* graph.c: the binding's graph where the device's `graphs` asks for them and the steps can be in
  * one. Within an entry, as the next. */

@@ -3,10 +3,11 @@
  * in every run by one call.
  *
  * What changes between runs is not in it: scalars and reports go through the run's block, which the
- * launch before the steps writes and the one behind them reads, so a graph is never captured
- * again. Its bits are those of the single launches: the same kernels with the same arguments.
- * Programs with nodes on the CPU, with poison, and devices that wait for every launch have none.
- * What the driver or a library refuses to capture is warned of, and launched step by step.
+ * launch before the steps writes (in the graph, where a program has no scalars) and the one behind
+ * them reads, so a graph is never captured again. Its bits are those of the single launches: the
+ * same kernels with the same arguments. Programs with nodes on the CPU, with poison, and devices
+ * that wait for every launch have none. What the driver or a library refuses to capture is warned
+ * of, and launched step by step.
  */
 #include "binding.h"
 
@@ -24,7 +25,11 @@ static opipe_status capture(const opipe_binding *binding, CUstream stream, CUgra
   const cuda_driver *driver = place->driver;
   CUDA_TRY(cuda_result(place, driver->capture_begin(stream, CUDA_CAPTURE_THREAD_LOCAL),
                        "bind: the beginning of a graph", err));
-  opipe_status status = cuda_run_steps(binding, stream, err);
+  opipe_status status = OPIPE_OK;
+  if (binding->program->graph->n_scalars == 0)
+    status = cuda_run_begin(binding, stream, NULL, 0, err);
+  if (status >= 0)
+    status = cuda_run_steps(binding, stream, err);
   const CUresult ended = driver->capture_end(stream, out_graph);
   if (status >= 0)
     status = cuda_result(place, ended, "bind: the end of a graph", err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run: launches, in the queue's order.
  *
- *   begin   the run's block: no report, the scalars, counters at 0; the constants
+ *   begin   the run's block: no report, the scalars, counters at 0; the constants (where there are
+ *           no scalars, in the graph)
  *   steps   a launch each, or all of them as one graph (graph.c)
  *   report  what was reported goes to the queue
  *
@@ -17,8 +18,8 @@ static opipe_status check(const opipe_binding *binding, CUresult result, const c
   return cuda_result(binding->program->device->place, result, what, err);
 }
 
-static opipe_status begin(const opipe_binding *binding, CUstream stream, const int64_t *scalars,
-                          uint32_t n_scalars, opipe_error *err) {
+opipe_status cuda_run_begin(const opipe_binding *binding, CUstream stream, const int64_t *scalars,
+                            uint32_t n_scalars, opipe_error *err) {
   const opipe_program *program = binding->program;
   const cuda_driver *driver = program->device->place->driver;
   cuda_begin_args args = {.block = (cuda_run_block *)(uintptr_t)binding->arena,
@@ -168,8 +169,8 @@ opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t 
   CUDA_TRY(cuda_enter_queue(queue, "run", err));
   if ((program->flags & OPIPE_COMPILE_POISON) != 0)
     status = poison_all(binding, queue->stream, err);
-  if (status >= 0)
-    status = begin(binding, queue->stream, scalars, n_scalars, err);
+  if (status >= 0 && (binding->graph == NULL || program->graph->n_scalars > 0))
+    status = cuda_run_begin(binding, queue->stream, scalars, n_scalars, err);
   if (status >= 0 && binding->graph != NULL) {
     status = check(binding, device->place->driver->graph_launch(binding->graph, queue->stream),
                    "graph", err);

@@ -224,6 +224,8 @@ static void test_a_graph_is_one_launch(void) {
   }
   r.b.look(&after);
   OPI_ASSERT_INT(after.graph_launches, before.graph_launches + 6);
+  OPI_ASSERT_INT(after.launches,
+                 before.launches + 6 + 6); /* reports, and what events take of them */
   OPI_ASSERT_INT(after.waits, before.waits);
   r.t->binding_free(r.g.binding);
   r.g.binding = NULL;
