@@ -174,6 +174,7 @@ opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_pr
                                .tails = program->tails,
                                .fronts = program->fronts,
                                .scales = program->scales,
+                               .columns = program->columns,
                                .besides = program->besides};
   return prepare(out_probe, err);
 }

@@ -118,6 +118,7 @@ struct opipe_device {
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
   bool half_copies;      /* half_copies=1: parameters that are trained are rounded once a step */
   bool bias_gradients;   /* bias_gradients=1: the products of weights' gradients make them along */
+  bool norm_sums;        /* norm_sums=1: norms' gradients make sums over their rows along */
   bool deterministic;    /* deterministic=1: what it runs has the same bits in every run */
   uint32_t few_rows;     /* few_rows=N: products of at most N rows take our kernel */
   uint32_t pad;          /* pad=N: rows are padded for products of 2^N operations; 0: for none */

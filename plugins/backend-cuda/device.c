@@ -190,9 +190,10 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"cudnn", &device->cudnn},
                {"deterministic", &device->deterministic},
                {"bias_gradients", &device->bias_gradients},
-               {"half_copies", &device->half_copies}};
+               {"half_copies", &device->half_copies},
+               {"norm_sums", &device->norm_sums}};
   device->inner.threads = 1;
-  device->cudnn = device->deterministic = device->half_copies = true;
+  device->cudnn = device->deterministic = device->half_copies = device->norm_sums = true;
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;
@@ -219,12 +220,12 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
     while (i < sizeof known / sizeof known[0] && strcmp(known[i].key, key) != 0)
       ++i;
     if (i == sizeof known / sizeof known[0]) {
-      return opipe_fail(
-          err, OPIPE_E_INVALID,
-          "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
-          "cudnn, deterministic, bias_gradients, half_copies, sm, few_rows, pad, pad_mib, "
-          "fallback, fallback_threads)",
-          key);
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
+                        "cudnn, deterministic, bias_gradients, half_copies, norm_sums, sm, "
+                        "few_rows, pad, pad_mib, "
+                        "fallback, fallback_threads)",
+                        key);
     }
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
       return opipe_fail(err, OPIPE_E_INVALID, "backend cuda: %s=%s (0 or 1)", key, value);

@@ -129,6 +129,7 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
   CUDA_TRY(cuda_match_pitches(program, err));
   CUDA_TRY(cuda_match_tails(program, err));
   CUDA_TRY(cuda_match_sums(program, err));
+  CUDA_TRY(cuda_match_norms(program, err));
   return cuda_match_rows(program, err);
 }
 

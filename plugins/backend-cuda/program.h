@@ -181,7 +181,7 @@ enum {
 enum { CUDA_TAIL_NODES = 6 };
 
 /* What a product does along: nodes behind it that have no steps (fuse_product.c); or a norm's
- * gradient: the Add behind it (fuse_rows.c). */
+ * gradient: the Add behind it (fuse_norms.c). */
 typedef struct cuda_tail {
   uint32_t row;     /* value added to every row; OPIPE_NONE */
   uint32_t addend;  /* value of the result's shape that is added; OPIPE_NONE */
@@ -221,6 +221,8 @@ struct opipe_program {
                              none does */
   uint32_t *scales;       /* [n_nodes], of norms' gradients: that of the scale, whose steps are
                              theirs; OPIPE_NONE; NULL: none are */
+  uint32_t *columns;      /* [n_nodes], of norms' gradients: sums of the columns of what they make;
+                             OPIPE_NONE; NULL: none are */
   cuda_beside **besides;  /* [n_nodes], of products; NULL: none does */
   cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
   uint32_t *joins;        /* [n_values]: the Concat whose two pieces attention reads instead;
@@ -297,13 +299,17 @@ const cuda_tail *cuda_tail_of(const opipe_program *program, const opipe_node *no
 opipe_status cuda_match_sums(opipe_program *program, opipe_error *err);
 /* NULL: none. */
 const cuda_beside *cuda_beside_of(const opipe_program *program, const opipe_node *node);
-/* fuse_rows.c: fronts, scales; tails of norms' gradients. After cuda_match_tails. */
+/* fuse_norms.c: scales, columns; tails of norms' gradients. After cuda_match_sums. */
+opipe_status cuda_match_norms(opipe_program *program, opipe_error *err);
+/* NULL: none. */
+const opipe_node *cuda_scale_of(const opipe_program *program, const opipe_node *node);
+const opipe_node *cuda_columns_of(const opipe_program *program, const opipe_node *node);
+/* fuse_rows.c: fronts. After cuda_match_norms. */
 opipe_status cuda_match_rows(opipe_program *program, opipe_error *err);
 /* NULL: none. */
 const opipe_node *cuda_front_of(const opipe_program *program, const opipe_node *node);
 /* Does anything but the node read what its front makes? It is then written. */
 bool cuda_keeps_front(const opipe_program *program, const opipe_node *node);
-const opipe_node *cuda_scale_of(const opipe_program *program, const opipe_node *node);
 /* compile.c: what the node's rule answers; its steps are thrown away. probe: of the same graph. */
 opipe_status cuda_probe(opipe_program *probe, uint32_t node, opipe_error *err);
 /* Does the node's rule take what was noted for it? Errors are those of memory and the device. */

@@ -118,7 +118,8 @@ def memory(clock):
             for ranks in (("2",) if SMALL else ("1", "2", "4"))]
 
 
-SANITIZED = [("memcheck", "test_rows"), ("memcheck", "test_loss"), ("racecheck", "test_loss"), ("racecheck", "test_rows"), ("memcheck", "test_attention")]
+SANITIZED = [("memcheck", "test_rows"), ("memcheck", "test_loss"), ("racecheck", "test_loss"), ("racecheck", "test_rows"), ("memcheck", "test_attention"),
+             ("memcheck", "test_norm_sums"), ("racecheck", "test_norm_sums")]
 
 
 def sanitizer(clock):

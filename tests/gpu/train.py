@@ -139,6 +139,13 @@ def in_order(clock):
     return {"tokens_per_s": round(ordered), "of_deterministic_0": round(ordered / free, 4)}
 
 
+def sums_along(clock):
+    """Sums over rows that norms' gradients make along, over sums by themselves."""
+    along, _ = alone(LEAST, clock)
+    apart, _ = alone(LEAST, clock, FASTEST + ",norm_sums=0")
+    return {"tokens_per_s": round(along), "of_norm_sums_0": round(along / apart, 4)}
+
+
 def tuned(shape):
     """A plan whose products are chosen by measurement, over the library's first choices."""
     def line(clock):
@@ -182,6 +189,7 @@ LINES = [
     Line("124M, 2 ranks on the GPU", ranks(LEAST, 2), 180, {"of_one_rank": 0.95}),
     Line("124M, 4 ranks on the GPU", ranks(LEAST, 4), 180, {"of_one_rank": 0.95}),
     Line("deterministic=1 beside 0", in_order, 120, {"of_deterministic_0": 0.88}),
+    Line("norm_sums=1 beside 0", sums_along, 120, {"of_norm_sums_0": 1.0}),
     Line("124M, its kernels", kernels(VOCABULARY), 90),
     Line("124M of 50257 columns, its kernels", kernels(VOCABULARY if SMALL else 50257), 90),
 ]

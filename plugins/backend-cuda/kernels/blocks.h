@@ -114,6 +114,26 @@ enum { CUDA_FEW_QUERIES = 8, CUDA_FEW_KEYS = 64 };
 
 enum { CUDA_WARP_ROW = 1024 }; /* elements of a row that a warp takes, at most */
 
+/* Gradients of norms with sums over rows: four warps a block, each with its own of every sum in
+ * shared memory, which are 48 KiB at most. As many chunks of rows, at most, as let four blocks lie
+ * on each processor of a large device; of so many rows at least. */
+enum {
+  CUDA_NORM_WARPS = 4,
+  CUDA_NORM_THREADS = 32 * CUDA_NORM_WARPS,
+  CUDA_NORM_CHUNKS = 512,
+  CUDA_NORM_LEAST = 16
+};
+typedef struct cuda_norm_sums_block {
+  cuda_norm_grad_args g;
+  float *partial;                /* [chunks, n_sums, n] */
+  float *sums[CUDA_NORM_SUMS];   /* [n_sums] that are wanted */
+  int64_t chunk, chunks;         /* rows of one; how many */
+  int32_t place[CUDA_NORM_SUMS]; /* of a sum in a warp's shared memory, in floats; -1: not wanted */
+  uint32_t n_sums;
+  uint32_t adds; /* bit i: sums[i] is added to */
+  uint32_t reserved;
+} cuda_norm_sums_block;
+
 /* Losses by rows: threads of a block, and bytes of a row that the gradient keeps in shared memory:
  * two blocks on a processor of 228 KiB, one on the smallest (100 KiB). */
 enum { CUDA_LOSS_THREADS = 512, CUDA_LOSS_KEPT = 100864 };

@@ -139,8 +139,8 @@ CUDA_FN R as_stored(R x) {
   return widen(narrowed);
 }
 
-/* a b + c, rounded once by nvcc; a + b, rounded whatever stands around it. Where several kernels
- * are to make the same bits. */
+/* a b + c, rounded once by nvcc; a + b and a b, rounded whatever stands around them. Where several
+ * kernels are to make the same bits. */
 template <class R>
 CUDA_FN R joined(R a, R b, R c) {
 #ifdef __CUDACC__
@@ -156,11 +156,25 @@ CUDA_FN float plain_sum(float a, float b) {
   return a + b;
 #endif
 }
+CUDA_FN float plain_product(float a, float b) {
+#ifdef __CUDACC__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
 CUDA_FN double plain_sum(double a, double b) {
 #ifdef __CUDACC__
   return __dadd_rn(a, b);
 #else
   return a + b;
+#endif
+}
+CUDA_FN double plain_product(double a, double b) {
+#ifdef __CUDACC__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
 #endif
 }
 

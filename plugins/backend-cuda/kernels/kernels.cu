@@ -15,6 +15,7 @@
 #include "parts/map.cu"
 #include "parts/move.cu"
 #include "parts/norm.cu"
+#include "parts/norm_sums.cu"
 #include "parts/norm_warp.cu"
 #include "parts/recurrent.cu"
 #include "parts/reduce.cu"

@@ -63,6 +63,22 @@ typedef struct cuda_norm_grad_args {
 bool cuda_plan_norm_grad(const cuda_norm_grad_args *args, uint32_t dtype, uint32_t scale_dtype,
                          cuda_launch *out);
 
+/* The same along with sums over the rows, fp32 [n], of which some may be NULL: of dY h, the scale's
+ * gradient, of dY, the bias', and of dX as it is stored, that of a bias in front. adds: of which
+ * (bit k: of sums[k]) what is there is kept. Rows of up to 1024 elements, not of double; the
+ * statistics are not written. dx has the same bits. */
+enum { CUDA_NORM_OF_SCALE, CUDA_NORM_OF_BIAS, CUDA_NORM_OF_DX, CUDA_NORM_SUMS };
+typedef struct cuda_norm_sums_args {
+  cuda_norm_grad_args grad;
+  void *sums[CUDA_NORM_SUMS];
+  void *workspace;
+  uint32_t adds;
+  uint32_t reserved;
+} cuda_norm_sums_args;
+uint64_t cuda_norm_sums_workspace(const cuda_norm_sums_args *args);
+uint32_t cuda_plan_norm_sums(const cuda_norm_sums_args *args, uint32_t dtype, uint32_t scale_dtype,
+                             cuda_launch *out);
+
 /* dscale, dbias [n], either may be NULL: fp32, of double x and dy fp64. adds:
  * to what is there. given: the workspace begins with the rows' statistics, as
  * cuda_plan_norm_grad writes them. */

@@ -281,6 +281,66 @@ uint32_t cuda_plan_columns(const cuda_columns_args *args, uint32_t dtype, cuda_l
   return n;
 }
 
+/* Rows of a chunk: a multiple of the warps, of the number of rows alone. */
+static int64_t norm_chunk(int64_t rows) {
+  const int64_t each = (rows + CUDA_NORM_CHUNKS - 1) / CUDA_NORM_CHUNKS;
+  const int64_t even = (each + CUDA_NORM_WARPS - 1) / CUDA_NORM_WARPS * CUDA_NORM_WARPS;
+  return even > CUDA_NORM_LEAST ? even : CUDA_NORM_LEAST;
+}
+
+static int64_t norm_chunks(int64_t rows) {
+  return (rows + norm_chunk(rows) - 1) / norm_chunk(rows);
+}
+
+static uint32_t count_sums(const cuda_norm_sums_args *args) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < CUDA_NORM_SUMS; ++i)
+    n += args->sums[i] != NULL;
+  return n;
+}
+
+uint64_t cuda_norm_sums_workspace(const cuda_norm_sums_args *args) {
+  return (uint64_t)norm_chunks(args->grad.rows) * count_sums(args) * (uint64_t)args->grad.n *
+         sizeof(float);
+}
+
+_Static_assert((int)opipe_norm_grad_sums_f32_threads == (int)CUDA_NORM_THREADS,
+               "parts/norm_sums.cu counts on it");
+
+uint32_t cuda_plan_norm_sums(const cuda_norm_sums_args *args, uint32_t dtype, uint32_t scale_dtype,
+                             cuda_launch *out) {
+  const int place = dtype == OPIPE_DOUBLE ? -1 : cuda_pair_place(dtype, scale_dtype);
+  const int64_t n = args->grad.n, rows = args->grad.rows;
+  cuda_norm_sums_block block = {.g = args->grad,
+                                .partial = args->workspace,
+                                .chunk = norm_chunk(rows),
+                                .chunks = norm_chunks(rows)};
+  if (place < 0 || count_sums(args) == 0 || rows < 1 || n < 1 || n > CUDA_WARP_ROW)
+    return 0;
+  const int64_t strip = packet_columns(dtype), each = (n + strip - 1) / strip * strip;
+  block.g.statistics = NULL;
+  for (uint32_t i = 0; i < CUDA_NORM_SUMS; ++i) {
+    block.place[i] = args->sums[i] != NULL ? (int32_t)(block.n_sums * each) : -1;
+    block.n_sums += args->sums[i] != NULL;
+  }
+  /* those without double follow each other */
+  cuda_make_launch(
+      (uint32_t)CUDA_ID_opipe_norm_grad_sums_f32 + (uint32_t)(place > 3 ? place - 1 : place),
+      &block, (uint32_t)block.chunks, 1,
+      (uint32_t)(CUDA_NORM_WARPS * block.n_sums * each) * sizeof(float), &out[0]);
+  block.g = (cuda_norm_grad_args){.n = n}; /* nothing that it does not touch: values die early */
+  block.n_sums = 0;
+  for (uint32_t i = 0; i < CUDA_NORM_SUMS; ++i) {
+    if (args->sums[i] == NULL)
+      continue;
+    block.adds |= (args->adds >> i & 1u) << block.n_sums;
+    block.sums[block.n_sums++] = args->sums[i];
+  }
+  cuda_make_launch(CUDA_ID_opipe_norm_grad_totals, &block, column_blocks(n, 32), block.n_sums, 0,
+                   &out[1]);
+  return 2;
+}
+
 /* ---- reductions and orders ---- */
 
 /* A thread, a warp or a block takes a result: by the number and the stride of

@@ -67,6 +67,10 @@
   CUDA_PAIRS(X, opipe_norm_block, cuda_norm_args, 256)                     \
   CUDA_PAIRS(X, opipe_norm_grad_warp, cuda_norm_grad_args, 256)            \
   CUDA_PAIRS(X, opipe_norm_grad_block, cuda_norm_grad_args, 256)           \
+  CUDA_HALVES(X, opipe_norm_grad_sums, cuda_norm_sums_block, 128)          \
+  X(opipe_norm_grad_sums_bf16_f32, cuda_norm_sums_block, 128)              \
+  X(opipe_norm_grad_sums_f16_f32, cuda_norm_sums_block, 128)               \
+  X(opipe_norm_grad_totals, cuda_norm_sums_block, 1024)                    \
   CUDA_FLOATS(X, opipe_norm_moments_warp, cuda_norm_scale_args, 256)       \
   CUDA_FLOATS(X, opipe_norm_moments_block, cuda_norm_scale_args, 256)      \
   CUDA_FLOATS(X, opipe_norm_chunks, cuda_norm_scale_args, 256)             \

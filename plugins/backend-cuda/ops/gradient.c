@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What gradient rules emit beside the operators of inference (domain opipe): Accumulate, gradients
- * of activations, softmax, norms, Gather and Attention; Dropout by counter. */
+ * of activations, softmax, Gather and Attention; Dropout by counter. Norms: norm_gradient.c. */
 #include "ops/attention.h"
 
 /* ---- sums into accumulators ---- */
@@ -145,97 +145,6 @@ static opipe_status rule_softmax_grad(cuda_rule *r) {
   CUDA_TRY(cuda_emit(r, &launch));
   cuda_may_overwrite(r, 0);
   return OPIPE_OK;
-}
-
-/* dY and X of one type and size; rows of X.shape[axis:]. */
-static opipe_status read_rows(const cuda_rule *r, int64_t *out_rows, int64_t *out_n) {
-  const opipe_value *dy = cuda_in(r, 0), *x = cuda_in(r, 1);
-  uint32_t axis = 0;
-  CUDA_TRY(cuda_axis(r, opipe_attr_int(r->node, "axis", -1), x->rank, &axis));
-  if (!cuda_is_float(x->dtype) || dy->dtype != x->dtype || cuda_elems(dy) != cuda_elems(x)) {
-    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a gradient of %s for %s",
-                       opipe_dtype_name(dy->dtype), opipe_dtype_name(x->dtype));
-  }
-  *out_rows = cuda_extent(x, 0, axis);
-  *out_n = cuda_extent(x, axis, x->rank);
-  return OPIPE_OK;
-}
-
-static bool is_rms(const cuda_rule *r) {
-  return strncmp(r->node->op, "RMS", 3) == 0;
-}
-
-/* The gradients of scale and bias. given: the workspace begins with the rows' statistics. */
-static opipe_status emit_scale(cuda_rule *r, bool given) {
-  const opipe_value *x = cuda_in(r, 1);
-  const uint32_t dtype = x->dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
-  cuda_norm_scale_args args = {
-      .epsilon = opipe_attr_float(r->node, "epsilon", 1e-5), .rms = is_rms(r), .given = given};
-  cuda_launch launches[CUDA_LAUNCHES];
-  CUDA_TRY(read_rows(r, &args.rows, &args.n));
-  for (uint32_t i = 0; i < r->node->n_out; ++i) {
-    const opipe_value *out = cuda_out(r, i);
-    if (out != NULL && (out->dtype != dtype || (int64_t)cuda_elems(out) != args.n)) {
-      return cuda_refuse(r, OPIPE_E_INVALID, "output %u is not of %lld elements of %s", i,
-                         (long long)args.n, opipe_dtype_name(dtype));
-    }
-  }
-  args.dy = cuda_at_in(r, 0);
-  args.x = cuda_at_in(r, 1);
-  args.dscale = cuda_at_out(r, 0);
-  args.dbias = cuda_at_out(r, 1);
-  args.adds = cuda_accumulator(r, 0) != OPIPE_NONE || cuda_accumulator(r, 1) != OPIPE_NONE;
-  args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
-  const uint32_t n = cuda_plan_norm_scale(&args, x->dtype, launches);
-  if (n == 0)
-    return cuda_no_kernel(r, x);
-  CUDA_TRY(cuda_emit_all(r, launches, n));
-  cuda_want_workspace(r, cuda_norm_scale_workspace(&args));
-  return OPIPE_OK;
-}
-
-static opipe_status rule_norm_scale(cuda_rule *r) {
-  return emit_scale(r, false);
-}
-
-/* dX, or what the Add behind it makes, may lie where the addend or dY does. */
-static void may_overwrite_rows(cuda_rule *r, const cuda_tail *tail, uint32_t to) {
-  const uint32_t from = tail != NULL ? tail->addend : r->node->in[0];
-  const uint32_t root = cuda_root(r->program, from);
-  for (uint32_t i = tail != NULL ? 0 : 1; i < r->node->n_in; ++i) {
-    if (cuda_root(r->program, r->node->in[i]) == root)
-      return;
-  }
-  r->step->overwrites = from;
-  r->step->result = to;
-}
-
-static opipe_status rule_norm_grad(cuda_rule *r) {
-  const opipe_value *x = cuda_in(r, 1), *scale = cuda_in(r, 2);
-  const cuda_tail *tail = cuda_tail_of(r->program, r->node);
-  const opipe_node *end = tail != NULL ? &r->program->graph->nodes[tail->nodes[0]] : r->node;
-  cuda_norm_grad_args args = {.epsilon = opipe_attr_float(r->node, "epsilon", 1e-5),
-                              .rms = is_rms(r)};
-  cuda_rule sums = *r;
-  cuda_launch launch;
-  CUDA_TRY(cuda_expect_like(r, 0, x));
-  CUDA_TRY(read_rows(r, &args.rows, &args.n));
-  if ((int64_t)cuda_elems(scale) != args.n) {
-    return cuda_refuse(r, OPIPE_E_INVALID, "its scale has %llu elements, rows have %lld",
-                       (unsigned long long)cuda_elems(scale), (long long)args.n);
-  }
-  sums.node = cuda_scale_of(r->program, r->node);
-  args.dx = cuda_at(r, end->out[0], 0);
-  args.dy = cuda_at_in(r, 0);
-  args.x = cuda_at_in(r, 1);
-  args.scale = cuda_at_in(r, 2);
-  args.residual = cuda_at(r, tail != NULL ? tail->addend : OPIPE_NONE, 0);
-  args.statistics = sums.node != NULL ? cuda_at(r, CUDA_AT_WORKSPACE, 0) : NULL;
-  if (!cuda_plan_norm_grad(&args, x->dtype, scale->dtype, &launch))
-    return cuda_no_kernel(r, x);
-  CUDA_TRY(cuda_emit(r, &launch));
-  may_overwrite_rows(r, tail, end->out[0]);
-  return sums.node != NULL ? emit_scale(&sums, true) : OPIPE_OK;
 }
 
 /* ---- attention ---- */
@@ -388,10 +297,6 @@ static const cuda_row rows[] = {
     {"ActivationGrad", rule_activation_grad, 2, 2, 1},
     {"SoftmaxGrad", rule_softmax_grad, 2, 2, 1},
     {"LogSoftmaxGrad", rule_softmax_grad, 2, 2, 1},
-    {"LayerNormalizationGrad", rule_norm_grad, 3, 3, 1},
-    {"RMSNormalizationGrad", rule_norm_grad, 3, 3, 1},
-    {"LayerNormalizationGradScale", rule_norm_scale, 2, 2, 2},
-    {"RMSNormalizationGradScale", rule_norm_scale, 2, 2, 1},
     {"GatherGrad", rule_gather_grad, 2, 2, 1},
     {"AttentionGrad", rule_attention_grad, 4, IN_FOUND + 1, OUTPUTS},
     {"Dropout", rule_dropout, 5, 5, 2},

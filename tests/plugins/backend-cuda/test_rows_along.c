@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What norms and gates do along: as many steps as are left, with the bits of the nodes one by one.
- */
+ * Sums of another order: test_norms_along.c. */
 #include "cuda_test.h"
 
 static opipe_error err = OPIPE_ERROR_INIT;
@@ -233,7 +233,7 @@ static void test_rows_do_along(void) {
   maker m;
   CT_OPEN(&b);
   draw();
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none", 1, 0, &device, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_device(&b.base, "fallback=none,norm_sums=0", 1, 0, &device, &err), &err);
   for (uint32_t i = 0; i < 2 * CASES; ++i) {
     const form which = (form)(i / 2);
     float y[3][OUTPUTS][CELLS];

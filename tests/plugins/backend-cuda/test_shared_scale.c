@@ -38,35 +38,48 @@ static void add_scale(bt_graph *g, uint32_t dy, uint32_t x) {
   bt_node(g, "Accumulate", BT_IN(made), BT_OUT(sum))->domain = "opipe";
 }
 
-/* crossed: both gradients of the scale before both of X, which stand the other way round. */
-static void make_graph(bt_graph *g, bool crossed) {
-  uint32_t in[INPUTS], out[2];
+typedef enum form {
+  PAIRS,   /* each norm's gradients behind each other */
+  CROSSED, /* both gradients of the scale before both of X, which stand the other way round */
+  AROUND,  /* both of X between those of the scale: the second norm's, and the first one's */
+  FIRST,   /* the first norm alone */
+  SECOND
+} form;
+
+static void add_x(bt_graph *g, const uint32_t *in, int norm, uint32_t scale) {
+  const uint32_t out =
+      bt_value(g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, results[norm], BT_SHAPE(ROWS, WIDE));
+  (void)bt_node(g, "", BT_IN(in[2 * norm], in[2 * norm + 1], scale), BT_OUT(out));
+  (void)of_norm(g, "LayerNormalizationGrad");
+}
+
+/* Digits: 0 and 1 the norms' gradients of X, 2 and 3 those of the scale. */
+static void make_graph(bt_graph *g, form which) {
+  static const char *const orders[] = {
+      [PAIRS] = "0213", [CROSSED] = "2310", [AROUND] = "3012", [FIRST] = "02", [SECOND] = "13"};
+  uint32_t in[INPUTS];
   bt_init(g);
   for (int i = 0; i < INPUTS; ++i)
     in[i] = bt_value(g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, numbers[i], BT_SHAPE(ROWS, WIDE));
   const uint32_t scale = bt_value(g, OPIPE_VALUE_PARAMETER, OPIPE_FLOAT, ones, BT_SHAPE(WIDE));
-  for (int i = 0; i < 2; ++i)
-    out[i] = bt_value(g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, results[i], BT_SHAPE(ROWS, WIDE));
-  for (int i = 0; i < 2 && crossed; ++i)
-    add_scale(g, in[2 * i], in[2 * i + 1]);
-  for (int k = 0; k < 2; ++k) {
-    const int i = crossed ? 1 - k : k;
-    (void)bt_node(g, "", BT_IN(in[2 * i], in[2 * i + 1], scale), BT_OUT(out[i]));
-    (void)of_norm(g, "LayerNormalizationGrad");
-    if (!crossed)
-      add_scale(g, in[2 * i], in[2 * i + 1]);
+  for (const char *at = orders[which]; *at != '\0'; ++at) {
+    const int norm = (*at - '0') % 2;
+    if (*at < '2')
+      add_x(g, in, norm, scale);
+    else
+      add_scale(g, in[2 * norm], in[2 * norm + 1]);
   }
 }
 
 /* The scale's gradient after some runs; launches of one. */
-static uint32_t run_graph(const opipe_backend *t, opipe_device *device, bool crossed,
+static uint32_t run_graph(const opipe_backend *t, opipe_device *device, form which, int runs,
                           uint32_t flags, float *out) {
   bt_graph g;
   bt_run run;
   opipe_event *event = NULL;
-  make_graph(&g, crossed);
+  make_graph(&g, which);
   OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, OPIPE_COMPILE_OWNED | flags, &run, &err), &err);
-  for (int i = 0; i < RUNS; ++i)
+  for (int i = 0; i < runs; ++i)
     OPI_ASSERT_OK(bt_step(t, &g, &run, &err), &err);
   OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
   OPI_ASSERT_OK(t->event_record(run.queue, event, &err), &err);
@@ -77,22 +90,40 @@ static uint32_t run_graph(const opipe_backend *t, opipe_device *device, bool cro
   return run.info.n_kernels;
 }
 
+/* What additions in the order of the nodes make of the sums of each norm. */
+static void add_in_order(const opipe_backend *t, opipe_device *device, form which, float *out) {
+  float sums[2][WIDE];
+  (void)run_graph(t, device, FIRST, 1, 0, sums[0]);
+  (void)run_graph(t, device, SECOND, 1, 0, sums[1]);
+  for (int k = 0; k < WIDE; ++k) {
+    out[k] = 0;
+    for (int i = 0; i < 2 * RUNS; ++i)
+      out[k] += sums[which == AROUND ? 1 - i % 2 : i % 2][k];
+  }
+}
+
 static void test_order_stays(void) {
+  static const char *const options[] = {"norm_sums=0", "norm_sums=1"};
   ct_backend b;
-  opipe_device *device = NULL;
-  float along[WIDE], apart[WIDE];
+  float along[WIDE], apart[WIDE], wanted[WIDE];
   draw();
   if (!ct_open(&b))
     OPI_SKIP("%s", CT_WHY);
-  OPI_ASSERT_OK_FATAL(bt_device(&b.base, NULL, 1, 0, &device, &err), &err);
-  for (int crossed = 0; crossed < 2; ++crossed) {
-    const uint32_t n = run_graph(b.base.table, device, crossed != 0, 0, along);
-    const uint32_t n_apart =
-        run_graph(b.base.table, device, crossed != 0, OPIPE_COMPILE_NO_FUSE, apart);
-    OPI_ASSERT(n < n_apart);
-    OPI_ASSERT(memcmp(along, apart, sizeof along) == 0);
+  for (int i = 0; i < 2; ++i) {
+    opipe_device *device = NULL;
+    OPI_ASSERT_OK_FATAL(bt_device(&b.base, options[i], 1, 0, &device, &err), &err);
+    for (form which = PAIRS; which <= AROUND; ++which) {
+      const uint32_t n = run_graph(b.base.table, device, which, RUNS, 0, along);
+      const uint32_t n_apart =
+          run_graph(b.base.table, device, which, RUNS, OPIPE_COMPILE_NO_FUSE, apart);
+      OPI_ASSERT(n < n_apart);
+      OPI_ASSERT(i != 0 || memcmp(along, apart, sizeof along) == 0);
+      add_in_order(b.base.table, device, which, wanted);
+      /* in other forms one of them is made by itself, in an order of its own with norm_sums=1 */
+      OPI_ASSERT((i != 0 && which != PAIRS) || memcmp(along, wanted, sizeof along) == 0);
+    }
+    b.base.table->device_close(device);
   }
-  b.base.table->device_close(device);
   bt_close(&b.base);
 }
 

@@ -21,14 +21,16 @@ typedef enum form {
   SUM_AND_NORM,      /* Add -> norm */
   NORM_GRAD_SUM,     /* norm's gradient -> Add */
   NORM_GRAD_SCALE,   /* norm's gradient, and its scale's */
+  NORM_GRAD_COLUMNS, /* and that of a bias in front, which no product makes along */
   GATE,              /* activation -> Mul */
   GATE_GRAD,         /* Mul -> an activation's gradient */
   FORMS
 } form;
-static const char *const names[FORMS] = {
-    "product_row",   "product_addend",  "product_gelu", "product_gelu_grad", "few_rows",
-    "accumulated",   "bias_gradient",   "parts",        "narrow_loss",       "sum_and_norm",
-    "norm_grad_sum", "norm_grad_scale", "gate",         "gate_grad"};
+static const char *const names[FORMS] = {"product_row",       "product_addend", "product_gelu",
+                                         "product_gelu_grad", "few_rows",       "accumulated",
+                                         "bias_gradient",     "parts",          "narrow_loss",
+                                         "sum_and_norm",      "norm_grad_sum",  "norm_grad_scale",
+                                         "norm_grad_columns", "gate",           "gate_grad"};
 
 typedef struct counts {
   uint32_t of[FORMS][PASSES];
@@ -52,6 +54,7 @@ static void count_node(const opipe_program *p, uint32_t i, uint32_t *of) {
   of[PRODUCT_GELU_GRAD] += tail != NULL && tail->through == CUDA_THROUGH_DGELU;
   of[NORM_GRAD_SUM] += of_norm;
   of[NORM_GRAD_SCALE] += p->scales[i] != OPIPE_NONE;
+  of[NORM_GRAD_COLUMNS] += p->columns[i] != OPIPE_NONE;
   of[BIAS_GRADIENT] += p->besides[i] != NULL;
   if (p->fronts[i] == OPIPE_NONE)
     return;
@@ -132,44 +135,55 @@ static opipe_status plan_inference(kit *k) {
   return opi_plan_make(&env, &params, &k->plan, &k->err);
 }
 
-/* compute: 0 of inference, else the type that training computes in. */
-static void look_at(const char *name, const char *path, int64_t batch, int64_t tokens,
-                    uint32_t compute, char *text, size_t *n_text) {
-  const char *mode = compute == 0             ? (tokens == 1 ? "decode" : "infer")
-                     : compute == OPIPE_FLOAT ? "fp32"
-                                              : "bf16";
+typedef struct mode {
+  const char *name;
+  uint32_t compute; /* 0 of inference, else the type that training computes in */
+  int64_t batch, tokens;
+  const char *options;
+  uint32_t first, last; /* forms that are looked for */
+} mode;
+static const mode modes[] = {
+    {"infer", 0, 2, 8, NULL, 0, FORMS - 1},
+    {"fp32", OPIPE_FLOAT, 2, 8, "bias_gradients=1", 0, FORMS - 1},
+    {"bf16", OPIPE_BFLOAT16, 2, 8, "bias_gradients=1", 0, FORMS - 1},
+    {"apart", OPIPE_BFLOAT16, 2, 8, "bias_gradients=0", NORM_GRAD_COLUMNS, NORM_GRAD_COLUMNS},
+    {"decode", 0, 1, 1, NULL, 0, FORMS - 1}};
+enum { MODES = sizeof modes / sizeof modes[0], DECODE = MODES - 1 };
+
+static void look_at(const char *name, const char *path, const mode *how, char *text,
+                    size_t *n_text) {
   kit k;
   memset(&look.found, 0, sizeof look.found);
   memset(look.seen, 0, sizeof look.seen);
-  opipe_status status = kit_open(&k, path, batch, tokens);
+  opipe_status status = kit_open(&k, path, how->batch, how->tokens);
   plugins = k.plugins;
   k.plugins.backend = find_backend;
-  if (status >= 0 && compute == 0)
+  if (status >= 0 && how->compute == 0)
     status = plan_inference(&k);
   kit_case c = kit_case_of("gpipe", 1, 1, false);
   c.device = "cuda";
-  c.device_options = "bias_gradients=1";
-  c.spec.compute = compute;
+  c.device_options = how->options;
+  c.spec.compute = how->compute;
   c.spec.loss.kind = OPI_LOSS_CROSS_ENTROPY;
   c.spec.loss.output = first_output(&k);
   c.spec.loss.labels = "labels";
-  if (status >= 0 && compute != 0)
+  if (status >= 0 && how->compute != 0)
     status = kit_plan(&k, &c);
   OPI_ASSERT_OK(status, &k.err);
   kit_close(&k);
-  for (uint32_t f = 0; f < FORMS; ++f) {
+  for (uint32_t f = how->first; f <= how->last; ++f) {
     const uint32_t *of = look.found.of[f];
     if (of[0] + of[1] > 0) {
-      *n_text += (size_t)snprintf(text + *n_text, FOUND_ROOM - *n_text,
-                                  "%-18s %-16s %-6s %4u %4u\n", names[f], name, mode, of[0], of[1]);
+      *n_text +=
+          (size_t)snprintf(text + *n_text, FOUND_ROOM - *n_text, "%-18s %-16s %-6s %4u %4u\n",
+                           names[f], name, how->name, of[0], of[1]);
     }
   }
 }
 
 static void look_at_model(const char *name, const char *path, char *text, size_t *n_text) {
-  look_at(name, path, 2, 8, 0, text, n_text);
-  look_at(name, path, 2, 8, OPIPE_FLOAT, text, n_text);
-  look_at(name, path, 2, 8, OPIPE_BFLOAT16, text, n_text);
+  for (int i = 0; i < DECODE; ++i)
+    look_at(name, path, &modes[i], text, n_text);
 }
 
 static bool open_cuda(void) {
@@ -213,7 +227,7 @@ static void test_forms_of_own_models(void) {
     (void)snprintf(path, sizeof path, "tests/data/%s/model.onnx", models[i]);
     const char *where = opi_test_source(path);
     look_at_model(models[i], where, found, &n);
-    look_at(models[i], where, 1, 1, 0, found, &n);
+    look_at(models[i], where, &modes[DECODE], found, &n);
   }
   expect_lines(models, sizeof models / sizeof models[0], found);
   bt_close(&look.cuda.base);

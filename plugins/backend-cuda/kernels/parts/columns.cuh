@@ -48,9 +48,10 @@ CUDA_FN void add_slices(const R *own, slice_room<R, V> *room, R *partial, int64_
 
 enum { COLUMN_AHEAD = 8 }; /* chunks under way in a thread */
 
-template <class R>
+/* RUNS: of chunks, a warp each. */
+template <class R, int RUNS = COLUMN_SLICES>
 struct run_room {
-  R part[COLUMN_SLICES][32];
+  R part[RUNS][32];
 };
 
 template <class R>
@@ -68,14 +69,14 @@ CUDA_FN R run_of_chunks(const R *partial, int64_t step, int64_t first, int64_t e
   return sum;
 }
 
-/* A block adds up the chunks of 32 columns, `step` elements from one chunk to the next: eight runs
- * of chunks, then the runs in order. true: this thread has the sum of a column. */
-template <class R>
+/* A block adds up the chunks of 32 columns, `step` elements from one chunk to the next: runs of
+ * chunks, then the runs in order. true: this thread has the sum of a column. */
+template <class R, int RUNS>
 CUDA_FN bool add_chunks(const R *partial, int64_t step, int64_t chunks, int64_t n,
-                        run_room<R> *room, int64_t *out_column, R *out_sum) {
+                        run_room<R, RUNS> *room, int64_t *out_column, R *out_sum) {
   const int lane = (int)(threadIdx.x % 32), slice = (int)(threadIdx.x / 32);
   const int64_t column = (int64_t)blockIdx.x * 32 + lane;
-  const int64_t each = (chunks + COLUMN_SLICES - 1) / COLUMN_SLICES, first = slice * each;
+  const int64_t each = (chunks + RUNS - 1) / RUNS, first = slice * each;
   const int64_t end = first + each < chunks ? first + each : chunks;
   if (column < n)
     room->part[slice][lane] = run_of_chunks(partial + column, step, first, end);
@@ -84,7 +85,7 @@ CUDA_FN bool add_chunks(const R *partial, int64_t step, int64_t chunks, int64_t 
     return false;
   R sum = room->part[0][lane];
   CUDA_UNROLL
-  for (int k = 1; k < COLUMN_SLICES; ++k)
+  for (int k = 1; k < RUNS; ++k)
     sum += room->part[k][lane];
   *out_column = column;
   *out_sum = sum;

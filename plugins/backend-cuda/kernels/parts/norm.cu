@@ -6,7 +6,7 @@
  * and Sennrich 2019): dX = (g - mean(g) - h mean(g h)) / s, of RMS without the
  * means of x and g dScale = sum over rows of dY h, dBias = sum over rows of dY:
  * chunks of rows, then the chunks in order */
-#include "columns.cuh"
+#include "norm.cuh"
 
 /* Rows are read again for each sum: they are in the first-level cache. Of one bit whoever asks. */
 template <class T, bool BLOCK, class R>
@@ -109,10 +109,8 @@ CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, 
       load_packet(dy, i, a.n, whole, d);
       load_run<V>(scale, i, a.n, vectors, s);
       CUDA_UNROLL
-      for (int k = 0; k < V; ++k) {
-        sum += d[k] * s[k];
-        dot += i + k < a.n ? d[k] * s[k] * ((v[k] - mean) * inverse) : (R)0;
-      }
+      for (int k = 0; k < V; ++k)
+        add_terms(d[k], s[k], (v[k] - mean) * inverse, i + k < a.n, &sum, &dot);
     }
     sum = a.rms ? (R)0 : team.sum(sum) / (R)a.n;
     dot = team.sum(dot) / (R)a.n;
@@ -123,7 +121,7 @@ CUDA_FN void norm_grad_rows(const cuda_norm_grad_args &a, const row_team<BLOCK, 
       load_run<V>(scale, i, a.n, vectors, s);
       CUDA_UNROLL
       for (int k = 0; k < V; ++k)
-        v[k] = (d[k] * s[k] - sum - (v[k] - mean) * inverse * dot) * inverse;
+        v[k] = grad_of(d[k], s[k], (v[k] - mean) * inverse, sum, dot, inverse);
       if (residual != nullptr) {
         load_packet(residual + row * a.n, i, a.n, whole, d);
         CUDA_UNROLL

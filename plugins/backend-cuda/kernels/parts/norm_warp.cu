@@ -2,57 +2,14 @@
 /* LayerNormalization and RMSNormalization with a residual, of rows of up to CUDA_WARP_ROW elements:
  * a warp takes a row and keeps it in registers, so that everything is read once. Formulas and
  * orders of additions are those of norm.cu. (Gradients keep two rows: they were slower so.) */
-#include "columns.cuh"
-
-/* A lane's packets of a row, elements (32 p + lane) V and on. */
-template <class T>
-struct kept_row {
-  static const int packets = CUDA_WARP_ROW / 32 / lanes<T>::n;
-  packet<T> p[packets];
-};
-
-CUDA_FN int lane_of(void) {
-  return (int)(threadIdx.x % 32);
-}
-
-/* Beyond n: 0. whole: see load_packet. */
-template <class T>
-CUDA_FN void load_row(const T *row, int n, bool whole, kept_row<T> *out) {
-  const int V = lanes<T>::n;
-  CUDA_UNROLL
-  for (int p = 0; p < kept_row<T>::packets; ++p) {
-    const int i = (p * 32 + lane_of()) * V;
-    if (i >= n)
-      continue;
-    if (whole) {
-      out->p[p] = *reinterpret_cast<const packet<T> *>(row + i);
-      continue;
-    }
-    CUDA_UNROLL
-    for (int k = 0; k < V; ++k) {
-      narrow((typename real_of<T>::type)0, &out->p[p].v[k]);
-      if (i + k < n)
-        out->p[p].v[k] = row[i + k];
-    }
-  }
-}
+#include "norm.cuh"
 
 template <class T, class R>
 CUDA_FN void moments_of(const kept_row<T> &row, int n, bool rms, double epsilon, R *out_mean,
                         R *out_inverse) {
   const int V = lanes<T>::n;
-  R mean = 0, square = 0;
-  if (!rms) {
-    CUDA_UNROLL
-    for (int p = 0; p < kept_row<T>::packets; ++p) {
-      if ((p * 32 + lane_of()) * V < n) {
-        CUDA_UNROLL
-        for (int k = 0; k < V; ++k)
-          mean += (R)widen(row.p[p].v[k]);
-      }
-    }
-    mean = warp_all(mean, add_two()) / (R)n;
-  }
+  const R mean = rms ? (R)0 : mean_of<R>(row, n);
+  R square = 0;
   CUDA_UNROLL
   for (int p = 0; p < kept_row<T>::packets; ++p) {
     CUDA_UNROLL

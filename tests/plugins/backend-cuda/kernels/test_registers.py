@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import registers  # noqa: E402
 
-PARTS = ("flash", "flash_f32", "flash_grad", "loss", "loss_rows", "norm", "norm_warp", "softmax")
+PARTS = ("flash", "flash_f32", "flash_grad", "loss", "loss_rows", "norm", "norm_sums", "norm_warp", "softmax")
 
 if __name__ == "__main__":
     sys.exit(registers.check(lambda known: [arch for arch in ("sm_90",) if arch in known], PARTS))
