@@ -67,6 +67,27 @@ static inline bool ct_open(ct_backend *b) {
   if (!ct_open(b)) \
   OPI_SKIP("%s", CT_WHY)
 
+/* Runs it n times, and waits. */
+static inline void ct_step(const opipe_backend *t, opipe_device *device, const bt_graph *g,
+                           bt_run *run, int n) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_event *event = NULL;
+  for (int i = 0; i < n; ++i)
+    OPI_ASSERT_OK(bt_step(t, g, run, &err), &err);
+  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
+  OPI_ASSERT_OK(t->event_record(run->queue, event, &err), &err);
+  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(120000000000), &err), &err);
+  t->event_destroy(event);
+}
+
+/* A program of the graph that has run n times and is done; whoever asked for it releases it. */
+static inline void ct_run(const opipe_backend *t, opipe_device *device, const bt_graph *g,
+                          uint32_t flags, int n, bt_run *out) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(bt_prepare(t, device, g, flags, out, &err), &err);
+  ct_step(t, device, g, out, n);
+}
+
 /* rows [n_rows, 3] = table [4, 3] at ids [n_rows] (int64) */
 typedef struct ct_gather {
   bt_graph graph;

@@ -54,15 +54,6 @@ static void expect_products(void) {
 }
 
 /* One run, waited for. */
-static void step(const opipe_backend *t, opipe_device *device, const bt_graph *g, bt_run *run) {
-  opipe_event *event = NULL;
-  OPI_ASSERT_OK_FATAL(bt_step(t, g, run, &err), &err);
-  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
-  OPI_ASSERT_OK(t->event_record(run->queue, event, &err), &err);
-  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(120000000000), &err), &err);
-  t->event_destroy(event);
-}
-
 /* The arena as a run that ended somewhere may leave it. */
 static void spoil(const opipe_backend *t, bt_run *run, int with) {
   const opipe_region all = {run->arena, 0, run->info.arena_bytes};
@@ -90,7 +81,7 @@ static void test_runs_have_the_same_bits(void) {
     for (int turn = 0; turn < 4; ++turn) {
       if (turn != 2) /* twice in a row, too */
         spoil(t, &run, turn == 3 ? 0xff : 7);
-      step(t, device, &g, &run);
+      ct_step(t, device, &g, &run, 1);
       if (turn == 0 && i == 0) {
         expect_products();
         memcpy(first, y, sizeof y);
@@ -199,7 +190,7 @@ static void test_attention_of_few_tokens(void) {
                         &err);
     OPI_ASSERT_INT(run.info.n_kernels, tokens == 1 ? 1 : 2);
     spoil(t, &run, 9);
-    step(t, device, &g, &run);
+    ct_step(t, device, &g, &run, 1);
     for (int i = 0; i < HEADS * tokens; ++i)
       expect_row(tokens, i / tokens, i % tokens);
     bt_release(t, &run);
@@ -292,7 +283,7 @@ static void test_keys_in_two_pieces(void) {
       OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, flags[i], &run, &err), &err);
       if (i < 3)
         OPI_ASSERT_INT(run.info.n_kernels, i == 0 ? wanted[which].alone : wanted[which].fused);
-      step(t, device, &g, &run);
+      ct_step(t, device, &g, &run, 1);
       if (i == 0)
         memcpy(alone, pieces, sizeof pieces);
       OPI_ASSERT(pieces[0] != 0 && memcmp(alone, pieces, sizeof pieces) == 0);

@@ -209,20 +209,13 @@ static void make_graph(maker *m, form which, uint32_t dtype, result *out) {
 static void run_graph(const opipe_backend *t, opipe_device *device, const maker *m, uint32_t flags,
                       result *out) {
   bt_run run;
-  opipe_event *event = NULL;
-  OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &m->g, OPIPE_COMPILE_OWNED | flags, &run, &err), &err);
-  for (int i = 0; i < RUNS; ++i)
-    OPI_ASSERT_OK(bt_step(t, &m->g, &run, &err), &err);
-  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
-  OPI_ASSERT_OK(t->event_record(run.queue, event, &err), &err);
-  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(30000000000), &err), &err);
+  ct_run(t, device, &m->g, OPIPE_COMPILE_OWNED | flags, RUNS, &run);
   for (uint32_t p = 0; p < m->n; ++p) {
     OPI_ASSERT_OK(
         t->params_read(run.gradients, p, out->sums[p], m->n_elems[p] * sizeof(float), &err), &err);
   }
   out->steps = run.info.n_kernels;
   out->workspace_bytes = run.info.workspace_bytes;
-  t->event_destroy(event);
   bt_release(t, &run);
 }
 

@@ -155,13 +155,7 @@ static void make_scores(bt_graph *g, bool with_gradient, case_data *d) {
 static void run_graph(const opipe_backend *t, opipe_device *device, const bt_graph *g,
                       uint32_t flags, case_data *d) {
   bt_run run;
-  opipe_event *event = NULL;
-  OPI_ASSERT_OK_FATAL(bt_prepare(t, device, g, flags, &run, &err), &err);
-  OPI_ASSERT_OK(bt_step(t, g, &run, &err), &err);
-  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
-  OPI_ASSERT_OK(t->event_record(run.queue, event, &err), &err);
-  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(120000000000), &err), &err);
-  t->event_destroy(event);
+  ct_run(t, device, g, flags, 1, &run);
   d->steps = run.info.n_kernels;
   d->temp = run.info.temp_bytes;
   if ((flags & OPIPE_COMPILE_OWNED) != 0) {

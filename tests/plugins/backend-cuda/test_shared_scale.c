@@ -76,16 +76,9 @@ static uint32_t run_graph(const opipe_backend *t, opipe_device *device, form whi
                           uint32_t flags, float *out) {
   bt_graph g;
   bt_run run;
-  opipe_event *event = NULL;
   make_graph(&g, which);
-  OPI_ASSERT_OK_FATAL(bt_prepare(t, device, &g, OPIPE_COMPILE_OWNED | flags, &run, &err), &err);
-  for (int i = 0; i < runs; ++i)
-    OPI_ASSERT_OK(bt_step(t, &g, &run, &err), &err);
-  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
-  OPI_ASSERT_OK(t->event_record(run.queue, event, &err), &err);
-  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(30000000000), &err), &err);
+  ct_run(t, device, &g, OPIPE_COMPILE_OWNED | flags, runs, &run);
   OPI_ASSERT_OK(t->params_read(run.gradients, 0, out, WIDE * sizeof(float), &err), &err);
-  t->event_destroy(event);
   bt_release(t, &run);
   return run.info.n_kernels;
 }

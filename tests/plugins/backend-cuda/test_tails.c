@@ -34,14 +34,8 @@ static void draw(uint16_t *out, size_t n, uint32_t seed) {
 static uint32_t run_graph(const opipe_backend *t, opipe_device *device, const bt_graph *g,
                           uint32_t flags) {
   bt_run run;
-  opipe_event *event = NULL;
-  OPI_ASSERT_OK_FATAL(bt_prepare(t, device, g, flags, &run, &err), &err);
-  OPI_ASSERT_OK(bt_step(t, g, &run, &err), &err);
-  OPI_ASSERT_OK_FATAL(t->event_create(device, &event, &err), &err);
-  OPI_ASSERT_OK(t->event_record(run.queue, event, &err), &err);
-  OPI_ASSERT_OK(t->event_sync(event, UINT64_C(120000000000), &err), &err);
+  ct_run(t, device, g, flags, 1, &run);
   const uint32_t n = run.info.n_kernels;
-  t->event_destroy(event);
   bt_release(t, &run);
   return n;
 }
