@@ -93,12 +93,18 @@ static bool can_add(const opipe_graph *graph, const opipe_node *node) {
   return product || norm || cuda_named(node, "opipe", "GatherGrad") || sums_columns(graph, node);
 }
 
-/* All outputs of a node, or none: a kernel adds both or writes both. */
+/* All outputs of a node, or none: a kernel adds both or writes both, and both at a time, so not to
+ * one accumulator. */
 static void redirect(const opipe_program *program, const opipe_node *node) {
+  const opipe_value *values = program->graph->values;
+  uint32_t slot = OPIPE_NONE; /* of the output before */
   bool all = true, any = false;
   for (uint32_t i = 0; i < node->n_out; ++i) {
-    any = any || node->out[i] != OPIPE_NONE;
-    all = all && (node->out[i] == OPIPE_NONE || goal_of(program, node->out[i], LOOK) != OPIPE_NONE);
+    const uint32_t out = node->out[i];
+    const uint32_t goal = out != OPIPE_NONE ? goal_of(program, out, LOOK) : OPIPE_NONE;
+    any = any || out != OPIPE_NONE;
+    all = all && (out == OPIPE_NONE || (goal != OPIPE_NONE && values[goal].slot != slot));
+    slot = goal != OPIPE_NONE ? values[goal].slot : slot;
   }
   for (uint32_t i = 0; all && any && i < node->n_out; ++i) {
     if (node->out[i] != OPIPE_NONE)

@@ -21,6 +21,8 @@ typedef enum form {
   DIRECT,     /* columns by both leading axes, without a view */
   TWO_SUMS,   /* by two parameters */
   SCALE_LAST, /* the scale's gradient behind the sums */
+  SCALE_OUT,  /* it is an output */
+  ONE_WEIGHT, /* scale and bias are one parameter: both are added to it by themselves */
   /* what stays by itself */
   OF_ADDEND,  /* columns of c */
   OF_BOTH,    /* of dX, of which the sum with c is made, too */
@@ -32,14 +34,15 @@ typedef enum form {
   FORMS
 } form;
 
-/* Launches and products with norm_sums=1, with 0, and of the nodes one by one. */
+/* Launches and products with norm_sums=1, and with 0. */
 static const struct {
   uint32_t steps, apart;
 } wanted[FORMS] = {
-    [ALL] = {2, 5},        [ADDEND_FIRST] = {2, 5}, [NO_ADD] = {2, 5},  [RMS] = {2, 5},
-    [FROZEN] = {2, 3},     [NO_COLUMNS] = {2, 3},   [DIRECT] = {2, 5},  [TWO_SUMS] = {4, 7},
-    [SCALE_LAST] = {2, 5}, [OF_ADDEND] = {4, 5},    [OF_BOTH] = {3, 6}, [POSITIONS] = {4, 5},
-    [NOT_ADDED] = {3, 4},  [LONG_ROWS] = {5, 5},    [ORDERED] = {6, 7}, [OF_PRODUCT] = {4, 5}};
+    [ALL] = {2, 5},        [ADDEND_FIRST] = {2, 5}, [NO_ADD] = {2, 5},     [RMS] = {2, 5},
+    [FROZEN] = {2, 3},     [NO_COLUMNS] = {2, 3},   [DIRECT] = {2, 5},     [TWO_SUMS] = {4, 7},
+    [SCALE_LAST] = {2, 5}, [SCALE_OUT] = {2, 5},    [ONE_WEIGHT] = {7, 8}, [OF_ADDEND] = {4, 5},
+    [OF_BOTH] = {3, 6},    [POSITIONS] = {4, 5},    [NOT_ADDED] = {3, 4},  [LONG_ROWS] = {5, 5},
+    [ORDERED] = {6, 7},    [OF_PRODUCT] = {4, 5}};
 
 enum { PARAMETERS = 4, INPUTS = 3 };
 typedef struct maker {
@@ -57,6 +60,7 @@ static uint16_t halves[INPUTS + 1][ROWS * LONG];
 typedef struct result {
   float sums[PARAMETERS][MOST];
   float made[2][ROWS * LONG]; /* outputs, of which type they be */
+  float written[2][WIDE];     /* of scale and bias */
   uint32_t steps;
   uint64_t workspace_bytes;
 } result;
@@ -109,16 +113,19 @@ static void accumulate(maker *m, uint32_t from, uint32_t slot) {
   (void)gradient(m, "Accumulate", BT_IN(wide), BT_OUT(sum));
 }
 
-static void add_scale(maker *m, bool rms) {
+/* out: NULL, or where they are written. */
+static void add_scale(maker *m, bool rms, bool shared, float (*out)[WIDE]) {
   const int64_t line[1] = {m->wide};
-  const uint32_t scale = temp(m, OPIPE_FLOAT, 1, line);
-  const uint32_t bias = rms ? OPIPE_NONE : temp(m, OPIPE_FLOAT, 1, line);
-  opipe_node *node = gradient(m, rms ? "RMSNormalizationGradScale" : "LayerNormalizationGradScale",
-                              BT_IN(m->in[0], m->in[1]), rms ? BT_OUT(scale) : BT_OUT(scale, bias));
+  const uint32_t role = out != NULL ? OPIPE_VALUE_OUTPUT : OPIPE_VALUE_TEMP;
+  uint32_t made[2] = {OPIPE_NONE, OPIPE_NONE};
+  for (int i = 0; i < (rms ? 1 : 2); ++i)
+    made[i] = bt_value(&m->g, role, OPIPE_FLOAT, out != NULL ? out[i] : NULL, 1, line);
+  opipe_node *node =
+      gradient(m, rms ? "RMSNormalizationGradScale" : "LayerNormalizationGradScale",
+               BT_IN(m->in[0], m->in[1]), rms ? BT_OUT(made[0]) : BT_OUT(made[0], made[1]));
   bt_int(&m->g, node, "axis", 2);
-  accumulate(m, scale, m->n);
-  if (!rms)
-    accumulate(m, bias, m->n);
+  for (int i = 0; i < (rms ? 1 : 2) && out == NULL; ++i)
+    accumulate(m, made[i], shared && i == 1 ? m->n - 1 : m->n);
 }
 
 /* Sums of what is viewed as rows of all columns, or of POSITIONS. */
@@ -186,7 +193,7 @@ static void make_graph(maker *m, form which, uint32_t dtype, result *out) {
                   BT_IN(m->in[0], m->in[1], m->scale), BT_OUT(dx)),
          "axis", 2);
   if (which != FROZEN && which != SCALE_LAST)
-    add_scale(m, which == RMS);
+    add_scale(m, which == RMS, which == ONE_WEIGHT, which == SCALE_OUT ? out->written : NULL);
   if (adds) {
     const uint32_t first = which == ADDEND_FIRST ? m->in[2] : dx;
     (void)bt_node(g, "Add", BT_IN(first, first == dx ? m->in[2] : dx), BT_OUT(made));
@@ -202,7 +209,7 @@ static void make_graph(maker *m, form which, uint32_t dtype, result *out) {
   if (which == TWO_SUMS)
     add_columns(m, which, made, m->n);
   if (which == SCALE_LAST)
-    add_scale(m, false);
+    add_scale(m, false, false, NULL);
 }
 
 /* Gradients after some runs, and what the last one made. */
@@ -228,6 +235,10 @@ static void make_and_run(const opipe_backend *t, opipe_device *device, form whic
 
 /* Sums of at most RUNS ROWS numbers of a few units each. */
 static void expect_close(form which, const maker *m, const result *a, const result *b) {
+  for (int i = 0; i < 2 * WIDE; ++i) {
+    const float found = a->written[i / WIDE][i % WIDE], wanted_sum = b->written[i / WIDE][i % WIDE];
+    OPI_ASSERT(fabsf(found - wanted_sum) <= 1e-4f * (1 + fabsf(wanted_sum)));
+  }
   for (uint32_t p = 0; p < m->n; ++p) {
     for (uint64_t i = 0; i < m->n_elems[p]; ++i) {
       const float wanted_sum = b->sums[p][i];
@@ -288,7 +299,7 @@ static void test_bits_are_of_shapes_and_types(void) {
               {"norm_sums=1", OPIPE_COMPILE_CHECK_FINITE | OPIPE_COMPILE_POISON},
               {"graphs=1", 0},
               {"launch_blocking=1", 0}};
-  static const form forms[] = {ALL, RMS, FROZEN, TWO_SUMS};
+  static const form forms[] = {ALL, RMS, FROZEN, TWO_SUMS, SCALE_OUT};
   ct_backend b;
   maker m;
   CT_OPEN(&b);
@@ -302,6 +313,7 @@ static void test_bits_are_of_shapes_and_types(void) {
       if (i > 0) {
         OPI_ASSERT(memcmp(along.made, apart.made, sizeof along.made) == 0);
         OPI_ASSERT(memcmp(along.sums, apart.sums, sizeof along.sums) == 0);
+        OPI_ASSERT(memcmp(along.written, apart.written, sizeof along.written) == 0);
       }
       b.base.table->device_close(device);
     }
