@@ -141,9 +141,11 @@ opipe_status cuda_dnn_plan_make(const cuda_dnn_functions *dnn, cudnnHandle_t han
   cuda_dnn_maker m = {.dnn = dnn, .plan = plan, .what = ""};
   cudnnBackendDescriptor_t configs[CONFIGS];
   int64_t n = 0;
-  plan->scalars[CUDA_DNN_SCALE] = plan->form.scale;
-  plan->scalars[CUDA_DNN_HIDDEN] = -__builtin_inff();
-  plan->scalars[CUDA_DNN_ONE] = 1.0f;
+  plan->scalars[CUDA_DNN_SCALE].real = plan->form.scale;
+  plan->scalars[CUDA_DNN_HIDDEN].real = -__builtin_inff();
+  plan->scalars[CUDA_DNN_ONE].real = 1.0f;
+  plan->scalars[CUDA_DNN_KEYS].whole = (int32_t)plan->form.keys;
+  plan->scalars[CUDA_DNN_QUERIES].whole = (int32_t)plan->form.queries;
   cuda_dnn_describe(&m);
   const cudnnBackendDescriptor_t graph = make_graph(&m, handle);
   ask_heuristics(&m, graph, device, configs, &n);
