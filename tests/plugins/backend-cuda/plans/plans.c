@@ -58,7 +58,7 @@ static const plan_case cases[] = {
     {2, 32, 8, 512, 512, 128, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 2},
     {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_FLOAT, 0},
     {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 1},
-    {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 1, TAKEN, false, OPIPE_FLOAT, 7},
+    {2, 8, 8, 900, 775, 64, OPIPE_BFLOAT16, 0, 1, TAKEN, false, OPIPE_FLOAT, 7},
     {2, 8, 8, 75, 100, 64, OPIPE_FLOAT16, 1, 0, TAKEN, false, OPIPE_FLOAT, 4},
     {1, 4, 1, 37, 1000, 32, OPIPE_FLOAT16, 0, 0, TAKEN, false, OPIPE_FLOAT, 2},
     {2, 8, 2, 512, 512, 256, OPIPE_BFLOAT16, 1, 0, SMALLER, false, OPIPE_FLOAT, 2},
