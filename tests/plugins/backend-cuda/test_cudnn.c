@@ -298,6 +298,25 @@ static void test_refused(void) {
   close_bench(&without);
 }
 
+/* Versions that are known to be wrong about gradients of these keys, and about all of it. */
+static void test_wrong_versions(void) {
+  static const struct {
+    const char *version;
+    uint32_t n_told, n_warned;
+  } rows[] = {{"91001", 0, 1}, {"91002", 1, 1}, {"91500", 1, 1}, {"91501", 2, 0}};
+  bool same = false;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    (void)setenv("OPIPE_CUDA_DOUBLE_DNN", rows[i].version, 1);
+    if (!open_bench(&with, NULL))
+      OPI_SKIP("%s", CT_WHY);
+    (void)run_form(&with, &forms[1], 1, &same);
+    OPI_ASSERT_INT(with.n_told, rows[i].n_told);
+    OPI_ASSERT_INT(with.n_warned, rows[i].n_warned);
+    close_bench(&with);
+  }
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_DNN");
+}
+
 /* What fails once is no refusal: other kernels than a neighbour's would have other bits. Nothing of
  * it is kept. */
 static void test_failed(void) {
@@ -338,4 +357,5 @@ static void test_failed(void) {
 
 OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own), OPI_TEST(test_handed_on),
               OPI_TEST(test_bits_may_change_where_asked), OPI_TEST(test_sequences_by_turns),
-              OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_failed))
+              OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_wrong_versions),
+              OPI_TEST(test_failed))

@@ -54,7 +54,7 @@ static const plan_case cases[] = {
     {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 3},
     {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_BFLOAT16, 6},
     {2, 8, 2, 256, 256, 128, OPIPE_FLOAT16, 0, 0, TAKEN, false, OPIPE_FLOAT, 2},
-    {2, 8, 2, 512, 512, 128, OPIPE_FLOAT16, 1, 1, TAKEN, false, OPIPE_FLOAT, 6},
+    {2, 8, 2, 1024, 1024, 128, OPIPE_FLOAT16, 1, 1, TAKEN, false, OPIPE_FLOAT, 6},
     {2, 32, 8, 512, 512, 128, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 2},
     {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_FLOAT, 0},
     {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 1},
