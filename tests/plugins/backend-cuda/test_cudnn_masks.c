@@ -3,9 +3,7 @@
  * double: masks of every kind and repetition, rows that see nothing, gradients; dnn_masks=0 leaves
  * all of them to our own kernels.
  */
-#include <math.h>
-
-#include "cuda_test.h"
+#include "cudnn_bench.h"
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
@@ -57,68 +55,12 @@ enum { PASTS = sizeof pasts / sizeof pasts[0] };
 enum { Q, K, V, DY, PAST_K, PAST_V, Y, DQ, DK, DV, PRESENT_K, PRESENT_V, TENSORS };
 
 typedef struct bench {
-  ct_backend b;
-  const opipe_backend *t;
-  opipe_device *device;
-  uint32_t n_told, n_warned;
+  cd_opening on;
   uint16_t data[TENSORS][ROOM];
   unsigned char mask[ROOM * 4];
   double shown[ROOM]; /* what it adds; -infinity: hidden */
   int64_t n[TENSORS];
 } bench;
-
-static bench *listening;
-static void listen(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
-  (void)ctx;
-  (void)file;
-  (void)line;
-  listening->n_told += strstr(msg, "cuDNN's engine") != NULL;
-  listening->n_warned += level == OPIPE_LOG_WARN && strstr(msg, "our own kernels") != NULL;
-}
-
-static bool open_bench(bench *x, const char *options) {
-  if (!ct_open(&x->b))
-    return false;
-  listening = x;
-  x->n_told = x->n_warned = 0;
-  x->b.base.host.log = listen;
-  x->t = x->b.base.table;
-  OPI_ASSERT_OK_FATAL(bt_device(&x->b.base, options, 1, 0, &x->device, &err), &err);
-  return true;
-}
-
-static void close_bench(bench *x) {
-  x->t->device_close(x->device);
-  bt_close(&x->b.base);
-}
-
-/* ---- numbers ---- */
-
-static uint16_t to_half(uint32_t dtype, double value) {
-  const float x = (float)value;
-  uint32_t bits = 0;
-  memcpy(&bits, &x, sizeof bits);
-  if (dtype == OPIPE_BFLOAT16)
-    return (uint16_t)(bits >> 16);
-  if (isinf(x))
-    return (uint16_t)(bits >> 16 & 0x8000) | 0x7c00;
-  return (uint16_t)((bits >> 16 & 0x8000) |
-                    (x == 0 ? 0 : ((bits >> 23 & 255) - 112) << 10 | (bits >> 13 & 1023)));
-}
-
-static double from_half(uint32_t dtype, uint16_t half) {
-  uint32_t bits = (uint32_t)half << 16;
-  float value = 0;
-  if (dtype == OPIPE_BFLOAT16) {
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-  }
-  const int exponent = half >> 10 & 31, fraction = half & 1023;
-  const double size = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
-                      : exponent == 0 ? ldexp(fraction, -24)
-                                      : ldexp(fraction + 1024, exponent - 25);
-  return half >> 15 != 0 ? -size : size;
-}
 
 static double low_of(const form *f) {
   if (f->mask == OPIPE_BOOL || f->low == MINUS_INFINITY)
@@ -177,7 +119,7 @@ static uint32_t add_mask(bench *x, bt_graph *g, const form *f) {
       const float number = (float)x->shown[i];
       memcpy(x->mask + 4 * i, &number, sizeof number);
     } else {
-      const uint16_t number = to_half(f->mask, x->shown[i]);
+      const uint16_t number = cd_to_half(f->mask, x->shown[i]);
       memcpy(x->mask + 2 * i, &number, sizeof number);
     }
   }
@@ -192,7 +134,7 @@ static uint32_t tensor(bench *x, bt_graph *g, const form *f, int which, int64_t 
   OPI_ASSERT_FATAL(x->n[which] <= ROOM);
   for (int64_t i = 0; i < x->n[which]; ++i) {
     const int64_t number = (i * (7 + which) + i / 11 * 5) % 67 - 33;
-    x->data[which][i] = which < Y ? to_half(f->dtype, (double)number * 0.0625) : 0xffff;
+    x->data[which][i] = which < Y ? cd_to_half(f->dtype, (double)number * 0.0625) : 0xffff;
   }
   return bt_value(g, role, f->dtype, x->data[which], BT_SHAPE(BATCH, heads, rows, depth));
 }
@@ -242,19 +184,19 @@ static uint32_t run_form(bench *x, const form *f, bool presents) {
   static uint16_t before[TENSORS][ROOM];
   opipe_event *event = NULL;
   make_graph(x, &g, f, presents);
-  OPI_ASSERT_OK_FATAL(bt_prepare(x->t, x->device, &g, 0, &run, &err), &err);
-  OPI_ASSERT_OK_FATAL(x->t->event_create(x->device, &event, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_prepare(x->on.t, x->on.device, &g, 0, &run, &err), &err);
+  OPI_ASSERT_OK_FATAL(x->on.t->event_create(x->on.device, &event, &err), &err);
   for (int i = 0; i < 2; ++i) {
     for (int w = Y; w < TENSORS; ++w)
       memset(x->data[w], 0xff, sizeof x->data[w]); /* NaN */
-    OPI_ASSERT_OK(bt_step(x->t, &g, &run, &err), &err);
-    OPI_ASSERT_OK(x->t->event_record(run.queue, event, &err), &err);
-    OPI_ASSERT_OK(x->t->event_sync(event, UINT64_C(60000000000), &err), &err);
+    OPI_ASSERT_OK(bt_step(x->on.t, &g, &run, &err), &err);
+    OPI_ASSERT_OK(x->on.t->event_record(run.queue, event, &err), &err);
+    OPI_ASSERT_OK(x->on.t->event_sync(event, UINT64_C(60000000000), &err), &err);
     OPI_ASSERT(i == 0 || memcmp(before, x->data, sizeof before) == 0);
     memcpy(before, x->data, sizeof before);
   }
-  x->t->event_destroy(event);
-  bt_release(x->t, &run);
+  x->on.t->event_destroy(event);
+  bt_release(x->on.t, &run);
   return run.info.n_kernels;
 }
 
@@ -274,7 +216,7 @@ static double joined(const bench *x, const form *f, int which, int64_t b, int64_
   const uint16_t *from = j < f->past
                              ? x->data[which == K ? PAST_K : PAST_V] + (head * f->past + j) * depth
                              : x->data[which] + (head * f->fresh + j - f->past) * depth;
-  return from_half(f->dtype, from[d]);
+  return cd_from_half(f->dtype, from[d]);
 }
 
 /* Weights of a row; false: it sees nothing. */
@@ -286,7 +228,7 @@ static bool weigh(const bench *x, const form *f, int64_t b, int64_t h, int64_t i
   for (int64_t j = 0; j < keys_of(f); ++j) {
     double s = 0;
     for (int64_t d = 0; d < f->depth; ++d)
-      s += from_half(f->dtype, q[d]) * joined(x, f, K, b, h / (f->heads / f->kv_heads), j, d);
+      s += cd_from_half(f->dtype, q[d]) * joined(x, f, K, b, h / (f->heads / f->kv_heads), j, d);
     s *= (double)0.3f;
     if (f->mask != OPIPE_UNDEFINED) {
       const double m = x->shown[b * stride[0] + h * stride[1] + i * stride[2] + j * stride[3]];
@@ -310,7 +252,7 @@ static void grad_row(const bench *x, const form *f, int64_t b, int64_t h, int64_
   for (int64_t j = 0; j < keys_of(f); ++j) {
     product[j] = 0;
     for (int64_t d = 0; d < f->value_depth; ++d) {
-      const double dy = from_half(f->dtype, x->data[DY][row * f->value_depth + d]);
+      const double dy = cd_from_half(f->dtype, x->data[DY][row * f->value_depth + d]);
       product[j] += dy * joined(x, f, V, b, kv, j, d);
       want_of_key(f, DV, b, kv, j, f->value_depth)[d] += weight[j] * dy;
     }
@@ -321,7 +263,7 @@ static void grad_row(const bench *x, const form *f, int64_t b, int64_t h, int64_
     for (int64_t d = 0; d < f->depth; ++d) {
       want[DQ][row * f->depth + d] += ds * joined(x, f, K, b, kv, j, d);
       want_of_key(f, DK, b, kv, j, f->depth)[d] +=
-          ds * from_half(f->dtype, x->data[Q][row * f->depth + d]);
+          ds * cd_from_half(f->dtype, x->data[Q][row * f->depth + d]);
     }
   }
 }
@@ -338,12 +280,12 @@ static int64_t make_wanted(const bench *x, const form *f) {
     for (int64_t d = 0; d < f->value_depth; ++d) {
       for (int64_t j = 0; j < keys_of(f); ++j)
         want[Y][row * f->value_depth + d] += weight[j] * joined(x, f, V, b, kv, j, d);
-      OPI_ASSERT(sees || from_half(f->dtype, x->data[Y][row * f->value_depth + d]) == 0);
+      OPI_ASSERT(sees || cd_from_half(f->dtype, x->data[Y][row * f->value_depth + d]) == 0);
     }
     if (f->past == 0)
       grad_row(x, f, b, h, row % f->queries);
     for (int64_t d = 0; f->past == 0 && d < f->depth; ++d)
-      OPI_ASSERT(sees || from_half(f->dtype, x->data[DQ][row * f->depth + d]) == 0);
+      OPI_ASSERT(sees || cd_from_half(f->dtype, x->data[DQ][row * f->depth + d]) == 0);
   }
   return nothing;
 }
@@ -352,7 +294,7 @@ static void assert_wanted(const bench *x, const form *f, size_t number) {
   for (int w = Y; w <= DV; ++w) {
     double off = 0, norm = 0;
     for (int64_t i = 0; i < x->n[w]; ++i) {
-      const double a = from_half(f->dtype, x->data[w][i]);
+      const double a = cd_from_half(f->dtype, x->data[w][i]);
       off += (a - want[w][i]) * (a - want[w][i]);
       norm += want[w][i] * want[w][i];
     }
@@ -366,13 +308,13 @@ static bench with, without;
 
 static void test_masks(void) {
   int64_t nothing = 0;
-  if (!open_bench(&without, "dnn_masks=0"))
+  if (!cd_open(&without.on, "dnn_masks=0"))
     OPI_SKIP("%s", CT_WHY);
-  OPI_ASSERT_FATAL(open_bench(&with, "fallback=none"));
+  OPI_ASSERT_FATAL(cd_open(&with.on, "fallback=none"));
   for (size_t i = 0; i < FORMS; ++i) {
-    const uint32_t n_told = with.n_told;
+    const uint32_t n_told = with.on.n_told;
     OPI_ASSERT_INT(run_form(&with, &forms[i], false), 7); /* prepare, plan, settle; and a plan */
-    OPI_ASSERT_INT(with.n_told, n_told + 2);
+    OPI_ASSERT_INT(with.on.n_told, n_told + 2);
     nothing += make_wanted(&with, &forms[i]);
     assert_wanted(&with, &forms[i], i);
     (void)run_form(&without, &forms[i], false);
@@ -380,9 +322,9 @@ static void test_masks(void) {
     assert_wanted(&without, &forms[i], i);
   }
   OPI_ASSERT(nothing > 50);
-  OPI_ASSERT_INT(with.n_warned + without.n_warned + without.n_told, 0);
-  close_bench(&with);
-  close_bench(&without);
+  OPI_ASSERT_INT(with.on.n_warned + without.on.n_warned + without.on.n_told, 0);
+  cd_close(&with.on);
+  cd_close(&without.on);
 }
 
 static void assert_joined(const bench *x, const form *f, int which) {
@@ -390,22 +332,22 @@ static void assert_joined(const bench *x, const form *f, int which) {
   const uint16_t *found = x->data[which == K ? PRESENT_K : PRESENT_V];
   for (int64_t i = 0; i < BATCH * f->kv_heads * keys_of(f) * depth; ++i) {
     const int64_t head = i / depth / keys_of(f);
-    OPI_ASSERT(from_half(f->dtype, found[i]) == joined(x, f, which, head / f->kv_heads,
-                                                       head % f->kv_heads, i / depth % keys_of(f),
-                                                       i % depth));
+    OPI_ASSERT(cd_from_half(f->dtype, found[i]) == joined(x, f, which, head / f->kv_heads,
+                                                          head % f->kv_heads,
+                                                          i / depth % keys_of(f), i % depth));
   }
 }
 
 static void test_pasts(void) {
-  if (!open_bench(&without, "dnn_masks=0"))
+  if (!cd_open(&without.on, "dnn_masks=0"))
     OPI_SKIP("%s", CT_WHY);
-  OPI_ASSERT_FATAL(open_bench(&with, "fallback=none"));
+  OPI_ASSERT_FATAL(cd_open(&with.on, "fallback=none"));
   for (size_t i = 0; i < 2 * PASTS; ++i) {
     const form *f = &pasts[i / 2];
     const bool masked = f->mask != OPIPE_UNDEFINED;
-    const uint32_t n_told = with.n_told;
+    const uint32_t n_told = with.on.n_told;
     OPI_ASSERT_INT(run_form(&with, f, i % 2 != 0), 4 + 1 + (masked ? 2 : 0));
-    OPI_ASSERT_INT(with.n_told, n_told + (i % 2 == 0)); /* made once */
+    OPI_ASSERT_INT(with.on.n_told, n_told + (i % 2 == 0)); /* made once */
     (void)make_wanted(&with, f);
     assert_wanted(&with, f, i);
     if (i % 2 != 0) {
@@ -416,57 +358,57 @@ static void test_pasts(void) {
     (void)make_wanted(&without, f);
     assert_wanted(&without, f, i);
   }
-  OPI_ASSERT_INT(with.n_warned + without.n_warned + without.n_told, 0);
-  close_bench(&with);
-  close_bench(&without);
+  OPI_ASSERT_INT(with.on.n_warned + without.on.n_warned + without.on.n_told, 0);
+  cd_close(&with.on);
+  cd_close(&without.on);
 }
 
 /* Masks and what is kept of scores in pieces of the batch; sums in any order. */
 static void test_sequences_by_turns(void) {
   static uint16_t whole[TENSORS][ROOM];
-  if (!open_bench(&with, NULL))
+  if (!cd_open(&with.on, NULL))
     OPI_SKIP("%s", CT_WHY);
   (void)run_form(&with, &forms[4], false);
   memcpy(whole, with.data, sizeof whole);
-  close_bench(&with);
+  cd_close(&with.on);
   (void)setenv("OPIPE_CUDA_DOUBLE_MEMORY", "450000", 1); /* a 64th holds one of two */
-  OPI_ASSERT_FATAL(open_bench(&with, NULL));
+  OPI_ASSERT_FATAL(cd_open(&with.on, NULL));
   OPI_ASSERT_INT(run_form(&with, &forms[4], false), 2 * 7);
   OPI_ASSERT(memcmp(whole, with.data, sizeof whole) == 0);
-  close_bench(&with);
+  cd_close(&with.on);
   (void)unsetenv("OPIPE_CUDA_DOUBLE_MEMORY");
-  OPI_ASSERT_FATAL(open_bench(&with, "deterministic=0"));
+  OPI_ASSERT_FATAL(cd_open(&with.on, "deterministic=0"));
   bt_graph g;
   bt_run run;
   make_graph(&with, &g, &forms[4], false);
-  OPI_ASSERT_OK_FATAL(bt_prepare(with.t, with.device, &g, 0, &run, &err), &err);
+  OPI_ASSERT_OK_FATAL(bt_prepare(with.on.t, with.on.device, &g, 0, &run, &err), &err);
   OPI_ASSERT_INT(run.info.n_kernels, 7);
-  OPI_ASSERT_OK(bt_step(with.t, &g, &run, &err), &err);
-  bt_release(with.t, &run);
+  OPI_ASSERT_OK(bt_step(with.on.t, &g, &run, &err), &err);
+  bt_release(with.on.t, &run);
   (void)make_wanted(&with, &forms[4]);
   assert_wanted(&with, &forms[4], 4);
-  close_bench(&with);
+  cd_close(&with.on);
 }
 
 static void test_refused(void) {
   opipe_device *device = NULL;
-  if (!open_bench(&without, "cudnn=0"))
+  if (!cd_open(&without.on, "cudnn=0"))
     OPI_SKIP("%s", CT_WHY);
   (void)setenv("OPIPE_CUDA_DOUBLE_DNN_REFUSES", "1", 1);
-  OPI_ASSERT_FATAL(open_bench(&with, NULL));
+  OPI_ASSERT_FATAL(cd_open(&with.on, NULL));
   (void)run_form(&with, &forms[0], false);
   (void)run_form(&with, &pasts[0], true);
   (void)unsetenv("OPIPE_CUDA_DOUBLE_DNN_REFUSES");
   (void)run_form(&without, &pasts[0], true);
-  OPI_ASSERT_INT(with.n_told, 0);
-  OPI_ASSERT_INT(with.n_warned, 2);
+  OPI_ASSERT_INT(with.on.n_told, 0);
+  OPI_ASSERT_INT(with.on.n_warned, 2);
   OPI_ASSERT(memcmp(with.data[Y], without.data[Y], (TENSORS - Y) * sizeof with.data[Y]) == 0);
-  OPI_ASSERT_ERROR(bt_device(&with.b.base, "dnn_masks=2", 1, 0, &device, &err), OPIPE_E_INVALID,
+  OPI_ASSERT_ERROR(bt_device(&with.on.b.base, "dnn_masks=2", 1, 0, &device, &err), OPIPE_E_INVALID,
                    &err, "dnn_masks=2 (0 or 1)");
-  OPI_ASSERT_ERROR(bt_device(&with.b.base, "masks=1", 1, 0, &device, &err), OPIPE_E_INVALID, &err,
-                   "pad_mib, dnn_masks, fallback");
-  close_bench(&with);
-  close_bench(&without);
+  OPI_ASSERT_ERROR(bt_device(&with.on.b.base, "masks=1", 1, 0, &device, &err), OPIPE_E_INVALID,
+                   &err, "pad_mib, dnn_masks, fallback");
+  cd_close(&with.on);
+  cd_close(&without.on);
 }
 
 OPI_TEST_MAIN("cuda masked attention by cudnn", OPI_TEST(test_masks), OPI_TEST(test_pasts),

@@ -163,16 +163,16 @@ CUDA_FN void settle_row(const cuda_settle_args &a, int64_t i, int what) {
   const int lane = (int)threadIdx.x % 32;
   const float share = (what & SETTLE_LOW) != 0 ? low_share(a, at) : 1.0f;
   const float nothing = (what & SETTLE_WRONG) != 0 ? NAN : 0.0f;
-  T *y = static_cast<T *>(a.y) + at.b * a.y_stride[0] + at.h * a.y_stride[1] +
-         at.s * a.y_stride[2];
-  const T *dy = static_cast<const T *>(a.dy) + at.b * a.dy_stride[0] + at.h * a.dy_stride[1] +
-                at.s * a.dy_stride[2];
+  const int64_t y = at.b * a.y_stride[0] + at.h * a.y_stride[1] + at.s * a.y_stride[2];
+  const int64_t dy = at.b * a.dy_stride[0] + at.h * a.dy_stride[1] + at.s * a.dy_stride[2];
   const bool none = (what & (SETTLE_HIDDEN | SETTLE_WRONG)) != 0;
   for (int64_t d = lane; d < a.value_depth; d += 32) {
     if (none)
-      put(y, d, nothing);
-    if (a.dy != nullptr)
-      put(static_cast<T *>(a.dy_out), i * a.value_depth + d, none ? nothing : get(dy, d) * share);
+      put(static_cast<T *>(a.y), y + d, nothing);
+    if (a.dy != nullptr) {
+      put(static_cast<T *>(a.dy_out), i * a.value_depth + d,
+          none ? nothing : get(static_cast<const T *>(a.dy), dy + d) * share);
+    }
   }
   if (none && a.stats != nullptr && lane == 0)
     a.stats[i] = (what & SETTLE_WRONG) != 0 ? NAN : INFINITY;
