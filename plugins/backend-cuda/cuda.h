@@ -116,6 +116,7 @@ struct opipe_device {
   cuda_dnn *dnn;         /* plans of cuDNN; NULL: our own kernels do all attention */
   int32_t processors;    /* sm=N: how many products aim at; 0: all */
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
+  bool dnn_masks;        /* dnn_masks=1: that with a mask or a past too */
   bool half_copies;      /* half_copies=1: parameters that are trained are rounded once a step */
   bool bias_gradients;   /* bias_gradients=1: the products of weights' gradients make them along */
   bool norm_sums;        /* norm_sums=1: norms' gradients make sums over their rows along */

@@ -92,11 +92,11 @@ static void tell(const opipe_device *device, const cuda_dnn_plan *plan) {
   (void)snprintf(
       text, sizeof text,
       "cuda:%u: %s of %lld x %lld heads (%lld of keys) of %lld, %lld queries, %lld keys, "
-      "%s%s: %s",
+      "%s%s%s: %s",
       device->place->index, f->what == CUDA_DNN_GRADIENTS ? "gradients of attention" : "attention",
       (long long)f->batch, (long long)f->heads, (long long)f->kv_heads, (long long)f->depth,
       (long long)f->queries, (long long)f->keys, opipe_dtype_name(f->dtype),
-      f->causal != 0 ? ", causal" : "", how);
+      f->causal != 0 ? ", causal" : "", f->mask_dtype != 0 ? ", masked" : "", how);
   device->host->log(device->host->ctx, plan->plan == NULL ? OPIPE_LOG_WARN : OPIPE_LOG_INFO, NULL,
                     0, text);
 }

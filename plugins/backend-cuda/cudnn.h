@@ -13,22 +13,36 @@
 #include "program.h"
 
 /* Numbers that it takes from the host. */
-enum { CUDA_DNN_SCALE = 0, CUDA_DNN_HIDDEN, CUDA_DNN_ONE, CUDA_DNN_SCALARS };
+enum {
+  CUDA_DNN_SCALE = 0,
+  CUDA_DNN_HIDDEN,
+  CUDA_DNN_ONE,
+  CUDA_DNN_KEYS, /* of int32, as the next */
+  CUDA_DNN_QUERIES,
+  CUDA_DNN_SCALARS
+};
+typedef union cuda_dnn_number {
+  float real;
+  int32_t whole;
+} cuda_dnn_number;
 
 enum { CUDA_DNN_RESULT = 0, CUDA_DNN_GRADIENTS = 1 };
+/* Query s sees keys t <= s; the same where the last query sees all keys. */
+enum { CUDA_DNN_CAUSAL = 1, CUDA_DNN_LAST = 2 };
 
 /* What a plan is made from, and found by: no member is left unset. Element (b, h, s, d) of tensor
  * i is at b * stride[i][0] + h * stride[i][1] + s * stride[i][2] + d; STATS, SUMS and ACC are
- * dense. */
+ * dense, as is the mask. */
 typedef struct cuda_dnn_form {
   int64_t batch, heads, kv_heads, queries, keys, depth, value_depth;
   int64_t stride[CUDA_DNN_TENSORS][3];
+  int64_t mask[3]; /* batch, heads and rows of the mask, 1: it repeats; all 0: none */
   float scale;
-  uint32_t dtype;    /* OPIPE_FLOAT16, OPIPE_BFLOAT16 */
-  uint32_t what;     /* CUDA_DNN_RESULT, CUDA_DNN_GRADIENTS */
-  uint32_t causal;   /* key t is seen by queries s >= t */
-  uint32_t unsteady; /* GRADIENTS: dQ may be summed in any order */
-  uint32_t reserved;
+  uint32_t dtype;      /* OPIPE_FLOAT16, OPIPE_BFLOAT16 */
+  uint32_t what;       /* CUDA_DNN_RESULT, CUDA_DNN_GRADIENTS */
+  uint32_t causal;     /* CUDA_DNN_CAUSAL, _LAST; 0: all keys are seen */
+  uint32_t unsteady;   /* GRADIENTS: dQ may be summed in any order */
+  uint32_t mask_dtype; /* OPIPE_BFLOAT16, OPIPE_FLOAT; 0: no mask */
 } cuda_dnn_form;
 
 enum { CUDA_DNN_DESCRIPTORS = 192, CUDA_DNN_WHY = 400 };
@@ -41,7 +55,7 @@ struct cuda_dnn_plan {
   cudnnBackendDescriptor_t plan; /* one of them; NULL: refused, as `why` says */
   uint64_t workspace_bytes;
   int64_t engine;
-  float scalars[CUDA_DNN_SCALARS];
+  cuda_dnn_number scalars[CUDA_DNN_SCALARS];
   char why[CUDA_DNN_WHY];
 };
 

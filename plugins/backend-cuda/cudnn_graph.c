@@ -2,9 +2,9 @@
 /* Attention and its gradients as operations for cuDNN. Between Q, K, V and the results nothing lies
  * in memory: tensors inside are virtual, fp32 but where a product takes them.
  *
- *   result      S = mask(scale Q K^T); M = max S; L = sum exp(S - M); O = (exp(S - M) / L) V
+ *   result      S = hide(scale Q K^T + MASK); M = max S; L = sum exp(S - M); O = (exp(S - M) / L) V
  *               STATS = M + log L
- *   gradients   SUMS = sum(dO O); P = exp(mask(scale Q K^T - STATS)); dV = P^T dO
+ *   gradients   SUMS = sum(dO O); P = exp(hide(scale Q K^T + MASK - STATS)); dV = P^T dO
  *               dS = (dO V^T - SUMS) P scale; dK = dS^T Q; dQ = dS K
  *
  * dQ is written by its product alone: its terms are kept in the workspace and summed in one order.
@@ -28,6 +28,8 @@ int64_t cuda_dnn_scalar_id(uint32_t i) {
 }
 
 bool cuda_dnn_has(const cuda_dnn_form *form, uint32_t i) {
+  if (i == CUDA_DNN_AT_MASK)
+    return form->mask_dtype != 0;
   if (i <= CUDA_DNN_AT_STATS)
     return true;
   return form->what == CUDA_DNN_GRADIENTS && (i != CUDA_DNN_AT_ACC || form->unsteady != 0);
@@ -35,7 +37,8 @@ bool cuda_dnn_has(const cuda_dnn_form *form, uint32_t i) {
 
 bool cuda_dnn_has_scalar(const cuda_dnn_form *form, uint32_t i) {
   return i == CUDA_DNN_SCALE || (i == CUDA_DNN_HIDDEN && form->causal != 0) ||
-         (i == CUDA_DNN_ONE && form->what == CUDA_DNN_GRADIENTS);
+         (i == CUDA_DNN_ONE && form->what == CUDA_DNN_GRADIENTS) ||
+         ((i == CUDA_DNN_KEYS || i == CUDA_DNN_QUERIES) && form->causal == CUDA_DNN_LAST);
 }
 
 /* ---- descriptors ---- */
@@ -112,7 +115,8 @@ static size4 dense(size4 size) {
 
 static node scalar(cuda_dnn_maker *m, uint32_t i) {
   const size4 one = {{1, 1, 1, 1}};
-  return tensor(m, cuda_dnn_scalar_id(i), CUDA_DNN_FLOAT, one, one, CUDA_DNN_TENSOR_BY_VALUE);
+  const int dtype = i == CUDA_DNN_KEYS || i == CUDA_DNN_QUERIES ? CUDA_DNN_INT32 : CUDA_DNN_FLOAT;
+  return tensor(m, cuda_dnn_scalar_id(i), dtype, one, one, CUDA_DNN_TENSOR_BY_VALUE);
 }
 
 static node inner_strided(cuda_dnn_maker *m, int dtype, size4 size, size4 stride) {
@@ -234,6 +238,29 @@ static node scores(cuda_dnn_maker *m, node q, node k, node scale) {
   return apply(m, CUDA_DNN_MUL, s, scale, size);
 }
 
+/* s + MASK */
+static node add_mask(cuda_dnn_maker *m, node s) {
+  const cuda_dnn_form *f = &m->plan->form;
+  const size4 size = {{f->mask[0], f->mask[1], f->mask[2], f->keys}};
+  if (f->mask_dtype == 0)
+    return s;
+  const node mask = tensor(m, cuda_dnn_tensor_id(CUDA_DNN_AT_MASK),
+                           f->mask_dtype == OPIPE_BFLOAT16 ? CUDA_DNN_BF16 : CUDA_DNN_FLOAT, size,
+                           dense(size), 0);
+  return apply(m, CUDA_DNN_ADD, s, mask, score_size(f));
+}
+
+/* Numbers of rows, so that the last one is the last key's. */
+static node last_rows(cuda_dnn_maker *m, node row) {
+  const size4 size = score_size(&m->plan->form);
+  if (m->plan->form.causal != CUDA_DNN_LAST)
+    return row;
+  const node sum = inner(m, CUDA_DNN_INT32, size), y = inner(m, CUDA_DNN_INT32, size);
+  pointwise(m, CUDA_DNN_ADD, CUDA_DNN_INT32, -1, row, scalar(m, CUDA_DNN_KEYS), NULL, sum);
+  pointwise(m, CUDA_DNN_SUB, CUDA_DNN_INT32, -1, sum, scalar(m, CUDA_DNN_QUERIES), NULL, y);
+  return y;
+}
+
 static node hide(cuda_dnn_maker *m, node s) {
   const size4 size = score_size(&m->plan->form);
   if (m->plan->form.causal == 0)
@@ -242,7 +269,7 @@ static node hide(cuda_dnn_maker *m, node s) {
   const node seen = inner(m, CUDA_DNN_BOOL, size), y = inner(m, CUDA_DNN_FLOAT, size);
   pointwise(m, CUDA_DNN_INDEX, CUDA_DNN_INT32, 2, s, NULL, NULL, row);
   pointwise(m, CUDA_DNN_INDEX, CUDA_DNN_INT32, 3, s, NULL, NULL, column);
-  pointwise(m, CUDA_DNN_GE, CUDA_DNN_BOOL, -1, row, column, NULL, seen);
+  pointwise(m, CUDA_DNN_GE, CUDA_DNN_BOOL, -1, last_rows(m, row), column, NULL, seen);
   pointwise(m, CUDA_DNN_SELECT, CUDA_DNN_FLOAT, -1, s, scalar(m, CUDA_DNN_HIDDEN), seen, y);
   return y;
 }
@@ -254,7 +281,7 @@ static void describe_result(cuda_dnn_maker *m) {
   const node k = columns(m, CUDA_DNN_AT_K, f->kv_heads, f->keys, f->depth);
   const node v = rows(m, CUDA_DNN_AT_V, f->kv_heads, f->keys, f->value_depth);
   const node o = rows(m, CUDA_DNN_AT_O, f->heads, f->queries, f->value_depth);
-  const node s = hide(m, scores(m, q, k, scalar(m, CUDA_DNN_SCALE)));
+  const node s = hide(m, add_mask(m, scores(m, q, k, scalar(m, CUDA_DNN_SCALE))));
   const node most = inner(m, CUDA_DNN_FLOAT, row), sum = inner(m, CUDA_DNN_FLOAT, row);
   reduce(m, CUDA_DNN_REDUCE_MAX, s, most);
   const node e = apply(m, CUDA_DNN_EXP, apply(m, CUDA_DNN_SUB, s, most, size), NULL, size);
@@ -329,7 +356,7 @@ static void describe_gradients(cuda_dnn_maker *m) {
   const node d_o = rows(m, CUDA_DNN_AT_DO, f->heads, f->queries, f->value_depth);
   const node sums = describe_sums(m, d_o, o);
   const node scale = scalar(m, CUDA_DNN_SCALE), stats = row_numbers(m, CUDA_DNN_AT_STATS);
-  const node s = apply(m, CUDA_DNN_SUB, scores(m, q, k, scale), stats, size);
+  const node s = apply(m, CUDA_DNN_SUB, add_mask(m, scores(m, q, k, scale)), stats, size);
   const node p = apply(m, CUDA_DNN_EXP, hide(m, s), NULL, size);
   key_gradient(m, turned(m, p), d_o, CUDA_DNN_AT_DV, f->value_depth);
   const node d_p = inner(m, CUDA_DNN_FLOAT, size);

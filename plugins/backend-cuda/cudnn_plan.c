@@ -135,15 +135,29 @@ static cudnnBackendDescriptor_t make_graph(cuda_dnn_maker *m, cudnnHandle_t hand
   return graph;
 }
 
+/* Versions whose makers tell of wrong numbers (cudnn-frontend, sdpa_support_surface.h): gradients
+ * up to 9.15.0 where the last tile of keys is not full, all of it by 9.10.0 and 9.10.1. */
+static bool is_known_wrong(size_t version, const cuda_dnn_form *f) {
+  return version == 91000 || version == 91001 ||
+         (version <= 91500 && f->what == CUDA_DNN_GRADIENTS && f->keys % 128 != 0);
+}
+
 opipe_status cuda_dnn_plan_make(const cuda_dnn_functions *dnn, cudnnHandle_t handle,
                                 cudnnBackendDescriptor_t device, cuda_dnn_plan *plan,
                                 opipe_error *err) {
   cuda_dnn_maker m = {.dnn = dnn, .plan = plan, .what = ""};
   cudnnBackendDescriptor_t configs[CONFIGS];
   int64_t n = 0;
-  plan->scalars[CUDA_DNN_SCALE] = plan->form.scale;
-  plan->scalars[CUDA_DNN_HIDDEN] = -__builtin_inff();
-  plan->scalars[CUDA_DNN_ONE] = 1.0f;
+  const size_t version = dnn->version();
+  if (is_known_wrong(version, &plan->form)) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "cuDNN: version %zu.%zu.%zu is wrong about it",
+                      version / 10000, version % 10000 / 100, version % 100);
+  }
+  plan->scalars[CUDA_DNN_SCALE].real = plan->form.scale;
+  plan->scalars[CUDA_DNN_HIDDEN].real = -__builtin_inff();
+  plan->scalars[CUDA_DNN_ONE].real = 1.0f;
+  plan->scalars[CUDA_DNN_KEYS].whole = (int32_t)plan->form.keys;
+  plan->scalars[CUDA_DNN_QUERIES].whole = (int32_t)plan->form.queries;
   cuda_dnn_describe(&m);
   const cudnnBackendDescriptor_t graph = make_graph(&m, handle);
   ask_heuristics(&m, graph, device, configs, &n);

@@ -191,9 +191,11 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"deterministic", &device->deterministic},
                {"bias_gradients", &device->bias_gradients},
                {"half_copies", &device->half_copies},
-               {"norm_sums", &device->norm_sums}};
+               {"norm_sums", &device->norm_sums},
+               {"dnn_masks", &device->dnn_masks}};
   device->inner.threads = 1;
   device->cudnn = device->deterministic = device->half_copies = device->norm_sums = true;
+  device->dnn_masks = true;
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;
@@ -223,7 +225,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
                         "cudnn, deterministic, bias_gradients, half_copies, norm_sums, sm, "
-                        "few_rows, pad, pad_mib, "
+                        "few_rows, pad, pad_mib, dnn_masks, "
                         "fallback, fallback_threads)",
                         key);
     }

@@ -84,7 +84,8 @@ enum {
   CUDA_DNN_AT_DQ,
   CUDA_DNN_AT_DK,
   CUDA_DNN_AT_DV,
-  CUDA_DNN_AT_ACC, /* float [batch, heads, queries, depth]: scratch of an unsteady plan */
+  CUDA_DNN_AT_ACC,  /* float [batch, heads, queries, depth]: scratch of an unsteady plan */
+  CUDA_DNN_AT_MASK, /* numbers that are added to scores */
   CUDA_DNN_TENSORS
 };
 /* Arguments of a plan's step: NULL where it has no such tensor. */

@@ -138,6 +138,26 @@ def gradients(clock):
     return judge(found, {row[0]: row[3] for row in rows})
 
 
+def masked(clock):
+    """Gradients of networks with masks in front of every softmax, some of whose rows see nothing: by cuDNN, which has to do all of it,
+    and by our own kernels, against the CPU's in fp32."""
+    data = work("masked-ids.npy")
+    gpt2.ids(data, SAMPLES, T, VOCABULARY)
+    names = gpt2.MASKS[:2] if SMALL else gpt2.MASKS
+    for name in names:
+        gpt2.write(work("masked-%s.onnx" % name), SHAPE, T, VOCABULARY, masks=name)
+    rows = [("bf16", "cuda", "bf16"), ("bf16, dnn_masks=0", "cuda,dnn_masks=0", "bf16"), ("bf16, deterministic=0", "cuda,deterministic=0", "bf16"),
+            ("fp16", "cuda", "fp16")]
+
+    def made(name, what, device, compute):
+        return safetensors(gradients_file("masked %s %s" % (name, what), device, compute, clock, work("masked-%s.onnx" % name), data))
+
+    truth = {name: made(name, "cpu", "cpu", "fp32") for name in names}
+    cases = [(name, *row) for name in names for row in (rows[:2] if SMALL else rows)]
+    found = dict(each(lambda case: ("%s, %s" % case[:2], farthest(made(*case), truth[case[0]])[0]), cases))
+    return judge(found, {what: 3e-2 for what in found})
+
+
 def losses(clock):
     """Losses of some steps against the CPU's in fp32: the farthest, relative."""
     rows = [("fp32", "cuda", "fp32", 1e-4), ("bf16", "cuda", "bf16", 1e-2), ("fp16", "cuda", "fp16", 1e-2)]

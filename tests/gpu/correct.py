@@ -119,7 +119,7 @@ def memory(clock):
 
 
 SANITIZED = [("memcheck", "test_rows"), ("memcheck", "test_loss"), ("racecheck", "test_loss"), ("racecheck", "test_rows"), ("memcheck", "test_attention"),
-             ("memcheck", "test_norm_sums"), ("racecheck", "test_norm_sums")]
+             ("memcheck", "test_norm_sums"), ("racecheck", "test_norm_sums"), ("memcheck", "test_mask")]
 
 
 def sanitizer(clock):
@@ -151,6 +151,7 @@ LINES = [
     Line("kernels against fp64", kernels, 240),
     Line("outputs beside the CPU's", accuracy.outputs, 90),
     Line("gradients beside the CPU's", accuracy.gradients, 90),
+    Line("gradients of masked attention", accuracy.masked, 90),
     Line("losses beside the CPU's", accuracy.losses, 60),
     Line("promises of the backend", promises, 120),
     Line("models", models, 120),

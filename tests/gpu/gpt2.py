@@ -4,7 +4,7 @@ import os
 import random
 import struct
 
-from wire import FLOAT, INT64, graph, longs, model, node, outside, tensor, value
+from wire import FLOAT, INT64, floats, graph, longs, model, node, outside, tensor, value
 
 SHAPES = {  # layers, width, heads
     "124M": (12, 768, 12), "350M": (24, 1024, 16), "774M": (36, 1280, 20), "1.5B": (48, 1600, 25),
@@ -13,6 +13,7 @@ SHAPES = {  # layers, width, heads
 }
 BFLOAT16 = 16
 VOCABULARY = 50304  # of GPT-2, to a multiple of 128
+MASKS = ["padding", "added", "biased"]
 BLOCK = 1 << 20     # random numbers that large weights repeat: no product sees zeros
 
 
@@ -68,16 +69,39 @@ def norm(nodes, weights, x, y, name, width):
     nodes.append(node("LayerNormalization", "%s %s.g %s.b" % (x, name, name), y, name, axis=-1, epsilon=1e-5))
 
 
-def block(nodes, weights, i, width, heads, past=0):
-    """past: keys and values of so many earlier tokens, constants here, which Attention reads before those of this one."""
+def mask(nodes, masks, heads, tokens, vocabulary):
+    """Nodes that make the value `mask` of ids, and constants: "padding": bool [batch, 1, 1, T], a quarter of the tokens hidden, so that rows at
+    the beginning see nothing; "added": float [batch, 1, T, T], the lowest number for these and -infinity for later ones; "biased": float
+    [1, heads, T, T], the farther the less."""
+    if masks is None:
+        return []
+    below = [float("-inf") if k > q else 0.0 for q in range(tokens) for k in range(tokens)]
+    if masks == "biased":
+        numbers = [(k - q) / 2.0 ** (h + 1) if k <= q else float("-inf") for h in range(heads) for q in range(tokens) for k in range(tokens)]
+        return [tensor("mask", FLOAT, [1, heads, tokens, tokens], floats(*numbers))]
+    shown = "mask" if masks == "padding" else "mask.shown"
+    nodes += [node("Greater", "ids mask.limit", "mask.tokens", "mask.greater"), node("Unsqueeze", "mask.tokens mask.axes", shown, "mask.unsqueeze")]
+    if masks == "added":
+        nodes += [node("Where", "mask.shown mask.zero mask.lowest", "mask.padding", "mask.where"),
+                  node("Add", "mask.padding mask.later", "mask", "mask.add")]
+    inits = [tensor("mask.limit", INT64, [], longs(vocabulary // 4)), tensor("mask.axes", INT64, [2], longs(1, 2))]
+    more = [tensor("mask.zero", FLOAT, [], floats(0.0)), tensor("mask.lowest", FLOAT, [], struct.pack("<I", 0xff7fffff)),
+            tensor("mask.later", FLOAT, [tokens, tokens], floats(*below))]
+    return inits + (more if masks == "added" else [])
+
+
+def block(nodes, weights, i, width, heads, past=0, masks=None):
+    """past: keys and values of so many earlier tokens, constants here, which Attention reads before those of this one. masks: as
+    mask()."""
     p = "h%d" % i
     norm(nodes, weights, "x%d" % i, p + ".n1", p + ".ln1", width)
     linear(nodes, weights, p + ".n1", p + ".qkv", p + ".attn", width, 3 * width)
     nodes.append(node("Split", "%s.qkv thirds" % p, "%s.q %s.k %s.v" % (p, p, p), p + ".split", axis=-1))
-    inputs = [p + ".q", p + ".k", p + ".v"]
+    inputs = [p + ".q", p + ".k", p + ".v"] + (["mask"] if masks else [])
     if past:
         inputs += [""] + [weights.add(p + ".past." + one, [1, heads, past, width // heads]) for one in "kv"]
-    nodes.append(node("Attention", inputs, p + ".a", p + ".attention", q_num_heads=heads, kv_num_heads=heads, is_causal=1))
+    nodes.append(node("Attention", inputs, p + ".a", p + ".attention", q_num_heads=heads, kv_num_heads=heads,
+                      is_causal=int(masks in (None, "padding"))))
     linear(nodes, weights, p + ".a", p + ".o", p + ".proj", width, width)
     nodes.append(node("Add", "x%d %s.o" % (i, p), p + ".r", p + ".residual1"))
     norm(nodes, weights, p + ".r", p + ".n2", p + ".ln2", width)
@@ -100,23 +124,24 @@ def names(shape, tokens, vocabulary):
     return out + [("ln.g", [width]), ("ln.b", [width])]
 
 
-def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False, past=0, half=None):
+def write(path, shape, tokens, vocabulary=VOCABULARY, seed=1, serves=False, past=0, half=None, masks=None):
     """The model at `path`, its weights at path + ".weights": ids [batch, tokens] -> logits; one that serves is of bf16 and
     tells the likeliest token after each: ids -> next, for one sample behind `past` earlier tokens. half: of bf16, or not (as it
-    serves). The weights' bytes."""
+    serves). masks: as mask(). The weights' bytes."""
     layers, width, heads = SHAPES[shape]
     half = serves if half is None else half
     weights = Weights(path + ".weights", seed, half)
     weights.add("wte", [vocabulary, width])
     weights.add("wpe", [tokens, width])
     nodes = [node("Gather", "wte ids", "e", "tokens"), node("Add", "e wpe", "x0", "positions")]
+    made = mask(nodes, masks, heads, tokens, vocabulary)
     for i in range(layers):
-        block(nodes, weights, i, width, heads, past)
+        block(nodes, weights, i, width, heads, past, masks)
     norm(nodes, weights, "x%d" % layers, "n", "ln", width)
     nodes.append(node("Transpose", "wte", "head", "turned", perm=[1, 0]))
     nodes.append(node("MatMul", "n head", "logits", "scores"))
     weights.file.close()
-    inits = weights.entries + [tensor("thirds", INT64, [3], longs(width, width, width))]
+    inits = weights.entries + made + [tensor("thirds", INT64, [3], longs(width, width, width))]
     outputs = [value("logits", ["batch", tokens, vocabulary], BFLOAT16 if half else FLOAT)]
     if serves:
         nodes.append(node("ArgMax", "logits", "next", "likeliest", axis=-1, keepdims=0))

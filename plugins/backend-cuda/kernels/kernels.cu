@@ -13,6 +13,7 @@
 #include "parts/loss.cu"
 #include "parts/loss_rows.cu"
 #include "parts/map.cu"
+#include "parts/mask.cu"
 #include "parts/move.cu"
 #include "parts/norm.cu"
 #include "parts/norm_sums.cu"

@@ -380,6 +380,40 @@ uint32_t cuda_attention_counters(const cuda_attention_args *args, uint32_t dtype
 /* How many launches it takes, at most CUDA_ATTENTION_LAUNCHES; 0: no kernel. */
 uint32_t cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
 
+/* A mask as cuDNN adds it to scores, [batch, heads, rows, keys]: finite, 0 or -2^127 of what was
+ * bool or -infinity, and -2^127 of keys that a row does not see. Of each row notes two keys: the
+ * first that is seen, and of those the first whose number is none; `keys` where there is none. */
+typedef struct cuda_mask_args {
+  const void *mask;
+  void *out;         /* of cuda_mask_type */
+  int32_t *notes;    /* [batch, heads, rows, 2] */
+  int64_t stride[4]; /* of the mask, (b, h, s, t), 0: repeats */
+  int64_t batch, heads, rows, keys;
+  int64_t shift; /* row s sees keys t <= s + shift; < 0: all */
+} cuda_mask_args;
+/* Of the prepared mask beside Q of a half type: bfloat16, if that holds every number of it, or
+ * float. */
+uint32_t cuda_mask_type(uint32_t mask_dtype, uint32_t dtype);
+bool cuda_plan_mask(const cuda_mask_args *args, uint32_t mask_dtype, uint32_t dtype,
+                    cuda_launch *out);
+
+/* Rows of attention of a half type that added a prepared mask: those that see nothing are 0, of
+ * what is no number none. dY too, for gradients that take P as exp(S - stats). */
+typedef struct cuda_settle_args {
+  void *y;
+  float *stats;         /* [batch, heads, queries]: +infinity of those that see nothing, or NULL */
+  const void *dy;       /* NULL: none */
+  void *dy_out;         /* [batch, heads, queries, value_depth] */
+  const void *mask;     /* prepared, and its notes */
+  const int32_t *notes; /* of cuda_mask_args */
+  int64_t y_stride[3], dy_stride[3];
+  int64_t row_stride[3]; /* rows of the mask, (b, h, s), 0: repeats */
+  int64_t batch, heads, queries, keys, value_depth;
+  uint32_t causal;    /* row s sees keys t <= s */
+  uint32_t half_mask; /* the prepared mask is bfloat16 */
+} cuda_settle_args;
+bool cuda_plan_settle(const cuda_settle_args *args, uint32_t dtype, cuda_launch *out);
+
 /* x, y element (b, h, s, d) at b * stride[0] + h * stride[1] + s * stride[2] +
  * d. */
 typedef struct cuda_rotary_args {

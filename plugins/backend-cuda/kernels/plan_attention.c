@@ -219,3 +219,36 @@ uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t
   }
   return n;
 }
+
+/* ---- masks for cuDNN (parts/mask.cu) ---- */
+
+uint32_t cuda_mask_type(uint32_t mask_dtype, uint32_t dtype) {
+  return dtype == OPIPE_BFLOAT16 && mask_dtype != OPIPE_FLOAT ? OPIPE_BFLOAT16 : OPIPE_FLOAT;
+}
+
+bool cuda_plan_mask(const cuda_mask_args *args, uint32_t mask_dtype, uint32_t dtype,
+                    cuda_launch *out) {
+  const bool half = cuda_mask_type(mask_dtype, dtype) == OPIPE_BFLOAT16;
+  const int64_t rows = args->batch * args->heads * args->rows;
+  uint32_t id = (uint32_t)CUDA_ID_opipe_mask_f32;
+  if (mask_dtype == OPIPE_BOOL)
+    id = (uint32_t)(half ? CUDA_ID_opipe_mask_bool_bf16 : CUDA_ID_opipe_mask_bool_f32);
+  else if (mask_dtype == OPIPE_BFLOAT16 && half)
+    id = (uint32_t)CUDA_ID_opipe_mask_bf16;
+  else if (mask_dtype == OPIPE_FLOAT16)
+    id = (uint32_t)CUDA_ID_opipe_mask_f16;
+  else if (mask_dtype != OPIPE_FLOAT)
+    return false;
+  return rows > 0 && args->keys > 0 && args->keys <= INT32_MAX &&
+         cuda_make_launch(id, args, cuda_blocks(rows, 8), 1, 0, out);
+}
+
+/* A thread a row. */
+bool cuda_plan_settle(const cuda_settle_args *args, uint32_t dtype, cuda_launch *out) {
+  const int64_t rows = args->batch * args->heads * args->queries;
+  if ((dtype != OPIPE_BFLOAT16 && dtype != OPIPE_FLOAT16) || rows <= 0)
+    return false;
+  return cuda_make_launch(
+      (uint32_t)(dtype == OPIPE_BFLOAT16 ? CUDA_ID_opipe_settle_bf16 : CUDA_ID_opipe_settle_f16),
+      args, cuda_blocks(rows, 256), 1, 0, out);
+}

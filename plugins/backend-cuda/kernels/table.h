@@ -102,6 +102,12 @@
   CUDA_BY_TILES(X, opipe_flash_grad_keys, cuda_attention_grad_args)        \
   X(opipe_flash_64_f32, cuda_attention_args, 128)                          \
   X(opipe_flash_128_f32, cuda_attention_args, 128)                         \
+  X(opipe_mask_bool_bf16, cuda_mask_args, 256)                             \
+  X(opipe_mask_bool_f32, cuda_mask_args, 256)                              \
+  X(opipe_mask_bf16, cuda_mask_args, 256)                                  \
+  X(opipe_mask_f16, cuda_mask_args, 256)                                   \
+  X(opipe_mask_f32, cuda_mask_args, 256)                                   \
+  CUDA_TENSOR(X, opipe_settle, cuda_settle_args, 256)                      \
   CUDA_PAIRS(X, opipe_rotary, cuda_rotary_args, 256)                       \
   CUDA_FLOATS(X, opipe_loss_block, cuda_loss_args, 512)                    \
   X(opipe_loss_block_bf16_f32, cuda_loss_args, 512)                        \

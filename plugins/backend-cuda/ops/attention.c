@@ -2,11 +2,11 @@
 /* Attention and RotaryEmbedding. See abi/guide/operators.md for both.
  *
  * Keys and values of the past are read where they lie, before those of this call; they are put
- * together only where present_key or present_value is asked for.
+ * together only where present_key or present_value is asked for, or for cuDNN.
  */
 #include "ops/attention.h"
 
-enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V, OUT_SCORES, OUT_FOUND, OUTPUTS };
+enum { OUT_SCORES = OUT_PRESENT_V + 1, OUT_FOUND, OUTPUTS };
 
 void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth, int64_t *out) {
   out[0] = heads * rows * depth;
@@ -198,11 +198,18 @@ static opipe_status check_outputs(const cuda_rule *r, const cuda_attention_args 
                                          : OPIPE_OK;
 }
 
-/* rows [first, first + rows) of present = a piece of [batch, kv_heads, rows, depth]. */
-static opipe_status emit_piece(cuda_rule *r, const cuda_attention_args *a, uint32_t to,
-                               uint32_t from, const int64_t *from_stride, int64_t first,
+opipe_status cuda_attention_emit(cuda_rule *r, const cuda_launch *launches, uint32_t n) {
+  const uint32_t n_tags = r->n_tags;
+  const opipe_status status = cuda_emit_all(r, launches, n);
+  r->n_tags = n_tags;
+  return status;
+}
+
+/* rows [first, first + rows) of `to` [batch, kv_heads, keys, depth] = a piece. */
+static opipe_status emit_piece(cuda_rule *r, const cuda_attention_args *a, void *to,
+                               const void *from, const int64_t *from_stride, int64_t first,
                                int64_t rows, int64_t depth) {
-  const uint32_t size = cuda_size(cuda_in(r, from));
+  const uint32_t size = cuda_size(cuda_in(r, IN_Q));
   cuda_loop loop = {.shape = {a->batch, a->kv_heads, rows, depth}, .rank = 4, .n_operands = 2};
   cuda_move_args args = {.n = a->batch * a->kv_heads * rows * depth, .size = size};
   cuda_launch launch;
@@ -218,23 +225,21 @@ static opipe_status emit_piece(cuda_rule *r, const cuda_attention_args *a, uint3
     args.in_stride[i] = loop.stride[0][i];
     args.out_stride[i] = loop.stride[1][i];
   }
-  args.in = cuda_at_in(r, from);
-  args.out = cuda_at(r, r->node->out[to], first * depth * (int64_t)size);
-  return cuda_plan_move(&args, &launch) ? cuda_emit(r, &launch)
-                                        : cuda_no_kernel(r, cuda_in(r, from));
+  args.in = from;
+  args.out = (void *)((uintptr_t)to + (uintptr_t)(first * depth) * size);
+  return cuda_plan_move(&args, &launch) ? cuda_attention_emit(r, &launch, 1)
+                                        : cuda_no_kernel(r, cuda_in(r, IN_Q));
 }
 
-static opipe_status emit_presents(cuda_rule *r, const cuda_attention_args *a) {
+opipe_status cuda_attention_join(cuda_rule *r, const cuda_attention_args *a, void *k, void *v) {
   const int64_t fresh = a->keys - a->past;
-  if (cuda_out(r, OUT_PRESENT_K) != NULL) {
-    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_K, a->past > 0 ? IN_PAST_K : IN_K, a->past_k_stride, 0,
-                        a->past, a->depth));
-    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_K, IN_K, a->k_stride, a->past, fresh, a->depth));
+  if (k != NULL) {
+    CUDA_TRY(emit_piece(r, a, k, a->past_k, a->past_k_stride, 0, a->past, a->depth));
+    CUDA_TRY(emit_piece(r, a, k, a->k, a->k_stride, a->past, fresh, a->depth));
   }
-  if (cuda_out(r, OUT_PRESENT_V) != NULL) {
-    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_V, a->past > 0 ? IN_PAST_V : IN_V, a->past_v_stride, 0,
-                        a->past, a->value_depth));
-    CUDA_TRY(emit_piece(r, a, OUT_PRESENT_V, IN_V, a->v_stride, a->past, fresh, a->value_depth));
+  if (v != NULL) {
+    CUDA_TRY(emit_piece(r, a, v, a->past_v, a->past_v_stride, 0, a->past, a->value_depth));
+    CUDA_TRY(emit_piece(r, a, v, a->v, a->v_stride, a->past, fresh, a->value_depth));
   }
   return OPIPE_OK;
 }
@@ -247,7 +252,7 @@ static opipe_status emit_own(cuda_rule *r, cuda_attention_args *args, uint32_t d
   const uint32_t n = cuda_plan_attention(args, dtype, launches);
   if (n == 0)
     return cuda_no_kernel(r, cuda_in(r, IN_Q));
-  CUDA_TRY(cuda_emit_all(r, launches, n));
+  CUDA_TRY(cuda_attention_emit(r, launches, n));
   cuda_want_workspace(r, n_bytes);
   return OPIPE_OK;
 }
@@ -269,7 +274,9 @@ static opipe_status rule_attention(cuda_rule *r) {
   CUDA_TRY(cuda_attention_by_dnn(r, &args, q->dtype, &done));
   if (!done)
     CUDA_TRY(emit_own(r, &args, q->dtype));
-  return emit_presents(r, &args);
+  return done && args.past > 0 ? OPIPE_OK
+                               : cuda_attention_join(r, &args, cuda_at_out(r, OUT_PRESENT_K),
+                                                     cuda_at_out(r, OUT_PRESENT_V));
 }
 
 /* ---- rotary ---- */

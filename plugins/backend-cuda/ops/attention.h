@@ -3,9 +3,11 @@
 #ifndef OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
 #define OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
 
+#include "../cudnn.h"
 #include "rule.h"
 
 enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
+enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V };
 /* Of AttentionGrad, behind dY and these: Y, and what the Attention found (OPIPE_DEVICE_HANDS_ON).
  */
 enum { IN_Y = 8, IN_FOUND };
@@ -20,10 +22,38 @@ opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attenti
 /* Stand-ins for its inputs. */
 void cuda_attention_point(cuda_rule *r, uint32_t base, cuda_attention_args *a);
 
+/* cuda_emit_all, whose stand-ins stay good for another one. */
+opipe_status cuda_attention_emit(cuda_rule *r, const cuda_launch *launches, uint32_t n);
+/* Puts keys and values together, past ones first: [B, kv_heads, T, .] each; NULL: not those. */
+opipe_status cuda_attention_join(cuda_rule *r, const cuda_attention_args *a, void *k, void *v);
+
+/* ---- attention_mask.c ---- */
+
+/* A mask for cuDNN. */
+typedef struct cuda_masking {
+  cuda_mask_args prepare;  /* keys 0: there is none */
+  cuda_settle_args settle; /* sizes */
+  uint32_t mask_dtype, dtype;
+  bool by_sequence; /* sequences have their own */
+  uint64_t at;      /* in the workspace */
+  uint64_t copy_bytes, notes_bytes;
+} cuda_masking;
+/* Of so many sequences at a time; the form's mask, and no causality that the mask holds. */
+void cuda_masking_plan(const cuda_attention_args *a, uint32_t dtype, int64_t batch,
+                       cuda_dnn_form *io_form, cuda_masking *out);
+/* Gives it bytes of the workspace from `at` on. Returns where they end. */
+uint64_t cuda_masking_place(cuda_masking *m, uint64_t at);
+/* Where cuDNN reads it; NULL: nowhere. */
+void *cuda_masking_copy(cuda_rule *r, const cuda_masking *m);
+/* In front of sequences from `first` on; behind them, with the y, stats and dY of `of`. */
+opipe_status cuda_masking_prepare(cuda_rule *r, const cuda_masking *m, int64_t first);
+opipe_status cuda_masking_settle(cuda_rule *r, const cuda_masking *m, const cuda_settle_args *of);
+
 /* ---- attention_cudnn.c ---- */
 
 /* Emits what cuDNN does of it; *out_done false: it does not, and nothing was emitted. Arguments as
- * for our own kernels, with stand-ins; of gradients, y and found where they are handed on. */
+ * for our own kernels, with stand-ins; of gradients, y and found where they are handed on. What it
+ * does with a past makes present_key and present_value. */
 opipe_status cuda_attention_by_dnn(cuda_rule *r, const cuda_attention_args *args, uint32_t dtype,
                                    bool *out_done);
 opipe_status cuda_attention_grad_by_dnn(cuda_rule *r, const cuda_attention_grad_args *args,

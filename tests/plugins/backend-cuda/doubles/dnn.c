@@ -6,9 +6,10 @@
  *
  * It refuses what the vendor's refuses: attributes of another type, shapes that do not fit each
  * other, tensors that are read before they are made, heads that are no multiple of 8, statistics
- * that are not dense, addresses that are not aligned. Its first choice of an engine for graphs that
- * sum over rows has other bits in every run, and says so in its notes; the other one needs room
- * that grows with the shapes.
+ * that are not dense, addresses that are not aligned, masks that are not dense, lack keys or stand
+ * with causality that ends at the last key. A mask that is not finite ends the process. Its first
+ * choice of an engine for graphs that sum over rows has other bits in every run, and says so in its
+ * notes; the other one needs room that grows with the shapes.
  *
  * Environment: OPIPE_CUDA_DOUBLE_DNN (91900), its version; _DNN_REFUSES=1: it has no engine;
  * _DNN_ANSWER="CALL STATUS": what a call answers: create, heuristic, plan (the first engine's).
@@ -333,7 +334,8 @@ static cudnnStatus_t give_address(dnn_tensor *t, const dnn_attribute *ids,
   if (t->at == NULL)
     return dnn_fail(CUDA_DNN_BAD_PARAM, "a tensor has no address");
   if (t->by_value) {
-    t->value = (double)*(const float *)t->at;
+    t->value = t->dtype == CUDA_DNN_INT32 ? (double)*(const int32_t *)t->at
+                                          : (double)*(const float *)t->at;
     t->at = NULL;
   } else if ((uintptr_t)t->at % (uintptr_t)t->alignment != 0) {
     return dnn_fail(CUDA_DNN_BAD_PARAM, "an address is not aligned");

@@ -69,6 +69,8 @@ const dnn_descriptor *dnn_find_final(const dnn_descriptor *d, int name, int type
 cudnnStatus_t dnn_check_tensor(const dnn_descriptor *d);
 cudnnStatus_t dnn_check_operation(const dnn_descriptor *d);
 cudnnStatus_t dnn_check_graph(const dnn_descriptor *graph);
+/* Does it add a tensor of the caller's to scores? */
+bool dnn_is_mask(const dnn_operation *op);
 /* NOT_SUPPORTED: no engine takes the graph. */
 cudnnStatus_t dnn_check_support(const dnn_descriptor *graph);
 /* Operations of a graph that is done; how many. */

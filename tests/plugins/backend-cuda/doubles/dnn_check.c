@@ -208,12 +208,36 @@ static bool is_dense(const dnn_tensor *t) {
          t->stride[0] == t->size[1] * t->size[2] * t->size[3];
 }
 
+bool dnn_is_mask(const dnn_operation *op) {
+  const dnn_tensor *b = &op->operand[DNN_B];
+  return op->type == CUDA_DNN_OP_POINTWISE && op->mode == CUDA_DNN_ADD && b->id != 0 &&
+         !b->is_virtual && !b->by_value;
+}
+
+/* Masks of a number for every key, and of graphs whose rows are counted from the first. */
+static bool takes_masks(const dnn_operation *ops, uint32_t n) {
+  bool masks = false, moves_rows = false;
+  for (uint32_t i = 0; i < n; ++i) {
+    const dnn_tensor *b = &ops[i].operand[DNN_B];
+    moves_rows = moves_rows || (b->id != 0 && b->by_value && b->dtype == CUDA_DNN_INT32);
+    if (!dnn_is_mask(&ops[i]))
+      continue;
+    masks = true;
+    if ((b->dtype != CUDA_DNN_FLOAT && !is_half(b->dtype)) || !is_dense(b) ||
+        b->size[3] != ops[i].operand[DNN_Y].size[3])
+      return false;
+  }
+  return !masks || !moves_rows;
+}
+
 cudnnStatus_t dnn_check_support(const dnn_descriptor *graph) {
   dnn_operation ops[DNN_OPERATIONS];
   const uint32_t n = dnn_read_graph(graph, ops);
   const char *refuses = getenv("OPIPE_CUDA_DOUBLE_DNN_REFUSES");
   if (refuses != NULL && *refuses == '1')
     return dnn_fail(CUDA_DNN_NOT_SUPPORTED, "the double was told to refuse");
+  if (!takes_masks(ops, n))
+    return dnn_fail(CUDA_DNN_NOT_SUPPORTED, "such a mask");
   for (uint32_t i = 0; i < n; ++i) {
     const dnn_tensor *of = ops[i].operand;
     if (ops[i].type == CUDA_DNN_OP_MATMUL &&

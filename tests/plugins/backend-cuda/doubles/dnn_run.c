@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dnn.h"
+#include "double.h"
 #include "half.h"
 
 /* A tensor's elements: of virtual ones, numbers at the offsets that its strides say. */
@@ -153,10 +154,13 @@ static double apply(const dnn_operation *op, double x, double b, double t, const
 
 static void run_pointwise(const machine *m, const dnn_operation *op) {
   const dnn_tensor *of = op->operand, *y = &of[DNN_Y];
+  const bool masks = dnn_is_mask(op);
   int64_t at[DNN_AXES] = {0};
   do {
     const double x = shared(m, &of[DNN_X], y->size, at);
     const double b = of[DNN_B].id != 0 ? shared(m, &of[DNN_B], y->size, at) : 0;
+    if (masks && !isfinite((float)b * 1.442695f)) /* engines take exponentials of two */
+      cuda_double_die("cuDNN adds a mask that is not finite");
     const double t = of[DNN_T].id != 0 ? shared(m, &of[DNN_T], y->size, at) : 0;
     store(m, y, offset_of(y, at), apply(op, x, b, t, at));
   } while (next(y->size, at));

@@ -22,13 +22,17 @@ static const char form_of_device[] =
 static const struct {
   int version, processors, shared;
   const char *name;
-} chips[] = {{900, 132, 232448, "NVIDIA H100"}, {800, 108, 166912, "NVIDIA A100"}};
+} chips[] = {{900, 132, 232448, "NVIDIA H100"},
+             {800, 108, 166912, "NVIDIA A100"},
+             {1000, 148, 232448, "NVIDIA B200"}};
 
 typedef struct plan_case {
   int64_t batch, heads, kv_heads, queries, keys, depth;
   uint32_t dtype, causal, unsteady;
-  int refused; /* SMALLER: gradients on chips before sm_90 */
+  int refused; /* SMALLER: gradients on chips other than sm_90 */
   bool in_cover;
+  uint32_t mask; /* type of the mask; 0: none */
+  int repeats;   /* bits: batch 1, heads 2, rows 4 */
 } plan_case;
 enum { TAKEN, REFUSED, SMALLER };
 
@@ -44,6 +48,22 @@ static const plan_case cases[] = {
     {2, 8, 4, 512, 512, 192, OPIPE_FLOAT16, 0, 0, SMALLER, false},
     {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 0, SMALLER, true},
     {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 1, SMALLER, false},
+    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_FLOAT, 2},
+    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 1, TAKEN, false, OPIPE_FLOAT, 2},
+    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 1, 0, TAKEN, true, OPIPE_BFLOAT16, 2},
+    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 3},
+    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_BFLOAT16, 6},
+    {2, 8, 2, 256, 256, 128, OPIPE_FLOAT16, 0, 0, TAKEN, false, OPIPE_FLOAT, 2},
+    {2, 8, 2, 1024, 1024, 128, OPIPE_FLOAT16, 1, 1, TAKEN, false, OPIPE_FLOAT, 6},
+    {2, 32, 8, 512, 512, 128, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 2},
+    {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_FLOAT, 0},
+    {2, 8, 8, 100, 75, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 1},
+    {2, 8, 8, 900, 775, 64, OPIPE_BFLOAT16, 0, 1, TAKEN, false, OPIPE_FLOAT, 7},
+    {2, 8, 8, 75, 100, 64, OPIPE_FLOAT16, 1, 0, TAKEN, false, OPIPE_FLOAT, 4},
+    {1, 4, 1, 37, 1000, 32, OPIPE_FLOAT16, 0, 0, TAKEN, false, OPIPE_FLOAT, 2},
+    {2, 8, 2, 512, 512, 256, OPIPE_BFLOAT16, 1, 0, SMALLER, false, OPIPE_FLOAT, 2},
+    {2, 8, 2, 512, 1024, 64, OPIPE_BFLOAT16, CUDA_DNN_LAST, 0, TAKEN, true},
+    {2, 8, 8, 50, 77, 128, OPIPE_FLOAT16, CUDA_DNN_LAST, 0, TAKEN, false},
 };
 
 /* Of [batch, rows, heads * depth]. */
@@ -59,6 +79,12 @@ static void fill_form(const plan_case *c, uint32_t what, cuda_dnn_form *out) {
   out->dtype = c->dtype;
   out->what = what;
   out->causal = c->causal;
+  if (c->mask != 0) {
+    out->mask_dtype = c->mask;
+    out->mask[0] = (c->repeats & 1) != 0 ? 1 : c->batch;
+    out->mask[1] = (c->repeats & 2) != 0 ? 1 : c->heads;
+    out->mask[2] = (c->repeats & 4) != 0 ? 1 : c->queries;
+  }
   out->unsteady = what == CUDA_DNN_GRADIENTS ? c->unsteady : 0;
   for (uint32_t i = 0; i < CUDA_DNN_TENSORS; ++i) {
     const bool of_keys =
@@ -80,18 +106,21 @@ static bool make(const cuda_dnn_functions *dnn, cudnnBackendDescriptor_t device,
   const long long scores = (long long)(c->batch * c->heads * c->queries * c->keys) * 2;
   const bool keeps = what == CUDA_DNN_GRADIENTS && c->unsteady == 0;
   const bool refused = c->refused == REFUSED ||
-                       (c->refused == SMALLER && version < 900 && what == CUDA_DNN_GRADIENTS);
+                       (c->refused == SMALLER && version != 900 && what == CUDA_DNN_GRADIENTS);
   const bool good = refused ? status == OPIPE_E_UNSUPPORTED
                             : status >= 0 && keeps == ((long long)plan.workspace_bytes >= scores);
   (void)printf(
-      "%s %s of %lld x %lld (%lld) of %lld, %lld and %lld rows, %s%s%s: engine %lld, %llu "
+      "%s %s of %lld x %lld (%lld) of %lld, %lld and %lld rows, %s%s%s%s%s: engine %lld, %llu "
       "bytes %s\n",
       good ? "ok    " : "FAILED", what == CUDA_DNN_GRADIENTS ? "gradients" : "attention",
       (long long)c->batch, (long long)c->heads, (long long)c->kv_heads, (long long)c->depth,
       (long long)c->queries, (long long)c->keys, opipe_dtype_name(c->dtype),
-      c->causal != 0 ? " causal" : "", c->unsteady != 0 ? " in any order" : "",
-      (long long)plan.engine, (unsigned long long)plan.workspace_bytes,
-      status < 0 ? err.message : "");
+      c->causal == CUDA_DNN_LAST ? " causal to the last key"
+      : c->causal != 0           ? " causal"
+                                 : "",
+      c->unsteady != 0 ? " in any order" : "", c->mask != 0 ? " masked by " : "",
+      c->mask != 0 ? opipe_dtype_name(c->mask) : "", (long long)plan.engine,
+      (unsigned long long)plan.workspace_bytes, status < 0 ? err.message : "");
   cuda_dnn_plan_end(dnn, &plan);
   return good;
 }

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Masks of attention that cuDNN does: it adds numbers to scores and knows neither -infinity nor
+ * rows that see nothing.
+ *
+ *   prepare   a copy of the mask in the workspace, finite, and notes of its rows
+ *   settle    behind the result: rows that see nothing; for gradients a copy of dY
+ *
+ * A mask that is the same for sequences, heads or rows stays so, but where it also hides by
+ * position: what stands behind a past does, which cuDNN does not take with a mask.
+ */
+#include "ops/attention.h"
+
+static uint32_t type_of_mask(const cuda_attention_args *a, uint32_t dtype) {
+  return a->mask_kind == 1 ? OPIPE_BOOL : a->mask_kind == 2 ? dtype : OPIPE_FLOAT;
+}
+
+void cuda_masking_plan(const cuda_attention_args *a, uint32_t dtype, int64_t batch,
+                       cuda_dnn_form *io_form, cuda_masking *out) {
+  memset(out, 0, sizeof *out);
+  if (a->mask_kind == 0)
+    return;
+  const bool folds = a->causal != 0 && a->past > 0;
+  cuda_mask_args *p = &out->prepare;
+  out->mask_dtype = type_of_mask(a, dtype);
+  out->dtype = dtype;
+  out->by_sequence = a->mask_stride[0] != 0;
+  p->mask = a->mask;
+  memcpy(p->stride, a->mask_stride, sizeof p->stride);
+  p->batch = out->by_sequence ? batch : 1;
+  p->heads = a->mask_stride[1] != 0 ? a->heads : 1;
+  p->rows = a->mask_stride[2] != 0 || folds ? a->queries : 1;
+  p->keys = a->keys;
+  p->shift = folds ? a->past : -1;
+  io_form->mask_dtype = cuda_mask_type(out->mask_dtype, dtype);
+  io_form->mask[0] = p->batch;
+  io_form->mask[1] = p->heads;
+  io_form->mask[2] = p->rows;
+  if (folds)
+    io_form->causal = 0;
+  cuda_settle_args *s = &out->settle;
+  s->row_stride[0] = p->batch > 1 ? p->heads * p->rows : 0;
+  s->row_stride[1] = p->heads > 1 ? p->rows : 0;
+  s->row_stride[2] = p->rows > 1 ? 1 : 0;
+  s->batch = batch;
+  s->heads = a->heads;
+  s->queries = a->queries;
+  s->keys = a->keys;
+  s->value_depth = a->value_depth;
+  s->causal = io_form->causal;
+  s->half_mask = io_form->mask_dtype == OPIPE_BFLOAT16;
+  const int64_t rows = p->batch * p->heads * p->rows;
+  out->copy_bytes = cuda_align_up((uint64_t)(rows * p->keys) * (s->half_mask != 0 ? 2 : 4));
+  out->notes_bytes = cuda_align_up((uint64_t)rows * 2 * sizeof(int32_t));
+}
+
+uint64_t cuda_masking_place(cuda_masking *m, uint64_t at) {
+  m->at = at;
+  return at + m->copy_bytes + m->notes_bytes;
+}
+
+void *cuda_masking_copy(cuda_rule *r, const cuda_masking *m) {
+  return m->prepare.keys > 0 ? cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)m->at) : NULL;
+}
+
+static void *notes_at(cuda_rule *r, const cuda_masking *m) {
+  return cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)(m->at + m->copy_bytes));
+}
+
+opipe_status cuda_masking_prepare(cuda_rule *r, const cuda_masking *m, int64_t first) {
+  cuda_mask_args args = m->prepare;
+  cuda_launch launch;
+  if (args.keys == 0 || (first > 0 && !m->by_sequence))
+    return OPIPE_OK;
+  args.mask = (const void *)((uintptr_t)args.mask + (uintptr_t)(first * args.stride[0]) *
+                                                        (opipe_dtype_bits(m->mask_dtype) / 8));
+  args.out = cuda_masking_copy(r, m);
+  args.notes = notes_at(r, m);
+  return cuda_plan_mask(&args, m->mask_dtype, m->dtype, &launch)
+             ? cuda_attention_emit(r, &launch, 1)
+             : cuda_no_kernel(r, cuda_in(r, IN_Q));
+}
+
+opipe_status cuda_masking_settle(cuda_rule *r, const cuda_masking *m, const cuda_settle_args *of) {
+  cuda_settle_args args = m->settle;
+  cuda_launch launch;
+  if (m->prepare.keys == 0)
+    return OPIPE_OK;
+  args.y = of->y;
+  args.stats = of->stats;
+  args.dy = of->dy;
+  args.dy_out = of->dy_out;
+  memcpy(args.y_stride, of->y_stride, sizeof args.y_stride);
+  memcpy(args.dy_stride, of->dy_stride, sizeof args.dy_stride);
+  args.mask = of->dy != NULL ? cuda_masking_copy(r, m) : NULL;
+  args.notes = notes_at(r, m);
+  return cuda_plan_settle(&args, m->dtype, &launch) ? cuda_attention_emit(r, &launch, 1)
+                                                    : cuda_no_kernel(r, cuda_in(r, IN_Q));
+}
