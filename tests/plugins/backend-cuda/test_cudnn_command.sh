@@ -55,9 +55,9 @@ if [ -e "$masked" ]; then
 import struct
 import sys
 rows, tokens = 4, 40
-mask = [[int(not (row == 1 and t >= 30) and not (row == 2 and t < 9)) for t in range(tokens)] for row in range(rows)]
-ids = [[(row * tokens + t) * 37 % 101 + 1 for t in range(tokens)] for row in range(rows)]
-labels = [[one if seen else -100 for one, seen in zip(*pair)] for pair in zip(ids, mask)]
+mask = [list(int(not (row == 1 and t >= 30) and not (row == 2 and t < 9)) for t in range(tokens)) for row in range(rows)]
+ids = [list((row * tokens + t) * 37 % 101 + 1 for t in range(tokens)) for row in range(rows)]
+labels = [list(one if seen else -100 for one, seen in zip(*pair)) for pair in zip(ids, mask)]
 head = "{'descr': '<i8', 'fortran_order': False, 'shape': (%d, %d), }" % (rows, tokens)
 head += " " * (-(len(head) + 11) % 64) + "\n"
 for name, data in ("input_ids", ids), ("attention_mask", mask), ("labels", labels):
