@@ -5,7 +5,7 @@
     bundle.py BUILD OUT [--plugin FILE --image FILE]
 
 BUILD: a build tree with the plugin and the programs. --plugin, --image: the CUDA plugin and the module of its kernels where
-they are elsewhere, as those of the doubles. Else the module is in the plugin, and the manifest says where. At most 20 MiB, for glibc 2.36 and newer, with nothing of the vendor's and no
+they are elsewhere, as those of the doubles. A module that is in the plugin is not beside it, too: the manifest says where. At most 20 MiB, for glibc 2.36 and newer, with nothing of the vendor's and no
 libstdc++ to be found there.
 """
 import argparse
@@ -125,13 +125,11 @@ def check_binaries(out):
 
 
 def place_of(image, plugin):
-    """[offset, bytes] of the module in the plugin."""
+    """[offset, bytes] of the module in the plugin; None: it is not there."""
     with open(image, "rb") as one, open(plugin, "rb") as other:
         module, whole = one.read(), other.read()
     at = whole.find(module)
-    if at < 0:
-        raise Refused("%s does not hold the kernels of %s: build it again" % (plugin, image))
-    return [at, len(module)]
+    return [at, len(module)] if at >= 0 else None
 
 
 def manifest(out, image):
@@ -162,11 +160,11 @@ def main():
             raise Refused("%s has no CUDA plugin: nvcc is needed (./dev deps cuda)" % given.build)
         shutil.rmtree(given.out, ignore_errors=True)
         fill(given.build, given.out, plugin)
-        inside = None
-        if given.image:
+        inside = place_of(image, os.path.join(given.out, PLUGIN))
+        if inside is None and not given.image:
+            raise Refused("%s does not hold the kernels of %s: build it again" % (plugin, image))
+        if inside is None:
             shutil.copyfile(image, os.path.join(given.out, "kernels.fatbin"))
-        else:
-            inside = place_of(image, os.path.join(given.out, PLUGIN))
         check_binaries(given.out)
         if os.path.isdir(os.path.join(given.out, "tests")):
             pack_tests(given.out)
