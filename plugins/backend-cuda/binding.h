@@ -24,10 +24,12 @@ struct opipe_binding {
   CUgraphExec graph;              /* its steps in one launch; NULL: a launch each */
 };
 
-/* run.c: what stands before the steps; all steps, one after the other. */
+/* run.c: what stands before the steps; all steps, one after the other. has_begun: what
+ * cuda_run_begin gave the stream is the last that it was given. */
 opipe_status cuda_run_begin(const opipe_binding *binding, CUstream stream, const int64_t *scalars,
                             uint32_t n_scalars, opipe_error *err);
-opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, opipe_error *err);
+opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, bool has_begun,
+                            opipe_error *err);
 /* graph.c: the binding's graph where the device's `graphs` asks for them and the steps can be in
  * one. Within an entry, as the next. */
 opipe_status cuda_graph_make(opipe_binding *binding, opipe_error *err);

@@ -127,6 +127,7 @@ struct opipe_device {
   bool tf32;             /* products of fp32 may round their operands to TF32 */
   bool blocking;         /* launch_blocking=1: every launch is waited for */
   bool graphs;           /* graphs=1: the steps of a binding are one launch */
+  bool pdl;              /* pdl=1, on sm_90 and newer: launches may begin while others end */
 };
 
 struct opipe_buffer {
@@ -257,6 +258,12 @@ opipe_status cuda_find_kernel(opipe_device *device, const cuda_launch *launch,
 /* args: of the launch, or a copy of them with addresses */
 opipe_status cuda_launch_on(opipe_device *device, CUfunction function, const cuda_launch *launch,
                             const unsigned char *args, CUstream stream, opipe_error *err);
+/* The same behind one of these two, with nothing between them on the stream: where the device's
+ * `pdl` allows it, it may begin while that one ends (programmatic dependent launch, CUDA C++
+ * Programming Guide). All our kernels wait before they touch memory. */
+opipe_status cuda_launch_behind(opipe_device *device, CUfunction function,
+                                const cuda_launch *launch, const unsigned char *args,
+                                CUstream stream, opipe_error *err);
 
 /* ---- metadata: zeroed, freed together ---- */
 

@@ -192,10 +192,11 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"bias_gradients", &device->bias_gradients},
                {"half_copies", &device->half_copies},
                {"norm_sums", &device->norm_sums},
-               {"dnn_masks", &device->dnn_masks}};
+               {"dnn_masks", &device->dnn_masks},
+               {"pdl", &device->pdl}};
   device->inner.threads = 1;
   device->cudnn = device->deterministic = device->half_copies = device->norm_sums = true;
-  device->dnn_masks = true;
+  device->dnn_masks = device->pdl = true;
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;
@@ -225,7 +226,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
                         "cudnn, deterministic, bias_gradients, half_copies, norm_sums, sm, "
-                        "few_rows, pad, pad_mib, dnn_masks, "
+                        "few_rows, pad, pad_mib, dnn_masks, pdl, "
                         "fallback, fallback_threads)",
                         key);
     }
@@ -243,6 +244,7 @@ static opipe_status open_resources(opipe_device *device, opipe_error *err) {
   cuda_place *place = device->place;
   const cuda_products *products = &place->libraries->products;
   CUDA_TRY(check_processors(device, err));
+  device->pdl = device->pdl && attribute(place->driver, place->ordinal, CUDA_ATTRIBUTE_MAJOR) >= 9;
   CUDA_TRY(cuda_result(place,
                        place->driver->stream_create(&device->control, CUDA_STREAM_NON_BLOCKING),
                        "cuStreamCreate", err));

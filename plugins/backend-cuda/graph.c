@@ -26,10 +26,11 @@ static opipe_status capture(const opipe_binding *binding, CUstream stream, CUgra
   CUDA_TRY(cuda_result(place, driver->capture_begin(stream, CUDA_CAPTURE_THREAD_LOCAL),
                        "bind: the beginning of a graph", err));
   opipe_status status = OPIPE_OK;
-  if (binding->program->graph->n_scalars == 0)
+  const bool begins = binding->program->graph->n_scalars == 0;
+  if (begins)
     status = cuda_run_begin(binding, stream, NULL, 0, err);
   if (status >= 0)
-    status = cuda_run_steps(binding, stream, err);
+    status = cuda_run_steps(binding, stream, begins, err);
   const CUresult ended = driver->capture_end(stream, out_graph);
   if (status >= 0)
     status = cuda_result(place, ended, "bind: the end of a graph", err);

@@ -57,3 +57,22 @@ opipe_status cuda_launch_on(opipe_device *device, CUfunction function, const cud
     result = driver->stream_sync(stream);
   return cuda_result(place, result, launch->kernel, err);
 }
+
+opipe_status cuda_launch_behind(opipe_device *device, CUfunction function,
+                                const cuda_launch *launch, const unsigned char *args,
+                                CUstream stream, opipe_error *err) {
+  cuda_launch_attribute attribute = {.id = CUDA_LAUNCH_PROGRAMMATIC, .value.flag = 1};
+  const cuda_launch_config config = {
+      .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
+      .block = {launch->block[0], launch->block[1], launch->block[2]},
+      .shared_bytes = launch->shared_bytes,
+      .stream = stream,
+      .attributes = &attribute,
+      .n_attributes = 1};
+  void *params[] = {(void *)(uintptr_t)args};
+  if (!device->pdl || device->blocking)
+    return cuda_launch_on(device, function, launch, args, stream, err);
+  return cuda_result(device->place,
+                     device->place->driver->launch_by(&config, function, params, NULL),
+                     launch->kernel, err);
+}

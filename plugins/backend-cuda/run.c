@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run: launches, in the queue's order.
  *
- *   begin   the run's block: no report, the scalars, counters at 0; the constants (where there are
+ *   begin   the constants; the run's block: no report, the scalars, counters at 0 (where there are
  *           no scalars, in the graph)
  *   steps   a launch each, or all of them as one graph (graph.c)
  *   report  what was reported goes to the queue
+ *
+ * A step's launch directly behind another of ours may begin while that one ends (launch.c).
  *
  * With OPIPE_COMPILE_POISON values are filled with 0xff (NaN) before the first step and when their
  * last reader is done, and the zones around them are looked at in the end.
@@ -26,29 +28,31 @@ opipe_status cuda_run_begin(const opipe_binding *binding, CUstream stream, const
                           .n = n_scalars,
                           .n_counters = program->has_counters ? CUDA_COUNTERS : 0};
   cuda_launch launch;
-  if (program->has_block) {
-    if (n_scalars > 0)
-      memcpy(args.scalars, scalars, n_scalars * sizeof scalars[0]);
-    (void)cuda_plan_begin(&args, &launch);
-    CUDA_TRY(cuda_launch_on(program->device, binding->begin, &launch, launch.block_args.args,
-                            stream, err));
+  if (program->constant_bytes > 0) {
+    CUDA_TRY(check(binding,
+                   driver->write(binding->arena + program->block_bytes, program->constants,
+                                 (size_t)program->constant_bytes, stream),
+                   "constants", err));
   }
-  return program->constant_bytes == 0
-             ? OPIPE_OK
-             : check(binding,
-                     driver->write(binding->arena + program->block_bytes, program->constants,
-                                   (size_t)program->constant_bytes, stream),
-                     "constants", err);
+  if (!program->has_block)
+    return OPIPE_OK;
+  if (n_scalars > 0)
+    memcpy(args.scalars, scalars, n_scalars * sizeof scalars[0]);
+  (void)cuda_plan_begin(&args, &launch);
+  return cuda_launch_on(program->device, binding->begin, &launch, launch.block_args.args, stream,
+                        err);
 }
 
-static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bound, CUstream stream,
-                             opipe_error *err) {
+/* is_behind: a launch of ours is the last thing that the stream was given. */
+static opipe_status run_step(const opipe_binding *binding, const cuda_bound *bound, bool is_behind,
+                             CUstream stream, opipe_error *err) {
   const opipe_program *program = binding->program;
   opipe_device *device = program->device;
   cuda_copy_args copy;
   switch (bound->step->kind) {
     case CUDA_STEP_LAUNCH:
-      return cuda_launch_on(device, bound->kernel, &bound->step->launch, bound->args, stream, err);
+      return (is_behind ? cuda_launch_behind : cuda_launch_on)(
+          device, bound->kernel, &bound->step->launch, bound->args, stream, err);
     case CUDA_STEP_PRODUCT:
       return cuda_product_run(device, bound->product,
                               binding->workspace + bound->step->product->workspace_at,
@@ -140,18 +144,22 @@ static opipe_status look_at_dead(const opipe_binding *binding, uint32_t step, CU
   return OPIPE_OK;
 }
 
-opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, opipe_error *err) {
-  const bool poison = (binding->program->flags & OPIPE_COMPILE_POISON) != 0;
+opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, bool has_begun,
+                            opipe_error *err) {
+  const opipe_program *program = binding->program;
+  const bool poison = (program->flags & OPIPE_COMPILE_POISON) != 0;
+  bool is_behind = has_begun && program->has_block && program->sections == NULL;
   opipe_status status = OPIPE_OK;
-  CUDA_TRY(cuda_sections_enter(binding->program, stream, err));
+  CUDA_TRY(cuda_sections_enter(program, stream, err));
   for (uint32_t i = 0; status >= 0 && i < binding->n_steps; ++i) {
-    status = run_step(binding, &binding->steps[i], stream, err);
+    status = run_step(binding, &binding->steps[i], is_behind, stream, err);
+    is_behind = binding->steps[i].step->kind == CUDA_STEP_LAUNCH && !poison;
     if (status >= 0 && poison)
       status = look_at_dead(binding, i, stream, err);
     if (status >= 0 && poison)
       status = poison_dead(binding, i, stream, err);
   }
-  return cuda_sections_leave(binding->program, stream, status, err);
+  return cuda_sections_leave(program, stream, status, err);
 }
 
 opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
@@ -175,7 +183,7 @@ opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t 
     status = check(binding, device->place->driver->graph_launch(binding->graph, queue->stream),
                    "graph", err);
   } else if (status >= 0) {
-    status = cuda_run_steps(binding, queue->stream, err);
+    status = cuda_run_steps(binding, queue->stream, true, err);
   }
   if (status >= 0 && (program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0))
     status = report(binding, queue, err);

@@ -27,6 +27,21 @@ typedef struct cuda_lt_choice { /* cublasLtMatmulHeuristicResult_t */
   float waves;
   int reserved[4];
 } cuda_lt_choice;
+typedef struct cuda_launch_attribute { /* CUlaunchAttribute */
+  int id;
+  int unused;
+  union {
+    uint64_t room[8];
+    int flag;
+  } value;
+} cuda_launch_attribute;
+typedef struct cuda_launch_config { /* CUlaunchConfig */
+  unsigned grid[3], block[3];
+  unsigned shared_bytes;
+  struct CUstream_st *stream;
+  cuda_launch_attribute *attributes; /* [n_attributes] */
+  unsigned n_attributes;
+} cuda_launch_config;
 
 #ifndef OPIPE_CUDA_VENDOR_HEADERS
 typedef int CUresult;
@@ -60,6 +75,7 @@ typedef struct cuda_lt_desc *cublasLtMatmulDesc_t;
 typedef struct cuda_lt_layout *cublasLtMatrixLayout_t;
 typedef struct cuda_lt_preference *cublasLtMatmulPreference_t;
 typedef struct CUstream_st *cudaStream_t;
+typedef cuda_launch_config CUlaunchConfig;
 typedef cuda_lt_algo cublasLtMatmulAlgo_t;
 typedef cuda_lt_choice cublasLtMatmulHeuristicResult_t;
 #endif
@@ -118,6 +134,7 @@ enum {
   CUDA_POINTER_DEVICE_ORDINAL = 9,
   CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
   CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
+  CUDA_LAUNCH_PROGRAMMATIC = 6, /* a flag: the kernel waits itself for what is in front */
   CUDA_STREAM_NON_BLOCKING = 1,
   CUDA_STREAM_PER_THREAD = 2, /* a handle: of the calling thread's own stream */
   CUDA_EVENT_DISABLE_TIMING = 2,
@@ -237,6 +254,8 @@ enum {
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **params,    \
      void **extra))                                                                                \
+  X(launch_by, cuLaunchKernelEx, CUresult,                                                         \
+    (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))              \
   X(capture_begin, cuStreamBeginCapture_v2, CUresult, (CUstream stream, CUstreamCaptureMode mode)) \
   X(capture_end, cuStreamEndCapture, CUresult, (CUstream stream, CUgraph * graph))                 \
   X(graph_make, cuGraphInstantiateWithFlags, CUresult,                                             \

@@ -12,23 +12,25 @@
 
 #include "table.h"
 
+#define CUDA_FN __device__ __forceinline__
+
+enum { CUDA_SECTOR = 32 }; /* bytes: what fetch_sector takes */
+
+/* A kernel may be launched while the one in front of it on its stream still runs: it waits for that
+ * one's end before it touches memory. `fetch` comes before, and may call fetch_sector alone; ...:
+ * of
+ * __launch_bounds__. */
 #ifdef __CUDACC__
-#define CUDA_KERNEL(name)                                      \
-  extern "C" __global__ void __launch_bounds__(name##_threads) \
-      name(const __grid_constant__ name##_block a)
-/* Of those that ptxas would spill for the sake of more blocks on a processor: as many registers as
- * they want. */
-#define CUDA_ROOMY_KERNEL(name)                                   \
-  extern "C" __global__ void __launch_bounds__(name##_threads, 1) \
-      name(const __grid_constant__ name##_block a)
-/* As many registers as let two blocks lie on a processor. */
-#define CUDA_TWICE_KERNEL(name)                                   \
-  extern "C" __global__ void __launch_bounds__(name##_threads, 2) \
-      name(const __grid_constant__ name##_block a)
-/* As let four. */
-#define CUDA_FOURFOLD_KERNEL(name)                                \
-  extern "C" __global__ void __launch_bounds__(name##_threads, 4) \
-      name(const __grid_constant__ name##_block a)
+#define CUDA_BOUNDED_KERNEL(name, fetch, ...)               \
+  CUDA_FN void name##_work(const name##_block &a);          \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) \
+      name(const __grid_constant__ name##_block a) {        \
+    launch_next();                                          \
+    fetch;                                                  \
+    wait_for_previous();                                    \
+    name##_work(a);                                         \
+  }                                                         \
+  CUDA_FN void name##_work(const name##_block &a)
 #define CUDA_SHARED(type, name) __shared__ type name
 #define CUDA_DYNAMIC(name) extern __shared__ __align__(128) unsigned char name[]
 #define CUDA_UNROLL _Pragma("unroll")
@@ -41,12 +43,38 @@
 #define CUDA_UNROLL_BY(n)
 #define CUDA_ROLLED
 #define CUDA_UNROLL_2
-#define CUDA_ROOMY_KERNEL(name) CUDA_KERNEL(name)
-#define CUDA_TWICE_KERNEL(name) CUDA_KERNEL(name)
-#define CUDA_FOURFOLD_KERNEL(name) CUDA_KERNEL(name)
 #endif
+#define CUDA_KERNEL(name) CUDA_BOUNDED_KERNEL(name, (void)0, name##_threads)
+/* Of those that ptxas would spill for the sake of more blocks on a processor: as many registers as
+ * they want. */
+#define CUDA_ROOMY_KERNEL(name) CUDA_BOUNDED_KERNEL(name, (void)0, name##_threads, 1)
+/* As many registers as let two blocks lie on a processor. */
+#define CUDA_TWICE_KERNEL(name) CUDA_BOUNDED_KERNEL(name, (void)0, name##_threads, 2)
+/* What it reads first is on its way while the launch in front ends. */
+#define CUDA_FETCHING_KERNEL(name, fetch, ...) CUDA_BOUNDED_KERNEL(name, fetch(a), __VA_ARGS__)
 
-#define CUDA_FN __device__ __forceinline__
+#ifdef __CUDACC__
+/* PTX ISA, "griddepcontrol": the next launch of the stream may begin as soon as all blocks are on
+ * a processor; it waits until this one has ended and its writes are seen. Without the launch's
+ * attribute neither does anything. */
+CUDA_FN void launch_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+CUDA_FN void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* The 32 bytes around an address of global memory, into the second-level cache, which all writes go
+ * through: it is never stale. */
+CUDA_FN void fetch_sector(const void *at) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(at)));
+#endif
+}
+#endif
 
 /* ---- element types ---- */
 

@@ -85,6 +85,7 @@ NUMBER(CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_
 NUMBER(CUDA_FUNCTION_STATIC_SHARED_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
 NUMBER(CUDA_FUNCTION_DYNAMIC_SHARED_BYTES, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
 NUMBER(CUDA_POINTER_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+NUMBER(CUDA_LAUNCH_PROGRAMMATIC, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
 NUMBER(CUDA_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING)
 NUMBER(CUDA_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING)
 NUMBER(CUDA_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
@@ -143,6 +144,19 @@ NUMBER(CUDA_LT_PREFER_ALIGN_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES)
 NUMBER(CUDA_LT_PREFER_ALIGN_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
 
 _Static_assert(sizeof(cuda_lt_algo) == sizeof(cublasLtMatmulAlgo_t), "algorithms");
+_Static_assert(sizeof(cuda_launch_attribute) == sizeof(CUlaunchAttribute) &&
+                   offsetof(cuda_launch_attribute, value.flag) ==
+                       offsetof(CUlaunchAttribute, value.programmaticStreamSerializationAllowed),
+               "attributes of launches");
+_Static_assert(sizeof(cuda_launch_config) == sizeof(CUlaunchConfig) &&
+                   offsetof(cuda_launch_config, grid[2]) == offsetof(CUlaunchConfig, gridDimZ) &&
+                   offsetof(cuda_launch_config, block) == offsetof(CUlaunchConfig, blockDimX) &&
+                   offsetof(cuda_launch_config, shared_bytes) ==
+                       offsetof(CUlaunchConfig, sharedMemBytes) &&
+                   offsetof(cuda_launch_config, stream) == offsetof(CUlaunchConfig, hStream) &&
+                   offsetof(cuda_launch_config, attributes) == offsetof(CUlaunchConfig, attrs) &&
+                   offsetof(cuda_launch_config, n_attributes) == offsetof(CUlaunchConfig, numAttrs),
+               "launches");
 _Static_assert(sizeof(cuda_lt_choice) == sizeof(cublasLtMatmulHeuristicResult_t), "choices");
 _Static_assert(offsetof(cuda_lt_choice, workspace_bytes) ==
                        offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) &&

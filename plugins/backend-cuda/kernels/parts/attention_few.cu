@@ -302,13 +302,35 @@ struct few_block_room {
   bool is_last;
 };
 
+/* The key-value head of a block, of `parts` for each: of its first row. */
+CUDA_FN attention_place place_of_block(const cuda_attention_args &a, unsigned parts) {
+  const unsigned head = blockIdx.x / parts, kv_heads = (unsigned)a.kv_heads, kv = head % kv_heads;
+  return {head / kv_heads, kv * ((unsigned)a.heads / kv_heads), kv, 0};
+}
+
+/* Keys and values of the past: those of now are what the launch in front makes. */
+template <class T, int D>
+CUDA_FN void fetch_past(const cuda_attention_args &a) {
+  typedef few_keys<T, D> own;
+  const unsigned parts = (unsigned)parts_of_keys(a.keys);
+  const attention_place at = place_of_block(a, parts);
+  CUDA_UNROLL
+  for (int i = 0; i < own::each; ++i) {
+    const int64_t j = (int64_t)(blockIdx.x % parts) * CUDA_FEW_KEYS + own::key(i);
+    if (j < a.past && own::column() < a.depth)
+      fetch_sector(key_row<T>(a, at, j) + own::column());
+    if (j < a.past && own::column() < a.value_depth)
+      fetch_sector(value_row<T>(a, at, j) + own::column());
+  }
+}
+
 /* A block a part of a head: no more of them than a grid has. */
 template <class T, int D>
 CUDA_FN void attend_few(const cuda_attention_args &a) {
   CUDA_SHARED(few_block_room<D>, room);
-  const unsigned parts = (unsigned)parts_of_keys(a.keys), kv_heads = (unsigned)a.kv_heads;
-  const unsigned head = blockIdx.x / parts, part = blockIdx.x % parts, kv = head % kv_heads;
-  const attention_place at = {head / kv_heads, kv * ((unsigned)a.heads / kv_heads), kv, 0};
+  const unsigned parts = (unsigned)parts_of_keys(a.keys);
+  const unsigned head = blockIdx.x / parts, part = blockIdx.x % parts;
+  const attention_place at = place_of_block(a, parts);
   const key_range range = range_of(a, at);
   const int64_t seen = parts_of_keys(range.seen((int)a.queries - 1));
   const unsigned all = seen > 1 ? (unsigned)seen : 1u; /* the first writes of rows that see none */
@@ -322,15 +344,16 @@ CUDA_FN void attend_few(const cuda_attention_args &a) {
     join_row<T>(a, few_row(a, at, r), parts, &room.join);
 }
 
-#define CUDA_ATTENTION_FEW(SUFFIX, TYPE)                \
-  CUDA_TWICE_KERNEL(opipe_attention_few_64_##SUFFIX) {  \
-    attend_few<TYPE, 64>(a);                            \
-  }                                                     \
-  CUDA_TWICE_KERNEL(opipe_attention_few_128_##SUFFIX) { \
-    attend_few<TYPE, 128>(a);                           \
-  }                                                     \
-  CUDA_KERNEL(opipe_attention_join_##SUFFIX) {          \
-    join_rows<TYPE>(a);                                 \
+#define CUDA_ATTENTION_FEW(SUFFIX, TYPE)                                                           \
+  CUDA_FETCHING_KERNEL(opipe_attention_few_64_##SUFFIX, (fetch_past<TYPE, 64>), CUDA_THREADS, 2) { \
+    attend_few<TYPE, 64>(a);                                                                       \
+  }                                                                                                \
+  CUDA_FETCHING_KERNEL(opipe_attention_few_128_##SUFFIX, (fetch_past<TYPE, 128>), CUDA_THREADS,    \
+                       2) {                                                                        \
+    attend_few<TYPE, 128>(a);                                                                      \
+  }                                                                                                \
+  CUDA_KERNEL(opipe_attention_join_##SUFFIX) {                                                     \
+    join_rows<TYPE>(a);                                                                            \
   }
 CUDA_ATTENTION_FEW(f32, float)
 CUDA_ATTENTION_FEW(bf16, bf16)

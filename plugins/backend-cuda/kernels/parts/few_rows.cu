@@ -7,7 +7,8 @@
  *              to arrive, or, with the same bits, by a second launch
  *   w [n, k]   a warp takes two rows of w, lanes packets of them in turn, added by a butterfly
  *
- * How long a part is follows from n and k. Each row's sums are its own, in an order that is the
+ * What a block takes first is fetched while the launch in front ends. How long a part is follows
+ * from n and k. Each row's sums are its own, in an order that is the
  * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
 #include "columns.cuh"
 #include "last_block.cuh"
@@ -103,6 +104,21 @@ CUDA_FN void add_parts(const cuda_few_rows_args &a, int64_t row,
     finish_product<T>(a, whole, row, own);
 }
 
+/* What load_ahead takes first. */
+template <class T>
+CUDA_FN void fetch_columns(const cuda_few_rows_block &a) {
+  const int across = 32 * 16 / CUDA_SECTOR, down = CUDA_THREADS / across;
+  const int64_t first = (int64_t)blockIdx.y * a.depth;
+  const int64_t column =
+      ((int64_t)blockIdx.x * across + threadIdx.x % across) * CUDA_SECTOR / (int)sizeof(T);
+  CUDA_UNROLL
+  for (int j = 0; j < FEW_AHEAD * COLUMN_SLICES / down; ++j) {
+    const int row = (int)threadIdx.x / across + j * down;
+    if (row < a.depth && first + row < a.f.k && column < a.f.n)
+      fetch_sector(static_cast<const T *>(a.f.w) + (first + row) * a.f.n + column);
+  }
+}
+
 /* partial [parts][m][n] */
 template <class T, int ROWS>
 CUDA_FN void few_columns(const cuda_few_rows_block &a) {
@@ -188,6 +204,21 @@ CUDA_FN void load_turned_ahead(const cuda_few_rows_args &a, int64_t first, int64
   }
 }
 
+/* What load_turned_ahead takes first. */
+template <class T>
+CUDA_FN void fetch_turned(const cuda_few_rows_block &block) {
+  const cuda_few_rows_args &a = block.f;
+  const int64_t first = ((int64_t)blockIdx.x * CUDA_WARPS + threadIdx.x / 32) * FEW_COLUMNS;
+  const int n = FEW_TURNED_AHEAD * 32 * 16 / CUDA_SECTOR;
+  CUDA_UNROLL
+  for (int i = 0; i < FEW_COLUMNS * n / 32; ++i) {
+    const int64_t row = first + i * 32 / n;
+    const int64_t at = (i * 32 % n + (int)threadIdx.x % 32) * CUDA_SECTOR / (int)sizeof(T);
+    if (row < a.n && at < a.k)
+      fetch_sector(static_cast<const T *>(a.w) + row * a.k + at);
+  }
+}
+
 template <class T, int ROWS>
 CUDA_FN void few_turned(const cuda_few_rows_block &block) {
   typedef typename real_of<T>::type R;
@@ -241,27 +272,27 @@ CUDA_FN void few_turned(const cuda_few_rows_block &block) {
   }
 }
 
-#define CUDA_FEW(SUFFIX, TYPE)                         \
-  CUDA_FOURFOLD_KERNEL(opipe_few_columns_1_##SUFFIX) { \
-    few_columns<TYPE, 1>(a);                           \
-  }                                                    \
-  CUDA_KERNEL(opipe_few_columns_4_##SUFFIX) {          \
-    few_columns<TYPE, 4>(a);                           \
-  }                                                    \
-  CUDA_KERNEL(opipe_few_columns_8_##SUFFIX) {          \
-    few_columns<TYPE, 8>(a);                           \
-  }                                                    \
-  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {               \
-    few_sums<TYPE>(a);                                 \
-  }                                                    \
-  CUDA_ROOMY_KERNEL(opipe_few_turned_1_##SUFFIX) {     \
-    few_turned<TYPE, 1>(a);                            \
-  }                                                    \
-  CUDA_ROOMY_KERNEL(opipe_few_turned_4_##SUFFIX) {     \
-    few_turned<TYPE, 4>(a);                            \
-  }                                                    \
-  CUDA_KERNEL(opipe_few_turned_8_##SUFFIX) {           \
-    few_turned<TYPE, 8>(a);                            \
+#define CUDA_FEW(SUFFIX, TYPE)                                                               \
+  CUDA_FETCHING_KERNEL(opipe_few_columns_1_##SUFFIX, fetch_columns<TYPE>, CUDA_THREADS, 4) { \
+    few_columns<TYPE, 1>(a);                                                                 \
+  }                                                                                          \
+  CUDA_FETCHING_KERNEL(opipe_few_columns_4_##SUFFIX, fetch_columns<TYPE>, CUDA_THREADS) {    \
+    few_columns<TYPE, 4>(a);                                                                 \
+  }                                                                                          \
+  CUDA_FETCHING_KERNEL(opipe_few_columns_8_##SUFFIX, fetch_columns<TYPE>, CUDA_THREADS) {    \
+    few_columns<TYPE, 8>(a);                                                                 \
+  }                                                                                          \
+  CUDA_KERNEL(opipe_few_sums_##SUFFIX) {                                                     \
+    few_sums<TYPE>(a);                                                                       \
+  }                                                                                          \
+  CUDA_FETCHING_KERNEL(opipe_few_turned_1_##SUFFIX, fetch_turned<TYPE>, CUDA_THREADS, 1) {   \
+    few_turned<TYPE, 1>(a);                                                                  \
+  }                                                                                          \
+  CUDA_FETCHING_KERNEL(opipe_few_turned_4_##SUFFIX, fetch_turned<TYPE>, CUDA_THREADS, 1) {   \
+    few_turned<TYPE, 4>(a);                                                                  \
+  }                                                                                          \
+  CUDA_FETCHING_KERNEL(opipe_few_turned_8_##SUFFIX, fetch_turned<TYPE>, CUDA_THREADS) {      \
+    few_turned<TYPE, 8>(a);                                                                  \
   }
 CUDA_FEW(f32, float)
 CUDA_FEW(bf16, bf16)

@@ -32,6 +32,7 @@ extern _Thread_local bool cuda_double_in_host_function;
 extern _Thread_local bool cuda_double_captures;
 
 uint64_t cuda_double_option(const char *name, uint64_t fallback);
+int cuda_double_chip(void); /* its compute capability, the major number */
 void cuda_double_die(const char *what);
 CUresult cuda_double_enter(void);
 /* The same for calls that a thread may not make while it captures. */

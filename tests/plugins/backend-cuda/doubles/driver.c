@@ -44,6 +44,10 @@ uint64_t cuda_double_option(const char *name, uint64_t fallback) {
   return from_environment(name, fallback);
 }
 
+int cuda_double_chip(void) {
+  return (int)from_environment("OPIPE_CUDA_DOUBLE_CHIP", 9);
+}
+
 void cuda_double_die(const char *what) {
   (void)fprintf(stderr, "cuda double: %s\n", what);
   abort();
@@ -229,10 +233,13 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
               {CUDA_ATTRIBUTE_PROCESSORS, 132},
               {CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ, 2619000},
               {CUDA_ATTRIBUTE_MEMORY_BUS_BITS, 5120},
-              {CUDA_ATTRIBUTE_MAJOR, 9},
               {CUDA_ATTRIBUTE_MINOR, 0},
               {CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN, CUDA_DOUBLE_SHARED_OPTIN}};
   (void)device;
+  if (attribute == CUDA_ATTRIBUTE_MAJOR) {
+    *value = cuda_double_chip();
+    return ready();
+  }
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     if (rows[i].attribute == (int)attribute) {
       *value = rows[i].value;

@@ -15,13 +15,16 @@
  *   - what is written behind an allocation is found when it is freed
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
+ *   - a launch that may begin while what is in front of it on the stream ends (programmatic
+ *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp)
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
  * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
  *
  * Environment: OPIPE_CUDA_DOUBLE_SEED (1), _DEVICES (2), _VERSION (13000), _MEMORY (bytes of a
  * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _FAULT_RESULT (700), _SLICE (the
  * device that is a MIG slice), _KERNEL_US (what a kernel takes by its stream's clock, 5), _NAME (of
- * the chips), _CAPTURE (1; 0: nothing can be captured); CUDA_VISIBLE_DEVICES.
+ * the chips), _CAPTURE (1; 0: nothing can be captured), _CHIP (9: compute capability 9.0);
+ * CUDA_VISIBLE_DEVICES.
  */
 #ifndef OPIPE_TEST_CUDA_DRIVER_H_
 #define OPIPE_TEST_CUDA_DRIVER_H_
@@ -55,6 +58,7 @@ typedef struct cuda_double_facts {
   uint64_t pageable; /* writes and reads of memory that is not pinned: each waits so, too */
   uint64_t writes, reads, copies; /* to the device, from it, on it: calls so far */
   uint64_t launches, queued;      /* kernels so far; entries that wait */
+  uint64_t behind; /* kernels that may begin while what is in front ends: given or captured */
   uint64_t graph_launches, live_graphs;
   uint64_t contexts; /* on the calling thread's stack */
   uint64_t retained; /* primary contexts */

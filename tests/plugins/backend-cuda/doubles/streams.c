@@ -12,13 +12,14 @@
 #include "double.h"
 
 enum { KERNEL_US = 5, COPY_NS = 2000 };
-enum { WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
+enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
 typedef struct work {
   struct work *next;
   uint32_t kind;
   CUfunction function; /* KERNEL */
   uint32_t grid[3], block[3], shared_bytes;
+  bool behind;                    /* it may begin while what is in front ends */
   void (*call)(const void *args); /* CALL */
   double ns;                      /* what it takes by the stream's clock */
   double from_ns;                 /* the device's time that the host knew when it was queued */
@@ -35,7 +36,8 @@ typedef struct work {
 
 struct CUgraph_st { /* also a CUgraphExec */
   work *first, **last;
-  bool broken; /* by something that cannot be captured */
+  bool broken;    /* by something that cannot be captured */
+  uint32_t given; /* the kind of what it was given last */
 };
 
 struct CUstream_st {
@@ -44,6 +46,7 @@ struct CUstream_st {
   CUgraph captured; /* that it is given to, for now; NULL: none */
   double ns;        /* its clock: when what it has done so far was done */
   work *first, **last;
+  uint32_t given; /* the kind of what it was given last */
 };
 
 struct CUevent_st {
@@ -57,7 +60,7 @@ struct CUevent_st {
 static struct CUstream_st default_stream = {.last = &default_stream.first};
 static CUstream streams = &default_stream;
 static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
-static uint64_t n_writes, n_reads, n_copies, n_pageable;
+static uint64_t n_writes, n_reads, n_copies, n_pageable, n_behind;
 /* What is queued from now on begins later than all that the host has been told is done. */
 static double seen_ns;
 
@@ -79,6 +82,7 @@ void cuda_double_count(cuda_double_facts *io_facts) {
   io_facts->reads = n_reads;
   io_facts->copies = n_copies;
   io_facts->launches = n_launches;
+  io_facts->behind = n_behind;
   io_facts->graph_launches = n_graph_launches;
   io_facts->live_graphs = n_graphs;
   for (CUstream s = streams; s != NULL; s = s->next) {
@@ -215,6 +219,11 @@ static CUresult append(work ***last, const work *head, const void *args, size_t 
 static CUresult push(CUstream stream, const work *head, const void *args, size_t n_bytes) {
   if (stream == NULL)
     stream = &default_stream;
+  uint32_t *given = stream->captured == NULL ? &stream->given : &stream->captured->given;
+  if (head->behind && *given != WORK_KERNEL)
+    cuda_double_die("a launch does not wait for what is in front of it, which is no kernel");
+  *given = head->kind;
+  n_behind += head->behind;
   if (stream->captured == NULL)
     return append(&stream->last, head, args, n_bytes);
   if (head->kind > WORK_FILL || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
@@ -327,25 +336,48 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUs
   return inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                        CUstream stream, void **params, void **extra) {
+static CUresult launch(CUfunction function, const cuda_launch_config *config, bool behind,
+                       void **params, void **extra) {
+  const unsigned *grid = config->grid, *block = config->block;
   const work head = {
       .kind = WORK_KERNEL,
       .function = function,
-      .grid = {grid_x, grid_y, grid_z},
-      .block = {block_x, block_y, block_z},
-      .shared_bytes = shared_bytes,
+      .grid = {grid[0], grid[1], grid[2]},
+      .block = {block[0], block[1], block[2]},
+      .shared_bytes = config->shared_bytes,
+      .behind = behind,
       .ns = 1e3 * (double)cuda_double_option("OPIPE_CUDA_DOUBLE_KERNEL_US", KERNEL_US),
       .n_bytes = function->row->args_bytes};
-  const uint64_t threads = (uint64_t)block_x * block_y * block_z;
-  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535 ||
-      grid_x > INT32_MAX || threads == 0 || threads > 1024 || block_z > 64 || extra != NULL ||
-      shared_bytes > cuda_double_most_dynamic(function) || params == NULL)
+  const uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 ||
+      grid[0] > INT32_MAX || threads == 0 || threads > 1024 || block[2] > 64 || extra != NULL ||
+      config->shared_bytes > cuda_double_most_dynamic(function) || params == NULL)
     return CUDA_INVALID_VALUE;
   if (!cuda_double_captures)
     __atomic_add_fetch(&n_launches, 1, __ATOMIC_RELAXED);
-  return queue(stream, &head, params[0], head.n_bytes);
+  return queue(config->stream, &head, params[0], head.n_bytes);
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void **params, void **extra) {
+  const cuda_launch_config config = {.grid = {grid_x, grid_y, grid_z},
+                                     .block = {block_x, block_y, block_z},
+                                     .shared_bytes = shared_bytes,
+                                     .stream = stream};
+  return launch(function, &config, false, params, extra);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+                          void **extra) {
+  bool behind = false;
+  for (unsigned i = 0; i < config->n_attributes; ++i) {
+    if (config->attributes[i].id != CUDA_LAUNCH_PROGRAMMATIC)
+      return CUDA_INVALID_VALUE;
+    behind = config->attributes[i].value.flag != 0;
+  }
+  return behind && cuda_double_chip() < 9 ? CUDA_NOT_SUPPORTED
+                                          : launch(function, config, behind, params, extra);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
@@ -530,6 +562,7 @@ CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) {
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
   result = append_all(&stream->last, (CUgraph)(void *)made);
+  stream->given = WORK_NONE;
   ++n_graph_launches;
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;

@@ -28,10 +28,17 @@ static bool run_apart(uint32_t fault, uint64_t seed, char *out_text, size_t room
 }
 
 static void test_faults_are_found(void) {
-  static const char *const words[FAULTS] = {
-      "",          "barrier",     "different barriers", "wait",
-      "meet",      "not in mask", "beyond static",      "nobody waited for",
-      "not fenced"};
+  static const char *const words[FAULTS] = {"",
+                                            "barrier",
+                                            "different barriers",
+                                            "wait",
+                                            "meet",
+                                            "not in mask",
+                                            "beyond static",
+                                            "nobody waited for",
+                                            "not wait for the launch in front",
+                                            "after the wait",
+                                            "not fenced"};
   for (uint32_t fault = 0; fault < FAULTS; ++fault) {
     for (uint64_t seed = 0; seed < 5; ++seed) {
       char text[1024];

@@ -16,7 +16,14 @@ static void body(const void *args) {
   const uint32_t fault = *static_cast<const uint32_t *>(args);
   const unsigned i = threadIdx.x;
   int value = (int)i;
+  if (fault != FAULT_NOT_WAITED || i != 9)
+    shim_wait();
   switch (fault) {
+    case FAULT_NOT_WAITED:
+      break;
+    case FAULT_FETCHED_LATE:
+      fetch_sector(args);
+      break;
     case FAULT_NONE:
       shared.value[i] = value;
       __syncthreads();

@@ -251,6 +251,10 @@ static void fiber_main(void) {
       e->body(e->args);
       t->done = true;
       ++e->done;
+      if (!t->waited) {
+        shim_fault("thread (%u, %u, %u) does not wait for the launch in front", t->index.x,
+                   t->index.y, t->index.z);
+      }
       if (t->n_copies != 0) {
         shim_fault("thread (%u, %u, %u) ends with copies that nobody waited for", t->index.x,
                    t->index.y, t->index.z);
@@ -482,6 +486,7 @@ static void run_block(engine *e) {
     t.waits_in = NULL;
     t.at_barrier = false;
     t.done = false;
+    t.waited = false;
     t.fenced = false;
     t.n_copies = 0;
     t.group = 0;

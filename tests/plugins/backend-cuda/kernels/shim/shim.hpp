@@ -6,9 +6,9 @@
  * What the language promises, and no more, holds: other threads' writes are seen after a barrier,
  * shared memory begins as poison, the order of threads is the seed's. What a device would leave
  * undefined ends the process with a line on stderr: a barrier that not all threads reach or that
- * they reach at different places, a shuffle without the lanes that its mask names, a write beyond
- * shared memory, copies that nobody waited for, a block that is counted before its threads have
- * fenced what they wrote. */
+ * they reach at different places, a thread that does not wait for the launch in front, a shuffle
+ * without the lanes that its mask names, a write beyond shared memory, copies that nobody waited
+ * for, a block that is counted before its threads have fenced what they wrote. */
 #ifndef OPIPE_TESTS_CUDA_SHIM_H_
 #define OPIPE_TESTS_CUDA_SHIM_H_
 
@@ -59,6 +59,7 @@ struct shim_thread {
   const char *waits_in; /* file and line of what it waits at; NULL: it does not wait */
   int waits_at;
   bool at_barrier, done;
+  bool waited; /* for the launch in front */
   bool fenced; /* what it wrote so far is seen before what it writes from now on */
   uint32_t n_copies, group;
   shim_copy copies[SHIM_COPIES];
@@ -167,9 +168,26 @@ void shim_copy_begin(void *to, const void *from, uint32_t bytes, uint32_t room);
 void shim_copy_commit(void);
 void shim_copy_wait(uint32_t groups); /* all but the `groups` newest groups land */
 
-#define CUDA_KERNEL(name)                      \
-  extern "C" void name(const name##_block &a); \
-  extern "C" void name(const name##_block &a)
+/* Launched while the one in front still runs: see device.cuh. */
+#define CUDA_BOUNDED_KERNEL(name, fetch, ...)            \
+  static inline void name##_work(const name##_block &a); \
+  extern "C" void name(const name##_block &a);           \
+  extern "C" void name(const name##_block &a) {          \
+    fetch;                                               \
+    shim_wait();                                         \
+    name##_work(a);                                      \
+  }                                                      \
+  static inline void name##_work(const name##_block &a)
+
+static inline void shim_wait(void) {
+  shim_self->waited = true;
+}
+/* Before that wait; it must lie in memory that is there. */
+static inline void fetch_sector(const void *at) {
+  if (shim_self->waited)
+    shim_fault("memory is fetched after the wait for the launch in front");
+  (void)*static_cast<const volatile unsigned char *>(at);
+}
 
 template <class T>
 static inline T __ldg(const T *at) {
