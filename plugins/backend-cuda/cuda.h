@@ -117,6 +117,7 @@ struct opipe_device {
   int32_t processors;    /* sm=N: how many products aim at; 0: all */
   bool cudnn;            /* cudnn=1: where it is, it does the attention that it takes */
   bool dnn_masks;        /* dnn_masks=1: that with a mask or a past too */
+  bool few_attention;    /* few_attention=1: that of few rows takes a kernel of its own */
   bool half_copies;      /* half_copies=1: parameters that are trained are rounded once a step */
   bool bias_gradients;   /* bias_gradients=1: the products of weights' gradients make them along */
   bool norm_sums;        /* norm_sums=1: norms' gradients make sums over their rows along */

@@ -193,10 +193,11 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"half_copies", &device->half_copies},
                {"norm_sums", &device->norm_sums},
                {"dnn_masks", &device->dnn_masks},
+               {"few_attention", &device->few_attention},
                {"pdl", &device->pdl}};
   device->inner.threads = 1;
   device->cudnn = device->deterministic = device->half_copies = device->norm_sums = true;
-  device->dnn_masks = device->pdl = true;
+  device->dnn_masks = device->few_attention = device->pdl = true;
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;
@@ -226,7 +227,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
                         "cudnn, deterministic, bias_gradients, half_copies, norm_sums, sm, "
-                        "few_rows, pad, pad_mib, dnn_masks, pdl, "
+                        "few_rows, pad, pad_mib, dnn_masks, few_attention, pdl, "
                         "fallback, fallback_threads)",
                         key);
     }

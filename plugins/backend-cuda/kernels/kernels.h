@@ -369,7 +369,7 @@ typedef struct cuda_attention_args {
   uint32_t causal;
   uint32_t mask_kind; /* 0 none, 1 bool, 2 added, of the type of q, 3 added, float */
   uint32_t scores_mode;
-  uint32_t reserved;
+  uint32_t no_few;    /* 1: few rows take the kernels of many */
   void *workspace;    /* of cuda_attention_workspace bytes; of gradients: NULL */
   uint32_t *counters; /* [cuda_attention_counters], all 0, and again when it is done; NULL: with a
                          launch more, and the same bits */

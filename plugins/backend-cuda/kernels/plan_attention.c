@@ -117,7 +117,7 @@ static int64_t few_blocks(const cuda_attention_args *f) {
  * * 8 rows at 128 a clock, 32 KiB at some 20 bytes a clock and processor). Tiles would be a block a
  * head, of whose rows most are empty. */
 static bool is_few(const cuda_attention_args *f, uint32_t dtype) {
-  return few_blocks(f) > 0 && few_blocks(f) <= INT32_MAX && f->found == NULL &&
+  return !f->no_few && few_blocks(f) > 0 && few_blocks(f) <= INT32_MAX && f->found == NULL &&
          f->queries * (f->heads / f->kv_heads) <= CUDA_FEW_QUERIES &&
          (is_flash(f, dtype) || (dtype == OPIPE_FLOAT && fits_tiles(f, 4)));
 }

@@ -245,6 +245,7 @@ opipe_status cuda_attention_join(cuda_rule *r, const cuda_attention_args *a, voi
 }
 
 static opipe_status emit_own(cuda_rule *r, cuda_attention_args *args, uint32_t dtype) {
+  args->no_few = !r->program->device->few_attention;
   const uint64_t n_bytes = cuda_attention_workspace(args, dtype);
   cuda_launch launches[CUDA_ATTENTION_LAUNCHES];
   args->workspace = n_bytes > 0 ? cuda_at(r, CUDA_AT_WORKSPACE, 0) : NULL;
