@@ -43,11 +43,15 @@ def safetensors(path):
     return {name: floats_of(one["dtype"], body[8 + n + one["data_offsets"][0]:8 + n + one["data_offsets"][1]]) for name, one in head.items()}
 
 
-def npy(path, kind):
-    with open(path, "rb") as file:
-        body = file.read()
+def numbers(body, kind):
+    """Those of a .npy file's bytes."""
     (n,) = struct.unpack("<H", body[8:10])
     return floats_of(kind, body[10 + n:])
+
+
+def npy(path, kind):
+    with open(path, "rb") as file:
+        return numbers(file.read(), kind)
 
 
 # ---- distances ----
@@ -105,6 +109,35 @@ def outputs(clock):
     if not SMALL and not far["tf32"] > far["fp32"]:
         raise Failed("tf32=1 changed nothing", said=far)
     return far
+
+
+def steps(clock):
+    """Scores of a token behind earlier ones, against the CPU's in fp32; and their bits, however its launches are given to the device,
+    in the last of many requests."""
+    past, requests = (40, 2) if SMALL else (512, 200)
+    data = work("step-ids.npy")
+    gpt2.ids(data, 1, 1, VOCABULARY)
+    for half in (False, True):
+        gpt2.write(work("step-%d.onnx" % half), SHAPE, 1, VOCABULARY, half=half, past=past)
+
+    def scores(what, device, half):
+        folder = work("step-" + what)
+        shutil.rmtree(folder, ignore_errors=True)
+        command([COMMAND, "run", work("step-%d.onnx" % half), "--device", device, "--stages", "1", "--input", "ids=" + data,
+                 "--output", folder, "--requests", str(requests)], clock)
+        with open(os.path.join(folder, "logits.npy"), "rb") as file:
+            return file.read()
+
+    truth = numbers(scores("cpu", "cpu", False), "F32")
+    found = {}
+    for what, half, limit in (("fp32", False, 1e-5), ("bf16", True, 2e-2)):
+        bits = scores(what, "cuda,pdl=0", half)
+        far = distance(numbers(bits, "BF16" if half else "F32"), truth) / norm(truth)
+        found[what] = judge({what: far}, {what: limit})[what]
+        for options in ("pdl=1", "graphs=1,pdl=0", "graphs=1,pdl=1", "graphs=1,few_rows=8"):
+            if scores("%s-%s" % (what, options), "cuda," + options, half) != bits:
+                raise Failed("%s: other bits with %s than with pdl=0" % (what, options), said=found)
+    return found
 
 
 # ---- training ----

@@ -151,6 +151,7 @@ def sanitizer(clock):
 LINES = [
     Line("kernels against fp64", kernels, 240),
     Line("outputs beside the CPU's", accuracy.outputs, 90),
+    Line("steps of decoding", accuracy.steps, 90),
     Line("gradients beside the CPU's", accuracy.gradients, 90),
     Line("gradients of masked attention", accuracy.masked, 90),
     Line("losses beside the CPU's", accuracy.losses, 60),

@@ -18,11 +18,11 @@ DOUBLES = os.path.join(BUILD, "tests", "cuda")
 PARTS = ("facts", "correct", "train", "infer")
 SANITIZED = os.path.basename(BUILD) in ("asan", "tsan")
 LINES = {"facts": ["libraries", "device", "ceilings", "attention of cuDNN"],
-         "correct": ["kernels against fp64", "outputs beside the CPU's", "gradients beside the CPU's", "gradients of masked attention",
+         "correct": ["kernels against fp64", "outputs beside the CPU's", "steps of decoding", "gradients beside the CPU's", "gradients of masked attention",
                      "losses beside the CPU's", "promises of the backend", "models", "training on 1 rank", "training on 2 ranks", "training on 4 ranks",
                      "training in half types", "tensors and streams of a host", "memory"],
          "train": ["GPT-2 small", "124M, 2 ranks on the GPU", "deterministic=1 beside 0", "norm_sums=1 beside 0", "small, tuned"],
-         "infer": ["prefill of 124M at 1 x 1024", "prefill of 124M at 1 x 1024, as graphs", "a decode step of 1B at past 512"]}
+         "infer": ["prefill of 124M at 1 x 1024", "prefill of 124M at 1 x 1024, as graphs", "a decode step of 1B at past 512", "a decode step of 1B, pdl=1 beside 0"]}
 failed = []
 
 
