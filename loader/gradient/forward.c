@@ -113,13 +113,13 @@ static opipe_status copy_values(opi_grad_state *s, const bool *needed, opipe_err
   return OPIPE_OK;
 }
 
-/* Does the Attention hand on what it found (OPIPE_DEVICE_HANDS_ON)? */
+/* Does the Attention hand on what it found (OPIPE_DEVICE_HANDS_ON)? With a past it does not. */
 static bool hands_on(const opi_grad_state *s, const opi_node *node, const uint32_t *in) {
   if (!s->options->hands_on || opi_op_of(node)->kind != OPI_KIND_ATTENTION ||
       opi_attr_float(node, "softcap", 0.0) != 0)
     return false;
   const uint32_t dtype = s->training->graph->values[in[OPI_ATT_Q]].dtype;
-  for (uint32_t i = OPI_ATT_MASK; i < node->n_in; ++i) {
+  for (uint32_t i = OPI_ATT_MASK + 1; i < node->n_in; ++i) {
     if (in[i] != OPIPE_NONE)
       return false;
   }

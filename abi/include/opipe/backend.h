@@ -54,10 +54,10 @@ enum {
   OPIPE_DEVICE_EMULATED = 4u, /* times or memory are declared, not real */
   OPIPE_DEVICE_ALONE = 8u,    /* 1.3: it reaches no other device of its kind (a MIG slice) */
   /* 1.3: its Attention hands on to its gradient what it found. In training graphs whose devices all
-   * say so, an Attention of a half type without mask, past and cap has an output 4, fp32 [batch,
-   * heads, queries]: the logarithm of the sum of the exponentials of a row's scores;
-   * opipe.AttentionGrad then reads the Attention's output 0 as its input 8 and output 4 as its
-   * input 9. abi/guide/operators.md */
+   * say so, an Attention of a half type without past and cap has an output 4, fp32 [batch, heads,
+   * queries]: the logarithm of the sum of the exponentials of a row's scores, the mask added to
+   * them; +infinity of a row that sees nothing. opipe.AttentionGrad then reads the Attention's
+   * output 0 as its input 8 and output 4 as its input 9. abi/guide/operators.md */
   OPIPE_DEVICE_HANDS_ON = 16u
 };
 

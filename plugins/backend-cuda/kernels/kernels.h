@@ -400,7 +400,7 @@ bool cuda_plan_mask(const cuda_mask_args *args, uint32_t mask_dtype, uint32_t dt
 /* Rows of attention of a half type that added a prepared mask: those that see nothing are 0, of
  * what is no number none. dY too, for gradients that take P as exp(S - stats). */
 typedef struct cuda_settle_args {
-  void *y;
+  void *y;              /* NULL: it and the stats are so already */
   float *stats;         /* [batch, heads, queries]: +infinity of those that see nothing, or NULL */
   const void *dy;       /* NULL: none */
   void *dy_out;         /* [batch, heads, queries, value_depth] */

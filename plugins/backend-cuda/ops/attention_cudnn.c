@@ -249,19 +249,21 @@ static void point_operands(cuda_rule *r, const cuda_attention_grad_args *g, cons
   out->workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
 }
 
-/* The result again; of masked attention also a copy of dY. */
-static opipe_status emit_again(cuda_rule *r, const cuda_attention_grad_args *g,
-                               const chunk_plans *p, int64_t first, cuda_dnn_args *io_args) {
-  cuda_settle_args settle = {.y = io_args->at[CUDA_DNN_AT_O],
-                             .stats = io_args->at[CUDA_DNN_AT_STATS],
+/* The result again, where it is not handed on; of masked attention also a copy of dY. */
+static opipe_status emit_before(cuda_rule *r, const cuda_attention_grad_args *g,
+                                const chunk_plans *p, int64_t first, cuda_dnn_args *io_args) {
+  cuda_settle_args settle = {.stats = io_args->at[CUDA_DNN_AT_STATS],
                              .dy = io_args->at[CUDA_DNN_AT_DO],
                              .dy_out = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->dy)};
   cuda_dnn_args args = *io_args;
   args.at[CUDA_DNN_AT_DO] = NULL;
-  memcpy(settle.y_stride, p->forward->form.stride[CUDA_DNN_AT_O], sizeof settle.y_stride);
   memcpy(settle.dy_stride, g->dy_stride, sizeof settle.dy_stride);
   CUDA_TRY(cuda_masking_prepare(r, &p->masking, first));
-  CUDA_TRY(cuda_emit_plan(r, p->forward, &args, p->n_bytes));
+  if (p->forward != NULL) {
+    settle.y = io_args->at[CUDA_DNN_AT_O];
+    memcpy(settle.y_stride, p->forward->form.stride[CUDA_DNN_AT_O], sizeof settle.y_stride);
+    CUDA_TRY(cuda_emit_plan(r, p->forward, &args, p->n_bytes));
+  }
   if (args.at[CUDA_DNN_AT_MASK] != NULL)
     io_args->at[CUDA_DNN_AT_DO] = settle.dy_out;
   return cuda_masking_settle(r, &p->masking, &settle);
@@ -272,8 +274,7 @@ static opipe_status emit_chunk(cuda_rule *r, const cuda_attention_grad_args *g,
   cuda_dnn_args args;
   point_operands(r, g, p, first, &args);
   args.at[CUDA_DNN_AT_DO] = at_sequence(g->dy, g->dy_stride, first);
-  if (p->forward != NULL)
-    CUDA_TRY(emit_again(r, g, p, first, &args));
+  CUDA_TRY(emit_before(r, g, p, first, &args));
   args.at[CUDA_DNN_AT_SUMS] = cuda_at(r, CUDA_AT_WORKSPACE, (int64_t)p->sums);
   args.at[CUDA_DNN_AT_DQ] = at_sequence(g->dq, g->dq_stride, first);
   args.at[CUDA_DNN_AT_DK] = at_sequence(g->dk, g->dk_stride, first);
@@ -289,11 +290,10 @@ opipe_status cuda_attention_grad_by_dnn(cuda_rule *r, const cuda_attention_grad_
   const opipe_device *device = r->program->device;
   chunk_plans plans;
   *out_done = false;
-  if (!may_take(device, a, dtype) || a->past > 0 || (a->mask_kind != 0 && a->found != NULL) ||
-      g->dq == NULL || g->dk == NULL || g->dv == NULL || g->dmask != NULL ||
-      !by_eights(g->dy, g->dy_stride) || !by_eights(g->dq, g->dq_stride) ||
-      !by_eights(g->dk, g->dk_stride) || !by_eights(g->dv, g->dv_stride) ||
-      (a->found != NULL && !by_eights(a->y, a->y_stride)))
+  if (!may_take(device, a, dtype) || a->past > 0 || g->dq == NULL || g->dk == NULL ||
+      g->dv == NULL || g->dmask != NULL || !by_eights(g->dy, g->dy_stride) ||
+      !by_eights(g->dq, g->dq_stride) || !by_eights(g->dk, g->dk_stride) ||
+      !by_eights(g->dv, g->dv_stride) || (a->found != NULL && !by_eights(a->y, a->y_stride)))
     return OPIPE_OK;
   const int64_t batch = sequences_of(device, a, device->deterministic);
   CUDA_TRY(find_plans(r, g, dtype, batch, &plans));

@@ -56,6 +56,7 @@ enum { Q, K, V, DY, PAST_K, PAST_V, Y, DQ, DK, DV, PRESENT_K, PRESENT_V, TENSORS
 
 typedef struct bench {
   cd_opening on;
+  bool hands_on; /* Attention gives its gradient what it found */
   uint16_t data[TENSORS][ROOM];
   unsigned char mask[ROOM * 4];
   double shown[ROOM]; /* what it adds; -infinity: hidden */
@@ -170,8 +171,15 @@ static void make_graph(bench *x, bt_graph *g, const form *f, bool presents) {
   const uint32_t dq = tensor(x, g, f, DQ, f->heads, f->queries, f->depth);
   const uint32_t dk = tensor(x, g, f, DK, f->kv_heads, f->fresh, f->depth);
   const uint32_t dv = tensor(x, g, f, DV, f->kv_heads, f->fresh, f->value_depth);
-  set_attributes(g, bt_node(g, "Attention", BT_IN(q, k, v, mask), BT_OUT(y)), f);
-  opipe_node *node = bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v, mask), BT_OUT(dq, dk, dv));
+  const uint32_t found = !x->hands_on ? no
+                                      : bt_value(g, OPIPE_VALUE_TEMP, OPIPE_FLOAT, NULL,
+                                                 BT_SHAPE(BATCH, f->heads, f->queries));
+  opipe_node *node = bt_node(g, "Attention", BT_IN(q, k, v, mask), BT_OUT(y, no, no, no, found));
+  node->n_out = x->hands_on ? 5 : 1;
+  set_attributes(g, node, f);
+  node = bt_node(g, "AttentionGrad", BT_IN(dy, q, k, v, mask, no, no, no, y, found),
+                 BT_OUT(dq, dk, dv));
+  node->n_in = x->hands_on ? 10 : 5;
   node->domain = "opipe";
   node->pass = OPIPE_PASS_BACKWARD;
   set_attributes(g, node, f);
@@ -327,6 +335,27 @@ static void test_masks(void) {
   cd_close(&without.on);
 }
 
+/* Gradients of what the Attention found: not made again by cuDNN, not looked at by our own
+ * kernels. */
+static void test_handed_on(void) {
+  if (!cd_open(&without.on, "dnn_masks=0"))
+    OPI_SKIP("%s", CT_WHY);
+  OPI_ASSERT_FATAL(cd_open(&with.on, "fallback=none"));
+  with.hands_on = without.hands_on = true;
+  for (size_t i = 0; i < FORMS; ++i) {
+    OPI_ASSERT_INT(run_form(&with, &forms[i], false), 6); /* prepare, plan, settle, either way */
+    (void)make_wanted(&with, &forms[i]);
+    assert_wanted(&with, &forms[i], i);
+    (void)run_form(&without, &forms[i], false);
+    (void)make_wanted(&without, &forms[i]);
+    assert_wanted(&without, &forms[i], i);
+  }
+  OPI_ASSERT_INT(with.on.n_warned + without.on.n_warned + without.on.n_told, 0);
+  with.hands_on = without.hands_on = false;
+  cd_close(&with.on);
+  cd_close(&without.on);
+}
+
 static void assert_joined(const bench *x, const form *f, int which) {
   const int64_t depth = which == K ? f->depth : f->value_depth;
   const uint16_t *found = x->data[which == K ? PRESENT_K : PRESENT_V];
@@ -411,5 +440,5 @@ static void test_refused(void) {
   cd_close(&without.on);
 }
 
-OPI_TEST_MAIN("cuda masked attention by cudnn", OPI_TEST(test_masks), OPI_TEST(test_pasts),
-              OPI_TEST(test_sequences_by_turns), OPI_TEST(test_refused))
+OPI_TEST_MAIN("cuda masked attention by cudnn", OPI_TEST(test_masks), OPI_TEST(test_handed_on),
+              OPI_TEST(test_pasts), OPI_TEST(test_sequences_by_turns), OPI_TEST(test_refused))

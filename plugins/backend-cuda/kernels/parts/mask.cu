@@ -5,7 +5,7 @@
  *   prepare   copies of a mask, all finite, a warp a row, and of each row notes of where it begins
  *             to be seen and to be no number
  *   settle    rows that see nothing are 0, as are their dY, and the logarithms of their sums
- *             infinite; rows of what is no number are none
+ *             infinite; rows of what is no number are none; or dY alone, behind rows that are so
  *
  * Numbers so low that scores vanish beside them leave equal weights in rows that see nothing else,
  * whose logarithms of sums vanish too: exponentials of their scores above those are not 1 / n but
@@ -167,14 +167,14 @@ CUDA_FN void settle_row(const cuda_settle_args &a, int64_t i, int what) {
   const int64_t dy = at.b * a.dy_stride[0] + at.h * a.dy_stride[1] + at.s * a.dy_stride[2];
   const bool none = (what & (SETTLE_HIDDEN | SETTLE_WRONG)) != 0;
   for (int64_t d = lane; d < a.value_depth; d += 32) {
-    if (none)
+    if (none && a.y != nullptr)
       put(static_cast<T *>(a.y), y + d, nothing);
     if (a.dy != nullptr) {
       put(static_cast<T *>(a.dy_out), i * a.value_depth + d,
           none ? nothing : get(static_cast<const T *>(a.dy), dy + d) * share);
     }
   }
-  if (none && a.stats != nullptr && lane == 0)
+  if (none && a.y != nullptr && a.stats != nullptr && lane == 0)
     a.stats[i] = (what & SETTLE_WRONG) != 0 ? NAN : INFINITY;
 }
 
