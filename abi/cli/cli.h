@@ -308,6 +308,9 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
  * many stages as numbers, where there are several. */
 int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
                       opipe_plan_params *out);
+/* Rows of a batch that nobody gave: --batch, or one for every micro-batch, and in it for every
+ * replica of the stage with the most that cut it, of --replicas or of --plan; 0: one. */
+int cli_rows_chosen(const cli_options *o, uint32_t *out_rows);
 /* --parameter: graph inputs that become initializers. `tensors` [CLI_LIST_MOST] own the data. */
 int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *pins,
                          uint32_t *out_n);

@@ -88,7 +88,8 @@ const cli_option cli_option_rows[] = {
      COUNT(n_microbatches, 1 << 20), .in_plan = true},
     {PLAN, "replicas", "N[,N...]",
      "N: copies of the pipeline, which share out the micro-batches, or (inference, fewer "
-     "micro-batches) take requests in turn; several: replicas of single stages (train only)",
+     "micro-batches) take requests in turn; several that differ: replicas of single stages, which "
+     "cut every micro-batch between them",
      TEXT(t.replicas), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
      "the free dimensions that micro-batches split (preset: the first of every input, as far as "

@@ -117,7 +117,8 @@ static opipe_status choose_layout(planner *p) {
   }
   const bool annotated =
       p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
-  const bool listed = p->spec != NULL && p->spec->n_rank_replicas != 0; /* says how many ranks */
+  const bool listed = p->spec != NULL ? p->spec->n_rank_replicas != 0
+                                      : plan->n_rank_replicas != 0; /* says how many ranks */
   if (n_stages == 0 && p->params->n_ranks == 0 && (annotated || !listed)) {
     n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
                : p->params->n_devices > 1 ? p->params->n_devices
@@ -447,10 +448,11 @@ static opipe_status shared_profile(planner *p, const opi_profile *profile, uint3
   return OPIPE_OK;
 }
 
-/* Where the pairs of streams leave a cut, and which nodes they hold together. */
-static opipe_status tie_states(planner *p, opi_cut_problem *problem) {
+/* Where the pairs of streams, and tensors of which no rows can travel, leave a cut, and which nodes
+ * they hold together. */
+static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   const uint32_t n = p->plan->n_nodes;
-  if (p->plan->n_states == 0)
+  if (p->plan->n_states == 0 && p->plan->shares == NULL)
     return OPIPE_OK;
   bool *stays = OPI_ARENA_ARRAY(&p->scratch, bool, n);
   bool *closed = OPI_ARENA_ARRAY(&p->scratch, bool, (size_t)n + 1);
@@ -458,6 +460,7 @@ static opipe_status tie_states(planner *p, opi_cut_problem *problem) {
     return opi_fail_nomem(p->err, n, "a cut");
   problem->stays = stays;
   problem->closed = closed;
+  OPI_TRY(opi_rows_tie(p->plan, p->env->model, p->bound->graph, stays, closed, p->err));
   return opi_states_tie(p->plan, p->bound->graph, stays, closed, p->err);
 }
 
@@ -481,7 +484,7 @@ static opipe_status cut(planner *p) {
       .depth = opi_route_depth(plan),
       .link_ns_per_byte = plan->link.bytes_per_ns > 0 ? 1 / plan->link.bytes_per_ns : 0};
   plan->bound_ns = lower_bound(p);
-  OPI_TRY(tie_states(p, &problem));
+  OPI_TRY(tie_nodes(p, &problem));
   if (p->env->stage_ends != NULL) {
     OPI_TRY(opi_cut_behind(p->bound->graph, p->env->stage_ends, plan->n_stages, plan->stage_of_node,
                            p->err));
@@ -543,6 +546,23 @@ static opipe_status cut_for_any_kernels(planner *p) {
   return status;
 }
 
+/* For inference: copies, or replicas of single stages; one of each stage is no list. */
+static opipe_status take_replicas(planner *p) {
+  opi_plan *plan = p->plan;
+  const uint32_t *list = p->params->stage_replicas, n = p->params->n_stage_replicas;
+  uint32_t i = 0;
+  while (i < n && list[i] == 1)
+    ++i;
+  plan->copies = p->params->replicas;
+  if (i == n)
+    return OPIPE_OK;
+  plan->copies = 0;
+  plan->n_rank_replicas = n;
+  plan->rank_replicas = opi_arena_copy(&plan->arena, list, n * sizeof *list);
+  return plan->rank_replicas == NULL ? opi_fail_nomem(p->err, n * sizeof *list, "a plan")
+                                     : OPIPE_OK;
+}
+
 static opipe_status make(planner *p) {
   opi_plan *plan = p->plan;
   opi_model_fingerprint(p->env->model, plan->fingerprint);
@@ -560,7 +580,8 @@ static opipe_status make(planner *p) {
   }
   OPI_TRY(copy_dims(p));
   OPI_TRY(opi_states_copy(plan, p->params, p->err));
-  plan->copies = p->spec == NULL ? p->params->replicas : 0;
+  if (p->spec == NULL)
+    OPI_TRY(take_replicas(p));
   if (p->spec != NULL) {
     plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
     OPI_TRY(opi_train_spec_copy(plan, p->spec, p->err));
