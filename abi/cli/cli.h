@@ -211,6 +211,8 @@ int cli_npy_write(const char *path, const cli_tensor *tensor);
 int cli_pb_read(const char *path, cli_tensor *out); /* one serialised ONNX TensorProto */
 int cli_file_read(const char *path, void **out_data,
                   size_t *out_n); /* malloc'ed, NUL behind the end */
+/* Plans are JSON, models are not. NULL, or what cannot be read, is no plan. */
+bool cli_is_plan_file(const char *path);
 
 /* ---- the steps that commands share ---- */
 
