@@ -103,6 +103,18 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
 }
 
+/* A device, and a cap of it, that no rank would have. */
+static opipe_status check_device_count(const planner *p) {
+  const uint32_t n = p->params->n_devices, n_ranks = p->plan->n_ranks;
+  opipe_device_choice spare = {.kind = NULL};
+  if (n <= n_ranks)
+    return OPIPE_OK;
+  opi_array_get(p->params->devices, p->params->devices_stride, n_ranks, &spare, sizeof spare);
+  return opi_fail(p->err, OPIPE_E_INVALID,
+                  "%u devices for %u rank%s: devices[%u], %s:%u, is no rank's", n, n_ranks,
+                  n_ranks == 1 ? "" : "s", n_ranks, text_or(spare.kind, "cpu"), spare.index);
+}
+
 static opipe_status choose_layout(planner *p) {
   opi_plan *plan = p->plan;
   uint32_t n_stages = p->params->n_stages;
@@ -144,11 +156,7 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_INVALID, "the cluster has %u devices, the plan %u ranks",
                     p->params->n_devices, plan->n_ranks);
   }
-  if (p->params->cluster == NULL && p->params->n_devices > plan->n_ranks) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "%u devices for %u ranks", p->params->n_devices,
-                    plan->n_ranks);
-  }
-  return OPIPE_OK;
+  return p->params->cluster == NULL ? check_device_count(p) : OPIPE_OK;
 }
 
 /* Device `index` of the caller's, for `rank`: described or asked. */
