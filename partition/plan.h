@@ -276,8 +276,8 @@ typedef struct opi_plan {
   const uint32_t *rank_replicas; /* [n_rank_replicas] forward, while the plan is made: as of a
                                     training spec */
   uint32_t n_rank_replicas;
-  bool in_turn;    /* of which each takes a whole request, one copy after the other: where there are
-                      fewer    micro-batches than copies. The actions are then those of copy 0 */
+  bool in_turn; /* of which each takes a whole request, one copy after the other: where there are
+                   fewer    micro-batches than copies. The actions are then those of copy 0 */
   const opi_train_spec *train; /* NULL: a forward plan */
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans have no parts */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */

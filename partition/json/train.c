@@ -397,7 +397,8 @@ static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_erro
   if (plan->shares == NULL || plan->copies <= 1)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
-                  "%s: \"shares\" of replicas that cut micro-batches, and %u copies of the pipeline",
+                  "%s: \"shares\" of replicas that cut micro-batches, and %u copies of the "
+                  "pipeline",
                   WHAT, plan->copies);
 }
 

@@ -150,10 +150,10 @@ static opipe_status credit_pair(opi_listing *l, const opi_credit_pair *pair, uin
   if (stream.src_rank == OPIPE_NONE || stream.dst_rank == OPIPE_NONE ||
       stream.src_rank == stream.dst_rank)
     return OPIPE_OK;
-  const uint32_t n = opi_passes_find(plan, l->times.replica_of, pair->first, first, pair->last,
-                                     last, starts);
-  if (n == 0 || opi_passes_find(plan, l->times.replica_of, pair->last, last, pair->first, first,
-                                ends) != n)
+  const uint32_t n =
+      opi_passes_find(plan, l->times.replica_of, pair->first, first, pair->last, last, starts);
+  if (n == 0 ||
+      opi_passes_find(plan, l->times.replica_of, pair->last, last, pair->first, first, ends) != n)
     return OPIPE_OK;
   OPI_TRY(add_stream(l, &stream, &index));
   return add_credits(l, starts, ends, n, index);

@@ -22,7 +22,7 @@ typedef struct replay {
   uint32_t *credit;  /* [n_actions * n_givers] forward: actions whose ends give the credit to
                         start; OPIPE_NONE: none */
   uint32_t n_givers;
-  uint32_t *next;    /* [n_ranks] action */
+  uint32_t *next; /* [n_ranks] action */
   uint32_t n_run;
   uint64_t *free_at_ns; /* [n_ranks] */
   opipe_error *err;

@@ -307,8 +307,7 @@ static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room
                  "rank %u (stage %u) was %s",
                  rank, p->step[rank] - p->lists->rank_first[rank], tensor_of(p, step->route),
                  m->microbatch, stream->src_rank, stream->src_stage, stream->dst_rank,
-                 stream->dst_stage,
-                 posted ? "never sent" : "never awaited");
+                 stream->dst_stage, posted ? "never sent" : "never awaited");
   return posted ? stream->src_rank : stream->dst_rank;
 }
 

@@ -112,9 +112,9 @@ opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_ar
  * scalar of the graph only those before the first float scalar. */
 uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g);
 
-/* rows_tie.c: what replicas that cut micro-batches cannot hand on: marks the nodes [g->n_nodes] that
- * make and read such tensors, and the positions [n_nodes + 1] where a cut would send one, where that
- * leaves enough of them. g: bound, of a micro-batch; the plan's batch is proven. */
+/* rows_tie.c: what replicas that cut micro-batches cannot hand on: marks the nodes [g->n_nodes]
+ * that make and read such tensors, and the positions [n_nodes + 1] where a cut would send one,
+ * where that leaves enough of them. g: bound, of a micro-batch; the plan's batch is proven. */
 opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi_graph *g,
                           bool *out_stays, bool *out_closed, opipe_error *err);
 

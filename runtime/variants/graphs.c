@@ -5,8 +5,8 @@
  *
  * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
  * and parameter table are the same, so that weights and optimizer state are. A request with fewer
- * rows than the plan has micro-batches (times the most replicas of a stage, where these cut them), or
- * fewer tokens than slices, leaves some of those out.
+ * rows than the plan has micro-batches (times the most replicas of a stage, where these cut them),
+ * or fewer tokens than slices, leaves some of those out.
  */
 #include <string.h>
 

@@ -16,8 +16,6 @@
 /* What the plan was made for, other rows, other tokens. */
 static const int64_t MIXED[REQUESTS][2] = {{ROWS, TOKENS}, {ROWS, TOKENS}, {3, TOKENS},
                                            {ROWS, MOST},   {2, 2},         {1, 1}};
-static const int64_t ALIKE[REQUESTS][2] = {{ROWS, TOKENS}, {ROWS, TOKENS}, {ROWS, TOKENS},
-                                           {ROWS, TOKENS}, {ROWS, TOKENS}, {ROWS, TOKENS}};
 static const stream LLAMA_MIXED = {"input_ids", MIXED, CLASSES, REQUESTS};
 
 typedef struct plan_case {
@@ -50,7 +48,7 @@ static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
   (void)snprintf(transport, sizeof transport, "emulated:rule=%s,latency_us=20", names[rule]);
   const opipe_plan_params params = params_of(c, c->n_ranks == 1 ? NULL : transport);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
-  read_again(&k, '0');
+  read_again(&k, '0', '0');
   run_stream(&k, &LLAMA_MIXED, 0, x);
   run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
   run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_POISON, z);
@@ -61,16 +59,6 @@ static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
   const double worst = apart(x, uncut);
   if (!(worst <= 1e-5))
     OPI_FAIL("%s on %u ranks: %g from the uncut model", c->schedule, c->n_ranks, worst);
-  kit_close(&k);
-}
-
-static void run_uncut(const char *file, uint32_t flags, const stream *s, answer *out) {
-  host_kit k;
-  const plan_case one = {"gpipe", 1, 1, 0};
-  const opipe_plan_params params = params_of(&one, NULL);
-  OPI_ASSERT_OK_FATAL(
-      kit_plan_bound(&k, NULL, file, ROWS, TOKENS, flags | OPIPE_BIND_DEFAULTS, &params), &k.err);
-  run_stream(&k, s, OPIPE_SESSION_REFERENCE, out);
   kit_close(&k);
 }
 
@@ -97,7 +85,7 @@ static void test_credits(void) {
   for (uint32_t credits = 1; credits <= 3; ++credits) {
     host_kit k;
     OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
-    read_again(&k, (char)('0' + credits));
+    read_again(&k, '0', (char)('0' + credits));
     run_stream(&k, &LLAMA_MIXED, 0, x);
     run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
     OPI_ASSERT(memcmp(x, y, sizeof x) == 0 && x[0].logits[0] != 0);
@@ -108,21 +96,9 @@ static void test_credits(void) {
 /* ---- one request that fails ---- */
 
 static void test_failure_is_one_requests(void) {
-  static const stream good = {"input_ids", ALIKE, CLASSES, REQUESTS};
-  static const stream bad = {"input_ids", ALIKE, CLASSES, 2};
-  static answer x[REQUESTS], y[REQUESTS];
   const plan_case c = {"terapipe:slices=4", 3, 2, 0};
   const opipe_plan_params params = params_of(&c, NULL);
-  host_kit k;
-  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
-  run_stream(&k, &good, 0, x);
-  run_stream(&k, &bad, 0, y);
-  for (uint32_t i = 0; i < REQUESTS; ++i) {
-    OPI_ASSERT_INT(x[i].status, OPIPE_OK);
-    OPI_ASSERT_INT(y[i].status, i == bad.bad ? OPIPE_E_INVALID : OPIPE_OK);
-    OPI_ASSERT(i == bad.bad || memcmp(x[i].logits, y[i].logits, sizeof x[i].logits) == 0);
-  }
-  kit_close(&k);
+  check_bad_request(LLAMA, &params);
 }
 
 /* ---- refusals ---- */
@@ -149,8 +125,6 @@ static void test_refusals(void) {
 
 /* ---- masks ---- */
 
-/* Dropout that runs: whatever cuts the request, the same elements drop; the next request draws
- * anew. */
 static void test_masks(void) {
   static const plan_case cuts[] = {{"gpipe", 2, 1, 0},
                                    {"gpipe", 2, 4, 0},
@@ -159,62 +133,18 @@ static void test_masks(void) {
                                    {"terapipe:slices=4", 2, 1, 0},
                                    {"terapipe:lengths=1+5+2", 3, 2, 0},
                                    {"seq1f1b:slices=2", 4, 4, 2}};
-  static const stream s = {"ids", ALIKE, 32, REQUESTS};
-  static answer uncut[REQUESTS], still[REQUESTS], x[REQUESTS], y[REQUESTS];
-  run_uncut(DROPOUT, 0, &s, still);
-  run_uncut(DROPOUT, OPIPE_BIND_GRAPH_DROPOUT, &s, uncut);
-  OPI_ASSERT(apart(uncut, still) > 1e-2);
-  /* Requests 0 and 2 hold the same ids. */
-  OPI_ASSERT(memcmp(still[0].logits, still[2].logits, sizeof still[0].logits) == 0);
-  OPI_ASSERT(memcmp(uncut[0].logits, uncut[2].logits, sizeof uncut[0].logits) != 0);
-  for (size_t i = 0; i < OPI_COUNT(cuts); ++i) {
-    host_kit k;
-    const opipe_plan_params params = params_of(&cuts[i], NULL);
-    OPI_ASSERT_OK_FATAL(kit_plan_bound(&k, NULL, DROPOUT, ROWS, TOKENS,
-                                       OPIPE_BIND_GRAPH_DROPOUT | OPIPE_BIND_DEFAULTS, &params),
-                        &k.err);
-    run_stream(&k, &s, 0, x);
-    run_stream(&k, &s, OPIPE_SESSION_REFERENCE, y);
-    OPI_ASSERT(memcmp(x, y, sizeof x) == 0);
-    const double worst = apart(x, uncut);
-    if (!(worst <= 1e-5)) {
-      OPI_FAIL("%s, %u ranks, %u micro-batches, %u replicas: %g from the uncut model",
-               cuts[i].schedule, cuts[i].n_ranks, cuts[i].n_microbatches, cuts[i].replicas, worst);
-    }
-    kit_close(&k);
-  }
+  opipe_plan_params plans[OPI_COUNT(cuts)];
+  for (size_t i = 0; i < OPI_COUNT(cuts); ++i)
+    plans[i] = params_of(&cuts[i], NULL);
+  check_masks(DROPOUT, plans, OPI_COUNT(cuts));
 }
 
 /* ---- memory ---- */
 
-static opipe_status whole_life(opi_test_memory *memory) {
+static void test_failing_allocations(void) {
   const plan_case c = {"terapipe:slices=3", 2, 2, 0};
   const opipe_plan_params params = params_of(&c, NULL);
-  const opipe_context_params context = {
-      .struct_size = sizeof context, .log_level = OPIPE_LOG_ERROR, .allocator = &memory->allocator};
-  host_kit k;
-  opipe_status status = kit_plan_bound(&k, &context, DROPOUT, ROWS, TOKENS,
-                                       OPIPE_BIND_GRAPH_DROPOUT | OPIPE_BIND_DEFAULTS, &params);
-  if (status == OPIPE_OK)
-    status = kit_open(&k, NULL);
-  kit_close(&k);
-  return status;
-}
-
-/* Some of all allocations, in a stride. */
-static void test_failing_allocations(void) {
-  uint64_t nth = 1, runs = 0;
-  for (bool failed = true; failed; nth += 1 + nth / 16, ++runs) {
-    opi_test_memory memory;
-    opi_test_memory_init(&memory);
-    memory.fail_at = nth;
-    const opipe_status status = whole_life(&memory);
-    failed = memory.n_failed != 0;
-    if (failed ? status != OPIPE_E_NOMEM && status != OPIPE_OK : status != OPIPE_OK)
-      OPI_FAIL("allocation %llu fails: status %d", (unsigned long long)nth, (int)status);
-    OPI_ASSERT(opi_test_memory_end(&memory));
-  }
-  OPI_ASSERT(runs > 40);
+  check_allocations(DROPOUT, &params);
 }
 
 OPI_TEST_MAIN("token slices of requests", OPI_TEST(test_every_rule), OPI_TEST(test_credits),
