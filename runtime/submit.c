@@ -298,6 +298,13 @@ void opi_request_hold(opi_request *request) {
     opi_session_settle(s);
 }
 
+bool opi_request_is_held(const opi_request *request) {
+  const opi_request *at = request->session->fenced;
+  while (at != NULL && at != request)
+    at = at->next_fenced;
+  return at != NULL;
+}
+
 /* Its fences are set: labels can be read. */
 static void look_at_labels(opi_request *request) {
   opi_session *s = request->session;

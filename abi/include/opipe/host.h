@@ -370,8 +370,8 @@ typedef struct opipe_api {
    * waiter at a time. Errors: how the request failed; PEER, the session failed in another one. */
   opipe_status (*request_wait)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
   /* It then finishes with OPIPE_E_CANCELLED: at once if no rank has begun it, else when the ranks
-   * have passed it. Training steps: only before a rank has begun (else STATE), and never with
-   * double-buffered weights. [any-thread] */
+   * have passed it. Training steps: only before a rank has begun (else STATE), with double-buffered
+   * weights only while it waits for fences, in a session with all ranks. [any-thread] */
   opipe_status (*request_cancel)(opipe_request *request, opipe_error *err);
   /* View of output `index` (model order) of a finished request; valid until request_release.
    * [any-thread] */
