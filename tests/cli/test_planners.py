@@ -153,6 +153,8 @@ def planned(count, folder):
     expect(count, "written", ["plan", DEMO, "--train", *data[:-4], *loss, "--bind", "seq=16", "--planner", "chimera", *device * 2,
                               "-o", plan], DONE)
     expect(count, "and executed", ["train", DEMO, *data[:-2], *loss, "--bind", "seq=16", "--plan", plan, "--reference"], DONE, "bit-equal")
+    expect(count, "requests by unequal replicas", ["plan", GPT, "--planner", "dapple", "--cluster", "config-a", "--bind", "batch=64,seq=32", "--rows", "32"],
+           DONE, "replicas of the stages, which cut micro-batches between them")
     expect(count, "played", ["simulate", DEMO, *LOSS, "--planner", "chimera", "--cluster", cluster, "--bind", "seq=16", "--batch", "8"], DONE, "bubble")
 
 
