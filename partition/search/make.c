@@ -322,6 +322,17 @@ static opipe_status add_backwards(planner *p) {
   return OPIPE_OK;
 }
 
+/* Of a whole micro-batch, whatever shares of it the profiles of the search had. */
+static void forward_times(planner *p) {
+  opi_plan *plan = p->plan;
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    plan->stage_ns[s] = 0;
+  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
+    const uint32_t s = plan->stage_of_node[n];
+    plan->stage_ns[s] += p->profiles[opi_plan_rank(plan, s, 0)]->node_ns[n];
+  }
+}
+
 /* The three times of every stage. */
 static void train_times(planner *p) {
   opi_plan *plan = p->plan;
@@ -365,7 +376,8 @@ static opipe_status name_nodes(planner *p) {
   return OPIPE_OK;
 }
 
-/* max(sum / stages, largest node), with each node on the device that is best at it. */
+/* max(sum / stages, largest node), with each node on the device that is best at it; where replicas
+ * cut micro-batches, on as many as a stage has at most. */
 static double lower_bound(const planner *p) {
   double sum = 0, largest = 0;
   for (uint32_t n = 0; n < p->plan->n_nodes; ++n) {
@@ -379,6 +391,7 @@ static double lower_bound(const planner *p) {
       largest = best;
   }
   sum /= p->plan->n_ranks;
+  largest /= p->plan->shares == NULL ? 1 : p->plan->n_replicas;
   return sum > largest ? sum : largest;
 }
 
@@ -434,6 +447,8 @@ static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_
   OPI_TRY(opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, err));
   if (p->spec != NULL)
     train_times(p);
+  else if (p->plan->shares != NULL)
+    forward_times(p);
   if (p->env->costs != NULL)
     take_given_times(p);
   return finish(p, err);

@@ -4,6 +4,7 @@
 """train and run --replicas: copies of every kind of pipeline, and replicas of single stages that cut
 micro-batches between them, bit-equal to the plan's reference and close to the uncut model; and what
 cannot be replicated."""
+import json
 import os
 import tempfile
 
@@ -66,6 +67,25 @@ def problem_of(result, text):
     return problem
 
 
+def check_times(count, plan):
+    """Predictions: stages take what they take without replicas, those of a stage share that, and nothing is faster
+    than its bound."""
+    def written(*arguments):
+        result = run("plan", MODEL, "--bind", "batch=6,seq=8", "--microbatches", "2", "--threads", "1", *arguments, "-o", plan)
+        with open(plan, encoding="utf-8") as file:
+            return json.load(file) if result.status == DONE else {}
+
+    whole = written("--stages", "1")
+    work = sum(stage["time_ns"] for stage in whole["stages"])
+    for replicas in ("2,1", "1,3", "1,2,1", "3,1"):
+        cut, shares = written("--replicas", replicas), [int(n) for n in replicas.split(",")]
+        times = [stage["time_ns"] for stage in cut["stages"]]
+        ranks = [time / n for time, n in zip(times, shares)]
+        good = (abs(sum(times) / work - 1) < 1e-6 and cut["interval_ns"] >= 2 * cut["bound_ns"] * (1 - 1e-9)
+                and abs(cut["interval_ns"] / (2 * max(ranks)) - 1) < 0.05)  # fmt: skip
+        count.check(f"times, replicas {replicas}", None if good else f"{times} of {work}: {cut['interval_ns']}, bound {cut['bound_ns']}")
+
+
 def check_cut_run(count, scratch):
     """Replicas of single stages: streams, data sets, the plan's file, what is played of it; a batch
     that nobody gave has a row for each; models whose samples mix are refused by node."""
@@ -93,6 +113,7 @@ def check_cut_run(count, scratch):
     count.check("run --plan of one row", None if good else f"{result.status}: {result.err[:300]}")
     result = run("simulate", plan, "--html", html)
     count.check("simulate", problem_of(result, "devices              3"))
+    check_times(count, os.path.join(scratch, "times.json"))
     result = run("plan", "explain", plan, plan)
     count.check("plan explain", problem_of(result, "2,1"))
     for name, node in (("batch_mean", "over_rows"), ("batch_folded", "mix_rows"), ("batch_counted", "numbered")):
