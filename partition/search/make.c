@@ -77,7 +77,9 @@ static opipe_status check_costs(const planner *p) {
 static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_ref *out_schedule) {
   opi_plan *plan = p->plan;
   const char *spec = p->params->schedule, *name = NULL;
-  const uint32_t n_ranks = p->params->n_ranks, n_copies = plan->copies == 0 ? 1 : plan->copies;
+  const uint32_t listed = p->params->n_stage_replicas; /* says it where nothing else does */
+  const uint32_t n_ranks = p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks;
+  const uint32_t n_copies = plan->copies == 0 ? 1 : plan->copies;
   const opi_question question = {
       .mode = p->spec == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
       .n_ranks = n_ranks == 0 ? n_stages : n_ranks,

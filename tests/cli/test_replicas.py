@@ -16,7 +16,7 @@ ARGUMENTS = ["--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "s
              "--optimizer", "sgd:lr=0.01,momentum=0.9"]
 SCHEDULES = [("gpipe", 2, 5), ("1f1b", 4, 6), ("interleaved", 4, 8), ("looped-bfs", 4, 3), ("chimera", 2, 7),
              ("2bw", 2, 6)]
-CUT = [("1f1b", "2,1", 4), ("zb-h1", "1,3", 2), ("interleaved", "2,1", 4), ("gpipe", "2,1,2", 3), ("2bw", "1,2", 4)]
+CUT = [("search", "2,1", 4), ("1f1b", "2,1", 4), ("zb-h1", "1,3", 2), ("interleaved", "2,1", 4), ("gpipe", "2,1,2", 3), ("2bw", "1,2", 4)]
 REFUSALS = [
     (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
@@ -99,6 +99,8 @@ def check_cut_run(count, scratch):
         folder = os.path.join(DATA, *name.split("/"))
         result = run("run", folder, "--replicas", "2,1", "--check", "--reference")
         count.check(f"run --check of {name}, replicas 2,1", problem_of(result, same))
+    result = run("run", MODEL, "--bind", "batch=6,seq=8", "--replicas", "2,1", "--microbatches", "2", "--improve", "--reference")
+    count.check("run --improve, replicas 2,1", problem_of(result, same))
     for m in ("1", "3"):
         result = run("run", MODEL, "--replicas", "1,2", "--microbatches", m, "--reference")
         count.check(f"run, {m} micro-batches of no given rows", problem_of(result, f"batch={2 * int(m)}"))
