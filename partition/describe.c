@@ -106,15 +106,19 @@ static void describe_few_bits(opi_text *t, const opi_plan *plan) {
   }
 }
 
+static void describe_shares(opi_text *t, const opi_plan *plan) {
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    opi_text_printf(t, "%s%u", s == 0 ? "" : "+", plan->shares[s]);
+  opi_text_puts(t, " replicas of the stages, which cut micro-batches between them");
+}
+
 static void describe_training(opi_text *t, const opi_plan *plan) {
   static const char *const recomputes[] = {"nothing", "whole stages", "blocks", "attention"};
   if (plan->train == NULL)
     return;
   opi_text_printf(t, "training: %s, ", opipe_optimizer_row_of(plan->train->optimizer.kind)->title);
-  for (uint32_t s = 0; plan->shares != NULL && s < plan->n_stages; ++s)
-    opi_text_printf(t, "%s%u", s == 0 ? "" : "+", plan->shares[s]);
   if (plan->shares != NULL) {
-    opi_text_puts(t, " replicas of the stages, which cut micro-batches between them");
+    describe_shares(t, plan);
   } else {
     opi_text_printf(t, "%u replica%s of each stage", plan->n_replicas,
                     plan->n_replicas == 1 ? "" : "s");
@@ -257,6 +261,10 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   describe_ranks(&t, plan);
   describe_fallback(&t, plan);
   describe_few_bits(&t, plan);
+  if (plan->train == NULL && plan->shares != NULL) {
+    describe_shares(&t, plan);
+    opi_text_puts(&t, "\n");
+  }
   describe_training(&t, plan);
   describe_states(&t, plan);
   for (uint32_t i = 0; i < plan->n_crossings && i < CROSSINGS_MOST; ++i) {

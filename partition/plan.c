@@ -150,7 +150,7 @@ enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
 
 uint32_t opi_route_depth(const opi_plan *plan) {
   const uint32_t n_pieces = plan->n_pieces == 0 ? 1 : plan->n_pieces;
-  const uint32_t n_slices = plan->n_slices <= 1 ? n_pieces : plan->n_slices;
+  const uint32_t n_slices = plan->n_slices <= 1 && !plan->pieces_apart ? n_pieces : plan->n_slices;
   const uint32_t n_microbatches =
       plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
   const uint64_t n = (uint64_t)n_microbatches * n_slices;

@@ -257,7 +257,9 @@ typedef struct opi_plan {
   uint32_t n_positions; /* of a view of a forward plan (partition/program/model.h): the requests
                            that its lists hold, one after the other; each has n_microbatches /
                            n_positions. 0: one */
-  uint32_t n_pieces;    /* of such a view: of each stage of the plan (token slices). 0: one */
+  uint32_t n_pieces;    /* of such a view: of each stage of the plan (token slices, replicas that
+                           cut micro-batches). 0: one */
+  bool pieces_apart;    /* of which each is on a rank of its own */
   /* who */
   uint32_t n_ranks, n_stages, n_replicas;
   opi_device_spec *devices;      /* [n_ranks] */
@@ -271,8 +273,11 @@ typedef struct opi_plan {
   uint32_t in_flight; /* of the layout, at most OPI_CREDITS_MOST; 0: no limit */
   uint32_t copies; /* forward: of the whole pipeline, each on ranks of its own, which share out the
                       micro-batches; 0: 1. n_replicas counts them. Training: train->replicas */
-  bool in_turn;    /* of which each takes a whole request, one copy after the other: where there are
-                      fewer    micro-batches than copies. The actions are then those of copy 0 */
+  const uint32_t *rank_replicas; /* [n_rank_replicas] forward, while the plan is made: as of a
+                                    training spec */
+  uint32_t n_rank_replicas;
+  bool in_turn; /* of which each takes a whole request, one copy after the other: where there are
+                   fewer    micro-batches than copies. The actions are then those of copy 0 */
   const opi_train_spec *train; /* NULL: a forward plan */
   uint32_t n_slices, n_parts;  /* of the layout; 0 as 1. Forward plans have no parts */
   uint32_t versions, sync;     /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */

@@ -92,6 +92,21 @@ opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index
   return a == NULL ? e->status : OPIPE_OK;
 }
 
+/* Accounts come first in the list and stay as long as it does; caps are there from the beginning.
+ */
+bool opi_budget_next_cap(opi_budget *budget, const void **io_at, opi_capped_device *out) {
+  const account *a = *io_at;
+  opi_lock_take(&budget->lock);
+  a = a == NULL ? budget->accounts : a->next;
+  while (a != NULL && a->cap_bytes == UINT64_MAX)
+    a = a->next;
+  opi_lock_give(&budget->lock);
+  *io_at = a;
+  if (a != NULL)
+    *out = (opi_capped_device){a->kind, a->index, a->cap_bytes};
+  return a != NULL;
+}
+
 static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t index,
                                   uint64_t n_bytes, const char *what, opipe_error *err) {
   account *a = find_or_add(budget, kind, index, err);

@@ -17,6 +17,15 @@ void opi_budget_free(opi_budget *budget); /* accepts NULL */
 opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index,
                             uint64_t cap_bytes, opipe_error *err);
 
+/* The caps, one after the other; *io_at is NULL before the first. false: that was the last.
+ * [any-thread] */
+typedef struct opi_capped_device {
+  const char *kind; /* lives as long as the budget */
+  uint32_t index;
+  uint64_t cap_bytes;
+} opi_capped_device;
+bool opi_budget_next_cap(opi_budget *budget, const void **io_at, opi_capped_device *out);
+
 /* OPIPE_E_LIMIT names `what`, what it asks for, what is charged already and the cap; nothing is
  * charged then. [any-thread] */
 opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index,

@@ -230,6 +230,10 @@ static inline int64_t opi_piece_row(const opi_compiled *t, const opi_piece *piec
                                     uint32_t microbatch) {
   return opi_row_at(t, microbatch) + piece->first;
 }
+/* Does it begin the request? What is the same for all rows is taken from there. */
+static inline bool opi_has_first_rows(const opi_compiled *t, uint32_t stage, uint32_t microbatch) {
+  return t->parts[microbatch].in_request == 0 && opi_piece_at(t, stage, microbatch)->first == 0;
+}
 /* A route as it is for a micro-batch. */
 static inline const opi_route *opi_route_at(const opi_compiled *t, uint32_t route,
                                             uint32_t microbatch) {

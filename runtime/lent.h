@@ -51,6 +51,8 @@ static inline opipe_status opi_rank_at_fence(opi_rank *rank) {
 bool opi_request_may_go(const opi_request *request);
 /* Keeps it, behind those that are kept, until it may go. */
 void opi_request_hold(opi_request *request);
+/* Is it still? Under submit_lock. */
+bool opi_request_is_held(const opi_request *request);
 
 /* ---- ranks ---- */
 

@@ -303,16 +303,37 @@ opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe
   return status;
 }
 
+/* A double-buffered step whose fences are not set: no step before it has begun with its forwards.
+ * (Where sessions share the work, the others may have let it go.) */
+static bool leave_out_held(opi_request *request, const opipe_error *why) {
+  opi_session *s = request->session;
+  uint32_t no = OPI_BEGUN_NO;
+  if (s->reference || s->peers != NULL || opi_session_failed(s)) /* the lock may be this thread's */
+    return false;
+  opi_lock_take(&s->submit_lock);
+  const bool out = opi_request_is_held(request) &&
+                   atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER);
+  if (out)
+    (void)opi_request_fail(request, why); /* nobody lets it go any more */
+  opi_lock_give(&s->submit_lock);
+  if (out)
+    opi_request_finish(request);
+  return out;
+}
+
 /* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
 static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
-  if (request->session->engine->periodic) {
+  const bool periodic = request->session->engine->periodic;
+  if (periodic ? leave_out_held(request, why) : opi_step_leave_out(request, why))
+    return OPIPE_OK;
+  if (periodic && !opi_request_over(request)) {
     return opi_fail(err, OPIPE_E_STATE,
                     "request %llu cannot be cancelled: with double-buffered weights the steps "
-                    "before and after it share its work",
-                    (unsigned long long)request->number);
+                    "before and after it share its work, as soon as its fences are set%s; it ends "
+                    "with the next step, request_wait or session_flush",
+                    (unsigned long long)request->number,
+                    request->session->peers != NULL ? ", or sessions share its ranks" : "");
   }
-  if (opi_step_leave_out(request, why))
-    return OPIPE_OK;
   return opi_fail(
       err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has %s",
       (unsigned long long)request->number,

@@ -298,6 +298,13 @@ void opi_request_hold(opi_request *request) {
     opi_session_settle(s);
 }
 
+bool opi_request_is_held(const opi_request *request) {
+  const opi_request *at = request->session->fenced;
+  while (at != NULL && at != request)
+    at = at->next_fenced;
+  return at != NULL;
+}
+
 /* Its fences are set: labels can be read. */
 static void look_at_labels(opi_request *request) {
   opi_session *s = request->session;
@@ -439,15 +446,6 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   return OPIPE_OK;
 }
 
-static opipe_status check_lr(const opipe_submit_params *params, opipe_error *err) {
-  const uint32_t flags = OPIPE_HAS(params, opipe_submit_params, flags) ? params->flags : 0;
-  const double lr = OPIPE_HAS(params, opipe_submit_params, lr) ? params->lr : 0;
-  if ((flags & OPIPE_SUBMIT_LR) == 0 && lr == 0)
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "submit: flags 0x%x, lr %g: only train_step learns", flags,
-                  lr);
-}
-
 opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_request **out_handle,
                                 opipe_error *err) {
@@ -455,7 +453,6 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
   OPI_TRY(opi_session_check(s, err));
   if (s->engine->weights != NULL)
     return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
-  OPI_TRY(check_lr(params, err));
   opi_session_admit(s);
   opi_lock_take(&s->submit_lock);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);

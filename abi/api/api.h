@@ -237,6 +237,10 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err);
+/* train.c: the learning rate of a submit, whatever the call: with its flag, in a struct that has
+ * it, where it is used, 0 to OPIPE_LR_MOST. given: the host's own struct, of its size. */
+opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
+                          opipe_error *err);
 opipe_status opi_api_session_evaluate(opi_session_object *session,
                                       const opipe_submit_params *params,
                                       opipe_request **out_request, opipe_error *err);

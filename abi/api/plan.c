@@ -57,12 +57,6 @@ static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err)
   for (uint32_t i = 0; i < p->n_stage_replicas; ++i) {
     if (p->stage_replicas[i] == 0)
       return opi_fail(err, OPIPE_E_INVALID, "plan_make: stage %u has 0 replicas", i);
-    if (p->train == NULL && p->stage_replicas[i] > 1) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                      "plan_make: %u replicas of stage %u: a plan for inference takes copies of "
-                      "the whole pipeline only",
-                      p->stage_replicas[i], i);
-    }
   }
   return OPIPE_OK;
 }

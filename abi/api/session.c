@@ -93,6 +93,34 @@ static opipe_status list_local(const opi_session_object *s, const opipe_session_
   return OPIPE_OK;
 }
 
+/* A budget that no device can ever use limits nothing of what its host meant. */
+static opipe_status check_budgets(const opi_context_object *context, opipe_error *err) {
+  const opi_plugins *plugins = &context->plugins;
+  const void *at = NULL;
+  opi_capped_device capped;
+  while (opi_budget_next_cap(context->budget, &at, &capped)) {
+    opi_backend_ref backend;
+    uint32_t count = 0;
+    opipe_status status = plugins->backend(plugins->ctx, capped.kind, &backend, err);
+    if (status == OPIPE_OK)
+      status = OPI_ASK("backend", &backend, device_count, err, backend.self, &count);
+    if (status < 0) {
+      return opi_error_prefix(err,
+                              "session_open: the context's budget of %llu bytes is for device "
+                              "%s:%u: ",
+                              (unsigned long long)capped.cap_bytes, capped.kind, capped.index);
+    }
+    if (capped.index >= count) {
+      return opi_fail(err, OPIPE_E_NOTFOUND,
+                      "session_open: the context's budget of %llu bytes is for device %s:%u, "
+                      "backend '%s' has %u (numbers from 0)",
+                      (unsigned long long)capped.cap_bytes, capped.kind, capped.index, capped.kind,
+                      count);
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
                                  const opipe_session_params *params, opipe_error *err) {
   const opi_plan *plan = s->plan->plan;
@@ -107,6 +135,7 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
                          .owner = context->handle,
                          .cores = context->cores};
   OPI_TRY(list_local(s, params, err));
+  OPI_TRY(check_budgets(context, err));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     if (s->local[r]) {
       OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r],
@@ -170,6 +199,7 @@ opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_pa
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
+  OPI_TRY(opi_lr_check(params, "session_submit", false, err));
   return own.state == NULL ? opi_session_submit(s->session, &own, &request, out_request, err)
                            : opi_submit_to_state(s, &own, out_request, err);
 }

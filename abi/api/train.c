@@ -125,6 +125,30 @@ static opipe_status refuse_state(const opipe_submit_params *params, const char *
              : opi_fail(err, OPIPE_E_INVALID, "%s: a state is given; training keeps none", call);
 }
 
+opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
+                          opipe_error *err) {
+  const bool has = OPIPE_HAS(given, opipe_submit_params, lr);
+  const uint32_t flags = OPIPE_HAS(given, opipe_submit_params, flags) ? given->flags : 0;
+  const bool asked = (flags & OPIPE_SUBMIT_LR) != 0;
+  const double lr = has ? given->lr : 0;
+  if (!asked && lr == 0)
+    return OPIPE_OK;
+  if (!learns) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: flags 0x%x, lr %g: only session_train_step learns",
+                    call, flags, lr);
+  }
+  if (!asked)
+    return opi_fail(err, OPIPE_E_INVALID, "%s: lr %g without OPIPE_SUBMIT_LR", call, lr);
+  if (!has) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: flags 0x%x ask for lr, behind the %u bytes of the struct", call, flags,
+                    given->struct_size);
+  }
+  if (!(lr >= 0 && lr <= OPIPE_LR_MOST))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: lr %g, 0 to %g", call, lr, OPIPE_LR_MOST);
+  return OPIPE_OK;
+}
+
 opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err) {
@@ -134,11 +158,7 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_train_step", err));
-  if ((own.flags & OPIPE_SUBMIT_LR) != 0 && !OPIPE_HAS(params, opipe_submit_params, lr)) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "session_train_step: flags 0x%x ask for lr, behind the %u bytes of the struct",
-                    own.flags, params->struct_size);
-  }
+  OPI_TRY(opi_lr_check(params, "session_train_step", true, err));
   return opi_train_step(session->session, &own, &request, out_ticket, err);
 }
 
@@ -151,6 +171,7 @@ opipe_status opi_api_session_evaluate(opi_session_object *session,
     return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_evaluate", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_evaluate", err));
+  OPI_TRY(opi_lr_check(params, "session_evaluate", false, err));
   return opi_train_evaluate(session->session, &own, &request, out_request, err);
 }
 

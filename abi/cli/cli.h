@@ -211,6 +211,8 @@ int cli_npy_write(const char *path, const cli_tensor *tensor);
 int cli_pb_read(const char *path, cli_tensor *out); /* one serialised ONNX TensorProto */
 int cli_file_read(const char *path, void **out_data,
                   size_t *out_n); /* malloc'ed, NUL behind the end */
+/* Plans are JSON, models are not. NULL, or what cannot be read, is no plan. */
+bool cli_is_plan_file(const char *path);
 
 /* ---- the steps that commands share ---- */
 
@@ -308,6 +310,9 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
  * many stages as numbers, where there are several. */
 int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
                       opipe_plan_params *out);
+/* Rows of a batch that nobody gave: --batch, or one for every micro-batch, and in it for every
+ * replica of the stage with the most that cut it, of --replicas or of --plan; 0: one. */
+int cli_rows_chosen(const cli_options *o, uint32_t *out_rows);
 /* --parameter: graph inputs that become initializers. `tensors` [CLI_LIST_MOST] own the data. */
 int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *pins,
                          uint32_t *out_n);

@@ -338,3 +338,13 @@ int cli_pb_read(const char *path, cli_tensor *out) {
   cli_tensor_free(out);
   return bad_file(path, why);
 }
+
+bool cli_is_plan_file(const char *path) {
+  FILE *file = path == NULL ? NULL : fopen(path, "rb");
+  int c = file == NULL ? EOF : fgetc(file);
+  while (c == ' ' || c == '\n' || c == '\r' || c == '\t')
+    c = fgetc(file);
+  if (file != NULL)
+    (void)fclose(file);
+  return c == '{';
+}

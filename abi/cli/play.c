@@ -132,17 +132,6 @@ static int simulate_training(const cli_options *o) {
   return status;
 }
 
-/* Plans are JSON, models are not. */
-static bool is_json(const char *path) {
-  FILE *file = path == NULL ? NULL : fopen(path, "rb");
-  int c = file == NULL ? EOF : fgetc(file);
-  while (c == ' ' || c == '\n' || c == '\r' || c == '\t')
-    c = fgetc(file);
-  if (file != NULL)
-    (void)fclose(file);
-  return c == '{';
-}
-
 /* The file has all that is played; neither its model nor its devices need be there. */
 static int simulate_file(const cli_options *o) {
   const cli_strategy none = {.api = NULL};
@@ -165,7 +154,7 @@ int cli_simulate(const cli_options *o) {
   cli_strategy strategy = {.api = NULL};
   if (cli_try_pages(o) != CLI_DONE)
     return CLI_FAILED;
-  if (is_json(o->model))
+  if (cli_is_plan_file(o->model))
     return simulate_file(o);
   if (o->train && o->model != NULL)
     return simulate_training(o);

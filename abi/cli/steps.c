@@ -238,7 +238,9 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
                      binding *b) {
   opipe_error err = OPIPE_ERROR_INIT;
   const char *keep[CLI_LIST_MOST];
-  uint32_t n_keep = 0;
+  uint32_t n_keep = 0, rows = 0;
+  if (cli_rows_chosen(o, &rows) != CLI_DONE)
+    return CLI_USAGE;
   for (uint32_t i = 0; i < o->t.globs.n; ++i) {
     if (o->t.globs_train[i] && strpbrk(o->t.globs.items[i], "*?") == NULL)
       keep[n_keep++] = o->t.globs.items[i];
@@ -251,7 +253,7 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
                  (o->ratio_dropout ? OPIPE_BIND_DROPOUT_RATIO : 0u) |
                  (o->train ? OPIPE_BIND_TRAIN : 0u),
         .dropout_ratio = o->dropout_ratio,
-        .default_batch = o->t.batch != 0 ? o->t.batch : o->n_microbatches,
+        .default_batch = rows,
         .dims = b->dims,
         .pins = b->pins,
         .n_dims = b->n_dims,
@@ -348,10 +350,6 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   if (cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
     return CLI_USAGE;
   const bool listed = copies.n_stage_replicas != 0; /* tells how many ranks */
-  if (listed && train == NULL) {
-    return cli_usage("--replicas %s: a plan for inference takes copies of the whole pipeline only",
-                     o->t.replicas);
-  }
   uint32_t stages = o->n_stages != 0 ? o->n_stages : copies.n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];

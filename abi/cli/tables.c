@@ -88,7 +88,8 @@ const cli_option cli_option_rows[] = {
      COUNT(n_microbatches, 1 << 20), .in_plan = true},
     {PLAN, "replicas", "N[,N...]",
      "N: copies of the pipeline, which share out the micro-batches, or (inference, fewer "
-     "micro-batches) take requests in turn; several: replicas of single stages (train only)",
+     "micro-batches) take requests in turn; several that differ: replicas of single stages, which "
+     "cut every micro-batch between them",
      TEXT(t.replicas), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
      "the free dimensions that micro-batches split (preset: the first of every input, as far as "
@@ -299,7 +300,8 @@ const cli_option cli_option_rows[] = {
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
     {PROFILE, "train", NULL, "of training too, with what follows", FLAG(train)},
 
-    {TUNE, "plan", "FILE", "the plan; the table is written into it", TEXT(plan_file)},
+    {TUNE, "plan", "FILE", "the plan, where it is no operand; the table is written into it",
+     TEXT(plan_file)},
     {TUNE, "device", "KIND[:N]", "measure on this device, for all of its kind in the plan",
      OWN(device)},
     {TUNE, "output", "FILE", "write the plan with its table there; also -o", TEXT(output),
@@ -348,9 +350,11 @@ const cli_command cli_commands[] = {
      "       onnx-pipe profile --cluster [-o FILE] [OPTION ...]\n"},
     {"tune",
      "measure the kernels of a plan on a device, and write what was chosen into the plan",
-     "MODEL",
+     NULL,
      cli_tune,
-     {TUNE, COMMON}},
+     {TUNE, COMMON},
+     "usage: onnx-pipe tune PLAN MODEL --device KIND[:N] [-o FILE] [OPTION ...]\n"
+     "       onnx-pipe tune MODEL --plan PLAN --device KIND[:N] [-o FILE] [OPTION ...]\n"},
     {"run",
      "run a model (or a model folder with data sets) as a pipeline",
      "MODEL|DIR",

@@ -3,6 +3,7 @@
  * take is an error that lists those it takes.
  */
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,6 +253,38 @@ int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIS
     out->stage_replicas = list;
     out->n_stage_replicas = n_given;
   }
+  return CLI_DONE;
+}
+
+/* The same of the plan in a file; one of another kind, or none, says nothing. */
+static uint32_t rows_of_plan(const char *path) {
+  json_t *root = json_load_file(path, 0, NULL);
+  const json_t *shares = json_object_get(json_object_get(root, "replicas"), "shares");
+  const json_int_t m = json_integer_value(json_object_get(root, "microbatches"));
+  json_int_t most = 0;
+  for (size_t i = 0; i < json_array_size(shares); ++i) {
+    const json_int_t n = json_integer_value(json_array_get(shares, i));
+    most = n > most ? n : most;
+  }
+  json_decref(root);
+  return m > 0 && most > 0 && m <= UINT32_MAX / most ? (uint32_t)(m * most) : 0;
+}
+
+int cli_rows_chosen(const cli_options *o, uint32_t *out_rows) {
+  uint32_t list[CLI_LIST_MOST], most = 1;
+  opipe_plan_params replicas = {.replicas = 0};
+  const uint64_t m = o->n_microbatches == 0 ? 1 : o->n_microbatches;
+  *out_rows = o->t.batch != 0 ? o->t.batch : o->n_microbatches;
+  if (o->t.batch != 0)
+    return CLI_DONE;
+  if (cli_read_replicas(o->t.replicas, o->n_stages, list, &replicas) != CLI_DONE)
+    return CLI_USAGE;
+  for (uint32_t i = 0; i < replicas.n_stage_replicas; ++i)
+    most = list[i] > most ? list[i] : most;
+  if (o->plan_file != NULL)
+    *out_rows = rows_of_plan(o->plan_file);
+  else if (most > 1)
+    *out_rows = m * most < UINT32_MAX ? (uint32_t)(m * most) : UINT32_MAX;
   return CLI_DONE;
 }
 

@@ -85,10 +85,49 @@ static int measure(const cli_options *o, cli_session *s) {
   return status;
 }
 
-int cli_tune(const cli_options *o) {
+/* PLAN MODEL, in either order, or MODEL --plan PLAN: a plan does not say where its model's file
+ * is. */
+static int take_files(cli_options *o) {
+  char **files = o->operands;
+  const bool first = o->n_operands > 0 && cli_is_plan_file(files[0]);
+  const bool second = o->n_operands > 1 && cli_is_plan_file(files[1]);
+  const uint32_t wanted = o->plan_file == NULL ? 2 : 1;
+  if (o->n_operands == 1 && wanted == 2) {
+    return first ? cli_usage(
+                       "tune %s: a plan does not say where its model is: 'onnx-pipe tune %s "
+                       "MODEL', or 'tune MODEL --plan %s'",
+                       files[0], files[0], files[0])
+                 : cli_usage(
+                       "tune %s: its plan is needed, --plan FILE, as 'onnx-pipe plan %s -o "
+                       "FILE' writes it",
+                       files[0], files[0]);
+  }
+  if (o->n_operands != wanted) {
+    return cli_usage(
+        "tune takes PLAN MODEL, or MODEL --plan PLAN, %u operands were given%s "
+        "('onnx-pipe tune --help')",
+        o->n_operands, o->plan_file == NULL ? "" : " beside --plan");
+  }
+  if (wanted == 1 && first) {
+    return cli_usage("tune %s --plan %s: the first is a plan too, its model is needed", files[0],
+                     o->plan_file);
+  }
+  if (wanted == 2 && first == second) {
+    return cli_usage("tune %s %s: %s, a plan and its model are needed", files[0], files[1],
+                     first ? "both are plans" : "neither is a plan");
+  }
+  o->model = wanted == 1 || second ? files[0] : files[1];
+  if (wanted == 2)
+    o->plan_file = first ? files[0] : files[1];
+  return CLI_DONE;
+}
+
+int cli_tune(const cli_options *given) {
   cli_session s;
-  if (o->plan_file == NULL)
-    return cli_usage("tune: --plan FILE is needed, as 'onnx-pipe plan MODEL -o FILE' writes it");
+  cli_options own = *given;
+  const cli_options *o = &own;
+  if (take_files(&own) != CLI_DONE)
+    return CLI_USAGE;
   if (o->n_devices != 1 || o->devices[0].options != NULL || o->devices[0].memory_bytes != 0) {
     return cli_usage(
         "tune: one --device KIND[:N] is needed; its options are those of the plan, "

@@ -109,6 +109,8 @@ static void write_replicas(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t, "  \"replicas\": {\n    \"copies\": %u,\n    \"replicas\": %u", plan->copies,
                   plan->n_replicas);
   write_counts(t, "ranks", plan->instance_rank, plan->n_stages * plan->n_replicas);
+  if (plan->shares != NULL)
+    write_counts(t, "shares", plan->shares, plan->n_stages);
   opi_text_puts(t, "\n  },\n");
 }
 
@@ -392,11 +394,12 @@ static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_erro
   OPI_TRY(read_u32(t, "copies", plan->n_ranks, &plan->copies, err));
   plan->in_turn = plan->n_microbatches < plan->copies;
   OPI_TRY(read_ranks(t, plan, err));
-  if (plan->shares == NULL)
+  if (plan->shares == NULL || plan->copies <= 1)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "%s: \"shares\": replicas of a plan for inference do not cut micro-batches",
-                  WHAT);
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: \"shares\" of replicas that cut micro-batches, and %u copies of the "
+                  "pipeline",
+                  WHAT, plan->copies);
 }
 
 static opipe_status read_lengths(const json_t *t, opi_plan *plan, opipe_error *err) {

@@ -37,8 +37,8 @@ uint32_t opi_strategy_replicas(const opi_strategy *s, uint32_t *out) {
   return own_layout ? 1 : equal;
 }
 
-static opipe_status apply_replicas(const opi_strategy *s, bool trains, opi_arena *arena,
-                                   opi_applied *out, opipe_error *err) {
+static opipe_status apply_replicas(const opi_strategy *s, opi_arena *arena, opi_applied *out,
+                                   opipe_error *err) {
   const uint32_t n = s->n_stages / s->chunks;
   uint32_t *replicas = OPI_ARENA_ARRAY(arena, uint32_t, n);
   if (replicas == NULL)
@@ -58,12 +58,11 @@ static opipe_status apply_replicas(const opi_strategy *s, bool trains, opi_arena
     out->n_microbatches *= s->samples % equal == 0 ? equal : 1;
     return OPIPE_OK;
   }
-  if (s->pipelines > 1 || !trains) {
+  if (s->pipelines > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "the strategy has stages on different numbers of replicas (%u of the first, %u "
-                    "of the last)%s: no session executes that",
-                    replicas[0], replicas[n - 1],
-                    trains ? ", in several copies of the pipeline" : ", for requests");
+                    "of the last), in several copies of the pipeline: no session executes that",
+                    replicas[0], replicas[n - 1]);
   }
   out->stage_replicas = replicas;
   out->n_stage_replicas = n;
@@ -128,6 +127,6 @@ opipe_status opi_strategy_apply(const opi_strategy *s, bool trains, opi_arena *a
                       i);
     }
   }
-  OPI_TRY(apply_replicas(s, trains, arena, out, err));
+  OPI_TRY(apply_replicas(s, arena, out, err));
   return apply_slices(s, arena, out, err);
 }

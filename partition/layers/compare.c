@@ -171,7 +171,7 @@ static void read_plan(side *s) {
       count_of(training != NULL ? training : replicas, "copies", 1) == 0
           ? 1
           : count_of(training != NULL ? training : replicas, "copies", 1));
-  const json_t *shares = json_object_get(training, "shares");
+  const json_t *shares = json_object_get(training == NULL ? replicas : training, "shares");
   for (uint32_t i = 0; i < s->n_stages; ++i) {
     const json_t *share = json_array_get(shares, i);
     s->stage_ns[i] = json_is_integer(share) ? json_number_value(share) : 1;

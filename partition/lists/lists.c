@@ -47,11 +47,9 @@ static int32_t lap_of(const opi_listing *l, uint32_t kind, uint32_t message) {
 static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t message, bool next) {
   const opi_list_message *m = &l->lists->messages[message];
   const bool source = kind == OPI_ACT_SEND || kind == OPI_ACT_DRAIN || kind == OPI_ACT_RESERVE;
-  const opi_route *route =
-      m->route == OPI_ROUTE_CREDIT ? NULL : &l->cut->routes[m->route]; /* from the last stage */
-  const uint32_t stage = route == NULL ? (source ? l->plan->n_stages - 1 : 0)
-                         : source      ? route->src_stage
-                                       : route->dst_stage;
+  const opi_route *route = m->route == OPI_ROUTE_CREDIT ? NULL : &l->cut->routes[m->route];
+  const opi_list_stream *stream = &l->lists->streams[m->stream];
+  const uint32_t stage = source ? stream->src_stage : stream->dst_stage;
   OPI_TRY(add(l, kind, NULL, message));
   opi_step *step = &l->lists->steps[l->lists->n_steps - 1];
   step->stage = stage;

@@ -42,7 +42,7 @@ typedef struct opi_list_message {
 /* Messages of one route between two instances that live on different ranks. */
 typedef struct opi_list_stream {
   uint32_t route;
-  uint32_t src_replica, dst_replica, src_rank, dst_rank;
+  uint32_t src_stage, dst_stage, src_replica, dst_replica, src_rank, dst_rank;
   uint32_t n_messages; /* of a body */
   uint32_t depth;      /* receives that may stand posted at once */
 } opi_list_stream;
@@ -99,6 +99,22 @@ typedef struct opi_times {
 /* Models the records' times. In `arena`. Errors: INVALID, the cycle of those that wait for ever. */
 opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, opi_arena *arena,
                              opi_times *out_times, opipe_error *err);
+/* Which instance of the last stage gives credits to which of the first, that is the one there where
+ * what enters as the k-th in the one leaves as the k-th in the other. Replicas that cut
+ * micro-batches are all needed for each. */
+typedef struct opi_credit_pair {
+  uint32_t first, last; /* stages of the pieces' plan */
+  uint32_t first_replica, last_replica;
+} opi_credit_pair;
+static inline uint32_t opi_credit_pairs(const opi_plan *plan) {
+  const uint32_t n = plan->pieces_apart ? plan->n_pieces : plan->n_replicas;
+  return n * n;
+}
+static inline opi_credit_pair opi_credit_pair_at(const opi_plan *plan, uint32_t i) {
+  const uint32_t n = plan->pieces_apart ? plan->n_pieces : plan->n_replicas, last = plan->n_stages;
+  return plan->pieces_apart ? (opi_credit_pair){i / n, last - n + i % n, 0, 0}
+                            : (opi_credit_pair){0, last - 1, i / n, i % n};
+}
 /* The forwards of a stage's replica, in the order of its rank, of micro-batches that pass replica
  * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
 uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,

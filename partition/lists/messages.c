@@ -43,6 +43,8 @@ static opipe_status find_stream(opi_listing *l, uint32_t route, uint32_t m, uint
                  dst = opi_listing_replica(l, r->dst_stage, m);
   uint32_t *at = &l->stream_at[((size_t)route * n + src) * n + dst];
   const opi_list_stream stream = {.route = route,
+                                  .src_stage = r->src_stage,
+                                  .dst_stage = r->dst_stage,
                                   .src_replica = src,
                                   .dst_replica = dst,
                                   .src_rank = opi_plan_rank(l->plan, r->src_stage, src),
@@ -132,22 +134,26 @@ static opipe_status add_credits(opi_listing *l, const uint32_t *starts, const ui
   return OPIPE_OK;
 }
 
-static opipe_status credit_pair(opi_listing *l, uint32_t first, uint32_t last, uint32_t *starts,
+static opipe_status credit_pair(opi_listing *l, const opi_credit_pair *pair, uint32_t *starts,
                                 uint32_t *ends) {
   const opi_plan *plan = l->plan;
-  const uint32_t far = plan->n_stages - 1;
+  const uint32_t first = pair->first_replica, last = pair->last_replica;
   const opi_list_stream stream = {.route = OPI_ROUTE_CREDIT,
+                                  .src_stage = pair->last,
+                                  .dst_stage = pair->first,
                                   .src_replica = last,
                                   .dst_replica = first,
-                                  .src_rank = opi_plan_rank(plan, far, last),
-                                  .dst_rank = opi_plan_rank(plan, 0, first),
+                                  .src_rank = opi_plan_rank(plan, pair->last, last),
+                                  .dst_rank = opi_plan_rank(plan, pair->first, first),
                                   .depth = plan->in_flight};
   uint32_t index = 0;
   if (stream.src_rank == OPIPE_NONE || stream.dst_rank == OPIPE_NONE ||
       stream.src_rank == stream.dst_rank)
     return OPIPE_OK;
-  const uint32_t n = opi_passes_find(plan, l->times.replica_of, 0, first, far, last, starts);
-  if (n == 0 || opi_passes_find(plan, l->times.replica_of, far, last, 0, first, ends) != n)
+  const uint32_t n =
+      opi_passes_find(plan, l->times.replica_of, pair->first, first, pair->last, last, starts);
+  if (n == 0 ||
+      opi_passes_find(plan, l->times.replica_of, pair->last, last, pair->first, first, ends) != n)
     return OPIPE_OK;
   OPI_TRY(add_stream(l, &stream, &index));
   return add_credits(l, starts, ends, n, index);
@@ -155,7 +161,7 @@ static opipe_status credit_pair(opi_listing *l, uint32_t first, uint32_t last, u
 
 static opipe_status list_credits(opi_listing *l) {
   const opi_plan *plan = l->plan;
-  const uint32_t n = plan->n_replicas;
+  const uint32_t n = opi_credit_pairs(plan);
   l->first_credit = l->lists->n_messages;
   if (!l->forward || l->reference || plan->in_flight == 0)
     return OPIPE_OK;
@@ -163,8 +169,10 @@ static opipe_status list_credits(opi_listing *l) {
   uint32_t *ends = OPI_ARENA_ARRAY(&l->scratch, uint32_t, plan->n_microbatches);
   if (starts == NULL || ends == NULL)
     return opi_fail_nomem(l->err, plan->n_microbatches * sizeof *ends, "credits");
-  for (uint32_t i = 0; i < n * n; ++i)
-    OPI_TRY(credit_pair(l, i / n, i % n, starts, ends));
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_credit_pair pair = opi_credit_pair_at(plan, i);
+    OPI_TRY(credit_pair(l, &pair, starts, ends));
+  }
   return OPIPE_OK;
 }
 

@@ -19,8 +19,10 @@ typedef struct replay {
   opi_times *t;
   uint32_t n_pieces; /* of a stage of the schedule's */
   pass missing;      /* what an action was last found to wait for */
-  uint32_t *credit;  /* [n_actions] forward: action whose end gives the credit to start */
-  uint32_t *next;    /* [n_ranks] action */
+  uint32_t *credit;  /* [n_actions * n_givers] forward: actions whose ends give the credit to
+                        start; OPIPE_NONE: none */
+  uint32_t n_givers;
+  uint32_t *next; /* [n_ranks] action */
   uint32_t n_run;
   uint64_t *free_at_ns; /* [n_ranks] */
   opipe_error *err;
@@ -66,30 +68,38 @@ uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint3
   return n;
 }
 
-static void note_pair(replay *r, uint32_t first, uint32_t last, uint32_t *starts, uint32_t *ends) {
+static void note_pair(replay *r, const opi_credit_pair *pair, uint32_t giver, uint32_t *starts,
+                      uint32_t *ends) {
   const opi_plan *plan = r->plan;
-  const uint32_t far = plan->n_stages - 1;
-  if (opi_plan_rank(plan, 0, first) == OPIPE_NONE || opi_plan_rank(plan, far, last) == OPIPE_NONE)
+  const uint32_t first = pair->first_replica, last = pair->last_replica;
+  const uint32_t *replica_of = r->t->replica_of;
+  if (opi_plan_rank(plan, pair->first, first) == OPIPE_NONE ||
+      opi_plan_rank(plan, pair->last, last) == OPIPE_NONE)
     return;
-  const uint32_t n = opi_passes_find(plan, r->t->replica_of, 0, first, far, last, starts);
-  if (opi_passes_find(plan, r->t->replica_of, far, last, 0, first, ends) != n)
+  const uint32_t n =
+      opi_passes_find(plan, replica_of, pair->first, first, pair->last, last, starts);
+  if (opi_passes_find(plan, replica_of, pair->last, last, pair->first, first, ends) != n)
     return;
   for (uint32_t k = plan->in_flight; k < n; ++k)
-    r->credit[starts[k]] = ends[k - plan->in_flight];
+    r->credit[(size_t)starts[k] * r->n_givers + giver] = ends[k - plan->in_flight];
 }
 
 /* So many micro-batches at a time between the first stage and the last. */
 static opipe_status note_credits(replay *r, opi_arena *arena) {
   const opi_plan *plan = r->plan;
-  const uint32_t n = plan->n_replicas;
+  const uint32_t n = opi_credit_pairs(plan);
+  r->n_givers = plan->pieces_apart ? plan->n_pieces : 1;
+  const size_t n_credits = (size_t)plan->n_actions * r->n_givers;
   uint32_t *starts = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
   uint32_t *ends = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
-  r->credit = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_actions);
+  r->credit = OPI_ARENA_ARRAY(arena, uint32_t, n_credits);
   if (starts == NULL || ends == NULL || r->credit == NULL)
-    return opi_fail_nomem(r->err, plan->n_actions * sizeof *ends, "credits");
-  memset(r->credit, 0xff, plan->n_actions * sizeof *r->credit);
-  for (uint32_t i = 0; i < n * n && plan->train == NULL && plan->in_flight != 0; ++i)
-    note_pair(r, i / n, i % n, starts, ends);
+    return opi_fail_nomem(r->err, n_credits * sizeof *ends, "credits");
+  memset(r->credit, 0xff, n_credits * sizeof *r->credit);
+  for (uint32_t i = 0; i < n && plan->train == NULL && plan->in_flight != 0; ++i) {
+    const opi_credit_pair pair = opi_credit_pair_at(plan, i);
+    note_pair(r, &pair, i % r->n_givers, starts, ends);
+  }
   return OPIPE_OK;
 }
 
@@ -166,16 +176,18 @@ static uint64_t inputs_at(replay *r, const opipe_action *action) {
  * second of its pair: both can run at once, so neither gives the other anything. */
 static uint64_t startable_at(replay *r, uint32_t a, uint32_t *out_stopped) {
   const opipe_action *action = &r->plan->actions[a];
-  const uint32_t credit = r->credit[a];
   uint64_t at = inputs_at(r, action);
   *out_stopped = a;
-  if (credit != OPIPE_NONE && at != UINT64_MAX && r->t->end[credit] == 0) {
-    const opipe_action *giver = &r->plan->actions[credit];
-    r->missing = (pass){giver->stage, giver->microbatch, OPI_PHASE_F};
-    return UINT64_MAX;
+  for (uint32_t i = 0; i < r->n_givers; ++i) {
+    const uint32_t credit = r->credit[(size_t)a * r->n_givers + i];
+    if (credit != OPIPE_NONE && at != UINT64_MAX && r->t->end[credit] == 0) {
+      const opipe_action *giver = &r->plan->actions[credit];
+      r->missing = (pass){giver->stage, giver->microbatch, OPI_PHASE_F};
+      return UINT64_MAX;
+    }
+    if (credit != OPIPE_NONE && at < r->t->end[credit])
+      at = r->t->end[credit];
   }
-  if (credit != OPIPE_NONE && at < r->t->end[credit])
-    at = r->t->end[credit];
   if (at != UINT64_MAX && (action->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0) {
     *out_stopped = a + 1;
     at = inputs_at(r, action + 1) == UINT64_MAX ? UINT64_MAX : at;

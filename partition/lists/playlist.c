@@ -76,8 +76,7 @@ static opi_playlist_stream make_stream(const opi_playlist_maker *m, uint32_t mes
   const opi_list_stream *s = &m->lists->streams[sent->stream];
   const bool credit = s->route == OPI_ROUTE_CREDIT, slices = m->model->n_slices > 1;
   const opi_route *route = credit ? NULL : &m->cut->routes[s->route];
-  const uint32_t src = credit ? m->plan->n_stages - 1 : route->src_stage;
-  const uint32_t dst = credit ? 0 : route->dst_stage;
+  const uint32_t src = s->src_stage, dst = s->dst_stage;
   return (opi_playlist_stream){.src_rank = s->src_rank,
                                .dst_rank = s->dst_rank,
                                .src_stage = src / opi_playlist_pieces(m),

@@ -300,17 +300,14 @@ static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room
   if (step->kind == OPI_ACT_UPDATE)
     return describe_update(p, rank, text, room);
   const opi_list_message *m = &p->lists->messages[step->route];
-  const bool credit = m->route == OPI_ROUTE_CREDIT;
   const opi_list_stream *stream = &p->lists->streams[m->stream];
   const bool posted = ends_of(p, p->item[rank], step)->posted >= 0;
   (void)snprintf(text, room,
                  "rank %u at step %u, tensor '%s' of micro-batch %u from rank %u (stage %u) to "
                  "rank %u (stage %u) was %s",
                  rank, p->step[rank] - p->lists->rank_first[rank], tensor_of(p, step->route),
-                 m->microbatch, stream->src_rank,
-                 credit ? p->plan->n_stages - 1 : p->cut->routes[m->route].src_stage,
-                 stream->dst_rank, credit ? 0 : p->cut->routes[m->route].dst_stage,
-                 posted ? "never sent" : "never awaited");
+                 m->microbatch, stream->src_rank, stream->src_stage, stream->dst_rank,
+                 stream->dst_stage, posted ? "never sent" : "never awaited");
   return posted ? stream->src_rank : stream->dst_rank;
 }
 

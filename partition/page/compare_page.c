@@ -96,7 +96,7 @@ static void put_order(const side *s, opi_text *to) {
   else
     put_list(to, "place", ranks);
   put_edges(to, &s->cuts);
-  put_list(to, "shares", json_object_get(training, "shares"));
+  put_list(to, "shares", json_object_get(training == NULL ? replicas : training, "shares"));
   put_list(to, "lengths", json_object_get(training == NULL ? slices : training, "slice_lengths"));
   json_array_foreach(lines, i, line) {
     const char *actions = json_string_value(line);

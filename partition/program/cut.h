@@ -102,12 +102,14 @@ typedef struct opi_cut {
   uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
-  uint32_t *output_cell;       /* [graph->n_outputs * n_slices] OPIPE_NONE: no node makes it */
+  uint32_t *output_cell;       /* [graph->n_outputs * n_slices] OPIPE_NONE: no node makes it, or
+                                  there is no such piece. Of a training in pieces NULL */
   uint32_t *output_port;       /* [graph->n_outputs] of one that is an input, handed through: which
                                   input; else OPIPE_NONE */
   uint32_t n_stages, n_cells, n_routes, n_params;
   uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
-  uint32_t n_slices; /* that were merged; 1: none were */
+  uint32_t n_slices; /* pieces that have a part of an output: token slices, or rows of a forward;
+                        1: the whole */
 } opi_cut;
 
 /* What is cut. All borrowed. */
@@ -151,8 +153,8 @@ static inline const opi_program *opi_program_of(const opi_cut *cut, uint32_t sta
                                                 uint32_t program) {
   return &cut->programs[stage * cut->n_kinds + program];
 }
-/* Where the stage makes an output of the graph; OPIPE_NONE: it does not. With slices each has its
- * part.
+/* Where the stage makes an output of the graph; OPIPE_NONE: it does not. With slices, and replicas
+ * that cut micro-batches, each has its part.
  */
 static inline uint32_t opi_output_cell_at(const opi_cut *cut, uint32_t output, uint32_t stage) {
   const uint32_t cell = cut->output_cell[output * cut->n_slices + stage % cut->n_slices];

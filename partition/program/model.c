@@ -109,12 +109,12 @@ static int32_t grown_axis(const opi_value *a, const opi_value *b) {
   return -1;
 }
 
-/* How the batch runs through the training graph of the first variant. */
+/* How the batch runs through the graph of the first variant. */
 static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carry **out_carry,
                                  bool **out_mixed, opipe_error *err) {
   const opi_variant *variants = b->model->variants;
   const opi_training *training = variants[0].slices[0].training;
-  const opi_graph *g = training->graph;
+  const opi_graph *g = variants[0].slices[0].graph;
   opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
   *out_carry = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
   *out_mixed = OPI_ARENA_ARRAY(scratch, bool, g->n_values);
@@ -123,7 +123,7 @@ static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carr
   opi_batch_inputs(b->plan, b->file, g, 0, in);
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const opi_value *value = &g->values[g->inputs[i]];
-    if (g->inputs[i] != training->labels)
+    if (training == NULL || g->inputs[i] != training->labels)
       continue;
     const opi_training *other = variants[b->model->n_variants - 1].slices[0].training;
     in[i].axis = grown_axis(value, &other->graph->values[other->labels]);

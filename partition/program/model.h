@@ -112,6 +112,12 @@ opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_ar
  * scalar of the graph only those before the first float scalar. */
 uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g);
 
+/* rows_tie.c: what replicas that cut micro-batches cannot hand on: marks the nodes [g->n_nodes]
+ * that make and read such tensors, and the positions [n_nodes + 1] where a cut would send one,
+ * where that leaves enough of them. g: bound, of a micro-batch; the plan's batch is proven. */
+opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi_graph *g,
+                          bool *out_stays, bool *out_closed, opipe_error *err);
+
 /* masks.c. Where the inputs of g have the batch: in_carry [n_inputs]. Keys and values of earlier
  * tokens have it first, alone or with the heads: [batch, heads, tokens, size], [batch * heads,
  * size, tokens], [1, batch * heads, tokens, size]. */
@@ -166,7 +172,7 @@ void opi_variants_free(opi_cut_model *model);
 opipe_status opi_pieces_place(const opi_plan *plan, uint32_t c, int64_t rows, opi_cut_model *model,
                               opipe_error *err);
 /* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: of the
- * values of the first variant's training graph. Errors: UNSUPPORTED names the tensor whose rows do
+ * values of the first variant's graph. Errors: UNSUPPORTED names the tensor whose rows do
  * not lie one after the other. */
 opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carry *carry,
                                 const bool *mixed, opi_cut_model *model, opipe_error *err);

@@ -74,7 +74,8 @@ static uint32_t least_passes(const opi_plan *plan) {
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
     const uint32_t rank = plan->instance_rank[i];
     uint32_t n = 0;
-    for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
+    for (uint32_t a = rank == OPIPE_NONE ? 0 : plan->rank_first[rank];
+         rank != OPIPE_NONE && a < plan->rank_first[rank + 1]; ++a) {
       n += plan->actions[a].stage == i / plan->n_replicas &&
            plan->actions[a].replica == i % plan->n_replicas;
     }
@@ -177,6 +178,7 @@ opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, op
   out->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
   out->n_slices = out->n_parts = 1;
   out->n_pieces = plan->train == NULL ? model->n_pieces : 0;
+  out->pieces_apart = plan->shares != NULL;
   out->shares = NULL;
   out->n_positions = count_positions(plan, model);
   const uint32_t n = out->n_stages * out->n_replicas;

@@ -38,7 +38,10 @@ static opipe_status place_piece(const opi_plan *plan, uint32_t s, uint32_t k, in
                     "stage %u has %u replicas, which cut a micro-batch of %lld row%s between them",
                     s, n_shares, (long long)rows, rows == 1 ? "" : "s");
   }
-  piece->phases = each == 1 ? FORWARD | BACKWARD : sub == 0 ? FORWARD : BACKWARD;
+  piece->phases = plan->train == NULL ? FORWARD
+                  : each == 1         ? FORWARD | BACKWARD
+                  : sub == 0          ? FORWARD
+                                      : BACKWARD;
   if (sub == 0)
     return OPIPE_OK;
   if (piece->rows < n_parts) {
@@ -74,7 +77,7 @@ typedef struct composing {
   const opi_cut_model *model;
   const opi_piece *pieces;        /* of the class */
   const opi_cut *base;            /* of the first variant: cells as in all of them */
-  const opi_training *training;   /* the same */
+  const opi_graph *graph;         /* the same */
   const opi_variant_slice *other; /* of a variant with other rows */
   int64_t rows;
   const opi_carry *carry;
@@ -92,8 +95,8 @@ static const opi_cut *variant_cut(const composing *m, const opi_piece *piece) {
 
 /* The dimension in which a tensor grows with the rows, -1: none; *out_front: nothing before it. */
 static int32_t grown_dim(const composing *m, uint32_t base_cell, bool *out_front) {
-  const opi_value *a = &m->training->graph->values[m->base->cells[base_cell].value];
-  const opi_value *b = &m->other->training->graph->values[m->other->cut->cells[base_cell].value];
+  const opi_value *a = &m->graph->values[m->base->cells[base_cell].value];
+  const opi_value *b = &m->other->graph->values[m->other->cut->cells[base_cell].value];
   *out_front = true;
   for (int32_t d = 0; d < a->rank && d < b->rank; ++d) {
     if (a->shape[d] != b->shape[d])
@@ -106,7 +109,7 @@ static int32_t grown_dim(const composing *m, uint32_t base_cell, bool *out_front
 /* Is there a value of the same shape that is known to hold the rows in front, and none that holds
  * them otherwise? */
 static bool seen_in_front(const composing *m, const opi_value *value, int32_t dim, int64_t unit) {
-  const opi_graph *g = m->training->graph;
+  const opi_graph *g = m->graph;
   bool found = false;
   for (uint32_t v = 0; v < g->n_values; ++v) {
     const opi_value *w = &g->values[v];
@@ -122,7 +125,7 @@ static bool seen_in_front(const composing *m, const opi_value *value, int32_t di
 
 static opipe_status refuse(const composing *m, uint32_t base_cell, const char *why) {
   const opi_cell *cell = &m->base->cells[base_cell];
-  const opi_graph *g = m->training->graph;
+  const opi_graph *g = m->graph;
   const uint32_t node = g->values[cell->value].producer;
   return opi_fail(
       m->err, OPIPE_E_UNSUPPORTED, "a micro-batch cannot be cut in stage %u: tensor '%s'%s%s%s %s",
@@ -135,7 +138,7 @@ static opipe_status refuse(const composing *m, uint32_t base_cell, const char *w
  * treats every row by itself, and so does what it is differentiated into. */
 static opipe_status row_bytes(const composing *m, uint32_t base_cell, uint64_t *out_bytes) {
   const opi_cell *cell = &m->base->cells[base_cell];
-  const opi_value *value = &m->training->graph->values[cell->value];
+  const opi_value *value = &m->graph->values[cell->value];
   bool front = true;
   const int32_t dim = grown_dim(m, base_cell, &front);
   *out_bytes = 0;
@@ -144,6 +147,8 @@ static opipe_status row_bytes(const composing *m, uint32_t base_cell, uint64_t *
   const int64_t unit = value->shape[dim] / m->rows;
   const opi_carry *carry = &m->carry[cell->value];
   const bool known = !m->mixed[cell->value] && carry->axis == dim;
+  if (known && carry->count != 0)
+    return refuse(m, base_cell, "holds positions among its rows, which begin anew in every part");
   const bool holds = unit >= 1 && value->shape[dim] == unit * m->rows;
   if (!front || !holds ||
       (known ? carry->outer != 1 : unit > 1 && !seen_in_front(m, value, dim, unit)))
@@ -366,7 +371,7 @@ static opipe_status list_routes(composing *m) {
 static opipe_status take_program(composing *m, uint32_t v, uint32_t which) {
   opi_cut *c = m->cut;
   const uint32_t s = v / m->n_pieces;
-  opi_program *program = &c->programs[v * OPI_PROGRAMS + which];
+  opi_program *program = &c->programs[v * c->n_kinds + which];
   if (m->pieces[v].phases == 0 || (opi_program_phases(which) & ~m->pieces[v].phases) != 0)
     return OPIPE_OK;
   *program = *opi_program_of(variant_cut(m, &m->pieces[v]), s, which);
@@ -386,15 +391,39 @@ static opipe_status take_program(composing *m, uint32_t v, uint32_t which) {
   return OPIPE_OK;
 }
 
+/* What a forward gives to the caller: every piece of the stage that makes it has its rows. */
+static opipe_status list_outputs(composing *m) {
+  opi_cut *c = m->cut;
+  const uint32_t n = m->graph->n_outputs * m->n_pieces;
+  c->output_port = m->base->output_port;
+  c->n_slices = m->n_pieces;
+  c->output_cell = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
+  if (c->output_cell == NULL)
+    return opi_fail_nomem(m->err, n * sizeof(uint32_t), "pieces");
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t cell = m->base->output_cell[i / m->n_pieces];
+    c->output_cell[i] = OPIPE_NONE;
+    if (cell == OPIPE_NONE)
+      continue;
+    const uint32_t v = m->base->cells[cell].stage * m->n_pieces + i % m->n_pieces;
+    if (m->pieces[v].phases != 0)
+      c->output_cell[i] = cell_at(m, v, cell);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status compose(composing *m) {
+  opi_cut *c = m->cut;
+  const uint32_t n = c->n_stages * c->n_kinds;
   OPI_TRY(list_cells(m));
   OPI_TRY(list_routes(m));
-  m->cut->programs =
-      OPI_ARENA_ARRAY(&m->cut->arena, opi_program, (size_t)m->cut->n_stages * OPI_PROGRAMS);
-  if (m->cut->programs == NULL)
-    return opi_fail_nomem(m->err, m->cut->n_stages * sizeof *m->cut->programs, "pieces");
-  for (uint32_t i = 0; i < m->cut->n_stages * OPI_PROGRAMS; ++i)
-    OPI_TRY(take_program(m, i / OPI_PROGRAMS, i % OPI_PROGRAMS));
+  if (c->training == NULL)
+    OPI_TRY(list_outputs(m));
+  c->programs = OPI_ARENA_ARRAY(&c->arena, opi_program, n);
+  if (c->programs == NULL)
+    return opi_fail_nomem(m->err, n * sizeof *c->programs, "pieces");
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(take_program(m, i / c->n_kinds, i % c->n_kinds));
   return OPIPE_OK;
 }
 
@@ -406,9 +435,9 @@ opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carr
   if (cut == NULL)
     return opi_fail_nomem(err, sizeof *cut, "pieces");
   opi_arena_init(&cut->arena, plan->allocator, 0);
-  cut->graph = first->slices[0].training->graph;
+  cut->graph = first->slices[0].graph;
   cut->training = first->slices[0].training;
-  cut->n_kinds = OPI_PROGRAMS;
+  cut->n_kinds = first->slices[0].cut->n_kinds;
   cut->n_slices = 1;
   cut->sources = first->slices[0].cut->sources;
   cut->trained = first->slices[0].cut->trained;
@@ -417,7 +446,7 @@ opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carr
   composing m = {.model = model,
                  .pieces = model->pieces[c],
                  .base = first->slices[0].cut,
-                 .training = first->slices[0].training,
+                 .graph = first->slices[0].graph,
                  .other = &last->slices[0],
                  .rows = first->rows,
                  .carry = carry,

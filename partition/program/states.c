@@ -161,6 +161,12 @@ static opipe_status check_plan(const opi_plan *plan, opipe_error *err) {
                     "the pipeline",
                     plan->n_microbatches);
   }
+  if (plan->shares != NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "states: replicas of single stages (%u of the first) cut every request; copies "
+                    "of the whole pipeline take streams in turn",
+                    plan->shares[0]);
+  }
   if (plan->n_slices > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "states: schedule '%s' cuts requests into %u token slices; parts of a prompt "

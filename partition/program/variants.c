@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "partition/cut/assign.h"
+#include "partition/cut/batch.h"
 #include "partition/program/model.h"
 
 typedef struct making {
@@ -137,7 +138,10 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
                                  opipe_error *err) {
   opi_cut_model *model = m->model;
   OPI_TRY(make_slices(m, variant, err));
-  variant->bound = first ? m->from->bound : NULL;
+  const int64_t bound_rows = /* of from->bound */
+      opi_microbatch_rows(m->plan->batch_rows, m->plan->n_microbatches, 0);
+  const bool other = m->plan->shares != NULL && variant->rows != bound_rows; /* all are pieces */
+  variant->bound = first && !other ? m->from->bound : NULL;
   if (variant->bound == NULL) {
     const bool none = m->plan->batch_dim != NULL && m->plan->batch_rows == 0; /* as it was given */
     OPI_TRY(opi_plan_bind_by(m->from->bind, m->plan, m->file, m->bind, none ? 0 : variant->rows,

@@ -82,7 +82,9 @@ opipe_status opi_order_lay_out(const opi_plugins *plugins, const opi_question *q
     if (plan->train == NULL)
       return opi_fail_nomem(err, sizeof spec, "a question");
   } else {
-    plan->copies = q->replicas;
+    plan->copies = q->n_rank_replicas != 0 ? 0 : q->replicas;
+    plan->n_rank_replicas = q->n_rank_replicas;
+    plan->rank_replicas = q->rank_replicas;
   }
   OPI_TRY(plugins->schedule(plugins->ctx, name, out_schedule, err));
   OPI_TRY(opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, err));

@@ -14,8 +14,8 @@ typedef struct opi_question {
   uint32_t n_microbatches;
   uint32_t replicas; /* copies of the whole pipeline, 0: 1 */
   uint32_t n_rank_replicas;
-  const uint32_t *rank_replicas; /* [n_rank_replicas] training: replicas of every rank of the
-                                    layout, which cut micro-batches; `replicas` is not read then */
+  const uint32_t *rank_replicas; /* [n_rank_replicas] replicas of every rank of the layout, which
+                                    cut micro-batches; `replicas` is not read then */
   const opi_costs *costs;        /* of every stage; per-stage arrays as far as there are stages */
   const uint64_t *stash_bytes; /* [stages] kept of one micro-batch; NULL: as much in every stage */
   const uint64_t *free_bytes;  /* [ranks] of one copy: left for what is kept; NULL: no cap */

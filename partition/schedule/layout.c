@@ -40,13 +40,14 @@ static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_l
 
 /* Replicas of single ranks were asked for, which cut micro-batches between them. */
 static uint32_t n_listed(const opi_plan *plan) {
-  return plan->train == NULL ? 0 : plan->train->n_rank_replicas;
+  return plan->train == NULL ? plan->n_rank_replicas : plan->train->n_rank_replicas;
 }
 
 /* Replicas of every rank of the layout, from a list for ranks or for stages; counts [n_ranks]. */
 static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *layout,
                                    uint32_t *counts, opipe_error *err) {
-  const uint32_t *list = plan->train->rank_replicas, n = n_listed(plan);
+  const uint32_t *list = plan->train == NULL ? plan->rank_replicas : plan->train->rank_replicas;
+  const uint32_t n = n_listed(plan);
   if (n != layout->n_ranks && n != layout->n_stages) {
     return opi_fail(err, OPIPE_E_INVALID, "replicas of %u stages, schedule '%s' has %u on %u ranks",
                     n, plan->schedule, layout->n_stages, layout->n_ranks);

@@ -77,7 +77,9 @@ static opipe_status check_costs(const planner *p) {
 static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_ref *out_schedule) {
   opi_plan *plan = p->plan;
   const char *spec = p->params->schedule, *name = NULL;
-  const uint32_t n_ranks = p->params->n_ranks, n_copies = plan->copies == 0 ? 1 : plan->copies;
+  const uint32_t listed = p->params->n_stage_replicas; /* says it where nothing else does */
+  const uint32_t n_ranks = p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks;
+  const uint32_t n_copies = plan->copies == 0 ? 1 : plan->copies;
   const opi_question question = {
       .mode = p->spec == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
       .n_ranks = n_ranks == 0 ? n_stages : n_ranks,
@@ -103,6 +105,18 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
 }
 
+/* A device, and a cap of it, that no rank would have. */
+static opipe_status check_device_count(const planner *p) {
+  const uint32_t n = p->params->n_devices, n_ranks = p->plan->n_ranks;
+  opipe_device_choice spare = {.kind = NULL};
+  if (n <= n_ranks)
+    return OPIPE_OK;
+  opi_array_get(p->params->devices, p->params->devices_stride, n_ranks, &spare, sizeof spare);
+  return opi_fail(p->err, OPIPE_E_INVALID,
+                  "%u devices for %u rank%s: devices[%u], %s:%u, is no rank's", n, n_ranks,
+                  n_ranks == 1 ? "" : "s", n_ranks, text_or(spare.kind, "cpu"), spare.index);
+}
+
 static opipe_status choose_layout(planner *p) {
   opi_plan *plan = p->plan;
   uint32_t n_stages = p->params->n_stages;
@@ -117,7 +131,8 @@ static opipe_status choose_layout(planner *p) {
   }
   const bool annotated =
       p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
-  const bool listed = p->spec != NULL && p->spec->n_rank_replicas != 0; /* says how many ranks */
+  const bool listed = p->spec != NULL ? p->spec->n_rank_replicas != 0
+                                      : plan->n_rank_replicas != 0; /* says how many ranks */
   if (n_stages == 0 && p->params->n_ranks == 0 && (annotated || !listed)) {
     n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
                : p->params->n_devices > 1 ? p->params->n_devices
@@ -143,11 +158,7 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_INVALID, "the cluster has %u devices, the plan %u ranks",
                     p->params->n_devices, plan->n_ranks);
   }
-  if (p->params->cluster == NULL && p->params->n_devices > plan->n_ranks) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "%u devices for %u ranks", p->params->n_devices,
-                    plan->n_ranks);
-  }
-  return OPIPE_OK;
+  return p->params->cluster == NULL ? check_device_count(p) : OPIPE_OK;
 }
 
 /* Device `index` of the caller's, for `rank`: described or asked. */
@@ -313,6 +324,17 @@ static opipe_status add_backwards(planner *p) {
   return OPIPE_OK;
 }
 
+/* Of a whole micro-batch, whatever shares of it the profiles of the search had. */
+static void forward_times(planner *p) {
+  opi_plan *plan = p->plan;
+  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    plan->stage_ns[s] = 0;
+  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
+    const uint32_t s = plan->stage_of_node[n];
+    plan->stage_ns[s] += p->profiles[opi_plan_rank(plan, s, 0)]->node_ns[n];
+  }
+}
+
 /* The three times of every stage. */
 static void train_times(planner *p) {
   opi_plan *plan = p->plan;
@@ -356,7 +378,8 @@ static opipe_status name_nodes(planner *p) {
   return OPIPE_OK;
 }
 
-/* max(sum / stages, largest node), with each node on the device that is best at it. */
+/* max(sum / stages, largest node), with each node on the device that is best at it; where replicas
+ * cut micro-batches, on as many as a stage has at most. */
 static double lower_bound(const planner *p) {
   double sum = 0, largest = 0;
   for (uint32_t n = 0; n < p->plan->n_nodes; ++n) {
@@ -370,6 +393,7 @@ static double lower_bound(const planner *p) {
       largest = best;
   }
   sum /= p->plan->n_ranks;
+  largest /= p->plan->shares == NULL ? 1 : p->plan->n_replicas;
   return sum > largest ? sum : largest;
 }
 
@@ -425,6 +449,8 @@ static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_
   OPI_TRY(opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, err));
   if (p->spec != NULL)
     train_times(p);
+  else if (p->plan->shares != NULL)
+    forward_times(p);
   if (p->env->costs != NULL)
     take_given_times(p);
   return finish(p, err);
@@ -447,10 +473,11 @@ static opipe_status shared_profile(planner *p, const opi_profile *profile, uint3
   return OPIPE_OK;
 }
 
-/* Where the pairs of streams leave a cut, and which nodes they hold together. */
-static opipe_status tie_states(planner *p, opi_cut_problem *problem) {
+/* Where the pairs of streams, and tensors of which no rows can travel, leave a cut, and which nodes
+ * they hold together. */
+static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   const uint32_t n = p->plan->n_nodes;
-  if (p->plan->n_states == 0)
+  if (p->plan->n_states == 0 && p->plan->shares == NULL)
     return OPIPE_OK;
   bool *stays = OPI_ARENA_ARRAY(&p->scratch, bool, n);
   bool *closed = OPI_ARENA_ARRAY(&p->scratch, bool, (size_t)n + 1);
@@ -458,6 +485,7 @@ static opipe_status tie_states(planner *p, opi_cut_problem *problem) {
     return opi_fail_nomem(p->err, n, "a cut");
   problem->stays = stays;
   problem->closed = closed;
+  OPI_TRY(opi_rows_tie(p->plan, p->env->model, p->bound->graph, stays, closed, p->err));
   return opi_states_tie(p->plan, p->bound->graph, stays, closed, p->err);
 }
 
@@ -481,7 +509,7 @@ static opipe_status cut(planner *p) {
       .depth = opi_route_depth(plan),
       .link_ns_per_byte = plan->link.bytes_per_ns > 0 ? 1 / plan->link.bytes_per_ns : 0};
   plan->bound_ns = lower_bound(p);
-  OPI_TRY(tie_states(p, &problem));
+  OPI_TRY(tie_nodes(p, &problem));
   if (p->env->stage_ends != NULL) {
     OPI_TRY(opi_cut_behind(p->bound->graph, p->env->stage_ends, plan->n_stages, plan->stage_of_node,
                            p->err));
@@ -543,6 +571,23 @@ static opipe_status cut_for_any_kernels(planner *p) {
   return status;
 }
 
+/* For inference: copies, or replicas of single stages; one of each stage is no list. */
+static opipe_status take_replicas(planner *p) {
+  opi_plan *plan = p->plan;
+  const uint32_t *list = p->params->stage_replicas, n = p->params->n_stage_replicas;
+  uint32_t i = 0;
+  while (i < n && list[i] == 1)
+    ++i;
+  plan->copies = p->params->replicas;
+  if (i == n)
+    return OPIPE_OK;
+  plan->copies = 0;
+  plan->n_rank_replicas = n;
+  plan->rank_replicas = opi_arena_copy(&plan->arena, list, n * sizeof *list);
+  return plan->rank_replicas == NULL ? opi_fail_nomem(p->err, n * sizeof *list, "a plan")
+                                     : OPIPE_OK;
+}
+
 static opipe_status make(planner *p) {
   opi_plan *plan = p->plan;
   opi_model_fingerprint(p->env->model, plan->fingerprint);
@@ -560,7 +605,8 @@ static opipe_status make(planner *p) {
   }
   OPI_TRY(copy_dims(p));
   OPI_TRY(opi_states_copy(plan, p->params, p->err));
-  plan->copies = p->spec == NULL ? p->params->replicas : 0;
+  if (p->spec == NULL)
+    OPI_TRY(take_replicas(p));
   if (p->spec != NULL) {
     plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
     OPI_TRY(opi_train_spec_copy(plan, p->spec, p->err));

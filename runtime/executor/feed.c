@@ -204,7 +204,7 @@ static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) 
   return OPIPE_OK;
 }
 
-/* A result that is the same for all micro-batches and slices is taken from the first. */
+/* A result that is the same for all rows and slices is taken from the first. */
 static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
                                  opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
@@ -216,7 +216,7 @@ static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t 
                        .output = output};
   if (opi_stream_keeps(rank->request, output))
     return opi_stream_store(rank, rank->request, output, e.cell, step->microbatch, err);
-  if ((carry->axis < 0 && t->parts[step->microbatch].in_request != 0) ||
+  if ((carry->axis < 0 && !opi_has_first_rows(t, step->stage, step->microbatch)) ||
       (slice->first != 0 && slice->outputs[output].carry.axis < 0))
     return OPIPE_OK;
   return store(rank, &e, err);

@@ -79,7 +79,7 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
     return false;
   const opi_value *value = &opi_graphs_at(t, cell->stage, m)->graph->values[cell->value];
   const opi_carry *carry = &t->output_carry[cell->output];
-  if (carry->axis < 0 && t->parts[m].in_request != 0)
+  if (carry->axis < 0 && !opi_has_first_rows(t, cell->stage, m))
     return false; /* it is the first one's */
   opi_step_rows(t, request, cell->stage, m, cell->output, carry, &rows, &tokens);
   *out = (only){.n_bytes = 0};

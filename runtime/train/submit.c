@@ -62,21 +62,9 @@ void opi_train_finished(opi_request *request) {
 
 /* ---- what was given ---- */
 
-static const double lr_most = 1e30; /* optimizers.h */
-
+/* Whether it may is the border's to ask. */
 static bool gives_lr(const opipe_submit_params *params) {
   return OPIPE_HAS(params, opipe_submit_params, lr) && (params->flags & OPIPE_SUBMIT_LR) != 0;
-}
-
-static opipe_status check_lr(const opipe_submit_params *params, uint32_t kind, opipe_error *err) {
-  const bool has = OPIPE_HAS(params, opipe_submit_params, lr), given = gives_lr(params);
-  if (given && kind != OPI_TICKET_TRAIN)
-    return opi_fail(err, OPIPE_E_INVALID, "lr %g: an evaluation learns nothing", params->lr);
-  if (given && !(params->lr >= 0 && params->lr <= lr_most))
-    return opi_fail(err, OPIPE_E_INVALID, "lr %g, 0 to %g", params->lr, lr_most);
-  if (has && !given && params->lr != 0)
-    return opi_fail(err, OPIPE_E_INVALID, "lr %g without OPIPE_SUBMIT_LR", params->lr);
-  return OPIPE_OK;
 }
 
 static opipe_status check_params(const opi_session *s, const opipe_submit_params *params,
@@ -90,7 +78,6 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "flags 0x%x: outputs of training sessions are in host memory", params->flags);
   }
-  OPI_TRY(check_lr(params, kind, err));
   if (params->deadline_ns == 0 || !s->engine->periodic || kind != OPI_TICKET_TRAIN)
     return OPIPE_OK;
   return opi_fail(

@@ -5,7 +5,8 @@
  *
  * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
  * and parameter table are the same, so that weights and optimizer state are. A request with fewer
- * rows than the plan has micro-batches, or fewer tokens than slices, leaves some of those out.
+ * rows than the plan has micro-batches (times the most replicas of a stage, where these cut them),
+ * or fewer tokens than slices, leaves some of those out.
  */
 #include <string.h>
 
@@ -243,10 +244,11 @@ static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opi
   if (given->batch_dim != NULL && s->n_batch_inputs != 0)
     given->batch_rows = t->shape->rows / units;
   OPI_TRY(opi_slices_scale(s->env.model, given, &t->arena, &slices, err));
+  const int64_t most = given->batch_rows / (given->shares == NULL ? 1 : given->n_replicas);
   if (opi_session_trains(s))
     OPI_TRY(check_rows(t->shape, given, units, err));
-  else if (given->batch_dim != NULL && given->batch_rows < given->n_microbatches)
-    OPI_TRY(leave_out(t, given->batch_rows < 1 ? 1 : (uint32_t)given->batch_rows, slices, err));
+  else if (given->batch_dim != NULL && most < given->n_microbatches)
+    OPI_TRY(leave_out(t, most < 1 ? 1 : (uint32_t)most, slices, err));
   else if (slices != NULL)
     OPI_TRY(leave_out(t, given->n_microbatches, slices, err));
   if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)

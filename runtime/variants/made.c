@@ -11,7 +11,7 @@ typedef struct count {
 /* What is the same for all rows and tokens is taken from the first part. */
 static bool is_taken(const opi_compiled *t, const opi_step *step, uint32_t output) {
   const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
-  const bool first_rows = t->parts[step->microbatch].in_request == 0;
+  const bool first_rows = opi_has_first_rows(t, step->stage, step->microbatch);
   const bool first_tokens = slice->first == 0 || slice->n_outputs <= output;
   return (t->output_carry[output].axis >= 0 || first_rows) &&
          (first_tokens || slice->outputs[output].carry.axis >= 0);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "loader/base/base.h"
 #include "tests/abi/host_kit.h"
 
 static const char *const GPT = "tests/data/gpt_8block/model.onnx";
@@ -275,6 +276,46 @@ static void test_a_budget_is_shared_by_sessions(void) {
   kit_close(&k);
 }
 
+/* Whatever the plan's devices are: such a cap would hold nothing back. */
+static void test_a_budget_of_no_device(void) {
+  static const struct {
+    opipe_device_budget budget;
+    const char *words;
+  } rows[] = {
+      {{.kind = "cpu", .index = 7, .memory_bytes = 1 << 30},
+       "session_open: the context's budget of 1073741824 bytes is for device cpu:7, backend 'cpu' "
+       "has 1 (numbers from 0)"},
+      {{.kind = "emulated", .index = 32, .memory_bytes = 64},
+       "emulated:32, backend 'emulated' has 32"},
+      {{.kind = "cppu", .memory_bytes = 64},
+       "session_open: the context's budget of 64 bytes is for device cppu:0: there is no backend "
+       "'cppu'"}};
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    host_kit k;
+    const opipe_context_params params = {.struct_size = sizeof params,
+                                         .budgets = &rows[i].budget,
+                                         .n_budgets = 1,
+                                         .budgets_stride = sizeof(opipe_device_budget)};
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, &params, GPT, 1, 8, NULL), &k.err);
+    OPI_ASSERT_ERROR(kit_open(&k, NULL), OPIPE_E_NOTFOUND, &k.err, rows[i].words);
+    kit_close(&k);
+  }
+}
+
+/* Of devices that are there, whether or not a plan has them. */
+static void test_a_budget_of_another_device(void) {
+  host_kit k;
+  const opipe_device_budget budgets[] = {{.kind = "emulated", .index = 31, .memory_bytes = 64},
+                                         {.kind = "cpu", .memory_bytes = 1 << 30}};
+  const opipe_context_params params = {.struct_size = sizeof params,
+                                       .budgets = budgets,
+                                       .n_budgets = OPI_COUNT(budgets),
+                                       .budgets_stride = sizeof(opipe_device_budget)};
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &params, GPT, 1, 8, NULL), &k.err);
+  OPI_ASSERT_OK(kit_open(&k, NULL), &k.err);
+  kit_close(&k);
+}
+
 static opipe_status whole_life(opi_test_memory *memory, void *arg) {
   host_kit k;
   const opipe_context_params params = {
@@ -312,4 +353,5 @@ OPI_TEST_MAIN("host table", OPI_TEST(test_versions),
               OPI_TEST(test_lifetimes_in_any_order), OPI_TEST(test_two_contexts_do_not_meet),
               OPI_TEST(test_a_forked_child_is_told), OPI_TEST(test_predicted_memory_is_measured),
               OPI_TEST(test_caps_are_exact), OPI_TEST(test_a_budget_is_shared_by_sessions),
+              OPI_TEST(test_a_budget_of_no_device), OPI_TEST(test_a_budget_of_another_device),
               OPI_TEST(test_every_failing_allocation_is_survived))

@@ -208,8 +208,8 @@ static void test_the_second_element_is_reached_by_the_stride(void) {
   kit_close(&k);
 }
 
-/* Copies of the pipeline take requests in turn where there are fewer micro-batches; replicas that
- * cut micro-batches are training's. */
+/* Copies of the pipeline take requests in turn where there are fewer micro-batches; replicas of
+ * single stages cut every micro-batch, which must have a row for each. */
 static void test_replicas_of_a_plan_for_inference(void) {
   static const uint32_t one_each[] = {1, 1}, two[] = {2, 1};
   opipe_plan_params params = opipe_plan_params_init();
@@ -223,8 +223,10 @@ static void test_replicas_of_a_plan_for_inference(void) {
   OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err, "should list");
   kit_close(&k);
   params.stage_replicas = two;
-  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_UNSUPPORTED, &k.err,
-                   "2 replicas of stage 0");
+  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err,
+                   "stage 0 has 2 replicas, which cut a micro-batch of 1 row");
+  kit_close(&k);
+  OPI_ASSERT_OK(kit_plan(&k, NULL, GPT, 2, 8, &params), &k.err);
   kit_close(&k);
   params.stage_replicas = one_each;
   OPI_ASSERT_OK(kit_plan(&k, NULL, GPT, 1, 8, &params), &k.err);

@@ -312,26 +312,27 @@ static void test_wrong_learning_rates_are_refused(void) {
   opipe_request *request = NULL;
   const opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
   OPI_ASSERT_OK_FATAL(open_training(&k, &train, 2, 0), &k.err);
-  expect_refused(&k, OPIPE_SUBMIT_LR, -0.1, "lr -0.1, 0 to 1e+30");
-  expect_refused(&k, OPIPE_SUBMIT_LR, 2e30, "lr 2e+30, 0 to 1e+30");
-  expect_refused(&k, OPIPE_SUBMIT_LR, NAN, "lr nan, 0 to 1e+30");
-  expect_refused(&k, 0, 0.1, "lr 0.1 without OPIPE_SUBMIT_LR");
+  expect_refused(&k, OPIPE_SUBMIT_LR, -0.1, "session_train_step: lr -0.1, 0 to 1e+30");
+  expect_refused(&k, OPIPE_SUBMIT_LR, 2e30, "session_train_step: lr 2e+30, 0 to 1e+30");
+  expect_refused(&k, OPIPE_SUBMIT_LR, NAN, "session_train_step: lr nan, 0 to 1e+30");
+  expect_refused(&k, 0, 0.1, "session_train_step: lr 0.1 without OPIPE_SUBMIT_LR");
   opipe_submit_params params = batch_of(inputs);
   params.flags = OPIPE_SUBMIT_LR;
   params.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, reserved2);
   OPI_ASSERT_ERROR(k.api->session_train_step(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
-                   &k.err, "ask for lr, behind the 96 bytes");
+                   &k.err, "session_train_step: flags 0x2 ask for lr, behind the 96 bytes");
   params.struct_size = sizeof params;
   params.lr = 0.1;
   OPI_ASSERT_ERROR(k.api->session_evaluate(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
-                   &k.err, "lr 0.1: an evaluation learns nothing");
+                   &k.err, "session_evaluate: flags 0x2, lr 0.1: only session_train_step learns");
   OPI_ASSERT(step(&k).step == 1);
   kit_close(&k);
   OPI_ASSERT_OK_FATAL(kit_plan(&runs, NULL, GPT, BATCH, SEQ, NULL), &runs.err);
   OPI_ASSERT_OK_FATAL(kit_open(&runs, NULL), &runs.err);
   params.n_inputs = 1;
   OPI_ASSERT_ERROR(runs.api->session_submit(runs.session, &params, &request, &runs.err),
-                   OPIPE_E_INVALID, &runs.err, "lr 0.1: only train_step learns");
+                   OPIPE_E_INVALID, &runs.err,
+                   "session_submit: flags 0x2, lr 0.1: only session_train_step learns");
   kit_close(&runs);
 }
 

@@ -322,6 +322,47 @@ static void test_a_late_host_ends_no_training(void) {
   }
 }
 
+/* Two double-buffered steps, and between them, or behind the first, one that waits for its fence.
+ * Cancelled, that one is as if it had never been: the others have the losses that they have without
+ * it. What ranks have been given is not taken back, and the message says how it ends. */
+static void check_double_buffered(bool follows) {
+  double loss[2][2] = {{0, 0}, {0, 0}};
+  fill(labels, true);
+  for (uint32_t without = 0; without < 2; ++without) {
+    host_kit k;
+    uint32_t flag = 0;
+    opipe_request *first = NULL, *held = NULL, *last = NULL;
+    opipe_binding_io in[2] = {named("input_ids", ids), named("labels", labels)};
+    open_training(&k, 1, "2bw", OPIPE_THREADS_LIBRARY, 0);
+    OPI_ASSERT_OK_FATAL(start(&k, true, in, NULL, 0, &first), &k.err);
+    in[1].ready = flag_of(&flag);
+    if (without == 0)
+      OPI_ASSERT_OK_FATAL(start(&k, true, in, NULL, 0, &held), &k.err);
+    in[1].ready = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+    if (follows)
+      OPI_ASSERT_OK_FATAL(start(&k, true, in, NULL, 0, &last), &k.err);
+    if (without == 0) {
+      OPI_ASSERT_ERROR(k.api->request_cancel(first, &k.err), OPIPE_E_STATE, &k.err,
+                       "it ends with the next step, request_wait or session_flush");
+      OPI_ASSERT_OK_FATAL(k.api->request_cancel(held, &k.err), &k.err);
+      OPI_ASSERT_INT(k.api->request_poll(held, &k.err), OPIPE_E_CANCELLED);
+      OPI_ASSERT_ERROR(k.api->request_cancel(held, &k.err), OPIPE_E_STATE, &k.err,
+                       "it has finished");
+      k.api->request_release(held);
+    }
+    OPI_ASSERT_OK(k.api->session_flush(k.session, &k.err), &k.err);
+    loss[without][0] = report_of(&k, first).loss;
+    loss[without][1] = follows ? report_of(&k, last).loss : 0;
+    kit_close(&k);
+  }
+  OPI_ASSERT(memcmp(loss[0], loss[1], sizeof loss[0]) == 0 && loss[0][0] > 0);
+}
+
+static void test_a_held_step_is_cancelled(void) {
+  check_double_buffered(false);
+  check_double_buffered(true);
+}
+
 static void check_late_output(bool drives) {
   host_kit k;
   uint32_t flag = 0;
@@ -365,5 +406,5 @@ static void test_a_late_output_ends_no_session(void) {
 OPI_TEST_MAIN("unready", OPI_TEST(test_labels_are_counted_when_they_are_there),
               OPI_TEST(test_steps_behind_wait_their_turn),
               OPI_TEST(test_a_shape_is_read_when_its_flag_is_set),
-              OPI_TEST(test_a_late_host_ends_no_training),
+              OPI_TEST(test_a_late_host_ends_no_training), OPI_TEST(test_a_held_step_is_cancelled),
               OPI_TEST(test_a_late_output_ends_no_session))

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 
-from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+from command import DATA, DONE, REFUSED, SANITIZED, SOURCE, USAGE, Count, need_command, run
 
 GPT = os.path.join(DATA, "gpt_8block", "model.onnx")
 LLAMA = os.path.join(DATA, "llama_8block", "model.onnx")
@@ -43,7 +43,32 @@ def main():
         planned(count, folder)
         hypothetical(count, folder)
         refusals(count, folder)
+        guide(count, folder)
     return count.finish()
+
+
+def guide(count, folder):
+    """The commands of the guide, one after the other, as they stand there; and no profile is planned for another
+    machine than it was made for."""
+    with open(os.path.join(SOURCE, "abi", "guide", "planners.md"), encoding="utf-8") as file:
+        lines = [line.split()[1:] for line in file.read().replace("\\\n", "").splitlines() if line.startswith("prefix/bin/onnx-pipe ")]
+    machines = {}
+    for line in lines:
+        words = [GPT if word == "model.onnx" else word for word in line]
+        words = ["text:" + os.path.join(DATA, "text", "ferry.txt") if word == "text:ferry.txt" else word for word in words]
+        words = [os.path.join(folder, word) if word.endswith(".json") else word for word in words]
+        if SANITIZED and "--arch" in line and "--auto" in line:
+            continue  # minutes
+        expect(count, "guide: " + " ".join(line), words, DONE)
+        written = line[line.index("-o") + 1] if "-o" in line else None
+        named = next((word.split("=")[1] for word in line if word.startswith("--cluster=")), "here")
+        if line[0] == "profile":
+            machines[written] = named
+        if line[0] == "plan" and "--profile" in line:
+            made, cluster = machines[line[line.index("--profile") + 1]], line[line.index("--cluster") + 1]
+            same = made == machines.get(cluster, cluster)
+            count.check("guide: one machine", None if same else f"a profile of {made} planned for {cluster}")
+    count.check("guide: commands", None if len(lines) > 10 else str(len(lines)))
 
 
 def expect(count, name, arguments, status, text=""):
@@ -128,6 +153,8 @@ def planned(count, folder):
     expect(count, "written", ["plan", DEMO, "--train", *data[:-4], *loss, "--bind", "seq=16", "--planner", "chimera", *device * 2,
                               "-o", plan], DONE)
     expect(count, "and executed", ["train", DEMO, *data[:-2], *loss, "--bind", "seq=16", "--plan", plan, "--reference"], DONE, "bit-equal")
+    expect(count, "requests by unequal replicas", ["plan", GPT, "--planner", "dapple", "--cluster", "config-a", "--bind", "batch=64,seq=32", "--rows", "32"],
+           DONE, "replicas of the stages, which cut micro-batches between them")
     expect(count, "played", ["simulate", DEMO, *LOSS, "--planner", "chimera", "--cluster", cluster, "--bind", "seq=16", "--batch", "8"], DONE, "bubble")
 
 

@@ -11,7 +11,7 @@
 /* Rows of the plan, and of the other requests: fewer than micro-batches or copies, more than the
  * plan's. */
 static const int64_t ROWS[] = {6, 7, 9}, OTHERS[] = {1, 2, 4, 8};
-enum { SIZES = 10, STAGES = 4, COPIES = 2, MICROBATCHES = 6, FIRST = 2, REQUESTS = 7 };
+enum { STAGES = 4, COPIES = 2, MICROBATCHES = 6, FIRST = 2, REQUESTS = 7 };
 
 /* One case; every member but the schedule is an index. */
 typedef struct choice {
@@ -25,16 +25,6 @@ typedef struct seen {
       others[OPI_COUNT(OTHERS)], uneven, even, turns;
   uint32_t schedules[64];
 } seen;
-
-/* A model folder with what its cases share, by number of rows. */
-typedef struct bench {
-  mx_folder *folder;
-  mx_model m;
-  mx_set sets[SIZES];
-  mx_result uncut[SIZES];
-  kit_place place; /* of the plans */
-  bool fuse;
-} bench;
 
 static uint32_t copies_of(const choice *c) {
   return c->copies + 2;
@@ -51,7 +41,7 @@ static uint32_t microbatches_of(const choice *c) {
 /* ---- one case ---- */
 
 /* Ranks are those of all copies; a file says how many micro-batches each has. */
-static opipe_status make_plan(bench *b, const choice *c, opipe_plan **out_plan) {
+static opipe_status make_plan(mx_bench *b, const choice *c, opipe_plan **out_plan) {
   char name[600];
   const uint32_t copies = copies_of(c), n = microbatches_of(c);
   const opipe_device_choice device = kit_place_device(&b->place);
@@ -71,7 +61,7 @@ static opipe_status make_plan(bench *b, const choice *c, opipe_plan **out_plan) 
 }
 
 /* Requests of the plan's rows, then others in turns with them. */
-static const char *serve(bench *b, opipe_plan *plan, uint32_t flags, const mx_set *const *sets,
+static const char *serve(mx_bench *b, opipe_plan *plan, uint32_t flags, const mx_set *const *sets,
                          mx_result *out) {
   mx_model *m = &b->m;
   const opipe_session_params params = {.struct_size = sizeof params,
@@ -97,9 +87,8 @@ static const char *serve(bench *b, opipe_plan *plan, uint32_t flags, const mx_se
   return wrong;
 }
 
-static const char *run(bench *b, const choice *c, opipe_plan **io_plan) {
+const char *mx_bench_serve(mx_bench *b, opipe_plan **io_plan, int64_t own, int64_t other) {
   static char reason[600];
-  const int64_t own = ROWS[c->rows], other = OTHERS[c->other];
   const int64_t rows[REQUESTS] = {own, own, other, own, own, other, own};
   const mx_set *sets[REQUESTS];
   mx_result found[REQUESTS] = {{.n = 0}}, reference[REQUESTS] = {{.n = 0}};
@@ -139,17 +128,19 @@ static void count_seen(seen *s, const choice *c) {
                                                : &s->uneven);
 }
 
-static bool is_not_sliced(const bench *b, const choice *c) {
+static bool is_not_sliced(const mx_bench *b, const choice *c) {
   const char *name = kit_schedules[c->schedule].name;
   return (strstr(name, "slices=") != NULL || strstr(name, "lengths=") != NULL) &&
          mx_slices_refused(b->m.err.message);
 }
 
-static void run_case(bench *b, const choice *c, mx_count *count, seen *s) {
+static void run_case(mx_bench *b, const choice *c, mx_count *count, seen *s) {
   opipe_plan *plan = NULL;
   const opipe_status status = make_plan(b, c, &plan);
   if (status == OPIPE_OK || !(is_not_sliced(b, c) || mx_refused(count, &b->m, status))) {
-    const char *wrong = status == OPIPE_OK ? run(b, c, &plan) : b->m.err.message;
+    const char *wrong = status == OPIPE_OK
+                            ? mx_bench_serve(b, &plan, ROWS[c->rows], OTHERS[c->other])
+                            : b->m.err.message;
     ++*(wrong == NULL ? &count->passed : &count->failed);
     if (wrong == NULL) {
       count_seen(s, c);
@@ -164,9 +155,7 @@ static void run_case(bench *b, const choice *c, mx_count *count, seen *s) {
 
 /* ---- one folder ---- */
 
-/* Binds the model to so many rows; their uncut result, once. false: it has no other rows than its
- * data set's. */
-static bool bind_rows(bench *b, int64_t rows) {
+bool mx_bench_bind(mx_bench *b, int64_t rows) {
   if (b->sets[rows].n_inputs == 0 &&
       mx_with_rows(&b->m, b->folder, 0, rows, &b->sets[rows]) != OPIPE_OK)
     return false;
@@ -178,13 +167,13 @@ static bool bind_rows(bench *b, int64_t rows) {
 }
 
 /* Those of one number of rows together, uncut models first. false: it has no other rows. */
-static bool run_rows(bench *b, const choice *choices, size_t n, uint32_t rows, mx_count *count,
+static bool run_rows(mx_bench *b, const choice *choices, size_t n, uint32_t rows, mx_count *count,
                      seen *s) {
   for (size_t i = 0; i < n; ++i) {
-    if (choices[i].rows == rows && !bind_rows(b, OTHERS[choices[i].other]))
+    if (choices[i].rows == rows && !mx_bench_bind(b, OTHERS[choices[i].other]))
       return false;
   }
-  if (!bind_rows(b, ROWS[rows]))
+  if (!mx_bench_bind(b, ROWS[rows]))
     return false;
   for (size_t i = 0; i < n; ++i) {
     if (choices[i].rows == rows)
@@ -194,7 +183,7 @@ static bool run_rows(bench *b, const choice *choices, size_t n, uint32_t rows, m
 }
 
 /* In its own rows, which are too few or not free: every plan is refused. */
-static void run_fixed(bench *b, const choice *choices, size_t n, mx_count *count) {
+static void run_fixed(mx_bench *b, const choice *choices, size_t n, mx_count *count) {
   OPI_ASSERT_OK(mx_bind(&b->m, 0, b->fuse), &b->m.err);
   for (size_t i = 0; i < n; ++i) {
     opipe_plan *plan = NULL;
@@ -210,7 +199,7 @@ static void run_fixed(bench *b, const choice *choices, size_t n, mx_count *count
   }
 }
 
-static void run_folder(bench *b, const choice *choices, size_t n, mx_count *count, seen *s) {
+static void run_folder(mx_bench *b, const choice *choices, size_t n, mx_count *count, seen *s) {
   const uint32_t refused = count->refused_node;
   for (uint32_t rows = 0; rows < OPI_COUNT(ROWS); ++rows) {
     if (run_rows(b, choices, n, rows, count, s))
@@ -223,23 +212,33 @@ static void run_folder(bench *b, const choice *choices, size_t n, mx_count *coun
     (void)printf("%s is not split: %s\n", b->folder->name, b->m.err.message);
 }
 
+bool mx_bench_open(mx_bench *b, const char *name, const kit_place *place, bool fuse) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  memset(b, 0, sizeof *b);
+  b->fuse = fuse;
+  b->place = *place;
+  if (mx_folder_read(name, &b->folder, &err) == OPIPE_OK &&
+      mx_open(&b->m, NULL, b->folder) == OPIPE_OK)
+    return true;
+  OPI_FAIL("%s: %s%s", name, err.message, b->m.err.message);
+  return false;
+}
+
+void mx_bench_close(mx_bench *b) {
+  for (uint32_t i = 0; i < MX_SIZES; ++i)
+    mx_result_free(&b->uncut[i]);
+  mx_close(&b->m);
+  mx_folder_free(b->folder);
+}
+
 static void open_folder(const char *name, const kit_place *place, bool fuse, const choice *choices,
                         size_t n, mx_count *count, seen *s) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  static bench b;
-  memset(&b, 0, sizeof b);
-  b.fuse = fuse;
-  b.place = *place;
-  if (mx_folder_read(name, &b.folder, &err) < 0 || mx_open(&b.m, NULL, b.folder) != OPIPE_OK) {
-    ++count->failed;
-    OPI_FAIL("%s: %s%s", name, err.message, b.m.err.message);
-  } else {
+  static mx_bench b;
+  if (mx_bench_open(&b, name, place, fuse))
     run_folder(&b, choices, n, count, s);
-  }
-  for (uint32_t i = 0; i < SIZES; ++i)
-    mx_result_free(&b.uncut[i]);
-  mx_close(&b.m);
-  mx_folder_free(b.folder);
+  else
+    ++count->failed;
+  mx_bench_close(&b);
 }
 
 /* ---- the matrix ---- */

@@ -187,6 +187,12 @@ static void close_parts(infer_part *parts) {
   free(parts);
 }
 
+/* Too few rows, or a model that has no other number of rows than its own. */
+static bool is_not_cut(const mx_model *m) {
+  return strstr(m->err.message, " replicas, which cut a micro-batch of ") != NULL ||
+         strstr(m->err.message, " micro-batches along ") != NULL;
+}
+
 const char *mx_halves_infer(const mx_folder *folder, const char *schedule, uint32_t n_microbatches,
                             const mx_split *split, uint32_t rule, bool *out_refused) {
   static mx_model m;
@@ -206,6 +212,8 @@ const char *mx_halves_infer(const mx_folder *folder, const char *schedule, uint3
                                     .n_devices = 1,
                                     .devices_stride = sizeof device,
                                     .n_microbatches = n_microbatches,
+                                    .stage_replicas = split->replicas,
+                                    .n_stage_replicas = split->n_replicas,
                                     .schedule = schedule,
                                     .transport = transport,
                                     .flags = OPIPE_PLAN_IGNORE_ANNOTATIONS};
@@ -215,7 +223,8 @@ const char *mx_halves_infer(const mx_folder *folder, const char *schedule, uint3
     status = mx_bind(&m, 0, true);
   const opipe_status planned =
       status == OPIPE_OK ? m.api->plan_make(m.bound, &params, &plan, &m.err) : status;
-  *out_refused = status == OPIPE_OK && planned < 0 && mx_refused(&count, &m, planned);
+  *out_refused = status == OPIPE_OK && planned < 0 &&
+                 (mx_refused(&count, &m, planned) || (split->n_replicas != 0 && is_not_cut(&m)));
   if (planned == OPIPE_OK)
     status = m.api->plan_write(plan, opi_test_take, &json, &m.err);
   if (planned == OPIPE_OK && status == OPIPE_OK)

@@ -14,6 +14,7 @@ enum { HALVES_MOST = 4 };
 typedef struct mx_split {
   uint32_t n_ranks, n_parts;
   uint32_t part[MX_RANKS];
+  uint32_t replicas[MX_RANKS], n_replicas; /* of single stages, in inference; 0: none are said */
 } mx_split;
 extern const mx_split mx_splits[];
 extern const size_t mx_n_splits;

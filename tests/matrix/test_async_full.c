@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "tests/matrix/async.h"
-#include "tests/matrix/copies.h"
+#include "tests/matrix/shares.h"
 #include "tests/matrix/slices.h"
 #include "tests/matrix/turns.h"
 
@@ -56,6 +56,15 @@ static void test_copies(void) {
   OPI_ASSERT_INT(count.failed, 0);
 }
 
+static void test_shares(void) {
+  const char *names[MX_FOLDERS];
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  mx_count count;
+  mx_shares(true, ASYNC, ASYNC_PLACES, &count);
+  OPI_ASSERT_INT(count.failed, 0);
+}
+
 static void test_slices(void) {
   const char *names[MX_FOLDERS];
   if (mx_list(names) == 0)
@@ -72,5 +81,5 @@ static void test_two_shapes_in_turn(void) {
 }
 
 OPI_TEST_MAIN("matrix on asynchronous devices, full", OPI_TEST(test_inference),
-              OPI_TEST(test_training), OPI_TEST(test_copies), OPI_TEST(test_slices),
-              OPI_TEST(test_two_shapes_in_turn))
+              OPI_TEST(test_training), OPI_TEST(test_copies), OPI_TEST(test_shares),
+              OPI_TEST(test_slices), OPI_TEST(test_two_shapes_in_turn))

@@ -40,6 +40,37 @@ static void test_inference(void) {
   strict_judge(&before, false);
 }
 
+/* Replicas of a stage in one session, or in several; rows of an output come from each. */
+static void test_replicas_of_single_stages(void) {
+  static const mx_split splits[] = {{3, 2, {0, 0, 1}, {2, 1}, 2},
+                                    {3, 2, {0, 1, 0}, {1, 2}, 2},
+                                    {3, 3, {0, 1, 2}, {1, 2}, 2},
+                                    {4, 2, {1, 0, 1, 0}, {1, 2, 1}, 3},
+                                    {4, 4, {3, 2, 1, 0}, {2, 2}, 2}};
+  const char *names[MX_FOLDERS];
+  const size_t n = mx_list(names), one_in = opi_test_is_sanitized() ? SANITIZED_ONE_IN : ONE_IN;
+  uint32_t passed = 0;
+  if (n == 0)
+    OPI_SKIP("there are no model folders");
+  const strict_seen before = strict_look();
+  for (size_t i = 0; i < n; ++i) {
+    mx_folder *folder = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    bool no = false;
+    if (!opi_test_covers(i, one_in))
+      continue;
+    OPI_ASSERT_OK_FATAL(mx_folder_read(names[i], &folder, &err), &err);
+    const mx_split *split = &splits[i / one_in % OPI_COUNT(splits)];
+    const char *wrong = mx_halves_infer(folder, "gpipe", 1, split, (uint32_t)i / 2 % 2, &no);
+    if (wrong != NULL)
+      OPI_FAIL("%s, split %zu: %s", names[i], i / one_in % OPI_COUNT(splits), wrong);
+    passed += wrong == NULL && !no;
+    mx_folder_free(folder);
+  }
+  OPI_ASSERT(passed > 0);
+  strict_judge(&before, false);
+}
+
 static void test_training(void) {
   const strict_seen before = strict_look();
   uint32_t passed = 0;
@@ -63,4 +94,5 @@ static void test_training(void) {
   strict_judge(&before, true);
 }
 
-OPI_TEST_MAIN("plans in several sessions, cover", OPI_TEST(test_inference), OPI_TEST(test_training))
+OPI_TEST_MAIN("plans in several sessions, cover", OPI_TEST(test_inference),
+              OPI_TEST(test_replicas_of_single_stages), OPI_TEST(test_training))

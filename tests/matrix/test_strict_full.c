@@ -6,7 +6,7 @@
  */
 #include <stdio.h>
 
-#include "tests/matrix/copies.h"
+#include "tests/matrix/shares.h"
 #include "tests/matrix/slices.h"
 #include "tests/matrix/strict.h"
 #include "tests/matrix/turns.h"
@@ -68,6 +68,17 @@ static void test_copies(void) {
   strict_judge(&before, false);
 }
 
+static void test_shares(void) {
+  const char *names[MX_FOLDERS];
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  const strict_seen before = strict_look();
+  mx_count count;
+  mx_shares(true, &(kit_place){.transport = STRICT[1]}, 1, &count);
+  OPI_ASSERT_INT(count.failed, 0);
+  strict_judge(&before, false);
+}
+
 static void test_slices(void) {
   const char *names[MX_FOLDERS];
   if (mx_list(names) == 0)
@@ -88,5 +99,5 @@ static void test_two_shapes_in_turn(void) {
 }
 
 OPI_TEST_MAIN("matrix over a strict transport, full", OPI_TEST(test_inference),
-              OPI_TEST(test_training), OPI_TEST(test_copies), OPI_TEST(test_slices),
-              OPI_TEST(test_two_shapes_in_turn))
+              OPI_TEST(test_training), OPI_TEST(test_copies), OPI_TEST(test_shares),
+              OPI_TEST(test_slices), OPI_TEST(test_two_shapes_in_turn))

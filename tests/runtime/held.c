@@ -43,6 +43,7 @@ void held_reset(void) {
   atomic_store(&gate.n_done, 0);
   atomic_store(&gate.n_waiting, 0);
   atomic_store(&gate.most_waits, 0);
+  atomic_store(&gate.n_polls, 0);
 }
 
 /* ---- queues ---- */
@@ -178,6 +179,7 @@ static opipe_status event_wait(opipe_queue *q, opipe_event *e, opipe_error *err)
 }
 static opipe_status event_poll(opipe_event *e, opipe_error *err) {
   opipe_status status = OPIPE_PENDING;
+  (void)atomic_fetch_add(&gate.n_polls, 1);
   (void)pthread_mutex_lock(&lock);
   if (e->queue != NULL)
     go_on(e->queue, false);

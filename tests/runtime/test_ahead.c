@@ -250,13 +250,25 @@ static void test_close_waits_for_the_device(void) {
   OPI_ASSERT_INT(atomic_load(&gate.n_waiting), 0);
 }
 
-static uint64_t looks_after(uint64_t waited_ns) {
-  const uint64_t next = waited_ns / 16;
-  return next < OPI_POLL_LEAST_NS ? OPI_POLL_LEAST_NS : next < OPI_POLL_NS ? next : OPI_POLL_NS;
+/* From when something moved on: soon at first, then ever later, by no more than a part of what the
+ * rank has waited, and in the end at a steady pace. */
+static void check_looks(opi_rank *rank) {
+  uint64_t last = 0, waited = 0;
+  rank->ahead->moved_ns = opi_clock_ns();
+  while (last < OPI_POLL_NS && waited < 10000000000) {
+    const uint64_t next = opi_rank_looks_ns(rank);
+    waited = opi_clock_ns() - rank->ahead->moved_ns;
+    OPI_ASSERT_FATAL(next >= OPI_POLL_LEAST_NS && next <= OPI_POLL_NS && next >= last);
+    OPI_ASSERT_FATAL(next == OPI_POLL_LEAST_NS || next <= waited / 4);
+    last = next;
+  }
+  OPI_ASSERT_INT(last, OPI_POLL_NS);
+  rest(20);
+  OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_NS);
+  rank->ahead->moved_ns = opi_clock_ns() + 1000000000; /* a clock that is read on another core */
+  OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_LEAST_NS);
 }
 
-/* The end of what is short is seen soon: the rank looks again after a part of what it has waited.
- */
 static void test_a_device_is_looked_at_soon(void) {
   toy t = with_flags(OPIPE_DEVICE_HOST_MEMORY);
   toy_request r;
@@ -265,21 +277,34 @@ static void test_a_device_is_looked_at_soon(void) {
   submit(&t, 1, 0, &r);
   OPI_ASSERT(opi_session_drive(t.session, 0, 0, &err) >= 0);
   OPI_ASSERT_INT(atomic_load(&gate.n_waiting), 1);
-  opi_rank *rank = &t.session->ranks[0];
-  const uint64_t moved = rank->ahead->moved_ns;
-  for (uint32_t i = 0; i < 3; ++i) {
-    const uint64_t before = opi_clock_ns(), next = opi_rank_looks_ns(rank), after = opi_clock_ns();
-    OPI_ASSERT(looks_after(before - moved) <= next && next <= looks_after(after - moved));
-    rest(i);
-  }
-  OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_NS);
-  rank->ahead->moved_ns = opi_clock_ns() + 1000000000;
-  OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_LEAST_NS);
-  rank->ahead->moved_ns = moved;
+  const uint64_t moved = t.session->ranks[0].ahead->moved_ns;
+  for (uint32_t i = 0; i < 5; ++i)
+    check_looks(&t.session->ranks[0]);
+  t.session->ranks[0].ahead->moved_ns = moved;
   held_let_all_go();
   while (opi_request_poll(r.request, &err) == OPIPE_PENDING)
     OPI_ASSERT_FATAL(opi_session_drive(t.session, 0, 1000000, &err) >= 0);
   OPI_ASSERT(toy_check(&t, &r));
+  toy_release(&r);
+  toy_end(&t);
+}
+
+/* While a program takes long its rank goes on looking, but leaves its core to others meanwhile. */
+static void test_a_long_wait_is_no_spinning(void) {
+  toy t = with_flags(OPIPE_DEVICE_HOST_MEMORY);
+  toy_request r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (!open_toy(&t, &one_rank, 0, 0))
+    return;
+  submit(&t, 1, 0, &r);
+  OPI_ASSERT(queued(1));
+  rest(20);
+  const uint64_t from = opi_clock_ns(), before = atomic_load(&gate.n_polls);
+  rest(200);
+  const uint64_t looked = atomic_load(&gate.n_polls) - before, took = opi_clock_ns() - from;
+  OPI_ASSERT(looked > 0 && looked <= took / OPI_POLL_NS + 16);
+  held_let_all_go();
+  OPI_ASSERT_OK(opi_request_wait(r.request, UINT64_MAX, &err), &err);
   toy_release(&r);
   toy_end(&t);
 }
@@ -321,4 +346,4 @@ OPI_TEST_MAIN("queueing ahead", OPI_TEST(test_nothing_waits_for_a_program),
               OPI_TEST(test_a_lost_device_ends_the_session),
               OPI_TEST(test_watchdog_names_what_the_device_is_at), OPI_TEST(test_host_driven),
               OPI_TEST(test_close_waits_for_the_device), OPI_TEST(test_a_device_is_looked_at_soon),
-              OPI_TEST(test_who_looks_and_who_sleeps))
+              OPI_TEST(test_a_long_wait_is_no_spinning), OPI_TEST(test_who_looks_and_who_sleeps))

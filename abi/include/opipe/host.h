@@ -65,7 +65,7 @@ typedef struct opipe_order opipe_order;
 /* ---- context ---- */
 
 /* A cap on what all sessions of the context together may take of one device ("cpu" index 0, ...).
- * That there is one of this kind and number is not asked: a plugin may be registered later. */
+ * session_open asks whether there is one (NOTFOUND): its plugin may be registered until then. */
 typedef struct opipe_device_budget {
   const char *kind; /* plugin id */
   uint32_t index;
@@ -128,7 +128,7 @@ typedef struct opipe_plan_params {
                                        cost; comm 0: the transport says it. NULL: none. No cut */
   /* [n_stage_replicas] Replicas of every stage, or rank of the schedule, on ranks of their own,
    * which cut each micro-batch between them. For schedules with one replica of each stage. 0:
-   * `replicas` holds. Plans for inference: anything but 1 each is refused. */
+   * `replicas` holds. Plans for inference (which up to 1.2 took 1 each alone) keep no states. */
   const uint32_t *stage_replicas;
   uint32_t n_stage_replicas;
   uint32_t reserved; /* 0 */
@@ -370,8 +370,8 @@ typedef struct opipe_api {
    * waiter at a time. Errors: how the request failed; PEER, the session failed in another one. */
   opipe_status (*request_wait)(opipe_request *request, uint64_t timeout_ns, opipe_error *err);
   /* It then finishes with OPIPE_E_CANCELLED: at once if no rank has begun it, else when the ranks
-   * have passed it. Training steps: only before a rank has begun (else STATE), and never with
-   * double-buffered weights. [any-thread] */
+   * have passed it. Training steps: only before a rank has begun (else STATE), with double-buffered
+   * weights only while it waits for fences, in a session with all ranks. [any-thread] */
   opipe_status (*request_cancel)(opipe_request *request, opipe_error *err);
   /* View of output `index` (model order) of a finished request; valid until request_release.
    * [any-thread] */

@@ -14,13 +14,16 @@
 extern "C" {
 #endif
 
+/* Of options, and of a step's own (OPIPE_SUBMIT_LR). */
+#define OPIPE_LR_MOST 1e30
+
 /* What optimizers may take, in the order in which it is listed.
  *   NUMBER(KEY, field, key, most)    a number from 0 to `most`
  *   SWITCH(KEY, field, key, off, on) a flag: OPIPE_TRAIN_KEY, OPIPE_UPDATE_KEY; its words
  * field: of opipe_train_options, opipe_update and plan files; key: in texts ("eps=1e-8") */
 /* clang-format off */
 #define OPIPE_TAKES(NUMBER, SWITCH) \
-  NUMBER(LR, lr, "lr", 1e30) \
+  NUMBER(LR, lr, "lr", OPIPE_LR_MOST) \
   NUMBER(MOMENTUM, momentum, "momentum", 1.0) \
   SWITCH(NESTEROV, nesterov, "nesterov", "0", "1") \
   NUMBER(BETA1, beta1, "beta1", 1.0 - 1e-12) \

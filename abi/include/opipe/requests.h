@@ -76,7 +76,7 @@ typedef struct opipe_submit_params {
   void *on_output_ctx;
   uint32_t flags;     /* OPIPE_SUBMIT_* */
   uint32_t reserved2; /* 0 */
-  double lr;          /* with SUBMIT_LR: 0 to 1e30; 0 without */
+  double lr;          /* with SUBMIT_LR: 0 to OPIPE_LR_MOST; 0 without */
 #endif
 } opipe_submit_params;
 /* 1.3. DEVICE_OUTPUTS, session_submit alone: outputs that are not among `outputs` lie on the device

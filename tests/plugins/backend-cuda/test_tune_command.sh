@@ -69,8 +69,19 @@ cmp -s "$work/named.json" "$tuned" || {
 }
 expect 3 "device 'cuda:GPU-': 2 of the 2 devices" tune "$model" --plan "$plan" --device cuda:GPU- -o "$work/none.json"
 
+# The plan before its model, or behind it: one of the two is JSON.
+for order in "$plan $model" "$model $plan"; do
+  rm -f "$work/either.json"
+  # shellcheck disable=SC2086 # two words
+  expect 0 "written to $work/either.json" tune $order --device cuda:0 --runs 4 -o "$work/either.json"
+  cmp -s "$work/either.json" "$tuned" || {
+    echo "tune $order gives another table"
+    failed=1
+  }
+done
+
 cp "$plan" "$work/own.json"
-expect 0 "written to $work/own.json" tune "$model" --plan "$work/own.json" --device cuda:0 --runs 4
+expect 0 "written to $work/own.json" tune "$work/own.json" "$model" --device cuda:0 --runs 4
 cmp -s "$work/own.json" "$tuned" || {
   echo "the same measurements give another table"
   failed=1
@@ -124,8 +135,14 @@ expect 3 "no rank of the plan is on a device of kind 'cpu', rank 0 is on 'cuda'"
   echo "what was refused leaves a file"
   failed=1
 }
-expect 2 "--plan FILE is needed" tune "$model" --device cuda
-expect 2 "--plan FILE is needed" tune "$plan" --device cuda
+expect 2 "its plan is needed, --plan FILE" tune "$model" --device cuda
+expect 2 "a plan does not say where its model is: 'onnx-pipe tune $plan MODEL'" tune "$plan" --device cuda
+expect 2 "both are plans" tune "$plan" "$tuned" --device cuda
+expect 2 "neither is a plan" tune "$model" "$model" --device cuda
+expect 2 "the first is a plan too" tune "$tuned" --plan "$plan" --device cuda
+expect 2 "2 operands were given beside --plan" tune "$plan" "$model" --plan "$plan" --device cuda
+expect 2 "0 operands were given" tune --device cuda
+expect 0 "tune PLAN MODEL --device" tune --help
 expect 2 "one --device KIND[:N] is needed" tune "$model" --plan "$plan"
 expect 2 "tuned" run "$model" --tuned perhaps
 exit $failed

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of which replicas that cut a micro-batch cannot hand on some rows: those whose rows do
+ * not lie one after the other, and those that hold positions among the rows, as row * tokens +
+ * token, which mean something only where the rows begin as they did where they were counted. A
+ * search for a cut leaves the nodes that make and read one together, as far as it can.
+ */
+#include "partition/cut/batch.h"
+#include "partition/program/model.h"
+
+/* May some of its rows travel, or is it the same for all? */
+static bool travels(const opi_value *value, const opi_carry *carry) {
+  bool front = carry->outer == 1;
+  for (int32_t d = 0; d < carry->axis; ++d)
+    front = front && value->shape[d] == 1;
+  return carry->axis < 0 || (front && carry->count == 0);
+}
+
+/* Does every stage have as many replicas? Then all have the same rows. */
+static bool are_alike(const opi_plan *plan) {
+  uint32_t s = 1;
+  while (s < plan->n_stages && plan->shares[s] == plan->shares[0])
+    ++s;
+  return s >= plan->n_stages;
+}
+
+/* [n_values] the last node that reads a value, its maker where none does. */
+static uint32_t *last_readers(const opi_graph *g, opi_arena *scratch) {
+  uint32_t *last = OPI_ARENA_ARRAY(scratch, uint32_t, g->n_values);
+  for (uint32_t v = 0; last != NULL && v < g->n_values; ++v)
+    last[v] = g->values[v].producer;
+  for (uint32_t n = 0; last != NULL && n < g->n_nodes; ++n) {
+    for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
+      if (g->nodes[n].in[i] != OPIPE_NONE)
+        last[g->nodes[n].in[i]] = n;
+    }
+  }
+  return last;
+}
+
+static bool is_tied(const opi_graph *g, const opi_carry *carry, uint32_t value) {
+  return value != OPIPE_NONE && g->values[value].producer != OPIPE_NONE &&
+         !travels(&g->values[value], &carry[value]);
+}
+
+/* Where the plan's stages still find room to begin; 0: too few of them. */
+static uint32_t close_positions(const opi_plan *plan, const opi_graph *g, const opi_carry *carry,
+                                const uint32_t *last, bool *closed) {
+  uint32_t n_open = 0;
+  for (uint32_t v = 0; v < g->n_values; ++v) {
+    const bool tied = is_tied(g, carry, v);
+    for (uint32_t n = g->values[v].producer + 1; tied && n <= last[v]; ++n)
+      closed[n] = true;
+  }
+  for (uint32_t n = 1; n < g->n_nodes; ++n)
+    n_open += !closed[n];
+  return n_open + 1 >= plan->n_stages ? n_open : 0;
+}
+
+static void tie(const opi_graph *g, const opi_carry *carry, const bool *closed, bool *out_stays,
+                bool *out_closed) {
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const opi_node *node = &g->nodes[n];
+    out_closed[n] = out_closed[n] || closed[n];
+    for (uint32_t i = 0; i < node->n_in; ++i)
+      out_stays[n] = out_stays[n] || is_tied(g, carry, node->in[i]);
+    for (uint32_t i = 0; i < node->n_out; ++i)
+      out_stays[n] = out_stays[n] || is_tied(g, carry, node->out[i]);
+  }
+}
+
+opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi_graph *g,
+                          bool *out_stays, bool *out_closed, opipe_error *err) {
+  opi_arena scratch;
+  opi_graph part = *g;
+  if (plan->shares == NULL || are_alike(plan))
+    return OPIPE_OK;
+  part.n_nodes = opi_batch_nodes(plan, g); /* behind them there is no batch */
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opi_carry *in = OPI_ARENA_ARRAY(&scratch, opi_carry, g->n_inputs);
+  opi_carry *carry = OPI_ARENA_ARRAY(&scratch, opi_carry, g->n_values);
+  bool *closed = OPI_ARENA_ARRAY(&scratch, bool, (size_t)g->n_nodes + 1);
+  const uint32_t *last = last_readers(g, &scratch);
+  opipe_status status = OPIPE_OK;
+  if (in == NULL || carry == NULL || closed == NULL || last == NULL) {
+    status = opi_fail_nomem(err, g->n_values * sizeof *carry, "the batch axis");
+  } else {
+    for (uint32_t v = 0; v < g->n_values; ++v)
+      carry[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+    opi_batch_inputs(plan, file, g, -1, in);
+    status = opi_carry_axis(&part, plan->batch, in, carry, err);
+  }
+  if (status == OPIPE_OK && close_positions(plan, g, carry, last, closed) != 0)
+    tie(g, carry, closed, out_stays, out_closed);
+  opi_arena_release(&scratch);
+  return status;
+}

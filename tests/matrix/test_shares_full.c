@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inference by replicas of single stages: every model folder under every case; see shares.h.
+ * ctest: timeout=2400 label=full
+ */
+#include "tests/matrix/shares.h"
+
+static void test_full(void) {
+  const char *names[MX_FOLDERS];
+  mx_count count;
+  if (mx_list(names) == 0)
+    OPI_SKIP("there are no model folders");
+  mx_shares(true, &(kit_place){.transport = NULL}, 1, &count);
+  OPI_ASSERT_INT(count.failed, 0);
+  OPI_ASSERT(count.passed > 0);
+}
+
+OPI_TEST_MAIN("replicas of single stages, full", OPI_TEST(test_full))
