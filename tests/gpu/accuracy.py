@@ -13,9 +13,9 @@ import sys
 import gpt2
 from bundle_kit import COMMAND, HERE, SMALL, Failed, NotRun, command, each, peer, torch_missing, work
 
-SHAPE, T, VOCABULARY, SAMPLES = ("small", 48, 256, 2) if SMALL else ("middle", 128, 1024, 8)
+SHAPE, T, VOCABULARY, SAMPLES = ("tiny", 32, 128, 2) if SMALL else ("middle", 128, 1024, 8)
 LOSS = "cross-entropy:logits=logits,labels=ids,shift=1"
-STEPS = 3 if SMALL else 10
+STEPS = 2 if SMALL else 10
 
 
 # ---- files ----

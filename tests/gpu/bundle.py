@@ -9,6 +9,7 @@ they are elsewhere, as those of the doubles. A module that is in the plugin is n
 libstdc++ to be found there.
 """
 import argparse
+import fnmatch
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(SOURCE, "plugins", "host-onnxruntime"))
 import wheel  # noqa: E402
+from bundle_kit import KERNEL_TESTS  # noqa: E402
 
 MOST_BYTES = 20 << 20
 PLUGIN = os.path.join("lib", "onnx-pipe", "opipe-backend-cuda.so")
@@ -91,6 +93,9 @@ def wheel_conformance(build):
 
 def pack_tests(out):
     """The tests of kernels hold the same kernels over and over: together they are as small as one."""
+    for name in os.listdir(os.path.join(out, "tests")):
+        if not fnmatch.fnmatch(name, KERNEL_TESTS):
+            os.remove(os.path.join(out, "tests", name))
     with tarfile.open(os.path.join(out, "tests.tar.xz"), "w:xz") as file:
         file.add(os.path.join(out, "tests"), "tests")
     shutil.rmtree(os.path.join(out, "tests"))

@@ -12,6 +12,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SMALL = bool(os.environ.get("OPIPE_GPU_SMALL"))  # for machines that only act as if they had a GPU
+KERNEL_TESTS = "test_map" if SMALL else "test_*"  # of their names
 WORK = os.environ.get("OPIPE_GPU_WORK", os.path.join(HERE, "work"))
 LOG = WORK       # where failures.log is written; gpu.py puts it beside the record
 JOBS = int(os.environ.get("OPIPE_GPU_JOBS", "1"))  # programs at once where nothing is measured

@@ -8,13 +8,14 @@ import shutil
 import accuracy
 import gpt2
 import train
-from bundle_kit import COMMAND, HERE, PLUGINS, SMALL, Failed, Line, NotRun, command, each, kernel_tests, kernels_image, log, run, work
+from bundle_kit import COMMAND, HERE, KERNEL_TESTS, PLUGINS, SMALL, Failed, Line, NotRun, command, each, kernel_tests, kernels_image, log, run, work
 
 MODELS = os.path.join(HERE, "models")
 SCHEDULES = ["gpipe", "1f1b", "1f1b:policy=pb", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zb-h2", "zb-auto",
              "zb-interleaved:chunks=2", "zbv", "v-half", "v-min", "dualpipev"]
 # micro-batches that every one of them takes, for 1, 2 and 4 ranks
-TRAINING = ["--compute", "fp32", "--batch", "8", "--microbatches", "8", "--steps", "2", "--optimizer", "adamw:lr=1e-3"]
+SHAPE, BATCH, STEPS = ("tiny", "4", "1") if SMALL else ("small", "8", "2")
+TRAINING = ["--compute", "fp32", "--batch", BATCH, "--microbatches", BATCH, "--steps", STEPS, "--optimizer", "adamw:lr=1e-3"]
 
 
 def verdicts(out):
@@ -25,7 +26,7 @@ def kernels(clock):
     """The kernels' own tests against double, on the device."""
     folder = kernel_tests() or ""
     image = kernels_image() if folder else ""
-    names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, "test_rows" if SMALL else "test_*")) if folder)
+    names = sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, KERNEL_TESTS)) if folder)
 
     def one(name):
         out = command([os.path.join(folder, name)], clock, OPIPE_KIT_IMAGE=image)
@@ -63,7 +64,7 @@ def training(ranks):
     def line(clock):
         """Bits of the plan's reference and close to the uncut model, under every schedule that has so many ranks."""
         model, data = work("small-%d.onnx" % ranks), work("small-%d-ids.npy" % ranks)
-        gpt2.write(model, "small", 16, 256)
+        gpt2.write(model, SHAPE, 16, 256)
         gpt2.ids(data, 8, 16, 256)
 
         def one(schedule):
@@ -79,11 +80,11 @@ def training(ranks):
 def half_types(clock):
     """The same in bf16 and fp16 on two ranks, with enough tokens for attention by tiles."""
     model, data = work("small-48.onnx"), work("small-48-ids.npy")
-    gpt2.write(model, "small", 48, 256)
+    gpt2.write(model, SHAPE, 48, 256)
     gpt2.ids(data, 8, 48, 256)
 
     def one(compute):
-        arguments = [{"fp32": compute, "8": "2" if SMALL else "8"}.get(x, x) for x in TRAINING]
+        arguments = [{"fp32": compute, BATCH: "2" if SMALL else BATCH}.get(x, x) for x in TRAINING]
         out = command([COMMAND, "train", model, "--device", "cuda", "--ranks", "2", "--schedule", "1f1b", "--data", "ids=" + data,
                        "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--reference", *arguments], clock)
         return verdicts(out)

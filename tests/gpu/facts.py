@@ -130,9 +130,9 @@ def attention(clock):
     details = [one for one in libraries(clock) if "cuDNN" in one]
     if not details or details[0].startswith("no cuDNN"):
         raise NotRun(details[0] if details else "the plugin knows no cuDNN")
-    tokens = 48 if SMALL else 1024
+    shape, tokens = ("tiny", 48) if SMALL else ("small", 1024)
     model, data = work("attention.onnx"), work("attention-ids.npy")
-    gpt2.write(model, "small", tokens, 256)
+    gpt2.write(model, shape, tokens, 256)
     gpt2.ids(data, 2, tokens, 256)
     said = {"library": details[0]}
     for options in ("", ",deterministic=0"):

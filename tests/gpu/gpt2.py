@@ -9,7 +9,7 @@ from wire import FLOAT, INT64, floats, graph, longs, model, node, outside, tenso
 SHAPES = {  # layers, width, heads
     "124M": (12, 768, 12), "350M": (24, 1024, 16), "774M": (36, 1280, 20), "1.5B": (48, 1600, 25),
     "1B": (4, 2048, 16), "7B": (4, 4096, 32),  # true width, few layers
-    "small": (2, 64, 4), "middle": (2, 256, 4),
+    "tiny": (1, 32, 2), "small": (2, 64, 4), "middle": (2, 256, 4),
 }
 BFLOAT16 = 16
 VOCABULARY = 50304  # of GPT-2, to a multiple of 128
@@ -25,12 +25,12 @@ class Weights:
     """Initialisers in one file of external data, of fp32 or bf16."""
 
     def __init__(self, path, seed, half=False):
-        draw = random.Random(seed)
+        self.draw = random.Random(seed)
         self.half = half
         self.file = open(path, "wb")
         self.location = os.path.basename(path)
         self.at = 0
-        self.block = self.packed([draw.gauss(0, 0.02) for _ in range(BLOCK)])
+        self.block = b""  # as much of it as was asked for
         self.entries = []
 
     def packed(self, numbers):
@@ -44,11 +44,18 @@ class Weights:
         wide[0::4] = wide[1::4] = bytes(n)
         return bytes(wide)
 
+    def numbers(self, n_bytes):
+        """The block, or its beginning, if that is enough."""
+        size = 2 if self.half else 4
+        more = min(n_bytes // size, BLOCK) - len(self.block) // size
+        self.block += self.packed([self.draw.gauss(0, 0.02) for _ in range(more)])
+        return self.block
+
     def add(self, name, shape, fill=None):
         n = 2 if self.half else 4
         for size in shape:
             n *= size
-        piece = self.block if fill is None else self.packed([fill] * min(n, 4096))
+        piece = self.numbers(n) if fill is None else self.packed([fill] * min(n, 4096))
         for begin in range(0, n, len(piece)):
             self.file.write(piece[: n - begin])
         self.entries.append(outside(name, BFLOAT16 if self.half else FLOAT, list(shape), location=self.location, offset=str(self.at), length=str(n)))

@@ -86,8 +86,8 @@ LINES = [
     Line("prefill of 124M at 1 x 1024", prefill(""), 60),
     Line("prefill of 124M at 1 x 1024, as graphs", prefill("graphs=1"), 60),
     Line("prefill beside PyTorch", prefill_beside, 150, {"ratio": 1.05}),
-    Line("a decode step of 1B at past 512", decode("small" if SMALL else "1B"), 150, {"of_copies": 0.6, "ratio": 1.2}),
-    Line("a decode step of 1B, pdl=1 beside 0", early("small" if SMALL else "1B"), 120, {"of_pdl_0": 1.0}),
-    Line("a decode step of 1B, its kernels", decode_kernels("small" if SMALL else "1B"), 90),
-    Line("a decode step of 7B at past 512", decode("small" if SMALL else "7B"), 180, {"of_copies": 0.8, "ratio": 1.2}),
+    Line("a decode step of 1B at past 512", decode(LEAST if SMALL else "1B"), 150, {"of_copies": 0.6, "ratio": 1.2}),
+    Line("a decode step of 1B, pdl=1 beside 0", early(LEAST if SMALL else "1B"), 120, {"of_pdl_0": 1.0}),
+    Line("a decode step of 1B, its kernels", decode_kernels(LEAST if SMALL else "1B"), 90),
+    Line("a decode step of 7B at past 512", decode(LEAST if SMALL else "7B"), 180, {"of_copies": 0.8, "ratio": 1.2}),
 ]

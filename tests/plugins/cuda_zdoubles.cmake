@@ -21,7 +21,7 @@ if(CMAKE_CXX_COMPILER AND TARGET opi_cuda_shim)
     add_library(cuda-double-${double} SHARED ${sources})
     target_include_directories(cuda-double-${double} PRIVATE ${PROJECT_SOURCE_DIR} ${OPI_INCLUDE_DIR})
     target_link_libraries(cuda-double-${double} PRIVATE opi_flags Threads::Threads m)
-    target_compile_options(cuda-double-${double} PRIVATE -O2 -ffp-contract=off)
+    target_compile_options(cuda-double-${double} PRIVATE -O3 -ffp-contract=off)
     set_target_properties(cuda-double-${double} PROPERTIES OUTPUT_NAME ${double} SUFFIX .so.${version}
       LIBRARY_OUTPUT_DIRECTORY ${OPI_CUDA_DOUBLES} BUILD_RPATH "$ORIGIN" LINKER_LANGUAGE CXX)
     list(APPEND OPI_TEST_PLUGIN_TARGETS cuda-double-${double})

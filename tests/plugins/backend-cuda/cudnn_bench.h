@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "cuda_test.h"
+#include "doubles/half.h"
 
 typedef struct cd_opening {
   ct_backend b;
@@ -58,17 +59,12 @@ static inline uint16_t cd_to_half(uint32_t dtype, double value) {
 }
 
 static inline double cd_from_half(uint32_t dtype, uint16_t half) {
-  uint32_t bits = (uint32_t)half << 16;
+  const uint32_t bits = (uint32_t)half << 16;
   float value = 0;
-  if (dtype == OPIPE_BFLOAT16) {
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-  }
-  const int exponent = half >> 10 & 31, fraction = half & 1023;
-  const double size = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
-                      : exponent == 0 ? ldexp(fraction, -24)
-                                      : ldexp(fraction + 1024, exponent - 25);
-  return half >> 15 != 0 ? -size : size;
+  if (dtype != OPIPE_BFLOAT16)
+    return half_to_double(half);
+  memcpy(&value, &bits, sizeof value);
+  return (double)value;
 }
 
 #endif

@@ -101,19 +101,23 @@ static inline float half_of(unsigned word, int high) {
 
 template <class T>
 static void multiply_lanes(void **slots, unsigned) {
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const lanes_product *own = static_cast<const lanes_product *>(slots[lane]);
+    for (int i = 0; i < 8; ++i) /* two of each piece */
+      a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i / 4 * 8 + i % 2] = half_of<T>(own->a[i / 2], i % 2);
+    for (int i = 0; i < 4; ++i)
+      b[lane % 4 * 2 + i / 2 * 8 + i % 2][lane / 4] = half_of<T>(own->b[i / 2], i % 2);
+  }
   for (int row = 0; row < 16; ++row) {
+    float sum[8] = {0};
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column)
+        sum[column] += a[row][k] * b[k][column];
+    }
     for (int column = 0; column < 8; ++column) {
-      const lanes_product *own =
-          static_cast<const lanes_product *>(slots[row % 8 * 4 + column / 2]);
-      float sum = 0;
-      for (int k = 0; k < 16; ++k) {
-        const lanes_product *left =
-            static_cast<const lanes_product *>(slots[row % 8 * 4 + k % 8 / 2]);
-        const lanes_product *right =
-            static_cast<const lanes_product *>(slots[column * 4 + k % 8 / 2]);
-        sum += half_of<T>(left->a[row / 8 + k / 8 * 2], k % 2) * half_of<T>(right->b[k / 8], k % 2);
-      }
-      own->d[row / 8 * 2 + column % 2] += sum;
+      static_cast<const lanes_product *>(slots[row % 8 * 4 + column / 2])
+          ->d[row / 8 * 2 + column % 2] += sum[column];
     }
   }
 }

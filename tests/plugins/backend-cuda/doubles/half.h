@@ -4,14 +4,16 @@
 #define CUDA_DOUBLE_HALF_H
 
 #include <stdint.h>
+#include <string.h>
 
 static inline double half_to_double(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double sign = (bits >> 15) != 0 ? -1.0 : 1.0;
-  if (exponent == 31)
-    return fraction != 0 ? __builtin_nan("") : sign * __builtin_inf();
-  return sign * (exponent == 0 ? __builtin_ldexp(fraction, -24)
-                               : __builtin_ldexp(fraction + 1024, exponent - 25));
+  const uint32_t single = (uint32_t)(bits & 0x7fff) << 13;
+  float size;
+  memcpy(&size, &single, sizeof size); /* in units of 2^-112 */
+  const double value = (bits & 0x7c00) != 0x7c00 ? (double)size * 0x1p112
+                       : (bits & 1023) != 0      ? __builtin_nan("")
+                                                 : __builtin_inf();
+  return (bits >> 15) != 0 ? -value : value;
 }
 
 /* To the nearest, ties to even: by trying the two neighbours of the cut value. */

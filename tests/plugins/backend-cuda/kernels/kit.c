@@ -6,6 +6,7 @@
 
 #include "kit_device.h"
 #include "shim_rows.h"
+#include "tests/plugins/backend-cuda/doubles/half.h"
 
 enum { ZONE = 1024, MAX_TENSORS = 4096, MAX_OUTPUTS = 24 };
 
@@ -112,14 +113,6 @@ void kit_end(void) {
 
 /* ---- elements ---- */
 
-static double half_value(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double size = exponent == 0    ? ldexp(fraction, -24)
-                      : exponent == 31 ? (fraction == 0 ? (double)INFINITY : (double)NAN)
-                                       : ldexp(1024 + fraction, exponent - 25);
-  return (bits & 0x8000) != 0 ? -size : size;
-}
-
 /* To `digits` bits, exponents from `low` on: halves to even. */
 static double rounded(double x, int digits, int low, double largest) {
   int exponent = 0;
@@ -160,7 +153,7 @@ double kit_get(const kit_tensor *t, int64_t i) {
       memcpy(&value, &bits, sizeof value);
       return (double)value;
     case OPIPE_FLOAT16:
-      return half_value((uint16_t)(at[0] | at[1] << 8));
+      return half_to_double((uint16_t)(at[0] | at[1] << 8));
     case OPIPE_DOUBLE:
       return *(const double *)(const void *)at;
     case OPIPE_INT64:

@@ -3,7 +3,10 @@
  *
  * A fiber takes one thread after the other from those that have not begun, and runs it to its end;
  * when one has to wait, its fiber waits with it and another goes on. Switches exchange stack
- * pointers; the sanitizers are told. State is per host thread. */
+ * pointers; the sanitizers are told. State is per host thread.
+ *
+ * SHIM_ADDRESS: kernels are compiled for the address sanitizer. This file is not: it switches
+ * millions of times, and has nothing in its hands but its own state. */
 #include "shim.hpp"
 
 #include <pthread.h>
@@ -13,11 +16,12 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <memory>
 #include <vector>
 
 #include "run.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SHIM_ADDRESS)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -30,6 +34,7 @@ __thread shim_launch shim_now;
 
 enum {
   STACK_BYTES = 256 << 10,
+  LINE_BYTES = 64,
   ZONE_BYTES = 1024,
   STATIC_BYTES = 48 << 10,
   DYNAMIC_BYTES = 227 << 10
@@ -37,9 +42,13 @@ enum {
 static const unsigned char ZONE = 0xd5, POISON = 0xff; /* POISON: NaN in every type */
 
 struct fiber {
-  ucontext_t context; /* where it begins; and where it goes on, where there is no switch of ours */
+#if defined(__x86_64__)
   void *stack_pointer;
-  char *stack; /* [STACK_BYTES], above a page that nobody may touch */
+#else
+  ucontext_t context; /* where it begins and goes on, where there is no switch of ours */
+#endif
+  char *stack; /* [stack_bytes]; of a fiber above a page that nobody may touch */
+  size_t stack_bytes;
   void *tsan;
   void *fake_stack;
 };
@@ -54,7 +63,9 @@ struct meeting {
 struct shim_warp {
   shim_thread *threads;
   unsigned present; /* lanes that there are */
-  std::vector<meeting> open;
+  unsigned ready;   /* lanes that may go on */
+  unsigned n_open;
+  meeting open[32]; /* of masks that have no lane in common */
 };
 
 struct engine {
@@ -64,8 +75,12 @@ struct engine {
   uint64_t random;
   std::vector<shim_thread> threads;
   std::vector<shim_warp> warps;
-  std::vector<unsigned> order; /* of threads */
-  std::vector<shim_thread *> ready;
+  std::vector<unsigned> order;         /* of threads */
+  std::unique_ptr<shim_copy[]> copies; /* [n_copied][SHIM_COPIES] */
+  size_t n_copied;
+  unsigned ready;     /* warps that have such lanes */
+  unsigned warp_now;  /* from which one is taken, while it has any */
+  unsigned wandering; /* another warp is drawn at one in 2^.. takes */
   std::vector<fiber *> all, idle;
   fiber host, *running;
   unsigned begun, done, at_barrier;
@@ -77,7 +92,7 @@ struct engine {
 
   ~engine() {
     for (fiber *f : all) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SHIM_ADDRESS)
       /* its frames never returned; who gets these addresses next must not find their red zones */
       __asan_unpoison_memory_region(f->stack, STACK_BYTES);
 #endif
@@ -90,7 +105,7 @@ struct engine {
   }
 };
 
-static thread_local engine *own;
+static __thread engine *own __attribute__((tls_model("initial-exec")));
 
 void shim_fault(const char *format, ...) {
   va_list list;
@@ -103,12 +118,12 @@ void shim_fault(const char *format, ...) {
   abort();
 }
 
-/* xorshift64* (Vigna 2016) */
-static uint64_t draw(engine *e) {
+/* Below n; xorshift64* (Vigna 2016) */
+static unsigned draw(engine *e, unsigned n) {
   e->random ^= e->random >> 12;
   e->random ^= e->random << 25;
   e->random ^= e->random >> 27;
-  return e->random * UINT64_C(0x2545f4914f6cdd1d) >> 33;
+  return (unsigned)((e->random * UINT64_C(0x2545f4914f6cdd1d) >> 32) * n >> 32);
 }
 
 /* ---- switching ---- */
@@ -124,7 +139,7 @@ __asm__(
 #endif
 
 static void finish_switch(fiber *to) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SHIM_ADDRESS)
   __sanitizer_finish_switch_fiber(to->fake_stack, NULL, NULL);
 #endif
   (void)to;
@@ -133,19 +148,8 @@ static void finish_switch(fiber *to) {
 static void go(engine *e, fiber *to) {
   fiber *from = e->running;
   e->running = to;
-#if defined(__SANITIZE_ADDRESS__)
-  static thread_local const void *host_bottom;
-  static thread_local size_t host_bytes;
-  if (host_bottom == NULL) { /* the host thread's own stack */
-    pthread_attr_t attributes;
-    void *bottom = NULL;
-    pthread_getattr_np(pthread_self(), &attributes);
-    pthread_attr_getstack(&attributes, &bottom, &host_bytes);
-    pthread_attr_destroy(&attributes);
-    host_bottom = bottom;
-  }
-  __sanitizer_start_switch_fiber(&from->fake_stack, to == &e->host ? host_bottom : to->stack,
-                                 to == &e->host ? host_bytes : (size_t)STACK_BYTES);
+#if defined(SHIM_ADDRESS)
+  __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_bytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(to->tsan, 0);
@@ -172,8 +176,11 @@ static fiber *new_fiber(engine *e) {
   if (memory == MAP_FAILED || mprotect(memory, 4096, PROT_NONE) != 0)
     shim_fault("no memory for a stack");
   f->stack = static_cast<char *>(memory) + 4096;
+  f->stack_bytes = STACK_BYTES;
 #if defined(__x86_64__)
-  void **top = reinterpret_cast<void **>(f->stack + STACK_BYTES);
+  /* from another line each, or all of them would share few lines of the cache */
+  const size_t skipped = e->all.size() % (4096 / LINE_BYTES) * LINE_BYTES;
+  void **top = reinterpret_cast<void **>(f->stack + STACK_BYTES - skipped);
   *--top = NULL; /* so that the stack is aligned as after a call */
   *--top = reinterpret_cast<void *>(fiber_begin);
   f->stack_pointer = top - 6;
@@ -205,21 +212,33 @@ static void report_stuck(engine *e) {
   shim_fault("nobody waits and nobody runs");
 }
 
-/* Takes a thread that may go on, NULL: one that has not begun is next. */
+static void set_ready(engine *e, shim_warp *w, unsigned lanes) {
+  w->ready |= lanes;
+  if (lanes != 0)
+    e->ready |= 1u << (w - e->warps.data());
+}
+
+/* A bit of a word that is not 0: of all of them the first one at or above `from`, and round. */
+static unsigned bit_from(unsigned word, unsigned from) {
+  const unsigned turned = word >> from | word << (-from & 31u);
+  return ((unsigned)__builtin_ctz(turned) + from) & 31u;
+}
+
+/* Takes a thread that may go on, NULL: one that has not begun is next. Threads of one warp in a
+ * row, which are near in memory. */
 static shim_thread *take_ready(engine *e) {
-  const size_t n = e->ready.size();
-  const bool fresh = e->begun < e->threads.size();
-  if (n == 0 || (fresh && e->random != 0 && draw(e) % 2 == 0))
+  const bool draws = e->random != 0;
+  const unsigned drawn = draws ? draw(e, 1u << 31) : 0;
+  if (e->ready == 0 || (draws && e->begun < e->threads.size() && drawn >> 30 == 0))
     return NULL;
-  const size_t at = e->random != 0 ? draw(e) % n : 0;
-  shim_thread *t = e->ready[at];
-  if (e->random != 0) {
-    e->ready[at] = e->ready[n - 1];
-    e->ready.pop_back();
-  } else {
-    e->ready.erase(e->ready.begin());
-  }
-  return t;
+  if ((e->ready >> e->warp_now & 1u) == 0 || (draws && (drawn >> 10 & e->wandering) == 0))
+    e->warp_now = bit_from(e->ready, drawn & 31u);
+  shim_warp *w = &e->warps[e->warp_now];
+  const unsigned lane = bit_from(w->ready, drawn >> 5 & 31u);
+  w->ready &= ~(1u << lane);
+  if (w->ready == 0)
+    e->ready &= ~(1u << e->warp_now);
+  return &w->threads[lane];
 }
 
 /* The running fiber has nothing to do until somebody comes back to it. */
@@ -294,17 +313,11 @@ void shim_barrier(const char *file, int line) {
     shim_fault("%u threads have ended before the barrier of %s:%d", e->done, file, line);
   e->barrier_file = file;
   e->barrier_line = line;
-  shim_self->at_barrier = true;
   if (++e->at_barrier == e->threads.size()) {
     e->at_barrier = 0;
-    for (shim_thread &t : e->threads) {
-      t.at_barrier = false;
-      if (&t != shim_self)
-        e->ready.push_back(&t);
-    }
-    if (e->random == 0)
-      return;
-    e->ready.push_back(shim_self); /* who came last need not be the first to go on */
+    for (shim_warp &w : e->warps)
+      set_ready(e, &w, w.present);
+    /* who came last need not be the first to go on */
   }
   wait_here(e, file, line);
 }
@@ -318,12 +331,18 @@ void shim_meet(const char *kind, unsigned mask, void *slot,
     shim_fault("%s of %s:%d: mask %08x, lane %u of lanes %08x", kind, file, line, mask, t->lane,
                w->present);
   }
-  size_t at = 0;
-  while (at < w->open.size() && (w->open[at].mask & mask) == 0)
+  unsigned at = 0;
+  while (at < w->n_open && (w->open[at].mask & mask) == 0)
     ++at;
-  if (at == w->open.size())
-    w->open.push_back({kind, file, line, mask, 0, {}});
   meeting *m = &w->open[at];
+  if (at == w->n_open) {
+    ++w->n_open;
+    m->kind = kind;
+    m->file = file;
+    m->line = line;
+    m->mask = mask;
+    m->arrived = 0;
+  }
   if (m->mask != mask || !same(m->kind, kind) || m->line != line || !same(m->file, file)) {
     shim_fault("lanes meet at %s of %s:%d (mask %08x) and %s of %s:%d (mask %08x)", m->kind,
                m->file, m->line, m->mask, kind, file, line, mask);
@@ -336,11 +355,9 @@ void shim_meet(const char *kind, unsigned mask, void *slot,
   }
   if (all != NULL)
     all(m->slots, mask);
-  w->open.erase(w->open.begin() + (long)at);
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    if ((mask >> lane & 1u) != 0 && lane != t->lane)
-      e->ready.push_back(&w->threads[lane]);
-  }
+  if (at != --w->n_open)
+    *m = w->open[w->n_open];
+  set_ready(e, w, mask & ~(1u << t->lane));
 }
 
 void shim_check_fences(const char *file, int line) {
@@ -401,6 +418,8 @@ void *shim_dynamic(void) {
 }
 
 static void check_zone(const unsigned char *from, size_t n, const char *what) {
+  if (n == 0 || (from[0] == ZONE && memcmp(from, from + 1, n - 1) == 0))
+    return;
   for (size_t i = 0; i < n; ++i) {
     if (from[i] != ZONE)
       shim_fault("writes %s shared memory (%zu bytes into what lies there)", what, i);
@@ -457,7 +476,7 @@ void shim_copy_wait(uint32_t groups) {
 
 static void shuffle(engine *e, std::vector<unsigned> *order) {
   for (size_t i = order->size(); e->random != 0 && i > 1; --i)
-    std::swap((*order)[i - 1], (*order)[draw(e) % i]);
+    std::swap((*order)[i - 1], (*order)[draw(e, (unsigned)i)]);
 }
 
 static void set_threads(engine *e, const uint32_t *block) {
@@ -465,17 +484,23 @@ static void set_threads(engine *e, const uint32_t *block) {
   e->threads.resize(n);
   e->warps.resize((n + 31) / 32);
   e->order.resize(n);
+  if (n > e->n_copied) { /* most of it is never touched */
+    e->copies.reset(new shim_copy[(size_t)n * SHIM_COPIES]);
+    e->n_copied = n;
+  }
   for (unsigned w = 0; w < e->warps.size(); ++w) {
     const unsigned lanes = n - w * 32 < 32 ? n - w * 32 : 32;
     e->warps[w].threads = &e->threads[(size_t)w * 32];
     e->warps[w].present = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
-    e->warps[w].open.clear();
+    e->warps[w].ready = 0;
+    e->warps[w].n_open = 0;
   }
   for (unsigned i = 0; i < n; ++i) {
     shim_thread *t = &e->threads[i];
     t->index = {i % block[0], i / block[0] % block[1], i / block[0] / block[1]};
     t->lane = i % 32;
     t->warp = &e->warps[i / 32];
+    t->copies = &e->copies[(size_t)i * SHIM_COPIES];
     e->order[i] = i;
   }
 }
@@ -484,7 +509,6 @@ static void run_block(engine *e) {
   for (shim_thread &t : e->threads) {
     t.fiber = NULL;
     t.waits_in = NULL;
-    t.at_barrier = false;
     t.done = false;
     t.waited = false;
     t.fenced = false;
@@ -492,7 +516,8 @@ static void run_block(engine *e) {
     t.group = 0;
   }
   shuffle(e, &e->order);
-  e->ready.clear();
+  e->ready = 0;
+  e->warp_now = 0;
   e->begun = 0;
   e->done = 0;
   e->at_barrier = 0;
@@ -518,6 +543,14 @@ static engine *engine_here(void) {
   if (o.e == NULL) {
     o.e = new engine();
     o.e->memory.assign(3 * (size_t)ZONE_BYTES + STATIC_BYTES + DYNAMIC_BYTES, ZONE);
+#if defined(SHIM_ADDRESS)
+    pthread_attr_t attributes;
+    void *bottom = NULL;
+    pthread_getattr_np(pthread_self(), &attributes);
+    pthread_attr_getstack(&attributes, &bottom, &o.e->host.stack_bytes);
+    pthread_attr_destroy(&attributes);
+    o.e->host.stack = static_cast<char *>(bottom);
+#endif
   }
   return o.e;
 }
@@ -531,6 +564,7 @@ void shim_run(const char *kernel, void (*body)(const void *), const void *args,
   e->body = body;
   e->args = args;
   e->random = seed;
+  e->wandering = seed == 0 ? 0 : (1u << draw(e, 9)) - 1;
   e->dynamic_bytes = shared_bytes;
   shim_now = {{0, 0, 0}, {block[0], block[1], block[2]}, {grid[0], grid[1], grid[2]}};
   const uint64_t n = (uint64_t)block[0] * block[1] * block[2];

@@ -58,11 +58,11 @@ struct shim_thread {
   void *fiber;          /* that it waits in; NULL: it has not begun, runs, or is done */
   const char *waits_in; /* file and line of what it waits at; NULL: it does not wait */
   int waits_at;
-  bool at_barrier, done;
+  bool done;
   bool waited; /* for the launch in front */
   bool fenced; /* what it wrote so far is seen before what it writes from now on */
   uint32_t n_copies, group;
-  shim_copy copies[SHIM_COPIES];
+  shim_copy *copies; /* [SHIM_COPIES] */
 };
 
 struct shim_launch {
