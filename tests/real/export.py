@@ -161,7 +161,7 @@ def export(name, exporter, folder):
             for v in file.graph.input}  # fmt: skip
     print(f"{name}-{exporter}: {len(file.graph.node)} nodes, {os.path.getsize(path)} bytes, "
           f"torch differs by {worst:.1e}, {dims}", flush=True)  # fmt: skip
-    if worst > 1e-3:
+    if worst > (1e-2 if families.WIDE else 1e-3):  # softmax of a wide T5's scores, which it does not scale, is steep
         raise ValueError(f"the file differs from torch by {worst}")
 
 
