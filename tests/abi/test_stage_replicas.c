@@ -3,7 +3,7 @@
  * table: streams of requests of other rows and tokens have the bits of the plan's reference under
  * every rule of delivery, from plans that were written and read, and are close to the uncut model;
  * rows come back in their order; a bad request fails alone; masks of Dropout do not depend on the
- * cut; what cannot be cut is refused. ctest: timeout=120 */
+ * cut; what cannot be cut is refused. ctest: timeout=240 */
 #include <stdio.h>
 
 #include "loader/base/base.h"
