@@ -35,6 +35,23 @@ def ask(nvcc, *arguments):
     return subprocess.run([nvcc, *arguments], capture_output=True, text=True, check=True).stdout
 
 
+def headers_of_all():
+    text = b""
+    for path in sorted(glob.glob(os.path.join(KERNELS, "*.h")) + glob.glob(os.path.join(KERNELS, "**/*.cuh"), recursive=True)):
+        with open(path, "rb") as file:
+            text += file.read()
+    return text
+
+
+def state_of_sources():
+    """A number of all that the kernels are compiled of."""
+    state = hashlib.sha256(headers_of_all())
+    for path in sorted(glob.glob(os.path.join(KERNELS, "parts", "*.cu"))):
+        with open(path, "rb") as file:
+            state.update(file.read())
+    return int(state.hexdigest(), 16)
+
+
 def compile_part(nvcc, version, arch, part, headers):
     """What ptxas says of a part; raises with nvcc's own words when it does not compile."""
     with open(part, "rb") as file:
@@ -67,10 +84,7 @@ def read_log(text):
 def compile_all(nvcc, version, archs, names):
     """{arch: {kernel: (registers, spilled bytes)}} of the parts of these names."""
     os.makedirs(KEPT, exist_ok=True)
-    headers = b""
-    for path in sorted(glob.glob(os.path.join(KERNELS, "*.h")) + glob.glob(os.path.join(KERNELS, "**/*.cuh"), recursive=True)):
-        with open(path, "rb") as file:
-            headers += file.read()
+    headers = headers_of_all()
     parts = [os.path.join(KERNELS, "parts", name + ".cu") for name in names]
     found = {arch: {} for arch in archs}
     with open(os.path.join(KEPT, "lock"), "w", encoding="utf-8") as lock, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
