@@ -77,6 +77,8 @@ def verdict(result, limits):
 def commands(folder, meta, limits):
     """The commands of COLUMNS; None: this file is not tried so."""
     loose = limits.tolerance.get(meta.get("variant"), [])
+    if meta.get("gap_to_torch", 0) > 1e-3:  # fp32 is as far from fp64: 4e-4 (ONNX Runtime), 8e-4 (torch) of a wide T5
+        loose = loose or ["--atol", "0.002"]
     check = ["run", folder, "--check", *loose, "--threads", "1"]
     yield check
     for stages in ("2", "3", "4"):
