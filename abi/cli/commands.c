@@ -130,7 +130,7 @@ int cli_plan(const cli_options *given) {
     return CLI_USAGE;
   if (cli_try_pages(o) != CLI_DONE)
     return CLI_FAILED;
-  if (o->model == NULL && o->n_operands == 3)
+  if (o->model == NULL && o->n_operands > 1)
     return cli_explain(o);
   if (o->train && o->model != NULL)
     return plan_training(o);

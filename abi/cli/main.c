@@ -2,6 +2,7 @@
 /* Finds the command and hands over. */
 #include <string.h>
 
+#include "nearest.h"
 #include "tables.h"
 
 static void print_commands(FILE *out) {
@@ -18,6 +19,15 @@ static int print_version(void) {
     return cli_report("opipe_get_api", &err);
   (void)printf("onnx-pipe %s (ABI %u.%u)\n", api->version, api->abi_major, api->abi_minor);
   return CLI_DONE;
+}
+
+static int refuse_command(const char *name) {
+  cli_nearest nearest = {.word = name, .n = strlen(name)};
+  for (const cli_command *c = cli_commands; c->name != NULL; ++c)
+    cli_nearest_look(&nearest, c->name);
+  return nearest.found == NULL
+             ? cli_usage("there is no command '%s'; 'onnx-pipe --help' lists them", name)
+             : cli_usage("there is no command '%s'; did you mean '%s'?", name, nearest.found);
 }
 
 /* What was printed has arrived, or that is the result. */
@@ -40,10 +50,7 @@ int main(int argc, char **argv) {
   }
   if (strcmp(argv[1], "--version") == 0)
     return finish(print_version());
-  static char program[64]; /* what getopt_long begins its messages with */
   const char *name = argv[1];
-  (void)snprintf(program, sizeof(program), "onnx-pipe %.40s", name);
-  argv[1] = program;
   for (const cli_command *c = cli_commands; c->name != NULL; ++c) {
     static cli_options options; /* large: not on the stack */
     if (strcmp(name, c->name) != 0)
@@ -56,5 +63,5 @@ int main(int argc, char **argv) {
       return numbers;
     return finish(c->run(&options));
   }
-  return cli_usage("there is no command '%s'; 'onnx-pipe --help' lists them", name);
+  return refuse_command(name);
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "nearest.h"
 #include "tables.h"
 
 /* ---- errors ---- */
@@ -28,8 +29,9 @@ int cli_report(const char *what, const opipe_error *err) {
 
 enum { FIRST_ID = 256 }; /* what getopt_long answers for a row: this and the row's number */
 
-/* The command's rows for getopt_long. `letters` has room for two characters a row. */
+/* The command's rows for getopt_long. `letters` has room for two characters a row, and two. */
 static void make_getopt(const cli_command *command, struct option *longs, char *letters) {
+  *letters++ = ':'; /* getopt_long says nothing itself, and tells what lacks a value */
   for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
     const cli_option *o = &cli_option_rows[i];
     const int kind = o->argument == NULL     ? no_argument
@@ -47,7 +49,7 @@ static void make_getopt(const cli_command *command, struct option *longs, char *
   *letters = '\0';
 }
 
-/* The row of what getopt_long answered; NULL: it has said what is wrong. */
+/* The row of what getopt_long answered; NULL: it is none. */
 static const cli_option *row_of(const cli_command *command, int id) {
   if (id >= FIRST_ID)
     return &cli_option_rows[id - FIRST_ID];
@@ -56,6 +58,57 @@ static const cli_option *row_of(const cli_command *command, int id) {
       return &cli_option_rows[i];
   }
   return NULL;
+}
+
+/* ---- what is no option ---- */
+
+/* An option of the command that begins with the word, more than one: which. False: fewer. */
+static bool refuse_ambiguous(const cli_command *c, const char *word, size_t n) {
+  char which[512] = "";
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
+    const char *name = cli_option_rows[i].name;
+    if (!cli_takes(c, &cli_option_rows[i]) || strncmp(name, word, n) != 0)
+      continue;
+    const size_t used = strlen(which);
+    (void)snprintf(which + used, sizeof(which) - used, "%s--%s", found == 0 ? "" : ", ", name);
+    ++found;
+  }
+  if (found > 1)
+    (void)cli_usage("%s: option '--%.*s' may be any of %s", c->name, (int)n, word, which);
+  return found > 1;
+}
+
+/* `dashes` and the word, which may be an option that lacks one. */
+static int refuse_word(const cli_command *c, const char *dashes, const char *word) {
+  cli_nearest nearest = {.word = word, .n = strcspn(word, "=")};
+  if (strcmp(dashes, "--") == 0 && refuse_ambiguous(c, word, nearest.n))
+    return CLI_USAGE;
+  for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
+    if (cli_takes(c, &cli_option_rows[i]))
+      cli_nearest_look(&nearest, cli_option_rows[i].name);
+  }
+  if (nearest.found == NULL) {
+    return cli_usage("%s: there is no option '%s%.*s' ('onnx-pipe %s --help')", c->name, dashes,
+                     (int)nearest.n, word, c->name);
+  }
+  return cli_usage("%s: there is no option '%s%.*s'; did you mean '--%s'?", c->name, dashes,
+                   (int)nearest.n, word, nearest.found);
+}
+
+/* What getopt_long stopped at: `id` is ':' where a value lacks, else '?'. */
+static int refuse_option(const cli_command *c, int id, char **argv) {
+  const char letter[] = {(char)optopt, '\0'};
+  if (optopt == 0)
+    return refuse_word(c, "--", argv[optind - 1] + strlen("--"));
+  const cli_option *row = row_of(c, optopt);
+  if (row != NULL && id == ':')
+    return cli_usage("%s: --%s needs a value: %s", c->name, row->name, row->argument);
+  if (row != NULL)
+    return cli_usage("%s: --%s takes no value", c->name, row->name);
+  /* A letter: of a longer word as long as that is not behind it. */
+  const char *word = argv[optind] == NULL ? "" : argv[optind];
+  return refuse_word(c, "-", word[0] == '-' && word[1] == optopt ? word + 1 : letter);
 }
 
 static void print_help(const cli_command *c) {
@@ -72,13 +125,16 @@ static void print_help(const cli_command *c) {
 static int take_options(const cli_command *command, int argc, char **argv, bool *given,
                         cli_options *out) {
   struct option longs[CLI_OPTIONS_MOST + 1];
-  char letters[2 * CLI_OPTIONS_MOST + 1];
+  char letters[2 * CLI_OPTIONS_MOST + 2];
   make_getopt(command, longs, letters);
   optind = 1;
+  opterr = 0;
   for (int id = 0; (id = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
     const cli_option *option = row_of(command, id);
     if (option == NULL)
-      return CLI_USAGE;
+      return refuse_option(command, id, argv);
+    if (optarg != NULL && optarg[0] == '\0')
+      return cli_usage("--%s: its value is empty, %s is needed", option->name, option->argument);
     if (option->take == NULL) {
       print_help(command);
       return -1;
@@ -116,8 +172,14 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
     return cli_usage("%s %s: --%s stands in place of a model", c->name, operands[0],
                      out->planner.arch != NULL ? "arch" : "profile");
   }
-  if (c->run == cli_plan && n == 3 && strcmp(operands[0], "explain") == 0)
-    return CLI_DONE;
+  if (c->run == cli_plan && n > 1) {
+    cli_nearest verb = {.word = operands[0], .n = strlen(operands[0])};
+    cli_nearest_look(&verb, "explain");
+    if (strcmp(operands[0], "explain") == 0)
+      return CLI_DONE; /* it counts them */
+    if (verb.found != NULL)
+      return cli_usage("there is no 'plan %s'; did you mean 'explain'?", operands[0]);
+  }
   if (n != (c->operand != NULL)) {
     return cli_usage("%s takes %s, %d operands were given ('onnx-pipe %s --help')", c->name,
                      c->operand == NULL ? "no operand" : c->operand, n, c->name);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "nearest.h"
 #include "page.h"
 #include "schedule_verdict.h"
 
@@ -16,11 +17,30 @@ typedef struct job {
   cli_play *play; /* with --cluster */
 } job;
 
+static int check_verb(const char *verb) {
+  static const char *const verbs[] = {"list",     "show", "lower",  "check",
+                                      "simulate", "draw", "convert"};
+  cli_nearest nearest = {.word = verb, .n = strlen(verb)};
+  for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); ++i) {
+    if (strcmp(verb, verbs[i]) == 0)
+      return CLI_DONE;
+    cli_nearest_look(&nearest, verbs[i]);
+  }
+  return nearest.found != NULL
+             ? cli_usage("there is no 'schedule %s'; did you mean '%s'?", verb, nearest.found)
+             : cli_usage(
+                   "there is no 'schedule %s': list, show, lower, check, simulate, draw, "
+                   "convert",
+                   verb);
+}
+
 static int take_operands(job *j) {
   const cli_options *o = j->o;
   if (o->n_operands == 0)
     return cli_usage("schedule takes list, show, lower, check, simulate, draw or convert");
   j->verb = o->operands[0];
+  if (check_verb(j->verb) != CLI_DONE)
+    return CLI_USAGE;
   const uint32_t wanted = strcmp(j->verb, "list") != 0, n = o->n_operands - 1;
   if (n != wanted) {
     return cli_usage("schedule %s takes %s, %u operands were given", j->verb,
@@ -217,23 +237,16 @@ static int run_verb(job *j) {
     const char *verb;
     int (*run)(job *j);
   } verbs[] = {{"list", list}, {"lower", lower}, {"check", prove}};
-  static const char *const writers[] = {"show", "simulate", "draw", "convert"};
   for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); ++i) {
     if (strcmp(j->verb, verbs[i].verb) != 0)
       continue;
     const int status = j->what == NULL ? CLI_DONE : open_order(j);
     return status == CLI_DONE ? verbs[i].run(j) : status;
   }
-  for (size_t i = 0; i < sizeof(writers) / sizeof(writers[0]); ++i) {
-    if (strcmp(j->verb, writers[i]) != 0)
-      continue;
-    int status = open_order(j);
-    if (status == CLI_DONE && j->o->cluster != NULL)
-      status = open_play(j);
-    return status == CLI_DONE ? write_order(j, j->order) : status;
-  }
-  return cli_usage("there is no 'schedule %s': list, show, lower, check, simulate, draw, convert",
-                   j->verb);
+  int status = open_order(j); /* the others write it */
+  if (status == CLI_DONE && j->o->cluster != NULL)
+    status = open_play(j);
+  return status == CLI_DONE ? write_order(j, j->order) : status;
 }
 
 int cli_schedule(const cli_options *o) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "values.h"
 
 enum { KEYS = 12 };
 
@@ -219,12 +220,10 @@ static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_
 
 /* ---- the rest ---- */
 
-static int read_word(const char *option, const char *text, const char *const *words, uint32_t n,
-                     uint32_t *out) {
+/* The first of the choices, where none is said. */
+static int read_word(const char *option, const char *text, const char *choices, uint32_t *out) {
   *out = 0;
-  while (text != NULL && *out < n && strcmp(text, words[*out]) != 0)
-    ++*out;
-  return *out < n ? CLI_DONE : cli_usage("--%s %s: this is not one of its choices", option, text);
+  return text == NULL ? CLI_DONE : cli_take_choice(option, text, choices, out);
 }
 
 /* "2" or "2,2,2": copies of the whole pipeline, which share out the micro-batches. "2,1": replicas
@@ -290,10 +289,8 @@ int cli_rows_chosen(const cli_options *o, uint32_t *out_rows) {
 
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out) {
-  static const char *const recompute[] = {"none", "stage", "block", "attention"};
-#define WORD(key, word) word,
+#define WORD(key, word) "|" word
 #define TYPE(key, word) OPIPE_##key,
-  static const char *const compute[] = {OPIPE_COMPUTE_TYPES(WORD)};
   static const uint32_t types[] = {OPIPE_COMPUTE_TYPES(TYPE)};
   const cli_train_texts *t = &o->t;
   uint32_t type = 0;
@@ -313,9 +310,9 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
   if (status == CLI_DONE)
     status = read_lr_schedule(t->lr_schedule, n_steps, own->text[2], sizeof(own->text[2]), out);
   if (status == CLI_DONE)
-    status = read_word("recompute", t->recompute, recompute, 4, &out->recompute);
+    status = read_word("recompute", t->recompute, "none|stage|block|attention", &out->recompute);
   if (status == CLI_DONE)
-    status = read_word("compute", t->compute, compute, sizeof types / sizeof types[0], &type);
+    status = read_word("compute", t->compute, &OPIPE_COMPUTE_TYPES(WORD)[1], &type);
   out->compute = status == CLI_DONE ? types[type] : 0;
   out->loss_scaling = out->compute == OPIPE_FLOAT16;
   return status;
