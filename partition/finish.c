@@ -76,7 +76,8 @@ static opipe_status check_batch(const finish *f) {
   const opipe_status status =
       opi_batch_prove(f->plan, f->env->model, f->env->bind, f->bound, f->err);
   if (status < 0) {
-    (void)opi_error_prefix(f->err, "%u micro-batches along '%.80s': ", f->plan->n_microbatches,
+    (void)opi_error_prefix(f->err, "%u micro-batch%s along '%.80s': ", f->plan->n_microbatches,
+                           f->plan->n_microbatches == 1 ? "" : "es",
                            f->plan->batch_dim == NULL ? "" : f->plan->batch_dim);
   }
   return status;

@@ -243,6 +243,9 @@ int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_s
 void cli_cut_nothing(cli_options *io_options);
 /* Numbers as text, or a .npy file, as the model's input has them. pins.c */
 int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out);
+/* Why there is no plan; beside what was asked of its shape, where that may be the reason. asked.c
+ */
+void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err);
 uint32_t cli_cores(void);
 bool cli_is_terminal(void); /* standard error: where progress is shown */
 

@@ -94,14 +94,26 @@ static int list_numbered(const char *folder, const char *prefix, const char *suf
 
 /* ---- a data set ---- */
 
+static bool is_input(const cli_session *s, const char *name) {
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    if (strcmp(info.name, name) == 0)
+      return true;
+  }
+  return false;
+}
+
 /* An unnamed tensor takes the name of the model's input or output of its number. */
 static int read_tensor(const cli_session *s, const char *path, uint32_t number, bool input,
                        cli_tensor *out) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   if (cli_pb_read(path, out) != CLI_DONE)
     return CLI_FAILED;
-  if (out->name != NULL && out->name[0] != '\0')
-    return CLI_DONE;
+  if (out->name != NULL && out->name[0] != '\0') {
+    return !input || is_input(s, out->name)
+               ? CLI_DONE
+               : cli_usage("%s: the model has no input '%s'", path, out->name);
+  }
   const opipe_status status = input ? s->api->model_input(s->file, number, &info, NULL)
                                     : s->api->model_output(s->file, number, &info, NULL);
   if (status < 0) {
@@ -310,14 +322,17 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
   return status;
 }
 
+/* What is wrong with a data set alone is no reason not to look at the next one; what is refused
+ * when it has been read (options, the model, a plan, a failure) is, and is said once. */
 static int run_sets(const cli_options *o, cli_session *s, const char *directory,
                     const numbered_list *sets, const cli_json *json) {
   double tolerance = -1;
   int worst = folder_tolerance(directory, &tolerance);
+  bool goes_on = worst == CLI_DONE;
   data_set *d = calloc(1, sizeof(*d));
   if (d == NULL)
     return cli_usage("out of memory");
-  for (uint32_t k = 0; k < sets->n && worst != CLI_FAILED; ++k) {
+  for (uint32_t k = 0; k < sets->n && goes_on; ++k) {
     const char *name = sets->items[k].name;
     char path[PATH_ROOM];
     if (json->file != NULL)
@@ -328,8 +343,11 @@ static int run_sets(const cli_options *o, cli_session *s, const char *directory,
       status = read_tensors(s, path, false, d);
     if (status == CLI_DONE)
       status = check_is_whole(o, s, path, d);
-    if (status == CLI_DONE)
+    goes_on = status != CLI_FAILED;
+    if (status == CLI_DONE) {
       status = run_set(o, s, name, d, tolerance, json);
+      goes_on = status == CLI_DONE || status == CLI_CHECK_FAILED;
+    }
     if (json->file != NULL)
       (void)fputs("}", json->file);
     for (uint32_t i = 0; i < TENSORS_MOST; ++i) {

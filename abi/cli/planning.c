@@ -259,7 +259,9 @@ static int ask(const cli_options *o, const cli_session *s, const opipe_train_opt
     (void)fputs("\r\033[K", stderr);
   if (made < 0 && spare_bytes != 0)
     return CLI_FAILED; /* what was wrong without them is what is said */
-  return made < 0 ? cli_report("plan", &err) : CLI_DONE;
+  if (made < 0)
+    cli_report_plan(o, true, &err);
+  return made < 0 ? CLI_FAILED : CLI_DONE;
 }
 
 int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
@@ -366,13 +368,19 @@ static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t 
 /* Options that a planner decides. */
 static int check_options(const cli_options *o) {
   const bool by_auto = asks_auto(o);
+  if (by_auto && lists_replicas(o)) {
+    return cli_usage(
+        "--replicas %s: planner 'auto' decides about single stages; --replicas N, "
+        "copies of the pipeline, may be given",
+        o->t.replicas);
+  }
   const struct {
     const char *name;
     bool given;
   } rows[] = {{"ranks", o->n_ranks != 0 && !by_auto},
               {"cut", o->cut != NULL},
               {"plan", o->plan_file != NULL},
-              {"replicas", o->t.replicas != NULL && (!by_auto || lists_replicas(o))},
+              {"replicas", o->t.replicas != NULL && !by_auto},
               {"stages", o->n_stages != 0 && !by_auto},
               {"schedule", o->schedule != NULL && !by_auto},
               {"microbatches", o->n_microbatches != 0 && !by_auto},

@@ -396,8 +396,10 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   free(cluster.data);
   if (status == OPIPE_OK)
     return CLI_DONE;
+  const bool of_shape =
+      status == OPIPE_E_INVALID || (status == OPIPE_E_UNSUPPORTED && o->t.replicas != NULL);
   if (!o->quiet)
-    (void)cli_report("plan", &err);
+    cli_report_plan(o, of_shape, &err);
   const bool contradict =
       (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
   return contradict ? CLI_USAGE : CLI_FAILED;

@@ -49,8 +49,11 @@ static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *lay
   const uint32_t *list = plan->train == NULL ? plan->rank_replicas : plan->train->rank_replicas;
   const uint32_t n = n_listed(plan);
   if (n != layout->n_ranks && n != layout->n_stages) {
-    return opi_fail(err, OPIPE_E_INVALID, "replicas of %u stages, schedule '%s' has %u on %u ranks",
-                    n, plan->schedule, layout->n_stages, layout->n_ranks);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "replicas of %u stages are asked for, there are %u stages on %u ranks (schedule "
+        "'%s'): a number for each stage, or for each rank, is needed",
+        n, layout->n_stages, layout->n_ranks, plan->schedule);
   }
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t rank = n == layout->n_ranks ? i : layout->instance_rank[i];
@@ -78,9 +81,10 @@ static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, 
     return opi_fail_nomem(err, layout->n_stages * sizeof(uint32_t), "a layout");
   if (layout->n_replicas != 1 || layout->n_slices > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s' has %u replicas and %u token slices of its own: its stages take "
-                    "no replicas that cut micro-batches",
-                    plan->schedule, layout->n_replicas, layout->n_slices);
+                    "schedule '%s' has %u replica%s and %u token slice%s of its own: its stages "
+                    "take no replicas that cut micro-batches",
+                    plan->schedule, layout->n_replicas, layout->n_replicas == 1 ? "" : "s",
+                    layout->n_slices, layout->n_slices == 1 ? "" : "s");
   }
   OPI_TRY(count_replicas(plan, layout, counts, err));
   uint64_t n_ranks = 0;

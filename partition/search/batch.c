@@ -91,10 +91,11 @@ static opipe_status explain(choice *c, const char *names, int64_t rows, opipe_st
   char dims[160];
   list_dims(c, dims, sizeof dims);
   (void)opi_error_prefix(c->err,
-                         "%u micro-batches along '%.80s' (%" PRId64
-                         " rows of input '%.60s'; "
+                         "%u micro-batch%s along '%.80s' (%" PRId64
+                         " row%s of input '%.60s'; "
                          "--batch-dim NAME[,NAME] splits others of %s): ",
-                         c->plan->n_microbatches, names, rows, input_of(c, names), dims);
+                         c->plan->n_microbatches, c->plan->n_microbatches == 1 ? "" : "es", names,
+                         rows, rows == 1 ? "" : "s", input_of(c, names), dims);
   return status;
 }
 
@@ -202,7 +203,8 @@ static opipe_status prove(choice *c, const char *names, int64_t rows) {
                     plan->n_microbatches, rows, names, input_of(c, names));
   }
   const opipe_status status = opi_batch_prove(plan, c->env->model, c->env->bind, NULL, c->err);
-  return status == OPIPE_OK ? status : explain(c, names, rows, status);
+  const bool of_rows = status != OPIPE_OK && status != OPIPE_E_NOTFOUND && status != OPIPE_E_NOMEM;
+  return of_rows ? explain(c, names, rows, status) : status;
 }
 
 /* Shapes that contradict each other: another set may fit. */

@@ -124,8 +124,8 @@ static opipe_status choose_layout(planner *p) {
   if (p->n_edges != 0) {
     if (n_stages != 0 && n_stages != p->n_boundaries + 1) {
       return opi_fail(p->err, OPIPE_E_INVALID,
-                      "the cut has %u boundaries, which makes %u stages; %u were asked for",
-                      p->n_boundaries, p->n_boundaries + 1, n_stages);
+                      "the cut has %u boundar%s, which makes %u stages, not %u", p->n_boundaries,
+                      p->n_boundaries == 1 ? "y" : "ies", p->n_boundaries + 1, n_stages);
     }
     n_stages = p->n_boundaries + 1;
   }

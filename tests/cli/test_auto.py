@@ -84,7 +84,7 @@ def devices_alone(count):
     for option in (["--budget", "1"], ["--within", "5"], ["--allow-stale"], ["--hypothetical"], ["--rows", "2"]):
         expect(count, "no planner", ["plan", DEMO, "--stages", "2", *option], USAGE, f"{option[0]}: no planner is asked")
     expect(count, "a cut", ["plan", DEMO, "--auto", "--cut", "x", *TWO], USAGE, "--cut: planner 'auto' decides that")
-    expect(count, "single stages", ["plan", DEMO, "--train", *LOSS, "--auto", "--replicas", "2,1", *TWO], USAGE, "--replicas: planner 'auto'")
+    expect(count, "single stages", ["plan", DEMO, "--train", *LOSS, "--auto", "--replicas", "2,1", *TWO], USAGE, "--replicas 2,1: planner 'auto' decides about single stages")
 
 
 def whole(count, folder):
@@ -167,7 +167,7 @@ def nothing_fits(count, folder):
     write(10**12)
     for more, text in ((["--microbatches", "3", "--replicas", "2"], "3 micro-batches cannot be shared by 2 pipelines: 2, or 4, can"),
                        (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
-                       (["--ranks", "5"], "5 ranks of tensor width"),
+                       (["--ranks", "5"], "planner 'auto': 5 ranks on 2 devices"),
                        (["--schedule", "2bw"], "its weights are late"),
                        (["--auto=memory", "--within", "0.001"], "that is the smallest limit that helps")):
         expect(count, text, [*small, *more], REFUSED, text)

@@ -30,6 +30,30 @@ def exporters(folder):
             (["plan", model, "--cut", "onnx::Add_1:"], REFUSED, "a name is missing")]
 
 
+# What does not go together is said with the options that say it, and both numbers.
+SHAPES = [
+    (["--replicas", "2,1", "--stages", "3"], USAGE, "--replicas 2,1 --stages 3: replicas of 2 stages are asked for, there are 3 stages on 3 ranks"),
+    (["--replicas", "2,1", "--stages", "3", "--schedule", "interleaved"], USAGE,
+     "--replicas 2,1 --stages 3 --schedule interleaved: schedule 'interleaved' puts 2 stages on each rank: 3 stages"),
+    (["--replicas", "2,1", "--ranks", "4"], REFUSED, "--replicas 2,1 --ranks 4: the replicas asked for take 3 ranks, not 4"),
+    (["--replicas", "2,2,2", "--ranks", "4"], REFUSED, "--replicas 2,2,2 --ranks 4: schedule 'gpipe' puts 1 stage on each rank: 3 stages on 2 ranks"),
+    (["--replicas", "2", "--ranks", "5"], REFUSED, "--replicas 2 --ranks 5: 2 replicas of the pipeline cannot share 5 ranks"),
+    (["--replicas", "2,1", "--schedule", "terapipe:slices=2"], REFUSED,
+     "--replicas 2,1 --schedule terapipe:slices=2: schedule 'terapipe' has 1 replica and 2 token slices of its own"),
+    (["--replicas", "4", "--stages", "2", "--ranks", "6", "--microbatches", "3"], USAGE,
+     "--replicas 4 --stages 2 --ranks 6 --microbatches 3: 4 replicas of the pipeline cannot share 6 ranks"),
+    (["--stages", "3", "--ranks", "2"], USAGE, "--stages 3 --ranks 2: schedule 'gpipe' puts 1 stage on each rank: 3 stages on 2 ranks"),
+    (["--stages", "3", "--schedule", "zbv"], REFUSED, "--stages 3 --schedule zbv: schedule 'zbv' puts 2 stages on each rank: 3 stages"),
+    (["--stages", "1", "--cut", "ids"], REFUSED, "plan: the cut has 1 boundary, which makes 2 stages, not 1"),
+    (["--auto", "--replicas", "2,1"], USAGE, "--replicas 2,1: planner 'auto' decides about single stages; --replicas N, copies"),
+    (["--planner", "dapple", "--replicas", "2"], USAGE, "--replicas: planner 'dapple' decides that"),
+    (["--planner", "dapple", "--stages", "2"], USAGE, "--stages: planner 'dapple' decides that"),
+    (["--auto", "--device", "cpu", "--device", "cpu", "--stages", "3", "--ranks", "2"], REFUSED, "--stages 3 --ranks 2: planner 'auto': nothing"),
+    (["--auto", "--device", "cpu", "--device", "cpu", "--ranks", "3"], REFUSED, "planner 'auto': 3 ranks on 2 devices"),
+    (["--replicas", "2,1", "--cut", "nowhere"], REFUSED, "plan: the model has no tensor 'nowhere' to cut at"),
+]
+
+
 def main():
     need_command()
     count = Count()
@@ -54,8 +78,6 @@ def main():
             (["run", MODEL, "--stages", "2", "--cost", "flops"], USAGE, "one of rates|measured is needed"),
             (["plan", MODEL, "--stages", "3", "--ranks", "2"], USAGE, "3 stages on 2 ranks"),
             (["run", MODEL, "--stages", "many"], USAGE, "--stages many"),
-            (["run", MODEL, "--frob"], USAGE, "onnx-pipe run: unrecognized option '--frob'"),
-            (["inspect", MODEL, "-o", plan], USAGE, "onnx-pipe inspect: invalid option -- 'o'"),
             (["run", MODEL, "--check"], USAGE, "model.onnx is a file"),
             (["run", os.path.join(folder, "none"), "--check"], REFUSED, "does not exist"),
             (["run"], USAGE, "0 operands"),
@@ -67,6 +89,7 @@ def main():
         for name, value in said.items():
             cases.append((["run", MODEL, *whole, f"--{name}", value], USAGE, f"already settles --{name}"))
         cases += exporters(folder)
+        cases += [(["run", MODEL, *arguments], status, text) for arguments, status, text in SHAPES]
         cases += [
             (["run", MODEL, "--replicas", "2,2,2", "--microbatches", "2"], DONE, "3 stages"),
             (["run", MODEL, "--stages", "2", "--replicas", "2,2,2"], USAGE, "3 numbers for 2 stages"),

@@ -20,7 +20,7 @@ CUT = [("search", "2,1", 4), ("1f1b", "2,1", 4), ("zb-h1", "1,3", 2), ("interlea
 REFUSALS = [
     (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
-    (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "2 replicas and 1 token slices of its own"),
+    (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "2 replicas and 1 token slice of its own"),
     (["--replicas", "3,1", "--microbatches", "4"], REFUSED, "3 replicas, which cut a micro-batch of 2 rows"),
     (["--replicas", "2,2,2", "--stages", "2"], USAGE, "3 numbers for 2 stages"),
     (["--replicas", "0", "--stages", "2"], USAGE, "from 1 to 4096"),

@@ -68,6 +68,10 @@ def sets(count, folder):
     lacking = copy(folder, "lacking", ("0", "1"))
     os.remove(os.path.join(lacking, "test_data_set_1", "input_0.pb"))
     count.check("no input", wrong(run("run", lacking, *check), USAGE, "test_data_set_1 has no tensor for input"))
+    for number in ("0", "1"):
+        shutil.copy(os.path.join(DEMO, "test_data_set_0", "output_0.pb"), os.path.join(lacking, f"test_data_set_{number}", "input_7.pb"))
+    both = wrong(run("run", lacking, *ONE), USAGE, *(f"test_data_set_{n}{os.sep}input_7.pb: the model has no input" for n in "01"))
+    count.check("a tensor of no input", both)
     behind = copy(folder, "behind", ("0",))
     base = os.path.join(behind, "test_data_set_0")
     shutil.copy(os.path.join(base, "output_0.pb"), os.path.join(base, "output_7.pb"))
@@ -82,6 +86,17 @@ def sets(count, folder):
     with open(path, "wb") as file:
         file.write(npy((1, 4), "<i8", struct.pack("<4q", 1, 2, 3, 4)))
     given = ["--input", f"input_ids={path}"]
+    for refused, status, text in (
+            (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"), (["--stages", "2", "--ranks", "3"], USAGE, "on 3 ranks"),
+            (["--bind", "nonsense"], USAGE, "DIM=N is needed"), (["--bind", "none=2"], USAGE, "no free dimension 'none'"),
+            (["--pin", "none=2"], USAGE, "no such input"), (["--auto", "--cut", "x"], USAGE, "decides that"),
+            (["--budget", "1"], USAGE, "no planner is asked"), (["--replicas", "x"], USAGE, "from 1 to 4096"),
+            (["--schedule", "none"], REFUSED, "there is no schedule 'none'")):
+        for more in ([], ["--check"], ["--json"]):
+            result = run("run", DEMO, *refused, *more)
+            problem = wrong(result, status, text)
+            lines = result.err.count("\n")
+            count.check(f"{refused} {more} of two data sets", problem or (f"said {lines} times: {result.err}" if lines != 1 else None))
     count.check("--input beside data sets", wrong(run("run", DEMO, *given, *ONE), USAGE, "say the inputs"))
     count.check("--input twice", wrong(run("run", os.path.join(DEMO, "model.onnx"), *given, *given, *ONE), USAGE,
                                        "is given already"))

@@ -103,9 +103,10 @@ static inline opipe_status opipe_layout_chunks(const opipe_layout_request *reque
   if (request->n_stages != 0 && stages != request->n_stages) {
     return request->n_ranks != 0
                ? opipe_fail(err, OPIPE_E_INVALID,
-                            "schedule '%s' puts %u stages on each rank: %u stages on %u ranks do "
+                            "schedule '%s' puts %u stage%s on each rank: %u stages on %u ranks do "
                             "not fit",
-                            name, chunks, request->n_stages, request->n_ranks)
+                            name, chunks, chunks == 1 ? "" : "s", request->n_stages,
+                            request->n_ranks)
                : opipe_fail(
                      err, OPIPE_E_INVALID,
                      "schedule '%s' puts %u stages on each rank: %u stages are not a multiple "

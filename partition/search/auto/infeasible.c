@@ -134,9 +134,13 @@ static opipe_status say_shape(const opi_run *run) {
                     "planner 'auto': %u stages of %u layers: at most one for each layer",
                     f->n_stages, q->planning.layers->n_layers);
   }
-  if (f->n_ranks > q->planning.n_devices || f->width > q->planning.n_devices) {
+  if (f->n_ranks > q->planning.n_devices) {
     return opi_fail(s->err, OPIPE_E_LIMIT,
-                    "planner 'auto': %u ranks of tensor width %u on %u devices", f->n_ranks,
+                    "planner 'auto': %u ranks on %u devices: at most one each", f->n_ranks,
+                    q->planning.n_devices);
+  }
+  if (f->width > q->planning.n_devices) {
+    return opi_fail(s->err, OPIPE_E_LIMIT, "planner 'auto': tensor width %u on %u devices",
                     f->width, q->planning.n_devices);
   }
   if (f->width > 1 && !q->hypothetical) {

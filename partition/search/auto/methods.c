@@ -191,6 +191,7 @@ opipe_status opi_methods_find(opi_space *s) {
   }
   for (uint32_t i = 0; i < s->n_methods; ++i)
     n_usable += s->methods[i].why == NULL;
+  s->why[0] = '\0'; /* no layout has been refused yet */
   if (n_usable > 0)
     return OPIPE_OK;
   return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "planner 'auto': no schedule can be used; '%s': %s",
