@@ -5,6 +5,7 @@
 #define TESTS_ABI_STREAMS_H
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/abi/host_kit.h"
@@ -89,6 +90,15 @@ static inline void read_again(host_kit *k, char said, char credits) {
   free(text.data);
 }
 
+/* Does the plan give x [REQUESTS] as it runs, as its reference has it, and over poisoned memory? */
+static inline bool has_bits_of_reference(host_kit *k, const stream *s, answer *x) {
+  static answer y[REQUESTS], z[REQUESTS];
+  run_stream(k, s, 0, x);
+  run_stream(k, s, OPIPE_SESSION_REFERENCE, y);
+  run_stream(k, s, OPIPE_SESSION_POISON, z);
+  return memcmp(x, y, sizeof y) == 0 && memcmp(x, z, sizeof z) == 0;
+}
+
 /* Largest difference, of the largest number. */
 static inline double apart(const answer *a, const answer *b) {
   double worst = 0, largest = 0;
@@ -99,6 +109,19 @@ static inline double apart(const answer *a, const answer *b) {
     }
   }
   return largest > 0 ? worst / largest : INFINITY;
+}
+
+/* A link that delivers under a rule. */
+typedef struct ruled_link {
+  const char *rule;
+  char transport[60];
+} ruled_link;
+
+static inline ruled_link link_of(uint32_t rule) {
+  static const char *const names[RULES] = {"tag", "stream", "edge", "pair", "blocking", "grouped"};
+  ruled_link own = {.rule = names[rule]};
+  (void)snprintf(own.transport, sizeof own.transport, "emulated:rule=%s,latency_us=20", own.rule);
+  return own;
 }
 
 /* ---- whole tests ---- */
@@ -114,6 +137,19 @@ static inline void run_uncut(const char *file, uint32_t flags, const stream *s, 
       kit_plan_bound(&k, NULL, file, ROWS, TOKENS, flags | OPIPE_BIND_DEFAULTS, &one), &k.err);
   run_stream(&k, s, OPIPE_SESSION_REFERENCE, out);
   kit_close(&k);
+}
+
+/* Micro-batches at a time: 1 to 3, where the schedule said none. */
+static inline void check_credits(const char *file, const opipe_plan_params *params,
+                                 const stream *s) {
+  static answer x[REQUESTS];
+  for (char credits = '1'; credits <= '3'; ++credits) {
+    host_kit k;
+    OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, file, ROWS, TOKENS, params), &k.err);
+    read_again(&k, '0', credits);
+    OPI_ASSERT(has_bits_of_reference(&k, s, x) && x[0].logits[0] != 0);
+    kit_close(&k);
+  }
 }
 
 /* A request that reads beyond a table fails alone; the others have the bits that they have without

@@ -4,8 +4,6 @@
  * every rule of delivery, from plans that were written and read, and are close to the uncut model;
  * rows come back in their order; a bad request fails alone; masks of Dropout do not depend on the
  * cut; what cannot be cut is refused. ctest: timeout=240 */
-#include <stdio.h>
-
 #include "loader/base/base.h"
 #include "tests/abi/streams.h"
 
@@ -40,14 +38,12 @@ static const plan_case CASES[] = {{"gpipe", {2, 1}, 2, 2},      {"1f1b", {1, 2},
                                   {"sequential", {1, 2}, 2, 2}, {"gpipe", {2, 2}, 2, 1}};
 
 static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
-  static const char *const names[RULES] = {"tag", "stream", "edge", "pair", "blocking", "grouped"};
-  static answer x[REQUESTS], y[REQUESTS], z[REQUESTS];
+  static answer x[REQUESTS];
   host_kit k;
   opipe_plan_info info = {.struct_size = sizeof info};
   uint32_t n_ranks = 0;
-  char transport[60];
-  (void)snprintf(transport, sizeof transport, "emulated:rule=%s,latency_us=20", names[rule]);
-  const opipe_plan_params params = params_of(c, transport);
+  const ruled_link link = link_of(rule);
+  const opipe_plan_params params = params_of(c, link.transport);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
   const char credits = strcmp(c->schedule, "sequential") == 0 ? '1' : '0';
   read_again(&k, credits, credits);
@@ -55,12 +51,9 @@ static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
   for (uint32_t i = 0; i < c->n; ++i)
     n_ranks += c->list[i];
   OPI_ASSERT_INT(info.n_ranks, n_ranks);
-  run_stream(&k, &LLAMA_MIXED, 0, x);
-  run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
-  run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_POISON, z);
-  if (memcmp(x, y, sizeof x) != 0 || memcmp(x, z, sizeof x) != 0) {
+  if (!has_bits_of_reference(&k, &LLAMA_MIXED, x)) {
     OPI_FAIL("%s, replicas %u %u %u, %u micro-batches, rule %s: other bits than the reference's",
-             c->schedule, c->list[0], c->list[1], c->list[2], c->n_microbatches, names[rule]);
+             c->schedule, c->list[0], c->list[1], c->list[2], c->n_microbatches, link.rule);
   }
   const double worst = apart(x, uncut);
   if (!(worst <= 1e-5)) {
@@ -88,18 +81,9 @@ static void test_every_rule(void) {
 /* Micro-batches at a time between all replicas of the first stage and all of the last: as many
  * streams of credits as there are pairs of them on two ranks. */
 static void test_credits(void) {
-  static answer x[REQUESTS], y[REQUESTS];
   const plan_case c = {"gpipe", {2, 1, 2}, 3, 2};
   const opipe_plan_params params = params_of(&c, NULL);
-  for (char credits = '1'; credits <= '3'; ++credits) {
-    host_kit k;
-    OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
-    read_again(&k, '0', credits);
-    run_stream(&k, &LLAMA_MIXED, 0, x);
-    run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
-    OPI_ASSERT(memcmp(x, y, sizeof x) == 0 && x[0].logits[0] != 0);
-    kit_close(&k);
-  }
+  check_credits(LLAMA, &params, &LLAMA_MIXED);
 }
 
 /* One replica of every stage is what it was without the list. */

@@ -3,8 +3,6 @@
  * other rows and tokens have the bits of the plan's reference under every rule of delivery, from
  * plans that were written and read; a bad request fails alone; what cannot be sliced is refused;
  * masks of Dropout do not depend on how a request is cut. ctest: timeout=120 */
-#include <stdio.h>
-
 #include "loader/base/base.h"
 #include "tests/abi/streams.h"
 
@@ -41,20 +39,15 @@ static const plan_case CASES[] = {
     {"terapipe:lengths=3+2+2+1", 3, 1, 0}};
 
 static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
-  static const char *const names[RULES] = {"tag", "stream", "edge", "pair", "blocking", "grouped"};
-  static answer x[REQUESTS], y[REQUESTS], z[REQUESTS];
+  static answer x[REQUESTS];
   host_kit k;
-  char transport[60];
-  (void)snprintf(transport, sizeof transport, "emulated:rule=%s,latency_us=20", names[rule]);
-  const opipe_plan_params params = params_of(c, c->n_ranks == 1 ? NULL : transport);
+  const ruled_link link = link_of(rule);
+  const opipe_plan_params params = params_of(c, c->n_ranks == 1 ? NULL : link.transport);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
   read_again(&k, '0', '0');
-  run_stream(&k, &LLAMA_MIXED, 0, x);
-  run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
-  run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_POISON, z);
-  if (memcmp(x, y, sizeof x) != 0 || memcmp(x, z, sizeof x) != 0) {
+  if (!has_bits_of_reference(&k, &LLAMA_MIXED, x)) {
     OPI_FAIL("%s on %u ranks, %u micro-batches, rule %s: other bits than the reference's",
-             c->schedule, c->n_ranks, c->n_microbatches, names[rule]);
+             c->schedule, c->n_ranks, c->n_microbatches, link.rule);
   }
   const double worst = apart(x, uncut);
   if (!(worst <= 1e-5))
@@ -79,18 +72,9 @@ static void test_every_rule(void) {
 
 /* A micro-batch enters when one has left, all slices of it. */
 static void test_credits(void) {
-  static answer x[REQUESTS], y[REQUESTS];
   const plan_case c = {"terapipe:slices=4", 3, 2, 0};
   const opipe_plan_params params = params_of(&c, NULL);
-  for (uint32_t credits = 1; credits <= 3; ++credits) {
-    host_kit k;
-    OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
-    read_again(&k, '0', (char)('0' + credits));
-    run_stream(&k, &LLAMA_MIXED, 0, x);
-    run_stream(&k, &LLAMA_MIXED, OPIPE_SESSION_REFERENCE, y);
-    OPI_ASSERT(memcmp(x, y, sizeof x) == 0 && x[0].logits[0] != 0);
-    kit_close(&k);
-  }
+  check_credits(LLAMA, &params, &LLAMA_MIXED);
 }
 
 /* ---- one request that fails ---- */
