@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the options ask of a pipeline's shape, for messages about what does not go together. */
+/* What was asked for, and is not possible: of a pipeline's shape, of a model's inputs. */
 #include <string.h>
 
 #include "cli.h"
@@ -45,4 +45,22 @@ void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err
   const bool shows = shape_asked(o, asked, sizeof(asked)) && of_shape;
   (void)snprintf(what, sizeof(what), "plan%s%s", shows ? ": " : "", shows ? asked : "");
   (void)cli_report(what, err);
+}
+
+int cli_no_input(const cli_session *s, const char *where, const char *name) {
+  char inputs[400];
+  size_t n = 0;
+  opipe_tensor_info info = {.struct_size = sizeof(info)};
+  for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
+    const int more =
+        snprintf(inputs + n, sizeof(inputs) - n, "%s'%s'", i == 0 ? "" : ", ", info.name);
+    if (more < 0 || n + (size_t)more >= sizeof(inputs) - strlen(", ...")) {
+      (void)snprintf(inputs + n, sizeof(inputs) - n, "%s...", i == 0 ? "" : ", ");
+      n = 1;
+      break;
+    }
+    n += (size_t)more;
+  }
+  return cli_usage("%s: the model has no input '%s'; %s%s", where, name,
+                   n == 0 ? "it has none" : "its inputs are ", n == 0 ? "" : inputs);
 }

@@ -160,6 +160,7 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
  * what cannot be written leaves nothing. Anything else is written to. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path);   /* could it be? nothing stays */
+int cli_try_folder(const char *path); /* could files be put into it? the same */
 bool cli_is_stream(const char *path); /* is it the command's standard output or error? */
 /* Flags of sessions that options of run and train say. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
@@ -205,8 +206,10 @@ double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double */
 /* Readers print what is wrong and return CLI_FAILED. */
 int cli_npy_read(const char *path, cli_tensor *out);
 /* Type and shape (not data) from the beginning of a .npy file of n bytes; where its data begins.
- * NULL, or what is wrong. */
+ * NULL, or what is wrong, until the next one is. */
 const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size_t *out_start);
+/* Does it have as many bytes as type and shape say? */
+const char *cli_npy_misfit(const cli_tensor *form, size_t n_bytes);
 int cli_npy_write(const char *path, const cli_tensor *tensor);
 int cli_pb_read(const char *path, cli_tensor *out); /* one serialised ONNX TensorProto */
 int cli_file_read(const char *path, void **out_data,
@@ -246,6 +249,8 @@ int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *o
 /* Why there is no plan; beside what was asked of its shape, where that may be the reason. asked.c
  */
 void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err);
+/* `where` names an input that the model has not: those that it has. asked.c */
+int cli_no_input(const cli_session *s, const char *where, const char *name);
 uint32_t cli_cores(void);
 bool cli_is_terminal(void); /* standard error: where progress is shown */
 

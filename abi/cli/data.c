@@ -59,8 +59,9 @@ static int add_array(cli_data *data, const char *name, const uint8_t *samples, s
       return bad(path, "its shape is too large");
   }
   a->row_bytes = n_bytes;
-  if (__builtin_mul_overflow(n_bytes, (size_t)a->form.shape[0], &n_bytes) || n_bytes != n)
-    return bad(path, "its size does not fit its shape");
+  const char *why = cli_npy_misfit(&a->form, n);
+  if (why != NULL)
+    return bad(path, why);
   a->data = samples;
   if (data->n != 0 && data->n_samples != (uint64_t)a->form.shape[0]) {
     (void)fprintf(stderr, "onnx-pipe: %s: it has %lld samples, array '%s' has %llu\n", path,

@@ -70,6 +70,14 @@ static void fill(cli_tensor *t, int64_t limit, uint64_t *state) {
   }
 }
 
+/* Elements, however many. */
+static double count_of(const cli_tensor *t) {
+  double n = 1;
+  for (uint32_t d = 0; d < t->rank; ++d)
+    n *= (double)t->shape[d];
+  return n;
+}
+
 int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, uint32_t *io_n,
                     uint32_t room) {
   for (uint32_t i = 0;; ++i) {
@@ -95,9 +103,13 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
       return cli_usage("input '%s' has rank %u", info.name, info.rank);
     if (info.rank != 0)
       memcpy(t->shape, info.shape, info.rank * sizeof(int64_t));
-    if (!cli_tensor_alloc(t)) {
+    if (cli_dtype_bytes(t->dtype) == 0) {
       return cli_usage("input '%s' of type %s cannot be drawn: give it by --input", info.name,
                        cli_dtype_name(info.dtype));
+    }
+    if (!cli_tensor_alloc(t)) {
+      return cli_usage("input '%s' has %g elements of type %s: there is no memory for them",
+                       info.name, count_of(t), cli_dtype_name(info.dtype));
     }
     fill(t, info.index_limit, &state);
   }

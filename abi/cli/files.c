@@ -2,6 +2,7 @@
 /* .npy files (version 1 to 3, C order) and serialised TensorProtos. Both are input: lengths are
  * checked before they are used. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,6 +41,17 @@ static int bad_file(const char *path, const char *why) {
 
 /* ---- .npy ---- */
 
+/* A message of a reader: the next one is in its place. */
+static const char *say(const char *fmt, ...) OPIPE_PRINTF(1, 2);
+static const char *say(const char *fmt, ...) {
+  static char text[160];
+  va_list args;
+  va_start(args, fmt);
+  (void)vsnprintf(text, sizeof(text), fmt, args);
+  va_end(args);
+  return text;
+}
+
 static uint32_t dtype_of_descr(const char *descr) {
   for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
     const char *known = opipe_dtype_row_of(dtype)->numpy;
@@ -55,9 +67,12 @@ static const char *parse_npy_header(char *header, cli_tensor *out) {
              *shape = strstr(header, "'shape':");
   if (descr == NULL || order == NULL || shape == NULL)
     return "its header lacks descr, fortran_order or shape";
-  descr = strchr(descr + 8, '\'');
-  if (descr == NULL || (out->dtype = dtype_of_descr(descr + 1)) == OPIPE_UNDEFINED)
-    return "its element type is not supported";
+  descr += strlen("'descr':");
+  descr += strspn(descr, " ");
+  if (*descr != '\'' || (out->dtype = dtype_of_descr(descr + 1)) == OPIPE_UNDEFINED) {
+    return say("elements of type %.*s are not supported%s", (int)strcspn(descr, ",}\n"), descr,
+               descr[0] == '\'' && descr[1] == '>' ? ": save them in little-endian order" : "");
+  }
   order += 16;
   while (*order == ' ')
     ++order;
@@ -86,6 +101,8 @@ const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size
   memset(out, 0, sizeof(*out));
   if (n < 12 || memcmp(bytes, "\x93NUMPY", 6) != 0)
     return "it is not a .npy file";
+  if (bytes[6] < 1 || bytes[6] > 3)
+    return say("version %u of the .npy format, 1 to 3 are known", bytes[6]);
   const size_t start = bytes[6] == 1 ? 10 : 12;
   const size_t length = bytes[6] == 1 ? (size_t)bytes[8] | (size_t)bytes[9] << 8
                                       : (size_t)bytes[8] | (size_t)bytes[9] << 8 |
@@ -98,6 +115,15 @@ const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size
   return parse_npy_header(text, out);
 }
 
+const char *cli_npy_misfit(const cli_tensor *form, size_t n_bytes) {
+  size_t n = cli_dtype_bytes(form->dtype);
+  for (uint32_t d = 0; d < form->rank; ++d) {
+    if (__builtin_mul_overflow(n, (size_t)form->shape[d], &n))
+      return "its shape is too large";
+  }
+  return n == n_bytes ? NULL : say("%zu bytes behind its header, its shape takes %zu", n_bytes, n);
+}
+
 int cli_npy_read(const char *path, cli_tensor *out) {
   uint8_t *data = NULL;
   size_t n = 0, start = 0;
@@ -105,10 +131,10 @@ int cli_npy_read(const char *path, cli_tensor *out) {
   if (cli_file_read(path, (void **)&data, &n) != CLI_DONE)
     return CLI_FAILED;
   const char *why = cli_npy_header(data, n, out, &start);
+  if (why == NULL)
+    why = cli_npy_misfit(out, n - start);
   if (why == NULL && !cli_tensor_alloc(out))
-    why = "it is too large";
-  if (why == NULL && out->n_bytes != n - start)
-    why = "its size does not fit its shape";
+    why = "out of memory";
   if (why == NULL)
     memcpy(out->data, data + start, out->n_bytes);
   free(data);

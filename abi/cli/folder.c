@@ -109,11 +109,8 @@ static int read_tensor(const cli_session *s, const char *path, uint32_t number, 
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   if (cli_pb_read(path, out) != CLI_DONE)
     return CLI_FAILED;
-  if (out->name != NULL && out->name[0] != '\0') {
-    return !input || is_input(s, out->name)
-               ? CLI_DONE
-               : cli_usage("%s: the model has no input '%s'", path, out->name);
-  }
+  if (out->name != NULL && out->name[0] != '\0')
+    return !input || is_input(s, out->name) ? CLI_DONE : cli_no_input(s, path, out->name);
   const opipe_status status = input ? s->api->model_input(s->file, number, &info, NULL)
                                     : s->api->model_output(s->file, number, &info, NULL);
   if (status < 0) {

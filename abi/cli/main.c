@@ -23,6 +23,8 @@ static int print_version(void) {
 
 static int refuse_command(const char *name) {
   cli_nearest nearest = {.word = name, .n = strlen(name)};
+  if (name[0] == '-')
+    return cli_usage("%s: a command comes first; 'onnx-pipe --help' lists them", name);
   for (const cli_command *c = cli_commands; c->name != NULL; ++c)
     cli_nearest_look(&nearest, c->name);
   return nearest.found == NULL
@@ -44,18 +46,21 @@ int main(int argc, char **argv) {
     return CLI_USAGE;
   }
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-      strcmp(argv[1], "help") == 0) {
+      (strcmp(argv[1], "help") == 0 && argc == 2)) {
     print_commands(stdout);
     return finish(CLI_DONE);
   }
   if (strcmp(argv[1], "--version") == 0)
     return finish(print_version());
-  const char *name = argv[1];
+  const bool asks = strcmp(argv[1], "help") == 0; /* help COMMAND: COMMAND --help */
+  const char *name = argv[asks ? 2 : 1];
+  char help[] = "--help", *words[] = {argv[0], help, NULL};
   for (const cli_command *c = cli_commands; c->name != NULL; ++c) {
     static cli_options options; /* large: not on the stack */
     if (strcmp(name, c->name) != 0)
       continue;
-    const int status = cli_parse(c, argc - 1, argv + 1, &options);
+    const int status =
+        asks ? cli_parse(c, 2, words, &options) : cli_parse(c, argc - 1, argv + 1, &options);
     if (status != CLI_DONE)
       return status < 0 ? finish(CLI_DONE) : status;
     const int numbers = cli_schedule_numbers(&options);

@@ -19,9 +19,20 @@ int cli_usage(const char *fmt, ...) {
   return CLI_USAGE;
 }
 
+/* A path, or a name in quotes, that the message has itself. */
+static bool names(const char *message, const char *what) {
+  const size_t n = strlen(what);
+  const char *at = n == 0 ? NULL : strstr(message, what);
+  return at != NULL &&
+         (strchr(what, '/') != NULL || (at > message && at[-1] == '\'' && at[n] == '\''));
+}
+
 int cli_report(const char *what, const opipe_error *err) {
-  (void)fprintf(stderr, "onnx-pipe: %s: %s\n", what,
-                err->message[0] == '\0' ? "failed" : err->message);
+  const char *message = err->message[0] == '\0' ? "failed" : err->message;
+  if (names(message, what))
+    (void)fprintf(stderr, "onnx-pipe: %s\n", message);
+  else
+    (void)fprintf(stderr, "onnx-pipe: %s: %s\n", what, message);
   return CLI_FAILED;
 }
 
@@ -115,8 +126,11 @@ static void print_help(const cli_command *c) {
   if (c->usage != NULL) {
     (void)printf("%s\n", c->usage);
   } else {
-    (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n\n", c->name, c->operand == NULL ? "" : " ",
+    (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n", c->name, c->operand == NULL ? "" : " ",
                  c->operand == NULL ? "" : c->operand);
+    if (c->run == cli_plan)
+      (void)puts("       onnx-pipe plan explain A.json B.json [--html OUT.html] [--json]");
+    (void)printf("\n%s\n\n", c->help);
   }
   cli_print_options(c);
 }
@@ -184,6 +198,8 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
     return cli_usage("%s takes %s, %d operands were given ('onnx-pipe %s --help')", c->name,
                      c->operand == NULL ? "no operand" : c->operand, n, c->name);
   }
+  if (n != 0 && operands[0][0] == '\0')
+    return cli_usage("%s takes %s, its name is empty", c->name, c->operand);
   out->model = c->operand != NULL ? operands[0] : NULL;
   return CLI_DONE;
 }

@@ -112,6 +112,17 @@ int cli_try_file(const char *path) {
   return CLI_FAILED;
 }
 
+int cli_try_folder(const char *path) {
+  struct stat st;
+  int number = mkdir(path, S_IRWXU) != 0 || rmdir(path) != 0 ? errno : 0;
+  if (number == EEXIST && stat(path, &st) == 0)
+    number = !S_ISDIR(st.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) != 0 ? errno : 0;
+  if (number == 0)
+    return CLI_DONE;
+  (void)fprintf(stderr, "onnx-pipe: cannot write into %s: %s\n", path, strerror(number));
+  return CLI_FAILED;
+}
+
 int cli_gather(void *ctx, const void *data, size_t n) {
   cli_gathered *g = ctx;
   if (g->n + n > g->room) {

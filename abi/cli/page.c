@@ -17,7 +17,7 @@ uint32_t cli_play_form(const char *path) {
 }
 
 int cli_try_pages(const cli_options *o) {
-  const char *const paths[] = {o->html, o->trace};
+  const char *const paths[] = {o->html, o->trace, o->output, o->annotate};
   int status = CLI_DONE;
   for (size_t i = 0; i < sizeof paths / sizeof paths[0] && status == CLI_DONE; ++i)
     status = paths[i] == NULL ? CLI_DONE : cli_try_file(paths[i]);

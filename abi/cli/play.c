@@ -108,7 +108,7 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
   if (status == CLI_DONE &&
       cli_play_it(s, strategy, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
                   cli_write_stdout, NULL, &err) < 0)
-    status = cli_report("simulate", &err);
+    status = cli_report(s->outline != NULL ? o->model : "simulate", &err);
   if (status == CLI_DONE && o->trace != NULL) {
     status = cli_write_gathered(
         cli_play_it(s, strategy, &play.params, cli_play_form(o->trace), cli_gather, &g, &err),

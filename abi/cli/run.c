@@ -160,6 +160,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   int status = widen_inputs(s, tensors, *io_n);
   if (status == CLI_DONE && o->trace != NULL)
     status = cli_try_file(o->trace);
+  if (status == CLI_DONE && o->output != NULL)
+    status = cli_try_folder(o->output);
   if (status == CLI_DONE)
     status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)

@@ -146,7 +146,7 @@ static bool input_info(const cli_session *s, const char *name, size_t n, opipe_t
 static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
   opipe_tensor_info info;
   if (!input_info(s, t->name, strlen(t->name), &info))
-    return cli_usage("the model has no input '%s'", t->name);
+    return cli_no_input(s, "--input", t->name);
   if (info.rank != t->rank)
     return CLI_DONE; /* the library names both */
   const size_t room = strlen(info.name) + sizeof(".4294967295");
@@ -173,8 +173,11 @@ static int add_pin_option(binding *b, const cli_session *s, const char *text) {
   opipe_tensor_info info;
   if (equals == NULL)
     return cli_usage("--pin %s: NAME=VALUE is needed", text);
-  if (!input_info(s, text, (size_t)(equals - text), &info))
-    return cli_usage("--pin %s: the model has no such input", text);
+  if (!input_info(s, text, (size_t)(equals - text), &info)) {
+    char name[256];
+    (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
+    return cli_no_input(s, "--pin", name);
+  }
   if (b->n_pins == PINS_MOST)
     return cli_usage("--pin is given more than %d times", PINS_MOST);
   cli_tensor *own = &b->owned[b->n_owned];

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "values.h"
 
 enum { KEYS = 12 };
+#define WHOLE_MOST 9007199254740992.0 /* 2^53 */
 
 /* ---- NAME:key=value,... ---- */
 
@@ -43,6 +45,10 @@ static int split(const char *option, const char *text, char *own, size_t room, s
                        word, KEYS);
     }
     *equals = '\0';
+    for (uint32_t i = 0; i < out->n; ++i) {
+      if (strcmp(out->keys[i], word) == 0)
+        return cli_usage("--%s %s: %s is given twice", option, text, word);
+    }
     out->keys[out->n] = word;
     out->values[out->n++] = equals + 1;
   }
@@ -72,6 +78,16 @@ static int number_of(spec *s, const char *key, double low, double *io) {
   return CLI_DONE;
 }
 
+/* The same, a whole number within what doubles count. */
+static int whole_of(spec *s, const char *key, double low, double *io) {
+  const int status = number_of(s, key, low, io);
+  const char *text = value_of(s, key);
+  return status != CLI_DONE || text == NULL || (*io == floor(*io) && *io <= WHOLE_MOST)
+             ? status
+             : cli_usage("--%s: %s=%s: a whole number from %.0f to %.0f is needed", s->option, key,
+                         text, low, WHOLE_MOST);
+}
+
 static int all_used(const spec *s, const char *known) {
   for (uint32_t i = 0; i < s->n; ++i) {
     if (!s->used[i])
@@ -87,7 +103,7 @@ static int read_cross_entropy(spec *s, uint32_t shift, opipe_train_options *out)
   out->loss = OPIPE_LOSS_CROSS_ENTROPY;
   out->output = value_of(s, "logits");
   out->labels = value_of(s, "labels");
-  int status = number_of(s, "ignore", -9e15, &ignore);
+  int status = whole_of(s, "ignore", -WHOLE_MOST, &ignore);
   if (status == CLI_DONE)
     status = number_of(s, "shift", 0, &shifted);
   if (status == CLI_DONE)
@@ -209,9 +225,9 @@ static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_
     ++kind;
   if (kind == 3)
     return cli_usage("--lr-schedule %s: constant, linear or cosine is needed", s.name);
-  status = number_of(&s, "warmup", 0, &warmup);
+  status = whole_of(&s, "warmup", 0, &warmup);
   if (status == CLI_DONE)
-    status = number_of(&s, "total", 1, &total);
+    status = whole_of(&s, "total", 1, &total);
   out->lr_schedule = kind;
   out->warmup_steps = (uint64_t)warmup;
   out->total_steps = (uint64_t)total;

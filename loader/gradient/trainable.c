@@ -376,6 +376,13 @@ static opipe_status list_by(opi_grad_state *s, opipe_error *err) {
   return status;
 }
 
+static uint32_t n_frozen(const opi_training *training) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < training->n_params; ++i)
+    n += training->params[i].why == OPI_FROZEN_BY_GLOB;
+  return n;
+}
+
 opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err) {
   OPI_TRY(opi_grad_flags(s, err));
   mark_constants(s);
@@ -383,10 +390,15 @@ opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err) {
   mark_reach(s);
   OPI_TRY(list_by(s, err));
   if (s->training->n_trained == 0) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "nothing can be trained: none of %u initializers is a float tensor on a "
-                    "differentiable path to the loss",
-                    s->training->n_params);
+    const uint32_t n = n_frozen(s->training);
+    return n != 0 ? opi_fail(err, OPIPE_E_INVALID,
+                             "nothing can be trained: %u of %u initializers could be, and are "
+                             "frozen by --frozen",
+                             n, s->training->n_params)
+                  : opi_fail(err, OPIPE_E_INVALID,
+                             "nothing can be trained: none of %u initializers is a float tensor on "
+                             "a differentiable path to the loss",
+                             s->training->n_params);
   }
   mark_wanted(s);
   return OPIPE_OK;

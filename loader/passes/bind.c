@@ -246,8 +246,10 @@ static opipe_status mark_barriers(binding *bd, opipe_error *err) {
       b->graph->values[v].flags |= OPI_VALUE_BARRIER;
       continue;
     }
-    if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE)
-      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no tensor '%s' to cut at", name);
+    if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE) {
+      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no tensor '%s' to cut at%s", name,
+                      b->keep_parameters ? " or to train" : "");
+    }
     /* Known once the dimensions are bound, or not needed: there is nothing to send. */
     opi_log(
         bd->options->logger, OPIPE_LOG_INFO,

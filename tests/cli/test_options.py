@@ -50,7 +50,7 @@ SHAPES = [
     (["--planner", "dapple", "--stages", "2"], USAGE, "--stages: planner 'dapple' decides that"),
     (["--auto", "--device", "cpu", "--device", "cpu", "--stages", "3", "--ranks", "2"], REFUSED, "--stages 3 --ranks 2: planner 'auto': nothing"),
     (["--auto", "--device", "cpu", "--device", "cpu", "--ranks", "3"], REFUSED, "planner 'auto': 3 ranks on 2 devices"),
-    (["--replicas", "2,1", "--cut", "nowhere"], REFUSED, "plan: the model has no tensor 'nowhere' to cut at"),
+    (["--replicas", "2,1", "--cut", "nowhere"], REFUSED, "plan: the model has no tensor 'nowhere' to cut at\n"),
 ]
 
 
