@@ -17,6 +17,25 @@ typedef struct job {
   cli_play *play; /* with --cluster */
 } job;
 
+/* What is said about a cluster that there is none of. */
+static int check_played(const cli_options *o) {
+  const struct {
+    const char *name;
+    bool given;
+  } rows[] = {{"load", o->play.load != NULL},
+              {"tensor", o->play.tensor != 0},
+              {"copies", o->play.copies != 0},
+              {"collective", o->play.collective != 0},
+              {"sharded", (o->play.flags & OPIPE_PLAY_SHARDED) != 0},
+              {"scattered", (o->play.flags & OPIPE_PLAY_SCATTERED) != 0},
+              {"pipeline-first", (o->play.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0}};
+  for (size_t i = 0; o->cluster == NULL && i < sizeof(rows) / sizeof(rows[0]); ++i) {
+    if (rows[i].given)
+      return cli_usage("schedule: --%s is of a described cluster: add --cluster", rows[i].name);
+  }
+  return CLI_DONE;
+}
+
 static int check_verb(const char *verb) {
   static const char *const verbs[] = {"list",     "show", "lower",  "check",
                                       "simulate", "draw", "convert"};
@@ -254,6 +273,8 @@ int cli_schedule(const cli_options *o) {
   cli_play play = {.load = {0}};
   job j = {.o = o, .play = &play, .costs = has_costs ? &o->stage_costs.costs : &cli_unit_costs};
   int status = take_operands(&j);
+  if (status == CLI_DONE)
+    status = check_played(o);
   if (status != CLI_DONE)
     return status;
   if (cli_ends_in(o->output, ".html") && cli_try_file(o->output) != CLI_DONE)

@@ -5,6 +5,7 @@
  */
 #include "partition/schedule/compute_order.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,6 +149,21 @@ opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
   return OPIPE_OK;
 }
 
+/* Those that it has are said. */
+static opipe_status no_such_option(const char *id, const char *key,
+                                   const opipe_schedule_option *options, uint32_t n,
+                                   opipe_error *err) {
+  char known[200] = "";
+  size_t used = 0;
+  for (uint32_t o = 0; o < n && used < sizeof known; ++o) {
+    const int wrote =
+        snprintf(known + used, sizeof known - used, "%s%s", o == 0 ? "" : ", ", options[o].key);
+    used += wrote < 0 ? 0 : (size_t)wrote;
+  }
+  return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no option '%.80s': %s%s", id, key,
+                  n == 0 ? "it has none" : "it has ", known);
+}
+
 opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
                                          const opipe_schedule_setting *settings, uint32_t n,
                                          opipe_error *err) {
@@ -160,10 +176,8 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
       if (strcmp(options[o].key, settings[i].key) == 0)
         found = &options[o];
     }
-    if (found == NULL) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no option '%s'", schedule->id,
-                      settings[i].key);
-    }
+    if (found == NULL)
+      return no_such_option(schedule->id, settings[i].key, options, n_options, err);
     OPI_TRY(check_value(schedule->id, found, settings[i].value, err));
   }
   return OPIPE_OK;

@@ -67,6 +67,11 @@ def cases(folder):
     yield ["simulate", spoilt], REFUSED, f"onnx-pipe: {spoilt}: the plan's \"play\""
     yield ["simulate"], USAGE, "simulate takes PLAN|MODEL, 0 operands"
     yield ["--stages", "2", "run", MODEL], USAGE, "--stages: a command comes first"
+    order = ["gpipe", "--ranks", "2", "--microbatches", "2"]
+    for option in (["--load", "send=1"], ["--copies", "2"], ["--collective", "ring"], ["--sharded"], ["--pipeline-first"]):
+        yield ["schedule", "simulate", *order, *option], USAGE, f"schedule: {option[0]} is of a described cluster: add --cluster"
+    yield ["run", MODEL, "--schedule", "gpipe:chunks=2"], REFUSED, "schedule 'gpipe' has no option 'chunks': it has none\n"
+    yield ["run", MODEL, "--schedule", "interleaved:chunk=2"], REFUSED, "schedule 'interleaved' has no option 'chunk': it has chunks, "
     yield ["help", "frob"], USAGE, "there is no command 'frob'"
     # Nothing is computed for what cannot be written.
     for arguments in (["plan", MODEL, "-o", inside], ["plan", MODEL, "--annotate", inside], ["plan", MODEL, "-o", folder]):
