@@ -148,7 +148,7 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   params.cluster_name = o->cluster;
   if (o->planner.arch != NULL) {
     return s->api->profile_of_arch(s->context, o->planner.arch, &params, out, &err) < 0
-               ? cli_report("--arch", &err)
+               ? cli_report("profile", &err)
                : CLI_DONE;
   }
   (void)s->api->model_info(s->bound, &info, NULL);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planning.h"
+#include "page.h"
 #include "train.h"
 
 static int give(const cli_options *o, const cli_session *s, opipe_profile *profile) {
@@ -86,6 +86,8 @@ int cli_profile(const cli_options *given) {
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
   if (o.cost == CLI_COST_UNSAID) /* a description is on no machine */
     o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
+  if (cli_try_pages(&o) != CLI_DONE)
+    return CLI_FAILED;
   if (o.machine)
     return profile_machine(&o);
   if (o.train && o.model != NULL)

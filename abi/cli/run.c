@@ -139,6 +139,15 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   return status;
 }
 
+/* A plan for training computes no requests. */
+static int check_is_of_requests(const cli_options *o, const cli_session *s) {
+  opipe_train_options training = opipe_train_options_init();
+  if (o->plan_file == NULL || s->api->plan_training(s->plan, &training, NULL) < 0)
+    return CLI_DONE;
+  (void)cli_usage("--plan %s is a plan for training: 'onnx-pipe train' takes it", o->plan_file);
+  return CLI_FAILED;
+}
+
 static int show_plan(const cli_session *s, const cli_json *json) {
   opipe_error err = OPIPE_ERROR_INIT;
   const bool people = json->file == NULL;
@@ -172,6 +181,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = plan_by_planner(o, s);
   else if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
+  if (status == CLI_DONE)
+    status = check_is_of_requests(o, s);
   if (status == CLI_DONE)
     status = show_plan(s, json);
   if (status == CLI_DONE)

@@ -153,7 +153,12 @@ static int take_training(train_setup *t) {
   opipe_train_options given;
   if (t->o.plan_file == NULL)
     return CLI_DONE;
-  if (t->s.api->plan_training(t->s.plan, &t->options, &err) < 0)
+  const opipe_status found = t->s.api->plan_training(t->s.plan, &t->options, &err);
+  if (found == OPIPE_E_NOTFOUND) {
+    (void)cli_usage("--plan %s is a plan for inference: 'onnx-pipe run' takes it", t->o.plan_file);
+    return CLI_FAILED;
+  }
+  if (found < 0)
     return cli_report(t->o.plan_file, &err);
   const int status = cli_train_read(&t->o, 1, t->options.shift, &t->own, &given);
   if (status == CLI_DONE && t->o.t.loss != NULL && !same_loss(&given, &t->options)) {

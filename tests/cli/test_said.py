@@ -49,6 +49,7 @@ def arrays(folder):
 def cases(folder):
     there = os.path.join(folder, "none")
     inside = os.path.join(there, "file")
+    of_requests, of_training = os.path.join(folder, "requests.json"), os.path.join(folder, "training.json")
     good = write(folder, "good.npy", array("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 8), }\n", 128))
     spoilt = os.path.join(folder, "spoilt.json")
     run("plan", MODEL, *ONE, "-o", spoilt)
@@ -67,6 +68,12 @@ def cases(folder):
     yield ["simulate", spoilt], REFUSED, f"onnx-pipe: {spoilt}: the plan's \"play\""
     yield ["simulate"], USAGE, "simulate takes PLAN|MODEL, 0 operands"
     yield ["--stages", "2", "run", MODEL], USAGE, "--stages: a command comes first"
+    for plan, training in ((of_requests, []), (of_training, ["--train", "--loss", LOSS])):
+        run("plan", MODEL, "--bind", "batch=8,seq=16", *training, "-o", plan)
+    yield ["run", MODEL, "--plan", of_training], REFUSED, f"--plan {of_training} is a plan for training: 'onnx-pipe train' takes it"
+    yield [*TRAIN, "--plan", of_requests], REFUSED, f"--plan {of_requests} is a plan for inference: 'onnx-pipe run' takes it"
+    yield ["profile", "--arch", "gpt"], REFUSED, "onnx-pipe: profile: arch: gpt needs layers="
+    yield ["profile", MODEL, "-o", inside], REFUSED, f"onnx-pipe: cannot write {inside}: "
     order = ["gpipe", "--ranks", "2", "--microbatches", "2"]
     for option in (["--load", "send=1"], ["--copies", "2"], ["--collective", "ring"], ["--sharded"], ["--pipeline-first"]):
         yield ["schedule", "simulate", *order, *option], USAGE, f"schedule: {option[0]} is of a described cluster: add --cluster"

@@ -146,14 +146,16 @@ static void write_devices(const opi_strategy_stage *stage, opi_text *text) {
 void opi_strategy_describe(const opi_strategy *s, const opi_layers *layers, bool forward,
                            opi_text *text) {
   opi_text_printf(text, "planner   %s, schedule %s\n", s->planner, s->schedule);
-  opi_text_printf(text, "copies    %u of %u stages", s->pipelines, s->n_stages);
+  opi_text_printf(text, "copies    %u of %u stage%s", s->pipelines, s->n_stages,
+                  s->n_stages == 1 ? "" : "s");
   if (s->chunks > 1)
     opi_text_printf(text, " in %u chunks", s->chunks);
   opi_text_printf(text, ", tensor width %u%s%s\n", s->width,
                   s->sharded ? ", sharded optimizer" : "",
                   s->scattered ? ", scattered messages" : "");
-  opi_text_printf(text, "batch     %u micro-batches of %u samples in each copy%s\n",
-                  s->microbatches, s->samples, s->recompute ? ", recomputed" : "");
+  opi_text_printf(text, "batch     %u micro-batch%s of %u sample%s in each copy%s\n",
+                  s->microbatches, s->microbatches == 1 ? "" : "es", s->samples,
+                  s->samples == 1 ? "" : "s", s->recompute ? ", recomputed" : "");
   for (uint32_t g = 0; g < s->n_groups; ++g) {
     opi_text_printf(text, "slices    %u rows:", s->groups[g].rows);
     for (uint32_t k = 0; k < s->groups[g].n_slices; ++k)
