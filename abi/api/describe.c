@@ -85,20 +85,25 @@ static void write_dims_of(opi_text *t, const opi_value *v, bool json) {
   opi_text_puts(t, "]");
 }
 
-static void write_values(opi_text *t, const char *what, const opi_graph *g, const uint32_t *list,
-                         uint32_t n, bool json) {
+/* file: whose outputs have the names; a bound output may be a copy, of another one. NULL: inputs.
+ */
+static void write_values(opi_text *t, const char *what, const opi_graph *g, const opi_graph *file,
+                         bool json) {
+  const uint32_t *list = file == NULL ? g->inputs : g->outputs;
+  const uint32_t n = file == NULL ? g->n_inputs : g->n_outputs;
   if (json)
     opi_text_printf(t, "  \"%s\": [", what);
   for (uint32_t i = 0; i < n; ++i) {
     const opi_value *v = &g->values[list[i]];
+    const char *name = file == NULL ? v->name : file->values[file->outputs[i]].name;
     if (json) {
       opi_text_puts(t, i == 0 ? "\n    {\"name\": " : ",\n    {\"name\": ");
-      opi_text_json(t, v->name);
+      opi_text_json(t, name);
       opi_text_printf(t, ", \"dtype\": \"%s\", \"shape\": ", opi_dtype_name(v->dtype));
       write_dims_of(t, v, true);
       opi_text_puts(t, "}");
     } else {
-      opi_text_printf(t, "%-7s %-24s %-8s ", what, v->name, opi_dtype_name(v->dtype));
+      opi_text_printf(t, "%-7s %-24s %-8s ", what, name, opi_dtype_name(v->dtype));
       write_dims_of(t, v, false);
       opi_text_puts(t, "\n");
     }
@@ -155,8 +160,8 @@ static opipe_status describe_text(opi_text *t, opi_model_object *m, const opipe_
                     m->file->opsets[i].version);
   }
   opi_text_printf(t, "%s%s\n", m->file->producer[0] == '\0' ? "" : ", by ", m->file->producer);
-  write_values(t, "input", g, g->inputs, g->n_inputs, false);
-  write_values(t, "output", g, g->outputs, g->n_outputs, false);
+  write_values(t, "input", g, NULL, false);
+  write_values(t, "output", g, file, false);
   for (uint32_t i = 0; m->bound != NULL && i < m->bound->n_dims; ++i) {
     opi_text_printf(t, "dim     %-24s %" PRId64 "\n", m->bound->dims[i].name,
                     m->bound->dims[i].value);
@@ -193,8 +198,8 @@ static opipe_status describe_json(opi_text *t, opi_model_object *m, const opipe_
     opi_text_printf(t, ": %" PRId64, m->file->opsets[i].version);
   }
   opi_text_puts(t, "},\n");
-  write_values(t, "inputs", g, g->inputs, g->n_inputs, true);
-  write_values(t, "outputs", g, g->outputs, g->n_outputs, true);
+  write_values(t, "inputs", g, NULL, true);
+  write_values(t, "outputs", g, m->file->graph, true);
   opi_text_puts(t, "  \"dims\": {");
   for (uint32_t i = 0; m->bound != NULL && i < m->bound->n_dims; ++i) {
     opi_text_puts(t, i == 0 ? "" : ", ");

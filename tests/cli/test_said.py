@@ -114,6 +114,8 @@ def main():
         count.check("nothing stays of a trial", f"{fresh} is there" if os.path.exists(fresh) or result.status != REFUSED else None)
     for arguments, *texts in ((["help", "run"], "usage: onnx-pipe run [OPTION ...] MODEL|DIR\n", "run a model", "also -o"),
                               (["plan", "--help"], "onnx-pipe plan explain A.json B.json", "cut a model into stages"),
+                              (["inspect", os.path.join(DATA, "odd", "output_is_initializer", "model.onnx")], "output  b  "),
+                              (["inspect", os.path.join(DATA, "odd", "output_is_initializer", "model.onnx"), "--json"], '{"name": "b", '),
                               (["simulate", "--help"], "simulate [OPTION ...] PLAN|MODEL")):
         result = run(*arguments)
         lacking = [text for text in texts if text not in result.out]
