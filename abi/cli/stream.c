@@ -172,7 +172,7 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
       .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
   if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL ||
       st.ended == NULL)
-    status = cli_usage("out of memory");
+    status = cli_usage("--requests %u: there is no memory for their times", how->n);
   else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);
   if (status == CLI_DONE) {
