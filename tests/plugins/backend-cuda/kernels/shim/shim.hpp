@@ -156,6 +156,15 @@ static inline unsigned __match_any_sync(unsigned mask, unsigned value, SHIM_PLAC
   return own.out;
 }
 
+/* mma.m16n8k16, for all lanes at once: d [4] += a [4] b [2], a lane's pieces of the three matrices,
+ * two halves in a word. */
+struct shim_product {
+  float *d;
+  const unsigned *a, *b;
+};
+void shim_multiply_bf16(void **slots, unsigned mask);
+void shim_multiply_f16(void **slots, unsigned mask);
+
 /* ---- memory ---- */
 
 /* `bytes` of a block's shared memory, the same for all its threads. */
