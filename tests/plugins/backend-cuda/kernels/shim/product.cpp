@@ -17,9 +17,10 @@ static void multiply(void **slots) {
   float a[16][16], b[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const shim_product *own = static_cast<const shim_product *>(slots[lane]);
-    for (int i = 0; i < 8; ++i) /* two of each piece */
+    for (int i = 0; i < 8; ++i) { /* two of each piece */
       a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i / 4 * 8 + i % 2] =
           half_of<T>(own->a[i / 2], i % 2);
+    }
     for (int i = 0; i < 4; ++i)
       b[lane % 4 * 2 + i / 2 * 8 + i % 2][lane / 4] = half_of<T>(own->b[i / 2], i % 2);
   }

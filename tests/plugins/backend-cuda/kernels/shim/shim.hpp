@@ -6,9 +6,10 @@
  * What the language promises, and no more, holds: other threads' writes are seen after a barrier,
  * shared memory begins as poison, the order of threads is the seed's. What a device would leave
  * undefined ends the process with a line on stderr: a barrier that not all threads reach or that
- * they reach at different places, a thread that does not wait for the launch in front, a shuffle
- * without the lanes that its mask names, a write beyond shared memory, copies that nobody waited
- * for, a block that is counted before its threads have fenced what they wrote. */
+ * they reach at different places, a thread that does not wait for the launch in front or copies
+ * before it has, a shuffle without the lanes that its mask names, a write beyond shared memory,
+ * copies that nobody waited for, a block that is counted before its threads have fenced what they
+ * wrote. */
 #ifndef OPIPE_TESTS_CUDA_SHIM_H_
 #define OPIPE_TESTS_CUDA_SHIM_H_
 
@@ -67,6 +68,7 @@ struct shim_thread {
 
 struct shim_launch {
   uint3 block_index, block_size, grid_size;
+  bool begins; /* threads end where they wait for the launch in front */
 };
 
 extern __thread shim_thread *shim_self __attribute__((tls_model("initial-exec")));
@@ -188,8 +190,11 @@ void shim_copy_wait(uint32_t groups); /* all but the `groups` newest groups land
   }                                                      \
   static inline void name##_work(const name##_block &a)
 
+[[noreturn]] void shim_end_begun(void);
 static inline void shim_wait(void) {
   shim_self->waited = true;
+  if (shim_now.begins)
+    shim_end_begun();
 }
 /* Before that wait; it must lie in memory that is there. */
 static inline void fetch_sector(const void *at) {
