@@ -199,7 +199,7 @@ opipe_status cuda_arrange(opipe_program *program, opipe_error *err) {
   CUDA_TRY(place_arena(program, err));
   shift_arena(program);
   program->workspace_bytes =
-      program->block_bytes + program->constant_bytes + cuda_align_up(scratch);
+      program->block_bytes + program->constant_bytes + program->kept_bytes + cuda_align_up(scratch);
   program->arena_bytes = program->temp_bytes + program->workspace_bytes;
   CUDA_TRY(collect(program, OPIPE_VALUE_PARAMETER, &program->layouts, &program->n_layouts, err));
   return collect(program, OPIPE_VALUE_GRADIENT, &program->gradients, &program->n_gradients, err);

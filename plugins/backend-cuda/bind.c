@@ -74,6 +74,8 @@ static CUdeviceptr address_of(const opipe_binding *binding, const opipe_bind_par
     return binding->arena + offsetof(cuda_run_block, counters);
   if (value == CUDA_AT_WORKSPACE)
     return binding->workspace;
+  if (value == CUDA_AT_KEPT)
+    return binding->workspace - program->kept_bytes;
   const cuda_storage *storage = &program->storages[cuda_root(program, value)];
   switch (storage->kind) {
     case CUDA_PLACE_BOUNDARY: {
@@ -145,8 +147,8 @@ static opipe_status fill_binding(opipe_binding *binding, const opipe_bind_params
   binding->steps = CUDA_POOL_ARRAY(&binding->pool, cuda_bound, program->n_steps);
   if (binding->steps == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory to bind %u steps", program->n_steps);
-  binding->workspace =
-      binding->arena + program->block_bytes + program->constant_bytes + program->temp_bytes;
+  binding->workspace = binding->arena + program->block_bytes + program->constant_bytes +
+                       program->temp_bytes + program->kept_bytes;
   if (program->has_block)
     CUDA_TRY(bind_block(binding, err));
   CUDA_TRY(cuda_sections_prepare(program, &binding->pool, err));

@@ -250,6 +250,7 @@ static opipe_status emit_all(opipe_program *program, opipe_error *err) {
     program->last_step = last;
     program->n_steps = n_steps;
     program->n_kernels = n_kernels;
+    cuda_masks_forget(program, n_steps);
     CUDA_TRY(fall_back(program, i, &why, &n, err));
   }
   return OPIPE_OK;

@@ -10,7 +10,7 @@
  * address goes where. Bound, it is launched as it is in every run; what changes from run to run
  * goes through the run's block, in the arena, written in the queue's order.
  *
- *   arena slot   [ run block | constants | values by lifetime | workspace ]
+ *   arena slot   [ run block | constants | values by lifetime | kept | workspace ]
  *
  * Invariant: a program is immutable after compile.
  */
@@ -24,6 +24,7 @@
 #define CUDA_AT_STATUS 0xfffffff0u
 #define CUDA_AT_WORKSPACE 0xfffffff1u
 #define CUDA_AT_COUNTERS 0xfffffff2u
+#define CUDA_AT_KEPT 0xfffffff3u /* what a step makes for others that come later */
 
 /* The eight bytes at `offset` of a step's arguments become an address. */
 typedef struct cuda_patch {
@@ -248,8 +249,12 @@ struct opipe_program {
   struct cuda_sections *sections; /* nodes that the CPU runs (fallback.c); NULL: none */
   uint32_t n_fallback;            /* such nodes */
   uint64_t host_bytes;            /* that they keep */
-  uint64_t block_bytes, constant_bytes, temp_bytes, workspace_bytes, arena_bytes;
+  struct cuda_kept_mask *masks;   /* that steps so far prepared, the newest first */
+  uint64_t block_bytes, constant_bytes, temp_bytes, kept_bytes, workspace_bytes, arena_bytes;
 };
+
+/* ops/attention_mask.c: steps from `n_steps` on are no longer there. */
+void cuda_masks_forget(opipe_program *program, uint32_t n_steps);
 
 static inline uint32_t cuda_root(const opipe_program *program, uint32_t value) {
   while (program->alias[value] != value)

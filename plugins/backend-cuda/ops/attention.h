@@ -33,16 +33,19 @@ opipe_status cuda_attention_join(cuda_rule *r, const cuda_attention_args *a, voi
 typedef struct cuda_masking {
   cuda_mask_args prepare;  /* keys 0: there is none */
   cuda_settle_args settle; /* sizes */
-  uint32_t mask_dtype, dtype;
+  uint32_t value, mask_dtype, dtype;
   bool by_sequence; /* sequences have their own */
-  uint64_t at;      /* in the workspace */
+  bool is_whole;    /* all of them at once */
+  bool is_kept;     /* for others of the program */
+  uint64_t at;      /* in the workspace, or what is kept */
   uint64_t copy_bytes, notes_bytes;
 } cuda_masking;
-/* Of so many sequences at a time; the form's mask, and no causality that the mask holds. */
-void cuda_masking_plan(const cuda_attention_args *a, uint32_t dtype, int64_t batch,
+/* value: the mask. Of so many sequences at a time; the form's mask, and no causality that the mask
+ * holds. */
+void cuda_masking_plan(const cuda_attention_args *a, uint32_t value, uint32_t dtype, int64_t batch,
                        cuda_dnn_form *io_form, cuda_masking *out);
-/* Gives it bytes of the workspace from `at` on. Returns where they end. */
-uint64_t cuda_masking_place(cuda_masking *m, uint64_t at);
+/* Gives it bytes of the workspace from `at` on, if it is not kept. Returns where they end. */
+uint64_t cuda_masking_place(const cuda_rule *r, cuda_masking *m, uint64_t at);
 /* Where cuDNN reads it; NULL: nowhere. */
 void *cuda_masking_copy(cuda_rule *r, const cuda_masking *m);
 /* In front of sequences from `first` on; behind them, with the y, stats and dY of `of`. */

@@ -32,6 +32,11 @@ static bool may_take(const opipe_device *device, const cuda_attention_args *a, u
          by_eights(a->v, a->v_stride);
 }
 
+/* The mask of an attention whose Q is input `base`. */
+static uint32_t mask_of(const cuda_rule *r, uint32_t base) {
+  return base + IN_MASK < r->node->n_in ? r->node->in[base + IN_MASK] : OPIPE_NONE;
+}
+
 /* Sizes and operands; the rest is zero. */
 static void fill_form(const cuda_attention_args *a, uint32_t dtype, uint32_t what, int64_t batch,
                       cuda_dnn_form *out) {
@@ -103,12 +108,12 @@ static void join_pieces(cuda_rule *r, const result_plan *p, cuda_attention_args 
   cuda_head_strides(false, io_a->kv_heads, io_a->keys, io_a->value_depth, io_a->v_stride);
 }
 
-static void place_result(const cuda_attention_args *a, result_plan *p) {
+static void place_result(const cuda_rule *r, const cuda_attention_args *a, result_plan *p) {
   const cuda_dnn_form *f = &p->plan->form;
   const uint64_t rows = (uint64_t)(a->batch * a->kv_heads * a->keys) * 2;
   uint64_t end = cuda_align_up(p->plan->workspace_bytes);
   p->stats = take(&end, a->found != NULL ? 0 : row_bytes(f));
-  end = cuda_masking_place(&p->masking, end);
+  end = cuda_masking_place(r, &p->masking, end);
   p->k = take(&end, a->past > 0 ? rows * (uint64_t)a->depth : 0);
   p->v = take(&end, a->past > 0 ? rows * (uint64_t)a->value_depth : 0);
   p->n_bytes = end;
@@ -124,13 +129,13 @@ static opipe_status find_result(cuda_rule *r, const cuda_attention_args *a, uint
     join_pieces(r, out, &whole);
   fill_form(&whole, dtype, CUDA_DNN_RESULT, out->batch, &form);
   form.causal = a->causal == 0 ? 0 : a->past > 0 ? CUDA_DNN_LAST : CUDA_DNN_CAUSAL;
-  cuda_masking_plan(a, dtype, out->batch, &form, &out->masking);
+  cuda_masking_plan(a, mask_of(r, 0), dtype, out->batch, &form, &out->masking);
   if (form.causal == CUDA_DNN_LAST && a->past + a->queries != a->keys)
     return OPIPE_OK;
   memcpy(form.stride[CUDA_DNN_AT_O], a->y_stride, sizeof a->y_stride);
   CUDA_TRY(cuda_dnn_find(r->program->device, &form, &out->plan, r->err));
   if (out->plan != NULL)
-    place_result(a, out);
+    place_result(r, a, out);
   return OPIPE_OK;
 }
 
@@ -185,7 +190,7 @@ typedef struct chunk_plans {
   uint64_t result, stats, dy, sums, acc, n_bytes; /* offsets; the library's own is at 0 */
 } chunk_plans;
 
-static void place(chunk_plans *p) {
+static void place(const cuda_rule *r, chunk_plans *p) {
   const cuda_dnn_form *f = &p->backward->form;
   const uint64_t a = p->forward != NULL ? p->forward->workspace_bytes : 0,
                  b = p->backward->workspace_bytes;
@@ -196,7 +201,7 @@ static void place(chunk_plans *p) {
   p->sums = take(&end, row_bytes(f));
   p->acc = take(&end, f->unsteady != 0 ? row_bytes(f) * (uint64_t)f->depth : 0);
   p->dy = take(&end, f->mask_dtype != 0 ? values : 0);
-  p->n_bytes = cuda_masking_place(&p->masking, end);
+  p->n_bytes = cuda_masking_place(r, &p->masking, end);
 }
 
 static opipe_status find_plans(cuda_rule *r, const cuda_attention_grad_args *g, uint32_t dtype,
@@ -208,7 +213,7 @@ static opipe_status find_plans(cuda_rule *r, const cuda_attention_grad_args *g, 
   memset(out, 0, sizeof *out);
   fill_form(a, dtype, CUDA_DNN_RESULT, batch, &form);
   form.causal = a->causal != 0 ? CUDA_DNN_CAUSAL : 0;
-  cuda_masking_plan(a, dtype, batch, &form, &out->masking);
+  cuda_masking_plan(a, mask_of(r, 1), dtype, batch, &form, &out->masking);
   cuda_head_strides(false, a->heads, a->queries, a->value_depth, dense);
   if (a->found != NULL) {
     memcpy(form.stride[CUDA_DNN_AT_O], a->y_stride, sizeof a->y_stride);
@@ -226,7 +231,7 @@ static opipe_status find_plans(cuda_rule *r, const cuda_attention_grad_args *g, 
   memcpy(form.stride[CUDA_DNN_AT_DV], g->dv_stride, sizeof g->dv_stride);
   CUDA_TRY(cuda_dnn_find(device, &form, &out->backward, r->err));
   if (out->backward != NULL)
-    place(out);
+    place(r, out);
   return OPIPE_OK;
 }
 

@@ -67,6 +67,12 @@ static inline bool ct_open(ct_backend *b) {
   if (!ct_open(b)) \
   OPI_SKIP("%s", CT_WHY)
 
+/* n numbers of a seed's, from -1/2 to 1/2. */
+static inline void ct_draw(float *out, size_t n, uint64_t seed) {
+  opi_test_random random = {seed};
+  opi_test_fill_f32(&random, out, n, -0.5, 0.5);
+}
+
 /* Runs it n times, and waits. */
 static inline void ct_step(const opipe_backend *t, opipe_device *device, const bt_graph *g,
                            bt_run *run, int n) {

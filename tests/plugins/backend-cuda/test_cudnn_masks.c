@@ -321,7 +321,7 @@ static void test_masks(void) {
   OPI_ASSERT_FATAL(cd_open(&with.on, "fallback=none"));
   for (size_t i = 0; i < FORMS; ++i) {
     const uint32_t n_told = with.on.n_told;
-    OPI_ASSERT_INT(run_form(&with, &forms[i], false), 7); /* prepare, plan, settle; and a plan */
+    OPI_ASSERT_INT(run_form(&with, &forms[i], false), 6); /* prepare, plan, settle; a plan */
     OPI_ASSERT_INT(with.on.n_told, n_told + 2);
     nothing += make_wanted(&with, &forms[i]);
     assert_wanted(&with, &forms[i], i);
@@ -343,7 +343,7 @@ static void test_handed_on(void) {
   OPI_ASSERT_FATAL(cd_open(&with.on, "fallback=none"));
   with.hands_on = without.hands_on = true;
   for (size_t i = 0; i < FORMS; ++i) {
-    OPI_ASSERT_INT(run_form(&with, &forms[i], false), 6); /* prepare, plan, settle, either way */
+    OPI_ASSERT_INT(run_form(&with, &forms[i], false), 5); /* prepare, plan, settle; plan, settle */
     (void)make_wanted(&with, &forms[i]);
     assert_wanted(&with, &forms[i], i);
     (void)run_form(&without, &forms[i], false);
@@ -392,6 +392,57 @@ static void test_pasts(void) {
   cd_close(&without.on);
 }
 
+enum { LAYERS = 4 };
+
+/* Layers one behind the other, each with the mask of that number among equal ones; its result is
+ * `out` [BATCH, heads, queries, depth]. Steps of the program. */
+static uint32_t run_layers(bench *x, const form *f, const int *masks, uint32_t flags,
+                           uint16_t *out) {
+  uint32_t values[LAYERS];
+  bt_graph g;
+  bt_run run;
+  bt_init(&g);
+  uint32_t last = tensor(x, &g, f, Q, f->heads, f->queries, f->depth);
+  const uint32_t k = tensor(x, &g, f, K, f->kv_heads, f->fresh, f->depth);
+  const uint32_t v = tensor(x, &g, f, V, f->kv_heads, f->fresh, f->value_depth);
+  for (int i = 0; i < LAYERS; ++i)
+    values[i] = add_mask(x, &g, f);
+  for (int i = 0; i < LAYERS; ++i) {
+    const uint32_t made = bt_value(&g, i + 1 < LAYERS ? OPIPE_VALUE_TEMP : OPIPE_VALUE_OUTPUT,
+                                   f->dtype, i + 1 < LAYERS ? NULL : out,
+                                   BT_SHAPE(BATCH, f->heads, f->queries, f->value_depth));
+    set_attributes(&g, bt_node(&g, "Attention", BT_IN(last, k, v, values[masks[i]]), BT_OUT(made)),
+                   f);
+    last = made;
+  }
+  ct_run(x->on.t, x->on.device, &g, flags, 2, &run);
+  const uint32_t n = run.info.n_kernels;
+  bt_release(x->on.t, &run);
+  return n;
+}
+
+/* What layers share is prepared once, and lies beside the workspace of all others. */
+static void test_layers_share_a_mask(void) {
+  static const int own[LAYERS] = {0, 1, 2, 3}, one[LAYERS] = {0, 0, 0, 0},
+                   two[LAYERS] = {1, 0, 1, 0};
+  static uint16_t wanted[ROOM], found[ROOM];
+  if (!cd_open(&with.on, "fallback=none"))
+    OPI_SKIP("%s", CT_WHY);
+  for (size_t i = 0; i < FORMS; ++i) {
+    const form *f = &forms[i];
+    const uint32_t flags = i % 2 != 0 ? OPIPE_COMPILE_POISON | OPIPE_COMPILE_CHECK_FINITE : 0;
+    if (f->queries != f->fresh || f->depth != f->value_depth || !opi_test_covers(i, 3))
+      continue;
+    OPI_ASSERT_INT(run_layers(&with, f, own, 0, wanted), 3 * LAYERS);
+    OPI_ASSERT_INT(run_layers(&with, f, one, 0, found), 2 * LAYERS + 1);
+    OPI_ASSERT(memcmp(wanted, found, sizeof found) == 0);
+    (void)run_layers(&with, f, two, flags, found);
+    OPI_ASSERT(memcmp(wanted, found, sizeof found) == 0);
+    OPI_ASSERT_INT(run_layers(&with, f, two, 0, found), 2 * LAYERS + 2);
+  }
+  cd_close(&with.on);
+}
+
 /* Masks and what is kept of scores in pieces of the batch; sums in any order. */
 static void test_sequences_by_turns(void) {
   static uint16_t whole[TENSORS][ROOM];
@@ -411,7 +462,7 @@ static void test_sequences_by_turns(void) {
   bt_run run;
   make_graph(&with, &g, &forms[4], false);
   OPI_ASSERT_OK_FATAL(bt_prepare(with.on.t, with.on.device, &g, 0, &run, &err), &err);
-  OPI_ASSERT_INT(run.info.n_kernels, 7);
+  OPI_ASSERT_INT(run.info.n_kernels, 6);
   OPI_ASSERT_OK(bt_step(with.on.t, &g, &run, &err), &err);
   bt_release(with.on.t, &run);
   (void)make_wanted(&with, &forms[4]);
@@ -441,4 +492,5 @@ static void test_refused(void) {
 }
 
 OPI_TEST_MAIN("cuda masked attention by cudnn", OPI_TEST(test_masks), OPI_TEST(test_handed_on),
-              OPI_TEST(test_pasts), OPI_TEST(test_sequences_by_turns), OPI_TEST(test_refused))
+              OPI_TEST(test_pasts), OPI_TEST(test_layers_share_a_mask),
+              OPI_TEST(test_sequences_by_turns), OPI_TEST(test_refused))

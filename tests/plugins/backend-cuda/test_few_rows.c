@@ -11,22 +11,15 @@ static opipe_error err = OPIPE_ERROR_INIT;
 
 enum { DEEP = 1040, WIDE = 520, KEYS = 200, HEADS = 2, DEPTH = 16 };
 
-static void draw(float *out, size_t n, uint32_t seed) {
-  for (size_t i = 0; i < n; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    out[i] = (float)(seed >> 8) * 0x1p-24f - 0.5f;
-  }
-}
-
 static float x[DEEP], up[DEEP * WIDE], down[WIDE * DEEP], y[WIDE], z[DEEP];
 
 /* y = x up; z = y down + x */
 static void make_products(bt_graph *g) {
   const uint32_t f = OPIPE_FLOAT;
   bt_init(g);
-  draw(x, DEEP, 1);
-  draw(up, DEEP * WIDE, 2);
-  draw(down, WIDE * DEEP, 3);
+  ct_draw(x, DEEP, 1);
+  ct_draw(up, DEEP * WIDE, 2);
+  ct_draw(down, WIDE * DEEP, 3);
   const uint32_t vx = bt_value(g, OPIPE_VALUE_INPUT, f, x, BT_SHAPE(1, DEEP));
   const uint32_t vup = bt_value(g, OPIPE_VALUE_PARAMETER, f, up, BT_SHAPE(DEEP, WIDE));
   const uint32_t vdown = bt_value(g, OPIPE_VALUE_PARAMETER, f, down, BT_SHAPE(WIDE, DEEP));
@@ -157,11 +150,11 @@ static void make_attention(bt_graph *g, int tokens) {
   const uint32_t f = OPIPE_FLOAT;
   uint32_t in[5];
   bt_init(g);
-  draw(q, HEADS * MOST * DEPTH, 4);
+  ct_draw(q, HEADS * MOST * DEPTH, 4);
   in[0] = bt_value(g, OPIPE_VALUE_INPUT, f, q, BT_SHAPE(1, HEADS, tokens, DEPTH));
   for (uint32_t i = 0; i < 2; ++i) {
-    draw(fresh[i], HEADS * MOST * DEPTH, 5 + i);
-    draw(past[i], HEADS * KEYS * DEPTH, 7 + i);
+    ct_draw(fresh[i], HEADS * MOST * DEPTH, 5 + i);
+    ct_draw(past[i], HEADS * KEYS * DEPTH, 7 + i);
     in[1 + i] = bt_value(g, OPIPE_VALUE_INPUT, f, fresh[i], BT_SHAPE(1, HEADS, tokens, DEPTH));
     in[3 + i] =
         bt_value(g, OPIPE_VALUE_INPUT, f, past[i], BT_SHAPE(1, HEADS, KEYS - tokens, DEPTH));
@@ -240,7 +233,7 @@ static void make_pieces(bt_graph *g, form which) {
   static const int64_t thirds[3] = {WIDTH, WIDTH, WIDTH};
   uint32_t part[3], joined_of[2];
   bt_init(g);
-  draw(packed, TOKENS * 3 * WIDTH, 11);
+  ct_draw(packed, TOKENS * 3 * WIDTH, 11);
   for (int i = 0; i < 3; ++i) {
     part[i] = heads ? tensor(g, OPIPE_VALUE_INPUT, packed + i * WIDTH, true, tokens)
                     : tensor(g, OPIPE_VALUE_TEMP, NULL, false, tokens);
@@ -252,7 +245,7 @@ static void make_pieces(bt_graph *g, form which) {
     bt_int(g, bt_node(g, "Split", BT_IN(all, sizes), BT_OUT(part[0], part[1], part[2])), "axis", 2);
   }
   for (uint32_t i = 0; i < 2; ++i) {
-    draw(earlier[i], KEYS * WIDTH, 12 + i);
+    ct_draw(earlier[i], KEYS * WIDTH, 12 + i);
     const uint32_t old = tensor(g, OPIPE_VALUE_PARAMETER, earlier[i], heads, past_rows);
     const bool kept = which == KEPT && i == 0, turned = which == UNEVEN && i == 1;
     joined_of[i] = tensor(g, kept ? OPIPE_VALUE_OUTPUT : OPIPE_VALUE_TEMP, kept ? all_keys : NULL,

@@ -230,7 +230,7 @@ static void test_gradients_of_scores(void) {
       bt_device(&b.base, "fallback=none,bias_gradients=0,pad=20", 1, 0, &device, &err), &err);
   OPI_ASSERT_OK_FATAL(bt_device(&b.base, "bias_gradients=0,pad=0", 1, 0, &plain, &err), &err);
   for (int which = 0; which < CASES; ++which) {
-    if (!opi_test_covers((size_t)which, 2))
+    if (!opi_test_covers((size_t)which, 3))
       continue;
     compare(t, device, plain, which, make_backward);
     OPI_ASSERT_INT(with.steps, steps[which]);

@@ -87,45 +87,13 @@ CUDA_FN float power_of_two(float x) {
 
 #else
 
-struct lanes_product {
-  float *d;
-  const unsigned *a, *b;
-};
-
-template <class T>
-static inline float half_of(unsigned word, int high) {
-  T half;
-  half.bits = (uint16_t)(high != 0 ? word >> 16 : word);
-  return widen(half);
+static inline void multiply_add(float *d, const unsigned *a, const unsigned *b, bf16, SHIM_PLACE) {
+  shim_product own = {d, a, b};
+  shim_meet("mma", 0xffffffffu, &own, shim_multiply_bf16, file, line);
 }
-
-template <class T>
-static void multiply_lanes(void **slots, unsigned) {
-  float a[16][16], b[16][8];
-  for (int lane = 0; lane < 32; ++lane) {
-    const lanes_product *own = static_cast<const lanes_product *>(slots[lane]);
-    for (int i = 0; i < 8; ++i) /* two of each piece */
-      a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i / 4 * 8 + i % 2] = half_of<T>(own->a[i / 2], i % 2);
-    for (int i = 0; i < 4; ++i)
-      b[lane % 4 * 2 + i / 2 * 8 + i % 2][lane / 4] = half_of<T>(own->b[i / 2], i % 2);
-  }
-  for (int row = 0; row < 16; ++row) {
-    float sum[8] = {0};
-    for (int k = 0; k < 16; ++k) {
-      for (int column = 0; column < 8; ++column)
-        sum[column] += a[row][k] * b[k][column];
-    }
-    for (int column = 0; column < 8; ++column) {
-      static_cast<const lanes_product *>(slots[row % 8 * 4 + column / 2])
-          ->d[row / 8 * 2 + column % 2] += sum[column];
-    }
-  }
-}
-
-template <class T>
-static inline void multiply_add(float *d, const unsigned *a, const unsigned *b, T, SHIM_PLACE) {
-  lanes_product own = {d, a, b};
-  shim_meet("mma", 0xffffffffu, &own, multiply_lanes<T>, file, line);
+static inline void multiply_add(float *d, const unsigned *a, const unsigned *b, f16, SHIM_PLACE) {
+  shim_product own = {d, a, b};
+  shim_meet("mma", 0xffffffffu, &own, shim_multiply_f16, file, line);
 }
 
 struct lanes_load {

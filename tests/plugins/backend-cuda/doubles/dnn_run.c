@@ -109,22 +109,45 @@ static bool next(const int64_t *size, int64_t *at) {
   return false;
 }
 
+/* Lines of a matrix of a product, [count][depth], in the order of its sums: the one at `at` of a
+ * stack, whose lines run along axis `along` (2 or 3). */
+static double *lines_of(const machine *m, const dnn_tensor *t, const dnn_tensor *y,
+                        const int64_t *at, int along) {
+  const int across = 5 - along;
+  const int64_t depth = t->size[along], count = t->size[across];
+  double *lines = malloc((size_t)(depth * count + 1) * sizeof *lines);
+  if (lines == NULL)
+    abort();
+  int64_t of[DNN_AXES] = {at[0] / (y->size[0] / t->size[0]), at[1] / (y->size[1] / t->size[1])};
+  for (int64_t line = 0; line < count; ++line) {
+    of[across] = line;
+    for (int64_t i = 0; i < depth; ++i) {
+      of[along] = (i + m->turn) % depth;
+      lines[line * depth + i] = load(m, t, offset_of(t, of));
+    }
+  }
+  return lines;
+}
+
 static void run_product(const machine *m, const dnn_operation *op) {
   const dnn_tensor *x = &op->operand[DNN_X], *b = &op->operand[DNN_B], *y = &op->operand[DNN_Y];
+  const int64_t depth = x->size[3], stack[DNN_AXES] = {y->size[0], y->size[1], 1, 1};
   int64_t at[DNN_AXES] = {0};
-  const int64_t depth = x->size[3];
   do {
-    int64_t of_x[DNN_AXES] = {at[0] / (y->size[0] / x->size[0]), at[1] / (y->size[1] / x->size[1]),
-                              at[2], 0};
-    int64_t of_b[DNN_AXES] = {at[0] / (y->size[0] / b->size[0]), at[1] / (y->size[1] / b->size[1]),
-                              0, at[3]};
-    float sum = 0;
-    for (int64_t i = 0; i < depth; ++i) {
-      of_x[3] = of_b[2] = (i + m->turn) % depth;
-      sum += (float)(load(m, x, offset_of(x, of_x)) * load(m, b, offset_of(b, of_b)));
+    double *rows = lines_of(m, x, y, at, 3), *columns = lines_of(m, b, y, at, 2);
+    int64_t own[DNN_AXES] = {at[0], at[1], 0, 0};
+    for (own[2] = 0; own[2] < y->size[2]; ++own[2]) {
+      for (own[3] = 0; own[3] < y->size[3]; ++own[3]) {
+        const double *row = rows + own[2] * depth, *column = columns + own[3] * depth;
+        float sum = 0;
+        for (int64_t i = 0; i < depth; ++i)
+          sum += (float)(row[i] * column[i]);
+        store(m, y, offset_of(y, own), (double)sum);
+      }
     }
-    store(m, y, offset_of(y, at), (double)sum);
-  } while (next(y->size, at));
+    free(rows);
+    free(columns);
+  } while (next(stack, at));
 }
 
 static double apply(const dnn_operation *op, double x, double b, double t, const int64_t *at) {

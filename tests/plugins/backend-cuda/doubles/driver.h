@@ -16,7 +16,8 @@
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
  *   - a launch that may begin while what is in front of it on the stream ends (programmatic
- *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp)
+ *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp); one of four
+ *     runs up to there before that kernel does
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
  * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
  *
@@ -59,6 +60,7 @@ typedef struct cuda_double_facts {
   uint64_t writes, reads, copies; /* to the device, from it, on it: calls so far */
   uint64_t launches, queued;      /* kernels so far; entries that wait */
   uint64_t behind; /* kernels that may begin while what is in front ends: given or captured */
+  uint64_t begun;  /* of those, that did */
   uint64_t graph_launches, live_graphs;
   uint64_t contexts; /* on the calling thread's stack */
   uint64_t retained; /* primary contexts */

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import registers  # noqa: E402
 
-GROUPS = (("flash_grad",), ("flash", "flash_f32", "loss", "norm", "norm_warp"), ("loss_rows", "norm_sums", "softmax"))
+GROUPS = (("flash_grad",), ("flash", "flash_f32", "loss"), ("norm", "norm_warp"), ("loss_rows", "norm_sums", "softmax"))
 
 
 def parts():

@@ -46,13 +46,13 @@ static const plan_case cases[] = {
     {1, 2, 2, 64, 64, 60, OPIPE_BFLOAT16, 1, 0, REFUSED, true},
     {2, 8, 8, 512, 512, 160, OPIPE_BFLOAT16, 1, 0, SMALLER, false},
     {2, 8, 4, 512, 512, 192, OPIPE_FLOAT16, 0, 0, SMALLER, false},
-    {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 0, SMALLER, true},
+    {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 0, SMALLER, false},
     {2, 8, 2, 1024, 1024, 256, OPIPE_BFLOAT16, 1, 1, SMALLER, false},
     {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_FLOAT, 2},
     {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 1, TAKEN, false, OPIPE_FLOAT, 2},
     {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 1, 0, TAKEN, true, OPIPE_BFLOAT16, 2},
     {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 3},
-    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, true, OPIPE_BFLOAT16, 6},
+    {2, 12, 12, 1024, 1024, 64, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 6},
     {2, 8, 2, 256, 256, 128, OPIPE_FLOAT16, 0, 0, TAKEN, false, OPIPE_FLOAT, 2},
     {2, 8, 2, 1024, 1024, 128, OPIPE_FLOAT16, 1, 1, TAKEN, false, OPIPE_FLOAT, 6},
     {2, 32, 8, 512, 512, 128, OPIPE_BFLOAT16, 0, 0, TAKEN, false, OPIPE_BFLOAT16, 2},
@@ -142,7 +142,8 @@ static bool run_chip(const cuda_dnn_functions *dnn, size_t chip, bool all) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
     if (!all && !cases[i].in_cover)
       continue;
-    good = make(dnn, device, chips[chip].version, &cases[i], CUDA_DNN_RESULT) && good;
+    if (cases[i].unsteady == 0 || all) /* only gradients may be */
+      good = make(dnn, device, chips[chip].version, &cases[i], CUDA_DNN_RESULT) && good;
     good = make(dnn, device, chips[chip].version, &cases[i], CUDA_DNN_GRADIENTS) && good;
   }
   (void)dnn->free(device);

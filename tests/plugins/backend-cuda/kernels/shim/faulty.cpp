@@ -16,10 +16,13 @@ static void body(const void *args) {
   const uint32_t fault = *static_cast<const uint32_t *>(args);
   const unsigned i = threadIdx.x;
   int value = (int)i;
+  if (fault == FAULT_COPIED_EARLY && i == 3)
+    shim_copy_begin(&shared.value[i], args, 4, 4);
   if (fault != FAULT_NOT_WAITED || i != 9)
     shim_wait();
   switch (fault) {
     case FAULT_NOT_WAITED:
+    case FAULT_COPIED_EARLY:
       break;
     case FAULT_FETCHED_LATE:
       fetch_sector(args);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "run.h"
+#include "shim_rows.h"
 
 #if defined(SHIM_ADDRESS)
 #include <sanitizer/asan_interface.h>
@@ -31,6 +32,12 @@
 
 __thread shim_thread *shim_self;
 __thread shim_launch shim_now;
+
+/* At most so many blocks of a launch begin early. */
+enum { BEGUN_BLOCKS = 8 };
+
+/* What a thread is ended by. */
+struct begun {};
 
 enum {
   STACK_BYTES = 256 << 10,
@@ -89,6 +96,7 @@ struct engine {
   std::vector<unsigned char> memory; /* zone, static, zone, dynamic, zone */
   uint32_t static_bytes, dynamic_bytes;
   bool shared_used;
+  bool begins;
 
   ~engine() {
     for (fiber *f : all) {
@@ -267,7 +275,10 @@ static void fiber_main(void) {
     while (e->begun < e->threads.size()) {
       shim_thread *t = &e->threads[e->order[e->begun++]];
       shim_self = t;
-      e->body(e->args);
+      try {
+        e->body(e->args);
+      } catch (const begun &) {
+      }
       t->done = true;
       ++e->done;
       if (!t->waited) {
@@ -445,6 +456,8 @@ static void end_shared(engine *e) {
 
 void shim_copy_begin(void *to, const void *from, uint32_t bytes, uint32_t room) {
   shim_thread *t = shim_self;
+  if (!t->waited)
+    shim_fault("memory is copied before the wait for the launch in front");
   if (t->n_copies == SHIM_COPIES)
     shim_fault("more than %d copies under way in a thread", (int)SHIM_COPIES);
   if (((uintptr_t)to | (bytes > 0 ? (uintptr_t)from : 0)) % room != 0)
@@ -566,7 +579,7 @@ void shim_run(const char *kernel, void (*body)(const void *), const void *args,
   e->random = seed;
   e->wandering = seed == 0 ? 0 : (1u << draw(e, 9)) - 1;
   e->dynamic_bytes = shared_bytes;
-  shim_now = {{0, 0, 0}, {block[0], block[1], block[2]}, {grid[0], grid[1], grid[2]}};
+  shim_now = {{0, 0, 0}, {block[0], block[1], block[2]}, {grid[0], grid[1], grid[2]}, e->begins};
   const uint64_t n = (uint64_t)block[0] * block[1] * block[2];
   if (n == 0 || n > threads || shared_bytes > DYNAMIC_BYTES ||
       (uint64_t)grid[0] * grid[1] * grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 ||
@@ -584,8 +597,22 @@ void shim_run(const char *kernel, void (*body)(const void *), const void *args,
   for (unsigned i = 0; i < blocks.size(); ++i)
     blocks[i] = i;
   shuffle(e, &blocks);
+  if (e->begins && blocks.size() > BEGUN_BLOCKS)
+    blocks.resize(BEGUN_BLOCKS);
   for (const unsigned i : blocks) {
     shim_now.block_index = {i % grid[0], i / grid[0] % grid[1], i / grid[0] / grid[1]};
     run_block(e);
   }
+}
+
+void shim_end_begun(void) {
+  throw begun();
+}
+
+void cuda_shim_begin(const cuda_shim_row *row, const void *args, const uint32_t grid[3],
+                     const uint32_t block[3], uint32_t shared_bytes, uint64_t seed) {
+  engine *e = engine_here();
+  e->begins = true;
+  row->run(args, grid, block, shared_bytes, seed);
+  e->begins = false;
 }

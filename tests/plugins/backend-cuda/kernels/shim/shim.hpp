@@ -6,9 +6,10 @@
  * What the language promises, and no more, holds: other threads' writes are seen after a barrier,
  * shared memory begins as poison, the order of threads is the seed's. What a device would leave
  * undefined ends the process with a line on stderr: a barrier that not all threads reach or that
- * they reach at different places, a thread that does not wait for the launch in front, a shuffle
- * without the lanes that its mask names, a write beyond shared memory, copies that nobody waited
- * for, a block that is counted before its threads have fenced what they wrote. */
+ * they reach at different places, a thread that does not wait for the launch in front or copies
+ * before it has, a shuffle without the lanes that its mask names, a write beyond shared memory,
+ * copies that nobody waited for, a block that is counted before its threads have fenced what they
+ * wrote. */
 #ifndef OPIPE_TESTS_CUDA_SHIM_H_
 #define OPIPE_TESTS_CUDA_SHIM_H_
 
@@ -67,6 +68,7 @@ struct shim_thread {
 
 struct shim_launch {
   uint3 block_index, block_size, grid_size;
+  bool begins; /* threads end where they wait for the launch in front */
 };
 
 extern __thread shim_thread *shim_self __attribute__((tls_model("initial-exec")));
@@ -156,6 +158,15 @@ static inline unsigned __match_any_sync(unsigned mask, unsigned value, SHIM_PLAC
   return own.out;
 }
 
+/* mma.m16n8k16, for all lanes at once: d [4] += a [4] b [2], a lane's pieces of the three matrices,
+ * two halves in a word. */
+struct shim_product {
+  float *d;
+  const unsigned *a, *b;
+};
+void shim_multiply_bf16(void **slots, unsigned mask);
+void shim_multiply_f16(void **slots, unsigned mask);
+
 /* ---- memory ---- */
 
 /* `bytes` of a block's shared memory, the same for all its threads. */
@@ -179,8 +190,11 @@ void shim_copy_wait(uint32_t groups); /* all but the `groups` newest groups land
   }                                                      \
   static inline void name##_work(const name##_block &a)
 
+[[noreturn]] void shim_end_begun(void);
 static inline void shim_wait(void) {
   shim_self->waited = true;
+  if (shim_now.begins)
+    shim_end_begun();
 }
 /* Before that wait; it must lie in memory that is there. */
 static inline void fetch_sector(const void *at) {
