@@ -6,7 +6,7 @@
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
-enum { ROWS = 300, ODD = 257, DEEP = 256, LINE = 320 };
+enum { ROWS = 136, ODD = 257, DEEP = 256, LINE = 320 };
 enum { SCORES = ROWS * ODD, STATES = ROWS * DEEP, WEIGHTS = ODD * DEEP };
 
 typedef struct case_data {

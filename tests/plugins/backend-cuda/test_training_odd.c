@@ -152,10 +152,10 @@ static bool open_cuda(void) {
 
 static void test_odd_numbers_of_classes(void) {
   /* of products of 1024 tokens and more the head's accumulator goes through scratch, too */
-  static const odd_case cases[] = {{"gpipe", "pad=20", 1, true, true, 264},
+  static const odd_case cases[] = {{"gpipe", "pad=20", 1, true, true, 136},
                                    {"1f1b", "pad=20", 2, true, false, 1024},
-                                   {"1f1b", "pad=20,graphs=1", 2, true, true, 264},
-                                   {"zb-h1", "pad=20,pad_mib=1", 2, false, true, 264}};
+                                   {"1f1b", "pad=20,graphs=1", 2, true, true, 136},
+                                   {"zb-h1", "pad=20,pad_mib=1", 2, false, true, 136}};
   if (!open_cuda())
     OPI_SKIP("%s", CT_WHY);
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {

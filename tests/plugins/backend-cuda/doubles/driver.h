@@ -16,7 +16,7 @@
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
  *   - a launch that may begin while what is in front of it on the stream ends (programmatic
- *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp); one of four
+ *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp); one of eight
  *     runs up to there before that kernel does
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
  * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.

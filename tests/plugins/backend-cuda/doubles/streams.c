@@ -11,7 +11,7 @@
 
 #include "double.h"
 
-enum { KERNEL_US = 5, COPY_NS = 2000, BEGIN_ONE_IN = 4 };
+enum { KERNEL_US = 5, COPY_NS = 2000, BEGIN_ONE_IN = 8 };
 enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
 typedef struct work {

@@ -73,7 +73,7 @@ double *kit_doubles(int64_t n) {
 bool kit_covers(size_t i, size_t n) {
   if (opi_test_is_sanitized())
     return opi_test_covers(i, n);
-  return !opi_test_is_cover() || !opi_test_covers(i, 3);
+  return opi_test_covers(i, 5) || opi_test_covers(i + 2, 5);
 }
 
 kit_tensor kit_random(uint32_t dtype, int64_t n, uint32_t seed, double low, double high) {

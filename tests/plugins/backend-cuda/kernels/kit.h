@@ -42,8 +42,8 @@ double kit_get(const kit_tensor *t, int64_t i);
 void kit_set(const kit_tensor *t, int64_t i, double value); /* rounded to the type */
 /* n doubles, zeros; freed by kit_end. */
 double *kit_doubles(int64_t n);
-/* Is case i one to run? A cover has two of three; under a sanitizer, where all take many times as
- * long, every n-th. */
+/* Is case i one to run? A cover has two of five, of every type; under a sanitizer, where all take
+ * many times as long, every n-th. */
 bool kit_covers(size_t i, size_t n);
 
 /* Runs launches one after the other: threads and blocks in order, then in two random orders from

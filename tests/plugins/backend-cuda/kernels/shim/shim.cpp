@@ -34,7 +34,7 @@ __thread shim_thread *shim_self;
 __thread shim_launch shim_now;
 
 /* At most so many blocks of a launch begin early. */
-enum { BEGUN_BLOCKS = 8 };
+enum { BEGUN_BLOCKS = 2 };
 
 /* What a thread is ended by. */
 struct begun {};
