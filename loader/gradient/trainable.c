@@ -393,7 +393,7 @@ opipe_status opi_grad_trainable(opi_grad_state *s, opipe_error *err) {
     const uint32_t n = n_frozen(s->training);
     return n != 0 ? opi_fail(err, OPIPE_E_INVALID,
                              "nothing can be trained: %u of %u initializers could be, and are "
-                             "frozen by --frozen",
+                             "frozen by name",
                              n, s->training->n_params)
                   : opi_fail(err, OPIPE_E_INVALID,
                              "nothing can be trained: none of %u initializers is a float tensor on "

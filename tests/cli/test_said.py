@@ -94,7 +94,7 @@ def cases(folder):
         yield [*TRAIN, "--loss", LOSS, "--lr-schedule", spec], USAGE, f"{spec.split(':')[1]}: a whole number from "
     for number in ("1e300", "-1.5"):
         yield [*TRAIN, "--loss", f"{LOSS},ignore={number}"], USAGE, f"--loss: ignore={number}: a whole number from -9007199254740992 to 9007199254740992"
-    yield [*TRAIN, "--loss", LOSS, "--frozen", "*"], REFUSED, "could be, and are frozen by --frozen"
+    yield [*TRAIN, "--loss", LOSS, "--frozen", "*"], REFUSED, "could be, and are frozen by name"
     yield [*TRAIN, "--loss", LOSS, "--trainable", "nope"], USAGE, "the model has no tensor 'nope' to cut at or to train"
     yield [*TRAIN, "--loss", LOSS, "--seed", "-1"], USAGE, "--seed -1: an integer from 0 to 2^64 - 2 is needed"
 

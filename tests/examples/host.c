@@ -84,12 +84,12 @@ static opipe_binding_io make_input(const opipe_tensor_info *info) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 3) {
+  const uint32_t n_stages = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 2;
+  const uint32_t n_requests = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 8;
+  if (argc < 3 || n_stages == 0 || n_requests == 0) {
     fprintf(stderr, "usage: %s libonnxpipe.so model.onnx [STAGES [REQUESTS]]\n", argv[0]);
     return 2;
   }
-  const uint32_t n_stages = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 2;
-  const uint32_t n_requests = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 8;
   const opipe_api *api = open_library(argv[1]);
   opipe_context *context = NULL;
   opipe_model *model = NULL, *bound = NULL;
