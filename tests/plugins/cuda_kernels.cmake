@@ -7,6 +7,8 @@ if(CMAKE_CXX_COMPILER)
   set(language -xc++ -include ${OPI_CUDA_SHIM}/shim.hpp)
   if(OPIPE_SANITIZE MATCHES "address") # what these look for is found as it is touched
     list(APPEND language -fno-sanitize=null,object-size,pointer-overflow)
+  elseif(OPIPE_SANITIZE MATCHES "thread") # fibers of one thread: clocks for each would take minutes
+    list(APPEND language -fno-sanitize=thread)
   endif()
   set_source_files_properties(${cuda_parts} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${language}")
   add_library(opi_cuda_shim STATIC EXCLUDE_FROM_ALL
@@ -23,8 +25,11 @@ if(CMAKE_CXX_COMPILER)
   endif()
   target_compile_options(opi_cuda_shim PRIVATE ${optimized} -ffp-contract=off -Wno-conversion -Wno-float-conversion)
   set(machine -O2) # what runs the kernels: in every switch and product of theirs, and without memory of others
+  if(OPIPE_SANITIZE)
+    list(APPEND machine -fno-sanitize=${OPIPE_SANITIZE})
+  endif()
   if(OPIPE_SANITIZE MATCHES "address")
-    list(APPEND machine -fno-sanitize=${OPIPE_SANITIZE} -DSHIM_ADDRESS)
+    list(APPEND machine -DSHIM_ADDRESS)
   endif()
   set_property(SOURCE ${OPI_CUDA_SHIM}/shim.cpp ${OPI_CUDA_SHIM}/product.cpp PROPERTY COMPILE_OPTIONS ${machine})
   file(GLOB cuda_plans CONFIGURE_DEPENDS ${OPI_CUDA_KERNELS}/plan*.c)

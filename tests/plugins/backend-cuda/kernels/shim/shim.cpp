@@ -3,7 +3,7 @@
  *
  * A fiber takes one thread after the other from those that have not begun, and runs it to its end;
  * when one has to wait, its fiber waits with it and another goes on. Switches exchange stack
- * pointers; the sanitizers are told. State is per host thread.
+ * pointers; the address sanitizer is told. State is per host thread.
  *
  * SHIM_ADDRESS: kernels are compiled for the address sanitizer. This file is not: it switches
  * millions of times, and has nothing in its hands but its own state. */
@@ -25,9 +25,6 @@
 #if defined(SHIM_ADDRESS)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
 #endif
 
 __thread shim_thread *shim_self;
@@ -56,7 +53,6 @@ struct fiber {
 #endif
   char *stack; /* [stack_bytes]; of a fiber above a page that nobody may touch */
   size_t stack_bytes;
-  void *tsan;
   void *fake_stack;
 };
 
@@ -105,9 +101,6 @@ struct engine {
       __asan_unpoison_memory_region(f->stack, STACK_BYTES);
 #endif
       munmap(f->stack - 4096, STACK_BYTES + 4096);
-#if defined(__SANITIZE_THREAD__)
-      __tsan_destroy_fiber(f->tsan);
-#endif
       delete f;
     }
   }
@@ -159,9 +152,6 @@ static void go(engine *e, fiber *to) {
 #if defined(SHIM_ADDRESS)
   __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_bytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(to->tsan, 0);
-#endif
 #if defined(__x86_64__)
   shim_switch(&from->stack_pointer, to->stack_pointer);
 #else
@@ -197,9 +187,6 @@ static fiber *new_fiber(engine *e) {
   f->context.uc_stack.ss_sp = f->stack;
   f->context.uc_stack.ss_size = STACK_BYTES;
   makecontext(&f->context, fiber_begin, 0);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  f->tsan = __tsan_create_fiber(0);
 #endif
   e->all.push_back(f);
   return f;
@@ -589,9 +576,6 @@ void shim_run(const char *kernel, void (*body)(const void *), const void *args,
         "memory",
         grid[0], grid[1], grid[2], block[0], block[1], block[2], threads, shared_bytes);
   }
-#if defined(__SANITIZE_THREAD__)
-  e->host.tsan = __tsan_get_current_fiber();
-#endif
   set_threads(e, block);
   std::vector<unsigned> blocks(grid[0] * (size_t)grid[1] * grid[2]);
   for (unsigned i = 0; i < blocks.size(); ++i)
