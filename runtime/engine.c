@@ -49,6 +49,23 @@ static opipe_status share(void *ctx, uint32_t holder, void *data, uint64_t n_byt
   return opi_peers_share(ctx, holder, data, n_bytes, had, io_err);
 }
 
+/* A glob that matches nothing may be one of a list for all models; or it is misspelt. */
+static void tell_unused_globs(const opi_session *s, const opi_cut *cut) {
+  const opi_optimizer *optimizer = &s->plan->train->optimizer;
+  for (uint32_t g = 0; g < optimizer->n_no_decay && !s->reference; ++g) {
+    uint32_t n_trained = 0;
+    bool used = false;
+    for (uint32_t i = 0; i < cut->n_params && !used; ++i) {
+      n_trained += cut->trained[i];
+      used = cut->trained[i] && opi_glob(optimizer->no_decay[g], cut->sources[i].name);
+    }
+    if (!used) {
+      opi_log(s->env.logger, OPIPE_LOG_WARN, "no_decay '%s' matches none of %u trained parameters",
+              optimizer->no_decay[g], n_trained);
+    }
+  }
+}
+
 opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
   const opi_session *s = t->session;
   const opi_cut *cut = t->model->cuts[0];
@@ -75,7 +92,9 @@ opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
       .hold = (s->flags & OPIPE_SESSION_HOLD) != 0,
       .share = s->n_here == s->plan->n_ranks ? NULL : share,
       .share_ctx = t->session};
-  return opi_weights_open(&options, &s->engine->weights, err);
+  OPI_TRY(opi_weights_open(&options, &s->engine->weights, err));
+  tell_unused_globs(s, cut);
+  return OPIPE_OK;
 }
 
 /* ---- all of it ---- */

@@ -132,6 +132,8 @@ int cli_schedule_numbers(cli_options *io_options);
 /* "onnx-pipe: what: message"; returns CLI_FAILED (CLI_USAGE for what the caller left out). */
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
+/* The log of the command's contexts. Any thread. warnings.c */
+void cli_warn(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
 /* Adds "key=value" to what device number `device` tells its backend. */
 void cli_add_device_option(cli_options *o, uint32_t device, const char *word);
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes); /* an opipe_write_fn */

@@ -9,7 +9,10 @@ static void print_commands(FILE *out) {
   (void)fprintf(out, "usage: onnx-pipe COMMAND [OPTION ...] [MODEL]\n\n");
   for (const cli_command *c = cli_commands; c->name != NULL; ++c)
     (void)fprintf(out, "  %-9s %s\n", c->name, c->help);
-  (void)fprintf(out, "\nonnx-pipe COMMAND --help lists a command's options.\n");
+  (void)fprintf(
+      out,
+      "\nonnx-pipe COMMAND --help lists a command's options. A beginning that no other option has\n"
+      "stands for an option (--stage for --stages); scripts had better write it out.\n");
 }
 
 static int print_version(void) {

@@ -46,6 +46,7 @@ int cli_open(const cli_options *o, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   const opipe_context_params params = {.struct_size = sizeof(params),
                                        .log_level = OPIPE_LOG_WARN,
+                                       .log = cli_warn,
                                        .plugin_paths = o->plugins.items,
                                        .n_plugin_paths = o->plugins.n};
   memset(s, 0, sizeof(*s));

@@ -128,16 +128,22 @@ static opipe_status make_plan(opipe_device *device, cuda_dnn_plan *plan, opipe_e
              : opipe_fail(err, status, "%.400s (cudnn=0: without cuDNN)", why.message);
 }
 
-/* The plan of a form that is not of the list yet. Under the lock. */
-static opipe_status add_plan(opipe_device *device, const cuda_dnn_form *form, cuda_dnn_plan **out,
-                             opipe_error *err) {
+/* The plan of a form that is not of the list yet. lack: NULL, or why the library is not asked for
+ * one. Under the lock. */
+static opipe_status add_plan(opipe_device *device, const cuda_dnn_form *form, const char *lack,
+                             cuda_dnn_plan **out, opipe_error *err) {
   cuda_dnn *dnn = device->dnn;
   cuda_dnn_plan *plan =
       opipe_zeroed(device->host, "a plan of cuDNN", sizeof *plan, _Alignof(cuda_dnn_plan), err);
   if (plan == NULL)
     return OPIPE_E_NOMEM;
+  opipe_status status = OPIPE_OK;
   plan->form = *form;
-  const opipe_status status = make_plan(device, plan, err);
+  plan->lack = lack;
+  if (lack != NULL)
+    (void)snprintf(plan->why, sizeof plan->why, "cuDNN: %s", lack);
+  else
+    status = make_plan(device, plan, err);
   if (status < 0) {
     opipe_free(device->host, plan, sizeof *plan, _Alignof(cuda_dnn_plan));
     return status;
@@ -149,23 +155,37 @@ static opipe_status add_plan(opipe_device *device, const cuda_dnn_form *form, cu
   return OPIPE_OK;
 }
 
-opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
-                           const cuda_dnn_plan **out, opipe_error *err) {
+/* What is kept of a form, made now if it is the first of its kind. */
+static opipe_status keep(opipe_device *device, const cuda_dnn_form *form, const char *lack,
+                         cuda_dnn_plan **out, opipe_error *err) {
   cuda_dnn *dnn = device->dnn;
   opipe_status status = OPIPE_OK;
-  *out = NULL;
-  if (dnn == NULL)
-    return OPIPE_OK;
   (void)pthread_mutex_lock(&dnn->lock);
   cuda_dnn_plan *plan = dnn->plans;
-  while (plan != NULL && memcmp(&plan->form, form, sizeof *form) != 0)
+  while (plan != NULL && (plan->lack != lack || memcmp(&plan->form, form, sizeof *form) != 0))
     plan = plan->next;
   if (plan == NULL)
-    status = add_plan(device, form, &plan, err);
+    status = add_plan(device, form, lack, &plan, err);
   (void)pthread_mutex_unlock(&dnn->lock);
-  if (status >= 0)
-    *out = plan->plan != NULL ? plan : NULL;
+  *out = plan;
   return status;
+}
+
+opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
+                           const cuda_dnn_plan **out, opipe_error *err) {
+  cuda_dnn_plan *plan = NULL;
+  *out = NULL;
+  if (device->dnn == NULL)
+    return OPIPE_OK;
+  CUDA_TRY(keep(device, form, NULL, &plan, err));
+  *out = plan->plan != NULL ? plan : NULL;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_dnn_pass(opipe_device *device, const cuda_dnn_form *form, const char *why,
+                           opipe_error *err) {
+  cuda_dnn_plan *plan = NULL;
+  return keep(device, form, why, &plan, err);
 }
 
 /* ---- binding and running ---- */

@@ -50,6 +50,7 @@ enum { CUDA_DNN_DESCRIPTORS = 192, CUDA_DNN_WHY = 400 };
 struct cuda_dnn_plan {
   cuda_dnn_plan *next;
   cuda_dnn_form form;
+  const char *lack;                                   /* NULL: the library was asked for it */
   cudnnBackendDescriptor_t all[CUDA_DNN_DESCRIPTORS]; /* what it is made of */
   uint32_t n;
   cudnnBackendDescriptor_t plan; /* one of them; NULL: refused, as `why` says */
@@ -107,5 +108,9 @@ void cuda_dnn_plan_end(const cuda_dnn_functions *dnn, cuda_dnn_plan *plan);
  * bits. Within an entry. */
 opipe_status cuda_dnn_find(opipe_device *device, const cuda_dnn_form *form,
                            const cuda_dnn_plan **out, opipe_error *err);
+/* Keeps, and says once, that our own kernels do attention of a form which cuDNN lacks, or lacks
+ * with what a form does not tell: `why`, a constant, is a sentence about the library. NOMEM. */
+opipe_status cuda_dnn_pass(opipe_device *device, const cuda_dnn_form *form, const char *why,
+                           opipe_error *err);
 
 #endif /* OPIPE_BACKEND_CUDA_CUDNN_H_ */

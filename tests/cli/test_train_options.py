@@ -104,6 +104,15 @@ def labels(count):
     count.check("no target", wrong(result, USAGE, "target=NAME") or (result.out or None))
 
 
+def globs(count):
+    """One that matches nothing is said once, though the plan, its reference and the uncut model are each a session."""
+    decay = ["--no-decay", "*offset*", "--no-decay", "*bias*"]
+    for more in ([], ["--reference"]):
+        result = run("train", GPT, *COMMON, "--steps", "1", *decay, *more)
+        problem = wrong(result, DONE, "warning: no_decay '*offset*' matches none of 100 trained parameters\n")
+        count.check(" ".join(decay + more), problem or (None if result.err.count("warning: ") == 1 else result.err))
+
+
 def reports(count, folder):
     """What the JSON says of runs that end before their last step, and of comparisons."""
     diverges = ["--optimizer", "sgd:lr=1e25", "--steps", "6"]
@@ -163,6 +172,7 @@ def main():
             os.mkdir(own)
             part(count, own)
     labels(count)
+    globs(count)
     seconds(count)
     return count.finish()
 

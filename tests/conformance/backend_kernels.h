@@ -3,6 +3,8 @@
 #ifndef CONFORMANCE_BACKEND_KERNELS_H
 #define CONFORMANCE_BACKEND_KERNELS_H
 
+#include <stdio.h>
+
 #include "backend_shared.h"
 
 #if OPIPE_ABI_MINOR >= 3

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 build=${OPIPE_BUILD_DIR:-build/dev}
 cc=${CC:-gcc}
-flags="-std=c11 -D_GNU_SOURCE -fsyntax-only -Wall -Wextra -I. -Iabi/include -Iplugins -I$build/generated
+flags="-std=c11 -D_GNU_SOURCE -fsyntax-only -Wall -Wextra -Wno-missing-field-initializers -Werror -I. -Iabi/include -Iplugins -I$build/generated
   -I$build/generated/loader/wire"
 status=0
 list=$(python3 tests/lint/lib/tree.py .h)

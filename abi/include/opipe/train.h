@@ -67,7 +67,8 @@ typedef struct opipe_train_options {
   uint32_t lr_schedule;        /* OPIPE_LR_* */
   uint64_t warmup_steps;       /* lr (step + 1) / warmup_steps at first */
   uint64_t total_steps;        /* LINEAR, COSINE: where the learning rate reaches 0 */
-  const char *const *no_decay; /* [n_no_decay] globs of parameters without decay */
+  const char *const *no_decay; /* [n_no_decay] globs of parameters without decay; a session warns of
+                                * one that matches none */
   uint32_t n_no_decay;
   uint32_t loss_scaling; /* 1: dynamic loss scale, for OPIPE_FLOAT16 */
 } opipe_train_options;

@@ -17,19 +17,39 @@ enum {
 };
 static const uint64_t CHUNK_BYTES = UINT64_C(256) << 20; /* scores of sequences that go together */
 enum { CHUNK_PART = 64 };                                /* of the GPU's memory, at most */
+static const char UNALIGNED[] = "it is asked for heads that lie at multiples of 16 bytes";
 
 static bool by_eights(const void *at, const int64_t *stride) {
   return (uintptr_t)at % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0;
 }
 
-static bool may_take(const opipe_device *device, const cuda_attention_args *a, uint32_t dtype) {
-  return cuda_is_half(dtype) && a->scores == NULL && a->nonpad == NULL && a->softcap == 0.0 &&
-         ((a->mask_kind == 0 && a->past == 0) || device->dnn_masks) && a->mask_keys == a->keys &&
-         a->keys <= INT32_MAX && a->queries <= INT32_MAX && a->batch > 0 && a->heads > 0 &&
-         a->depth > 0 && a->value_depth > 0 && a->depth % 8 == 0 && a->value_depth % 8 == 0 &&
-         a->depth <= MOST_DEPTH && a->value_depth <= MOST_DEPTH && a->queries >= LEAST_ROWS &&
-         a->keys >= LEAST_ROWS && by_eights(a->q, a->q_stride) && by_eights(a->k, a->k_stride) &&
-         by_eights(a->v, a->v_stride);
+/* Whether there is work for cuDNN: rows of half types, many enough. */
+static bool is_its_kind(const opipe_device *device, const cuda_attention_args *a, uint32_t dtype) {
+  return device->dnn != NULL && cuda_is_half(dtype) && a->batch > 0 && a->heads > 0 &&
+         a->depth > 0 && a->value_depth > 0 && a->queries >= LEAST_ROWS && a->keys >= LEAST_ROWS &&
+         ((a->mask_kind == 0 && a->past == 0) || device->dnn_masks);
+}
+
+/* What cuDNN cannot do of it; NULL: nothing. */
+static const char *lacks(const cuda_attention_args *a) {
+  const char *what = NULL;
+  if (a->depth % 8 != 0 || a->value_depth % 8 != 0 || a->depth > MOST_DEPTH ||
+      a->value_depth > MOST_DEPTH)
+    what = "it is asked for heads of a multiple of 8 elements, up to 256";
+  else if (a->softcap != 0.0)
+    what = "it is not asked for a softcap";
+  else if (a->nonpad != NULL)
+    what = "it is not asked for a number of keys by sequence (nonpad_kv_seqlen)";
+  else if (a->scores != NULL)
+    what = "it is not asked for scores (qk_matmul_output)";
+  else if (a->mask_keys != a->keys)
+    what = "it is asked for masks as long as the keys";
+  else if (a->keys > INT32_MAX || a->queries > INT32_MAX)
+    what = "it is asked for up to 2147483647 rows";
+  else if (!by_eights(a->q, a->q_stride) || !by_eights(a->k, a->k_stride) ||
+           !by_eights(a->v, a->v_stride))
+    what = UNALIGNED;
+  return what;
 }
 
 /* The mask of an attention whose Q is input `base`. */
@@ -88,6 +108,16 @@ static int64_t sequences_of(const opipe_device *device, const cuda_attention_arg
   while (each > 0 && n > 1 && (a->batch % n != 0 || (uint64_t)n * each > room))
     --n;
   return n;
+}
+
+/* Says what cuDNN lacks for this; nothing where there is no work for it. */
+static opipe_status tell_lack(opipe_device *device, const cuda_attention_args *a, uint32_t dtype,
+                              uint32_t what, const char *why, opipe_error *err) {
+  cuda_dnn_form form;
+  fill_form(a, dtype, what, a->batch, &form);
+  form.causal = a->causal != 0 ? CUDA_DNN_CAUSAL : 0;
+  form.mask_dtype = a->mask_kind != 0 ? OPIPE_FLOAT : 0;
+  return cuda_dnn_pass(device, &form, why, err);
 }
 
 /* ---- the result ---- */
@@ -164,9 +194,15 @@ opipe_status cuda_attention_by_dnn(cuda_rule *r, const cuda_attention_args *args
                                    bool *out_done) {
   cuda_attention_args whole = *args;
   result_plan plan;
+  opipe_device *device = r->program->device;
   *out_done = false;
-  if (!may_take(r->program->device, args, dtype) || !by_eights(args->y, args->y_stride))
+  if (!is_its_kind(device, args, dtype))
     return OPIPE_OK;
+  const char *why = lacks(args);
+  if (why == NULL && !by_eights(args->y, args->y_stride))
+    why = UNALIGNED;
+  if (why != NULL)
+    return tell_lack(device, args, dtype, CUDA_DNN_RESULT, why, r->err);
   CUDA_TRY(find_result(r, args, dtype, &plan));
   if (plan.plan == NULL)
     return OPIPE_OK;
@@ -289,17 +325,36 @@ static opipe_status emit_chunk(cuda_rule *r, const cuda_attention_grad_args *g,
   return cuda_emit_plan(r, p->backward, &args, p->n_bytes);
 }
 
+/* What cuDNN cannot do of gradients; NULL: nothing. */
+static const char *lacks_of_gradients(const cuda_attention_grad_args *g) {
+  const cuda_attention_args *a = &g->forward;
+  const char *what = lacks(a);
+  if (what != NULL)
+    return what;
+  if (a->past > 0)
+    what = "it is not asked for gradients behind a past";
+  else if (g->dmask != NULL)
+    what = "it is not asked for the gradient of a mask";
+  else if (g->dq == NULL || g->dk == NULL || g->dv == NULL)
+    what = "it is asked for the gradients of Q, K and V at once";
+  else if (!by_eights(g->dy, g->dy_stride) || !by_eights(g->dq, g->dq_stride) ||
+           !by_eights(g->dk, g->dk_stride) || !by_eights(g->dv, g->dv_stride) ||
+           (a->found != NULL && !by_eights(a->y, a->y_stride)))
+    what = UNALIGNED;
+  return what;
+}
+
 opipe_status cuda_attention_grad_by_dnn(cuda_rule *r, const cuda_attention_grad_args *g,
                                         uint32_t dtype, bool *out_done) {
   const cuda_attention_args *a = &g->forward;
-  const opipe_device *device = r->program->device;
+  opipe_device *device = r->program->device;
   chunk_plans plans;
   *out_done = false;
-  if (!may_take(device, a, dtype) || a->past > 0 || g->dq == NULL || g->dk == NULL ||
-      g->dv == NULL || g->dmask != NULL || !by_eights(g->dy, g->dy_stride) ||
-      !by_eights(g->dq, g->dq_stride) || !by_eights(g->dk, g->dk_stride) ||
-      !by_eights(g->dv, g->dv_stride) || (a->found != NULL && !by_eights(a->y, a->y_stride)))
+  if (!is_its_kind(device, a, dtype))
     return OPIPE_OK;
+  const char *why = lacks_of_gradients(g);
+  if (why != NULL)
+    return tell_lack(device, a, dtype, CUDA_DNN_GRADIENTS, why, r->err);
   const int64_t batch = sequences_of(device, a, device->deterministic);
   CUDA_TRY(find_plans(r, g, dtype, batch, &plans));
   if (plans.backward == NULL)

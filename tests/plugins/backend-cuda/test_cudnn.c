@@ -11,14 +11,15 @@ typedef struct form {
   int64_t batch, heads, kv_heads, queries, keys, depth, value_depth;
   bool causal, by_rows; /* [batch, rows, heads * depth] */
   uint32_t dtype;
+  double softcap; /* 0: none */
 } form;
 
 static const form forms[] = {
-    {2, 2, 2, 32, 32, 8, 8, true, true, OPIPE_BFLOAT16},
-    {2, 4, 2, 40, 40, 16, 16, true, false, OPIPE_BFLOAT16},
-    {1, 3, 1, 32, 48, 16, 8, false, true, OPIPE_FLOAT16},
-    {1, 2, 2, 48, 32, 24, 24, false, false, OPIPE_FLOAT16},
-    {1, 2, 1, 32, 40, 144, 136, true, true, OPIPE_BFLOAT16},
+    {2, 2, 2, 32, 32, 8, 8, true, true, OPIPE_BFLOAT16, 0},
+    {2, 4, 2, 40, 40, 16, 16, true, false, OPIPE_BFLOAT16, 0},
+    {1, 3, 1, 32, 48, 16, 8, false, true, OPIPE_FLOAT16, 0},
+    {1, 2, 2, 48, 32, 24, 24, false, false, OPIPE_FLOAT16, 0},
+    {1, 2, 1, 32, 40, 144, 136, true, true, OPIPE_BFLOAT16, 0},
 };
 enum { FORMS = sizeof forms / sizeof forms[0], ROOM = 1 << 15, TENSORS = 8 };
 
@@ -52,6 +53,7 @@ static uint32_t tensor(bench *x, bt_graph *g, const form *f, int which, int64_t 
 static void set_attributes(bt_graph *g, opipe_node *node, const form *f) {
   bt_int(g, node, "is_causal", f->causal);
   bt_float(g, node, "scale", 0.3);
+  bt_float(g, node, "softcap", f->softcap);
   if (f->by_rows) {
     bt_int(g, node, "q_num_heads", f->heads);
     bt_int(g, node, "kv_num_heads", f->kv_heads);
@@ -198,7 +200,7 @@ static uint64_t workspace_of_many(uint64_t sequences) {
 }
 
 static void test_sequences_by_turns(void) {
-  static const form many = {6, 2, 2, 40, 40, 8, 8, true, true, OPIPE_BFLOAT16};
+  static const form many = {6, 2, 2, 40, 40, 8, 8, true, true, OPIPE_BFLOAT16, 0};
   static uint16_t whole[TENSORS][ROOM];
   bool same = false;
   if (!cd_open(&with.on, NULL))
@@ -244,6 +246,27 @@ static void test_refused(void) {
   OPI_ASSERT(memcmp(with.data, without.data, sizeof with.data) == 0);
   cd_close(&with.on);
   cd_close(&without.on);
+}
+
+/* What cuDNN is not asked for is said once for a form; few rows and fp32 are nothing for it. What
+ * is passed over for what its form does not tell is not passed over without that. */
+static void test_passed_over(void) {
+  static const form odd = {1, 2, 2, 32, 32, 12, 12, true, true, OPIPE_BFLOAT16, 0},
+                    few = {1, 2, 2, 16, 32, 12, 12, true, true, OPIPE_BFLOAT16, 0},
+                    capped = {2, 2, 2, 32, 32, 8, 8, true, true, OPIPE_BFLOAT16, 5};
+  static const struct {
+    const form *form;
+    uint32_t n_told, n_warned;
+  } rows[] = {{&odd, 0, 2}, {&odd, 0, 2}, {&few, 0, 2}, {&capped, 0, 4}, {&forms[0], 3, 4}};
+  bool same = false;
+  if (!cd_open(&with.on, NULL))
+    OPI_SKIP("%s", CT_WHY);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    (void)run_form(&with, rows[i].form, 1, &same);
+    OPI_ASSERT_INT(with.on.n_told, rows[i].n_told);
+    OPI_ASSERT_INT(with.on.n_warned, rows[i].n_warned);
+  }
+  cd_close(&with.on);
 }
 
 /* Versions that are known to be wrong about gradients of these keys, and about all of it. */
@@ -305,5 +328,5 @@ static void test_failed(void) {
 
 OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own), OPI_TEST(test_handed_on),
               OPI_TEST(test_bits_may_change_where_asked), OPI_TEST(test_sequences_by_turns),
-              OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_wrong_versions),
-              OPI_TEST(test_failed))
+              OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_passed_over),
+              OPI_TEST(test_wrong_versions), OPI_TEST(test_failed))
