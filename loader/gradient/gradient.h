@@ -171,6 +171,8 @@ typedef struct opi_training {
                               left out of the graph: all OPIPE_NONE */
   uint32_t n_states;
   bool by_rows; /* the loss is a scalar that is averaged by batch rows: reports say so */
+  bool is_odd;  /* and no mean over them: micro-batches of it do not add up to the mini-batch's */
+  const char *odd; /* the node that makes it so; NULL: not known */
 } opi_training;
 
 /* Errors: UNSUPPORTED, one report of every node on the path that has no gradient rule; INVALID

@@ -171,6 +171,10 @@ static opipe_status labels_input(opi_grad_state *s, uint32_t dtype, const int64_
                       opi_shape_text(have, sizeof(have), v->shape, (uint32_t)v->rank),
                       opi_dtype_name(dtype), opi_shape_text(want, sizeof(want), shape, rank));
     }
+    if (s->loss.shift != 0 && v->dtype != OPIPE_INT64) {
+      return opi_fail(err, OPIPE_E_INVALID, "labels '%s' are %s, labels that are shifted %s", name,
+                      opi_dtype_name(v->dtype), opi_dtype_name(OPIPE_INT64));
+    }
     if (own)
       return apart(s, name, v->dtype, shape, rank, err);
     t->labels = graph->inputs[i];
@@ -220,6 +224,12 @@ static opipe_status wide(opi_grad_state *s, uint32_t x, uint32_t *out, opipe_err
   return opi_k_cast(&s->builder, x, dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT, out, err);
 }
 
+/* Of what the loss judges. */
+static bool is_batch_axis(const opi_grad_state *s, int32_t axis) {
+  const opi_carry *carry = s->options->carry;
+  return carry != NULL && carry[s->target].axis == axis && carry[s->target].inner == 1;
+}
+
 static opipe_status cross_entropy(opi_grad_state *s, uint32_t logits, opipe_error *err) {
   opi_builder *b = &s->builder;
   const opi_value v = *opi_b_value(b, logits);
@@ -232,6 +242,12 @@ static opipe_status cross_entropy(opi_grad_state *s, uint32_t logits, opipe_erro
     return opi_fail(err, OPIPE_E_INVALID,
                     "cross entropy needs logits [rows..., classes], '%s' is %s", v.name,
                     opi_shape_text(shape, sizeof(shape), v.shape, rank));
+  }
+  if (s->loss.shift != 0 && is_batch_axis(s, (int32_t)rank - 2)) {
+    char shape[96];
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "labels are shifted along the tokens, of which '%s' %s has no axis: shift=0",
+                    v.name, opi_shape_text(shape, sizeof(shape), v.shape, rank));
   }
   OPI_TRY(labels_input(s, OPIPE_INT64, v.shape, rank - 1, err));
   const int64_t flat[2] = {(int64_t)rows, v.shape[rank - 1]};
@@ -308,20 +324,88 @@ static double batch_rows(const opi_grad_state *s) {
   return 1;
 }
 
+/* The mean of a loss node becomes its sum, and COUNT what it was divided by. */
+static opipe_status sum_of_loss(opi_grad_state *s, opi_node *node, opipe_error *err) {
+  for (uint32_t a = 0; a < node->n_attrs; ++a) {
+    if (strcmp(node->attrs[a].name, "reduction") == 0)
+      node->attrs[a] = OPI_ATTR_S("reduction", "sum");
+  }
+  return opi_grad_count(s, node->in[1], opi_attr_find(node, "ignore_index") != NULL,
+                        opi_attr_int(node, "ignore_index", 0), opi_node_in(node, 2), err);
+}
+
+/* The training graph's node that stands for one of the bound graph; casts lie behind it. */
+static opi_node *copy_of(const opi_grad_state *s, const opi_node *node) {
+  const opi_graph *graph = s->training->graph;
+  uint32_t v = s->map[node->out[0]];
+  for (;;) {
+    const uint32_t p = v == OPIPE_NONE ? OPIPE_NONE : graph->values[v].producer;
+    if (p == OPIPE_NONE || strcmp(graph->nodes[p].op, node->op) == 0)
+      return p == OPIPE_NONE ? NULL : &graph->nodes[p];
+    v = (opi_op_of(&graph->nodes[p])->takes & OPI_TAKES_CAST) != 0 ? graph->nodes[p].in[0]
+                                                                   : OPIPE_NONE;
+  }
+}
+
+/* Wherever the file divides by `lower`, 1 stands in its place: COUNT is divided by at the end. */
+static opipe_status undo_quotients(opi_grad_state *s, uint32_t lower, opipe_error *err) {
+  const opi_graph *g = s->bound->graph;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const opi_node *node = &g->nodes[n];
+    if (strcmp(node->op, "Div") != 0 || node->in[1] != lower)
+      continue;
+    opi_node *copy = copy_of(s, node);
+    uint32_t one;
+    if (copy == NULL)
+      continue;
+    const uint32_t index = (uint32_t)(copy - s->training->graph->nodes);
+    const opi_value *v = opi_b_value(&s->builder, copy->in[1]);
+    OPI_TRY(opi_k_const(one = opi_b_const_scalar(&s->builder, v->dtype, 1), err));
+    s->training->graph->nodes[index].in[1] = one;
+  }
+  return OPIPE_OK;
+}
+
+/* A ratio of sums over rows: the upper one over COUNT. */
+static opipe_status ratio(opi_grad_state *s, uint32_t x, uint32_t lower, opipe_error *err) {
+  if ((lower & OPI_FORM_NODE) != 0) {
+    opi_node *node = copy_of(s, &s->bound->graph->nodes[lower & ~(uint32_t)OPI_FORM_NODE]);
+    if (node == NULL)
+      return opi_fail(err, OPIPE_E_INTERNAL, "the loss has lost its node");
+    OPI_TRY(sum_of_loss(s, node, err));
+  } else {
+    OPI_TRY(opi_grad_count_sum(s, s->map[lower], err));
+    OPI_TRY(undo_quotients(s, lower, err));
+  }
+  return share(s, x, err);
+}
+
+/* A sum over rows: its shares are sums themselves. */
+static opipe_status sum(opi_grad_state *s, uint32_t x, opipe_error *err) {
+  opi_builder *b = &s->builder;
+  s->training->count = batch_rows(s);
+  OPI_TRY(wide(s, x, &x, err));
+  OPI_TRY(opi_k_reshape(b, x, NULL, 0, &x, err));
+  return opi_k_cast(b, x, OPIPE_FLOAT, &s->training->loss, err);
+}
+
 static opipe_status scalar_loss(opi_grad_state *s, uint32_t x, opipe_error *err) {
   opi_builder *b = &s->builder;
   opi_training *t = s->training;
   opi_node *node = mean_loss(s, x);
+  opi_loss_form form;
+  uint32_t rows;
   if (node != NULL) {
-    for (uint32_t a = 0; a < node->n_attrs; ++a) {
-      if (strcmp(node->attrs[a].name, "reduction") == 0)
-        node->attrs[a] = OPI_ATTR_S("reduction", "sum");
-    }
-    OPI_TRY(opi_grad_count(s, node->in[1], opi_attr_find(node, "ignore_index") != NULL,
-                           opi_attr_int(node, "ignore_index", 0), opi_node_in(node, 2), err));
+    OPI_TRY(sum_of_loss(s, node, err));
     return share(s, x, err);
   }
-  uint32_t rows;
+  OPI_TRY(opi_grad_form(s, &form, err));
+  if (form.form == OPI_FORM_RATIO)
+    return ratio(s, x, form.lower, err);
+  if (form.form == OPI_FORM_SUM)
+    return sum(s, x, err);
+  t->odd = form.odd == NULL ? NULL : opi_arena_strdup(&t->arena, form.odd->name);
+  t->is_odd = form.form == OPI_FORM_ODD;
   t->by_rows = true;
   t->count = batch_rows(s);
   OPI_TRY(wide(s, x, &x, err));

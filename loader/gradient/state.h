@@ -5,6 +5,7 @@
  *   compute.c    half types: where values are cast
  *   dropout.c    Dropout by counter
  *   loss.c       loss nodes
+ *   form.c       how a scalar of the graph is made of the batch's rows
  *   count.c      what a loss is divided by
  *   trainable.c  which initializers are trained
  *   sums.c       gradients of values, as rules give them
@@ -83,6 +84,19 @@ opipe_status opi_grad_cast_output(opi_grad_state *s, const opi_node *node, uint3
 opipe_status opi_grad_cast_target(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_find_loss(opi_grad_state *s, opipe_error *err);
 opipe_status opi_grad_loss(opi_grad_state *s, opipe_error *err);
+/* form.c: of the scalar that is the loss; FIXED: it does not hang on the batch, ROWS: it carries
+ * it. */
+enum { OPI_FORM_FIXED, OPI_FORM_ROWS, OPI_FORM_MEAN, OPI_FORM_SUM, OPI_FORM_RATIO, OPI_FORM_ODD };
+enum { OPI_FORM_NODE = 1 << 30 };
+typedef struct opi_loss_form {
+  uint32_t form;  /* OPI_FORM_* */
+  uint32_t lower; /* RATIO: the bound value that is the lower sum; with OPI_FORM_NODE: the bound
+                     node that is a mean of what it counts; else OPIPE_NONE */
+  const opi_node *odd; /* ODD: what makes it so; may be NULL */
+} opi_loss_form;
+opipe_status opi_grad_form(opi_grad_state *s, opi_loss_form *out, opipe_error *err);
+/* training->count_graph: the sum of all elements of a value of the training graph. count.c */
+opipe_status opi_grad_count_sum(opi_grad_state *s, uint32_t value, opipe_error *err);
 /* training->count_graph, or training->count. `ignore` counts where `ignores`; weights: a value with
  * one weight per class, OPIPE_NONE: 1 each. count.c */
 opipe_status opi_grad_count(opi_grad_state *s, uint32_t labels, bool ignores, int64_t ignore,

@@ -134,6 +134,55 @@ static void mark_mixed(const opi_follower *f, const opi_node *node) {
   }
 }
 
+/* ---- where it may end ---- */
+
+/* Does the node sum, or pick the largest, along axes? */
+static bool reduces(const opi_node *node) {
+  const uint32_t kind = opi_op_of(node)->kind;
+  return kind == OPI_KIND_LOSS || kind == OPI_KIND_LIKELIHOOD ||
+         strncmp(node->op, "Reduce", strlen("Reduce")) == 0;
+}
+
+/* The first input that is made of sums, or that carries the axis; OPIPE_NONE: none. */
+static uint32_t input_of(const opi_follower *f, const opi_node *node, bool summed) {
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const uint32_t v = node->in[i];
+    if (v != OPIPE_NONE && (summed ? f->sums[v] : opi_carries(&f->carry[v])))
+      return v;
+  }
+  return OPIPE_NONE;
+}
+
+static void mark_sums(const opi_follower *f, const opi_node *node) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] != OPIPE_NONE)
+      f->sums[node->out[o]] = true;
+  }
+}
+
+/* A reduction whose results do not carry what it reads. */
+static void note_end(const opi_follower *f, const opi_node *node) {
+  bool carries = false;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    carries = carries || (node->out[o] != OPIPE_NONE && opi_carries(&f->carry[node->out[o]]));
+  if (f->sums != NULL && !carries && reduces(node) && input_of(f, node, false) != OPIPE_NONE)
+    mark_sums(f, node);
+}
+
+/* What reads a sum is one too. */
+static opipe_status follow_sum(const opi_follower *f, const opi_node *node, uint32_t sum,
+                               opipe_error *err) {
+  const uint32_t rows = input_of(f, node, false);
+  if (rows != OPIPE_NONE) {
+    return opi_carry_fail(f->graph, node, err, "'%s', which is made of all of it, beside '%s'",
+                          f->graph->values[sum].name, f->graph->values[rows].name);
+  }
+  mark_sums(f, node);
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
 /* Another binding, in which nothing can be mistaken for the axis, tells of all outputs. */
 static bool take_known(const opi_follower *f, const opi_node *node) {
   for (uint32_t o = 0; f->known != NULL && o < node->n_out; ++o) {
@@ -146,12 +195,17 @@ static bool take_known(const opi_follower *f, const opi_node *node) {
 
 static opipe_status follow_node(opi_follower *f, const opi_node *node, opipe_error *err) {
   bool carried = false;
+  const uint32_t sum = f->sums == NULL ? OPIPE_NONE : input_of(f, node, true);
   if (reads_mixed(f, node)) {
     mark_mixed(f, node);
     return OPIPE_OK;
   }
-  if (take_known(f, node))
+  if (sum != OPIPE_NONE)
+    return follow_sum(f, node, sum, err);
+  if (take_known(f, node)) {
+    note_end(f, node);
     return OPIPE_OK;
+  }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     f->in[i] = node->in[i] == OPIPE_NONE ? OPI_CARRY_NONE : f->carry[node->in[i]];
     carried = carried || opi_carries(&f->in[i]);
@@ -167,6 +221,10 @@ static opipe_status follow_node(opi_follower *f, const opi_node *node, opipe_err
       mark_mixed(f, node);
       return OPIPE_OK;
     }
+    if (!passed && status == OPIPE_E_UNSUPPORTED && f->sums != NULL && reduces(node)) {
+      mark_sums(f, node);
+      return OPIPE_OK;
+    }
     if (!passed)
       return status;
   }
@@ -174,6 +232,7 @@ static opipe_status follow_node(opi_follower *f, const opi_node *node, opipe_err
     if (node->out[o] != OPIPE_NONE)
       f->carry[node->out[o]] = f->out[o];
   }
+  note_end(f, node);
   return OPIPE_OK;
 }
 
@@ -234,8 +293,10 @@ static opipe_status follow_all(opi_follower *f, const opi_carry *in_carry, opipe
     f->carry[v] = OPI_CARRY_NONE;
   for (uint32_t i = 0; i < graph->n_inputs && status >= 0; ++i)
     f->carry[graph->inputs[i]] = in_carry[i];
-  for (uint32_t n = 0; n < graph->n_nodes && status >= 0; ++n)
-    status = follow_node(f, &graph->nodes[n], err);
+  for (uint32_t n = 0; n < graph->n_nodes && status >= 0; ++n) {
+    if (f->nodes == NULL || f->nodes[n])
+      status = follow_node(f, &graph->nodes[n], err);
+  }
   for (uint32_t v = 0; v < graph->n_values && status >= 0 && f->derived != NULL; ++v) {
     if (graph->values[v].data != NULL && f->derived[v].count != 0)
       f->carry[v] = f->derived[v];
@@ -248,6 +309,24 @@ opipe_status opi_carry_axis(const opi_graph *graph, const opi_known_axis *known,
                             const opi_carry *in_carry, opi_carry *out_carry, opipe_error *err) {
   opi_follower f = {.graph = graph, .known = known, .carry = out_carry};
   return follow_all(&f, in_carry, err);
+}
+
+opipe_status opi_carry_through(const opi_graph *graph, const opi_carry_part *part,
+                               const opi_known_axis *known, const opi_carry *in_carry,
+                               opi_carry *out_carry, bool *out_sums, opipe_error *err) {
+  const opipe_allocator *allocator = graph->arena->allocator;
+  opi_follower f = {.graph = graph, .known = known, .carry = out_carry, .nodes = part->nodes};
+  const size_t room = (size_t)graph->n_values + 1;
+  if (part->sums) {
+    f.sums = opi_alloc_zero(allocator, room, sizeof *f.sums);
+    if (f.sums == NULL)
+      return opi_fail_nomem(err, room, "sums over an axis");
+  }
+  const opipe_status status = follow_all(&f, in_carry, err);
+  for (uint32_t v = 0; v < graph->n_values && out_sums != NULL; ++v)
+    out_sums[v] = f.sums != NULL && f.sums[v];
+  opi_free(allocator, f.sums, f.sums == NULL ? 0 : room * sizeof *f.sums);
+  return status;
 }
 
 opipe_status opi_carry_follow(const opi_graph *graph, const opi_known_axis *known,

@@ -17,6 +17,9 @@ typedef struct opi_follower {
                          when needed */
   uint8_t *tried;     /* [n_values] */
   bool *mixed;        /* [n_values] not NULL: what is refused is marked, with all that reads it */
+  bool *sums;         /* [n_values] not NULL: reductions may end the axis; marks what is made of
+                         them */
+  const bool *nodes;  /* [n_nodes] those that count; NULL: all */
   bool failed;        /* out of memory */
 } opi_follower;
 

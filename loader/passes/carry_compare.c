@@ -32,11 +32,12 @@ static bool is_shape_input(const opi_graph *graph, const opi_known_axis *known,
 }
 
 /* Marks the constants of a graph that some node reads as data. */
-static bool *mark_data(const opi_graph *graph, const opi_known_axis *known, opi_arena *scratch) {
+static bool *mark_data(const opi_graph *graph, const bool *nodes, const opi_known_axis *known,
+                       opi_arena *scratch) {
   bool *data = OPI_ARENA_ARRAY(scratch, bool, graph->n_values);
   for (uint32_t n = 0; data != NULL && n < graph->n_nodes; ++n) {
     const opi_node *node = &graph->nodes[n];
-    for (uint32_t i = 0; i < node->n_in; ++i) {
+    for (uint32_t i = 0; (nodes == NULL || nodes[n]) && i < node->n_in; ++i) {
       if (node->in[i] != OPIPE_NONE && !is_shape_input(graph, known, node, i))
         data[node->in[i]] = true;
     }
@@ -152,11 +153,14 @@ static opipe_status compare_all(const opi_graph *whole, const opi_graph *part,
 
 /* An output that grows with the axis, but is made from no input that holds it. */
 static opipe_status compare_outputs(const opi_graph *whole, const opi_graph *part,
-                                    const opi_known_axis *known, opipe_error *err) {
+                                    const bool *nodes, const opi_known_axis *known,
+                                    opipe_error *err) {
   for (uint32_t o = 0; known != NULL && o < part->n_outputs; ++o) {
     const opi_value *a = &whole->values[whole->outputs[o]], *b = &part->values[part->outputs[o]];
     opi_carry carry = OPI_CARRY_NONE;
     char all[96], some[96];
+    if (nodes != NULL && b->producer != OPIPE_NONE && !nodes[b->producer])
+      continue;
     if (a->rank == b->rank &&
         (a->rank == 0 || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0))
       continue;
@@ -170,7 +174,7 @@ static opipe_status compare_outputs(const opi_graph *whole, const opi_graph *par
   return OPIPE_OK;
 }
 
-opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part,
+opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, const bool *nodes,
                                const opi_known_axis *known, opipe_error *err) {
   const opipe_allocator *allocator = part->arena->allocator;
   opi_arena scratch;
@@ -182,13 +186,13 @@ opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part,
     if (whole->values[v].data != NULL)
       status = opi_map_set(names, whole->values[v].name, v, err);
   }
-  const bool *data = mark_data(part, known, &scratch);
+  const bool *data = mark_data(part, nodes, known, &scratch);
   if (status >= 0 && data == NULL)
     status = opi_fail_nomem(err, part->n_values, "marking constants");
   if (status >= 0)
     status = compare_all(whole, part, known, names, data, err);
   if (status >= 0)
-    status = compare_outputs(whole, part, known, err);
+    status = compare_outputs(whole, part, nodes, known, err);
   opi_arena_release(&scratch);
   opi_map_free(names);
   return status;

@@ -66,14 +66,18 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const known_value *)a)->name, ((const known_value *)b)->name);
 }
 
-static opipe_status keep(const opi_graph *graph, uint32_t n_nodes, const opi_carry *carry,
-                         opi_arena *arena, opi_known_axis *known, opipe_error *err) {
+/* Of sums over the axis nothing is known: they are other numbers in every binding. */
+static opipe_status keep(const opi_graph *graph, const bool *nodes, const opi_carry *carry,
+                         const bool *sums, opi_arena *arena, opi_known_axis *known,
+                         opipe_error *err) {
   known->values = OPI_ARENA_ARRAY(arena, known_value, graph->n_values);
   if (known->values == NULL)
     return opi_fail_nomem(err, graph->n_values * sizeof(known_value), "an axis");
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opi_value *value = &graph->values[v];
-    if (value->producer != OPIPE_NONE && value->producer >= n_nodes)
+    if (value->producer != OPIPE_NONE && nodes != NULL && !nodes[value->producer])
+      continue;
+    if (sums[v])
       continue;
     known_value *own = &known->values[known->n_values++];
     *own = (known_value){.name = opi_arena_strdup(arena, value->name),
@@ -87,20 +91,23 @@ static opipe_status keep(const opi_graph *graph, uint32_t n_nodes, const opi_car
   return OPIPE_OK;
 }
 
-opipe_status opi_known_axis_make(const opi_graph *graph, uint32_t n_nodes,
+opipe_status opi_known_axis_make(const opi_graph *graph, const opi_carry_part *part,
                                  const opi_carry *in_carry, opi_arena *arena,
                                  opi_known_axis **out_known, opipe_error *err) {
-  opi_graph part = *graph;
-  part.n_nodes = n_nodes;
+  const opi_carry_part all = {.nodes = NULL};
+  const opi_carry_part *of = part == NULL ? &all : part;
   opi_known_axis *known = OPI_ARENA_NEW(arena, opi_known_axis);
-  opi_carry *carry =
-      opi_alloc_zero(graph->arena->allocator, (size_t)graph->n_values + 1, sizeof *carry);
-  opipe_status status = known == NULL || carry == NULL
+  const opipe_allocator *allocator = graph->arena->allocator;
+  const size_t room = (size_t)graph->n_values + 1;
+  opi_carry *carry = opi_alloc_zero(allocator, room, sizeof *carry);
+  bool *sums = opi_alloc_zero(allocator, room, sizeof *sums);
+  opipe_status status = known == NULL || carry == NULL || sums == NULL
                             ? opi_fail_nomem(err, graph->n_values * sizeof *carry, "an axis")
-                            : opi_carry_axis(&part, NULL, in_carry, carry, err);
+                            : opi_carry_through(graph, of, NULL, in_carry, carry, sums, err);
   if (status == OPIPE_OK)
-    status = keep(graph, n_nodes, carry, arena, known, err);
-  opi_free(graph->arena->allocator, carry, ((size_t)graph->n_values + 1) * sizeof *carry);
+    status = keep(graph, of->nodes, carry, sums, arena, known, err);
+  opi_free(allocator, sums, room * sizeof *sums);
+  opi_free(allocator, carry, room * sizeof *carry);
   *out_known = status == OPIPE_OK ? known : NULL;
   return status;
 }

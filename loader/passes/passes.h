@@ -138,16 +138,28 @@ opipe_status opi_carry_follow(const opi_graph *graph, const opi_known_axis *know
 /* A length for an axis that no extent of `graph` is a multiple of, so that what is one in a binding
  * of that length is the axis: a small prime. */
 int64_t opi_axis_probe_length(const opi_graph *graph);
-/* Follows the axis through the first n_nodes nodes of a binding of such a length, keeps what was
- * found in `arena`; the binding may go. Errors as opi_carry_axis. */
-opipe_status opi_known_axis_make(const opi_graph *graph, uint32_t n_nodes,
+/* What of a graph must carry the axis. */
+typedef struct opi_carry_part {
+  const bool *nodes; /* [n_nodes] those that count; NULL: all */
+  bool sums;         /* reductions and losses may end the axis: what is made of them is read beside
+                        nothing that carries it */
+} opi_carry_part;
+/* opi_carry_axis of a part. out_sums [n_values], may be NULL: marks what is made of sums over the
+ * axis. */
+opipe_status opi_carry_through(const opi_graph *graph, const opi_carry_part *part,
+                               const opi_known_axis *known, const opi_carry *in_carry,
+                               opi_carry *out_carry, bool *out_sums, opipe_error *err);
+/* Follows the axis through `part` (NULL: all) of a binding of such a length, keeps what was found
+ * in `arena`; the binding may go. Errors as opi_carry_axis. */
+opipe_status opi_known_axis_make(const opi_graph *graph, const opi_carry_part *part,
                                  const opi_carry *in_carry, opi_arena *arena,
                                  opi_known_axis **out_known, opipe_error *err);
 
 /* Finds the length of the axis read as data: compares the graphs of one model bound for a whole
- * request and for a part of it (a micro-batch). OPIPE_E_UNSUPPORTED names the constant that
- * differs, or the output that grows with the axis and does not hold it. */
-opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part,
+ * request and for a part of it (a micro-batch), of which `nodes` count [part->n_nodes] (NULL: all).
+ * OPIPE_E_UNSUPPORTED names the constant that differs, or the output that grows with the axis and
+ * does not hold it. */
+opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, const bool *nodes,
                                const opi_known_axis *known, opipe_error *err);
 
 #endif /* OPI_PASSES_H */

@@ -45,7 +45,10 @@ opipe_status opi_batch_learn(const opi_plan *plan, const opi_model *model, const
     status = opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
   } else {
     opi_batch_inputs(plan, model, g, -1, in);
-    status = opi_known_axis_make(g, opi_batch_nodes(plan, g), in, arena, &known, err);
+    opi_carry_part part;
+    status = opi_batch_part(plan, g, arena, &part, err);
+    if (status == OPIPE_OK)
+      status = opi_known_axis_make(g, &part, in, arena, &known, err);
   }
   opi_bound_free(probe);
   *out_known = known;
@@ -77,10 +80,11 @@ static opipe_status follow(const proof *p, const opi_graph *g, const opi_known_a
   if (in == NULL || out == NULL) {
     status = opi_fail_nomem(err, g->n_values * sizeof *out, "a proof");
   } else {
-    opi_graph part = *g;
-    part.n_nodes = opi_batch_nodes(plan, g);
+    opi_carry_part part;
     opi_batch_inputs(plan, p->model, g, -1, in);
-    status = opi_carry_axis(&part, known, in, out, err);
+    status = opi_batch_part(plan, g, &scratch, &part, err);
+    if (status == OPIPE_OK)
+      status = opi_carry_through(g, &part, known, in, out, NULL, err);
   }
   opi_arena_release(&scratch);
   return status;
@@ -89,10 +93,12 @@ static opipe_status follow(const proof *p, const opi_graph *g, const opi_known_a
 static opipe_status prove(proof *p, const opi_graph *whole, const opi_graph *part,
                           opipe_error *err) {
   const opi_known_axis *known = NULL;
+  opi_carry_part counts;
   OPI_TRY(opi_batch_learn(p->plan, p->model, whole, bind_rows, p, &p->plan->arena, &known, err));
   OPI_TRY(follow(p, whole, known, err));
   OPI_TRY(follow(p, part, known, err));
-  OPI_TRY(opi_carry_compare(whole, part, known, err));
+  OPI_TRY(opi_batch_part(p->plan, part, &p->plan->arena, &counts, err));
+  OPI_TRY(opi_carry_compare(whole, part, counts.nodes, known, err));
   p->plan->batch = known;
   return OPIPE_OK;
 }

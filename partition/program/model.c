@@ -9,15 +9,61 @@
 
 enum { PIECES_MOST = 1 << 20 };
 
-uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g) {
-  if (plan->train == NULL || plan->train->loss.kind != OPI_LOSS_OUTPUT)
-    return g->n_nodes;
-  for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    const uint32_t v = opi_node_out(&g->nodes[n], 0);
-    if (v != OPIPE_NONE && g->values[v].rank == 0 && opi_dtype_is_float(g->values[v].dtype))
-      return n;
+/* ---- what must carry the batch ---- */
+
+/* May it be what training's loss is, or is attached to, when no output is named? */
+static bool may_be_target(const opi_plan *plan, const opi_value *value) {
+  uint64_t n = 0;
+  if (!opi_dtype_is_float(value->dtype))
+    return false;
+  if (plan->train->loss.kind != OPI_LOSS_OUTPUT)
+    return value->rank >= 1;
+  return value->rank <= 1 && opi_shape_elems(value->shape, (uint32_t)value->rank, &n) && n == 1;
+}
+
+/* Marks what training minimises: one value where that is sure, else all outputs. */
+static void mark_target(const opi_plan *plan, const opi_graph *g, bool *values) {
+  const char *name = plan->train->loss.output;
+  uint32_t n = 0, target = OPIPE_NONE;
+  for (uint32_t v = 0; v < g->n_values && name != NULL; ++v) {
+    if (strcmp(g->values[v].name, name) == 0) {
+      target = v;
+      n = 1;
+    }
   }
-  return g->n_nodes;
+  for (uint32_t o = 0; o < g->n_outputs && name == NULL; ++o) {
+    if (!may_be_target(plan, &g->values[g->outputs[o]]))
+      continue;
+    target = g->outputs[o];
+    ++n;
+  }
+  for (uint32_t o = 0; o < g->n_outputs && n != 1; ++o)
+    values[g->outputs[o]] = true;
+  if (n == 1)
+    values[target] = true;
+}
+
+opipe_status opi_batch_part(const opi_plan *plan, const opi_graph *g, opi_arena *arena,
+                            opi_carry_part *out, opipe_error *err) {
+  *out = (opi_carry_part){.nodes = NULL};
+  if (plan->train == NULL)
+    return OPIPE_OK;
+  bool *values = OPI_ARENA_ARRAY(arena, bool, g->n_values);
+  bool *nodes = OPI_ARENA_ARRAY(arena, bool, (size_t)g->n_nodes + 1);
+  if (values == NULL || nodes == NULL)
+    return opi_fail_nomem(err, g->n_values, "what a loss needs");
+  mark_target(plan, g, values);
+  for (uint32_t n = g->n_nodes; n-- > 0;) {
+    const opi_node *node = &g->nodes[n];
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      nodes[n] = nodes[n] || (node->out[o] != OPIPE_NONE && values[node->out[o]]);
+    for (uint32_t i = 0; nodes[n] && i < node->n_in; ++i) {
+      if (node->in[i] != OPIPE_NONE)
+        values[node->in[i]] = true;
+    }
+  }
+  *out = (opi_carry_part){.nodes = nodes, .sums = plan->train->loss.kind == OPI_LOSS_OUTPUT};
+  return OPIPE_OK;
 }
 
 /* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
@@ -34,13 +80,12 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   if (in == NULL || all == NULL)
     return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
   opi_place_batch(plan, model, g, in);
-  /* A loss that the graph makes ends the batch: it is a sum over micro-batches by the gradient's
-   * rules. */
-  opi_graph part = *g;
-  part.n_nodes = opi_batch_nodes(plan, g);
+  opi_carry_part part;
+  OPI_TRY(opi_batch_part(plan, g, scratch, &part, err));
   for (uint32_t v = 0; v < g->n_values; ++v)
     all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  const opipe_status status = opi_carry_axis(&part, plan->batch, in, all, split ? err : NULL);
+  const opipe_status status =
+      opi_carry_through(g, &part, plan->batch, in, all, NULL, split ? err : NULL);
   if (status == OPIPE_OK)
     *out_carry = all;
   return split ? status : OPIPE_OK;
@@ -52,6 +97,18 @@ static bool devices_hand_on(const opi_plan *plan) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     all = all && (plan->devices[r].flags & OPIPE_DEVICE_HANDS_ON) != 0;
   return all;
+}
+
+/* Do shares of micro-batches add up to the loss? */
+static opipe_status check_form(const opi_plan *plan, const opi_training *t, opipe_error *err) {
+  if (!t->is_odd || !opi_plan_cuts_rows(plan))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "the loss '%s' is no mean and no sum over the batch's rows%s%s%s: what %u "
+                  "micro-batches make of it is another loss; train with one, or attach a loss to "
+                  "an output",
+                  t->output_name, t->odd == NULL ? "" : ", by node '", t->odd == NULL ? "" : t->odd,
+                  t->odd == NULL ? "" : "'", plan->n_microbatches);
 }
 
 opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
@@ -88,6 +145,13 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
   if (status == OPIPE_OK)
     status = opi_gradient_build(bound, &options, out_training, err);
   opi_arena_release(&scratch);
+  if (status == OPIPE_OK) {
+    status = check_form(plan, *out_training, err);
+    if (status < 0) {
+      opi_training_free(*out_training);
+      *out_training = NULL;
+    }
+  }
   return status;
 }
 

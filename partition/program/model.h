@@ -108,9 +108,10 @@ opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model,
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
                               uint32_t **out_params, uint32_t *out_n, opipe_error *err);
 
-/* How many of a bound graph's nodes must carry the batch: all, but where training's loss is a
- * scalar of the graph only those before the first float scalar. */
-uint32_t opi_batch_nodes(const opi_plan *plan, const opi_graph *g);
+/* What of a bound graph must carry the batch: all of it; in training what the loss needs, of which
+ * a loss that the graph makes ends the batch in sums. Lies in `arena`. */
+opipe_status opi_batch_part(const opi_plan *plan, const opi_graph *g, opi_arena *arena,
+                            opi_carry_part *out, opipe_error *err);
 
 /* rows_tie.c: what replicas that cut micro-batches cannot hand on: marks the nodes [g->n_nodes]
  * that make and read such tensors, and the positions [n_nodes + 1] where a cut would send one,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors of which replicas that cut a micro-batch cannot hand on some rows: those whose rows do
- * not lie one after the other, and those that hold positions among the rows, as row * tokens +
- * token, which mean something only where the rows begin as they did where they were counted. A
- * search for a cut leaves the nodes that make and read one together, as far as it can.
+ * not lie one after the other, those that are made of all of them (a loss on its way), and those
+ * that hold positions among the rows, as row * tokens + token, which mean something only where the
+ * rows begin as they did where they were counted. A search for a cut leaves the nodes that make and
+ * read one together, as far as it can.
  */
 #include "partition/cut/batch.h"
 #include "partition/program/model.h"
@@ -37,17 +38,26 @@ static uint32_t *last_readers(const opi_graph *g, opi_arena *scratch) {
   return last;
 }
 
-static bool is_tied(const opi_graph *g, const opi_carry *carry, uint32_t value) {
-  return value != OPIPE_NONE && g->values[value].producer != OPIPE_NONE &&
-         !travels(&g->values[value], &carry[value]);
+/* How the batch runs through a graph's values, and which are made of all its rows. */
+typedef struct followed {
+  const opi_graph *graph;
+  const opi_carry *carry;
+  const bool *sums;
+} followed;
+
+static bool is_tied(const followed *f, uint32_t value) {
+  const opi_value *values = f->graph->values;
+  return value != OPIPE_NONE && values[value].producer != OPIPE_NONE &&
+         (f->sums[value] || !travels(&values[value], &f->carry[value]));
 }
 
 /* Where the plan's stages still find room to begin; 0: too few of them. */
-static uint32_t close_positions(const opi_plan *plan, const opi_graph *g, const opi_carry *carry,
-                                const uint32_t *last, bool *closed) {
+static uint32_t close_positions(const opi_plan *plan, const followed *f, const uint32_t *last,
+                                bool *closed) {
+  const opi_graph *g = f->graph;
   uint32_t n_open = 0;
   for (uint32_t v = 0; v < g->n_values; ++v) {
-    const bool tied = is_tied(g, carry, v);
+    const bool tied = is_tied(f, v);
     for (uint32_t n = g->values[v].producer + 1; tied && n <= last[v]; ++n)
       closed[n] = true;
   }
@@ -56,41 +66,44 @@ static uint32_t close_positions(const opi_plan *plan, const opi_graph *g, const 
   return n_open + 1 >= plan->n_stages ? n_open : 0;
 }
 
-static void tie(const opi_graph *g, const opi_carry *carry, const bool *closed, bool *out_stays,
-                bool *out_closed) {
+static void tie(const followed *f, const bool *closed, bool *out_stays, bool *out_closed) {
+  const opi_graph *g = f->graph;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
     out_closed[n] = out_closed[n] || closed[n];
     for (uint32_t i = 0; i < node->n_in; ++i)
-      out_stays[n] = out_stays[n] || is_tied(g, carry, node->in[i]);
+      out_stays[n] = out_stays[n] || is_tied(f, node->in[i]);
     for (uint32_t i = 0; i < node->n_out; ++i)
-      out_stays[n] = out_stays[n] || is_tied(g, carry, node->out[i]);
+      out_stays[n] = out_stays[n] || is_tied(f, node->out[i]);
   }
 }
 
 opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi_graph *g,
                           bool *out_stays, bool *out_closed, opipe_error *err) {
   opi_arena scratch;
-  opi_graph part = *g;
   if (plan->shares == NULL || are_alike(plan))
     return OPIPE_OK;
-  part.n_nodes = opi_batch_nodes(plan, g); /* behind them there is no batch */
   opi_arena_init(&scratch, plan->allocator, 0);
   opi_carry *in = OPI_ARENA_ARRAY(&scratch, opi_carry, g->n_inputs);
   opi_carry *carry = OPI_ARENA_ARRAY(&scratch, opi_carry, g->n_values);
   bool *closed = OPI_ARENA_ARRAY(&scratch, bool, (size_t)g->n_nodes + 1);
+  bool *sums = OPI_ARENA_ARRAY(&scratch, bool, g->n_values);
+  const followed f = {g, carry, sums};
   const uint32_t *last = last_readers(g, &scratch);
   opipe_status status = OPIPE_OK;
-  if (in == NULL || carry == NULL || closed == NULL || last == NULL) {
+  if (in == NULL || carry == NULL || closed == NULL || last == NULL || sums == NULL) {
     status = opi_fail_nomem(err, g->n_values * sizeof *carry, "the batch axis");
   } else {
     for (uint32_t v = 0; v < g->n_values; ++v)
       carry[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
     opi_batch_inputs(plan, file, g, -1, in);
-    status = opi_carry_axis(&part, plan->batch, in, carry, err);
+    opi_carry_part part;
+    status = opi_batch_part(plan, g, &scratch, &part, err);
+    if (status == OPIPE_OK)
+      status = opi_carry_through(g, &part, plan->batch, in, carry, sums, err);
   }
-  if (status == OPIPE_OK && close_positions(plan, g, carry, last, closed) != 0)
-    tie(g, carry, closed, out_stays, out_closed);
+  if (status == OPIPE_OK && close_positions(plan, &f, last, closed) != 0)
+    tie(&f, closed, out_stays, out_closed);
   opi_arena_release(&scratch);
   return status;
 }

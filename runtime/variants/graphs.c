@@ -91,8 +91,11 @@ static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry 
     in[p] =
         (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
   }
-  return s->env.source.carry != NULL ? s->env.source.carry(g, in, all, err)
-                                     : opi_carry_axis(g, t->given.batch, in, all, err);
+  if (s->env.source.carry != NULL)
+    return s->env.source.carry(g, in, all, err);
+  opi_carry_part part;
+  OPI_TRY(opi_batch_part(&t->given, g, &t->arena, &part, err));
+  return opi_carry_through(g, &part, t->given.batch, in, all, NULL, err);
 }
 
 /* How outputs carry the batch. In training those are the logits; the labels carry it alike. */

@@ -80,8 +80,8 @@ ADDITIONS = (
     ("an option", 3, (
         ("abi/cli/tables.c", '    {RUN, "requests"', '    {RUN, "label", "TEXT", "stands before the outputs", TEXT(label)},\n'),
         ("abi/cli/cli.h", "  uint32_t n_requests;", "  const char *label;\n"),
-        ("abi/cli/run.c", "    if (!o->json)\n      print_outputs(&result);",
-         '    if (o->label != NULL)\n      (void)printf("%s\\n", o->label);\n'),
+        ("abi/cli/run.c", "  if (status == CLI_DONE)\n    cli_print_result(&result, &timing, true, &json);",
+         '  if (o->label != NULL)\n    (void)printf("%s\\n", o->label);\n'),
     )),
     ("a field of plan files", 3, (
         ("partition/plan.h", "  uint32_t depth; ", "  uint32_t colour;             /* for people */\n"),

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=200
+"""Losses that the file's graph makes: micro-batches, on ranks and replicas, train on the loss of the whole mini-batch, or the
+plan is refused by the node that keeps them from adding up to it. What mixes the batch in front of a loss is refused too, what
+the loss does not need is not."""
+import json
+import os
+import random
+import struct
+import sys
+import tempfile
+
+from command import DATA, DONE, REFUSED, Count, need_command, run
+
+sys.path.insert(0, os.path.join(DATA, "attacks"))
+from wire import FLOAT, INT64, floats, graph, longs, model, node, tensor, value  # noqa: E402
+
+ROWS, IN, WIDE, OUT = 8, 3, 4, 3
+numbers = random.Random(5)
+
+
+def drawn(n):
+    return floats(*(numbers.uniform(-1, 1) for _ in range(n)))
+
+
+WEIGHTS = [tensor("a.weight", FLOAT, [IN, WIDE], drawn(IN * WIDE)), tensor("b.weight", FLOAT, [WIDE, OUT], drawn(WIDE * OUT))]
+NET = [node("MatMul", "x a.weight", "p", "p"), node("Tanh", "p", "h", "h"), node("MatMul", "h b.weight", "y", "y")]
+SQUARES = [node("Sub", "y t", "d", "d"), node("Mul", "d d", "sq", "sq")]
+DATA_OF = {  # name: type, shape of a sample, content
+    "x": (FLOAT, [IN], drawn(ROWS * IN)),
+    "t": (FLOAT, [OUT], drawn(ROWS * OUT)),
+    "m": (FLOAT, [], floats(1, 0, 1, 1, 0, 1, 0.5, 0)),
+    "l": (INT64, [], longs(2, -1, 0, 1, -1, -1, 1, 2)),
+    "k": (INT64, [], longs(0, 1, 2, 2, -1, 1, 0, -1)),
+}
+SCALARS = {"zero": 0, "two": 2.0, "third": 1 / 3, "temperature": 0.3}
+LONGS = {"ignored": [[], -1], "none": [[], 0], "last": [[1], 1], "front": [[1], 0], "axes": [[1], 0]}
+
+
+def entropy(labels, out, reduction="mean"):
+    return node("SoftmaxCrossEntropyLoss", f"y {labels}", out, out, reduction=reduction, ignore_index=-1)
+
+
+def reduce(op, x, out):
+    return node(op, x, out, out, keepdims=0)
+
+
+DECOMPOSED = [  # as exporters write a cross entropy out
+    node("LogSoftmax", "y", "log", "log", axis=1), node("Equal", "l ignored", "drop", "drop"),
+    node("Where", "drop none l", "safe", "safe"), node("Unsqueeze", "safe last", "at", "at"),
+    node("GatherElements", "log at", "picked", "picked", axis=1), node("Squeeze", "picked last", "own", "own"),
+    node("Neg", "own", "cost", "cost"), node("Where", "drop zero cost", "kept", "kept"), reduce("ReduceSum", "kept", "upper"),
+    node("Not", "drop", "valid", "valid"), node("Cast", "valid", "ones", "ones", to=1), reduce("ReduceSum", "ones", "lower"),
+    node("Div", "upper lower", "loss", "loss")]
+MASKED = [reduce("ReduceMean", "sq", "whole"), node("ReduceMean", "sq", "row", "row", axes=[1], keepdims=0),
+          node("Mul", "row m", "rm", "rm"), reduce("ReduceSum", "rm", "upper"), reduce("ReduceSum", "m", "lower")]
+QUOTIENT = node("Div", "upper lower", "ratio", "ratio")
+
+# Nodes behind the network, and whether micro-batches of it add up; else the node that is named.
+LOSSES = {
+    "mean": ([*SQUARES, reduce("ReduceMean", "sq", "loss")], None),
+    "twice the mean": ([*SQUARES, reduce("ReduceMean", "sq", "e"), node("Mul", "two e", "loss", "loss")], None),
+    "mean and mean of weights": ([*SQUARES, reduce("ReduceMean", "sq", "e"), node("Mul", "a.weight a.weight", "ww", "ww"),
+                                  reduce("ReduceSum", "ww", "w"), node("Add", "e w", "loss", "loss")], None),
+    "sum": ([*SQUARES, reduce("ReduceSum", "sq", "loss")], None),
+    "two sums": ([*SQUARES, reduce("ReduceSum", "sq", "e"), entropy("l", "f", "sum"), node("Sub", "f e", "loss", "loss")], None),
+    "sums side by side": ([*SQUARES, node("ReduceSum", "sq axes", "e", "e", keepdims=0), node("Mul", "e third", "g", "g"),
+                           reduce("ReduceSum", "g", "loss")], None),
+    "masked": ([*SQUARES, *MASKED, node("Div", "upper lower", "loss", "loss")], None),
+    "masked, scaled": ([*SQUARES, *MASKED, QUOTIENT, node("Div", "ratio two", "n", "n"), node("Neg", "n", "loss", "loss")], None),
+    "cross entropy": ([entropy("l", "loss")], None),
+    "cross entropy, wrapped": ([entropy("l", "e"), node("Unsqueeze", "e front", "u", "u"), reduce("ReduceSum", "u", "s"),
+                                node("Mul", "s third", "loss", "loss")], None),
+    "cross entropy, decomposed": (DECOMPOSED, None),
+    "cross entropy by sample": ([entropy("l", "e", "none"), reduce("ReduceMean", "e", "loss")], None),
+    "root": ([*SQUARES, reduce("ReduceMean", "sq", "e"), node("Sqrt", "e", "loss", "root")], "root"),
+    "largest": ([*SQUARES, reduce("ReduceMax", "sq", "loss")], "loss"),
+    "two cross entropies": ([entropy("l", "e"), entropy("k", "f"), node("Add", "e f", "loss", "joined")], "joined"),
+    "sum and mean": ([*SQUARES, reduce("ReduceMean", "sq", "e"), reduce("ReduceSum", "sq", "f"), node("Add", "e f", "loss", "joined")], "joined"),
+    "ratio and mean": ([*SQUARES, *MASKED, QUOTIENT, node("Add", "ratio whole", "loss", "joined")], "joined"),
+    "by what is learned": ([*SQUARES, reduce("ReduceSum", "sq", "e"), node("Abs", "y", "ay", "ay"), reduce("ReduceSum", "ay", "f"),
+                            node("Div", "e f", "loss", "share")], "share"),
+    "scaled by a mean of the batch": ([reduce("ReduceMean", "y", "e"), node("Div", "y e", "z", "mixing"), node("Sub", "z t", "d", "d"),
+                                       node("Mul", "d d", "sq", "sq"), reduce("ReduceMean", "sq", "loss")], "mixing"),
+    "a softmax along the batch": ([node("Exp", "temperature", "te", "te"), node("Softmax", "y", "z", "mixing", axis=0),
+                                   node("Mul", "z te", "zt", "zt"), node("Mul", "zt t", "e", "e"), reduce("ReduceMean", "e", "loss")], "mixing"),
+}
+WAYS = (["--ranks", "2", "--microbatches", "3"], ["--ranks", "2", "--schedule", "2bw", "--microbatches", "4"],
+        ["--stages", "2", "--replicas", "2,1", "--microbatches", "2"])
+
+
+def write(path, nodes, outputs):
+    used = {part.decode() for one in nodes for part in strings_of(one)}
+    read = used & DATA_OF.keys()
+    inputs = [value(name, ["batch", *shape], kind) for name, (kind, shape, _) in DATA_OF.items() if name in read]
+    weights = [tensor(name, FLOAT, [], floats(number)) for name, number in SCALARS.items() if name in used]
+    weights += [tensor(name, INT64, shape, longs(number)) for name, (shape, number) in LONGS.items() if name in used]
+    with open(path, "wb") as file:
+        file.write(model(graph(nodes, inputs, outputs, WEIGHTS + weights), version=17))
+    return sorted(read)
+
+
+def strings_of(message):
+    """The inputs of a node: field 1, whose bodies are shorter than 128 bytes."""
+    at, found = 0, []
+    while at < len(message) and message[at] == 10:
+        found.append(message[at + 2:at + 2 + message[at + 1]])
+        at += 2 + message[at + 1]
+    return found
+
+
+def write_npy(folder, name):
+    kind, shape, content = DATA_OF[name]
+    head = f"{{'descr': '{'<f4' if kind == FLOAT else '<i8'}', 'fortran_order': False, 'shape': ({', '.join(map(str, [ROWS, *shape]))},), }}"
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    path = os.path.join(folder, name + ".npy")
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + content)
+    return path
+
+
+def train(path, folder, names, *more):
+    data = [part for name in names for part in ("--data", f"{name}={write_npy(folder, name)}")]
+    return run("train", path, *data, "--batch", str(ROWS), "--optimizer", "sgd:lr=0.05", "--steps", "3", "--frozen", "*",
+               "--trainable", "?.weight", "--json", *more)
+
+
+def steps_of(result):
+    return [(step["loss"], step["gradient_norm"]) for step in json.loads(result.out)["steps"]]
+
+
+def near(a, b):
+    return len(a) == len(b) and all(abs(x - y) <= 2e-5 * abs(y) for one, other in zip(a, b) for x, y in zip(one, other))
+
+
+def check(count, folder, name, nodes, odd):
+    path = os.path.join(folder, "model.onnx")
+    names = write(path, [*NET, *nodes], [value("loss", [])])
+    whole = train(path, folder, names, "--ranks", "1")
+    count.check(name, None if whole.status == DONE else f"{whole.status}: {whole.err[-300:]}")
+    for way in WAYS:
+        if whole.status != DONE or (odd is None and "2bw" in way):
+            continue
+        split = train(path, folder, names, *way, "--reference")
+        said = f"{split.status}: {split.err[-300:]}"
+        if odd is not None:
+            good = split.status == REFUSED and f"node '{odd}'" in split.err
+        else:
+            good = split.status == DONE and near(steps_of(split), steps_of(whole))
+            said = said if split.status != DONE else f"{steps_of(split)}, whole {steps_of(whole)}"
+        count.check(f"{name}, {' '.join(way)}", None if good else said)
+
+
+def besides(count, folder):
+    """Outputs that no loss needs may do with the batch what they like; labels are not shifted along it."""
+    path = os.path.join(folder, "besides.onnx")
+    nodes = [*NET, reduce("ReduceMean", "y", "all"), node("Sub", "y all", "metric", "metric")]
+    names = write(path, nodes, [value("y", ["batch", OUT]), value("metric", ["batch", OUT])])
+    attached = ["--loss", "mse:output=y,target=t"]
+    both = [train(path, folder, [*names, "t"], *attached, *way) for way in (["--ranks", "1"], WAYS[0])]
+    bad = next((f"{one.status}: {one.err[-300:]}" for one in both if one.status != DONE), None)
+    count.check("a metric beside the loss", bad or (None if near(steps_of(both[1]), steps_of(both[0])) else "another loss"))
+    shifted = train(path, folder, [*names, "l"], "--loss", "cross-entropy:logits=y,labels=l,ignore=-1,shift=1")
+    good = shifted.status == REFUSED and "labels are shifted along the tokens, of which 'y' [8, 3] has no axis" in shifted.err
+    count.check("labels along the batch", None if good else f"{shifted.status}: {shifted.err[-300:]}")
+
+
+def main():
+    need_command()
+    count = Count()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (nodes, odd) in LOSSES.items():
+            check(count, folder, name, nodes, odd)
+        besides(count, folder)
+    return count.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
