@@ -92,9 +92,30 @@ opipe_status opi_train_check_choice(const opi_plan *plan, const opi_graph *graph
   return status;
 }
 
+static const char *compute_name(uint32_t compute) {
+#define NAME_OF(key, word)    \
+  if (compute == OPIPE_##key) \
+    return word;
+  OPIPE_COMPUTE_TYPES(NAME_OF)
+#undef NAME_OF
+  return opi_dtype_name(compute);
+}
+
+/* The backward pass multiplies by a loss scale in fp16 alone; the step would divide by it all the
+ * same. */
+static opipe_status check_scaling(const opi_train_spec *spec, opipe_error *err) {
+  if (!opi_optimizer_scales(&spec->optimizer) || spec->compute == OPIPE_FLOAT16)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_INVALID, "loss_scaling is %u and compute is %s: a loss is scaled under %s alone",
+      spec->optimizer.loss_scaling, compute_name(spec->compute == 0 ? OPIPE_FLOAT : spec->compute),
+      compute_name(OPIPE_FLOAT16));
+}
+
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err) {
   opi_arena *arena = &plan->arena;
   OPI_TRY(opi_optimizer_check(&spec->optimizer, err));
+  OPI_TRY(check_scaling(spec, err));
   opi_train_spec *own = opi_arena_copy(arena, spec, sizeof *spec);
   if (own == NULL)
     goto fail;
