@@ -2,6 +2,7 @@
 /* What a plan says of its optimizer: numbers in their ranges, tensors of state. The updates
  * themselves are runtime/weights'.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "partition/plan.h"
@@ -18,11 +19,17 @@ uint32_t opi_optimizer_moments(const opi_optimizer *optimizer) {
   return optimizer->momentum != 0 ? row->with_momentum : row->moments;
 }
 
+/* A limit that is next to a whole number stands for all below that number. */
 static opipe_status check_range(const char *what, double value, double low, double high,
                                 opipe_error *err) {
+  const double above = ceil(high);
   if (value >= low && value <= high) /* false for NaN */
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "optimizer: %s is %g, it must be %g to %g", what, value,
+  if (high < above && above - high < 1e-9) {
+    return opi_fail(err, OPIPE_E_INVALID, "optimizer: %s is %.15g, it must be from %g to below %g",
+                    what, value, low, above);
+  }
+  return opi_fail(err, OPIPE_E_INVALID, "optimizer: %s is %.15g, it must be %g to %g", what, value,
                   low, high);
 }
 

@@ -173,17 +173,22 @@ typedef struct opi_optimizer {
   double clip_norm;            /* 0: none */
   const char *const *no_decay; /* [n_no_decay] globs */
   uint32_t n_no_decay;
-  uint32_t loss_scaling; /* 1: dynamic loss scale (fp16) */
+  uint32_t loss_scaling; /* 1: dynamic loss scale, under compute OPIPE_FLOAT16 alone */
 } opi_optimizer;
 
 /* Errors: INVALID names what is out of range, with both numbers. */
 opipe_status opi_optimizer_check(const opi_optimizer *optimizer, opipe_error *err);
 /* Tensors of state per parameter beside the weights: 0, 1 or 2. */
 uint32_t opi_optimizer_moments(const opi_optimizer *optimizer);
+/* Has the session a loss scale? Everywhere else gradients come as they are: a spec that scales
+ * where nothing is fp16 is no plan's (opi_train_spec_copy). */
+static inline bool opi_optimizer_scales(const opi_optimizer *optimizer) {
+  return optimizer->loss_scaling != 0;
+}
 /* Does a step need nothing of other ranks but sums of its own gradients: neither a norm to clip by
  * nor a loss scale to judge? */
 static inline bool opi_optimizer_steps_alone(const opi_optimizer *optimizer) {
-  return optimizer->clip_norm == 0 && optimizer->loss_scaling == 0;
+  return optimizer->clip_norm == 0 && !opi_optimizer_scales(optimizer);
 }
 
 /* What a training plan is made for. The loss, the globs, recompute and compute shape the graph; the

@@ -31,6 +31,17 @@ static bool copy_choice(opi_arena *arena, opi_train_choice *choice) {
   return true;
 }
 
+/* Masters, moments and gradients are fp32: of what else there is, one would lose bits. */
+static opipe_status check_type(const char *name, uint32_t dtype, opipe_error *err) {
+  if (dtype == OPIPE_FLOAT || dtype == OPIPE_FLOAT16 || dtype == OPIPE_BFLOAT16)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_UNSUPPORTED,
+      "parameter '%s' is %s: only float32, float16 and bfloat16 are trained; freeze it, "
+      "or convert the model",
+      name, opi_dtype_name(dtype));
+}
+
 opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opipe_error *err) {
   opi_train_spec spec = *plan->train;
   opi_arena scratch;
@@ -43,8 +54,10 @@ opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opip
     status = opi_fail_nomem(err, training->n_params * sizeof *doubts, "what is trained");
   for (uint32_t i = 0; status == OPIPE_OK && i < training->n_params; ++i) {
     const opi_train_param *p = &training->params[i];
-    if (p->why == OPI_TRAINED || p->why == OPI_TRAINED_BY_GLOB)
+    if (p->why == OPI_TRAINED || p->why == OPI_TRAINED_BY_GLOB) {
+      status = check_type(p->name, training->graph->values[p->value].dtype, err);
       trained[spec.choice.n_trained++] = p->name;
+    }
     if (p->doubt != NULL)
       doubts[spec.choice.n_doubts++] = (opi_train_doubt){p->name, p->doubt};
   }
@@ -71,15 +84,38 @@ opipe_status opi_train_check_choice(const opi_plan *plan, const opi_graph *graph
       status = opi_fail(err, OPIPE_E_INVALID,
                         "the plan trains '%s', which is not a float initializer of the bound graph",
                         choice->trained[i]);
+    } else {
+      status = check_type(choice->trained[i], graph->values[v].dtype, err);
     }
   }
   opi_map_free(names);
   return status;
 }
 
+static const char *compute_name(uint32_t compute) {
+#define NAME_OF(key, word)    \
+  if (compute == OPIPE_##key) \
+    return word;
+  OPIPE_COMPUTE_TYPES(NAME_OF)
+#undef NAME_OF
+  return opi_dtype_name(compute);
+}
+
+/* The backward pass multiplies by a loss scale in fp16 alone; the step would divide by it all the
+ * same. */
+static opipe_status check_scaling(const opi_train_spec *spec, opipe_error *err) {
+  if (!opi_optimizer_scales(&spec->optimizer) || spec->compute == OPIPE_FLOAT16)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_INVALID, "loss_scaling is %u and compute is %s: a loss is scaled under %s alone",
+      spec->optimizer.loss_scaling, compute_name(spec->compute == 0 ? OPIPE_FLOAT : spec->compute),
+      compute_name(OPIPE_FLOAT16));
+}
+
 opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opipe_error *err) {
   opi_arena *arena = &plan->arena;
   OPI_TRY(opi_optimizer_check(&spec->optimizer, err));
+  OPI_TRY(check_scaling(spec, err));
   opi_train_spec *own = opi_arena_copy(arena, spec, sizeof *spec);
   if (own == NULL)
     goto fail;

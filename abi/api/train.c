@@ -297,10 +297,11 @@ opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_
         (unsigned long long)own.updates, (unsigned long long)own.steps, (long long)INT64_MAX);
   }
   OPI_TRY(rest(session, &weights, err));
-  const opi_weights_clock c = {.n_steps = own.steps,
-                               .n_updates = own.updates,
-                               .n_good = own.good_steps,
-                               .loss_scale = own.loss_scale};
+  opi_weights_clock c = {.n_steps = own.steps,
+                         .n_updates = own.updates,
+                         .n_good = own.good_steps,
+                         .loss_scale = own.loss_scale};
+  c.scales = opi_weights_clock_scales(&c);
   opi_weights_set_clock(weights, &c);
   opi_train_set_step(session->session, own.steps);
   return OPIPE_OK;

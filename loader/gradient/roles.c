@@ -156,6 +156,7 @@ static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
   const opi_op *op = opi_op_of(node);
   const uint32_t other = node->n_in == 2 ? node->in[1 - i] : OPIPE_NONE;
   const bool counts = other != OPIPE_NONE && (r->kinds[other] & KIND_COUNT) != 0;
+  const bool term = other != OPIPE_NONE && r->s->training->graph->values[other].rank == 0;
   if (is_norm_part(op, i))
     return OPI_ROLE_NORM | (op->meets == OPI_MEETS_GROUP_NORM ? (uint32_t)OPI_ROLE_GROUP : 0u);
   switch (op->meets) {
@@ -167,9 +168,10 @@ static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
     case OPI_MEETS_SCORES:
       return i == 3 ? OPI_ROLE_SCORE | OPI_ROLE_SHIFT : OPI_ROLE_OTHER;
     case OPI_MEETS_SHIFT:
-      return in_sum(r, opi_node_out(node, 0), other);
+      return term ? OPI_ROLE_TERM : in_sum(r, opi_node_out(node, 0), other);
     case OPI_MEETS_SCALE:
       return counts ? OPI_ROLE_COUNT
+             : term ? OPI_ROLE_TERM
                     : OPI_ROLE_SCALE |
                           (other != OPIPE_NONE && is_raw_input(r, other) ? (uint32_t)OPI_ROLE_INPUT
                                                                          : 0u);

@@ -9,7 +9,7 @@ enum {
   OPI_ROLE_WEIGHT = 1u, /* factor of a product or a convolution */
   OPI_ROLE_NORM = 2u,   /* scale or bias of a norm, bias of a Gemm or Conv */
   OPI_ROLE_ROWS = 4u,   /* rows taken by indices */
-  OPI_ROLE_SHIFT = 8u,
+  OPI_ROLE_SHIFT = 8u,  /* of an activation with dimensions, as SCALE */
   OPI_ROLE_SCALE = 16u,
   OPI_ROLE_COUNT = 32u,    /* factor of what is made of integer inputs alone */
   OPI_ROLE_SCORE = 64u,    /* added to scores of attention, or its mask */
@@ -19,7 +19,8 @@ enum {
   OPI_ROLE_HALF = 1024u,   /* of a half type, cast to another */
   OPI_ROLE_PLACES = 2048u, /* rows taken by places: indices that are no graph input */
   OPI_ROLE_GROUP = 4096u,  /* scale or bias of a norm by groups, which exporters give 1 and 0 */
-  OPI_ROLE_OTHER = 8192u
+  OPI_ROLE_TERM = 8192u,   /* scales or shifts an activation of no dimension: a term of the loss */
+  OPI_ROLE_OTHER = 16384u
 };
 
 typedef struct opi_roles {

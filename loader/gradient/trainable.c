@@ -125,7 +125,15 @@ static void doubt(opi_train_param *p, const char *text) {
     p->doubt = text;
 }
 
-/* One element: a parameter where a module named it and it scales or shifts an activation. */
+/* One plain number ("one", "half") beside parameters that layers named. */
+static bool is_stray(const opi_roles *r, const opi_value *value) {
+  return r->dotted && strchr(value->name, '.') == NULL && !opi_name_is_made(value->name) &&
+         value->data != NULL && opi_number_is_plain(value);
+}
+
+/* One element: a parameter where a module named it and it scales or shifts an activation. Where it
+ * only scales or shifts terms of the loss, training would make these small and no model better: a
+ * stray number is none there. */
 static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t roles,
                             opi_train_param *p) {
   const bool made = opi_name_is_made(value->name);
@@ -134,9 +142,13 @@ static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t
       (roles & ~(uint32_t)OPI_ROLE_COUNT) != 0) {
     if (made)
       doubt(p, "an exporter's name, and a number that no formula gives: taken for a parameter");
-    return OPI_TRAINED;
+    if (!is_stray(r, value))
+      return OPI_TRAINED;
+    doubt(p,
+          "a plain number under a name that no layer has: a parameter of its own, or a literal?");
+    return (roles & ~(uint32_t)OPI_ROLE_TERM) == 0 ? OPI_NOT_LITERAL : OPI_TRAINED;
   }
-  const uint32_t acting = OPI_ROLE_SHIFT | OPI_ROLE_SCALE;
+  const uint32_t acting = OPI_ROLE_SHIFT | OPI_ROLE_SCALE | OPI_ROLE_TERM;
   if (value->data == NULL && !made && (roles & acting) != 0)
     doubt(p, "its number is not available: a scale that is learned, or one derived from a width");
   else if (made && r->dotted && (roles & acting) != 0 && value->data != NULL &&

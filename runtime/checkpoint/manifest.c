@@ -50,6 +50,7 @@ void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MA
                   (unsigned long long)m->clock.n_steps, (unsigned long long)m->clock.n_updates,
                   (unsigned long long)m->clock.n_good);
   opi_json_double(text, m->clock.loss_scale);
+  opi_text_printf(text, ",\n  \"loss_scaling\": %s", m->clock.scales != 0 ? "true" : "false");
   opi_text_printf(text, ",\n  \"moments\": %u,\n  \"versions\": %u,\n  \"position\": [", m->moments,
                   m->versions);
   for (uint32_t i = 0; i < OPI_POSITION; ++i) {
@@ -160,6 +161,19 @@ static opipe_status check_ending(const char *bytes, uint64_t n_bytes, opipe_erro
                   OPI_MANIFEST, (unsigned long long)n, (unsigned long long)hash);
 }
 
+static opipe_status get_scale(const json_t *root, opi_weights_clock *clock, opipe_error *err) {
+  const json_t *scales = json_object_get(root, "loss_scaling"); /* older checkpoints lack it */
+  OPI_TRY(opi_json_get_number(root, OPI_MANIFEST, "loss_scale", &clock->loss_scale, err));
+  if (!(clock->loss_scale > 0)) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss_scale\" is %g, it must be above 0",
+                    OPI_MANIFEST, clock->loss_scale);
+  }
+  if (scales != NULL && !json_is_boolean(scales))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss_scaling\" is no boolean", OPI_MANIFEST);
+  clock->scales = scales == NULL ? opi_weights_clock_scales(clock) : json_is_true(scales);
+  return OPIPE_OK;
+}
+
 static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_bytes,
                             opi_manifest *m, opipe_error *err) {
   const char *format = NULL;
@@ -179,11 +193,7 @@ static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_by
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "steps", COUNT_MOST, &m->clock.n_steps, err));
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "updates", COUNT_MOST, &m->clock.n_updates, err));
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "good_steps", COUNT_MOST, &m->clock.n_good, err));
-  OPI_TRY(opi_json_get_number(root, OPI_MANIFEST, "loss_scale", &m->clock.loss_scale, err));
-  if (!(m->clock.loss_scale > 0)) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"loss_scale\" is %g, it must be above 0",
-                    OPI_MANIFEST, m->clock.loss_scale);
-  }
+  OPI_TRY(get_scale(root, &m->clock, err));
   OPI_TRY(get_u32(root, "moments", OPIPE_MOMENTS_MOST, &m->moments, err));
   OPI_TRY(get_u32(root, "versions", 2, &m->versions, err));
   OPI_TRY(get_file(root, "weights", m->weights, err));

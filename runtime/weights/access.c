@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "runtime/weights/optimizer.h"
 #include "runtime/weights/state.h"
 
 static opipe_status not_found(const opi_weights *w, const char *name, opipe_error *err) {
@@ -291,8 +292,11 @@ void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_cl
 }
 
 void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock) {
+  opi_weights_clock own = *clock;
+  if (clock->scales == 0 || !opi_optimizer_scales(&weights->optimizer))
+    opi_optimizer_first_scale(&weights->optimizer, &own);
   for (uint32_t r = 0; r < weights->n_ranks; ++r) {
-    weights->ranks[r].clock = *clock;
+    weights->ranks[r].clock = own;
     weights->ranks[r].held = false;
   }
 }

@@ -397,7 +397,7 @@ static opipe_status make_part(opi_weights *w, const opi_weight_instance *env, op
 static opipe_status make_rank(opi_weights *w, const opi_weights_options *o, uint32_t r,
                               opipe_error *err) {
   opi_weight_rank *rank = &w->ranks[r];
-  rank->clock.loss_scale = w->optimizer.loss_scaling != 0 ? 65536.0 : 1.0;
+  opi_optimizer_first_scale(&w->optimizer, &rank->clock);
   rank->gradient_scale = 1;
   rank->parts = OPI_ARENA_ARRAY(&w->arena, opi_part *, w->n_parts);
   rank->norms_now = OPI_ARENA_ARRAY(&w->arena, double, w->n_trained);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an optimizer's numbers are at one update: learning rate, bias corrections, which parameters
- * decay. In double precision; the backend works in fp32.
+ * decay, the first loss scale. In double precision; the backend works in fp32.
  */
 #include "runtime/weights/optimizer.h"
 
 #include <math.h>
+
+static const double SCALE_FIRST = 65536.0;
 
 double opi_optimizer_lr(const opi_optimizer *o, uint64_t update) {
   static const double PI = 3.14159265358979323846;
@@ -19,6 +21,12 @@ double opi_optimizer_lr(const opi_optimizer *o, uint64_t update) {
   if (o->lr_schedule == OPI_LR_LINEAR)
     return o->lr * (1 - done / all);
   return o->lr * 0.5 * (1 + cos(PI * done / all));
+}
+
+void opi_optimizer_first_scale(const opi_optimizer *optimizer, opi_weights_clock *io_clock) {
+  io_clock->scales = opi_optimizer_scales(optimizer) ? 1 : 0;
+  io_clock->loss_scale = io_clock->scales != 0 ? SCALE_FIRST : 1;
+  io_clock->n_good = 0;
 }
 
 bool opi_optimizer_decays(const opi_optimizer *optimizer, const char *name) {

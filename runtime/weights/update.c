@@ -135,7 +135,7 @@ static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double 
     memcpy(&losses, rank->host.data + w->n_trained * rank->stride, sizeof losses);
   if (losses == 0 && isfinite(norm))
     return OPI_SKIP_NONE;
-  const bool scaled = w->optimizer.loss_scaling != 0 && rank->clock.loss_scale > 1;
+  const bool scaled = opi_optimizer_scales(&w->optimizer) && rank->clock.loss_scale > 1;
   return losses == 0 && scaled ? OPI_SKIP_OVERFLOW : OPI_SKIP_NOT_FINITE;
 }
 
@@ -236,7 +236,7 @@ static void tick(const opi_weights *w, opi_weight_rank *rank) {
   if (!rank->held)
     rank->newest = (rank->newest + w->n_versions - 1) % w->n_versions;
   rank->dirty = w->keep_gradients;
-  if (w->optimizer.loss_scaling == 0 || skipped > OPI_SKIP_OVERFLOW)
+  if (!opi_optimizer_scales(&w->optimizer) || skipped > OPI_SKIP_OVERFLOW)
     return;
   c->n_good = skipped == OPI_SKIP_OVERFLOW ? 0 : c->n_good + 1;
   if (skipped == OPI_SKIP_OVERFLOW) {

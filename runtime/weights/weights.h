@@ -152,14 +152,22 @@ typedef struct opi_weights_clock {
   uint64_t n_steps;   /* mini-batches */
   uint64_t n_updates; /* those that were not skipped: the t of Adam and of the learning rate */
   uint64_t n_good;    /* since the loss scale last changed */
-  double loss_scale;
+  double loss_scale;  /* 1 where there is none */
+  uint32_t scales;    /* 1: of a session that scales the loss */
+  uint32_t reserved;
 } opi_weights_clock;
+/* `scales` of a clock from somewhere that does not keep it: all that a session without a loss scale
+ * has is 1, and it counts nothing. */
+static inline bool opi_weights_clock_scales(const opi_weights_clock *clock) {
+  return clock->loss_scale != 1 || clock->n_good != 0;
+}
 void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock);
 /* Can gradients be read between steps? */
 bool opi_weights_keep_gradients(const opi_weights *weights);
 /* Are the weights of all ranks here those of one step? False where an update did not end. */
 bool opi_weights_whole(const opi_weights *weights);
-/* Ends a hold too. */
+/* Ends a hold too. The loss scale of a session is taken over only by another that scales: one that
+ * does not has 1, and one that finds none begins with its first. */
 void opi_weights_set_clock(opi_weights *weights, const opi_weights_clock *clock);
 /* Learning rate of update number `update` (0: the first). Warm-up: lr (update + 1) / warmup for the
  * first `warmup` updates; then constant, or falling to 0 at `total`: linear, or half a cosine. */

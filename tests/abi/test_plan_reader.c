@@ -166,6 +166,7 @@ static void test_edited_training_plans(void) {
       {"\"lr\": 0.1", "\"lr\": -0.1", "lr is -0.1, it must be 0 to 1e+30"},
       {"[\"*\", true]", "[\"*\", 1]", "\"trainable\" must hold [glob, boolean]"},
       {"\"labels\": \"labels\"", "\"labels\": 7", "\"labels\" must be a string"},
+      {"\"loss_scaling\": 0", "\"loss_scaling\": 1", "loss_scaling is 1 and compute is fp32"},
       {"\"smoothing\": 0", "\"smoothing\": 0, \"output\": null", "\"output\" must be a string"},
       {"\"input_ns\": [", "\"input_ns\": [-", "\"input_ns\" must be a number from 0"},
       {"\"weight_ns\": [", "\"weight_ns\": [\"1\", ", "\"weight_ns\" has 3 numbers for 2"},

@@ -336,9 +336,70 @@ static void test_wrong_learning_rates_are_refused(void) {
   kit_close(&runs);
 }
 
+/* Nowhere else are gradients multiplied by it. */
+static void test_a_loss_scale_is_for_fp16(void) {
+  static const struct {
+    uint32_t compute;
+    const char *says;
+  } others[] = {{0, "loss_scaling is 1 and compute is fp32"},
+                {OPIPE_FLOAT, "loss_scaling is 1 and compute is fp32"},
+                {OPIPE_BFLOAT16, "loss_scaling is 1 and compute is bf16"}};
+  for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
+    host_kit k;
+    opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
+    train.loss_scaling = 1;
+    train.compute = others[i].compute;
+    OPI_ASSERT_ERROR(open_training(&k, &train, 2, 0), OPIPE_E_INVALID, &k.err, others[i].says);
+    OPI_ASSERT(k.plan == NULL);
+    kit_close(&k);
+  }
+}
+
+static double scale_of(host_kit *k) {
+  opipe_train_clock clock = {.struct_size = sizeof clock};
+  OPI_ASSERT_OK(k->api->session_clock(k->session, &clock, &k->err), &k->err);
+  return clock.loss_scale;
+}
+
+/* fp16 with a loss scale, fp32, and fp16 again: each has its own, and gradients of one size. */
+static void test_a_checkpoint_goes_from_one_compute_type_to_another(void) {
+  host_kit half, full, again;
+  opipe_train_options train = options_of(OPIPE_OPTIMIZER_SGD);
+  const opipe_train_clock clock = {
+      .struct_size = sizeof clock, .steps = 1, .updates = 1, .good_steps = 1, .loss_scale = 1024};
+  OPI_ASSERT_OK_FATAL(open_training(&full, &train, 2, 0), &full.err);
+  train.compute = OPIPE_FLOAT16;
+  train.loss_scaling = 1;
+  OPI_ASSERT_OK_FATAL(open_training(&half, &train, 2, 0), &half.err);
+  OPI_ASSERT_OK_FATAL(open_training(&again, &train, 2, 0), &again.err);
+  (void)step(&half);
+  OPI_ASSERT_OK(half.api->session_save(half.session, opi_test_tmp("half"), NULL, &half.err),
+                &half.err);
+  OPI_ASSERT_OK(full.api->session_load(full.session, opi_test_tmp("half"), NULL, &full.err),
+                &full.err);
+  OPI_ASSERT(scale_of(&half) == 65536 && scale_of(&full) == 1);
+  const opipe_train_report a = step(&half), b = step(&full);
+  OPI_ASSERT(a.loss_scale == 65536 && b.loss_scale == 1 && b.step == 2);
+  OPI_ASSERT(fabs(a.gradient_norm - b.gradient_norm) <= 0.02 * b.gradient_norm);
+  OPI_ASSERT_OK(full.api->session_set_clock(full.session, &clock, &full.err), &full.err);
+  OPI_ASSERT(scale_of(&full) == 1);
+  OPI_ASSERT_OK(full.api->session_save(full.session, opi_test_tmp("full"), NULL, &full.err),
+                &full.err);
+  OPI_ASSERT_OK(again.api->session_load(again.session, opi_test_tmp("full"), NULL, &again.err),
+                &again.err);
+  OPI_ASSERT(scale_of(&again) == 65536);
+  OPI_ASSERT_OK(again.api->session_set_clock(again.session, &clock, &again.err), &again.err);
+  OPI_ASSERT(scale_of(&again) == 1024);
+  kit_close(&half);
+  kit_close(&full);
+  kit_close(&again);
+}
+
 OPI_TEST_MAIN("train", OPI_TEST(test_waiting_for_the_newest_step_flushes),
               OPI_TEST(test_steps_and_evaluation), OPI_TEST(test_a_step_has_the_loss_alone),
               OPI_TEST(test_a_checkpoint_continues_under_other_stages),
+              OPI_TEST(test_a_loss_scale_is_for_fp16),
+              OPI_TEST(test_a_checkpoint_goes_from_one_compute_type_to_another),
               OPI_TEST(test_parameters_by_name), OPI_TEST(test_calls_that_do_not_fit),
               OPI_TEST(test_the_host_says_the_learning_rate),
               OPI_TEST(test_wrong_learning_rates_are_refused))

@@ -217,6 +217,103 @@ static void test_what_is_asked_for(void) {
   kit_close(&k);
 }
 
+/* ---- types ---- */
+
+/* y [4, 1] = float(x [4, 2] . wide [2, 1]) . last [1, 1]; x and wide are float64 */
+static void build_wide(host_kit *k) {
+  static const char *const in[][2] = {{"x", "wide"}, {"a", NULL}, {"b", "last"}};
+  static const char *const out[][1] = {{"a"}, {"b"}, {"y"}};
+  static const int64_t rows[] = {4, 2}, column[] = {2, 1}, one[] = {1, 1}, answer[] = {4, 1};
+  static const double wide[] = {0.5, -0.25};
+  static const float last[] = {2};
+  const opipe_build_value x = {.name = "x", .shape = rows, .dtype = OPIPE_DOUBLE, .rank = 2};
+  const opipe_build_value y = {.name = "y", .shape = answer, .dtype = OPIPE_FLOAT, .rank = 2};
+  const opipe_build_tensor tensors[] = {{.name = "wide",
+                                         .shape = column,
+                                         .data = wide,
+                                         .n_bytes = sizeof wide,
+                                         .dtype = OPIPE_DOUBLE,
+                                         .rank = 2},
+                                        {.name = "last",
+                                         .shape = one,
+                                         .data = last,
+                                         .n_bytes = sizeof last,
+                                         .dtype = OPIPE_FLOAT,
+                                         .rank = 2}};
+  const opipe_attr to = {.name = "to", .kind = OPIPE_ATTR_INT, .i = OPIPE_FLOAT};
+  const opipe_build_node nodes[] = {
+      {.op = "MatMul", .inputs = in[0], .outputs = out[0], .n_inputs = 2, .n_outputs = 1},
+      {.op = "Cast",
+       .inputs = in[1],
+       .outputs = out[1],
+       .attrs = &to,
+       .n_inputs = 1,
+       .n_outputs = 1,
+       .n_attrs = 1},
+      {.op = "MatMul", .inputs = in[2], .outputs = out[2], .n_inputs = 2, .n_outputs = 1}};
+  const opipe_build_graph graph = {.struct_size = sizeof graph,
+                                   .inputs = &x,
+                                   .outputs = &y,
+                                   .tensors = tensors,
+                                   .nodes = nodes,
+                                   .n_inputs = 1,
+                                   .n_outputs = 1,
+                                   .n_tensors = 2,
+                                   .n_nodes = 3,
+                                   .values_stride = sizeof x,
+                                   .tensors_stride = sizeof *tensors,
+                                   .nodes_stride = sizeof *nodes};
+  const opipe_build_opset opset = {.version = 17};
+  const opipe_build_params params = {.struct_size = sizeof params,
+                                     .graph = &graph,
+                                     .opsets = &opset,
+                                     .n_opsets = 1,
+                                     .opsets_stride = sizeof opset};
+  opipe_bind_options bind = opipe_bind_options_init();
+  bind.flags = OPIPE_BIND_TRAIN;
+  memset(k, 0, sizeof *k);
+  k->err.struct_size = sizeof k->err;
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->context_create(NULL, &k->context, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->model_build(k->context, &params, &k->model, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->model_bind(k->model, &bind, &k->bound, &k->err), &k->err);
+}
+
+/* What has no master is refused with the plan, not when a session is opened; frozen it is read. */
+static void test_float64_is_not_trained(void) {
+  static const char says[] = "parameter 'wide' is float64: only float32, float16 and bfloat16";
+  const opipe_train_glob frozen = {"wide", 0, 0};
+  opipe_train_options train = {.struct_size = sizeof train,
+                               .loss = OPIPE_LOSS_MSE,
+                               .output = "y",
+                               .labels = "target",
+                               .globs = &frozen,
+                               .globs_stride = sizeof frozen,
+                               .lr = 0.1};
+  const opipe_plan_params plan = {.struct_size = sizeof plan, .train = &train};
+  host_kit k;
+  opi_test_text json = {NULL, 0};
+  char name[128];
+  build_wide(&k);
+  OPI_ASSERT_ERROR(k.api->plan_make(k.bound, &plan, &k.plan, &k.err), OPIPE_E_UNSUPPORTED, &k.err,
+                   says);
+  train.n_globs = 1;
+  OPI_ASSERT_OK_FATAL(k.api->plan_make(k.bound, &plan, &k.plan, &k.err), &k.err);
+  OPI_ASSERT_OK_FATAL(k.api->plan_write(k.plan, opi_test_take, &json, &k.err), &k.err);
+  size_t n = strlen(json.data);
+  kit_take_out_hash(json.data, &n);
+  OPI_ASSERT_OK(reopen(&k, &json), &k.err);
+  k.api->session_close(k.session);
+  k.session = NULL;
+  char *at = first_listed(&json, name);
+  OPI_ASSERT_FATAL(strcmp(name, "last") == 0);
+  memcpy(at + 1, "wide", 4);
+  OPI_ASSERT_ERROR(reopen(&k, &json), OPIPE_E_UNSUPPORTED, &k.err, says);
+  free(json.data);
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("what a plan trains", OPI_TEST(test_the_list_decides),
               OPI_TEST(test_names_that_are_not_there), OPI_TEST(test_a_list_is_wanted),
-              OPI_TEST(test_options_come_back), OPI_TEST(test_what_is_asked_for))
+              OPI_TEST(test_float64_is_not_trained), OPI_TEST(test_options_come_back),
+              OPI_TEST(test_what_is_asked_for))

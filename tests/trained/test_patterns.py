@@ -224,7 +224,7 @@ CASES = [
     ("row", "lm_head.bias", None, None, np.zeros(V, np.float32), True),
     ("row", "final_logits_bias", None, "onnx::Add_324", np.zeros((1, V), np.float32), False),
 ]
-DOUBTFUL = {"exp", "neg_1", "rsub_1", "onnx::Mul_325", "embedding", "val_9", "onnx::Add_322", "embed.mask_token"}
+DOUBTFUL = {"temperature", "exp", "neg_1", "rsub_1", "onnx::Mul_325", "embedding", "val_9", "onnx::Add_322", "embed.mask_token"}
 # Without numbers: what places and names alone leave open.
 OPEN = {"h.0.rel.table", "h.1.rel.table", "h.2.rel.table", "pos.3.weight", "pos.4.weight", "h.0.attn_mask", "alibi",
         "pos.0.weight", "rel.coords_table", "probe.latents", "embed.mask_token", "h.0.scale_attn"}
@@ -284,6 +284,15 @@ def check_without_numbers(count, folder):
         count.check(name, None if entry["trained"] == wanted[name] and "doubt" not in entry else f"{entry}")
 
 
+def report_loss(path, nodes, arrays):
+    """Of a graph from ids [S] to its own loss."""
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [S])
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "loss", [ids], [loss], [numpy_helper.from_array(a, n) for n, a in arrays.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return report(path)
+
+
 def check_loss_in_graph(count, folder):
     """The row on top of the logits, where the graph itself makes the loss of them."""
     node = helper.make_node
@@ -292,15 +301,28 @@ def check_loss_in_graph(count, folder):
              node("SoftmaxCrossEntropyLoss", ["a.4", "ids"], ["loss"], reduction="mean")]
     arrays = {"embed.weight": noise(V, D), "lm_head.weight": noise(D, V), "lm_head.bias": noise(V),
               "final_logits_bias": noise(1, V)}
-    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [S])
-    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
-    graph = helper.make_graph(nodes, "loss", [ids], [loss], [numpy_helper.from_array(a, n) for n, a in arrays.items()])
-    path = os.path.join(folder, "loss.onnx")
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    entries, problem = report(path)
+    entries, problem = report_loss(os.path.join(folder, "loss.onnx"), nodes, arrays)
     count.check("loss", problem)
     for name in arrays if entries else ():
         count.check(name, None if entries[name]["trained"] == ("." in name) else f"{entries[name]}")
+
+
+def check_terms(count, folder):
+    """Numbers that only scale or shift terms of the loss, which has no minimum in them."""
+    node = helper.make_node
+    nodes = [node("Gather", ["embed.weight", "ids"], ["a.1"]), node("MatMul", ["a.1", "lm_head.weight"], ["a.2"]),
+             node("Mul", ["a.2", "heat"], ["a.3"]), node("SoftmaxCrossEntropyLoss", ["a.3", "ids"], ["b.1"], reduction="mean"),
+             node("Mul", ["b.1", "half"], ["b.2"]), node("Add", ["b.2", "zero"], ["b.3"]),
+             node("Mul", ["b.3", "loss.factor"], ["b.4"]), node("Div", ["b.4", "width"], ["loss"])]
+    arrays = {"embed.weight": noise(V, D), "lm_head.weight": noise(D, V)}
+    numbers = {"heat": 1, "half": 0.5, "zero": 0, "loss.factor": 1, "width": 0.8271062}
+    arrays.update((name, np.array(number, np.float32)) for name, number in numbers.items())
+    entries, problem = report_loss(os.path.join(folder, "terms.onnx"), nodes, arrays)
+    count.check("terms", problem)
+    for name in arrays if entries else ():
+        entry = entries[name]
+        good = entry["trained"] == (name not in ("half", "zero")) and ("doubt" in entry) == (name in ("half", "zero", "heat"))
+        count.check(name, None if good else f"{entry}")
 
 
 def check_image(count, folder):
@@ -332,6 +354,7 @@ def main():
         check_without_numbers(count, folder)
         check_image(count, folder)
         check_loss_in_graph(count, folder)
+        check_terms(count, folder)
     return count.finish()
 
 

@@ -497,8 +497,8 @@ typedef struct opipe_api {
    * [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
-  /* Set ends a hold. Errors: INVALID, with the number. Flush first: between steps only. [control]
-   */
+  /* Set ends a hold; of a loss scale see opipe_train_clock. Errors: INVALID, with the number. Flush
+   * first: between steps only. [control] */
   opipe_status (*session_clock)(opipe_session *session, opipe_train_clock *io_clock,
                                 opipe_error *err);
   opipe_status (*session_set_clock)(opipe_session *session, const opipe_train_clock *clock,

@@ -72,7 +72,7 @@ typedef struct opipe_train_options {
   const char *const *no_decay; /* [n_no_decay] globs of parameters without decay; a session warns of
                                 * one that matches none */
   uint32_t n_no_decay;
-  uint32_t loss_scaling; /* 1: dynamic loss scale, for OPIPE_FLOAT16 */
+  uint32_t loss_scaling; /* 1: dynamic loss scale, for OPIPE_FLOAT16; INVALID with another type */
 } opipe_train_options;
 
 /* Why a training step changed neither parameters nor optimizer state. */
@@ -119,7 +119,10 @@ typedef struct opipe_parameter_info {
   double gradient_norm; /* of the last step, before clipping */
 } opipe_parameter_info;
 
-/* What continues a run besides parameters and moments: for hosts with checkpoints of their own. */
+/* What continues a run besides parameters and moments: for hosts with checkpoints of their own.
+ * A loss scale goes on where both sessions scale. One that does not has 1, whatever is set; one
+ * that scales begins anew where loss_scale is 1 and good_steps is 0, the clock of one that does
+ * not. */
 typedef struct opipe_train_clock {
   uint32_t struct_size;
   uint32_t reserved;   /* 0 */

@@ -335,6 +335,72 @@ static void test_positions_of_64_bits(void) {
   tw_end(&t);
 }
 
+static void scaling(tw_place_set *t, uint32_t loss_scaling) {
+  tw_setup(t, 2, 1);
+  t->optimizer.loss_scaling = loss_scaling;
+  tw_open(t);
+}
+
+static opi_weights_clock load_clock(tw_place_set *t, const char *folder) {
+  opi_weights_clock clock;
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(opi_checkpoint_load(&t->memory.allocator, t->weights, folder, NULL, &err),
+                      &err);
+  opi_weights_get_clock(t->weights, &clock);
+  return clock;
+}
+
+/* The manifest as it was before it said who scales. */
+static void make_older(const char *folder) {
+  char path[512], text[8192];
+  (void)snprintf(path, sizeof path, "%s/manifest.json", folder);
+  FILE *in = fopen(path, "rb");
+  OPI_ASSERT_FATAL(in != NULL);
+  text[fread(text, 1, sizeof text - 1, in)] = '\0';
+  (void)fclose(in);
+  char *line = strstr(text, ",\n  \"loss_scaling\""),
+       *last = strstr(text, ",\n  \"manifest_xxh3\"");
+  OPI_ASSERT_FATAL(line != NULL && last != NULL);
+  *last = '\0';
+  const char *rest = strchr(line + 1, ',');
+  memmove(line, rest, strlen(rest) + 1);
+  (void)snprintf(text + strlen(text), sizeof text - strlen(text),
+                 ",\n  \"manifest_xxh3\": \"%016llx\"\n}\n",
+                 (unsigned long long)opi_tensors_hash(text, strlen(text)));
+  write_text(folder, "manifest.json", text);
+}
+
+/* It goes on between sessions that scale; others have 1, and one that finds none has its first. */
+static void test_loss_scales_of_other_sessions(void) {
+  const char *folder = opi_test_tmp("scaled");
+  for (uint32_t older = 0; older < 2; ++older) {
+    tw_place_set scaled, plain;
+    opi_weights_clock clock = {.n_steps = 9, .n_good = 7, .loss_scale = 512, .scales = 1};
+    scaling(&scaled, 1);
+    scaling(&plain, 0);
+    opi_weights_set_clock(scaled.weights, &clock);
+    save(&scaled, folder);
+    if (older != 0)
+      make_older(folder);
+    clock = load_clock(&plain, folder);
+    OPI_ASSERT(clock.loss_scale == 1 && clock.n_good == 0 && clock.n_steps == 9);
+    save(&plain, folder);
+    clock = load_clock(&scaled, folder);
+    OPI_ASSERT(clock.loss_scale == 65536 && clock.n_good == 0 && clock.n_steps == 9);
+    clock = (opi_weights_clock){.n_steps = 9, .n_good = older, .loss_scale = 1, .scales = 1};
+    opi_weights_set_clock(scaled.weights, &clock); /* as far as it falls */
+    save(&scaled, folder);
+    if (older != 0)
+      make_older(folder);
+    tw_end(&scaled);
+    scaling(&scaled, 1);
+    clock = load_clock(&scaled, folder);
+    OPI_ASSERT(clock.loss_scale == 1 && clock.n_good == older);
+    tw_end(&scaled);
+    tw_end(&plain);
+  }
+}
+
 /* A file that another saver has under the name that this one would take stays. */
 static void test_a_file_of_another_stays(void) {
   const char *folder = opi_test_tmp("taken");
@@ -500,6 +566,7 @@ OPI_TEST_MAIN("checkpoint", OPI_TEST(test_training_continues_bit_equal),
               OPI_TEST(test_what_does_not_fit_is_refused),
               OPI_TEST(test_every_wrong_bit_is_noticed), OPI_TEST(test_what_may_be_replaced),
               OPI_TEST(test_a_full_disk_leaves_the_old_one),
-              OPI_TEST(test_savers_of_one_folder_wait), OPI_TEST(test_positions_of_64_bits),
+              OPI_TEST(test_savers_of_one_folder_wait),
+              OPI_TEST(test_loss_scales_of_other_sessions), OPI_TEST(test_positions_of_64_bits),
               OPI_TEST(test_a_file_of_another_stays), OPI_TEST(test_gradients_through_a_link),
               OPI_TEST(test_kill_while_saving_loses_nothing), OPI_TEST(test_hostile_safetensors))

@@ -375,7 +375,10 @@ static void test_budget_and_refusals(void) {
   t.options.budget = NULL;
   t.optimizer.beta1 = 1.5;
   OPI_ASSERT_ERROR(opi_weights_open(&t.options, &t.weights, &err), OPIPE_E_INVALID, &err,
-                   "beta1 is 1.5");
+                   "beta1 is 1.5, it must be from 0 to below 1");
+  t.optimizer.beta1 = 1;
+  OPI_ASSERT_ERROR(opi_weights_open(&t.options, &t.weights, &err), OPIPE_E_INVALID, &err,
+                   "beta1 is 1, it must be from 0 to below 1");
   opi_budget_free(budget);
   t.weights = NULL;
   tw_end(&t);
