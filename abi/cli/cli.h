@@ -237,6 +237,14 @@ void cli_close(cli_session *s);
  * whose value decides shapes is pinned. */
 int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors,
              uint32_t n_tensors);
+/* One number of a --bind text: "batch=2,seq=16", where commas separate only if a '=' follows, since
+ * names may be expressions. */
+typedef struct cli_dim_text {
+  const char *next, *name; /* name NULL: there was none any more */
+  size_t n_name;
+  int64_t value;
+} cli_dim_text;
+int cli_bind_next(const char *text, cli_dim_text *io);
 /* --plan FILE, or a new plan. n_stages 0: presets of `run`. */
 int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                   opipe_plan **out_plan);

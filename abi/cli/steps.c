@@ -113,23 +113,31 @@ static int add_dim(binding *b, const char *name, size_t n, int64_t value, const 
   return CLI_DONE;
 }
 
-/* "batch=2,seq=16": commas separate only where a '=' follows, since names may be expressions. */
-static int add_bind_option(binding *b, const char *text) {
-  for (const char *at = text; *at != '\0';) {
-    const char *equals = strchr(at, '=');
-    char *end = NULL;
-    if (equals == NULL || equals == at)
-      return cli_usage("--bind %s: DIM=N is needed", text);
-    errno = 0;
-    const long long value = strtoll(equals + 1, &end, 10);
-    if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ','))
-      return cli_usage("--bind %s: '%s' is not a number >= 0", text, equals + 1);
-    const int status = add_dim(b, at, (size_t)(equals - at), value, "--bind");
-    if (status != CLI_DONE)
-      return status;
-    at = *end == ',' ? end + 1 : end;
-  }
+int cli_bind_next(const char *text, cli_dim_text *io) {
+  const char *at = io->next, *equals = strchr(at, '=');
+  char *end = NULL;
+  io->name = NULL;
+  if (*at == '\0')
+    return CLI_DONE;
+  if (equals == NULL || equals == at)
+    return cli_usage("--bind %s: DIM=N is needed", text);
+  errno = 0;
+  const long long value = strtoll(equals + 1, &end, 10);
+  if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ','))
+    return cli_usage("--bind %s: '%s' is not a number >= 0", text, equals + 1);
+  *io = (cli_dim_text){*end == ',' ? end + 1 : end, at, (size_t)(equals - at), value};
   return CLI_DONE;
+}
+
+static int add_bind_option(binding *b, const char *text) {
+  cli_dim_text dim = {.next = text};
+  int status = cli_bind_next(text, &dim);
+  while (status == CLI_DONE && dim.name != NULL) {
+    status = add_dim(b, dim.name, dim.n_name, dim.value, "--bind");
+    if (status == CLI_DONE)
+      status = cli_bind_next(text, &dim);
+  }
+  return status;
 }
 
 static bool input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {

@@ -140,7 +140,8 @@ const cli_option cli_option_rows[] = {
     {DATA, "batch", "N", "samples per mini-batch (all up to 64, else 8)", COUNT(t.batch, 1 << 30)},
     {TRAINED, "loss", "SPEC",
      "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "
-     "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output)",
+     "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output; "
+     "shift=1 where text:FILE makes the labels)",
      TEXT(t.loss)},
     {TRAINED, "trainable", "GLOB", "train these initializers; the last match wins (repeatable)",
      cli_take_glob, 0, 0, 1, NULL, .in_plan = true},

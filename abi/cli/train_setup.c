@@ -204,7 +204,7 @@ int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) 
         needs_data || t->o.t.data.n != 0 ? bind_data(t, t->options.labels) : bind_without_data(t);
   }
   if (status == CLI_DONE) {
-    status = cli_train_read(&t->o, updates_before(&t->o) + t->run.n_steps, t->data.is_text, &t->own,
+    status = cli_train_read(&t->o, updates_before(&t->o) + t->run.n_steps, t->data.shifts, &t->own,
                             &t->options);
   }
   return status;
