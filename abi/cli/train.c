@@ -18,6 +18,7 @@ static void put_steps(const train_result *r, FILE *json) {
     (void)fprintf(json, "%s\n  {\"step\": %llu", i == 0 ? "" : ",", (unsigned long long)p->step);
     put_number(json, "loss", p->loss);
     put_number(json, "gradient_norm", p->gradient_norm);
+    put_number(json, "loss_scale", p->loss_scale);
     (void)fprintf(json,
                   ", \"lr\": %.9g, \"count\": %.17g, \"skipped\": %s, \"why\": %s, "
                   "\"seconds\": %.9f}",

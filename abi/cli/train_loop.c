@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "train_noise.h"
+#include "train_state.h"
 
 #define CLOCK_STEP 1e-9 /* s: no step takes less */
 
@@ -94,8 +95,8 @@ static void print_step(const train_loop *l, const opipe_train_report *r, double 
   if (l->run->quiet || l->run->o->json)
     return;
   (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.*f ms%s\n",
-               (unsigned long long)r->step, r->loss, r->gradient_norm, r->lr,
-               seconds < 1e-3 ? 6 : 1, seconds * 1e3,
+               (unsigned long long)r->step, train_shown(r->loss), train_shown(r->gradient_norm),
+               r->lr, seconds < 1e-3 ? 6 : 1, seconds * 1e3,
                r->skipped == OPIPE_SKIP_NONE       ? ""
                : r->skipped == OPIPE_SKIP_OVERFLOW ? "  skipped: overflow"
                                                    : "  skipped: not finite");
@@ -294,6 +295,7 @@ void train_result_free(train_result *r) {
     if (r->gradients != NULL)
       cli_tensor_free(&r->gradients[i]);
   }
+  train_state_free(&r->start);
   free(r->weights);
   free(r->gradients);
   free(r->reports);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train_state.h"
+
 static void free_list(cli_tensor *list, uint32_t n) {
   for (uint32_t i = 0; list != NULL && i < n; ++i)
     cli_tensor_free(&list[i]);
@@ -36,9 +38,7 @@ static int take_moments(const train_loop *l, uint32_t state, train_noise *noise)
 
 int train_noise_open(const train_loop *l, train_noise *noise) {
   const opipe_api *api = l->run->s->api;
-  const opipe_train_options *o = l->run->options;
-  const opipe_optimizer_row *row = opipe_optimizer_row_of(o->optimizer);
-  const uint32_t n_moments = o->momentum != 0 ? row->with_momentum : row->moments;
+  const uint32_t n_moments = train_n_moments(l->run);
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   opipe_train_clock clock = {.struct_size = sizeof(clock)};
   opipe_error err = OPIPE_ERROR_INIT;
