@@ -163,6 +163,8 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path);   /* could it be? nothing stays */
 int cli_try_folder(const char *path); /* could files be put into it? the same */
+/* Would what is written to both be one file, or one folder? */
+bool cli_same_place(const char *a, const char *b);
 bool cli_is_stream(const char *path); /* is it the command's standard output or error? */
 /* Flags of sessions that options of run and train say. */
 static inline uint32_t cli_session_flags(const cli_options *o) {

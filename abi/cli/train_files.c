@@ -79,22 +79,25 @@ int train_save(const train_loop *l) {
 
 /* ---- at the end ---- */
 
+/* All that can be written is, whatever fails; the picture comes last. */
 int train_write_files(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const opipe_api *api = l->run->s->api;
+  const char *trace = l->run->o->trace;
   opipe_error err = OPIPE_ERROR_INIT;
+  int status = CLI_DONE;
   if (l->run->quiet)
     return CLI_DONE;
   if (t->save != NULL && train_save(l) != CLI_DONE)
-    return CLI_FAILED;
-  if (l->run->o->trace != NULL && cli_write_trace(api, l->session, l->run->o->trace) != CLI_DONE)
-    return CLI_FAILED;
+    status = CLI_FAILED;
   if (t->save_model != NULL && api->session_save_model(l->session, t->save_model, &err) < 0)
-    return cli_report(t->save_model, &err);
+    status = cli_report(t->save_model, &err);
   if (t->save_gradients != NULL &&
       api->session_save_gradients(l->session, t->save_gradients, &err) < 0)
-    return cli_report(t->save_gradients, &err);
-  return CLI_DONE;
+    status = cli_report(t->save_gradients, &err);
+  if (trace != NULL && cli_write_trace(api, l->session, trace) != CLI_DONE)
+    status = CLI_FAILED;
+  return status;
 }
 
 /* ---- what is kept of it ---- */
