@@ -132,6 +132,7 @@ int cli_schedule_numbers(cli_options *io_options);
 /* "onnx-pipe: what: message"; returns CLI_FAILED (CLI_USAGE for what the caller left out). */
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
+int cli_fail(const char *fmt, ...) OPIPE_PRINTF(1, 2); /* the same; CLI_FAILED */
 /* The log of the command's contexts. Any thread. warnings.c */
 void cli_warn(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
 /* Adds "key=value" to what device number `device` tells its backend. */

@@ -158,7 +158,7 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
   if (equals == NULL)
     return cli_usage("--data %s: expected a folder, NAME=FILE.npy, FILE.npz or text:FILE", text);
   char *name = strndup(text, (size_t)(equals - text));
-  const int status = name == NULL ? cli_usage("out of memory") : add_file(data, name, equals + 1);
+  const int status = name == NULL ? cli_fail("out of memory") : add_file(data, name, equals + 1);
   free(name);
   return status;
 }

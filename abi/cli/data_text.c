@@ -28,7 +28,7 @@ static int row_length(const cli_options *o, const opipe_tensor_info *ids, uint64
   const size_t room = strlen(ids->name) + sizeof(".1");
   char *place = malloc(room);
   if (place == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   (void)snprintf(place, room, "%s.1", ids->name);
   const char *spellings[] = {place, name == NULL || name[0] == '\0' ? place : name, "seq"};
   enum { N = sizeof spellings / sizeof spellings[0] };
@@ -69,7 +69,7 @@ static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind,
   const size_t n_bytes = rows * seq * cli_dtype_bytes(dtype);
   uint8_t *bytes = malloc(n_bytes);
   if (bytes == NULL)
-    return cli_usage("--data text: out of memory: %zu bytes for '%s'", n_bytes, name);
+    return cli_fail("--data text: out of memory: %zu bytes for '%s'", n_bytes, name);
   for (uint64_t i = 0; i < rows * seq; ++i) {
     put(a, bytes, i,
         kind == FILL_IDS         ? text[i]

@@ -25,7 +25,7 @@ static int load(const cli_options *o, cli_session *s) {
   cli_tensor *tensors = calloc(CLI_LIST_MOST, sizeof(*tensors));
   opipe_pin *pins = calloc(CLI_LIST_MOST, sizeof(*pins));
   uint32_t n = 0;
-  int status = tensors == NULL || pins == NULL ? cli_usage("out of memory")
+  int status = tensors == NULL || pins == NULL ? cli_fail("out of memory")
                                                : cli_train_parameters(o, tensors, pins, &n);
   const opipe_load_params params = {.struct_size = sizeof(params),
                                     .flags = o->load_flags,
@@ -102,13 +102,13 @@ static int add_dim(binding *b, const char *name, size_t n, int64_t value, const 
     const uint32_t room = b->room_dims == 0 ? 16 : 2 * b->room_dims;
     opipe_dim *grown = realloc(b->dims, room * sizeof(*grown));
     if (grown == NULL)
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
     b->dims = grown;
     b->room_dims = room;
   }
   char *own = strndup(name, n);
   if (own == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   b->dims[b->n_dims++] = (opipe_dim){own, value};
   return CLI_DONE;
 }
@@ -160,7 +160,7 @@ static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
     return CLI_DONE; /* the library names both */
   const size_t room = strlen(info.name) + sizeof(".4294967295");
   char *place = malloc(room);
-  int status = place == NULL ? cli_usage("out of memory") : CLI_DONE;
+  int status = place == NULL ? cli_fail("out of memory") : CLI_DONE;
   for (uint32_t d = 0; d < t->rank && status == CLI_DONE; ++d) {
     if (info.shape[d] >= 0)
       continue;
@@ -293,7 +293,7 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
 int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors) {
   binding *b = calloc(1, sizeof(*b));
   if (b == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = gather(o, s, tensors, n_tensors, b);
   if (status == CLI_DONE)
     status = bind_with(o, s, tensors, n_tensors, b);

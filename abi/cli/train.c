@@ -105,7 +105,7 @@ int cli_train(const cli_options *o) {
     return CLI_USAGE;
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = train_setup_open(t, o, true);
   if (status == CLI_DONE)
     status = train(t);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A mini-batch whose loss or norm was not finite, once more: the session holds the weights as the
- * mini-batch saw them; they go to a session of the plan's plain loop that looks at every value.
+ * mini-batch saw them; they go to a session of the plan's plain loop that looks at every value. So
+ * does one that failed under --check-finite, to tell what was not finite from what is wrong with
+ * the data.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,20 +22,41 @@ static void find_gradient(const train_loop *l, char *out, size_t room) {
   }
 }
 
-/* The mini-batch under checks: what it answers. */
-static opipe_status run_checked(const train_loop *l, opipe_error *err) {
+/* Another session of the plain loop in place of the loop's own. */
+static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
+  l->run->s->api->session_close(l->session);
+  l->session = NULL;
+  const int status = train_open_session(l, flags | OPIPE_SESSION_REFERENCE);
+  return status == CLI_DONE ? train_state_put(l, state) : status;
+}
+
+/* The mini-batch in the loop's session: what it answers. */
+static opipe_status run_again(const train_loop *l, const train_place *place, opipe_error *err) {
   const opipe_api *api = l->run->s->api;
   opipe_request *ticket = NULL;
   const opipe_submit_params params = {.struct_size = sizeof(params),
                                       .n_inputs = l->run->data->n,
                                       .io_stride = sizeof(opipe_binding_io),
-                                      .inputs = l->stopped->inputs};
+                                      .inputs = place->inputs};
   opipe_status status = api->session_train_step(l->session, &params, &ticket, err);
   if (status == OPIPE_OK)
     status = api->request_wait(ticket, UINT64_MAX, err);
   if (ticket != NULL)
     api->request_release(ticket);
   return status;
+}
+
+bool train_fails_unchecked(train_loop *l, const train_place *place) {
+  train_state state = {.n = 0};
+  opipe_error plain = OPIPE_ERROR_INIT, checked = OPIPE_ERROR_INIT;
+  bool fails = train_state_take(l, false, &state) == CLI_DONE && reopen(l, 0, &state) == CLI_DONE &&
+               run_again(l, place, &plain) == OPIPE_E_INVALID;
+  /* a NaN that becomes an index fails without the check too, but later */
+  fails = fails && reopen(l, OPIPE_SESSION_CHECK_FINITE, &state) == CLI_DONE &&
+          run_again(l, place, &checked) == OPIPE_E_INVALID &&
+          strcmp(plain.message, checked.message) == 0;
+  train_state_free(&state);
+  return fails;
 }
 
 static void say(const train_loop *l, const char *what, const char *parameter) {
@@ -45,11 +68,24 @@ static void say(const train_loop *l, const char *what, const char *parameter) {
   (void)fprintf(stderr, "onnx-pipe: %s\n", l->out->stopped);
 }
 
+/* A mean of no labels: nothing has to be looked for. */
+static int say_unlabelled(const train_loop *l) {
+  char what[160];
+  (void)snprintf(what, sizeof(what),
+                 "none of the mini-batch's labels counts (ignore=%lld), so its loss is no number: "
+                 "it was not applied",
+                 (long long)l->run->options->ignore);
+  say(l, what, NULL);
+  return CLI_CHECK_FAILED;
+}
+
 int train_again(train_loop *l) {
   train_state state = {.n = 0};
   char parameter[256];
   opipe_error err = OPIPE_ERROR_INIT;
   const opipe_train_report *r = &l->out->reports[l->out->n_steps - 1];
+  if (r->count == 0)
+    return say_unlabelled(l);
   (void)fprintf(stderr,
                 "onnx-pipe: step %llu: loss %g, gradient norm %g: it was not applied; it is run "
                 "again with every value checked\n",
@@ -57,15 +93,10 @@ int train_again(train_loop *l) {
   find_gradient(l, parameter, sizeof(parameter));
   int status = train_state_take(l, false, &state);
   state.clock.steps = r->step - 1; /* the same random numbers */
-  if (status == CLI_DONE) {
-    l->run->s->api->session_close(l->session);
-    l->session = NULL;
-    status = train_open_session(l, OPIPE_SESSION_CHECK_FINITE | OPIPE_SESSION_REFERENCE);
-  }
   if (status == CLI_DONE)
-    status = train_state_put(l, &state);
+    status = reopen(l, OPIPE_SESSION_CHECK_FINITE, &state);
   if (status == CLI_DONE) {
-    if (run_checked(l, &err) < 0)
+    if (run_again(l, l->stopped, &err) < 0)
       say(l, err.message, NULL);
     else
       say(l, "every value of it is finite", parameter[0] == '\0' ? NULL : parameter);

@@ -119,16 +119,16 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
       continue;
     cli_tensor *t = &(*out)[(*out_n)++];
     if (!cli_tensor_name(t, info.name, strlen(info.name)))
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
     t->dtype = OPIPE_FLOAT;
     t->rank = info.rank;
     memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
     if (!cli_tensor_alloc(t))
-      return cli_usage("out of memory for parameter '%s'", info.name);
+      return cli_fail("out of memory for parameter '%s'", info.name);
     if (api->session_get(l->session, info.name, state, version, t->data, t->n_bytes, &err) < 0)
       return cli_report("train", &err);
   }
-  return *out == NULL ? cli_usage("out of memory") : CLI_DONE;
+  return *out == NULL ? cli_fail("out of memory") : CLI_DONE;
 }
 
 static uint32_t coarser(uint32_t a, uint32_t b) {

@@ -60,11 +60,11 @@ int train_noise_open(const train_loop *l, train_noise *noise) {
     noise_param *p = &noise->params[noise->n_params++];
     float *all = calloc(elems == 0 ? 1 : elems, 5 * sizeof(*all));
     if (all == NULL)
-      return cli_usage("out of memory for parameter '%s'", info.name);
+      return cli_fail("out of memory for parameter '%s'", info.name);
     *p = (noise_param){all, all + elems, all + 2 * elems, all + 3 * elems, all + 4 * elems, elems};
   }
   if (noise->params == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = CLI_DONE;
   for (uint32_t m = 0; l->run->o->t.resume != NULL && m < n_moments && status == CLI_DONE; ++m)
     status = take_moments(l, OPIPE_STATE_FIRST_MOMENT + m, noise);

@@ -177,7 +177,7 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   cli_options *o = malloc(sizeof(*o));
   opipe_train_options options = *run->options;
   if (o == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   *o = *run->o;
   cli_cut_nothing(o);
   o->schedule = train_is_double_buffered(run) ? "2bw" : NULL;

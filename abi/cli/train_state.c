@@ -35,7 +35,7 @@ static int take_part(const train_loop *l, const opipe_parameter_info *info, uint
   *part =
       (train_part){strdup(info->name), malloc(n_bytes == 0 ? 1 : n_bytes), n_bytes, state, version};
   if (part->name == NULL || part->data == NULL)
-    return cli_usage("out of memory for parameter '%s'", info->name);
+    return cli_fail("out of memory for parameter '%s'", info->name);
   return l->run->s->api->session_get(l->session, info->name, state, version, part->data, n_bytes,
                                      &err) < 0
              ? cli_report("train", &err)
@@ -64,7 +64,7 @@ int train_state_take(const train_loop *l, bool moments, train_state *out) {
     ++n;
   out->parts = calloc((size_t)n * (n_versions(l->run) + n_moments) + 1, sizeof(*out->parts));
   if (out->parts == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   if (api->session_clock(l->session, &out->clock, &err) < 0)
     return cli_report("train", &err);
   int status = CLI_DONE;
