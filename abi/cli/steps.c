@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The steps that commands share: open, bind, plan. */
 #include <errno.h>
+#include <jansson.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,6 +291,33 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
   }
 }
 
+static bool lists_dropout(json_t *operators) {
+  const char *name;
+  json_t *count;
+  bool found = false;
+  json_object_foreach(operators, name, count) {
+    found = found || strstr(name, "Dropout") != NULL;
+  }
+  return found;
+}
+
+/* A ratio that nothing takes is said. */
+static void judge_dropout(const cli_options *o, const cli_session *s) {
+  cli_gathered text = {NULL, 0, 0};
+  char said[128];
+  if (s->api->model_describe(s->bound, OPIPE_FORMAT_JSON, cli_gather, &text, NULL) == OPIPE_OK) {
+    json_t *model = json_loadb(text.data, text.n, 0, NULL);
+    if (model != NULL && !lists_dropout(json_object_get(model, "file_operators")) &&
+        !lists_dropout(json_object_get(model, "operators"))) {
+      (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout",
+                     o->dropout_ratio);
+      cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
+    }
+    json_decref(model);
+  }
+  free(text.data);
+}
+
 int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors) {
   binding *b = calloc(1, sizeof(*b));
   if (b == NULL)
@@ -297,6 +325,8 @@ int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, ui
   int status = gather(o, s, tensors, n_tensors, b);
   if (status == CLI_DONE)
     status = bind_with(o, s, tensors, n_tensors, b);
+  if (status == CLI_DONE && o->ratio_dropout)
+    judge_dropout(o, s);
   for (uint32_t i = 0; i < b->n_owned; ++i)
     cli_tensor_free(&b->owned[i]);
   for (uint32_t i = 0; i < b->n_dims; ++i)

@@ -8,6 +8,7 @@ import os
 import struct
 
 import small
+import wire
 from command import CHECK_FAILED, REFUSED, USAGE, run
 from test_train import npy
 from test_train_safety import GPT, wrong
@@ -80,6 +81,15 @@ def amounts(count, folder):
     count.check("too many steps", wrong(many, REFUSED, "out of memory for the reports of 99999999999999 steps"))
     total = run("train", model, *data, *BATCH, "--lr-schedule", "constant:total=3")
     count.check("a constant rate's total", wrong(total, USAGE, "constant: it takes warmup, not 'total'"))
+    for ratio, n in (("0.5", 1), ("graph", 0)):
+        result = run("train", model, *data, *BATCH, "--dropout", ratio, "--reference")
+        problem = wrong(result)
+        said = result.err.count("warning: --dropout 0.5: the model has no Dropout\n")
+        count.check(f"--dropout {ratio}", problem or (None if said == n else result.err or "nothing said"))
+    dropped = wire.node("Dropout", "h9", "dropped", "dropped")
+    nodes = [*small.nodes()[:-1], dropped, wire.node("Add", "dropped fc2.bias", "y", "y")]
+    result = run("train", small.write_model(os.path.join(folder, "dropout.onnx"), nodes), *data, *BATCH, "--dropout", "0.5")
+    count.check("--dropout 0.5 of a model with one", wrong(result) or result.err or None)
     count.check("its warmup", wrong(run("train", model, *data, *BATCH, "--lr-schedule", "constant:warmup=2")))
 
 
