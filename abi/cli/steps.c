@@ -292,12 +292,10 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
 }
 
 static bool lists_dropout(json_t *operators) {
-  const char *name;
-  json_t *count;
   bool found = false;
-  json_object_foreach(operators, name, count) {
-    found = found || strstr(name, "Dropout") != NULL;
-  }
+  for (void *at = json_object_iter(operators); at != NULL;
+       at = json_object_iter_next(operators, at))
+    found = found || strstr(json_object_iter_key(at), "Dropout") != NULL;
   return found;
 }
 
