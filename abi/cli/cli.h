@@ -132,6 +132,7 @@ int cli_schedule_numbers(cli_options *io_options);
 /* "onnx-pipe: what: message"; returns CLI_FAILED (CLI_USAGE for what the caller left out). */
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
+int cli_fail(const char *fmt, ...) OPIPE_PRINTF(1, 2); /* the same; CLI_FAILED */
 /* The log of the command's contexts. Any thread. warnings.c */
 void cli_warn(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
 /* Adds "key=value" to what device number `device` tells its backend. */
@@ -163,6 +164,8 @@ int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path);   /* could it be? nothing stays */
 int cli_try_folder(const char *path); /* could files be put into it? the same */
+/* Would what is written to both be one file, or one folder? */
+bool cli_same_place(const char *a, const char *b);
 bool cli_is_stream(const char *path); /* is it the command's standard output or error? */
 /* Flags of sessions that options of run and train say. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
@@ -237,6 +240,14 @@ void cli_close(cli_session *s);
  * whose value decides shapes is pinned. */
 int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors,
              uint32_t n_tensors);
+/* One number of a --bind text: "batch=2,seq=16", where commas separate only if a '=' follows, since
+ * names may be expressions. */
+typedef struct cli_dim_text {
+  const char *next, *name; /* name NULL: there was none any more */
+  size_t n_name;
+  int64_t value;
+} cli_dim_text;
+int cli_bind_next(const char *text, cli_dim_text *io);
 /* --plan FILE, or a new plan. n_stages 0: presets of `run`. */
 int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                   opipe_plan **out_plan);

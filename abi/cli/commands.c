@@ -12,7 +12,7 @@ static int describe_training(const cli_options *o, const cli_session *s, uint32_
   opipe_train_options options;
   cli_train_own *own = calloc(1, sizeof(*own));
   if (own == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = cli_train_read(o, 1, 0, own, &options);
   if (status == CLI_DONE &&
       s->api->model_describe_training(s->bound, &options, format, cli_write_stdout, NULL, &err) < 0)
@@ -82,7 +82,7 @@ static int check_rates(const cli_options *o) {
 static int plan_training(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = check_rates(o);
   if (status == CLI_DONE)
     status = train_setup_open(t, o, o->measures);

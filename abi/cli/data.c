@@ -23,7 +23,7 @@ static int bad(const char *path, const char *why) {
 int cli_data_map(cli_data *data, const char *path, const uint8_t **out_bytes, size_t *out_n) {
   struct stat st;
   if (data->n_maps == DATA_MOST)
-    return bad(path, "there are more than 64 data files");
+    return bad(path, "there are more than 1024 data files");
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0)
     return bad(path, strerror(errno));
@@ -42,9 +42,8 @@ int cli_data_map(cli_data *data, const char *path, const uint8_t **out_bytes, si
   return CLI_DONE;
 }
 
-/* An array whose form is set: n bytes of samples at `samples`. */
-static int add_array(cli_data *data, const char *name, const uint8_t *samples, size_t n,
-                     const char *path) {
+int cli_data_add(cli_data *data, const char *name, const uint8_t *samples, size_t n,
+                 const char *path) {
   cli_array *a = &data->arrays[data->n];
   size_t n_bytes = 0;
   if (cli_data_find(data, name) != NULL) {
@@ -82,7 +81,7 @@ int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, siz
   if (data->n == DATA_MOST)
     return bad(path, "there are more than 1024 arrays");
   const char *why = cli_npy_header(bytes, n, &data->arrays[data->n].form, &start);
-  return why != NULL ? bad(path, why) : add_array(data, name, bytes + start, n - start, path);
+  return why != NULL ? bad(path, why) : cli_data_add(data, name, bytes + start, n - start, path);
 }
 
 /* A serialised TensorProto. */
@@ -97,7 +96,7 @@ static int add_proto(cli_data *data, const char *name, const char *path) {
   data->arrays[data->n].form = t;
   data->arrays[data->n].form.data = NULL;
   data->arrays[data->n].form.name = NULL;
-  return add_array(data, name, t.data, t.n_bytes, path);
+  return cli_data_add(data, name, t.data, t.n_bytes, path);
 }
 
 const cli_array *cli_data_find(const cli_data *data, const char *name) {
@@ -159,7 +158,7 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
   if (equals == NULL)
     return cli_usage("--data %s: expected a folder, NAME=FILE.npy, FILE.npz or text:FILE", text);
   char *name = strndup(text, (size_t)(equals - text));
-  const int status = name == NULL ? cli_usage("out of memory") : add_file(data, name, equals + 1);
+  const int status = name == NULL ? cli_fail("out of memory") : add_file(data, name, equals + 1);
   free(name);
   return status;
 }

@@ -25,7 +25,8 @@ typedef struct cli_data {
   cli_mapping maps[DATA_MOST];
   uint32_t n, n_maps;
   uint64_t n_samples;
-  bool is_text; /* ids made of bytes: cross entropy is shifted */
+  bool is_text; /* ids made of bytes */
+  bool shifts;  /* so are the labels: cross entropy is shifted, where nothing else is said */
 } cli_data;
 
 /* Opens all --data sources; `labels`: name of the loss's labels, NULL: none; `classes`: they are
@@ -33,6 +34,10 @@ typedef struct cli_data {
 int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, bool classes,
                   cli_data *out);
 void cli_data_close(cli_data *data);
+/* Adds the array whose form lies at arrays[n] but for its name: n bytes of samples, which stay
+ * where they are. */
+int cli_data_add(cli_data *data, const char *name, const uint8_t *samples, size_t n,
+                 const char *path);
 /* Adds an array of n bytes at `bytes`, a .npy file's content. */
 int cli_data_add_npy(cli_data *data, const char *name, const uint8_t *bytes, size_t n,
                      const char *path);

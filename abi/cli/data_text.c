@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text:FILE: bytes as ids, cut into rows. Every input of the model is filled: ids (and labels) with
- * the bytes, masks with 1, positions with 0 .. seq - 1, token types with 0.
+ * the bytes, masks with 1, positions with 0 .. seq - 1, token types with 0. Labels of a source in
+ * front stay, and are taken as they are.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,26 +21,35 @@ static int kind_of(const opipe_tensor_info *info) {
   return strstr(info->name, "type") != NULL ? FILL_ZEROS : FILL_IDS;
 }
 
-/* Tokens of a row: what --bind says of the dimension, else the model's own number, else 64. */
+/* Tokens of a row: what --bind says of the dimension, by its place before its name; else the
+ * model's own number, else 64. */
 static int row_length(const cli_options *o, const opipe_tensor_info *ids, uint64_t *out) {
-  const char *names[] = {
-      ids->dim_names == NULL || ids->dim_names[1] == NULL ? "" : ids->dim_names[1], "seq"};
+  const char *name = ids->dim_names == NULL ? NULL : ids->dim_names[1];
+  const size_t room = strlen(ids->name) + sizeof(".1");
+  char *place = malloc(room);
+  if (place == NULL)
+    return cli_fail("out of memory");
+  (void)snprintf(place, room, "%s.1", ids->name);
+  const char *spellings[] = {place, name == NULL || name[0] == '\0' ? place : name, "seq"};
+  enum { N = sizeof spellings / sizeof spellings[0] };
+  uint32_t found = N; /* the first of them that is given */
+  int status = CLI_DONE;
   *out = ids->shape[1] > 0 ? (uint64_t)ids->shape[1] : SEQ;
-  for (uint32_t i = 0; i < o->bind.n; ++i) {
-    const char *at = o->bind.items[i];
-    while (at != NULL && *at != '\0') {
-      for (uint32_t k = 0; k < 2; ++k) {
-        const size_t n = strlen(names[k]);
-        if (n != 0 && strncmp(at, names[k], n) == 0 && at[n] == '=')
-          *out = strtoull(at + n + 1, NULL, 10);
+  for (uint32_t i = 0; i < o->bind.n && status == CLI_DONE; ++i) {
+    cli_dim_text dim = {.next = o->bind.items[i]};
+    while ((status = cli_bind_next(o->bind.items[i], &dim)) == CLI_DONE && dim.name != NULL) {
+      for (uint32_t k = 0; k < found; ++k) {
+        if (strlen(spellings[k]) != dim.n_name || memcmp(spellings[k], dim.name, dim.n_name) != 0)
+          continue;
+        found = k;
+        *out = (uint64_t)dim.value;
       }
-      at = strchr(at, ',');
-      at = at == NULL ? NULL : at + 1;
     }
   }
-  if (*out == 0 || *out > 1u << 24)
+  free(place);
+  if (status == CLI_DONE && (*out == 0 || *out > 1u << 24))
     return cli_usage("--data text: rows of %llu tokens are not possible", (unsigned long long)*out);
-  return CLI_DONE;
+  return status;
 }
 
 static void put(const cli_array *a, uint8_t *data, uint64_t i, int64_t value) {
@@ -48,38 +58,26 @@ static void put(const cli_array *a, uint8_t *data, uint64_t i, int64_t value) {
   memcpy(data + i * size, a->form.dtype == OPIPE_FLOAT ? (const void *)&real : &value, size);
 }
 
-static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind,
+static int add_array(cli_data *data, const char *name, uint32_t dtype, int kind, const char *path,
                      const uint8_t *text, uint64_t rows, uint64_t seq) {
   if (data->n == DATA_MOST || data->n_maps == DATA_MOST)
     return cli_usage("--data text: more than %d arrays", DATA_MOST);
   if (dtype != OPIPE_INT64 && dtype != OPIPE_INT32 && dtype != OPIPE_FLOAT && dtype != OPIPE_BOOL)
     return cli_usage("--data text: input '%s' of %s cannot be filled", name, cli_dtype_name(dtype));
   cli_array *a = &data->arrays[data->n];
-  a->form.dtype = dtype;
-  a->form.rank = 2;
-  a->form.shape[0] = (int64_t)rows;
-  a->form.shape[1] = (int64_t)seq;
-  a->row_bytes = seq * cli_dtype_bytes(dtype);
-  uint8_t *bytes = malloc(rows * a->row_bytes);
-  if (bytes == NULL) {
-    return cli_usage("--data text: out of memory: %llu bytes for '%s'",
-                     (unsigned long long)(rows * a->row_bytes), name);
-  }
+  a->form = (cli_tensor){.dtype = dtype, .rank = 2, .shape = {(int64_t)rows, (int64_t)seq}};
+  const size_t n_bytes = rows * seq * cli_dtype_bytes(dtype);
+  uint8_t *bytes = malloc(n_bytes);
+  if (bytes == NULL)
+    return cli_fail("--data text: out of memory: %zu bytes for '%s'", n_bytes, name);
   for (uint64_t i = 0; i < rows * seq; ++i) {
     put(a, bytes, i,
         kind == FILL_IDS         ? text[i]
         : kind == FILL_POSITIONS ? (int64_t)(i % seq)
                                  : kind == FILL_ONES);
   }
-  if (!cli_tensor_name(&a->form, name, strlen(name))) {
-    free(bytes);
-    return cli_usage("out of memory");
-  }
-  a->data = bytes;
-  data->maps[data->n_maps++] = (cli_mapping){bytes, rows * a->row_bytes, true};
-  data->n_samples = rows;
-  ++data->n;
-  return CLI_DONE;
+  data->maps[data->n_maps++] = (cli_mapping){bytes, n_bytes, true};
+  return cli_data_add(data, name, bytes, n_bytes, path);
 }
 
 /* The first input that takes ids. */
@@ -98,6 +96,7 @@ int cli_data_add_text(const cli_options *o, const cli_session *s, const char *pa
   const uint8_t *text = NULL;
   size_t n = 0;
   uint64_t seq = 0;
+  const bool own_labels = labels != NULL && cli_data_find(data, labels) != NULL;
   int status = find_ids(s, &info);
   if (status == CLI_DONE)
     status = row_length(o, &info, &seq);
@@ -113,10 +112,11 @@ int cli_data_add_text(const cli_options *o, const cli_session *s, const char *pa
        status == CLI_DONE && s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
     if (info.rank != 2)
       return cli_usage("--data text: input '%s' of rank %u cannot be filled", info.name, info.rank);
-    status = add_array(data, info.name, info.dtype, kind_of(&info), text, n / seq, seq);
+    status = add_array(data, info.name, info.dtype, kind_of(&info), path, text, n / seq, seq);
   }
   if (status == CLI_DONE && labels != NULL && cli_data_find(data, labels) == NULL)
-    status = add_array(data, labels, OPIPE_INT64, FILL_IDS, text, n / seq, seq);
+    status = add_array(data, labels, OPIPE_INT64, FILL_IDS, path, text, n / seq, seq);
   data->is_text = true;
+  data->shifts = !own_labels;
   return status;
 }

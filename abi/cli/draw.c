@@ -95,7 +95,7 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
     cli_tensor *t = &tensors[*io_n];
     memset(t, 0, sizeof(*t));
     if (!cli_tensor_name(t, info.name, strlen(info.name)))
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
     ++*io_n; /* from here on it is the caller's */
     t->dtype = info.dtype;
     t->rank = info.rank;

@@ -89,7 +89,7 @@ static int list_numbered(const char *folder, const char *prefix, const char *suf
   (void)closedir(all);
   if (out->n != 0)
     qsort(out->items, out->n, sizeof(*out->items), by_number);
-  return ok ? CLI_DONE : cli_usage("out of memory");
+  return ok ? CLI_DONE : cli_fail("out of memory");
 }
 
 /* ---- a data set ---- */
@@ -117,7 +117,7 @@ static int read_tensor(const cli_session *s, const char *path, uint32_t number, 
     return cli_usage("%s: the tensor has no name, and the model no %s of number %u", path,
                      input ? "input" : "output", number);
   }
-  return cli_tensor_name(out, info.name, strlen(info.name)) ? CLI_DONE : cli_usage("out of memory");
+  return cli_tensor_name(out, info.name, strlen(info.name)) ? CLI_DONE : cli_fail("out of memory");
 }
 
 static int read_tensors(const cli_session *s, const char *folder, bool inputs, data_set *d) {
@@ -328,7 +328,7 @@ static int run_sets(const cli_options *o, cli_session *s, const char *directory,
   bool goes_on = worst == CLI_DONE;
   data_set *d = calloc(1, sizeof(*d));
   if (d == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   for (uint32_t k = 0; k < sets->n && goes_on; ++k) {
     const char *name = sets->items[k].name;
     char path[PATH_ROOM];

@@ -10,7 +10,7 @@ int cli_json_begin(const cli_options *o, cli_json *json) {
   if (!o->json)
     return CLI_DONE;
   json->file = open_memstream(&json->data, &json->n);
-  return json->file == NULL ? cli_usage("out of memory") : CLI_DONE;
+  return json->file == NULL ? cli_fail("out of memory") : CLI_DONE;
 }
 
 int cli_json_end(cli_json *json, int status) {
@@ -18,7 +18,7 @@ int cli_json_end(cli_json *json, int status) {
   if (json->file == NULL)
     return status;
   if (fclose(json->file) != 0)
-    status = cli_usage("out of memory");
+    status = cli_fail("out of memory");
   else if (answers && fwrite(json->data, 1, json->n, stdout) != json->n)
     status = CLI_FAILED;
   free(json->data);

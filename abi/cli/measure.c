@@ -286,7 +286,7 @@ static int draw(measuring *m) {
   (void)m->s->api->model_info(m->s->bound, &info, NULL);
   m->inputs = calloc(info.n_inputs + 1u, sizeof(*m->inputs));
   if (m->inputs == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   return cli_draw_inputs(m->s, m->o->seed, m->inputs, &m->n_inputs, info.n_inputs);
 }
 
@@ -294,7 +294,7 @@ int cli_measure(const cli_options *o, cli_session *s, cli_strategy *strategy,
                 const train_run *run) {
   measuring *m = calloc(1, sizeof(*m));
   if (m == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   *m = (measuring){.o = o, .s = s, .run = run};
   m->alone = run == NULL && o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
   int status = run == NULL ? draw(m) : CLI_DONE;

@@ -9,14 +9,26 @@
 
 /* ---- errors ---- */
 
-int cli_usage(const char *fmt, ...) {
-  va_list args;
-  va_start(args, fmt);
+static void say(const char *fmt, va_list args) {
   (void)fputs("onnx-pipe: ", stderr);
   (void)vfprintf(stderr, fmt, args);
   (void)fputs("\n", stderr);
+}
+
+int cli_usage(const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  say(fmt, args);
   va_end(args);
   return CLI_USAGE;
+}
+
+int cli_fail(const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  say(fmt, args);
+  va_end(args);
+  return CLI_FAILED;
 }
 
 /* A path, or a name in quotes, that the message has itself. */

@@ -70,6 +70,34 @@ bool cli_is_stream(const char *path) {
   return stat(path, &st) == 0 && stream_of(&st) != NULL;
 }
 
+/* The path without links, as far as it is there. */
+static bool settle(const char *path, char out[PATH_MAX]) {
+  char folder[PATH_MAX];
+  if (realpath(path, out) != NULL)
+    return true;
+  size_t n = strlen(path);
+  while (n > 1 && path[n - 1] == '/')
+    --n;
+  size_t start = n;
+  while (start > 0 && path[start - 1] != '/')
+    --start;
+  (void)snprintf(folder, sizeof(folder), "%.*s", start == 0 ? 1 : (int)start,
+                 start == 0 ? "." : path);
+  if (realpath(folder, out) == NULL)
+    return false;
+  const size_t used = strlen(out);
+  return snprintf(out + used, PATH_MAX - used, "/%.*s", (int)(n - start), path + start) <
+         (int)(PATH_MAX - used);
+}
+
+bool cli_same_place(const char *a, const char *b) {
+  char first[PATH_MAX], second[PATH_MAX];
+  struct stat st;
+  if (stat(a, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+    return false; /* a device, a pipe: takes one after the other */
+  return settle(a, first) && settle(b, second) && strcmp(first, second) == 0;
+}
+
 static int write_to(const place *at, const void *data, size_t n_bytes) {
   FILE *file = at->stream != NULL    ? at->stream
                : at->temp[0] == '\0' ? fopen(at->path, "wb")

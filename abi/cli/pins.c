@@ -150,7 +150,7 @@ int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *o
   if (info->rank == 1)
     out->shape[0] = (int64_t)count;
   char *own = strdup(value);
-  int status = own == NULL || !cli_tensor_alloc(out) ? cli_usage("out of memory") : CLI_DONE;
+  int status = own == NULL || !cli_tensor_alloc(out) ? cli_fail("out of memory") : CLI_DONE;
   if (status == CLI_DONE)
     status = put_numbers(own, info, out);
   free(own);

@@ -123,7 +123,7 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
 static int simulate_training(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = train_setup_open(t, o, false);
   if (status == CLI_DONE)
     status = give_play(&t->o, &t->s, &t->strategy);

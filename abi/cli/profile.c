@@ -67,7 +67,7 @@ static int profile_machine(const cli_options *o) {
 static int profile_training(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = train_setup_bind(t, o, false);
   if (status == CLI_DONE)
     status = profile_layers(&t->o, &t->s, &t->options, train_setup_batch(t));

@@ -27,7 +27,7 @@ static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_
       return CLI_FAILED;
     ++*out_n;
     if (!cli_tensor_name(t, text, n_name))
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
   }
   return CLI_DONE;
 }
@@ -122,7 +122,7 @@ static int widen_inputs(const cli_session *s, cli_tensor *tensors, uint32_t n) {
   for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
     for (uint32_t t = 0; t < n; ++t) {
       if (strcmp(tensors[t].name, info.name) == 0 && !cli_tensor_widen(&tensors[t], info.dtype))
-        return cli_usage("out of memory");
+        return cli_fail("out of memory");
     }
   }
   return CLI_DONE;
@@ -228,7 +228,7 @@ int cli_run(const cli_options *o) {
   const uint32_t room = info.n_inputs + o->inputs.n;
   cli_tensor *tensors = calloc(room + 1, sizeof(*tensors));
   if (status == CLI_DONE && tensors == NULL)
-    status = cli_usage("out of memory");
+    status = cli_fail("out of memory");
   if (status == CLI_DONE)
     status = read_inputs(o, tensors, &n);
   if (status == CLI_DONE)

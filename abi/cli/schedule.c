@@ -181,10 +181,10 @@ static int write_order(job *j, opipe_order *order) {
   size_t n = 0;
   FILE *out = open_memstream(&data, &n);
   if (out == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = produce(j, order, out, &err) < 0 ? cli_report(j->what, &err) : CLI_DONE;
   if (fclose(out) != 0 && status == CLI_DONE)
-    status = cli_usage("out of memory");
+    status = cli_fail("out of memory");
   if (status == CLI_DONE && j->o->output != NULL)
     status = cli_write_file(j->o->output, data, n);
   else if (status == CLI_DONE && fwrite(data, 1, n, stdout) != n)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The steps that commands share: open, bind, plan. */
 #include <errno.h>
+#include <jansson.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static int load(const cli_options *o, cli_session *s) {
   cli_tensor *tensors = calloc(CLI_LIST_MOST, sizeof(*tensors));
   opipe_pin *pins = calloc(CLI_LIST_MOST, sizeof(*pins));
   uint32_t n = 0;
-  int status = tensors == NULL || pins == NULL ? cli_usage("out of memory")
+  int status = tensors == NULL || pins == NULL ? cli_fail("out of memory")
                                                : cli_train_parameters(o, tensors, pins, &n);
   const opipe_load_params params = {.struct_size = sizeof(params),
                                     .flags = o->load_flags,
@@ -102,34 +103,42 @@ static int add_dim(binding *b, const char *name, size_t n, int64_t value, const 
     const uint32_t room = b->room_dims == 0 ? 16 : 2 * b->room_dims;
     opipe_dim *grown = realloc(b->dims, room * sizeof(*grown));
     if (grown == NULL)
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
     b->dims = grown;
     b->room_dims = room;
   }
   char *own = strndup(name, n);
   if (own == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   b->dims[b->n_dims++] = (opipe_dim){own, value};
   return CLI_DONE;
 }
 
-/* "batch=2,seq=16": commas separate only where a '=' follows, since names may be expressions. */
-static int add_bind_option(binding *b, const char *text) {
-  for (const char *at = text; *at != '\0';) {
-    const char *equals = strchr(at, '=');
-    char *end = NULL;
-    if (equals == NULL || equals == at)
-      return cli_usage("--bind %s: DIM=N is needed", text);
-    errno = 0;
-    const long long value = strtoll(equals + 1, &end, 10);
-    if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ','))
-      return cli_usage("--bind %s: '%s' is not a number >= 0", text, equals + 1);
-    const int status = add_dim(b, at, (size_t)(equals - at), value, "--bind");
-    if (status != CLI_DONE)
-      return status;
-    at = *end == ',' ? end + 1 : end;
-  }
+int cli_bind_next(const char *text, cli_dim_text *io) {
+  const char *at = io->next, *equals = strchr(at, '=');
+  char *end = NULL;
+  io->name = NULL;
+  if (*at == '\0')
+    return CLI_DONE;
+  if (equals == NULL || equals == at)
+    return cli_usage("--bind %s: DIM=N is needed", text);
+  errno = 0;
+  const long long value = strtoll(equals + 1, &end, 10);
+  if (end == equals + 1 || errno != 0 || value < 0 || (*end != '\0' && *end != ','))
+    return cli_usage("--bind %s: '%s' is not a number >= 0", text, equals + 1);
+  *io = (cli_dim_text){*end == ',' ? end + 1 : end, at, (size_t)(equals - at), value};
   return CLI_DONE;
+}
+
+static int add_bind_option(binding *b, const char *text) {
+  cli_dim_text dim = {.next = text};
+  int status = cli_bind_next(text, &dim);
+  while (status == CLI_DONE && dim.name != NULL) {
+    status = add_dim(b, dim.name, dim.n_name, dim.value, "--bind");
+    if (status == CLI_DONE)
+      status = cli_bind_next(text, &dim);
+  }
+  return status;
 }
 
 static bool input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {
@@ -152,7 +161,7 @@ static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
     return CLI_DONE; /* the library names both */
   const size_t room = strlen(info.name) + sizeof(".4294967295");
   char *place = malloc(room);
-  int status = place == NULL ? cli_usage("out of memory") : CLI_DONE;
+  int status = place == NULL ? cli_fail("out of memory") : CLI_DONE;
   for (uint32_t d = 0; d < t->rank && status == CLI_DONE; ++d) {
     if (info.shape[d] >= 0)
       continue;
@@ -282,13 +291,40 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
   }
 }
 
+static bool lists_dropout(json_t *operators) {
+  bool found = false;
+  for (void *at = json_object_iter(operators); at != NULL;
+       at = json_object_iter_next(operators, at))
+    found = found || strstr(json_object_iter_key(at), "Dropout") != NULL;
+  return found;
+}
+
+/* A ratio that nothing takes is said. */
+static void judge_dropout(const cli_options *o, const cli_session *s) {
+  cli_gathered text = {NULL, 0, 0};
+  char said[128];
+  if (s->api->model_describe(s->bound, OPIPE_FORMAT_JSON, cli_gather, &text, NULL) == OPIPE_OK) {
+    json_t *model = json_loadb(text.data, text.n, 0, NULL);
+    if (model != NULL && !lists_dropout(json_object_get(model, "file_operators")) &&
+        !lists_dropout(json_object_get(model, "operators"))) {
+      (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout",
+                     o->dropout_ratio);
+      cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
+    }
+    json_decref(model);
+  }
+  free(text.data);
+}
+
 int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors) {
   binding *b = calloc(1, sizeof(*b));
   if (b == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = gather(o, s, tensors, n_tensors, b);
   if (status == CLI_DONE)
     status = bind_with(o, s, tensors, n_tensors, b);
+  if (status == CLI_DONE && o->ratio_dropout)
+    judge_dropout(o, s);
   for (uint32_t i = 0; i < b->n_owned; ++i)
     cli_tensor_free(&b->owned[i]);
   for (uint32_t i = 0; i < b->n_dims; ++i)

@@ -39,7 +39,7 @@ static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   out->n_outputs = info.n_outputs;
   out->outputs = calloc(info.n_outputs == 0 ? 1 : info.n_outputs, sizeof(cli_tensor));
   if (out->outputs == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   for (uint32_t i = 0; i < info.n_outputs; ++i) {
     opipe_tensor_info output = {.struct_size = sizeof(output)};
     opipe_tensor view;

@@ -137,10 +137,12 @@ const cli_option cli_option_rows[] = {
     {DATA, "data", "SOURCE",
      "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable)",
      LIST(t.data)},
-    {DATA, "batch", "N", "samples per mini-batch (all up to 64, else 8)", COUNT(t.batch, 1 << 30)},
+    {DATA, "batch", "N", "samples per mini-batch (those of --plan; all up to 64, else 8)",
+     COUNT(t.batch, 1 << 30)},
     {TRAINED, "loss", "SPEC",
      "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "
-     "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output)",
+     "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output; "
+     "shift=1 where text:FILE makes the labels)",
      TEXT(t.loss)},
     {TRAINED, "trainable", "GLOB", "train these initializers; the last match wins (repeatable)",
      cli_take_glob, 0, 0, 1, NULL, .in_plan = true},
@@ -153,7 +155,8 @@ const cli_option cli_option_rows[] = {
          NUMBER_KEY, SWITCH_KEY) "as far as it takes them (" CLI_OPTIMIZER ")",
      TEXT(t.optimizer), .in_plan = true},
     {OPTIMIZE, "lr-schedule", "SPEC",
-     "constant|linear|cosine[:warmup=N,total=N] (total: the end of this run, --resume included)",
+     "constant|linear|cosine[:warmup=N,total=N] (total, not of constant: the end of this run, "
+     "--resume included)",
      TEXT(t.lr_schedule), .in_plan = true},
     {OPTIMIZE, "clip", "NORM", "scale gradients down to this norm of all together", REAL(t.clip),
      .in_plan = true},

@@ -18,6 +18,7 @@ static void put_steps(const train_result *r, FILE *json) {
     (void)fprintf(json, "%s\n  {\"step\": %llu", i == 0 ? "" : ",", (unsigned long long)p->step);
     put_number(json, "loss", p->loss);
     put_number(json, "gradient_norm", p->gradient_norm);
+    put_number(json, "loss_scale", p->loss_scale);
     (void)fprintf(json,
                   ", \"lr\": %.9g, \"count\": %.17g, \"skipped\": %s, \"why\": %s, "
                   "\"seconds\": %.9f}",
@@ -71,6 +72,27 @@ static int train(train_setup *t) {
   return cli_json_end(&json, status);
 }
 
+/* What one option writes, no other one writes over. */
+static int check_targets(const cli_options *o) {
+  const struct {
+    const char *option, *path;
+  } targets[] = {{"save", o->t.save},
+                 {"save-model", o->t.save_model},
+                 {"save-gradients", o->t.save_gradients},
+                 {"trace", o->trace}};
+  enum { N = sizeof targets / sizeof targets[0] };
+  for (uint32_t i = 0; i < N; ++i) {
+    for (uint32_t k = i + 1; k < N; ++k) {
+      const char *one = targets[i].path, *other = targets[k].path;
+      if (one == NULL || other == NULL || !cli_same_place(one, other))
+        continue;
+      return cli_usage("--%s and --%s would both write %s", targets[i].option, targets[k].option,
+                       other);
+    }
+  }
+  return CLI_DONE;
+}
+
 int cli_train(const cli_options *o) {
   if (o->t.save_every != 0 && o->t.save == NULL)
     return cli_usage("--save-every needs --save DIR");
@@ -79,9 +101,11 @@ int cli_train(const cli_options *o) {
         "--check-finite ends at the first value that is not finite, --go-on does not: give only "
         "one of them");
   }
+  if (check_targets(o) != CLI_DONE)
+    return CLI_USAGE;
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = train_setup_open(t, o, true);
   if (status == CLI_DONE)
     status = train(t);

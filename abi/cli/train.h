@@ -4,9 +4,24 @@
 #define CLI_TRAIN_H
 
 #include <jansson.h>
+#include <math.h>
 
 #include "data.h"
 #include "planning.h"
+
+typedef struct train_part { /* of what a session goes on from */
+  char *name;
+  void *data;
+  size_t n_bytes;
+  uint32_t state, version; /* OPIPE_STATE_* */
+} train_part;
+
+typedef struct train_state { /* train_state.h */
+  train_part *parts;         /* [n] */
+  uint32_t n;
+  opipe_train_clock clock;
+  uint64_t first; /* mini-batches before */
+} train_state;
 
 /* What a run came to. Arrays are malloc'ed. */
 typedef struct train_result {
@@ -18,6 +33,8 @@ typedef struct train_result {
                                       did */
   cli_tensor *weights, *gradients; /* [n_params] fp32, of the trained ones; with `keep` */
   uint32_t n_params;
+  uint32_t coarsest; /* type that values are rounded to most; with `keep` */
+  train_state start; /* what it went on from; with `keep`, n = 0: the beginning */
 } train_result;
 
 typedef struct train_noise train_noise; /* train_noise.h */
@@ -30,11 +47,12 @@ typedef struct train_run {
   const opipe_train_options *options;
   uint64_t n_steps;
   uint32_t batch;
-  uint32_t session_flags;  /* OPIPE_SESSION_* */
-  bool quiet;              /* no lines, no files: a run that is compared with */
-  uint64_t *fullest_bytes; /* of the rank that has most, by the session; NULL: nobody asks */
-  bool keep;               /* weights and gradients into the result */
-  train_noise *noise;      /* what rounding may do to the weights; NULL: nobody asks */
+  uint32_t session_flags;   /* OPIPE_SESSION_* */
+  bool quiet;               /* no lines, no files: a run that is compared with */
+  uint64_t *fullest_bytes;  /* of the rank that has most, by the session; NULL: nobody asks */
+  bool keep;                /* weights and gradients into the result */
+  const train_state *start; /* to go on from, in place of --resume's folder; NULL: that */
+  train_noise *noise;       /* what rounding may do to the weights; NULL: nobody asks */
 } train_run;
 
 /* What a training plan is made from. Large: not on the stack; zeroed before it is opened. */
@@ -61,6 +79,12 @@ int train_go(const train_run *run, train_result *out);
 void train_result_free(train_result *result);
 /* Does a rank of the plan keep a second version of its weights? */
 bool train_is_double_buffered(const train_run *run);
+/* A number for people: NaN without a sign. */
+static inline double train_shown(double x) {
+  return isnan(x) ? fabs(x) : x;
+}
+/* What values of a type may be off by, relative: 1e-5 in fp32, 2e-3 in fp16, 2e-2 in bf16. */
+double train_tolerance(uint32_t type);
 /* Runs the plan's reference and the uncut model beside it; prints the largest differences, in JSON
  * as a member of an object. */
 int train_reference(const train_run *run, const train_result *result, const cli_json *json);

@@ -1,77 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A mini-batch whose loss or norm was not finite, once more: the session holds the weights as the
- * mini-batch saw them; they go to a session of the plan's plain loop that looks at every value.
+ * mini-batch saw them; they go to a session of the plan's plain loop that looks at every value. So
+ * does one that failed under --check-finite, to tell what was not finite from what is wrong with
+ * the data.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "train_loop.h"
+#include "train_state.h"
 
-enum { VERSIONS_MOST = 2 };
-
-typedef struct kept { /* of the session that holds them */
-  cli_tensor *weights[VERSIONS_MOST];
-  uint32_t n[VERSIONS_MOST];
-  uint32_t n_versions;
-  opipe_train_clock clock;
-  char parameter[256]; /* the first whose gradient is not finite; "": none */
-} kept;
-
-static void free_kept(kept *k) {
-  for (uint32_t v = 0; v < VERSIONS_MOST; ++v) {
-    for (uint32_t i = 0; k->weights[v] != NULL && i < k->n[v]; ++i)
-      cli_tensor_free(&k->weights[v][i]);
-    free(k->weights[v]);
-  }
-}
-
-static int take(const train_loop *l, kept *k) {
-  const opipe_api *api = l->run->s->api;
-  opipe_error err = OPIPE_ERROR_INIT;
+/* The first parameter whose gradient is not finite; "": none. */
+static void find_gradient(const train_loop *l, char *out, size_t room) {
   opipe_parameter_info info = {.struct_size = sizeof(info)};
-  int status = CLI_DONE;
-  k->clock.struct_size = sizeof(k->clock);
-  if (api->session_clock(l->session, &k->clock, &err) < 0)
-    return cli_report("train", &err);
-  k->clock.steps = l->out->reports[l->out->n_steps - 1].step - 1; /* the same random numbers */
-  k->n_versions = train_is_double_buffered(l->run) ? 2 : 1;
-  for (uint32_t i = 0; api->session_parameter(l->session, i, &info, NULL) == OPIPE_OK; ++i) {
-    if (k->parameter[0] == '\0' && info.trained != 0 && !isfinite(info.gradient_norm))
-      (void)snprintf(k->parameter, sizeof(k->parameter), "%s", info.name);
+  out[0] = '\0';
+  for (uint32_t i = 0;
+       l->run->s->api->session_parameter(l->session, i, &info, NULL) == OPIPE_OK && out[0] == '\0';
+       ++i) {
+    if (info.trained != 0 && !isfinite(info.gradient_norm))
+      (void)snprintf(out, room, "%s", info.name);
   }
-  for (uint32_t v = 0; status == CLI_DONE && v < k->n_versions; ++v)
-    status = train_keep_state(l, OPIPE_STATE_MASTER, v, &k->weights[v], &k->n[v]);
-  return status;
 }
 
-static opipe_status put(const train_loop *l, const kept *k, opipe_error *err) {
-  const opipe_api *api = l->run->s->api;
-  opipe_status status = OPIPE_OK;
-  for (uint32_t v = 0; v < k->n_versions; ++v) {
-    for (uint32_t i = 0; i < k->n[v] && status == OPIPE_OK; ++i) {
-      const cli_tensor *t = &k->weights[v][i];
-      status =
-          api->session_set(l->session, t->name, OPIPE_STATE_MASTER, v, t->data, t->n_bytes, err);
-    }
-  }
-  return status == OPIPE_OK ? api->session_set_clock(l->session, &k->clock, err) : status;
+/* Another session of the plain loop in place of the loop's own. */
+static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
+  l->run->s->api->session_close(l->session);
+  l->session = NULL;
+  const int status = train_open_session(l, flags | OPIPE_SESSION_REFERENCE);
+  return status == CLI_DONE ? train_state_put(l, state) : status;
 }
 
-/* The mini-batch under checks: what it answers. */
-static opipe_status run_checked(const train_loop *l, opipe_error *err) {
+/* The mini-batch in the loop's session: what it answers. */
+static opipe_status run_again(const train_loop *l, const train_place *place, opipe_error *err) {
   const opipe_api *api = l->run->s->api;
   opipe_request *ticket = NULL;
   const opipe_submit_params params = {.struct_size = sizeof(params),
                                       .n_inputs = l->run->data->n,
                                       .io_stride = sizeof(opipe_binding_io),
-                                      .inputs = l->stopped->inputs};
+                                      .inputs = place->inputs};
   opipe_status status = api->session_train_step(l->session, &params, &ticket, err);
   if (status == OPIPE_OK)
     status = api->request_wait(ticket, UINT64_MAX, err);
   if (ticket != NULL)
     api->request_release(ticket);
   return status;
+}
+
+bool train_fails_unchecked(train_loop *l, const train_place *place) {
+  train_state state = {.n = 0};
+  opipe_error plain = OPIPE_ERROR_INIT, checked = OPIPE_ERROR_INIT;
+  bool fails = train_state_take(l, false, &state) == CLI_DONE && reopen(l, 0, &state) == CLI_DONE &&
+               run_again(l, place, &plain) == OPIPE_E_INVALID;
+  /* a NaN that becomes an index fails without the check too, but later */
+  fails = fails && reopen(l, OPIPE_SESSION_CHECK_FINITE, &state) == CLI_DONE &&
+          run_again(l, place, &checked) == OPIPE_E_INVALID &&
+          strcmp(plain.message, checked.message) == 0;
+  train_state_free(&state);
+  return fails;
 }
 
 static void say(const train_loop *l, const char *what, const char *parameter) {
@@ -83,28 +68,39 @@ static void say(const train_loop *l, const char *what, const char *parameter) {
   (void)fprintf(stderr, "onnx-pipe: %s\n", l->out->stopped);
 }
 
+/* A mean of no labels: nothing has to be looked for. */
+static int say_unlabelled(const train_loop *l) {
+  char what[160];
+  (void)snprintf(what, sizeof(what),
+                 "none of the mini-batch's labels counts (ignore=%lld), so its loss is no number: "
+                 "it was not applied",
+                 (long long)l->run->options->ignore);
+  say(l, what, NULL);
+  return CLI_CHECK_FAILED;
+}
+
 int train_again(train_loop *l) {
-  kept k = {.n_versions = 0};
+  train_state state = {.n = 0};
+  char parameter[256];
   opipe_error err = OPIPE_ERROR_INIT;
   const opipe_train_report *r = &l->out->reports[l->out->n_steps - 1];
+  if (r->count == 0)
+    return say_unlabelled(l);
   (void)fprintf(stderr,
                 "onnx-pipe: step %llu: loss %g, gradient norm %g: it was not applied; it is run "
                 "again with every value checked\n",
-                (unsigned long long)r->step, r->loss, r->gradient_norm);
-  int status = take(l, &k);
+                (unsigned long long)r->step, train_shown(r->loss), train_shown(r->gradient_norm));
+  find_gradient(l, parameter, sizeof(parameter));
+  int status = train_state_take(l, false, &state);
+  state.clock.steps = r->step - 1; /* the same random numbers */
+  if (status == CLI_DONE)
+    status = reopen(l, OPIPE_SESSION_CHECK_FINITE, &state);
   if (status == CLI_DONE) {
-    l->run->s->api->session_close(l->session);
-    l->session = NULL;
-    status = train_open_session(l, OPIPE_SESSION_CHECK_FINITE | OPIPE_SESSION_REFERENCE);
-  }
-  if (status == CLI_DONE && put(l, &k, &err) < 0)
-    status = cli_report("train", &err);
-  if (status == CLI_DONE) {
-    if (run_checked(l, &err) < 0)
+    if (run_again(l, l->stopped, &err) < 0)
       say(l, err.message, NULL);
     else
-      say(l, "every value of it is finite", k.parameter[0] == '\0' ? NULL : k.parameter);
+      say(l, "every value of it is finite", parameter[0] == '\0' ? NULL : parameter);
   }
-  free_kept(&k);
+  train_state_free(&state);
   return CLI_CHECK_FAILED;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train_loop.h"
+#include "train_state.h"
 
 /* ---- before the first step ---- */
 
@@ -33,12 +33,10 @@ int train_try_targets(const train_loop *l) {
   return trace == NULL ? CLI_DONE : cli_try_file(trace);
 }
 
-int train_resume(train_loop *l) {
+static int load(train_loop *l) {
   uint64_t position[OPIPE_POSITION];
   opipe_error err = OPIPE_ERROR_INIT;
   const cli_options *o = l->run->o;
-  if (o->t.resume == NULL)
-    return CLI_DONE;
   if (l->run->s->api->session_load(l->session, o->t.resume, position, &err) < 0)
     return cli_report(o->t.resume, &err);
   if (position[1] != l->run->batch || position[2] != o->seed ||
@@ -55,6 +53,18 @@ int train_resume(train_loop *l) {
   return CLI_DONE;
 }
 
+int train_resume(train_loop *l) {
+  const train_run *run = l->run;
+  if (run->o->t.resume == NULL)
+    return CLI_DONE;
+  if (run->start != NULL) {
+    l->first = run->start->first;
+    return train_state_put(l, run->start);
+  }
+  const int status = load(l);
+  return status == CLI_DONE && run->keep ? train_state_take(l, true, &l->out->start) : status;
+}
+
 /* ---- checkpoints ---- */
 
 int train_save(const train_loop *l) {
@@ -69,22 +79,25 @@ int train_save(const train_loop *l) {
 
 /* ---- at the end ---- */
 
+/* All that can be written is, whatever fails; the picture comes last. */
 int train_write_files(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const opipe_api *api = l->run->s->api;
+  const char *trace = l->run->o->trace;
   opipe_error err = OPIPE_ERROR_INIT;
+  int status = CLI_DONE;
   if (l->run->quiet)
     return CLI_DONE;
   if (t->save != NULL && train_save(l) != CLI_DONE)
-    return CLI_FAILED;
-  if (l->run->o->trace != NULL && cli_write_trace(api, l->session, l->run->o->trace) != CLI_DONE)
-    return CLI_FAILED;
+    status = CLI_FAILED;
   if (t->save_model != NULL && api->session_save_model(l->session, t->save_model, &err) < 0)
-    return cli_report(t->save_model, &err);
+    status = cli_report(t->save_model, &err);
   if (t->save_gradients != NULL &&
       api->session_save_gradients(l->session, t->save_gradients, &err) < 0)
-    return cli_report(t->save_gradients, &err);
-  return CLI_DONE;
+    status = cli_report(t->save_gradients, &err);
+  if (trace != NULL && cli_write_trace(api, l->session, trace) != CLI_DONE)
+    status = CLI_FAILED;
+  return status;
 }
 
 /* ---- what is kept of it ---- */
@@ -106,20 +119,40 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
       continue;
     cli_tensor *t = &(*out)[(*out_n)++];
     if (!cli_tensor_name(t, info.name, strlen(info.name)))
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
     t->dtype = OPIPE_FLOAT;
     t->rank = info.rank;
     memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
     if (!cli_tensor_alloc(t))
-      return cli_usage("out of memory for parameter '%s'", info.name);
+      return cli_fail("out of memory for parameter '%s'", info.name);
     if (api->session_get(l->session, info.name, state, version, t->data, t->n_bytes, &err) < 0)
       return cli_report("train", &err);
   }
-  return *out == NULL ? cli_usage("out of memory") : CLI_DONE;
+  return *out == NULL ? cli_fail("out of memory") : CLI_DONE;
+}
+
+static uint32_t coarser(uint32_t a, uint32_t b) {
+  return train_tolerance(b) > train_tolerance(a) ? b : a;
+}
+
+/* Of --compute, and of what the model's own types are: those it reads, gives and is trained in. */
+static uint32_t coarsest_type(const train_loop *l) {
+  const opipe_api *api = l->run->s->api;
+  opipe_tensor_info tensor = {.struct_size = sizeof(tensor)};
+  opipe_parameter_info p = {.struct_size = sizeof(p)};
+  uint32_t type = l->run->options->compute;
+  for (uint32_t i = 0; api->model_input(l->run->s->bound, i, &tensor, NULL) == OPIPE_OK; ++i)
+    type = coarser(type, tensor.dtype);
+  for (uint32_t i = 0; api->model_output(l->run->s->bound, i, &tensor, NULL) == OPIPE_OK; ++i)
+    type = coarser(type, tensor.dtype);
+  for (uint32_t i = 0; api->session_parameter(l->session, i, &p, NULL) == OPIPE_OK; ++i)
+    type = coarser(type, p.dtype);
+  return type;
 }
 
 int train_keep(train_loop *l) {
   uint32_t n = 0;
+  l->out->coarsest = coarsest_type(l);
   const int status =
       train_keep_state(l, OPIPE_STATE_MASTER, 0, &l->out->weights, &l->out->n_params);
   return status == CLI_DONE ? train_keep_state(l, OPIPE_STATE_GRADIENT, 0, &l->out->gradients, &n)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "train_noise.h"
+#include "train_state.h"
 
 #define CLOCK_STEP 1e-9 /* s: no step takes less */
 
@@ -73,7 +74,7 @@ static int open_places(train_loop *l) {
     }
   }
   l->epoch = UINT64_MAX;
-  return ok ? CLI_DONE : cli_usage("out of memory for mini-batches of %u", l->run->batch);
+  return ok ? CLI_DONE : cli_fail("out of memory for mini-batches of %u", l->run->batch);
 }
 
 static void close_places(train_loop *l) {
@@ -94,17 +95,19 @@ static void print_step(const train_loop *l, const opipe_train_report *r, double 
   if (l->run->quiet || l->run->o->json)
     return;
   (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.*f ms%s\n",
-               (unsigned long long)r->step, r->loss, r->gradient_norm, r->lr,
-               seconds < 1e-3 ? 6 : 1, seconds * 1e3,
+               (unsigned long long)r->step, train_shown(r->loss), train_shown(r->gradient_norm),
+               r->lr, seconds < 1e-3 ? 6 : 1, seconds * 1e3,
                r->skipped == OPIPE_SKIP_NONE       ? ""
                : r->skipped == OPIPE_SKIP_OVERFLOW ? "  skipped: overflow"
                                                    : "  skipped: not finite");
   (void)fflush(stdout);
 }
 
-static int failed(const train_loop *l, opipe_status status, const opipe_error *err) {
+/* What is wrong with the data is no value that is not finite, though both are INVALID. */
+static int failed(train_loop *l, const train_place *place, opipe_status status,
+                  const opipe_error *err) {
   const int reported = cli_report("train", err);
-  if (!l->run->o->check_finite || status != OPIPE_E_INVALID)
+  if (!l->run->o->check_finite || status != OPIPE_E_INVALID || train_fails_unchecked(l, place))
     return reported;
   ++l->out->n_not_finite;
   (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s", err->message);
@@ -132,7 +135,7 @@ static int finish_one(train_loop *l) {
   api->request_release(place->ticket);
   place->ticket = NULL;
   if (status < 0)
-    return failed(l, status, &err);
+    return failed(l, place, status, &err);
   ++l->n_finished;
   if (report->skipped == OPIPE_SKIP_HELD)
     return CLI_DONE; /* it was in flight when another one stopped the run */
@@ -184,9 +187,11 @@ static int drain(train_loop *l) {
   int status = CLI_DONE;
   while (status == CLI_DONE && l->n_finished + 1 < l->n_started)
     status = finish_one(l);
-  if (status == CLI_DONE && l->run->s->api->session_flush(l->session, &err) < 0)
-    return cli_report("train", &err);
-  return status == CLI_DONE && l->n_finished < l->n_started ? finish_one(l) : status;
+  const bool flushed =
+      status != CLI_DONE || l->run->s->api->session_flush(l->session, &err) == OPIPE_OK;
+  if (status == CLI_DONE && l->n_finished < l->n_started)
+    status = finish_one(l); /* what was wrong with it, it says itself */
+  return status == CLI_DONE && !flushed ? cli_report("train", &err) : status;
 }
 
 static bool goes_on(const train_loop *l) {
@@ -263,8 +268,10 @@ int train_go(const train_run *run, train_result *out) {
   memset(out, 0, sizeof(*out));
   out->reports = calloc(run->n_steps + 1, sizeof(*out->reports));
   out->seconds = calloc(run->n_steps + 1, sizeof(*out->seconds));
-  int status =
-      out->reports == NULL || out->seconds == NULL ? cli_usage("out of memory") : open_places(&l);
+  int status = out->reports == NULL || out->seconds == NULL
+                   ? cli_fail("out of memory for the reports of %llu steps",
+                              (unsigned long long)run->n_steps)
+                   : open_places(&l);
   if (status == CLI_DONE)
     status = train_open_session(&l, run->session_flags);
   if (status == CLI_DONE)
@@ -294,6 +301,7 @@ void train_result_free(train_result *r) {
     if (r->gradients != NULL)
       cli_tensor_free(&r->gradients[i]);
   }
+  train_state_free(&r->start);
   free(r->weights);
   free(r->gradients);
   free(r->reports);

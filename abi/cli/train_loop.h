@@ -44,5 +44,8 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
 /* train_again.c: runs the mini-batch that stopped the run once more, on the same weights, with
  * every value looked at, and says where the first one was that is not finite. CLI_CHECK_FAILED. */
 int train_again(train_loop *l);
+/* With --check-finite: does the mini-batch that failed so fail without looking at values too? The
+ * loop's session is another one afterwards. */
+bool train_fails_unchecked(train_loop *l, const train_place *place);
 
 #endif /* CLI_TRAIN_LOOP_H */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train_state.h"
+
 static void free_list(cli_tensor *list, uint32_t n) {
   for (uint32_t i = 0; list != NULL && i < n; ++i)
     cli_tensor_free(&list[i]);
@@ -36,9 +38,7 @@ static int take_moments(const train_loop *l, uint32_t state, train_noise *noise)
 
 int train_noise_open(const train_loop *l, train_noise *noise) {
   const opipe_api *api = l->run->s->api;
-  const opipe_train_options *o = l->run->options;
-  const opipe_optimizer_row *row = opipe_optimizer_row_of(o->optimizer);
-  const uint32_t n_moments = o->momentum != 0 ? row->with_momentum : row->moments;
+  const uint32_t n_moments = train_n_moments(l->run);
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   opipe_train_clock clock = {.struct_size = sizeof(clock)};
   opipe_error err = OPIPE_ERROR_INIT;
@@ -60,11 +60,11 @@ int train_noise_open(const train_loop *l, train_noise *noise) {
     noise_param *p = &noise->params[noise->n_params++];
     float *all = calloc(elems == 0 ? 1 : elems, 5 * sizeof(*all));
     if (all == NULL)
-      return cli_usage("out of memory for parameter '%s'", info.name);
+      return cli_fail("out of memory for parameter '%s'", info.name);
     *p = (noise_param){all, all + elems, all + 2 * elems, all + 3 * elems, all + 4 * elems, elems};
   }
   if (noise->params == NULL)
-    return cli_usage("out of memory");
+    return cli_fail("out of memory");
   int status = CLI_DONE;
   for (uint32_t m = 0; l->run->o->t.resume != NULL && m < n_moments && status == CLI_DONE; ++m)
     status = take_moments(l, OPIPE_STATE_FIRST_MOMENT + m, noise);

@@ -226,12 +226,12 @@ static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_
   if (kind == 3)
     return cli_usage("--lr-schedule %s: constant, linear or cosine is needed", s.name);
   status = whole_of(&s, "warmup", 0, &warmup);
-  if (status == CLI_DONE)
+  if (status == CLI_DONE && kind != 0)
     status = whole_of(&s, "total", 1, &total);
   out->lr_schedule = kind;
   out->warmup_steps = (uint64_t)warmup;
   out->total_steps = (uint64_t)total;
-  return status == CLI_DONE ? all_used(&s, "warmup, total") : status;
+  return status == CLI_DONE ? all_used(&s, kind == 0 ? "warmup" : "warmup, total") : status;
 }
 
 /* ---- the rest ---- */
@@ -346,7 +346,7 @@ int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *p
     if ((npy ? cli_npy_read(equals + 1, t) : cli_pb_read(equals + 1, t)) != CLI_DONE)
       return CLI_FAILED;
     if (!cli_tensor_name(t, text, (size_t)(equals - text)))
-      return cli_usage("out of memory");
+      return cli_fail("out of memory");
     pins[i] = (opipe_pin){t->name, cli_tensor_view(t)};
     ++*out_n;
   }

@@ -19,7 +19,7 @@ static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint
   uint32_t n = 0;
   int status =
       forms == NULL || inputs == NULL || rows == NULL || !cli_data_batch_form(data, batch, forms)
-          ? cli_usage("out of memory")
+          ? cli_fail("out of memory")
           : CLI_DONE;
   for (uint32_t r = 0; status == CLI_DONE && r < batch; ++r)
     rows[r] = r;
@@ -60,9 +60,19 @@ static int check_vocabulary(const cli_session *s, const cli_data *data) {
   return CLI_DONE;
 }
 
-static int choose_batch(const cli_options *o, const cli_data *data, train_run *run) {
+/* Rows of the mini-batch that a plan's file was made for, as far as there are as many; 0: it does
+ * not say. */
+static uint32_t rows_of_plan(const json_t *plan, uint64_t most) {
+  const json_int_t rows = json_integer_value(json_object_get(plan, "batch_rows"));
+  return rows < 0 || rows > UINT32_MAX || (uint64_t)rows > most ? 0 : (uint32_t)rows;
+}
+
+static int choose_batch(const cli_options *o, const cli_data *data, const json_t *plan,
+                        train_run *run) {
   const uint64_t n = data->n_samples;
-  run->batch = o->t.batch != 0 ? o->t.batch : n <= BATCH_MOST ? (uint32_t)n : (uint32_t)BATCH;
+  run->batch = o->t.batch != 0 ? o->t.batch : rows_of_plan(plan, n);
+  if (run->batch == 0)
+    run->batch = n <= BATCH_MOST ? (uint32_t)n : (uint32_t)BATCH;
   if (run->batch > n)
     return cli_usage("--batch %u: the data have %llu samples", run->batch, (unsigned long long)n);
   if (o->n_microbatches > run->batch) {
@@ -84,7 +94,7 @@ static int bind_data(train_setup *t, const char *labels) {
   int status =
       cli_data_open(&t->o, &t->s, labels, t->options.loss == OPIPE_LOSS_CROSS_ENTROPY, &t->data);
   if (status == CLI_DONE)
-    status = choose_batch(&t->o, &t->data, &t->run);
+    status = choose_batch(&t->o, &t->data, t->plan_file, &t->run);
   if (status == CLI_DONE)
     status = bind(&t->o, &t->s, &t->data, t->run.batch);
   return status == CLI_DONE ? check_vocabulary(&t->s, &t->data) : status;
@@ -204,7 +214,7 @@ int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) 
         needs_data || t->o.t.data.n != 0 ? bind_data(t, t->options.labels) : bind_without_data(t);
   }
   if (status == CLI_DONE) {
-    status = cli_train_read(&t->o, updates_before(&t->o) + t->run.n_steps, t->data.is_text, &t->own,
+    status = cli_train_read(&t->o, updates_before(&t->o) + t->run.n_steps, t->data.shifts, &t->own,
                             &t->options);
   }
   return status;

@@ -90,8 +90,8 @@ typedef struct opi_replacement {
  * holds them, external ones into copies of the external files below the folder of `path`; all other
  * bytes survive. Of a built model all content is written: into the file, or where that would have 2
  * GiB and more into PATH.data. Nothing is left of what could not be written. Errors: IO with file
- * and bytes; INVALID (sizes; external files beside the model's own); UNSUPPORTED names a parameter
- * without a place in the file. */
+ * and bytes; INVALID (sizes; external files beside the model's own, or over those that are no part
+ * of the model that is replaced); UNSUPPORTED names a parameter without a place in the file. */
 opipe_status opi_model_save(const opi_model *model, const opi_replacement *list, uint32_t n,
                             const char *path, opipe_error *err);
 /* Could it be saved there? `data` of the list is not looked at; nothing stays. */

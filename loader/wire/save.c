@@ -268,6 +268,40 @@ static opipe_status refuse_sparse(const saver *s, const opi_wire_field *sparse) 
   return OPIPE_OK;
 }
 
+static bool is_input(const saver *s, const char *name) {
+  const opi_graph *g = s->model->graph;
+  for (uint32_t v = 0; v < g->n_values; ++v) {
+    if (strcmp(g->values[v].name, name) == 0)
+      return (g->values[v].flags & OPI_VALUE_PROMOTED) != 0;
+  }
+  return false;
+}
+
+/* Has every replacement a place there? Notes those that are found. */
+static opipe_status find_places(const saver *s, const opi_wire_field *graph) {
+  uint64_t at = graph->data;
+  opi_wire_field f;
+  tensor_view view;
+  while (at < graph->end) {
+    OPI_TRY(next_field(s, graph->end, &at, &f));
+    if (f.number == GRAPH_SPARSE && f.wire == OPI_WIRE_BYTES)
+      OPI_TRY(refuse_sparse(s, &f));
+    if (f.number != GRAPH_INITIALIZER || f.wire != OPI_WIRE_BYTES)
+      continue;
+    OPI_TRY(look(s, &f, &view));
+    if (view.with != NULL)
+      s->seen[view.index] = true;
+  }
+  for (uint32_t i = 0; i < s->n; ++i) {
+    if (!s->seen[i] && !is_input(s, s->list[i].name)) {
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                      "parameter '%s' is not an initializer of the file's main graph",
+                      s->list[i].name);
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status measure_graph(const saver *s, const opi_wire_field *graph,
                                   uint64_t *out_bytes) {
   uint64_t at = graph->data, n = 0, tensor = 0;
@@ -275,15 +309,11 @@ static opipe_status measure_graph(const saver *s, const opi_wire_field *graph,
   tensor_view view;
   while (at < graph->end) {
     OPI_TRY(next_field(s, graph->end, &at, &f));
-    if (f.number == GRAPH_SPARSE && f.wire == OPI_WIRE_BYTES)
-      OPI_TRY(refuse_sparse(s, &f));
     if (f.number != GRAPH_INITIALIZER || f.wire != OPI_WIRE_BYTES) {
       n += f.end - f.start;
       continue;
     }
     OPI_TRY(look(s, &f, &view));
-    if (view.with != NULL)
-      s->seen[view.index] = true;
     if (is_kept(&view)) {
       n += f.end - f.start;
       continue;
@@ -299,28 +329,13 @@ static opipe_status measure_graph(const saver *s, const opi_wire_field *graph,
   return OPIPE_OK;
 }
 
-static bool is_input(const saver *s, const char *name) {
-  const opi_graph *g = s->model->graph;
-  for (uint32_t v = 0; v < g->n_values; ++v) {
-    if (strcmp(g->values[v].name, name) == 0)
-      return (g->values[v].flags & OPI_VALUE_PROMOTED) != 0;
-  }
-  return false;
-}
-
 static opipe_status write_graph(const saver *s, const opi_wire_field *graph) {
   uint8_t head[SMALL];
   uint64_t at = graph->data, n = 0;
   opi_wire_field f;
   tensor_view view;
+  OPI_TRY(find_places(s, graph));
   OPI_TRY(measure_graph(s, graph, &n));
-  for (uint32_t i = 0; i < s->n; ++i) {
-    if (!s->seen[i] && !is_input(s, s->list[i].name)) {
-      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
-                      "parameter '%s' is not an initializer of the file's main graph",
-                      s->list[i].name);
-    }
-  }
   OPI_TRY(emit(s, head, put_head(head, MODEL_GRAPH, n)));
   while (at < graph->end) {
     OPI_TRY(next_field(s, graph->end, &at, &f));
@@ -338,11 +353,30 @@ static opipe_status write_graph(const saver *s, const opi_wire_field *graph) {
   return OPIPE_OK;
 }
 
+/* Writes the file, or finds the places of the list alone. */
+static opipe_status go_through(saver *s, bool writes) {
+  uint64_t at = 0;
+  opi_wire_field f;
+  opipe_status status = OPIPE_OK;
+  s->seen = opi_alloc_zero(s->model->allocator, (size_t)s->n + 1, sizeof *s->seen);
+  if (s->seen == NULL)
+    return opi_fail_nomem(s->err, s->n, "initializers");
+  while (at < s->model->file_bytes && status == OPIPE_OK) {
+    status = next_field(s, s->model->file_bytes, &at, &f);
+    if (status < 0)
+      break;
+    if (f.number == MODEL_GRAPH && f.wire == OPI_WIRE_BYTES)
+      status = writes ? write_graph(s, &f) : find_places(s, &f);
+    else if (writes)
+      status = emit(s, s->file + f.start, f.end - f.start);
+  }
+  opi_free(s->model->allocator, s->seen, (size_t)s->n + 1);
+  return status;
+}
+
 opipe_status opi_model_replace(const opi_model *model, const opi_replacement *list, uint32_t n,
                                const opi_model_data *data, opipe_write_fn write, void *ctx,
                                opipe_error *err) {
-  uint64_t at = 0;
-  opi_wire_field f;
   saver s = {.model = model,
              .file = model->file,
              .list = list,
@@ -351,20 +385,13 @@ opipe_status opi_model_replace(const opi_model *model, const opi_replacement *li
              .write = write,
              .ctx = ctx,
              .err = err};
-  s.seen = opi_alloc_zero(model->allocator, (size_t)n + 1, sizeof *s.seen);
-  if (s.seen == NULL)
-    return opi_fail_nomem(err, n, "initializers");
-  opipe_status status = OPIPE_OK;
-  while (at < model->file_bytes && status == OPIPE_OK) {
-    status = next_field(&s, model->file_bytes, &at, &f);
-    if (status < 0)
-      break;
-    status = f.number == MODEL_GRAPH && f.wire == OPI_WIRE_BYTES
-                 ? write_graph(&s, &f)
-                 : emit(&s, s.file + f.start, f.end - f.start);
-  }
-  opi_free(model->allocator, s.seen, (size_t)n + 1);
-  return status;
+  return go_through(&s, true);
+}
+
+opipe_status opi_model_find_places(const opi_model *model, const opi_replacement *list, uint32_t n,
+                                   opipe_error *err) {
+  saver s = {.model = model, .file = model->file, .list = list, .n = n, .err = err};
+  return go_through(&s, false);
 }
 
 /* ---- where external content lies ---- */

@@ -23,6 +23,10 @@ opipe_status opi_model_replace(const opi_model *model, const opi_replacement *li
                                const opi_model_data *data, opipe_write_fn write, void *ctx,
                                opipe_error *err);
 
+/* Could it? The list's data is not looked at. Errors: as above. */
+opipe_status opi_model_find_places(const opi_model *model, const opi_replacement *list, uint32_t n,
+                                   opipe_error *err);
+
 /* ---- save_files.c: files of one saving, made under other names ---- */
 
 typedef struct opi_out_file {

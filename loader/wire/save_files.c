@@ -2,8 +2,10 @@
 /* Saving a model: the model file, and beside it copies of its external files, with new values.
  *
  * Every file is written under another name and flushed; when all are whole they are renamed, the
- * model file last. What fails leaves nothing. The source's own external files are never written to.
- * What was built from a host's tables has a file of data of its own, if any: built.c.
+ * model file last. What fails leaves nothing. The source's own external files are never written to,
+ * nor those of any other model that lies in the folder: but for files of the model that is
+ * replaced, what is there stays. What was built from a host's tables has a file of data of its own,
+ * if any: built.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -124,10 +126,61 @@ static bool same_folder(const opi_model *model, const char *folder) {
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* files NULL: only whether it could be done. */
+static opipe_status place_in(char path[PATH_MAX], const char *folder, const char *location,
+                             opipe_error *err) {
+  const char *slash = folder[0] == '\0' ? "" : "/";
+  if (snprintf(path, PATH_MAX, "%s%s%s", folder, slash, location) < PATH_MAX)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", location,
+                  PATH_MAX);
+}
+
+/* Does a model have its content in that file? */
+static bool has_content_in(const opi_model *model, const char *folder, const struct stat *file) {
+  char path[PATH_MAX];
+  struct stat st;
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next) {
+    opipe_error ignored = OPIPE_ERROR_INIT;
+    if (m->location[0] != '\0' && place_in(path, folder, m->location, &ignored) == OPIPE_OK &&
+        stat(path, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino)
+      return true;
+  }
+  return false;
+}
+
+/* A file at the place of an external one is written over only if it is the replaced model's. */
+static opipe_status check_place(const opi_model *model, const opi_mapping *m, const char *folder,
+                                const char *target, opipe_error *err) {
+  char path[PATH_MAX];
+  struct stat st;
+  opi_model *replaced = NULL;
+  opipe_error ignored = OPIPE_ERROR_INIT; /* what cannot be loaded has no files */
+  OPI_TRY(place_in(path, folder, m->location, err));
+  if (strcmp(path, target) == 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "the model's weights go to %s: the model itself needs another name", path);
+  }
+  if (stat(path, &st) != 0)
+    return OPIPE_OK; /* none, or what cannot be written either */
+  const opi_load_params params = {.path = target,
+                                  .flags = OPI_LOAD_ALLOW_SYMLINKS | OPI_LOAD_ALLOW_HARDLINKS,
+                                  .allocator = model->allocator};
+  const bool own = opi_model_load(&params, &replaced, &ignored) == OPIPE_OK &&
+                   has_content_in(replaced, folder, &st);
+  opi_model_free(replaced);
+  if (own)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "the model's weights go to %s, which is there already and is no part of %s: it may "
+      "be another model's; save it in another folder, or remove that file",
+      path, target);
+}
+
+/* files NULL: only whether it could be done. `target`: the model file itself. */
 static opipe_status write_externals(opi_out_files *files, const opi_model *model,
-                                    const char *folder, const opi_replacement *list, uint32_t n,
-                                    opipe_error *err) {
+                                    const char *folder, const char *target,
+                                    const opi_replacement *list, uint32_t n, opipe_error *err) {
   opi_external_place *places = opi_alloc_zero(model->allocator, (size_t)n + 1, sizeof *places);
   if (places == NULL)
     return opi_fail_nomem(err, n * sizeof *places, "external files");
@@ -144,9 +197,11 @@ static opipe_status write_externals(opi_out_files *files, const opi_model *model
                         "the model's weights lie in %s: a model saved beside it would write over "
                         "them; save it in another folder",
                         m->location);
-    } else if (files != NULL) {
-      status = write_external(files, m, folder, list, places, n, err);
+      continue;
     }
+    status = check_place(model, m, folder, target, err);
+    if (status == OPIPE_OK && files != NULL)
+      status = write_external(files, m, folder, list, places, n, err);
   }
   opi_free(model->allocator, places, ((size_t)n + 1) * sizeof *places);
   return status;
@@ -231,7 +286,7 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
   files.list = opi_alloc_zero(model->allocator, files.room, sizeof *files.list);
   if (files.list == NULL)
     return opi_fail_nomem(e, files.room * sizeof *files.list, "file names");
-  opipe_status status = write_externals(&files, model, folder, list, n, e);
+  opipe_status status = write_externals(&files, model, folder, place.path, list, n, e);
   if (status == OPIPE_OK)
     status = opi_out_model(&files, model, list, n, place.path, NULL, e);
   return opi_out_rename(&files, status, e);
@@ -245,7 +300,8 @@ opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *l
   opi_place place;
   OPI_TRY(check_sizes(model, list, n, e));
   OPI_TRY(find_model(path, &place, folder, e));
+  OPI_TRY(opi_model_find_places(model, list, n, e));
   if (model->built == NULL)
-    OPI_TRY(write_externals(NULL, model, folder, list, n, e));
+    OPI_TRY(write_externals(NULL, model, folder, place.path, list, n, e));
   return opi_try_file(AT_FDCWD, path, e);
 }

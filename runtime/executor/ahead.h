@@ -44,6 +44,7 @@ typedef struct opi_errand {
   opi_ran *ran;         /* RUN, SUM: where its times go, under */
   uint64_t ran_number;  /* this number; NULL: nowhere */
   uint64_t since_ns;    /* RUN: when it was queued */
+  uint64_t number;      /* RUN: for messages: steps before it, of a step */
   uint32_t program;     /* RUN: for messages */
 } opi_errand;
 

@@ -88,14 +88,14 @@ static void name_failure(const opi_rank *rank, const opi_errand *run, opipe_erro
   const opi_compiled *t = run->shape;
   const uint32_t stage = run->step->stage / t->model->n_pieces;
   const uint32_t m = t->parts[run->step->microbatch].in_request;
-  const unsigned long long number = run->request->number;
-  if (run->request->ticket != NULL) {
+  const struct opi_ticket *ticket = run->request->ticket;
+  if (ticket != NULL && ticket->kind == OPI_TICKET_TRAIN) { /* as its report counts it */
     (void)opi_error_prefix(io_err,
-                           "rank %u, stage %u, %s, mini-batch %llu, micro-batch %u: ", rank->index,
-                           stage, names[run->program], number, m);
+                           "rank %u, stage %u, %s, step %llu, micro-batch %u: ", rank->index, stage,
+                           names[run->program], (unsigned long long)run->number + 1, m);
   } else {
     (void)opi_error_prefix(io_err, "rank %u, stage %u, request %llu, micro-batch %u: ", rank->index,
-                           stage, number, m);
+                           stage, (unsigned long long)run->request->number, m);
   }
 }
 
@@ -212,6 +212,7 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
                      .shape = t,
                      .ran = evaluate ? NULL : opi_ran_at(t, rank->index, index),
                      .ran_number = request->number + 1,
+                     .number = step_number(t, request, cursor),
                      .program = program};
   set_scalars(t, request, step->stage, step->microbatch, cursor);
   return run(rank, &work, unit->bindings[binding].sets[set], OPI_SCALAR_TABLE, err);

@@ -447,7 +447,7 @@ typedef struct opipe_api {
   opipe_status (*session_load)(opipe_session *session, const char *path, uint64_t *out_position,
                                opipe_error *err);
   /* Writes the model file with the newest parameters to `path`, embedded or external as they are in
-   * the file; all other bytes survive. Flushes. [control] */
+   * the file; all other bytes survive. INVALID: other weights lie there. Flushes. [control] */
   opipe_status (*session_save_model)(opipe_session *session, const char *path, opipe_error *err);
   /* Gradients of the last step into one safetensors file. [control] */
   opipe_status (*session_save_gradients)(opipe_session *session, const char *path,

@@ -198,7 +198,11 @@ static void test_not_finite(void) {
                                       OPI_STATE_WEIGHT, 0, weight, info.source->n_bytes, &k.err),
                       &k.err);
   OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, 32, 3, &batch), &k.err);
-  OPI_ASSERT_ERROR(kit_step(&k, session, &batch, &loss), OPIPE_E_INVALID, &k.err, "rank");
+  const opi_weights_clock clock = {.n_steps = 41, .n_updates = 41, .loss_scale = 1};
+  opi_weights_set_clock(opi_train_weights(session), &clock);
+  opi_train_set_step(session, clock.n_steps);
+  OPI_ASSERT_ERROR(kit_step(&k, session, &batch, &loss), OPIPE_E_INVALID, &k.err,
+                   "forward, step 42, micro-batch");
   opi_session_close(session);
   kit_close(&k);
 }
