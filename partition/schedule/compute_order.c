@@ -10,9 +10,22 @@
 #include <string.h>
 
 #include "partition/schedule/order.h"
+#include "partition/schedule/passes.h"
 
 enum { OPTIONS_MOST = 4096 };
 static const double NS_MOST = 1e18;
+
+/* In torch's older dialect B is the input's gradient, which is I. */
+static opipe_status check_dialect(const opi_order *order, const char *path, opipe_error *err) {
+  const uint32_t n_b = opi_do_list_count(order->list, 1u << OPI_DO_B),
+                 n_w = opi_do_list_count(order->list, 1u << OPI_DO_W);
+  if (n_b == 0 || n_w == 0 || opi_do_list_count(order->list, 1u << OPI_DO_I) != 0)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: %u W and %u B, but no I: a whole B leaves nothing to W; if this is torch's "
+                  "older dialect, where B is the input's gradient alone, convert the file first",
+                  path, n_w, n_b);
+}
 
 /* The order of a file, as CSV, in the arena. */
 static opipe_status read_order(const char *path, opi_arena *arena, char **out_text,
@@ -21,6 +34,8 @@ static opipe_status read_order(const char *path, opi_arena *arena, char **out_te
   opi_text text;
   opi_text_init(&text, arena->allocator);
   opipe_status status = opi_order_read_file(path, OPI_DIALECT_OPIPE, arena->allocator, &order, err);
+  if (status == OPIPE_OK)
+    status = check_dialect(order, path, err);
   if (status == OPIPE_OK)
     status = opi_order_write(order, OPI_ORDER_CSV, OPI_DIALECT_OPIPE, &text, err);
   if (status == OPIPE_OK) {
