@@ -21,21 +21,38 @@ static int read_info(cli_session *s, const char *path, opipe_order_info *out) {
   return status;
 }
 
+/* The file is the order of one copy of the pipeline, which has ranks and micro-batches of its own.
+ * Replicas of single stages cut its micro-batches, and say themselves how many ranks they take. */
+static int take_numbers(cli_options *o, const opipe_order_info *info) {
+  uint32_t list[CLI_LIST_MOST];
+  opipe_plan_params how = {.replicas = 0};
+  int status = cli_read_replicas(o->t.replicas, o->n_stages, list, &how);
+  const uint32_t n_copies = how.replicas == 0 ? 1 : how.replicas;
+  const bool placed = o->n_ranks != 0 || o->n_stages != 0 || how.n_stage_replicas != 0;
+  if (status == CLI_DONE && info->n_microbatches > UINT32_MAX / n_copies) {
+    status = cli_usage(
+        "--replicas %s: every copy has the %u micro-batches of the file, %llu in all",
+        o->t.replicas, info->n_microbatches, (unsigned long long)info->n_microbatches * n_copies);
+  }
+  if (status == CLI_DONE && !placed)
+    o->n_ranks = info->n_ranks * n_copies;
+  if (status == CLI_DONE && o->n_microbatches == 0)
+    o->n_microbatches = info->n_microbatches * n_copies;
+  return status;
+}
+
 int cli_schedule_numbers(cli_options *o) {
   opipe_order_info info = {.struct_size = sizeof(info)};
   cli_options bare = {.plugins = o->plugins}; /* no model */
   cli_session s;
-  const bool placed = o->n_ranks != 0 || o->n_stages != 0 || o->t.replicas != NULL;
   if (o->schedule == NULL || strncmp(o->schedule, "file:", 5) != 0 || o->plan_file != NULL ||
-      (placed && o->n_microbatches != 0))
+      ((o->n_ranks != 0 || o->n_stages != 0) && o->n_microbatches != 0))
     return CLI_DONE;
   int status = cli_open(&bare, &s);
   if (status == CLI_DONE)
     status = read_info(&s, o->schedule + 5, &info);
-  if (status == CLI_DONE && !placed)
-    o->n_ranks = info.n_ranks;
-  if (status == CLI_DONE && o->n_microbatches == 0)
-    o->n_microbatches = info.n_microbatches;
+  if (status == CLI_DONE)
+    status = take_numbers(o, &info);
   cli_close(&s);
   return status;
 }

@@ -261,9 +261,20 @@ static bool is_named(const candidate *c, uint32_t kind, const char *id) {
   return slash != NULL && strcmp(slash + 1, name) == 0;
 }
 
+/* What to do about it. A path where an id belongs is that of a plugin, or of an order. */
+static void write_remedy(uint32_t kind, const char *id, char *out, size_t room) {
+  const size_t n = strlen(id);
+  if (n > 3 && strcmp(id + n - 3, ".so") == 0)
+    (void)snprintf(out, room, "load that file as a plugin, and give the id that it has");
+  else if (kind == OPIPE_KIND_SCHEDULE && strpbrk(id, "/.") != NULL)
+    (void)snprintf(out, room, "the order of a file is file:%.100s", id);
+  else
+    (void)snprintf(out, room, "give its path, or set OPIPE_PLUGIN_PATH");
+}
+
 static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *id,
                                    opipe_error *err) {
-  char known[300] = "";
+  char known[300] = "", remedy[160];
   for (uint32_t i = 0; i < r->n; ++i) {
     const candidate *c = r->candidates[i];
     const size_t used = strlen(known);
@@ -283,9 +294,9 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
                       c->reason);
     }
   }
-  return opi_fail(err, OPIPE_E_NOTFOUND,
-                  "there is no %s '%s' (found: %s); give its path, or set OPIPE_PLUGIN_PATH",
-                  opi_kind_name(kind), id, known[0] == '\0' ? "none" : known);
+  write_remedy(kind, id, remedy, sizeof remedy);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "there is no %s '%s' (found: %s); %s", opi_kind_name(kind),
+                  id, known[0] == '\0' ? "none" : known, remedy);
 }
 
 static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,

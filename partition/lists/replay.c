@@ -44,6 +44,7 @@ typedef struct under_way {
 
 typedef struct replay {
   const opi_plan *plan;
+  const opi_piece_plan *pieces; /* which it is */
   const opi_lists *lists;
   const opi_cut *cut;
   ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
@@ -283,6 +284,19 @@ static const char *tensor_of(const replay *p, uint32_t message) {
                                       : p->cut->cells[p->cut->routes[m->route].src_cell].name;
 }
 
+/* "rank 1 (stage 2, token slice 0)": the stage is the schedule's. */
+static const char *place_of(const replay *p, uint32_t rank, uint32_t stage, char *out,
+                            size_t room) {
+  const uint32_t n = p->pieces->n_pieces;
+  const int used = snprintf(out, room, "rank %u (stage %u", rank, stage / n);
+  const size_t at = used < 0 || (size_t)used >= room ? room - 1 : (size_t)used;
+  if (p->pieces->slices)
+    (void)snprintf(out + at, room - at, ", token slice %u)", stage % n);
+  else
+    (void)snprintf(out + at, room - at, ")");
+  return out;
+}
+
 /* A rank that has not come to its update, while this one stands there. */
 static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size_t room) {
   uint32_t other = 0;
@@ -302,12 +316,13 @@ static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room
   const opi_list_message *m = &p->lists->messages[step->route];
   const opi_list_stream *stream = &p->lists->streams[m->stream];
   const bool posted = ends_of(p, p->item[rank], step)->posted >= 0;
+  char src[64], dst[64];
   (void)snprintf(text, room,
-                 "rank %u at step %u, tensor '%s' of micro-batch %u from rank %u (stage %u) to "
-                 "rank %u (stage %u) was %s",
-                 rank, p->step[rank] - p->lists->rank_first[rank], tensor_of(p, step->route),
-                 m->microbatch, stream->src_rank, stream->src_stage, stream->dst_rank,
-                 stream->dst_stage, posted ? "never sent" : "never awaited");
+                 "rank %u at step %u, tensor '%s' of micro-batch %u from %s to %s was %s", rank,
+                 p->step[rank] - p->lists->rank_first[rank], tensor_of(p, step->route),
+                 m->microbatch, place_of(p, stream->src_rank, stream->src_stage, src, sizeof src),
+                 place_of(p, stream->dst_rank, stream->dst_stage, dst, sizeof dst),
+                 posted ? "never sent" : "never awaited");
   return posted ? stream->src_rank : stream->dst_rank;
 }
 
@@ -322,7 +337,7 @@ static opipe_status stuck(const replay *p) {
     return OPIPE_OK;
   for (uint32_t i = 0, first = rank, last = OPIPE_NONE;
        i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
-    char one[240];
+    char one[320];
     if (i > 0 && (rank == first || rank == last)) /* round the circle; or a rank's own later step */
       break;
     last = rank;
@@ -478,6 +493,7 @@ opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lis
                               opipe_error *err) {
   const opi_plan *plan = &pieces->plan;
   replay p = {.plan = plan,
+              .pieces = pieces,
               .lists = lists,
               .cut = cut,
               .n_items = n_items,

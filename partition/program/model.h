@@ -57,6 +57,7 @@ typedef struct opi_piece {
 typedef struct opi_piece_plan {
   opi_plan plan;
   uint32_t n_pieces;      /* of a stage */
+  bool slices;            /* they are token slices */
   uint32_t *whole_of;     /* [instances] instance of the plan; OPIPE_NONE: there is none */
   uint32_t *reduce_after; /* [instances of the plan] action behind which the sum over replicas
                              stands; OPIPE_NONE: at the end of its rank. NULL: there is no sum */

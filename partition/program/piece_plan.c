@@ -174,6 +174,7 @@ opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, op
   opi_plan *out = &pieces->plan;
   *out = *plan;
   pieces->n_pieces = model->n_pieces;
+  pieces->slices = plan->n_slices > 1;
   out->n_stages = plan->n_stages * model->n_pieces;
   out->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
   out->n_slices = out->n_parts = 1;

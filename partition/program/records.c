@@ -38,6 +38,14 @@ static opipe_status check_flags(const opi_plan *plan, const opipe_action *action
   const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   const uint32_t known = OPIPE_ACTION_OVERLAP_NEXT | (twice ? OPIPE_ACTION_NEXT_STEP : 0u);
   const bool next = (action->flags & OPIPE_ACTION_NEXT_STEP) != 0;
+  if ((action->flags & OPIPE_ACTION_RECOMPUTE) != 0) {
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "rank %u, stage %u, micro-batch %u: the backward computes its forward again; no "
+        "plan executes an order that says so, what is computed again is an option of "
+        "training (recompute)",
+        action->rank, action->stage, action->microbatch);
+  }
   if ((action->flags & ~known) != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "rank %u, stage %u, micro-batch %u: flags 0x%x, known are 0x%x", action->rank,

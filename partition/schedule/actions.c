@@ -90,6 +90,13 @@ static uint8_t kind_of_record(const opipe_action *record) {
   }
 }
 
+/* Who goes backward may compute forward again; the others are looked at where plans are made. */
+static bool has_flags_of(const opipe_action *record, uint32_t kind) {
+  const uint32_t again =
+      kind == OPI_DO_B || kind == OPI_DO_I ? (uint32_t)OPIPE_ACTION_RECOMPUTE : 0;
+  return (record->flags & ~(again | OPIPE_ACTION_OVERLAP_NEXT | OPIPE_ACTION_NEXT_STEP)) == 0;
+}
+
 bool opi_do_of_record(const opipe_action *record, opi_do *out) {
   const uint8_t kind = kind_of_record(record);
   *out = (opi_do){.kind = OPI_DO_IDLE, .stage = OPIPE_NONE, .edge = OPIPE_NONE};
@@ -104,7 +111,7 @@ bool opi_do_of_record(const opipe_action *record, opi_do *out) {
                     .part = record->part,
                     .flags = (uint16_t)(record->flags & ~(uint32_t)OPIPE_ACTION_RECOMPUTE)};
   }
-  return kind != OPI_DO_KINDS && record->flags <= UINT16_MAX;
+  return kind != OPI_DO_KINDS && (kind == OPI_DO_IDLE || has_flags_of(record, kind));
 }
 
 bool opi_record_of_do(const opi_do *item, uint32_t rank, opipe_action *out) {
@@ -128,7 +135,8 @@ bool opi_record_of_do(const opi_do *item, uint32_t rank, opipe_action *out) {
 static opipe_status add_record(opi_do_list *list, const opipe_action *record, opipe_error *err) {
   opi_do item;
   if (!opi_do_of_record(record, &item)) {
-    return opi_fail(err, OPIPE_E_INVALID, "rank %u, stage %u, micro-batch %u: pass %u, flags %u",
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "rank %u, stage %u, micro-batch %u: pass %u has no form with flags 0x%x",
                     record->rank, record->stage, record->microbatch, record->pass, record->flags);
   }
   if ((record->flags & OPIPE_ACTION_RECOMPUTE) != 0 &&

@@ -98,7 +98,9 @@ static bool parse(const char **io_at, const char *end, uint32_t dialect, opi_cel
          *io_at - name < KIND_MOST)
     ++*io_at;
   const uint32_t kind = kind_of(name, (size_t)(*io_at - name), dialect);
-  *out_why = "there is no such kind of action";
+  *out_why = *io_at - name == 2 && memcmp(name, "BW", 2) == 0
+                 ? "BW is of torch's older dialect, which the file is to be read in"
+                 : "there is no such kind of action";
   if (kind == OPI_DO_KINDS)
     return false;
   cell->item.kind = (uint8_t)kind;

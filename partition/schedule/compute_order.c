@@ -10,9 +10,22 @@
 #include <string.h>
 
 #include "partition/schedule/order.h"
+#include "partition/schedule/passes.h"
 
 enum { OPTIONS_MOST = 4096 };
 static const double NS_MOST = 1e18;
+
+/* In torch's older dialect B is the input's gradient, which is I. */
+static opipe_status check_dialect(const opi_order *order, const char *path, opipe_error *err) {
+  const uint32_t n_b = opi_do_list_count(order->list, 1u << OPI_DO_B),
+                 n_w = opi_do_list_count(order->list, 1u << OPI_DO_W);
+  if (n_b == 0 || n_w == 0 || opi_do_list_count(order->list, 1u << OPI_DO_I) != 0)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: %u W and %u B, but no I: a whole B leaves nothing to W; if this is torch's "
+                  "older dialect, where B is the input's gradient alone, convert the file first",
+                  path, n_w, n_b);
+}
 
 /* The order of a file, as CSV, in the arena. */
 static opipe_status read_order(const char *path, opi_arena *arena, char **out_text,
@@ -21,6 +34,8 @@ static opipe_status read_order(const char *path, opi_arena *arena, char **out_te
   opi_text text;
   opi_text_init(&text, arena->allocator);
   opipe_status status = opi_order_read_file(path, OPI_DIALECT_OPIPE, arena->allocator, &order, err);
+  if (status == OPIPE_OK)
+    status = check_dialect(order, path, err);
   if (status == OPIPE_OK)
     status = opi_order_write(order, OPI_ORDER_CSV, OPI_DIALECT_OPIPE, &text, err);
   if (status == OPIPE_OK) {
@@ -33,6 +48,10 @@ static opipe_status read_order(const char *path, opi_arena *arena, char **out_te
   return status;
 }
 
+const char *opi_schedule_plugin(const char *name) {
+  return strcmp(name, "file") == 0 ? "csv" : name;
+}
+
 static opipe_status split_file(const char *path, opi_arena *arena, const char **out_name,
                                opipe_schedule_setting **out_settings, uint32_t *out_n,
                                opipe_error *err) {
@@ -42,7 +61,7 @@ static opipe_status split_file(const char *path, opi_arena *arena, const char **
     return opi_fail_nomem(err, sizeof *setting, "a schedule's option");
   OPI_TRY(read_order(path, arena, &text, err));
   *setting = (opipe_schedule_setting){.key = "text", .value = text};
-  *out_name = "csv";
+  *out_name = opi_schedule_plugin("file");
   *out_settings = setting;
   *out_n = 1;
   return OPIPE_OK;
@@ -211,6 +230,7 @@ typedef struct collect {
   bool cells;                                           /* may be idle */
   uint64_t most;         /* records that there can be without saying anything twice */
   const uint32_t *first; /* [n_ranks] the plan's rank; of replicas that cut, the first */
+  opipe_error why;       /* the first refusal, which plugins need not hand on */
 } collect;
 
 static opipe_status make_room(collect *c, uint32_t need, opipe_error *err) {
@@ -268,9 +288,8 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
   return OPIPE_OK;
 }
 
-static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n,
-                                 opipe_error *err) {
-  collect *c = ctx;
+static opipe_status take_all(collect *c, const opipe_action *actions, uint32_t n,
+                             opipe_error *err) {
   if (n != 0 && actions == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: %u more at no address (NULL)",
                     c->plan->schedule, c->n, n);
@@ -278,6 +297,14 @@ static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_
   for (uint32_t i = 0; i < n; ++i)
     OPI_TRY(take_action(c, &actions[i], err));
   return OPIPE_OK;
+}
+
+static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_t n,
+                                 opipe_error *err) {
+  collect *c = ctx;
+  if (c->why.status == OPIPE_OK)
+    (void)take_all(c, actions, n, &c->why);
+  return c->why.status == OPIPE_OK ? OPIPE_OK : opi_fail(err, c->why.status, "%s", c->why.message);
 }
 
 static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *err) {
@@ -401,7 +428,11 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
   if (first == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
   OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
-  collect c = {.plan = plan, .n_ranks = layout.n_ranks, .cells = cells, .first = first};
+  collect c = {.plan = plan,
+               .n_ranks = layout.n_ranks,
+               .cells = cells,
+               .first = first,
+               .why = OPIPE_ERROR_INIT};
   c.most = most_actions(plan, &layout, cells);
   if (cells && schedule->cells == NULL)
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' has no table", schedule->id);
@@ -417,6 +448,8 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
                              take_actions, &c)
                    : OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem,
                              take_actions, &c);
+    if (status >= 0 && c.why.status < 0)
+      status = opi_fail(err, c.why.status, "%s", c.why.message);
     c.first_microbatch += problem.n_microbatches;
   }
   if (status >= 0)

@@ -6,6 +6,8 @@
 #include "partition/plan.h"
 #include "partition/schedule/actions.h"
 
+/* The plugin that a schedule's name means: "file" is that of texts. */
+const char *opi_schedule_plugin(const char *name);
 /* "name:key=value,key=value" -> name and settings in `arena`; keys and values are checked against
  * the plugin's options. "file:PATH" is the schedule `csv` with the file's order, as CSV, in its
  * setting `text`. */

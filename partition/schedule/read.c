@@ -199,7 +199,10 @@ static opipe_status read_key(reader *r, const char *key, const char *value) {
   }
   if (strcmp(key, "lengths") == 0) {
     OPI_TRY(read_numbers(r, key, value, &p->slice_lengths, &n));
-    return n == p->n_slices ? OPIPE_OK : bad_header(r, key, value);
+    bool good = n == p->n_slices;
+    for (uint32_t i = 0; i < n && good; ++i)
+      good = p->slice_lengths[i] != 0 && p->slice_lengths[i] != OPIPE_NONE;
+    return good ? OPIPE_OK : bad_header(r, key, value);
   }
   return opi_fail(r->err, OPIPE_E_INVALID, "the header has an unknown key '%.40s'", key);
 }
@@ -250,8 +253,27 @@ static opipe_status read_rank_line(reader *r, const char *at, const char *end, u
   return read_cells(r, at, end, ' ', row);
 }
 
+/* Where the last line that is not blank ends; *out_n: blank ones behind it. */
+static const char *end_of_rows(const char *text, size_t n, uint32_t *out_n) {
+  const char *stop = text + n, *last = stop;
+  *out_n = 0;
+  while (last > text &&
+         (last[-1] == ' ' || last[-1] == '\t' || last[-1] == '\r' || last[-1] == '\n'))
+    --last;
+  const char *newline = memchr(last, '\n', (size_t)(stop - last));
+  if (newline == NULL)
+    return stop;
+  for (const char *at = newline + 1; at < stop; ++*out_n) {
+    const char *next = memchr(at, '\n', (size_t)(stop - at));
+    at = next == NULL ? stop : next + 1;
+  }
+  return newline + 1;
+}
+
+/* A blank line is an idle rank; at the end, only where the header counts it. */
 static opipe_status read_lines(reader *r, const char *text, size_t n) {
-  const char *at = text, *stop = text + n;
+  uint32_t n_blank = 0;
+  const char *at = text, *stop = end_of_rows(text, n, &n_blank);
   bool lines = false; /* "rank N:" lines, else cells */
   for (uint32_t row = 1; at < stop; ++row) {
     const char *newline = memchr(at, '\n', (size_t)(stop - at));
@@ -269,6 +291,8 @@ static opipe_status read_lines(reader *r, const char *text, size_t n) {
     }
     at = next;
   }
+  for (; !lines && r->headed && n_blank > 0 && r->n_rows < r->problem.n_ranks; --n_blank)
+    OPI_TRY(begin_row(r));
   return OPIPE_OK;
 }
 

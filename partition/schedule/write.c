@@ -29,6 +29,12 @@ static bool is_chain(const opi_problem *p) {
   return chain;
 }
 
+/* What is blank at the end is no row. */
+static bool ends_blank(const opi_do_list *list) {
+  const uint32_t first = list->rank_first[list->n_ranks - 1], end = list->rank_first[list->n_ranks];
+  return first == end || (first + 1 == end && list->items[first].kind == OPI_DO_IDLE);
+}
+
 /* Would a reader find the same stages, places, micro-batches and mode in the cells? */
 static bool shows_itself(const opi_order *order) {
   const opi_problem *p = &order->problem;
@@ -50,8 +56,8 @@ static bool shows_itself(const opi_order *order) {
       shown += a->kind == OPI_DO_F && a->microbatch == 0;
     }
   }
-  return n_stages == p->n_stages && n_microbatches == p->n_microbatches && shown >= p->n_stages &&
-         backward == (p->mode == OPIPE_MODE_TRAIN);
+  return !ends_blank(list) && n_stages == p->n_stages && n_microbatches == p->n_microbatches &&
+         shown >= p->n_stages && backward == (p->mode == OPIPE_MODE_TRAIN);
 }
 
 static bool has_groups(const opi_problem *p) {

@@ -2,7 +2,7 @@
 /* A cell at a time; no memory, one look-ahead: the action that an R or an OVERLAP_F_B waits for. */
 #include "parse.h"
 
-enum { STAGES_MOST = 1 << 20, MICROBATCHES_MOST = 1 << 24, SHOWN = 48 };
+enum { STAGES_MOST = 1 << 20, MICROBATCHES_MOST = 1 << 24, RANKS_MOST = 1 << 16, SHOWN = 48 };
 
 typedef struct reader {
   const char *at;   /* next character of the row */
@@ -237,12 +237,27 @@ static opipe_status read_label(reader *r, opipe_error *err) {
 
 /* Keys that say how an order is executed, in ways that a text's is not. */
 static bool is_refused(const char *key) {
-  static const char *const keys[] = {
-      "sync=", "shares=", "copies=", "tensor=", "sharded=1", "sequence=1", "scattered=1"};
+  static const char *const keys[] = {"sync=",   "shares=",   "lengths=",   "copies=",
+                                     "tensor=", "sharded=1", "sequence=1", "scattered=1"};
   bool refused = false;
   for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i)
     refused = refused || strncmp(key, keys[i], strlen(keys[i])) == 0;
   return refused;
+}
+
+/* Idle ranks at the end are known from here alone. */
+static opipe_status read_ranks(const char *value, size_t n, csv_head *head, opipe_error *err) {
+  uint64_t ranks = 0;
+  size_t i = 0;
+  for (; i < n && value[i] >= '0' && value[i] <= '9' && ranks <= RANKS_MOST; ++i)
+    ranks = ranks * 10 + (uint64_t)(value[i] - '0');
+  if (i == 0 || i < n || ranks == 0 || ranks > RANKS_MOST) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "schedule 'csv': the header's ranks=%.*s is not a number from 1 to %d",
+                      (int)(n < SHOWN ? n : SHOWN), value, RANKS_MOST);
+  }
+  head->ranks = (uint32_t)ranks;
+  return OPIPE_OK;
 }
 
 /* "#key=value key=value" */
@@ -261,8 +276,16 @@ static opipe_status read_header(reader *r, csv_head *head, opipe_error *err) {
     }
     if (!known && is_refused(key)) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "schedule 'csv': the header's %.*s is not executed from a text",
-                        (int)(length < SHOWN ? length : SHOWN), key);
+                        "schedule 'csv': the header's %.*s is not executed from a text%s",
+                        (int)(length < SHOWN ? length : SHOWN), key,
+                        strncmp(key, "lengths=", 8) == 0
+                            ? ", whose token slices have equal lengths: name the schedule instead"
+                            : "");
+    }
+    if (length >= 6 && strncmp(key, "ranks=", 6) == 0) {
+      const opipe_status status = read_ranks(key + 6, length - 6, head, err);
+      if (status < 0)
+        return status;
     }
     i += length + 1;
   }
@@ -273,7 +296,7 @@ static opipe_status read_header(reader *r, csv_head *head, opipe_error *err) {
 opipe_status csv_parse(const char *text, uint32_t dialect, csv_visit_fn visit, void *ctx,
                        csv_head *out_head, opipe_error *err) {
   reader r = {.at = text, .cell = text, .dialect = dialect, .visit = visit, .ctx = ctx};
-  out_head->sync = OPIPE_SYNC_END;
+  *out_head = (csv_head){.sync = OPIPE_SYNC_END};
   while (!only_blanks(r.at)) {
     opipe_status status = OPIPE_OK;
     if (*r.at == '#') {
@@ -288,6 +311,12 @@ opipe_status csv_parse(const char *text, uint32_t dialect, csv_visit_fn visit, v
       return status;
     r.at += *r.at == '\n';
   }
-  out_head->rows = r.rank;
+  if (out_head->ranks != 0 && r.rank > out_head->ranks) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "schedule 'csv': the header says %u ranks, the text has %u rows",
+                      out_head->ranks, r.rank);
+  }
+  if (out_head->ranks == 0)
+    out_head->ranks = r.rank;
   return OPIPE_OK;
 }

@@ -8,8 +8,8 @@
  *           places them; UNSHARD RESHARD OFFLOAD RELOAD, and what groups do, are refused
  *
  * A row may begin with its number, as "rank 2:"; a cell '-' is idle too. Lines that begin with '#'
- * are no rows (of their keys, sync= is heeded), empty lines at the end neither. The text is
- * hostile.
+ * are no rows (of their keys, ranks= and sync= are heeded), empty lines at the end neither: ranks
+ * there that do nothing are known from ranks= alone. The text is hostile.
  */
 #ifndef OPIPE_SCHEDULE_CSV_PARSE_H
 #define OPIPE_SCHEDULE_CSV_PARSE_H
@@ -23,8 +23,8 @@ typedef opipe_status (*csv_visit_fn)(void *ctx, const opipe_action *action, uint
                                      opipe_error *err);
 
 typedef struct csv_head {
-  uint32_t rows; /* ranks */
-  uint32_t sync; /* OPIPE_SYNC_* */
+  uint32_t ranks; /* the header's, else rows */
+  uint32_t sync;  /* OPIPE_SYNC_* */
 } csv_head;
 
 /* Calls `visit` for every compute action in order; `step` counts the row's actions of all kinds.

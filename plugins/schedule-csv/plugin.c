@@ -4,7 +4,8 @@
  * are what appears in it, and an instance lives in the row where its actions are. Whether the order
  * is complete and can run is proven by the library, as for every schedule.
  *
- * Forward form: the forwards of the text, in its order.
+ * Forward form: the forwards of the text, in its order, without parts and versions; of a body that
+ * begins with forwards of the next mini-batch, its prologue and its epilogue, one behind the other.
  */
 #include "parse.h"
 
@@ -108,20 +109,21 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   uint32_t dialect = 0;
   csv_head head = {0};
   extent e = {0};
+  const bool trains = request->mode == OPIPE_MODE_TRAIN;
   (void)self;
   opipe_status status = read_settings(request->settings, request->n_settings, &text, &dialect, err);
   if (status >= 0)
     status = csv_parse(text, dialect, measure, &e, &head, err);
   if (status >= 0)
-    status = check_request(request, &e, head.rows, err);
+    status = check_request(request, &e, head.ranks, err);
   if (status < 0)
     return status;
-  io_layout->n_ranks = head.rows;
+  io_layout->n_ranks = head.ranks;
   io_layout->n_stages = e.stages;
   io_layout->n_replicas = e.replicas;
   io_layout->n_slices = e.slices;
-  io_layout->n_parts = e.parts;
-  io_layout->versions = e.versions ? OPIPE_VERSIONS_DOUBLE_BUFFERED : OPIPE_VERSIONS_ONE;
+  io_layout->n_parts = trains ? e.parts : 1;
+  io_layout->versions = trains && e.versions ? OPIPE_VERSIONS_DOUBLE_BUFFERED : OPIPE_VERSIONS_ONE;
   io_layout->sync = head.sync;
   io_layout->in_flight = 0;
   io_layout->slice_lengths = NULL;
@@ -136,6 +138,7 @@ typedef struct sink {
   const opipe_schedule_problem *problem;
   opipe_emit_fn emit;
   void *ctx;
+  uint32_t next; /* forward mode: the flag NEXT_STEP of the forwards at hand, or 0 */
 } sink;
 
 static opipe_status hand_on(void *ctx, const opipe_action *action, uint32_t step,
@@ -144,9 +147,10 @@ static opipe_status hand_on(void *ctx, const opipe_action *action, uint32_t step
   opipe_action copy = *action;
   (void)step;
   if (s->problem->mode == OPIPE_MODE_FORWARD) {
-    if (action->pass != OPIPE_PASS_FORWARD)
+    if (action->pass != OPIPE_PASS_FORWARD || (action->flags & OPIPE_ACTION_NEXT_STEP) != s->next)
       return OPIPE_OK;
     copy.flags = 0; /* nothing to overlap with */
+    copy.version = 0;
   }
   return s->emit(s->ctx, &copy, 1, err);
 }
@@ -157,14 +161,17 @@ static opipe_status plan(opipe_instance *self, const opipe_schedule_problem *pro
   uint32_t dialect = 0;
   csv_head head = {0};
   extent e = {0};
-  sink s = {problem, emit, emit_ctx};
+  sink s = {problem, emit, emit_ctx, OPIPE_ACTION_NEXT_STEP};
   const opipe_layout_request asked = {.n_microbatches = problem->n_microbatches};
   (void)self;
   opipe_status status = read_settings(problem->settings, problem->n_settings, &text, &dialect, err);
   if (status >= 0)
     status = csv_parse(text, dialect, measure, &e, &head, err);
   if (status >= 0) /* copies of the pipeline need not have equal shares */
-    status = check_request(&asked, &e, head.rows, err);
+    status = check_request(&asked, &e, head.ranks, err);
+  if (status >= 0 && problem->mode == OPIPE_MODE_FORWARD && e.versions)
+    status = csv_parse(text, dialect, hand_on, &s, &head, err);
+  s.next = 0;
   return status < 0 ? status : csv_parse(text, dialect, hand_on, &s, &head, err);
 }
 

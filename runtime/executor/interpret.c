@@ -144,7 +144,7 @@ opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
     rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK && owed != NULL) {
     cursor->owed = NULL;
-    if (rank == opi_session_first(rank->session))
+    if (rank->index == opi_weights_reporter(weights))
       opi_weights_report(weights, rank->index, &owed->ticket->report);
     opi_count_on(&rank->n_moves);
     OPI_TRY(leave_request(rank, owed, err));

@@ -90,7 +90,7 @@ static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err
     left -= status == OPIPE_OK;
   }
   if (status >= 0)
-    opi_weights_report(t->weights, 0, &request->ticket->report);
+    opi_weights_report(t->weights, opi_weights_reporter(t->weights), &request->ticket->report);
   return status < 0 ? status : OPIPE_OK;
 }
 

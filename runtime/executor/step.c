@@ -310,17 +310,17 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   }
   OPI_TRY(move_sums(rank, err));
   const struct opi_ticket *ticket = rank->request->ticket;
-  const opipe_status status =
-      opi_weights_step(rank->session->engine->weights, rank->index, cursor->finite,
-                       ticket->has_lr ? &ticket->lr : NULL, err);
+  opi_weights *weights = rank->session->engine->weights;
+  const opipe_status status = opi_weights_step(weights, rank->index, cursor->finite,
+                                               ticket->has_lr ? &ticket->lr : NULL, err);
   if (status == OPIPE_PENDING && rank->ahead != NULL)
     rank->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
     end_sums(t, rank);
-  if (status == OPIPE_OK && rank == opi_session_first(rank->session))
-    opi_weights_report(rank->session->engine->weights, rank->index, &rank->request->ticket->report);
+  if (status == OPIPE_OK && rank->index == opi_weights_reporter(weights))
+    opi_weights_report(weights, rank->index, &rank->request->ticket->report);
   return status;
 }
 

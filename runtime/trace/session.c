@@ -3,6 +3,8 @@
  * ran, and when the plan had the programs run. */
 #include "runtime/trace/trace.h"
 
+#include <time.h>
+
 #include "partition/program/records.h"
 #include "runtime/engine.h"
 #include "runtime/trace/page.h"
@@ -190,10 +192,35 @@ static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opip
   return opi_stamps_meet(s, err);
 }
 
+/* Are all requests that are unfinished their callers' already? Some rank, with no part in them, has
+ * yet to pass them. */
+static bool only_passes(opi_session *s) {
+  bool over = true;
+  opi_lock_take(&s->lock);
+  for (uint32_t i = 0; i < s->n_pool && over; ++i) {
+    const uint32_t state = atomic_load(&s->pool[i]->state);
+    over = state == OPI_REQUEST_FREE || (state & OPI_REQUEST_PASSED) != 0 ||
+           (state & OPI_REQUEST_PROGRESS) == OPI_REQUEST_FINISHED;
+  }
+  opi_lock_give(&s->lock);
+  return over;
+}
+
+/* A caller has its results before the last rank has passed the request; ranks that the host drives
+ * may be the caller's to drive. */
+static void wait_for_passes(opi_session *s) {
+  const struct timespec again = {.tv_nsec = 100000};
+  const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
+  while (s->threads != OPIPE_THREADS_HOST && !opi_session_failed(s) &&
+         atomic_load(&s->n_unfinished) != 0 && only_passes(s) && opi_clock_ns() < until)
+    (void)nanosleep(&again, NULL);
+}
+
 static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
   const bool trains = opi_session_trains(session);
   if (trains)
     OPI_TRY(opi_train_rest(session, err));
+  wait_for_passes(session);
   opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile, no request begins */
   const opi_compiled *t = last_used(session);
   opipe_status status = OPIPE_OK;

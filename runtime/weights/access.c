@@ -256,6 +256,10 @@ static const opi_weight_rank *any_rank(const opi_weights *w) {
   return &w->ranks[r];
 }
 
+uint32_t opi_weights_reporter(const opi_weights *weights) {
+  return (uint32_t)(any_rank(weights) - weights->ranks);
+}
+
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info) {
   if (index >= weights->n_used)
     return false;

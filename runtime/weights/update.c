@@ -72,6 +72,11 @@ static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool
   return OPI_ASK("backend", holder->env.backend, write, err, holder->env.queue, &loss, &one);
 }
 
+/* A rank that alone holds anything has the whole table. */
+static bool shares_norms(const opi_weight_rank *rank) {
+  return rank->norms.group != NULL || rank->norms.plain != NULL;
+}
+
 /* The table summed over all ranks (a parameter has one owner: its cell is a number and zeros). */
 static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite,
                               opipe_error *err) {
@@ -82,7 +87,7 @@ static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite
     OPI_TRY(fill_table(w, rank, finite, err));
     rank->started = true;
   }
-  if (rank->table == NULL || w->n_ranks == 1)
+  if (rank->table == NULL || !shares_norms(rank))
     return OPIPE_OK;
   if (!rank->norms_given)
     status = opi_member_start(w, holder, &rank->norms, &all, OPIPE_DOUBLE, err);
@@ -324,7 +329,9 @@ static opipe_status give_norms(opi_weights *w, opi_weight_rank *rank, bool finit
       return status;
     rank->norms_given = true;
   }
-  return opi_member_start(w, rank->holder, &rank->norms, &all, OPIPE_DOUBLE, err);
+  return shares_norms(rank)
+             ? opi_member_start(w, rank->holder, &rank->norms, &all, OPIPE_DOUBLE, err)
+             : OPIPE_OK;
 }
 
 /* By its own part alone. */

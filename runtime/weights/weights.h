@@ -115,8 +115,11 @@ typedef struct opi_step_report {
   uint32_t skipped; /* OPI_SKIP_* */
   uint32_t reserved;
 } opi_step_report;
-/* Of the rank's last step; all ranks have the same. On the rank's thread, or between steps. */
+/* Of the rank's last step; all ranks that hold anything have the same, the others have none. On the
+ * rank's thread, or between steps. */
 void opi_weights_report(const opi_weights *weights, uint32_t rank, opi_step_report *out_report);
+/* The first rank here that has one. */
+uint32_t opi_weights_reporter(const opi_weights *weights);
 /* For the rank's next mini-batch. */
 double opi_weights_loss_scale(const opi_weights *weights, uint32_t rank);
 

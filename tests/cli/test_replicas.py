@@ -43,6 +43,30 @@ FORWARD_CUT = [("gpipe", "2,1", 2), ("1f1b", "1,2", 2), ("sequential", "2,1", 2)
                ("looped-bfs", "1,2", 2)]
 
 
+# Ranks and micro-batches of a copy, which the options of the command that say them must not change.
+FILE = "0F0,0F1,(0F2;0I0)OVERLAP_F_B,0W0,0B1,0B2\n1F0,(1F1;1I0)OVERLAP_F_B,1W0,(1F2;1B1)OVERLAP_F_B,1B2\n"
+SAID = [[], ["--ranks", "4"], ["--microbatches", "6"], ["--ranks", "4", "--microbatches", "6"], ["--stages", "2"]]
+
+
+def check_file(count):
+    """Copies of the pipeline, and replicas of its stages, under the order of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "order.csv")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(FILE)
+        rows = [(["--replicas", "2", *said], 4, 6) for said in SAID]
+        rows += [(["--replicas", "2,2"], 4, 6), (["--replicas", "3"], 6, 9), (["--replicas", "2,1"], 3, 3)]
+        for arguments, ranks, microbatches in rows:
+            for command in (["train", MODEL, *ARGUMENTS, "--batch", "18"],
+                            ["run", MODEL, "--bind", "batch=18,seq=8", "--requests", "3"]):
+                result = run(*command, "--schedule", "file:" + path, *arguments, "--reference")
+                want = f"on {ranks} ranks, schedule csv, {microbatches} micro-batches"
+                problem = result.broken(60, 1024)
+                if not problem and (result.status != DONE or want not in result.out):
+                    problem = f"status {result.status}: {(result.err or result.out)[:300]}"
+                count.check(f"{command[0]}, a file, {arguments}", problem)
+
+
 def check_run(count):
     """Streams of requests, beside the plan's reference and the uncut model."""
     base = ["run", MODEL, "--bind", "batch=5,seq=8", "--requests", "6"]
@@ -131,6 +155,7 @@ def main():
     need_command()
     count = Count()
     check_run(count)
+    check_file(count)
     with tempfile.TemporaryDirectory() as scratch:
         check_cut_run(count, scratch)
     for schedule, stages, microbatches in SCHEDULES:

@@ -192,6 +192,18 @@ static bool ready(const opipe_layout *l, uint32_t m, const opipe_action *a, cons
   return done[place(l, m, &other, 1, a->part)] != 0;
 }
 
+static void check_flags(uint32_t mode, const recorded *r) {
+  for (uint32_t i = 0; i < r->n; ++i) {
+    const opipe_action *a = &r->actions[i];
+    const bool back = a->pass == OPIPE_PASS_BACKWARD || a->pass == OPIPE_PASS_BACKWARD_INPUT;
+    const uint32_t known = (back ? (uint32_t)OPIPE_ACTION_RECOMPUTE : 0u) |
+                           (mode == OPIPE_MODE_TRAIN ? (uint32_t)OPIPE_ACTION_NEXT_STEP : 0u) |
+                           OPIPE_ACTION_OVERLAP_NEXT;
+    conf_check((a->flags & ~known) == 0, "record %u: pass %u has flags 0x%x, known are 0x%x", i,
+               a->pass, a->flags, known);
+  }
+}
+
 /* Records that reach into the next mini-batch are the body of a stream: *out gets the prologue, the
  * body of three mini-batches and the epilogue, their micro-batches counted through. Returns the
  * number of mini-batches; 1 and a copy when nothing reaches over. */
@@ -315,6 +327,7 @@ static void check_case(const subject *s, uint32_t mode, uint32_t ranks, uint32_t
   conf_check(first.n == second.n &&
                  memcmp(first.actions, second.actions, first.n * sizeof(opipe_action)) == 0,
              "plan is not pure");
+  check_flags(mode, &first);
   const uint32_t steps = unroll(&l, m, &first, &whole);
   execute(&l, rank, mode, m * steps, &whole);
   if (first.n > 1) {

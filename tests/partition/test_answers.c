@@ -339,16 +339,22 @@ static void test_idle_cells_where_they_were_asked_for(void) {
 }
 
 /* What emit is given: nothing at an address, a record with something in reserved, one and the same
- * without end. */
-enum { EMIT_NOTHING = 0, EMIT_RESERVED = 1, EMIT_AGAIN = 2 };
+ * without end, one that is refused and others all the same. */
+enum { EMIT_NOTHING = 0, EMIT_RESERVED = 1, EMIT_AGAIN = 2, EMIT_ON = 3 };
 static uint32_t emitted;
 
 static opipe_status emit_badly(opipe_instance *self, const opipe_schedule_problem *problem,
                                opipe_emit_fn emit, void *emit_ctx, opipe_error *e) {
-  const opipe_action action = {.pass = OPIPE_PASS_FORWARD, .reserved = emitted == EMIT_RESERVED};
+  opipe_action action = {.pass = OPIPE_PASS_FORWARD, .reserved = emitted == EMIT_RESERVED};
   (void)self;
   (void)problem;
   opipe_status status = emitted == EMIT_NOTHING ? emit(emit_ctx, NULL, 3, e) : OPIPE_OK;
+  for (uint32_t i = 0; emitted == EMIT_ON && i < 4; ++i) { /* and says that all is well */
+    action.rank = i == 1 ? 99 : 0;
+    (void)emit(emit_ctx, &action, 1, NULL);
+  }
+  if (emitted == EMIT_ON)
+    return OPIPE_OK;
   for (uint32_t i = 0; emitted != EMIT_NOTHING && status == OPIPE_OK && i < 1000; ++i)
     status = emit(emit_ctx, &action, 1, e);
   return status;
@@ -373,6 +379,7 @@ static void test_records_of_a_schedule(void) {
   expect_emitted(plan, EMIT_NOTHING, "schedule 'mock', action 0: 3 more at no address (NULL)");
   expect_emitted(plan, EMIT_RESERVED, "schedule 'mock', action 0: reserved is 1, not 0");
   expect_emitted(plan, EMIT_AGAIN, "schedule 'mock' emits more than 14 actions");
+  expect_emitted(plan, EMIT_ON, "schedule 'mock', action 1: rank 99 of 2, replica 0");
   opi_plan_free(plan);
 }
 

@@ -493,8 +493,8 @@ typedef struct opipe_api {
   /* The last step of a training session, or the last request of another, one lane per rank,
    * measured and planned. format: OPIPE_TRACE_*. Programs are timed by the host, which sees late
    * that a device has done one; with OPIPE_SESSION_TRACE by the devices. Which it was is said of
-   * every rank. Training flushes. Errors: STATE, nothing has run yet, or requests are unfinished.
-   * [control] */
+   * every rank. Training flushes; requests that have ended are waited for until all ranks have
+   * passed them. Errors: STATE, nothing has run yet, or requests are unfinished. [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
   /* Set ends a hold; of a loss scale see opipe_train_clock. Errors: INVALID, with the number. Flush

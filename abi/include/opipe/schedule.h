@@ -41,7 +41,9 @@ OPIPE_FROZEN_SIZE(opipe_action, 32);
 /* NEXT_STEP (double-buffered versions only): a forward of the next mini-batch. The
  * records are then the body of an endless stream: the flagged ones, in order, are its prologue, the
  * body without them is its epilogue. */
-/* RECOMPUTE: a backward that makes its forward's values again. OVERLAP_NEXT: a forward that shares
+/* RECOMPUTE (B and I only): a backward that makes its forward's values again. Orders with it are
+ * proven and played; no plan executes one, what training computes again is its own option (of
+ * opipe_train_options). Any other flag is refused. OVERLAP_NEXT: a forward that shares
  * a slot with the rank's next action; who cannot overlap runs one after the other. */
 enum { OPIPE_ACTION_RECOMPUTE = 1u, OPIPE_ACTION_OVERLAP_NEXT = 2u, OPIPE_ACTION_NEXT_STEP = 4u };
 
@@ -91,7 +93,7 @@ enum { OPIPE_SYNC_END = 0, OPIPE_SYNC_EAGER = 1, OPIPE_SYNC_EAGER_OPT = 2 };
 
 /* Filled by layout(); instance_rank [n_stages * n_replicas] (index stage * n_replicas + replica) is
  * the caller's memory, room for `instance_room` entries: when that is too small, layout returns
- * OPIPE_E_LIMIT with n_stages and n_replicas set, and is called again. */
+ * OPIPE_E_LIMIT with a message, n_stages and n_replicas set, and is called again. */
 typedef struct opipe_layout {
   uint32_t struct_size;
   uint32_t n_ranks;
@@ -126,8 +128,8 @@ typedef struct opipe_schedule_problem {
   const uint64_t *rank_memory_bytes;  /* [n_ranks] left for stashes; UINT64_MAX: no cap */
 } opipe_schedule_problem;
 
-/* Takes `n` records, copied; a negative status must be returned by plan() as it is. [callback: the
- * caller's thread] */
+/* Takes `n` records, copied; a negative status must be returned by plan() as it is: the order is
+ * refused for that reason whatever plan() does then. [callback: the caller's thread] */
 typedef opipe_status (*opipe_emit_fn)(void *ctx, const opipe_action *actions, uint32_t n,
                                       opipe_error *err);
 

@@ -82,6 +82,16 @@ static const char *refuse(const opi_space *s, const opi_method *m, bool asked_fo
   return NULL;
 }
 
+/* Who takes none of the trials may have a form of the very numbers that are given: a file's order
+ * has those alone. */
+static opipe_status try_given(opi_space *s, uint32_t method, bool *out_taken) {
+  const opi_auto *q = s->question;
+  const uint32_t n_copies = q->fixed.pipelines == 0 ? 1 : q->fixed.pipelines;
+  const trial given = {q->fixed.n_ranks / n_copies, q->fixed.microbatches / n_copies};
+  return given.n_ranks == 0 || given.n_microbatches == 0 ? OPIPE_OK
+                                                         : try_method(s, method, &given, out_taken);
+}
+
 /* One more, unless it is there. */
 static opipe_status add_method(opi_space *s, const char *spec, bool asked_for) {
   for (uint32_t i = 0; i < s->n_methods; ++i) {
@@ -96,6 +106,8 @@ static opipe_status add_method(opi_space *s, const char *spec, bool asked_for) {
   bool taken = false;
   for (size_t i = 0; i < OPI_COUNT(trials) && !taken; ++i)
     OPI_TRY(try_method(s, method, &trials[i], &taken));
+  if (!taken)
+    OPI_TRY(try_given(s, method, &taken));
   opi_method *m = &s->methods[method];
   m->why = taken ? refuse(s, m, asked_for) : opi_arena_strdup(&s->arena, s->why);
   return taken || m->why != NULL ? OPIPE_OK : opi_fail_nomem(s->err, 1, "a planner");

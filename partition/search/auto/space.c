@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "partition/schedule/compute_order.h"
+
 enum { BATCH_MOST = 1 << 24 };
 
 /* ---- the question ---- */
@@ -102,9 +104,10 @@ static opipe_status look_at_devices(opi_space *s) {
 
 /* ---- schedules, looked up once ---- */
 
-static opipe_status find_ref(void *ctx, const char *id, opi_schedule_ref *out_ref,
+static opipe_status find_ref(void *ctx, const char *name, opi_schedule_ref *out_ref,
                              opipe_error *err) {
   const opi_space *s = ctx;
+  const char *id = opi_schedule_plugin(name);
   for (uint32_t i = 0; i < s->n_refs; ++i) {
     if (strcmp(s->refs[i].id, id) == 0) {
       *out_ref = s->refs[i];
@@ -129,8 +132,8 @@ static opipe_status find_schedules(opi_space *s) {
       return opi_fail_nomem(s->err, strlen(spec), "a planner");
     if (find_ref(s, id, &ref, s->err) == OPIPE_OK)
       continue;
-    OPI_TRY(q->plugins->schedule(q->plugins->ctx, id, &ref, s->err));
-    ref.id = id;
+    OPI_TRY(q->plugins->schedule(q->plugins->ctx, opi_schedule_plugin(id), &ref, s->err));
+    ref.id = opi_schedule_plugin(id);
     s->refs[s->n_refs++] = ref;
   }
   s->plugins = (opi_plugins){.ctx = s, .schedule = find_ref};

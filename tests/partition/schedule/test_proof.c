@@ -291,8 +291,26 @@ static void test_large_schedules_are_proven_soon(void) {
   opi_do_list_free(list);
 }
 
+/* Flags that no pass has, and RECOMPUTE of what goes not backward: no record. */
+static void test_flags_of_records(void) {
+  for (uint32_t pass = 0; pass <= UINT8_MAX; ++pass) {
+    const bool back = pass == OPIPE_PASS_BACKWARD || pass == OPIPE_PASS_BACKWARD_INPUT;
+    const bool known = pass == OPIPE_PASS_FORWARD || back || pass == OPIPE_PASS_BACKWARD_WEIGHT;
+    for (uint32_t flag = 1; flag != 0 && pass != OPIPE_CELL_IDLE; flag <<= 1) {
+      const opipe_action record = {.pass = (uint8_t)pass, .flags = flag};
+      const bool again = flag == OPIPE_ACTION_RECOMPUTE;
+      const bool good = known && flag <= OPIPE_ACTION_NEXT_STEP && (!again || back);
+      opi_do item;
+      if (opi_do_of_record(&record, &item) != good)
+        OPI_FAIL("pass %u, flag 0x%x", pass, flag);
+    }
+  }
+  OPI_ASSERT(true);
+}
+
 OPI_TEST_MAIN("the proof of schedules", OPI_TEST(test_the_proof_equals_all_interleavings),
               OPI_TEST(test_early_receives_hold_under_every_rule),
-              OPI_TEST(test_mistakes_are_named), OPI_TEST(test_a_deadlock_is_told_as_its_cycle),
-              OPI_TEST(test_slots_and_caps), OPI_TEST(test_two_directions_reduce),
-              OPI_TEST(test_shares), OPI_TEST(test_large_schedules_are_proven_soon))
+              OPI_TEST(test_mistakes_are_named), OPI_TEST(test_flags_of_records),
+              OPI_TEST(test_a_deadlock_is_told_as_its_cycle), OPI_TEST(test_slots_and_caps),
+              OPI_TEST(test_two_directions_reduce), OPI_TEST(test_shares),
+              OPI_TEST(test_large_schedules_are_proven_soon))

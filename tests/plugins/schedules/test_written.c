@@ -175,6 +175,21 @@ static void test_old_dialect(void) {
   asked_end(&o);
 }
 
+/* What is blank at the end is no rank, but where the header says how many there are. */
+static void test_idle_ranks(void) {
+  static asked_order o;
+  OPI_ASSERT_OK_FATAL(ask("\n0F0\n\n1F0\n \n\n", OPIPE_MODE_FORWARD, 0, 2, 1, &o), &asked_err);
+  OPI_ASSERT_INT(o.layout.n_ranks, 4);
+  asked_end(&o);
+  static const char text[] = "#onnx-pipe-schedule v1\n#ranks=3 stages=1\n0F0\n\n\n\n";
+  OPI_ASSERT_OK_FATAL(ask(text, OPIPE_MODE_FORWARD, 0, 1, 1, &o), &asked_err);
+  OPI_ASSERT_INT(o.layout.n_ranks, 3);
+  asked_end(&o);
+  OPI_ASSERT_ERROR(ask(text, OPIPE_MODE_FORWARD, 2, 0, 1, &o), OPIPE_E_INVALID, &asked_err,
+                   "2 ranks are asked for, the text has 3");
+  asked_end(&o);
+}
+
 /* Forwards alone, without flags. */
 static void test_forward_form(void) {
   static asked_order o;
@@ -184,6 +199,28 @@ static void test_forward_form(void) {
   OPI_ASSERT_INT(o.n, 4);
   for (uint32_t i = 0; i < o.n; ++i)
     OPI_ASSERT(o.actions[i].pass == OPIPE_PASS_FORWARD && o.actions[i].flags == 0);
+  asked_end(&o);
+}
+
+/* Halves are of backwards, versions of training. Of an endless body those forwards come first that
+ * its prologue has: here they are of the last micro-batches. */
+static void test_forward_form_of_what_trains(void) {
+  static asked_order o;
+  static const uint32_t want[2][3] = {{1, 2, 0}, {2, 0, 1}};
+  OPI_ASSERT_OK_FATAL(ask("0F0 0B0~0 0B0~1\n1F0 1B0~0 1B0~1", OPIPE_MODE_FORWARD, 2, 0, 1, &o),
+                      &asked_err);
+  OPI_ASSERT_INT(o.layout.n_parts, 1);
+  OPI_ASSERT_INT(o.n, 2);
+  asked_end(&o);
+  OPI_ASSERT_OK_FATAL(ask("0F0'1 0B0'1 0F1+ 0B1'1 0F2+ 0B2'1\n1F0'1 1B0'1 1F1'1 1B1'1 1F2+ 1B2'1",
+                          OPIPE_MODE_FORWARD, 2, 0, 3, &o),
+                      &asked_err);
+  OPI_ASSERT_INT(o.layout.versions, OPIPE_VERSIONS_ONE);
+  OPI_ASSERT_INT(o.n, 6);
+  for (uint32_t i = 0; i < o.n; ++i) {
+    OPI_ASSERT_INT(o.actions[i].microbatch, want[i / 3][i % 3]);
+    OPI_ASSERT(o.actions[i].version == 0 && o.actions[i].flags == 0);
+  }
   asked_end(&o);
 }
 
@@ -238,6 +275,11 @@ static void test_refusals(void) {
       {"rank x: 0F0", "does not begin with the number of its row"},
       {"#onnx-pipe-schedule v1\n#sync=never\n0F0", "the header's sync=never"},
       {"#shares=1,2 sync=end\n0F0", "the header's shares=1,2"},
+      {"#slices=2 lengths=48,16\n0F0/0 0F0/1", "the header's lengths=48,16"},
+      {"#ranks=\n0F0", "the header's ranks= is not a number"},
+      {"#ranks=2x\n0F0", "the header's ranks=2x is not a number"},
+      {"#ranks=70000\n0F0", "the header's ranks=70000 is not a number"},
+      {"#ranks=1\n0F0\n0F1", "the header says 1 ranks, the text has 2 rows"},
       {"0R0 0R0", "follows an R of something else"},
       {"0F0\n\n0F0", "the text has 3"} /* an empty line between is a rank */,
   };
@@ -269,4 +311,5 @@ static void test_noise(void) {
 OPI_TEST_MAIN("written schedules", OPI_TEST(test_tables), OPI_TEST(test_sharded_tables_are_refused),
               OPI_TEST(test_marks), OPI_TEST(test_instances), OPI_TEST(test_records),
               OPI_TEST(test_text_form), OPI_TEST(test_old_dialect), OPI_TEST(test_forward_form),
+              OPI_TEST(test_forward_form_of_what_trains), OPI_TEST(test_idle_ranks),
               OPI_TEST(test_refusals), OPI_TEST(test_noise))
