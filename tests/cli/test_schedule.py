@@ -170,7 +170,7 @@ def refusals(folder):
                    "cross-entropy:logits=logits,labels=labels,shift=1", "--schedule", "csv:text=" + order)
         if told.status != REFUSED or not all(word in told.err for word in words):
             raise AssertionError(f"{order}: {told.err.strip()}")
-    says("(0F0;0B0)OVERLAP_F_B,0F1,0B1\n", ("deadlocks", "rank 0, step 1: 0B0 waits for 0F0"))
+    says("(0F0;0B0)OVERLAP_F_B,0F1,0B1\n", ("deadlocks", "rank 0, step 1: 0B0 waits for rank 0, step 0: 0F0"))
     says("(0F0;0B0)OVERLAP_F_B,0FREE0,STEP\n", ("deadlock (rule tag)", "rank 0, step 1: 0B0 waits for rank 0, step 0: 0F0"))
     says(schedule("lower", "gpipe", *SIZE), ("FREE0", "rank 0"), "convert", path, "--dialect",
          "torch", status=REFUSED)
