@@ -235,6 +235,17 @@ def verdicts(folder):
         for here, there in zip(told["cycle"], told["cycle"][1:] + told["cycle"][:1]):
             if here["waits_for"]["rank"] != there["rank"]:
                 raise AssertionError(f"no circle: {told['cycle']}")
+    for text in ("0F0 0F0 0B0 0B1\n1F0 1B0 1F1 1B1", "0F0 0F1 0B0 0B1\n1B0 1F0 1F1 1B1", "0F0 0B0 0F1\n1F0 1B0 1F1 1B1",
+                 "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(" ", ",") + "\n")
+        told = [run("schedule", "check", *what, "--json") for what in
+                ((path,), ("csv:text=" + text, "--ranks", "2", "--microbatches", "2"))] # a plugin's order
+        facts = [{key: value for key, value in json.loads(result.out).items() if key != "why"} for result in told]
+        if [result.status for result in told] != [CHECK_FAILED] * 2 or facts[0] != facts[1]:
+            raise AssertionError(f"{text}: {[result.status for result in told]}, {facts}")
+    for name in ("nobody", "1f1b:depth=x", "chimera"): # there is no order
+        schedule("check", name, "--ranks", "3", "--microbatches", "3", status=REFUSED)
     with open(path, "w", encoding="utf-8") as file:
         file.write(circle(30))
     told = json.loads(run("schedule", "check", path, "--json").out)
@@ -256,7 +267,20 @@ def listing(_):
     for name in NAMES:
         if name.split(":")[0] not in names:
             raise AssertionError(f"{name} is not listed")
-    if not all(name in schedule("list") for name in names):
+    options = {(row["name"], option["key"]): option for row in rows for option in row["options"]}
+    for key, wanted in ((("1f1b", "depth"), ("integer", 1, 1 << 24)), (("1f1b", "eager"), ("integer", 0, 1)),
+                        (("1f1b", "policy"), ("choice", None, None)), (("zb-auto", "memory"), ("number", 0, 1e6)),
+                        (("csv", "text"), ("text", None, None)), (("search", "from"), ("text", None, None)),
+                        (("search", "moves"), ("integer", 1, 10**9)), (("search", "seed"), ("integer", 0, None))):
+        found = options[key]
+        if (found["type"], found.get("min"), found.get("max")) != wanted:
+            raise AssertionError(f"{key}: {found}")
+    text = schedule("list")
+    for words in ("depth=...  most micro-batches that a stage keeps activations of (integer, 1 to 16777216)",
+                  "(integer, at least 0; preset: 0)", "(integer, 0 to 1; preset: 0)", "(choice; preset: pa)", "(number, 0 to 1000000"):
+        if words not in text:
+            raise AssertionError(f"list: '{words}' is not in it")
+    if not all(name in text for name in names):
         raise AssertionError("list in text leaves one out")
 
 
