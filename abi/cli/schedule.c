@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "nearest.h"
 #include "page.h"
 #include "schedule_verdict.h"
 
@@ -36,29 +35,12 @@ static int check_played(const cli_options *o) {
   return CLI_DONE;
 }
 
-static int check_verb(const char *verb) {
-  static const char *const verbs[] = {"list",     "show", "lower",  "check",
-                                      "simulate", "draw", "convert"};
-  cli_nearest nearest = {.word = verb, .n = strlen(verb)};
-  for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); ++i) {
-    if (strcmp(verb, verbs[i]) == 0)
-      return CLI_DONE;
-    cli_nearest_look(&nearest, verbs[i]);
-  }
-  return nearest.found != NULL
-             ? cli_usage("there is no 'schedule %s'; did you mean '%s'?", verb, nearest.found)
-             : cli_usage(
-                   "there is no 'schedule %s': list, show, lower, check, simulate, draw, "
-                   "convert",
-                   verb);
-}
-
 static int take_operands(job *j) {
   const cli_options *o = j->o;
   if (o->n_operands == 0)
     return cli_usage("schedule takes list, show, lower, check, simulate, draw or convert");
   j->verb = o->operands[0];
-  if (check_verb(j->verb) != CLI_DONE)
+  if (cli_check_verb(j->verb) != CLI_DONE)
     return CLI_USAGE;
   const uint32_t wanted = strcmp(j->verb, "list") != 0, n = o->n_operands - 1;
   if (n != wanted) {

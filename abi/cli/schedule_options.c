@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which options each verb of `schedule` looks at, where it makes an order by a name and where it
- * reads a file. One that it does not look at is refused, not passed over.
+/* The verbs of `schedule`, and which options each looks at, where it makes an order by a name and
+ * where it reads a file. One that it does not look at is refused, not passed over.
  */
 #include <string.h>
 
+#include "nearest.h"
 #include "schedule_verdict.h"
 
 enum {
@@ -52,6 +53,21 @@ static const option_row rows[] = {{"ranks", MAKES, READS},
                                   {"scattered", PLAYS, PLAYS},
                                   {"pipeline-first", PLAYS, PLAYS},
                                   {"json", LIST | (READS & ~DRAW), READS & ~DRAW}};
+
+int cli_check_verb(const char *verb) {
+  cli_nearest nearest = {.word = verb, .n = strlen(verb)};
+  for (size_t i = 0; i < N_VERBS; ++i) {
+    if (strcmp(verb, verb_names[i]) == 0)
+      return CLI_DONE;
+    cli_nearest_look(&nearest, verb_names[i]);
+  }
+  return nearest.found != NULL
+             ? cli_usage("there is no 'schedule %s'; did you mean '%s'?", verb, nearest.found)
+             : cli_usage(
+                   "there is no 'schedule %s': list, show, lower, check, simulate, draw, "
+                   "convert",
+                   verb);
+}
 
 /* "show, lower and convert" */
 static void put_verbs(char *text, size_t room, uint32_t verbs) {

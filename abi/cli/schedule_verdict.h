@@ -5,8 +5,9 @@
 
 #include "cli.h"
 
-/* Refuses the first option given that the verb does not look at. what: the operand, NULL: none.
- * schedule_options.c */
+/* Refuses a word that is no verb of `schedule`, with what was probably meant. schedule_options.c */
+int cli_check_verb(const char *verb);
+/* Refuses the first option given that the verb does not look at. what: the operand, NULL: none. */
 int cli_check_verb_options(const cli_options *o, const char *verb, const char *what, bool is_file);
 
 /* why: the message of the proof that refuses the order; NULL: it does not. */
