@@ -350,11 +350,44 @@ static void list_text(opi_text *t, const char *name, const char *value) {
   opi_text_json(t, opi_text_line(line, value));
 }
 
+/* In words of its own; what is unknown is text, as where values are checked. */
+static const char *type_name(const opipe_schedule_option *o) {
+  return o->type == 'i'   ? "integer"
+         : o->type == 'x' ? "number"
+         : o->type == 's' ? "choice"
+                          : "text";
+}
+
+/* Beyond it a bound of a number is none. */
+static bool is_bound(double x) {
+  return x > -9e18 && x < 9e18;
+}
+
+static void list_range(const opipe_schedule_option *o, bool json, opi_text *t) {
+  const bool low = is_bound(o->min), high = is_bound(o->max);
+  if (o->type != 'i' && o->type != 'x')
+    return;
+  if (json) {
+    opi_text_puts(t, low ? ", \"min\": " : "");
+    if (low)
+      opi_json_double(t, o->min);
+    opi_text_puts(t, high ? ", \"max\": " : "");
+    if (high)
+      opi_json_double(t, o->max);
+  } else if (low && high) {
+    opi_text_printf(t, ", %.15g to %.15g", o->min, o->max);
+  } else if (low || high) {
+    opi_text_printf(t, ", at %s %.15g", low ? "least" : "most", low ? o->min : o->max);
+  }
+}
+
 static void list_option(const opipe_schedule_option *o, bool first, const lister *l) {
   opi_text *t = l->text;
-  char key[OPI_LINE_ROOM], choices[OPI_LINE_ROOM], preset[OPI_LINE_ROOM], help[OPI_LINE_ROOM];
+  char line[OPI_LINE_ROOM];
   if (l->json) {
     list_text(t, first ? "{\"key\": " : ", {\"key\": ", o->key);
+    list_text(t, ", \"type\": ", type_name(o));
+    list_range(o, true, t);
     list_text(t, ", \"help\": ", o->help);
     if (o->choices != NULL)
       list_text(t, ", \"choices\": ", o->choices);
@@ -363,11 +396,13 @@ static void list_option(const opipe_schedule_option *o, bool first, const lister
     opi_text_puts(t, "}");
     return;
   }
-  opi_text_printf(t, "    %s=%s  %s%s%s%s\n", opi_text_line(key, o->key),
-                  o->choices == NULL ? "..." : opi_text_line(choices, o->choices),
-                  opi_text_line(help, o->help),
-                  o->preset == NULL ? "" : " (preset: ", opi_text_line(preset, o->preset),
-                  o->preset == NULL ? "" : ")");
+  opi_text_printf(t, "    %s=", opi_text_line(line, o->key));
+  opi_text_printf(t, "%s  ", o->choices == NULL ? "..." : opi_text_line(line, o->choices));
+  opi_text_printf(t, "%s (%s", opi_text_line(line, o->help), type_name(o));
+  list_range(o, false, t);
+  if (o->preset != NULL)
+    opi_text_printf(t, "; preset: %s", opi_text_line(line, o->preset));
+  opi_text_puts(t, ")\n");
 }
 
 /* why: its options are not known; NULL: they are. */

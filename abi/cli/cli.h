@@ -76,6 +76,7 @@ typedef struct cli_planner_options {
 } cli_planner_options;
 
 typedef struct cli_options {
+  uint64_t given[2]; /* which rows of tables.c were there, bit by bit: cli_was_given */
   const char *model;
   char **operands;
   uint32_t n_operands;
@@ -123,6 +124,7 @@ typedef struct cli_command cli_command; /* tables.h */
 /* Parses argv[1..] (argv[0] stands in messages). CLI_DONE: go on; else the exit status, -1: --help
  * was printed. */
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out);
+bool cli_was_given(const cli_options *o, const char *name);
 
 /* What --schedule file:PATH says and was not given. schedule_file.c */
 int cli_schedule_numbers(cli_options *io_options);

@@ -25,12 +25,20 @@ static uint32_t take_numbers(const char *at, double *out_one, double *stages, ch
   return 0;
 }
 
+/* The list that was said before no longer holds. */
+static void drop_list(opipe_order_costs *costs, const double **list) {
+  *list = NULL;
+  if (costs->stage_forward == NULL && costs->stage_input == NULL && costs->stage_weight == NULL)
+    costs->n_stages = 0;
+}
+
 int cli_take_costs(const char *value, cli_costs *out) {
   static const char letters[] = "FIW";
   opipe_order_costs *costs = &out->costs;
   double *const alike[] = {&costs->forward, &costs->input, &costs->weight, &costs->comm};
   const double **const per_stage[] = {&costs->stage_forward, &costs->stage_input,
                                       &costs->stage_weight};
+  uint32_t said = 0; /* of this text: 1 << kind */
   for (const char *at = value; *at != '\0';) {
     const size_t n = strcspn(at, "=");
     const char *letter = n == 1 ? strchr(letters, *at) : NULL;
@@ -39,6 +47,11 @@ int cli_take_costs(const char *value, cli_costs *out) {
     if ((letter == NULL && !comm) || at[n] != '=')
       return cli_usage("--cost %s: only F=, I=, W= and comm= are known", value);
     const size_t k = comm ? CLI_COST_KINDS : (size_t)(letter - letters);
+    if ((said >> k & 1) != 0)
+      return cli_usage("--cost %s: %.*s= is given twice", value, (int)n, at);
+    said |= 1u << k;
+    if (!comm)
+      drop_list(costs, per_stage[k]);
     const uint32_t count = take_numbers(at + n + 1, alike[k], comm ? NULL : out->stages[k], &end);
     if (count == 0 || (*end != ',' && *end != '\0'))
       return cli_usage("--cost %s: a number >= 0 is needed after '%.*s='", value, (int)n, at);

@@ -168,9 +168,19 @@ static int take_options(const cli_command *command, int argc, char **argv, bool 
     const int status = option->take(option, optarg, out);
     if (status != CLI_DONE)
       return status;
-    given[option - cli_option_rows] = true;
+    const size_t row = (size_t)(option - cli_option_rows);
+    given[row] = true;
+    out->given[row / 64] |= UINT64_C(1) << row % 64;
   }
   return CLI_DONE;
+}
+
+bool cli_was_given(const cli_options *o, const char *name) {
+  for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
+    if ((o->given[i / 64] >> i % 64 & 1) != 0 && strcmp(cli_option_rows[i].name, name) == 0)
+      return true;
+  }
+  return false;
 }
 
 static bool is_in_plan(const cli_option *option) {
@@ -236,6 +246,7 @@ static int say_fallback(cli_options *o) {
 
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out) {
   bool given[CLI_OPTIONS_MOST] = {false};
+  _Static_assert(CLI_OPTIONS_MOST <= 8 * sizeof(out->given), "a bit for each row");
   const bool plays = command->run == cli_simulate;
   const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "nearest.h"
 #include "page.h"
 #include "schedule_verdict.h"
 
@@ -36,29 +35,12 @@ static int check_played(const cli_options *o) {
   return CLI_DONE;
 }
 
-static int check_verb(const char *verb) {
-  static const char *const verbs[] = {"list",     "show", "lower",  "check",
-                                      "simulate", "draw", "convert"};
-  cli_nearest nearest = {.word = verb, .n = strlen(verb)};
-  for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); ++i) {
-    if (strcmp(verb, verbs[i]) == 0)
-      return CLI_DONE;
-    cli_nearest_look(&nearest, verbs[i]);
-  }
-  return nearest.found != NULL
-             ? cli_usage("there is no 'schedule %s'; did you mean '%s'?", verb, nearest.found)
-             : cli_usage(
-                   "there is no 'schedule %s': list, show, lower, check, simulate, draw, "
-                   "convert",
-                   verb);
-}
-
 static int take_operands(job *j) {
   const cli_options *o = j->o;
   if (o->n_operands == 0)
     return cli_usage("schedule takes list, show, lower, check, simulate, draw or convert");
   j->verb = o->operands[0];
-  if (check_verb(j->verb) != CLI_DONE)
+  if (cli_check_verb(j->verb) != CLI_DONE)
     return CLI_USAGE;
   const uint32_t wanted = strcmp(j->verb, "list") != 0, n = o->n_operands - 1;
   if (n != wanted) {
@@ -83,6 +65,13 @@ static const char *file_of(const char *what) {
   return memchr(what, '/', n) != NULL || memchr(what, '.', n) != NULL ? what : NULL;
 }
 
+/* `convert` has no use for names. */
+static int check_options(const job *j) {
+  const bool is_file =
+      j->what != NULL && (strcmp(j->verb, "convert") == 0 || file_of(j->what) != NULL);
+  return cli_check_verb_options(j->o, j->verb, j->what, is_file);
+}
+
 /* Options that are given must say what the file says. */
 static int check_numbers(const job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -104,6 +93,27 @@ static int check_numbers(const job *j) {
   return CLI_DONE;
 }
 
+static const char *rule_of(const job *j) {
+  static const char *const rules[] = {"tag", "stream", "edge", "pair", "blocking", "grouped"};
+  return rules[j->o->order.rule];
+}
+
+/* The answer of `check` when an order is refused. */
+static int answer_no(const job *j, const opipe_error *err) {
+  if (j->o->json)
+    cli_put_verdict(stdout, rule_of(j), err->message);
+  (void)cli_report(j->what, err);
+  return CLI_CHECK_FAILED;
+}
+
+/* There is no order. Where `check` is told what is wrong with it, that is its answer, whoever found
+ * it: reading and making look at some of what the proof does. */
+static int refuse(const job *j, const char *what, opipe_status status, const opipe_error *err) {
+  return status == OPIPE_E_INVALID && strcmp(j->verb, "check") == 0 && cli_is_verdict(err->message)
+             ? answer_no(j, err)
+             : cli_report(what, err);
+}
+
 static int read_file(job *j, const char *path) {
   opipe_error err = OPIPE_ERROR_INIT;
   void *text = NULL;
@@ -111,9 +121,10 @@ static int read_file(job *j, const char *path) {
   int status = cli_file_read(path, &text, &n);
   if (status != CLI_DONE)
     return status;
-  if (j->session.api->order_read(j->session.context, text, n, j->o->order.from, &j->order, &err) <
-      0)
-    status = cli_report(path, &err);
+  const opipe_status read =
+      j->session.api->order_read(j->session.context, text, n, j->o->order.from, &j->order, &err);
+  if (read < 0)
+    status = refuse(j, path, read, &err);
   free(text);
   return status == CLI_DONE ? check_numbers(j) : status;
 }
@@ -141,9 +152,9 @@ static int open_order(job *j) {
                                      .n_microbatches = j->o->n_microbatches,
                                      .replicas = j->o->order.n_replicas,
                                      .costs = j->costs};
-  if (j->session.api->order_make(j->session.context, &params, &j->order, &err) < 0)
-    return cli_report(j->what, &err);
-  return CLI_DONE;
+  const opipe_status made =
+      j->session.api->order_make(j->session.context, &params, &j->order, &err);
+  return made < 0 ? refuse(j, j->what, made, &err) : CLI_DONE;
 }
 
 /* ---- output ---- */
@@ -195,13 +206,14 @@ static int write_order(job *j, opipe_order *order) {
 
 /* Status 1 when the proof refuses. */
 static int prove(job *j) {
-  static const char *const rules[] = {"tag", "stream", "edge", "pair", "blocking", "grouped"};
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_order_info info = {.struct_size = sizeof(info)};
   opipe_order *lowered = NULL;
   const opipe_api *api = j->session.api;
   if (api->order_info(j->order, &info, &err) < 0)
     return cli_report(j->what, &err);
+  if (info.lowered != 0 && cli_was_given(j->o, "receives"))
+    return cli_usage("--receives: %s has its messages already", j->what);
   opipe_status status = OPIPE_OK;
   if (info.lowered == 0)
     status = api->order_lower(j->order, j->o->order.receive_depth, 0, &lowered, &err);
@@ -210,16 +222,15 @@ static int prove(job *j) {
   api->order_destroy(lowered);
   if (status == OPIPE_E_NOMEM || status == OPIPE_E_LIMIT)
     return cli_report(j->what, &err);
+  if (status < 0)
+    return answer_no(j, &err);
   if (j->o->json) {
-    cli_put_verdict(stdout, rules[j->o->order.rule], status < 0 ? err.message : NULL);
-  } else if (status == OPIPE_OK) {
+    cli_put_verdict(stdout, rule_of(j), NULL);
+  } else {
     (void)printf("proven: %u ranks, %u stages, %u micro-batches, rule %s\n", info.n_ranks,
-                 info.n_stages, info.n_microbatches, rules[j->o->order.rule]);
+                 info.n_stages, info.n_microbatches, rule_of(j));
   }
-  if (status == OPIPE_OK)
-    return CLI_DONE;
-  (void)cli_report(j->what, &err);
-  return CLI_CHECK_FAILED;
+  return CLI_DONE;
 }
 
 static int lower(job *j) {
@@ -244,13 +255,6 @@ static int list(job *j) {
   return CLI_DONE;
 }
 
-/* Only what takes time is played. */
-static int open_play(job *j) {
-  if (strcmp(j->verb, "simulate") != 0 && strcmp(j->verb, "draw") != 0)
-    return cli_usage("schedule %s takes no --cluster: simulate and draw do", j->verb);
-  return cli_play_begin(j->o, &j->session, j->play);
-}
-
 static int run_verb(job *j) {
   static const struct {
     const char *verb;
@@ -264,7 +268,7 @@ static int run_verb(job *j) {
   }
   int status = open_order(j); /* the others write it */
   if (status == CLI_DONE && j->o->cluster != NULL)
-    status = open_play(j);
+    status = cli_play_begin(j->o, &j->session, j->play);
   return status == CLI_DONE ? write_order(j, j->order) : status;
 }
 
@@ -273,6 +277,8 @@ int cli_schedule(const cli_options *o) {
   cli_play play = {.load = {0}};
   job j = {.o = o, .play = &play, .costs = has_costs ? &o->stage_costs.costs : &cli_unit_costs};
   int status = take_operands(&j);
+  if (status == CLI_DONE)
+    status = check_options(&j);
   if (status == CLI_DONE)
     status = check_played(o);
   if (status != CLI_DONE)

@@ -1,46 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Why an order is refused, for machines: the places that the proof's message names, "rank 1, step
- * 5: 2F0"; of a deadlock the circle of those that wait. */
+ * 5: 2F0"; of a deadlock the circle of those that wait; or the action that the order lacks. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "schedule_verdict.h"
 
-static const char WAITS[] = " waits for ";
+static const char WAITS[] = " waits for ", MISSING[] = " is missing (",
+                  HOMELESS[] = " is on no rank";
+
+enum { UNSAID = -1 };
 
 typedef struct place {
-  unsigned rank, step;
-  const char *action; /* [n], in the message */
+  long rank, step;    /* UNSAID: the message has none */
+  const char *action; /* [n], in the message; n == 0: it has none */
   size_t n;
 } place;
+
+/* "2F0", "1@1REDUCE", "STEP" */
+static bool is_action(const char *text) {
+  return isdigit((unsigned char)*text) != 0 || strncmp(text, "STEP", 4) == 0;
+}
 
 /* The first place at or behind `at`; where it ends. NULL: there is none. */
 static const char *find_place(const char *at, place *out) {
   for (at = strstr(at, "rank "); at != NULL; at = strstr(at + 1, "rank ")) {
     int n = 0;
-    if (sscanf(at, "rank %u, step %u: %n", &out->rank, &out->step, &n) != 2 || n == 0)
+    if (sscanf(at, "rank %ld, step %ld: %n", &out->rank, &out->step, &n) != 2 || n == 0)
       continue;
     out->action = at + n;
-    out->n = strcspn(out->action, " ;:");
+    out->n = is_action(out->action) ? strcspn(out->action, " ;:") : 0;
     return out->action + out->n;
   }
   return NULL;
 }
 
-static void put_place(FILE *json, const place *p) {
-  (void)fprintf(json, "\"rank\": %u, \"step\": %u, \"action\": \"%.*s\"", p->rank, p->step,
-                (int)p->n, p->action);
+/* "1B0 is missing (stage 1, replica 0 on rank 1, ...)": where, but not when. */
+static bool find_missing(const char *why, place *out) {
+  const char *end = strstr(why, MISSING), *on = end == NULL ? NULL : strstr(end, "on rank ");
+  *out = (place){.rank = UNSAID, .step = UNSAID, .action = end};
+  if (end == NULL)
+    return false;
+  while (out->action > why && out->action[-1] != ' ')
+    --out->action;
+  out->n = (size_t)(end - out->action);
+  if (on == NULL || sscanf(on, "on rank %ld", &out->rank) != 1 || out->rank < 0)
+    out->rank = UNSAID;
+  return true;
 }
 
+bool cli_is_verdict(const char *why) {
+  place at;
+  return find_place(why, &at) != NULL || find_missing(why, &at) || strstr(why, HOMELESS) != NULL;
+}
+
+static void put_number(FILE *json, const char *name, long value) {
+  if (value == UNSAID)
+    (void)fprintf(json, "\"%s\": null, ", name);
+  else
+    (void)fprintf(json, "\"%s\": %ld, ", name, value);
+}
+
+static void put_place(FILE *json, const place *p) {
+  put_number(json, "rank", p->rank);
+  put_number(json, "step", p->step);
+  if (p->n == 0)
+    (void)fputs("\"action\": null", json);
+  else
+    (void)fprintf(json, "\"action\": \"%.*s\"", (int)p->n, p->action);
+}
+
+/* left_out: members that the message has no room for. */
 static void put_cycle(FILE *json, const char *why) {
   place here, on;
   const char *end = why;
+  unsigned left_out = 0;
   bool first = true;
   (void)fputs(", \"cycle\": [", json);
-  while ((end = find_place(end, &here)) != NULL) {
-    if (strncmp(end, WAITS, strlen(WAITS)) != 0 || strncmp(end + strlen(WAITS), "rank ", 5) != 0 ||
-        (end = find_place(end, &on)) == NULL)
+  for (const char *at = why; (at = find_place(at, &here)) != NULL; at = end) {
+    if (strncmp(at, WAITS, strlen(WAITS)) != 0 || strncmp(at + strlen(WAITS), "rank ", 5) != 0 ||
+        (at = find_place(at, &on)) == NULL)
       break;
+    end = at;
     (void)fputs(first ? "{" : ", {", json);
     put_place(json, &here);
     (void)fputs(", \"waits_for\": {", json);
@@ -48,20 +90,21 @@ static void put_cycle(FILE *json, const char *why) {
     (void)fputs("}}", json);
     first = false;
   }
-  (void)fputs("]", json);
+  if (first || sscanf(end, "; and %u more", &left_out) != 1)
+    left_out = 0;
+  (void)fprintf(json, "], \"left_out\": %u", left_out);
 }
 
 void cli_put_verdict(FILE *json, const char *rule, const char *why) {
-  place first;
+  place first = {.rank = UNSAID, .step = UNSAID};
   (void)fprintf(json, "{\"rule\": \"%s\", \"proven\": %s", rule, why == NULL ? "true" : "false");
   if (why != NULL) {
     (void)fputs(", \"why\": ", json);
     cli_json_text(json, why);
     (void)fputs(", ", json);
-    if (find_place(why, &first) != NULL)
-      put_place(json, &first);
-    else
-      (void)fputs("\"rank\": null, \"step\": null, \"action\": null", json);
+    if (find_place(why, &first) == NULL)
+      (void)find_missing(why, &first);
+    put_place(json, &first);
     put_cycle(json, why);
   }
   (void)fputs("}\n", json);

@@ -6,7 +6,7 @@
 
 #include "partition/improve/named.h"
 
-static const int64_t MOVES_MOST = 1000000000;
+enum { MOVES_MOST = 1000000000 };
 
 bool opi_is_search(const char *spec) {
   return spec != NULL && strncmp(spec, "search", 6) == 0 && (spec[6] == '\0' || spec[6] == ':');
@@ -22,9 +22,18 @@ uint32_t opi_search_options(const opipe_schedule_option **out_options) {
   static const opipe_schedule_option options[] = {
       {.key = "moves",
        .help = "orders that are made and timed",
-       .preset = AS_TEXT(OPI_IMPROVE_MOVES)},
-      {.key = "seed", .help = "of the moves", .preset = "0"},
-      {.key = "from", .help = "the schedule to begin with, last; else the best there is"}};
+       .preset = AS_TEXT(OPI_IMPROVE_MOVES),
+       .min = 1,
+       .max = MOVES_MOST,
+       .type = 'i'},
+      {.key = "seed",
+       .help = "of the moves",
+       .preset = "0",
+       .max = 0x1p63, /* any that there is */
+       .type = 'i'},
+      {.key = "from",
+       .help = "the schedule to begin with, last; else the best there is",
+       .type = 't'}};
   *out_options = options;
   return OPI_COUNT(options);
 }

@@ -167,8 +167,8 @@ opipe_status opi_pass_recompute(const opi_do_list *list, const bool *stages,
                                 const opipe_allocator *allocator, opi_do_list **out_list,
                                 opipe_error *err);
 /* Sends behind their producers, each with its receive put at the end of the peer's list at the same
- * moment (a global order of messages: safe under every rule). Errors: INVALID, what every stopped
- * rank waits for. */
+ * moment (a global order of messages: safe under every rule). Errors: INVALID, a deadlock with its
+ * cycle. */
 opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *list,
                                const opipe_allocator *allocator, opi_do_list **out_list,
                                opipe_error *err);
@@ -245,7 +245,8 @@ typedef struct opi_proof {
 } opi_proof;
 
 /* The whole proof of a lowered list: opi_pass_check, every message once at both ends and at home,
- * order of matching, dependencies and deadlock (the cycle, with rank, step and action), sums over
+ * order of matching, dependencies and deadlock (the cycle, with rank, step and action), no STEP,
+ * FREE or sum twice and none lacking where others are, sums over
  * replicas by all of them and in one way, versions (double-buffered: prologue, bodies and
  * epilogue), slots, caps. A sum begins where it stands and runs beside, the STEP waits for it; a
  * rank stands still in a GATHER until all of its group have come. Errors: INVALID (what is wrong),

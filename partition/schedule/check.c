@@ -224,10 +224,13 @@ static opipe_status check_backward(const checker *c, const opi_do *a) {
 }
 
 static opipe_status check_again(const checker *c, const opi_do *a) {
+  uint8_t *unit = unit_of(c, a, a->slice, 0);
+  if ((*unit & DONE_R) != 0)
+    return refuse(c, "it occurs twice");
   if (!forward_done(c, a, a->slice, false))
     return refuse(c, "its first forward %uF%u does not run before it", a->stage, a->microbatch);
   OPI_TRY(check_at_hand(c, a));
-  *unit_of(c, a, a->slice, 0) |= DONE_R;
+  *unit |= DONE_R;
   for (uint32_t part = 0; part < c->problem->n_parts; ++part) {
     if ((*unit_of(c, a, a->slice, part) & DONE_I) == 0)
       return OPIPE_OK;

@@ -384,6 +384,15 @@ static opipe_status place_groups(const opi_problem *problem, const opipe_allocat
   return status;
 }
 
+/* A deadlock is told with the steps of the order as it was given. */
+static opipe_status place_messages(const opi_problem *problem, const opi_do_list *order,
+                                   const opi_do_list *list, const opipe_allocator *allocator,
+                                   opi_do_list **out_list, opipe_error *err) {
+  const opipe_status status = opi_pass_messages(problem, list, allocator, out_list, err);
+  return status == OPIPE_E_INVALID ? opi_pass_messages(problem, order, allocator, out_list, err)
+                                   : status;
+}
+
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err) {
@@ -400,7 +409,7 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
       replace(&list, next);
   }
   if (status == OPIPE_OK)
-    status = opi_pass_messages(problem, list, allocator, &next, err);
+    status = place_messages(problem, order, list, allocator, &next, err);
   if (status == OPIPE_OK)
     replace(&list, next);
   if (status == OPIPE_OK && how->receive_depth > 0) {

@@ -222,19 +222,30 @@ static bool sort_ends(const opi_prover *v, uint32_t rule, sorted_ends *s) {
   return fits;
 }
 
+static uint32_t other_end(const opi_prover *v, uint32_t item) {
+  const uint64_t m = opi_message_of(v, item);
+  return is_send(&v->list->items[item]) ? v->recv_item[m] : v->send_item[m];
+}
+
+/* Ends that meet as operation `k` of a channel are of two messages: each waits for its own
+ * counterpart, which stands behind the other. */
+static opipe_status refuse_order(const opi_prover *v, uint32_t here, uint32_t there, uint32_t k) {
+  const opi_place a = opi_prover_place(v, here), b = opi_prover_place(v, there);
+  const opi_place of_a = opi_prover_place(v, other_end(v, here));
+  const opi_place of_b = opi_prover_place(v, other_end(v, there));
+  return opi_fail(v->err, OPIPE_E_INVALID,
+                  "deadlock (rule %s): %s waits for %s; %s waits for %s; messages meet in order, "
+                  "and number %u between these two is not the same at both ends",
+                  opi_rule_name(v->rule), a.text, of_a.text, b.text, of_b.text, k);
+}
+
 /* Both ends of a channel lie side by side after sorting, and are of one length. */
 static opipe_status check_order(const opi_prover *v, const sorted_ends *s) {
   for (uint32_t e = 0; e + 1 < s->n; e += 2) {
     const uint32_t *here = &s->items[s->ends[e].first], *there = &s->items[s->ends[e + 1].first];
     for (uint32_t k = 0; k < s->ends[e].n && k < s->ends[e + 1].n; ++k) {
-      if (opi_message_of(v, here[k]) == opi_message_of(v, there[k]))
-        continue;
-      const opi_place a = opi_prover_place(v, here[k]);
-      const opi_place b = opi_prover_place(v, there[k]);
-      return opi_fail(v->err, OPIPE_E_INVALID,
-                      "rule %s: message %u between two ranks: %s meets %s; each waits for its own "
-                      "counterpart, which comes after the other: deadlock",
-                      opi_rule_name(v->rule), k, a.text, b.text);
+      if (opi_message_of(v, here[k]) != opi_message_of(v, there[k]))
+        return refuse_order(v, here[k], there[k], k);
     }
   }
   return OPIPE_OK;

@@ -7,7 +7,6 @@
  * In a double-buffered body, messages of flagged forwards carry the flag at both ends; what a
  * forward without the flag reads from a flagged one came with the body before.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "partition/schedule/passes.h"
@@ -142,23 +141,40 @@ static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
   return OPIPE_OK;
 }
 
-static opipe_status stuck(const inserter *n) {
-  char text[400];
-  size_t at = 0;
-  for (uint32_t rank = 0; rank < n->list->n_ranks && at + 1 < sizeof text; ++rank) {
-    opi_need missing;
-    if (n->next[rank] == n->list->rank_first[rank + 1])
-      continue;
-    const opi_do *a = &n->list->items[n->next[rank]];
-    if (ready(n, a, &missing) && (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0)
-      (void)ready(n, ++a, &missing);
-    const opi_place place = opi_place_of(n->problem, n->list, rank, (uint32_t)(a - n->list->items));
-    const int used = snprintf(text + at, sizeof text - at, "%s%s waits for %u%s%u",
-                              at == 0 ? "" : "; ", place.text, missing.stage,
-                              missing.phase == OPI_PHASE_F ? "F" : "B", a->microbatch);
-    at += used < 0 ? 0 : (size_t)used;
+/* Among what a rank has not done yet, the action that brings what `a` lacks; OPIPE_NONE: none. */
+static uint32_t maker_of(const inserter *n, const opi_do *a, const opi_need *need) {
+  const opi_do_list *list = n->list;
+  const bool forward = need->phase == OPI_PHASE_F;
+  const uint32_t rank = need->replica == OPIPE_NONE
+                            ? OPIPE_NONE
+                            : opi_problem_rank(n->problem, need->stage, need->replica);
+  for (uint32_t i = rank == OPIPE_NONE ? list->n_items : n->next[rank];
+       rank != OPIPE_NONE && i < list->rank_first[rank + 1]; ++i) {
+    const opi_do *b = &list->items[i];
+    const bool makes = forward ? b->kind == OPI_DO_F && flagged(a) == flagged(b)
+                               : b->kind == OPI_DO_B || b->kind == OPI_DO_I;
+    if (makes && b->stage == need->stage && b->replica == need->replica &&
+        b->microbatch == a->microbatch && b->slice == need->slice && b->part == need->part)
+      return i;
   }
-  return opi_fail(n->err, OPIPE_E_INVALID, "the order deadlocks: %s", text);
+  return OPIPE_NONE;
+}
+
+static opi_wait wait_of(const void *ctx, uint32_t rank) {
+  const inserter *n = ctx;
+  const opi_do *a = &n->list->items[n->next[rank]];
+  opi_need missing;
+  if (ready(n, a, &missing)) /* then it is the second of the pair that waits */
+    (void)ready(n, ++a, &missing);
+  return (opi_wait){(uint32_t)(a - n->list->items), maker_of(n, a, &missing)};
+}
+
+static opipe_status stuck(inserter *n) {
+  uint32_t rank = 0;
+  while (n->next[rank] == n->list->rank_first[rank + 1])
+    ++rank;
+  return opi_tell_cycle(n->problem, n->list, rank, wait_of, n, "the order deadlocks", &n->arena,
+                        n->err);
 }
 
 static opipe_status place_messages(inserter *n) {

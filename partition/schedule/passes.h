@@ -110,4 +110,19 @@ typedef struct opi_place {
 opi_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
                        uint32_t item);
 
+/* ---- cycle.c ---- */
+
+/* Why a rank stands still: its item that waits, and the one that would let it go on (OPIPE_NONE:
+ * there is none). */
+typedef struct opi_wait {
+  uint32_t item, maker;
+} opi_wait;
+typedef opi_wait (*opi_wait_fn)(const void *ctx, uint32_t rank);
+/* The refusal of a deadlock: "`what`: rank 1, step 5: 2F0 waits for rank 0, step 3: 1F0; ...", the
+ * circle that the rank's waiting leads to, cut with "; and N more". `fn` says of every rank that
+ * stands still why. Errors: INVALID, always; NOMEM. */
+opipe_status opi_tell_cycle(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
+                            opi_wait_fn fn, const void *ctx, const char *what, opi_arena *arena,
+                            opipe_error *err);
+
 #endif /* OPI_SCHEDULE_PASSES_H */

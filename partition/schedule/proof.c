@@ -446,35 +446,15 @@ static uint32_t maker_of(const runner *r, uint64_t event) {
   return OPIPE_NONE;
 }
 
-/* Follows who waits for whom from a stopped rank until one comes again, then tells that circle. */
-static opipe_status tell_cycle(const runner *r, uint32_t rank, uint8_t *seen) {
-  char text[460];
-  size_t at = 0;
-  uint32_t left_out = 0;
-  for (uint32_t pass = 0; pass < 2; ++pass) { /* to the circle, then around it */
-    for (;;) {
-      const uint32_t maker = maker_of(r, r->waits_for[rank]);
-      const opi_place waits = opi_prover_place(&r->v, r->stopped[rank]);
-      if (maker == OPIPE_NONE)
-        return opi_fail(r->v.err, OPIPE_E_INVALID, "%s waits for what no rank does", waits.text);
-      const opi_place on = opi_prover_place(&r->v, maker);
-      if (pass == 1 && at + 160 < sizeof text) {
-        const int n = snprintf(text + at, sizeof text - at, "%s%s waits for %s",
-                               at == 0 ? "" : "; ", waits.text, on.text);
-        at += n < 0 ? 0 : (size_t)n;
-      } else if (pass == 1) {
-        ++left_out;
-      }
-      seen[rank] = (uint8_t)(seen[rank] + 1);
-      rank = opi_rank_of_item(r->v.list, maker);
-      if (seen[rank] == pass + 1)
-        break;
-    }
-  }
-  if (left_out > 0)
-    (void)snprintf(text + at, sizeof text - at, "; and %u more", left_out);
-  return opi_fail(r->v.err, OPIPE_E_INVALID, "deadlock (rule %s): %s", opi_rule_name(r->v.rule),
-                  text);
+static opi_wait wait_of(const void *ctx, uint32_t rank) {
+  const runner *r = ctx;
+  return (opi_wait){r->stopped[rank], maker_of(r, r->waits_for[rank])};
+}
+
+static opipe_status tell_cycle(const runner *r, uint32_t rank) {
+  char what[48];
+  (void)snprintf(what, sizeof what, "deadlock (rule %s)", opi_rule_name(r->v.rule));
+  return opi_tell_cycle(r->v.problem, r->v.list, rank, wait_of, r, what, r->v.arena, r->v.err);
 }
 
 static opipe_status run_all(runner *r) {
@@ -484,11 +464,8 @@ static opipe_status run_all(runner *r) {
   while (r->n_stack > 0)
     OPI_TRY(run_rank(r, r->stack[--r->n_stack]));
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
-    if (r->next[rank] == list->rank_first[rank + 1])
-      continue;
-    uint8_t *seen = OPI_ARENA_ARRAY(r->v.arena, uint8_t, list->n_ranks);
-    return seen == NULL ? opi_fail_nomem(r->v.err, list->n_ranks, "a deadlock's cycle")
-                        : tell_cycle(r, rank, seen);
+    if (r->next[rank] != list->rank_first[rank + 1])
+      return tell_cycle(r, rank);
   }
   return OPIPE_OK;
 }
@@ -548,11 +525,14 @@ static opipe_status check_reductions(const runner *r) {
       with += r->has_reduce[s * p->n_replicas + k] != 0;
       lacking = r->has_reduce[s * p->n_replicas + k] != 0 ? lacking : k;
     }
-    if (n > 1 && with < n && (with > 0 || r->any_step)) {
+    if (n > 1 && with < n && (r->any_reduce || r->any_step)) {
+      const opi_do sum = {.kind = OPI_DO_REDUCE, .stage = s, .replica = (uint16_t)lacking};
+      char text[64];
       return opi_fail(r->v.err, OPIPE_E_INVALID,
-                      "stage %u has %u replicas; the gradients of replica %u are never reduced "
-                      "(%uREDUCE on rank %u)",
-                      s, n, lacking, s, opi_problem_rank(p, s, lacking));
+                      "%s is missing (on rank %u): stage %u has %u replicas, and the gradients of "
+                      "replica %u are never reduced",
+                      opi_do_text(p, &sum, text, sizeof text), opi_problem_rank(p, s, lacking), s,
+                      n, lacking);
     }
     OPI_TRY(check_sharded(r, s));
   }
@@ -575,13 +555,10 @@ static opipe_status scan(runner *r) {
       if (a->stage >= p->n_stages || a->replica >= p->n_replicas ||
           p->instance_rank[instance] != rank)
         return refuse(r, i, "there is no such stage or replica on this rank");
-      if (a->kind == OPI_DO_FREE &&
-          (a->microbatch >= p->n_microbatches || a->slice >= p->n_slices)) {
-        return refuse(r, i, "micro-batch %u of %u, slice %u of %u", a->microbatch,
-                      p->n_microbatches, a->slice, p->n_slices);
-      }
-      if (is_sum(a))
+      if (is_sum(a)) {
         r->has_reduce[instance] = a->kind == OPI_DO_REDUCE ? SUMMED : SCATTERED;
+        r->any_reduce = true;
+      }
       r->has_gather[instance] = r->has_gather[instance] || a->kind == OPI_DO_GATHER;
       if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
         ++r->weights_left[(size_t)opi_step_of(&r->v, i) * p->n_stages * p->n_replicas + instance];
@@ -648,6 +625,7 @@ opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list
   if (rule >= OPI_RULES)
     return opi_fail(err, OPIPE_E_INVALID, "there is no rule %u", rule);
   OPI_TRY(opi_pass_check(problem, list, allocator, err));
+  OPI_TRY(opi_prove_once(problem, list, allocator, err));
   opi_arena_init(&arena, allocator, 0);
   runner r = {.v = {.problem = problem,
                     .list = list,

@@ -42,6 +42,11 @@ opipe_status opi_match_messages(opi_prover *v);
 /* proof_stash.c: peaks, caps. Errors: LIMIT. */
 opipe_status opi_prover_stashes(const opi_prover *v, opi_proof *out);
 
+/* proof_once.c: no STEP, FREE, sum or gather is there twice, and none is lacking where others are.
+ * The list is whole, and not unrolled. */
+opipe_status opi_prove_once(const opi_problem *problem, const opi_do_list *list,
+                            const opipe_allocator *allocator, opipe_error *err);
+
 /* "rank 1, step 5: 2F0" */
 opi_place opi_prover_place(const opi_prover *v, uint32_t item);
 

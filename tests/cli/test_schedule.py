@@ -150,7 +150,8 @@ def refusals(folder):
          ("deadlock", "rank 0, step 3: 0SEND_F1", "rank 1, step 3: 1SEND_B0"),
          "check", path, "--rule", "blocking")
     says("0F0,0X1\n", ("row 1, column 2", "0X1"), status=REFUSED)
-    says("0F0,0F1\n0B0,0B1\n", ("row 2, column 1", "stage 0"), status=REFUSED)
+    says("0F0,0F1\n0B0,0B1\n", ("row 2, column 1", "stage 0"))
+    says("0F0,0F1\n0B0,0B1\n", ("row 2, column 1", "stage 0"), "show", path, status=REFUSED)
     says("0F0\n1SEND_F0\n", ("row 2, column 1", "1SEND_F0"), status=REFUSED)
     says("", ("no ranks",), status=REFUSED)
     says("#onnx-pipe-schedule v2\n", ("v1",), status=REFUSED)
@@ -170,7 +171,7 @@ def refusals(folder):
                    "cross-entropy:logits=logits,labels=labels,shift=1", "--schedule", "csv:text=" + order)
         if told.status != REFUSED or not all(word in told.err for word in words):
             raise AssertionError(f"{order}: {told.err.strip()}")
-    says("(0F0;0B0)OVERLAP_F_B,0F1,0B1\n", ("deadlocks", "rank 0, step 1: 0B0 waits for 0F0"))
+    says("(0F0;0B0)OVERLAP_F_B,0F1,0B1\n", ("deadlocks", "rank 0, step 1: 0B0 waits for rank 0, step 0: 0F0"))
     says("(0F0;0B0)OVERLAP_F_B,0FREE0,STEP\n", ("deadlock (rule tag)", "rank 0, step 1: 0B0 waits for rank 0, step 0: 0F0"))
     says(schedule("lower", "gpipe", *SIZE), ("FREE0", "rank 0"), "convert", path, "--dialect",
          "torch", status=REFUSED)
@@ -180,12 +181,41 @@ def refusals(folder):
     says(good, ("frob",), "frob", path, status=USAGE)
 
 
+HEADER = """#onnx-pipe-schedule v1
+#ranks={0} stages={0} replicas=1 microbatches=2 slices=1 parts=1 mode=train versions=one sync=end
+#place={1}
+"""
+CROSSED = ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+           "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n")
+
+
+def circle(n):
+    """A deadlock of 2 n members: every rank does its second stage first, which needs the rank before."""
+    stages = [f"{n + rank}F0,{rank}F0,{n + rank}B0,{rank}B0\n" for rank in range(n)]
+    return "".join(stages)
+
+
 def verdicts(folder):
     """check --json: rank, step and action, and the circle of those that wait; 3 where nothing can be read."""
     path = os.path.join(folder, "verdict.csv")
     cases = (("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", [], DONE, None, 0),
              ("0F0,0F1,0B0,0B1\n1B0,1F0,1F1,1B1\n", [], CHECK_FAILED, (1, 0, "1B0"), 0),
-             ("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n", [], CHECK_FAILED, (None, None, None), 0),
+             ("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n", [], CHECK_FAILED, (1, None, "1B1"), 0),
+             ("0F0,0F1,0B0,0B1,0FREE0,0FREE0\n1F0,1B0,1F1,1B1\n", [], DONE, None, 0), # lowering places its own
+             ("0F0,0F1\n0B0,0B1\n", [], CHECK_FAILED, (1, 0, None), 0),
+             ("0F0,0B0\n2F0,2B0\n", [], CHECK_FAILED, (None, None, None), 0),
+             (HEADER.format(2, "0,1") + "rank 0: 0F0 0F1 1F1 0B0 0B1\nrank 1: 1F0 1B0 1B1\n", [], CHECK_FAILED,
+              (0, 2, "1F1"), 0),
+             (HEADER.format(2, "0,1") + "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 STEP\n"
+              "rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1\n", [], CHECK_FAILED, (1, None, "STEP"), 0),
+             (HEADER.format(2, "0,1") + "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0FREE0 0RECV_B1 0B1 STEP\n"
+              "rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1 STEP\n", [], CHECK_FAILED, (0, None, "0FREE1"), 0),
+             ("0F0,0R0,0R0,0B0\n", [], CHECK_FAILED, (0, 2, "0R0"), 0),
+             ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n", [], CHECK_FAILED, (0, 1, "0B0"), 2),
+             (CROSSED, ["--rule", "tag"], DONE, None, 0),
+             (CROSSED, ["--rule", "stream"], CHECK_FAILED, (1, 0, "1RECV_F1"), 2),
+             (CROSSED, ["--rule", "edge"], CHECK_FAILED, (1, 0, "1RECV_F1"), 2),
+             (CROSSED, ["--rule", "pair"], CHECK_FAILED, (1, 0, "1RECV_F1"), 2),
              ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
               "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n", ["--rule", "blocking"], CHECK_FAILED,
               (0, 3, "0SEND_F1"), 2))
@@ -200,9 +230,27 @@ def verdicts(folder):
             continue
         if (told["rank"], told["step"], told["action"]) != place or len(told["cycle"]) != n_cycle or not told["why"]:
             raise AssertionError(f"{text}: {told}")
+        if told["left_out"] != 0:
+            raise AssertionError(f"{text}: {told}")
         for here, there in zip(told["cycle"], told["cycle"][1:] + told["cycle"][:1]):
             if here["waits_for"]["rank"] != there["rank"]:
                 raise AssertionError(f"no circle: {told['cycle']}")
+    for text in ("0F0 0F0 0B0 0B1\n1F0 1B0 1F1 1B1", "0F0 0F1 0B0 0B1\n1B0 1F0 1F1 1B1", "0F0 0B0 0F1\n1F0 1B0 1F1 1B1",
+                 "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(" ", ",") + "\n")
+        told = [run("schedule", "check", *what, "--json") for what in
+                ((path,), ("csv:text=" + text, "--ranks", "2", "--microbatches", "2"))] # a plugin's order
+        facts = [{key: value for key, value in json.loads(result.out).items() if key != "why"} for result in told]
+        if [result.status for result in told] != [CHECK_FAILED] * 2 or facts[0] != facts[1]:
+            raise AssertionError(f"{text}: {[result.status for result in told]}, {facts}")
+    for name in ("nobody", "1f1b:depth=x", "chimera"): # there is no order
+        schedule("check", name, "--ranks", "3", "--microbatches", "3", status=REFUSED)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(circle(30))
+    told = json.loads(run("schedule", "check", path, "--json").out)
+    if len(told["cycle"]) + told["left_out"] != 30 or len(told["cycle"]) < 3:
+        raise AssertionError(f"a cycle of 30: {told}")
     for missing, words in ((os.path.join(folder, "none.csv"), "No such file"), (folder, "no regular file"),
                            ("none.csv", "No such file"), ("file:none", "No such file")):
         told = schedule("check", missing, status=REFUSED)
@@ -219,8 +267,61 @@ def listing(_):
     for name in NAMES:
         if name.split(":")[0] not in names:
             raise AssertionError(f"{name} is not listed")
-    if not all(name in schedule("list") for name in names):
+    options = {(row["name"], option["key"]): option for row in rows for option in row["options"]}
+    for key, wanted in ((("1f1b", "depth"), ("integer", 1, 1 << 24)), (("1f1b", "eager"), ("integer", 0, 1)),
+                        (("1f1b", "policy"), ("choice", None, None)), (("zb-auto", "memory"), ("number", 0, 1e6)),
+                        (("csv", "text"), ("text", None, None)), (("search", "from"), ("text", None, None)),
+                        (("search", "moves"), ("integer", 1, 10**9)), (("search", "seed"), ("integer", 0, None))):
+        found = options[key]
+        if (found["type"], found.get("min"), found.get("max")) != wanted:
+            raise AssertionError(f"{key}: {found}")
+    text = schedule("list")
+    for words in ("depth=...  most micro-batches that a stage keeps activations of (integer, 1 to 16777216)",
+                  "(integer, at least 0; preset: 0)", "(integer, 0 to 1; preset: 0)", "(choice; preset: pa)", "(number, 0 to 1000000"):
+        if words not in text:
+            raise AssertionError(f"list: '{words}' is not in it")
+    if not all(name in text for name in names):
         raise AssertionError("list in text leaves one out")
+
+
+def overlooked(folder):
+    """An option that a verb does not look at is refused, with those that do."""
+    path = os.path.join(folder, "order.csv")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(schedule("show", "gpipe", *SIZE))
+    name = ("gpipe", *SIZE)
+    for arguments, words in (
+            (("simulate", path, "--forward"), "--forward is of a NAME, and"),
+            (("show", path, "--aligned"), "--aligned is of a NAME"),
+            (("show", path, "--replicas", "2"), "--replicas is of a NAME"),
+            (("show", path, "--cost", "F=2"), "schedule show FILE takes no --cost: simulate and draw do"),
+            (("show", *name, "--from", "torch"), "--from is of a FILE, and gpipe is none"),
+            (("check", path, "-o", path), "takes no --output: show, lower, simulate, draw and convert do"),
+            (("list", "-o", path), "schedule list takes no --output"),
+            (("list", "--ranks", "4"), "schedule list takes no --ranks"),
+            (("show", *name, "--rule", "tag"), "schedule show takes no --rule: check does"),
+            (("simulate", *name, "--rule", "pair"), "takes no --rule"),
+            (("lower", *name, "--rule", "pair"), "takes no --rule"),
+            (("check", *name, "--format", "csv"), "takes no --format: show, lower and convert do"),
+            (("simulate", *name, "--format", "json"), "takes no --format"),
+            (("check", *name, "--dialect", "opipe"), "takes no --dialect"),
+            (("show", *name, "--receives", "early"), "takes no --receives: lower and check do"),
+            (("lower", *name, "--aligned"), "takes no --aligned: show does"),
+            (("draw", *name, "--json"), "schedule draw takes no --json"),
+            (("check", *name, "--cluster", "x.json"), "takes no --cluster: simulate and draw do"),
+            (("show", *name, "--tensor", "2"), "takes no --tensor"),
+            (("simulate", *name, "--cost", "F=1+1+1+1,F=3"), "F= is given twice"),
+            (("simulate", *name, "--cost", "comm=1,comm=1"), "comm= is given twice")):
+        told = schedule(*arguments, status=USAGE)
+        if words not in told:
+            raise AssertionError(f"{arguments}: {told.strip()}")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(schedule("lower", *name))
+    if "has its messages already" not in schedule("check", path, "--receives", "lazy", status=USAGE):
+        raise AssertionError("receives of a lowered order")
+    later = schedule("simulate", *name, "--cost", "F=1+2+3+4,W=1+1+1+1", "--cost", "F=3,W=1")
+    if later != schedule("simulate", *name, "--cost", "F=3") or later == schedule("simulate", *name):
+        raise AssertionError(f"the later --cost does not hold: {later}")
 
 
 def main():
@@ -228,7 +329,8 @@ def main():
     count = Count()
     cases = [(name, lambda folder, name=name: every_verb(name, folder)) for name in NAMES]
     cases += [("tables", tables), ("makespans", makespans), ("refusals", refusals),
-              ("verdicts", verdicts), ("baselines", baselines), ("list", listing)]
+              ("verdicts", verdicts), ("overlooked", overlooked), ("baselines", baselines),
+              ("list", listing)]
     with tempfile.TemporaryDirectory() as folder:
         for name, check in cases:
             try:

@@ -108,7 +108,12 @@ static void test_mistakes_are_named(void) {
       {OPI_DO_F, 0, 0, {.kind = OPI_DO_F, .version = 1}, "weight version 1"},
       {OPI_DO_SEND_F, 0, 1, {.kind = OPI_DO_IDLE}, "nobody sends it"},
       {OPI_DO_RECV_B, 0, 1, {.kind = OPI_DO_IDLE}, "nobody receives it"},
-      {OPI_DO_STEP, OPIPE_NONE, 0, {.kind = OPI_DO_IDLE}, NULL},
+      {OPI_DO_STEP, OPIPE_NONE, 0, {.kind = OPI_DO_IDLE}, "STEP is missing (on rank 0; rank 1"},
+      {OPI_DO_FREE, 0, 1, {.kind = OPI_DO_STEP, .stage = OPIPE_NONE}, "STEP: it occurs twice"},
+      {OPI_DO_FREE, 1, 1, {.kind = OPI_DO_FREE, .stage = 1}, "1FREE0: it occurs twice"},
+      {OPI_DO_FREE, 1, 2, {.kind = OPI_DO_IDLE}, "1FREE2 is missing (on rank 1"},
+      {OPI_DO_FREE, 1, 2, {.kind = OPI_DO_FREE, .stage = 2}, "no such stage"},
+      {OPI_DO_FREE, 1, 2, {.kind = OPI_DO_FREE, .stage = 1, .microbatch = 4}, "micro-batch 4 of 4"},
   };
   for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
     const uint32_t at = find(lowered, rows[i].kind, rows[i].stage, rows[i].microbatch);
@@ -116,12 +121,8 @@ static void test_mistakes_are_named(void) {
     const opi_do held = lowered->items[at];
     lowered->items[at] = rows[i].becomes;
     lowered->items[at].edge = held.edge;
-    if (rows[i].says != NULL) {
-      OPI_ASSERT_ERROR(prove(&m.problem, lowered, OPI_RULE_TAG, &err), OPIPE_E_INVALID, &err,
-                       rows[i].says);
-    } else {
-      OPI_ASSERT_OK(prove(&m.problem, lowered, OPI_RULE_TAG, &err), &err);
-    }
+    OPI_ASSERT_ERROR(prove(&m.problem, lowered, OPI_RULE_TAG, &err), OPIPE_E_INVALID, &err,
+                     rows[i].says);
     lowered->items[at] = held;
   }
   /* a step in front of a backward */
@@ -132,6 +133,22 @@ static void test_mistakes_are_named(void) {
   lowered->items[0] = held;
   opi_do_list_free(lowered);
   opi_do_list_free(list);
+}
+
+/* A whole list without any step or free is proven; what computes again does so once. */
+static void test_steps_and_frees_are_there_or_not(void) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  made_1f1b(&m, 3, 4, false);
+  opi_do_list *list = lower_bare(&m, 0);
+  OPI_ASSERT_OK(prove(&m.problem, list, OPI_RULE_TAG, &err), &err);
+  opi_do_list_free(list);
+  opi_order *order = order_read("0F0,0R0,0B0,0F1,0R1,0B1,STEP\n", OPI_DIALECT_OPIPE);
+  OPI_ASSERT_OK(order_prove(order, OPI_RULE_TAG, &err), &err);
+  opi_order_free(order);
+  order = order_read("0F0,0R0,0R0,0B0\n", OPI_DIALECT_OPIPE);
+  OPI_ASSERT_ERROR(order_prove(order, OPI_RULE_TAG, &err), OPIPE_E_INVALID, &err,
+                   "rank 0, step 2: 0R0: it occurs twice");
+  opi_order_free(order);
 }
 
 /* Two ranks that each wait for what the other does later. */
@@ -153,6 +170,49 @@ static void test_a_deadlock_is_told_as_its_cycle(void) {
                    "rank 0, step 3: 0SEND_F1 waits for rank 1, step 4: 1RECV_F1; rank 1, step 3: "
                    "1SEND_B0 waits for rank 0, step 4: 0RECV_B0");
   OPI_ASSERT_ERROR(order_prove(order, OPI_RULE_PAIR, &err), OPIPE_E_INVALID, &err, "deadlock");
+  opi_order_free(order);
+}
+
+/* Of computes alone: those in the circle and no others, by the steps of the order as it was given,
+ * reductions that are placed anew included. */
+static void test_a_deadlock_of_computes_is_told_as_its_cycle(void) {
+  static const struct {
+    const char *text, *says;
+  } rows[] = {{"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n",
+               "the order deadlocks: rank 0, step 1: 0B0 waits for rank 1, step 2: 1B0; rank 1, "
+               "step 1: 1F1 waits for rank 0, step 2: 0F1"},
+              {"0REDUCE,0F0,0I0,0W0,0F1,0B1\n1F0,1F1,1I0,1W0,1B1\n",
+               "the order deadlocks: rank 0, step 2: 0I0 waits for rank 1, step 2: 1I0; rank 1, "
+               "step 1: 1F1 waits for rank 0, step 4: 0F1"},
+              {"(0F0;0B0)OVERLAP_F_B,0F1,0B1\n",
+               "the order deadlocks: rank 0, step 1: 0B0 waits for rank 0, step 0: 0F0"}};
+  const opi_lowering how = {.receive_depth = 0};
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    opi_do_list *lowered = NULL;
+    opi_order *order = order_read(rows[i].text, OPI_DIALECT_OPIPE);
+    OPI_ASSERT_ERROR(
+        opi_lower_order(&order->problem, order->list, &how, opi_allocator_system(), &lowered, &err),
+        OPIPE_E_INVALID, &err, rows[i].says);
+    OPI_ASSERT_INT(strlen(err.message), strlen(rows[i].says));
+    opi_order_free(order);
+  }
+}
+
+/* Receives in another order than their sends, where messages meet in order. */
+static void test_a_deadlock_of_matching_is_told_as_its_cycle(void) {
+  static const uint32_t rules[] = {OPI_RULE_STREAM, OPI_RULE_EDGE, OPI_RULE_PAIR};
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_order *order = order_read(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+      OPI_DIALECT_OPIPE);
+  OPI_ASSERT_OK(order_prove(order, OPI_RULE_TAG, &err), &err);
+  for (size_t i = 0; i < OPI_COUNT(rules); ++i) {
+    OPI_ASSERT_ERROR(order_prove(order, rules[i], &err), OPIPE_E_INVALID, &err,
+                     "rank 1, step 0: 1RECV_F1 waits for rank 0, step 3: 0SEND_F1; rank 0, step 1: "
+                     "0SEND_F0 waits for rank 1, step 1: 1RECV_F0");
+  }
   opi_order_free(order);
 }
 
@@ -209,6 +269,15 @@ static void test_two_directions_reduce(void) {
     lowered->items[at].kind = OPI_DO_IDLE;
     OPI_ASSERT_ERROR(prove(&m.problem, lowered, OPI_RULE_TAG, &err), OPIPE_E_INVALID, &err,
                      "never reduced");
+    lowered->items[at].kind = OPI_DO_REDUCE;
+    const opi_do held = lowered->items[at];
+    uint32_t other = lowered->rank_first[m.problem.instance_rank[m.problem.n_replicas]];
+    while (lowered->items[other].kind != OPI_DO_REDUCE || lowered->items[other].stage == 1)
+      ++other;
+    lowered->items[at] = lowered->items[other];
+    OPI_ASSERT_ERROR(prove(&m.problem, lowered, OPI_RULE_TAG, &err), OPIPE_E_INVALID, &err,
+                     "it occurs twice");
+    lowered->items[at] = held;
     opi_do_list_free(lowered);
     opi_do_list_free(list);
   }
@@ -311,6 +380,9 @@ static void test_flags_of_records(void) {
 OPI_TEST_MAIN("the proof of schedules", OPI_TEST(test_the_proof_equals_all_interleavings),
               OPI_TEST(test_early_receives_hold_under_every_rule),
               OPI_TEST(test_mistakes_are_named), OPI_TEST(test_flags_of_records),
-              OPI_TEST(test_a_deadlock_is_told_as_its_cycle), OPI_TEST(test_slots_and_caps),
-              OPI_TEST(test_two_directions_reduce), OPI_TEST(test_shares),
-              OPI_TEST(test_large_schedules_are_proven_soon))
+              OPI_TEST(test_steps_and_frees_are_there_or_not),
+              OPI_TEST(test_a_deadlock_is_told_as_its_cycle),
+              OPI_TEST(test_a_deadlock_of_computes_is_told_as_its_cycle),
+              OPI_TEST(test_a_deadlock_of_matching_is_told_as_its_cycle),
+              OPI_TEST(test_slots_and_caps), OPI_TEST(test_two_directions_reduce),
+              OPI_TEST(test_shares), OPI_TEST(test_large_schedules_are_proven_soon))
