@@ -90,8 +90,10 @@ typedef struct opi_judged {
   double compute_ns;  /* of the busiest rank, sums over tensor groups left out */
   double exposed_ns;  /* from the last backward or forward to the end: reductions, updates */
   double bubble, utilisation;
-  double bytes, cap_bytes; /* of the rank that is fullest beside its cap; INFINITY: no cap */
-  uint32_t device;         /* of that rank */
+  double bytes, cap_bytes; /* of the fullest device; INFINITY: no cap */
+  double over_bytes;       /* of the device that is farthest over its cap; below 0: what that has
+                              left, -INFINITY: no device has a cap. Above 0 it does not fit */
+  uint32_t device;         /* the fullest one */
   uint64_t n_ops;          /* played */
 } opi_judged;
 
