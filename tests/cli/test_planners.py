@@ -42,6 +42,7 @@ def main():
         files(count, folder)
         planned(count, folder)
         hypothetical(count, folder)
+        compared(count, folder)
         refusals(count, folder)
         guide(count, folder)
     return count.finish()
@@ -173,6 +174,28 @@ def hypothetical(count, folder):
     played = json.loads(expect(count, "play", ["simulate", "--arch", ARCH, "--planner", "megatron", "--cluster", "p3.16xlarge:nodes=4", "--batch",
                                                "512", "--json"], DONE))
     count.check("utilisation", None if 0 < played["utilisation"] <= 1 and played["devices"] == 32 else str(played["utilisation"]))
+
+
+def compared(count, folder):
+    """Mini-batches of other sizes are compared by the sample; requests and training, other models and other shapes are not; a stage
+    that one of both lacks is none of 0 ms."""
+    small = "gpt:layers=4,hidden=256,heads=4,vocab=1000,seq=64"
+    files = {name: os.path.join(folder, name + ".json") for name in ("few", "many", "request", "three", "other", "a", "b", "c")}
+    for name, more in (("few", ["--batch", "4", "--stages", "2"]), ("many", ["--batch", "16", "--stages", "2"]), ("three", ["--batch", "4", "--stages", "3"]),
+                       ("request", ["--batch", "4", "--stages", "2", "--auto=latency"])):
+        expect(count, name, ["plan", "--arch", small, "--auto", "--schedule", "gpipe", "--cluster", "config-a", *more, "-o", files[name]], DONE)
+    expect(count, "other", ["plan", "--arch", small.replace("4,", "5,", 1), "--auto", "--schedule", "gpipe", "--stages", "2", "--cluster", "config-a", "--batch",
+                            "4", "-o", files["other"]], DONE)
+    for name, more in (("a", "batch=4,seq=8"), ("b", "batch=4,seq=16"), ("c", "batch=2,seq=8")):
+        expect(count, name, ["plan", DEMO, "--bind", more, "--stages", "2", "-o", files[name]], DONE)
+    for one, two, *texts in (("few", "many", "* samples", "many.json is predicted to be ", "times as fast per sample\n"),
+                             ("few", "three", "  samples ", "times as fast\n", "  stage 2    forward (ms) -  "),
+                             ("few", "request", "* kind", "which is faster is not said: one is for requests, one for training"),
+                             ("few", "other", "* model", "which is faster is not said: they are of different models or shapes"),
+                             ("a", "b", "* model", "which is faster is not said: they are of different models or shapes"),
+                             ("a", "c", "* samples", "times as fast per sample\n"), ("a", "a", "  model", "times as fast\n")):
+        out = expect(count, f"{one} and {two}", ["plan", "explain", files[one], files[two]], DONE)
+        count.check(f"{one} and {two}: said", None if all(text in out for text in texts) else out)
 
 
 def refusals(count, folder):

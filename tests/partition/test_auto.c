@@ -495,6 +495,29 @@ static void test_objectives(void) {
   opi_layers_free(layers);
 }
 
+/* As many stages as a rank of 2 or 1 can have under some option; without times nothing is planned,
+ * and training is not taken for requests. */
+static void test_stages_that_are_given(void) {
+  static const uint32_t given[] = {5, 7, 9, 10};
+  opi_cluster c = make_cluster(1, 2, 0, dapple_rates);
+  opi_layers *layers = equal_blocks(12, 1e6, 2e6, 1000, 1000, 1000);
+  opi_auto q = auto_question(layers, &c, 16);
+  opi_auto_answer *answer = NULL;
+  for (size_t i = 0; i < OPI_COUNT(given); ++i) {
+    q.fixed.n_stages = given[i];
+    answer = auto_ask(&q);
+    OPI_ASSERT_INT(answer->ranked[0].strategy->n_stages, given[i]);
+    OPI_ASSERT(given[i] % 2 != 0 || answer->ranked[0].strategy->n_ranks == 2);
+    opi_auto_free(answer);
+  }
+  opi_layers_free(layers);
+  layers = equal_blocks(4, 0, 0, 1000, 1000, 1000);
+  q = auto_question(layers, &c, 16);
+  OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_INVALID, &err,
+                   "0 ns for each of its 4 layers");
+  opi_layers_free(layers);
+}
+
 static bool says(opi_text *text, const char *what) {
   const bool found = strstr(text->data, what) != NULL;
   opi_text_release(text);
@@ -665,6 +688,7 @@ static const opi_test tests[] = {OPI_TEST(test_no_paper_is_faster),
                                  OPI_TEST(test_permissions),
                                  OPI_TEST(test_objectives),
                                  OPI_TEST(test_the_fullest_device),
+                                 OPI_TEST(test_stages_that_are_given),
                                  OPI_TEST(test_infeasible),
                                  OPI_TEST(test_streams_repeat_a_request),
                                  OPI_TEST(test_requests_do_not_come_back),

@@ -273,24 +273,6 @@ static opipe_status keep_places(opi_space *s, const opi_plan *plan, const opi_pl
   return OPIPE_OK;
 }
 
-/* Has every token slice a token, and every token a slice? */
-static opipe_status check_tokens(const opi_space *s, const opi_plan *plan, opipe_error *err) {
-  const uint32_t tokens = s->question->planning.layers->tokens;
-  uint64_t sum = 0;
-  if (tokens == 0 || plan->n_slices < 2)
-    return OPIPE_OK;
-  if (plan->n_slices > tokens) {
-    return opi_fail(err, OPIPE_E_INVALID, "%u token slices of %u tokens: at most one for each",
-                    plan->n_slices, tokens);
-  }
-  for (uint32_t i = 0; plan->slice_lengths != NULL && i < plan->n_slices; ++i)
-    sum += plan->slice_lengths[i];
-  if (plan->slice_lengths == NULL || sum == tokens)
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "token slices of %" PRIu64 " tokens together, and %u there",
-                  sum, tokens);
-}
-
 opipe_status opi_space_lay_out(opi_space *s, uint32_t method, uint32_t n_ranks, uint32_t n_stages,
                                uint32_t microbatches, const opi_places **out_places) {
   const opi_question q = {.schedule = s->methods[method].spec,
@@ -305,7 +287,7 @@ opipe_status opi_space_lay_out(opi_space *s, uint32_t method, uint32_t n_ranks, 
   OPI_TRY(opi_plan_new(s->arena.allocator, &plan, s->err));
   opipe_status status = opi_order_lay_out(&s->plugins, &q, plan, &ref, &err);
   if (status == OPIPE_OK)
-    status = check_tokens(s, plan, &err);
+    status = opi_slices_check(s, plan, &err);
   if (status == OPIPE_OK)
     status = keep_places(s, plan, out_places);
   else

@@ -150,6 +150,9 @@ double opi_places_first_slice(const opi_places *places);
 
 /* space->curves, where the layers say what slices take. */
 opipe_status opi_slices_know(opi_space *space);
+/* Has every token slice of a layout a token, and every token a slice? Errors: INVALID with both
+ * numbers. */
+opipe_status opi_slices_check(const opi_space *space, const opi_plan *plan, opipe_error *err);
 /* What part of the times of a stage each token slice of a point takes: out_times [n_slices]; NULL:
  * not wanted. Together they take as much as the whole, or more; *out_sum of it, and *out_first the
  * first of that, 0 to 1. */

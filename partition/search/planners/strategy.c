@@ -89,6 +89,18 @@ static void read_link(const opi_cluster *c, uint32_t a, uint32_t b, opi_reach *o
       tier->collective_latency_ns > 0 ? tier->collective_latency_ns : link.latency_ns;
 }
 
+opipe_status opi_planning_check_times(const char *planner, const opi_layers *layers,
+                                      opipe_error *err) {
+  for (uint64_t i = 0; i < (uint64_t)layers->n_layers * layers->n_sizes; ++i) {
+    if (layers->at[i].forward_ns > 0 || opi_layer_backward_ns(&layers->at[i]) > 0)
+      return OPIPE_OK;
+  }
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "planner '%s': profile '%.40s' has no times, 0 ns for each of its %u layers: by a "
+                  "device without \"flops\" and \"bandwidth\" there are none",
+                  planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
+}
+
 opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
                                 opi_machine *out_machine, opipe_error *err) {
   const opi_cluster *c = io_planning->cluster;
@@ -103,6 +115,7 @@ opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
                     "planner '%s': a mini-batch of %" PRIu64 " samples; 1 to %d can be", planner,
                     io_planning->batch, BATCH_MOST);
   }
+  OPI_TRY(opi_planning_check_times(planner, io_planning->layers, err));
   io_planning->n_devices = n;
   if (io_planning->samples == 0)
     io_planning->samples = io_planning->layers->samples[0];

@@ -96,6 +96,11 @@ typedef struct opi_machine {
 opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
                                 opi_machine *out_machine, opipe_error *err);
 
+/* Does any layer take time, at any number of samples? Without times all plans are as good. Errors:
+ * INVALID. */
+opipe_status opi_planning_check_times(const char *planner, const opi_layers *layers,
+                                      opipe_error *err);
+
 opipe_status opi_strategy_new(const char *planner, uint32_t n_stages,
                               const opipe_allocator *allocator, opi_strategy **out_strategy,
                               opipe_error *err);
