@@ -324,7 +324,8 @@ static opipe_status play_strategy(asked *a, const opi_strategy_object *o, const 
   if (loads == NULL)
     return opi_fail_nomem(err, s->n_stages * sizeof *loads, "a simulation");
   OPI_TRY(read_cluster(a, "strategy_play", NULL, err));
-  opi_strategy_loads(s, o->profile->layers, o->state_bytes, loads);
+  opi_strategy_loads(s, o->profile->layers, o->state_bytes, a->cluster.descriptions[0].bandwidth,
+                     loads);
   a->how.stages = loads;
   a->how.n_tensor = s->width;
   a->how.n_data = s->pipelines * opi_strategy_replicas(s, NULL);

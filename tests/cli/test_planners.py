@@ -43,6 +43,7 @@ def main():
         planned(count, folder)
         hypothetical(count, folder)
         compared(count, folder)
+        updates(count, folder)
         refusals(count, folder)
         guide(count, folder)
     return count.finish()
@@ -196,6 +197,23 @@ def compared(count, folder):
                              ("a", "c", "* samples", "times as fast per sample\n"), ("a", "a", "  model", "times as fast\n")):
         out = expect(count, f"{one} and {two}", ["plan", "explain", files[one], files[two]], DONE)
         count.check(f"{one} and {two}: said", None if all(text in out for text in texts) else out)
+
+
+def updates(count, folder):
+    """One strategy, of a paper's planner and of auto, takes as long when it is played: updates read and write all that belongs to weights."""
+    cluster, profile = os.path.join(folder, "pair.json"), os.path.join(folder, "two.json")
+    layer = {"flops": 0, "forward_ns": 1e6, "input_ns": 1e6, "weight_ns": 1e6, "output_bytes": 1000, "cut_bytes": 1000, "stash_bytes": 1000,
+             "param_bytes": 400000000, "width_share": 0, "width_bytes": 0}
+    with open(profile, "w", encoding="utf-8") as file:
+        json.dump({"format": "onnx-pipe profile 1", "name": "two", "tokens": 0, "weight_bytes": 4, "halves": True, "layers": ["l0", "l1"],
+                   "sizes": [{"samples": 1, "costs": [layer, {**layer, "output_bytes": 0, "cut_bytes": 0}]}]}, file)
+    with open(cluster, "w", encoding="utf-8") as file:
+        json.dump({**LINE, "devices": [{"kind": "x", "count": 2, "alignment": 64, "flops": 1e12, "bandwidth": 5e11}]}, file)
+    same = ["--profile", profile, "--cluster", cluster, "--batch", "4", "--json"]
+    took = [json.loads(expect(count, "updates", ["simulate", *same, *more], DONE))["step_ns"]
+            for more in (["--planner", "dapple"], ["--auto", "--schedule", "1f1b:policy=pa", "--stages", "2", "--microbatches", "4", "--recompute", "none"])]
+    alone = 4 * 400000000 * 2 / 5e11 * 1e9  # ns of an update
+    count.check("updates", None if took[0] == took[1] > 5 * 3e6 + alone else f"{took} ns, and an update takes {alone}")
 
 
 def refusals(count, folder):

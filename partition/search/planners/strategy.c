@@ -95,10 +95,11 @@ opipe_status opi_planning_check_times(const char *planner, const opi_layers *lay
     if (layers->at[i].forward_ns > 0 || opi_layer_backward_ns(&layers->at[i]) > 0)
       return OPIPE_OK;
   }
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "planner '%s': profile '%.40s' has no times, 0 ns for each of its %u layers: by a "
-                  "device without \"flops\" and \"bandwidth\" there are none",
-                  planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "planner '%s': profile '%.40s' has no times, 0 ns for each of its %u layers: by a "
+      "device without \"flops\" and \"bandwidth\" there are none",
+      planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
 }
 
 opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,

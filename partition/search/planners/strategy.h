@@ -62,7 +62,8 @@ typedef struct opi_strategy {
   bool scattered;        /* tensor ranks send their part between stages, receivers gather it */
   bool counts_bytes;     /* the objective is bytes, not ns */
   double objective;      /* what the planner made least, in its paper's unit (ns), or bytes */
-  double step_ns;        /* by the same formulas: of a mini-batch, updates left out */
+  double step_ns;        /* of a mini-batch: by the same formulas, updates left out; of auto's,
+                            played, with them */
   uint64_t memory_bytes; /* of the fullest device */
 } opi_strategy;
 
