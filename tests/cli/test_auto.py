@@ -164,6 +164,7 @@ def nothing_fits(count, folder):
         write(int(found[1]))
         expect(count, "as many do", small, DONE, "planner   auto")
     changes(count, small, write)
+    unequal_caps(count, small, cluster)
     write(10**12)
     for more, text in ((["--microbatches", "3", "--replicas", "2"], "3 micro-batches cannot be shared by 2 pipelines: 2, or 4, can"),
                        (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
@@ -174,6 +175,27 @@ def nothing_fits(count, folder):
     bert = ["plan", "--arch", "bert:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", cluster, "--batch", "8", "--auto"]
     expect(count, "causality", [*bert, "--schedule", "terapipe:slices=2"], REFUSED, "no token depends on later ones")
     exact_bytes(count)
+
+
+def unequal_caps(count, small, cluster):
+    """Each device has a cap of its own: how far the nearest plan is from these, on which device; as much more is enough."""
+    def write(*caps):
+        with open(cluster, "w", encoding="utf-8") as file:
+            json.dump({"format": "onnx-pipe cluster 1", "devices": [{"kind": "cpu", "alignment": 64, "flops": 1e10, "bandwidth": 1e10, "threads": 1,
+                       "memory_bytes": cap} for cap in caps], "tiers": [{"latency_ns": 500, "bandwidth": 8e9}]}, file)
+
+    write(10**12, 10**8)
+    expect(count, "one is large", small, DONE)
+    for caps in ((4 * 10**8, 10**8), (10**8, 4 * 10**8), (4 * 10**8, 1)):
+        write(*caps)
+        out = run(*small)
+        said = re.search(r"takes (\d+) bytes on device (\d), whose cap is (\d+), (\d+) more", out.err)
+        good = out.status == REFUSED and said and int(said[3]) == caps[int(said[2])] and int(said[1]) == int(said[3]) + int(said[4])
+        count.check(f"caps {caps}", None if good else out.err)
+        if good:
+            alone = "a cap of that on it helps" in out.err
+            write(*(cap + (int(said[4]) if not alone or i == int(said[2]) else 0) for i, cap in enumerate(caps)))
+            expect(count, f"caps {caps}, then", small, DONE)
 
 
 def changes(count, small, write):
@@ -201,7 +223,24 @@ def exact_bytes(count):
         cap = int(most * share)
         found = [m["total_bytes"] for m in json.loads(expect(count, f"{share} of them", [*plan, "--memory", str(cap)], DONE) or "{}").get("memory", [])]
         count.check(f"{share} of them", None if found and max(found) <= cap else f"{found} bytes under a cap of {cap}")
+    advice(count, plan)
     expect(count, "in use", ["train", DEMO, *TEXT, *LOSS, *STEPS, "--auto", *TWO, "--memory", str(cap), "--reference"], DONE, "bit-equal")
+
+
+def advice(count, plan):
+    """What layers need is said to be that; what the nearest plan needs is said of the others, so that caps that follow it soon fit."""
+    out = run(*plan, "--memory", "1MiB")
+    said = re.search(r"needs least takes (\d+) bytes", out.err)
+    count.check("of layers", None if said and "a plan also has workspace and messages" in out.err else out.err)
+    needs = [int(said[1])] if said else []
+    while needs and len(needs) < 8:
+        out = run(*plan, "--memory", str(needs[-1]))
+        said = re.search(r"needs (\d+) bytes", out.err)
+        if not said:
+            break
+        needs.append(int(said[1]))
+    near = len(needs) > 1 and max(needs[1:]) < 1.1 * needs[1]
+    count.check("advice", None if near and out.status == DONE else f"{needs}: {out.err[-300:]}")
 
 
 if __name__ == "__main__":

@@ -267,6 +267,8 @@ static opipe_status lower(judge *j, opi_order *order, opi_do_list **out_list) {
  * is over its own. */
 static void read_memory(const judge *j, const opi_order_played *played, opi_judged *out) {
   const uint32_t n = played->result.n_classes, copies = played->play.n_tensor * played->play.n_data;
+  const bool nearest = j->space->question->nearest;
+  out->n_over = 0;
   out->bytes = -1;
   out->over_bytes = -INFINITY;
   for (uint32_t list = 0; list < played->play.n_lists; ++list) {
@@ -276,8 +278,12 @@ static void read_memory(const judge *j, const opi_order_played *played, opi_judg
     const double bytes = peak + j->fixed[list % j->n_ranks];
     for (uint32_t c = 0; c < copies; ++c) {
       const uint32_t device = played->play.device[list * copies + c];
-      const double cap = j->space->caps[device];
-      out->over_bytes = longer(out->over_bytes, isfinite(cap) ? bytes - cap : -INFINITY);
+      const double cap = nearest ? opi_space_own_cap(j->space, device) : j->space->caps[device];
+      const double over = isfinite(cap) ? bytes - cap : -INFINITY;
+      out->n_over += over > 0;
+      if (over > out->over_bytes)
+        out->over_device = device;
+      out->over_bytes = longer(out->over_bytes, over);
       if (bytes < out->bytes || (bytes == out->bytes && cap >= out->cap_bytes))
         continue;
       out->bytes = bytes;
@@ -390,6 +396,8 @@ static opipe_status play_stream(judge *j, opi_judged *out) {
   out->bytes = many.bytes;
   out->cap_bytes = many.cap_bytes;
   out->over_bytes = many.over_bytes;
+  out->over_device = many.over_device;
+  out->n_over = many.n_over;
   out->device = many.device;
   out->n_ops += few.n_ops + many.n_ops;
   return OPIPE_OK;
@@ -449,6 +457,8 @@ opipe_status opi_point_judge(const opi_space *space, const opi_point *point, boo
 
 double opi_judged_key(const opi_space *space, const opi_judged *x) {
   const opi_auto *q = space->question;
+  if (q->nearest)
+    return fmax(x->over_bytes, 0);
   if (x->over_bytes > 0)
     return INFINITY;
   if (q->objective == OPI_AUTO_MEMORY)
