@@ -121,7 +121,35 @@ def two_kinds(count, folder):
         found = [plan["devices"][stage["rank"]]["memory_bytes"] - 10**9 for stage in plan["stages"]]
         count.check(f"two kinds, {more}", None if said == found and len(said) > 1 else f"the strategy says devices {said}, the plan has {found}")
         orders.add(tuple(said))
+    played_where_they_stand(count, folder)
     count.check("not as they stand", None if any(list(order) != sorted(order) or 0 not in order for order in orders) else str(orders))
+
+
+def played_where_they_stand(count, folder):
+    """A plan is played on the devices that auto chose: of the model, and of its file. The first device is slow and far from the others."""
+    path, cluster = os.path.join(folder, "placed.json"), os.path.join(folder, "far.json")
+    nodes = [{"devices": [{"kind": "cpu", "alignment": 64, "flops": rate, "bandwidth": rate / 4, "count": n, "domain": node}]}
+             for node, (rate, n) in enumerate([(1e10, 1), (4e10, 2)])]
+    with open(cluster, "w", encoding="utf-8") as file:
+        json.dump({"format": "onnx-pipe cluster 1", "nodes": nodes, "tiers": [{"name": "in", "devices": 2, "bandwidth": 1e10, "latency_ns": 1000},
+                                                                             {"name": "net", "bandwidth": 1e7, "latency_ns": 20000}]}, file)
+    asked = [DEMO, "--auto", "--bind", "batch=8,seq=16", "--stages", "2", "--replicas", "1", "--cluster", cluster]
+    expect(count, "placed", ["plan", *asked, "-o", path], DONE)
+    with open(path, encoding="utf-8") as file:
+        plan = json.load(file)
+    count.check("placed", None if sorted(plan.get("cluster_devices", [])) == [1, 2] else str(plan.get("cluster_devices")))
+
+    def played(name, *arguments):
+        return json.loads(expect(count, name, ["simulate", *arguments, "--json"], DONE))["step_ns"]
+    by_file = played("its file", path, "--cluster", cluster)
+    count.check("model and file", None if played("the model", *asked) == by_file else "they differ")
+    for where, text in (([0, 9999], "no number from 0"), ([0], "1 entries for 2 ranks"), ("x", "cluster_devices"), (None, "")):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({key: value for key, value in {**plan, "cluster_devices": where}.items() if value is not None}, file)
+        if where is not None:
+            expect(count, f"devices {where}", ["simulate", path, "--cluster", cluster], REFUSED, text)
+    first = played("on the first ones", path, "--cluster", cluster)
+    count.check("far", None if first > 1.5 * by_file else f"{first} on the first devices, {by_file} on its own")
 
 
 def described(count, folder):
