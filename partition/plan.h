@@ -328,6 +328,8 @@ typedef struct opi_plan {
   opi_searched searched;
   const struct opi_kernels *kernels; /* kernels.h: chosen by measuring; NULL: none. No decision */
   const char *planner;               /* who decided; NULL: no planner */
+  uint32_t *cluster_devices; /* [n_ranks] of the planner's cluster, by rank; NULL: rank r is device
+                                r. For playing alone */
   const char *stopped; /* what ended its search before it was through: "work", "clock"; NULL: no */
   /* work.h. Of a request or mini-batch, nothing that is computed again; of all devices together, by
    * their nominal rates, 0: not known */

@@ -86,6 +86,14 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
 static opipe_status sign(opi_plan *plan, const opi_applied *as, opipe_error *err) {
   plan->planner = as->planner == NULL ? NULL : opi_arena_strdup(&plan->arena, as->planner);
   plan->stopped = as->stopped; /* static memory */
+  for (uint32_t r = 0; as->n_rank_devices == plan->n_ranks && r < plan->n_ranks; ++r) {
+    if (as->rank_devices[r] == r || plan->cluster_devices != NULL)
+      continue;
+    plan->cluster_devices =
+        opi_arena_copy(&plan->arena, as->rank_devices, plan->n_ranks * sizeof(uint32_t));
+    if (plan->cluster_devices == NULL)
+      return opi_fail_nomem(err, plan->n_ranks * sizeof(uint32_t), "a plan");
+  }
   return as->planner != NULL && plan->planner == NULL ? opi_fail_nomem(err, 1, "a plan") : OPIPE_OK;
 }
 

@@ -248,10 +248,22 @@ static opipe_status read_plan_params(const char *call, const opipe_play_params *
                   p->tensor, p->copies);
 }
 
+/* A planner says on which of a cluster's devices ranks stand. NULL: on the first ones, as where the
+ * cluster lacks one of these. */
+static const uint32_t *devices_of(const asked *a, const opi_plan *plan) {
+  const uint32_t *devices = a->params.cluster == NULL ? NULL : plan->cluster_devices;
+  for (uint32_t r = 0; devices != NULL && r < plan->n_ranks; ++r) {
+    if (plan->cluster_devices[r] >= a->cluster.n_devices)
+      devices = NULL;
+  }
+  return devices;
+}
+
 static opipe_status play_plan(asked *a, const char *call, const opi_plan *plan, uint32_t format,
                               opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_plan_played played;
   OPI_TRY(read_cluster(a, call, plan, err));
+  a->how.device = devices_of(a, plan);
   OPI_TRY(opi_plan_play_run(plan, &a->how, &a->arena, &played, err));
   const opipe_status status =
       answer(a, plan, &played.problem, &played.played, format, write, ctx, err);
@@ -324,7 +336,8 @@ static opipe_status play_strategy(asked *a, const opi_strategy_object *o, const 
   if (loads == NULL)
     return opi_fail_nomem(err, s->n_stages * sizeof *loads, "a simulation");
   OPI_TRY(read_cluster(a, "strategy_play", NULL, err));
-  opi_strategy_loads(s, o->profile->layers, o->state_bytes, loads);
+  opi_strategy_loads(s, o->profile->layers, o->state_bytes, a->cluster.descriptions[0].bandwidth,
+                     loads);
   a->how.stages = loads;
   a->how.n_tensor = s->width;
   a->how.n_data = s->pipelines * opi_strategy_replicas(s, NULL);

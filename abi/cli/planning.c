@@ -261,6 +261,10 @@ static int ask(const cli_options *o, const cli_session *s, const opipe_train_opt
     return CLI_FAILED; /* what was wrong without them is what is said */
   if (made < 0)
     cli_report_plan(o, true, &err);
+  if (made == OPIPE_E_LIMIT && s->bound != NULL && strstr(err.message, " bytes") != NULL) {
+    (void)fprintf(stderr,
+                  "onnx-pipe: bytes are those of layers: a plan also has workspace and messages\n");
+  }
   return made < 0 ? CLI_FAILED : CLI_DONE;
 }
 
@@ -310,6 +314,19 @@ static opipe_status plan_of(const cli_options *o, cli_session *s, const cli_stra
   return s->api->strategy_plan(strategy->strategy, s->bound, &params, out_plan, err);
 }
 
+/* What a plan is over a cap by, as its refusal says; UINT64_MAX: that says no number. */
+static uint64_t overflow_of(const opipe_error *err) {
+  const char *at = strstr(err->message, "exceeds its cap of ");
+  at = at == NULL ? NULL : strstr(at, " by ");
+  return at == NULL ? UINT64_MAX : strtoull(at + strlen(" by "), NULL, 10);
+}
+
+/* Of two refusals the one that is nearest to a cap is kept. */
+static void keep_nearest(const opipe_error *other, opipe_error *io_err) {
+  if (overflow_of(other) < overflow_of(io_err))
+    *io_err = *other;
+}
+
 /* The plan of the first of those that were ranked which fits by exact bytes; a planner counts what
  * layers keep and have, a plan every buffer. One that takes more than another that did not fit is
  * not tried. */
@@ -327,10 +344,12 @@ static opipe_status plan_ranked(const cli_options *o, cli_session *s, cli_strate
     if (s->api->strategy_ranked(best, i, &io_strategy->strategy, &unused) < 0)
       break;
     (void)s->api->strategy_info(io_strategy->strategy, &next, NULL);
-    if (next.memory_bytes <= too_much &&
-        plan_of(o, s, io_strategy, train, out_plan, &unused) == OPIPE_OK) {
-      s->api->strategy_destroy(best);
-      return OPIPE_OK;
+    if (next.memory_bytes <= too_much) {
+      if (plan_of(o, s, io_strategy, train, out_plan, &unused) == OPIPE_OK) {
+        s->api->strategy_destroy(best);
+        return OPIPE_OK;
+      }
+      keep_nearest(&unused, err);
     }
     too_much = next.memory_bytes < too_much ? next.memory_bytes : too_much;
     s->api->strategy_destroy(io_strategy->strategy);
@@ -352,10 +371,11 @@ static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t 
   const uint64_t bytes = info.memory_bytes;
   const bool first = status == OPIPE_OK && info.rank == 0;
   for (uint64_t k = 1; status == OPIPE_E_LIMIT && info.n_ranked != 0 && k <= PARTS_MOST; ++k) {
-    opipe_error unused = OPIPE_ERROR_INIT;
+    opipe_error other = OPIPE_ERROR_INIT;
     if (ask(o, s, train, batch, bytes / PARTS * k, io_strategy) != CLI_DONE)
       return status;
-    status = plan_ranked(o, s, io_strategy, train, out_plan, &unused);
+    status = plan_ranked(o, s, io_strategy, train, out_plan, &other);
+    keep_nearest(&other, err);
   }
   if (status == OPIPE_OK && !first && info.n_ranked != 0) {
     (void)fprintf(stderr,

@@ -26,6 +26,8 @@ void opi_json_write_device(opi_text *text, const opi_device_spec *device, bool d
 /* Texts are copied into `arena`. */
 opipe_status opi_json_read_device(const json_t *object, const char *what, opi_arena *arena,
                                   opi_device_spec *out_device, opipe_error *err);
+/* Member "cluster_devices", which may be left out: ranks have been read. */
+opipe_status opi_json_read_places(const json_t *root, opi_plan *plan, opipe_error *err);
 /* The link of a plan. decisions: without times. */
 void opi_json_write_link(opi_text *text, const opi_link *link, bool decisions);
 opipe_status opi_json_read_link(const json_t *object, const char *what, opi_link *out_link,

@@ -563,6 +563,7 @@ static opipe_status read_cost(reader *r) {
   OPI_TRY(read_searched(r));
   OPI_TRY(read_word(r, "planner", &r->plan->planner));
   OPI_TRY(read_word(r, "stopped", &r->plan->stopped));
+  OPI_TRY(opi_json_read_places(r->root, r->plan, r->err));
   OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
                         r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));

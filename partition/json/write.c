@@ -221,6 +221,10 @@ static void write_predictions(opi_text *t, const opi_plan *plan) {
     opi_text_puts(t, ",\n  \"planner\": ");
     opi_text_json(t, plan->planner);
   }
+  for (uint32_t r = 0; plan->cluster_devices != NULL && r < plan->n_ranks; ++r) {
+    opi_text_printf(t, "%s%u%s", r == 0 ? ",\n  \"cluster_devices\": [" : ", ",
+                    plan->cluster_devices[r], r + 1 == plan->n_ranks ? "]" : "");
+  }
   if (plan->stopped != NULL) {
     opi_text_puts(t, ",\n  \"stopped\": ");
     opi_text_json(t, plan->stopped);

@@ -16,6 +16,8 @@ enum { STAGES_MOST = 4096, TEXT_ROOM = 160, NAMES = 40 };
 /* What was decided, as texts, in the order in which it is printed. */
 enum {
   KIND,
+  MODEL,
+  SAMPLES,
   PLANNER,
   SCHEDULE,
   STAGES,
@@ -31,9 +33,9 @@ enum {
   DECISIONS
 };
 static const char *const decisions[DECISIONS] = {
-    "kind",      "planner",   "schedule",           "stages",        "devices",
-    "copies",    "replicas",  "tensor width",       "micro-batches", "token slices",
-    "recompute", "transport", "weights of few bits"};
+    "kind",          "model",        "samples",   "planner",   "schedule",
+    "stages",        "devices",      "copies",    "replicas",  "tensor width",
+    "micro-batches", "token slices", "recompute", "transport", "weights of few bits"};
 
 /* What it costs, as numbers; below 0: not known. */
 enum { STEP, REQUEST, BOUND, FULLEST, ALL_BYTES, COSTS };
@@ -49,6 +51,8 @@ static const struct {
 typedef struct side {
   const char *name;
   json_t *root;
+  bool is_plan, trains;
+  uint64_t samples; /* of a mini-batch, or request; 0: not known */
   char text[DECISIONS][TEXT_ROOM];
   double cost[COSTS];
   uint32_t n_stages;
@@ -156,13 +160,32 @@ static void read_few_bits(side *s) {
     (void)snprintf(s->text[FEW_BITS] + used, TEXT_ROOM - used, ", %" PRIu64 " rounded", rounded);
 }
 
+/* What is planned, and of how many samples: "fingerprint, seq=16", the batch left out. */
+static void read_work(side *s) {
+  const char *batch = text_of(s->root, "batch_dim", ""), *key = NULL;
+  json_t *value = NULL, *dims = json_object_get(s->root, "dims");
+  set(s, MODEL, "%.12s", text_of(s->root, "fingerprint", "?"));
+  size_t used = strlen(s->text[MODEL]);
+  json_object_foreach(dims, key, value) {
+    if (strcmp(key, batch) == 0 || used >= TEXT_ROOM || !json_is_integer(value))
+      continue;
+    const int wrote = snprintf(s->text[MODEL] + used, TEXT_ROOM - used, ", %.40s=%" PRId64, key,
+                               (int64_t)json_integer_value(value));
+    used += wrote < 0 ? TEXT_ROOM : (size_t)wrote;
+  }
+  (void)opi_text_clean(s->text[MODEL], TEXT_ROOM);
+  s->samples = count_of(s->root, "batch_rows", 0);
+}
+
 static void read_plan(side *s) {
   const json_t *replicas = json_object_get(s->root, "replicas"),
                *slices = json_object_get(s->root, "slices"),
                *training = json_object_get(s->root, "training"),
                *stages = json_object_get(s->root, "stages");
   const uint64_t m = count_of(s->root, "microbatches", 1);
-  set(s, KIND, "plan for %s", training == NULL ? "requests" : "training");
+  s->trains = training != NULL;
+  set(s, KIND, "plan for %s", s->trains ? "training" : "requests");
+  read_work(s);
   set_planner(s, "-", s->root);
   set(s, SCHEDULE, "%.60s", text_of(s->root, "schedule", "?"));
   read_settings(s);
@@ -204,8 +227,8 @@ static void read_strategy(side *s) {
   const json_t *stages = json_object_get(s->root, "stages");
   const uint64_t copies = count_of(s->root, "pipelines", 1), width = count_of(s->root, "width", 1);
   uint64_t n_devices = 0;
-  set(s, KIND, "strategy");
   set_planner(s, "?", json_object_get(s->root, "search"));
+  s->samples = count_of(s->root, "samples", 0) * count_of(s->root, "microbatches", 1) * copies;
   set(s, SCHEDULE, "%.140s", text_of(s->root, "schedule", "?"));
   set(s, COPIES, "%" PRIu64, copies);
   set(s, WIDTH, "%" PRIu64, width);
@@ -229,8 +252,16 @@ static void read_strategy(side *s) {
     s->last[i] = text_of(stage, "last", "");
   }
   set_numbers(s, REPLICAS, s->stage_ns, s->n_stages);
-  for (uint32_t i = 0; i < s->n_stages; ++i)
-    s->stage_ns[i] = number_of(json_array_get(stages, i), "forward_ns");
+  uint64_t n_layers = 0;
+  for (uint32_t i = 0; i < s->n_stages; ++i) {
+    const json_t *stage = json_array_get(stages, i);
+    const json_t *end = json_array_get(json_object_get(stage, "layers"), 1);
+    s->stage_ns[i] = number_of(stage, "forward_ns");
+    s->trains = s->trains || number_of(stage, "backward_ns") > 0;
+    n_layers = json_is_integer(end) ? (uint64_t)json_integer_value(end) : n_layers;
+  }
+  set(s, KIND, "strategy for %s", s->trains ? "training" : "requests");
+  set(s, MODEL, "%" PRIu64 " layers", n_layers);
   set(s, DEVICES, "%" PRIu64, n_devices * copies);
 }
 
@@ -243,8 +274,8 @@ static opipe_status read_side(const opi_plan_text *text, opi_arena *arena, side 
   (void)snprintf(what, sizeof what, "'%.80s'", text->name);
   OPI_TRY(opi_json_parse(text->json, text->n_bytes, what, &s->root, err));
   OPI_TRY(opi_json_get_string(s->root, what, "format", &format, err));
-  const bool is_plan = strcmp(format, OPI_PLAN_FORMAT) == 0;
-  if (!is_plan && strcmp(format, STRATEGY_FORMAT) != 0) {
+  s->is_plan = strcmp(format, OPI_PLAN_FORMAT) == 0;
+  if (!s->is_plan && strcmp(format, STRATEGY_FORMAT) != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "%s: format \"%.40s\"; these are compared: \"" OPI_PLAN_FORMAT
                     "\", \"" STRATEGY_FORMAT "\"",
@@ -264,12 +295,17 @@ static opipe_status read_side(const opi_plan_text *text, opi_arena *arena, side 
   for (uint32_t c = 0; c < COSTS; ++c)
     s->cost[c] = -1;
   set(s, STAGES, "%zu", n);
-  if (!is_plan) {
+  if (s->is_plan)
+    read_plan(s);
+  else
     read_strategy(s);
+  if (s->samples == 0)
+    set(s, SAMPLES, "-");
+  else
+    set(s, SAMPLES, "%" PRIu64, s->samples);
+  if (!s->is_plan)
     return OPIPE_OK;
-  }
   opi_plan_cut *cuts = NULL;
-  read_plan(s);
   const opipe_status status =
       opi_plan_cuts_read(s->root, what, s->n_stages, arena, &cuts, &s->cuts.n, &s->cuts.known, err);
   s->cuts.cuts = cuts;
@@ -291,6 +327,14 @@ static const char *last_of(const side *s, uint32_t stage) {
   return stage < s->n_stages ? s->last[stage] : "";
 }
 
+/* "-": there is no such stage, or its time is not known. */
+static void print_ns(double ns, opi_text *t) {
+  if (ns < 0)
+    opi_text_printf(t, "%-*s", NAMES, "-");
+  else
+    opi_text_printf(t, "%-*.3f", NAMES, ns * 1e-6);
+}
+
 static void print_stages(const side *a, const side *b, opi_text *t) {
   char one[OPI_LINE_ROOM], other[OPI_LINE_ROOM];
   const uint32_t n = a->n_stages > b->n_stages ? a->n_stages : b->n_stages;
@@ -302,11 +346,40 @@ static void print_stages(const side *a, const side *b, opi_text *t) {
       opi_text_printf(t, "* stage %-4u ends with   %-*.*s %-*.*s\n", i, NAMES, NAMES,
                       opi_text_line(one, p), NAMES, NAMES, opi_text_line(other, q));
     }
-    if (x >= 0 || y >= 0) {
-      opi_text_printf(t, "  stage %-4u forward (ms) %-*.3f %-*.3f %+.1f %%\n", i, NAMES,
-                      x < 0 ? 0 : x * 1e-6, NAMES, y < 0 ? 0 : y * 1e-6, change(x, y));
-    }
+    if (x < 0 && y < 0)
+      continue;
+    opi_text_printf(t, "  stage %-4u forward (ms) ", i);
+    print_ns(x, t);
+    opi_text_puts(t, " ");
+    print_ns(y, t);
+    if (x >= 0 && y >= 0)
+      opi_text_printf(t, " %+.1f %%", change(x, y));
+    opi_text_puts(t, "\n");
   }
+}
+
+/* Which of two that do the same work does it faster; by the sample where they have other numbers of
+ * these. */
+static void print_verdict(const side *a, const side *b, opi_text *t) {
+  char line[OPI_LINE_ROOM];
+  const bool each = a->samples != b->samples;
+  const char *why = a->trains != b->trains     ? "one is for requests, one for training"
+                    : a->is_plan != b->is_plan ? NULL
+                    : differ(a, b, MODEL)      ? "they are of different models or shapes"
+                                               : NULL;
+  if (a->cost[STEP] <= 0 || b->cost[STEP] <= 0)
+    return;
+  if (each && (a->samples == 0 || b->samples == 0))
+    why = "of one it is not known how many samples it is for";
+  if (why != NULL) {
+    opi_text_printf(t, "which is faster is not said: %s\n", why);
+    return;
+  }
+  const double x = a->cost[STEP] / (each ? (double)a->samples : 1);
+  const double y = b->cost[STEP] / (each ? (double)b->samples : 1);
+  opi_text_printf(t, "%s is predicted to be %.3f times as fast%s\n",
+                  opi_text_line(line, y < x ? b->name : a->name), y < x ? x / y : y / x,
+                  each ? " per sample" : "");
 }
 
 static void print_text(const side *a, const side *b, opi_text *t) {
@@ -326,12 +399,7 @@ static void print_text(const side *a, const side *b, opi_text *t) {
   }
   print_stages(a, b, t);
   opi_plan_cuts_print((const opi_plan_cuts[2]){a->cuts, b->cuts}, NAMES, t);
-  if (a->cost[STEP] > 0 && b->cost[STEP] > 0) {
-    const bool second = b->cost[STEP] < a->cost[STEP];
-    const double ratio = second ? a->cost[STEP] / b->cost[STEP] : b->cost[STEP] / a->cost[STEP];
-    opi_text_printf(t, "%s is predicted to be %.3f times as fast\n",
-                    opi_text_line(line, second ? b->name : a->name), ratio);
-  }
+  print_verdict(a, b, t);
 }
 
 static void put_pair(const char *a, const char *b, opi_text *t) {

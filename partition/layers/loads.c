@@ -14,7 +14,8 @@ static uint32_t count_sums(const opi_strategy *s, const opi_layers *layers, uint
 }
 
 void opi_strategy_loads(const opi_strategy *s, const opi_layers *layers, double state_bytes,
-                        opi_stage_load *out) {
+                        double bandwidth, opi_stage_load *out) {
+  const double update_ns = bandwidth > 0 ? state_bytes * 2e9 / bandwidth : 0; /* of a byte */
   const uint32_t owners = opi_strategy_replicas(s, NULL) == 0 ? 1 : opi_strategy_replicas(s, NULL);
   for (uint32_t i = 0; i < s->n_stages; ++i) {
     const opi_strategy_stage *stage = &s->stages[i];
@@ -28,6 +29,7 @@ void opi_strategy_loads(const opi_strategy *s, const opi_layers *layers, double 
     *load = (opi_stage_load){.forward_ns = sum.forward_ns * share,
                              .input_ns = sum.input_ns * share,
                              .weight_ns = sum.weight_ns * share,
+                             .step_ns = trains ? params * update_ns : 0,
                              .flops = sum.flops * (trains ? PASSES : 1) / s->width,
                              .send_bytes = (double)sum.cut_bytes,
                              .stash_bytes = (double)sum.stash_bytes * share,

@@ -294,7 +294,7 @@ static opipe_status build(builder *b, const opi_order_play *how) {
   OPI_TRY(make_groups(b, how->collective));
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     first[rank] = b->n_ops;
-    device[rank] = rank;
+    device[rank] = how->device == NULL ? rank : how->device[rank];
     for (uint32_t g = 0; g < b->list->n_groups; ++g)
       b->come[g] = 0;
     OPI_TRY(build_rank(b, rank));

@@ -39,7 +39,8 @@ static void measure(const opi_plan *plan, const opi_order_play *how, uint32_t n_
     const double own = out->result.busy_ns[rank] / n_batches;
     busy += own;
     busiest = own > busiest ? own : busiest;
-    peak += opi_cluster_flops(how->cluster, rank, how->dtype, UINT64_MAX);
+    peak += opi_cluster_flops(how->cluster, how->device == NULL ? rank : how->device[rank],
+                              how->dtype, UINT64_MAX);
   }
   if (out->step_ns <= 0)
     return;

@@ -121,7 +121,35 @@ def two_kinds(count, folder):
         found = [plan["devices"][stage["rank"]]["memory_bytes"] - 10**9 for stage in plan["stages"]]
         count.check(f"two kinds, {more}", None if said == found and len(said) > 1 else f"the strategy says devices {said}, the plan has {found}")
         orders.add(tuple(said))
+    played_where_they_stand(count, folder)
     count.check("not as they stand", None if any(list(order) != sorted(order) or 0 not in order for order in orders) else str(orders))
+
+
+def played_where_they_stand(count, folder):
+    """A plan is played on the devices that auto chose: of the model, and of its file. The first device is slow and far from the others."""
+    path, cluster = os.path.join(folder, "placed.json"), os.path.join(folder, "far.json")
+    nodes = [{"devices": [{"kind": "cpu", "alignment": 64, "flops": rate, "bandwidth": rate / 4, "count": n, "domain": node}]}
+             for node, (rate, n) in enumerate([(1e10, 1), (4e10, 2)])]
+    with open(cluster, "w", encoding="utf-8") as file:
+        json.dump({"format": "onnx-pipe cluster 1", "nodes": nodes, "tiers": [{"name": "in", "devices": 2, "bandwidth": 1e10, "latency_ns": 1000},
+                                                                             {"name": "net", "bandwidth": 1e7, "latency_ns": 20000}]}, file)
+    asked = [DEMO, "--auto", "--bind", "batch=8,seq=16", "--stages", "2", "--replicas", "1", "--cluster", cluster]
+    expect(count, "placed", ["plan", *asked, "-o", path], DONE)
+    with open(path, encoding="utf-8") as file:
+        plan = json.load(file)
+    count.check("placed", None if sorted(plan.get("cluster_devices", [])) == [1, 2] else str(plan.get("cluster_devices")))
+
+    def played(name, *arguments):
+        return json.loads(expect(count, name, ["simulate", *arguments, "--json"], DONE))["step_ns"]
+    by_file = played("its file", path, "--cluster", cluster)
+    count.check("model and file", None if played("the model", *asked) == by_file else "they differ")
+    for where, text in (([0, 9999], "no number from 0"), ([0], "1 entries for 2 ranks"), ("x", "cluster_devices"), (None, "")):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({key: value for key, value in {**plan, "cluster_devices": where}.items() if value is not None}, file)
+        if where is not None:
+            expect(count, f"devices {where}", ["simulate", path, "--cluster", cluster], REFUSED, text)
+    first = played("on the first ones", path, "--cluster", cluster)
+    count.check("far", None if first > 1.5 * by_file else f"{first} on the first devices, {by_file} on its own")
 
 
 def described(count, folder):
@@ -164,6 +192,7 @@ def nothing_fits(count, folder):
         write(int(found[1]))
         expect(count, "as many do", small, DONE, "planner   auto")
     changes(count, small, write)
+    unequal_caps(count, small, cluster)
     write(10**12)
     for more, text in ((["--microbatches", "3", "--replicas", "2"], "3 micro-batches cannot be shared by 2 pipelines: 2, or 4, can"),
                        (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
@@ -174,6 +203,27 @@ def nothing_fits(count, folder):
     bert = ["plan", "--arch", "bert:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", cluster, "--batch", "8", "--auto"]
     expect(count, "causality", [*bert, "--schedule", "terapipe:slices=2"], REFUSED, "no token depends on later ones")
     exact_bytes(count)
+
+
+def unequal_caps(count, small, cluster):
+    """Each device has a cap of its own: how far the nearest plan is from these, on which device; as much more is enough."""
+    def write(*caps):
+        with open(cluster, "w", encoding="utf-8") as file:
+            json.dump({"format": "onnx-pipe cluster 1", "devices": [{"kind": "cpu", "alignment": 64, "flops": 1e10, "bandwidth": 1e10, "threads": 1,
+                       "memory_bytes": cap} for cap in caps], "tiers": [{"latency_ns": 500, "bandwidth": 8e9}]}, file)
+
+    write(10**12, 10**8)
+    expect(count, "one is large", small, DONE)
+    for caps in ((4 * 10**8, 10**8), (10**8, 4 * 10**8), (4 * 10**8, 1)):
+        write(*caps)
+        out = run(*small)
+        said = re.search(r"takes (\d+) bytes on device (\d), whose cap is (\d+), (\d+) more", out.err)
+        good = out.status == REFUSED and said and int(said[3]) == caps[int(said[2])] and int(said[1]) == int(said[3]) + int(said[4])
+        count.check(f"caps {caps}", None if good else out.err)
+        if good:
+            alone = "a cap of that on it helps" in out.err
+            write(*(cap + (int(said[4]) if not alone or i == int(said[2]) else 0) for i, cap in enumerate(caps)))
+            expect(count, f"caps {caps}, then", small, DONE)
 
 
 def changes(count, small, write):
@@ -201,7 +251,24 @@ def exact_bytes(count):
         cap = int(most * share)
         found = [m["total_bytes"] for m in json.loads(expect(count, f"{share} of them", [*plan, "--memory", str(cap)], DONE) or "{}").get("memory", [])]
         count.check(f"{share} of them", None if found and max(found) <= cap else f"{found} bytes under a cap of {cap}")
+    advice(count, plan)
     expect(count, "in use", ["train", DEMO, *TEXT, *LOSS, *STEPS, "--auto", *TWO, "--memory", str(cap), "--reference"], DONE, "bit-equal")
+
+
+def advice(count, plan):
+    """What layers need is said to be that; what the nearest plan needs is said of the others, so that caps that follow it soon fit."""
+    out = run(*plan, "--memory", "1MiB")
+    said = re.search(r"needs least takes (\d+) bytes", out.err)
+    count.check("of layers", None if said and "a plan also has workspace and messages" in out.err else out.err)
+    needs = [int(said[1])] if said else []
+    while needs and len(needs) < 8:
+        out = run(*plan, "--memory", str(needs[-1]))
+        said = re.search(r"needs (\d+) bytes", out.err)
+        if not said:
+            break
+        needs.append(int(said[1]))
+    near = len(needs) > 1 and max(needs[1:]) < 1.1 * needs[1]
+    count.check("advice", None if near and out.status == DONE else f"{needs}: {out.err[-300:]}")
 
 
 if __name__ == "__main__":

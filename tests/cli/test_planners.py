@@ -42,6 +42,8 @@ def main():
         files(count, folder)
         planned(count, folder)
         hypothetical(count, folder)
+        compared(count, folder)
+        updates(count, folder)
         refusals(count, folder)
         guide(count, folder)
     return count.finish()
@@ -173,6 +175,45 @@ def hypothetical(count, folder):
     played = json.loads(expect(count, "play", ["simulate", "--arch", ARCH, "--planner", "megatron", "--cluster", "p3.16xlarge:nodes=4", "--batch",
                                                "512", "--json"], DONE))
     count.check("utilisation", None if 0 < played["utilisation"] <= 1 and played["devices"] == 32 else str(played["utilisation"]))
+
+
+def compared(count, folder):
+    """Mini-batches of other sizes are compared by the sample; requests and training, other models and other shapes are not; a stage
+    that one of both lacks is none of 0 ms."""
+    small = "gpt:layers=4,hidden=256,heads=4,vocab=1000,seq=64"
+    files = {name: os.path.join(folder, name + ".json") for name in ("few", "many", "request", "three", "other", "a", "b", "c")}
+    for name, more in (("few", ["--batch", "4", "--stages", "2"]), ("many", ["--batch", "16", "--stages", "2"]), ("three", ["--batch", "4", "--stages", "3"]),
+                       ("request", ["--batch", "4", "--stages", "2", "--auto=latency"])):
+        expect(count, name, ["plan", "--arch", small, "--auto", "--schedule", "gpipe", "--cluster", "config-a", *more, "-o", files[name]], DONE)
+    expect(count, "other", ["plan", "--arch", small.replace("4,", "5,", 1), "--auto", "--schedule", "gpipe", "--stages", "2", "--cluster", "config-a", "--batch",
+                            "4", "-o", files["other"]], DONE)
+    for name, more in (("a", "batch=4,seq=8"), ("b", "batch=4,seq=16"), ("c", "batch=2,seq=8")):
+        expect(count, name, ["plan", DEMO, "--bind", more, "--stages", "2", "-o", files[name]], DONE)
+    for one, two, *texts in (("few", "many", "* samples", "many.json is predicted to be ", "times as fast per sample\n"),
+                             ("few", "three", "  samples ", "times as fast\n", "  stage 2    forward (ms) -  "),
+                             ("few", "request", "* kind", "which is faster is not said: one is for requests, one for training"),
+                             ("few", "other", "* model", "which is faster is not said: they are of different models or shapes"),
+                             ("a", "b", "* model", "which is faster is not said: they are of different models or shapes"),
+                             ("a", "c", "* samples", "times as fast per sample\n"), ("a", "a", "  model", "times as fast\n")):
+        out = expect(count, f"{one} and {two}", ["plan", "explain", files[one], files[two]], DONE)
+        count.check(f"{one} and {two}: said", None if all(text in out for text in texts) else out)
+
+
+def updates(count, folder):
+    """One strategy, of a paper's planner and of auto, takes as long when it is played: updates read and write all that belongs to weights."""
+    cluster, profile = os.path.join(folder, "pair.json"), os.path.join(folder, "two.json")
+    layer = {"flops": 0, "forward_ns": 1e6, "input_ns": 1e6, "weight_ns": 1e6, "output_bytes": 1000, "cut_bytes": 1000, "stash_bytes": 1000,
+             "param_bytes": 400000000, "width_share": 0, "width_bytes": 0}
+    with open(profile, "w", encoding="utf-8") as file:
+        json.dump({"format": "onnx-pipe profile 1", "name": "two", "tokens": 0, "weight_bytes": 4, "halves": True, "layers": ["l0", "l1"],
+                   "sizes": [{"samples": 1, "costs": [layer, {**layer, "output_bytes": 0, "cut_bytes": 0}]}]}, file)
+    with open(cluster, "w", encoding="utf-8") as file:
+        json.dump({**LINE, "devices": [{"kind": "x", "count": 2, "alignment": 64, "flops": 1e12, "bandwidth": 5e11}]}, file)
+    same = ["--profile", profile, "--cluster", cluster, "--batch", "4", "--json"]
+    took = [json.loads(expect(count, "updates", ["simulate", *same, *more], DONE))["step_ns"]
+            for more in (["--planner", "dapple"], ["--auto", "--schedule", "1f1b:policy=pa", "--stages", "2", "--microbatches", "4", "--recompute", "none"])]
+    alone = 4 * 400000000 * 2 / 5e11 * 1e9  # ns of an update
+    count.check("updates", None if took[0] == took[1] > 5 * 3e6 + alone else f"{took} ns, and an update takes {alone}")
 
 
 def refusals(count, folder):

@@ -35,6 +35,7 @@ static void one_against_named(uint32_t seed, bool tiny) {
   q.allow_stale = q.hypothetical = true;
   q.work_most = tiny ? 100000 : 500000; /* the papers' plans come first */
   q.planning.samples = 1;
+  q.planning.judged = true;
   const opipe_status status = opi_auto_search(&q, &answer, &err);
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     opi_strategy *s = NULL;
@@ -44,7 +45,7 @@ static void one_against_named(uint32_t seed, bool tiny) {
     /* what is an order for simulation alone is played as what can run */
     s->schedule = strcmp(names[i], "pipedream") == 0 ? "1f1b" : s->schedule;
     const opipe_status played = opi_strategy_judge(&q, s, &judged, &err);
-    if (played == OPIPE_OK && judged.bytes <= judged.cap_bytes) {
+    if (played == OPIPE_OK && judged.over_bytes <= 0) {
       OPI_ASSERT_FATAL(status == OPIPE_OK);
       const double found = answer->ranked[0].judged.step_ns;
       if (!(found <= (1 + 1e-9) * judged.step_ns))
@@ -494,6 +495,67 @@ static void test_objectives(void) {
   opi_layers_free(layers);
 }
 
+/* As many stages as a rank of 2 or 1 can have under some option; without times nothing is planned,
+ * and training is not taken for requests. */
+static void test_stages_that_are_given(void) {
+  static const uint32_t given[] = {5, 7, 9, 10};
+  opi_cluster c = make_cluster(1, 2, 0, dapple_rates);
+  opi_layers *layers = equal_blocks(12, 1e6, 2e6, 1000, 1000, 1000);
+  opi_auto q = auto_question(layers, &c, 16);
+  opi_auto_answer *answer = NULL;
+  for (size_t i = 0; i < OPI_COUNT(given); ++i) {
+    q.fixed.n_stages = given[i];
+    answer = auto_ask(&q);
+    OPI_ASSERT_INT(answer->ranked[0].strategy->n_stages, given[i]);
+    OPI_ASSERT(given[i] % 2 != 0 || answer->ranked[0].strategy->n_ranks == 2);
+    opi_auto_free(answer);
+  }
+  opi_layers_free(layers);
+  layers = equal_blocks(4, 0, 0, 1000, 1000, 1000);
+  q = auto_question(layers, &c, 16);
+  OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_INVALID, &err,
+                   "0 ns for each of its 4 layers");
+  opi_layers_free(layers);
+}
+
+static bool says(opi_text *text, const char *what) {
+  const bool found = strstr(text->data, what) != NULL;
+  opi_text_release(text);
+  return found;
+}
+
+/* A device that has less than the other, and enough: the least is what it was, of the fullest
+ * device and not of the one with the least room; and bytes are written as bytes. */
+static void test_the_fullest_device(void) {
+  opi_cluster c = make_cluster(1, 2, 1ull << 33, dapple_rates);
+  opi_layers *layers = equal_blocks(8, 1e6, 2e6, 1000, 4000000, 1000000);
+  opi_auto q = auto_question(layers, &c, 16);
+  opi_text text;
+  char bytes[64];
+  q.objective = OPI_AUTO_MEMORY;
+  q.fixed = (opi_auto_fixed){.schedule = "gpipe", .n_stages = 2, .microbatches = 16};
+  opi_auto_answer *equal = auto_ask(&q);
+  const double least = equal->ranked[0].judged.bytes;
+  c.descriptions[1].memory_bytes = (uint64_t)(1.5 * least);
+  opi_auto_answer *capped = auto_ask(&q);
+  OPI_ASSERT(capped->ranked[0].judged.bytes == least && capped->ranked[0].judged.over_bytes <= 0);
+  c.descriptions[1].memory_bytes = (uint64_t)(0.9 * least);
+  opi_auto_answer *tight = auto_ask(&q);
+  const opi_judged *found = &tight->ranked[0].judged;
+  OPI_ASSERT(found->bytes > least && found->device == 0 && found->over_bytes <= 0);
+  opi_text_init(&text, opi_allocator_system());
+  opi_auto_describe(tight, 0, layers, &text);
+  (void)snprintf(bytes, sizeof bytes, "(objective %.3f MiB)", found->bytes / (1 << 20));
+  OPI_ASSERT(says(&text, bytes));
+  opi_text_init(&text, opi_allocator_system());
+  opi_auto_write(tight, 0, &text);
+  OPI_ASSERT(says(&text, "\"objective_bytes\": "));
+  opi_auto_free(equal);
+  opi_auto_free(capped);
+  opi_auto_free(tight);
+  opi_layers_free(layers);
+}
+
 /* Requests one after the other in the order of one: with two stages in turn on each of two ranks,
  * the first rank waits for the second in the middle of each. */
 static void test_streams_repeat_a_request(void) {
@@ -625,6 +687,8 @@ static const opi_test tests[] = {OPI_TEST(test_no_paper_is_faster),
                                  OPI_TEST(test_threads_change_nothing),
                                  OPI_TEST(test_permissions),
                                  OPI_TEST(test_objectives),
+                                 OPI_TEST(test_the_fullest_device),
+                                 OPI_TEST(test_stages_that_are_given),
                                  OPI_TEST(test_infeasible),
                                  OPI_TEST(test_streams_repeat_a_request),
                                  OPI_TEST(test_requests_do_not_come_back),

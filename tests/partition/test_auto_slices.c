@@ -112,6 +112,30 @@ static void compare_with_even(double best, const opi_strategy *s, opi_auto *q) {
   opi_auto_free(answer);
 }
 
+/* A schedule that was given is not another one, though slices would be faster; no slice is without
+ * a token, and none has one that is not there. */
+static void test_slices_are_those_asked_for(void) {
+  const rates free_links = {1000, 1000, 1000, 1000, 0};
+  opi_cluster c = make_cluster(1, 4, 0, free_links);
+  opi_layers *layers = causal_model(8, 1000, 1000, 15);
+  opi_auto q = auto_question(layers, &c, 1);
+  opi_auto_answer *answer = NULL;
+  q.causal = true;
+  q.fixed.schedule = "gpipe";
+  answer = auto_ask(&q);
+  for (uint32_t i = 0; i < answer->n_ranked; ++i)
+    OPI_ASSERT_STR(answer->ranked[i].strategy->schedule, "gpipe");
+  opi_auto_free(answer);
+  answer = NULL;
+  q.fixed.schedule = "terapipe:slices=513";
+  OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "513 token slices of 512 tokens");
+  q.fixed.schedule = "terapipe:lengths=300+200";
+  OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "500 tokens together, and 512");
+  opi_layers_free(layers);
+}
+
 /* One sequence over four stages: where pairs of tokens count, slices grow shorter; where none do
  * they are equal, or come to the same; a schedule that was given with its lengths stays. */
 static void test_lengths_follow_the_context(void) {
@@ -170,9 +194,9 @@ static void test_slices_take_what_layers_say(void) {
   opi_layers_free(layers);
 }
 
-static const opi_test tests[] = {OPI_TEST(test_no_slicing_of_terapipe_is_faster),
-                                 OPI_TEST(test_lengths_follow_the_context),
-                                 OPI_TEST(test_slices_take_what_layers_say)};
+static const opi_test tests[] = {
+    OPI_TEST(test_no_slicing_of_terapipe_is_faster), OPI_TEST(test_slices_are_those_asked_for),
+    OPI_TEST(test_lengths_follow_the_context), OPI_TEST(test_slices_take_what_layers_say)};
 
 int main(int argc, char **argv) {
   return run_planners(tests, OPI_COUNT(tests), argc, argv);

@@ -91,7 +91,7 @@ static void test_predictions_are_near_the_simulator(void) {
     const opi_cluster cluster = find_cluster(questions[i].cluster);
     opi_layers *layers = describe(questions[i].arch, &cluster, questions[i].batch);
     opi_auto q = auto_question(layers, &cluster, questions[i].batch);
-    q.hypothetical = true;
+    q.hypothetical = q.planning.judged = true;
     q.planning.samples = cluster.n_devices; /* dapple, pipedream: any stage may be on all of them */
     for (size_t k = 0; k < OPI_COUNT(names); ++k) {
       if (!opi_test_is_sanitized() || opi_test_covers(i * OPI_COUNT(names) + k, 4))

@@ -611,8 +611,8 @@ typedef struct opipe_api {
                                 const opipe_plan_params *params, opipe_plan **out_plan,
                                 opipe_error *err);
   /* What differs between two plans, or strategies, in the form of their files, and what each costs.
-   * Neither model nor devices are needed. names: in the answer. Errors: INVALID, UNSUPPORTED name
-   * file and member. */
+   * Neither model nor devices are needed. Text says which of the same work is faster, by the
+   * sample. names: in the answer. Errors: INVALID, UNSUPPORTED name file and member. */
   opipe_status (*plans_compare)(opipe_context *context, const void *a, uint64_t a_bytes,
                                 const char *a_name, const void *b, uint64_t b_bytes,
                                 const char *b_name, uint32_t format, opipe_write_fn write,

@@ -179,7 +179,8 @@ typedef struct opipe_strategy_info {
   uint32_t recompute;    /* 1: the forward runs again before the backward */
   uint32_t n_slices;     /* groups of token slices; 0: whole sequences */
   double objective;      /* what the planner made least, in its paper's unit */
-  double step_ns;        /* predicted by the planner: of a mini-batch, updates left out */
+  double step_ns;        /* of a mini-batch, or request; auto's: played, with updates; others': by
+                            their papers' formulas, without */
   uint64_t memory_bytes; /* of the fullest device */
   /* Of planner auto; of others 0. */
   double bound; /* no strategy's objective is below (ns, bytes); 0: none is known */

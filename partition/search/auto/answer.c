@@ -120,6 +120,7 @@ opipe_status opi_point_strategy(const opi_space *s, const opi_point *p, const op
   x->recompute = p->recompute;
   x->sharded = p->sharded;
   x->scattered = p->scattered;
+  x->counts_bytes = s->question->objective == OPI_AUTO_MEMORY;
   x->objective = opi_judged_key(s, judged);
   x->step_ns = judged->step_ns;
   x->memory_bytes = (uint64_t)judged->bytes;

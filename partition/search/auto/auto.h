@@ -67,6 +67,7 @@ typedef struct opi_auto {
                       tokens. 0: as the layers say (opi_layers.slices); where they do not, slices
                       are only tried where a schedule was given options */
   bool uncapped;   /* as if no device had a cap: what would be needed */
+  bool nearest;    /* with `uncapped`: least is what a device is over its cap by, of all devices */
   bool no_help;    /* where nothing fits, that alone is said, not what would help */
   opi_auto_fixed fixed;
   uint32_t n_threads; /* 0: 1 */
@@ -90,8 +91,12 @@ typedef struct opi_judged {
   double compute_ns;  /* of the busiest rank, sums over tensor groups left out */
   double exposed_ns;  /* from the last backward or forward to the end: reductions, updates */
   double bubble, utilisation;
-  double bytes, cap_bytes; /* of the rank that is fullest beside its cap; INFINITY: no cap */
-  uint32_t device;         /* of that rank */
+  double bytes, cap_bytes; /* of the fullest device; INFINITY: no cap */
+  double over_bytes;       /* of the device that is farthest over its cap; below 0: what that has
+                              left, -INFINITY: no device has a cap. Above 0 it does not fit */
+  uint32_t device;         /* the fullest one */
+  uint32_t over_device;    /* that one */
+  uint32_t n_over;         /* devices that are over their caps */
   uint64_t n_ops;          /* played */
 } opi_judged;
 

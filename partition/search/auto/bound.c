@@ -324,7 +324,8 @@ opipe_status opi_point_bound(opi_space *s, const opi_point *p, opi_bounds *out) 
     out->ns = out->guess = 0;
     for (uint32_t r = 0; r < n; ++r) {
       const double bytes = opi_point_fixed_bytes(s, p, sums[r].params) + sums[r].kept;
-      out->ns = fmax(out->ns, bytes);
+      const uint32_t device = opi_point_device(p, m.n_ranks, first_rank(p, r), 0, 0);
+      out->ns = fmax(out->ns, s->question->nearest ? bytes - opi_space_own_cap(s, device) : bytes);
     }
     out->guess = out->ns;
   }

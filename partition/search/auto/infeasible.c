@@ -25,6 +25,24 @@ static double least_bytes(const opi_auto *question) {
   return bytes;
 }
 
+/* Of the same question, the plan that is least over the caps of the devices; over_bytes 0 or less:
+ * it fits. */
+static bool find_nearest(const opi_auto *question, opi_judged *out) {
+  opi_auto q = *question;
+  opi_auto_answer *answer = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  q.objective = OPI_AUTO_MEMORY;
+  q.limit_ns = 0;
+  q.uncapped = q.nearest = true;
+  q.work_most = HELP_WORK;
+  q.progress = NULL;
+  const bool found = opi_auto_search(&q, &answer, &err) == OPIPE_OK;
+  if (found)
+    *out = answer->ranked[0].judged;
+  opi_auto_free(answer);
+  return found;
+}
+
 /* The same with all caps, but without the limit of time: ns of a step. */
 static double least_ns(const opi_auto *question) {
   opi_auto q = *question;
@@ -110,6 +128,34 @@ static opipe_status say_bytes(const opi_run *run, double bytes) {
                   change == NULL ? "" : change);
 }
 
+static bool caps_differ(const opi_space *s) {
+  bool differ = false;
+  for (uint32_t i = 1; i < s->question->planning.n_devices; ++i)
+    differ = differ || s->caps[i] != s->caps[0];
+  return differ;
+}
+
+/* As say_bytes, where each device has a cap of its own. */
+static opipe_status say_caps(const opi_run *run, const opi_judged *nearest) {
+  const opi_space *s = run->space;
+  const double cap = s->caps[nearest->over_device], over = nearest->over_bytes;
+  const char *change = change_that_fits(s->question);
+  char helps[OPI_LINE_ROOM];
+  if (nearest->n_over == 1) {
+    (void)snprintf(helps, sizeof helps, "a cap of that on it helps");
+  } else {
+    (void)snprintf(helps, sizeof helps, "%u are over theirs; caps that are larger by that help",
+                   nearest->n_over);
+  }
+  return opi_fail(
+      s->err, OPIPE_E_LIMIT,
+      "planner 'auto': no plan fits the caps of the %u devices: the one that is nearest "
+      "to them takes %.0f bytes on device %u, whose cap is %.0f, %.0f more; %s%s%s",
+      s->question->planning.n_devices, cap + over, nearest->over_device, cap, over, helps,
+      change == NULL ? ", and no other change of what was asked for does" : ", and ",
+      change == NULL ? "" : change);
+}
+
 /* No candidate at all. */
 static opipe_status say_shape(const opi_run *run) {
   const opi_space *s = run->space;
@@ -178,6 +224,12 @@ opipe_status opi_infeasible(opi_run *run) {
     const double ns = least_ns(q);
     if (ns > 0)
       return say_time(run, ns);
+  }
+  if (caps_differ(run->space)) {
+    opi_judged nearest;
+    if (!find_nearest(q, &nearest))
+      return say_shape(run);
+    return nearest.over_bytes <= 0 ? say_stopped(run) : say_caps(run, &nearest);
   }
   const double bytes = least_bytes(q);
   if (bytes <= 0)

@@ -263,9 +263,14 @@ static opipe_status lower(judge *j, opi_order *order, opi_do_list **out_list) {
 
 /* ---- figures ---- */
 
+/* The fullest device, of those that are as full the one with the least cap; and how far any device
+ * is over its own. */
 static void read_memory(const judge *j, const opi_order_played *played, opi_judged *out) {
   const uint32_t n = played->result.n_classes, copies = played->play.n_tensor * played->play.n_data;
-  double most = -INFINITY, fullest = -1;
+  const bool nearest = j->space->question->nearest;
+  out->n_over = 0;
+  out->bytes = -1;
+  out->over_bytes = -INFINITY;
   for (uint32_t list = 0; list < played->play.n_lists; ++list) {
     double peak = 0;
     for (uint32_t k = 0; k < n; ++k)
@@ -273,11 +278,14 @@ static void read_memory(const judge *j, const opi_order_played *played, opi_judg
     const double bytes = peak + j->fixed[list % j->n_ranks];
     for (uint32_t c = 0; c < copies; ++c) {
       const uint32_t device = played->play.device[list * copies + c];
-      const double cap = j->space->caps[device], over = isfinite(cap) ? bytes - cap : -INFINITY;
-      if (over < most || (over == most && bytes <= fullest))
+      const double cap = nearest ? opi_space_own_cap(j->space, device) : j->space->caps[device];
+      const double over = isfinite(cap) ? bytes - cap : -INFINITY;
+      out->n_over += over > 0;
+      if (over > out->over_bytes)
+        out->over_device = device;
+      out->over_bytes = longer(out->over_bytes, over);
+      if (bytes < out->bytes || (bytes == out->bytes && cap >= out->cap_bytes))
         continue;
-      most = over;
-      fullest = bytes;
       out->bytes = bytes;
       out->cap_bytes = cap;
       out->device = device;
@@ -386,6 +394,11 @@ static opipe_status play_stream(judge *j, opi_judged *out) {
   OPI_TRY(play(j, 2 * n, &many));
   out->interval_ns = longer((many.step_ns - few.step_ns) / n, many.compute_ns / (2.0 * n));
   out->bytes = many.bytes;
+  out->cap_bytes = many.cap_bytes;
+  out->over_bytes = many.over_bytes;
+  out->over_device = many.over_device;
+  out->n_over = many.n_over;
+  out->device = many.device;
   out->n_ops += few.n_ops + many.n_ops;
   return OPIPE_OK;
 }
@@ -429,7 +442,7 @@ void opi_shown_release(opi_shown *shown) {
 opipe_status opi_point_judge(const opi_space *space, const opi_point *point, bool must_fit,
                              opi_judged *out, opipe_error *err) {
   judge j;
-  *out = (opi_judged){.cap_bytes = INFINITY};
+  *out = (opi_judged){.cap_bytes = INFINITY, .over_bytes = -INFINITY};
   opipe_status status = open_judge(space, point, &j, err);
   j.must_fit = must_fit;
   if (status == OPIPE_OK) {
@@ -444,7 +457,9 @@ opipe_status opi_point_judge(const opi_space *space, const opi_point *point, boo
 
 double opi_judged_key(const opi_space *space, const opi_judged *x) {
   const opi_auto *q = space->question;
-  if (x->bytes > x->cap_bytes)
+  if (q->nearest)
+    return fmax(x->over_bytes, 0);
+  if (x->over_bytes > 0)
     return INFINITY;
   if (q->objective == OPI_AUTO_MEMORY)
     return q->limit_ns > 0 && x->step_ns > q->limit_ns ? INFINITY : x->bytes;

@@ -155,18 +155,33 @@ static void compare_with(opi_space *s, uint32_t first, uint32_t method) {
              m->sliced == base->sliced && m->idle >= base->idle;
 }
 
+static opipe_status add_number(opi_space *s, const char *id, const opipe_schedule_option *o,
+                               uint32_t first, uint32_t number, bool asked_for) {
+  char text[16];
+  (void)snprintf(text, sizeof text, "%u", number);
+  if (number < o->min || number > o->max || (o->preset != NULL && strcmp(o->preset, text) == 0))
+    return OPIPE_OK;
+  const uint32_t method = s->n_methods;
+  OPI_TRY(add_option(s, id, o->key, text, strlen(text), asked_for));
+  if (method < s->n_methods)
+    compare_with(s, first, method);
+  return OPIPE_OK;
+}
+
+/* Where a number of stages is given, also what each of so many ranks has of them: an option may say
+ * that, too. */
 static opipe_status add_numbers(opi_space *s, const char *id, const opipe_schedule_option *o,
                                 uint32_t first, bool asked_for) {
-  for (size_t i = 0; i < OPI_COUNT(numbers); ++i) {
-    char text[16];
-    (void)snprintf(text, sizeof text, "%u", numbers[i]);
-    if (numbers[i] < o->min || numbers[i] > o->max ||
-        (o->preset != NULL && strcmp(o->preset, text) == 0))
-      continue;
-    const uint32_t method = s->n_methods;
-    OPI_TRY(add_option(s, id, o->key, text, strlen(text), asked_for));
-    if (method < s->n_methods)
-      compare_with(s, first, method);
+  const uint32_t n_stages = s->question->fixed.n_stages, most = s->question->planning.n_devices;
+  for (size_t i = 0; i < OPI_COUNT(numbers); ++i)
+    OPI_TRY(add_number(s, id, o, first, numbers[i], asked_for));
+  for (uint32_t ranks = 1; ranks <= most && ranks <= n_stages; ++ranks) {
+    const uint32_t number = n_stages / ranks;
+    bool listed = n_stages % ranks != 0;
+    for (size_t i = 0; i < OPI_COUNT(numbers); ++i)
+      listed = listed || numbers[i] == number;
+    if (!listed)
+      OPI_TRY(add_number(s, id, o, first, number, asked_for));
   }
   return OPIPE_OK;
 }

@@ -263,12 +263,16 @@ static double steps_of(const opi_space *s, const char *planner) {
   return placements * placements + placements * layers * layers;
 }
 
-/* Is the schedule of the spec among those to choose from? */
+/* Is the schedule of the spec among those to choose from? Where one was given, that alone is. */
 static bool is_offered(const opi_space *s, const char *spec) {
+  const char *given = s->question->fixed.schedule;
+  const size_t length = strcspn(spec, ":");
   char id[128];
   opi_schedule_ref ref;
   opipe_error unused = OPIPE_ERROR_INIT;
-  (void)snprintf(id, sizeof id, "%.*s", (int)strcspn(spec, ":"), spec);
+  if (given != NULL && (strcspn(given, ":") != length || memcmp(given, spec, length) != 0))
+    return false;
+  (void)snprintf(id, sizeof id, "%.*s", (int)length, spec);
   return s->plugins.schedule((void *)(uintptr_t)s, id, &ref, &unused) == OPIPE_OK;
 }
 

@@ -197,9 +197,18 @@ static opipe_status run_search(const opi_auto *question, opi_space *space, opi_a
   return status;
 }
 
+/* Of the model, and of every class of devices. */
+static opipe_status check_times(const opi_auto *q, opipe_error *err) {
+  OPI_TRY(opi_planning_check_times("auto", q->planning.layers, err));
+  for (uint32_t k = 0; q->class_layers != NULL && k < q->planning.cluster->n_classes; ++k)
+    OPI_TRY(opi_planning_check_times("auto", q->class_layers[k], err));
+  return OPIPE_OK;
+}
+
 opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_answer,
                              opipe_error *err) {
   opi_space space;
+  OPI_TRY(check_times(question, err));
   OPI_TRY(opi_space_open(question, &space, err));
   const opipe_status status = run_search(question, &space, out_answer, err);
   opi_space_close(&space);

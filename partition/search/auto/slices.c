@@ -3,6 +3,8 @@
  * back on more (Li et al., TeraPipe, section 3). A stage's slices take the same parts of its times
  * as those of all layers do.
  */
+#include <inttypes.h>
+
 #include "partition/search/auto/space.h"
 
 opipe_status opi_slices_know(opi_space *s) {
@@ -57,4 +59,21 @@ void opi_point_slices(const opi_space *s, const opi_point *p, double *out_times,
   *out_first = first / all;
   for (uint32_t k = 0; out_times != NULL && k < l->n_slices; ++k)
     out_times[k] *= *out_sum / all;
+}
+
+opipe_status opi_slices_check(const opi_space *s, const opi_plan *plan, opipe_error *err) {
+  const uint32_t tokens = s->question->planning.layers->tokens;
+  uint64_t sum = 0;
+  if (tokens == 0 || plan->n_slices < 2)
+    return OPIPE_OK;
+  if (plan->n_slices > tokens) {
+    return opi_fail(err, OPIPE_E_INVALID, "%u token slices of %u tokens: at most one for each",
+                    plan->n_slices, tokens);
+  }
+  for (uint32_t i = 0; plan->slice_lengths != NULL && i < plan->n_slices; ++i)
+    sum += plan->slice_lengths[i];
+  if (plan->slice_lengths == NULL || sum == tokens)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "token slices of %" PRIu64 " tokens together, and %u there",
+                  sum, tokens);
 }

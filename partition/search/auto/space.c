@@ -63,6 +63,7 @@ static void fill_question(opi_space *s) {
   opi_auto *q = &s->own;
   opi_planning *p = &q->planning;
   p->n_devices = p->n_devices == 0 ? p->cluster->n_devices : p->n_devices;
+  p->judged = true; /* the papers' answers are played */
   p->samples = p->samples == 0 ? p->layers->samples[0] : p->samples;
   p->samples = p->samples > p->batch ? (uint32_t)p->batch : p->samples;
   p->state_bytes = p->state_bytes == 0 ? 4 : p->state_bytes;
@@ -288,6 +289,8 @@ opipe_status opi_space_lay_out(opi_space *s, uint32_t method, uint32_t n_ranks, 
   *out_places = NULL;
   OPI_TRY(opi_plan_new(s->arena.allocator, &plan, s->err));
   opipe_status status = opi_order_lay_out(&s->plugins, &q, plan, &ref, &err);
+  if (status == OPIPE_OK)
+    status = opi_slices_check(s, plan, &err);
   if (status == OPIPE_OK)
     status = keep_places(s, plan, out_places);
   else

@@ -3,6 +3,8 @@
 #ifndef OPI_AUTO_SPACE_H
 #define OPI_AUTO_SPACE_H
 
+#include <math.h>
+
 #include "partition/search/auto/auto.h"
 #include "partition/simulate/order_play.h"
 
@@ -143,6 +145,14 @@ static inline bool opi_places_repeat(const opi_places *l, uint32_t stage, uint32
   }
   return false;
 }
+/* The cap of a device, in a search without caps, too; INFINITY: it has none. */
+static inline double opi_space_own_cap(const opi_space *space, uint32_t device) {
+  const opi_auto *q = space->question;
+  const uint64_t own = q->planning.cluster->descriptions[device].memory_bytes;
+  const uint64_t cap =
+      own == 0 || (q->memory_bytes != 0 && q->memory_bytes < own) ? q->memory_bytes : own;
+  return cap == 0 ? INFINITY : (double)cap - (double)q->spare_bytes;
+}
 /* Share of the first token slice, which is what fills a pipeline. */
 double opi_places_first_slice(const opi_places *places);
 
@@ -150,6 +160,9 @@ double opi_places_first_slice(const opi_places *places);
 
 /* space->curves, where the layers say what slices take. */
 opipe_status opi_slices_know(opi_space *space);
+/* Has every token slice of a layout a token, and every token a slice? Errors: INVALID with both
+ * numbers. */
+opipe_status opi_slices_check(const opi_space *space, const opi_plan *plan, opipe_error *err);
 /* What part of the times of a stage each token slice of a point takes: out_times [n_slices]; NULL:
  * not wanted. Together they take as much as the whole, or more; *out_sum of it, and *out_first the
  * first of that, 0 to 1. */

@@ -8,6 +8,7 @@
  * with A^0 the forward and backward of the layers. The first level is the inside of a node, the
  * second all nodes.
  */
+#include <inttypes.h>
 #include <math.h>
 
 #include "partition/search/planners/strategy.h"
@@ -126,6 +127,21 @@ static uint32_t in_flight(const opi_planning *planning, const opi_strategy *s) {
   return (planning->n_devices + first - 1) / first;
 }
 
+/* The search knows no caps, as published: an answer that is over one is none. */
+static opipe_status check_memory(const opi_strategy *s, uint64_t cap, opipe_error *err) {
+  for (uint32_t k = 0; k < s->n_stages; ++k) {
+    const uint64_t bytes = s->stages[k].memory_bytes;
+    if (bytes > cap) {
+      return opi_fail(err, OPIPE_E_LIMIT,
+                      "planner 'pipedream': stage %u of its plan takes %" PRIu64
+                      " bytes, a device has %" PRIu64
+                      "; its search knows no caps (planner 'auto' does)",
+                      k, bytes, cap);
+    }
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status answer(const pipedream *p, double ns, opi_strategy **out_strategy) {
   const opi_planning *q = p->planning;
   opi_strategy *s = NULL;
@@ -189,6 +205,7 @@ opipe_status opi_plan_pipedream(const opi_planning *planning, opi_strategy **out
                                 opipe_error *err) {
   opi_planning question = *planning;
   opi_machine machine;
+  opi_strategy *strategy = NULL;
   OPI_TRY(opi_planning_check("pipedream", &question, &machine, err));
   pipedream p = {.planning = &question, .n_layers = question.layers->n_layers, .err = err};
   opi_arena_init(&p.arena, question.allocator, 0);
@@ -199,7 +216,13 @@ opipe_status opi_plan_pipedream(const opi_planning *planning, opi_strategy **out
   if (status == OPIPE_OK)
     status = list_stages(&p, top, 0, last, p.levels[top].members, 0, 1, 0);
   if (status == OPIPE_OK)
-    status = answer(&p, best_at(&p, top, 0, last, p.levels[top].members)->ns, out_strategy);
+    status = answer(&p, best_at(&p, top, 0, last, p.levels[top].members)->ns, &strategy);
+  if (status == OPIPE_OK && !question.judged)
+    status = check_memory(strategy, machine.memory_bytes, err);
+  if (status == OPIPE_OK)
+    *out_strategy = strategy;
+  else
+    opi_strategy_free(strategy);
   opi_arena_release(&p.arena);
   return status;
 }

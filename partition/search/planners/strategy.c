@@ -34,6 +34,47 @@ static opipe_status check_nodes(const char *planner, const opi_cluster *c, uint3
   return OPIPE_OK;
 }
 
+/* Of rates that were measured, which are never the same twice; of layers. */
+static bool near(double a, double b) {
+  enum { OFF_MOST = 4 }; /* a part of it: what a first block has beside others */
+  return fabs(a - b) * OFF_MOST <= fmax(a, b);
+}
+
+/* Do products take as long on both? */
+static bool same_rates(const opi_cluster *c, uint32_t a, uint32_t b) {
+  const opi_device_class *classes[] = {&c->classes[c->class_of[a]], &c->classes[c->class_of[b]]};
+  for (size_t k = 0; k < OPI_COUNT(classes); ++k) {
+    for (uint32_t i = 0; i < classes[k]->n_rates; ++i) {
+      const opi_rate *r = &classes[k]->rates[i];
+      if (!near(opi_cluster_flops(c, a, r->dtype, r->least),
+                opi_cluster_flops(c, b, r->dtype, r->least)))
+        return false;
+    }
+  }
+  return true;
+}
+
+/* Times of layers are those of the first device: the others have to be like it. */
+static opipe_status check_kinds(const char *planner, const opi_cluster *c, uint32_t n,
+                                opipe_error *err) {
+  const opipe_device_description *first = &c->descriptions[0];
+  for (uint32_t i = 1; i < n; ++i) {
+    const opipe_device_description *d = &c->descriptions[i];
+    if (c->class_of[i] == c->class_of[0] ||
+        (d->flops == first->flops && d->bandwidth == first->bandwidth &&
+         d->launch_ns == first->launch_ns && same_rates(c, 0, i)))
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "planner '%s': device %u of the %u has %g operations and %g bytes per second, "
+                    "%g ns a launch, device 0 %g, %g and %g; it knows equal devices alone (planner "
+                    "'auto' knows others)",
+                    planner, i, n, opi_cluster_flops(c, i, OPIPE_FLOAT, UINT64_MAX), d->bandwidth,
+                    d->launch_ns, opi_cluster_flops(c, 0, OPIPE_FLOAT, UINT64_MAX),
+                    first->bandwidth, first->launch_ns);
+  }
+  return OPIPE_OK;
+}
+
 static void read_link(const opi_cluster *c, uint32_t a, uint32_t b, opi_reach *out) {
   const opi_cluster_link link = opi_cluster_link_of(c, a, b);
   if (link.tier == OPIPE_NONE)
@@ -46,6 +87,19 @@ static void read_link(const opi_cluster *c, uint32_t a, uint32_t b, opi_reach *o
       tier->collective_bytes_per_ns > 0 ? tier->collective_bytes_per_ns : link.bytes_per_ns;
   out->sum_latency_ns =
       tier->collective_latency_ns > 0 ? tier->collective_latency_ns : link.latency_ns;
+}
+
+opipe_status opi_planning_check_times(const char *planner, const opi_layers *layers,
+                                      opipe_error *err) {
+  for (uint64_t i = 0; i < (uint64_t)layers->n_layers * layers->n_sizes; ++i) {
+    if (layers->at[i].forward_ns > 0 || opi_layer_backward_ns(&layers->at[i]) > 0)
+      return OPIPE_OK;
+  }
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "planner '%s': profile '%.40s' has no times, 0 ns for each of its %u layers: by a "
+      "device without \"flops\" and \"bandwidth\" there are none",
+      planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
 }
 
 opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
@@ -62,6 +116,7 @@ opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
                     "planner '%s': a mini-batch of %" PRIu64 " samples; 1 to %d can be", planner,
                     io_planning->batch, BATCH_MOST);
   }
+  OPI_TRY(opi_planning_check_times(planner, io_planning->layers, err));
   io_planning->n_devices = n;
   if (io_planning->samples == 0)
     io_planning->samples = io_planning->layers->samples[0];
@@ -81,6 +136,8 @@ opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
     if (bytes != 0 && bytes < out_machine->memory_bytes)
       out_machine->memory_bytes = bytes;
   }
+  if (!io_planning->judged)
+    OPI_TRY(check_kinds(planner, c, n, err));
   OPI_TRY(check_nodes(planner, c, n, out_machine, err));
   if (out_machine->per_node > 1)
     read_link(c, 0, 1, &out_machine->inside);
@@ -175,9 +232,10 @@ void opi_strategy_describe(const opi_strategy *s, const opi_layers *layers, bool
                     stage->forward_ns * 1e-6, stage->backward_ns * 1e-6,
                     (double)stage->memory_bytes / (1 << 20));
   }
-  opi_text_printf(text, "predicted %.3f ms for a %s (objective %.3f ms), %.1f MiB\n",
-                  s->step_ns * 1e-6, forward ? "request" : "mini-batch", s->objective * 1e-6,
-                  (double)s->memory_bytes / (1 << 20));
+  opi_text_printf(text, "predicted %.3f ms for a %s (objective %.3f %s), %.1f MiB\n",
+                  s->step_ns * 1e-6, forward ? "request" : "mini-batch",
+                  s->counts_bytes ? s->objective / (1 << 20) : s->objective * 1e-6,
+                  s->counts_bytes ? "MiB" : "ms", (double)s->memory_bytes / (1 << 20));
 }
 
 static void write_list(const uint32_t *list, uint32_t n, opi_text *text) {
@@ -227,7 +285,7 @@ void opi_strategy_write_open(const opi_strategy *s, opi_text *text) {
   opi_text_puts(text, "],\n  \"rank_devices\": ");
   write_list(s->rank_devices, s->rank_devices == NULL ? 0 : s->pipelines * s->n_ranks * s->width,
              text);
-  opi_text_puts(text, ",\n  \"objective_ns\": ");
+  opi_text_printf(text, ",\n  \"objective_%s\": ", s->counts_bytes ? "bytes" : "ns");
   opi_json_double(text, s->objective);
   opi_text_puts(text, ", \"step_ns\": ");
   opi_json_double(text, s->step_ns);
@@ -240,11 +298,6 @@ void opi_strategy_write(const opi_strategy *s, opi_text *text) {
 }
 
 /* ---- blocks ---- */
-
-static bool near(double a, double b) {
-  enum { OFF_MOST = 4 }; /* a part of it: what a first block has beside others */
-  return fabs(a - b) * OFF_MOST <= fmax(a, b);
-}
 
 /* Times that were measured are never the same twice: they are looked at where work is not known. */
 static bool alike(const opi_layers *layers, uint32_t a, uint32_t b) {

@@ -23,6 +23,9 @@ typedef struct opi_planning {
   uint64_t batch;     /* samples of a mini-batch */
   uint32_t samples;   /* of a micro-batch, for planners that are told it (dapple, pipedream); a
                          replica of r computes 1 / r of it. 0: as many as the profile's smallest */
+  bool judged;        /* by who asks: then devices of several kinds count as the first one, and
+                         caps that a paper's search does not know are not looked at. Else both are
+                         refused */
   double state_bytes; /* device memory per byte of parameters: weights, gradients, optimizer's
                          state; 0: 4 (Adam, one type) */
 } opi_planning;
@@ -57,8 +60,10 @@ typedef struct opi_strategy {
   bool recompute;               /* the forward runs again before the backward */
   bool sharded;                 /* each copy has its part of the optimizer's state */
   bool scattered;        /* tensor ranks send their part between stages, receivers gather it */
-  double objective;      /* what the planner made least, in its paper's unit (ns) */
-  double step_ns;        /* by the same formulas: of a mini-batch, updates left out */
+  bool counts_bytes;     /* the objective is bytes, not ns */
+  double objective;      /* what the planner made least, in its paper's unit (ns), or bytes */
+  double step_ns;        /* of a mini-batch: by the same formulas, updates left out; of auto's,
+                            played, with them */
   uint64_t memory_bytes; /* of the fullest device */
 } opi_strategy;
 
@@ -88,9 +93,14 @@ typedef struct opi_machine {
   opi_reach inside, across;
 } opi_machine;
 /* Is the question one that can be answered? Fills what was left out of it, and the machine. Errors:
- * INVALID names what is wrong, with the numbers (nodes that differ among them). */
+ * INVALID names what is wrong, with the numbers (nodes and devices that differ among them). */
 opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
                                 opi_machine *out_machine, opipe_error *err);
+
+/* Does any layer take time, at any number of samples? Without times all plans are as good. Errors:
+ * INVALID. */
+opipe_status opi_planning_check_times(const char *planner, const opi_layers *layers,
+                                      opipe_error *err);
 
 opipe_status opi_strategy_new(const char *planner, uint32_t n_stages,
                               const opipe_allocator *allocator, opi_strategy **out_strategy,
