@@ -28,17 +28,14 @@ static bool is_single(const opi_value *v) {
   return opi_shape_elems(v->shape, (uint32_t)v->rank, &n) && n == 1;
 }
 
-static bool is_op(const opi_node *node, const char *op) {
-  return strcmp(node->op, op) == 0;
-}
-
 /* Does it hand on what it reads, element by element? A type without fractions rounds. */
 static bool moves(const former *f, const opi_node *node) {
-  const uint32_t takes = opi_op_of(node)->takes;
+  const opi_op *op = opi_op_of(node);
+  const uint32_t takes = op->takes;
   if ((takes & OPI_TAKES_CAST) != 0)
     return opi_dtype_is_float(f->graph->values[node->out[0]].dtype);
   return (takes & (OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_PART | OPI_TAKES_PARTS)) != 0 ||
-         is_op(node, "Neg") || is_op(node, "ReduceSum") || is_op(node, "ReduceMean");
+         op->range == OPI_RANGE_NEG || op->kind == OPI_KIND_SUM || op->kind == OPI_KIND_MEAN;
 }
 
 /* Of a + b, or of a and b side by side. RATIOs have one lower sum. */
@@ -93,6 +90,13 @@ static uint32_t form_of_quotient(const former *f, const opi_node *node, uint32_t
   return OPI_FORM_RATIO;
 }
 
+/* A reduction of rows along the batch. */
+static uint32_t of_rows(const opi_op *op) {
+  if (op->kind == OPI_KIND_SUM)
+    return OPI_FORM_SUM;
+  return op->kind == OPI_KIND_MEAN ? OPI_FORM_MEAN : OPI_FORM_ODD;
+}
+
 /* Of what a node makes that reads the batch and does not carry it. */
 static uint32_t form_of(const former *f, uint32_t n, uint32_t *out_lower) {
   const opi_node *node = &f->graph->nodes[n];
@@ -102,19 +106,17 @@ static uint32_t form_of(const former *f, uint32_t n, uint32_t *out_lower) {
   if (op->kind == OPI_KIND_LOSS || op->kind == OPI_KIND_LIKELIHOOD)
     return f->form[a] == OPI_FORM_ROWS ? form_of_loss(node, n, out_lower) : OPI_FORM_ODD;
   if (a != OPIPE_NONE && f->form[a] == OPI_FORM_ROWS)
-    return is_op(node, "ReduceSum")    ? OPI_FORM_SUM
-           : is_op(node, "ReduceMean") ? OPI_FORM_MEAN
-                                       : OPI_FORM_ODD;
-  if (is_op(node, "Add") || is_op(node, "Sub") || is_op(node, "Sum") ||
+    return of_rows(op);
+  if (op->range == OPI_RANGE_ADD || op->range == OPI_RANGE_SUB ||
       (op->takes & OPI_TAKES_JOINED) != 0)
     return form_of_joined(f, node, out_lower);
-  if (is_op(node, "Div") && b != OPIPE_NONE)
+  if (op->range == OPI_RANGE_DIV && b != OPIPE_NONE)
     return form_of_quotient(f, node, out_lower);
-  if (is_op(node, "Mul") && f->form[a] == OPI_FORM_FIXED) {
+  if (op->range == OPI_RANGE_MUL && f->form[a] == OPI_FORM_FIXED) {
     *out_lower = f->lower[b];
     return f->form[b];
   }
-  if (is_op(node, "Mul") && f->form[b] == OPI_FORM_FIXED)
+  if (op->range == OPI_RANGE_MUL && f->form[b] == OPI_FORM_FIXED)
     return f->form[a];
   return a != OPIPE_NONE && moves(f, node) ? f->form[a] : OPI_FORM_ODD;
 }

@@ -352,7 +352,7 @@ static opipe_status undo_quotients(opi_grad_state *s, uint32_t lower, opipe_erro
   const opi_graph *g = s->bound->graph;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
-    if (strcmp(node->op, "Div") != 0 || node->in[1] != lower)
+    if (opi_op_of(node)->range != OPI_RANGE_DIV || node->in[1] != lower)
       continue;
     opi_node *copy = copy_of(s, node);
     uint32_t one;

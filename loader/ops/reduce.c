@@ -196,25 +196,25 @@ static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node, 
   return opi_carry_mixing(graph, node, in, out, at, at + 1, "summed along", err);
 }
 
-#define REDUCE(name_, range_)                                                                     \
+#define REDUCE(name_, range_, kind_)                                                              \
   {                                                                                               \
     OPI_OP(name_, "", 1, 27, 1, 2, 1, 1), .lift = lift_reduce, .infer = infer_reduce,             \
                                           .work = work_reduce, .carry = carry_reduce,             \
                                           .gradient = opi_gradient_reduce, .stops_gradient = 0x2, \
-                                          OPI_COLUMNS(NONE, WIDE, OTHER, range_, NONE, PLAIN)     \
+                                          OPI_COLUMNS(NONE, WIDE, OTHER, range_, NONE, kind_)     \
   }
 
 static const opi_op ops[] = {
-    REDUCE("ReduceMean", ANY),
-    REDUCE("ReduceSum", RISING),
-    REDUCE("ReduceMax", RISING),
-    REDUCE("ReduceMin", RISING),
-    REDUCE("ReduceProd", ANY),
-    REDUCE("ReduceL1", ANY),
-    REDUCE("ReduceL2", ANY),
-    REDUCE("ReduceSumSquare", ANY),
-    REDUCE("ReduceLogSum", ANY),
-    REDUCE("ReduceLogSumExp", ANY),
+    REDUCE("ReduceMean", ANY, MEAN),
+    REDUCE("ReduceSum", RISING, SUM),
+    REDUCE("ReduceMax", RISING, REDUCTION),
+    REDUCE("ReduceMin", RISING, REDUCTION),
+    REDUCE("ReduceProd", ANY, REDUCTION),
+    REDUCE("ReduceL1", ANY, REDUCTION),
+    REDUCE("ReduceL2", ANY, REDUCTION),
+    REDUCE("ReduceSumSquare", ANY, REDUCTION),
+    REDUCE("ReduceLogSum", ANY, REDUCTION),
+    REDUCE("ReduceLogSumExp", ANY, REDUCTION),
     {OPI_OP("ArgMax", "", 1, 27, 1, 1, 1, 1), .lift = lift_arg, .infer = infer_arg,
      .work = work_reduce, .carry = carry_arg, .stops_gradient = UINT64_MAX,
      OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN)},

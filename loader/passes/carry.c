@@ -139,8 +139,8 @@ static void mark_mixed(const opi_follower *f, const opi_node *node) {
 /* Does the node sum, or pick the largest, along axes? */
 static bool reduces(const opi_node *node) {
   const uint32_t kind = opi_op_of(node)->kind;
-  return kind == OPI_KIND_LOSS || kind == OPI_KIND_LIKELIHOOD ||
-         strncmp(node->op, "Reduce", strlen("Reduce")) == 0;
+  return kind == OPI_KIND_LOSS || kind == OPI_KIND_LIKELIHOOD || kind == OPI_KIND_SUM ||
+         kind == OPI_KIND_MEAN || kind == OPI_KIND_REDUCTION;
 }
 
 /* The first input that is made of sums, or that carries the axis; OPIPE_NONE: none. */

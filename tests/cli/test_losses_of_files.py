@@ -83,8 +83,8 @@ LOSSES = {
                             node("Div", "e f", "loss", "share")], "share"),
     "scaled by a mean of the batch": ([reduce("ReduceMean", "y", "e"), node("Div", "y e", "z", "mixing"), node("Sub", "z t", "d", "d"),
                                        node("Mul", "d d", "sq", "sq"), reduce("ReduceMean", "sq", "loss")], "mixing"),
-    "a softmax along the batch": ([node("Exp", "temperature", "te", "te"), node("Softmax", "y", "z", "mixing", axis=0),
-                                   node("Mul", "z te", "zt", "zt"), node("Mul", "zt t", "e", "e"), reduce("ReduceMean", "e", "loss")], "mixing"),
+    "a softmax along the batch": ([node("Exp", "temperature", "scale", "scale"), node("Softmax", "y", "z", "mixing", axis=0),
+                                   node("Mul", "z scale", "zt", "zt"), node("Mul", "zt t", "e", "e"), reduce("ReduceMean", "e", "loss")], "mixing"),
 }
 WAYS = (["--ranks", "2", "--microbatches", "3"], ["--ranks", "2", "--schedule", "2bw", "--microbatches", "4"],
         ["--stages", "2", "--replicas", "2,1", "--microbatches", "2"])
