@@ -4,12 +4,15 @@
  * section 4.3). What is left is cut again, its first part placed by one of three policies. A state
  * is a number of layers and how many devices of every node are taken: those of a node are alike.
  */
+#define XXH_INLINE_ALL
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "partition/search/planners/dapple.h"
 
 enum { POLICIES = 3, PLACEMENTS_MOST = 65536, STATES_MOST = 1 << 22 };
+enum { SLOTS = 4 * PLACEMENTS_MOST }; /* a power of 2 */
 /* Policy PB, which hides transfers behind computing and keeps about twice as many micro-batches, is
  * for those of at least this share of a stage's time (activation-communication ratio). */
 static const double acr_least = 0.1;
@@ -32,6 +35,7 @@ typedef struct dapple {
   opi_arena arena;
   placement *placements; /* [n_placements] the first one empty */
   uint32_t n_placements, room_placements;
+  uint32_t *slots; /* [SLOTS] placements + 1 by the hash of `used`; 0: free */
   uint32_t *order; /* [n_placements] by total */
   state *states;   /* [n_placements * (n_layers + 1)] */
   double *forward_before, *backward_before, *param_before, *stash_before; /* [n_layers + 1] */
@@ -73,17 +77,24 @@ static bool take(const opi_machine *m, const uint32_t *used, uint32_t n, uint32_
   return n == 0;
 }
 
+/* Where the placement is, or would be. */
+static uint32_t *slot_of(const dapple *d, const uint32_t *used) {
+  const size_t n_bytes = d->machine->n_nodes * sizeof(*used);
+  uint32_t at = (uint32_t)(XXH3_64bits(used, n_bytes) % SLOTS);
+  while (d->slots[at] != 0 && memcmp(d->placements[d->slots[at] - 1].used, used, n_bytes) != 0)
+    at = (at + 1) % SLOTS;
+  return &d->slots[at];
+}
+
 static uint32_t find_placement(const dapple *d, const uint32_t *used) {
-  for (uint32_t p = 0; p < d->n_placements; ++p) {
-    if (memcmp(d->placements[p].used, used, d->machine->n_nodes * sizeof(*used)) == 0)
-      return p;
-  }
-  return OPIPE_NONE;
+  const uint32_t found = *slot_of(d, used);
+  return found == 0 ? OPIPE_NONE : found - 1;
 }
 
 static opipe_status add_placement(dapple *d, const uint32_t *used, uint32_t total,
                                   opipe_error *err) {
-  if (find_placement(d, used) != OPIPE_NONE)
+  uint32_t *slot = slot_of(d, used);
+  if (*slot != 0)
     return OPIPE_OK;
   if (d->n_placements == PLACEMENTS_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "planner 'dapple': more than %d placements",
@@ -94,12 +105,16 @@ static opipe_status add_placement(dapple *d, const uint32_t *used, uint32_t tota
                                       d->n_placements + 1, sizeof(placement)))
     return opi_fail_nomem(err, sizeof(placement), "placements");
   d->placements[d->n_placements++] = (placement){copy, total};
+  *slot = d->n_placements;
   return OPIPE_OK;
 }
 
 /* All that the policies reach; ordered by devices taken. */
 static opipe_status reach(dapple *d, opipe_error *err) {
   const uint32_t all = d->machine->n_devices;
+  d->slots = OPI_ARENA_ARRAY(&d->arena, uint32_t, SLOTS);
+  if (d->slots == NULL)
+    return opi_fail_nomem(err, SLOTS * sizeof(uint32_t), "placements");
   memset(d->chosen, 0, d->machine->n_nodes * sizeof(*d->chosen));
   OPI_TRY(add_placement(d, d->chosen, 0, err));
   for (uint32_t p = 0; p < d->n_placements; ++p) {
