@@ -75,14 +75,17 @@ static inline void kit_strategy(host_kit *k, opipe_profile **out_profile,
                                 opipe_strategy **out_strategy) {
   static const char cluster[] =
       "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
+      "\"flops\": 1e12, "
       "\"count\": 2}]}";
   opipe_strategy_params params = opipe_strategy_params_init();
+  const opipe_profile_params of = {
+      .struct_size = sizeof of, .cluster = cluster, .cluster_bytes = sizeof cluster - 1};
   params.planner = "megatron";
   params.batch = 2;
   params.cluster = cluster;
   params.cluster_bytes = sizeof cluster - 1;
   OPI_ASSERT_OK_FATAL(
-      k->api->profile_of_arch(k->context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
+      k->api->profile_of_arch(k->context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", &of,
                               out_profile, &k->err),
       &k->err);
   OPI_ASSERT_OK_FATAL(k->api->strategy_make(*out_profile, &params, out_strategy, &k->err), &k->err);

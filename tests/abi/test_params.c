@@ -219,11 +219,17 @@ static opipe_status run_profile(world *w, const void *params) {
   return status;
 }
 
+static const char rated[] =
+    "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"x\", \"alignment\": 64, "
+    "\"flops\": 1e12, \"count\": 2}]}";
+
 static opipe_status run_strategy(world *w, const void *params) {
+  const opipe_profile_params of = {
+      .struct_size = sizeof of, .cluster = rated, .cluster_bytes = sizeof rated - 1};
   opipe_profile *profile = NULL;
   opipe_strategy *made = NULL;
   OPI_ASSERT_OK(
-      w->k.api->profile_of_arch(w->k.context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", NULL,
+      w->k.api->profile_of_arch(w->k.context, "gpt:layers=2,hidden=8,heads=2,vocab=16,seq=4", &of,
                                 &profile, &w->k.err),
       &w->k.err);
   const opipe_status status = w->k.api->strategy_make(profile, params, &made, &w->k.err);
@@ -593,8 +599,8 @@ static void test_planners(void) {
   strategy = {.v = {.struct_size = sizeof strategy.v,
                     .planner = "megatron",
                     .batch = 2,
-                    .cluster = cluster,
-                    .cluster_bytes = sizeof cluster - 1}};
+                    .cluster = rated,
+                    .cluster_bytes = sizeof rated - 1}};
   OPI_ASSERT_OK(run_strategy(&w, &strategy.v), &w.k.err);
   attack(&w, "strategy_make", &opi_struct_strategy_params, &strategy, run_strategy);
   ROOMY(opipe_machine_params)

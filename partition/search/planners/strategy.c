@@ -97,7 +97,7 @@ opipe_status opi_planning_check_times(const char *planner, const opi_layers *lay
   }
   return opi_fail(
       err, OPIPE_E_INVALID,
-      "planner '%s': profile '%.40s' has no times, 0 ns for each of its %u layers: by a "
+      "planner '%s': profile '%.120s' has no times, 0 ns for each of its %u layers: by a "
       "device without \"flops\" and \"bandwidth\" there are none",
       planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
 }
