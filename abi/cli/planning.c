@@ -385,6 +385,21 @@ static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t 
   return status;
 }
 
+/* Options that planner auto alone looks at. What is hypothetical is said of a model by all. */
+static int check_auto(const cli_options *o, bool has_model) {
+  static const char *const names[] = {"auto", "budget", "within", "allow-stale", "hypothetical"};
+  const size_t n = sizeof names / sizeof names[0] - (has_model ? 1 : 0);
+  for (size_t i = 0; !asks_auto(o) && i < n; ++i) {
+    if (cli_was_given(o, names[i])) {
+      return cli_usage("--%s: planner '%s' decides by its paper's rules: it is planner auto's",
+                       names[i], o->planner.name);
+    }
+  }
+  if (o->planner.within_ms != 0 && o->planner.objective != OPIPE_OBJECTIVE_MEMORY)
+    return cli_usage("--within %g: a limit of time is of --auto=memory", o->planner.within_ms);
+  return CLI_DONE;
+}
+
 /* Options that a planner decides. */
 static int check_options(const cli_options *o) {
   const bool by_auto = asks_auto(o);
@@ -420,6 +435,8 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
   opipe_strategy_info info = opipe_strategy_info_init();
   *out_strategy = (cli_strategy){.api = NULL};
   int status = check_options(o);
+  if (status == CLI_DONE)
+    status = check_auto(o, s->bound != NULL);
   if (status == CLI_DONE)
     status = cli_strategy_make(o, s, train, batch, out_strategy);
   if (status != CLI_DONE || s->bound == NULL)
