@@ -93,6 +93,11 @@ def papers(count):
     for option in (["--budget", "1"], ["--within", "5"], ["--allow-stale"], ["--hypothetical"], ["--auto"], ["--auto=memory"]):
         expect(count, ["plan", *ARCH, "--planner", "dapple", "--cluster", "config-a", "--batch", "4", *option], USAGE,
                f"{option[0].split('=')[0]}: planner 'dapple' decides by its paper's rules")
+    for planner in ("2bw", "chimera", "megatron", "terapipe"):
+        expect(count, ["plan", *ARCH, "--planner", planner, "--cluster", "config-a", "--batch", "4", "--rows", "2"], USAGE,
+               f"--rows: planner '{planner}' decides that")
+    for planner in ("dapple", "pipedream"):
+        expect(count, ["plan", *ARCH, "--planner", planner, "--cluster", "config-a", "--batch", "4", "--rows", "2"], DONE, "micro-batches of 2 samples")
     for layers in (ARCH, [DEMO]):
         expect(count, ["plan", *layers, "--auto", "--cluster", "config-a", "--within", "5"], USAGE, "--within 5: a limit of time is of --auto=memory")
     expect(count, ["plan", DEMO, "--planner", "megatron", "--cluster", "config-a", "--bind", "batch=4,seq=8", "--hypothetical"], DONE, "planner   megatron")
