@@ -3,6 +3,9 @@
  * plans nor types. */
 #include "abi/api/plugins.h"
 
+#include "partition/improve/ask.h"
+#include "partition/simulate/baselines.h"
+
 static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref,
                                  opipe_error *err) {
   opi_plugin_ref ref;
@@ -11,10 +14,31 @@ static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out
   return OPIPE_OK;
 }
 
+/* Names that the library has itself, asked for where only plugins' schedules can be. Other names:
+ * the error that there is stays. */
+static opipe_status say_what_is_own(const char *id, opipe_status found, opipe_error *err) {
+  if (found != OPIPE_E_NOTFOUND)
+    return found;
+  if (opi_is_baseline(id)) {
+    return opi_fail(err, found,
+                    "schedule '%s' is there to be compared with, as 'schedule simulate %s' "
+                    "(order_make) does: no plan and no strategy is played by it",
+                    id, id);
+  }
+  if (opi_is_search(id)) {
+    return opi_fail(err, found,
+                    "schedule '%s' betters the order of given stages, in a plan that no planner "
+                    "makes or with 'schedule simulate %s' (order_make): planners choose among the "
+                    "others",
+                    id, id);
+  }
+  return found;
+}
+
 static opipe_status find_schedule(void *ctx, const char *id, opi_schedule_ref *out_ref,
                                   opipe_error *err) {
   opi_plugin_ref ref;
-  OPI_TRY(opi_registry_find(ctx, OPIPE_KIND_SCHEDULE, id, &ref, err));
+  OPI_TRY(say_what_is_own(id, opi_registry_find(ctx, OPIPE_KIND_SCHEDULE, id, &ref, err), err));
   const opipe_schedule_cells *cells = ref.plugin->get_interface(ref.self, OPIPE_SCHEDULE_CELLS_ID);
   const bool whole = cells != NULL &&
                      cells->struct_size >= OPIPE_END(opipe_schedule_cells, cells) &&

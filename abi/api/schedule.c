@@ -94,10 +94,6 @@ static opipe_status align(opi_order **io_order, const opipe_allocator *allocator
   return status;
 }
 
-static bool is_baseline(const char *schedule) {
-  return schedule != NULL && (strcmp(schedule, "gems") == 0 || strcmp(schedule, "pipedream") == 0);
-}
-
 /* Orders of other systems, to be compared with: no plan has them. */
 static opipe_status make_baseline(const opi_question *q, uint32_t flags,
                                   const opipe_allocator *allocator, opi_order **out_order,
@@ -136,7 +132,7 @@ opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_p
       .n_microbatches = own.n_microbatches,
       .replicas = own.replicas,
       .costs = &costs};
-  if (is_baseline(own.schedule)) {
+  if (opi_is_baseline(own.schedule)) {
     OPI_TRY(make_baseline(&question, own.flags, &context->allocator, &order, err));
     return wrap(context, order, out_order, err);
   }

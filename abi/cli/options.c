@@ -264,11 +264,13 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   const char *of_training = first_given(given, cli_is_of_training);
   const bool may_train = is_plan || command->run == cli_profile;
   const bool has_model = out->planner.arch == NULL && out->planner.profile == NULL;
-  if (may_train && has_model && !out->train && of_training != NULL)
+  status = take_operands(command, argc - optind, argv + optind, out);
+  if (status == CLI_DONE)
+    status = cli_check_layers(command, out);
+  if (status == CLI_DONE && may_train && has_model && !out->train && of_training != NULL)
     return cli_usage("--%s applies to plans for training only: add --train", of_training);
   if (may_train && out->train && !out->says_dropout)
     out->graph_dropout = true; /* as train does */
-  status = take_operands(command, argc - optind, argv + optind, out);
   if (status == CLI_DONE && out->cluster != NULL && (out->n_devices != 0 || out->n_threads != 0)) {
     return cli_usage("--cluster %s says the devices: --%s is said by it", out->cluster,
                      out->n_devices != 0 ? "device" : "threads");

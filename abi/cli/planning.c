@@ -385,6 +385,27 @@ static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t 
   return status;
 }
 
+/* Options that planner auto alone looks at. What is hypothetical is said of a model by all. */
+static int check_auto(const cli_options *o, bool has_model) {
+  static const char *const names[] = {"auto", "budget", "within", "allow-stale", "hypothetical"};
+  const size_t n = sizeof names / sizeof names[0] - (has_model ? 1 : 0);
+  for (size_t i = 0; !asks_auto(o) && i < n; ++i) {
+    if (cli_was_given(o, names[i])) {
+      return cli_usage("--%s: planner '%s' decides by its paper's rules: it is planner auto's",
+                       names[i], o->planner.name);
+    }
+  }
+  if (o->planner.within_ms != 0 && o->planner.objective != OPIPE_OBJECTIVE_MEMORY)
+    return cli_usage("--within %g: a limit of time is of --auto=memory", o->planner.within_ms);
+  return CLI_DONE;
+}
+
+/* How many samples a micro-batch has is told to these two, and to auto, which asks them as well. */
+static bool takes_rows(const cli_options *o) {
+  return asks_auto(o) || strcmp(o->planner.name, "dapple") == 0 ||
+         strcmp(o->planner.name, "pipedream") == 0;
+}
+
 /* Options that a planner decides. */
 static int check_options(const cli_options *o) {
   const bool by_auto = asks_auto(o);
@@ -404,6 +425,7 @@ static int check_options(const cli_options *o) {
               {"stages", o->n_stages != 0 && !by_auto},
               {"schedule", o->schedule != NULL && !by_auto},
               {"microbatches", o->n_microbatches != 0 && !by_auto},
+              {"rows", o->planner.samples != 0 && !takes_rows(o)},
               {"recompute", o->t.recompute != NULL && !by_auto}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     if (rows[i].given) {
@@ -421,6 +443,8 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
   *out_strategy = (cli_strategy){.api = NULL};
   int status = check_options(o);
   if (status == CLI_DONE)
+    status = check_auto(o, s->bound != NULL);
+  if (status == CLI_DONE)
     status = cli_strategy_make(o, s, train, batch, out_strategy);
   if (status != CLI_DONE || s->bound == NULL)
     return status;
@@ -432,7 +456,7 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
   if (plan_fitting(o, s, batch, out_strategy, train, out_plan, &err) == OPIPE_OK)
     return CLI_DONE;
   (void)cli_report("plan", &err);
-  if (!asks_auto(o) && o->planner.samples == 0 && info.samples == 1) {
+  if (!asks_auto(o) && takes_rows(o) && o->planner.samples == 0 && info.samples == 1) {
     (void)fprintf(stderr, "onnx-pipe: micro-batches have 1 sample: --rows N gives them more\n");
   } else if ((info.flags & OPIPE_STRATEGY_EXECUTABLE) == 0) {
     (void)fprintf(stderr,

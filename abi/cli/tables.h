@@ -43,6 +43,8 @@ bool cli_takes(const cli_command *command, const cli_option *option);
 /* Is it settled where a plan's file is all that there is? Else it says how it is played. */
 bool cli_is_settled(const cli_option *option);
 bool cli_is_of_training(const cli_option *option); /* only training plans look at it */
+/* Refuses the first option given that is not looked at where there is no model. layers_options.c */
+int cli_check_layers(const cli_command *command, const cli_options *o);
 void cli_print_options(const cli_command *command);
 
 /* take.c: readers that rows name. */

@@ -6,6 +6,7 @@
 
 #include "partition/schedule/order.h"
 
+bool opi_is_baseline(const char *schedule); /* the name of one of these; NULL is none */
 /* GEMS (Jain et al., SC'20): two replicas in opposite directions over an even number of ranks;
  * micro-batches take turns, and the forward of the next one follows the backward of the one before
  * down the ranks, so that each rank keeps one micro-batch at a time. Bubble (D - 1) / (D + 1/2)

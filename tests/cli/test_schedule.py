@@ -120,7 +120,7 @@ def baselines(_):
         if words not in told:
             raise AssertionError(f"{more}: {told}")
     told = run("plan", GPT, "--stages", "2", "--schedule", "gems")
-    if told.status != REFUSED or "there is no schedule" not in told.err:
+    if told.status != REFUSED or "to be compared with" not in told.err:
         raise AssertionError(f"plan --schedule gems: {told.status} {told.err}")
 
 

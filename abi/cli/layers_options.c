@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which options are looked at where no model is: of a description, of a profile's file, of this
+ * machine, and of two files that are compared. The others are refused, not passed over.
+ */
+#include <string.h>
+
+#include "tables.h"
+
+enum {
+  ARCH = 1,             /* plan, simulate --arch */
+  FILED = 2,            /* plan, simulate --profile */
+  SHAPE = 4,            /* profile --arch */
+  MACHINE = 8,          /* profile --cluster */
+  EXPLAIN = 16,         /* plan explain */
+  ASKED = ARCH | FILED, /* of a planner */
+  LAYERS = ASKED | SHAPE,
+  ALL = LAYERS | MACHINE | EXPLAIN
+};
+
+/* What an option is of that none of them has; NULL: of a model. */
+typedef struct option_row {
+  const char *name;
+  uint32_t of; /* what looks at it */
+  const char *why;
+} option_row;
+
+static const option_row rows[] = {
+    {"json", ALL, NULL},
+    {"plugin", ALL, NULL},
+    {"html", ASKED | EXPLAIN, NULL},
+    {"output", LAYERS | MACHINE, NULL},
+    {"arch", LAYERS, NULL},
+    {"profile", ASKED, NULL},
+    {"samples", LAYERS, "is of the layers of a model"},
+    {"cluster", LAYERS | MACHINE, NULL},
+    {"device", ASKED | MACHINE, "is the device that a model is measured on"},
+    {"threads", ASKED | MACHINE, "is of the device that a model is measured on"},
+    {"fallback", ASKED, NULL},
+    {"transport", ASKED | MACHINE, "is of links that are measured"},
+    {"cost", LAYERS | MACHINE, NULL},
+    {"memory", ASKED, NULL},
+    {"batch", LAYERS, NULL},
+    {"train", LAYERS, NULL},
+    {"stages", ASKED, NULL},
+    {"ranks", ASKED, NULL},
+    {"schedule", ASKED, NULL},
+    {"microbatches", ASKED, NULL},
+    {"replicas", ASKED, NULL},
+    {"recompute", ASKED, NULL},
+    {"planner", ASKED, NULL},
+    {"auto", ASKED, NULL},
+    {"budget", ASKED, NULL},
+    {"within", ASKED, NULL},
+    {"allow-stale", ASKED, NULL},
+    {"hypothetical", ASKED, NULL},
+    {"rows", ASKED, NULL},
+    {"trace", ASKED, NULL},
+    {"collective", ASKED, NULL},
+    {"sharded", ASKED, NULL},
+    {"scattered", ASKED, NULL},
+    {"pipeline-first", ASKED, NULL},
+    {"annotate", 0, "writes into a model"},
+    {"measure", ASKED, NULL}, /* cli_check_measure's refusal */
+    {"cut", 0, "names tensors of a model"},
+    {"plan", 0, "is a plan of a model"},
+    {"improve", 0, "betters the order of a model's plan"},
+    {"depth", 0, "is of boundary tensors of a model's plan"},
+    {"batch-dim", 0, "names dimensions of a model"},
+    {"nodes", 0, "is of the nodes of a model"},
+    {"ignore-annotations", 0, "is of the annotations of a model"},
+    {"bind", 0, "is of the free dimensions of a model"},
+    {"pin", 0, "is of the inputs of a model"},
+    {"data", 0, "is of the inputs of a model"},
+    {"loss", 0, "names tensors of a model"},
+    {"optimizer", 0, "is of the training of a model (bytes are those of Adam)"},
+    {"compute", 0, "is of the tensors of a model (a description has type=)"},
+};
+
+static const option_row *row_of(const char *name) {
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); ++i) {
+    if (strcmp(rows[i].name, name) == 0)
+      return &rows[i];
+  }
+  return NULL;
+}
+
+/* What is asked, which has no model; 0: it has one, or is no question of layers. */
+static uint32_t kind_of(const cli_command *c, const cli_options *o) {
+  const bool plans = c->run == cli_plan || c->run == cli_simulate;
+  if (c->run == cli_plan && o->n_operands > 1)
+    return EXPLAIN;
+  if (c->run == cli_profile && (o->planner.arch != NULL || (o->machine && o->n_operands == 0)))
+    return o->planner.arch != NULL ? SHAPE : MACHINE;
+  if (plans && o->planner.arch != NULL)
+    return ARCH;
+  return plans && o->planner.profile != NULL ? FILED : 0u;
+}
+
+static int refuse(const cli_option *option, const option_row *row, uint32_t kind) {
+  const char *why = row == NULL || row->why == NULL ? "is of a model" : row->why;
+  if (kind == EXPLAIN)
+    return cli_usage("plan explain takes no --%s: --html and --json do", option->name);
+  if (kind == MACHINE)
+    return cli_usage("profile --cluster: --%s %s, and this is of the machine", option->name, why);
+  return cli_usage("--%s %s: --%s has none", option->name, why, kind == FILED ? "profile" : "arch");
+}
+
+/* Of options that are looked at: values that are not, and what others make of them. */
+static int check_values(const cli_options *o, uint32_t kind) {
+  const bool serves = (kind & ASKED) != 0 && o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
+  const bool rates = o->cost == OPIPE_COST_RATES && o->stage_costs.costs.struct_size == 0;
+  if (o->planner.arch != NULL && o->planner.profile != NULL) {
+    return cli_usage("--arch %s, --profile %s: one of both stands in place of a model",
+                     o->planner.arch, o->planner.profile);
+  }
+  if (cli_was_given(o, "cost") && kind == FILED)
+    return cli_usage("--cost: --profile %s says what layers take", o->planner.profile);
+  if (cli_was_given(o, "cost") && !rates && (kind & (ARCH | SHAPE)) != 0)
+    return cli_usage("--cost: --arch goes by rates, which say what layers take");
+  if (serves && o->train)
+    return cli_usage("--train: --auto=latency is of requests, which do not train");
+  if (serves && o->t.recompute != NULL) {
+    return cli_usage("--recompute %s: --auto=latency is of requests, which do not train",
+                     o->t.recompute);
+  }
+  if ((kind & ASKED) != 0 && o->cluster != NULL && o->transport != NULL)
+    return cli_usage("--transport %s: --cluster %s says the links", o->transport, o->cluster);
+  return CLI_DONE;
+}
+
+int cli_check_layers(const cli_command *command, const cli_options *o) {
+  const uint32_t kind = kind_of(command, o);
+  for (uint32_t i = 0; kind != 0 && i < cli_n_option_rows; ++i) {
+    const cli_option *option = &cli_option_rows[i];
+    const option_row *row = row_of(option->name);
+    const bool given = (o->given[i / 64] >> i % 64 & 1) != 0;
+    if (given && (row == NULL || (row->of & kind) == 0))
+      return refuse(option, row, kind);
+  }
+  return kind == 0 ? CLI_DONE : check_values(o, kind);
+}
