@@ -67,8 +67,12 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
     opi_text_printf(&text, "no loss is named: what leads to output '%s' is trained\n",
                     training->graph->values[training->output].name);
   }
-  if (training->by_rows)
-    opi_text_puts(&text, "the loss is a scalar of the graph: averaged by batch rows\n");
+  if (training->by_rows) {
+    opi_text_puts(
+        &text,
+        "the loss is a scalar of the graph: a mean or a sum over rows, or a ratio of sums, "
+        "takes any number of micro-batches; any other takes one\n");
+  }
   const opipe_status status = opi_text_write(&text, write, ctx, err);
   opi_text_release(&text);
   return status;

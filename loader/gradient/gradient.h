@@ -170,7 +170,8 @@ typedef struct opi_training {
   opi_slice_state *states; /* [n_states] with a slice, in its order; those that no loss reads are
                               left out of the graph: all OPIPE_NONE */
   uint32_t n_states;
-  bool by_rows; /* the loss is a scalar that is averaged by batch rows: reports say so */
+  bool by_rows; /* the loss is a scalar that is averaged by batch rows, as far as the batch is known
+                 */
   bool is_odd;  /* and no mean over them: micro-batches of it do not add up to the mini-batch's */
   const char *odd; /* the node that makes it so; NULL: not known */
 } opi_training;
