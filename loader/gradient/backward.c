@@ -98,6 +98,7 @@ opipe_status opi_grad_accumulate(opi_grad_state *s, uint32_t parameter, uint32_t
 static opipe_status one_rule(opi_grad_state *s, const opi_node *node, opipe_error *err) {
   const opi_op *op = opi_op_find(node->domain, node->op);
   bool arrives = false, wanted = false;
+  OPI_TRY(opi_grad_meet_states(s, node, err));
   for (uint32_t o = 0; o < node->n_out; ++o)
     arrives = arrives || opi_grad_of(&s->grad, node, o) != OPIPE_NONE;
   for (uint32_t i = 0; i < node->n_in; ++i)

@@ -77,8 +77,36 @@ opipe_status opi_grad_seed_states(opi_grad_state *s, opipe_error *err) {
     opi_b_value(&s->builder, seed)->flags = OPI_VALUE_INPUT;
     OPI_TRY(opi_grad_flags(s, err));
     s->flags[seed] |= OPI_V_ACTIVE;
-    s->gradient[state->present] = seed;
     state->present_gradient = seed;
+  }
+  return OPIPE_OK;
+}
+
+/* One gradient that came from the slices behind, added to those of this slice's own readers. */
+static opipe_status meet(opi_grad_state *s, const opi_slice_state *state, const opi_node *node,
+                         opipe_error *err) {
+  uint32_t *sum = &s->gradient[state->present];
+  if (*sum == OPIPE_NONE) {
+    *sum = state->present_gradient;
+    return OPIPE_OK;
+  }
+  s->builder.origin = opi_grad_origin(s, node->name, "/present/gradient");
+  if (s->builder.origin == NULL)
+    return opi_fail_nomem(err, sizeof(opi_node), "a gradient's name");
+  OPI_TRY(opi_b_op2(&s->builder, "Add", state->present_gradient, *sum, sum, err));
+  OPI_TRY(opi_grad_flags(s, err));
+  s->flags[*sum] |= OPI_V_ACTIVE;
+  return OPIPE_OK;
+}
+
+opipe_status opi_grad_meet_states(opi_grad_state *s, const opi_node *node, opipe_error *err) {
+  for (uint32_t i = 0; i < s->training->n_states; ++i) {
+    const opi_slice_state *state = &s->training->states[i];
+    bool makes = false;
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      makes = makes || (node->out[o] != OPIPE_NONE && node->out[o] == state->present);
+    if (makes)
+      OPI_TRY(meet(s, state, node, err));
   }
   return OPIPE_OK;
 }

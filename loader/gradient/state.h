@@ -113,10 +113,12 @@ opipe_status opi_grad_accumulate(opi_grad_state *s, uint32_t parameter, uint32_t
 opipe_status opi_grad_finish(opi_grad_state *s, opipe_error *err);
 
 /* slices.c: keys and values between slices. After the forward copy; when parameters are marked;
- * with the loss's seed; after the rules. */
+ * with the loss's seed; before a node's rule, in its stage, whichever stages read what it makes;
+ * after the rules. */
 opipe_status opi_grad_states(opi_grad_state *s, opipe_error *err);
 void opi_grad_mark_states(const opi_grad_state *s);
 opipe_status opi_grad_seed_states(opi_grad_state *s, opipe_error *err);
+opipe_status opi_grad_meet_states(opi_grad_state *s, const opi_node *node, opipe_error *err);
 opipe_status opi_grad_close_states(opi_grad_state *s, opipe_error *err);
 
 #endif /* OPI_GRADIENT_STATE_H */

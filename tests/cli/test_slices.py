@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=120
 """run in token slices: data sets checked, the plan's reference and the uncut model compared, plans
-written and run again, masks of Dropout, and what cannot be sliced."""
+written and run again, masks of Dropout, training with cuts within attentions, and what cannot be
+sliced."""
 import json
 import os
 import tempfile
@@ -29,6 +30,9 @@ REFUSALS = [
     (["gpt_8block", "terapipe:slices=13"], "13 slices of 12 tokens"),
     (["vision", "terapipe"], "no input has a free token dimension"),
 ]
+
+TRAIN = ["--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--batch", "2", "--microbatches", "2",
+         "--loss", "cross-entropy:logits=logits,labels=labels,shift=1", "--steps", "2", "--reference"]
 
 
 def wrong(result, *texts):
@@ -71,6 +75,11 @@ def main():
         count.check("a plan in slices is written", wrong(result))
         result = run("run", model, "--plan", plan, *HOW)
         count.check("and run", wrong(result, "identical to the plan's reference"))
+    for n_stages in ("5", "6", "11"):  # without fusing some of these cut between scores and values
+        result = run("train", os.path.join(DATA, "demo", "model.onnx"), *TRAIN, "--no-fuse", "--stages",
+                     n_stages, "--schedule", "seq1f1b:slices=3")
+        count.check(f"trained in {n_stages} stages, cut within attentions",
+                    wrong(result, "bit-equal", "uncut model"))
     for (name, schedule), text in REFUSALS:
         bind = [] if name == "vision" else ["--bind", "batch=4,seq=12"]
         result = run("run", os.path.join(DATA, name, "model.onnx"), *bind, "--stages", "2",
