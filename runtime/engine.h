@@ -193,6 +193,7 @@ typedef struct opi_engine {
   bool periodic;               /* double-buffered, with a schedule */
   uint32_t labels_input;       /* of the session, OPIPE_NONE: none */
   uint32_t n_pieces, n_slices; /* of the plan's own shape; of every shape of training */
+  uint32_t loss_stage;         /* of the plan; OPIPE_NONE: no training */
   int64_t units_per_row;       /* of the batch axis as the inputs have it */
   uint64_t n_steps;            /* double-buffered, reference: that ranks have got; submit_lock */
 } opi_engine;

@@ -299,6 +299,15 @@ static opipe_status count_views(const opi_plan *plan, opi_cut_model *model, opip
   return OPIPE_OK;
 }
 
+static uint32_t find_loss(const opi_cut_model *model) {
+  const opi_cut *cut = model->cuts[0];
+  uint32_t i = 0;
+  while (i < cut->n_cells && (cut->cells[i].source != OPI_CELL_MADE || cut->cells[i].output != 0))
+    ++i;
+  return cut->training == NULL || i == cut->n_cells ? OPIPE_NONE
+                                                    : cut->cells[i].stage / model->n_pieces;
+}
+
 opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
                                  opipe_error *err) {
   const opi_plan *plan = from->plan;
@@ -318,8 +327,10 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
     building b = {.from = from, .plan = plan, .file = from->file, .model = model};
     status = build_all(&b, used, err);
   }
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
+    model->loss_stage = find_loss(model);
     status = opi_reductions_place(plan, model, err);
+  }
   opi_free(plan->allocator, used, plan->n_stages * sizeof *used);
   if (status < 0) {
     opi_cut_model_free(model);

@@ -73,8 +73,10 @@ typedef struct opi_cut_model {
   opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
   opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
-  uint32_t n_pieces; /* pieces of a stage: token slices, or rows and phases */
-  int64_t n_tokens;  /* of a sequence; 0 without slices */
+  uint32_t n_pieces;   /* pieces of a stage: token slices, or rows and phases */
+  uint32_t loss_stage; /* of the plan, that makes the loss: the last one, unless what stands there
+                          does not lead to it; OPIPE_NONE: no training */
+  int64_t n_tokens;    /* of a sequence; 0 without slices */
   opi_token_axes token_axes;
   opi_piece_plan piece_plan;
 } opi_cut_model;

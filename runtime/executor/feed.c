@@ -274,7 +274,7 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
   const uint32_t n_pieces = t->model->n_pieces;
   for (uint32_t m = 0; m < t->pieces->plan.n_microbatches; ++m) {
     for (uint32_t v = 0; v < n_pieces; ++v) {
-      const uint32_t instance = opi_instance_at(t, t->pieces->plan.n_stages - n_pieces + v, m);
+      const uint32_t instance = opi_instance_at(t, t->model->loss_stage * n_pieces + v, m);
       if (t->pieces->plan.instance_rank[instance] == rank &&
           !isfinite(request->ticket->losses[m * n_pieces + v]))
         return false;

@@ -50,7 +50,7 @@ static uint32_t copy_losses(const opi_request *request, uint32_t rank, double *l
   double *losses = request->ticket->losses;
   uint32_t n = 0;
   for (uint32_t i = 0; i < t->pieces->plan.n_microbatches * n_pieces; ++i) {
-    const uint32_t stage = t->pieces->plan.n_stages - n_pieces + i % n_pieces;
+    const uint32_t stage = t->model->loss_stage * n_pieces + i % n_pieces;
     const uint32_t instance = opi_instance_at(t, stage, i / n_pieces);
     if (t->pieces->plan.instance_rank[instance] != rank)
       continue;
@@ -65,12 +65,11 @@ static uint32_t copy_losses(const opi_request *request, uint32_t rank, double *l
 
 uint64_t opi_fate_bytes(const opi_session *s, uint32_t rank) {
   const opi_plan *plan = s->plan;
+  const uint32_t stage = s->engine->loss_stage;
   bool judges = false;
-  for (uint32_t i = 0; i < plan->n_replicas; ++i)
-    judges = judges || plan->instance_rank[(plan->n_stages - 1) * plan->n_replicas + i] == rank;
-  return !judges || !opi_session_trains(s)
-             ? 0
-             : (uint64_t)plan->n_microbatches * s->engine->n_pieces * sizeof(double);
+  for (uint32_t i = 0; stage != OPIPE_NONE && i < plan->n_replicas; ++i)
+    judges = judges || plan->instance_rank[stage * plan->n_replicas + i] == rank;
+  return !judges ? 0 : (uint64_t)plan->n_microbatches * s->engine->n_pieces * sizeof(double);
 }
 
 /* ---- letters ---- */

@@ -126,9 +126,10 @@ opipe_status opi_train_count(opi_compiled *t, const opi_request *request, double
                              opipe_error *err) {
   *out_count = 0;
   for (uint32_t m = 0; m < t->session->plan->n_microbatches; ++m) {
-    for (uint32_t s = t->pieces->plan.n_stages - t->model->n_pieces; s < t->pieces->plan.n_stages;
-         ++s)
-      OPI_TRY(count_piece(t, request, m, s, out_count, err));
+    for (uint32_t k = 0; k < t->model->n_pieces; ++k) {
+      OPI_TRY(count_piece(t, request, m, t->model->loss_stage * t->model->n_pieces + k, out_count,
+                          err));
+    }
   }
   return OPIPE_OK;
 }

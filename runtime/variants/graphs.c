@@ -371,6 +371,7 @@ static opipe_status name_session(opi_compiled *t, opipe_error *err) {
   const opi_training *training = first->training;
   s->engine->n_pieces = t->model->n_pieces;
   s->engine->n_slices = t->model->n_slices;
+  s->engine->loss_stage = t->model->loss_stage;
   for (uint32_t o = 0; o < s->n_outputs && training == NULL; ++o)
     s->output_dtypes[o] = first->graph->values[first->graph->outputs[o]].dtype;
   if (training == NULL)

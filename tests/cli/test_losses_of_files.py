@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 
-from command import DATA, DONE, REFUSED, Count, need_command, run
+from command import CHECK_FAILED, DATA, DONE, REFUSED, Count, need_command, run
 
 sys.path.insert(0, os.path.join(DATA, "attacks"))
 from wire import FLOAT, INT64, floats, graph, longs, model, node, tensor, value  # noqa: E402
@@ -30,6 +30,7 @@ SQUARES = [node("Sub", "y t", "d", "d"), node("Mul", "d d", "sq", "sq")]
 DATA_OF = {  # name: type, shape of a sample, content
     "x": (FLOAT, [IN], drawn(ROWS * IN)),
     "t": (FLOAT, [OUT], drawn(ROWS * OUT)),
+    "far": (FLOAT, [OUT], floats(*[1e25] * (ROWS * OUT))),
     "m": (FLOAT, [], floats(1, 0, 1, 1, 0, 1, 0.5, 0)),
     "l": (INT64, [], longs(2, -1, 0, 1, -1, -1, 1, 2)),
     "k": (INT64, [], longs(0, 1, 2, 2, -1, 1, 0, -1)),
@@ -161,6 +162,10 @@ def besides(count, folder):
     both = [train(path, folder, [*names, "t"], *attached, *way) for way in (["--ranks", "1"], WAYS[0])]
     bad = next((f"{one.status}: {one.err[-300:]}" for one in both if one.status != DONE), None)
     count.check("a metric beside the loss", bad or (None if near(steps_of(both[1]), steps_of(both[0])) else "another loss"))
+    far = [train(path, folder, [*names, "far"], "--loss", "mse:output=y,target=far", *way)
+           for way in (["--ranks", "1"], ["--cut", "y", "--stages", "2"])]
+    bad = next((f"{one.status}: {one.err[-300:]}" for one in far if one.status != CHECK_FAILED or "loss inf, gradient norm 5" not in one.err), None)
+    count.check("an infinite loss with finite gradients, a metric behind it", bad)
     shifted = train(path, folder, [*names, "l"], "--loss", "cross-entropy:logits=y,labels=l,ignore=-1,shift=1")
     good = shifted.status == REFUSED and "labels are shifted along the tokens, of which 'y' [8, 3] has no axis" in shifted.err
     count.check("labels along the batch", None if good else f"{shifted.status}: {shifted.err[-300:]}")
