@@ -6,19 +6,53 @@
 
 #include "partition/search/auto/run.h"
 
-enum { PARENTS = 3, STAGES_ALL = 16, EXPANDED_MOST = 256 };
+enum { STAGES_ALL = 16, SEEN_MOST = OPI_SEEN_ROOM / 4 * 3 };
+enum { OFFERED = 1, EXPANDED = 2 };
 
 typedef struct refiner {
   opi_run *run;
   uint64_t work_most;
-  uint32_t expanded[EXPANDED_MOST]; /* indices of points */
-  uint32_t n_expanded;
+  double limit; /* of the one whose neighbours are offered */
 } refiner;
 
 static bool is_spent(const refiner *r) {
   if (opi_space_spent(r->run->space, 1))
     r->run->stopped = OPI_STOPPED_CLOCK;
-  return r->run->work >= r->work_most || r->run->stopped == OPI_STOPPED_CLOCK;
+  return r->run->work >= r->work_most || r->run->stopped == OPI_STOPPED_CLOCK ||
+         r->run->n_seen >= SEEN_MOST;
+}
+
+/* ---- what was seen ---- */
+
+static uint64_t hash_numbers(uint64_t hash, const uint32_t *numbers, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i)
+    hash = (hash ^ numbers[i]) * UINT64_C(1099511628211); /* FNV-1a */
+  return hash;
+}
+
+/* Where the point's hash stands in the run's table, or would. */
+static uint64_t *seen_at(opi_run *run, const opi_point *p, uint32_t what, uint64_t *out_hash) {
+  const uint32_t more[] = {what, p->place, p->scattered, p->order == run->space->identity};
+  uint64_t hash = hash_numbers(opi_point_kind(p), more, 4);
+  hash = hash_numbers(hash, p->ends, p->places->n_stages + 1);
+  if (p->shares != NULL)
+    hash = hash_numbers(hash, p->shares, p->places->n_ranks);
+  hash = (hash ^ (hash >> 29)) | 1;
+  uint32_t at = (uint32_t)(hash >> 8) % OPI_SEEN_ROOM;
+  while (run->seen[at] != 0 && run->seen[at] != hash)
+    at = (at + 1) % OPI_SEEN_ROOM;
+  *out_hash = hash;
+  return &run->seen[at];
+}
+
+/* Was it seen as that before? From now on it is. There must be room. */
+static bool is_seen(opi_run *run, const opi_point *p, uint32_t what) {
+  uint64_t hash;
+  uint64_t *at = seen_at(run, p, what, &hash);
+  const bool seen = *at == hash;
+  run->n_seen += !seen;
+  *at = hash;
+  return seen;
 }
 
 static opipe_status flush(refiner *r) {
@@ -29,14 +63,23 @@ static opipe_status flush(refiner *r) {
 static opipe_status offer(refiner *r, opi_point point) {
   opi_space *s = r->run->space;
   opi_bounds bounds;
+  if (is_spent(r) || opi_run_saw(r->run, &point))
+    return OPIPE_OK;
   OPI_TRY(opi_point_bound(s, &point, &bounds));
   if (bounds.bytes > 0)
     return OPIPE_OK;
   point.bound = bounds.ns;
   point.guess = bounds.guess;
   point.index = s->n_points + r->run->n_neighbours++;
-  r->run->n_bounded += !opi_run_offer(r->run, &point);
+  if (point.bound < r->limit)
+    r->run->round[r->run->n_round++] = (opi_candidate){.point = point};
+  else
+    ++r->run->n_bounded;
   return r->run->n_round == OPI_ROUND ? flush(r) : OPIPE_OK;
+}
+
+bool opi_run_saw(opi_run *run, const opi_point *point) {
+  return run->n_seen >= SEEN_MOST || is_seen(run, point, OFFERED);
 }
 
 /* ---- cuts ---- */
@@ -139,28 +182,38 @@ static opipe_status move_shares(refiner *r, const opi_point *p) {
 
 /* ---- all of it ---- */
 
-/* The best one that has not been looked at, of the first few. */
-static const opi_candidate *next_parent(const refiner *r) {
-  for (uint32_t i = 0; i < r->run->n_best && i < PARENTS; ++i) {
-    bool old = false;
-    for (uint32_t k = 0; k < r->n_expanded; ++k)
-      old = old || r->expanded[k] == r->run->best[i].point.index;
-    if (!old)
-      return &r->run->best[i];
+static bool is_expanded(const refiner *r, const opi_candidate *c) {
+  uint64_t hash;
+  return *seen_at(r->run, &c->point, EXPANDED, &hash) == hash;
+}
+
+/* The best one of a list that has not been looked at, if it is better than `than`. */
+static const opi_candidate *better_of(const refiner *r, const opi_candidate *list, uint32_t n,
+                                      const opi_candidate *than) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if ((than == NULL || list[i].key < than->key) && !is_expanded(r, &list[i]))
+      than = &list[i];
   }
-  return NULL;
+  return than;
+}
+
+/* Those that lead in their shapes, too: what is far behind as it stands may be the best cut well.
+ */
+static const opi_candidate *next_parent(const refiner *r) {
+  const opi_run *run = r->run;
+  return better_of(r, run->leaders, run->n_leaders, better_of(r, run->best, run->n_best, NULL));
 }
 
 opipe_status opi_refine(opi_run *run, uint64_t work_most) {
   refiner r = {.run = run, .work_most = work_most};
-  for (;;) {
-    const opi_candidate *parent = next_parent(&r);
-    if (parent == NULL || r.n_expanded == EXPANDED_MOST || is_spent(&r))
-      return OPIPE_OK;
+  const opi_candidate *parent;
+  while (!is_spent(&r) && (parent = next_parent(&r)) != NULL) {
     const opi_point point = parent->point;
-    r.expanded[r.n_expanded++] = point.index;
+    r.limit = parent->key;
+    (void)is_seen(run, &point, EXPANDED);
     OPI_TRY(move_cuts(&r, &point));
     OPI_TRY(move_shares(&r, &point));
     OPI_TRY(flush(&r));
   }
+  return OPIPE_OK;
 }

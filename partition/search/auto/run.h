@@ -20,12 +20,21 @@ typedef struct opi_candidate {
   opipe_error err;
 } opi_candidate;
 
+/* The best so far of every number of stages, ranks, copies and samples, whoever is better
+ * elsewhere. */
+enum { OPI_LEADERS_MOST = 256 };
+enum { OPI_SEEN_ROOM = 1 << 15 };
+
 typedef struct opi_run {
   opi_space *space;
   opi_candidate round[OPI_ROUND];
   uint32_t n_round;
   opi_candidate best[OPI_KEPT_MOST + 1]; /* from the best */
   uint32_t n_best;
+  opi_candidate leaders[OPI_LEADERS_MOST]; /* in no order */
+  uint32_t n_leaders;
+  uint64_t seen[OPI_SEEN_ROOM]; /* hashes of points that refine.c has offered, or looked around */
+  uint32_t n_seen;
   char why[OPI_LINE_ROOM]; /* the first that could not be played */
   uint32_t n_neighbours;   /* candidates beside the space's */
   uint32_t n_bounded, n_simulated, n_refused, n_left;
@@ -43,6 +52,8 @@ opipe_status opi_run_round(opi_run *run);
 
 /* Do the two differ in cut, devices and schedule alone? */
 bool opi_points_alike(const opi_point *a, const opi_point *b);
+/* Are they of one number of stages, ranks, copies and samples? */
+bool opi_leads_as(const opi_point *a, const opi_point *b);
 /* A hash of what that compares, and of the schedule; never 0. */
 uint64_t opi_point_kind(const opi_point *point);
 
@@ -56,10 +67,17 @@ opipe_status opi_run_sort(opi_run *run);
 /* Of what is as good, what was found first stays first: index of a point that was looked at later.
  */
 #define OPI_LATER (UINT32_C(1) << 31)
+/* Of each shape that nobody leads yet the one with the best guess, for its neighbours' sake. As
+ * long as work is left. */
+opipe_status opi_run_shapes(opi_run *run, uint64_t work_most);
 /* Of each other kind of plan (schedule, ranks, copies, rows...) the one with the best guess, by
- * which the ranked ones behind the best are what their kinds can do; then, where a better one of
- * the same shape has another cut, with that. As long as work is left. */
-opipe_status opi_run_others(opi_run *run, uint64_t work_most);
+ * which the ranked ones behind the best are what their kinds can do. As long as work is left. */
+opipe_status opi_run_kinds(opi_run *run, uint64_t work_most);
+/* Those that lead and are not far behind, under the other schedules that can be laid out so. */
+opipe_status opi_run_methods(opi_run *run, uint64_t work_most);
+/* Each that is ranked, where a better one of the same shape has another cut, with that too. As long
+ * as work is left. */
+opipe_status opi_run_cuts(opi_run *run, uint64_t work_most);
 
 /* ---- crew.c ---- */
 
@@ -68,9 +86,12 @@ void opi_crew_judge(opi_run *run);
 
 /* ---- refine.c ---- */
 
-/* Neighbours of the best ones: layers over a boundary, replicas from stage to stage, as long as one
- * is better and work is left. */
+/* Neighbours of all that are ranked or lead: layers over a boundary, replicas from stage to stage,
+ * and on from those that are better than what they are neighbours of, as long as work is left. */
 opipe_status opi_refine(opi_run *run, uint64_t work_most);
+
+/* Was the point offered before? From now on it was. True too where nothing more can be noted. */
+bool opi_run_saw(opi_run *run, const opi_point *point);
 
 /* ---- infeasible.c ---- */
 

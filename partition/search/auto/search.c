@@ -71,6 +71,24 @@ static void rank_candidate(opi_run *run, const opi_candidate *c) {
   run->best[at] = *c;
 }
 
+bool opi_leads_as(const opi_point *a, const opi_point *b) {
+  return a->places->n_stages == b->places->n_stages && a->copies == b->copies &&
+         a->samples == b->samples && opi_point_ranks(a) == opi_point_ranks(b);
+}
+
+/* Into the leaders, in place of the one of its shape, or of the worst where all are taken. */
+static void lead(opi_run *run, const opi_candidate *c) {
+  uint32_t at = 0, worst = 0;
+  for (; at < run->n_leaders && !opi_leads_as(&run->leaders[at].point, &c->point); ++at)
+    worst = run->leaders[at].key > run->leaders[worst].key ? at : worst;
+  if (at == OPI_LEADERS_MOST)
+    at = worst;
+  if (at < run->n_leaders && !is_better(c->key, c->point.index, &run->leaders[at]))
+    return;
+  run->n_leaders += at == run->n_leaders;
+  run->leaders[at] = *c;
+}
+
 static opipe_status take_round(opi_run *run) {
   for (uint32_t i = 0; i < run->n_round; ++i) {
     opi_candidate *c = &run->round[i];
@@ -86,6 +104,7 @@ static opipe_status take_round(opi_run *run) {
       c->from->fate = isfinite(c->key) ? OPI_FATE_PLAYED : OPI_FATE_REFUSED;
     if (isfinite(c->key)) {
       rank_candidate(run, c);
+      lead(run, c);
       continue;
     }
     ++run->n_refused;
@@ -155,6 +174,28 @@ static opipe_status judge_points(opi_run *run, uint64_t most) {
   return OPIPE_OK;
 }
 
+/* Neighbours and other kinds, until neither finds a better plan: what was behind may have better
+ * cuts, and its cut may be better for others. */
+static opipe_status look_around(opi_run *run, bool is_partial, uint64_t most) {
+  double before = INFINITY;
+  if (is_partial)
+    OPI_TRY(opi_refine(run, most));
+  if (run->stopped == OPI_STOPPED_NOT && is_partial)
+    OPI_TRY(opi_run_shapes(run, most));
+  if (run->stopped == OPI_STOPPED_NOT)
+    OPI_TRY(opi_run_kinds(run, most));
+  while (run->stopped == OPI_STOPPED_NOT && run->n_best > 0 && run->best[0].key < before) {
+    before = run->best[0].key;
+    if (is_partial)
+      OPI_TRY(opi_refine(run, most));
+    if (run->stopped == OPI_STOPPED_NOT && is_partial)
+      OPI_TRY(opi_run_methods(run, most));
+    if (run->stopped == OPI_STOPPED_NOT)
+      OPI_TRY(opi_run_cuts(run, most));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status search(opi_run *run) {
   opi_space *s = run->space;
   const opi_auto *q = s->question;
@@ -165,10 +206,8 @@ static opipe_status search(opi_run *run) {
   OPI_TRY(opi_shapes_all(s));
   run->bound = opi_space_bound(s);
   OPI_TRY(judge_points(run, s->complete ? most : most - most / 4));
-  if (run->stopped != OPI_STOPPED_CLOCK && (!s->complete || run->n_left > 0))
-    OPI_TRY(opi_refine(run, most));
-  if (run->stopped == OPI_STOPPED_NOT)
-    OPI_TRY(opi_run_others(run, most));
+  if (run->stopped != OPI_STOPPED_CLOCK)
+    OPI_TRY(look_around(run, !s->complete || run->n_left > 0, most));
   if (s->hurried)
     run->stopped = OPI_STOPPED_CLOCK;
   if (run->n_best == 0)
