@@ -6,6 +6,7 @@
 
 #include "abi/api/api.h"
 #include "loader/gradient/gradient.h"
+#include "loader/graph/wide.h"
 #include "runtime/checkpoint/checkpoint.h"
 
 /* ---- options ---- */
@@ -349,9 +350,31 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
 
 /* ---- the model ---- */
 
-/* Every parameter that was trained or set in its own type; `values`: not only what it is. */
-static opipe_status gather(opi_weights *weights, bool values, opi_arena *arena,
-                           opi_replacement **out_list, uint32_t *out_n, opipe_error *err) {
+/* The type in which the file stores an initializer; OPIPE_UNDEFINED: it has none of the name. */
+static uint32_t stored_type(const opi_graph *file, const char *name) {
+  uint32_t v = 0;
+  while (v < file->n_values && ((file->values[v].flags & OPI_VALUE_INITIALIZER) == 0 ||
+                                strcmp(file->values[v].name, name) != 0))
+    ++v;
+  return v < file->n_values ? file->values[v].dtype : (uint32_t)OPIPE_UNDEFINED;
+}
+
+/* What was trained in float32 goes back in the file's half type. `r->data` may be NULL. */
+static void store_as(opi_replacement *r, uint32_t dtype, void *data) {
+  const uint64_t n = r->n_bytes / sizeof(float);
+  if (r->dtype != OPIPE_FLOAT || !opi_dtype_is_half(dtype))
+    return;
+  if (data != NULL)
+    opi_narrow(dtype, data, n, data); /* from the first on: what is written has been read */
+  r->dtype = dtype;
+  r->n_bytes = n * sizeof(uint16_t);
+}
+
+/* Every parameter that was trained or set, in its type in the file; `values`: not only what it is.
+ */
+static opipe_status gather(const opi_graph *file, opi_weights *weights, bool values,
+                           opi_arena *arena, opi_replacement **out_list, uint32_t *out_n,
+                           opipe_error *err) {
   opi_weight_info info;
   uint32_t n = 0;
   while (opi_weights_info(weights, n, &info))
@@ -369,12 +392,14 @@ static opipe_status gather(opi_weights *weights, bool values, opi_arena *arena,
       return opi_fail_nomem(err, s->n_bytes, s->name);
     if (values)
       OPI_TRY(opi_weights_get(weights, s->name, OPI_STATE_WEIGHT, 0, data, s->n_bytes, err));
-    list[(*out_n)++] = (opi_replacement){.name = s->name,
-                                         .data = data,
-                                         .shape = s->shape,
-                                         .n_bytes = s->n_bytes,
-                                         .dtype = s->dtype,
-                                         .rank = s->rank};
+    opi_replacement *r = &list[(*out_n)++];
+    *r = (opi_replacement){.name = s->name,
+                           .data = data,
+                           .shape = s->shape,
+                           .n_bytes = s->n_bytes,
+                           .dtype = s->dtype,
+                           .rank = s->rank};
+    store_as(r, stored_type(file, s->name), data);
   }
   *out_list = list;
   return OPIPE_OK;
@@ -390,7 +415,8 @@ opipe_status opi_api_session_save_model(opi_session_object *session, const char 
     return opi_fail(err, OPIPE_E_INVALID, "session_save_model: the path is NULL");
   OPI_TRY(rest_to_read(session, &weights, err));
   opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status = gather(weights, true, &arena, &list, &n, err);
+  opipe_status status =
+      gather(session->plan->model->file->graph, weights, true, &arena, &list, &n, err);
   if (status == OPIPE_OK && opi_weights_leads(weights))
     status = opi_model_save(session->plan->model->file, list, n, path, err);
   opi_arena_release(&arena);
@@ -403,7 +429,8 @@ static opipe_status try_model(const opi_session_object *session, opi_weights *we
   opi_arena arena;
   uint32_t n = 0;
   opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status = gather(weights, false, &arena, &list, &n, err);
+  opipe_status status =
+      gather(session->plan->model->file->graph, weights, false, &arena, &list, &n, err);
   if (status == OPIPE_OK)
     status = opi_model_try_save(session->plan->model->file, list, n, path, err);
   opi_arena_release(&arena);

@@ -20,7 +20,9 @@ static double at(const opi_value *value, uint64_t i) {
 
 /* How far a number may be from what it should be, against the largest. */
 static double tolerance(const opi_value *value) {
-  return value->dtype == OPIPE_BFLOAT16 ? 3e-2 : value->dtype == OPIPE_FLOAT16 ? 4e-3 : 1e-3;
+  return value->dtype == OPIPE_BFLOAT16 || (value->flags & OPI_VALUE_WAS_BFLOAT) != 0 ? 3e-2
+         : value->dtype == OPIPE_FLOAT16 || (value->flags & OPI_VALUE_WAS_HALF) != 0  ? 4e-3
+                                                                                      : 1e-3;
 }
 
 bool opi_values_mask(const opi_value *value) {

@@ -29,7 +29,10 @@ enum {
       512u, /* an initializer of one element that is to be trained: no number to rely on */
   OPI_VALUE_SCALAR = 128u,   /* training graph only: a per-run scalar, fed by whoever runs it */
   OPI_VALUE_GRADIENT = 256u, /* training graph only: what an Accumulate writes */
-  OPI_VALUE_PROMOTED = 512u  /* file graph only: an input that was made an initializer */
+  OPI_VALUE_PROMOTED = 512u, /* file graph only: an input that was made an initializer */
+  OPI_VALUE_WAS_HALF =
+      1024u, /* float32 numbers that the file stores as float16: so exact are they */
+  OPI_VALUE_WAS_BFLOAT = 2048u /* the same of bfloat16 */
 };
 
 typedef struct opi_value {

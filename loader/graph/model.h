@@ -47,6 +47,7 @@ typedef struct opi_model {
   opi_graph *graph;      /* local functions inlined, sorted; If/Loop bodies as subgraphs */
   uint32_t n_file_nodes; /* nodes as the file counts them: main graph, functions expanded, subgraphs
                             included */
+  struct opi_wide *wide; /* loader/graph/wide.h */
   void *built;           /* `file`, where it was made from a host's tables; NULL: it was not */
   uint64_t external_bytes;      /* of external data in use */
   int32_t n_stages;             /* from pipeline_stage annotations: 1 + the largest; 0: none */

@@ -7,6 +7,8 @@
  */
 #include "loader/ops/builder.h"
 
+#include "loader/base/halves.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -108,32 +110,6 @@ uint32_t opi_b_reshaped(opi_builder *b, uint32_t value, const int64_t *shape, ui
   return v;
 }
 
-/* fp32 -> fp16, round to nearest even. */
-static uint16_t half_bits(float value) {
-  uint32_t bits = 0;
-  memcpy(&bits, &value, sizeof(bits));
-  const uint16_t sign = (uint16_t)((bits >> 16) & 0x8000u);
-  if (isnan(value))
-    return (uint16_t)(sign | 0x7e00u);
-  const double magnitude = fabs((double)value);
-  if (magnitude >= 65520.0)
-    return (uint16_t)(sign | 0x7c00u);
-  if (magnitude < 0x1p-14)
-    return (uint16_t)(sign | (uint16_t)nearbyint(magnitude * 0x1p24));
-  int exponent = 0;
-  const double fraction = frexp(magnitude, &exponent);              /* [0.5, 1) */
-  const uint32_t mantissa = (uint32_t)nearbyint(fraction * 2048.0); /* [1024, 2048] */
-  return (uint16_t)(sign + ((uint32_t)(exponent + 13) << 10) + mantissa);
-}
-
-static uint16_t bfloat_bits(float value) {
-  uint32_t bits = 0;
-  memcpy(&bits, &value, sizeof(bits));
-  if (isnan(value))
-    return (uint16_t)((bits >> 16) | 0x40u);
-  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 /* The nearest number of an integer type of so many bits, towards zero; NaN is 0. */
 static uint64_t saturate(double value, uint32_t bits, bool natural) {
   const double limit = ldexp(1.0, (int)bits - (natural ? 0 : 1));
@@ -150,7 +126,7 @@ static uint64_t saturate(double value, uint32_t bits, bool natural) {
 /* Writes value as dtype; false for types without plain numbers. */
 static bool write_number(uint32_t dtype, double value, void *out) {
   const float single = (float)value;
-  const uint16_t half = dtype == OPIPE_FLOAT16 ? half_bits(single) : bfloat_bits(single);
+  const uint16_t half = dtype == OPIPE_FLOAT16 ? opi_half_of(single) : opi_bfloat_of(single);
   const uint8_t truth = value != 0;
   uint64_t whole = 0;
   switch (dtype) {

@@ -2,6 +2,7 @@
 /* Checks, carry rules and work shared by the operator families: see kit.h. */
 #include "loader/ops/kit.h"
 
+#include "loader/base/halves.h"
 #include "loader/ops/common.h"
 
 #include <math.h>
@@ -165,32 +166,6 @@ opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char
   return OPIPE_OK;
 }
 
-/* IEEE half and bfloat16 bits to double. */
-static double half_to_double(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h >> 15) << 31;
-  uint32_t exponent = (h >> 10) & 31u;
-  uint32_t fraction = h & 1023u;
-  uint32_t bits;
-  float f;
-  if (exponent == 31) {
-    bits = sign | 0x7f800000u | (fraction << 13);
-  } else if (exponent != 0) {
-    bits = sign | ((exponent + 112) << 23) | (fraction << 13);
-  } else {
-    const double tiny = (double)fraction / 16777216.0; /* 2^-24 */
-    return sign != 0 ? -tiny : tiny;
-  }
-  memcpy(&f, &bits, sizeof(f));
-  return (double)f;
-}
-
-static double bfloat_to_double(uint16_t h) {
-  const uint32_t bits = (uint32_t)h << 16;
-  float f;
-  memcpy(&f, &bits, sizeof(f));
-  return (double)f;
-}
-
 #define READ_AS(type)                                                       \
   do {                                                                      \
     type t_;                                                                \
@@ -220,7 +195,8 @@ static bool read_element(const opi_value *value, uint64_t i, double *out_value) 
     case OPIPE_FLOAT16:
     case OPIPE_BFLOAT16:
       memcpy(&half, (const uint8_t *)value->data + i * sizeof(half), sizeof(half));
-      *out_value = value->dtype == OPIPE_FLOAT16 ? half_to_double(half) : bfloat_to_double(half);
+      *out_value = value->dtype == OPIPE_FLOAT16 ? (double)opi_half_to_float(half)
+                                                 : (double)opi_bfloat_to_float(half);
       return true;
     default:
       return false;

@@ -356,6 +356,8 @@ static opipe_status finish(binding *bd, opi_bound *bound, opipe_error *err) {
     OPI_TRY(opi_pass_fuse(&bd->builder, bound->patterns, err));
     OPI_TRY(opi_pass_dead(&bd->builder, err));
   }
+  if (bd->builder.keep_parameters && (bd->options->flags & OPI_BIND_KEEP_TYPES) == 0)
+    OPI_TRY(opi_pass_widen(&bd->builder, bd->model, &bound->arena, err));
   OPI_TRY(opi_graph_copy(bd->builder.graph, &bound->arena, &bound->graph, err));
   OPI_TRY(copy_dims(bd, bound, err));
   OPI_TRY(copy_aliases(bd, bound, err));

@@ -56,9 +56,10 @@ typedef struct opi_bind_options {
 } opi_bind_options;
 enum {
   OPI_BIND_NO_FUSE = 1u,
-  OPI_BIND_DEFAULTS = 2u, /* free dimensions get stated defaults: default_batch, others 8 */
-  OPI_BIND_KEEP_PARAMETERS =
-      4u /* no float initializer of more than one element is folded away (training) */
+  OPI_BIND_DEFAULTS = 2u,        /* free dimensions get stated defaults: default_batch, others 8 */
+  OPI_BIND_KEEP_PARAMETERS = 4u, /* no float initializer of more than one element is folded away,
+                                    and half types become float32 (training; widen.c) */
+  OPI_BIND_KEEP_TYPES = 8u       /* half types stay all the same */
 };
 
 typedef struct opi_bound {

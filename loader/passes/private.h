@@ -24,6 +24,9 @@ opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *opti
                             const opi_dim_binding *place, opi_arena *arena,
                             opi_dim_binding **out_dims, uint32_t *out_n, opipe_error *err);
 
+/* widen.c: half types become float32, for training. `arena`: of the bound graph. */
+opipe_status opi_pass_widen(opi_builder *b, const opi_model *model, opi_arena *arena,
+                            opipe_error *err);
 /* What a value of each integer graph input must stay below; see passes.h. */
 opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t **out_limits,
                               opipe_error *err);

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "loader/graph/wide.h"
 #include "loader/wire/wire.h"
 
 static opipe_status map_file(opi_load *load, const char *path, opipe_error *err) {
@@ -116,7 +117,9 @@ opipe_status opi_model_load(const opi_load_params *params, opi_model **out_model
   opi_arena_init(&model->arena, load.allocator, 0);
   opi_arena_init(&load.parse, load.allocator, 0);
   opi_text_init(&load.key, load.allocator);
-  const opipe_status status = explain_limit(&load, load_model(&load, err), err);
+  opipe_status status = opi_wide_new(allocator, &model->wide, err);
+  if (status == OPIPE_OK)
+    status = explain_limit(&load, load_model(&load, err), err);
   end_load(&load);
   model->arena.allocator = allocator;
   model->arena.limit_bytes = 0;
@@ -133,6 +136,7 @@ void opi_model_free(opi_model *model) {
     return;
   const opipe_allocator *allocator = model->allocator;
   opi_mappings_free(model->mappings);
+  opi_wide_free(model->wide);
   if (model->built != NULL)
     opi_free(allocator, model->built, (size_t)model->file_bytes);
   opi_arena_release(&model->arena);

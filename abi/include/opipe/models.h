@@ -67,7 +67,10 @@ enum {
   OPIPE_BIND_DROPOUT_RATIO = 16u, /* every Dropout drops `dropout_ratio`, whatever the graph says */
   OPIPE_BIND_TRAIN = 8u /* for training: no float initializer of more than one element is folded
                            away, nor one of one element that a module named and that scales or
-                           shifts activations */
+                           shifts activations; what the file has in float16 or bfloat16 is float32,
+                           initializers and outputs too, but for the inputs: which type products
+                           run in is opipe_train_options.compute. The model is saved in its own
+                           types. */
 };
 
 typedef struct opipe_bind_options {

@@ -293,7 +293,7 @@ static inline uint32_t jac_node(jac_case *c, const char **at, uint32_t *out, con
 /* The node alone, to learn its outputs' shapes. */
 static inline opipe_status jac_bind(jac_case *c, opi_bound **out, opipe_error *err) {
   opi_bind_options options = test_options();
-  options.flags |= OPI_BIND_KEEP_PARAMETERS;
+  options.flags |= OPI_BIND_KEEP_PARAMETERS | OPI_BIND_KEEP_TYPES; /* rules of half types too */
   return opi_bind(&c->graph.model, &options, out, err);
 }
 
