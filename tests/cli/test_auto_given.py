@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=300
 """--auto where not every cut is a candidate: what it decides freely is no worse than what it finds
-where the number of stages or ranks is given."""
+where the number of stages or ranks is given; and what is given is laid out, where it can be."""
 import json
 import os
 import random
@@ -16,6 +16,7 @@ CASES = (
     (14, 3, 3, 13, 16, ["--stages", "8"], ["--ranks", "4"]),
     (24, 3, 3, 13, 16, ["--stages", "8"], ["--stages", "4"]),
     (4, 2, 8, 11, 8, ["--stages", "2"], ["--ranks", "2"]),
+    (5, 2, 8, 8, 4, ["--ranks", "11"], ["--ranks", "13"], ["--microbatches", "1"], ["--microbatches", "3"]),
 )
 
 

@@ -257,15 +257,33 @@ static opipe_status add_features(shapes *x, opi_point *p) {
   return OPIPE_OK;
 }
 
+/* So many devices as were asked for on fewer ranks, as evenly as it goes: from there replicas move
+ * to where they help. */
+static opipe_status add_even_shares(shapes *x, opi_point *p) {
+  const uint32_t n = p->places->n_ranks, wanted = x->space->question->fixed.n_ranks;
+  const uint32_t most = n == 0 ? 0 : (wanted + n - 1) / n;
+  if (wanted <= n || most > opi_point_rows(x->space, p))
+    return OPIPE_OK;
+  uint32_t *shares = OPI_ARENA_ARRAY(&x->space->arena, uint32_t, n);
+  if (shares == NULL)
+    return opi_fail_nomem(x->space->err, n * sizeof *shares, "a planner");
+  for (uint32_t r = 0; r < n; ++r)
+    shares[r] = wanted / n + (r < wanted % n);
+  p->shares = shares;
+  return add_features(x, p);
+}
+
 /* Replicas of every rank, which cut micro-batches: all numbers with so many devices. */
 static opipe_status add_shares(shapes *x, opi_point *p) {
   const opi_space *s = x->space;
   const uint32_t n = p->places->n_ranks, most = s->question->planning.n_devices / p->width;
   const uint32_t rows = opi_point_rows(s, p);
   uint32_t shares[ALL_DEVICES_MOST], used = n;
-  if (!x->all || !opi_space_trains(s) || p->copies != 1 || p->places->n_replicas != 1 ||
+  if (!opi_space_trains(s) || p->copies != 1 || p->places->n_replicas != 1 ||
       p->places->n_slices != 1 || n > most)
     return OPIPE_OK;
+  if (!x->all)
+    return add_even_shares(x, p);
   for (uint32_t r = 0; r < n; ++r)
     shares[r] = 1;
   for (;;) {
@@ -353,17 +371,20 @@ static opipe_status add_shape(shapes *x, uint32_t method, uint32_t ranks, uint32
 /* ---- how many of each ---- */
 
 /* Copies of `ranks * width` devices: all numbers; or as many as there is room for, and the most
- * that divide the mini-batch. */
+ * that divide the mini-batch; of a given number of micro-batches only what divides that. */
 static opipe_status add_copies(shapes *x, uint32_t method, uint32_t ranks, uint32_t width) {
   const opi_auto *q = x->space->question;
   const uint32_t room = q->planning.n_devices / (ranks * width);
-  const uint32_t most = room < q->planning.batch ? room : (uint32_t)q->planning.batch;
+  const uint32_t given = q->fixed.microbatches;
+  uint32_t most = room < q->planning.batch ? room : (uint32_t)q->planning.batch;
+  while (given != 0 && most > 1 && given % most != 0)
+    --most;
   uint32_t even = most;
-  while (even > 1 && q->planning.batch % even != 0)
+  while (even > 1 && (q->planning.batch % even != 0 || (given != 0 && given % even != 0)))
     --even;
   for (uint32_t copies = 1; copies <= most && !x->space->overflow; ++copies) {
     const uint32_t wanted = q->fixed.n_ranks != 0 && q->fixed.pipelines == 0
-                                ? q->fixed.n_ranks / ranks
+                                ? (q->fixed.n_ranks % ranks != 0 ? 1 : q->fixed.n_ranks / ranks)
                                 : q->fixed.pipelines;
     if (wanted != 0
             ? copies != wanted
@@ -381,7 +402,7 @@ static bool takes_ranks(const shapes *x, uint32_t ranks, uint32_t width) {
   const opi_auto *q = x->space->question;
   const uint32_t n = q->planning.n_devices / width;
   if (q->fixed.n_ranks != 0 && (q->fixed.n_ranks < ranks || q->fixed.n_ranks % ranks != 0))
-    return x->all && ranks < q->fixed.n_ranks; /* with replicas of some */
+    return opi_space_trains(x->space) && ranks < q->fixed.n_ranks; /* with replicas of some */
   if (q->fixed.n_ranks != 0)
     return true;
   if (n > DEVICES_MANY && ranks > RANKS_ALL && n % ranks != 0 && x->n_blocks % ranks != 0)
