@@ -55,10 +55,23 @@ def cluster(folder, n_nodes, n_devices):
         "links": [{"transport": "nccl", "rule": "tag", "latency_ns": 5000, "bandwidth": 1e10}]})
 
 
+def whole_samples(count, folder):
+    """16 samples on 9 replicas: one of them has two."""
+    path = profile(folder, 6, 1)
+    with open(path, encoding="utf-8") as file:
+        costs = json.load(file)["sizes"][0]["costs"][0]
+    result = run("plan", "--profile", path, "--cluster", cluster(folder, 1, 9), "--auto", "--batch", "16", "--stages", "1",
+                 "--microbatches", "1", "--ranks", "9", "--json", timeout=120)
+    least = 2 * (costs["forward_ns"] + costs["input_ns"] + costs["weight_ns"])
+    ns = json.loads(result.out)["objective_ns"] if result.status == DONE else 0
+    count.check("samples are whole", None if ns >= least else f"{result.status}: {ns} ns, two samples take {least}: {result.err[-200:]}")
+
+
 def main():
     need_command()
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
+        whole_samples(count, folder)
         for seed, n_nodes, n_devices, n_layers, batch, *given in CASES:
             ask = ["plan", "--profile", profile(folder, seed, n_layers), "--cluster", cluster(folder, n_nodes, n_devices),
                    "--auto", "--batch", str(batch), "--json"]

@@ -104,8 +104,8 @@ static opipe_status tensor_ns(const measure *m, const opi_sums *x, uint32_t rank
     return OPIPE_OK;
   for (uint32_t t = 0; t < p->width; ++t)
     devices[t] = opi_point_device(p, m->n_ranks, first_rank(p, rank), 0, t);
-  const double n_bytes =
-      (x->sum_bytes[end] - x->sum_bytes[first]) / n / share_of(p, rank) / p->places->n_slices;
+  const double n_bytes = (x->sum_bytes[end] - x->sum_bytes[first]) / n / opi_point_speed(p, rank) /
+                         p->places->n_slices;
   double one = 0;
   OPI_TRY(collective_ns(m->space, OPI_OP_ALL_REDUCE, devices, p->width, floor(n_bytes), &one));
   *out_ns = one * n * p->places->n_slices;
@@ -188,7 +188,7 @@ static opipe_status add_stage(const measure *m, uint32_t stage, uint32_t rank, d
   const opi_sums *x = fastest(m, rank);
   const double slices = p->places->n_slices > 1 ? p->places->n_slices * (double)(end - first) : 0;
   const double beside = slices * m->space->question->slice_ns; /* in every pass */
-  const double share = share_of(p, rank);
+  const double share = opi_point_speed(p, rank);
   const double forward = ((x->forward[end] - x->forward[first]) * m->sum + beside) / share;
   double sums = 0;
   OPI_TRY(tensor_ns(m, x, rank, first, end, &sums));

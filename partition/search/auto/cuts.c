@@ -34,7 +34,7 @@ static const opi_sums *sums_at(const cutter *c, uint32_t stage) {
 }
 
 static double share_of(const opi_point *p, uint32_t stage) {
-  return p->shares == NULL ? 1 : p->shares[p->places->instance_rank[stage]];
+  return p->shares == NULL ? 1 : opi_point_speed(p, p->places->instance_rank[stage]);
 }
 
 /* Of layers [first, end) as a stage: its work, and where it is the only one of its rank, what comes

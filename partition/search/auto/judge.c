@@ -95,6 +95,17 @@ static opi_stage_load load_of(const judge *j, uint32_t stage, uint32_t rank, uin
   return load;
 }
 
+/* A play divides by the number of replicas: so that its largest has what it will have. */
+static void round_up(const opi_point *p, uint32_t rank, opi_stage_load *io) {
+  const double by = p->shares == NULL ? 1 : p->shares[rank] / opi_point_speed(p, rank);
+  io->forward_ns *= by;
+  io->input_ns *= by;
+  io->weight_ns *= by;
+  io->stash_bytes *= by;
+  io->input_bytes *= by;
+  io->tensor_bytes *= by;
+}
+
 static double longer(double a, double b) {
   return a > b ? a : b;
 }
@@ -115,7 +126,8 @@ static opipe_status make_loads(judge *j) {
     const uint32_t rank = copy_rank(j, stage, i % j->n_replicas, &copy);
     if (rank == OPIPE_NONE)
       continue;
-    const opi_stage_load x = load_of(j, stage, rank, copy);
+    opi_stage_load x = load_of(j, stage, rank, copy);
+    round_up(j->point, l->instance_rank[stage * l->n_replicas], &x);
     opi_stage_load *worst = &j->stages[stage];
     j->instances[i] = x;
     if (copy == 0 && !opi_places_repeat(l, i / j->n_replicas, i % j->n_replicas))
@@ -190,9 +202,8 @@ static opipe_status ask(judge *j, opi_order **out_order) {
     ms[n + s] = (x->input_ns + (p->recompute ? x->forward_ns : 0)) * 1e-6;
     ms[2 * n + s] = x->weight_ns * 1e-6;
     /* replicas that cut a micro-batch keep their rows of it */
-    const uint32_t cut = p->shares == NULL ? 1 : p->shares[l->instance_rank[s * l->n_replicas]];
-    const uint32_t rows = (p->samples - 1) / cut + 1;
-    const double part = (double)rows / p->samples;
+    const double part =
+        p->shares == NULL ? 1 : 1.0 / p->shares[l->instance_rank[s * l->n_replicas]];
     /* computed again, one micro-batch at a time has all of it; that is taken off what is left */
     stash[s] = whole_bytes(part * (p->recompute ? x->input_bytes : x->stash_bytes));
     const uint32_t rank = p->shares == NULL ? l->instance_rank[s * l->n_replicas] : s;

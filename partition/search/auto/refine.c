@@ -112,7 +112,7 @@ static double stage_work(const refiner *r, const opi_point *p, uint32_t stage) {
   const opi_sums *x = opi_sums_of(r->run->space, p, c->class_of[device]);
   const uint32_t a = p->ends[stage], b = p->ends[stage + 1];
   return (x->forward[b] - x->forward[a] + x->input[b] - x->input[a] + x->weight[b] - x->weight[a]) /
-         (p->shares == NULL ? 1 : p->shares[rank]);
+         opi_point_speed(p, rank);
 }
 
 /* Every boundary both ways; of many stages, those of the slowest, and a layer from it to each of

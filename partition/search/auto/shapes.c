@@ -257,10 +257,13 @@ static opipe_status add_features(shapes *x, opi_point *p) {
   return OPIPE_OK;
 }
 
-/* So many devices as were asked for on fewer ranks, as evenly as it goes: from there replicas move
- * to where they help. */
+/* All devices, or as many as were asked for, on fewer ranks, as evenly as it goes: from there
+ * replicas move to where they help. */
 static opipe_status add_even_shares(shapes *x, opi_point *p) {
-  const uint32_t n = p->places->n_ranks, wanted = x->space->question->fixed.n_ranks;
+  const opi_auto *q = x->space->question;
+  const uint32_t n = p->places->n_ranks;
+  const uint32_t wanted =
+      q->fixed.n_ranks != 0 ? q->fixed.n_ranks : q->planning.n_devices / p->width;
   const uint32_t most = n == 0 ? 0 : (wanted + n - 1) / n;
   if (wanted <= n || most > opi_point_rows(x->space, p))
     return OPIPE_OK;

@@ -136,6 +136,12 @@ static inline uint32_t opi_point_rows(const opi_space *space, const opi_point *p
   const uint64_t batch = q->layers->whole == NULL ? q->batch : 1;
   return (uint32_t)(batch / ((uint64_t)p->microbatches * p->copies));
 }
+/* How many times less a rank's replicas, which cut micro-batches, have than one would: the one with
+ * the most samples counts. */
+static inline double opi_point_speed(const opi_point *p, uint32_t rank) {
+  const uint32_t n = p->shares == NULL ? 1 : p->shares[rank];
+  return (double)p->samples / ((p->samples - 1) / n + 1);
+}
 /* Is an earlier replica of the stage on the same rank? Its weights are there once. */
 static inline bool opi_places_repeat(const opi_places *l, uint32_t stage, uint32_t replica) {
   for (uint32_t k = 0; replica < l->n_replicas && k < replica; ++k) {
