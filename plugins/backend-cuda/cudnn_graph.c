@@ -93,9 +93,8 @@ static void set_node(cuda_dnn_maker *m, node descriptor, int name, node value) {
 
 /* ---- tensors ---- */
 
-static node tensor(cuda_dnn_maker *m, int64_t id, int dtype, size4 size, size4 stride,
-                   int placement) {
-  const int64_t alignment = ALIGNMENT;
+static node tensor_at(cuda_dnn_maker *m, int64_t id, int dtype, size4 size, size4 stride,
+                      int placement, int64_t alignment) {
   const bool yes = true;
   const node made = cuda_dnn_make(m, CUDA_DNN_TENSOR, "a tensor");
   set_type(m, made, CUDA_DNN_TENSOR_TYPE, dtype);
@@ -107,6 +106,11 @@ static node tensor(cuda_dnn_maker *m, int64_t id, int dtype, size4 size, size4 s
     cuda_dnn_set(m, made, placement, CUDA_DNN_T_BOOL, 1, &yes);
   cuda_dnn_end(m, made);
   return made;
+}
+
+static node tensor(cuda_dnn_maker *m, int64_t id, int dtype, size4 size, size4 stride,
+                   int placement) {
+  return tensor_at(m, id, dtype, size, stride, placement, ALIGNMENT);
 }
 
 static size4 dense(size4 size) {
@@ -155,10 +159,10 @@ static size4 row_size(const cuda_dnn_form *f) {
   return (size4){{f->batch, f->heads, f->queries, 1}};
 }
 
-/* Tensor i, a number of fp32 for each query. */
+/* Tensor i, a number of fp32 for each query. A chunk of the batch begins at any of them. */
 static node row_numbers(cuda_dnn_maker *m, uint32_t i) {
   const size4 size = row_size(&m->plan->form);
-  return tensor(m, cuda_dnn_tensor_id(i), CUDA_DNN_FLOAT, size, dense(size), 0);
+  return tensor_at(m, cuda_dnn_tensor_id(i), CUDA_DNN_FLOAT, size, dense(size), 0, sizeof(float));
 }
 
 /* ---- operations ---- */

@@ -219,6 +219,28 @@ static void test_sequences_by_turns(void) {
   (void)unsetenv("OPIPE_CUDA_DOUBLE_MEMORY");
 }
 
+/* What is kept of a sequence's rows begins at any number: 3 x 37 of them are no multiple of 4. */
+static void test_odd_sequences_by_turns(void) {
+  static const form odd = {4, 3, 3, 37, 37, 8, 8, true, true, OPIPE_BFLOAT16, 0};
+  static uint16_t whole[TENSORS][ROOM];
+  for (int handed = 0; handed < 2; ++handed) {
+    bool same = false;
+    with.hands_on = handed != 0;
+    if (!cd_open(&with.on, NULL))
+      OPI_SKIP("%s", CT_WHY);
+    (void)run_form(&with, &odd, 1, &same);
+    memcpy(whole, with.data, sizeof whole);
+    cd_close(&with.on);
+    (void)setenv("OPIPE_CUDA_DOUBLE_MEMORY", "1000000", 1); /* a 64th holds one */
+    OPI_ASSERT_FATAL(cd_open(&with.on, NULL));
+    OPI_ASSERT_INT(run_form(&with, &odd, 1, &same), handed != 0 ? 5 : 1 + 2 * 4);
+    OPI_ASSERT(memcmp(whole, with.data, sizeof whole) == 0);
+    cd_close(&with.on);
+    (void)unsetenv("OPIPE_CUDA_DOUBLE_MEMORY");
+  }
+  with.hands_on = false;
+}
+
 static void test_as_graphs(void) {
   bool same = false;
   if (!cd_open(&with.on, "graphs=1"))
@@ -328,5 +350,6 @@ static void test_failed(void) {
 
 OPI_TEST_MAIN("cuda attention by cudnn", OPI_TEST(test_close_to_our_own), OPI_TEST(test_handed_on),
               OPI_TEST(test_bits_may_change_where_asked), OPI_TEST(test_sequences_by_turns),
-              OPI_TEST(test_as_graphs), OPI_TEST(test_refused), OPI_TEST(test_passed_over),
-              OPI_TEST(test_wrong_versions), OPI_TEST(test_failed))
+              OPI_TEST(test_odd_sequences_by_turns), OPI_TEST(test_as_graphs),
+              OPI_TEST(test_refused), OPI_TEST(test_passed_over), OPI_TEST(test_wrong_versions),
+              OPI_TEST(test_failed))

@@ -68,7 +68,8 @@ static void read_tensor(const dnn_descriptor *d, dnn_tensor *out) {
 cudnnStatus_t dnn_check_tensor(const dnn_descriptor *d) {
   dnn_tensor t;
   read_tensor(d, &t);
-  bool good = t.id > 0 && t.dtype >= 0 && (t.is_virtual || t.by_value || t.alignment >= 16);
+  const int64_t least = t.dtype == CUDA_DNN_FLOAT ? (int64_t)sizeof(float) : 16;
+  bool good = t.id > 0 && t.dtype >= 0 && (t.is_virtual || t.by_value || t.alignment >= least);
   for (int i = 0; i < DNN_AXES; ++i)
     good = good && t.size[i] > 0 && t.stride[i] > 0;
   if (!good)
