@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts share: the bundle's programs, run with its libraries; what became of them."""
 import concurrent.futures
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -18,6 +20,7 @@ LOG = WORK       # where failures.log is written; gpu.py puts it beside the reco
 JOBS = int(os.environ.get("OPIPE_GPU_JOBS", "1"))  # programs at once where nothing is measured
 COMMAND = os.path.join(HERE, "bin", "onnx-pipe")
 PLUGINS = os.path.join(HERE, "lib", "onnx-pipe")
+RUNNING = set()  # programs
 
 
 class NotRun(Exception):
@@ -73,40 +76,67 @@ def log(arguments, how, *texts):
         file.write("$ %s\n%s\n%s\n" % (" ".join(arguments), how, "".join(text or "" for text in texts)))
 
 
-def text_of(output):
-    return output.decode(errors="replace") if isinstance(output, bytes) else output
+def end_group(program):
+    """A program and all that it started: a tool's own child would go on, and be in the way of what is measured next."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def run(arguments, clock, **more):
     """A program's end: subprocess's own result. Failed when it did not end in time, with its words in failures.log."""
-    if clock.left() <= 0:
+    limit = clock.left()
+    if limit <= 0:
         raise Failed("no time was left for %s" % os.path.basename(arguments[0]))
-    try:
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=clock.left(), check=False, env=environment(**more))
-    except subprocess.TimeoutExpired as late:
-        log(arguments, "not done after %d s" % late.timeout, text_of(late.stdout), text_of(late.stderr))
-        raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                          env=environment(**more)) as program:
+        RUNNING.add(program)
+        try:
+            out, err = program.communicate(timeout=limit)
+        except subprocess.TimeoutExpired as late:
+            end_group(program)
+            log(arguments, "not done after %d s" % late.timeout, *program.communicate())
+            raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
+        except BaseException:
+            end_group(program)
+            raise
+        finally:
+            RUNNING.discard(program)
+    return subprocess.CompletedProcess(arguments, program.returncode, out, err)
 
 
-def command(arguments, clock, **more):
-    """stdout of a program; Failed with its last words where its status is not 0."""
+def command(arguments, clock, refuse=(), **more):
+    """stdout of a program; Failed with its last words where its status is not 0, and with the line of a warning that holds one of
+    `refuse`, or says that there is no graph where one was asked for."""
     done = run(arguments, clock, **more)
     if done.returncode != 0:
         log(arguments, "status %d" % done.returncode, done.stdout, done.stderr)
         words = (done.stdout + done.stderr).strip().splitlines()
         raise Failed("%s: status %d: %s" % (os.path.basename(arguments[0]), done.returncode, " / ".join(words[-4:])))
+    warned = [line for line in done.stderr.splitlines() if any(words in line for words in (*refuse, "no graph:"))]
+    if warned:
+        log(arguments, "another way than was asked for", done.stdout, done.stderr)
+        raise Failed("%s: %s" % (os.path.basename(arguments[0]), warned[0]))
     return done.stdout
 
 
 def each(function, items):
-    """[function(item)], JOBS at once; Failed with the words of all that failed."""
+    """[function(item)], JOBS at once; Failed with the words of all that failed. What ends the line ends all of them, also those that
+    did not begin."""
     results, failures = [], []
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(JOBS)
+    try:
         for item, done in [(item, pool.submit(function, item)) for item in items]:
             try:
                 results.append(done.result())
             except Failed as why:
                 failures.append("%s: %s" % (item, why))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for program in list(RUNNING):
+            end_group(program)
+        raise
+    finally:
+        pool.shutdown()
     if failures:
         raise Failed("%d of %d: %s" % (len(failures), len(failures) + len(results), "; ".join(failures)))
     return results

@@ -95,9 +95,10 @@ def of_part(part, record, given):
 
 
 def by_need(todo, record):
-    """Lines that never had a result, those that failed or were cut off, those of other bundles."""
+    """Lines that never had a result, those that failed or were cut off, those of other bundles; of equal need the shortest first, so
+    that a short lease has the most of them."""
     order = {"not run": 0, "failed": 1, "cut off": 2}
-    return sorted(todo, key=lambda one: order.get(record.get(one[0], one[1].name)["status"], 3))
+    return sorted(todo, key=lambda one: (order.get(record.get(one[0], one[1].name)["status"], 3), one[1].seconds))
 
 
 def parse():

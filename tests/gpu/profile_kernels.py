@@ -41,9 +41,13 @@ def kernels(arguments, times, clock):
         raise NotRun("there is no ncu")
     out = work("ncu.csv")
     how = [tool, "--clock-control", "none", "--metrics", "gpu__time_duration.sum", "--csv", "--log-file", out, *arguments]
+    if os.path.exists(out):
+        os.remove(out)  # of an earlier line
     done = run(how, clock)
-    with open(out, encoding="utf-8", errors="replace") as file:
-        lines = file.read().splitlines()
+    lines = ["it wrote no list"]
+    if os.path.exists(out):
+        with open(out, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
     found = durations(lines)
     if done.returncode != 0 or not found:
         log(how, "status %d" % done.returncode, done.stdout, done.stderr, "\n".join(lines[-20:]))
