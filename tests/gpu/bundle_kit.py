@@ -94,8 +94,8 @@ def run(arguments, clock, **more):
             out, err = program.communicate(timeout=limit)
         except subprocess.TimeoutExpired as late:
             end_group(program)
-            log(arguments, "not done after %d s" % late.timeout, *program.communicate())
-            raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
+            log(arguments, "not done after %.3g s" % late.timeout, *program.communicate())
+            raise Failed("%s: not done after %.3g s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
         except BaseException:
             end_group(program)
             raise
