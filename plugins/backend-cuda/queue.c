@@ -300,16 +300,18 @@ opipe_status cuda_event_poll(opipe_event *event, opipe_error *err) {
 }
 
 opipe_status cuda_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err) {
-  enum { SPINS = 64 };
+  const uint64_t spin_ns =
+      100000; /* a nap takes longer than it says, by the thread's timer slack */
   const opipe_host *host = event->device->host;
   const struct timespec pause = {0, 20000};
   const uint64_t since = host->now_ns(host->ctx);
   opipe_status status = OPIPE_PENDING;
   CUDA_TRY(cuda_enter(event->device, "event_sync", err));
-  for (uint64_t looks = 0; (status = poll(event, err)) == OPIPE_PENDING; ++looks) {
-    if (timeout_ns != UINT64_MAX && host->now_ns(host->ctx) - since >= timeout_ns)
+  while ((status = poll(event, err)) == OPIPE_PENDING) {
+    const uint64_t waited_ns = host->now_ns(host->ctx) - since;
+    if (timeout_ns != UINT64_MAX && waited_ns >= timeout_ns)
       break;
-    if (looks >= SPINS)
+    if (waited_ns >= spin_ns)
       (void)nanosleep(&pause, NULL);
   }
   cuda_leave(event->device);

@@ -41,12 +41,24 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
   return OPIPE_OK;
 }
 
-/* What the driver knows of an address: memory of which device it is. */
+/* What the driver knows of an address: memory of which device it is. Pinned memory of the host's
+ * belongs to one as well. */
 static opipe_status check_address(const opipe_device *device, uint64_t native, opipe_error *err) {
   const cuda_place *place = device->place;
   int ordinal = 0;
-  const CUresult result = place->driver->pointer_attribute(
+  unsigned int type = CUDA_MEMORY_DEVICE;
+  CUresult result = place->driver->pointer_attribute(
       &ordinal, (CUpointer_attribute)CUDA_POINTER_DEVICE_ORDINAL, native);
+  if (result == CUDA_OK) {
+    result = place->driver->pointer_attribute(&type, (CUpointer_attribute)CUDA_POINTER_MEMORY_TYPE,
+                                              native);
+  }
+  if (result == CUDA_OK && type == CUDA_MEMORY_HOST) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "buffer_import: 0x%llx is pinned memory of the host's, not of GPU %d "
+                      "(cuda:%u)",
+                      (unsigned long long)native, place->ordinal, place->index);
+  }
   if (result == CUDA_OK && ordinal == place->ordinal)
     return OPIPE_OK;
   if (result == CUDA_OK) {

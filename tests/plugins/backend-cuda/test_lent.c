@@ -356,7 +356,8 @@ static void test_what_is_not_ours_is_refused_by_name(void) {
   static float home[4];
   lent_host h;
   CUdeviceptr other = 0;
-  CUcontext second = NULL;
+  CUcontext first = NULL, second = NULL;
+  void *pinned = NULL;
   LENT_OPEN(&h, LENT_SMALL, &one_rank, 0);
   opipe_binding_io in = lent_ids(&h, h.d_ids), out = lent_out(&h, h.d_out);
   in.tensor.device_id = 1;
@@ -364,6 +365,13 @@ static void test_what_is_not_ours_is_refused_by_name(void) {
           "tensor 'input_ids' lies on device 2:1, no rank here is on it (rank 0: 2:0)");
   in = lent_ids(&h, (CUdeviceptr)(uintptr_t)home & ~(CUdeviceptr)7);
   refused(&h, &in, NULL, OPIPE_E_INVALID, "is no memory of CUDA's");
+  OPI_ASSERT_FATAL(h.driver.context_retain(&first, 0) == CUDA_OK);
+  OPI_ASSERT_FATAL(h.driver.context_push(first) == CUDA_OK);
+  OPI_ASSERT_FATAL(h.driver.host_alloc(&pinned, 4096, 0) == CUDA_OK);
+  in = lent_ids(&h, (CUdeviceptr)(uintptr_t)pinned);
+  refused(&h, &in, NULL, OPIPE_E_INVALID, "is pinned memory of the host's, not of GPU 0 (cuda:0)");
+  OPI_ASSERT(h.driver.host_free(pinned) == CUDA_OK && h.driver.context_pop(&first) == CUDA_OK);
+  OPI_ASSERT(h.driver.context_release(0) == CUDA_OK);
   in = lent_ids(&h, h.d_ids + 3);
   refused(&h, &in, NULL, OPIPE_E_INVALID, "which is no multiple of its element's 8 bytes");
   in = lent_ids(&h, h.d_ids);

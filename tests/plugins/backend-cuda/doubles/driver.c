@@ -318,10 +318,12 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
   const block *b = find_block((uintptr_t)address, 1);
-  if (b == NULL || attribute != (CUpointer_attribute)CUDA_POINTER_DEVICE_ORDINAL)
-    result = CUDA_INVALID_VALUE;
-  else
+  if (b != NULL && attribute == (CUpointer_attribute)CUDA_POINTER_DEVICE_ORDINAL)
     *(int *)data = b->device;
+  else if (b != NULL && attribute == (CUpointer_attribute)CUDA_POINTER_MEMORY_TYPE)
+    *(unsigned int *)data = b->pinned ? CUDA_MEMORY_HOST : CUDA_MEMORY_DEVICE;
+  else
+    result = CUDA_INVALID_VALUE;
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
 }
