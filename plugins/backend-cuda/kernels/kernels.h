@@ -398,13 +398,15 @@ bool cuda_plan_mask(const cuda_mask_args *args, uint32_t mask_dtype, uint32_t dt
                     cuda_launch *out);
 
 /* Rows of attention of a half type that added a prepared mask: those that see nothing are 0, of
- * what is no number none. dY too, for gradients that take P as exp(S - stats). */
+ * what is no number none. dY too, for gradients that take P as exp(S - stats); the stats of those
+ * that see nothing but numbers beside which scores vanish are the largest of these, and their dY
+ * is divided by how many weigh as much. */
 typedef struct cuda_settle_args {
   void *y;              /* NULL: it and the stats are so already */
   float *stats;         /* [batch, heads, queries]: +infinity of those that see nothing, or NULL */
   const void *dy;       /* NULL: none */
   void *dy_out;         /* [batch, heads, queries, value_depth] */
-  const void *mask;     /* prepared, and its notes */
+  const void *mask;     /* prepared */
   const int32_t *notes; /* of cuda_mask_args */
   int64_t y_stride[3], dy_stride[3];
   int64_t row_stride[3]; /* rows of the mask, (b, h, s), 0: repeats */

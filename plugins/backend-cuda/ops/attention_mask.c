@@ -153,7 +153,7 @@ opipe_status cuda_masking_settle(cuda_rule *r, const cuda_masking *m, const cuda
   args.dy_out = of->dy_out;
   memcpy(args.y_stride, of->y_stride, sizeof args.y_stride);
   memcpy(args.dy_stride, of->dy_stride, sizeof args.dy_stride);
-  args.mask = of->dy != NULL ? cuda_masking_copy(r, m) : NULL;
+  args.mask = cuda_masking_copy(r, m);
   args.notes = notes_at(r, m);
   return cuda_plan_settle(&args, m->dtype, &launch) ? cuda_attention_emit(r, &launch, 1)
                                                     : cuda_no_kernel(r, cuda_in(r, IN_Q));

@@ -8,22 +8,28 @@
  *             infinite; rows of what is no number are none; or dY alone, behind rows that are so
  *
  * Numbers so low that scores vanish beside them leave equal weights in rows that see nothing else,
- * whose logarithms of sums vanish too: exponentials of their scores above those are not 1 / n but
- * 1. Their dY are divided by n instead: gradients are their product. */
+ * whose logarithms of sums should vanish too. cuDNN takes exponentials of two: it multiplies the
+ * largest score by log2(e), the logarithm by ln(2), and is off by a unit of the number, by which
+ * exponentials of scores above it are 0 or infinite. So the logarithm becomes the largest number
+ * itself, the exponentials 1 where they should be 1 / n, and dY is divided by n instead: gradients
+ * are their product. */
 #include "map_math.cuh"
 
 /* Apart by more than any scores; and times log2(e) still finite. */
 #define MASK_HIDDEN -0x1p127f
 #define MASK_LOWEST -0x1p126f
-/* From here on scores of up to 4 vanish in sums of float. */
+/* From here on the unit is 8, and scores of up to 4 vanish in sums of float: all do beside a number
+ * that is 2^16 times as low. */
 #define MASK_LOW -0x1p26f
+/* Between what is so low and all else, whatever scores add. */
+#define MASK_LOW_SUM -0x1p34f
 
 enum { MASK_AHEAD = 4 };
 
-/* A number of the mask as it is added. Half types round sums: from where their unit is 8, scores of
- * up to 4 vanish as they do in float beside a number that is 2^80 times as low. */
+/* A number of the mask as it is added. Half types round sums: from where their unit is 8, too,
+ * scores of up to 4 vanish as they do in float beside a number that is 2^80 times as low. */
 CUDA_FN float mask_number(float x) {
-  return x;
+  return x <= MASK_LOW ? x * 0x1p16f : x;
 }
 CUDA_FN float mask_number(bf16 x) {
   const float number = widen(x);
@@ -142,8 +148,12 @@ CUDA_FN float prepared(const cuda_settle_args &a, int64_t mask_row, int t) {
                           : static_cast<const float *>(a.mask)[i];
 }
 
-/* 1 / sum of the exponentials of a row's numbers above their largest. */
-CUDA_FN float low_share(const cuda_settle_args &a, const mask_place &at) {
+/* Of a row that sees nothing but low numbers. */
+struct low_row {
+  float top, share; /* the largest; 1 / sum of the exponentials of all above it */
+};
+
+CUDA_FN low_row look_at_low(const cuda_settle_args &a, const mask_place &at) {
   const int lane = (int)threadIdx.x % 32;
   float top = MASK_HIDDEN, sum = 0;
   for (int t = lane; t < at.seen; t += 32)
@@ -151,7 +161,10 @@ CUDA_FN float low_share(const cuda_settle_args &a, const mask_place &at) {
   top = warp_all(top, max_two());
   for (int t = lane; t < at.seen; t += 32)
     sum += exp_of(prepared(a, at.mask_row, t) - top);
-  return 1.0f / warp_all(sum, add_two());
+  low_row row;
+  row.top = top;
+  row.share = 1.0f / warp_all(sum, add_two());
+  return row;
 }
 
 enum { SETTLE_HIDDEN = 1, SETTLE_WRONG = 2, SETTLE_LOW = 4 };
@@ -161,7 +174,9 @@ template <class T>
 CUDA_FN void settle_row(const cuda_settle_args &a, int64_t i, int what) {
   const mask_place at = place_in_mask(a, i);
   const int lane = (int)threadIdx.x % 32;
-  const float share = (what & SETTLE_LOW) != 0 ? low_share(a, at) : 1.0f;
+  low_row low = {0.0f, 1.0f};
+  if ((what & SETTLE_LOW) != 0)
+    low = look_at_low(a, at);
   const float nothing = (what & SETTLE_WRONG) != 0 ? NAN : 0.0f;
   const int64_t y = at.b * a.y_stride[0] + at.h * a.y_stride[1] + at.s * a.y_stride[2];
   const int64_t dy = at.b * a.dy_stride[0] + at.h * a.dy_stride[1] + at.s * a.dy_stride[2];
@@ -171,11 +186,14 @@ CUDA_FN void settle_row(const cuda_settle_args &a, int64_t i, int what) {
       put(static_cast<T *>(a.y), y + d, nothing);
     if (a.dy != nullptr) {
       put(static_cast<T *>(a.dy_out), i * a.value_depth + d,
-          none ? nothing : get(static_cast<const T *>(a.dy), dy + d) * share);
+          none ? nothing : get(static_cast<const T *>(a.dy), dy + d) * low.share);
     }
   }
-  if (none && a.y != nullptr && a.stats != nullptr && lane == 0)
-    a.stats[i] = (what & SETTLE_WRONG) != 0 ? NAN : INFINITY;
+  if (what != 0 && a.y != nullptr && a.stats != nullptr && lane == 0) {
+    a.stats[i] = (what & SETTLE_WRONG) != 0    ? NAN
+                 : (what & SETTLE_HIDDEN) != 0 ? INFINITY
+                                               : low.top;
+  }
 }
 
 /* A warp takes 32 rows: each lane looks at one, all write those that need it. */
@@ -191,7 +209,7 @@ CUDA_FN void settle(const cuda_settle_args &a) {
       const mask_place at = place_in_mask(a, i);
       const int *note = a.notes + 2 * at.mask_row;
       what = note[1] < at.seen ? SETTLE_WRONG : note[0] >= at.seen ? SETTLE_HIDDEN : 0;
-      if (what == 0 && a.dy != nullptr && a.stats[i] < MASK_LOW)
+      if (what == 0 && a.stats != nullptr && a.stats[i] < MASK_LOW_SUM)
         what = SETTLE_LOW;
     }
     const unsigned those =

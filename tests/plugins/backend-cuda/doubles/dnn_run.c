@@ -150,6 +150,20 @@ static void run_product(const machine *m, const dnn_operation *op) {
   } while (next(stack, at));
 }
 
+static const float LOG2_E = 0x1.715476p+0f, LN_2 = 0x1.62e43p-1f;
+
+/* Engines take exponentials of two: what they keep of the largest of a row is its product with
+ * log2(e), and what is made of that has been rounded on the way there and back. */
+static bool is_largest(const dnn_work *w, const dnn_tensor *t) {
+  for (uint32_t i = 0; i < w->n; ++i) {
+    const dnn_operation *op = &w->operations[i];
+    if (op->type == CUDA_DNN_OP_REDUCTION && op->mode != CUDA_DNN_REDUCE_ADD &&
+        op->operand[DNN_Y].id == t->id)
+      return true;
+  }
+  return false;
+}
+
 static double apply(const dnn_operation *op, double x, double b, double t, const int64_t *at) {
   switch (op->mode) {
     case CUDA_DNN_ADD:
@@ -161,7 +175,7 @@ static double apply(const dnn_operation *op, double x, double b, double t, const
     case CUDA_DNN_SUB:
       return x - b;
     case CUDA_DNN_EXP:
-      return exp(x);
+      return (double)exp2f((float)x * LOG2_E);
     case CUDA_DNN_LOG:
       return log(x);
     case CUDA_DNN_GE:
@@ -175,17 +189,19 @@ static double apply(const dnn_operation *op, double x, double b, double t, const
   }
 }
 
-static void run_pointwise(const machine *m, const dnn_operation *op) {
+static void run_pointwise(const machine *m, const dnn_work *w, const dnn_operation *op) {
   const dnn_tensor *of = op->operand, *y = &of[DNN_Y];
   const bool masks = dnn_is_mask(op);
+  const bool from_twos = op->mode == CUDA_DNN_ADD && is_largest(w, &of[DNN_X]);
   int64_t at[DNN_AXES] = {0};
   do {
     const double x = shared(m, &of[DNN_X], y->size, at);
     const double b = of[DNN_B].id != 0 ? shared(m, &of[DNN_B], y->size, at) : 0;
-    if (masks && !isfinite((float)b * 1.442695f)) /* engines take exponentials of two */
+    if (masks && !isfinite((float)b * LOG2_E))
       cuda_double_die("cuDNN adds a mask that is not finite");
     const double t = of[DNN_T].id != 0 ? shared(m, &of[DNN_T], y->size, at) : 0;
-    store(m, y, offset_of(y, at), apply(op, x, b, t, at));
+    store(m, y, offset_of(y, at),
+          from_twos ? (double)fmaf((float)x * LOG2_E, LN_2, (float)b) : apply(op, x, b, t, at));
   } while (next(y->size, at));
 }
 
@@ -239,7 +255,7 @@ void dnn_run(const void *args) {
     if (op->type == CUDA_DNN_OP_MATMUL)
       run_product(&m, op);
     else if (op->type == CUDA_DNN_OP_POINTWISE)
-      run_pointwise(&m, op);
+      run_pointwise(&m, w, op);
     else if (op->type == CUDA_DNN_OP_REDUCTION)
       run_reduction(&m, op);
     else

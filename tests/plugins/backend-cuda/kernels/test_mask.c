@@ -59,8 +59,8 @@ static double expected(uint32_t mask_dtype, double x, bool *out_wrong) {
   }
   const double low = mask_dtype == OPIPE_BFLOAT16  ? -1024
                      : mask_dtype == OPIPE_FLOAT16 ? -8192
-                                                   : -INFINITY;
-  const double y = x <= low ? x * 0x1p80 : x;
+                                                   : -0x1p26;
+  const double y = x > low ? x : x * (mask_dtype == OPIPE_FLOAT ? 0x1p16 : 0x1p80);
   return y < lowest ? lowest : y > -lowest ? -lowest : y;
 }
 
@@ -140,13 +140,14 @@ static void test_prepared(void) {
 
 enum { DEPTH = 40 };
 
-/* What is 1 / n of a row that sees nothing but low numbers. */
-static double share_of(const prepared *p, int64_t row, int64_t seen) {
+/* What is 1 / n of a row that sees nothing but low numbers, and the largest of these. */
+static double share_of(const prepared *p, int64_t row, int64_t seen, double *out_top) {
   double top = hidden, sum = 0;
   for (int64_t t = 0; t < seen; ++t)
     top = fmax(top, kit_get(&p->copy, row * p->args.keys + t));
   for (int64_t t = 0; t < seen; ++t)
     sum += exp(kit_get(&p->copy, row * p->args.keys + t) - top);
+  *out_top = top;
   return 1 / sum;
 }
 
@@ -180,12 +181,12 @@ static void settle(const form *f, const prepared *p, uint32_t dtype, bool causal
     const int64_t seen = causal && s + 1 < f->keys ? s + 1 : f->keys;
     const bool wrong = kit_get(&p->notes, 2 * row + 1) < (double)seen;
     const bool none = !wrong && kit_get(&p->notes, 2 * row) >= (double)seen;
-    double share = 1;
-    if (!wrong && !none && i % 4 == 0) { /* as cuDNN would find it */
+    double share = 1, sum = kit_get(&stats, i);
+    if (!wrong && !none && i % 4 == 0) { /* as cuDNN would find it, but for what rounds */
       kit_set(&stats, i, -0x1p100);
-      share = grad ? share_of(p, row, seen) : 1;
+      share = share_of(p, row, seen, &sum);
     }
-    want_stats[i] = wrong ? (double)NAN : none ? (double)INFINITY : kit_get(&stats, i);
+    want_stats[i] = wrong ? (double)NAN : none ? (double)INFINITY : sum;
     for (int64_t d = 0; d < DEPTH; ++d) {
       const int64_t at = b * by_rows[0] + h * by_rows[1] + s * by_rows[2] + d;
       want[at] = wrong ? (double)NAN : none ? 0 : kit_get(&y, at);
