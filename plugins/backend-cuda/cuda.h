@@ -128,7 +128,7 @@ struct opipe_device {
   bool tf32;             /* products of fp32 may round their operands to TF32 */
   bool blocking;         /* launch_blocking=1: every launch is waited for */
   bool graphs;           /* graphs=1: the steps of a binding are one launch */
-  bool pdl;              /* pdl=1, on sm_90 and newer: launches may begin while others end */
+  bool pdl; /* pdl=1, kernels for sm_90 and newer: launches may begin while others end */
 };
 
 struct opipe_buffer {

@@ -240,12 +240,32 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                   : OPIPE_OK;
 }
 
+/* Whether kernels wait themselves for the launch in front of them: the chip can, and what runs
+ * there was not made of PTX for older ones, which has no such instruction (kernels/device.cuh). */
+static opipe_status do_kernels_wait(cuda_place *place, bool *out_wait, opipe_error *err) {
+  enum { FIRST_CHIP = 9 };
+  const cuda_driver *driver = place->driver;
+  CUfunction any = NULL;
+  int version = 0;
+  *out_wait = false;
+  if (attribute(driver, place->ordinal, CUDA_ATTRIBUTE_MAJOR) < FIRST_CHIP)
+    return OPIPE_OK;
+  CUDA_TRY(cuda_result(place, driver->module_function(&any, place->module, "opipe_begin"),
+                       "kernel opipe_begin", err));
+  CUDA_TRY(cuda_result(
+      place, driver->function_get(&version, (CUfunction_attribute)CUDA_FUNCTION_PTX_VERSION, any),
+      "kernel opipe_begin", err));
+  *out_wait = version >= 10 * FIRST_CHIP;
+  return OPIPE_OK;
+}
+
 /* What needs the context: within an entry. */
 static opipe_status open_resources(opipe_device *device, opipe_error *err) {
   cuda_place *place = device->place;
   const cuda_products *products = &place->libraries->products;
   CUDA_TRY(check_processors(device, err));
-  device->pdl = device->pdl && attribute(place->driver, place->ordinal, CUDA_ATTRIBUTE_MAJOR) >= 9;
+  if (device->pdl)
+    CUDA_TRY(do_kernels_wait(place, &device->pdl, err));
   CUDA_TRY(cuda_result(place,
                        place->driver->stream_create(&device->control, CUDA_STREAM_NON_BLOCKING),
                        "cuStreamCreate", err));

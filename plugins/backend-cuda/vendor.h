@@ -133,6 +133,7 @@ enum {
 enum {
   CUDA_POINTER_DEVICE_ORDINAL = 9,
   CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
+  CUDA_FUNCTION_PTX_VERSION = 5, /* 90: of PTX for compute capability 9.0 */
   CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8,
   CUDA_LAUNCH_PROGRAMMATIC = 6, /* a flag: the kernel waits itself for what is in front */
   CUDA_STREAM_NON_BLOCKING = 1,

@@ -35,22 +35,25 @@ static void make_graph(bt_graph *g) {
 typedef struct counted {
   const char *options;
   uint32_t flags;
-  const char *chip;
+  const char *chip, *ptx;
   uint64_t bound, each; /* when it is bound; in each run */
 } counted;
 
 static void test_which_begin_early(void) {
   static const counted rows[] = {
-      {"pdl=0", 0, "9", 0, 0},
-      {"", 0, "9", 0, 4}, /* the first one behind that which begins the run */
-      {"pdl=1", 0, "9", 0, 4},
-      {"graphs=1", 0, "9", 4, 0},
-      {"graphs=1,pdl=0", 0, "9", 0, 0},
-      {"launch_blocking=1", 0, "9", 0, 0},
-      {"", OPIPE_COMPILE_POISON, "9", 0, 1}, /* fills stand between them, but for the first */
-      {"few_rows=0", 0, "9", 0, 0},          /* the products are the library's */
-      {"", 0, "8", 0, 0},                    /* the chip cannot */
-      {"", 0, "10", 0, 4},
+      {"pdl=0", 0, "9", "90", 0, 0},
+      {"", 0, "9", "90", 0, 4}, /* the first one behind that which begins the run */
+      {"pdl=1", 0, "9", "90", 0, 4},
+      {"graphs=1", 0, "9", "90", 4, 0},
+      {"graphs=1,pdl=0", 0, "9", "90", 0, 0},
+      {"launch_blocking=1", 0, "9", "90", 0, 0},
+      {"", OPIPE_COMPILE_POISON, "9", "90", 0, 1}, /* fills stand between them, but for the first */
+      {"few_rows=0", 0, "9", "90", 0, 0},          /* the products are the library's */
+      {"", 0, "8", "80", 0, 0},                    /* the chip cannot */
+      {"", 0, "10", "100", 0, 4},
+      {"", 0, "9", "80", 0, 0}, /* the driver compiled the kernels of PTX for older ones */
+      {"graphs=1", 0, "9", "80", 0, 0},
+      {"", 0, "12", "90", 0, 4},
   };
   static float first[DEEP];
   uint64_t n_begun = 0;
@@ -63,6 +66,7 @@ static void test_which_begin_early(void) {
     bt_run run;
     cuda_double_facts before, bound, after;
     (void)setenv("OPIPE_CUDA_DOUBLE_CHIP", rows[i].chip, 1);
+    (void)setenv("OPIPE_CUDA_DOUBLE_PTX", rows[i].ptx, 1);
     OPI_ASSERT_OK_FATAL(bt_device(&b.base, rows[i].options, 1, 0, &device, &err), &err);
     make_graph(&g);
     b.look(&before);
@@ -83,6 +87,7 @@ static void test_which_begin_early(void) {
   }
   OPI_ASSERT(n_begun > 0); /* before what is in front of them has run, and with the same bits */
   (void)unsetenv("OPIPE_CUDA_DOUBLE_CHIP");
+  (void)unsetenv("OPIPE_CUDA_DOUBLE_PTX");
   bt_close(&b.base);
 }
 

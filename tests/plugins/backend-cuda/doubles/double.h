@@ -33,6 +33,7 @@ extern _Thread_local bool cuda_double_captures;
 
 uint64_t cuda_double_option(const char *name, uint64_t fallback);
 int cuda_double_chip(void); /* its compute capability, the major number */
+int cuda_double_ptx(void);  /* of the PTX that its kernels are of, times 10 */
 void cuda_double_die(const char *what);
 CUresult cuda_double_enter(void);
 /* The same for calls that a thread may not make while it captures. */

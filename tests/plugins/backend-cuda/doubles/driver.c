@@ -48,6 +48,10 @@ int cuda_double_chip(void) {
   return (int)from_environment("OPIPE_CUDA_DOUBLE_CHIP", 9);
 }
 
+int cuda_double_ptx(void) {
+  return (int)from_environment("OPIPE_CUDA_DOUBLE_PTX", 10 * (uint64_t)cuda_double_chip());
+}
+
 void cuda_double_die(const char *what) {
   (void)fprintf(stderr, "cuda double: %s\n", what);
   abort();
@@ -593,6 +597,8 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
     *value = CUDA_DOUBLE_SHARED_STATIC;
   else if (attribute == CUDA_FUNCTION_DYNAMIC_SHARED_BYTES)
     *value = (int)cuda_double_most_dynamic(function);
+  else if (attribute == CUDA_FUNCTION_PTX_VERSION)
+    *value = cuda_double_ptx();
   else
     result = CUDA_INVALID_VALUE;
   return result;

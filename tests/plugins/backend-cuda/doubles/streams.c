@@ -387,6 +387,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
       return CUDA_INVALID_VALUE;
     behind = config->attributes[i].value.flag != 0;
   }
+  if (behind && cuda_double_ptx() < 90)
+    cuda_double_die("a launch may begin early, and its kernel does not wait");
   return behind && cuda_double_chip() < 9 ? CUDA_NOT_SUPPORTED
                                           : launch(function, config, behind, params, extra);
 }
