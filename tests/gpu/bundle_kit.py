@@ -5,9 +5,11 @@ import functools
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -77,15 +79,63 @@ def text_of(output):
     return output.decode(errors="replace") if isinstance(output, bytes) else output
 
 
+running = set()           # programs, each the leader of a group: what it starts (compute-sanitizer, ncu) ends with it
+starting = threading.Lock()
+is_ending = False         # none is started any more
+
+
+def start(arguments, **more):
+    """A program that runs; Failed where each() is being ended."""
+    with starting:
+        if is_ending:
+            raise Failed("%s: not begun, the line was ended" % os.path.basename(arguments[0]))
+        program = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**more), start_new_session=True)
+        running.add(program)
+    return program
+
+
+def kill(program):
+    try:
+        os.killpg(program.pid, signal.SIGKILL)
+    except ProcessLookupError:  # all of it has ended
+        pass
+
+
+def end(program):
+    """Ends a program and all of its group: what it had said."""
+    kill(program)
+    try:
+        return program.communicate(timeout=10)
+    except subprocess.TimeoutExpired as late:  # what has left the group still holds the pipes
+        return text_of(late.stdout), text_of(late.stderr)
+
+
+def end_all(is_end):
+    """Ends all programs that run, and lets none begin; or, is_end False, lets them begin again."""
+    global is_ending
+    with starting:
+        is_ending = is_end
+        for program in list(running) if is_end else []:
+            kill(program)
+
+
 def run(arguments, clock, **more):
     """A program's end: subprocess's own result. Failed when it did not end in time, with its words in failures.log."""
-    if clock.left() <= 0:
+    left = clock.left()
+    if left <= 0:
         raise Failed("no time was left for %s" % os.path.basename(arguments[0]))
-    try:
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=clock.left(), check=False, env=environment(**more))
-    except subprocess.TimeoutExpired as late:
-        log(arguments, "not done after %d s" % late.timeout, text_of(late.stdout), text_of(late.stderr))
-        raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
+    with start(arguments, **more) as program:
+        try:
+            out, err = program.communicate(timeout=left)
+        except BaseException as why:
+            out, err = end(program)
+            if not isinstance(why, subprocess.TimeoutExpired):
+                raise
+            log(arguments, "not done after %d s" % left, out, err)
+            raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), left)) from why
+        finally:
+            running.discard(program)
+    return subprocess.CompletedProcess(arguments, program.returncode, out, err)
 
 
 def command(arguments, clock, **more):
@@ -99,14 +149,23 @@ def command(arguments, clock, **more):
 
 
 def each(function, items):
-    """[function(item)], JOBS at once; Failed with the words of all that failed."""
+    """[function(item)], JOBS at once; Failed with the words of all that failed. What ends it (a signal) ends the programs, too."""
     results, failures = [], []
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        for item, done in [(item, pool.submit(function, item)) for item in items]:
-            try:
-                results.append(done.result())
-            except Failed as why:
-                failures.append("%s: %s" % (item, why))
+        begun = [(item, pool.submit(function, item)) for item in items]
+        try:
+            for item, done in begun:
+                try:
+                    results.append(done.result())
+                except Failed as why:
+                    failures.append("%s: %s" % (item, why))
+        except BaseException:
+            for _, one in begun:
+                one.cancel()
+            end_all(True)
+            pool.shutdown()
+            end_all(False)
+            raise
     if failures:
         raise Failed("%d of %d: %s" % (len(failures), len(failures) + len(results), "; ".join(failures)))
     return results

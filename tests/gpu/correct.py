@@ -125,7 +125,7 @@ SANITIZED = [("memcheck", "test_rows"), ("memcheck", "test_loss"), ("racecheck",
 
 
 def sanitizer(clock):
-    """compute-sanitizer over kernels' tests, as far as the time goes: what has ended is told even then."""
+    """compute-sanitizer over kernels' tests. Where the time does not do, the line was not run, and says what has ended."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     folder = kernel_tests()
     if not os.path.exists(tool):
@@ -138,7 +138,7 @@ def sanitizer(clock):
         try:
             done = run(arguments, clock, OPIPE_KIT_IMAGE=kernels_image())
         except Failed as why:
-            return {**said, "%s of %s" % (way, name): str(why)} if said else {"nothing": str(why)}
+            raise NotRun("%d of %d runs have ended: %s" % (len(said), len(SANITIZED), why), said=said) from why
         out = done.stdout + done.stderr
         if "Device not supported" in out or "not supported on this device" in out:
             raise NotRun("compute-sanitizer does not support this device", said=said)
