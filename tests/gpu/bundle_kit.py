@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts share: the bundle's programs, run with its libraries; what became of them."""
 import concurrent.futures
-import contextlib
 import functools
 import hashlib
 import json
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -20,7 +20,6 @@ LOG = WORK       # where failures.log is written; gpu.py puts it beside the reco
 JOBS = int(os.environ.get("OPIPE_GPU_JOBS", "1"))  # programs at once where nothing is measured
 COMMAND = os.path.join(HERE, "bin", "onnx-pipe")
 PLUGINS = os.path.join(HERE, "lib", "onnx-pipe")
-RUNNING = set()  # programs
 
 
 class NotRun(Exception):
@@ -76,31 +75,66 @@ def log(arguments, how, *texts):
         file.write("$ %s\n%s\n%s\n" % (" ".join(arguments), how, "".join(text or "" for text in texts)))
 
 
-def end_group(program):
-    """A program and all that it started: a tool's own child would go on, and be in the way of what is measured next."""
-    with contextlib.suppress(ProcessLookupError):
+def text_of(output):
+    return output.decode(errors="replace") if isinstance(output, bytes) else output
+
+
+running = set()           # programs, each the leader of a group: what it starts (compute-sanitizer, ncu) ends with it
+starting = threading.Lock()
+is_ending = False         # none is started any more
+
+
+def start(arguments, **more):
+    """A program that runs; Failed where each() is being ended."""
+    with starting:
+        if is_ending:
+            raise Failed("%s: not begun, the line was ended" % os.path.basename(arguments[0]))
+        program = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**more), start_new_session=True)
+        running.add(program)
+    return program
+
+
+def kill(program):
+    try:
         os.killpg(program.pid, signal.SIGKILL)
+    except ProcessLookupError:  # all of it has ended
+        pass
+
+
+def end(program):
+    """Ends a program and all of its group: what it had said."""
+    kill(program)
+    try:
+        return program.communicate(timeout=10)
+    except subprocess.TimeoutExpired as late:  # what has left the group still holds the pipes
+        return text_of(late.stdout), text_of(late.stderr)
+
+
+def end_all(is_end):
+    """Ends all programs that run, and lets none begin; or, is_end False, lets them begin again."""
+    global is_ending
+    with starting:
+        is_ending = is_end
+        for program in list(running) if is_end else []:
+            kill(program)
 
 
 def run(arguments, clock, **more):
     """A program's end: subprocess's own result. Failed when it did not end in time, with its words in failures.log."""
-    limit = clock.left()
-    if limit <= 0:
+    left = clock.left()
+    if left <= 0:
         raise Failed("no time was left for %s" % os.path.basename(arguments[0]))
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                          env=environment(**more)) as program:
-        RUNNING.add(program)
+    with start(arguments, **more) as program:
         try:
-            out, err = program.communicate(timeout=limit)
-        except subprocess.TimeoutExpired as late:
-            end_group(program)
-            log(arguments, "not done after %.3g s" % late.timeout, *program.communicate())
-            raise Failed("%s: not done after %.3g s" % (" ".join(os.path.basename(x) for x in arguments[:2]), late.timeout)) from late
-        except BaseException:
-            end_group(program)
-            raise
+            out, err = program.communicate(timeout=left)
+        except BaseException as why:
+            out, err = end(program)
+            if not isinstance(why, subprocess.TimeoutExpired):
+                raise
+            log(arguments, "not done after %d s" % left, out, err)
+            raise Failed("%s: not done after %d s" % (" ".join(os.path.basename(x) for x in arguments[:2]), left)) from why
         finally:
-            RUNNING.discard(program)
+            running.discard(program)
     return subprocess.CompletedProcess(arguments, program.returncode, out, err)
 
 
@@ -120,23 +154,23 @@ def command(arguments, clock, refuse=(), **more):
 
 
 def each(function, items):
-    """[function(item)], JOBS at once; Failed with the words of all that failed. What ends the line ends all of them, also those that
-    did not begin."""
+    """[function(item)], JOBS at once; Failed with the words of all that failed. What ends it (a signal) ends the programs, too."""
     results, failures = [], []
-    pool = concurrent.futures.ThreadPoolExecutor(JOBS)
-    try:
-        for item, done in [(item, pool.submit(function, item)) for item in items]:
-            try:
-                results.append(done.result())
-            except Failed as why:
-                failures.append("%s: %s" % (item, why))
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for program in list(RUNNING):
-            end_group(program)
-        raise
-    finally:
-        pool.shutdown()
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        begun = [(item, pool.submit(function, item)) for item in items]
+        try:
+            for item, done in begun:
+                try:
+                    results.append(done.result())
+                except Failed as why:
+                    failures.append("%s: %s" % (item, why))
+        except BaseException:
+            for _, one in begun:
+                one.cancel()
+            end_all(True)
+            pool.shutdown()
+            end_all(False)
+            raise
     if failures:
         raise Failed("%d of %d: %s" % (len(failures), len(failures) + len(results), "; ".join(failures)))
     return results

@@ -125,7 +125,7 @@ SANITIZED = [("memcheck", "test_rows"), ("memcheck", "test_loss"), ("racecheck",
 
 
 def sanitizer(clock):
-    """compute-sanitizer over kernels' tests, as far as the time goes: it is no result before all have ended, but what has is told."""
+    """compute-sanitizer over kernels' tests. Where the time does not do, the line was not run, and says what has ended."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     folder = kernel_tests()
     if not os.path.exists(tool):
@@ -138,7 +138,7 @@ def sanitizer(clock):
         try:
             done = run(arguments, clock, OPIPE_KIT_IMAGE=kernels_image())
         except Failed as why:
-            raise NotRun("%s of %s: %s" % (way, name, why), said=said) from why
+            raise NotRun("%d of %d runs have ended: %s" % (len(said), len(SANITIZED), why), said=said) from why
         out = done.stdout + done.stderr
         if "Device not supported" in out or "not supported on this device" in out:
             raise NotRun("compute-sanitizer does not support this device", said=said)

@@ -13,7 +13,7 @@ SHAPES = {  # layers, width, heads
 }
 BFLOAT16 = 16
 VOCABULARY = 50304  # of GPT-2, to a multiple of 128
-MASKS = ["padding", "added", "biased"]
+MASKS = ["padding", "added-1e12", "added", "biased"]
 BLOCK = 1 << 20     # random numbers that large weights repeat: no product sees zeros
 
 
@@ -78,8 +78,8 @@ def norm(nodes, weights, x, y, name, width):
 
 def mask(nodes, masks, heads, tokens, vocabulary):
     """Nodes that make the value `mask` of ids, and constants: "padding": bool [batch, 1, 1, T], a quarter of the tokens hidden, so that rows at
-    the beginning see nothing; "added": float [batch, 1, T, T], the lowest number for these and -infinity for later ones; "biased": float
-    [1, heads, T, T], the farther the less."""
+    the beginning see nothing; "added": float [batch, 1, T, T], the lowest number for these, or the one that follows the word, and -infinity for
+    later ones; "biased": float [1, heads, T, T], the farther the less."""
     if masks is None:
         return []
     below = [float("-inf") if k > q else 0.0 for q in range(tokens) for k in range(tokens)]
@@ -88,13 +88,15 @@ def mask(nodes, masks, heads, tokens, vocabulary):
         return [tensor("mask", FLOAT, [1, heads, tokens, tokens], floats(*numbers))]
     shown = "mask" if masks == "padding" else "mask.shown"
     nodes += [node("Greater", "ids mask.limit", "mask.tokens", "mask.greater"), node("Unsqueeze", "mask.tokens mask.axes", shown, "mask.unsqueeze")]
-    if masks == "added":
+    adds = masks.startswith("added")
+    lowest = floats(float(masks[5:])) if adds and masks != "added" else struct.pack("<I", 0xff7fffff)
+    if adds:
         nodes += [node("Where", "mask.shown mask.zero mask.lowest", "mask.padding", "mask.where"),
                   node("Add", "mask.padding mask.later", "mask", "mask.add")]
     inits = [tensor("mask.limit", INT64, [], longs(vocabulary // 4)), tensor("mask.axes", INT64, [2], longs(1, 2))]
-    more = [tensor("mask.zero", FLOAT, [], floats(0.0)), tensor("mask.lowest", FLOAT, [], struct.pack("<I", 0xff7fffff)),
+    more = [tensor("mask.zero", FLOAT, [], floats(0.0)), tensor("mask.lowest", FLOAT, [], lowest),
             tensor("mask.later", FLOAT, [tokens, tokens], floats(*below))]
-    return inits + (more if masks == "added" else [])
+    return inits + (more if adds else [])
 
 
 def block(nodes, weights, i, width, heads, past=0, masks=None):

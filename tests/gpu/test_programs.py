@@ -1,83 +1,138 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How the bundle's parts run programs: what a program started ends with it, a signal ends a line at once, and a warning that
-something was computed another way than was asked for is a failure."""
+"""bundle_kit.py ends what it starts: programs that are not done in time, with what they have started; those of a line that a signal
+ends. What ended before that is told by correct.py's sanitizer, which is not done with it."""
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+SOURCE = os.environ["OPIPE_SOURCE_DIR"]
+sys.path[:0] = [os.path.join(SOURCE, "tests", "gpu"), os.path.join(SOURCE, "tests", "data/attacks")]
 import bundle_kit  # noqa: E402
+import correct  # noqa: E402
+
+WRAPPER = "sleep 300 & echo $! > %s; wait"  # as compute-sanitizer and ncu do
+LINE = """
+import signal, sys
+sys.path.insert(0, sys.argv[1])
+import bundle_kit
+def handler(number, _):
+    raise SystemExit(128 + number)
+signal.signal(signal.SIGTERM, handler)
+bundle_kit.LOG, bundle_kit.JOBS = sys.argv[2], int(sys.argv[3])
+clock = bundle_kit.Clock(300)
+bundle_kit.each(lambda i: bundle_kit.command(["sh", "-c", "sleep 20 & echo $! > %s/%s; wait" % (sys.argv[2], i)], clock), range(5))
+"""
+failed = []
 
 
-def expect(good, what):
-    if not good:
-        raise SystemExit("FAILED: " + what)
+def expect(condition, what):
+    if not condition:
+        failed.append(what)
 
 
-def failure(function, *arguments, **more):
-    try:
-        function(*arguments, **more)
-    except bundle_kit.Failed as why:
-        return str(why)
-    return ""
+def number_in(path):
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if os.path.exists(path) and os.path.getsize(path) > 0:
+            with open(path, encoding="utf-8") as file:
+                return int(file.read())
+        time.sleep(0.02)
+    return 0
 
 
-def is_there(process):
-    """Zombies of nobody's are not."""
-    try:
-        with open("/proc/%d/stat" % process, encoding="utf-8") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def groups(folder):
-    told = os.path.join(folder, "child")
-    why = failure(bundle_kit.run, ["sh", "-c", "sleep 60 & echo $! >%s; wait" % told], bundle_kit.Clock(1))
-    expect("not done after " in why, "a program that takes too long: " + why)
-    with open(told, encoding="utf-8") as file:
-        child = int(file.read())
+def has_ended(number):
+    """Whether the process is gone, or but a name that nobody has asked about yet."""
     until = time.monotonic() + 5
-    while is_there(child) and time.monotonic() < until:
-        time.sleep(0.05)
-    expect(not is_there(child), "what it started lives on")
+    while time.monotonic() < until:
+        try:
+            with open("/proc/%d/stat" % number, encoding="utf-8") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
 
 
-def signals():
-    def handler(number, _):
-        raise SystemExit(128 + number)
-
-    bundle_kit.JOBS = 1
-    signal.signal(signal.SIGALRM, handler)
-    signal.alarm(1)
-    begun, status = time.monotonic(), 0
+def what_is_late(folder):
+    path = os.path.join(folder, "late")
+    began = time.monotonic()
     try:
-        bundle_kit.each(lambda seconds: bundle_kit.run(["sleep", seconds], bundle_kit.Clock(60)), ["20", "21", "22"])
-    except SystemExit as end:
-        status = end.code
-    expect(status == 128 + signal.SIGALRM, "the signal is lost")
-    expect(time.monotonic() - begun < 10, "items that were not begun are waited for")
+        bundle_kit.run(["sh", "-c", "echo so far; " + WRAPPER % path], bundle_kit.Clock(1))
+        expect(False, "what is not done in time is no failure")
+    except bundle_kit.Failed as why:
+        expect("not done after" in str(why), "what is late: %s" % why)
+    expect(time.monotonic() - began < 15, "it ended %.1f s after 1 s" % (time.monotonic() - began))
+    expect(has_ended(number_in(path)), "what a program started outlives it")
+    with open(os.path.join(folder, "failures.log"), encoding="utf-8") as file:
+        expect("so far" in file.read(), "what it had said is lost")
+    done = bundle_kit.run(["sh", "-c", "echo out; echo error >&2; exit 3"], bundle_kit.Clock(20))
+    expect((done.returncode, done.stdout, done.stderr) == (3, "out\n", "error\n"), "what ends by itself: %s" % done)
 
 
-def warnings():
+def a_line_that_is_ended(folder, jobs):
+    with subprocess.Popen([sys.executable, "-c", LINE, os.path.join(SOURCE, "tests", "gpu"), folder, str(jobs)]) as line:
+        numbers = [number_in(os.path.join(folder, str(i))) for i in range(jobs)]
+        began = time.monotonic()
+        line.send_signal(signal.SIGTERM)
+        status = line.wait(120)
+    expect(status == 128 + signal.SIGTERM, "%d at once: status %d" % (jobs, status))
+    expect(time.monotonic() - began < 10, "%d at once: it ended after %.1f s" % (jobs, time.monotonic() - began))
+    expect(all(has_ended(number) for number in numbers), "%d at once: programs outlive their line" % jobs)
+    expect(not os.path.exists(os.path.join(folder, str(jobs))), "%d at once: one began behind the signal" % jobs)
+
+
+def a_sanitizer_that_is_late(folder):
+    """As many runs as the time does for: first none, then one."""
+    tool = os.path.join(folder, "compute-sanitizer")
+    with open(tool, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\ncase \"$5\" in *%s) [ -e %s/quick ] && { echo 0 errors; exit 0; } ;; esac\nexec sleep 60\n" % (correct.SANITIZED[0][1], folder))
+    os.chmod(tool, 0o755)
+    os.environ["PATH"] = folder + ":" + os.environ["PATH"]
+    correct.kernel_tests = lambda: folder
+    correct.kernels_image = lambda: ""
+    for n_ended in (0, 1):
+        try:
+            said = correct.sanitizer(bundle_kit.Clock(2))
+            expect(False, "compute-sanitizer that is not done: %s" % said)
+        except bundle_kit.NotRun as why:
+            expect("%d of %d runs" % (n_ended, len(correct.SANITIZED)) in str(why) and len(why.said) == n_ended, "%s: %s" % (why, why.said))
+        with open(os.path.join(folder, "quick"), "w", encoding="utf-8"):
+            pass
+
+
+def warnings_of_another_way():
+    """A graph that was asked for and not made is a failure; another warning, where it is named."""
     says = "echo 'onnx-pipe: %s' >&2; echo out"
-    for line, refuse, good in (("not captured; no graph: the binding's 3 steps are a launch each", (), False), ("our own kernels, heads", (), True),
+    for line, refuse, good in (("not captured; no graph: 3 steps are a launch each", (), False), ("our own kernels, heads", (), True),
                                ("our own kernels, heads", ("our own kernels",), False), ("anything", ("our own kernels",), True)):
-        why = failure(bundle_kit.command, ["sh", "-c", says % line.replace("'", "")], bundle_kit.Clock(20), refuse)
-        expect((why == "") == good and (good or line.replace("'", "") in why), "'%s' with %s: '%s'" % (line, refuse, why))
+        why = ""
+        try:
+            out = bundle_kit.command(["sh", "-c", says % line], bundle_kit.Clock(20), refuse)
+            expect(out == "out\n", "'%s': '%s'" % (line, out))
+        except bundle_kit.Failed as failure:
+            why = str(failure)
+        expect((why == "") == good and (good or line in why), "'%s' with %s: '%s'" % (line, refuse, why))
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         bundle_kit.LOG = folder
-        groups(folder)
-        signals()
-        warnings()
-    print("programs end as they should")
+        what_is_late(folder)
+        for jobs in (1, 2):
+            own = os.path.join(folder, "jobs%d" % jobs)
+            os.mkdir(own)
+            a_line_that_is_ended(own, jobs)
+        a_sanitizer_that_is_late(folder)
+        warnings_of_another_way()
+    for line in failed:
+        print("FAILED:", line)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
