@@ -2,6 +2,7 @@
 """What the parts share: the bundle's programs, run with its libraries; what became of them."""
 import concurrent.futures
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -62,8 +63,17 @@ def not_built(what):
     return line
 
 
+def vendor_folders():
+    """Where pip put the vendor's libraries for this Python: those that its PyTorch takes, so that both sides of a line have the same."""
+    roots = [path for path in sys.path if path.endswith("-packages")]
+    return sorted({os.path.dirname(path) for root in roots for name in ("libcublasLt.so.1[3-9]", "libcudnn.so.9")
+                   for path in glob.glob(os.path.join(root, "nvidia", "*", "lib", name))})
+
+
 def environment(**more):
     own = dict(os.environ, **more)
+    if "OPIPE_CUDA_PATH" not in own and vendor_folders():
+        own["OPIPE_CUDA_PATH"] = ":".join(vendor_folders())
     own["LD_LIBRARY_PATH"] = ":".join(x for x in (os.path.join(HERE, "lib"), os.environ.get("LD_LIBRARY_PATH")) if x)
     own["OPIPE_PLUGIN_PATH"] = PLUGINS
     return own

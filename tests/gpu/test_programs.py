@@ -119,6 +119,24 @@ def warnings_of_another_way():
         expect((why == "") == good and (good or line in why), "'%s' with %s: '%s'" % (line, refuse, why))
 
 
+def the_libraries_of_pip(folder):
+    """What a Python's packages have goes first, unless something else is said."""
+    own = os.path.join(folder, "site-packages")
+    where = os.path.join(own, "nvidia", "cudnn", "lib")
+    os.makedirs(where)
+    with open(os.path.join(where, "libcudnn.so.9"), "w", encoding="utf-8"):
+        pass
+    before, sys.path = sys.path, [own]
+    said = os.environ.pop("OPIPE_CUDA_PATH", None)
+    expect(bundle_kit.environment()["OPIPE_CUDA_PATH"] == where, "the folder of pip's cuDNN: %s" % bundle_kit.environment().get("OPIPE_CUDA_PATH"))
+    expect(bundle_kit.environment(OPIPE_CUDA_PATH="other")["OPIPE_CUDA_PATH"] == "other", "a folder that was said is lost")
+    sys.path = [os.path.join(folder, "none")]
+    expect("OPIPE_CUDA_PATH" not in bundle_kit.environment(), "a folder without libraries")
+    sys.path = before
+    if said is not None:
+        os.environ["OPIPE_CUDA_PATH"] = said
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         bundle_kit.LOG = folder
@@ -129,6 +147,7 @@ def main():
             a_line_that_is_ended(own, jobs)
         a_sanitizer_that_is_late(folder)
         warnings_of_another_way()
+        the_libraries_of_pip(folder)
     for line in failed:
         print("FAILED:", line)
     return 1 if failed else 0
