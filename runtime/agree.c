@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/ready.h"
+#include "runtime/record.h"
 #include "runtime/thread.h"
 
 enum { HASHES = 2, HASH_BYTES = HASHES * 16, WAIT_NS = 1000000 };
@@ -35,7 +36,7 @@ static opipe_status sync(const talk *t, opipe_error *err) {
   const opi_agree_rank *r = t->rank;
   if (r->event == NULL)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", r->backend, event_record, err, r->queue, r->event));
+  OPI_TRY(opi_record(r->backend, r->queue, r->event, t->p->timeout_ns, err));
   return OPI_ASK("backend", r->backend, event_sync, err, r->event, t->p->timeout_ns);
 }
 
@@ -215,6 +216,10 @@ opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
     status = compare(&talks[i], err);
   if (status < 0)
     p->transport->table->abort(p->world, p->ranks->index, err);
+  for (uint32_t i = 0; status < 0 && i < p->n_ranks_here; ++i) {
+    opipe_error late = OPIPE_ERROR_INIT; /* what is queued may use what is freed now */
+    (void)sync(&talks[i], &late);
+  }
   for (uint32_t i = 0; i < p->n_ranks_here; ++i)
     end(&talks[i]);
   opi_free(p->allocator, talks, p->n_ranks_here * sizeof *talks);

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "runtime/record.h"
 #include "runtime/state.h"
 
 /* ---- memory ---- */
@@ -133,7 +134,7 @@ opipe_status opi_queue_sync(const opi_rank *rank, opipe_queue *queue, opipe_even
                             opipe_error *err) {
   if (event == NULL)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK_RANK(rank, event_record, err, queue, event));
+  OPI_TRY(opi_record(opi_rank_backend(rank), queue, event, OPI_RECORD_NS, err));
   opipe_status status = OPIPE_E_TIMEOUT;
   while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
     status = rank->backend->event_sync(event, OPI_LOOK_NS, err);

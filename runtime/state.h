@@ -467,10 +467,10 @@ void *opi_rank_thread(void *arg);                                       /* loop.
 opipe_status opi_session_start(opi_session *session, opipe_error *err); /* threads of all ranks */
 void opi_session_close_fds(opi_session *session);                       /* drive.c */
 void opi_session_ring_finished(opi_session *session);
-/* Waits until something may have changed, at most until `until_ns`; watches. */
 uint64_t opi_rank_looks_ns(const opi_rank *rank);
-opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
-                           opipe_error *err);
+/* Waits until something may have changed, at most until `until_ns`; watches. A transport that fails
+ * while it waits has failed the session, which has the error. */
+opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns);
 /* The part of what feeds `value` that has `shape` [value->rank] and begins at index `first` of
  * `axis` (-1: it is not cut). The view borrows `shape`, and changes it for packed types. */
 opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,

@@ -19,6 +19,7 @@ enum { PATH_ROOM = 4096, FILES_MOST = 1024 };
 
 typedef struct search {
   const opipe_allocator *allocator;
+  const opi_logger *logger;
   opi_found_fn found;
   void *ctx;
   uint32_t place, origin;
@@ -54,17 +55,27 @@ static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, ui
   return OPIPE_OK;
 }
 
+/* Warns of what somebody has given and nothing is found in. */
+static void warn_of(const search *s, const char *path, const char *what) {
+  if (s->origin != OPI_ORIGIN_INSTALLED)
+    opi_log(s->logger, OPIPE_LOG_WARN, "plugin path %s: %s", path, what);
+}
+
 static opipe_status search_directory(search *s, const char *path) {
   char file[PATH_ROOM];
   char **names = NULL;
   uint32_t n = 0;
   DIR *dir = opendir(path);
-  if (dir == NULL)
-    return OPIPE_OK; /* a place that is not there holds no plugins */
+  if (dir == NULL) { /* a place that is not there holds no plugins */
+    warn_of(s, path, strerror(errno));
+    return OPIPE_OK;
+  }
   opi_arena arena;
   opi_arena_init(&arena, s->allocator, 0);
   opipe_status status = list_names(dir, &arena, &names, &n, s->err);
   (void)closedir(dir);
+  if (status == OPIPE_OK && n == 0)
+    warn_of(s, path, "no file in it is called opipe-*.so");
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     const int length = snprintf(file, sizeof(file), "%s/%s", path, names[i]);
     if (length > 0 && (size_t)length < sizeof(file))
@@ -97,12 +108,13 @@ static opipe_status search_environment(search *s) {
   for (const char *at = list; at != NULL && *at != '\0';) {
     const char *end = strchr(at, ':');
     const size_t n = end == NULL ? strlen(at) : (size_t)(end - at);
-    if (n > 0 && n < sizeof(path) &&
-        at[0] == '/') { /* relative entries would mean the current directory */
-      memcpy(path, at, n);
-      path[n] = '\0';
+    (void)snprintf(path, sizeof path, "%.*s", (int)(n < sizeof path ? n : sizeof path - 1), at);
+    if (n >= sizeof path)
+      warn_of(s, path, "it is too long, and is left out");
+    else if (n > 0 && path[0] != '/') /* it would mean the current directory */
+      warn_of(s, path, "OPIPE_PLUGIN_PATH takes absolute paths only; it is left out");
+    else if (n > 0)
       OPI_TRY(search_directory(s, path));
-    }
     at += n + (end != NULL);
   }
   return OPIPE_OK;
@@ -157,11 +169,16 @@ bool opi_installed(uint32_t index, const char *name, char *path, size_t room) {
 
 opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found, void *ctx,
                           opipe_error *err) {
-  search s = {.allocator = params->allocator, .found = found, .ctx = ctx, .err = err};
+  search s = {.allocator = params->allocator,
+              .logger = params->logger,
+              .found = found,
+              .ctx = ctx,
+              .err = err};
   for (uint32_t i = 0; i < params->n_paths; ++i)
     OPI_TRY(search_given(&s, params->paths[i]));
-  s.origin = OPI_ORIGIN_SEARCH;
+  s.origin = OPI_ORIGIN_FOLDER;
   OPI_TRY(search_environment(&s));
+  s.origin = OPI_ORIGIN_INSTALLED;
   return search_installation(&s);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of candidates of one context. Each is in one state: found, refused (with the reason),
- * shadowed, or open. One mutex guards the list; plugins' open() runs under it, so that a plugin is
- * opened once.
+ * shadowed, opening, or open. One mutex guards the list; plugins' open() runs under it, so that a
+ * plugin is opened once; one that asks for another by the host's services stays "opening" for as
+ * long, so that two that stand on each other are told so.
  */
 #include "abi/registry/registry.h"
 
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { STATE_FOUND = 0, STATE_REFUSED = 1, STATE_SHADOWED = 2, STATE_OPEN = 3 };
+enum { STATE_FOUND = 0, STATE_REFUSED = 1, STATE_SHADOWED = 2, STATE_OPEN = 3, STATE_OPENING = 4 };
 static const uint32_t PLACE_STATIC = UINT32_MAX;
 
 typedef struct candidate {
@@ -19,6 +20,7 @@ typedef struct candidate {
   uint32_t place;
   uint32_t origin; /* OPI_ORIGIN_* */
   uint32_t state;
+  bool is_twin;        /* refused for another one of its name in the same place */
   opipe_status failed; /* what its open() answered; 0: it has not failed */
   uint32_t opened;     /* 1, 2, ... in the order in which open() ended */
   opipe_instance *self;
@@ -124,22 +126,26 @@ static void refuse(candidate *c, uint32_t state, const char *reason) {
   (void)snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, reason);
 }
 
-/* Names: a second plugin of one kind and id in the same place makes both unusable, in a later place
- * it is shadowed. */
+/* Names: several plugins of one kind and id in the same place are all unusable, one in a later
+ * place is shadowed. */
 static void check_name(opi_registry *r, candidate *c) {
   char reason[400];
   for (uint32_t i = 0; i < r->n; ++i) {
     candidate *other = r->candidates[i];
-    if (other == c || other->plugin == NULL || other->state == STATE_REFUSED ||
-        other->plugin->kind != c->plugin->kind || strcmp(other->plugin->id, c->plugin->id) != 0)
+    const bool counts =
+        other->state != STATE_REFUSED || (other->is_twin && other->place == c->place);
+    if (other == c || other->plugin == NULL || !counts || other->plugin->kind != c->plugin->kind ||
+        strcmp(other->plugin->id, c->plugin->id) != 0)
       continue;
     if (other->plugin == c->plugin) {
       refuse(c, STATE_SHADOWED, "the same file was found before");
     } else if (other->place == c->place) {
       (void)snprintf(reason, sizeof(reason), "two plugins are called %s '%s': %s and %s",
                      opi_kind_name(c->plugin->kind), c->plugin->id, other->path, c->path);
-      refuse(other, STATE_REFUSED, reason);
+      if (!other->is_twin)
+        refuse(other, STATE_REFUSED, reason);
       refuse(c, STATE_REFUSED, reason);
+      other->is_twin = c->is_twin = true;
     } else {
       (void)snprintf(reason, sizeof(reason), "shadowed by %s", other->path);
       refuse(c, STATE_SHADOWED, reason);
@@ -163,7 +169,7 @@ static opipe_status take_file(void *ctx, const char *path, uint32_t place, uint3
     if (origin == OPI_ORIGIN_FILE)
       return opi_fail(err, status, "plugin %s: %s", path, why.message);
     refuse(c, STATE_REFUSED, why.message);
-    opi_log(r->logger, origin == OPI_ORIGIN_FOLDER ? OPIPE_LOG_WARN : OPIPE_LOG_INFO,
+    opi_log(r->logger, origin == OPI_ORIGIN_INSTALLED ? OPIPE_LOG_INFO : OPIPE_LOG_WARN,
             "plugin %s refused: %s", path, why.message);
     return OPIPE_OK; /* one bad file must not hide the others */
   }
@@ -239,9 +245,11 @@ static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *e
   if (c->state != STATE_FOUND)
     return OPIPE_OK;
   opipe_error why = OPIPE_ERROR_INIT;
+  c->state = STATE_OPENING;
   const opipe_status status = open_table(r, c, &why);
   if (status == OPIPE_OK)
     return OPIPE_OK;
+  c->state = STATE_FOUND;
   if (status != OPIPE_E_NOMEM) { /* memory may be there next time */
     refuse(c, STATE_REFUSED, why.message);
     c->failed = status;
@@ -299,6 +307,20 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
                   id, known[0] == '\0' ? "none" : known, remedy);
 }
 
+/* `c` was asked for while it opens: by its own open(), or that of a plugin that it asked for. */
+static opipe_status report_circle(const opi_registry *r, const candidate *c, opipe_error *err) {
+  char others[200] = "";
+  for (uint32_t i = 0; i < r->n; ++i) {
+    const size_t used = strlen(others);
+    if (r->candidates[i] != c && r->candidates[i]->state == STATE_OPENING)
+      (void)snprintf(others + used, sizeof others - used, "%s'%s'", used == 0 ? "" : ", ",
+                     r->candidates[i]->plugin->id);
+  }
+  return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() stands on itself%s%s",
+                  opi_kind_name(c->plugin->kind), c->plugin->id, others[0] == '\0' ? "" : " by ",
+                  others);
+}
+
 static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
                                 opi_plugin_ref *out_ref, opipe_error *err) {
   for (uint32_t i = 0; i < r->n; ++i) {
@@ -309,11 +331,13 @@ static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
       continue;
     if (c->state == STATE_FOUND)
       OPI_TRY(open_candidate(r, c, err));
+    if (c->state == STATE_OPENING)
+      return report_circle(r, c, err);
     if (c->failed != 0) {
       return opi_fail(err, c->failed, "%s '%s' (%s): %s", opi_kind_name(kind), id, c->path,
                       c->reason);
     }
-    if (c->state == STATE_REFUSED && c->origin == OPI_ORIGIN_FOLDER) {
+    if (c->state == STATE_REFUSED && c->origin != OPI_ORIGIN_INSTALLED) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' (%s) was refused: %s", opi_kind_name(kind),
                       id, c->path, c->reason);
     }
@@ -428,7 +452,7 @@ static const char *detail_of(const candidate *c, uint32_t index, char *line) {
 }
 
 static void describe_json(opi_text *t, const candidate *c, bool first) {
-  static const char *const states[] = {"found", "refused", "shadowed", "open"};
+  static const char *const states[] = {"found", "refused", "shadowed", "open", "opening"};
   const char *detail = NULL, *end = "}";
   char line[OPI_LINE_ROOM];
   opi_text_puts(t, first ? "\n  {\"path\": " : ",\n  {\"path\": ");
@@ -459,7 +483,7 @@ static void describe_json(opi_text *t, const candidate *c, bool first) {
 }
 
 static void describe_text(opi_text *t, const candidate *c) {
-  const char *const states[] = {"found", "refused", "shadowed", "ok"};
+  const char *const states[] = {"found", "refused", "shadowed", "ok", "opening"};
   const char *detail = NULL;
   char line[OPI_LINE_ROOM];
   opi_text_printf(t, "%-9s %-10s %-14s %-8s %s\n", states[c->state],

@@ -3,6 +3,7 @@
 #include "runtime/executor/ahead.h"
 
 #include "runtime/executor/stamps.h"
+#include "runtime/record.h"
 
 /* ---- open and close ---- */
 
@@ -57,18 +58,24 @@ void opi_ahead_close(opi_rank *rank) {
   rank->ahead = NULL;
 }
 
-/* A device that the watchdog has given up on is not waited for once more: whoever frees what it is
- * at waits then, or says so. */
+/* Waits until the device has finished what was queued, so that its memory can be freed. A device
+ * that the watchdog has given up on is not waited for once more: whoever frees what it is at waits
+ * then, or says so. A queue that takes no event any more is closed, which finishes its work. */
 void opi_ahead_end(opi_rank *rank) {
   const opi_session *s = rank->session;
   opipe_error why = OPIPE_ERROR_INIT;
-  if (rank->ahead == NULL || rank->event == NULL)
+  if (rank->event == NULL)
     return;
   const bool given_up = s->why.status == OPIPE_E_TIMEOUT && s->watchdog_ns > OPI_LOOK_NS;
   const uint64_t patience_ns = given_up ? OPI_LOOK_NS : s->watchdog_ns;
-  opipe_status status = OPI_ASK_RANK(rank, event_record, &why, rank->queue, rank->event);
-  if (status == OPIPE_OK)
+  opipe_status status =
+      opi_record(opi_rank_backend(rank), rank->queue, rank->event, patience_ns, &why);
+  if (status == OPIPE_OK) {
     status = rank->backend->event_sync(rank->event, patience_ns, &why);
+  } else if (!given_up) {
+    rank->backend->queue_close(rank->queue);
+    rank->queue = NULL;
+  }
   if (status == OPIPE_E_TIMEOUT) {
     opi_log(s->env.logger, OPIPE_LOG_ERROR,
             "rank %u: its device has not finished what was queued, %.3g s after the session ended",

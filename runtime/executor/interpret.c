@@ -3,6 +3,8 @@
  * list of its shape. Its place is a few numbers, so that it can stop at any step and go on later,
  * on any thread.
  */
+#include <string.h>
+
 #include "runtime/executor/ahead.h"
 #include "runtime/lent.h"
 
@@ -238,5 +240,7 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   opipe_error before = OPIPE_ERROR_INIT; /* late errors come with whatever is asked next, too */
   if (opi_ahead_move(rank, &before) < 0)
     local = before;
+  if (strncmp(local.message, "rank ", 5) != 0) /* it does not say so yet */
+    (void)opi_error_prefix(&local, "rank %u: ", rank->index);
   return fail_evenly(rank, &local, err);
 }

@@ -15,8 +15,7 @@ uint64_t opi_rank_looks_ns(const opi_rank *rank) {
   return next < OPI_POLL_LEAST_NS ? OPI_POLL_LEAST_NS : next < OPI_POLL_NS ? next : OPI_POLL_NS;
 }
 
-opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns,
-                           opipe_error *err) {
+opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns) {
   opi_session *s = rank->session;
   const bool fenced =
       rank == opi_session_first(s) && atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0;
@@ -32,11 +31,18 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
     if (left < slice)
       slice = left;
   }
-  const opipe_status status = s->transport->wait(rank->endpoint, seen, slice, err);
-  if (status != OPIPE_E_TIMEOUT)
-    return opi_answer(status, "transport", s->env.transport.id, "wait", err);
-  opi_watch(s);
-  return OPIPE_OK;
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_status status = s->transport->wait(rank->endpoint, seen, slice, &why);
+  if (status == OPIPE_E_TIMEOUT) {
+    opi_watch(s);
+    return OPIPE_OK;
+  }
+  status = opi_answer(status, "transport", s->env.transport.id, "wait", &why);
+  if (status < 0 && !opi_session_failed(s)) { /* the first error; nobody would be told it again */
+    (void)opi_error_prefix(&why, "rank %u: ", rank->index);
+    opi_session_fail(s, rank->index, NULL, &why);
+  }
+  return status;
 }
 
 void *opi_rank_thread(void *arg) {
@@ -52,14 +58,7 @@ void *opi_rank_thread(void *arg) {
       opi_session_admit(rank->session);
     status = opi_rank_advance(rank, NULL);
     if (status >= 0)
-      status = opi_rank_wait(rank, seen, status == OPIPE_OK, UINT64_MAX, NULL);
-  }
-  if (!opi_session_failed(rank->session)) { /* the transport itself failed while waiting */
-    opipe_error why = OPIPE_ERROR_INIT;
-    (void)t->wait(rank->endpoint, t->doorbell(rank->endpoint), 0, &why);
-    if (why.status == 0)
-      (void)opi_fail(&why, status, "rank %u: waiting failed", rank->index);
-    opi_session_fail(rank->session, rank->index, NULL, &why);
+      status = opi_rank_wait(rank, seen, status == OPIPE_OK, UINT64_MAX);
   }
   opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
   atomic_store(&rank->gone, 1);

@@ -3,9 +3,10 @@
  * that are not plain host memory are reached by a queue of their own, beside the ranks'; nobody is
  * at work with a stream that rests.
  */
-#include "runtime/streams/streams.h"
-
 #include <string.h>
+
+#include "runtime/record.h"
+#include "runtime/streams/streams.h"
 
 /* ---- a rank's own way ---- */
 
@@ -35,7 +36,7 @@ void opi_sides_close(opi_session *s) {
 }
 
 static opipe_status settle(const opi_rank *rank, const opi_side *side, opipe_error *err) {
-  OPI_TRY(OPI_ASK_RANK(rank, event_record, err, side->queue, side->event));
+  OPI_TRY(opi_record(opi_rank_backend(rank), side->queue, side->event, OPI_RECORD_NS, err));
   const opipe_status status = rank->backend->event_sync(side->event, UINT64_MAX, err);
   return opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
 }

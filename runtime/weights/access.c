@@ -172,6 +172,7 @@ static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint
                             uint32_t state, uint32_t version, void *dst, uint64_t n_bytes,
                             opipe_error *err) {
   const opi_weight_param *p = opi_holder_param(holder, slot);
+  OPI_TRY(opi_holder_sync(holder, err)); /* the step may be queued, its updates too */
   if (state == OPI_STATE_WEIGHT) {
     const uint32_t set = opi_weights_set_of(weights, holder->env.rank, version);
     return OPI_ASK("backend", holder->env.backend, params_read, err, holder->sets[set], slot, dst,
@@ -202,6 +203,7 @@ static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t s
                             uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err) {
   const uint32_t set = opi_weights_set_of(w, holder->env.rank, version);
   const opi_weight_param *p = opi_holder_param(holder, slot);
+  OPI_TRY(opi_holder_sync(holder, err)); /* what is queued may read it */
   if (state == OPI_STATE_WEIGHT) {
     OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->sets[set], slot, src,
                     n_bytes));

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "runtime/record.h"
 #include "runtime/weights/optimizer.h"
 #include "runtime/weights/state.h"
 
@@ -508,7 +509,6 @@ void opi_weights_close(opi_weights *weights) {
 opipe_status opi_holder_sync(opi_holder *holder, opipe_error *err) {
   if (holder->done == NULL)
     return OPIPE_OK;
-  OPI_TRY(
-      OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue, holder->done));
+  OPI_TRY(opi_record(holder->env.backend, holder->env.queue, holder->done, OPI_RECORD_NS, err));
   return OPI_ASK("backend", holder->env.backend, event_sync, err, holder->done, UINT64_MAX);
 }

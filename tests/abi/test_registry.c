@@ -303,6 +303,57 @@ static void test_what_open_answers_is_no_status(void) {
   expect_bad_open(OPIPE_E_DEVICE, true, OPIPE_E_DEVICE, "xxx");
 }
 
+/* Backends that stand on each other: each asks for the one behind it in `circle` of so many. */
+enum { CIRCLE_MOST = 3 };
+static uint32_t n_circle, n_circle_opens;
+
+static opipe_status open_next(const opipe_host *host, uint32_t own, opipe_instance **out_self,
+                              opipe_error *e) {
+  static const char *const ids[CIRCLE_MOST] = {"one", "two", "three"};
+  const opipe_backend *table = NULL;
+  const opipe_backend_lookup *lookup = host->get_interface(host->ctx, OPIPE_BACKEND_LOOKUP_ID);
+  *out_self = NULL;
+  if (++n_circle_opens > 2 * CIRCLE_MOST)
+    return opi_fail(e, OPIPE_E_LIMIT, "opened again and again");
+  return lookup->find(host->ctx, ids[(own + 1) % n_circle], &table, out_self, e);
+}
+
+#define CIRCLE(name, own)                                                                          \
+  static opipe_status open_##name(const opipe_host *host, opipe_instance **self, opipe_error *e) { \
+    return open_next(host, own, self, e);                                                          \
+  }                                                                                                \
+  static const opipe_plugin circle_##name = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0),             \
+                                             #name,                                                \
+                                             "1",                                                  \
+                                             "Apache-2.0",                                         \
+                                             "stands on another",                                  \
+                                             open_##name,                                          \
+                                             close_nothing,                                        \
+                                             no_interface};
+CIRCLE(one, 0)
+CIRCLE(two, 1)
+CIRCLE(three, 2)
+
+static void test_backends_that_stand_on_each_other_are_refused(void) {
+  static const opipe_plugin *const circle[] = {&circle_one, &circle_two, &circle_three};
+  for (n_circle = 1; n_circle <= CIRCLE_MOST; ++n_circle) {
+    opi_plugin_ref ref;
+    opi_registry *r = open_paths(NULL, 0);
+    n_circle_opens = 0;
+    for (uint32_t i = 0; i < n_circle; ++i)
+      OPI_ASSERT_OK_FATAL(opi_registry_add_static(r, circle[i], &err), &err);
+    OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_BACKEND, "one", &ref, &err), OPIPE_E_STATE,
+                     &err, "backend 'one' is being opened: its open() stands on itself");
+    OPI_ASSERT(n_circle == 1 || strstr(err.message, "by 'two'") != NULL);
+    OPI_ASSERT(n_circle < 3 || strstr(err.message, "by 'two', 'three'") != NULL);
+    OPI_ASSERT_INT(n_circle_opens, n_circle);
+    OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_BACKEND, "one", &ref, &err), OPIPE_E_STATE,
+                     &err, "stands on itself");
+    OPI_ASSERT_INT(n_circle_opens, n_circle);
+    opi_registry_free(r);
+  }
+}
+
 static void test_texts_of_a_descriptor_are_listed_as_lines(void) {
   for (uint32_t format = 0; format < 2; ++format) {
     static text described;
@@ -434,22 +485,6 @@ static void copy_file(const char *from, const char *to) {
   OPI_ASSERT_INT(system(command), 0);
 }
 
-static void test_twins_in_one_folder_are_both_refused(void) {
-  char folder[1024], path[1200];
-  opi_plugin_ref ref;
-  (void)snprintf(folder, sizeof(folder), "%s/twins", opi_test_tmpdir());
-  (void)mkdir(folder, 0700);
-  (void)snprintf(path, sizeof(path), "%s/opipe-schedule-one.so", folder);
-  copy_file(mock("good"), path);
-  (void)snprintf(path, sizeof(path), "%s/opipe-schedule-two.so", folder);
-  copy_file(mock("twin"), path);
-  const char *paths[] = {folder};
-  opi_registry *r = open_paths(paths, 1);
-  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err),
-                   OPIPE_E_UNSUPPORTED, &err, "two plugins are called schedule 'mock'");
-  opi_registry_free(r);
-}
-
 /* A folder of that name with copies: of `plugin` called opipe-schedule-NAME.so each. */
 static const char *folder_of(const char *folder, const char *const (*copies)[2], size_t n) {
   const char *path = opi_test_tmp(folder);
@@ -460,6 +495,21 @@ static const char *folder_of(const char *folder, const char *const (*copies)[2],
     copy_file(mock(copies[i][0]), to);
   }
   return path;
+}
+
+static void test_twins_in_one_folder_are_all_refused(void) {
+  static const char *const copies[][2] = {
+      {"good", "one"}, {"twin", "two"}, {"v1.0", "three"}, {"newer", "four"}};
+  for (size_t n = 2; n <= OPI_COUNT(copies); ++n) {
+    char name[16]; /* one each: what is loaded is not written over */
+    (void)snprintf(name, sizeof name, "twins%zu", n);
+    const char *folder = folder_of(name, copies, n);
+    opi_plugin_ref ref;
+    opi_registry *r = open_paths(&folder, 1);
+    OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err),
+                     OPIPE_E_UNSUPPORTED, &err, "two plugins are called schedule 'mock'");
+    opi_registry_free(r);
+  }
 }
 
 static void test_bad_neighbours_do_not_hide_good_ones(void) {
@@ -486,6 +536,45 @@ static void test_a_refused_plugin_that_was_given_is_not_replaced(void) {
       .allocator = opi_allocator_system(), .paths = &file, .n_paths = 1};
   OPI_ASSERT_ERROR(opi_registry_create(&params, &r, &err), OPIPE_E_ABI, &err,
                    "opipe-schedule-mock.so");
+}
+
+static text logged;
+
+static void note_warning(void *ctx, uint32_t level, const char *file, uint32_t line,
+                         const char *msg) {
+  (void)ctx;
+  (void)file;
+  (void)line;
+  if (level <= OPIPE_LOG_WARN)
+    (void)append(&logged, msg, strlen(msg));
+}
+
+/* Nor is what the environment names; entries that nothing can be found in are warned of. */
+static void test_the_environment_is_not_passed_over_in_silence(void) {
+  static const char *const ill[][2] = {{"magic", "mock"}}, *const good[][2] = {{"good", "mock"}};
+  static const opi_logger logger = {.log = note_warning, .level = OPIPE_LOG_WARN};
+  char list[8192];
+  const char *before = getenv("OPIPE_PLUGIN_PATH");
+  char *kept = before == NULL ? NULL : strdup(before);
+  const opi_registry_params params = {.allocator = opi_allocator_system(), .logger = &logger};
+  opi_plugin_ref ref;
+  opi_registry *r = NULL;
+  (void)snprintf(list, sizeof list, "%s:%s::relative/folder:%s:%s", folder_of("env-bad", ill, 1),
+                 folder_of("env-good", good, 1), folder_of("env-empty", NULL, 0),
+                 "/nowhere/at/all");
+  OPI_ASSERT_FATAL(setenv("OPIPE_PLUGIN_PATH", list, 1) == 0);
+  logged.n = 0;
+  OPI_ASSERT_OK_FATAL(opi_registry_create(&params, &r, &err), &err);
+  OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_SCHEDULE, "mock", &ref, &err),
+                   OPIPE_E_UNSUPPORTED, &err, "magic 0x00000001");
+  opi_registry_free(r);
+  OPI_ASSERT(strstr(logged.data, "opipe-schedule-mock.so refused") != NULL);
+  OPI_ASSERT(strstr(logged.data, "relative/folder: OPIPE_PLUGIN_PATH takes absolute") != NULL);
+  OPI_ASSERT(strstr(logged.data, "env-empty: no file in it is called opipe-*.so") != NULL);
+  OPI_ASSERT(strstr(logged.data, "/nowhere/at/all: No such file") != NULL);
+  OPI_ASSERT_FATAL(
+      (kept == NULL ? unsetenv("OPIPE_PLUGIN_PATH") : setenv("OPIPE_PLUGIN_PATH", kept, 1)) == 0);
+  free(kept);
 }
 
 /* Whatever the loader would find under that name elsewhere. */
@@ -577,7 +666,9 @@ OPI_TEST_MAIN("registry", OPI_TEST(test_a_good_plugin_is_opened_once),
               OPI_TEST(test_files_that_are_no_plugins), OPI_TEST(test_truncated_files_never_crash),
               OPI_TEST(test_a_fifo_does_not_hang), OPI_TEST(test_a_given_path_must_exist),
               OPI_TEST(test_a_later_twin_is_shadowed),
-              OPI_TEST(test_twins_in_one_folder_are_both_refused),
+              OPI_TEST(test_twins_in_one_folder_are_all_refused),
+              OPI_TEST(test_backends_that_stand_on_each_other_are_refused),
+              OPI_TEST(test_the_environment_is_not_passed_over_in_silence),
               OPI_TEST(test_bad_neighbours_do_not_hide_good_ones),
               OPI_TEST(test_a_refused_plugin_that_was_given_is_not_replaced),
               OPI_TEST(test_a_name_without_a_slash_is_a_file_here),

@@ -325,12 +325,77 @@ static void test_a_binding_that_is_none_is_refused(void) {
   toy_end(&t);
 }
 
+/* ---- a transport that fails while a rank waits ---- */
+
+static opipe_transport cut; /* the local one, but for `wait` */
+static const opipe_transport *whole;
+static _Atomic uint32_t n_cuts;
+
+static opipe_status wait_and_fail(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
+                                  opipe_error *e) {
+  if (atomic_fetch_add(&n_cuts, 1) == 0) /* once: nobody would hear it again */
+    return opi_fail(e, OPIPE_E_DEVICE, "the wire is cut");
+  return whole->wait(endpoint, seen, timeout_ns, e);
+}
+
+static bool open_cut(toy *t, const opipe_session_params *params) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(toy_make(t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
+  whole = t->env.transport.table;
+  cut = *whole;
+  cut.wait = wait_and_fail;
+  t->env.transport.table = &cut;
+  atomic_store(&n_cuts, 1); /* not before it is wanted */
+  OPI_ASSERT_OK_FATAL(toy_open(t, params, &err), &err);
+  return true;
+}
+
+static void test_an_error_of_a_wait_ends_the_session_with_its_words(void) {
+  toy t = {.faults = {.stall_node = node_of_rank[0], .stall_ms = 20}};
+  const opipe_session_params params = session_params(0);
+  toy_request r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (!open_cut(&t, &params))
+    return;
+  atomic_store(&n_cuts, 0);
+  submit_ok(&t, 1, 0, 0, &r);
+  const opipe_status status = opi_request_wait(r.request, UINT64_C(10000000000), &err);
+  OPI_ASSERT(status == OPIPE_E_DEVICE || status == OPIPE_E_PEER);
+  OPI_ASSERT(strstr(err.message, "the wire is cut") != NULL);
+  OPI_ASSERT(strstr(err.message, "rank ") != NULL);
+  toy_release(&r);
+  OPI_ASSERT_ERROR(toy_submit(&t, 4, 2, 9, 0, 0, &r, &err), OPIPE_E_STATE, &err, "the wire is cut");
+  toy_release(&r);
+  toy_end(&t);
+}
+
+/* Whoever drives a rank hears of it, and every other rank with it. */
+static void test_an_error_of_a_wait_reaches_who_drives(void) {
+  toy t = {.allocator = NULL};
+  opipe_session_params params = session_params(0);
+  toy_request r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  params.threads = OPIPE_THREADS_HOST;
+  if (!open_cut(&t, &params))
+    return;
+  submit_ok(&t, 1, 0, 0, &r);
+  atomic_store(&n_cuts, 0); /* rank 1 has nothing to do before rank 0 has */
+  OPI_ASSERT_ERROR(opi_session_drive(t.session, 1, 50000000, &err), OPIPE_E_DEVICE, &err,
+                   "rank 1: the wire is cut");
+  OPI_ASSERT(opi_session_drive(t.session, 0, 0, &err) < 0);
+  OPI_ASSERT(strstr(err.message, "the wire is cut") != NULL);
+  toy_release(&r);
+  toy_end(&t);
+}
+
 OPI_TEST_MAIN("failures", OPI_TEST(test_cancelled_request_flows_on),
               OPI_TEST(test_deadline_fails_one_request),
               OPI_TEST(test_nan_fails_one_request_and_names_the_node),
               OPI_TEST(test_failing_rank_ends_the_session),
               OPI_TEST(test_odd_answers_of_a_device_end_the_session),
               OPI_TEST(test_a_binding_that_is_none_is_refused),
+              OPI_TEST(test_an_error_of_a_wait_ends_the_session_with_its_words),
+              OPI_TEST(test_an_error_of_a_wait_reaches_who_drives),
               OPI_TEST(test_watchdog_names_the_stuck_program),
               OPI_TEST(test_close_ends_what_is_in_flight), OPI_TEST(test_only_one_thread_waits),
               OPI_TEST(test_wait_has_a_limit), OPI_TEST(test_forked_child_is_refused))
