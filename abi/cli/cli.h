@@ -277,8 +277,10 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
 /* ---- running ---- */
 
 typedef struct cli_result {
-  cli_tensor *outputs; /* [n_outputs] malloc'ed */
+  cli_tensor *outputs; /* [n_outputs] malloc'ed; of the last request */
   uint32_t n_outputs;
+  uint64_t *digests; /* [n_requests * n_outputs] of every request's outputs; NULL: not asked for */
+  uint32_t n_requests;
 } cli_result;
 void cli_result_free(cli_result *result);
 
@@ -293,8 +295,9 @@ typedef struct cli_streaming {
   uint32_t at_once;       /* in flight; 0: twice as many as stages */
   uint32_t session_flags; /* OPIPE_SESSION_* */
   const char *trace;      /* of the last request, into a file; NULL: none */
+  bool digests;           /* of the outputs of all, to compare them with those of another way */
 } cli_streaming;
-/* A session of its own for them; the last one's outputs. */
+/* A session of its own for them; the last one's outputs, and digests where they are asked for. */
 int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const cli_tensor *inputs,
                uint32_t n_inputs, cli_result *out, cli_timing *timing);
 /* Bytes of the rank of an open session that has most. */

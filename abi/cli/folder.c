@@ -291,7 +291,7 @@ static int check_outputs(const cli_options *o, const char *name, const data_set 
 
 static int run_set(const cli_options *o, cli_session *s, const char *name, data_set *d,
                    double tolerance, const cli_json *json) {
-  cli_result result = {NULL, 0};
+  cli_result result = {NULL};
   cli_timing timing;
   int status =
       cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, json, &result, &timing);

@@ -122,7 +122,7 @@ static int run_steps(measuring *m, candidate *c, uint32_t n, double *out_ms) {
 }
 
 static int run_requests(measuring *m, candidate *c, uint32_t n, double *out_ms) {
-  cli_result result = {NULL, 0};
+  cli_result result = {NULL};
   cli_timing timing;
   const cli_streaming how = {.n = 2 * n, .at_once = m->alone ? 1 : 0};
   const int status = cli_stream(m->s, c->plan, &how, m->inputs, m->n_inputs, &result, &timing);

@@ -165,7 +165,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   const uint32_t cores = cli_cores();
   const cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
                              .session_flags = cli_session_flags(o),
-                             .trace = o->trace};
+                             .trace = o->trace,
+                             .digests = o->reference};
   int status = widen_inputs(s, tensors, *io_n);
   if (status == CLI_DONE && o->trace != NULL)
     status = cli_try_file(o->trace);
@@ -192,7 +193,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
 
 static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room) {
-  cli_result result = {NULL, 0};
+  cli_result result = {NULL};
   cli_timing timing;
   cli_json json;
   int status = cli_json_begin(o, &json);

@@ -5,6 +5,9 @@
 #include <string.h>
 #include <time.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "cli.h"
 
 static double now_s(void) {
@@ -17,8 +20,8 @@ void cli_result_free(cli_result *result) {
   for (uint32_t i = 0; result->outputs != NULL && i < result->n_outputs; ++i)
     cli_tensor_free(&result->outputs[i]);
   free(result->outputs);
-  result->outputs = NULL;
-  result->n_outputs = 0;
+  free(result->digests);
+  *result = (cli_result){.outputs = NULL};
 }
 
 typedef struct stream {
@@ -30,6 +33,7 @@ typedef struct stream {
   double *started;
   double *latency_ms, *ended; /* [total] */
   uint32_t room, head, tail;  /* head: oldest unfinished; tail: next to submit */
+  uint64_t *digests;          /* [total][outputs]; NULL: nobody wants them */
   opipe_error err;
 } stream;
 
@@ -54,6 +58,25 @@ static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   return CLI_DONE;
 }
 
+/* Takes the oldest request's outputs: the last one's are kept, of all there are digests. */
+static int take_outputs(stream *st, opipe_request *request, bool last, cli_result *out) {
+  cli_result own = {NULL};
+  int status = CLI_DONE;
+  if (last || st->digests != NULL)
+    status = copy_outputs(st, request, &own);
+  for (uint32_t i = 0; status == CLI_DONE && st->digests != NULL && i < own.n_outputs; ++i) {
+    st->digests[(uint64_t)st->head * own.n_outputs + i] =
+        XXH3_64bits(own.outputs[i].data, own.outputs[i].n_bytes);
+  }
+  if (last && status == CLI_DONE) {
+    out->outputs = own.outputs;
+    out->n_outputs = own.n_outputs;
+  } else {
+    cli_result_free(&own);
+  }
+  return status;
+}
+
 static int finish_oldest(stream *st, bool last, cli_result *out) {
   opipe_request *request = st->requests[st->head % st->room];
   int status = CLI_DONE;
@@ -62,8 +85,7 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
   } else {
     st->ended[st->head] = now_s();
     st->latency_ms[st->head] = (st->ended[st->head] - st->started[st->head % st->room]) * 1e3;
-    if (last)
-      status = copy_outputs(st, request, out);
+    status = take_outputs(st, request, last, out);
   }
   st->s->api->request_release(request);
   ++st->head;
@@ -154,6 +176,24 @@ uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session) {
   return most;
 }
 
+/* Room for what is taken down of n requests; digests go to the result. */
+static bool make_room(stream *st, const cli_streaming *how, uint32_t n_inputs, cli_result *out) {
+  opipe_model_info info = {.struct_size = sizeof(info)};
+  (void)st->s->api->model_info(st->s->bound, &info, NULL);
+  st->inputs = calloc(n_inputs + 1u, sizeof(*st->inputs));
+  st->requests = calloc(st->room, sizeof(*st->requests));
+  st->started = calloc(st->room, sizeof(*st->started));
+  st->latency_ms = calloc(how->n, sizeof(*st->latency_ms));
+  st->ended = calloc(how->n, sizeof(*st->ended));
+  if (how->digests) {
+    out->n_requests = how->n;
+    out->digests = calloc((size_t)how->n * info.n_outputs + 1, sizeof(*out->digests));
+  }
+  st->digests = out->digests;
+  return st->inputs != NULL && st->requests != NULL && st->started != NULL &&
+         st->latency_ms != NULL && st->ended != NULL && (!how->digests || out->digests != NULL);
+}
+
 int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const cli_tensor *inputs,
                uint32_t n_inputs, cli_result *out, cli_timing *timing) {
   opipe_plan_info info = {.struct_size = sizeof(info)};
@@ -163,15 +203,9 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
   st.room = (how->session_flags & OPIPE_SESSION_REFERENCE) != 0 ? 1
             : how->at_once != 0                                 ? how->at_once
                                                                 : 2 * info.n_stages;
-  st.inputs = calloc(n_inputs + 1u, sizeof(*st.inputs));
-  st.requests = calloc(st.room, sizeof(*st.requests));
-  st.started = calloc(st.room, sizeof(*st.started));
-  st.latency_ms = calloc(how->n, sizeof(*st.latency_ms));
-  st.ended = calloc(how->n, sizeof(*st.ended));
   const opipe_session_params params = {
       .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
-  if (st.inputs == NULL || st.requests == NULL || st.started == NULL || st.latency_ms == NULL ||
-      st.ended == NULL)
+  if (!make_room(&st, how, n_inputs, out))
     status = cli_usage("--requests %u: there is no memory for their times", how->n);
   else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);

@@ -7,6 +7,7 @@ if(command_sources)
   set(OPI_HAVE_COMMAND ON)
   add_executable(onnx-pipe ${command_sources})
   target_include_directories(onnx-pipe PRIVATE ${PROJECT_SOURCE_DIR})
+  target_include_directories(onnx-pipe SYSTEM PRIVATE ${OPI_XXHASH_INCLUDE})
   target_link_libraries(onnx-pipe PRIVATE opi_flags onnxpipe PkgConfig::JANSSON Threads::Threads ${CMAKE_DL_LIBS} m)
   set_target_properties(onnx-pipe PROPERTIES
     BUILD_RPATH_USE_ORIGIN ON BUILD_WITH_INSTALL_RPATH OFF

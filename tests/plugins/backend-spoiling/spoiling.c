@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backend "spoiling", for the tests: the device of backend "cpu", but for one run of the process,
+ * number $OPIPE_SPOILS (from 1), which leaves one bit wrong in the last tensor that it makes. What
+ * compares results must see it. Every slot but those below takes objects of the device, so they are
+ * cpu's own.
+ */
+#include <opipe/helpers.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { BINDINGS_MOST = 256 };
+
+typedef struct bound {
+  const opipe_binding *binding;
+  opipe_region last;
+} bound;
+
+struct opipe_instance {
+  const opipe_host *host;
+  opipe_instance *cpu_self;
+  opipe_backend table;
+};
+
+/* One of them at a time in a process: slots with objects of the device do not say whose. */
+static const opipe_backend *cpu;
+static bound bindings[BINDINGS_MOST];
+static atomic_uint n_bindings, n_runs;
+static uint32_t spoils;
+
+static opipe_status device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err) {
+  return cpu->device_count(self->cpu_self, out_count, err);
+}
+
+static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
+                                 opipe_error *err) {
+  return cpu->device_query(self->cpu_self, index, io_info, err);
+}
+
+static opipe_status device_open(opipe_instance *self, const opipe_device_params *params,
+                                opipe_device **out_device, opipe_error *err) {
+  return cpu->device_open(self->cpu_self, params, out_device, err);
+}
+
+static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
+                                  opipe_binding **out_binding, opipe_error *err) {
+  const opipe_status status = cpu->bind(device, params, out_binding, err);
+  if (status == OPIPE_OK && params->n_boundaries != 0) {
+    const uint32_t at = atomic_fetch_add(&n_bindings, 1) % BINDINGS_MOST;
+    bindings[at] = (bound){*out_binding, params->boundaries[params->n_boundaries - 1]};
+  }
+  return status;
+}
+
+static void spoil(const opipe_binding *binding) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  for (uint32_t i = 0; i < BINDINGS_MOST; ++i) {
+    const opipe_region *last = &bindings[i].last;
+    void *data = NULL;
+    if (bindings[i].binding != binding || last->n_bytes == 0 ||
+        cpu->buffer_host(last->buffer, &data, &err) != OPIPE_OK)
+      continue;
+    ((unsigned char *)data)[last->offset_bytes] ^= 1;
+  }
+}
+
+static opipe_status run_and_spoil(opipe_binding *binding, opipe_queue *queue,
+                                  const int64_t *scalars, uint32_t n_scalars, opipe_error *err) {
+  const opipe_status status = cpu->run(binding, queue, scalars, n_scalars, err);
+  if (atomic_fetch_add(&n_runs, 1) + 1 == spoils)
+    spoil(binding);
+  return status;
+}
+
+static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
+                                opipe_error *err) {
+  const char *which = getenv("OPIPE_SPOILS");
+  const opipe_backend_lookup *lookup =
+      (const opipe_backend_lookup *)host->get_interface(host->ctx, OPIPE_BACKEND_LOOKUP_ID);
+  if (lookup == NULL)
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "this host has no %s", OPIPE_BACKEND_LOOKUP_ID);
+  opipe_instance *self = (opipe_instance *)host->realloc(host->ctx, NULL, 0, sizeof *self, 16);
+  if (self == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the plugin");
+  self->host = host;
+  const opipe_status status = lookup->find(host->ctx, "cpu", &cpu, &self->cpu_self, err);
+  if (status < 0) {
+    host->realloc(host->ctx, self, sizeof *self, 0, 16);
+    return status;
+  }
+  spoils = which == NULL ? 0 : (uint32_t)strtoul(which, NULL, 10);
+  self->table = *cpu;
+  self->table.device_count = device_count;
+  self->table.device_query = device_query;
+  self->table.device_open = device_open;
+  self->table.bind = bind_and_note;
+  self->table.run = run_and_spoil;
+  *out_self = self;
+  return OPIPE_OK;
+}
+
+static void close_plugin(opipe_instance *self) {
+  if (self != NULL)
+    self->host->realloc(self->host->ctx, self, sizeof *self, 0, 16);
+}
+
+static const void *get_interface(opipe_instance *self, const char *id) {
+  return strcmp(id, OPIPE_BACKEND_ID) == 0 ? &self->table : NULL;
+}
+
+extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
+const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+    OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "spoiling",  "1.0",        "Apache-2.0",
+    "backend cpu, with one wrong bit",        open_plugin, close_plugin, get_interface};
