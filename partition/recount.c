@@ -6,6 +6,7 @@
 #include "partition/cost/profile.h"
 #include "partition/cut/batch.h"
 #include "partition/make.h"
+#include "partition/search/taken.h"
 
 typedef struct recount {
   const opi_plan_env *env;
@@ -36,11 +37,7 @@ static opipe_status ask_support(recount *c, uint32_t rank) {
       .index = spec->index,
       .threads = spec->threads,
       .options = spec->options[0] == '\0' ? NULL : spec->options};
-  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
-    c->here[n] = false;
-    for (uint32_t r = 0; r < plan->n_replicas; ++r)
-      c->here[n] = c->here[n] || opi_plan_rank(plan, plan->stage_of_node[n], r) == rank;
-  }
+  opi_taken_nodes(plan, rank, c->here);
   OPI_TRY(c->env->plugins->backend(c->env->plugins->ctx, spec->kind, &backend, c->err));
   OPI_TRY(OPI_ASK("backend", &backend, device_open, c->err, backend.self, &params, &device));
   const opipe_status status =

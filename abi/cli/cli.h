@@ -257,7 +257,7 @@ int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
 int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                         const opipe_train_options *train, opipe_plan **out_plan);
 /* From here on the options are those of the uncut model: one stage, one rank, one micro-batch, no
- * copies, no caps. */
+ * copies, no caps; on the first device, or backend cpu where several kinds are given. */
 void cli_cut_nothing(cli_options *io_options);
 /* Numbers as text, or a .npy file, as the model's input has them. pins.c */
 int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out);

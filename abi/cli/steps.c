@@ -361,9 +361,12 @@ static int read_cluster(const cli_options *o, const cli_session *s, opipe_plan_p
 
 void cli_cut_nothing(cli_options *io_options) {
   cli_options *o = io_options;
+  uint32_t alike = 0; /* of several kinds, one may take some nodes only */
+  while (alike < o->n_devices && strcmp(o->devices[alike].kind, o->devices[0].kind) == 0)
+    ++alike;
   o->n_stages = o->n_microbatches = 1;
   o->n_ranks = 0;
-  o->n_devices = o->n_devices > 1 ? 1 : o->n_devices;
+  o->n_devices = o->n_devices == 0 || alike < o->n_devices ? 0 : 1;
   o->cut = o->plan_file = o->cluster = o->schedule = o->transport = o->t.replicas = NULL;
   o->memory_bytes = 0;
   o->ignore_annotations = true;

@@ -7,36 +7,57 @@
 #include "partition/cost/profile.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "partition/cost/measure.h"
 #include "partition/memory/estimate.h"
 
 enum { REPORT_MOST = 6 };
 
-static opipe_status check_support(const opi_graph *graph, const bool *wanted,
-                                  const opi_backend_ref *backend, opipe_device *device,
-                                  opi_arena *arena, opipe_error *err) {
+static bool is_wanted(const bool *wanted, uint32_t node) {
+  return wanted == NULL || wanted[node];
+}
+
+static bool is_refused(const opipe_support *support, uint32_t node) {
+  return support != NULL && support[node].status != OPIPE_OK;
+}
+
+/* The backend's reason, as one line that ends. */
+static const char *reason_of(const opipe_support *support, char line[OPI_LINE_ROOM]) {
+  char reason[sizeof support->reason + 1] = "";
+  memcpy(reason, support->reason, sizeof support->reason);
+  return opi_text_line(line, reason);
+}
+
+/* [n_nodes] by the arena. */
+static opipe_status ask_support(const opi_graph *graph, const opi_backend_ref *backend,
+                                opipe_device *device, opi_arena *arena, opipe_support **out_support,
+                                opipe_error *err) {
   opipe_graph abi;
   OPI_TRY(opi_graph_to_abi(graph, arena, &abi, err));
-  opipe_support *support = OPI_ARENA_ARRAY(arena, opipe_support, graph->n_nodes);
-  if (support == NULL)
-    return opi_fail_nomem(err, graph->n_nodes * sizeof(*support), "a support query");
-  OPI_TRY(OPI_ASK("backend", backend, support, err, device, &abi, support));
+  *out_support = OPI_ARENA_ARRAY(arena, opipe_support, graph->n_nodes);
+  if (*out_support == NULL)
+    return opi_fail_nomem(err, graph->n_nodes * sizeof **out_support, "a support query");
+  return OPI_ASK("backend", backend, support, err, device, &abi, *out_support);
+}
+
+static opipe_status report(const opi_graph *graph, const opipe_support *support, const bool *wanted,
+                           const char *kind, const opipe_allocator *allocator, opipe_error *err) {
   opi_text text;
-  opi_text_init(&text, arena->allocator);
-  uint32_t n_refused = 0;
+  uint32_t n_refused = 0, n_wanted = 0;
+  opi_text_init(&text, allocator);
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    if (support[n].status == OPIPE_OK || (wanted != NULL && !wanted[n]))
+    char line[OPI_LINE_ROOM];
+    n_wanted += is_wanted(wanted, n);
+    if (!is_refused(support, n) || !is_wanted(wanted, n) || ++n_refused > REPORT_MOST)
       continue;
-    if (++n_refused > REPORT_MOST)
-      continue;
-    opi_text_printf(&text, "%s'%s' (%s): %.119s", n_refused == 1 ? "" : "; ", graph->nodes[n].name,
-                    graph->nodes[n].op, support[n].reason);
+    opi_text_printf(&text, "%s'%s' (%s): %s", n_refused == 1 ? "" : "; ", graph->nodes[n].name,
+                    graph->nodes[n].op, reason_of(&support[n], line));
   }
   opipe_status status = OPIPE_OK;
   if (n_refused != 0) {
-    status = opi_fail(err, OPIPE_E_UNSUPPORTED, "backend '%s' refuses %u of %u nodes: %s",
-                      backend->id, n_refused, graph->n_nodes, text.data == NULL ? "" : text.data);
+    status = opi_fail(err, OPIPE_E_UNSUPPORTED, "backend '%s' refuses %u of %u nodes: %s", kind,
+                      n_refused, n_wanted, text.data == NULL ? "" : text.data);
   }
   opi_text_release(&text);
   return status;
@@ -46,10 +67,18 @@ opipe_status opi_profile_support(const opi_graph *graph, const bool *wanted,
                                  const opi_backend_ref *backend, opipe_device *device,
                                  const opipe_allocator *allocator, opipe_error *err) {
   opi_arena scratch;
+  opipe_support *support = NULL;
   opi_arena_init(&scratch, allocator, 0);
-  const opipe_status status = check_support(graph, wanted, backend, device, &scratch, err);
+  opipe_status status = ask_support(graph, backend, device, &scratch, &support, err);
+  if (status == OPIPE_OK)
+    status = report(graph, support, wanted, backend->id, allocator, err);
   opi_arena_release(&scratch);
   return status;
+}
+
+opipe_status opi_profile_refusal(const opi_profile *profile, const opi_graph *graph,
+                                 const bool *wanted, const char *kind, opipe_error *err) {
+  return report(graph, profile->support, wanted, kind, profile->arena.allocator, err);
 }
 
 /* Appends a layout to those of node `n`, the last node so far. */
@@ -113,11 +142,13 @@ static opipe_status profile_node(opi_profile *profile, const opi_graph *model,
   const opi_program *program = opi_forward_of(profile->single, n);
   const opipe_graph *graph = &program->graph;
   profile->param_first[n + 1] = profile->param_first[n];
-  OPI_TRY(place->backend == NULL ? estimate_node(profile, n, io_room, err)
-                                 : compile_node(profile, place, n, io_room, err));
+  const bool refused = is_refused(profile->support, n);
+  OPI_TRY(place->backend == NULL || refused ? estimate_node(profile, n, io_room, err)
+                                            : compile_node(profile, place, n, io_room, err));
   profile->node_ns[n] =
-      opi_device_ns(place->facts, place->threads, opi_node_type(model, &model->nodes[n]),
-                    program->flops, program->bytes);
+      refused ? OPI_REFUSED_NS
+              : opi_device_ns(place->facts, place->threads, opi_node_type(model, &model->nodes[n]),
+                              program->flops, program->bytes);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const uint32_t role = graph->values[v].role;
     if (role == OPIPE_VALUE_OUTPUT || role == OPIPE_VALUE_TEMP)
@@ -144,18 +175,38 @@ static opipe_status make_single(opi_profile *profile, const opi_graph *graph,
   return opi_cut_build(&source, allocator, &profile->single, err);
 }
 
-/* Times as the device runs them. */
+/* Times as the device runs them, of the nodes that it takes. */
 static opipe_status measure(opi_profile *profile, const opi_profile_place *place,
                             const opipe_allocator *allocator, uint64_t (*now_ns)(void),
                             opipe_error *err) {
   const opi_cut *c = profile->single;
   const opipe_graph **graphs = OPI_ARENA_ARRAY(&profile->arena, const opipe_graph *, c->n_stages);
-  if (graphs == NULL)
+  double *ns = OPI_ARENA_ARRAY(&profile->arena, double, c->n_stages);
+  uint32_t n_taken = 0;
+  if (graphs == NULL || ns == NULL)
     return opi_fail_nomem(err, c->n_stages * sizeof *graphs, "a profile");
-  for (uint32_t n = 0; n < c->n_stages; ++n)
-    graphs[n] = &opi_forward_of(c, n)->graph;
-  return opi_measure_programs(graphs, c->n_stages, c->sources, c->n_params, place->backend,
-                              place->device, allocator, now_ns, profile->node_ns, err);
+  for (uint32_t n = 0; n < c->n_stages; ++n) {
+    if (n >= profile->n_nodes || !is_refused(profile->support, n))
+      graphs[n_taken++] = &opi_forward_of(c, n)->graph;
+  }
+  OPI_TRY(opi_measure_programs(graphs, n_taken, c->sources, c->n_params, place->backend,
+                               place->device, allocator, now_ns, ns, err));
+  n_taken = 0;
+  for (uint32_t n = 0; n < profile->n_nodes; ++n) {
+    if (!is_refused(profile->support, n))
+      profile->node_ns[n] = ns[n_taken++];
+  }
+  return OPIPE_OK;
+}
+
+/* What the device takes of the graph. */
+static opipe_status support(opi_profile *profile, const opi_graph *graph,
+                            const opi_profile_place *place, opipe_error *err) {
+  opipe_support *answers = NULL;
+  OPI_TRY(ask_support(graph, place->backend, place->device, &profile->arena, &answers, err));
+  profile->support = answers;
+  return place->may_refuse ? OPIPE_OK
+                           : opi_profile_refusal(profile, graph, NULL, place->backend->id, err);
 }
 
 static opipe_status fill(opi_profile *profile, const opi_graph *graph,
@@ -169,7 +220,7 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph,
                     "measured costs need the devices, and these are only described");
   }
   if (place->backend != NULL)
-    OPI_TRY(check_support(graph, NULL, place->backend, place->device, &profile->arena, err));
+    OPI_TRY(support(profile, graph, place, err));
   OPI_TRY(make_single(profile, graph, allocator, err));
   for (uint32_t n = 0; n < graph->n_nodes; ++n)
     OPI_TRY(profile_node(profile, graph, place, n, &room, err));

@@ -21,6 +21,7 @@ typedef struct opi_profile {
   uint64_t *output_bytes;    /* [n_nodes] of all its outputs */
   opi_node_param *params; /* of node n: params[param_first[n]] .. params[param_first[n + 1] - 1] */
   uint32_t *param_first;  /* [n_nodes + 1] */
+  const opipe_support *support; /* [n_nodes] what the device answered; NULL: it takes all */
   uint32_t n_nodes;
   double transfer_bytes_per_ns; /* of a boundary tensor */
   double transfer_ns;           /* fixed cost of one boundary tensor */
@@ -32,13 +33,25 @@ typedef struct opi_profile_place {
   opipe_device *device;           /* open */
   const opi_device_facts *facts;
   uint32_t threads; /* of the plan's spec */
+  bool may_refuse;  /* nodes that it does not take may go elsewhere: they cost OPI_REFUSED_NS */
 } opi_profile_place;
+
+/* More than any node that is taken, and little enough for sums over all of them. */
+#define OPI_REFUSED_NS 1e12
 
 /* Errors: UNSUPPORTED, one report of the nodes that the backend refuses. wanted [n_nodes]: those
  * that count; NULL: all. */
 opipe_status opi_profile_support(const opi_graph *graph, const bool *wanted,
                                  const opi_backend_ref *backend, opipe_device *device,
                                  const opipe_allocator *allocator, opipe_error *err);
+
+/* Does the device take the node? One that is described takes all. */
+static inline bool opi_profile_takes(const opi_profile *profile, uint32_t node) {
+  return profile->support == NULL || profile->support[node].status == OPIPE_OK;
+}
+/* The same report of what is known. kind: the backend's. OK: it takes all that are wanted. */
+opipe_status opi_profile_refusal(const opi_profile *profile, const opi_graph *graph,
+                                 const bool *wanted, const char *kind, opipe_error *err);
 
 /* Profiles `graph` on a device: asks for support first (one report of all nodes that it refuses),
  * compiles each node by itself; one that is described is believed to run all, in dense parameters

@@ -16,6 +16,7 @@
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
 #include "partition/search/capped.h"
+#include "partition/search/taken.h"
 #include "partition/spec.h"
 
 enum { STAGES_MOST = 4096 };
@@ -246,7 +247,8 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
     return OPIPE_OK;
   }
   opi_backend_ref backend;
-  opi_profile_place place = {.facts = &p->facts[rank], .threads = spec->threads};
+  opi_profile_place place = {
+      .facts = &p->facts[rank], .threads = spec->threads, .may_refuse = true};
   if (!p->facts[rank].described) {
     place.backend = &backend;
     OPI_TRY(opi_device_open(p->env, spec, &backend, &place.device, p->err));
@@ -355,6 +357,7 @@ static opipe_status profile_ranks(planner *p) {
     return opi_fail_nomem(p->err, p->plan->n_ranks, "profiles");
   for (uint32_t r = 0; r < p->plan->n_ranks; ++r)
     OPI_TRY(profile_rank(p, r));
+  OPI_TRY(opi_taken_somewhere(p->plan, p->bound->graph, p->profiles, p->err));
   p->plan->cost_kind = p->params->cost;
   return add_backwards(p);
 }
@@ -565,6 +568,8 @@ static opipe_status cut_for_any_kernels(planner *p) {
     status = profile_ranks(p);
   if (status == OPIPE_OK)
     status = cut(p);
+  if (status == OPIPE_OK)
+    status = opi_taken_by_ranks(p->plan, p->bound->graph, p->profiles, p->err);
   if (status == OPIPE_OK && p->searches)
     status = opi_improve_plan(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
   swap_options(p);

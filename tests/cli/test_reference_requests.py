@@ -9,13 +9,13 @@ import os
 from command import BUILD, CHECK_FAILED, DONE, run
 from small import check, write_model
 
-PLUGIN = os.path.join(BUILD, "tests", "plugins", "opipe-backend-spoiling.so")
+PLUGIN = os.path.join(BUILD, "tests", "plugins", "opipe-backend-impaired.so")
 REQUESTS, STAGES = 5, 2
 
 
 def spoiled(model, at, *more):
     os.environ["OPIPE_SPOILS"] = str(at)
-    result = run("run", model, "--bind", "batch=2", "--stages", str(STAGES), "--plugin", PLUGIN, "--device", "spoiling",
+    result = run("run", model, "--bind", "batch=2", "--stages", str(STAGES), "--plugin", PLUGIN, "--device", "impaired",
                  "--requests", str(REQUESTS), "--reference", *more)
     del os.environ["OPIPE_SPOILS"]
     return result

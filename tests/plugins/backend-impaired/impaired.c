@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backend "spoiling", for the tests: the device of backend "cpu", but for one run of the process,
- * number $OPIPE_SPOILS (from 1), which leaves one bit wrong in the last tensor that it makes. What
- * compares results must see it. Every slot but those below takes objects of the device, so they are
- * cpu's own.
+/* Backend "impaired", for the tests: the device of backend "cpu", with what the environment asks
+ * for.
+ *   OPIPE_SPOILS=N     run number N of the process (from 1) leaves one bit wrong in the last tensor
+ *                      that it makes: what compares results must see it
+ *   OPIPE_REFUSES=OP   nodes of that operator are not supported
+ * Every slot but those below takes objects of the device, so they are cpu's own.
  */
 #include <opipe/helpers.h>
 #include <stdatomic.h>
@@ -26,6 +28,7 @@ static const opipe_backend *cpu;
 static bound bindings[BINDINGS_MOST];
 static atomic_uint n_bindings, n_runs;
 static uint32_t spoils;
+static const char *refuses; /* NULL: nothing */
 
 static opipe_status device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err) {
   return cpu->device_count(self->cpu_self, out_count, err);
@@ -39,6 +42,20 @@ static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_dev
 static opipe_status device_open(opipe_instance *self, const opipe_device_params *params,
                                 opipe_device **out_device, opipe_error *err) {
   return cpu->device_open(self->cpu_self, params, out_device, err);
+}
+
+static opipe_status support_others(opipe_device *device, const opipe_graph *graph,
+                                   opipe_support *out_support, opipe_error *err) {
+  const opipe_status status = cpu->support(device, graph, out_support, err);
+  for (uint32_t n = 0; status == OPIPE_OK && refuses != NULL && n < graph->n_nodes; ++n) {
+    const opipe_node *node = &graph->nodes[n];
+    if (strcmp(node->op, refuses) != 0)
+      continue;
+    out_support[n].status = OPIPE_E_UNSUPPORTED;
+    memset(out_support[n].reason, 'x', sizeof out_support[n].reason); /* an end is not promised */
+    memcpy(out_support[n].reason, "impaired\n", 9);
+  }
+  return status;
 }
 
 static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
@@ -88,10 +105,12 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
     return status;
   }
   spoils = which == NULL ? 0 : (uint32_t)strtoul(which, NULL, 10);
+  refuses = getenv("OPIPE_REFUSES");
   self->table = *cpu;
   self->table.device_count = device_count;
   self->table.device_query = device_query;
   self->table.device_open = device_open;
+  self->table.support = support_others;
   self->table.bind = bind_and_note;
   self->table.run = run_and_spoil;
   *out_self = self;
@@ -109,5 +128,5 @@ static const void *get_interface(opipe_instance *self, const char *id) {
 
 extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
 const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
-    OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "spoiling",  "1.0",        "Apache-2.0",
-    "backend cpu, with one wrong bit",        open_plugin, close_plugin, get_interface};
+    OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "impaired",  "1.0",        "Apache-2.0",
+    "backend cpu that lacks something",       open_plugin, close_plugin, get_interface};

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rank takes which node. */
+#include "partition/search/taken.h"
+
+void opi_taken_nodes(const opi_plan *plan, uint32_t rank, bool *out_nodes) {
+  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
+    out_nodes[n] = false;
+    for (uint32_t r = 0; r < plan->n_replicas && !out_nodes[n]; ++r)
+      out_nodes[n] = opi_plan_rank(plan, plan->stage_of_node[n], r) == rank;
+  }
+}
+
+static bool anybody_takes(const opi_plan *plan, opi_profile *const *profiles, uint32_t node) {
+  bool takes = false;
+  for (uint32_t r = 0; r < plan->n_ranks && !takes; ++r)
+    takes = opi_profile_takes(profiles[r], node);
+  return takes;
+}
+
+opipe_status opi_taken_somewhere(const opi_plan *plan, const opi_graph *graph,
+                                 opi_profile *const *profiles, opipe_error *err) {
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    if (!anybody_takes(plan, profiles, n))
+      return opi_profile_refusal(profiles[0], graph, NULL, plan->devices[0].kind, err);
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_taken_by_ranks(const opi_plan *plan, const opi_graph *graph,
+                                opi_profile *const *profiles, opipe_error *err) {
+  bool *wanted = opi_alloc_zero(plan->allocator, plan->n_nodes, sizeof *wanted);
+  opipe_status status = OPIPE_OK;
+  if (wanted == NULL && plan->n_nodes != 0)
+    return opi_fail_nomem(err, plan->n_nodes, "a plan");
+  for (uint32_t r = 0; r < plan->n_ranks && status == OPIPE_OK; ++r) {
+    opi_taken_nodes(plan, r, wanted);
+    status = opi_profile_refusal(profiles[r], graph, wanted, plan->devices[r].kind, err);
+    if (status < 0)
+      (void)opi_error_prefix(err, "rank %u: ", r);
+  }
+  opi_free(plan->allocator, wanted, plan->n_nodes * sizeof *wanted);
+  return status;
+}
