@@ -50,6 +50,7 @@ opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
                                   .bf16_flops = info.bf16_flops,
                                   .bandwidth = info.bandwidth,
                                   .launch_ns = info.launch_ns,
+                                  .memory_bytes = info.memory_bytes,
                                   .max_threads = info.max_threads};
   return OPIPE_OK;
 }

@@ -16,6 +16,7 @@
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
 #include "partition/search/capped.h"
+#include "partition/search/own_memory.h"
 #include "partition/search/taken.h"
 #include "partition/spec.h"
 
@@ -492,7 +493,7 @@ static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   return opi_states_tie(p->plan, p->bound->graph, stays, closed, p->err);
 }
 
-static opipe_status cut(planner *p) {
+static opipe_status cut_once(planner *p) {
   opi_plan *plan = p->plan;
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
   const opi_profile **profiles = OPI_ARENA_ARRAY(&p->scratch, const opi_profile *, plan->n_stages);
@@ -536,6 +537,20 @@ static opipe_status cut(planner *p) {
                         .finish = finish_cut,
                         .ctx = p};
   return opi_cut_capped(&c, p->err);
+}
+
+static opipe_status cut(planner *p) {
+  bool *set = OPI_ARENA_ARRAY(&p->scratch, bool, p->plan->n_ranks);
+  if (set == NULL)
+    return opi_fail_nomem(p->err, p->plan->n_ranks, "a cut");
+  OPI_TRY(cut_once(p));
+  if (!opi_own_memory_lacks(p->plan, p->facts))
+    return OPIPE_OK;
+  opi_own_memory_set(p->plan, p->facts, set);
+  p->plan->memory = NULL;
+  const opipe_status status = cut_once(p);
+  opi_own_memory_unset(p->plan, set);
+  return status;
 }
 
 /* Decides by what devices need whatever their kernels are: opened as they open without the choice.
