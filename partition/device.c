@@ -64,7 +64,7 @@ opipe_status opi_device_open(const opi_plan_env *env, const opi_device_spec *spe
       .threads = spec->threads,
       .options = spec->options[0] == '\0' ? NULL : spec->options};
   OPI_TRY(env->plugins->backend(env->plugins->ctx, spec->kind, out_backend, err));
-  return OPI_ASK("backend", out_backend, device_open, err, out_backend->self, &params, out_device);
+  return OPI_MAKE("backend", out_backend, device_open, out_device, err, out_backend->self, &params);
 }
 
 void opi_options_decided(const char *options, opi_text *out_text) {

@@ -47,8 +47,8 @@ static opipe_status open_device(finish *f, uint32_t r) {
   OPI_TRY(f->env->plugins->backend(f->env->plugins->ctx, spec->kind, &f->backends[r], f->err));
   f->devices[r].backend = &f->backends[r];
   f->devices[r].visitor = f->env->visitor;
-  OPI_TRY(OPI_ASK("backend", &f->backends[r], device_open, f->err, f->backends[r].self, &params,
-                  &f->devices[r].device));
+  OPI_TRY(OPI_MAKE("backend", &f->backends[r], device_open, &f->devices[r].device, f->err,
+                   f->backends[r].self, &params));
   /* What does not fit is said when a session opens. */
   return f->plan->kernels == NULL ? OPIPE_OK
                                   : opi_kernels_give(f->plan->kernels, &f->backends[r],

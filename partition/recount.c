@@ -39,7 +39,7 @@ static opipe_status ask_support(recount *c, uint32_t rank) {
       .options = spec->options[0] == '\0' ? NULL : spec->options};
   opi_taken_nodes(plan, rank, c->here);
   OPI_TRY(c->env->plugins->backend(c->env->plugins->ctx, spec->kind, &backend, c->err));
-  OPI_TRY(OPI_ASK("backend", &backend, device_open, c->err, backend.self, &params, &device));
+  OPI_TRY(OPI_MAKE("backend", &backend, device_open, &device, c->err, backend.self, &params));
   const opipe_status status =
       opi_profile_support(c->bound->graph, c->here, &backend, device, plan->allocator, c->err);
   backend.table->device_close(device);

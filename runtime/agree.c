@@ -51,14 +51,14 @@ static opipe_status open_stream(talk *t, uint32_t src, uint32_t dst, opipe_strea
       .dst_stage = OPIPE_NONE,
       .depth = 1,
       .n_bytes = HASH_BYTES};
-  return OPI_ASK("transport", t->p->transport, stream_open, err, t->rank->endpoint, &params, out);
+  return OPI_MAKE("transport", t->p->transport, stream_open, out, err, t->rank->endpoint, &params);
 }
 
 static opipe_status begin(talk *t, opipe_error *err) {
   const opi_agree_rank *r = t->rank;
   const uint64_t align = r->alignment > HASH_BYTES ? r->alignment : HASH_BYTES;
-  OPI_TRY(OPI_ASK("backend", r->backend, buffer_alloc, err, r->device, 2 * align,
-                  OPIPE_BUFFER_BOUNDARY, &t->buffer));
+  OPI_TRY(OPI_MAKE("backend", r->backend, buffer_alloc, &t->buffer, err, r->device, 2 * align,
+                   OPIPE_BUFFER_BOUNDARY));
   OPI_TRY(OPI_ASK("transport", t->p->transport, memory_register, err, r->endpoint, t->buffer,
                   2 * align, &t->memory));
   t->sent = (opipe_region){.buffer = t->buffer, .n_bytes = HASH_BYTES};

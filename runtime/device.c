@@ -33,7 +33,7 @@ void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes) {
 static opipe_status allocate(opi_rank *rank, uint64_t n_bytes, uint32_t kind, opi_block *out_block,
                              opipe_error *err) {
   void *host = NULL;
-  OPI_TRY(OPI_ASK_RANK(rank, buffer_alloc, err, rank->device, n_bytes, kind, &out_block->buffer));
+  OPI_TRY(OPI_MAKE_RANK(rank, buffer_alloc, &out_block->buffer, err, rank->device, n_bytes, kind));
   if ((kind == OPIPE_BUFFER_BOUNDARY || kind == OPIPE_BUFFER_STATE) &&
       (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0)
     OPI_TRY(opi_buffer_host(rank, out_block->buffer, &host, err));
@@ -156,7 +156,7 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
       .stage = stage};
   *out_info =
       (opipe_program_info){.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  opipe_status status = OPI_ASK_RANK(rank, compile, err, rank->device, &params, out_program);
+  opipe_status status = OPI_MAKE_RANK(rank, compile, out_program, err, rank->device, &params);
   if (status == OPIPE_OK)
     status = opi_program_ask(opi_rank_backend(rank), *out_program, out_info, err);
   if (status == OPIPE_OK && rank->has_kernels)
@@ -166,11 +166,7 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
 
 opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
                            opipe_binding **out_binding, opipe_error *err) {
-  opipe_status status = OPI_ASK_RANK(rank, bind, err, rank->device, params, out_binding);
-  if (status == OPIPE_OK && *out_binding == NULL) {
-    status = opi_fail(err, OPIPE_E_DEVICE, "backend '%s': bind answered 0 without a binding",
-                      opi_rank_backend(rank)->id);
-  }
+  const opipe_status status = OPI_MAKE_RANK(rank, bind, out_binding, err, rank->device, params);
   return status < 0 ? opi_error_prefix(err, "rank %u, stage %u: ", rank->index, stage) : OPIPE_OK;
 }
 

@@ -14,7 +14,7 @@ opipe_status opi_pinned_take(const opi_backend_ref *backend, opipe_device *devic
   *out = (opi_pinned){.data = NULL};
   const bool pinned = pins(backend) && n_bytes != 0;
   if (pinned)
-    OPI_TRY(OPI_ASK("backend", backend, host_alloc, err, device, n_bytes, &data));
+    OPI_TRY(OPI_MAKE("backend", backend, host_alloc, &data, err, device, n_bytes));
   else
     data = opi_alloc(allocator, (size_t)n_bytes);
   if (data == NULL)

@@ -171,13 +171,13 @@ static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) 
   OPI_TRY(check_device(spec, &info, err));
   rank->device_flags = info.flags;
   rank->alignment = info.alignment;
-  OPI_TRY(OPI_ASK_RANK(rank, device_open, err, rank->instance, &params, &rank->device));
+  OPI_TRY(OPI_MAKE_RANK(rank, device_open, &rank->device, err, rank->instance, &params));
   OPI_TRY(opi_rank_give_kernels(rank, err));
-  OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &rank->queue));
+  OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &rank->queue, err, rank->device));
   OPI_TRY(opi_lent_open(rank, err));
   if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &rank->event));
+  OPI_TRY(OPI_MAKE_RANK(rank, event_create, &rank->event, err, rank->device));
   return opi_ahead_open(rank, err);
 }
 
@@ -221,7 +221,7 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
       .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
       .n_ranks = s->plan->n_ranks,
       .options = s->env.transport_options};
-  OPI_TRY(OPI_ASK_WIRE(s, world_open, err, s->env.transport.self, &params, &s->world));
+  OPI_TRY(OPI_MAKE_WIRE(s, world_open, &s->world, err, s->env.transport.self, &params));
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     const opipe_endpoint_params end = {
@@ -233,7 +233,7 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
         .backend_self = s->env.backends[r].self,
         .backend_id = s->env.backends[r].id,
         .spin_us = s->spin_us};
-    OPI_TRY(OPI_ASK_WIRE(s, endpoint_open, err, s->world, &end, &s->ranks[r].endpoint));
+    OPI_TRY(OPI_MAKE_WIRE(s, endpoint_open, &s->ranks[r].endpoint, err, s->world, &end));
   }
   return OPIPE_OK;
 }

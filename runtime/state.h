@@ -349,6 +349,10 @@ static inline bool opi_session_trains(const opi_session *session) {
   OPI_ASK("backend", &(rank)->session->env.backends[(rank)->index], slot, err, __VA_ARGS__)
 #define OPI_ASK_WIRE(session, slot, err, ...) \
   OPI_ASK("transport", &(session)->env.transport, slot, err, __VA_ARGS__)
+#define OPI_MAKE_RANK(rank, slot, out, err, ...) \
+  OPI_MAKE("backend", &(rank)->session->env.backends[(rank)->index], slot, out, err, __VA_ARGS__)
+#define OPI_MAKE_WIRE(session, slot, out, err, ...) \
+  OPI_MAKE("transport", &(session)->env.transport, slot, out, err, __VA_ARGS__)
 #define OPI_POLL_WIRE(session, slot, err, ...) \
   OPI_POLL("transport", &(session)->env.transport, slot, err, __VA_ARGS__)
 static inline const opi_backend_ref *opi_rank_backend(const opi_rank *rank) {

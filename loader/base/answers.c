@@ -45,6 +45,16 @@ opipe_status opi_answer_failed(opipe_status status, const char *kind, const char
   return own;
 }
 
+opipe_status opi_made(opipe_status status, const void *out, const char *kind, const char *id,
+                      const char *slot, opipe_error *err) {
+  const void *object = NULL;
+  memcpy(&object, out, sizeof object);
+  return status != OPIPE_OK || object != NULL
+             ? status
+             : opi_fail(err, OPIPE_E_DEVICE, "%s '%s': %s answered 0 without an object", kind, id,
+                        slot);
+}
+
 /* A number of [least, most], else 0: unknown. */
 static double within(double value, double least, double most) {
   return value >= least && value <= most ? value : 0;

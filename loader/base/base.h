@@ -51,8 +51,16 @@ static inline opipe_status opi_answer(opipe_status status, const char *kind, con
  * without the last one, which is err. OPI_POLL: of a slot that may also answer OPIPE_PENDING. */
 #define OPI_ASK(kind, ref, slot, err, ...) \
   opi_answer((ref)->table->slot(__VA_ARGS__, err), kind, (ref)->id, #slot, err)
+/* The same of a slot that makes an object: all arguments but the last two, where the object goes
+ * and err. An answer of OK without one is an error (DEVICE) that names plugin and slot. */
+#define OPI_MAKE(kind, ref, slot, out, err, ...)                                                  \
+  opi_made(OPI_ASK(kind, ref, slot, err, __VA_ARGS__, out), (const void *)(out), kind, (ref)->id, \
+           #slot, err)
 #define OPI_POLL(kind, ref, slot, err, ...) \
   opi_poll((ref)->table->slot(__VA_ARGS__, err), kind, (ref)->id, #slot, err)
+/* out: the address of a pointer, looked at where status is OK. */
+opipe_status opi_made(opipe_status status, const void *out, const char *kind, const char *id,
+                      const char *slot, opipe_error *err);
 static inline opipe_status opi_poll(opipe_status status, const char *kind, const char *id,
                                     const char *slot, opipe_error *err) {
   return status == OPIPE_PENDING ? status : opi_answer(status, kind, id, slot, err);

@@ -33,6 +33,8 @@ typedef struct backend_evaluator {
 
 #define ASK(e, slot, err, ...) \
   opi_answer((e)->backend->slot(__VA_ARGS__, err), "backend", (e)->id, #slot, err)
+#define MAKE(e, slot, out, err, ...) \
+  opi_made(ASK(e, slot, err, __VA_ARGS__, out), (const void *)(out), "backend", (e)->id, #slot, err)
 #define WAIT_NS (UINT64_C(60) * 1000000000u)
 
 static opipe_status hold(backend_evaluator *e, held_buffer *held, uint64_t need, uint32_t kind,
@@ -42,7 +44,7 @@ static opipe_status hold(backend_evaluator *e, held_buffer *held, uint64_t need,
   e->backend->buffer_free(held->buffer);
   *held = (held_buffer){0};
   const uint64_t n_bytes = need < 65536 ? 65536 : need;
-  OPI_TRY(ASK(e, buffer_alloc, err, e->device, n_bytes, kind, &held->buffer));
+  OPI_TRY(MAKE(e, buffer_alloc, &held->buffer, err, e->device, n_bytes, kind));
   held->n_bytes = n_bytes;
   return OPIPE_OK;
 }
@@ -101,7 +103,7 @@ static opipe_status run_program(backend_evaluator *e, const opipe_graph *graph,
       .program = program,
       .arena = {e->slot.buffer, 0, info.arena_bytes},
       .boundaries = regions};
-  OPI_TRY(ASK(e, bind, err, e->device, &params, &binding));
+  OPI_TRY(MAKE(e, bind, &binding, err, e->device, &params));
   const opipe_status status = run_binding(e, binding, regions, out_data, graph->n_boundaries, err);
   e->backend->binding_free(binding);
   return status;
@@ -114,7 +116,7 @@ static opipe_status evaluate_locked(backend_evaluator *e, const opipe_graph *gra
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = OPIPE_COMPILE_NO_FUSE,
       .graph = graph};
-  OPI_TRY(ASK(e, compile, err, e->device, &params, &program));
+  OPI_TRY(MAKE(e, compile, &program, err, e->device, &params));
   const opipe_status status = run_program(e, graph, program, out_data, err);
   e->backend->program_free(program);
   return status;
@@ -136,9 +138,9 @@ static opipe_status open_device(backend_evaluator *e, opipe_instance *self, opip
   OPI_TRY(ASK(e, device_query, err, self, 0, &info));
   OPI_TRY(opi_device_check(&info, e->id, 0, err));
   e->alignment = info.alignment > 1 ? info.alignment : 64;
-  OPI_TRY(ASK(e, device_open, err, self, &params, &e->device));
-  OPI_TRY(ASK(e, queue_open, err, e->device, &e->queue));
-  return ASK(e, event_create, err, e->device, &e->event);
+  OPI_TRY(MAKE(e, device_open, &e->device, err, self, &params));
+  OPI_TRY(MAKE(e, queue_open, &e->queue, err, e->device));
+  return MAKE(e, event_create, &e->event, err, e->device);
 }
 
 opipe_status opi_evaluator_create(const opipe_allocator *allocator, const char *id,
@@ -213,8 +215,8 @@ static opipe_status place_boundaries(opi_prepared *p, const opi_graph *graph, op
       return opi_fail_nomem(err, n_bytes, "a prepared graph");
     total += opi_align_up(n_bytes, e->alignment);
   }
-  OPI_TRY(ASK(e, buffer_alloc, err, e->device, total == 0 ? e->alignment : total,
-              OPIPE_BUFFER_BOUNDARY, &p->boundary));
+  OPI_TRY(MAKE(e, buffer_alloc, &p->boundary, err, e->device, total == 0 ? e->alignment : total,
+               OPIPE_BUFFER_BOUNDARY));
   for (uint32_t i = 0; i < p->n_inputs + p->n_outputs; ++i)
     p->regions[i].buffer = p->boundary;
   return OPIPE_OK;
@@ -228,7 +230,7 @@ static opipe_status prepare_locked(opi_prepared *p, const opi_graph *graph, opip
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph),
       .flags = OPIPE_COMPILE_NO_FUSE,
       .graph = &p->graph};
-  OPI_TRY(ASK(e, compile, err, e->device, &compile, &p->program));
+  OPI_TRY(MAKE(e, compile, &p->program, err, e->device, &compile));
   OPI_TRY(ASK(e, program_info, err, p->program, &info));
   OPI_TRY(opi_program_check(&info, e->id, err));
   OPI_TRY(place_boundaries(p, graph, err));
@@ -237,10 +239,10 @@ static opipe_status prepare_locked(opi_prepared *p, const opi_graph *graph, opip
                             .program = p->program,
                             .boundaries = p->regions};
   if (info.arena_bytes > 0) {
-    OPI_TRY(ASK(e, buffer_alloc, err, e->device, info.arena_bytes, OPIPE_BUFFER_ARENA, &p->slot));
+    OPI_TRY(MAKE(e, buffer_alloc, &p->slot, err, e->device, info.arena_bytes, OPIPE_BUFFER_ARENA));
     bind.arena = (opipe_region){p->slot, 0, info.arena_bytes};
   }
-  return ASK(e, bind, err, e->device, &bind, &p->binding);
+  return MAKE(e, bind, &p->binding, err, e->device, &bind);
 }
 
 opipe_status opi_prepared_create(const opi_evaluator *evaluator, const opi_graph *graph,

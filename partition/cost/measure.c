@@ -69,8 +69,8 @@ static opipe_status bind_and_time(const measure *m, const opipe_graph *graph,
                       m->backend->id);
     }
   }
-  status = OPI_ASK("backend", m->backend, buffer_alloc, err, m->device,
-                   total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING, &buffer);
+  status = OPI_MAKE("backend", m->backend, buffer_alloc, &buffer, err, m->device,
+                    total == 0 ? m->alignment : total, OPIPE_BUFFER_STAGING);
   if (status < 0)
     return status;
   for (uint32_t i = 0; i < graph->n_boundaries; ++i)
@@ -87,7 +87,7 @@ static opipe_status bind_and_time(const measure *m, const opipe_graph *graph,
   if (status == OPIPE_OK)
     status = OPI_ASK("backend", m->backend, params_prepare, err, m->params, program);
   if (status == OPIPE_OK)
-    status = OPI_ASK("backend", m->backend, bind, err, m->device, &params, &binding);
+    status = OPI_MAKE("backend", m->backend, bind, &binding, err, m->device, &params);
   if (status == OPIPE_OK)
     status = time_runs(m, binding, graph->n_scalars, out_ns, err);
   t->binding_free(binding);
@@ -104,7 +104,7 @@ static opipe_status measure_program(const measure *m, const opipe_graph *graph, 
   opipe_region *regions = opi_alloc_zero(m->allocator, n, sizeof(*regions));
   if (regions == NULL)
     return opi_fail_nomem(err, n * sizeof(*regions), "a measurement");
-  opipe_status status = OPI_ASK("backend", m->backend, compile, err, m->device, &params, &program);
+  opipe_status status = OPI_MAKE("backend", m->backend, compile, &program, err, m->device, &params);
   if (status == OPIPE_OK)
     status = bind_and_time(m, graph, program, regions, out_ns, err);
   m->backend->table->program_free(program);
@@ -128,11 +128,11 @@ opipe_status opi_measure_programs(const opipe_graph *const *graphs, uint32_t n,
   opipe_status status = opi_device_ask(backend, 0, &info, err);
   m.alignment = info.alignment;
   if (status == OPIPE_OK)
-    status = OPI_ASK("backend", backend, queue_open, err, device, &m.queue);
+    status = OPI_MAKE("backend", backend, queue_open, &m.queue, err, device);
   if (status == OPIPE_OK)
-    status = OPI_ASK("backend", backend, event_create, err, device, &m.event);
+    status = OPI_MAKE("backend", backend, event_create, &m.event, err, device);
   if (status == OPIPE_OK)
-    status = OPI_ASK("backend", backend, params_create, err, device, sources, n_params, &m.params);
+    status = OPI_MAKE("backend", backend, params_create, &m.params, err, device, sources, n_params);
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
     status = measure_program(&m, graphs[i], &out_ns[i], err);
   backend->table->params_free(m.params);

@@ -114,7 +114,7 @@ static opipe_status compile_node(opi_profile *profile, const opi_profile_place *
   opipe_program *program = NULL;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, graph), .graph = graph};
-  OPI_TRY(OPI_ASK("backend", backend, compile, err, place->device, &params, &program));
+  OPI_TRY(OPI_MAKE("backend", backend, compile, &program, err, place->device, &params));
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   opipe_status status = opi_program_ask(backend, program, &info, err);
   if (status == OPIPE_OK)

@@ -79,7 +79,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   if (backend == NULL) {
     OPI_TRY(opi_estimate_arena(&cut->graph, align, plan->allocator, &info.arena_bytes, p->err));
   } else {
-    OPI_TRY(OPI_ASK("backend", backend, compile, p->err, p->devices[rank].device, &params, to));
+    OPI_TRY(OPI_MAKE("backend", backend, compile, to, p->err, p->devices[rank].device, &params));
     OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
     OPI_TRY(show(p, rank, *to));
   }

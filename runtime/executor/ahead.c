@@ -19,7 +19,7 @@ opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
       OPI_TRY(opi_stamps_event(rank, &a->entries[i].begun, err));
   }
   for (uint32_t i = 0; i < OPI_AHEAD_SENDS; ++i) {
-    OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &a->sends[i]));
+    OPI_TRY(OPI_MAKE_RANK(rank, event_create, &a->sends[i], err, rank->device));
     ++a->n_sends;
   }
   return OPIPE_OK;

@@ -53,8 +53,8 @@ static const opi_rank *first_of(const opi_rank *rank) {
 
 opipe_status opi_stamps_event(const opi_rank *rank, opipe_event **out_event, opipe_error *err) {
   return rank->stamps == NULL
-             ? OPI_ASK_RANK(rank, event_create, err, rank->device, out_event)
-             : OPI_ASK_RANK(rank, event_create_timed, err, rank->device, out_event);
+             ? OPI_MAKE_RANK(rank, event_create, out_event, err, rank->device)
+             : OPI_MAKE_RANK(rank, event_create_timed, out_event, err, rank->device);
 }
 
 opipe_status opi_stamps_open(opi_rank *rank, opipe_error *err) {
@@ -71,7 +71,7 @@ opipe_status opi_stamps_open(opi_rank *rank, opipe_error *err) {
   stamps->mark_ns = opi_clock_ns();
   if (first_of(rank) != rank)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &stamps->queue));
+  OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &stamps->queue, err, rank->device));
   OPI_TRY(opi_stamps_event(rank, &stamps->met, err));
   return opi_stamps_event(rank, &stamps->spare, err);
 }

@@ -22,7 +22,7 @@ static uint64_t handle_of(const opipe_fence *fence) {
 
 static opipe_status take_event(opi_rank *rank, opipe_event **io_event, opipe_error *err) {
   return *io_event != NULL ? OPIPE_OK
-                           : OPI_ASK_RANK(rank, event_create, err, rank->device, io_event);
+                           : OPI_MAKE_RANK(rank, event_create, io_event, err, rank->device);
 }
 
 static opipe_status take_ready(const opi_request *request, opi_rank *rank, uint32_t item,

@@ -37,13 +37,13 @@ static void make_room(opi_rank *rank) {
 
 static opipe_status make(opi_rank *rank, opi_import *import, opipe_error *err) {
   if (import->kind == OPI_IMPORT_BUFFER) {
-    return OPI_ASK_RANK(rank, buffer_import, err, rank->device, import->native, import->n_bytes,
-                        &import->as.buffer);
+    return OPI_MAKE_RANK(rank, buffer_import, &import->as.buffer, err, rank->device, import->native,
+                         import->n_bytes);
   }
-  return import->kind == OPI_IMPORT_EVENT ? OPI_ASK_RANK(rank, event_import, err, rank->device,
-                                                         import->native, &import->as.event)
-                                          : OPI_ASK_RANK(rank, queue_import, err, rank->device,
-                                                         import->native, &import->as.queue);
+  return import->kind == OPI_IMPORT_EVENT ? OPI_MAKE_RANK(rank, event_import, &import->as.event,
+                                                          err, rank->device, import->native)
+                                          : OPI_MAKE_RANK(rank, queue_import, &import->as.queue,
+                                                          err, rank->device, import->native);
 }
 
 static opipe_status add(opi_rank *rank, uint32_t kind, uint64_t native, uint64_t n_bytes,

@@ -18,7 +18,7 @@ static opipe_status open_stream(const opi_lane *lane, uint32_t src, uint32_t dst
       .index = 1, /* which has index 0 */
       .depth = OPI_LETTERS,
       .n_bytes = lane->place_bytes};
-  return OPI_ASK_WIRE(lane->rank->session, stream_open, err, lane->rank->endpoint, &params, out);
+  return OPI_MAKE_WIRE(lane->rank->session, stream_open, out, err, lane->rank->endpoint, &params);
 }
 
 static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opipe_error *err) {
@@ -36,8 +36,8 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opi
                         "letters between sessions", &lane->block, err));
   OPI_TRY(opi_rank_register(lane->rank, &lane->block, err));
   if (lane->rank->event != NULL) {
-    OPI_TRY(OPI_ASK_RANK(lane->rank, queue_open, err, lane->rank->device, &lane->queue));
-    OPI_TRY(OPI_ASK_RANK(lane->rank, event_create, err, lane->rank->device, &lane->event));
+    OPI_TRY(OPI_MAKE_RANK(lane->rank, queue_open, &lane->queue, err, lane->rank->device));
+    OPI_TRY(OPI_MAKE_RANK(lane->rank, event_create, &lane->event, err, lane->rank->device));
   }
   OPI_TRY(open_stream(lane, own, lane->far, &lane->out, err));
   return open_stream(lane, lane->far, own, &lane->in, err);

@@ -17,8 +17,8 @@ opipe_status opi_sides_open(opi_session *s, opipe_error *err) {
     opi_side *side = &s->streams->sides[rank->index];
     if ((rank->device_flags & plain) == plain)
       continue;
-    OPI_TRY(OPI_ASK_RANK(rank, queue_open, err, rank->device, &side->queue));
-    OPI_TRY(OPI_ASK_RANK(rank, event_create, err, rank->device, &side->event));
+    OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &side->queue, err, rank->device));
+    OPI_TRY(OPI_MAKE_RANK(rank, event_create, &side->event, err, rank->device));
   }
   return OPIPE_OK;
 }

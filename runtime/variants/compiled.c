@@ -122,8 +122,8 @@ static opipe_status open_ends(opi_compiled *t, uint32_t i, const opipe_stream_pa
   opipe_endpoint *src = s->ranks[params->src_rank].endpoint;
   opipe_endpoint *dst = s->ranks[params->dst_rank].endpoint;
   if (src != NULL)
-    OPI_TRY(OPI_ASK_WIRE(s, stream_open, err, src, params, &wire->src));
-  return dst == NULL ? OPIPE_OK : OPI_ASK_WIRE(s, stream_open, err, dst, params, &wire->dst);
+    OPI_TRY(OPI_MAKE_WIRE(s, stream_open, &wire->src, err, src, params));
+  return dst == NULL ? OPIPE_OK : OPI_MAKE_WIRE(s, stream_open, &wire->dst, err, dst, params);
 }
 
 static opipe_status open_credit(opi_compiled *t, uint32_t i, opipe_error *err) {

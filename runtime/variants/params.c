@@ -83,8 +83,8 @@ opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
     if (s->master->n_params == 0)
       return OPIPE_OK;
     if (rank->params == NULL) {
-      OPI_TRY(OPI_ASK_RANK(rank, params_create, err, rank->device, s->master->sources,
-                           s->master->n_params, &rank->params));
+      OPI_TRY(OPI_MAKE_RANK(rank, params_create, &rank->params, err, rank->device,
+                            s->master->sources, s->master->n_params));
     }
     OPI_TRY(prepare_rank(shape, rank, err));
   }

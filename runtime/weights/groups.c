@@ -153,8 +153,8 @@ opipe_status opi_group_open(opi_weights *weights, opi_holder *const *holders, ui
     members[i]->index = i;
     if (holders[i]->env.elsewhere != 0)
       continue;
-    status = OPI_ASK("transport", &weights->transport, group_open, err, holders[i]->env.endpoint,
-                     ranks, n, n_bytes, &members[i]->group);
+    status = OPI_MAKE("transport", &weights->transport, group_open, &members[i]->group, err,
+                      holders[i]->env.endpoint, ranks, n, n_bytes);
   }
   opi_free(weights->allocator, ranks, n * sizeof *ranks);
   return status;

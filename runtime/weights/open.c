@@ -126,8 +126,8 @@ static opipe_status charge(opi_weights *w, opi_holder *holder, opipe_error *err)
 
 static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *err) {
   const opi_weight_instance *env = &holder->env;
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, params_create_owned, err, env->device, w->sources,
-                  w->n_sources, &holder->sets[0]));
+  OPI_TRY(OPI_MAKE("backend", holder->env.backend, params_create_owned, &holder->sets[0], err,
+                   env->device, w->sources, w->n_sources));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL) {
       OPI_TRY(OPI_ASK("backend", holder->env.backend, params_prepare, err, holder->sets[0],
@@ -135,8 +135,8 @@ static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *e
     }
   }
   OPI_TRY(OPI_ASK("backend", holder->env.backend, params_commit, err, holder->sets[0]));
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, gradients_create, err, holder->sets[0],
-                  &holder->gradients));
+  OPI_TRY(OPI_MAKE("backend", holder->env.backend, gradients_create, &holder->gradients, err,
+                   holder->sets[0]));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL) {
       OPI_TRY(OPI_ASK("backend", holder->env.backend, params_prepare, err, holder->gradients,
@@ -144,8 +144,8 @@ static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *e
     }
   }
   return w->n_versions < 2 ? OPIPE_OK
-                           : OPI_ASK("backend", holder->env.backend, params_clone, err,
-                                     holder->sets[0], &holder->sets[1]);
+                           : OPI_MAKE("backend", holder->env.backend, params_clone,
+                                      &holder->sets[1], err, holder->sets[0]);
 }
 
 static opipe_status find_masters(const opi_weights *w, const opi_holder *holder,
@@ -176,8 +176,8 @@ static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *
     n_bytes += opi_align_up(holder->trained[k].n_bytes, holder->alignment) * w->n_moments;
   if (n_bytes == 0)
     return OPIPE_OK;
-  OPI_TRY(OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device, n_bytes,
-                  OPIPE_BUFFER_PARAMS, &holder->state));
+  OPI_TRY(OPI_MAKE("backend", holder->env.backend, buffer_alloc, &holder->state, err,
+                   holder->env.device, n_bytes, OPIPE_BUFFER_PARAMS));
   const opipe_region all = {.buffer = holder->state, .n_bytes = n_bytes};
   OPI_TRY(OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &all));
   uint64_t at = 0;
@@ -272,10 +272,10 @@ static opipe_status make_holder(opi_weights *w, opi_holder *holder, const opi_we
     return OPIPE_OK;
   OPI_TRY(charge(w, holder, err));
   if (!holder->synchronous) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, event_create, err, holder->env.device,
-                    &holder->ready));
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, event_create, err, holder->env.device,
-                    &holder->done));
+    OPI_TRY(OPI_MAKE("backend", holder->env.backend, event_create, &holder->ready, err,
+                     holder->env.device));
+    OPI_TRY(OPI_MAKE("backend", holder->env.backend, event_create, &holder->done, err,
+                     holder->env.device));
   }
   if (holder->env.n_params == 0)
     return OPIPE_OK;
@@ -284,8 +284,8 @@ static opipe_status make_holder(opi_weights *w, opi_holder *holder, const opi_we
     OPI_TRY(find_masters(w, holder, &holder->trained[k], err));
   OPI_TRY(make_state(w, holder, err));
   if (holder->dense_bytes != 0) {
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
-                    holder->dense_bytes, OPIPE_BUFFER_PARAMS, &holder->dense));
+    OPI_TRY(OPI_MAKE("backend", holder->env.backend, buffer_alloc, &holder->dense, err,
+                     holder->env.device, holder->dense_bytes, OPIPE_BUFFER_PARAMS));
   }
   return OPIPE_OK;
 }
@@ -417,8 +417,8 @@ static opipe_status make_rank(opi_weights *w, const opi_weights_options *o, uint
     return OPIPE_OK;
   OPI_TRY(opi_pinned_take(holder->env.backend, holder->env.device, w->allocator, rank->table_bytes,
                           "norms", &rank->host, err));
-  return OPI_ASK("backend", holder->env.backend, buffer_alloc, err, holder->env.device,
-                 rank->table_bytes, OPIPE_BUFFER_PARAMS, &rank->table);
+  return OPI_MAKE("backend", holder->env.backend, buffer_alloc, &rank->table, err,
+                  holder->env.device, rank->table_bytes, OPIPE_BUFFER_PARAMS);
 }
 
 /* ---- open and close ---- */

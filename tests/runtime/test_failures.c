@@ -321,7 +321,7 @@ static void test_a_binding_that_is_none_is_refused(void) {
   OPI_ASSERT_OK_FATAL(toy_make(&t, &three_ranks, &OPIPE_PLUGIN_STATIC(transport_local), &err),
                       &err);
   OPI_ASSERT_ERROR(toy_open(&t, &params, &err), OPIPE_E_DEVICE, &err,
-                   "bind answered 0 without a binding");
+                   "bind answered 0 without an object");
   toy_end(&t);
 }
 
