@@ -22,6 +22,15 @@ static bool id_ok(const char *id) {
   return n != 0;
 }
 
+/* What the library makes itself under that name: a plugin of it would never be asked. */
+static bool is_reserved(const opipe_plugin *p) {
+  static const char *const schedules[] = {"search", "gems", "pipedream", "file"};
+  uint32_t i = 0;
+  while (i < OPI_COUNT(schedules) && strcmp(p->id, schedules[i]) != 0)
+    ++i;
+  return p->kind == OPIPE_KIND_SCHEDULE && i < OPI_COUNT(schedules);
+}
+
 static const char *build_name(uint32_t flags) {
   if (flags == OPIPE_BUILD_ASAN)
     return "AddressSanitizer";
@@ -42,6 +51,9 @@ static opipe_status check_texts(const opipe_plugin *p, opipe_error *err) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "its id '%.64s' is not 1 to 63 letters, digits, '-', '_', '.'", p->id);
   }
+  if (is_reserved(p))
+    return opi_fail(err, OPIPE_E_INVALID, "its id '%s' is taken by a schedule of the library",
+                    p->id);
   if (p->open == NULL || p->close == NULL || p->get_interface == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "its descriptor has no %s function",
                     p->open == NULL    ? "open"

@@ -97,6 +97,7 @@ static void test_each_broken_rule_is_named(void) {
       {"build", "another sanitizer"},
       {"id", "its id 'no spaces please'"},
       {"null-id", "lacks an id"},
+      {"reserved-id", "its id 'gems' is taken by a schedule of the library"},
       {"null-open", "no open function"},
       {"null-slot", "slot 2 of its interface 'opipe.schedule/1' is NULL"},
       {"no-table", "it has no interface 'opipe.schedule/1'"},
