@@ -425,8 +425,9 @@ int main(int argc, char **argv) {
   memset(&s, 0, sizeof(s));
   for (int i = 2; i < argc; ++i)
     read_argument(argv[i], &s);
-  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, OPIPE_BACKEND_ID);
-  s.t = plugin.table;
+  static const conf_table rule = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, run), 0, 0};
+  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, &rule);
+  s.t = backend_checked((const opipe_backend *)plugin.table);
   s.self = plugin.self;
   check_devices(&s);
   check_cap(&s);

@@ -8,7 +8,7 @@
 #include <opipe/backend.h>
 #include <string.h>
 
-#include "conformance.h"
+#include "backend_made.h"
 
 enum { N = 48, RUNS = 20 };
 

@@ -152,6 +152,21 @@ bool conf_ok(opipe_status status, const opipe_error *err, const char *what) {
   return conf_check(status == OPIPE_OK, "%s: status %d (%s)", what, (int)status, err->message);
 }
 
+opipe_status conf_made(opipe_status status, const void *object, opipe_error *err,
+                       const char *slot) {
+  if (status < 0) {
+    conf_check(err->message[0] != '\0', "%s: status %d without a message", slot, (int)status);
+    return status;
+  }
+  if (conf_check(status == OPIPE_OK, "%s answered %d, which is neither done nor failed", slot,
+                 (int)status) &&
+      conf_check(object != NULL, "%s answered OK without an object", slot)) {
+    n_passed -= 2; /* counted by who uses the object */
+    return OPIPE_OK;
+  }
+  return opipe_fail(err, OPIPE_E_INVALID, "%s made no object", slot);
+}
+
 void conf_skip(const char *fmt, ...) {
   va_list args;
   va_start(args, fmt);
@@ -172,11 +187,15 @@ static void give_up(const char *path, const char *why) {
   exit(2);
 }
 
-static void check_descriptor(const opipe_plugin *p, uint32_t kind) {
+/* What has another magic or is too short cannot be looked at. */
+static void check_descriptor(const char *path, const opipe_plugin *p, uint32_t kind) {
   conf_case("descriptor");
-  conf_check(p->magic == OPIPE_PLUGIN_MAGIC, "magic 0x%x", p->magic);
-  conf_check(p->struct_size >= OPIPE_END(opipe_plugin, get_interface), "struct_size %u",
-             p->struct_size);
+  if (!conf_check(p->magic == OPIPE_PLUGIN_MAGIC, "magic 0x%x", p->magic))
+    give_up(path, "its descriptor is none");
+  if (!conf_check(p->struct_size >= OPIPE_END(opipe_plugin, get_interface),
+                  "struct_size %u, it needs %zu", p->struct_size,
+                  OPIPE_END(opipe_plugin, get_interface)))
+    give_up(path, "its descriptor is too short");
   conf_check(p->abi_major == OPIPE_ABI_MAJOR, "ABI major %u", p->abi_major);
   conf_check(p->abi_minor_min <= p->abi_minor, "needs minor %u, built for %u", p->abi_minor_min,
              p->abi_minor);
@@ -186,11 +205,12 @@ static void check_descriptor(const opipe_plugin *p, uint32_t kind) {
   conf_check(p->kind == kind, "kind %u, this program checks kind %u", p->kind, kind);
   conf_check(p->id != NULL && p->version != NULL && p->license != NULL && p->summary != NULL,
              "a text is missing");
-  conf_check(
-      p->id != NULL &&
-          p->id[strspn(
-              p->id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")] == '\0',
-      "id");
+  conf_check(p->id != NULL &&
+                 p->id[strspn(
+                     p->id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")] ==
+                     '\0' &&
+                 p->id[0] != '\0' && strlen(p->id) < 64,
+             "its id is not 1 to 63 letters, digits, '-', '_', '.'");
 }
 
 /* Where the loaded parts of an ELF file end, 0: dlopen itself says what is wrong with it. */
@@ -252,34 +272,72 @@ void conf_lend(const char *path) {
   lent_bytes = atomic_load(&live_bytes);
 }
 
-conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
-  conf_plugin out = {NULL, NULL, NULL};
+/* One more instance; ends the program where there is none. */
+static opipe_instance *open_one(const char *path, const opipe_plugin *plugin) {
   opipe_error err = OPIPE_ERROR_INIT;
+  opipe_instance *self = NULL;
+  char why[sizeof err.message + 64];
+  const opipe_status status = plugin->open(&conf_host, &self, &err);
+  if (status == OPIPE_OK)
+    return self;
+  if (status > 0)
+    (void)snprintf(why, sizeof why, "its open() answered %d, which is neither done nor failed",
+                   (int)status);
+  else
+    (void)snprintf(why, sizeof why, "%.*s", (int)sizeof err.message,
+                   err.message[0] == '\0' ? "its open() failed without a message" : err.message);
+  give_up(path, why);
+  return NULL;
+}
+
+/* The table of an instance, with all that it must have. */
+static const void *find_table(const char *path, const opipe_plugin *plugin, opipe_instance *self,
+                              const conf_table *rule) {
+  const void *table = plugin->get_interface(self, rule->id);
+  char why[160];
+  uint32_t size = 0;
+  if (table == NULL)
+    give_up(path, "its interface is missing");
+  memcpy(&size, table, sizeof size);
+  (void)snprintf(why, sizeof why, "its interface '%s' has %u bytes, it needs %zu", rule->id, size,
+                 rule->least_bytes);
+  if (size < rule->least_bytes)
+    give_up(path, why);
+  for (size_t at = 8; at < rule->least_bytes; at += sizeof(void *)) {
+    void *slot = NULL;
+    memcpy(&slot, (const char *)table + at, sizeof slot);
+    (void)snprintf(why, sizeof why, "slot %zu of its interface '%s' is NULL",
+                   (at - 8) / sizeof(void *), rule->id);
+    if (slot == NULL && (at < rule->may_lack || at >= rule->may_lack_end))
+      give_up(path, why);
+  }
+  return table;
+}
+
+conf_plugin conf_open(const char *path, uint32_t kind, const conf_table *rule) {
+  conf_plugin out = {NULL, NULL, NULL};
   (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what failed before a hang is seen */
   out.plugin = load(path);
-  check_descriptor(out.plugin, kind);
+  check_descriptor(path, out.plugin, kind);
   if (out.plugin->kind != kind)
     give_up(path, "another kind of plugin");
+  if (out.plugin->open == NULL || out.plugin->close == NULL || out.plugin->get_interface == NULL)
+    give_up(path, "its descriptor lacks a function");
   conf_case("life");
   for (int i = 0; i < 3; ++i) { /* several instances, in any order */
-    opipe_instance *one = NULL, *two = NULL;
-    if (out.plugin->open(&conf_host, &one, &err) < 0)
-      give_up(path, err.message);
-    if (out.plugin->open(&conf_host, &two, &err) < 0)
-      give_up(path, err.message);
+    opipe_instance *one = open_one(path, out.plugin), *two = open_one(path, out.plugin);
     out.plugin->close(one);
     out.plugin->close(two);
   }
   conf_check(conf_live_bytes() == 0, "close left %llu bytes",
              (unsigned long long)conf_live_bytes());
   out.plugin->close(NULL);
-  if (out.plugin->open(&conf_host, &out.self, &err) < 0)
-    give_up(path, err.message);
+  out.self = open_one(path, out.plugin);
   conf_check(out.plugin->get_interface(out.self, "no.such.interface/9") == NULL,
              "an unknown interface is not NULL");
-  out.table = out.plugin->get_interface(out.self, interface_id);
-  if (out.table == NULL)
-    give_up(path, "its interface is missing");
+  out.table = find_table(path, out.plugin, out.self, rule);
+  conf_check(out.plugin->get_interface(out.self, rule->id) == out.table,
+             "another table at the second call");
   return out;
 }
 

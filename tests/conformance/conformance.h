@@ -25,8 +25,15 @@ uint64_t conf_live_bytes(void);
 /* Opens the backend of `path` for plugins that stand on another one (opipe.backends/1); before
  * conf_open, which finds it by its id. */
 void conf_lend(const char *path);
+/* What a kind's table must have: bytes, and no NULL among its slots but [may_lack, may_lack_end).
+ */
+typedef struct conf_table {
+  const char *id;
+  size_t least_bytes;
+  size_t may_lack, may_lack_end;
+} conf_table;
 /* Opens the plugin of `path` and its table; ends the program with 2 when that is not possible. */
-conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id);
+conf_plugin conf_open(const char *path, uint32_t kind, const conf_table *rule);
 /* Closes it and checks that all memory came back. */
 void conf_close(conf_plugin *plugin);
 
@@ -35,6 +42,9 @@ bool conf_check(bool passed, const char *fmt, ...) OPIPE_PRINTF(2, 3);
 /* status is `wanted`, and the message is not empty. */
 bool conf_error(opipe_status status, opipe_status wanted, const opipe_error *err, const char *what);
 bool conf_ok(opipe_status status, const opipe_error *err, const char *what);
+/* What a slot that makes an object answered; OK without one, and what is neither done nor failed,
+ * is a failure and handed on as an error. made.h */
+opipe_status conf_made(opipe_status status, const void *object, opipe_error *err, const char *slot);
 void conf_skip(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 /* Prints "N passed, N failed, N skipped"; the exit status. */
 int conf_finish(void);

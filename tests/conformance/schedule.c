@@ -356,7 +356,8 @@ int main(int argc, char **argv) {
     (void)fprintf(stderr, "usage: %s PATH.so [key=value ...]\n", argv[0]);
     return 2;
   }
-  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_SCHEDULE, OPIPE_SCHEDULE_ID);
+  static const conf_table rule = {OPIPE_SCHEDULE_ID, OPIPE_END(opipe_schedule, plan), 0, 0};
+  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_SCHEDULE, &rule);
   memset(&s, 0, sizeof(s));
   s.table = plugin.table;
   s.self = plugin.self;
