@@ -138,7 +138,9 @@ static bool open_bound(const subject *s, const sample *g, uint32_t flags, bound 
       b->info.arena_bytes >= b->info.temp_bytes && b->info.arena_bytes >= b->info.workspace_bytes,
       "arena %llu, temp %llu, workspace %llu", (unsigned long long)b->info.arena_bytes,
       (unsigned long long)b->info.temp_bytes, (unsigned long long)b->info.workspace_bytes);
-  conf_ok(s->t->params_create(s->device, &g->source, 1, &b->params, &err), &err, "params_create");
+  if (!conf_ok(s->t->params_create(s->device, &g->source, 1, &b->params, &err), &err,
+               "params_create"))
+    return false;
   conf_ok(s->t->params_prepare(b->params, b->program, &err), &err, "params_prepare");
   const uint64_t arena = aligned(s, b->info.arena_bytes), slot = aligned(s, sizeof(weights));
   if (!conf_ok(s->t->buffer_alloc(s->device, arena + 6 * slot + s->info.alignment,

@@ -154,16 +154,16 @@ bool conf_ok(opipe_status status, const opipe_error *err, const char *what) {
 
 opipe_status conf_made(opipe_status status, const void *object, opipe_error *err,
                        const char *slot) {
-  if (status < 0) {
-    conf_check(err->message[0] != '\0', "%s: status %d without a message", slot, (int)status);
+  if (status == OPIPE_OK && object != NULL)
     return status;
-  }
-  if (conf_check(status == OPIPE_OK, "%s answered %d, which is neither done nor failed", slot,
-                 (int)status) &&
-      conf_check(object != NULL, "%s answered OK without an object", slot)) {
-    n_passed -= 2; /* counted by who uses the object */
-    return OPIPE_OK;
-  }
+  if (status < 0 && err->message[0] == '\0')
+    conf_check(false, "%s: status %d without a message", slot, (int)status);
+  if (status < 0)
+    return status;
+  if (status == OPIPE_OK)
+    conf_check(false, "%s answered OK without an object", slot);
+  else
+    conf_check(false, "%s answered %d, which is neither done nor failed", slot, (int)status);
   return opipe_fail(err, OPIPE_E_INVALID, "%s made no object", slot);
 }
 

@@ -275,10 +275,11 @@ static void check_doorbell(const subject *s) {
     conf_error(s->t->wait(r->endpoint, seen, 2000000, &r->err), OPIPE_E_TIMEOUT, &r->err,
                "wait without a ring");
     s->t->ring(r->endpoint);
-    conf_check(s->t->doorbell(r->endpoint) != seen, "ring does not move the doorbell");
-    conf_ok(s->t->wait(r->endpoint, seen, DEADLINE_NS, &r->err), &r->err,
-            "wait for what has rung already");
-    for (int round = 0; round < 200;
+    const bool rings =
+        conf_check(s->t->doorbell(r->endpoint) != seen, "ring does not move the doorbell") &&
+        conf_ok(s->t->wait(r->endpoint, seen, DEADLINE_NS, &r->err), &r->err,
+                "wait for what has rung already");
+    for (int round = 0; rings && round < 200;
          ++round) { /* a ring before, while or after the other side falls asleep is never lost */
       g.ranks[1].seen = s->t->doorbell(g.ranks[1].endpoint);
       on_every_rank(&g, waiting_body);

@@ -4,6 +4,7 @@
  *   OPIPE_SPOILS=N     run number N of the process (from 1) leaves one bit wrong in the last tensor
  *                      that it makes: what compares results must see it
  *   OPIPE_HAS=BYTES    the device says that it has so much memory
+ *   OPIPE_IMPAIRED=no-SLOT   a slot that makes objects answers OK without one
  *   OPIPE_REFUSES=OP   nodes of that operator are not supported
  * Every slot but those below takes objects of the device, so they are cpu's own.
  */
@@ -46,6 +47,9 @@ static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_dev
 
 static opipe_status device_open(opipe_instance *self, const opipe_device_params *params,
                                 opipe_device **out_device, opipe_error *err) {
+  const char *asked = getenv("OPIPE_IMPAIRED");
+  if (asked != NULL && strcmp(asked, "no-device_open") == 0)
+    return OPIPE_OK;
   return cpu->device_open(self->cpu_self, params, out_device, err);
 }
 
@@ -63,8 +67,40 @@ static opipe_status support_others(opipe_device *device, const opipe_graph *grap
   return status;
 }
 
+/* ---- objects that are not made ---- */
+
+static bool unmade(const char *slot) {
+  const char *asked = getenv("OPIPE_IMPAIRED");
+  return asked != NULL && strncmp(asked, "no-", 3) == 0 && strcmp(asked + 3, slot) == 0;
+}
+
+#define UNMADE(slot, parameters, arguments)                \
+  static opipe_status slot##_or_none parameters {          \
+    return unmade(#slot) ? OPIPE_OK : cpu->slot arguments; \
+  }
+
+UNMADE(queue_open, (opipe_device * device, opipe_queue **out, opipe_error *err), (device, out, err))
+UNMADE(event_create, (opipe_device * device, opipe_event **out, opipe_error *err),
+       (device, out, err))
+UNMADE(buffer_alloc,
+       (opipe_device * device, uint64_t n_bytes, uint32_t kind, opipe_buffer **out,
+        opipe_error *err),
+       (device, n_bytes, kind, out, err))
+UNMADE(compile,
+       (opipe_device * device, const opipe_compile_params *params, opipe_program **out,
+        opipe_error *err),
+       (device, params, out, err))
+UNMADE(params_create,
+       (opipe_device * device, const opipe_param_source *sources, uint32_t n, opipe_params **out,
+        opipe_error *err),
+       (device, sources, n, out, err))
+
+/* ---- runs ---- */
+
 static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
                                   opipe_binding **out_binding, opipe_error *err) {
+  if (unmade("bind"))
+    return OPIPE_OK;
   const opipe_status status = cpu->bind(device, params, out_binding, err);
   if (status == OPIPE_OK && params->n_boundaries != 0) {
     const uint32_t at = atomic_fetch_add(&n_bindings, 1) % BINDINGS_MOST;
@@ -116,6 +152,11 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   self->table.device_query = device_query;
   self->table.device_open = device_open;
   self->table.support = support_others;
+  self->table.queue_open = queue_open_or_none;
+  self->table.event_create = event_create_or_none;
+  self->table.buffer_alloc = buffer_alloc_or_none;
+  self->table.compile = compile_or_none;
+  self->table.params_create = params_create_or_none;
   self->table.bind = bind_and_note;
   self->table.run = run_and_spoil;
   *out_self = self;
