@@ -42,6 +42,19 @@ TRANSPORTS = {
 BACKENDS = {"": (0, ", 0 failed")}
 BACKENDS.update({f"no-{slot}": (FAILED, f"{slot} answered OK without an object")
                  for slot in ("device_open", "queue_open", "event_create", "buffer_alloc", "compile", "params_create", "bind")})
+BACKENDS.update({
+    "uncapped": (FAILED, "buffer_alloc beyond the cap"),
+    "any-option": (FAILED, "option"),
+    "uncounted": (FAILED, "usage 0 + 0"),
+    "keeps-buffers": (FAILED, "bytes after buffer_free"),
+    "supports-all": (FAILED, "operator"),
+    "silent": (FAILED, "an error without a message"),
+    "needs-less": (FAILED, "arena"),
+    "reads-shifted": (FAILED, "write, copy, read give other bytes"),
+    "copies-nothing": (FAILED, "write, copy, read give other bytes"),
+    "reads-zeros": (FAILED, "params_read gives other values"),
+    "allocates": (FAILED, "alloc"),
+})
 SCHEDULES = {
     "good": (FAILED, "no forward case was accepted"),
     "magic": (NO_PLUGIN, "its descriptor is none"),
