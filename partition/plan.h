@@ -72,8 +72,8 @@ typedef struct opi_device_facts {
   double fp64_flops, fp16_flops, bf16_flops; /* of these types; 0: as `flops` */
   double bandwidth;                          /* bytes per second of its memory; 0: unknown */
   double launch_ns;                          /* fixed cost of one node */
-  uint64_t memory_bytes; /* that it says to have; 0: unknown, or described */
-  uint32_t max_threads;  /* compute threads that make sense; 0: not applicable */
+  uint64_t memory_bytes;                     /* that it says to have; 0: unknown, or described */
+  uint32_t max_threads; /* compute threads that make sense; 0: not applicable */
   bool described;
 } opi_device_facts;
 

@@ -51,9 +51,10 @@ static opipe_status check_texts(const opipe_plugin *p, opipe_error *err) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "its id '%.64s' is not 1 to 63 letters, digits, '-', '_', '.'", p->id);
   }
-  if (is_reserved(p))
+  if (is_reserved(p)) {
     return opi_fail(err, OPIPE_E_INVALID, "its id '%s' is taken by a schedule of the library",
                     p->id);
+  }
   if (p->open == NULL || p->close == NULL || p->get_interface == NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "its descriptor has no %s function",
                     p->open == NULL    ? "open"

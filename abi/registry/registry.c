@@ -312,9 +312,10 @@ static opipe_status report_circle(const opi_registry *r, const candidate *c, opi
   char others[200] = "";
   for (uint32_t i = 0; i < r->n; ++i) {
     const size_t used = strlen(others);
-    if (r->candidates[i] != c && r->candidates[i]->state == STATE_OPENING)
-      (void)snprintf(others + used, sizeof others - used, "%s'%s'", used == 0 ? "" : ", ",
-                     r->candidates[i]->plugin->id);
+    if (r->candidates[i] == c || r->candidates[i]->state != STATE_OPENING)
+      continue;
+    (void)snprintf(others + used, sizeof others - used, "%s'%s'", used == 0 ? "" : ", ",
+                   r->candidates[i]->plugin->id);
   }
   return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() stands on itself%s%s",
                   opi_kind_name(c->plugin->kind), c->plugin->id, others[0] == '\0' ? "" : " by ",

@@ -280,12 +280,12 @@ static opipe_instance *open_one(const char *path, const opipe_plugin *plugin) {
   const opipe_status status = plugin->open(&conf_host, &self, &err);
   if (status == OPIPE_OK)
     return self;
-  if (status > 0)
+  (void)snprintf(why, sizeof why, "%.*s", (int)sizeof err.message,
+                 err.message[0] == '\0' ? "its open() failed without a message" : err.message);
+  if (status > 0) {
     (void)snprintf(why, sizeof why, "its open() answered %d, which is neither done nor failed",
                    (int)status);
-  else
-    (void)snprintf(why, sizeof why, "%.*s", (int)sizeof err.message,
-                   err.message[0] == '\0' ? "its open() failed without a message" : err.message);
+  }
   give_up(path, why);
   return NULL;
 }

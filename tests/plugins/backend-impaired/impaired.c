@@ -208,9 +208,9 @@ static void spoil(const opipe_binding *binding) {
 static opipe_status run_and_spoil(opipe_binding *binding, opipe_queue *queue,
                                   const int64_t *scalars, uint32_t n_scalars, opipe_error *err) {
   const opipe_status status = cpu->run(binding, queue, scalars, n_scalars, err);
+  const opipe_host *host = host_of_plugin;
   if (has("allocates"))
-    host_of_plugin->realloc(host_of_plugin->ctx,
-                            host_of_plugin->realloc(host_of_plugin->ctx, NULL, 0, 8, 8), 8, 0, 8);
+    host->realloc(host->ctx, host->realloc(host->ctx, NULL, 0, 8, 8), 8, 0, 8);
   if (atomic_fetch_add(&n_runs, 1) + 1 == spoils)
     spoil(binding);
   return status;
