@@ -32,8 +32,10 @@ static uint64_t hash_numbers(uint64_t hash, const uint32_t *numbers, uint32_t n)
 
 /* Where the point's hash stands in the run's table, or would. */
 static uint64_t *seen_at(opi_run *run, const opi_point *p, uint32_t what, uint64_t *out_hash) {
-  const uint32_t more[] = {what, p->place, p->scattered, p->order == run->space->identity};
-  uint64_t hash = hash_numbers(opi_point_kind(p), more, 4);
+  const uint32_t more[] = {what, p->place, p->scattered};
+  uint64_t hash = hash_numbers(opi_point_kind(p), more, 3);
+  if (p->order != run->space->identity)
+    hash = hash_numbers(hash, p->order, opi_point_ranks(p) * p->width);
   hash = hash_numbers(hash, p->ends, p->places->n_stages + 1);
   if (p->shares != NULL)
     hash = hash_numbers(hash, p->shares, p->places->n_ranks);
