@@ -308,11 +308,27 @@ static opipe_status read_json_key(reader *r, const char *key, const json_t *valu
   return read_key(r, key, number);
 }
 
+/* Keys of a JSON order, as they are read. */
+static const char *const json_keys[] = {
+    "format", "version", "actions", "ranks",    "stages",  "replicas", "microbatches",
+    "slices", "parts",   "mode",    "versions", "sync",    "place",    "edges",
+    "shares", "lengths", "copies",  "tensor",   "sharded", "sequence", "scattered"};
+
+/* What nothing reads may be a key that was meant otherwise. */
+static opipe_status check_json_keys(reader *r, const json_t *root) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)root, key, value) {
+    size_t k = 0;
+    while (k < OPI_COUNT(json_keys) && strcmp(key, json_keys[k]) != 0)
+      ++k;
+    if (k == OPI_COUNT(json_keys))
+      return opi_fail(r->err, OPIPE_E_INVALID, "the schedule has an unknown key '%.40s'", key);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status read_json_root(reader *r, const json_t *root) {
-  static const char *const order[] = {"ranks",   "stages",   "replicas", "microbatches", "slices",
-                                      "parts",   "mode",     "versions", "sync",         "place",
-                                      "edges",   "shares",   "lengths",  "copies",       "tensor",
-                                      "sharded", "sequence", "scattered"};
   const char *format = NULL;
   uint64_t version = 0;
   const json_t *actions = NULL;
@@ -325,11 +341,12 @@ static opipe_status read_json_root(reader *r, const json_t *root) {
                     "onnx-pipe-schedule version 1",
                     format, (unsigned long long)version);
   }
+  OPI_TRY(check_json_keys(r, root));
   r->headed = true;
-  for (size_t k = 0; k < OPI_COUNT(order); ++k) {
-    const json_t *value = json_object_get(root, order[k]);
+  for (size_t k = 0; k < OPI_COUNT(json_keys); ++k) {
+    const json_t *value = json_object_get(root, json_keys[k]);
     if (value != NULL)
-      OPI_TRY(read_json_key(r, order[k], value));
+      OPI_TRY(read_json_key(r, json_keys[k], value));
   }
   for (size_t row = 0; row < json_array_size(actions); ++row) {
     const json_t *cells = json_array_get(actions, row);

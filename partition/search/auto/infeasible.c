@@ -202,6 +202,12 @@ static opipe_status say_shape(const opi_run *run) {
 /* The search ended before all candidates were looked at. */
 static opipe_status say_stopped(const opi_run *run) {
   const opi_auto *q = run->space->question;
+  if (run->stopped == OPI_STOPPED_CLOCK && run->n_simulated == 0) {
+    return opi_fail(run->space->err, OPIPE_E_LIMIT,
+                    "planner 'auto': the budget of %g s was over before a plan was simulated, and "
+                    "%u are left: a larger budget helps",
+                    q->budget_s, run->n_left);
+  }
   if (run->stopped == OPI_STOPPED_CLOCK) {
     return opi_fail(run->space->err, OPIPE_E_LIMIT,
                     "planner 'auto': none of the %u plans fits that were simulated within the "

@@ -87,6 +87,8 @@ static void test_malformed_files_say_where(void) {
       {"#onnx-pipe-schedule v1\nrank 0: 0F0\n", "the header must say"},
       {"rank 0: 0F0 0B0\nrank 2: 1F0\n", "'rank 1:' was expected"},
       {"{\"format\": \"other\", \"version\": 1, \"actions\": []}", "format 'other'"},
+      {"{\"format\": \"onnx-pipe-schedule\", \"version\": 1, \"actions\": [], \"color\": 1}",
+       "unknown key 'color'"},
       {"{\"format\": 3}", "format"},
       {"{", "schedule"},
   };
