@@ -17,7 +17,7 @@ typedef struct conf_plugin {
   const void *table;
 } conf_plugin;
 
-/* Host services given to the plugin; allocations are counted. */
+/* Host services given to the plugin; allocations are counted, and never zeroed. */
 extern const opipe_host conf_host;
 uint64_t conf_allocations(void); /* calls that allocated or grew */
 uint64_t conf_live_bytes(void);
@@ -32,11 +32,19 @@ void conf_close(conf_plugin *plugin);
 
 void conf_case(const char *name); /* names what follows in the report */
 bool conf_check(bool passed, const char *fmt, ...) OPIPE_PRINTF(2, 3);
-/* status is `wanted`, and the message is not empty. */
+/* status is `wanted`, and the message tells of it. */
 bool conf_error(opipe_status status, opipe_status wanted, const opipe_error *err, const char *what);
+/* Some error with a message. */
+bool conf_refused(opipe_status status, const opipe_error *err, const char *what);
 bool conf_ok(opipe_status status, const opipe_error *err, const char *what);
+/* OK, and the object is there. */
+bool conf_made(opipe_status status, const void *object, const opipe_error *err, const char *what);
 void conf_skip(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 /* Prints "N passed, N failed, N skipped"; the exit status. */
 int conf_finish(void);
+/* For a program that ends at once: a failure and the summary. Returns the length. */
+int conf_last_words(char *out, size_t room, const char *why, int number);
+/* How long a peer, a thread or a device may take for what takes no time. */
+uint64_t conf_patience_ns(void);
 
 #endif /* CONFORMANCE_H */
