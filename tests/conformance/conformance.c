@@ -156,7 +156,9 @@ bool conf_ok(opipe_status status, const opipe_error *err, const char *what) {
   return conf_check(status == OPIPE_OK, "%s: status %d (%.495s)", what, (int)status, err->message);
 }
 
-bool conf_made(opipe_status status, const void *object, const opipe_error *err, const char *what) {
+bool conf_made(opipe_status status, const void *out, const opipe_error *err, const char *what) {
+  const void *object = NULL;
+  memcpy(&object, out, sizeof object);
   return conf_ok(status, err, what) &&
          conf_check(object != NULL, "%s answers OK without an object", what);
 }

@@ -37,8 +37,8 @@ bool conf_error(opipe_status status, opipe_status wanted, const opipe_error *err
 /* Some error with a message. */
 bool conf_refused(opipe_status status, const opipe_error *err, const char *what);
 bool conf_ok(opipe_status status, const opipe_error *err, const char *what);
-/* OK, and the object is there. */
-bool conf_made(opipe_status status, const void *object, const opipe_error *err, const char *what);
+/* OK, and the object is there. out: where the call puts it. */
+bool conf_made(opipe_status status, const void *out, const opipe_error *err, const char *what);
 void conf_skip(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 /* Prints "N passed, N failed, N skipped"; the exit status. */
 int conf_finish(void);
