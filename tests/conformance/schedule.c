@@ -76,9 +76,10 @@ static void check_again(const subject *s, const subject *other, const request *q
     conf_check(first->n == second.n &&
                    memcmp(first->actions, second.actions, first->n * sizeof(opipe_action)) == 0,
                i == 0 ? "plan is not pure" : "plan is not pure: another instance's is another");
-    if (i == 0)
+    if (i == 0) {
       conf_check(conf_live_bytes() <= before, "plan, again, keeps %llu bytes",
                  (unsigned long long)(conf_live_bytes() - before));
+    }
   }
   static const opipe_status failures[] = {OPIPE_E_CANCELLED, OPIPE_E_IO};
   for (uint32_t i = 0; i < 2 && first->n > 1; ++i) {
@@ -103,9 +104,10 @@ static void check_case(const subject *s, const subject *other, const request *q,
   conf_case(name);
   const opipe_status status = lay_out(s, q, rank, INSTANCES_MOST, &l, &err);
   if (status != OPIPE_OK) { /* a constraint: must be said */
-    if (conf_refused(status, &err, "layout fails, but"))
+    if (conf_refused(status, &err, "layout fails, but")) {
       conf_check(status == OPIPE_E_INVALID || status == OPIPE_E_UNSUPPORTED,
                  "layout fails with %d (%s)", (int)status, err.message);
+    }
     return;
   }
   ++*io_accepted;

@@ -39,12 +39,14 @@ static bool check_option(const opipe_schedule_option *o, uint32_t i) {
   conf_check(o->type == 's' || o->choices == NULL, "option '%s' has choices, its type is not 's'",
              o->key);
   conf_check(o->min <= o->max, "option '%s': [%g, %g]", o->key, o->min, o->max);
-  if (o->preset != NULL && o->type == 's')
+  if (o->preset != NULL && o->type == 's') {
     conf_check(is_choice(o->choices, o->preset), "option '%s': its preset '%s' is none of '%s'",
                o->key, o->preset, o->choices);
-  if (o->preset != NULL && (o->type == 'i' || o->type == 'x'))
+  }
+  if (o->preset != NULL && (o->type == 'i' || o->type == 'x')) {
     conf_check(in_bounds(o, o->preset), "option '%s': its preset '%s' is not in [%g, %g]", o->key,
                o->preset, o->min, o->max);
+  }
   return true;
 }
 
@@ -64,9 +66,10 @@ static const opipe_schedule_option *check_options(const subject *s, uint32_t *ou
     return NULL;
   for (uint32_t i = 0; i < n; ++i) {
     sound = check_option(&options[i], i) && sound;
-    for (uint32_t k = 0; k < i && sound; ++k)
+    for (uint32_t k = 0; k < i && sound; ++k) {
       conf_check(strcmp(options[i].key, options[k].key) != 0, "option '%s' is there twice",
                  options[i].key);
+    }
   }
   *out_n = sound ? n : 0;
   return options;
@@ -163,9 +166,10 @@ static void check_effects(const subject *s, const opipe_schedule_option *options
       with.settings[with.n_settings++] = (opipe_schedule_setting){options[i].key, values[k]};
       changes = fingerprint(&with) != plain;
     }
-    if (n_values > 1)
+    if (n_values > 1) {
       conf_check(changes, "option '%s' changes nothing, from '%s' to '%s'", options[i].key,
                  values[0], values[n_values - 1]);
+    }
   }
 }
 

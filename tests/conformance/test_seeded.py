@@ -13,6 +13,7 @@ from seeded import defects
 BUILD = os.environ["OPIPE_BUILD_DIR"]
 PLUGINS = os.path.join(BUILD, "lib", "onnx-pipe")
 SANITIZED = os.environ.get("OPIPE_SANITIZE", "") != ""
+PATIENCE = 30 if SANITIZED else 6  # seconds, where something never comes
 SECONDS = 100  # a program that runs longer hangs
 
 
@@ -22,7 +23,7 @@ def run(case):
     program = os.path.join(BUILD, "libexec", "onnx-pipe", "conformance-" + kind)
     plugin = os.path.join(BUILD, "tests", "conformance", "opipe-%s-seeded.so" % kind)
     environment = dict(os.environ, SEEDED_INNER=os.path.join(PLUGINS, "opipe-%s.so" % case.inner), SEEDED_DEFECT=case.defect,
-                       OPIPE_CONFORMANCE_SECONDS="6" if case.slow else "60")
+                       OPIPE_CONFORMANCE_SECONDS=str(PATIENCE if case.defect else 60))
     options = [text.replace("PLUGINS", PLUGINS) for text in case.options]
     try:
         done = subprocess.run([program, plugin] + options, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

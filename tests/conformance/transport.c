@@ -89,9 +89,10 @@ static void check_worlds(const subject *s) {
   conf_check(world == NULL, "world_open fails, but sets its output");
   params.options = s->options;
   params.n_ranks = s->info.max_ranks + 1;
-  if (s->info.max_ranks != 0)
+  if (s->info.max_ranks != 0) {
     (void)conf_refused(s->t->world_open(s->self, &params, &world, &err), &err,
                        "a world of more ranks than info says");
+  }
   params.n_ranks = RANKS;
   world = NULL;
   if (conf_made(s->t->world_open(s->self, &params, &world, &err), &world, &err, "world_open")) {

@@ -259,9 +259,10 @@ static bool make_all_ready(ring *g) {
   }
   if (!conf_check(!left, "endpoint_ready of ranks in one thread never answers OK"))
     return false;
-  if (OPIPE_HAS(t, opipe_transport, endpoint_ready) && t->endpoint_ready != NULL)
+  if (OPIPE_HAS(t, opipe_transport, endpoint_ready) && t->endpoint_ready != NULL) {
     conf_ok(t->endpoint_ready(g->ranks[0].endpoint, &g->ranks[0].err), &g->ranks[0].err,
             "endpoint_ready, again");
+  }
   return true;
 }
 

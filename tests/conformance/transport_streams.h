@@ -114,9 +114,10 @@ static void open_and_close(ring *g, const subject *s) {
               &r->err, "memory_register");
     s->t->memory_drop(memory);
     opipe_host_buffer_free(buffer);
-    if ((s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0)
+    if ((s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0) {
       conf_made(s->t->group_open(r->endpoint, members, RANKS, SLOT_BYTES, &r->group, &r->err),
                 &r->group, &r->err, "group_open");
+    }
   }
   (void)make_all_ready(g);
   for (uint32_t i = 0; i < RANKS; ++i) {
