@@ -38,10 +38,12 @@ static void check_devices(subject *s) {
   conf_check((s->info.alignment & (s->info.alignment - 1)) == 0 && s->info.alignment > 0,
              "alignment %u", s->info.alignment);
   opipe_device_info shorter = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, memory_bytes),
+                               .peak_flops = -7,
                                .bandwidth = -7};
   conf_ok(s->t->device_query(s->self, s->index, &shorter, &err), &err,
           "device_query of a shorter struct");
-  conf_check(shorter.bandwidth == -7, "device_query writes beyond struct_size");
+  conf_check(shorter.peak_flops == -7 && shorter.bandwidth == -7,
+             "device_query writes beyond struct_size");
   err.message[0] = '\0';
   (void)conf_refused(s->t->device_query(s->self, n, &s->info, &err), &err,
                      "a device behind the last, by device_query,");
@@ -196,7 +198,7 @@ static void check_programs(const subject *s) {
     check_structs(s, b.program);
   }
   close_bound(s, &b);
-  check_steady(s, &g);
+  check_steady(s);
   check_leaks(s);
 }
 

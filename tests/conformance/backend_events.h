@@ -10,7 +10,7 @@
 #include "backend_kit.h"
 
 enum { WORK_BYTES = 1 << 18, WORK_TURNS = 8 };
-static unsigned char work_data[WORK_BYTES], work_seen[WORK_BYTES];
+static unsigned char work_before[WORK_BYTES], work_data[WORK_BYTES], work_seen[WORK_BYTES];
 
 static void set_work(uint32_t turn) {
   for (uint32_t i = 0; i < WORK_BYTES; ++i)
@@ -55,6 +55,8 @@ static void check_across_queues(const subject *s, const opipe_region *all,
       conf_made(s->t->event_create(s->device, &done, &err), &done, &err, "event_create")) {
     for (uint32_t turn = 0; turn < WORK_TURNS; ++turn) {
       set_work(turn + 100);
+      for (int i = 0; i < WORK_TURNS; ++i) /* it has something to do before */
+        conf_ok(s->t->write(s->queue, all, work_before, &err), &err, "write");
       conf_ok(s->t->write(s->queue, all, work_data, &err), &err, "write");
       conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record");
       conf_ok(s->t->event_wait(other, s->event, &err), &err, "event_wait");

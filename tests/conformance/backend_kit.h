@@ -10,7 +10,15 @@
 
 #include "conformance.h"
 
-enum { N = 48, RUNS = 20, GUARDS = 8, GUARD_BYTE = 0xc7, GUARD_MOST = 1 << 16 };
+enum {
+  N = 48,
+  RUNS = 20,
+  GUARDS = 8,
+  VALUES_MOST = 10,
+  NODES_MOST = 8,
+  GUARD_BYTE = 0xc7,
+  GUARD_MOST = 1 << 16
+};
 
 typedef struct subject {
   const opipe_backend *t;
@@ -54,8 +62,8 @@ static const int64_t shape[2] = {4, N / 4};
 static float weights[N];
 
 typedef struct sample {
-  opipe_value values[5];
-  opipe_node nodes[3];
+  opipe_value values[VALUES_MOST];
+  opipe_node nodes[NODES_MOST];
   opipe_graph graph;
   opipe_param_source source;
 } sample;
@@ -178,6 +186,7 @@ static bool compile_bound(const subject *s, const sample *g, uint32_t flags, bou
     return false;
   conf_check(live_bytes_of(s, OPIPE_BUFFER_KINDS) == before, "compile takes device memory");
   b->info.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
+
   return conf_ok(s->t->program_info(b->program, &b->info, &err), &err, "program_info") &&
          conf_check(b->info.arena_bytes >= b->info.temp_bytes &&
                         b->info.arena_bytes >= b->info.workspace_bytes &&

@@ -47,7 +47,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/plugins/transport-emulated/emulated.c)
 endif()
 
 # Plugins with defects, made of the project's own: test_seeded.py runs the programs on each.
-foreach(kind schedule transport)
+foreach(kind backend schedule transport)
   add_library(seeded-${kind} MODULE EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/conformance/seeded/${kind}.c)
   set_target_properties(seeded-${kind} PROPERTIES PREFIX "" OUTPUT_NAME opipe-${kind}-seeded
     C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${OPI_TEST_DIR}/conformance)

@@ -23,7 +23,7 @@ def run(case):
     program = os.path.join(BUILD, "libexec", "onnx-pipe", "conformance-" + kind)
     plugin = os.path.join(BUILD, "tests", "conformance", "opipe-%s-seeded.so" % kind)
     environment = dict(os.environ, SEEDED_INNER=os.path.join(PLUGINS, "opipe-%s.so" % case.inner), SEEDED_DEFECT=case.defect,
-                       OPIPE_CONFORMANCE_SECONDS=str(PATIENCE if case.defect else 60))
+                       OPIPE_CONFORMANCE_SECONDS=str(PATIENCE if case.text else 60))
     options = [text.replace("PLUGINS", PLUGINS) for text in case.options]
     try:
         done = subprocess.run([program, plugin] + options, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -34,8 +34,8 @@ def run(case):
     lines = said.splitlines()
     if not lines or " passed, " not in lines[-1] and not any(" passed, " in line for line in lines):
         return "status %d, no summary: %s" % (done.returncode, said[-500:])
-    if case.defect == "":
-        return None if done.returncode == 0 else "status %d without a defect: %s" % (done.returncode, said[-1000:])
+    if not case.text:
+        return None if done.returncode == 0 else "status %d where nothing is wrong: %s" % (done.returncode, said[-1000:])
     if done.returncode != 1:
         return "status %d, not 1: %s" % (done.returncode, said[-500:])
     if not any(line.startswith("FAILED: ") and case.text in line for line in lines):

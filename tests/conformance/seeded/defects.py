@@ -2,7 +2,7 @@
 """The seeded defects, and what the conformance programs must say of each."""
 from collections import namedtuple
 
-# crash: the plugin ends with a signal
+# text "" or None: nothing is wrong; crash: the plugin ends with a signal
 Case = namedtuple("Case", "inner defect text options crash")
 
 
@@ -137,8 +137,76 @@ TRANSPORT = {
     "sums-done-ignored": "`done` is not recorded",
 }
 
+BACKEND = {
+    "": "",
+    "late-events": None,
+    "table-slot-null": "slot 2 (device_open) of its table is NULL",
+    "table-half-of-training": "others that go with it are there",
+    "query-beyond": "device_query writes beyond",
+    "query-silent": "an error without a message",
+    "alignment": "alignment 48",
+    "devices-without-end": "by device_query, is accepted",
+    "device-without-object": "device_open answers OK without an object",
+    "device-leaks": "a device that was closed leaves 48 bytes",
+    "cap-ignored": "buffer_alloc beyond the cap: status 0",
+    "options-ignored": "an unknown option is accepted",
+    "usage-of-nothing": "usage 0 + 0",
+    "usage-in-one-kind": "usage ",
+    "usage-without-peak": "peak 0",
+    "usage-beyond": "device_usage writes beyond",
+    "buffer-without-object": "buffer_alloc answers OK without an object",
+    "buffer-of-any-kind": "buffer_alloc of a kind beyond the last: status 0",
+    "buffer-never-freed": "bytes after buffer_free",
+    "limit-is-nomem": "buffer_alloc beyond the cap: status -2",
+    "limit-silent": "an error without a message",
+    "queue-without-object": "queue_open answers OK without an object",
+    "queue-leaks": "a device that was closed leaves 48 bytes",
+    "event-without-object": "event_create answers OK without an object",
+    "threads-leak": "devices that were closed leave",
+    "record-allocates": "allocations while data was moved",
+    "timeout-ignored": "however little time it is given",
+    "timeout-as-error": "status -5, not -9",
+    "copy-to-the-start": "copies",
+    "copy-upwards": "copy of overlapping regions, upwards: other bytes",
+    "write-to-the-start": "write of a part: other bytes",
+    "support-of-all": "support says 0",
+    "support-silent": "support says -3",
+    "support-odd": "support answers 5",
+    "program-without-object": "compile answers OK without an object",
+    "compile-refuses": "programs: compile: status -3 (node 'Relu': not today)",
+    "compile-of-unknown-flags": "compile with an unknown flag: status 0",
+    "culprit-unnamed": "the message does not name the node",
+    "program-leaks": "a device that was closed leaves 48 bytes",
+    "program-grows": "is another: arena",
+    "arena-too-small": "behind the arena_bytes of program_info",
+    "arena-unchecked": None,
+    "info-beyond": "program_info writes beyond",
+    "layout-bytes": "params_prepare takes",
+    "params-without-object": "params_create answers OK without an object",
+    "params-leak": "a device that was closed leaves 48 bytes",
+    "clone-without-object": "params_clone answers OK without an object",
+    "params-of-any-slot": "parameter 1 of 1 is read",
+    "binding-without-object": "bind answers OK without an object",
+    "binding-leaks": "a device that was closed leaves 96 bytes",
+    "run-allocates": "hot calls",
+    "run-wrong": "element 5",
+    "run-beyond-output": "a run writes outside its regions: behind a boundary region",
+    "run-before-arena": "a run writes outside its regions: before its arena",
+    "run-reads-arena": "results depend on what the arena",
+}
+
+# The inner backend works late, by a thread of its own.
+LATE_BACKEND = {
+    "": "",
+    "poll-early": "an event is complete before the work in front of it",
+    "sync-early": "event_poll after event_sync: status 1",
+    "wait-ignored": "a queue does not wait for another one's event",
+}
+
 CASES = (
-    cases("transport-emulated", TRANSPORT)
+    cases("backend-cpu", BACKEND)
+    + cases("backend-emulated", LATE_BACKEND, ("PLUGINS/opipe-backend-cpu.so", "async=1"))
+    + cases("transport-emulated", TRANSPORT)
     + cases("transport-local", TRANSPORT)
     + cases("schedule-gpipe", COMMON)
     + cases("schedule-gpipe", SCHEDULE)
