@@ -336,7 +336,7 @@ static void train_twice(const subject *s, const trainee *g, const float *x) {
 
 static void step_once(const subject *s, const trainee *g, const float *x) {
   float got[N];
-  double wanted[N], zero[N] = {0};
+  double wanted[N], zero[N] = {0}, left = 1;
   const opipe_update update = {.struct_size = (uint32_t)OPIPE_END(opipe_update, decay),
                                .kind = OPIPE_UPDATE_SGD,
                                .flags = OPIPE_UPDATE_CLEAR,
@@ -347,12 +347,15 @@ static void step_once(const subject *s, const trainee *g, const float *x) {
                                .lr = 0.25};
   const uint64_t before = conf_allocations();
   conf_ok(s->t->update(s->queue, &update, &err), &err, "update");
+  conf_ok(s->t->sum_squares(s->queue, &g->number, &g->gradient, &err), &err, "sum_squares");
+  conf_ok(s->t->read(s->queue, &left, &g->number, &err), &err, "read");
   conf_ok(s->t->params_refresh(g->params, s->queue, 0, &err), &err, "params_refresh");
   conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
   conf_ok(s->t->read(s->queue, got, &g->y, &err), &err, "read");
   conf_ok(s->t->fill_zero(s->queue, &g->gradient, &err), &err, "fill_zero");
   conf_ok(s->t->params_export(g->params, s->queue, 0, &g->dense, &err), &err, "params_export");
   finish(s);
+  conf_check(left == 0, "an update that clears leaves a gradient, of squares %g", left);
   conf_check(conf_allocations() == before, "%llu allocations in a step",
              (unsigned long long)(conf_allocations() - before));
   for (int i = 0; i < N; ++i)

@@ -26,21 +26,13 @@ static bool is_recorded(const opipe_event *event) {
   return __atomic_load_n(&event->event.n_recorded, __ATOMIC_ACQUIRE) != 0;
 }
 
-enum { WATCHED_READY = 0, WATCHED_SENT, WATCHED_RECEIVED, WATCHED };
-
-static bool open_events(const rank *r, opipe_event **events) {
-  opipe_error err = OPIPE_ERROR_INIT;
+static bool open_events(rank *r) {
   bool made = true;
   for (uint32_t i = 0; i < WATCHED; ++i) {
-    events[i] = NULL;
-    made = conf_ok(opipe_host_event_create(r->device, &events[i], &err), &err, "event") && made;
+    made = conf_ok(opipe_host_event_create(r->device, &r->events[i], &r->err), &r->err, "event") &&
+           made;
   }
   return made;
-}
-
-static void close_events(opipe_event **events) {
-  for (uint32_t i = 0; i < WATCHED; ++i)
-    opipe_host_event_destroy(events[i]);
 }
 
 /* ---- messages ---- */
@@ -77,14 +69,13 @@ static bool send_held(const subject *s, passing *p, maker *m) {
 
 static void check_event_messages(const subject *s, bool copies) {
   ring g;
-  opipe_event *events[WATCHED] = {NULL};
-  if (open_ring(&g, s) && open_events(&g.ranks[0], events)) {
+  if (open_ring(&g, s) && open_events(&g.ranks[0])) {
     rank *a = &g.ranks[0], *b = &g.ranks[1];
     a->copies = copies;
     passing p = passing_of(a, b, 0);
-    p.ready = events[WATCHED_READY];
-    p.sent = events[WATCHED_SENT];
-    p.received = events[WATCHED_RECEIVED];
+    p.ready = a->events[WATCHED_READY];
+    p.sent = a->events[WATCHED_SENT];
+    p.received = a->events[WATCHED_RECEIVED];
     maker m = {p.ready, make_message, &p};
     blank(&p.to);
     if (!copies || (s->info.flags & OPIPE_TRANSPORT_DIRECT) == 0)
@@ -99,7 +90,6 @@ static void check_event_messages(const subject *s, bool copies) {
     }
   }
   close_ring(&g, s);
-  close_events(events);
 }
 
 /* ---- sums ---- */
@@ -145,8 +135,8 @@ static void check_event_sums(const subject *s) {
   static const sum_case c = {"", {0, 1, 2}, OPIPE_FLOAT};
   ring g;
   pthread_t thread;
-  opipe_event *events[WATCHED] = {NULL};
-  if (open_ring(&g, s) && open_groups(&g, &c) && open_events(&g.ranks[1], events)) {
+  if (open_ring(&g, s) && open_groups(&g, &c) && open_events(&g.ranks[1])) {
+    opipe_event *const *events = g.ranks[1].events;
     maker m = {events[WATCHED_READY], make_terms, &g.ranks[1]};
     for (uint32_t i = 0; i < RANKS; ++i) {
       const opipe_region region = {g.ranks[i].slots, 0, SLOT_BYTES};
@@ -169,7 +159,6 @@ static void check_event_sums(const subject *s) {
   }
   close_groups(&g);
   close_ring(&g, s);
-  close_events(events);
 }
 
 static void check_events(const subject *s) {

@@ -15,6 +15,7 @@
 
 #include "conformance.h"
 
+enum { WATCHED_READY = 0, WATCHED_SENT, WATCHED_RECEIVED, WATCHED };
 enum { RANKS = 3, MESSAGES = 200, DEPTH = 2, ELEMS = 256 };
 #define DEADLINE_NS conf_patience_ns()
 #define BLANK (-7.0f)
@@ -42,6 +43,7 @@ typedef struct rank {
   opipe_error err;
   bool copies; /* what is sent lies in the sender's own region, also where it need not */
   uint32_t n_good;
+  opipe_event *events[WATCHED]; /* of the checks of events */
   opipe_group *group;
   const struct sum_case *sums; /* what its group adds */
   uint32_t n_unsteady;         /* answers OK that did not stay so */
@@ -314,6 +316,8 @@ static void close_ring(ring *g, const subject *s) {
   s->t->world_close(g->world);
   for (uint32_t i = 0; i < RANKS; ++i) {
     opipe_host_buffer_free(g->ranks[i].slots);
+    for (uint32_t k = 0; k < WATCHED; ++k)
+      opipe_host_event_destroy(g->ranks[i].events[k]);
     opipe_host_queue_close(g->ranks[i].queue);
     opipe_host_device_close(g->ranks[i].device);
   }

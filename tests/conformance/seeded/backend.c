@@ -303,6 +303,55 @@ static opipe_status run(opipe_binding *binding, opipe_queue *queue, const int64_
   return status;
 }
 
+/* ---- training ---- */
+
+static opipe_status params_create_owned(opipe_device *device, const opipe_param_source *sources,
+                                        uint32_t n, opipe_params **out_params, opipe_error *err) {
+  if (seeded("owned-without-object"))
+    return OPIPE_OK;
+  return real.params_create_owned(device, sources, n, out_params, err);
+}
+
+static opipe_status gradients_create(opipe_params *params, opipe_params **out_gradients,
+                                     opipe_error *err) {
+  if (seeded("gradients-without-object"))
+    return OPIPE_OK;
+  return real.gradients_create(params, out_gradients, err);
+}
+
+static opipe_status params_prepare(opipe_params *params, const opipe_program *program,
+                                   opipe_error *err) {
+  opipe_region master = {NULL, 0, 0};
+  const opipe_status status = real.params_prepare(params, program, err);
+  if (seeded("gradients-not-zeroed") && status == OPIPE_OK &&
+      real.params_master(params, 0, &master, NULL) == OPIPE_OK && master.n_bytes != 0 &&
+      *(float *)(void *)address_of(&master) == 0)
+    *(float *)(void *)address_of(&master) = 2.5f;
+  return status;
+}
+
+static opipe_status update(opipe_queue *queue, const opipe_update *given, opipe_error *err) {
+  opipe_update u = *given;
+  if (seeded("update-without-scale"))
+    u.gradient_scale = 1;
+  if (seeded("update-without-clear"))
+    u.flags &= ~(uint32_t)OPIPE_UPDATE_CLEAR;
+  return real.update(queue, &u, err);
+}
+
+static opipe_status sum_squares(opipe_queue *queue, const opipe_region *dst,
+                                const opipe_region *src, opipe_error *err) {
+  opipe_region half = *src;
+  if (seeded("squares-of-half"))
+    half.n_bytes /= 2;
+  return real.sum_squares(queue, dst, &half, err);
+}
+
+static opipe_status add(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
+                        opipe_error *err) {
+  return seeded("add-nothing") ? OPIPE_OK : real.add(queue, dst, src, err);
+}
+
 static void damage(void *table) {
   opipe_backend *t = table;
   memset(&real, 0, sizeof real);
@@ -329,6 +378,12 @@ static void damage(void *table) {
   t->params_read = params_read;
   t->bind = bind;
   t->run = run;
+  t->params_prepare = params_prepare;
+  t->params_create_owned = params_create_owned;
+  t->gradients_create = gradients_create;
+  t->update = update;
+  t->sum_squares = sum_squares;
+  t->add = add;
   if (seeded("table-half-of-training"))
     t->update = NULL;
 }

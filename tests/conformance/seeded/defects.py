@@ -192,7 +192,22 @@ BACKEND = {
     "run-wrong": "element 5",
     "run-beyond-output": "a run writes outside its regions: behind a boundary region",
     "run-before-arena": "a run writes outside its regions: before its arena",
+    "owned-without-object": "params_create_owned answers OK without an object",
+    "gradients-without-object": "gradients_create answers OK without an object",
+    "gradients-not-zeroed": "training: gradient: element 0",
+    "update-without-scale": "training: run after the step",
+    "update-without-clear": "training: an update that clears leaves a gradient",
+    "squares-of-half": "training: sum of squares",
+    "add-nothing": "training: imported weight",
     "run-reads-arena": "results depend on what the arena",
+}
+
+BATCHES = {
+    "": "",
+    "batch-of-nothing": "batch_end without a batch: status 0",
+    "batch-never-open": "batch_end without a batch: status 0",
+    "batch-too-early": "a batch begins while the one before is under way",
+    "batch-without-end": "is NULL, others that go with it are there",
 }
 
 # The inner backend works late, by a thread of its own.
@@ -208,6 +223,7 @@ CASES = (
     + cases("backend-emulated", LATE_BACKEND, ("PLUGINS/opipe-backend-cpu.so", "async=1"))
     + cases("transport-emulated", TRANSPORT)
     + cases("transport-local", TRANSPORT)
+    + cases("transport-emulated", BATCHES, ("rule=grouped",))
     + cases("schedule-gpipe", COMMON)
     + cases("schedule-gpipe", SCHEDULE)
     + [

@@ -333,6 +333,20 @@ static opipe_status group_test(opipe_group *group, uint64_t sequence, opipe_erro
   return status == OPIPE_PENDING && seeded("sums-early") ? OPIPE_OK : status;
 }
 
+/* ---- batches ---- */
+
+static opipe_status batch_begin(opipe_endpoint *endpoint, opipe_error *err) {
+  if (seeded("batch-of-nothing"))
+    return OPIPE_OK;
+  const opipe_status status = real.batch_begin(endpoint, err);
+  return status == OPIPE_PENDING && seeded("batch-too-early") ? OPIPE_OK : status;
+}
+
+static opipe_status batch_end(opipe_endpoint *endpoint, opipe_error *err) {
+  const opipe_status status = seeded("batch-of-nothing") ? OPIPE_OK : real.batch_end(endpoint, err);
+  return seeded("batch-never-open") && status == OPIPE_E_STATE ? OPIPE_OK : status;
+}
+
 static void damage(void *table) {
   opipe_transport *t = table;
   memset(&real, 0, sizeof real);
@@ -354,6 +368,10 @@ static void damage(void *table) {
   t->group_close = group_close;
   t->all_reduce = all_reduce;
   t->group_test = group_test;
+  if (OPIPE_HAS(t, opipe_transport, batch_end)) {
+    t->batch_begin = batch_begin;
+    t->batch_end = seeded("batch-without-end") ? NULL : batch_end;
+  }
   if (seeded("groups-null"))
     t->group_open = NULL, t->group_close = NULL, t->all_reduce = NULL, t->group_test = NULL;
   if (seeded("table-half-a-group"))
