@@ -194,6 +194,7 @@ static void check_programs(const subject *s) {
     conf_check(conf_allocations() == before, "%llu allocations in %d runs",
                (unsigned long long)(conf_allocations() - before), RUNS);
     check_guards(s, &b);
+    check_run_events(s, &b);
     check_params(s, &b);
     check_structs(s, b.program);
   }

@@ -107,4 +107,65 @@ static void check_events(const subject *s) {
   s->t->buffer_free(buffer);
 }
 
+/* ---- behind a run ---- */
+
+static bool is_near(const float *got, const float *wanted) {
+  bool near = true;
+  for (int i = 0; i < N; ++i)
+    near = near && got[i] - wanted[i] <= 1e-4f && wanted[i] - got[i] <= 1e-4f;
+  return near;
+}
+
+/* What a run makes can be read when an event behind it is complete. */
+static void check_run_event(const subject *s, const bound *b, const float *x) {
+  static float sum[N], y[N], got[N];
+  memset(got, 0, sizeof got);
+  expected(x, sum, y);
+  conf_ok(s->t->write(s->queue, &b->regions[0][1], got, &err), &err, "write");
+  finish(s);
+  conf_ok(s->t->write(s->queue, &b->regions[0][0], x, &err), &err, "write");
+  conf_ok(s->t->run(b->bindings[0], s->queue, NULL, 0, &err), &err, "run");
+  conf_ok(s->t->read(s->queue, got, &b->regions[0][1], &err), &err, "read");
+  conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record");
+  conf_ok(poll_until(s, s->event), &err, "event_poll");
+  conf_check(is_near(got, sum), "an event is complete before the run in front of it");
+  finish(s);
+}
+
+/* Another queue waits for what is written behind a run. */
+static void check_run_wait(const subject *s, const bound *b, opipe_queue *other, opipe_event *done,
+                           const float *x) {
+  static float got[N];
+  memset(got, 0, sizeof got);
+  conf_ok(s->t->write(s->queue, &b->regions[0][0], got, &err), &err, "write");
+  finish(s);
+  conf_ok(s->t->run(b->bindings[0], s->queue, NULL, 0, &err), &err, "run");
+  conf_ok(s->t->write(s->queue, &b->regions[0][0], x, &err), &err, "write");
+  conf_ok(s->t->event_record(s->queue, s->event, &err), &err, "event_record");
+  conf_ok(s->t->event_wait(other, s->event, &err), &err, "event_wait");
+  conf_ok(s->t->read(other, got, &b->regions[0][0], &err), &err, "read");
+  conf_ok(s->t->event_record(other, done, &err), &err, "event_record");
+  conf_ok(s->t->event_sync(done, conf_patience_ns(), &err), &err, "event_sync");
+  conf_check(is_near(got, x), "a queue does not wait for another one's event");
+  finish(s);
+}
+
+static void check_run_events(const subject *s, const bound *b) {
+  static float x[N];
+  opipe_queue *other = NULL;
+  opipe_event *done = NULL;
+  conf_case("events behind runs");
+  if (conf_made(s->t->queue_open(s->device, &other, &err), &other, &err, "queue_open") &&
+      conf_made(s->t->event_create(s->device, &done, &err), &done, &err, "event_create")) {
+    for (int turn = 0; turn < WORK_TURNS; ++turn) {
+      for (int i = 0; i < N; ++i)
+        x[i] = (float)(i + turn) * 0.5f + 1.0f;
+      check_run_event(s, b, x);
+      check_run_wait(s, b, other, done, x);
+    }
+  }
+  s->t->event_destroy(done);
+  s->t->queue_close(other);
+}
+
 #endif /* CONFORMANCE_BACKEND_EVENTS_H */

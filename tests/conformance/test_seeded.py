@@ -46,7 +46,7 @@ def run(case):
 def main():
     cases = [case for case in defects.CASES if not (SANITIZED and case.crash)]
     cases = [case for case in cases if len(sys.argv) < 2 or sys.argv[1] in (case.defect, case.inner)]
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=6) as pool:
         answers = list(pool.map(run, cases))
     n_bad = 0
     for case, answer in zip(cases, answers):

@@ -264,6 +264,8 @@ static opipe_status bind(opipe_device *device, const opipe_bind_params *params,
   if (seeded("arena-too-small") || seeded("arena-unchecked"))
     p.arena.n_bytes += 128;
   const opipe_status status = real.bind(device, &p, out_binding, err);
+  for (uint32_t i = 0; status == OPIPE_OK && i < BOUND_MOST; ++i)
+    bound[i] = bound[i] == *out_binding ? NULL : bound[i]; /* one that is gone had this address */
   if (status == OPIPE_OK && p.n_boundaries == 3) {
     bound[n_bound % BOUND_MOST] = *out_binding;
     arenas[n_bound % BOUND_MOST] = params->arena;

@@ -213,14 +213,14 @@ BATCHES = {
 # The inner backend works late, by a thread of its own.
 LATE_BACKEND = {
     "": "",
-    "poll-early": "an event is complete before the work in front of it",
+    "poll-early": "an event is complete before the run in front of it",
     "sync-early": "event_poll after event_sync: status 1",
     "wait-ignored": "a queue does not wait for another one's event",
 }
 
 CASES = (
     cases("backend-cpu", BACKEND)
-    + cases("backend-emulated", LATE_BACKEND, ("PLUGINS/opipe-backend-cpu.so", "async=1"))
+    + cases("backend-emulated", LATE_BACKEND, ("PLUGINS/opipe-backend-cpu.so", "async=1,time_us=3000"))
     + cases("transport-emulated", TRANSPORT)
     + cases("transport-local", TRANSPORT)
     + cases("transport-emulated", BATCHES, ("rule=grouped",))
