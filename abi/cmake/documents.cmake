@@ -7,7 +7,7 @@ set(doc ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${doc})
 install(DIRECTORY abi/guide/ DESTINATION ${doc}/guide FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY tests/examples tests/data/demo DESTINATION ${doc} PATTERN "__pycache__" EXCLUDE)
-install(DIRECTORY tests/conformance DESTINATION ${doc} FILES_MATCHING
+install(DIRECTORY tests/conformance DESTINATION ${doc} FILES_MATCHING PATTERN "seeded" EXCLUDE
   PATTERN "*.[ch]" PATTERN "*.md")
 install(FILES tests/data/text/ferry.txt DESTINATION ${doc}/demo)
 install(DIRECTORY plugins DESTINATION ${doc} FILES_MATCHING PATTERN "*.md"

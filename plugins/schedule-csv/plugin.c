@@ -111,6 +111,10 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   extent e = {0};
   const bool trains = request->mode == OPIPE_MODE_TRAIN;
   (void)self;
+  if (request->mode > OPIPE_MODE_TRAIN) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "schedule 'csv' has no form for mode %u",
+                      request->mode);
+  }
   opipe_status status = read_settings(request->settings, request->n_settings, &text, &dialect, err);
   if (status >= 0)
     status = csv_parse(text, dialect, measure, &e, &head, err);

@@ -13,10 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend_events.h"
 #include "backend_kernels.h"
 #include "backend_kit.h"
 #include "backend_many.h"
+#include "backend_memory.h"
 #include "backend_rules.h"
+#include "backend_steady.h"
 #include "backend_timed.h"
 #include "conformance.h"
 
@@ -35,16 +38,22 @@ static void check_devices(subject *s) {
   conf_check((s->info.alignment & (s->info.alignment - 1)) == 0 && s->info.alignment > 0,
              "alignment %u", s->info.alignment);
   opipe_device_info shorter = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, memory_bytes),
+                               .peak_flops = -7,
                                .bandwidth = -7};
   conf_ok(s->t->device_query(s->self, s->index, &shorter, &err), &err,
           "device_query of a shorter struct");
-  conf_check(shorter.bandwidth == -7, "device_query writes beyond struct_size");
+  conf_check(shorter.peak_flops == -7 && shorter.bandwidth == -7,
+             "device_query writes beyond struct_size");
   err.message[0] = '\0';
-  conf_check(s->t->device_query(s->self, n, &s->info, &err) < 0 && err.message[0] != '\0',
-             "device %u of %u is described", n, n);
+  (void)conf_refused(s->t->device_query(s->self, n, &s->info, &err), &err,
+                     "a device behind the last, by device_query,");
   conf_ok(s->t->device_query(s->self, s->index, &s->info, &err), &err, "device_query");
-  conf_check(open_device(s, 0, "no-such-option=1", &device) < 0 && err.message[0] != '\0',
-             "an unknown option is accepted");
+  (void)conf_refused(open_device(s, 0, "no-such-option=1", &device), &err, "an unknown option");
+  subject behind = *s;
+  behind.index = n;
+  (void)conf_refused(open_device(&behind, 0, NULL, &device), &err,
+                     "a device behind the last, by device_open,");
+  conf_check(device == NULL, "device_open fails, but sets its output");
   conf_check(s->t->device_query(s->self, n, &s->info, NULL) < 0, "err NULL");
   (void)s->t->device_query(s->self, s->index, &s->info, &err);
   s->t->device_close(NULL);
@@ -56,43 +65,14 @@ static void check_devices(subject *s) {
   s->t->binding_free(NULL);
 }
 
-static void check_cap(const subject *s) {
-  opipe_device *device = NULL;
-  opipe_buffer *a = NULL, *b = NULL;
-  const uint64_t unit = aligned(s, 4096), cap = 4 * unit;
-  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
-  conf_case("memory cap");
-  if (!conf_ok(open_device(s, cap, NULL, &device), &err, "device_open"))
-    return;
-  conf_ok(s->t->buffer_alloc(device, 3 * unit, OPIPE_BUFFER_ARENA, &a, &err), &err, "buffer_alloc");
-  err.message[0] = '\0';
-  conf_error(s->t->buffer_alloc(device, 2 * unit, OPIPE_BUFFER_BOUNDARY, &b, &err), OPIPE_E_LIMIT,
-             &err, "buffer_alloc beyond the cap");
-  conf_ok(s->t->buffer_alloc(device, unit, OPIPE_BUFFER_BOUNDARY, &b, &err), &err,
-          "buffer_alloc up to the cap");
-  conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
-  conf_check(usage.live_bytes[OPIPE_BUFFER_ARENA] == 3 * unit &&
-                 usage.live_bytes[OPIPE_BUFFER_BOUNDARY] == unit && usage.peak_bytes == cap,
-             "usage %llu + %llu, peak %llu",
-             (unsigned long long)usage.live_bytes[OPIPE_BUFFER_ARENA],
-             (unsigned long long)usage.live_bytes[OPIPE_BUFFER_BOUNDARY],
-             (unsigned long long)usage.peak_bytes);
-  s->t->buffer_free(a);
-  conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
-  conf_check(usage.live_bytes[OPIPE_BUFFER_ARENA] == 0, "%llu bytes after buffer_free",
-             (unsigned long long)usage.live_bytes[OPIPE_BUFFER_ARENA]);
-  s->t->buffer_free(b);
-  s->t->device_close(device);
-}
-
 static void check_copies(const subject *s) {
   opipe_buffer *buffer = NULL;
   const uint64_t size = aligned(s, 1024);
   unsigned char out[1024], back[1024];
   void *host = NULL;
   conf_case("copies");
-  if (!conf_ok(s->t->buffer_alloc(s->device, 2 * size, OPIPE_BUFFER_STAGING, &buffer, &err), &err,
-               "buffer_alloc"))
+  if (!conf_made(s->t->buffer_alloc(s->device, 2 * size, OPIPE_BUFFER_STAGING, &buffer, &err),
+                 &buffer, &err, "buffer_alloc"))
     return;
   for (size_t i = 0; i < sizeof(out); ++i)
     out[i] = (unsigned char)(i * 7 + 3);
@@ -128,11 +108,15 @@ static void check_layouts(const subject *s, const bound *b) {
   for (uint32_t i = 0; i < count; ++i)
     layouts[i].struct_size = (uint32_t)OPIPE_END(opipe_param_layout, mapped_bytes);
   conf_ok(s->t->program_params(b->program, layouts, &count, &err), &err, "program_params");
+  uint64_t n_bytes = 0;
   for (uint32_t i = 0; i < count; ++i) {
+    n_bytes += aligned(s, layouts[i].n_bytes);
     conf_check(layouts[i].slot == 0, "slot %u of 1", layouts[i].slot);
     conf_check(layouts[i].key != 0 || layouts[i].n_bytes == 0, "key 0 takes %llu bytes",
                (unsigned long long)layouts[i].n_bytes);
   }
+  conf_check(n_bytes == b->params_bytes, "layouts of %llu bytes, params_prepare takes %llu",
+             (unsigned long long)n_bytes, (unsigned long long)b->params_bytes);
 }
 
 static void check_params(const subject *s, bound *b) {
@@ -149,7 +133,7 @@ static void check_params(const subject *s, bound *b) {
   conf_check(
       s->t->params_read(b->params, 0, seen, sizeof(seen) - 4, &err) < 0 && err.message[0] != '\0',
       "a wrong size is read");
-  if (!conf_ok(s->t->params_clone(b->params, &twin, &err), &err, "params_clone"))
+  if (!conf_made(s->t->params_clone(b->params, &twin, &err), &twin, &err, "params_clone"))
     return;
   for (int i = 0; i < N; ++i)
     other[i] = 3.0f;
@@ -177,6 +161,10 @@ static void check_programs(const subject *s) {
   if (!conf_ok(s->t->support(s->device, &g.graph, support, &err), &err, "support"))
     return;
   for (int i = 0; i < 3; ++i) {
+    conf_check(support[i].status == OPIPE_OK || support[i].status == OPIPE_E_UNSUPPORTED,
+               "support answers %d for %s", (int)support[i].status, g.nodes[i].op);
+    conf_check(memchr(support[i].reason, '\0', sizeof support[i].reason) != NULL,
+               "a reason without an end");
     if (support[i].status == OPIPE_OK)
       continue;
     conf_check(support[i].reason[0] != '\0', "%s is refused without a reason", g.nodes[i].op);
@@ -205,9 +193,14 @@ static void check_programs(const subject *s) {
       run_and_compare(s, &b, i % 2, (float)i);
     conf_check(conf_allocations() == before, "%llu allocations in %d runs",
                (unsigned long long)(conf_allocations() - before), RUNS);
+    check_guards(s, &b);
+    check_run_events(s, &b);
     check_params(s, &b);
+    check_structs(s, b.program);
   }
   close_bound(s, &b);
+  check_steady(s);
+  check_leaks(s);
 }
 
 static void check_unknown_operator(const subject *s) {
@@ -268,11 +261,13 @@ static bool open_trainee(const subject *s, trainee *g) {
                                         OPIPE_COMPILE_OWNED, &g->graph};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
   const uint64_t slot = aligned(s, sizeof(weights));
-  if (!conf_ok(s->t->compile(s->device, &compile, &g->program, &err), &err, "compile") ||
+  if (!conf_made(s->t->compile(s->device, &compile, &g->program, &err), &g->program, &err,
+                 "compile") ||
       !conf_ok(s->t->program_info(g->program, &info, &err), &err, "program_info") ||
-      !conf_ok(s->t->params_create_owned(s->device, &g->source, 1, &g->params, &err), &err,
-               "params_create_owned") ||
-      !conf_ok(s->t->gradients_create(g->params, &g->gradients, &err), &err, "gradients_create") ||
+      !conf_made(s->t->params_create_owned(s->device, &g->source, 1, &g->params, &err), &g->params,
+                 &err, "params_create_owned") ||
+      !conf_made(s->t->gradients_create(g->params, &g->gradients, &err), &g->gradients, &err,
+                 "gradients_create") ||
       !conf_ok(s->t->params_prepare(g->params, g->program, &err), &err, "params_prepare") ||
       !conf_ok(s->t->params_prepare(g->gradients, g->program, &err), &err,
                "params_prepare of a gradient set") ||
@@ -280,9 +275,9 @@ static bool open_trainee(const subject *s, trainee *g) {
       !conf_ok(s->t->params_master(g->gradients, 0, &g->gradient, &err), &err, "params_master"))
     return false;
   const uint64_t arena = aligned(s, info.arena_bytes);
-  if (!conf_ok(s->t->buffer_alloc(s->device, arena + 4 * slot + s->info.alignment,
-                                  OPIPE_BUFFER_ARENA, &g->memory, &err),
-               &err, "buffer_alloc"))
+  if (!conf_made(s->t->buffer_alloc(s->device, arena + 4 * slot + s->info.alignment,
+                                    OPIPE_BUFFER_ARENA, &g->memory, &err),
+                 &g->memory, &err, "buffer_alloc"))
     return false;
   g->x = (opipe_region){g->memory, arena, sizeof(weights)};
   g->y = (opipe_region){g->memory, arena + slot, sizeof(weights)};
@@ -296,7 +291,7 @@ static bool open_trainee(const subject *s, trainee *g) {
                                   .arena = {g->memory, 0, arena},
                                   .boundaries = boundaries,
                                   .gradients = g->gradients};
-  return conf_ok(s->t->bind(s->device, &bind, &g->binding, &err), &err, "bind");
+  return conf_made(s->t->bind(s->device, &bind, &g->binding, &err), &g->binding, &err, "bind");
 }
 
 static void close_trainee(const subject *s, trainee *g) {
@@ -342,7 +337,7 @@ static void train_twice(const subject *s, const trainee *g, const float *x) {
 
 static void step_once(const subject *s, const trainee *g, const float *x) {
   float got[N];
-  double wanted[N], zero[N] = {0};
+  double wanted[N], zero[N] = {0}, left = 1;
   const opipe_update update = {.struct_size = (uint32_t)OPIPE_END(opipe_update, decay),
                                .kind = OPIPE_UPDATE_SGD,
                                .flags = OPIPE_UPDATE_CLEAR,
@@ -353,12 +348,15 @@ static void step_once(const subject *s, const trainee *g, const float *x) {
                                .lr = 0.25};
   const uint64_t before = conf_allocations();
   conf_ok(s->t->update(s->queue, &update, &err), &err, "update");
+  conf_ok(s->t->sum_squares(s->queue, &g->number, &g->gradient, &err), &err, "sum_squares");
+  conf_ok(s->t->read(s->queue, &left, &g->number, &err), &err, "read");
   conf_ok(s->t->params_refresh(g->params, s->queue, 0, &err), &err, "params_refresh");
   conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
   conf_ok(s->t->read(s->queue, got, &g->y, &err), &err, "read");
   conf_ok(s->t->fill_zero(s->queue, &g->gradient, &err), &err, "fill_zero");
   conf_ok(s->t->params_export(g->params, s->queue, 0, &g->dense, &err), &err, "params_export");
   finish(s);
+  conf_check(left == 0, "an update that clears leaves a gradient, of squares %g", left);
   conf_check(conf_allocations() == before, "%llu allocations in a step",
              (unsigned long long)(conf_allocations() - before));
   for (int i = 0; i < N; ++i)
@@ -425,21 +423,22 @@ int main(int argc, char **argv) {
   memset(&s, 0, sizeof(s));
   for (int i = 2; i < argc; ++i)
     read_argument(argv[i], &s);
-  static const conf_table rule = {OPIPE_BACKEND_ID, OPIPE_END(opipe_backend, run), 0, 0};
-  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, &rule);
-  s.t = backend_checked((const opipe_backend *)plugin.table);
+  conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_BACKEND, OPIPE_BACKEND_ID);
+  s.t = plugin.table;
   s.self = plugin.self;
   check_devices(&s);
   check_cap(&s);
   check_kinds(&s);
   conf_case("queues");
-  if (conf_ok(open_device(&s, 0, NULL, &s.device), &err, "device_open") &&
-      conf_ok(s.t->queue_open(s.device, &s.queue, &err), &err, "queue_open") &&
-      conf_ok(s.t->event_create(s.device, &s.event, &err), &err, "event_create")) {
+  if (conf_made(open_device(&s, 0, NULL, &s.device), &s.device, &err, "device_open") &&
+      conf_made(s.t->queue_open(s.device, &s.queue, &err), &s.queue, &err, "queue_open") &&
+      conf_made(s.t->event_create(s.device, &s.event, &err), &s.event, &err, "event_create")) {
     conf_ok(s.t->event_poll(s.event, &err), &err, "event_poll of an event that was never recorded");
     finish(&s);
     conf_ok(s.t->event_wait(s.queue, s.event, &err), &err, "event_wait");
     check_copies(&s);
+    check_offsets(&s);
+    check_events(&s);
     check_programs(&s);
     check_unknown_operator(&s);
     check_unknown_words(&s);
@@ -452,6 +451,10 @@ int main(int argc, char **argv) {
   }
   s.t->event_destroy(s.event);
   s.t->queue_close(s.queue);
+  conf_case("life");
+  conf_check(s.device == NULL || live_bytes_of(&s, OPIPE_BUFFER_KINDS) == 0,
+             "%llu bytes of the device are counted when all is freed",
+             (unsigned long long)(s.device == NULL ? 0 : live_bytes_of(&s, OPIPE_BUFFER_KINDS)));
   s.t->device_close(s.device);
   conf_close(&plugin);
   return conf_finish();

@@ -69,7 +69,7 @@ static opipe_program *compile_product(const subject *s, const product *g) {
   const opipe_compile_params params = {(uint32_t)OPIPE_END(opipe_compile_params, graph), 0,
                                        &g->graph};
   opipe_program *program = NULL;
-  conf_ok(s->t->compile(s->device, &params, &program, &err), &err, "compile");
+  conf_made(s->t->compile(s->device, &params, &program, &err), &program, &err, "compile");
   return program;
 }
 

@@ -8,9 +8,17 @@
 #include <opipe/backend.h>
 #include <string.h>
 
-#include "backend_made.h"
+#include "conformance.h"
 
-enum { N = 48, RUNS = 20 };
+enum {
+  N = 48,
+  RUNS = 20,
+  GUARDS = 8,
+  VALUES_MOST = 10,
+  NODES_MOST = 8,
+  GUARD_BYTE = 0xc7,
+  GUARD_MOST = 1 << 16
+};
 
 typedef struct subject {
   const opipe_backend *t;
@@ -54,8 +62,8 @@ static const int64_t shape[2] = {4, N / 4};
 static float weights[N];
 
 typedef struct sample {
-  opipe_value values[5];
-  opipe_node nodes[3];
+  opipe_value values[VALUES_MOST];
+  opipe_node nodes[NODES_MOST];
   opipe_graph graph;
   opipe_param_source source;
 } sample;
@@ -101,58 +109,112 @@ typedef struct bound {
   opipe_buffer *memory;
   opipe_binding *bindings[2]; /* other boundary regions, one arena */
   opipe_region regions[2][3];
+  opipe_region arena;
+  opipe_region guards[GUARDS]; /* before and behind each of them: nobody writes there */
   opipe_program_info info;
+  uint64_t params_bytes; /* device memory that params_prepare took */
 } bound;
 
 static opipe_status bind_with_arena(const subject *s, const bound *b, const opipe_region *regions,
                                     uint64_t arena, opipe_binding **out) {
-  const opipe_bind_params params = {(uint32_t)OPIPE_END(opipe_bind_params, boundaries),
-                                    3,
-                                    b->program,
-                                    b->params,
-                                    {b->memory, 0, arena},
-                                    regions};
+  const opipe_bind_params params = {
+      (uint32_t)OPIPE_END(opipe_bind_params, boundaries), 3,      b->program, b->params,
+      {b->memory, b->arena.offset_bytes, arena},          regions};
   err.message[0] = '\0';
   return s->t->bind(s->device, &params, out, &err);
 }
 
-static bool open_bound(const subject *s, const sample *g, uint32_t flags, bound *b) {
+static uint64_t live_bytes_of(const subject *s, uint32_t kind) {
+  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
+  uint64_t n = 0;
+  conf_ok(s->t->device_usage(s->device, &usage, &err), &err, "device_usage");
+  for (uint32_t i = 0; i < OPIPE_BUFFER_KINDS; ++i)
+    n += i == kind || kind == OPIPE_BUFFER_KINDS ? usage.live_bytes[i] : 0;
+  return n;
+}
+
+/* A guard, then a region of n_bytes. */
+static opipe_region after_guard(const subject *s, bound *b, uint32_t *io_n, uint64_t *io_at,
+                                uint64_t n_bytes) {
+  const uint64_t guard = aligned(s, 64);
+  b->guards[(*io_n)++] = (opipe_region){b->memory, *io_at, guard};
+  const opipe_region region = {b->memory, *io_at + guard, n_bytes};
+  *io_at += guard + aligned(s, n_bytes);
+  return region;
+}
+
+static void place_bound(const subject *s, bound *b) {
+  uint64_t at = 0;
+  uint32_t n = 0;
+  b->arena = after_guard(s, b, &n, &at, aligned(s, b->info.arena_bytes));
+  for (int k = 0; k < 2; ++k) {
+    for (int i = 0; i < 3; ++i)
+      b->regions[k][i] = after_guard(s, b, &n, &at, sizeof(weights));
+  }
+  (void)after_guard(s, b, &n, &at, 0);
+}
+
+static void set_guards(const subject *s, const bound *b) {
+  static unsigned char pattern[GUARD_MOST];
+  memset(pattern, GUARD_BYTE, sizeof pattern);
+  for (uint32_t i = 0; i < GUARDS && b->guards[i].n_bytes <= sizeof pattern; ++i)
+    conf_ok(s->t->write(s->queue, &b->guards[i], pattern, &err), &err, "write");
+  finish(s);
+}
+
+static void check_guards(const subject *s, const bound *b) {
+  static unsigned char seen[GUARD_MOST];
+  for (uint32_t i = 0; i < GUARDS && b->guards[i].n_bytes <= sizeof seen; ++i) {
+    bool whole = true;
+    conf_ok(s->t->read(s->queue, seen, &b->guards[i], &err), &err, "read");
+    finish(s);
+    for (uint64_t k = 0; k < b->guards[i].n_bytes; ++k)
+      whole = whole && seen[k] == GUARD_BYTE;
+    conf_check(whole, "a run writes outside its regions: %s",
+               i == 0   ? "before its arena"
+               : i == 1 ? "behind the arena_bytes of program_info"
+                        : "behind a boundary region");
+  }
+}
+
+static bool compile_bound(const subject *s, const sample *g, uint32_t flags, bound *b) {
   const opipe_compile_params compile = {(uint32_t)OPIPE_END(opipe_compile_params, graph), flags,
                                         &g->graph};
-  opipe_device_usage before = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)},
-                     after = before;
-  memset(b, 0, sizeof(*b));
-  (void)s->t->device_usage(s->device, &before, &err);
-  if (!conf_ok(s->t->compile(s->device, &compile, &b->program, &err), &err, "compile"))
+  const uint64_t before = live_bytes_of(s, OPIPE_BUFFER_KINDS);
+  if (!conf_made(s->t->compile(s->device, &compile, &b->program, &err), &b->program, &err,
+                 "compile"))
     return false;
-  (void)s->t->device_usage(s->device, &after, &err);
-  conf_check(
-      before.live_bytes[OPIPE_BUFFER_ARENA] + before.live_bytes[OPIPE_BUFFER_PARAMS] +
-              before.live_bytes[OPIPE_BUFFER_BOUNDARY] + before.live_bytes[OPIPE_BUFFER_STAGING] ==
-          after.live_bytes[OPIPE_BUFFER_ARENA] + after.live_bytes[OPIPE_BUFFER_PARAMS] +
-              after.live_bytes[OPIPE_BUFFER_BOUNDARY] + after.live_bytes[OPIPE_BUFFER_STAGING],
-      "compile takes device memory");
+  conf_check(live_bytes_of(s, OPIPE_BUFFER_KINDS) == before, "compile takes device memory");
   b->info.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes);
-  conf_ok(s->t->program_info(b->program, &b->info, &err), &err, "program_info");
-  conf_check(
-      b->info.arena_bytes >= b->info.temp_bytes && b->info.arena_bytes >= b->info.workspace_bytes,
-      "arena %llu, temp %llu, workspace %llu", (unsigned long long)b->info.arena_bytes,
-      (unsigned long long)b->info.temp_bytes, (unsigned long long)b->info.workspace_bytes);
-  if (!conf_ok(s->t->params_create(s->device, &g->source, 1, &b->params, &err), &err,
-               "params_create"))
+
+  return conf_ok(s->t->program_info(b->program, &b->info, &err), &err, "program_info") &&
+         conf_check(b->info.arena_bytes >= b->info.temp_bytes &&
+                        b->info.arena_bytes >= b->info.workspace_bytes &&
+                        b->info.arena_bytes < UINT64_C(1) << 32,
+                    "arena %llu, temp %llu, workspace %llu",
+                    (unsigned long long)b->info.arena_bytes, (unsigned long long)b->info.temp_bytes,
+                    (unsigned long long)b->info.workspace_bytes);
+}
+
+static bool open_bound(const subject *s, const sample *g, uint32_t flags, bound *b) {
+  memset(b, 0, sizeof(*b));
+  if (!compile_bound(s, g, flags, b) ||
+      !conf_made(s->t->params_create(s->device, &g->source, 1, &b->params, &err), &b->params, &err,
+                 "params_create"))
     return false;
+  const uint64_t before = live_bytes_of(s, OPIPE_BUFFER_PARAMS);
   conf_ok(s->t->params_prepare(b->params, b->program, &err), &err, "params_prepare");
-  const uint64_t arena = aligned(s, b->info.arena_bytes), slot = aligned(s, sizeof(weights));
-  if (!conf_ok(s->t->buffer_alloc(s->device, arena + 6 * slot + s->info.alignment,
-                                  OPIPE_BUFFER_ARENA, &b->memory, &err),
-               &err, "buffer_alloc"))
+  b->params_bytes = live_bytes_of(s, OPIPE_BUFFER_PARAMS) - before;
+  const uint64_t n_bytes =
+      aligned(s, b->info.arena_bytes) + 6 * aligned(s, sizeof(weights)) + GUARDS * aligned(s, 64);
+  if (!conf_made(s->t->buffer_alloc(s->device, n_bytes, OPIPE_BUFFER_ARENA, &b->memory, &err),
+                 &b->memory, &err, "buffer_alloc"))
     return false;
+  place_bound(s, b);
+  set_guards(s, b);
   for (int k = 0; k < 2; ++k) {
-    for (int i = 0; i < 3; ++i) {
-      b->regions[k][i] =
-          (opipe_region){b->memory, arena + (uint64_t)(k * 3 + i) * slot, sizeof(weights)};
-    }
-    if (!conf_ok(bind_with_arena(s, b, b->regions[k], arena, &b->bindings[k]), &err, "bind"))
+    if (!conf_made(bind_with_arena(s, b, b->regions[k], b->arena.n_bytes, &b->bindings[k]),
+                   &b->bindings[k], &err, "bind"))
       return false;
   }
   return true;

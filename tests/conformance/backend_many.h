@@ -30,8 +30,8 @@ static bool open_many(const subject *s, many *m) {
       n += aligned(s, sizeof(double));
     }
   }
-  if (!conf_ok(s->t->buffer_alloc(s->device, n, OPIPE_BUFFER_PARAMS, &m->memory, &err), &err,
-               "buffer_alloc"))
+  if (!conf_made(s->t->buffer_alloc(s->device, n, OPIPE_BUFFER_PARAMS, &m->memory, &err),
+                 &m->memory, &err, "buffer_alloc"))
     return false;
   for (int set = 0; set < 2; ++set) {
     for (int i = 0; i < PARTS; ++i) {

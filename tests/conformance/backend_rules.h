@@ -23,10 +23,12 @@ static void check_kinds(const subject *s) {
   opipe_device_usage usage = {.struct_size = (uint32_t)sizeof usage};
   const uint64_t unit = aligned(s, 64);
   conf_case("kinds of memory");
-  if (!conf_ok(open_device(s, 0, NULL, &device), &err, "device_open"))
+  if (!conf_made(open_device(s, 0, NULL, &device), &device, &err, "device_open"))
     return;
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind) {
-    if (!conf_ok(s->t->buffer_alloc(device, unit, kind, &buffer, &err), &err, "buffer_alloc"))
+    buffer = NULL;
+    if (!conf_made(s->t->buffer_alloc(device, unit, kind, &buffer, &err), &buffer, &err,
+                   "buffer_alloc"))
       break;
     conf_ok(s->t->device_usage(device, &usage, &err), &err, "device_usage");
     conf_check(usage.live_bytes[kind] == unit && all_live(&usage) == unit,
@@ -153,8 +155,10 @@ static void check_late_errors(const subject *s) {
   }
   s->t->program_free(program);
   bool open = open_bound(s, &g, OPIPE_COMPILE_CHECK_FINITE, &b);
-  for (int i = 0; i < EVENTS && open; ++i)
-    open = conf_ok(s->t->event_create(s->device, &events[i], &err), &err, "event_create");
+  for (int i = 0; i < EVENTS && open; ++i) {
+    open = conf_made(s->t->event_create(s->device, &events[i], &err), &events[i], &err,
+                     "event_create");
+  }
   if (open) {
     break_a_rule(s, &b, events);
     run_and_compare(s, &b, 0, 1.0f); /* the device goes on */

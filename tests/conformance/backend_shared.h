@@ -106,7 +106,8 @@ static void check_host_memory(const subject *s, opipe_buffer *buffer) {
     conf_skip("the backend pins no memory of its own");
   } else {
     const uint64_t before = host_bytes_of(s);
-    if (conf_ok(s->t->host_alloc(s->device, SHARED_BYTES, &data, &err), &err, "host_alloc")) {
+    if (conf_made(s->t->host_alloc(s->device, SHARED_BYTES, &data, &err), &data, &err,
+                  "host_alloc")) {
       conf_check(host_bytes_of(s) >= before + SHARED_BYTES, "it is not in host_bytes");
       round_trip(s, buffer, data);
     }
@@ -153,8 +154,8 @@ static void check_buffer_import(const subject *s, opipe_buffer *buffer) {
   err.message[0] = '\0';
   conf_error(s->t->buffer_import(s->device, native + 1, 64, &view, &err), OPIPE_E_INVALID, &err,
              "buffer_import of an address that is not aligned");
-  if (!conf_ok(s->t->buffer_import(s->device, native, SHARED_BYTES, &view, &err), &err,
-               "buffer_import"))
+  if (!conf_made(s->t->buffer_import(s->device, native, SHARED_BYTES, &view, &err), &view, &err,
+                 "buffer_import"))
     return;
   const opipe_region theirs = {view, 0, SHARED_BYTES}, ours = {buffer, 0, SHARED_BYTES};
   conf_check(live_of(s) == before, "what is imported is counted");
@@ -181,8 +182,9 @@ static void check_event_import(const subject *s) {
     return;
   }
   const uint64_t native = native_of(s, OPIPE_NATIVE_EVENT, s->event);
-  if (!conf_ok(s->t->event_import(s->device, native, &theirs, &err), &err, "event_import") ||
-      !conf_ok(s->t->queue_open(s->device, &other, &err), &err, "queue_open")) {
+  if (!conf_made(s->t->event_import(s->device, native, &theirs, &err), &theirs, &err,
+                 "event_import") ||
+      !conf_made(s->t->queue_open(s->device, &other, &err), &other, &err, "queue_open")) {
     s->t->event_destroy(theirs);
     return;
   }
@@ -239,10 +241,11 @@ static void check_queue_import(const subject *s, opipe_buffer *buffer) {
     conf_skip("the backend takes no queues of others");
     return;
   }
-  if (conf_ok(s->t->queue_open(s->device, &other, &err), &err, "queue_open") &&
-      conf_ok(s->t->event_create(s->device, &event, &err), &err, "event_create") &&
-      conf_ok(s->t->queue_import(s->device, native_of(s, OPIPE_NATIVE_QUEUE, other), &theirs, &err),
-              &err, "queue_import"))
+  if (conf_made(s->t->queue_open(s->device, &other, &err), &other, &err, "queue_open") &&
+      conf_made(s->t->event_create(s->device, &event, &err), &event, &err, "event_create") &&
+      conf_made(
+          s->t->queue_import(s->device, native_of(s, OPIPE_NATIVE_QUEUE, other), &theirs, &err),
+          &theirs, &err, "queue_import"))
     check_stream(s, &all, other, theirs, event);
   s->t->queue_close(theirs);
   finish(s); /* theirs is as it was: */
@@ -265,10 +268,11 @@ static void check_event_signal(const subject *s, opipe_buffer *buffer) {
     return;
   }
   memset(data, 0x3c, sizeof data);
-  if (!conf_ok(s->t->event_create(s->device, &event, &err), &err, "event_create"))
+  if (!conf_made(s->t->event_create(s->device, &event, &err), &event, &err, "event_create"))
     return;
   const uint64_t native = native_of(s, OPIPE_NATIVE_EVENT, event);
-  if (conf_ok(s->t->event_import(s->device, native, &theirs, &err), &err, "event_import")) {
+  if (conf_made(s->t->event_import(s->device, native, &theirs, &err), &theirs, &err,
+                "event_import")) {
     conf_ok(s->t->write(s->queue, &all, data, &err), &err, "write");
     conf_ok(s->t->read(s->queue, got, &all, &err), &err, "read");
     conf_ok(s->t->event_signal(s->queue, native, &err), &err, "event_signal");
@@ -290,7 +294,7 @@ static void check_abort(const subject *s, opipe_buffer *buffer) {
     conf_skip("the backend gives no queue up");
     return;
   }
-  if (!conf_ok(s->t->queue_open(s->device, &queue, &err), &err, "queue_open"))
+  if (!conf_made(s->t->queue_open(s->device, &queue, &err), &queue, &err, "queue_open"))
     return;
   conf_ok(s->t->write(queue, &all, data, &err), &err, "write");
   conf_ok(s->t->event_record(queue, s->event, &err), &err, "event_record");
@@ -313,8 +317,8 @@ static void check_shared(const subject *s) {
     conf_skip("the backend was built before it could share devices");
     return;
   }
-  if (!conf_ok(s->t->buffer_alloc(s->device, SHARED_BYTES, OPIPE_BUFFER_STAGING, &buffer, &err),
-               &err, "buffer_alloc"))
+  if (!conf_made(s->t->buffer_alloc(s->device, SHARED_BYTES, OPIPE_BUFFER_STAGING, &buffer, &err),
+                 &buffer, &err, "buffer_alloc"))
     return;
   check_native(s, buffer);
   check_notify(s, buffer);

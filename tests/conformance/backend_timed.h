@@ -90,9 +90,10 @@ static void check_across(const subject *s, const timed *x) {
   sync_timed(s, x->events[1]);
   const int64_t waited = elapsed_ns(s, x->events[0], x->events[1]);
   conf_check(waited >= 0, "what waits for an event came %lld ns before it", (long long)-waited);
-  if (conf_ok(open_device(s, 0, NULL, &device), &err, "device_open") &&
-      conf_ok(s->t->queue_open(device, &queue, &err), &err, "queue_open") &&
-      conf_ok(s->t->event_create_timed(device, &other, &err), &err, "event_create_timed")) {
+  if (conf_made(open_device(s, 0, NULL, &device), &device, &err, "device_open") &&
+      conf_made(s->t->queue_open(device, &queue, &err), &queue, &err, "queue_open") &&
+      conf_made(s->t->event_create_timed(device, &other, &err), &other, &err,
+                "event_create_timed")) {
     conf_ok(s->t->event_record(queue, other, &err), &err, "event_record");
     sync_timed(s, other);
     const int64_t later = elapsed_ns(s, x->events[1], other);
@@ -112,12 +113,12 @@ static void check_timed(const subject *s) {
     return;
   }
   bool made =
-      conf_ok(s->t->buffer_alloc(s->device, TIMED_BYTES, OPIPE_BUFFER_STAGING, &x.buffer, &err),
-              &err, "buffer_alloc") &&
-      conf_ok(s->t->queue_open(s->device, &x.queue, &err), &err, "queue_open");
+      conf_made(s->t->buffer_alloc(s->device, TIMED_BYTES, OPIPE_BUFFER_STAGING, &x.buffer, &err),
+                &x.buffer, &err, "buffer_alloc") &&
+      conf_made(s->t->queue_open(s->device, &x.queue, &err), &x.queue, &err, "queue_open");
   for (int i = 0; i < TIMED && made; ++i) {
-    made = conf_ok(s->t->event_create_timed(s->device, &x.events[i], &err), &err,
-                   "event_create_timed");
+    made = conf_made(s->t->event_create_timed(s->device, &x.events[i], &err), &x.events[i], &err,
+                     "event_create_timed");
   }
   if (made) {
     conf_check(s->t->event_poll(x.events[0], &err) == OPIPE_OK,

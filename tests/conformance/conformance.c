@@ -12,29 +12,13 @@
 #include <string.h>
 #include <time.h>
 
-static atomic_ullong n_allocations, live_bytes;
+#include "conformance_memory.h"
+#include "conformance_tables.h"
+#include "conformance_watch.h"
+
+enum { SHOWN_MOST = 100 }; /* failures that are written */
 static unsigned n_passed, n_failed, n_skipped;
 static const char *case_name = "";
-
-static void *count_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align) {
-  void *fresh = NULL;
-  (void)ctx;
-  if (new_size == 0) {
-    atomic_fetch_sub(&live_bytes, old_size);
-    free(ptr);
-    return NULL;
-  }
-  if (posix_memalign(&fresh, align < sizeof(void *) ? sizeof(void *) : align, new_size) != 0)
-    return NULL;
-  if (ptr != NULL) {
-    memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
-    free(ptr);
-  }
-  atomic_fetch_add(&n_allocations, 1);
-  atomic_fetch_add(&live_bytes, new_size);
-  atomic_fetch_sub(&live_bytes, ptr == NULL ? 0 : old_size);
-  return fresh;
-}
 
 static void print_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
   (void)ctx;
@@ -110,65 +94,78 @@ const opipe_host conf_host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
                               OPIPE_ABI_MAJOR,
                               OPIPE_ABI_MINOR,
                               NULL,
-                              count_realloc,
+                              mem_realloc,
                               print_log,
                               now_ns,
                               find_service};
 
 uint64_t conf_allocations(void) {
-  return atomic_load(&n_allocations);
+  return atomic_load(&mem_allocations);
 }
 uint64_t conf_live_bytes(void) {
-  return atomic_load(&live_bytes) - lent_bytes;
+  return atomic_load(&mem_live) - lent_bytes;
 }
 
 void conf_case(const char *name) {
+  watch_step();
   case_name = name;
 }
 
 bool conf_check(bool passed, const char *fmt, ...) {
+  watch_step();
   if (passed) {
     ++n_passed;
     return true;
   }
-  va_list args;
-  va_start(args, fmt);
-  (void)printf("FAILED: %s: ", case_name);
-  (void)vprintf(fmt, args);
-  (void)printf("\n");
-  va_end(args);
   ++n_failed;
+  if (n_failed <= SHOWN_MOST) {
+    va_list args;
+    va_start(args, fmt);
+    (void)printf("FAILED: %s: ", case_name);
+    (void)vprintf(fmt, args);
+    (void)printf("\n");
+    va_end(args);
+  }
   return false;
+}
+
+/* Has it an end? Shown as text all the same. */
+static bool check_message(const opipe_error *err, const char *what) {
+  return conf_check(memchr(err->message, '\0', sizeof err->message) != NULL,
+                    "%s: a message without an end", what);
 }
 
 bool conf_error(opipe_status status, opipe_status wanted, const opipe_error *err,
                 const char *what) {
-  return conf_check(status == wanted, "%s: status %d, not %d (%s)", what, (int)status, (int)wanted,
+  return check_message(err, what) &&
+         conf_check(status == wanted, "%s: status %d, not %d (%s)", what, (int)status, (int)wanted,
                     err->message) &&
-         conf_check(err->message[0] != '\0', "%s: an error without a message", what);
+         conf_check(err->message[0] != '\0', "%s: an error without a message", what) &&
+         conf_check(err->status == status, "%s: err->status is %d, the answer %d", what,
+                    (int)err->status, (int)status);
+}
+
+bool conf_refused(opipe_status status, const opipe_error *err, const char *what) {
+  if (!conf_check(status < 0, "%s is accepted (status %d)", what, (int)status))
+    return false;
+  return conf_check(status >= OPIPE_E_INTERNAL, "%s: the unknown status %d", what, (int)status) &&
+         conf_error(status, status, err, what);
 }
 
 bool conf_ok(opipe_status status, const opipe_error *err, const char *what) {
-  return conf_check(status == OPIPE_OK, "%s: status %d (%s)", what, (int)status, err->message);
+  return conf_check(status == OPIPE_OK, "%s: status %d (%.495s)", what, (int)status, err->message);
 }
 
-opipe_status conf_made(opipe_status status, const void *object, opipe_error *err,
-                       const char *slot) {
-  if (status == OPIPE_OK && object != NULL)
-    return status;
-  if (status < 0 && err->message[0] == '\0')
-    conf_check(false, "%s: status %d without a message", slot, (int)status);
-  if (status < 0)
-    return status;
-  if (status == OPIPE_OK)
-    conf_check(false, "%s answered OK without an object", slot);
-  else
-    conf_check(false, "%s answered %d, which is neither done nor failed", slot, (int)status);
-  return opipe_fail(err, OPIPE_E_INVALID, "%s made no object", slot);
+bool conf_made(opipe_status status, const void *out, const opipe_error *err, const char *what) {
+  const void *object = NULL;
+  memcpy(&object, out, sizeof object);
+  return conf_ok(status, err, what) &&
+         conf_check(object != NULL, "%s answers OK without an object", what);
 }
 
 void conf_skip(const char *fmt, ...) {
   va_list args;
+  watch_step();
   va_start(args, fmt);
   (void)printf("SKIP: %s: ", case_name);
   (void)vprintf(fmt, args);
@@ -177,7 +174,18 @@ void conf_skip(const char *fmt, ...) {
   ++n_skipped;
 }
 
+int conf_last_words(char *out, size_t room, const char *why, int number) {
+  return snprintf(out, room, "FAILED: %s: %s %d\n%u passed, %u failed, %u skipped\n", case_name,
+                  why, number, n_passed, n_failed + 1, n_skipped);
+}
+
+uint64_t conf_patience_ns(void) {
+  return watch_seconds() * (UINT64_C(1000000000) / 3);
+}
+
 int conf_finish(void) {
+  if (n_failed > SHOWN_MOST)
+    (void)printf("FAILED: and %u more\n", n_failed - SHOWN_MOST);
   (void)printf("%u passed, %u failed, %u skipped\n", n_passed, n_failed, n_skipped);
   return n_failed == 0 ? 0 : 1;
 }
@@ -187,30 +195,9 @@ static void give_up(const char *path, const char *why) {
   exit(2);
 }
 
-/* What has another magic or is too short cannot be looked at. */
-static void check_descriptor(const char *path, const opipe_plugin *p, uint32_t kind) {
-  conf_case("descriptor");
-  if (!conf_check(p->magic == OPIPE_PLUGIN_MAGIC, "magic 0x%x", p->magic))
-    give_up(path, "its descriptor is none");
-  if (!conf_check(p->struct_size >= OPIPE_END(opipe_plugin, get_interface),
-                  "struct_size %u, it needs %zu", p->struct_size,
-                  OPIPE_END(opipe_plugin, get_interface)))
-    give_up(path, "its descriptor is too short");
-  conf_check(p->abi_major == OPIPE_ABI_MAJOR, "ABI major %u", p->abi_major);
-  conf_check(p->abi_minor_min <= p->abi_minor, "needs minor %u, built for %u", p->abi_minor_min,
-             p->abi_minor);
-  conf_check(
-      p->structs != NULL && p->n_structs != 0 && p->struct_row_bytes == sizeof(opipe_struct_row),
-      "%u layout fingerprints of %u bytes", p->n_structs, p->struct_row_bytes);
-  conf_check(p->kind == kind, "kind %u, this program checks kind %u", p->kind, kind);
-  conf_check(p->id != NULL && p->version != NULL && p->license != NULL && p->summary != NULL,
-             "a text is missing");
-  conf_check(p->id != NULL &&
-                 p->id[strspn(
-                     p->id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")] ==
-                     '\0' &&
-                 p->id[0] != '\0' && strlen(p->id) < 64,
-             "its id is not 1 to 63 letters, digits, '-', '_', '.'");
+/* What it answers allows nothing more to be called. */
+static _Noreturn void stop(void) {
+  exit(conf_finish());
 }
 
 /* Where the loaded parts of an ELF file end, 0: dlopen itself says what is wrong with it. */
@@ -269,75 +256,60 @@ void conf_lend(const char *path) {
   if (one->table == NULL)
     give_up(path, "its interface is missing");
   ++n_lent;
-  lent_bytes = atomic_load(&live_bytes);
+  lent_bytes = atomic_load(&mem_live);
 }
 
-/* One more instance; ends the program where there is none. */
-static opipe_instance *open_one(const char *path, const opipe_plugin *plugin) {
+/* A plugin may have a reason not to open (no such device here): that is none of its defects. */
+static opipe_instance *open_one(const opipe_plugin *plugin, const char *path) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_instance *self = NULL;
-  char why[sizeof err.message + 64];
   const opipe_status status = plugin->open(&conf_host, &self, &err);
-  if (status == OPIPE_OK)
-    return self;
-  (void)snprintf(why, sizeof why, "%.*s", (int)sizeof err.message,
-                 err.message[0] == '\0' ? "its open() failed without a message" : err.message);
-  if (status > 0) {
-    (void)snprintf(why, sizeof why, "its open() answered %d, which is neither done nor failed",
-                   (int)status);
+  if (status < 0 && conf_refused(status, &err, "open")) {
+    conf_check(self == NULL, "open fails, but sets its output");
+    give_up(path, err.message);
   }
-  give_up(path, why);
-  return NULL;
+  if (!conf_check(status == OPIPE_OK, "open answers %d", (int)status) ||
+      !conf_check(self != NULL, "open answers OK without an instance"))
+    stop();
+  return self;
 }
 
-/* The table of an instance, with all that it must have. */
-static const void *find_table(const char *path, const opipe_plugin *plugin, opipe_instance *self,
-                              const conf_table *rule) {
-  const void *table = plugin->get_interface(self, rule->id);
-  char why[160];
-  uint32_t size = 0;
-  if (table == NULL)
-    give_up(path, "its interface is missing");
-  memcpy(&size, table, sizeof size);
-  (void)snprintf(why, sizeof why, "its interface '%s' has %u bytes, it needs %zu", rule->id, size,
-                 rule->least_bytes);
-  if (size < rule->least_bytes)
-    give_up(path, why);
-  for (size_t at = 8; at < rule->least_bytes; at += sizeof(void *)) {
-    void *slot = NULL;
-    memcpy(&slot, (const char *)table + at, sizeof slot);
-    (void)snprintf(why, sizeof why, "slot %zu of its interface '%s' is NULL",
-                   (at - 8) / sizeof(void *), rule->id);
-    if (slot == NULL && (at < rule->may_lack || at >= rule->may_lack_end))
-      give_up(path, why);
+/* Ids that are not quite the kind's. */
+static void check_interfaces(const conf_plugin *p, const char *interface_id) {
+  char longer[64], other[64];
+  (void)snprintf(longer, sizeof longer, "%s0", interface_id);
+  (void)snprintf(other, sizeof other, "%s", interface_id);
+  other[strlen(other) - 1] = '9';
+  const char *const ids[] = {"no.such.interface/9", "", longer, other};
+  for (size_t i = 0; i < sizeof ids / sizeof ids[0]; ++i) {
+    conf_check(p->plugin->get_interface(p->self, ids[i]) == NULL,
+               "an unknown interface is not NULL: '%s'", ids[i]);
   }
-  return table;
 }
 
-conf_plugin conf_open(const char *path, uint32_t kind, const conf_table *rule) {
+conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
   conf_plugin out = {NULL, NULL, NULL};
   (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what failed before a hang is seen */
   out.plugin = load(path);
-  check_descriptor(path, out.plugin, kind);
+  watch_start();
+  if (!check_descriptor(out.plugin))
+    stop();
   if (out.plugin->kind != kind)
     give_up(path, "another kind of plugin");
-  if (out.plugin->open == NULL || out.plugin->close == NULL || out.plugin->get_interface == NULL)
-    give_up(path, "its descriptor lacks a function");
   conf_case("life");
   for (int i = 0; i < 3; ++i) { /* several instances, in any order */
-    opipe_instance *one = open_one(path, out.plugin), *two = open_one(path, out.plugin);
+    opipe_instance *one = open_one(out.plugin, path), *two = open_one(out.plugin, path);
     out.plugin->close(one);
     out.plugin->close(two);
   }
   conf_check(conf_live_bytes() == 0, "close left %llu bytes",
              (unsigned long long)conf_live_bytes());
   out.plugin->close(NULL);
-  out.self = open_one(path, out.plugin);
-  conf_check(out.plugin->get_interface(out.self, "no.such.interface/9") == NULL,
-             "an unknown interface is not NULL");
-  out.table = find_table(path, out.plugin, out.self, rule);
-  conf_check(out.plugin->get_interface(out.self, rule->id) == out.table,
-             "another table at the second call");
+  out.self = open_one(out.plugin, path);
+  check_interfaces(&out, interface_id);
+  out.table = tables_take(kind, out.plugin->get_interface(out.self, interface_id));
+  if (out.table == NULL)
+    stop();
   return out;
 }
 
@@ -349,6 +321,7 @@ void conf_close(conf_plugin *plugin) {
   conf_check(atomic_load(&counted_threads) == 0 && atomic_load(&counted_bytes) == 0,
              "%lld threads and %lld bytes of other backends' devices are not given back",
              (long long)atomic_load(&counted_threads), (long long)atomic_load(&counted_bytes));
+  mem_check();
   while (n_lent > 0) {
     --n_lent;
     lent[n_lent].plugin->close(lent[n_lent].self);

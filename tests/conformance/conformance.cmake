@@ -45,3 +45,14 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/plugins/transport-emulated/emulated.c)
   opi_conformance(transport emulated rule=grouped)
   opi_conformance(transport emulated rule=grouped,stall=0:1:3:20)
 endif()
+
+# Plugins with defects, made of the project's own: test_seeded.py runs the programs on each.
+foreach(kind backend schedule transport)
+  add_library(seeded-${kind} MODULE EXCLUDE_FROM_ALL ${CMAKE_CURRENT_SOURCE_DIR}/conformance/seeded/${kind}.c)
+  set_target_properties(seeded-${kind} PROPERTIES PREFIX "" OUTPUT_NAME opipe-${kind}-seeded
+    C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${OPI_TEST_DIR}/conformance)
+  target_include_directories(seeded-${kind} PRIVATE ${PROJECT_SOURCE_DIR}/abi/include)
+  target_compile_definitions(seeded-${kind} PRIVATE _GNU_SOURCE)
+  target_link_libraries(seeded-${kind} PRIVATE opi_flags ${CMAKE_DL_LIBS} Threads::Threads)
+  list(APPEND OPI_TEST_PLUGIN_TARGETS seeded-${kind})
+endforeach()

@@ -17,7 +17,7 @@ typedef struct conf_plugin {
   const void *table;
 } conf_plugin;
 
-/* Host services given to the plugin; allocations are counted. */
+/* Host services given to the plugin; allocations are counted, and never zeroed. */
 extern const opipe_host conf_host;
 uint64_t conf_allocations(void); /* calls that allocated or grew */
 uint64_t conf_live_bytes(void);
@@ -25,28 +25,26 @@ uint64_t conf_live_bytes(void);
 /* Opens the backend of `path` for plugins that stand on another one (opipe.backends/1); before
  * conf_open, which finds it by its id. */
 void conf_lend(const char *path);
-/* What a kind's table must have: bytes, and no NULL among its slots but [may_lack, may_lack_end).
- */
-typedef struct conf_table {
-  const char *id;
-  size_t least_bytes;
-  size_t may_lack, may_lack_end;
-} conf_table;
 /* Opens the plugin of `path` and its table; ends the program with 2 when that is not possible. */
-conf_plugin conf_open(const char *path, uint32_t kind, const conf_table *rule);
+conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id);
 /* Closes it and checks that all memory came back. */
 void conf_close(conf_plugin *plugin);
 
 void conf_case(const char *name); /* names what follows in the report */
 bool conf_check(bool passed, const char *fmt, ...) OPIPE_PRINTF(2, 3);
-/* status is `wanted`, and the message is not empty. */
+/* status is `wanted`, and the message tells of it. */
 bool conf_error(opipe_status status, opipe_status wanted, const opipe_error *err, const char *what);
+/* Some error with a message. */
+bool conf_refused(opipe_status status, const opipe_error *err, const char *what);
 bool conf_ok(opipe_status status, const opipe_error *err, const char *what);
-/* What a slot that makes an object answered; OK without one, and what is neither done nor failed,
- * is a failure and handed on as an error. made.h */
-opipe_status conf_made(opipe_status status, const void *object, opipe_error *err, const char *slot);
+/* OK, and the object is there. out: where the call puts it. */
+bool conf_made(opipe_status status, const void *out, const opipe_error *err, const char *what);
 void conf_skip(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 /* Prints "N passed, N failed, N skipped"; the exit status. */
 int conf_finish(void);
+/* For a program that ends at once: a failure and the summary. Returns the length. */
+int conf_last_words(char *out, size_t room, const char *why, int number);
+/* How long a peer, a thread or a device may take for what takes no time. */
+uint64_t conf_patience_ns(void);
 
 #endif /* CONFORMANCE_H */

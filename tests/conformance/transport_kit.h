@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the checks of transports share: a world of ranks in a ring, each a thread with a device of
- * host memory made of opipe/helpers.h.
+/* What the checks of transports stand on: a ring of ranks on devices in host memory, messages whose
+ * every element says whose it is, events that the program holds.
  */
-#ifndef TRANSPORT_KIT_H
-#define TRANSPORT_KIT_H
+#ifndef CONFORMANCE_TRANSPORT_KIT_H
+#define CONFORMANCE_TRANSPORT_KIT_H
 
 #define OPIPE_HELPERS_HOST_DEVICE
 #include <opipe/helpers.h>
 #include <opipe/transport.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "transport_made.h"
+#include "conformance.h"
 
+enum { WATCHED_READY = 0, WATCHED_SENT, WATCHED_RECEIVED, WATCHED };
 enum { RANKS = 3, MESSAGES = 200, DEPTH = 2, ELEMS = 256 };
-static const uint64_t DEADLINE_NS = UINT64_C(20000000000);
+#define DEADLINE_NS conf_patience_ns()
+#define BLANK (-7.0f)
+#define SLOT_BYTES (ELEMS * sizeof(float))
 
 typedef struct subject {
   const opipe_transport *t;
@@ -31,15 +34,21 @@ typedef struct rank {
   const subject *s;
   uint32_t index;
   opipe_device *device;
+  opipe_queue *queue;
   opipe_endpoint *endpoint;
   opipe_stream *in, *out;
   opipe_buffer *slots; /* DEPTH receive slots, then as many to send from */
   opipe_memory *memory;
   struct rank *next; /* who receives what this rank sends */
   opipe_error err;
+  bool copies; /* what is sent lies in the sender's own region, also where it need not */
   uint32_t n_good;
-  uint32_t n_pending, n_open; /* of batches */
-  uint32_t seen;              /* doorbell before the threads started */
+  opipe_event *events[WATCHED]; /* of the checks of events */
+  opipe_group *group;
+  const struct sum_case *sums; /* what its group adds */
+  uint32_t n_unsteady;         /* answers OK that did not stay so */
+  uint32_t n_pending, n_open;  /* of batches */
+  uint32_t seen;               /* doorbell before the threads started */
   opipe_status status;
 } rank;
 
@@ -60,32 +69,105 @@ static const opipe_backend memory_only = {(uint32_t)OPIPE_END(opipe_backend, run
                                           NULL,
                                           NULL};
 
+/* ---- events that complete when the program says so ---- */
+
+#define EVENT_HELD (UINT64_C(1) << 63)
+static atomic_uint events_held;  /* that are not complete */
+static atomic_uint events_early; /* events that were recorded while one was held */
+
+static void hold(opipe_event *event) {
+  __atomic_store_n(&event->event.n_recorded, EVENT_HELD, __ATOMIC_RELEASE);
+  atomic_fetch_add(&events_held, 1);
+}
+
+static void let_go(opipe_event *event) {
+  atomic_fetch_sub(&events_held, 1);
+  __atomic_store_n(&event->event.n_recorded, 1, __ATOMIC_RELEASE);
+}
+
+static opipe_status held_poll(opipe_event *event, opipe_error *err) {
+  (void)err;
+  const uint64_t n = __atomic_load_n(&event->event.n_recorded, __ATOMIC_ACQUIRE);
+  return (n & EVENT_HELD) != 0 ? OPIPE_PENDING : OPIPE_OK;
+}
+
+static opipe_status held_sync(opipe_event *event, uint64_t timeout_ns, opipe_error *err) {
+  const struct timespec pause = {.tv_nsec = 20000};
+  const uint64_t start = conf_host.now_ns(NULL);
+  while (held_poll(event, err) == OPIPE_PENDING) {
+    if (conf_host.now_ns(NULL) - start >= timeout_ns)
+      return opipe_fail(err, OPIPE_E_TIMEOUT, "an event is not complete");
+    (void)nanosleep(&pause, NULL);
+  }
+  return OPIPE_OK;
+}
+
+/* The queue of a device whose work is done when a call returns cannot but wait here. */
+static opipe_status held_wait(opipe_queue *queue, opipe_event *event, opipe_error *err) {
+  (void)queue;
+  return held_sync(event, DEADLINE_NS, err);
+}
+
+static opipe_status held_record(opipe_queue *queue, opipe_event *event, opipe_error *err) {
+  if (atomic_load(&events_held) != 0)
+    atomic_fetch_add(&events_early, 1);
+  return opipe_host_event_record(queue, event, err);
+}
+
+static const opipe_backend *kit_backend(void) {
+  static opipe_backend table;
+  table = memory_only;
+  table.event_poll = held_poll;
+  table.event_sync = held_sync;
+  table.event_wait = held_wait;
+  table.event_record = held_record;
+  return &table;
+}
+
+/* Messages have several lengths, 0 among them. */
+static uint64_t bytes_of(uint64_t sequence) {
+  static const uint64_t elems[] = {ELEMS, 1, ELEMS - 1, 0, 17};
+  return elems[sequence % (sizeof elems / sizeof elems[0])] * sizeof(float);
+}
+
 static opipe_region slot_of(const rank *r, uint64_t sequence) {
-  const opipe_region region = {r->slots, (sequence % DEPTH) * ELEMS * sizeof(float),
-                               ELEMS * sizeof(float)};
+  const opipe_region region = {r->slots, (sequence % DEPTH) * SLOT_BYTES, bytes_of(sequence)};
   return region;
 }
 
 /* Where rank r writes message `sequence`: the receiver's slot when the transport is direct, else
  * its own. */
 static opipe_region source_of(const rank *r, uint64_t sequence) {
-  if ((r->s->info.flags & OPIPE_TRANSPORT_DIRECT) != 0)
+  if ((r->s->info.flags & OPIPE_TRANSPORT_DIRECT) != 0 && !r->copies)
     return slot_of(r->next, sequence);
-  const opipe_region region = {r->slots, (DEPTH + sequence % DEPTH) * ELEMS * sizeof(float),
-                               ELEMS * sizeof(float)};
+  const opipe_region region = {r->slots, (DEPTH + sequence % DEPTH) * SLOT_BYTES,
+                               bytes_of(sequence)};
   return region;
+}
+
+static float element_of(uint32_t from, uint64_t sequence, uint64_t i) {
+  return (float)(from * 1000000 + sequence * 100) + (float)i * 0.125f;
 }
 
 static void fill(const opipe_region *region, uint32_t from, uint64_t sequence) {
   float *data = (float *)opipe_host_at(region);
-  for (uint32_t i = 0; i < ELEMS; ++i)
-    data[i] = (float)(from * 1000000 + sequence * 100) + (float)i * 0.125f;
+  for (uint64_t i = 0; i < region->n_bytes / sizeof(float); ++i)
+    data[i] = element_of(from, sequence, i);
 }
 
-static bool holds(const opipe_region *region, uint32_t from, uint64_t sequence) {
+/* A slot before its receive is posted. */
+static void blank(const opipe_region *region) {
+  float *data = (float *)opipe_host_at(region);
+  for (uint64_t i = 0; i < ELEMS; ++i)
+    data[i] = BLANK;
+}
+
+/* The message, and nothing behind it up to the slot's `n_elems`. */
+static bool holds(const opipe_region *region, uint32_t from, uint64_t sequence, uint64_t n_elems) {
   const float *data = (const float *)opipe_host_at(region);
-  for (uint32_t i = 0; i < ELEMS; ++i) {
-    if (data[i] != (float)(from * 1000000 + sequence * 100) + (float)i * 0.125f)
+  for (uint64_t i = 0; i < n_elems; ++i) {
+    const bool within = i < region->n_bytes / sizeof(float);
+    if (data[i] != (within ? element_of(from, sequence, i) : BLANK))
       return false;
   }
   return true;
@@ -137,40 +219,27 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
   r->err.struct_size = sizeof(r->err);
   if (!conf_ok(opipe_host_device_open(&conf_host, &device, &r->device, &r->err), &r->err, "device"))
     return false;
+  if (!conf_ok(opipe_host_queue_open(r->device, &r->queue, &r->err), &r->err, "queue"))
+    return false;
   if (!conf_ok(opipe_host_buffer_alloc(r->device, 2 * DEPTH * ELEMS * sizeof(float),
                                        OPIPE_BUFFER_BOUNDARY, &r->slots, &r->err),
                &r->err, "buffer"))
     return false;
   const opipe_endpoint_params endpoint = {(uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
                                           i,
-                                          &memory_only,
+                                          kit_backend(),
                                           r->device,
-                                          NULL,
+                                          r->queue,
                                           NULL,
                                           "host-memory",
                                           20,
                                           0};
-  if (!conf_ok(s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err), &r->err,
-               "endpoint_open"))
+  const opipe_status opened = s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err);
+  if (!conf_made(opened, &r->endpoint, &r->err, "endpoint_open"))
     return false;
-  return conf_ok(s->t->memory_register(r->endpoint, r->slots, 2 * DEPTH * ELEMS * sizeof(float),
-                                       &r->memory, &r->err),
-                 &r->err, "memory_register");
-}
-
-/* What was opened on the endpoint can be used from now on; every rank asks for itself. */
-static opipe_status make_ready(rank *r) {
-  const opipe_transport *t = r->s->t;
-  opipe_status status = OPIPE_PENDING;
-  if (!OPIPE_HAS(t, opipe_transport, endpoint_ready) || t->endpoint_ready == NULL)
-    return OPIPE_OK;
-  for (uint64_t spent = 0; status == OPIPE_PENDING && spent < DEADLINE_NS; spent += 50000) {
-    const struct timespec again = {.tv_nsec = 50000};
-    status = t->endpoint_ready(r->endpoint, &r->err);
-    if (status == OPIPE_PENDING)
-      (void)nanosleep(&again, NULL);
-  }
-  return status == OPIPE_OK ? t->endpoint_ready(r->endpoint, &r->err) : status; /* OK stays OK */
+  const opipe_status registered =
+      s->t->memory_register(r->endpoint, r->slots, 2 * DEPTH * SLOT_BYTES, &r->memory, &r->err);
+  return conf_made(registered, &r->memory, &r->err, "memory_register");
 }
 
 /* All local ends by one thread: each is asked in turn until all have answered. */
@@ -190,18 +259,32 @@ static bool make_all_ready(ring *g) {
     if (left)
       (void)nanosleep(&again, NULL);
   }
-  return conf_check(!left, "endpoint_ready of ranks in one thread never answers OK");
+  if (!conf_check(!left, "endpoint_ready of ranks in one thread never answers OK"))
+    return false;
+  if (OPIPE_HAS(t, opipe_transport, endpoint_ready) && t->endpoint_ready != NULL) {
+    conf_ok(t->endpoint_ready(g->ranks[0].endpoint, &g->ranks[0].err), &g->ranks[0].err,
+            "endpoint_ready, again");
+  }
+  return true;
+}
+
+/* Both ends of a stream between two ranks. */
+static bool open_ends(ring *g, const opipe_stream_params *p, opipe_stream **out,
+                      opipe_stream **in) {
+  rank *from = &g->ranks[p->src_rank], *to = &g->ranks[p->dst_rank];
+  const opipe_transport *t = from->s->t;
+  const opipe_status sends = t->stream_open(from->endpoint, p, out, &from->err);
+  if (!conf_made(sends, out, &from->err, "stream_open, sender"))
+    return false;
+  const opipe_status receives = t->stream_open(to->endpoint, p, in, &to->err);
+  return conf_made(receives, in, &to->err, "stream_open, receiver");
 }
 
 static bool open_streams(ring *g, uint32_t index) {
   for (uint32_t i = 0; i < RANKS; ++i) {
     rank *r = &g->ranks[i], *next = r->next;
     const opipe_stream_params p = stream_params(i, next->index, index);
-    if (!conf_ok(r->s->t->stream_open(r->endpoint, &p, &r->out, &r->err), &r->err,
-                 "stream_open, sender"))
-      return false;
-    if (!conf_ok(r->s->t->stream_open(next->endpoint, &p, &next->in, &r->err), &r->err,
-                 "stream_open, receiver"))
+    if (!open_ends(g, &p, &r->out, &next->in))
       return false;
   }
   return make_all_ready(g);
@@ -212,7 +295,7 @@ static bool open_ring(ring *g, const subject *s) {
   const opipe_world_params world = {(uint32_t)OPIPE_END(opipe_world_params, options), RANKS,
                                     s->options};
   memset(g, 0, sizeof(*g));
-  if (!conf_ok(s->t->world_open(s->self, &world, &g->world, &err), &err, "world_open"))
+  if (!conf_made(s->t->world_open(s->self, &world, &g->world, &err), &g->world, &err, "world_open"))
     return false;
   for (uint32_t i = 0; i < RANKS; ++i) {
     if (!open_rank(g, s, i))
@@ -233,6 +316,9 @@ static void close_ring(ring *g, const subject *s) {
   s->t->world_close(g->world);
   for (uint32_t i = 0; i < RANKS; ++i) {
     opipe_host_buffer_free(g->ranks[i].slots);
+    for (uint32_t k = 0; k < WATCHED; ++k)
+      opipe_host_event_destroy(g->ranks[i].events[k]);
+    opipe_host_queue_close(g->ranks[i].queue);
     opipe_host_device_close(g->ranks[i].device);
   }
 }
@@ -245,4 +331,65 @@ static void on_every_rank(ring *g, void *(*body)(void *)) {
     (void)pthread_join(threads[i], NULL);
 }
 
-#endif /* TRANSPORT_KIT_H */
+/* ---- a message by one thread, which plays both sides ---- */
+
+enum { PASS_POST = 0, PASS_RESERVE, PASS_SEND, PASS_TEST, PASS_DONE };
+
+typedef struct passing {
+  opipe_stream *out, *in;
+  uint64_t sequence;
+  opipe_region from, to;
+  opipe_event *ready, *sent, *received;
+  uint32_t tag;   /* who is said to have sent it */
+  uint32_t stage; /* PASS_* that comes next */
+} passing;
+
+static opipe_status pass_step(const subject *s, passing *p, opipe_error *err) {
+  if (p->stage == PASS_POST)
+    return s->t->recv(p->in, p->sequence, &p->to, p->received, err);
+  if (p->stage == PASS_RESERVE)
+    return s->t->reserve(p->out, p->sequence, err);
+  if (p->stage == PASS_SEND) {
+    if (p->ready == NULL)
+      fill(&p->from, p->tag, p->sequence);
+    return s->t->send(p->out, p->sequence, &p->from, p->ready, p->sent, err);
+  }
+  const opipe_status there = s->t->test(p->in, p->sequence, err);
+  const opipe_status gone = there < 0 ? there : s->t->test(p->out, p->sequence, err);
+  return there == OPIPE_OK ? gone : there;
+}
+
+/* Goes on until `stage` comes next. */
+static bool pass_until(const subject *s, passing *p, uint32_t stage) {
+  static const char *const names[] = {"recv", "reserve", "send", "test"};
+  const struct timespec pause = {.tv_nsec = 20000};
+  const uint64_t start = conf_host.now_ns(NULL);
+  opipe_error err = OPIPE_ERROR_INIT;
+  while (p->stage < stage) {
+    const opipe_status status = pass_step(s, p, &err);
+    if (status == OPIPE_OK) {
+      ++p->stage;
+    } else if (status < 0) {
+      return conf_ok(status, &err, names[p->stage]);
+    } else if (conf_host.now_ns(NULL) - start > DEADLINE_NS) {
+      return conf_check(false, "%s of message %llu is pending for ever", names[p->stage],
+                        (unsigned long long)p->sequence);
+    } else {
+      (void)nanosleep(&pause, NULL);
+    }
+  }
+  return true;
+}
+
+/* Message `sequence` of a stream from rank a to rank b, in the slots of the ring. */
+static passing passing_of(const rank *a, const rank *b, uint64_t sequence) {
+  const passing p = {.out = a->out,
+                     .in = b->in,
+                     .sequence = sequence,
+                     .from = source_of(a, sequence),
+                     .to = slot_of(b, sequence),
+                     .tag = a->index};
+  return p;
+}
+
+#endif /* CONFORMANCE_TRANSPORT_KIT_H */

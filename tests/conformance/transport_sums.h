@@ -1,89 +1,113 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of transports: in place, over all members, in rising order of the ranks, the same bits for
- * every member, of both types.
+/* Reductions: in rising order of member whoever comes first, so many values and no more, the same
+ * bits everywhere.
  */
-#ifndef TRANSPORT_SUMS_H
-#define TRANSPORT_SUMS_H
+#ifndef CONFORMANCE_TRANSPORT_SUMS_H
+#define CONFORMANCE_TRANSPORT_SUMS_H
 
 #include "transport_kit.h"
 
-enum { SUM_ROUNDS = 20 };
+/* ---- what every order but the rising one, and every other way to add, gets wrong ---- */
 
-/* What a rank adds to an element: every other order of the ranks makes another sum of one of three
- * elements in a row. fp32 in even rounds, fp64 in odd ones. */
-static double part_of(uint32_t index, uint64_t round, uint32_t element) {
-  const double large = round % 2 == 0 ? 1e8 : 1e17;
-  const double parts[RANKS] = {large, -large, 3};
-  return parts[(index + element) % RANKS] * (double)(round / 2 + 1);
+enum { ROUNDS = 12 };
+
+typedef struct sum_case {
+  const char *what;
+  uint32_t members[RANKS];
+  uint32_t dtype;
+} sum_case;
+
+/* Member m's value is large, or its negative, or small: with the large ones first the sum is 1, in
+ * every other order of adding 0; with a large one last it is 0, and 1 where sums are wider. */
+static double term_of(uint32_t dtype, uint32_t m, uint64_t round, uint64_t i) {
+  static const int kinds[4][RANKS] = {{2, -2, 1}, {2, 1, -2}, {1, 2, -2}, {-2, 2, 1}};
+  const double large = dtype == OPIPE_DOUBLE ? 1e17 : 1e8;
+  const int kind = kinds[(i + round) % 4][m];
+  const double scale = (double)(1u << ((i + 3 * round) % 8));
+  return scale * (kind == 1 ? 1.0 : kind > 0 ? large : -large);
 }
 
-static double sum_of(const uint32_t *order, uint64_t round, uint32_t element) {
-  volatile float single = 0;
-  volatile double sum = 0;
-  for (uint32_t i = 0; i < RANKS; ++i) {
-    single += (float)part_of(order[i], round, element);
-    sum += part_of(order[i], round, element);
+static double sum_of(uint32_t dtype, uint64_t round, uint64_t i) {
+  volatile float narrow = (float)term_of(dtype, 0, round, i);
+  volatile double wide = term_of(dtype, 0, round, i);
+  for (uint32_t m = 1; m < RANKS; ++m) {
+    narrow += (float)term_of(dtype, m, round, i);
+    wide += term_of(dtype, m, round, i);
   }
-  return round % 2 == 0 ? (double)single : sum;
+  return dtype == OPIPE_DOUBLE ? wide : (double)narrow;
 }
 
-/* Two of the three may be added either way round; another pair first is another sum. */
-static void check_sums_differ(void) {
-  static const uint32_t orders[][RANKS] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};
-  for (uint32_t k = 1; k < 3; ++k) {
-    for (uint64_t round = 0; round < 2; ++round) {
-      bool differ = false;
-      for (uint32_t i = 0; i < ELEMS / 2; ++i)
-        differ = differ || sum_of(orders[k], round, i) != sum_of(orders[0], round, i);
-      conf_check(differ, "the numbers of this program do not tell orders apart");
-    }
+static double value_at(const opipe_region *region, uint32_t dtype, uint64_t i) {
+  const char *data = (const char *)opipe_host_at(region);
+  float narrow = 0;
+  double wide = 0;
+  if (dtype == OPIPE_DOUBLE)
+    memcpy(&wide, data + i * sizeof wide, sizeof wide);
+  else
+    memcpy(&narrow, data + i * sizeof narrow, sizeof narrow);
+  return dtype == OPIPE_DOUBLE ? wide : (double)narrow;
+}
+
+static void set_value(const opipe_region *region, uint32_t dtype, uint64_t i, double value) {
+  char *data = (char *)opipe_host_at(region);
+  const float narrow = (float)value;
+  if (dtype == OPIPE_DOUBLE)
+    memcpy(data + i * sizeof value, &value, sizeof value);
+  else
+    memcpy(data + i * sizeof narrow, &narrow, sizeof narrow);
+}
+
+static uint64_t size_of(uint32_t dtype) {
+  return dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
+}
+
+static uint32_t place_in(const sum_case *c, uint32_t index) {
+  uint32_t m = 0;
+  while (c->members[m] != index)
+    ++m;
+  return m;
+}
+
+/* The member's values, and behind them what must stay as it is. */
+static void set_terms(const rank *r, const opipe_region *region, uint64_t round, uint64_t n) {
+  const uint32_t dtype = r->sums->dtype, m = place_in(r->sums, r->index);
+  for (uint64_t i = 0; i < SLOT_BYTES / size_of(dtype); ++i)
+    set_value(region, dtype, i, i < n ? term_of(dtype, m, round, i) : (double)BLANK);
+}
+
+static bool has_sums(const rank *r, const opipe_region *region, uint64_t round, uint64_t n) {
+  const uint32_t dtype = r->sums->dtype;
+  for (uint64_t i = 0; i < SLOT_BYTES / size_of(dtype); ++i) {
+    const double wanted = i < n ? sum_of(dtype, round, i) : (double)BLANK;
+    if (value_at(region, dtype, i) != wanted)
+      return false;
   }
+  return true;
 }
 
-static uint32_t elements_of(uint64_t round) {
-  return round % 2 == 0 ? ELEMS : ELEMS / 2;
-}
-
-static void put_parts(const rank *r, const opipe_region *region, uint64_t round) {
-  float *singles = (float *)opipe_host_at(region);
-  double *doubles = (double *)opipe_host_at(region);
-  for (uint32_t i = 0; i < elements_of(round); ++i) {
-    if (round % 2 == 0)
-      singles[i] = (float)part_of(r->index, round, i);
-    else
-      doubles[i] = part_of(r->index, round, i);
-  }
-}
-
-static void count_sums(rank *r, const opipe_region *region, uint64_t round) {
-  static const uint32_t rising[RANKS] = {0, 1, 2};
-  const float *singles = (const float *)opipe_host_at(region);
-  const double *doubles = (const double *)opipe_host_at(region);
-  for (uint32_t i = 0; i < elements_of(round); ++i) {
-    const double have = round % 2 == 0 ? (double)singles[i] : doubles[i];
-    r->n_good += have == sum_of(rising, round, i);
-  }
+static uint64_t count_of(uint32_t dtype, uint64_t round) {
+  const uint64_t most = SLOT_BYTES / size_of(dtype);
+  const uint64_t counts[] = {most, 1, most - 3, 17};
+  return counts[round % 4];
 }
 
 static opipe_status reduce_rounds(rank *r) {
-  static const uint32_t members[RANKS] = {0, 1, 2};
-  opipe_group *group = NULL;
-  const opipe_region region = {r->slots, 0, ELEMS * sizeof(float)};
-  opipe_status status =
-      r->s->t->group_open(r->endpoint, members, RANKS, ELEMS * sizeof(float), &group, &r->err);
-  if (status == OPIPE_OK)
-    status = make_ready(r);
-  for (uint64_t round = 0; round < SUM_ROUNDS && status == OPIPE_OK; ++round) {
-    const uint32_t dtype = round % 2 == 0 ? OPIPE_FLOAT : OPIPE_DOUBLE;
-    put_parts(r, &region, round);
-    UNTIL(r, r->s->t->all_reduce(group, round, &region, elements_of(round), dtype, NULL, NULL,
-                                 &r->err));
-    UNTIL(r, r->s->t->group_test(group, round, &r->err));
-    count_sums(r, &region, round);
+  static const long late[6][RANKS] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  const opipe_region region = {r->slots, 0, SLOT_BYTES};
+  const uint32_t dtype = r->sums->dtype;
+  for (uint64_t round = 0; round < ROUNDS; ++round) {
+    const uint64_t n = count_of(dtype, round);
+    const struct timespec pause = {.tv_nsec = late[round % 6][r->index] * 1000000};
+    set_terms(r, &region, round, n);
+    if (round < 6) /* they come in every order */
+      (void)nanosleep(&pause, NULL);
+    UNTIL(r, r->s->t->all_reduce(r->group, round, &region, n, dtype, NULL, NULL, &r->err));
+    UNTIL(r, r->s->t->group_test(r->group, round, &r->err));
+    r->n_good += has_sums(r, &region, round, n);
+    r->n_unsteady += r->s->t->group_test(r->group, round, &r->err) != OPIPE_OK;
   }
-  if (group != NULL)
-    r->s->t->group_close(group);
-  return status;
+  return OPIPE_OK;
 }
 
 static void *reduce_body(void *arg) {
@@ -92,24 +116,87 @@ static void *reduce_body(void *arg) {
   return NULL;
 }
 
-static void check_reductions(const subject *s) {
+static bool open_groups(ring *g, const sum_case *c) {
+  for (uint32_t i = 0; i < RANKS; ++i) {
+    rank *r = &g->ranks[i];
+    r->sums = c;
+    const opipe_status status =
+        r->s->t->group_open(r->endpoint, c->members, RANKS, SLOT_BYTES, &r->group, &r->err);
+    if (!conf_made(status, &r->group, &r->err, "group_open"))
+      return false;
+  }
+  return make_all_ready(g);
+}
+
+static void close_groups(ring *g) {
+  for (uint32_t i = 0; i < RANKS; ++i) {
+    if (g->ranks[i].group != NULL)
+      g->ranks[i].s->t->group_close(g->ranks[i].group);
+  }
+}
+
+static void check_sums(const subject *s, const sum_case *c) {
   ring g;
+  conf_case(c->what);
+  if (open_ring(&g, s) && open_groups(&g, c)) {
+    const uint64_t before = conf_allocations();
+    on_every_rank(&g, reduce_body);
+    conf_check(conf_allocations() == before, "%llu allocations in %d reductions",
+               (unsigned long long)(conf_allocations() - before), (int)ROUNDS);
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      const rank *r = &g.ranks[i];
+      conf_ok(r->status, &r->err, "all_reduce");
+      conf_check(r->n_good == ROUNDS,
+                 "rank %u: in %u of %d rounds the sums are those of rising order, and nothing else "
+                 "is written",
+                 i, r->n_good, (int)ROUNDS);
+      conf_check(r->n_unsteady == 0, "rank %u: group_test is not OK again", i);
+    }
+  }
+  close_groups(&g);
+  close_ring(&g, s);
+}
+
+static void check_refused_sums(const subject *s, const sum_case *c) {
+  ring g;
+  conf_case("reductions that are refused");
+  if (open_ring(&g, s)) {
+    rank *a = &g.ranks[0];
+    const uint32_t others[2] = {1, 2}, absent[2] = {0, RANKS};
+    opipe_group *none = NULL;
+    (void)conf_refused(s->t->group_open(a->endpoint, others, 2, SLOT_BYTES, &none, &a->err),
+                       &a->err, "a group that the rank is no member of");
+    (void)conf_refused(s->t->group_open(a->endpoint, absent, 2, SLOT_BYTES, &none, &a->err),
+                       &a->err, "a group of a rank that is not there");
+    conf_check(none == NULL, "group_open fails, but sets its output");
+    if (open_groups(&g, c)) {
+      const opipe_region region = {a->slots, 0, SLOT_BYTES};
+      (void)conf_refused(
+          s->t->all_reduce(a->group, 0, &region, 1, OPIPE_STRING, NULL, NULL, &a->err), &a->err,
+          "a reduction of strings");
+      (void)conf_refused(
+          s->t->all_reduce(a->group, 0, &region, ELEMS + 1, OPIPE_FLOAT, NULL, NULL, &a->err),
+          &a->err, "a reduction of more values than the group was opened for");
+    }
+  }
+  close_groups(&g);
+  close_ring(&g, s);
+}
+
+static void check_reductions(const subject *s) {
+  static const sum_case cases[] = {
+      {"reductions", {0, 1, 2}, OPIPE_FLOAT},
+      {"reductions of members in another order than the ranks", {2, 0, 1}, OPIPE_FLOAT},
+      {"reductions of float64", {0, 1, 2}, OPIPE_DOUBLE}};
   conf_case("reductions");
   if ((s->info.flags & OPIPE_TRANSPORT_REDUCES) == 0) {
     conf_skip("the transport does not reduce");
     return;
   }
-  check_sums_differ();
-  if (open_ring(&g, s)) {
-    on_every_rank(&g, reduce_body);
-    for (uint32_t i = 0; i < RANKS; ++i) {
-      conf_ok(g.ranks[i].status, &g.ranks[i].err, "all_reduce");
-      conf_check(g.ranks[i].n_good == SUM_ROUNDS / 2 * (ELEMS + ELEMS / 2),
-                 "rank %u: %u of %d sums are those of rising order", i, g.ranks[i].n_good,
-                 SUM_ROUNDS / 2 * (ELEMS + ELEMS / 2));
-    }
-  }
-  close_ring(&g, s);
+  s->t->group_close(NULL);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+    check_sums(s, &cases[i]);
+  check_refused_sums(s, &cases[0]);
 }
 
-#endif /* TRANSPORT_SUMS_H */
+#endif /* CONFORMANCE_TRANSPORT_SUMS_H */

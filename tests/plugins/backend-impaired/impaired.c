@@ -4,8 +4,6 @@
  *   OPIPE_SPOILS=N     run number N of the process (from 1) leaves one bit wrong in the last tensor
  *                      that it makes: what compares results must see it
  *   OPIPE_HAS=BYTES    the device says that it has so much memory
- *   OPIPE_IMPAIRED=no-SLOT   a slot that makes objects answers OK without one
- *   OPIPE_IMPAIRED=WORD      one of the defects that whoever checks backends must see (below)
  *   OPIPE_REFUSES=OP   nodes of that operator are not supported
  * Every slot but those below takes objects of the device, so they are cpu's own.
  */
@@ -30,7 +28,6 @@ struct opipe_instance {
 static const opipe_backend *cpu;
 static bound bindings[BINDINGS_MOST];
 static atomic_uint n_bindings, n_runs;
-static const opipe_host *host_of_plugin;
 static uint32_t spoils;
 static const char *refuses; /* NULL: nothing */
 
@@ -49,15 +46,7 @@ static opipe_status device_query(opipe_instance *self, uint32_t index, opipe_dev
 
 static opipe_status device_open(opipe_instance *self, const opipe_device_params *params,
                                 opipe_device **out_device, opipe_error *err) {
-  const char *asked = getenv("OPIPE_IMPAIRED");
-  opipe_device_params own = *params;
-  if (asked != NULL && strcmp(asked, "no-device_open") == 0)
-    return OPIPE_OK;
-  if (asked != NULL && strcmp(asked, "uncapped") == 0)
-    own.memory_bytes = 0;
-  if (asked != NULL && strcmp(asked, "any-option") == 0)
-    own.options = NULL;
-  return cpu->device_open(self->cpu_self, &own, out_device, err);
+  return cpu->device_open(self->cpu_self, params, out_device, err);
 }
 
 static opipe_status support_others(opipe_device *device, const opipe_graph *graph,
@@ -74,117 +63,8 @@ static opipe_status support_others(opipe_device *device, const opipe_graph *grap
   return status;
 }
 
-/* ---- defects ---- */
-
-static bool has(const char *defect) {
-  const char *asked = getenv("OPIPE_IMPAIRED");
-  return asked != NULL && strcmp(asked, defect) == 0;
-}
-
-static opipe_status count_nothing(opipe_device *device, opipe_device_usage *io_usage,
-                                  opipe_error *err) {
-  const opipe_status status = cpu->device_usage(device, io_usage, err);
-  memset(io_usage->live_bytes, 0, sizeof io_usage->live_bytes);
-  return status;
-}
-
-static void keep_buffer(opipe_buffer *buffer) {
-  (void)buffer;
-}
-
-static opipe_status support_all(opipe_device *device, const opipe_graph *graph,
-                                opipe_support *out_support, opipe_error *err) {
-  const opipe_status status = cpu->support(device, graph, out_support, err);
-  for (uint32_t n = 0; status == OPIPE_OK && n < graph->n_nodes; ++n)
-    out_support[n] = (opipe_support){.status = OPIPE_OK};
-  return status;
-}
-
-static opipe_status compile_silently(opipe_device *device, const opipe_compile_params *params,
-                                     opipe_program **out_program, opipe_error *err) {
-  const opipe_status status = cpu->compile(device, params, out_program, err);
-  if (status < 0)
-    err->message[0] = '\0';
-  return status;
-}
-
-static opipe_status need_less(const opipe_program *program, opipe_program_info *io_info,
-                              opipe_error *err) {
-  const opipe_status status = cpu->program_info(program, io_info, err);
-  io_info->temp_bytes = io_info->arena_bytes + 64; /* more than the whole arena */
-  return status;
-}
-
-static opipe_status read_shifted(opipe_queue *queue, void *dst, const opipe_region *src,
-                                 opipe_error *err) {
-  const opipe_status status = cpu->read(queue, dst, src, err);
-  if (status == OPIPE_OK && src->n_bytes > 1)
-    memmove(dst, (const char *)dst + 1, (size_t)src->n_bytes - 1);
-  return status;
-}
-
-static opipe_status copy_nothing(opipe_queue *queue, const opipe_region *dst,
-                                 const opipe_region *src, opipe_error *err) {
-  (void)queue;
-  (void)dst;
-  (void)src;
-  (void)err;
-  return OPIPE_OK;
-}
-
-static opipe_status read_zeros(const opipe_params *params, uint32_t slot, void *dst,
-                               uint64_t n_bytes, opipe_error *err) {
-  const opipe_status status = cpu->params_read(params, slot, dst, n_bytes, err);
-  if (status == OPIPE_OK)
-    memset(dst, 0, (size_t)n_bytes);
-  return status;
-}
-
-static void impair(opipe_backend *table) {
-  table->device_usage = has("uncounted") ? count_nothing : table->device_usage;
-  table->buffer_free = has("keeps-buffers") ? keep_buffer : table->buffer_free;
-  table->support = has("supports-all") ? support_all : table->support;
-  table->compile = has("silent") ? compile_silently : table->compile;
-  table->program_info = has("needs-less") ? need_less : table->program_info;
-  table->read = has("reads-shifted") ? read_shifted : table->read;
-  table->copy = has("copies-nothing") ? copy_nothing : table->copy;
-  table->params_read = has("reads-zeros") ? read_zeros : table->params_read;
-}
-
-/* ---- objects that are not made ---- */
-
-static bool unmade(const char *slot) {
-  const char *asked = getenv("OPIPE_IMPAIRED");
-  return asked != NULL && strncmp(asked, "no-", 3) == 0 && strcmp(asked + 3, slot) == 0;
-}
-
-#define UNMADE(slot, parameters, arguments)                \
-  static opipe_status slot##_or_none parameters {          \
-    return unmade(#slot) ? OPIPE_OK : cpu->slot arguments; \
-  }
-
-UNMADE(queue_open, (opipe_device * device, opipe_queue **out, opipe_error *err), (device, out, err))
-UNMADE(event_create, (opipe_device * device, opipe_event **out, opipe_error *err),
-       (device, out, err))
-UNMADE(buffer_alloc,
-       (opipe_device * device, uint64_t n_bytes, uint32_t kind, opipe_buffer **out,
-        opipe_error *err),
-       (device, n_bytes, kind, out, err))
-UNMADE(compile,
-       (opipe_device * device, const opipe_compile_params *params, opipe_program **out,
-        opipe_error *err),
-       (device, params, out, err))
-UNMADE(params_create,
-       (opipe_device * device, const opipe_param_source *sources, uint32_t n, opipe_params **out,
-        opipe_error *err),
-       (device, sources, n, out, err))
-
-/* ---- runs ---- */
-
 static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
                                   opipe_binding **out_binding, opipe_error *err) {
-  if (unmade("bind"))
-    return OPIPE_OK;
   const opipe_status status = cpu->bind(device, params, out_binding, err);
   if (status == OPIPE_OK && params->n_boundaries != 0) {
     const uint32_t at = atomic_fetch_add(&n_bindings, 1) % BINDINGS_MOST;
@@ -208,9 +88,6 @@ static void spoil(const opipe_binding *binding) {
 static opipe_status run_and_spoil(opipe_binding *binding, opipe_queue *queue,
                                   const int64_t *scalars, uint32_t n_scalars, opipe_error *err) {
   const opipe_status status = cpu->run(binding, queue, scalars, n_scalars, err);
-  const opipe_host *host = host_of_plugin;
-  if (has("allocates"))
-    host->realloc(host->ctx, host->realloc(host->ctx, NULL, 0, 8, 8), 8, 0, 8);
   if (atomic_fetch_add(&n_runs, 1) + 1 == spoils)
     spoil(binding);
   return status;
@@ -226,7 +103,7 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   opipe_instance *self = (opipe_instance *)host->realloc(host->ctx, NULL, 0, sizeof *self, 16);
   if (self == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for the plugin");
-  self->host = host_of_plugin = host;
+  self->host = host;
   const opipe_status status = lookup->find(host->ctx, "cpu", &cpu, &self->cpu_self, err);
   if (status < 0) {
     host->realloc(host->ctx, self, sizeof *self, 0, 16);
@@ -239,14 +116,8 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   self->table.device_query = device_query;
   self->table.device_open = device_open;
   self->table.support = support_others;
-  self->table.queue_open = queue_open_or_none;
-  self->table.event_create = event_create_or_none;
-  self->table.buffer_alloc = buffer_alloc_or_none;
-  self->table.compile = compile_or_none;
-  self->table.params_create = params_create_or_none;
   self->table.bind = bind_and_note;
   self->table.run = run_and_spoil;
-  impair(&self->table);
   *out_self = self;
   return OPIPE_OK;
 }

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The events of messages and reductions: `ready` is waited for, `done` is recorded, and not before.
+ */
+#ifndef CONFORMANCE_TRANSPORT_EVENTS_H
+#define CONFORMANCE_TRANSPORT_EVENTS_H
+
+#include "transport_sums.h"
+
+/* ---- an event that another thread completes, once it has made the data ---- */
+
+typedef struct maker {
+  opipe_event *ready;
+  void (*make)(void *ctx);
+  void *ctx;
+} maker;
+
+static void *maker_body(void *arg) {
+  const maker *m = (const maker *)arg;
+  (void)nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+  m->make(m->ctx);
+  let_go(m->ready);
+  return NULL;
+}
+
+static bool is_recorded(const opipe_event *event) {
+  return __atomic_load_n(&event->event.n_recorded, __ATOMIC_ACQUIRE) != 0;
+}
+
+static bool open_events(rank *r) {
+  bool made = true;
+  for (uint32_t i = 0; i < WATCHED; ++i) {
+    made = conf_ok(opipe_host_event_create(r->device, &r->events[i], &r->err), &r->err, "event") &&
+           made;
+  }
+  return made;
+}
+
+/* ---- messages ---- */
+
+static void make_message(void *ctx) {
+  const passing *p = (const passing *)ctx;
+  fill(&p->from, p->tag, p->sequence);
+}
+
+/* Sends while `ready` is held. False: nobody can go on. */
+static bool send_held(const subject *s, passing *p, maker *m) {
+  pthread_t thread;
+  bool done = false;
+  if (!pass_until(s, p, PASS_SEND))
+    return false;
+  hold(m->ready);
+  if (!conf_check(pthread_create(&thread, NULL, maker_body, m) == 0, "pthread_create"))
+    return false;
+  if (pass_until(s, p, PASS_TEST)) {
+    uint32_t n_early = 0;
+    opipe_error err = OPIPE_ERROR_INIT;
+    while (held_poll(m->ready, NULL) == OPIPE_PENDING) {
+      const opipe_status status = s->t->test(p->in, p->sequence, &err);
+      n_early += status == OPIPE_OK && held_poll(m->ready, NULL) == OPIPE_PENDING;
+      if (status == OPIPE_OK)
+        break;
+    }
+    conf_check(n_early == 0, "a message is there although its `ready` is not complete");
+    done = pass_until(s, p, PASS_DONE);
+  }
+  (void)pthread_join(thread, NULL);
+  return done;
+}
+
+static void check_event_messages(const subject *s, bool copies) {
+  ring g;
+  if (open_ring(&g, s) && open_events(&g.ranks[0])) {
+    rank *a = &g.ranks[0], *b = &g.ranks[1];
+    a->copies = copies;
+    passing p = passing_of(a, b, 0);
+    p.ready = a->events[WATCHED_READY];
+    p.sent = a->events[WATCHED_SENT];
+    p.received = a->events[WATCHED_RECEIVED];
+    maker m = {p.ready, make_message, &p};
+    blank(&p.to);
+    if (!copies || (s->info.flags & OPIPE_TRANSPORT_DIRECT) == 0)
+      blank(&p.from);
+    atomic_store(&events_early, 0);
+    if (send_held(s, &p, &m)) {
+      conf_check(holds(&p.to, p.tag, 0, ELEMS), "the message is that of before its `ready`");
+      conf_check(atomic_load(&events_early) == 0,
+                 "a `done` is recorded although the message's `ready` is not complete");
+      conf_check(is_recorded(p.sent), "the sender's `done` is not recorded");
+      conf_check(is_recorded(p.received), "the receiver's `done` is not recorded");
+    }
+  }
+  close_ring(&g, s);
+}
+
+/* ---- sums ---- */
+
+static void make_terms(void *ctx) {
+  const rank *r = (const rank *)ctx;
+  const opipe_region region = {r->slots, 0, SLOT_BYTES};
+  set_terms(r, &region, 0, ELEMS);
+}
+
+/* One round by one thread; rank 1's values come late. False: nobody can go on. */
+static bool reduce_held(const subject *s, ring *g, opipe_event *const *events) {
+  const uint64_t start = conf_host.now_ns(NULL);
+  bool given[RANKS] = {false}, done[RANKS] = {false};
+  uint32_t n_done = 0;
+  while (n_done < RANKS) {
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      rank *r = &g->ranks[i];
+      const opipe_region region = {r->slots, 0, SLOT_BYTES};
+      const bool held = held_poll(events[WATCHED_READY], NULL) == OPIPE_PENDING;
+      const opipe_status status =
+          given[i] ? s->t->group_test(r->group, 0, &r->err)
+                   : s->t->all_reduce(r->group, 0, &region, ELEMS, OPIPE_FLOAT,
+                                      i == 1 ? events[WATCHED_READY] : NULL,
+                                      i == 1 ? events[WATCHED_SENT] : NULL, &r->err);
+      if (status < 0)
+        return conf_ok(status, &r->err, "all_reduce");
+      if (status == OPIPE_OK && given[i] && !done[i]) {
+        done[i] = true;
+        ++n_done;
+        conf_check(!held || held_poll(events[WATCHED_READY], NULL) != OPIPE_PENDING,
+                   "a sum is there although a member's `ready` is not complete");
+      }
+      given[i] = given[i] || status == OPIPE_OK;
+    }
+    if (conf_host.now_ns(NULL) - start > DEADLINE_NS)
+      return conf_check(false, "a reduction behind a `ready` never ends");
+  }
+  return true;
+}
+
+static void check_event_sums(const subject *s) {
+  static const sum_case c = {"", {0, 1, 2}, OPIPE_FLOAT};
+  ring g;
+  pthread_t thread;
+  if (open_ring(&g, s) && open_groups(&g, &c) && open_events(&g.ranks[1])) {
+    opipe_event *const *events = g.ranks[1].events;
+    maker m = {events[WATCHED_READY], make_terms, &g.ranks[1]};
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      const opipe_region region = {g.ranks[i].slots, 0, SLOT_BYTES};
+      set_terms(&g.ranks[i], &region, 0, i == 1 ? 0 : ELEMS);
+    }
+    atomic_store(&events_early, 0);
+    hold(m.ready);
+    if (conf_check(pthread_create(&thread, NULL, maker_body, &m) == 0, "pthread_create")) {
+      const bool done = reduce_held(s, &g, events);
+      (void)pthread_join(thread, NULL);
+      for (uint32_t i = 0; i < RANKS && done; ++i) {
+        const opipe_region region = {g.ranks[i].slots, 0, SLOT_BYTES};
+        conf_check(has_sums(&g.ranks[i], &region, 0, ELEMS),
+                   "rank %u has sums of values of before their `ready`", i);
+      }
+      conf_check(!done || is_recorded(events[WATCHED_SENT]), "`done` is not recorded");
+      conf_check(atomic_load(&events_early) == 0,
+                 "`done` is recorded although a member's `ready` is not complete");
+    }
+  }
+  close_groups(&g);
+  close_ring(&g, s);
+}
+
+static void check_events(const subject *s) {
+  conf_case("events of messages");
+  check_event_messages(s, false);
+  if ((s->info.flags & OPIPE_TRANSPORT_DIRECT) != 0) {
+    conf_case("events of messages from the sender's own memory");
+    check_event_messages(s, true);
+  }
+  conf_case("events of reductions");
+  if ((s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0)
+    check_event_sums(s);
+}
+
+#endif /* CONFORMANCE_TRANSPORT_EVENTS_H */
