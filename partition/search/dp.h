@@ -27,8 +27,9 @@ opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *a
                         uint32_t *out_stage_of_node, opipe_error *err);
 
 /* Moves single nodes over a neighbouring boundary as long as that lowers the largest stage time
- * (then the sum of squares), keeping every edge forward: cuts that are not contiguous in the node
- * order. Memory is left to the caller's exact check. Returns the number of moves. */
+ * (then the sum of squares), keeping every edge forward and a node in every stage that has one:
+ * cuts that are not contiguous in the node order. Memory is left to the caller's exact check.
+ * Returns the number of moves. */
 opipe_status opi_cut_refine(const opi_cut_problem *problem, const opipe_allocator *allocator,
                             uint32_t *io_stage_of_node, uint32_t *out_moves, opipe_error *err);
 

@@ -450,6 +450,7 @@ static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_
   opi_cut_problem own = *problem;
   own.link_ns_per_byte = 0; /* no work of a stage */
   p->plan->actions = NULL;
+  OPI_TRY(opi_taken_by_ranks(p->plan, p->bound->graph, p->profiles, err));
   OPI_TRY(opi_cut_times(&own, p->plan->stage_of_node, p->plan->allocator, p->plan->stage_ns, err));
   if (p->spec != NULL)
     train_times(p);
@@ -583,8 +584,6 @@ static opipe_status cut_for_any_kernels(planner *p) {
     status = profile_ranks(p);
   if (status == OPIPE_OK)
     status = cut(p);
-  if (status == OPIPE_OK)
-    status = opi_taken_by_ranks(p->plan, p->bound->graph, p->profiles, p->err);
   if (status == OPIPE_OK && p->searches)
     status = opi_improve_plan(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
   swap_options(p);

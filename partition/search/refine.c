@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Local search over single nodes near the boundaries: a move must keep every edge forward and lower
  * the largest stage time, or keep it and lower the sum of squares. Times count what a stage
- * receives, so that a move which cuts more tensors pays for them.
+ * receives, so that a move which cuts more tensors pays for them. A stage keeps its last node.
  */
 #include "partition/search/dp.h"
 
@@ -14,8 +14,9 @@ typedef struct refine {
   opi_arena scratch;
   uint32_t *stage;
   opi_uses uses;
-  double *ns;    /* [n_stages] */
-  double *trial; /* [n_stages] */
+  double *ns;        /* [n_stages] */
+  double *trial;     /* [n_stages] */
+  uint32_t *n_nodes; /* [n_stages] */
   opipe_error *err;
 } refine;
 
@@ -98,7 +99,7 @@ static void score(const double *ns, uint32_t n, double *out_worst, double *out_s
 static bool try_move(refine *r, uint32_t node, uint32_t to) {
   const uint32_t n_stages = r->problem->n_stages, from = r->stage[node];
   double worst = 0, squares = 0, new_worst = 0, new_squares = 0;
-  if (!may_move(r, node, to))
+  if (r->n_nodes[from] == 1 || !may_move(r, node, to))
     return false;
   score(r->ns, n_stages, &worst, &squares);
   memcpy(r->trial, r->ns, n_stages * sizeof(double));
@@ -109,6 +110,8 @@ static bool try_move(refine *r, uint32_t node, uint32_t to) {
   if (new_worst < worst * (1 - 1e-9) ||
       (new_worst <= worst && new_squares < squares * (1 - 1e-9))) {
     memcpy(r->ns, r->trial, n_stages * sizeof(double));
+    --r->n_nodes[from];
+    ++r->n_nodes[to];
     return true;
   }
   r->stage[node] = from;
@@ -119,11 +122,14 @@ static opipe_status prepare(refine *r) {
   const opi_graph *g = r->problem->graph;
   r->ns = OPI_ARENA_ARRAY(&r->scratch, double, r->problem->n_stages);
   r->trial = OPI_ARENA_ARRAY(&r->scratch, double, r->problem->n_stages);
-  if (r->ns == NULL || r->trial == NULL)
+  r->n_nodes = OPI_ARENA_ARRAY(&r->scratch, uint32_t, r->problem->n_stages);
+  if (r->ns == NULL || r->trial == NULL || r->n_nodes == NULL)
     return opi_fail_nomem(r->err, r->problem->n_stages * sizeof(double), "a cut");
   OPI_TRY(opi_graph_uses(g, &r->scratch, &r->uses, r->err));
-  for (uint32_t n = 0; n < g->n_nodes; ++n)
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
     r->ns[r->stage[n]] += profile_of(r, r->stage[n])->node_ns[n];
+    ++r->n_nodes[r->stage[n]];
+  }
   for (uint32_t v = 0; v < g->n_values; ++v)
     count_routes(r, v, +1, r->ns);
   return OPIPE_OK;

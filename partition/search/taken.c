@@ -26,6 +26,30 @@ opipe_status opi_taken_somewhere(const opi_plan *plan, const opi_graph *graph,
   return OPIPE_OK;
 }
 
+/* Some of the wanted nodes, or none are. */
+static bool takes_some(const opi_profile *profile, const bool *wanted) {
+  bool some = false, takes = false;
+  for (uint32_t n = 0; n < profile->n_nodes && !takes; ++n) {
+    some = some || wanted[n];
+    takes = wanted[n] && opi_profile_takes(profile, n);
+  }
+  return takes || !some;
+}
+
+/* A rank for which no cut was found that leaves it anything is told of the whole graph's nodes. */
+static opipe_status check_rank(const opi_plan *plan, const opi_graph *graph, uint32_t rank,
+                               const opi_profile *profile, const bool *wanted, opipe_error *err) {
+  const char *kind = plan->devices[rank].kind;
+  opipe_status status = opi_profile_refusal(profile, graph, wanted, kind, err);
+  if (status == OPIPE_E_UNSUPPORTED && !takes_some(profile, wanted)) {
+    status = opi_profile_refusal(profile, graph, NULL, kind, err);
+    (void)opi_error_prefix(err, "rank %u takes no node of its stages: ", rank);
+  } else if (status < 0) {
+    (void)opi_error_prefix(err, "rank %u: ", rank);
+  }
+  return status;
+}
+
 opipe_status opi_taken_by_ranks(const opi_plan *plan, const opi_graph *graph,
                                 opi_profile *const *profiles, opipe_error *err) {
   bool *wanted = opi_alloc_zero(plan->allocator, plan->n_nodes, sizeof *wanted);
@@ -34,9 +58,7 @@ opipe_status opi_taken_by_ranks(const opi_plan *plan, const opi_graph *graph,
     return opi_fail_nomem(err, plan->n_nodes, "a plan");
   for (uint32_t r = 0; r < plan->n_ranks && status == OPIPE_OK; ++r) {
     opi_taken_nodes(plan, r, wanted);
-    status = opi_profile_refusal(profiles[r], graph, wanted, plan->devices[r].kind, err);
-    if (status < 0)
-      (void)opi_error_prefix(err, "rank %u: ", r);
+    status = check_rank(plan, graph, r, profiles[r], wanted, err);
   }
   opi_free(plan->allocator, wanted, plan->n_nodes * sizeof *wanted);
   return status;

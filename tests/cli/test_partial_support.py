@@ -73,6 +73,19 @@ def refused(count, folder):
     expect(count, "its file, where the node is not taken", refusing("Relu", *command, "--plan", plan), REFUSED, "'h4' (Relu)")
 
 
+def nothing(count, folder):
+    """A rank that takes one node gets that one; where it can't, the plan is refused and says what the rank does not take."""
+    command = ["run", write_model(os.path.join(folder, "m.onnx")), "--bind", "batch=4", *PLUGIN, "--reference", "--json"]
+    between = refusing("!Relu", *command, "--stages", "3", *devices("cpu", "impaired", "cpu"))
+    expect(count, "its one node", between, DONE)
+    stages = json.loads(between.out or '{"plan": {"stages": []}}')["plan"]["stages"]
+    count.check("which it is", None if [stage["nodes"] for stage in stages][1:2] == [["h4"]] else str(stages))
+    for order in (("cpu", "impaired"), ("impaired", "cpu")):
+        without = refusing("!Relu", *command, "--stages", "2", *devices(*order))
+        expect(count, f"none, {order}", without, REFUSED, f"rank {order.index('impaired')} takes no node of its stages: "
+               "backend 'impaired' refuses 10 of 11 nodes: 'h0' (MatMul): impaired")
+
+
 def stages_of(result):
     return [stage["nodes"] for stage in json.loads(result.out)["stages"]]
 
@@ -101,4 +114,4 @@ def own_memory(count, folder):
 
 
 if __name__ == "__main__":
-    raise SystemExit(check(found, trained, refused, own_memory))
+    raise SystemExit(check(found, trained, refused, nothing, own_memory))

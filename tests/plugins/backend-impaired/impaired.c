@@ -4,7 +4,7 @@
  *   OPIPE_SPOILS=N     run number N of the process (from 1) leaves one bit wrong in the last tensor
  *                      that it makes: what compares results must see it
  *   OPIPE_HAS=BYTES    the device says that it has so much memory
- *   OPIPE_REFUSES=OP   nodes of that operator are not supported
+ *   OPIPE_REFUSES=OP   nodes of that operator are not supported; !OP: those of all others are not
  * Every slot but those below takes objects of the device, so they are cpu's own.
  */
 #include <opipe/helpers.h>
@@ -49,18 +49,33 @@ static opipe_status device_open(opipe_instance *self, const opipe_device_params 
   return cpu->device_open(self->cpu_self, params, out_device, err);
 }
 
+static bool refused(const opipe_node *node) {
+  if (refuses == NULL)
+    return false;
+  return refuses[0] == '!' ? strcmp(node->op, refuses + 1) != 0 : strcmp(node->op, refuses) == 0;
+}
+
 static opipe_status support_others(opipe_device *device, const opipe_graph *graph,
                                    opipe_support *out_support, opipe_error *err) {
   const opipe_status status = cpu->support(device, graph, out_support, err);
-  for (uint32_t n = 0; status == OPIPE_OK && refuses != NULL && n < graph->n_nodes; ++n) {
-    const opipe_node *node = &graph->nodes[n];
-    if (strcmp(node->op, refuses) != 0)
+  for (uint32_t n = 0; status == OPIPE_OK && n < graph->n_nodes; ++n) {
+    if (!refused(&graph->nodes[n]))
       continue;
     out_support[n].status = OPIPE_E_UNSUPPORTED;
     memset(out_support[n].reason, 'x', sizeof out_support[n].reason); /* an end is not promised */
     memcpy(out_support[n].reason, "impaired\n", 9);
   }
   return status;
+}
+
+static opipe_status compile_others(opipe_device *device, const opipe_compile_params *params,
+                                   opipe_program **out_program, opipe_error *err) {
+  for (uint32_t n = 0; n < params->graph->n_nodes; ++n) {
+    const opipe_node *node = &params->graph->nodes[n];
+    if (refused(node))
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED, "node '%s' (%s): impaired", node->name, node->op);
+  }
+  return cpu->compile(device, params, out_program, err);
 }
 
 static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
@@ -116,6 +131,7 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   self->table.device_query = device_query;
   self->table.device_open = device_open;
   self->table.support = support_others;
+  self->table.compile = compile_others;
   self->table.bind = bind_and_note;
   self->table.run = run_and_spoil;
   *out_self = self;
