@@ -75,7 +75,8 @@ static void check_doorbell(const subject *s) {
     conf_check(s->t->doorbell(r->endpoint) != seen, "ring does not move the doorbell");
     conf_ok(s->t->wait(r->endpoint, seen, DEADLINE_NS, &r->err), &r->err,
             "wait for what has rung already");
-    for (int round = 0; round < 200;
+    const int n_rounds = may_have_threads(s) ? 200 : 0;
+    for (int round = 0; round < n_rounds;
          ++round) { /* a ring before, while or after the other side falls asleep is never lost */
       g.ranks[1].seen = s->t->doorbell(g.ranks[1].endpoint);
       on_every_rank(&g, waiting_body);
@@ -137,13 +138,17 @@ static void check_abort(const subject *s) {
       rank *r = &g.ranks[i];
       (void)s->t->group_open(r->endpoint, members, RANKS, SLOT_BYTES, &r->group, &r->err);
     }
-    (void)make_all_ready(&g);
-    conf_check(pthread_create(&thread, NULL, aborted_body, &g.ranks[1]) == 0, "pthread_create");
+    const bool waits = make_all_ready(&g) && may_have_threads(s);
+    if (waits)
+      conf_check(pthread_create(&thread, NULL, aborted_body, &g.ranks[1]) == 0, "pthread_create");
     (void)nanosleep(&(struct timespec){0, 20000000}, NULL); /* rank 1 has fallen asleep by then */
     uint64_t start = conf_host.now_ns(NULL);
     s->t->abort(g.world, 0, &why);
     s->t->abort(g.world, 2, &later);
-    (void)pthread_join(thread, NULL);
+    if (waits)
+      (void)pthread_join(thread, NULL);
+    else
+      (void)aborted_body(&g.ranks[1]);
     conf_check(conf_host.now_ns(NULL) - start < DEADLINE_NS / 4,
                "abort does not wake a waiting rank");
     start = conf_host.now_ns(NULL);

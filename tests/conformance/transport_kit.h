@@ -242,30 +242,35 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
   return conf_made(registered, &r->memory, &r->err, "memory_register");
 }
 
-/* All local ends by one thread: each is asked in turn until all have answered. */
-static bool make_all_ready(ring *g) {
+/* All local ends by one thread: each is asked in turn until all have answered, or one refuses. The
+ * transport has endpoint_ready. */
+static opipe_status ready_or_refused(ring *g, opipe_error *err) {
   const opipe_transport *t = g->ranks[0].s->t;
-  bool left = OPIPE_HAS(t, opipe_transport, endpoint_ready) && t->endpoint_ready != NULL;
-  for (uint64_t spent = 0; left && spent < DEADLINE_NS; spent += 50000) {
+  opipe_status status = OPIPE_PENDING;
+  for (uint64_t spent = 0; status == OPIPE_PENDING && spent < DEADLINE_NS; spent += 50000) {
     const struct timespec again = {.tv_nsec = 50000};
-    left = false;
-    for (uint32_t i = 0; i < RANKS; ++i) {
-      rank *r = &g->ranks[i];
-      const opipe_status status = t->endpoint_ready(r->endpoint, &r->err);
-      if (status < 0)
-        return conf_ok(status, &r->err, "endpoint_ready");
-      left = left || status == OPIPE_PENDING;
+    status = OPIPE_OK;
+    for (uint32_t i = 0; i < RANKS && status >= 0; ++i) {
+      const opipe_status one = t->endpoint_ready(g->ranks[i].endpoint, err);
+      if (one != OPIPE_OK)
+        status = one;
     }
-    if (left)
+    if (status == OPIPE_PENDING)
       (void)nanosleep(&again, NULL);
   }
-  if (!conf_check(!left, "endpoint_ready of ranks in one thread never answers OK"))
-    return false;
-  if (OPIPE_HAS(t, opipe_transport, endpoint_ready) && t->endpoint_ready != NULL) {
-    conf_ok(t->endpoint_ready(g->ranks[0].endpoint, &g->ranks[0].err), &g->ranks[0].err,
-            "endpoint_ready, again");
-  }
-  return true;
+  return status;
+}
+
+static bool make_all_ready(ring *g) {
+  const opipe_transport *t = g->ranks[0].s->t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (!OPIPE_HAS(t, opipe_transport, endpoint_ready) || t->endpoint_ready == NULL)
+    return true;
+  const opipe_status status = ready_or_refused(g, &err);
+  if (status == OPIPE_PENDING)
+    return conf_check(false, "endpoint_ready of ranks in one thread never answers OK");
+  return conf_ok(status, &err, "endpoint_ready") &&
+         conf_ok(t->endpoint_ready(g->ranks[0].endpoint, &err), &err, "endpoint_ready, again");
 }
 
 /* Both ends of a stream between two ranks. */
@@ -331,6 +336,13 @@ static void on_every_rank(ring *g, void *(*body)(void *)) {
     (void)pthread_join(threads[i], NULL);
 }
 
+/* Threads of their own for ranks, which a world may not bear. */
+static bool may_have_threads(const subject *s) {
+  if (s->info.thread_rule == OPIPE_THREADS_SINGLE)
+    conf_skip("all of a world from one thread: nothing is called by several");
+  return s->info.thread_rule != OPIPE_THREADS_SINGLE;
+}
+
 /* ---- a message by one thread, which plays both sides ---- */
 
 enum { PASS_POST = 0, PASS_RESERVE, PASS_SEND, PASS_TEST, PASS_DONE };
@@ -357,6 +369,19 @@ static opipe_status pass_step(const subject *s, passing *p, opipe_error *err) {
   const opipe_status there = s->t->test(p->in, p->sequence, err);
   const opipe_status gone = there < 0 ? there : s->t->test(p->out, p->sequence, err);
   return there == OPIPE_OK ? gone : there;
+}
+
+/* That a receive was posted may have a way to go before its sender knows. */
+static bool is_reserved(const subject *s, const rank *sender, uint64_t sequence, const char *what) {
+  const struct timespec pause = {.tv_nsec = 20000};
+  const uint64_t start = conf_host.now_ns(NULL);
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_status status = s->t->reserve(sender->out, sequence, &err);
+  while (status == OPIPE_PENDING && conf_host.now_ns(NULL) - start < DEADLINE_NS) {
+    (void)nanosleep(&pause, NULL);
+    status = s->t->reserve(sender->out, sequence, &err);
+  }
+  return conf_ok(status, &err, what);
 }
 
 /* Goes on until `stage` comes next. */

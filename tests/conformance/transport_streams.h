@@ -5,22 +5,39 @@
 
 #include "transport_kit.h"
 
-static void check_stream_params(const subject *s) {
+/* What is wrong between two ranks is said where the second end is opened, or by endpoint_ready. */
+static void check_unlike(const subject *s, opipe_stream_params p, uint64_t n_bytes, uint32_t depth,
+                         const char *what) {
   ring g;
-  conf_case("stream parameters");
   if (open_ring(&g, s)) {
     opipe_stream *one = NULL, *two = NULL;
-    opipe_stream_params p = stream_params(0, 1, 7);
-    rank *a = &g.ranks[0], *b = &g.ranks[1], *c = &g.ranks[2];
+    rank *a = &g.ranks[p.src_rank], *b = &g.ranks[p.dst_rank];
+    opipe_error err = OPIPE_ERROR_INIT;
     conf_made(s->t->stream_open(a->endpoint, &p, &one, &a->err), &one, &a->err, "stream_open");
-    p.n_bytes *= 2;
-    (void)conf_refused(s->t->stream_open(b->endpoint, &p, &two, &b->err), &b->err,
-                       "a stream whose two ends differ in size");
-    p.n_bytes /= 2;
-    p.depth += 1;
-    (void)conf_refused(s->t->stream_open(b->endpoint, &p, &two, &b->err), &b->err,
-                       "a stream whose two ends differ in depth");
-    p.depth -= 1;
+    p.n_bytes = n_bytes;
+    p.depth = depth;
+    opipe_status status = s->t->stream_open(b->endpoint, &p, &two, &err);
+    conf_check(status == OPIPE_OK || two == NULL, "stream_open fails, but sets its output");
+    if (status == OPIPE_OK && OPIPE_HAS(s->t, opipe_transport, endpoint_ready) &&
+        s->t->endpoint_ready != NULL)
+      status = ready_or_refused(&g, &err);
+    (void)conf_refused(status, &err, what);
+    s->t->stream_close(two);
+    s->t->stream_close(one);
+  }
+  close_ring(&g, s);
+}
+
+static void check_stream_params(const subject *s) {
+  ring g;
+  const opipe_stream_params good = stream_params(0, 1, 7);
+  conf_case("stream parameters");
+  check_unlike(s, good, 2 * good.n_bytes, good.depth, "a stream whose two ends differ in size");
+  check_unlike(s, good, good.n_bytes, good.depth + 1, "a stream whose two ends differ in depth");
+  if (open_ring(&g, s)) {
+    opipe_stream *two = NULL;
+    opipe_stream_params p = good;
+    rank *a = &g.ranks[0], *c = &g.ranks[2];
     (void)conf_refused(s->t->stream_open(c->endpoint, &p, &two, &c->err), &c->err,
                        "a rank that opens a stream between two others");
     p = stream_params(0, RANKS, 8);
@@ -31,7 +48,6 @@ static void check_stream_params(const subject *s) {
     (void)conf_refused(s->t->stream_open(a->endpoint, &p, &two, &a->err), &a->err,
                        "a stream of depth 0");
     conf_check(two == NULL, "stream_open fails, but sets its output");
-    s->t->stream_close(one);
   }
   close_ring(&g, s);
 }

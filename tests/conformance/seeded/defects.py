@@ -227,6 +227,10 @@ CASES = (
     + cases("schedule-gpipe", COMMON)
     + cases("schedule-gpipe", SCHEDULE)
     + [
+        case("transport-local", "credit-late"),
+        case("transport-local", "unlike-told-late"),
+        case("transport-local", "one-thread"),
+        case("transport-emulated", "one-thread", options=("rule=grouped",)),
         case("transport-emulated", "torn", "messages are whole"),
         case("transport-emulated", "send-blocks", "a call does not return"),
         case("transport-emulated", "wait-loses-rings", "wait for what has rung already"),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A transport with a defect. */
+/* A transport with a defect, or with a slowness that is none: between machines a credit has a way
+ * to go, and what a peer has opened is known late. */
 #define OPIPE_HELPERS_HOST_DEVICE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +18,29 @@ static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, op
     memset(io_info + 1, 0, 16);
   if (seeded("info-rule"))
     io_info->rule = 17;
+  if (seeded("one-thread"))
+    io_info->thread_rule = OPIPE_THREADS_SINGLE;
   return status;
+}
+
+static opipe_status world_info(opipe_instance *self, const char *options,
+                               opipe_transport_info *io_info, opipe_error *err) {
+  const opipe_status status = real.world_info(self, options, io_info, err);
+  if (seeded("one-thread"))
+    io_info->thread_rule = OPIPE_THREADS_SINGLE;
+  return status;
+}
+
+/* "one-thread": hot calls of another thread than the first. */
+static bool other_thread(opipe_error *err) {
+  static pthread_t first;
+  static atomic_int known;
+  if (atomic_exchange(&known, 1) == 0)
+    first = pthread_self();
+  const bool other = seeded("one-thread") && pthread_equal(first, pthread_self()) == 0;
+  if (other)
+    (void)opipe_fail(err, OPIPE_E_STATE, "this thread is not the first one's");
+  return other;
 }
 
 static opipe_status world_open(opipe_instance *self, const opipe_world_params *params,
@@ -39,13 +62,72 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
   return status;
 }
 
+/* Streams whose other end differs, as a peer tells it: the next call that asks peers refuses. */
+static opipe_endpoint *endpoints[3];
+static opipe_error unlike;
+static char unlike_stream;
+
 static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_params *params,
                                   opipe_endpoint **out_endpoint, opipe_error *err) {
   if (seeded("endpoint-without-object"))
     return OPIPE_OK;
   if (seeded("endpoint-leaks"))
     lose_memory();
-  return real.endpoint_open(world, params, out_endpoint, err);
+  const opipe_status status = real.endpoint_open(world, params, out_endpoint, err);
+  if (status == OPIPE_OK && params->rank < 3)
+    endpoints[params->rank] = *out_endpoint;
+  return status;
+}
+
+static opipe_status endpoint_ready(opipe_endpoint *endpoint, opipe_error *err) {
+  if (unlike.status < 0)
+    return opipe_fail(err, unlike.status, "%s", unlike.message);
+  return real.endpoint_ready == NULL ? OPIPE_OK : real.endpoint_ready(endpoint, err);
+}
+
+/* ---- streams ---- */
+
+enum { STREAMS = 64, LATE = 3 };
+static struct {
+  opipe_stream *stream;
+  opipe_endpoint *endpoint;
+  uint32_t n_asked; /* since the sequence has changed */
+  uint64_t sequence;
+} opened[STREAMS]; /* "credit-late" */
+
+static void note(opipe_stream *stream, opipe_endpoint *endpoint) {
+  uint32_t i = 0;
+  while (i < STREAMS - 1 && opened[i].stream != NULL && opened[i].stream != stream)
+    ++i;
+  opened[i].stream = stream;
+  opened[i].endpoint = endpoint;
+  opened[i].n_asked = 0;
+  opened[i].sequence = 0;
+}
+
+/* The receive was posted, and the news is on its way: the endpoint rings when it comes. */
+static bool is_late(const opipe_stream *stream, uint64_t sequence) {
+  uint32_t i = 0;
+  while (i < STREAMS - 1 && opened[i].stream != stream)
+    ++i;
+  if (opened[i].sequence != sequence)
+    opened[i].n_asked = 0;
+  opened[i].sequence = sequence;
+  const bool late = ++opened[i].n_asked <= LATE;
+  if (late)
+    real.ring(opened[i].endpoint);
+  return late;
+}
+
+static void stream_close(opipe_stream *stream) {
+  for (uint32_t i = 0; i < STREAMS; ++i) {
+    if (opened[i].stream == stream)
+      opened[i].stream = NULL;
+  }
+  if (stream == (opipe_stream *)(void *)&unlike_stream)
+    unlike.status = OPIPE_OK;
+  else
+    real.stream_close(stream);
 }
 
 /* Two streams of one pair: the sender takes one for the other. */
@@ -72,7 +154,15 @@ static opipe_status stream_open(opipe_endpoint *endpoint, const opipe_stream_par
     p.depth = 1;
   if (seeded("streams-mixed-up"))
     mix_up(&p);
-  return real.stream_open(endpoint, &p, out_stream, err);
+  opipe_status status = real.stream_open(endpoint, &p, out_stream, err);
+  if (status == OPIPE_OK)
+    note(*out_stream, endpoint);
+  if (seeded("unlike-told-late") && status < 0 && endpoint == endpoints[1] && p.dst_rank == 1) {
+    unlike = *err;
+    *out_stream = (opipe_stream *)(void *)&unlike_stream;
+    status = OPIPE_OK;
+  }
+  return status;
 }
 
 static opipe_status memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer,
@@ -89,7 +179,11 @@ static opipe_status memory_register(opipe_endpoint *endpoint, opipe_buffer *buff
 static atomic_uint n_tests;
 
 static opipe_status reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err) {
+  if (other_thread(err))
+    return OPIPE_E_STATE;
   const opipe_status status = real.reserve(stream, sequence, err);
+  if (status == OPIPE_OK && seeded("credit-late") && is_late(stream, sequence))
+    return OPIPE_PENDING;
   return status == OPIPE_PENDING && seeded("reserve-always") ? OPIPE_OK : status;
 }
 
@@ -120,6 +214,8 @@ static opipe_status send(opipe_stream *stream, uint64_t sequence, const opipe_re
 static opipe_status recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                          opipe_event *done, opipe_error *err) {
   opipe_region r = *region;
+  if (other_thread(err))
+    return OPIPE_E_STATE;
   if (seeded("other-sequence") && r.n_bytes != 0)
     r.offset_bytes ^= 1024;
   if (seeded("other-bytes") && sequence == 5)
@@ -133,6 +229,8 @@ static opipe_status recv(opipe_stream *stream, uint64_t sequence, const opipe_re
 
 static opipe_status test(opipe_stream *stream, uint64_t sequence, opipe_error *err) {
   static uint32_t n_calls;
+  if (other_thread(err))
+    return OPIPE_E_STATE;
   const opipe_status status = real.test(stream, sequence, err);
   atomic_fetch_add(&n_tests, 1);
   if (seeded("test-unsteady") && status == OPIPE_OK && ++n_calls % 2 == 0)
@@ -149,6 +247,8 @@ static void ring(opipe_endpoint *endpoint) {
 
 static opipe_status wait_(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
                           opipe_error *err) {
+  if (other_thread(err))
+    return OPIPE_E_STATE;
   if (seeded("wait-loses-rings"))
     seen = real.doorbell(endpoint);
   if (seeded("wait-without-timeout"))
@@ -352,9 +452,12 @@ void seeded_damage(void *table) {
   memset(&real, 0, sizeof real);
   memcpy(&real, t, t->struct_size < sizeof real ? t->struct_size : sizeof real);
   t->info = info;
+  t->world_info = world_info;
   t->world_open = world_open;
   t->endpoint_open = endpoint_open;
+  t->endpoint_ready = endpoint_ready;
   t->stream_open = stream_open;
+  t->stream_close = stream_close;
   t->memory_register = memory_register;
   t->reserve = seeded("abort-not-in-reserve") || seeded("abort-second") ? reserve_aborted : reserve;
   t->send = send;
