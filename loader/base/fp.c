@@ -5,6 +5,7 @@
 #include "loader/base/fp.h"
 
 #include <opipe/threads.h>
+#include <pthread.h>
 #include <stddef.h>
 
 /* The call that this thread is in, while the library's environment holds. */
@@ -80,8 +81,26 @@ static void restore(const opi_fp_border *b) {
 
 #endif
 
+static locale_t neutral; /* the C library's own object, where there is one: never freed */
+
+static void make_neutral(void) {
+  neutral = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+/* Returns what was set before. Without a locale of its own the host's stays. */
+static locale_t use_neutral(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  (void)pthread_once(&once, make_neutral);
+  return uselocale(neutral);
+}
+
+void opi_locale_begin_thread(void) {
+  (void)use_neutral();
+}
+
 void opi_fp_enter(opi_fp_border *border) {
   save(border);
+  border->locale = use_neutral();
   border->outer = inside;
   inside = border;
   set_defaults(border);
@@ -89,14 +108,17 @@ void opi_fp_enter(opi_fp_border *border) {
 
 void opi_fp_leave(opi_fp_border *border) {
   inside = border->outer;
+  (void)uselocale(border->locale);
   restore(border);
 }
 
 opi_fp_border *opi_fp_lend(void) {
   opi_fp_border *border = inside;
   inside = NULL;
-  if (border != NULL)
+  if (border != NULL) {
+    (void)uselocale(border->locale);
     restore(border);
+  }
   return border;
 }
 
@@ -105,5 +127,6 @@ void opi_fp_take(opi_fp_border *lent) {
   if (lent == NULL)
     return;
   save(lent); /* `outer` stays */
+  lent->locale = use_neutral();
   set_defaults(lent);
 }

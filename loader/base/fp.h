@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The floating-point environment at the host's border: rounding, flushing of small numbers, traps
- * and raised flags.
+ * and raised flags; and the locale.
  *
  * The library computes with the environment that every program starts in, whatever the host's
  * threads have set, so that results have the same bits everywhere; the host gets its own back,
- * flags included, when a call returns and while one of its callbacks runs. Threads of the library
+ * flags included, when a call returns and while one of its callbacks runs. In the same way numbers
+ * are written and read as in the locale "C", by the library and its plugins: a host's decimal comma
+ * is no part of a plan's or a trace's text. Threads of the library
  * start that way (opipe/threads.h), calls on the host's threads do it between opi_fp_enter and
  * opi_fp_leave: once, around each function of the host's table.
  */
@@ -12,6 +14,7 @@
 #define OPI_FP_H
 
 #include <fenv.h>
+#include <locale.h>
 #include <stdint.h>
 
 /* What the host had set. Lives on the stack of the call. */
@@ -24,8 +27,12 @@ typedef struct opi_fp_border {
 #else
   fenv_t host;
 #endif
+  locale_t locale;
   struct opi_fp_border *outer; /* of a call that came before, from inside a callback */
 } opi_fp_border;
+
+/* For good: a thread of the library's that calls plugins, and nothing of the host's. */
+void opi_locale_begin_thread(void);
 
 void opi_fp_enter(opi_fp_border *border);
 void opi_fp_leave(opi_fp_border *border);

@@ -67,10 +67,6 @@ static bool read_number(const char *at, const char *end, double *out) {
   if (strspn(text, "0123456789.eE+-") < n)
     return false;
   *out = strtod(text, &stop);
-  if (*stop == '.') { /* a host whose locale has another point */
-    *stop = ',';
-    *out = strtod(text, &stop);
-  }
   return stop == text + n && *out >= 0 && *out <= 1e300;
 }
 

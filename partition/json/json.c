@@ -15,13 +15,7 @@ void opi_json_double(opi_text *text, double value) {
     opi_text_puts(text, "null");
     return;
   }
-  char digits[40];
-  (void)snprintf(digits, sizeof(digits), "%.17g", value == 0 ? 0 : value); /* no "-0" */
-  for (char *at = digits; *at != '\0'; ++at) {
-    if (*at == ',')
-      *at = '.'; /* the host's locale is the host's */
-  }
-  opi_text_puts(text, digits);
+  opi_text_printf(text, "%.17g", value == 0 ? 0 : value); /* no "-0" */
 }
 
 static bool too_deep(const char *bytes, uint64_t n_bytes) {

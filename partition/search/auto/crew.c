@@ -3,6 +3,7 @@
 #include <opipe/threads.h>
 #include <stdatomic.h>
 
+#include "loader/base/fp.h"
 #include "partition/search/auto/run.h"
 
 enum { THREADS_MOST = 64 };
@@ -23,6 +24,12 @@ static void *judge_some(void *arg) {
   return NULL;
 }
 
+static void *judge_beside(void *arg) {
+  opipe_thread_enter("opipe-planner");
+  opi_locale_begin_thread();
+  return judge_some(arg);
+}
+
 /* A thread that cannot be had leaves its work to the others. */
 void opi_crew_judge(opi_run *run) {
   crew c = {.run = run};
@@ -30,7 +37,7 @@ void opi_crew_judge(opi_run *run) {
   uint32_t wanted = run->space->question->n_threads, n = 0;
   wanted = wanted < run->n_round ? wanted : run->n_round;
   wanted = wanted < THREADS_MOST ? wanted : THREADS_MOST;
-  while (n + 1 < wanted && opipe_thread_create(&threads[n], NULL, judge_some, &c) == 0)
+  while (n + 1 < wanted && opipe_thread_create(&threads[n], NULL, judge_beside, &c) == 0)
     ++n;
   (void)judge_some(&c);
   for (uint32_t i = 0; i < n; ++i)
