@@ -31,9 +31,8 @@ opipe_status opi_answer_failed(opipe_status status, const char *kind, const char
     return opi_fail(err, own, "%s '%s': %s failed with status %d, without a message", kind, id,
                     slot, (int)status);
   }
-  char *end = &err->message[sizeof(err->message) - 1];
-  bool odd = *end != '\0' || err->status != status;
-  *end = '\0';
+  bool odd = memchr(err->message, '\0', sizeof(err->message)) == NULL || err->status != status;
+  err->message[sizeof(err->message) - 1] = '\0';
   odd = opi_text_clean(err->message, sizeof(err->message)) || odd;
   err->status = own;
   if (!known) {

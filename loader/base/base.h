@@ -179,7 +179,10 @@ bool opi_text_is_utf8(const char *text);
 /* Text of somebody else's as one line: what is no UTF-8 and what controls a terminal becomes '?'.
  * In place, up to the first NUL, and n at most; true when anything was changed. */
 bool opi_text_clean(char *text, size_t n);
-/* The same, copied: as much as there is room for; NULL gives "". Returns `line`. */
+/* Makes UTF-8 of a text: a character that its end cuts goes, other bytes that are none become '?'.
+ * In place. */
+void opi_text_mend(char *text);
+/* The same as clean, copied: as much as there is room for; NULL gives "". Returns `line`. */
 enum { OPI_LINE_ROOM = 256 };
 const char *opi_text_line(char line[OPI_LINE_ROOM], const char *text);
 /* Hands the text to a sink; OPIPE_E_NOMEM when building it failed. */

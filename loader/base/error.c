@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Error messages: 512 bytes that the caller owns, written by whoever first knows what is wrong.
- * Truncation keeps whole UTF-8 sequences out of scope: messages are ASCII but for names taken from
- * files.
+ * They are UTF-8 whatever the names in them are, and are cut between characters.
  */
 #include "loader/base/base.h"
 
@@ -12,10 +11,11 @@ static void write_message(opipe_error *err, opipe_status status, uint32_t domain
                           const char *fmt, va_list args) {
   char message[sizeof(err->message)];
   (void)vsnprintf(message, sizeof(message), fmt, args);
+  opi_text_mend(message);
   err->status = status;
   err->domain = domain;
   err->native = native;
-  memcpy(err->message, message, sizeof(message));
+  memcpy(err->message, message, strlen(message) + 1);
 }
 
 opipe_status opi_fail(opipe_error *err, opipe_status status, const char *fmt, ...) {
@@ -38,6 +38,7 @@ opipe_status opi_fail_errno(opipe_error *err, int errno_value, const char *fmt, 
     const char *text = strerror_r(errno_value, reason, sizeof(reason));
     const size_t used = strlen(err->message);
     (void)snprintf(err->message + used, sizeof(err->message) - used, ": %s", text);
+    opi_text_mend(err->message);
   }
   return OPIPE_E_IO;
 }
@@ -61,7 +62,8 @@ opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) {
   const size_t take = have < rest - 1 ? have : rest - 1;
   memcpy(joined + used, err->message, take);
   joined[used + take] = '\0';
-  memcpy(err->message, joined, used + take + 1);
+  opi_text_mend(joined);
+  memcpy(err->message, joined, strlen(joined) + 1);
   return err->status;
 }
 

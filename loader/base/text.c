@@ -124,13 +124,13 @@ bool opi_text_is_utf8(const char *text) {
   return length != 0;
 }
 
-bool opi_text_clean(char *text, size_t n) {
+static bool mend(char *text, size_t end, bool controls) {
   bool changed = false;
-  const size_t end = strnlen(text, n);
   for (size_t i = 0; i < end;) {
     const unsigned char *at = (const unsigned char *)text + i;
     const size_t length = sequence(at, end - i);
-    const bool control = at[0] < 0x20 || at[0] == 0x7f || (at[0] == 0xc2 && at[1] < 0xa0);
+    const bool control =
+        controls && (at[0] < 0x20 || at[0] == 0x7f || (at[0] == 0xc2 && at[1] < 0xa0));
     if (length == 0 || control) {
       memset(text + i, '?', length == 0 ? 1 : length);
       changed = true;
@@ -138,6 +138,21 @@ bool opi_text_clean(char *text, size_t n) {
     i += length == 0 ? 1 : length;
   }
   return changed;
+}
+
+bool opi_text_clean(char *text, size_t n) {
+  return mend(text, strnlen(text, n), true);
+}
+
+void opi_text_mend(char *text) {
+  const size_t n = strlen(text);
+  size_t last = n; /* where the last character begins */
+  while (last > 0 && n - last < 4 && ((unsigned char)text[last - 1] & 0xc0) == 0x80)
+    --last;
+  if (last > 0 && (unsigned char)text[last - 1] >= 0xc0 &&
+      sequence((const unsigned char *)text + last - 1, n - last + 1) == 0)
+    text[last - 1] = '\0';
+  (void)mend(text, strlen(text), false);
 }
 
 const char *opi_text_line(char line[OPI_LINE_ROOM], const char *text) {
