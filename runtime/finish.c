@@ -8,16 +8,22 @@
 #include "loader/base/fp.h"
 #include "runtime/lent.h"
 
+/* Whoever sees that it has failed finds its stream broken. */
 static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opipe_error *why) {
-  if (!atomic_compare_exchange_strong(&request->failed, &from, OPI_FATE_WRITTEN))
-    return false;
-  request->error = *why;
-  request->error.struct_size = (uint32_t)sizeof request->error;
-  request->failed_stage = stage;
   if (request->stream_kept != NULL)
-    opi_stream_break(request);
-  atomic_store_explicit(&request->failed, OPI_FATE_FAILED, memory_order_release);
-  return true;
+    opi_stream_hold(request->stream_kept);
+  const bool first = atomic_compare_exchange_strong(&request->failed, &from, OPI_FATE_WRITTEN);
+  if (first) {
+    request->error = *why;
+    request->error.struct_size = (uint32_t)sizeof request->error;
+    request->failed_stage = stage;
+    if (request->stream_kept != NULL)
+      opi_stream_break(request);
+    atomic_store_explicit(&request->failed, OPI_FATE_FAILED, memory_order_release);
+  }
+  if (request->stream_kept != NULL)
+    opi_stream_let_go(request->stream_kept);
+  return first;
 }
 
 /* Bad data that has flowed on may be noticed downstream first, where devices tell late: the lowest
@@ -164,18 +170,15 @@ opipe_status opi_result_ask(const opi_session *s, const opipe_submit_params *par
 
 /* ---- requests ---- */
 
-void opi_request_finish(opi_request *request) {
+/* Of whoever has moved it from ACTIVE to ENDING. */
+static void hand_back(opi_request *request) {
   opi_session *s = request->session;
-  uint32_t old = atomic_load(&request->state);
-  do {
-    if ((old & OPI_REQUEST_PROGRESS) != OPI_REQUEST_ACTIVE)
-      return;
-  } while (!atomic_compare_exchange_weak(&request->state, &old,
-                                         old - OPI_REQUEST_ACTIVE + OPI_REQUEST_ENDING));
   uint32_t open = OPI_FATE_OPEN;
   (void)atomic_compare_exchange_strong(&request->failed, &open, OPI_FATE_SEALED);
   while (atomic_load_explicit(&request->failed, memory_order_acquire) ==
          OPI_FATE_WRITTEN) { /* a few instructions long */
+  }
+  while (atomic_load(&s->looked_at) == request) { /* no longer: whoever looks next sees it failed */
   }
   if (request->ticket != NULL)
     opi_train_finished(request);
@@ -198,6 +201,16 @@ void opi_request_finish(opi_request *request) {
   opi_lock_give(&s->lock);
 }
 
+void opi_request_finish(opi_request *request) {
+  uint32_t old = atomic_load(&request->state);
+  do {
+    if ((old & OPI_REQUEST_PROGRESS) != OPI_REQUEST_ACTIVE)
+      return;
+  } while (!atomic_compare_exchange_weak(&request->state, &old,
+                                         old - OPI_REQUEST_ACTIVE + OPI_REQUEST_ENDING));
+  hand_back(request);
+}
+
 bool opi_request_withdraw(opi_request *request) {
   uint32_t no = OPI_BEGUN_NO;
   if (!atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER))
@@ -215,6 +228,21 @@ bool opi_step_leave_out(opi_request *request, const opipe_error *why) {
   return true;
 }
 
+/* It has passed, and ends if nobody has ended it: at one stroke, since one that has ended and was
+ * released is another request's memory the moment it has passed. */
+static void set_passed(opi_request *request, bool ends) {
+  uint32_t old = atomic_load(&request->state), next = 0;
+  bool mine = false;
+  do {
+    mine = ends && (old & OPI_REQUEST_PROGRESS) == OPI_REQUEST_ACTIVE;
+    next = (mine ? old - OPI_REQUEST_ACTIVE + OPI_REQUEST_ENDING : old) | OPI_REQUEST_PASSED;
+  } while (!atomic_compare_exchange_weak(&request->state, &old, next));
+  if (mine)
+    hand_back(request);
+  else if (is_over(next))
+    opi_request_recycle(request);
+}
+
 void opi_request_passed(opi_request *request) {
   opi_session *s = request->session;
   uint32_t old = atomic_load(&request->state);
@@ -228,9 +256,7 @@ void opi_request_passed(opi_request *request) {
   const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
   atomic_fetch_sub(&s->n_unfinished, request->is_gap ? 0 : 1);
   opi_room_tell(s);
-  set_flag(request, OPI_REQUEST_PASSED);
-  if (!withdrawn)
-    opi_request_finish(request);
+  set_passed(request, !withdrawn);
 }
 
 static bool is_touched(opi_session *s) {

@@ -309,6 +309,7 @@ struct opi_session {
       full_at; /* 1 + n_passed when a submit found no room for its shape; 0: none has */
   /* The host's flag behind which lies a value that the last submit needed, NULL: it needed none;
    * n_passed at that time. room_lock */
+  _Atomic(opi_request *) looked_at; /* whose fences somebody reads, who holds submit_lock */
   _Atomic(const uint32_t *) awaited;
   _Atomic uint64_t awaited_at;
 
@@ -595,7 +596,10 @@ void opi_stream_look(opi_request *request);
 /* Where a given input goes instead; false: it is kept, there is nothing to load. */
 bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
                      char **io_host);
-void opi_stream_break(const opi_request *request);  /* it has failed */
+void opi_stream_break(const opi_request *request); /* it has failed */
+/* Around a request's failing: whoever looks at the stream meanwhile waits. */
+void opi_stream_hold(opi_stream *stream);
+void opi_stream_let_go(opi_stream *stream);
 void opi_stream_finish(const opi_request *request); /* no rank uses the stream for it any more */
 /* Of an output that other stages read too: from its cell into what the stream keeps. */
 opipe_status opi_stream_store(opi_rank *rank, const opi_request *request, uint32_t output,
@@ -654,6 +658,12 @@ void opi_session_settle(opi_session *session);
 bool opi_session_is_ending(opi_session *session);
 static inline bool opi_session_failed(opi_session *session) {
   return atomic_load(&session->failed) != 0;
+}
+
+/* Has nobody counted himself in? After a failure counts go down although ranks are still at work in
+ * what they count. */
+static inline bool opi_is_idle(opi_session *session, const _Atomic uint32_t *n_users) {
+  return atomic_load(n_users) == 0 && !opi_session_failed(session); /* in this order */
 }
 /* Until messages can use what was opened on the ranks' endpoints; within the watchdog's time. */
 opipe_status opi_session_ready(const opi_session *session, opipe_error *err);

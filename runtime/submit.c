@@ -192,9 +192,10 @@ static void enqueue(opi_session *s, opi_request *request) {
 /* A rank whose first step is a receive is woken by the message. */
 static void publish_one(opi_session *s, opi_request *request) {
   const uint32_t version = atomic_load(&s->shapes_version);
-  const bool all = request->has_plain || s->rung_version != version;
   const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
   enqueue(s, request);
+  const bool all = request->has_plain || s->rung_version != version ||
+                   request->body == 0; /* the first of its shape: receives are posted */
   const uint32_t position = request->position;
   s->rung_version = version;
   s->ring[request->order % s->ring_room] = request;
@@ -305,16 +306,23 @@ bool opi_request_is_held(const opi_request *request) {
   return at != NULL;
 }
 
-/* Its fences are set: labels can be read. */
-static void look_at_labels(opi_request *request) {
+/* May it go? Its fences are set, then: labels are read. Whoever ends a request waits as long as
+ * somebody looks (opi_request_finish): flags and tensors may go with it. */
+static bool look(opi_request *request, opipe_status *out_status, opipe_error *why) {
   opi_session *s = request->session;
-  opipe_error why = OPIPE_ERROR_INIT;
-  if (request->ticket == NULL || opi_request_failed(request) || opi_train_look(request, &why) >= 0)
-    return;
+  atomic_store(&s->looked_at, request);
+  const bool may = !opi_request_failed(request) && opi_request_may_go(request);
+  *out_status = may && request->ticket != NULL ? opi_train_look(request, why) : OPIPE_OK;
+  atomic_store(&s->looked_at, NULL);
+  return may;
+}
+
+static void fail_for_labels(opi_request *request, const opipe_error *why) {
+  opi_session *s = request->session;
   if (s->peers != NULL && !opi_rank_is_here(s, 0)) /* others would go on with it */
-    opi_session_fail(s, opi_session_first(s)->index, request, &why);
+    opi_session_fail(s, opi_session_first(s)->index, request, why);
   else
-    (void)opi_request_fail(request, &why);
+    (void)opi_request_fail(request, why);
 }
 
 /* Those that can go, go; returns those that have failed. */
@@ -323,9 +331,11 @@ static opi_request *admit(opi_session *s) {
   for (opi_request **at = &s->fenced; *at != NULL && !opi_session_failed(s);) {
     opi_request *request = *at;
     opi_request_check_held(request);
-    const bool may = request->foremost && opi_request_may_go(request);
-    if (may)
-      look_at_labels(request);
+    opipe_error why = OPIPE_ERROR_INIT;
+    opipe_status status = OPIPE_OK;
+    const bool may = request->foremost && look(request, &status, &why);
+    if (status < 0)
+      fail_for_labels(request, &why);
     if (opi_session_failed(s))
       break;
     const bool goes = opi_request_failed(request) && s->peers == NULL;
@@ -429,6 +439,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     opi_request_recycle(request);
     return status;
   }
+  const bool goes = opi_request_may_go(request) && next_of(s, s->fenced, request) == NULL;
   note_stream(s, request);
   number(s, request, params);
   opi_stream_advance(request);
@@ -438,7 +449,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   if (s->reference) {
     enqueue(s, request);
     run_now(s, request);
-  } else if (opi_request_may_go(request) && next_of(s, s->fenced, request) == NULL) {
+  } else if (goes) {
     publish(s, request);
   } else {
     opi_request_hold(request);

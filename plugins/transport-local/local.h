@@ -40,7 +40,7 @@ struct opipe_endpoint {
   uint32_t rank;
   uint32_t spin_us;
   bool remote;  /* memory without host addresses was registered */
-  bool unready; /* own thread: an event of another device is awaited, so `wait` must look again by
+  bool unready; /* own thread: an event of a device is awaited, so `wait` must look again by
                    itself */
 };
 

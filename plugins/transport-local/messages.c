@@ -55,6 +55,8 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
     return OPIPE_PENDING;
   if (remote && c->written != NULL) { /* what the cell held before has left the bounce */
     status = stream->endpoint->backend->event_poll(c->written, err);
+    if (status == OPIPE_PENDING)
+      stream->endpoint->unready = true;
     if (status != OPIPE_OK)
       return status;
   }

@@ -81,24 +81,32 @@ static opipe_status load_cells(opi_rank *rank, const opi_request *request, const
   return status;
 }
 
+/* Of the inputs that the step reads; flags are the host's, as inputs are. */
+static bool feeds_ready(const opi_compiled *t, const opi_request *request, const opi_step *step) {
+  const opi_cut *cut = t->model->cuts[0];
+  const opi_ports *ports = opi_ports_at(t, opi_piece_at(t, step->stage, step->microbatch));
+  const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
+  bool ready = true;
+  for (uint32_t c = first; c < end && ready; ++c) {
+    ready = cut->cells[c].source != OPI_CELL_REQUEST ||
+            opi_feed_ready(request, ports->input[cut->cells[c].port]);
+  }
+  return ready;
+}
+
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
-  const opi_cut *cut = t->model->cuts[0];
   opi_request *request = opi_step_request(rank, step);
   if (request->ticket == NULL && opi_request_failed(request))
     return OPIPE_OK;
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;
-  const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
-  for (uint32_t c = first; c < end; ++c) {
-    if (cut->cells[c].source != OPI_CELL_REQUEST)
-      continue;
-    const opi_piece *piece = opi_piece_at(t, step->stage, step->microbatch);
-    const uint32_t input = opi_ports_at(t, piece)->input[cut->cells[c].port];
-    if (opi_feed_ready(request, input))
-      continue;
+  if (!opi_rank_touch(rank))
+    return OPIPE_OK;
+  const bool ready = feeds_ready(t, request, step);
+  opi_rank_let_go(rank);
+  if (!ready)
     return opi_rank_at_fence(rank);
-  }
   OPI_TRY(opi_lent_begin(rank, request, err));
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
@@ -230,11 +238,13 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   const opi_compiled *t = opi_compiled_at(rank);
   const uint32_t n = rank->session->n_outputs;
   opipe_status status = OPIPE_OK;
-  if (opi_request_failed(rank->request))
+  bool ready = true;
+  if (opi_request_failed(rank->request) || !opi_rank_touch(rank))
     return OPIPE_OK;
-  for (uint32_t o = 0; o < n; ++o) {
-    if (!makes_result(t, step->stage, o) || opi_result_ready(rank->request, o))
-      continue;
+  for (uint32_t o = 0; o < n && ready; ++o)
+    ready = !makes_result(t, step->stage, o) || opi_result_ready(rank->request, o);
+  opi_rank_let_go(rank);
+  if (!ready) {
     opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
     return opi_request_failed(rank->request) ? OPIPE_OK : opi_rank_at_fence(rank);
   }

@@ -140,17 +140,19 @@ opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *
   const uint32_t *ports = t->ports[0][0].input;
   if (!request->has_plain || opi_request_failed(request))
     return OPIPE_OK;
-  for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    if (opi_output_is_made(c, o))
-      continue;
-    const uint32_t port = c->output_port[o];
-    const bool ready = port == OPIPE_NONE || opi_feed_ready(request, ports[port]);
-    if (ready && opi_result_ready(request, o))
-      continue;
-    return opi_rank_at_fence(rank);
-  }
+  bool ready = true;
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
+  for (uint32_t o = 0; o < s->n_outputs && ready; ++o) {
+    const uint32_t port = c->output_port[o];
+    ready =
+        opi_output_is_made(c, o) || ((port == OPIPE_NONE || opi_feed_ready(request, ports[port])) &&
+                                     opi_result_ready(request, o));
+  }
+  if (!ready) {
+    opi_rank_let_go(rank);
+    return opi_rank_at_fence(rank);
+  }
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_result *result = &request->results[o];
     if (opi_output_is_made(c, o) || result->n_bytes == 0)

@@ -25,7 +25,7 @@ static void make_room(opi_rank *rank) {
   if (rank->n_imports < OPI_IMPORTS)
     return;
   for (opi_import **at = &rank->imports; *at != NULL; at = &(*at)->next) {
-    if (atomic_load(&(*at)->n_users) == 0)
+    if (opi_is_idle(rank->session, &(*at)->n_users))
       found = at;
   }
   if (found == NULL)

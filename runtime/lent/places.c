@@ -221,7 +221,7 @@ static bool make_room(opi_session *s) {
   opi_places **oldest = NULL;
   uint32_t n = 0;
   for (opi_places **at = &s->places; *at != NULL; at = &(*at)->next, ++n) {
-    if (atomic_load(&(*at)->n_users) == 0 &&
+    if (opi_is_idle(s, &(*at)->n_users) &&
         (oldest == NULL || (*at)->last_used < (*oldest)->last_used))
       oldest = at;
   }

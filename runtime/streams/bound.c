@@ -96,7 +96,7 @@ static opipe_status make_table(opi_stream *stream, opi_compiled *t, uint32_t tur
   opipe_status status = OPIPE_OK;
   if (table == NULL || regions == NULL)
     status = opi_fail_nomem(err, n_bytes, "bindings of a state");
-  if (status == OPIPE_OK) {
+  if (table != NULL) {
     *table = (opi_stream_table){.shape = t, .turn = turn, .n_steps = n_steps};
     table->bound = (opipe_binding **)(void *)(table + 1);
   }

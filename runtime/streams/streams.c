@@ -243,6 +243,14 @@ opipe_status opi_stream_reset(opi_stream *stream, opipe_error *err) {
   return status;
 }
 
+void opi_stream_hold(opi_stream *stream) {
+  atomic_fetch_add(&stream->n_breaking, 1);
+}
+
+void opi_stream_let_go(opi_stream *stream) {
+  atomic_fetch_sub(&stream->n_breaking, 1);
+}
+
 void opi_stream_break(const opi_request *request) {
   _Atomic uint64_t *at = &request->stream_kept->broken_at;
   uint64_t old = atomic_load(at);
@@ -252,6 +260,8 @@ void opi_stream_break(const opi_request *request) {
 
 void opi_stream_look(opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
+  while (atomic_load(&request->stream_kept->n_breaking) != 0) { /* a few instructions long */
+  }
   if (atomic_load(&request->stream_kept->broken_at) >= request->sequence ||
       opi_request_failed(request))
     return;

@@ -47,6 +47,7 @@ struct opi_stream {
   bool filled;                   /* it has memory */
   uint64_t sequence;             /* of its next request */
   _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
+  _Atomic uint32_t n_breaking;   /* who may be about to set that */
   _Atomic uint32_t n_unfinished; /* requests; one that is over is touched by no rank */
   opi_kept *pairs;               /* [plan->n_states] */
   opi_block *blocks;             /* [plan->n_ranks] */

@@ -267,11 +267,12 @@ static opipe_request *begin(opi_session *s, opi_request *request,
   request->ticket->start_ns = opi_clock_ns();
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
-  opi_request_begin(request, params);
+  const bool goes = request->ticket->counted && s->fenced == NULL && opi_request_may_go(request);
+  opi_request_begin(request, params); /* whoever sees the session fail may end it from here on */
   opipe_request *handle = opi_request_handle(request);
   if (s->reference)
     run_reference(request);
-  else if (request->ticket->counted && s->fenced == NULL && opi_request_may_go(request))
+  else if (goes)
     opi_train_publish(request);
   else
     opi_request_hold(request);

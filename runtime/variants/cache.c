@@ -37,21 +37,22 @@ void opi_shape_free(opi_shape *shape) {
  * *out_busy: a shape that is not the plan's own is in use, so that there will be one later. Where
  * sessions share the work all must choose the same one: that which was used longest ago, as soon as
  * it is not in use. */
-static uint32_t find_idle(const opi_session *session, bool *out_busy) {
+static uint32_t find_idle(opi_session *session, bool *out_busy) {
   uint32_t oldest = OPIPE_NONE;
   *out_busy = false;
   for (uint32_t i = 0; i < session->n_places; ++i) {
     opi_shape *shape = session->shapes[i];
     if (shape == NULL || shape->keep)
       continue;
-    const bool busy = atomic_load(&shape->n_users) != 0;
+    const bool busy = !opi_is_idle(session, &shape->n_users);
     *out_busy = *out_busy || busy;
     if ((!busy || session->peers != NULL) &&
         (oldest == OPIPE_NONE || shape->last_used < session->shapes[oldest]->last_used))
       oldest = i;
   }
-  return oldest != OPIPE_NONE && atomic_load(&session->shapes[oldest]->n_users) != 0 ? OPIPE_NONE
-                                                                                     : oldest;
+  return oldest != OPIPE_NONE && !opi_is_idle(session, &session->shapes[oldest]->n_users)
+             ? OPIPE_NONE
+             : oldest;
 }
 
 static void evict(opi_session *session, uint32_t index) {

@@ -216,6 +216,39 @@ static void test_late_events_hold_the_data_back(void) {
   teardown(&p);
 }
 
+static opipe_status no_address(opipe_buffer *buffer, void **out_host, opipe_error *err) {
+  (void)buffer;
+  (void)out_host;
+  return opipe_fail(err, OPIPE_E_UNSUPPORTED, "memory without an address");
+}
+
+/* What came last has not left the bounce yet: nobody rings when it has. */
+static void test_a_receiver_that_waits_for_its_own_device_looks_again(void) {
+  place p;
+  opipe_stream *src = NULL, *dst = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_memory *memory = NULL;
+  setup(&p, 0);
+  p.backend.buffer_host = no_address;
+  OPI_ASSERT_OK_FATAL(
+      p.table->memory_register(p.ends[1], p.buffers[1], (uint64_t)4 * BYTES, &memory, &err), &err);
+  open_pair(&p, 0, 1, 1, &src, &dst);
+  const opipe_region slot = region_of(&p, 1, 0), own = region_of(&p, 0, 0);
+  OPI_ASSERT_INT(p.table->recv(dst, 0, &slot, NULL, &err), OPIPE_OK);
+  OPI_ASSERT_INT(p.table->send(src, 0, &own, NULL, NULL, &err), OPIPE_OK);
+  OPI_ASSERT_INT(p.table->test(dst, 0, &err), OPIPE_OK);
+  atomic_store(&event_state, OPIPE_PENDING);
+  OPI_ASSERT_INT(p.table->recv(dst, 1, &slot, NULL, &err), OPIPE_PENDING);
+  const uint32_t seen = p.table->doorbell(p.ends[1]);
+  OPI_ASSERT_INT(p.table->wait(p.ends[1], seen, UINT64_C(3000000000), &err), OPIPE_OK);
+  atomic_store(&event_state, OPIPE_OK);
+  OPI_ASSERT_INT(p.table->recv(dst, 1, &slot, NULL, &err), OPIPE_OK);
+  p.table->stream_close(src);
+  p.table->stream_close(dst);
+  p.table->memory_drop(memory);
+  teardown(&p);
+}
+
 static void test_wrong_calls_are_refused(void) {
   place p;
   opipe_stream *src = NULL, *dst = NULL, *other = NULL;
@@ -503,7 +536,8 @@ static void test_members_stand_in_any_order(void) {
 OPI_TEST_MAIN("transport-local", OPI_TEST(test_members_stand_in_any_order),
               OPI_TEST(test_message_in_place_and_by_copy),
               OPI_TEST(test_any_order_within_the_depth),
-              OPI_TEST(test_late_events_hold_the_data_back), OPI_TEST(test_wrong_calls_are_refused),
-              OPI_TEST(test_rings_and_aborts_wake_sleepers),
+              OPI_TEST(test_late_events_hold_the_data_back),
+              OPI_TEST(test_a_receiver_that_waits_for_its_own_device_looks_again),
+              OPI_TEST(test_wrong_calls_are_refused), OPI_TEST(test_rings_and_aborts_wake_sleepers),
               OPI_TEST(test_many_messages_between_threads),
               OPI_TEST(test_reductions_add_in_rising_order))
