@@ -42,7 +42,8 @@ opipe_status opi_check_tensor(const opi_session *s, const char *name, const opip
   const uint32_t given = opi_dtype_from_dl(tensor->dtype);
   if (given == dtype)
     return OPIPE_OK;
-  return opi_fail(
-      err, OPIPE_E_INVALID, "tensor '%s' is %s (DLPack code %u, %u bits), the model wants %s", name,
-      opi_dtype_name(given), tensor->dtype.code, tensor->dtype.bits, opi_dtype_name(dtype));
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "tensor '%s' is %s (DLPack code %u, %u bits, %u lane%s), the model wants %s",
+                  name, opi_dtype_name(given), tensor->dtype.code, tensor->dtype.bits,
+                  tensor->dtype.lanes, tensor->dtype.lanes == 1 ? "" : "s", opi_dtype_name(dtype));
 }

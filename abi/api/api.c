@@ -43,11 +43,11 @@ static void complain(const void *handle, const opipe_error *why) {
 }
 
 opipe_status opi_refuse_inside(const char *call, opipe_error *err) {
-  return opi_fail(err, OPIPE_E_STATE,
-                  "%s: must not be called from inside on_done, where only request_poll, _output, "
-                  "_report, _cancel "
-                  "and _release may be called",
-                  call);
+  return opi_fail(
+      err, OPIPE_E_STATE,
+      "%s: must not be called from inside on_done or on_output, where only request_poll, "
+      "_output, _report, _cancel and _release may be called",
+      call);
 }
 
 static _Thread_local uint32_t n_callbacks; /* that this thread is in */

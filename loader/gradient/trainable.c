@@ -266,7 +266,7 @@ static uint32_t by_globs(const opi_grad_state *s, const char *name, uint32_t why
 static opipe_status check_used(const opi_grad_state *s, const bool *used, opipe_error *err) {
   for (uint32_t g = 0; g < s->options->n_globs; ++g) {
     if (!used[g]) {
-      return opi_fail(err, OPIPE_E_INVALID, "--%s '%s' matches no initializer of the bound graph",
+      return opi_fail(err, OPIPE_E_INVALID, "%s '%s' matches no initializer of the bound graph",
                       s->options->globs[g].trainable ? "trainable" : "frozen",
                       s->options->globs[g].pattern);
     }

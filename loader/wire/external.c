@@ -119,10 +119,13 @@ static opipe_status check_file(const opi_mapping *m, opipe_error *err) {
                     "'%.300s' has %llu bytes now; it had %llu when the model was loaded", m->path,
                     (unsigned long long)info.st_size, (unsigned long long)m->n_bytes);
   }
+  const double later_s = (double)(changed_ns(&info) - m->changed_ns) * 1e-9;
   if (changed_ns(&info) != m->changed_ns) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "'%.300s' was written %.3f s after the model was loaded from it: load it again",
-                    m->path, (double)(changed_ns(&info) - m->changed_ns) * 1e-9);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "'%.300s' is another file than the one that the model was loaded from, which was "
+        "written %.3f s %s: load it again",
+        m->path, later_s < 0 ? -later_s : later_s, later_s < 0 ? "later" : "before");
   }
   return OPIPE_OK;
 }

@@ -156,7 +156,7 @@ static opipe_status explain(int cause, const char *dir_path, const char *locatio
     case ELOOP:
       return opi_fail(err, OPIPE_E_INVALID,
                       "external data '%.150s' in '%.200s' is reached by a symbolic link; "
-                      "--allow-symlinks accepts that",
+                      "--allow-symlinks (OPIPE_LOAD_ALLOW_SYMLINKS) accepts that",
                       location, dir_path);
     case EXDEV:
       return opi_fail(err, OPIPE_E_INVALID, "external data '%.150s' lies outside '%.200s'",
@@ -176,7 +176,7 @@ static opipe_status check_file(int fd, const char *location, uint32_t flags, uin
   if (info.st_nlink > 1 && (flags & OPI_LOAD_ALLOW_HARDLINKS) == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "external data '%.200s' has %llu hard links, so it may be another's file; "
-                    "--allow-hardlinks accepts that",
+                    "--allow-hardlinks (OPIPE_LOAD_ALLOW_HARDLINKS) accepts that",
                     location, (unsigned long long)info.st_nlink);
   }
   *out_bytes = (uint64_t)info.st_size;

@@ -205,6 +205,11 @@ static opipe_status read_binding(reader *r) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"fuse\" must be true or false");
   if (json_is_false(fuse))
     r->plan->bind_flags |= OPI_BIND_NO_FUSE;
+  const json_t *parameters = json_object_get(r->root, "keep_parameters");
+  if (parameters != NULL && !json_is_boolean(parameters))
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"keep_parameters\" must be true or false");
+  if (json_is_true(parameters))
+    r->plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
   OPI_TRY(opi_json_get_string(r->root, WHAT, "dropout", &dropout, r->err));
   return read_dropout(r, dropout);
 }

@@ -93,7 +93,7 @@ static opipe_status explain(choice *c, const char *names, int64_t rows, opipe_st
   (void)opi_error_prefix(c->err,
                          "%u micro-batch%s along '%.80s' (%" PRId64
                          " row%s of input '%.60s'; "
-                         "--batch-dim NAME[,NAME] splits others of %s): ",
+                         "--batch-dim NAME[,NAME] (batch_dim) splits others of %s): ",
                          c->plan->n_microbatches, c->plan->n_microbatches == 1 ? "" : "es", names,
                          rows, rows == 1 ? "" : "s", input_of(c, names), dims);
   return status;
@@ -106,7 +106,7 @@ static opipe_status none_free(const choice *c) {
                   "%u micro-batches: no input has a free dimension 0 to split%s%s",
                   c->plan->n_microbatches,
                   c->plan->n_dims == 0 ? "; the file fixes all shapes"
-                                       : "; --batch-dim NAME[,NAME] splits others of ",
+                                       : "; --batch-dim NAME[,NAME] (batch_dim) splits others of ",
                   dims);
 }
 

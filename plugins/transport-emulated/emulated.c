@@ -184,9 +184,15 @@ opipe_status emutrans_usable(const opipe_endpoint *e, uint64_t n_opened, const c
                     e->rank);
 }
 
+static bool is_there(const void *world, uint32_t rank) {
+  return ((const opipe_world *)world)->endpoints[rank] != NULL;
+}
+
 static opipe_status endpoint_ready(opipe_endpoint *e, opipe_error *err) {
   pthread_mutex_lock(&e->world->lock);
   opipe_status status = emutrans_check(e->world, err);
+  if (status == OPIPE_OK)
+    status = opipe_wires_within(&e->world->wires, e->rank, "emulated", is_there, e->world, err);
   if (status == OPIPE_OK && e->n_ready != e->n_opened && emutrans_now() < e->ready_ns)
     status = OPIPE_PENDING;
   if (status == OPIPE_OK)

@@ -162,6 +162,20 @@ static void local_endpoint_close(opipe_endpoint *endpoint) {
   opipe_free(world->host, endpoint, sizeof *endpoint, _Alignof(opipe_endpoint));
 }
 
+static bool is_there(const void *world, uint32_t rank) {
+  return atomic_load(&((const opipe_world *)world)->endpoints[rank]) != NULL;
+}
+
+static opipe_status local_endpoint_ready(opipe_endpoint *endpoint, opipe_error *err) {
+  opipe_world *world = endpoint->world;
+  opipe_status status = local_check(world, err);
+  pthread_mutex_lock(&world->lock);
+  if (status == OPIPE_OK)
+    status = opipe_wires_within(&world->wires, endpoint->rank, "local", is_there, world, err);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
 static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer,
                                           uint64_t n_bytes, opipe_memory **out_memory,
                                           opipe_error *err) {
@@ -193,6 +207,7 @@ static const opipe_transport transport_table = {
     .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
     .info = local_info,
     .world_info = local_world_info,
+    .endpoint_ready = local_endpoint_ready,
     .world_open = local_world_open,
     .world_close = local_world_close,
     .endpoint_open = local_endpoint_open,

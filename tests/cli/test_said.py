@@ -34,7 +34,7 @@ def arrays(folder):
     plain = form % ("'<i8'", "False", "(2, 8)")
     for name, content, says in (
             ("big.npy", array(form % ("'>i8'", "False", "(2, 8)"), 128), "elements of type '>i8' are not supported: save them in little-endian order"),
-            ("complex.npy", array(form % ("'<c8'", "False", "(2, 8)"), 128), "elements of type '<c8' are not supported\n"),
+            ("spans.npy", array(form % ("'<m8'", "False", "(2, 8)"), 128), "elements of type '<m8' are not supported\n"),
             ("fields.npy", array(form % ("[('a', '<i8')]", "False", "(2, 8)"), 128), "elements of type [('a' are not supported\n"),
             ("turned.npy", array(form % ("'<i8'", "True", "(2, 8)"), 128), "it is in Fortran order; save it in C order"),
             ("short.npy", array(plain, 123), "123 bytes behind its header, its shape takes 128"),

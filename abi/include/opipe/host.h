@@ -112,7 +112,7 @@ typedef struct opipe_plan_params {
   uint32_t replicas;       /* data-parallel copies of the whole pipeline, which share out the micro-
                               batches, or where inference has fewer take requests in turn; 0: 1 */
   const char *schedule;    /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
-  const char *cut; /* "t1,t2:consumer1+consumer2;t3": tensors by boundary, for whom; NULL: chosen */
+  const char *cut; /* "t1,t2:c1+c2;t3": tensors by boundary, for whom; '\' quotes; NULL: chosen */
   const char *batch_dim; /* the free dimensions that micro-batches split, "a" or "a,b", all of one
                             length; NULL: the first dimensions of all inputs that have as many rows
                             as the first input, as far as the graph carries them */

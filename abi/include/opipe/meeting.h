@@ -108,6 +108,24 @@ static inline void opipe_wire_drop(opipe_wires *all, opipe_wire *w) {
   opipe_wire_free(all, w);
 }
 
+/* For endpoint_ready of a transport whose worlds are not joined with others: UNSUPPORTED, `rank`
+ * has a wire to one that has no endpoint in its world, and never will. is_there: has it one? */
+static inline opipe_status opipe_wires_within(const opipe_wires *all, uint32_t rank, const char *id,
+                                              bool (*is_there)(const void *world, uint32_t rank),
+                                              const void *world, opipe_error *err) {
+  for (const opipe_wire *w = all->first; w != NULL; w = w->next) {
+    const uint32_t src = w->params.src_rank, dst = w->params.dst_rank;
+    const uint32_t peer = src == rank ? dst : src;
+    if ((src == rank || dst == rank) && !is_there(world, peer)) {
+      return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                        "transport '%s' joins the ranks of one session: rank %u is in this one, "
+                        "and its peer, rank %u, is not",
+                        id, rank, peer);
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* ---- circles: what the members of a group share ---- */
 
 typedef struct opipe_circle {

@@ -75,8 +75,8 @@ enum {
 
 typedef struct opipe_bind_options {
   uint32_t struct_size;
-  uint32_t flags; /* OPIPE_BIND_* */
-  const opipe_dim *dims;
+  uint32_t flags;        /* OPIPE_BIND_* */
+  const opipe_dim *dims; /* by name; or "INPUT.axis", which beats the name where both are given */
   const opipe_pin *pins;
   uint32_t n_dims;
   uint32_t n_pins;

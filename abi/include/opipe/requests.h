@@ -70,7 +70,8 @@ typedef struct opipe_submit_params {
    * leaves it NULL: the output stays the library's. < 0: submit fails with this status. A submit
    * that fails or answers OPIPE_PENDING has written to nothing, and asks again the next time. The
    * memory is of the device that `tensor` says: the host, or with DEVICE_OUTPUTS another one.
-   * [callback: inside session_submit; all functions of the table answer OPIPE_E_STATE there] */
+   * [callback: inside session_submit; of the table's functions it may call those that on_done may:
+   * the others answer OPIPE_E_STATE] */
   opipe_status (*on_output)(void *ctx, uint32_t index, const opipe_tensor *tensor, uint64_t n_bytes,
                             void **out_data);
   void *on_output_ctx;

@@ -20,7 +20,8 @@
  *   A request whose input or output has more elements than the state has room for is refused with
  * LIMIT, by pair, with both numbers; nothing has happened then.
  *   A request that was cancelled, is late or has failed leaves the state as nobody knows: it, those
- * of the stream behind it, and every call but reset and close answer STATE until the reset.
+ * of the stream behind it, and calls that need what it keeps (submit, state_copy from it, the
+ * content of state_get) answer STATE until the reset.
  *
  * Sessions with some of the ranks each: every session makes the same calls in the same order; each
  * keeps what its own ranks hold. A request behind one that failed is then accepted, and fails.

@@ -169,7 +169,7 @@ static void test_globs(void) {
   }
   const opi_train_glob wrong[2] = {{"bn_*", true}, {"head.*", false}};
   OPI_ASSERT_ERROR(build_globs(&c, wrong, 2, &err), OPIPE_E_INVALID, &err,
-                   "--frozen 'head.*' matches no initializer");
+                   "frozen 'head.*' matches no initializer");
   const opi_train_glob none[1] = {{"*", false}};
   OPI_ASSERT_ERROR(build_globs(&c, none, 1, &err), OPIPE_E_INVALID, &err, "nothing can be trained");
   close_case(&c);
