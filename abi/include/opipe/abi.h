@@ -27,7 +27,7 @@ extern "C" {
 #define OPIPE_VERSION "0.1.0"
 
 #define OPIPE_ABI_MAJOR 1
-#define OPIPE_ABI_MINOR 3
+#define OPIPE_ABI_MINOR 4
 /* An author may pin an older minor: what was added later stands in the headers within
  * `#if OPIPE_TARGET_MINOR >= N`, so that tables and structs then end where that minor ended. */
 #ifndef OPIPE_TARGET_MINOR

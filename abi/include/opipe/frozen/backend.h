@@ -58,17 +58,20 @@ OPIPE_FREEZE(opipe_update, decay, 192, 0x4ff800b952812dd1)
   X(T, weight) X(T, gradient) X(T, first) X(T, second) X(T, n_elems) X(T, decay) X(T, params) \
   X(T, slot) X(T, reserved)
 OPIPE_ORDER(opipe_update_part)
+OPIPE_FREEZE(opipe_update_part, reserved, 128, 0xbac6e3dbd8c63e1c)
 #endif
 #if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_kernel(X, T) \
   X(T, struct_size) X(T, flags) X(T, n_tried) X(T, n_dropped) X(T, own_ns) X(T, ns) X(T, what) \
   X(T, choice)
 OPIPE_ORDER(opipe_kernel)
+OPIPE_FREEZE(opipe_kernel, choice, 416, 0xa4785cc34a0e5a6c)
 #endif
 #if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_tune_params(X, T) \
   X(T, struct_size) X(T, n_candidates) X(T, n_runs) X(T, reserved)
 OPIPE_ORDER(opipe_tune_params)
+OPIPE_FREEZE(opipe_tune_params, reserved, 16, 0x5417aa61a69ae67e)
 #endif
 #define OPIPE_FIELDS_opipe_backend(X, T) \
   X(T, struct_size) X(T, reserved) X(T, device_count) X(T, device_query) X(T, device_open) \
@@ -87,6 +90,7 @@ OPIPE_FREEZE(opipe_backend, update, 376, 0x9de924915c93254c)
 #define OPIPE_FIELDS_opipe_backend_lookup(X, T) \
   X(T, struct_size) X(T, reserved) X(T, find) X(T, count)
 OPIPE_ORDER(opipe_backend_lookup)
+OPIPE_FREEZE(opipe_backend_lookup, count, 24, 0x53b87a61a64a006a)
 #endif
 #if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_ROWS_BACKEND_3 \

@@ -14,11 +14,13 @@ OPIPE_FREEZE(opipe_order_costs, stage_weight, 64, 0xbe1123dbdb915924)
   X(T, input_bytes) X(T, fixed_bytes) X(T, gradient_bytes) X(T, tensor_bytes) X(T, tensor_sums) \
   X(T, reserved)
 OPIPE_ORDER(opipe_stage_load)
+OPIPE_FREEZE(opipe_stage_load, reserved, 80, 0x12ce590d0ed4c68b)
 #define OPIPE_FIELDS_opipe_play_params(X, T) \
   X(T, struct_size) X(T, flags) X(T, cluster) X(T, cluster_bytes) X(T, cluster_name) \
   X(T, stages) X(T, n_stages) X(T, stages_stride) X(T, tensor) X(T, copies) X(T, collective) \
   X(T, dtype) X(T, title) X(T, answer) X(T, answer_bytes)
 OPIPE_ORDER(opipe_play_params)
+OPIPE_FREEZE(opipe_play_params, answer_bytes, 88, 0x15258f6f186a6d09)
 #define OPIPE_ROWS_SIMULATE \
   OPIPE_ROW(opipe_order_costs, stage_weight, 0), \
   OPIPE_ROW(opipe_stage_load, reserved, 3), \

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A function for every params and info struct of host.h, of which this is a part: where to begin.
+ */
+#ifndef OPIPE_BEGINNINGS_H
+#define OPIPE_BEGINNINGS_H
+
+#include "host.h" /* which includes this one where it may be */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* TYPE_init(): a struct in which struct_size and the strides of this compiler's view are set, and
+ * where the plain choice is not 0 that choice; all else is 0. */
+#define OPIPE_INIT_(type, settings)         \
+  static inline type type##_init(void) {    \
+    type own;                               \
+    memset(&own, 0, sizeof own);            \
+    own.struct_size = (uint32_t)sizeof own; \
+    settings return own;                    \
+  }
+#define OPIPE_STRIDE_(array) own.array##_stride = (uint32_t)sizeof *own.array;
+OPIPE_INIT_(opipe_context_params, OPIPE_STRIDE_(budgets) own.log_level = OPIPE_LOG_WARN;)
+OPIPE_INIT_(opipe_load_params, OPIPE_STRIDE_(parameters))
+OPIPE_INIT_(opipe_build_params, OPIPE_STRIDE_(opsets))
+OPIPE_INIT_(opipe_build_graph, OPIPE_STRIDE_(tensors) OPIPE_STRIDE_(nodes)
+                                   own.values_stride = (uint32_t)sizeof *own.inputs;)
+OPIPE_INIT_(opipe_bind_options, OPIPE_STRIDE_(dims) OPIPE_STRIDE_(pins))
+OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs))
+OPIPE_INIT_(opipe_order_costs, )
+#if OPIPE_TARGET_MINOR >= 2
+OPIPE_INIT_(opipe_plan_params,
+            OPIPE_STRIDE_(devices) OPIPE_STRIDE_(descriptions) OPIPE_STRIDE_(states))
+#elif OPIPE_TARGET_MINOR >= 1
+OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices) OPIPE_STRIDE_(descriptions))
+#else
+OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices))
+#endif
+OPIPE_INIT_(opipe_link_description, own.thread_rule = 1;)
+OPIPE_INIT_(opipe_session_params, own.spin_us = UINT32_MAX;)
+OPIPE_INIT_(opipe_submit_params, own.io_stride = (uint32_t)sizeof *own.inputs;)
+OPIPE_INIT_(opipe_order_params, )
+OPIPE_INIT_(opipe_play_params, OPIPE_STRIDE_(stages))
+OPIPE_INIT_(opipe_profile_params, )
+OPIPE_INIT_(opipe_strategy_params, )
+OPIPE_INIT_(opipe_machine_params, OPIPE_STRIDE_(devices))
+OPIPE_INIT_(opipe_profile_info, )
+OPIPE_INIT_(opipe_layer_info, )
+OPIPE_INIT_(opipe_strategy_info, )
+OPIPE_INIT_(opipe_strategy_stage_info, )
+OPIPE_INIT_(opipe_tensor_info, )
+OPIPE_INIT_(opipe_dim_info, )
+OPIPE_INIT_(opipe_model_info, )
+OPIPE_INIT_(opipe_plan_info, )
+OPIPE_INIT_(opipe_memory_info, )
+OPIPE_INIT_(opipe_session_info, )
+OPIPE_INIT_(opipe_parameter_info, )
+OPIPE_INIT_(opipe_train_report, )
+OPIPE_INIT_(opipe_train_clock, )
+OPIPE_INIT_(opipe_order_info, )
+OPIPE_INIT_(opipe_state_params, )
+OPIPE_INIT_(opipe_state_info, )
+#undef OPIPE_STRIDE_
+#undef OPIPE_INIT_
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPIPE_BEGINNINGS_H */

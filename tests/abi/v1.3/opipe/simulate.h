@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans and orders played on described clusters (guide: clusters); part of host.h.
+ *
+ * Ranks run the order's lowered list; messages and collectives take the time that the cluster's
+ * links give them, and share them. Copies of the list (a tensor group, replicas) stand on devices
+ * of their own: first the ranks of a tensor group, then replicas, then the ranks of the order.
+ * Copies that are equal up to names are played once.
+ */
+#ifndef OPIPE_SIMULATE_H
+#define OPIPE_SIMULATE_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of one stage and one whole micro-batch, in any unit of time; a slice or half costs its share.
+ * comm: delay of every message between ranks. */
+typedef struct opipe_order_costs {
+  uint32_t struct_size;
+  uint32_t n_stages; /* of the arrays, and then the order's; 0: there are none */
+  double forward, input, weight, comm;
+  const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
+} opipe_order_costs;
+
+/* Of a stage, of one replica and tensor rank; per whole micro-batch where it says nothing else. */
+typedef struct opipe_stage_load {
+  double recompute_ms;   /* of a forward once more; 0: as the forward */
+  double step_ms;        /* of the optimizer, per mini-batch */
+  double flops;          /* of forward and backward, without recomputation */
+  double send_bytes;     /* to each stage that reads it; gradients back are as large */
+  double stash_bytes;    /* kept from the forward to the end of the backward */
+  double input_bytes;    /* kept by a forward that is computed again */
+  double fixed_bytes;    /* weights, gradients, optimizer's state: always */
+  double gradient_bytes; /* reduced over replicas, per mini-batch */
+  double tensor_bytes;   /* of each all-reduce over the tensor group */
+  uint32_t tensor_sums;  /* of them in a forward; as many in a backward for the inputs */
+  uint32_t reserved;     /* 0 */
+} opipe_stage_load;
+
+/* SHARDED: gradients are scattered over replicas, weights gathered behind the step. SCATTERED: each
+ * tensor rank sends its part between stages, receivers gather. WAITS: a reduction holds its rank
+ * up. PIPELINE_FIRST: ranks of the order stand nearer to each other than replicas. */
+enum {
+  OPIPE_PLAY_SHARDED = 1u,
+  OPIPE_PLAY_SCATTERED = 2u,
+  OPIPE_PLAY_WAITS = 4u,
+  OPIPE_PLAY_PIPELINE_FIRST = 8u
+};
+/* Which algorithm all collectives take; TIER: that which the cluster says, else the fastest. */
+enum {
+  OPIPE_COLLECTIVE_TIER = 0,
+  OPIPE_COLLECTIVE_RING = 1,
+  OPIPE_COLLECTIVE_RABENSEIFNER = 2,
+  OPIPE_COLLECTIVE_TREE = 3,
+  OPIPE_COLLECTIVE_HIERARCHICAL = 4
+};
+
+typedef struct opipe_play_params {
+  uint32_t struct_size;
+  uint32_t flags;      /* OPIPE_PLAY_* */
+  const void *cluster; /* its text, cluster_bytes of it, borrowed for the call. NULL (plans): a
+                          device for each rank, and the link that the plan says */
+  uint64_t cluster_bytes;
+  const char *cluster_name; /* in messages; NULL: "the cluster" */
+  /* Orders: [n_stages] or one for all; NULL: nothing travels or is kept. Plans know: refused. */
+  const opipe_stage_load *stages;
+  uint32_t n_stages, stages_stride; /* bytes from one to the next */
+  uint32_t tensor, copies;          /* orders: width of tensor groups; replicas of the whole order,
+                                       each with its own micro-batches. 0: 1 */
+  uint32_t collective;              /* OPIPE_COLLECTIVE_* */
+  uint32_t dtype;                   /* of products, for the utilisation; 0: OPIPE_FLOAT */
+  const char *title;  /* HTML: what stands on top, as the model's name; NULL: nothing */
+  const void *answer; /* HTML: JSON that strategy_describe wrote, answer_bytes of it: the page shows
+                         it, the runners-up too; borrowed for the call; NULL: none */
+  uint64_t answer_bytes;
+} opipe_play_params;
+
+/* What is written: figures as text or JSON; Chrome's trace; a picture; one page of HTML that needs
+ * nothing besides (guide: clusters, "A page"). */
+enum {
+  OPIPE_PLAY_TEXT = 0,
+  OPIPE_PLAY_JSON = 1,
+  OPIPE_PLAY_TRACE = 2,
+  OPIPE_PLAY_SVG = 3,
+  OPIPE_PLAY_HTML = 4
+};
+
+#include "frozen/simulate.h"
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPIPE_SIMULATE_H */
