@@ -59,6 +59,8 @@ typedef struct opi_order_builder {
       *leaving;     /* of the rank at hand, in order; [first_leaving, n_leaving) are looked at */
   uint32_t *coming; /* [steps * units] collective of a RELOAD that nothing has waited for;
                        OPIPE_NONE: none. NULL: nothing is offloaded */
+  uint32_t *update; /* [n_stages] of the rank at hand, under updates_beside: the last micro-batch's
+                       sum, which nothing has waited for; OPIPE_NONE: none */
   uint32_t n_leaving, first_leaving, room_leaving;
   uint32_t n_computes; /* of the rank at hand so far; a pair is one */
   uint32_t n_ops, room_ops, n_work, room_work, n_collectives, room_collectives, n_streams;

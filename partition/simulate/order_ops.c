@@ -77,10 +77,21 @@ static bool sums(const opi_order_builder *b, uint32_t stage) {
   return opi_stage_sums(b->problem, stage) && b->how->stages[stage].gradient_bytes > 0;
 }
 
-/* After every micro-batch: its sum over copies, waited for, and a step. */
+/* Begins the sum of a micro-batch's gradients, behind that of the micro-batch before. */
+static opipe_status begin_update(opi_order_builder *b, const opi_do *a, uint32_t item) {
+  uint32_t *update = &b->update[a->stage];
+  if (*update != OPIPE_NONE)
+    OPI_TRY(opi_builder_op(b, OPI_PLAY_JOIN, *update, item));
+  OPI_TRY(opi_builder_collective(b, GROUP_REDUCE, a->stage, a->replica, a->slice, update));
+  return opi_builder_op(b, OPI_PLAY_START, *update, item);
+}
+
+/* After every micro-batch: its sum over copies, waited for unless it runs beside, and a step. */
 static opipe_status add_update(opi_order_builder *b, const opi_do *a, uint32_t item) {
-  if (sums(b, a->stage))
-    OPI_TRY(opi_builder_join(b, GROUP_REDUCE, a, item));
+  if (sums(b, a->stage)) {
+    OPI_TRY(b->how->updates_beside ? begin_update(b, a, item)
+                                   : opi_builder_join(b, GROUP_REDUCE, a, item));
+  }
   const double ns = times_of(b, a->stage, a->replica)->step_ns;
   return ns > 0 ? opi_builder_work(b, (opi_play_work){ns, 0, 0}, item) : OPIPE_OK;
 }

@@ -53,9 +53,10 @@ static opipe_status prepare(opi_order_builder *b, uint32_t n_steps) {
   b->n_homes = OPI_ARENA_ARRAY(b->arena, uint32_t, p->n_stages);
   b->reduces = OPI_ARENA_ARRAY(b->arena, bool, (size_t)(n_steps * n));
   b->recomputes = OPI_ARENA_ARRAY(b->arena, bool, p->n_stages);
+  b->update = new_index(b->arena, p->n_stages);
   if (b->message_at == NULL || b->stream_at == NULL || b->group_at == NULL ||
       b->reduction == NULL || b->group_lists == NULL || b->n_homes == NULL || b->reduces == NULL ||
-      b->recomputes == NULL)
+      b->recomputes == NULL || b->update == NULL)
     return opi_fail_nomem(b->err, v->n_messages * sizeof(uint32_t), "a simulation");
   if (opi_do_list_count(b->list, 1u << OPI_DO_OFFLOAD | 1u << OPI_DO_RELOAD) > 0) {
     b->coming = new_index(b->arena, n_steps * v->index.n_units);
@@ -108,6 +109,7 @@ static opipe_status build(opi_order_builder *b) {
   for (uint32_t rank = 0; rank < b->list->n_ranks; ++rank) {
     first[rank] = b->n_ops;
     b->n_leaving = b->first_leaving = b->n_computes = 0;
+    memset(b->update, 0xff, b->problem->n_stages * sizeof *b->update);
     for (uint32_t i = b->list->rank_first[rank]; i < b->list->rank_first[rank + 1]; ++i)
       OPI_TRY(opi_builder_item(b, rank, i));
   }

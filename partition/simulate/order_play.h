@@ -49,6 +49,9 @@ typedef struct opi_order_play {
   bool updates_each;         /* every micro-batch is a mini-batch: its gradients are summed over
                                 copies and stepped behind its backward (orders of one replica,
                                 whose reductions and steps are left out) */
+  bool updates_beside;       /* with updates_each: a sum runs beside the passes that follow, and is
+                                waited for before the next of its stage begins (as gradients that
+                                are summed while the backward goes on: Harlap et al. 2018, 3.3) */
   bool waits_for_reductions; /* a reduction holds its rank up; else it runs beside */
   bool sharded;              /* also where the order does not say so, as the next two: gradients are
                                 scattered, weights gathered behind the step */

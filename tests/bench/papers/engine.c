@@ -203,6 +203,7 @@ static opipe_status read_how(player *p) {
       .scattered = papers_flag(q, "scattered"),
       .recomputes_late = !papers_flag(q, "recomputes_early"),
       .updates_each = papers_flag(q, "updates_each"),
+      .updates_beside = papers_flag(q, "updates_beside"),
       .waits_for_reductions = papers_flag(q, "waits")};
   return opi_collective_parse(collective, &p->how.collective)
              ? OPIPE_OK

@@ -158,6 +158,12 @@ def show(value):
     return "%.4g" % value
 
 
+def same_sign(row, ours):
+    """Does a ratio of two systems say of the same one that it is faster? True where the paper has them equal."""
+    published = row["published"]
+    return "ratio" not in row["ours"] or published == 1 or (ours > 1) == (published > 1)
+
+
 def result(row, answers):
     """A row's figure and verdict: met, not met, calibrates, absent, or none at all."""
     try:
@@ -172,7 +178,7 @@ def result(row, answers):
     if row.get("calibrates"):
         return Result(row, ours, "calibrates")
     if "within" in row:
-        good = math.isfinite(ours) and abs(ours / row["published"] - 1) <= row["within"]
+        good = math.isfinite(ours) and abs(ours / row["published"] - 1) <= row["within"] and same_sign(row, ours)
         return Result(row, ours, "met" if good else "not met")
     if row.get("at_least"):
         return Result(row, ours, "met" if ours >= row["published"] else "not met")

@@ -48,6 +48,16 @@ def test_rows(engine, machines):
             print("SKIP: %d rows of %s: the published profiles are absent" % (len(absent), data["machine"]))
 
 
+def test_signs():
+    """A ratio near enough to what is published is no target met if it has the other system ahead."""
+    row = {"published": 1.1, "within": 0.2, "ours": {"ratio": [{"run": "a", "figure": "x"}, {"run": "b", "figure": "x"}]}}
+    for slower, verdict in ((0.98, "met"), (1.02, "not met")):
+        got = figures.result(row, {"a": {"x": 1.0}, "b": {"x": slower}}).verdict
+        check(got == verdict, "1 over %g: %s" % (slower, got))
+    equal = dict(row, published=1)
+    check(figures.result(equal, {"a": {"x": 1.0}, "b": {"x": 1.02}}).verdict == "met", "equal systems have a sign")
+
+
 def test_cluster_file():
     """A folder of files in which one number differs."""
     (data,) = papers.load(["piz-daint"])
@@ -80,6 +90,7 @@ def test_auto(engine):
 def main():
     engine = figures.Engine()
     test_data()
+    test_signs()
     test_rows(engine, ["config-a", "p3.16xlarge"])
     test_auto(engine)
     test_cluster_file()
