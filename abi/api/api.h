@@ -71,6 +71,7 @@ struct opi_session_object {
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] is it here? */
   uint32_t n_ranks;
+  atomic_bool warned_of_rate; /* of steps by a learning rate of 0 */
 };
 
 struct opi_order_object {
@@ -162,6 +163,8 @@ opipe_status opi_model_hand_out(opi_context_object *context, opi_model *file,
 opipe_status opi_api_model_build(opi_context_object *context, const opipe_build_params *params,
                                  opipe_model **out_model, opipe_error *err);
 opipe_status opi_api_model_write(opi_model_object *model, const char *path, opipe_error *err);
+opipe_status opi_api_model_check_target(opi_model_object *model, const char *path, uint32_t what,
+                                        opipe_error *err);
 opipe_status opi_api_model_load(opi_context_object *context, const opipe_load_params *params,
                                 opipe_model **out_model, opipe_error *err);
 opipe_status opi_api_model_bind(opi_model_object *model, const opipe_bind_options *options,

@@ -50,3 +50,11 @@ opipe_status opi_api_model_write(opi_model_object *model, const char *path, opip
                         path == NULL ? "NULL" : "empty")
              : opi_model_write(model->file, path, err);
 }
+
+opipe_status opi_api_model_check_target(opi_model_object *model, const char *path, uint32_t what,
+                                        opipe_error *err) {
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "model_check_target: the path is NULL");
+  OPI_TRY(opi_choice_check("model_check_target", "what", what, OPIPE_TARGET_MODEL, err));
+  return opi_model_check_target(model->file, path, what == OPIPE_TARGET_OTHER, err);
+}

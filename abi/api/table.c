@@ -264,6 +264,9 @@ ENTRY(CONTEXT, model_build, (opipe_context *handle, const opipe_build_params *pa
       (self, params, out_model, err))
 ENTRY(MODEL, model_write, (opipe_model *handle, const char *path, opipe_error *err),
       (self, path, err))
+ENTRY(MODEL, model_check_target, (opipe_model *handle, const char *path, uint32_t what,
+      opipe_error *err),
+      (self, path, what, err))
 ENTRY_SINK(CONTEXT, cluster_find, (opipe_context *handle, const char *spec, opipe_write_fn write,
       void *ctx, opipe_error *err),
       (self, spec, SINK, err))
@@ -406,6 +409,7 @@ static const opipe_api api = {
     .session_wait_room = session_wait_room,
     .model_build = model_build,
     .model_write = model_write,
+    .model_check_target = model_check_target,
     .cluster_find = cluster_find,
     .order_play = order_play,
     .plan_play = plan_play,

@@ -119,6 +119,17 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
 
 /* ---- steps ---- */
 
+/* Once: a step by the plan's learning rate, which is 0. */
+static void warn_of_no_rate(opi_session_object *session, const opipe_submit_params *params) {
+  const opi_train_spec *spec = session->plan->plan->train;
+  if (spec == NULL || spec->optimizer.lr != 0 || (params->flags & OPIPE_SUBMIT_LR) != 0 ||
+      atomic_exchange(&session->warned_of_rate, true))
+    return;
+  opi_log(&session->plan->model->context->logger, OPIPE_LOG_WARN,
+          "session_train_step: the learning rate is 0, so no parameter changes: set "
+          "opipe_train_options.lr, or give steps their own (OPIPE_SUBMIT_LR)");
+}
+
 static opipe_status refuse_state(const opipe_submit_params *params, const char *call,
                                  opipe_error *err) {
   return params->state == NULL
@@ -160,6 +171,7 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_train_step", err));
   OPI_TRY(opi_lr_check(params, "session_train_step", true, err));
+  warn_of_no_rate(session, &own);
   return opi_train_step(session->session, &own, &request, out_ticket, err);
 }
 
@@ -314,6 +326,21 @@ static const opipe_allocator *allocator_of(const opi_session_object *session) {
   return &session->plan->model->context->allocator;
 }
 
+static opipe_status check_file(const opi_model *model, const char *path, opipe_error *err) {
+  return opi_model_check_target(model, path, true, err);
+}
+
+/* Whether what would be written over is the model's is looked at by the part of a session that
+ * writes, and holds for all of them. */
+static opipe_status agree_on_target(const opi_session_object *session, opi_weights *weights,
+                                    opipe_status (*check)(const opi_model *, const char *,
+                                                          opipe_error *),
+                                    const char *path, opipe_error *err) {
+  const opipe_status status =
+      opi_weights_leads(weights) ? check(session->plan->model->file, path, err) : OPIPE_OK;
+  return opi_weights_agree(weights, status, err);
+}
+
 opipe_status opi_api_session_save(opi_session_object *session, const char *path,
                                   const uint64_t *position, opipe_error *err) {
   static const uint64_t none[OPI_POSITION] = {0};
@@ -321,6 +348,7 @@ opipe_status opi_api_session_save(opi_session_object *session, const char *path,
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save: the path is NULL");
   OPI_TRY(rest_to_read(session, &weights, err));
+  OPI_TRY(agree_on_target(session, weights, opi_checkpoint_check_target, path, err));
   return opi_checkpoint_save(allocator_of(session), weights, path,
                              position == NULL ? none : position, err);
 }
@@ -345,6 +373,7 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save_gradients: the path is NULL");
   OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(agree_on_target(session, weights, check_file, path, err));
   return opi_checkpoint_gradients(allocator_of(session), weights, path, err);
 }
 
@@ -448,6 +477,7 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
     return OPIPE_OK; /* another session writes */
   switch (what) {
     case OPIPE_SAVE_CHECKPOINT:
+      OPI_TRY(opi_checkpoint_check_target(session->plan->model->file, path, err));
       return opi_checkpoint_try(allocator_of(session), path, err);
     case OPIPE_SAVE_MODEL:
       return try_model(session, weights, path, err);
@@ -459,6 +489,7 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
                     "session_try_save: gradients are not kept after the step in this session "
                     "(OPIPE_SESSION_KEEP_GRADIENTS)");
   }
+  OPI_TRY(check_file(session->plan->model->file, path, err));
   return opi_try_file(AT_FDCWD, path, err);
 }
 

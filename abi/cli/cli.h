@@ -161,10 +161,16 @@ int cli_gather(void *ctx, const void *data, size_t n); /* an opipe_write_fn */
 /* The file, or the error's message; frees what was gathered. */
 int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
                        const opipe_error *err);
+/* The same for a model, which may take the place of the one that it was read from. */
+int cli_write_model(opipe_status status, const char *path, cli_gathered *g, const opipe_error *err);
 /* A regular file is replaced when the new one is whole, with its permissions, where a link leads;
  * what cannot be written leaves nothing. Anything else is written to. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
-int cli_try_file(const char *path);   /* could it be? nothing stays */
+int cli_try_file(const char *path); /* could it be? nothing stays */
+/* From now on no file of this model, NULL: of none, is written over. */
+void cli_guard(const opipe_api *api, opipe_model *model);
+/* Would a file at `path` spare what the guarded model was read from? what: OPIPE_TARGET_*. */
+int cli_check_target(const char *path, uint32_t what);
 int cli_try_folder(const char *path); /* could files be put into it? the same */
 /* Would what is written to both be one file, or one folder? */
 bool cli_same_place(const char *a, const char *b);
@@ -208,7 +214,12 @@ void cli_widen(uint32_t from, const void *in, size_t n, int64_t *out);
 bool cli_can_widen(uint32_t from, uint32_t to); /* a narrower integer to int64 */
 /* Copies a dense view (shape and data). */
 bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out);
-double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double */
+double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double; the real part */
+/* The imaginary part of a complex number; 0 of any other. */
+double cli_tensor_imaginary(const cli_tensor *tensor, size_t i);
+enum { CLI_NUMBER_TEXT = 64 };
+/* "1.5", "1.5-2i": for people; returns `out`. */
+const char *cli_tensor_text(const cli_tensor *tensor, size_t i, char out[CLI_NUMBER_TEXT]);
 
 /* Readers print what is wrong and return CLI_FAILED. */
 int cli_npy_read(const char *path, cli_tensor *out);

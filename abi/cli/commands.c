@@ -59,8 +59,8 @@ static int give_plan(const cli_options *o, const cli_session *s) {
   }
   if (status == CLI_DONE && o->annotate != NULL) {
     g = (cli_gathered){NULL, 0, 0};
-    status = cli_write_gathered(s->api->plan_annotate(s->plan, cli_gather, &g, &err), o->annotate,
-                                &g, &err);
+    status = cli_write_model(s->api->plan_annotate(s->plan, cli_gather, &g, &err), o->annotate, &g,
+                             &err);
   }
   return status;
 }

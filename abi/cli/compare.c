@@ -10,6 +10,24 @@ static bool same_form(const cli_tensor *a, const cli_tensor *b) {
          (a->rank == 0 || memcmp(a->shape, b->shape, a->rank * sizeof(int64_t)) == 0);
 }
 
+static bool same_number(double x, double y) {
+  return x == y || (isnan(x) && isnan(y));
+}
+
+/* The distance of two elements, complex ones in their plane; 0 where both are no numbers, or the
+ * same infinity. */
+static double distance(const cli_tensor *a, const cli_tensor *b, size_t i) {
+  const double x = cli_tensor_get(a, i), y = cli_tensor_get(b, i);
+  const double xi = cli_tensor_imaginary(a, i), yi = cli_tensor_imaginary(b, i);
+  const double real = same_number(x, y) ? 0 : fabs(x - y);
+  return same_number(xi, yi) ? real : hypot(real, xi - yi);
+}
+
+static double size_of(const cli_tensor *t, size_t i) {
+  const double real = cli_tensor_get(t, i), imaginary = cli_tensor_imaginary(t, i);
+  return imaginary == 0 ? fabs(real) : hypot(real, imaginary);
+}
+
 void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out) {
   *out = (cli_difference){.finite = true};
   if (!same_form(a, b)) {
@@ -20,13 +38,11 @@ void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out) 
   out->bit_equal = a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0;
   const size_t n = cli_elems(a);
   for (size_t i = 0; i < n; ++i) {
-    const double x = cli_tensor_get(a, i), y = cli_tensor_get(b, i);
-    const bool same = x == y || (isnan(x) && isnan(y));
-    const double difference = same ? 0 : fabs(x - y);
-    if (!isfinite(x))
+    const double difference = distance(a, b, i), size = size_of(b, i);
+    if (!isfinite(size_of(a, i)))
       out->finite = false;
-    if (isfinite(y) && fabs(y) > out->scale)
-      out->scale = fabs(y);
+    if (isfinite(size) && size > out->scale)
+      out->scale = size;
     if (difference > out->largest || (isnan(difference) && !isinf(out->largest))) {
       out->largest = isnan(difference) ? INFINITY : difference;
       out->at = i;
@@ -43,8 +59,8 @@ size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rto
   }
   const size_t n = cli_elems(a);
   for (size_t i = 0; i < n; ++i) {
-    const double x = cli_tensor_get(a, i), y = cli_tensor_get(b, i);
-    if (x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= atol + rtol * fabs(y))
+    const double difference = distance(a, b, i);
+    if (difference == 0 || difference <= atol + rtol * size_of(b, i))
       continue;
     if (misses++ == 0)
       *out_first = i;

@@ -61,9 +61,13 @@ static void put(cli_tensor *t, size_t i, double value, int64_t integer) {
   }
 }
 
-static void fill(cli_tensor *t, int64_t limit, uint64_t *state) {
-  const bool mask = strstr(t->name, "mask") != NULL;
-  const size_t n = cli_elems(t);
+static void fill(cli_tensor *whole, int64_t limit, uint64_t *state) {
+  const bool mask = strstr(whole->name, "mask") != NULL;
+  const bool complex = opipe_dtype_row_of(whole->dtype)->elements == OPIPE_ELEM_COMPLEX;
+  cli_tensor parts = *whole, *t = &parts; /* complex numbers: real and imaginary parts in turn */
+  const size_t n = cli_elems(whole) * (complex ? 2 : 1);
+  if (complex)
+    parts.dtype = whole->dtype == OPIPE_COMPLEX64 ? OPIPE_FLOAT : OPIPE_DOUBLE;
   for (size_t i = 0; i < n; ++i) {
     const int64_t integer = limit > 0 ? (int64_t)(next(state) % (uint64_t)limit) : 1;
     put(t, i, mask ? 1.0 : normal(state), integer);

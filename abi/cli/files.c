@@ -55,7 +55,8 @@ static const char *say(const char *fmt, ...) {
 static uint32_t dtype_of_descr(const char *descr) {
   for (uint32_t dtype = 0; dtype < OPIPE_N_DTYPES; ++dtype) {
     const char *known = opipe_dtype_row_of(dtype)->numpy;
-    if (known != NULL && strncmp(descr, known, 3) == 0 && descr[3] == '\'')
+    const size_t n = known == NULL ? 0 : strlen(known);
+    if (n != 0 && strncmp(descr, known, n) == 0 && descr[n] == '\'')
       return dtype;
   }
   return OPIPE_UNDEFINED;

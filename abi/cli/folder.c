@@ -190,6 +190,8 @@ static double preset_tolerance(uint32_t dtype) {
   switch (dtype) {
     case OPIPE_FLOAT:
     case OPIPE_DOUBLE:
+    case OPIPE_COMPLEX64:
+    case OPIPE_COMPLEX128:
       return 1e-4;
     case OPIPE_FLOAT16:
       return 2e-3;
@@ -209,6 +211,7 @@ typedef struct verdict {
 static verdict check_max(const cli_options *o, const cli_tensor *have, const cli_tensor *want,
                          double tolerance, FILE *says) {
   cli_difference d;
+  char found[CLI_NUMBER_TEXT], wanted[CLI_NUMBER_TEXT];
   cli_compare(have, want, &d);
   const double preset = tolerance >= 0 ? tolerance : preset_tolerance(want->dtype);
   const double atol = o->atol >= 0 ? o->atol : preset, rtol = o->rtol >= 0 ? o->rtol : preset;
@@ -220,9 +223,9 @@ static verdict check_max(const cli_options *o, const cli_tensor *have, const cli
                   want->rank);
   } else if (!v.ok) {
     (void)fprintf(says,
-                  "  %s: largest difference %g at element %zu (%g, expected %g); allowed %g\n",
-                  want->name, d.largest, d.at, cli_tensor_get(have, d.at),
-                  cli_tensor_get(want, d.at), v.allowed);
+                  "  %s: largest difference %g at element %zu (%s, expected %s); allowed %g\n",
+                  want->name, d.largest, d.at, cli_tensor_text(have, d.at, found),
+                  cli_tensor_text(want, d.at, wanted), v.allowed);
   }
   return v;
 }
@@ -230,14 +233,15 @@ static verdict check_max(const cli_options *o, const cli_tensor *have, const cli
 static verdict check_elements(const cli_options *o, const cli_tensor *have, const cli_tensor *want,
                               FILE *says) {
   size_t first = 0;
+  char found[CLI_NUMBER_TEXT], wanted[CLI_NUMBER_TEXT];
   const double rtol = o->rtol >= 0 ? o->rtol : 1e-3, atol = o->atol >= 0 ? o->atol : 1e-7;
   const size_t misses = cli_compare_elements(have, want, rtol, atol, &first);
   if (misses == SIZE_MAX) {
     (void)fprintf(says, "  %s: type or shape differs\n", want->name);
   } else if (misses != 0) {
-    (void)fprintf(says, "  %s: %zu elements differ, the first is %zu: %g, expected %g\n",
-                  want->name, misses, first, cli_tensor_get(have, first),
-                  cli_tensor_get(want, first));
+    (void)fprintf(says, "  %s: %zu elements differ, the first is %zu: %s, expected %s\n",
+                  want->name, misses, first, cli_tensor_text(have, first, found),
+                  cli_tensor_text(want, first, wanted));
   }
   return (verdict){misses == 0, (double)misses, 0};
 }

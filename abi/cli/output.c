@@ -112,8 +112,29 @@ static int write_to(const place *at, const void *data, size_t n_bytes) {
   return number;
 }
 
-int cli_write_file(const char *path, const void *data, size_t n_bytes) {
+/* Whose files are spared. */
+static struct {
+  const opipe_api *api;
+  opipe_model *model;
+} guarded;
+
+void cli_guard(const opipe_api *api, opipe_model *model) {
+  guarded.api = api;
+  guarded.model = model;
+}
+
+int cli_check_target(const char *path, uint32_t what) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  return guarded.model == NULL ||
+                 guarded.api->model_check_target(guarded.model, path, what, &err) == OPIPE_OK
+             ? CLI_DONE
+             : cli_report(path, &err);
+}
+
+static int write_as(const char *path, uint32_t what, const void *data, size_t n_bytes) {
   place at;
+  if (cli_check_target(path, what) != CLI_DONE)
+    return CLI_FAILED;
   int number = find_place(path, &at);
   if (number != 0)
     return cannot_write(path, n_bytes, number);
@@ -125,6 +146,10 @@ int cli_write_file(const char *path, const void *data, size_t n_bytes) {
   if (at.temp[0] != '\0')
     (void)remove(at.temp);
   return cannot_write(path, n_bytes, number);
+}
+
+int cli_write_file(const char *path, const void *data, size_t n_bytes) {
+  return write_as(path, OPIPE_TARGET_OTHER, data, n_bytes);
 }
 
 int cli_try_file(const char *path) {
@@ -166,11 +191,21 @@ int cli_gather(void *ctx, const void *data, size_t n) {
   return OPIPE_OK;
 }
 
-int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
-                       const opipe_error *err) {
-  const int result = status < 0 ? cli_report(path, err) : cli_write_file(path, g->data, g->n);
+static int write_gathered(opipe_status status, const char *path, uint32_t what, cli_gathered *g,
+                          const opipe_error *err) {
+  const int result = status < 0 ? cli_report(path, err) : write_as(path, what, g->data, g->n);
   free(g->data);
   return result;
+}
+
+int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
+                       const opipe_error *err) {
+  return write_gathered(status, path, OPIPE_TARGET_OTHER, g, err);
+}
+
+int cli_write_model(opipe_status status, const char *path, cli_gathered *g,
+                    const opipe_error *err) {
+  return write_gathered(status, path, OPIPE_TARGET_MODEL, g, err);
 }
 
 int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path) {

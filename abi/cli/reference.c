@@ -9,6 +9,8 @@ static double closeness(uint32_t dtype) {
   switch (dtype) {
     case OPIPE_FLOAT:
     case OPIPE_DOUBLE:
+    case OPIPE_COMPLEX64:
+    case OPIPE_COMPLEX128:
       return 1e-5;
     case OPIPE_FLOAT16:
       return 2e-3;

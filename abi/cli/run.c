@@ -77,10 +77,22 @@ static void print_outputs(const cli_result *result) {
       (void)printf(d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
     (void)printf("]");
     const size_t n = cli_elems(t);
+    char text[CLI_NUMBER_TEXT];
     for (size_t e = 0; e < n && e < OUTPUTS_SHOWN; ++e)
-      (void)printf(e == 0 ? "  %.6g" : " %.6g", cli_tensor_get(t, e));
+      (void)printf(e == 0 ? "  %s" : " %s", cli_tensor_text(t, e, text));
     (void)printf(n > OUTPUTS_SHOWN ? " ...\n" : "\n");
   }
+}
+
+/* A complex number: [real, imaginary]. */
+static void put_number(FILE *json, const cli_tensor *t, size_t e) {
+  const bool complex = opipe_dtype_row_of(t->dtype)->elements == OPIPE_ELEM_COMPLEX;
+  (void)fputs(complex ? "[" : "", json);
+  cli_json_number(json, cli_tensor_get(t, e));
+  (void)fputs(complex ? ", " : "", json);
+  if (complex)
+    cli_json_number(json, cli_tensor_imaginary(t, e));
+  (void)fputs(complex ? "]" : "", json);
 }
 
 static void put_outputs(const cli_result *result, FILE *json) {
@@ -95,7 +107,7 @@ static void put_outputs(const cli_result *result, FILE *json) {
     (void)fputs("], \"first\": [", json);
     for (size_t e = 0; e < cli_elems(t) && e < OUTPUTS_SHOWN; ++e) {
       (void)fputs(e == 0 ? "" : ", ", json);
-      cli_json_number(json, cli_tensor_get(t, e));
+      put_number(json, t, e);
     }
     (void)fputs("]}", json);
   }

@@ -21,6 +21,17 @@ bool cli_is_terminal(void) {
   return isatty(STDERR_FILENO) == 1;
 }
 
+/* Before anything is computed for it: would a file that is to be written take the place of one of
+ * the model's? */
+static int guard_model(const cli_options *o, const cli_session *s) {
+  const char *const others[] = {o->output, o->html, o->trace};
+  cli_guard(s->api, s->file);
+  int status = o->annotate == NULL ? CLI_DONE : cli_check_target(o->annotate, OPIPE_TARGET_MODEL);
+  for (size_t i = 0; i < sizeof others / sizeof others[0] && status == CLI_DONE; ++i)
+    status = others[i] == NULL ? CLI_DONE : cli_check_target(others[i], OPIPE_TARGET_OTHER);
+  return status;
+}
+
 static int load(const cli_options *o, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_tensor *tensors = calloc(CLI_LIST_MOST, sizeof(*tensors));
@@ -36,6 +47,8 @@ static int load(const cli_options *o, cli_session *s) {
                                     .parameters_stride = sizeof(opipe_pin)};
   if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0)
     status = cli_report(o->model, &err);
+  if (status == CLI_DONE)
+    status = guard_model(o, s);
   for (uint32_t i = 0; tensors != NULL && i < CLI_LIST_MOST; ++i)
     cli_tensor_free(&tensors[i]);
   free(tensors);
@@ -63,6 +76,7 @@ int cli_open(const cli_options *o, cli_session *s) {
 void cli_close(cli_session *s) {
   if (s->api == NULL)
     return;
+  cli_guard(NULL, NULL);
   s->api->plan_destroy(s->plan);
   s->api->model_destroy(s->bound);
   s->api->model_destroy(s->file);

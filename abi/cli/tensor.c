@@ -136,12 +136,13 @@ static double bfloat_to_double(uint16_t b) {
   return (double)value;
 }
 
-#define GET(type)                                                                \
-  do {                                                                           \
-    type value_;                                                                 \
-    memcpy(&value_, (const char *)t->data + i * sizeof(value_), sizeof(value_)); \
-    return (double)value_;                                                       \
+#define GET_AT(type, at)                                                            \
+  do {                                                                              \
+    type value_;                                                                    \
+    memcpy(&value_, (const char *)t->data + (at) * sizeof(value_), sizeof(value_)); \
+    return (double)value_;                                                          \
   } while (0)
+#define GET(type) GET_AT(type, i)
 
 double cli_tensor_get(const cli_tensor *t, size_t i) {
   uint16_t bits = 0;
@@ -164,6 +165,10 @@ double cli_tensor_get(const cli_tensor *t, size_t i) {
       GET(uint32_t);
     case OPIPE_UINT16:
       GET(uint16_t);
+    case OPIPE_COMPLEX64:
+      GET_AT(float, 2 * i);
+    case OPIPE_COMPLEX128:
+      GET_AT(double, 2 * i);
     case OPIPE_FLOAT16:
     case OPIPE_BFLOAT16:
       memcpy(&bits, (const char *)t->data + i * 2, 2);
@@ -171,4 +176,21 @@ double cli_tensor_get(const cli_tensor *t, size_t i) {
     default:
       GET(uint8_t);
   }
+}
+
+double cli_tensor_imaginary(const cli_tensor *t, size_t i) {
+  if (t->dtype == OPIPE_COMPLEX64)
+    GET_AT(float, 2 * i + 1);
+  if (t->dtype == OPIPE_COMPLEX128)
+    GET_AT(double, 2 * i + 1);
+  return 0;
+}
+
+const char *cli_tensor_text(const cli_tensor *t, size_t i, char out[CLI_NUMBER_TEXT]) {
+  const double real = cli_tensor_get(t, i);
+  if (opipe_dtype_row_of(t->dtype)->elements == OPIPE_ELEM_COMPLEX)
+    (void)snprintf(out, CLI_NUMBER_TEXT, "%.6g%+.6gi", real, cli_tensor_imaginary(t, i));
+  else
+    (void)snprintf(out, CLI_NUMBER_TEXT, "%.6g", real);
+  return out;
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake --install: library, command, headers, pkg-config file, CMake package; below share/doc the
+# cmake --install: library, command, headers and declarations for cffi, pkg-config file, CMake package; below share/doc the
 # guide, the examples, and sources to start from. (Plugins and conformance programs are installed
 # where they are made.)
 include(CMakePackageConfigHelpers)
@@ -12,6 +12,16 @@ if(OPI_HAVE_COMMAND)
 endif()
 install(DIRECTORY ${OPI_INCLUDE_DIR}/opipe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
+
+# The declarations for Python's cffi, made from the headers.
+file(GLOB cdef_sources CONFIGURE_DEPENDS ${OPI_INCLUDE_DIR}/opipe/*.h ${PROJECT_SOURCE_DIR}/abi/cmake/cdef/*)
+set(cdef_header ${OPI_GENERATED_DIR}/opipe/cdef.h)
+add_custom_command(OUTPUT ${cdef_header}
+  COMMAND ${CMAKE_COMMAND} -D CC=${CMAKE_C_COMPILER} -D INCLUDE=${OPI_INCLUDE_DIR} -D VERSION=${PROJECT_VERSION}
+    -D OUT=${cdef_header} -P ${PROJECT_SOURCE_DIR}/abi/cmake/cdef/cdef.cmake
+  DEPENDS ${cdef_sources} COMMENT "declarations for cffi" VERBATIM)
+add_custom_target(cdef ALL DEPENDS ${cdef_header})
+install(FILES ${cdef_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/opipe)
 include(abi/cmake/documents.cmake)
 
 # Relative to the file itself, so that an installed tree can be moved.

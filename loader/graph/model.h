@@ -64,6 +64,11 @@ void opi_model_free(opi_model *model); /* accepts NULL */
  * reading past the end of a file that was cut short ends the process, unless its handler of SIGBUS
  * does not. Errors: INVALID, with the file and both sizes. [any-thread] */
 opipe_status opi_model_check_files(const opi_model *model, opipe_error *err);
+/* Before a file is put to `path`: would it take the place of one that the model was read from, by
+ * whatever name it is known there? `itself`: of the model's own file too, not of its content alone.
+ * Errors: INVALID names the file. [any-thread] */
+opipe_status opi_model_check_target(const opi_model *model, const char *path, bool itself,
+                                    opipe_error *err);
 /* Tells the system that the pages of the model's mapped files are not needed for now (what still
  * reads them faults them in again, from the page cache): after weights were packed, the files need
  * not stay resident beside the copies. [any-thread] */

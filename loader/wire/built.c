@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "loader/wire/save.h"
 
@@ -51,20 +50,6 @@ static uint64_t room_bytes(const opi_model *model) {
 
 /* ---- what was built ---- */
 
-/* Would `path` be one of the files that content is read from? */
-static opipe_status check_target(const opi_model *model, const char *path, opipe_error *err) {
-  struct stat info;
-  if (stat(path, &info) != 0)
-    return OPIPE_OK;
-  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next) {
-    if (m->device == (uint64_t)info.st_dev && m->inode == (uint64_t)info.st_ino) {
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "the model's content lies in '%.300s': it would be written over", path);
-    }
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status fill_data(const opi_out_file *f, const opi_replacement *list, uint32_t n,
                               opi_model_data *data, opipe_error *err) {
   static const char zeros[DATA_ALIGN];
@@ -90,7 +75,7 @@ static opipe_status write_data(opi_out_files *files, const opi_model *model,
   char file[PATH_MAX];
   if (snprintf(file, sizeof file, "%s.data", path) >= PATH_MAX)
     return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", path, PATH_MAX);
-  OPI_TRY(check_target(model, file, err));
+  OPI_TRY(opi_model_check_target(model, file, true, err));
   OPI_TRY(opi_out_begin(files, "", file, &f, err));
   const char *slash = strrchr(f->path, '/');
   data->name = slash == NULL ? f->path : slash + 1;
@@ -117,8 +102,7 @@ static opipe_status save(const opi_model *model, const opi_replacement *list, ui
   }
   for (uint32_t i = 0; i < n; ++i)
     total += list[i].n_bytes;
-  status = check_target(model, path, err);
-  if (status == OPIPE_OK && total > most)
+  if (total > most)
     status = write_data(&files, model, list, n, path, &data, err);
   if (status == OPIPE_OK)
     status = opi_out_model(&files, model, list, n, path, data.name == NULL ? NULL : &data, err);

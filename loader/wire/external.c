@@ -136,6 +136,32 @@ opipe_status opi_model_check_files(const opi_model *model, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* Is it the mapped file, or what has taken that file's place since? */
+static bool is_file_of(const opi_mapping *m, const struct stat *info) {
+  struct stat now;
+  if (m->device == (uint64_t)info->st_dev && m->inode == (uint64_t)info->st_ino)
+    return true;
+  return m->path != NULL && stat(m->path, &now) == 0 && now.st_dev == info->st_dev &&
+         now.st_ino == info->st_ino;
+}
+
+opipe_status opi_model_check_target(const opi_model *model, const char *path, bool itself,
+                                    opipe_error *err) {
+  struct stat info;
+  if (stat(path, &info) != 0)
+    return OPIPE_OK; /* nothing is there that could be lost */
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next) {
+    if ((m->location[0] == '\0' && !itself) || !is_file_of(m, &info))
+      continue;
+    return m->location[0] == '\0'
+               ? opi_fail(err, OPIPE_E_INVALID,
+                          "the model itself lies in '%.300s': it would be written over", path)
+               : opi_fail(err, OPIPE_E_INVALID,
+                          "the model's content lies in '%.300s': it would be written over", path);
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_mapping_create(opi_load *load, int fd, const char *location, uint64_t n_bytes,
                                 opi_mapping **out_mapping, opipe_error *err) {
   opipe_status status = OPIPE_OK;

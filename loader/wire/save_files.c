@@ -160,6 +160,7 @@ static opipe_status check_place(const opi_model *model, const opi_mapping *m, co
     return opi_fail(err, OPIPE_E_INVALID,
                     "the model's weights go to %s: the model itself needs another name", path);
   }
+  OPI_TRY(opi_model_check_target(model, path, true, err));
   if (stat(path, &st) != 0)
     return OPIPE_OK; /* none, or what cannot be written either */
   const opi_load_params params = {.path = target,
@@ -250,10 +251,12 @@ static opipe_status folder_of(const char *path, char folder[PATH_MAX], opipe_err
   return OPIPE_OK;
 }
 
-/* Where the model itself will lie: what belongs to it lies beside it. */
-static opipe_status find_model(const char *path, opi_place *place, char folder[PATH_MAX],
-                               opipe_error *err) {
+/* Where the model itself will lie: what belongs to it lies beside it. It may take the place of what
+ * it was read from, but not that of its content. */
+static opipe_status find_model(const opi_model *model, const char *path, opi_place *place,
+                               char folder[PATH_MAX], opipe_error *err) {
   OPI_TRY(opi_place_find(AT_FDCWD, path, place, err));
+  OPI_TRY(opi_model_check_target(model, place->path, false, err));
   return folder_of(place->path, folder, err);
 }
 
@@ -278,7 +281,7 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
   opi_out_files files = {.allocator = model->allocator, .room = 1};
   OPI_TRY(opi_model_check_files(model, e));
   OPI_TRY(check_sizes(model, list, n, e));
-  OPI_TRY(find_model(path, &place, folder, e));
+  OPI_TRY(find_model(model, path, &place, folder, e));
   if (model->built != NULL)
     return opi_built_save(model, list, n, OPI_BUILT_MOST, place.path, e);
   for (const opi_mapping *m = model->mappings; m != NULL; m = m->next)
@@ -299,7 +302,7 @@ opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *l
   char folder[PATH_MAX];
   opi_place place;
   OPI_TRY(check_sizes(model, list, n, e));
-  OPI_TRY(find_model(path, &place, folder, e));
+  OPI_TRY(find_model(model, path, &place, folder, e));
   OPI_TRY(opi_model_find_places(model, list, n, e));
   if (model->built == NULL)
     OPI_TRY(write_externals(NULL, model, folder, place.path, list, n, e));

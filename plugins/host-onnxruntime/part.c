@@ -60,7 +60,7 @@ static void free_part(part *p) {
   const host_maker *m = &p->owner->maker;
   opipe_session *session = atomic_load(&p->late.session);
   opipe_error err = OPIPE_ERROR_INIT;
-  if (host_write_trace(m, session, &err) < 0)
+  if (host_write_trace(m, p->model, session, &err) < 0)
     ep_log(p->owner, ORT_LOG_WARNING, "onnx-pipe: no trace in %s: %s", m->set->trace, err.message);
   m->api->session_close(session);
   m->api->plan_destroy(p->plan);

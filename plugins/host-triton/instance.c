@@ -131,7 +131,7 @@ void instance_close(instance *i) {
   (void)pthread_mutex_unlock(&i->lock);
   (void)pthread_join(i->thread, NULL);
   opipe_session *session = atomic_load(&i->late.session);
-  if (host_write_trace(&i->s->maker, session, &err) < 0)
+  if (host_write_trace(&i->s->maker, i->s->model, session, &err) < 0)
     tri_log(TRI_LOG_WARN, "onnx-pipe: no trace in %s: %s", i->s->set.trace, err.message);
   i->s->maker.api->session_close(session);
   (void)pthread_cond_destroy(&i->changed);

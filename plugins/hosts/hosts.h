@@ -152,6 +152,7 @@ bool host_find_turned(opipe_build_graph *g, host_pool *p, uint64_t least_bytes, 
 
 /* The session's last request in the file of option `trace`, if that is given. session NULL:
  * nothing. */
-opipe_status host_write_trace(const host_maker *m, opipe_session *session, opipe_error *err);
+opipe_status host_write_trace(const host_maker *m, opipe_model *model, opipe_session *session,
+                              opipe_error *err);
 
 #endif /* HOSTS_HOSTS_H */

@@ -256,13 +256,19 @@ static opipe_status write_to_file(void *ctx, const void *data, size_t n_bytes) {
   return fwrite(data, 1, n_bytes, ctx) == n_bytes ? OPIPE_OK : OPIPE_E_IO;
 }
 
-opipe_status host_write_trace(const host_maker *m, opipe_session *session, opipe_error *err) {
+opipe_status host_write_trace(const host_maker *m, opipe_model *model, opipe_session *session,
+                              opipe_error *err) {
   const char *path = m->set->trace;
   const char *dot = path == NULL ? NULL : strrchr(path, '.');
   if (path == NULL || session == NULL)
     return OPIPE_OK;
   const uint32_t format =
       dot != NULL && strcmp(dot, ".svg") == 0 ? OPIPE_TRACE_SVG : OPIPE_TRACE_CHROME;
+  if (OPIPE_HAS(m->api, opipe_api, model_check_target)) { /* since 1.4 */
+    const opipe_status status = m->api->model_check_target(model, path, OPIPE_TARGET_OTHER, err);
+    if (status < 0)
+      return status;
+  }
   FILE *file = fopen(path, "wb");
   if (file == NULL)
     return opipe_fail(err, OPIPE_E_IO, "the trace file %.300s cannot be written", path);

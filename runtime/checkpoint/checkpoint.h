@@ -13,6 +13,7 @@
 #ifndef OPI_CHECKPOINT_H
 #define OPI_CHECKPOINT_H
 
+#include "loader/graph/model.h"
 #include "runtime/weights/weights.h"
 
 enum { OPI_POSITION = 4 };
@@ -29,6 +30,10 @@ opipe_status opi_checkpoint_save(const opipe_allocator *allocator, opi_weights *
 /* Could a checkpoint be saved there? Nothing that was not there stays. Errors: as save. */
 opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *folder,
                                 opipe_error *err);
+/* Saving there replaces and removes files by name: is none of them one that the model was read
+ * from? A folder that is not there has none. Errors: INVALID names the file. */
+opipe_status opi_checkpoint_check_target(const opi_model *model, const char *folder,
+                                         opipe_error *err);
 /* Checks everything, the hash of every tensor too, then takes it over. A session with one version
  * takes the newest; one with two takes it twice when the checkpoint has one. Errors: NOTFOUND (no
  * manifest), INVALID names the tensor and both numbers: damage, missing or surplus names, shapes,

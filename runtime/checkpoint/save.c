@@ -173,6 +173,27 @@ static uint64_t generation_of(const char *name) {
   return 0;
 }
 
+static bool is_of_a_checkpoint(const char *name) {
+  return generation_of(name) != 0 || strcmp(name, OPI_MANIFEST_NEW) == 0 ||
+         strcmp(name, OPI_MANIFEST) == 0;
+}
+
+opipe_status opi_checkpoint_check_target(const opi_model *model, const char *folder,
+                                         opipe_error *err) {
+  char path[PATH_MAX];
+  opipe_status status = OPIPE_OK;
+  DIR *list = opendir(folder);
+  if (list == NULL)
+    return OPIPE_OK; /* whoever saves there says why it cannot be read */
+  for (const struct dirent *e = readdir(list); e != NULL && status == OPIPE_OK; e = readdir(list)) {
+    if (is_of_a_checkpoint(e->d_name) &&
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name) < PATH_MAX)
+      status = opi_model_check_target(model, path, true, err);
+  }
+  (void)closedir(list);
+  return status < 0 ? opi_error_prefix(err, "a checkpoint in %s: ", folder) : OPIPE_OK;
+}
+
 /* Files of other generations, and what an interrupted save left. */
 static void sweep(int dir, const opi_manifest *keep) {
   const int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

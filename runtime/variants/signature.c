@@ -82,8 +82,9 @@ static opipe_status read_feed(const opi_session *s, const opi_input *input,
   uint64_t reach = 0;
   for (int32_t d = t->rank - 1; d >= 0; --d) {
     feed->shape[d] = t->shape[d];
-    feed->strides[d] = t->strides == NULL ? dense : t->strides[d];
-    if (opi_dtype_bits(input->value->dtype) < 8 && t->shape[d] > 1 && feed->strides[d] != dense) {
+    /* An axis of one element is never stepped along: its stride may be anything, as in DLPack. */
+    feed->strides[d] = t->strides == NULL || t->shape[d] <= 1 ? dense : t->strides[d];
+    if (opi_dtype_bits(input->value->dtype) < 8 && feed->strides[d] != dense) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
                       "input '%s': %s with strides; packed types must be dense", input->name,
                       opi_dtype_name(input->value->dtype));

@@ -15,31 +15,16 @@ static const char *const decoder_present[DECODER_PAIRS] = {"present_k_0", "prese
 static inline opipe_status decoder_open(host_kit *k, const opipe_context_params *context,
                                         opipe_plan_params params) {
   opipe_state_pair pairs[DECODER_PAIRS];
-  opipe_load_params load = opipe_load_params_init();
-  opipe_bind_options bind = opipe_bind_options_init();
   const opipe_dim dims[] = {{"batch", 1}, {"seq", 1}, {"past", 16}};
   for (uint32_t p = 0; p < DECODER_PAIRS; ++p) {
     pairs[p] = (opipe_state_pair){
         .output = decoder_present[p], .input = decoder_past[p], .capacity = DECODER_ROOM};
   }
-  memset(k, 0, sizeof *k);
-  k->err.struct_size = sizeof k->err;
-  load.path = opi_test_source("tests/data/gpt_past/model.onnx");
-  bind.flags = OPIPE_BIND_DEFAULTS;
-  bind.dims = dims;
-  bind.n_dims = 3;
   params.n_stages = 2;
   params.states = pairs;
   params.n_states = DECODER_PAIRS;
-  opipe_status status = opipe_get_api(OPIPE_VIEW, &k->api, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->context_create(context, &k->context, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->model_load(k->context, &load, &k->model, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
-  if (status == OPIPE_OK)
-    status = k->api->plan_make(k->bound, &params, &k->plan, &k->err);
+  const opipe_status status = kit_plan_dims(k, context, "tests/data/gpt_past/model.onnx", dims, 3,
+                                            OPIPE_BIND_DEFAULTS, &params);
   return status == OPIPE_OK ? kit_open(k, NULL) : status;
 }
 

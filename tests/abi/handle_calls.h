@@ -135,6 +135,7 @@ CALL(state_get, , return api->state_get(h, 0, NULL, NULL, 0, err);)
 CALL(session_wait_room, , return api->session_wait_room(h, 1000, err);)
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
+CALL(model_check_target, , return api->model_check_target(h, "", OPIPE_TARGET_OTHER, err);)
 SINK(cluster_find, "nobody", )
 SINK(order_play, NULL, &play_nothing, OPIPE_PLAY_TEXT, )
 SINK(plan_play, &play_nothing, OPIPE_PLAY_TEXT, )
@@ -236,6 +237,7 @@ static const handle_call handle_calls[] = {
     ROW(session_wait_room, SESSION),
     ROW(model_build, CONTEXT),
     ROW(model_write, MODEL),
+    ROW(model_check_target, MODEL),
     ROW(cluster_find, CONTEXT),
     ROW(order_play, ORDER),
     ROW(plan_play, PLAN),

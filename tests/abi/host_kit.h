@@ -16,16 +16,15 @@ typedef struct host_kit {
   opipe_error err;
 } host_kit;
 
-/* Batch and sequence of the project's own GPT and LLaMA: bind (flags: OPIPE_BIND_*) and plan. */
-static inline opipe_status kit_plan_bound(host_kit *k, const opipe_context_params *context,
-                                          const char *file, int64_t batch, int64_t seq,
-                                          uint32_t flags, const opipe_plan_params *params) {
+/* Loads, binds by `dims` [n_dims] (flags: OPIPE_BIND_*) and plans. */
+static inline opipe_status kit_plan_dims(host_kit *k, const opipe_context_params *context,
+                                         const char *file, const opipe_dim *dims, uint32_t n_dims,
+                                         uint32_t flags, const opipe_plan_params *params) {
   const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(file)};
-  const opipe_dim dims[] = {{"batch", batch}, {"seq", seq}};
   const opipe_bind_options bind = {.struct_size = sizeof bind,
                                    .flags = flags,
                                    .dims = dims,
-                                   .n_dims = 2,
+                                   .n_dims = n_dims,
                                    .dims_stride = sizeof(opipe_dim)};
   memset(k, 0, sizeof(*k));
   k->err.struct_size = sizeof(k->err);
@@ -39,6 +38,14 @@ static inline opipe_status kit_plan_bound(host_kit *k, const opipe_context_param
   if (status == OPIPE_OK)
     status = k->api->plan_make(k->bound, params, &k->plan, &k->err);
   return status;
+}
+
+/* By batch and sequence, which the project's own GPT and LLaMA have. */
+static inline opipe_status kit_plan_bound(host_kit *k, const opipe_context_params *context,
+                                          const char *file, int64_t batch, int64_t seq,
+                                          uint32_t flags, const opipe_plan_params *params) {
+  const opipe_dim dims[] = {{"batch", batch}, {"seq", seq}};
+  return kit_plan_dims(k, context, file, dims, 2, flags, params);
 }
 
 /* The same for inference; NULL params: two stages. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a host gives is taken, or refused at once: elements of complex numbers, strides that reach
- * too far, ranks in sessions that no transport joins, files of plans of models bound for training.
+ * too far and strides that say nothing, ranks in sessions that no transport joins, files of plans
+ * of models bound for training.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -98,6 +99,41 @@ static void test_strides_that_reach_too_far(void) {
   kit_close(&k);
 }
 
+/* The logits of one row of 8, or of two rows of 1, whose axis of one element has `stride`. */
+static void run_with(host_kit *k, const int64_t rows_and_tokens[2], const int64_t *strides,
+                     float *out, size_t n) {
+  opipe_request *request = NULL;
+  opipe_tensor logits;
+  opipe_binding_io input = kit_ids(ids, rows_and_tokens);
+  input.tensor.strides = strides;
+  OPI_ASSERT_OK_FATAL(kit_submit(k, &input, &request), &k->err);
+  OPI_ASSERT_OK(k->api->request_wait(request, UINT64_MAX, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->request_output(request, 0, &logits, &k->err), &k->err);
+  memcpy(out, logits.data, n * sizeof *out);
+  k->api->request_release(request);
+}
+
+/* As in DLPack: nobody steps along such an axis, so its stride says nothing. */
+static void test_strides_of_axes_of_one_element(void) {
+  static const int64_t any[] = {INT64_MAX, INT64_MIN, INT64_C(1) << 61, -1, 0, 8};
+  static const int64_t row[2] = {1, 8}, column[2] = {2, 1};
+  enum { FEW = 64 };
+  host_kit k;
+  float want[2][FEW], got[FEW];
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, 2, 8, NULL), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
+  run_with(&k, row, NULL, want[0], FEW);
+  run_with(&k, column, NULL, want[1], FEW);
+  for (size_t i = 0; i < sizeof any / sizeof any[0]; ++i) {
+    const int64_t of_row[2] = {any[i], 1}, of_column[2] = {1, any[i]};
+    run_with(&k, row, of_row, got, FEW);
+    OPI_ASSERT_BITS(got, want[0], FEW, OPIPE_FLOAT);
+    run_with(&k, column, of_column, got, FEW);
+    OPI_ASSERT_BITS(got, want[1], FEW, OPIPE_FLOAT);
+  }
+  kit_close(&k);
+}
+
 /* ---- sessions that nothing joins ---- */
 
 static void test_ranks_that_nothing_joins(void) {
@@ -153,5 +189,7 @@ static void test_plans_of_models_bound_for_training(void) {
 }
 
 OPI_TEST_MAIN("what is given", OPI_TEST(test_complex_numbers_pass),
-              OPI_TEST(test_strides_that_reach_too_far), OPI_TEST(test_ranks_that_nothing_joins),
+              OPI_TEST(test_strides_that_reach_too_far),
+              OPI_TEST(test_strides_of_axes_of_one_element),
+              OPI_TEST(test_ranks_that_nothing_joins),
               OPI_TEST(test_plans_of_models_bound_for_training))

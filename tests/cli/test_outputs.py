@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=240
 """Where results go: through links, into devices, pipes and the standard output, with the permissions of
-what is there; several trainings into one folder; what cannot be written at all."""
+what is there; several trainings into one folder; what cannot be written at all,
+or only over the model itself."""
 import os
+import shutil
 import stat
+import struct
 import subprocess
 import tempfile
 
@@ -109,6 +112,61 @@ def streams(count, folder):
             count.check(f"{name} into the standard output, a {kind}", problem)
 
 
+def own_files(count, folder):
+    """No result takes the place of the model that it is of, nor of its weights, whatever they are called; that is said
+    before anything is computed. An annotated model may take its own place."""
+    files = {name: os.path.join(folder, name) for name in ("model.onnx", "model.onnx.data")}
+    source = os.path.join(DATA, "llama_external")
+    before = {}
+    for name, path in files.items():
+        shutil.copyfile(os.path.join(source, name), path)
+        with open(path, "rb") as file:
+            before[path] = file.read()
+    model, weights = files.values()
+    ids = os.path.join(folder, "ids.npy")
+    header = "{'descr': '<i8', 'fortran_order': False, 'shape': (8, 16), }".ljust(117) + "\n"
+    with open(ids, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<128q", *range(1, 65), *range(1, 65)))
+
+    def of_copy(arguments):
+        """The same of the copy, whose vocabulary is too small for bytes."""
+        of = [model if text == GPT else f"input_ids={ids}" if text.startswith("text:") else text for text in arguments]
+        return [*of[:2], "--allow-hardlinks", *(["--data", f"labels={ids}"] if of[0] == "train" else []), *of[2:]]
+
+    names = {"the model": model, "the weights": weights, "a link to the weights": os.path.join(folder, "link"),
+             "another name of the weights": os.path.join(folder, "name")}
+    os.symlink("model.onnx.data", names["a link to the weights"])
+    os.link(weights, names["another name of the weights"])
+    for option, arguments in ways(folder).items():
+        if option == "schedule -o": # of no model
+            continue
+        for name, target in names.items():
+            result = call(*of_copy(arguments), target)
+            lost = [path for path, content in before.items() if not os.path.exists(path) or
+                    open(path, "rb").read() != content]
+            if name == "the model" and option in ("--annotate", "--save-model"):
+                problem = None # its own new state, or refused because of the weights beside it
+                with open(model, "wb") as file:
+                    file.write(before[model])
+            elif result.returncode != REFUSED or b"written over" not in result.stderr:
+                problem = f"status {result.returncode}: {result.stderr[-300:]}"
+            elif b"step 1 " in result.stdout or b"throughput" in result.stdout:
+                problem = "it was computed first"
+            else:
+                problem = f"lost: {lost}" if lost else None
+            count.check(f"{option} over {name}", problem)
+    result = call("plan", model, "--allow-hardlinks", "--bind", "batch=1,seq=4", "--annotate", model)
+    count.check("--annotate in place", None if result.returncode == DONE else result.stderr[-300:])
+    # A checkpoint sweeps its folder by names, which may be those of weights.
+    checkpoint = os.path.join(folder, "saved")
+    os.mkdir(checkpoint)
+    swept = os.path.join(checkpoint, "weights-7.safetensors")
+    os.link(weights, swept)
+    result = call(*of_copy(TRAIN), "--steps", "1", "--save", checkpoint)
+    count.check("--save into a folder with the weights", None if result.returncode == REFUSED and os.path.exists(swept) and
+                b"it would be written over" in result.stderr else f"status {result.returncode}: {result.stderr[-300:]}")
+
+
 def together(count, folder):
     """Three trainings that save after every step into a folder that none of them found."""
     for attempt in range(3):
@@ -132,7 +190,7 @@ def main():
     need_command()
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (links, devices, streams, together):
+        for part in (links, devices, streams, own_files, together):
             own = os.path.join(folder, part.__name__)
             os.mkdir(own)
             part(count, own)

@@ -173,8 +173,10 @@ int main(int argc, char **argv) {
   for (int i = 2; i < argc; ++i) {
     (void)snprintf(text[i - 2], sizeof(text[0]), "%s", argv[i]);
     char *equals = strchr(text[i - 2], '=');
-    if (equals == NULL)
+    if (equals == NULL) {
+      (void)fprintf(stderr, "%s: '%s' is no setting: KEY=VALUE is needed\n", argv[0], argv[i]);
       return 2;
+    }
     *equals = '\0';
     s.settings[s.n_settings++] = (opipe_schedule_setting){text[i - 2], equals + 1};
   }

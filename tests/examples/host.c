@@ -6,8 +6,7 @@
  * Integer inputs are 1, others 0.5: the point is the calls, in the order in which a host makes
  * them.
  */
-#include <dlfcn.h>
-#include <opipe/host.h>
+#include <opipe/host_helpers.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,63 +23,32 @@ static void need(opipe_status status, const char *what) {
   exit(1);
 }
 
-static const opipe_api *open_library(const char *path) {
-  const opipe_api *api = NULL;
-  opipe_get_api_fn get_api = NULL;
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(1);
-  }
-  *(void **)&get_api = dlsym(library, "opipe_get_api");
-  if (get_api == NULL) {
-    fprintf(stderr, "%s: no opipe_get_api\n", path);
-    exit(1);
-  }
-  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
-  return api;
-}
-
-static size_t elements(const opipe_tensor_info *info) {
-  size_t n = 1;
-  for (uint32_t d = 0; d < info->rank; ++d)
-    n *= (size_t)info->shape[d];
-  return n;
-}
-
 /* A host would bring its own tensors: a pointer, a shape and a type, as DLPack has them. */
 static opipe_binding_io make_input(const opipe_tensor_info *info) {
-  const size_t n = elements(info);
-  opipe_binding_io io;
-  memset(&io, 0, sizeof io);
-  io.name = info->name;
-  io.tensor.device_type = OPIPE_DL_CPU;
-  io.tensor.rank = (int32_t)info->rank;
-  io.tensor.shape = info->shape;
-  io.tensor.data = calloc(n + 1, 8);
-  if (io.tensor.data == NULL)
+  opipe_tensor tensor = opipe_dense(info->dtype, NULL, info->shape, info->rank);
+  const size_t n_bytes = (size_t)opipe_dense_bytes(&tensor);
+  const size_t n = tensor.dtype.bits == 0 ? 0 : n_bytes / (tensor.dtype.bits / 8);
+  const int one = info->index_limit == 1 ? 0 : 1;
+  tensor.data = calloc(n_bytes + 1, 1);
+  if (tensor.data == NULL)
     exit(1);
-  switch (info->dtype) {
-    case OPIPE_INT64:
-      io.tensor.dtype = (opipe_dtype){OPIPE_DL_INT, 64, 1};
-      for (size_t i = 0; i < n; ++i)
-        ((int64_t *)io.tensor.data)[i] = info->index_limit == 1 ? 0 : 1;
-      break;
-    case OPIPE_INT32:
-      io.tensor.dtype = (opipe_dtype){OPIPE_DL_INT, 32, 1};
-      for (size_t i = 0; i < n; ++i)
-        ((int32_t *)io.tensor.data)[i] = info->index_limit == 1 ? 0 : 1;
-      break;
-    case OPIPE_FLOAT:
-      io.tensor.dtype = (opipe_dtype){OPIPE_DL_FLOAT, 32, 1};
-      for (size_t i = 0; i < n; ++i)
-        ((float *)io.tensor.data)[i] = 0.5f;
-      break;
-    default:
-      fprintf(stderr, "input %s: this example has no data of type %u\n", info->name, info->dtype);
-      exit(1);
+  for (size_t i = 0; i < n; ++i) {
+    switch (info->dtype) {
+      case OPIPE_INT64:
+        ((int64_t *)tensor.data)[i] = one;
+        break;
+      case OPIPE_INT32:
+        ((int32_t *)tensor.data)[i] = one;
+        break;
+      case OPIPE_FLOAT:
+        ((float *)tensor.data)[i] = 0.5f;
+        break;
+      default:
+        fprintf(stderr, "input %s: this example has no data of type %u\n", info->name, info->dtype);
+        exit(1);
+    }
   }
-  return io;
+  return opipe_named(info->name, tensor);
 }
 
 int main(int argc, char **argv) {
@@ -90,32 +58,39 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: %s libonnxpipe.so model.onnx [STAGES [REQUESTS]]\n", argv[0]);
     return 2;
   }
-  const opipe_api *api = open_library(argv[1]);
+  const opipe_api *api = NULL;
   opipe_context *context = NULL;
   opipe_model *model = NULL, *bound = NULL;
   opipe_plan *plan = NULL;
   opipe_session *session = NULL;
 
+  need(opipe_open_library(argv[1], &api, &err), "library");
   need(api->context_create(NULL, &context, &err), "context");
-  const opipe_load_params load = {.struct_size = sizeof load, .path = argv[2]};
+  opipe_load_params load = opipe_load_params_init();
+  load.path = argv[2];
   need(api->model_load(context, &load, &model, &err), "load");
-  const opipe_bind_options bind = {.struct_size = sizeof bind, .flags = OPIPE_BIND_DEFAULTS};
+  opipe_bind_options bind = opipe_bind_options_init();
+  bind.flags = OPIPE_BIND_DEFAULTS;
   need(api->model_bind(model, &bind, &bound, &err), "bind");
-  const opipe_plan_params params = {.struct_size = sizeof params, .n_stages = n_stages};
+  opipe_plan_params params = opipe_plan_params_init();
+  params.n_stages = n_stages;
   need(api->plan_make(bound, &params, &plan, &err), "plan");
   need(api->session_open(context, plan, NULL, &session, &err), "session");
   api->plan_destroy(plan); /* a session keeps what it needs */
 
   opipe_binding_io inputs[INPUTS_MOST];
-  opipe_model_info info = {.struct_size = sizeof info};
+  opipe_model_info info = opipe_model_info_init();
   need(api->model_info(bound, &info, &err), "model");
   if (info.n_inputs > INPUTS_MOST)
     return 1;
   for (uint32_t i = 0; i < info.n_inputs; ++i) {
-    opipe_tensor_info input = {.struct_size = sizeof input};
+    opipe_tensor_info input = opipe_tensor_info_init();
     need(api->model_input(bound, i, &input, &err), "input");
     inputs[i] = make_input(&input);
   }
+
+  /* Compiled now, not while the first request waits; other shapes in the same way. */
+  need(opipe_warm_up(api, session, inputs, info.n_inputs, &err), "warming up");
 
   /* A stream: several requests in flight, results in the order of submission. */
   opipe_request *requests[IN_FLIGHT] = {NULL};

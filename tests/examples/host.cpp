@@ -5,11 +5,9 @@
 //
 //   c++ -std=c++17 -I<prefix>/include host.cpp -ldl -o host_cpp
 //   ./host_cpp <prefix>/lib/libonnxpipe.so model.onnx
-#include <dlfcn.h>
-#include <opipe/host.h>
+#include <opipe/host_helpers.h>
 
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -25,19 +23,6 @@ void check(opipe_status status, const opipe_error &err, const char *what) {
 template <typename T>
 using handle = std::unique_ptr<T, void (*)(T *)>;
 
-const opipe_api *open_library(const char *path) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  const opipe_api *api = nullptr;
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
-    throw std::runtime_error(dlerror());
-  auto get_api = reinterpret_cast<opipe_get_api_fn>(dlsym(library, "opipe_get_api"));
-  if (get_api == nullptr)
-    throw std::runtime_error("no opipe_get_api");
-  check(get_api(OPIPE_VIEW, &api, &err), err, "opipe_get_api");
-  return api;
-}
-
 // One row of token ids, one result: the shapes live as long as the tensors do.
 struct sequence {
   std::vector<int64_t> ids, shape, out_shape;
@@ -52,27 +37,15 @@ struct sequence {
   }
 };
 
-opipe_tensor view(void *data, const std::vector<int64_t> &shape, uint8_t code, uint8_t bits) {
-  opipe_tensor tensor;
-  std::memset(&tensor, 0, sizeof tensor);
-  tensor.data = data;
-  tensor.device_type = OPIPE_DL_CPU;
-  tensor.rank = static_cast<int32_t>(shape.size());
-  tensor.dtype = opipe_dtype{code, bits, 1};
-  tensor.shape = shape.data();
-  return tensor;
+opipe_tensor view(uint32_t dtype, void *data, const std::vector<int64_t> &shape) {
+  return opipe_dense(dtype, data, shape.data(), static_cast<uint32_t>(shape.size()));
 }
 
 void run(const opipe_api *api, opipe_session *session, const char *input, const char *output,
          sequence &s) {
   opipe_error err = OPIPE_ERROR_INIT;
-  opipe_binding_io in, out;
-  std::memset(&in, 0, sizeof in);
-  std::memset(&out, 0, sizeof out);
-  in.name = input;
-  in.tensor = view(s.ids.data(), s.shape, OPIPE_DL_INT, 64);
-  out.name = output;
-  out.tensor = view(s.logits.data(), s.out_shape, OPIPE_DL_FLOAT, 32);
+  const opipe_binding_io in = opipe_named(input, view(OPIPE_INT64, s.ids.data(), s.shape));
+  const opipe_binding_io out = opipe_named(output, view(OPIPE_FLOAT, s.logits.data(), s.out_shape));
   opipe_submit_params params = opipe_submit_params_init();
   params.n_inputs = params.n_outputs = 1;
   params.inputs = &in;
@@ -85,29 +58,24 @@ void run(const opipe_api *api, opipe_session *session, const char *input, const 
 
 int serve(const char *library, const char *path) {
   opipe_error err = OPIPE_ERROR_INIT;
-  const opipe_api *api = open_library(library);
+  const opipe_api *api = nullptr;
+  check(opipe_open_library(library, &api, &err), err, "library");
   opipe_context *context = nullptr;
   check(api->context_create(nullptr, &context, &err), err, "context");
   handle<opipe_context> own_context(context, api->context_destroy);
 
-  opipe_load_params load;
-  std::memset(&load, 0, sizeof load);
-  load.struct_size = sizeof load;
+  opipe_load_params load = opipe_load_params_init();
   load.path = path;
   opipe_model *model = nullptr, *bound = nullptr;
   check(api->model_load(context, &load, &model, &err), err, "load");
   handle<opipe_model> own_model(model, api->model_destroy);
 
-  opipe_bind_options bind;
-  std::memset(&bind, 0, sizeof bind);
-  bind.struct_size = sizeof bind;
+  opipe_bind_options bind = opipe_bind_options_init();
   bind.flags = OPIPE_BIND_DEFAULTS;
   check(api->model_bind(model, &bind, &bound, &err), err, "bind");
   handle<opipe_model> own_bound(bound, api->model_destroy);
 
-  opipe_plan_params params;
-  std::memset(&params, 0, sizeof params);
-  params.struct_size = sizeof params;
+  opipe_plan_params params = opipe_plan_params_init();
   params.n_stages = 2;
   opipe_plan *plan = nullptr;
   check(api->plan_make(bound, &params, &plan, &err), err, "plan");
@@ -116,10 +84,7 @@ int serve(const char *library, const char *path) {
   check(api->session_open(context, plan, nullptr, &session, &err), err, "session");
   handle<opipe_session> own_session(session, api->session_close);
 
-  opipe_tensor_info input, output;
-  std::memset(&input, 0, sizeof input);
-  std::memset(&output, 0, sizeof output);
-  input.struct_size = output.struct_size = sizeof input;
+  opipe_tensor_info input = opipe_tensor_info_init(), output = input;
   check(api->model_input(bound, 0, &input, &err), err, "input");
   check(api->model_output(bound, 0, &output, &err), err, "output");
   if (input.dtype != OPIPE_INT64 || input.rank != 2 || output.dtype != OPIPE_FLOAT ||

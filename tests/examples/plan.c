@@ -7,8 +7,7 @@
  * The model's inputs are integers of shape [batch, seq]. Neither stages nor micro-batches, copies
  * or schedules are named here.
  */
-#include <dlfcn.h>
-#include <opipe/host.h>
+#include <opipe/host_helpers.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,20 +22,6 @@ static void need(opipe_status status, const char *what) {
     return;
   fprintf(stderr, "%s: %s\n", what, err.message);
   exit(1);
-}
-
-static const opipe_api *open_library(const char *path) {
-  const opipe_api *api = NULL;
-  opipe_get_api_fn get_api = NULL;
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library != NULL)
-    *(void **)&get_api = dlsym(library, "opipe_get_api");
-  if (get_api == NULL) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(1);
-  }
-  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
-  return api;
 }
 
 typedef struct text {
@@ -103,16 +88,10 @@ static void run(const opipe_api *api, opipe_session *session, opipe_model *bound
   opipe_request *request = NULL;
   opipe_tensor out;
   need(api->model_info(bound, &info, &err), "model");
-  memset(inputs, 0, sizeof inputs);
   for (uint32_t i = 0; ids != NULL && i < info.n_inputs && i < 8; ++i) {
     opipe_tensor_info input = opipe_tensor_info_init();
     need(api->model_input(bound, i, &input, &err), "input");
-    inputs[i].name = input.name;
-    inputs[i].tensor = (opipe_tensor){.data = ids,
-                                      .device_type = OPIPE_DL_CPU,
-                                      .rank = 2,
-                                      .dtype = {OPIPE_DL_INT, 64, 1},
-                                      .shape = shape};
+    inputs[i] = opipe_named(input.name, opipe_dense(OPIPE_INT64, ids, shape, 2));
   }
   opipe_submit_params submit = opipe_submit_params_init();
   submit.n_inputs = info.n_inputs;
@@ -135,12 +114,13 @@ int main(int argc, char **argv) {
   const opipe_device_choice devices[DEVICES] = {{.kind = "cpu", .threads = 1},
                                                 {.kind = "cpu", .threads = 1}};
   const opipe_dim dims[] = {{"batch", batch}, {"seq", SEQ}};
-  const opipe_api *api = open_library(argv[1]);
+  const opipe_api *api = NULL;
   opipe_context *context = NULL;
   opipe_model *model = NULL, *bound = NULL;
   opipe_plan *plan = NULL;
   opipe_session *session = NULL;
 
+  need(opipe_open_library(argv[1], &api, &err), "library");
   need(api->context_create(NULL, &context, &err), "context");
   opipe_load_params load = opipe_load_params_init();
   load.path = argv[2];

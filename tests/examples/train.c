@@ -8,8 +8,7 @@
  * output logits. The host owns the data; a step takes pointers to it and gives a ticket. Two steps
  * are in flight. STEPS 0: only write.
  */
-#include <dlfcn.h>
-#include <opipe/host.h>
+#include <opipe/host_helpers.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,20 +23,6 @@ static void need(opipe_status status, const char *what) {
     return;
   fprintf(stderr, "%s: %s\n", what, err.message);
   exit(1);
-}
-
-static const opipe_api *open_library(const char *path) {
-  const opipe_api *api = NULL;
-  opipe_get_api_fn get_api = NULL;
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library != NULL)
-    *(void **)&get_api = dlsym(library, "opipe_get_api");
-  if (get_api == NULL) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(1);
-  }
-  need(get_api(OPIPE_VIEW, &api, &err), "opipe_get_api");
-  return api;
 }
 
 /* ---- data ---- */
@@ -69,14 +54,8 @@ static void prepare(mini_batch *b) {
   static const int64_t shape[2] = {BATCH, SEQ};
   static const char *const names[2] = {"input_ids", "labels"};
   memset(b, 0, sizeof *b);
-  for (int i = 0; i < 2; ++i) {
-    b->inputs[i].name = names[i];
-    b->inputs[i].tensor = (opipe_tensor){.data = b->ids,
-                                         .device_type = OPIPE_DL_CPU,
-                                         .rank = 2,
-                                         .dtype = {OPIPE_DL_INT, 64, 1},
-                                         .shape = shape};
-  }
+  for (int i = 0; i < 2; ++i)
+    b->inputs[i] = opipe_named(names[i], opipe_dense(OPIPE_INT64, b->ids, shape, 2));
 }
 
 /* Pieces of the text from anywhere. */
@@ -173,13 +152,14 @@ int main(int argc, char **argv) {
   const uint32_t n_stages = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 2;
   const uint32_t n_steps = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 100;
   const uint32_t n_letters = argc > 7 ? (uint32_t)strtoul(argv[7], NULL, 10) : 240;
-  const opipe_api *api = open_library(argv[1]);
+  const opipe_api *api = NULL;
   opipe_context *context = NULL;
   opipe_model *model = NULL, *bound = NULL;
   opipe_plan *plan = NULL;
   opipe_session *session = NULL;
   read_text(argv[3]);
 
+  need(opipe_open_library(argv[1], &api, &err), "library");
   need(api->context_create(NULL, &context, &err), "context");
   opipe_load_params load = opipe_load_params_init();
   load.path = argv[2];
@@ -190,17 +170,13 @@ int main(int argc, char **argv) {
   bind.dims = dims;
   bind.n_dims = 2;
   need(api->model_bind(model, &bind, &bound, &err), "bind");
-  opipe_train_options options = opipe_train_options_init();
+  opipe_train_options options = opipe_train_options_init(); /* with AdamW's usual numbers */
   options.loss = OPIPE_LOSS_CROSS_ENTROPY;
   options.output = "logits";
   options.labels = "labels";
-  options.ignore = -100;
   options.shift = 1;
   options.optimizer = OPIPE_OPTIMIZER_ADAMW;
   options.lr = 0.003;
-  options.beta1 = 0.9;
-  options.beta2 = 0.999;
-  options.epsilon = 1e-8;
   options.decay = 0.01;
   options.clip_norm = 1;
   const opipe_device_choice device = {.kind = "cpu", .threads = 1};

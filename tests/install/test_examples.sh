@@ -91,6 +91,17 @@ grep -q "backend 'example' refuses" refused.txt || {
   fail "the refusal of the example backend"
 }
 python=${OPIPE_PYTHON:-}
+if [ -n "$python" ] && "$python" -c 'import torch, onnxscript' 2>/dev/null; then # as the guide says it
+  "$python" -B examples/pytorch.py infer gpt >export.txt 2>&1 || fail "pytorch.py: $(tail -n 5 export.txt)"
+  $run gpt --check --stages 3 --reference | grep -q "test_data_set_0: passed" || fail "what pytorch.py exported"
+else
+  echo "SKIP: pytorch.py: no python3 with torch and onnxscript"
+fi
+if [ -n "$python" ] && "$python" -c 'import cffi' 2>/dev/null; then
+  "$python" -B examples/host_cffi.py "$include/opipe/cdef.h" "$lib/libonnxpipe.so" "$demo" 3 | grep -q "3 stages" || fail "host_cffi.py"
+else
+  echo "SKIP: host_cffi.py: no python3 with cffi"
+fi
 if [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null; then
   "$python" examples/host_numpy.py "$lib/libonnxpipe.so" demo 4 || fail "host_numpy.py"
   timeout 60 "$python" -B - "$lib/libonnxpipe.so" <<'E' || fail "host_numpy.py: several requests that the host drives"

@@ -42,7 +42,10 @@ extern "C" {
 #define OPIPE_PRINTF(fmt, args)
 #endif
 
-#ifdef __cplusplus
+/* OPIPE_CDEF: declarations alone, from which the build makes opipe/cdef.h (for Python's cffi). */
+#if defined(OPIPE_CDEF)
+#define OPIPE_STATIC_ASSERT(cond, msg)
+#elif defined(__cplusplus)
 #define OPIPE_STATIC_ASSERT(cond, msg) static_assert(cond, msg)
 #else
 #define OPIPE_STATIC_ASSERT(cond, msg) _Static_assert(cond, msg)
@@ -195,14 +198,18 @@ OPIPE_FROZEN_SIZE(opipe_struct_row, 24);
 #define OPIPE_HASH(type) (UINT64_C(0) OPIPE_FIELDS_##type(OPIPE_HASH_FIELD_, type))
 /* The list as a struct of bytes, whose offsets are places in the list. */
 #define OPIPE_PLACE_(type, field) char field;
+#ifdef OPIPE_CDEF
+#define OPIPE_ORDER(type)
+#else
 #define OPIPE_ORDER(type)                   \
   struct type##_order {                     \
     OPIPE_FIELDS_##type(OPIPE_PLACE_, type) \
   };
+#endif
 #define OPIPE_ROW(type, last, minor_) \
   { #type, (uint32_t)OPIPE_END(type, last), (minor_), OPIPE_HASH(type) }
 /* What was released stays as it was. (Tests of the refusal build with OPIPE_UNFROZEN.) */
-#ifdef OPIPE_UNFROZEN
+#if defined(OPIPE_UNFROZEN) || defined(OPIPE_CDEF)
 #define OPIPE_FREEZE(type, last, n_bytes_, hash_)
 #else
 #define OPIPE_FREEZE(type, last, n_bytes_, hash_)                                         \

@@ -11,7 +11,9 @@ extern "C" {
 #endif
 
 /* TYPE_init(): a struct in which struct_size and the strides of this compiler's view are set, and
- * where the plain choice is not 0 that choice; all else is 0. */
+ * where the plain choice is not 0 that choice; all else is 0. Of training options, from 1.4 on, the
+ * usual numbers that are not 0: the label that does not count, Adam's and AdamW's. The learning
+ * rate is the host's to choose: a session warns of steps by one of 0. */
 #define OPIPE_INIT_(type, settings)         \
   static inline type type##_init(void) {    \
     type own;                               \
@@ -26,7 +28,12 @@ OPIPE_INIT_(opipe_build_params, OPIPE_STRIDE_(opsets))
 OPIPE_INIT_(opipe_build_graph, OPIPE_STRIDE_(tensors) OPIPE_STRIDE_(nodes)
                                    own.values_stride = (uint32_t)sizeof *own.inputs;)
 OPIPE_INIT_(opipe_bind_options, OPIPE_STRIDE_(dims) OPIPE_STRIDE_(pins))
+#if OPIPE_TARGET_MINOR >= 4
+OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs) own.ignore = -100; own.beta1 = 0.9;
+            own.beta2 = 0.999; own.epsilon = 1e-8;)
+#else
 OPIPE_INIT_(opipe_train_options, OPIPE_STRIDE_(globs))
+#endif
 OPIPE_INIT_(opipe_order_costs, )
 #if OPIPE_TARGET_MINOR >= 2
 OPIPE_INIT_(opipe_plan_params,
@@ -44,6 +51,7 @@ OPIPE_INIT_(opipe_play_params, OPIPE_STRIDE_(stages))
 OPIPE_INIT_(opipe_profile_params, )
 OPIPE_INIT_(opipe_strategy_params, )
 OPIPE_INIT_(opipe_machine_params, OPIPE_STRIDE_(devices))
+OPIPE_INIT_(opipe_tuning_params, )
 OPIPE_INIT_(opipe_profile_info, )
 OPIPE_INIT_(opipe_layer_info, )
 OPIPE_INIT_(opipe_strategy_info, )

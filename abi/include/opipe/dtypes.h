@@ -98,6 +98,7 @@ typedef struct opipe_dtype_row {
   const char *safetensors, *numpy;
 } opipe_dtype_row;
 
+#ifndef OPIPE_CDEF
 /* The row of UNDEFINED for numbers that are none of them. */
 static inline const opipe_dtype_row *opipe_dtype_row_of(uint32_t dtype) {
 #define OPIPE_DTYPE_ROW_(key, number, name, bits, elements, dl, safetensors, numpy) \
@@ -105,6 +106,7 @@ static inline const opipe_dtype_row *opipe_dtype_row_of(uint32_t dtype) {
   static const opipe_dtype_row rows[] = {OPIPE_DTYPES(OPIPE_DTYPE_ROW_)};
   return &rows[dtype < (uint32_t)OPIPE_N_DTYPES ? dtype : 0];
 }
+#endif
 
 #ifdef __cplusplus
 }

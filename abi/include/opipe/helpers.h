@@ -305,10 +305,16 @@ static inline opipe_status opipe_meter_read(const opipe_meter *meter, opipe_devi
   return OPIPE_OK;
 }
 
-/* Memory of the host, zeroed, for `what`. NULL: there is none, *err says so (NOMEM). */
+/* The host's allocator frees where it is asked for 0 bytes: nothing takes a byte. */
+static inline size_t opipe_at_least_one_(uint64_t n_bytes) {
+  return n_bytes == 0 ? 1 : (size_t)n_bytes;
+}
+
+/* Memory of the host, zeroed, for `what`; n_bytes 0: a pointer to nothing, which is freed as others
+ * are. NULL: there is none, *err says so (NOMEM). */
 static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint64_t n_bytes,
                                  size_t align, opipe_error *err) {
-  void *data = host->realloc(host->ctx, NULL, 0, (size_t)n_bytes, align);
+  void *data = host->realloc(host->ctx, NULL, 0, opipe_at_least_one_(n_bytes), align);
   if (data == NULL) {
     (void)opipe_fail(err, OPIPE_E_NOMEM, "%s: the host cannot provide %llu bytes", what,
                      (unsigned long long)n_bytes);
@@ -320,7 +326,7 @@ static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint6
 /* data may be NULL; n_bytes and align as they were asked for. */
 static inline void opipe_free(const opipe_host *host, void *data, uint64_t n_bytes, size_t align) {
   if (data != NULL)
-    (void)host->realloc(host->ctx, data, (size_t)n_bytes, 0, align);
+    (void)host->realloc(host->ctx, data, opipe_at_least_one_(n_bytes), 0, align);
 }
 
 /* Device memory from the host's allocator, counted by the meter. n_bytes 0 gives one unit of

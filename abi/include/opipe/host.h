@@ -96,6 +96,11 @@ enum { OPIPE_CONTEXT_ONLY_STATIC = 1u };
 
 enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 
+#if OPIPE_TARGET_MINOR >= 4
+/* What is to be written: MODEL, another state of the model, which may replace its own file. */
+enum { OPIPE_TARGET_OTHER = 0, OPIPE_TARGET_MODEL = 1 };
+#endif
+
 /* ---- plans ---- */
 
 enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
@@ -244,37 +249,6 @@ typedef struct opipe_session_info {
   uint64_t busy_ns;         /* sum over ranks of time in programs */
   uint64_t reserved;
 } opipe_session_info;
-
-/* ---- schedules without a model ---- */
-
-/* Forms of an order: OPIPE_FORMAT_TEXT (versioned header, a line per rank), _JSON, _CSV (a row per
- * rank, a cell per action, an empty cell is an idle slot). _HTML, 1.3: a page, of times alone. */
-enum { OPIPE_FORMAT_CSV = 2, OPIPE_FORMAT_HTML = 3 };
-/* Dialects of CSV. TORCH: what PyTorch reads; an action that it does not have is refused by name.
- * TORCH_OLD: the same with B for the input half and BW for the whole backward. */
-enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD = 2 };
-
-/* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. IMPROVE: as above. */
-enum { OPIPE_ORDER_FORWARD = 1u, OPIPE_ORDER_ALIGNED = 2u, OPIPE_ORDER_IMPROVE = 4u };
-/* MESSAGES: no reductions, frees and steps, which other systems' tables leave to their runtime. */
-enum { OPIPE_LOWER_MESSAGES = 1u };
-typedef struct opipe_order_params {
-  uint32_t struct_size;
-  uint32_t flags;                 /* OPIPE_ORDER_* */
-  const char *schedule;           /* "NAME:key=value,..." */
-  uint32_t n_ranks, n_stages;     /* one of them may be 0: the schedule's layout says it */
-  uint32_t n_microbatches;        /* of the whole mini-batch */
-  uint32_t replicas;              /* copies of the whole pipeline; 0: 1 */
-  const opipe_order_costs *costs; /* for schedules that look at them; NULL: 1, 1, 1, 0 */
-} opipe_order_params;
-
-typedef struct opipe_order_info {
-  uint32_t struct_size;
-  uint32_t n_ranks, n_stages, n_replicas, n_microbatches, n_slices, n_parts;
-  uint32_t n_actions;
-  uint32_t lowered; /* 1: it has messages, or steps */
-  uint32_t forward_only;
-} opipe_order_info;
 
 /* ---- the table ---- */
 
@@ -438,7 +412,8 @@ typedef struct opipe_api {
                               opipe_error *err);
   /* A checkpoint: parameters, optimizer state, steps, `position` [OPIPE_POSITION] (the host's own
    * numbers, NULL: zeros) in the folder `path`. A process that dies meanwhile leaves the old one or
-   * the new one, an error the old one. Flushes. [control] */
+   * the new one, an error the old one. INVALID: a file of the model would be replaced. Flushes.
+   * [control] */
   opipe_status (*session_save)(opipe_session *session, const char *path, const uint64_t *position,
                                opipe_error *err);
   /* Continues from a checkpoint, made under any plan. out_position [OPIPE_POSITION] may be NULL.
@@ -449,7 +424,7 @@ typedef struct opipe_api {
   /* Writes the model file with the newest parameters to `path`, embedded or external as they are in
    * the file; all other bytes survive. INVALID: other weights lie there. Flushes. [control] */
   opipe_status (*session_save_model)(opipe_session *session, const char *path, opipe_error *err);
-  /* Gradients of the last step into one safetensors file. [control] */
+  /* Gradients of the last step into one safetensors file. INVALID: one of the model's. [control] */
   opipe_status (*session_save_gradients)(opipe_session *session, const char *path,
                                          opipe_error *err);
   /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why;
@@ -654,10 +629,19 @@ typedef struct opipe_api {
   opipe_status (*plan_training)(opipe_plan *plan, opipe_train_options *io_options,
                                 opipe_error *err);
 #endif
+#if OPIPE_TARGET_MINOR >= 4
+  /* Before a file is put to `path`: would it take the place of one that the model was read from,
+   * its own or one of its weights, also by way of links? what: OPIPE_TARGET_*. The library's own
+   * writers ask it. Errors: INVALID names the file. [any-thread] */
+  opipe_status (*model_check_target)(opipe_model *model, const char *path, uint32_t what,
+                                     opipe_error *err);
+#endif
 } opipe_api;
 
+#ifndef OPIPE_CDEF
 /* TYPE_init(): structs to begin with. */
 #include "beginnings.h"
+#endif
 
 /* ---- the way in ---- */
 
@@ -673,6 +657,7 @@ typedef struct opipe_view {
 } opipe_view;
 
 #include "frozen/host.h"
+#ifndef OPIPE_CDEF
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
     OPIPE_ROWS_ABI,      OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
     OPIPE_ROWS_MODELS,   OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING,
@@ -686,6 +671,7 @@ static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_struct_row)};
 /* This compilation's: opipe_get_api(OPIPE_VIEW, &api, &err). */
 #define OPIPE_VIEW (&opipe_view_of_host)
+#endif
 
 /* The one exported function. Errors: OPIPE_E_ABI names both versions and which side to change, or
  * the struct that the host lays out otherwise. [any-thread] */

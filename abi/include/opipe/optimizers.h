@@ -72,6 +72,7 @@ typedef struct opipe_optimizer_row {
   double usual[OPIPE_N_OPTIMIZER_NUMBERS];
 } opipe_optimizer_row;
 
+#ifndef OPIPE_CDEF
 /* number: below OPIPE_N_OPTIMIZERS. */
 static inline const opipe_optimizer_row *opipe_optimizer_row_of(uint32_t number) {
 #define OPIPE_OPTIMIZER_ROW_(KEY, number, name, title, takes, moments, with, decoupled, ...) \
@@ -79,6 +80,7 @@ static inline const opipe_optimizer_row *opipe_optimizer_row_of(uint32_t number)
   static const opipe_optimizer_row rows[] = {OPIPE_OPTIMIZERS(OPIPE_OPTIMIZER_ROW_)};
   return &rows[number];
 }
+#endif
 
 #ifdef __cplusplus
 }

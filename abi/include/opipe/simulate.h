@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans and orders played on described clusters (guide: clusters); part of host.h.
+/* Orders of schedules without a model; plans and orders played on described clusters (guide:
+ * clusters); part of host.h.
  *
  * Ranks run the order's lowered list; messages and collectives take the time that the cluster's
  * links give them, and share them. Copies of the list (a tensor group, replicas) stand on devices
@@ -23,6 +24,39 @@ typedef struct opipe_order_costs {
   double forward, input, weight, comm;
   const double *stage_forward, *stage_input, *stage_weight; /* [n_stages]; NULL: all stages alike */
 } opipe_order_costs;
+
+/* ---- schedules without a model ---- */
+
+/* Forms of an order: OPIPE_FORMAT_TEXT (versioned header, a line per rank), _JSON, _CSV (a row per
+ * rank, a cell per action, an empty cell is an idle slot). _HTML, 1.3: a page, of times alone. */
+enum { OPIPE_FORMAT_CSV = 2, OPIPE_FORMAT_HTML = 3 };
+/* Dialects of CSV. TORCH: what PyTorch reads; an action that it does not have is refused by name.
+ * TORCH_OLD: the same with B for the input half and BW for the whole backward. */
+enum { OPIPE_DIALECT_OPIPE = 0, OPIPE_DIALECT_TORCH = 1, OPIPE_DIALECT_TORCH_OLD = 2 };
+
+/* FORWARD: the forward-only form. ALIGNED: idle cells where a rank waits. IMPROVE: as above. */
+enum { OPIPE_ORDER_FORWARD = 1u, OPIPE_ORDER_ALIGNED = 2u, OPIPE_ORDER_IMPROVE = 4u };
+/* MESSAGES: no reductions, frees and steps, which other systems' tables leave to their runtime. */
+enum { OPIPE_LOWER_MESSAGES = 1u };
+typedef struct opipe_order_params {
+  uint32_t struct_size;
+  uint32_t flags;                 /* OPIPE_ORDER_* */
+  const char *schedule;           /* "NAME:key=value,..." */
+  uint32_t n_ranks, n_stages;     /* one of them may be 0: the schedule's layout says it */
+  uint32_t n_microbatches;        /* of the whole mini-batch */
+  uint32_t replicas;              /* copies of the whole pipeline; 0: 1 */
+  const opipe_order_costs *costs; /* for schedules that look at them; NULL: 1, 1, 1, 0 */
+} opipe_order_params;
+
+typedef struct opipe_order_info {
+  uint32_t struct_size;
+  uint32_t n_ranks, n_stages, n_replicas, n_microbatches, n_slices, n_parts;
+  uint32_t n_actions;
+  uint32_t lowered; /* 1: it has messages, or steps */
+  uint32_t forward_only;
+} opipe_order_info;
+
+/* ---- what is played ---- */
 
 /* Of a stage, of one replica and tensor rank; per whole micro-batch where it says nothing else. */
 typedef struct opipe_stage_load {

@@ -54,7 +54,8 @@ static void expect_weights(const char *dir, const char *name, const float *wante
   char path[512];
   opipe_error err = OPIPE_ERROR_INIT;
   opi_model *model = NULL;
-  const opi_load_params params = {.path = path_of(path, dir, name)};
+  const opi_load_params params = {.path = path_of(path, dir, name),
+                                  .flags = OPI_LOAD_ALLOW_HARDLINKS};
   if (!OPI_ASSERT_OK(opi_model_load(&params, &model, &err), &err))
     return;
   const uint32_t w = w_find(model->graph, "w");
@@ -108,6 +109,44 @@ static void test_external_files_are_known_by_what_they_are(void) {
   opi_model_free(model);
 }
 
+/* Neither a save nor model_write puts a model in the place of what its own weights are read from.
+ */
+static void test_weights_in_use_are_never_written_over(void) {
+  char weights[512], path[512];
+  opipe_error err = OPIPE_ERROR_INIT;
+  const char *own = folder("in_use"), *out = folder("beside");
+  opi_model *model = load_external(own);
+  const opi_replacement list = value_of("w", new_values);
+  (void)path_of(weights, own, "w.bin");
+  OPI_ASSERT_FATAL(symlink(weights, path_of(path, out, "link")) == 0);
+  OPI_ASSERT_FATAL(link(weights, path_of(path, out, "second_name")) == 0);
+  static const char *const names[] = {"link", "second_name"};
+  for (size_t i = 0; i < 3; ++i) {
+    const char *target = i < 2 ? path_of(path, out, names[i]) : weights;
+    OPI_ASSERT_ERROR(opi_model_write(model, target, &err), OPIPE_E_INVALID, &err,
+                     "it would be written over");
+    expect_refusal(model, &list, target, OPIPE_E_INVALID, "the model's content lies in");
+    OPI_ASSERT_ERROR(opi_model_check_target(model, target, false, &err), OPIPE_E_INVALID, &err,
+                     "the model's content lies in");
+  }
+  expect_weights(own, "m.onnx", old_values);
+  /* The same where its external file would go, in a folder whose model shares the weights. */
+  OPI_ASSERT_FATAL(symlink(weights, path_of(path, out, "w.bin")) == 0);
+  OPI_ASSERT_FATAL(symlink(path_of(weights, own, "m.onnx"), path_of(path, out, "m.onnx")) == 0);
+  expect_refusal(model, &list, path_of(path, out, "other.onnx"), OPIPE_E_INVALID,
+                 "the model's content lies in");
+  expect_weights(own, "m.onnx", old_values);
+  /* Its own file it may replace, as long as that is the model's new state. */
+  (void)path_of(path, own, "m.onnx");
+  OPI_ASSERT_OK(opi_model_write(model, path, &err), &err);
+  OPI_ASSERT_OK(opi_model_check_target(model, path, false, &err), &err);
+  OPI_ASSERT_ERROR(opi_model_check_target(model, path, true, &err), OPIPE_E_INVALID, &err,
+                   "the model itself lies in"); /* also what has taken its place since */
+  OPI_ASSERT_OK(opi_model_check_target(model, path_of(path, own, "none"), true, &err), &err);
+  expect_weights(own, "m.onnx", old_values);
+  opi_model_free(model);
+}
+
 /* What a node holds, or nobody: said before anything is computed, too. */
 static void test_parameters_without_a_place_are_named(void) {
   char path[512];
@@ -122,4 +161,5 @@ static void test_parameters_without_a_place_are_named(void) {
 
 OPI_TEST_MAIN("save", OPI_TEST(test_external_files_of_another_model_stay),
               OPI_TEST(test_external_files_are_known_by_what_they_are),
+              OPI_TEST(test_weights_in_use_are_never_written_over),
               OPI_TEST(test_parameters_without_a_place_are_named))

@@ -437,8 +437,8 @@ static void test_ends_wait_for_requests(void) {
   }
 }
 
-static void test_what_nobody_knows_is_named(void) {
-  const char *trace = opi_test_tmp("trace.svg");
+/* One request of a model whose option `trace` names that file, and one that is none. */
+static bool run_traced(const char *trace) {
   char config[512];
   server s;
   (void)snprintf(
@@ -448,13 +448,33 @@ static void test_what_nobody_knows_is_named(void) {
   tri_request r = ask(some, 1, 4);
   tri_request *one = &r;
   if (!begin(&s, "") || !OPI_ASSERT(load(&s, config)))
-    return;
-  OPI_ASSERT(strstr(double_log, "parameter stage is none of ours") != NULL);
+    return false;
   OPI_ASSERT(s.execute(&s.instance, &one, 1) == NULL);
   wait_for(&r);
   forget(&r);
   end(&s);
+  return true;
+}
+
+static void test_what_nobody_knows_is_named(void) {
+  const char *trace = opi_test_tmp("trace.svg");
+  if (!run_traced(trace))
+    return;
+  OPI_ASSERT(strstr(double_log, "parameter stage is none of ours") != NULL);
   OPI_ASSERT(access(trace, R_OK) == 0);
+}
+
+static void test_a_trace_spares_the_model(void) {
+  const char *model = opi_test_tmp("1/model.onnx");
+  size_t n_before = 0, n_after = 0;
+  char *before = opi_test_read_file(model, &n_before);
+  if (before != NULL && run_traced(model)) {
+    char *after = opi_test_read_file(model, &n_after);
+    OPI_ASSERT(strstr(double_log, "it would be written over") != NULL);
+    OPI_ASSERT(after != NULL && n_after == n_before && memcmp(before, after, n_before) == 0);
+    free(after);
+  }
+  free(before);
 }
 
 /* Last: what all tests before have called. */
@@ -471,4 +491,5 @@ OPI_TEST_MAIN("host-triton", OPI_TEST(test_requests_are_answered_and_joined),
               OPI_TEST(test_wrong_requests_fail_alone),
               OPI_TEST(test_failures_of_the_server_are_survived),
               OPI_TEST(test_many_threads_stream_through), OPI_TEST(test_ends_wait_for_requests),
-              OPI_TEST(test_what_nobody_knows_is_named), OPI_TEST(test_every_function_was_used))
+              OPI_TEST(test_what_nobody_knows_is_named), OPI_TEST(test_a_trace_spares_the_model),
+              OPI_TEST(test_every_function_was_used))

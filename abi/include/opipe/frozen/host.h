@@ -43,16 +43,6 @@ OPIPE_FREEZE(opipe_session_params, max_shapes, 32, 0x8988e2aab9db3679)
   X(T, shapes_compiled) X(T, busy_ns) X(T, reserved)
 OPIPE_ORDER(opipe_session_info)
 OPIPE_FREEZE(opipe_session_info, reserved, 48, 0x896d8aaab9c3d939)
-#define OPIPE_FIELDS_opipe_order_params(X, T) \
-  X(T, struct_size) X(T, flags) X(T, schedule) X(T, n_ranks) X(T, n_stages) \
-  X(T, n_microbatches) X(T, replicas) X(T, costs)
-OPIPE_ORDER(opipe_order_params)
-OPIPE_FREEZE(opipe_order_params, costs, 40, 0xa7637cc34c88aa90)
-#define OPIPE_FIELDS_opipe_order_info(X, T) \
-  X(T, struct_size) X(T, n_ranks) X(T, n_stages) X(T, n_replicas) X(T, n_microbatches) \
-  X(T, n_slices) X(T, n_parts) X(T, n_actions) X(T, lowered) X(T, forward_only)
-OPIPE_ORDER(opipe_order_info)
-OPIPE_FREEZE(opipe_order_info, forward_only, 40, 0xeed69bf479696e91)
 #define OPIPE_FIELDS_opipe_api(X, T) \
   X(T, struct_size) X(T, abi_major) X(T, abi_minor) X(T, version) X(T, context_create) \
   X(T, context_destroy) X(T, context_register_static) X(T, context_plugins) X(T, model_load) \
@@ -84,8 +74,6 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
   OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
   OPIPE_ROW(opipe_session_params, max_shapes, 0), \
   OPIPE_ROW(opipe_session_info, reserved, 0), \
-  OPIPE_ROW(opipe_order_params, costs, 0), \
-  OPIPE_ROW(opipe_order_info, forward_only, 0), \
   OPIPE_ROW(opipe_api, session_try_save, 0), \
   OPIPE_ROW(opipe_view, struct_row_bytes, 0)
 /* clang-format on */

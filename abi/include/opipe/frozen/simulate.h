@@ -9,6 +9,16 @@
   X(T, stage_forward) X(T, stage_input) X(T, stage_weight)
 OPIPE_ORDER(opipe_order_costs)
 OPIPE_FREEZE(opipe_order_costs, stage_weight, 64, 0xbe1123dbdb915924)
+#define OPIPE_FIELDS_opipe_order_params(X, T) \
+  X(T, struct_size) X(T, flags) X(T, schedule) X(T, n_ranks) X(T, n_stages) \
+  X(T, n_microbatches) X(T, replicas) X(T, costs)
+OPIPE_ORDER(opipe_order_params)
+OPIPE_FREEZE(opipe_order_params, costs, 40, 0xa7637cc34c88aa90)
+#define OPIPE_FIELDS_opipe_order_info(X, T) \
+  X(T, struct_size) X(T, n_ranks) X(T, n_stages) X(T, n_replicas) X(T, n_microbatches) \
+  X(T, n_slices) X(T, n_parts) X(T, n_actions) X(T, lowered) X(T, forward_only)
+OPIPE_ORDER(opipe_order_info)
+OPIPE_FREEZE(opipe_order_info, forward_only, 40, 0xeed69bf479696e91)
 #define OPIPE_FIELDS_opipe_stage_load(X, T) \
   X(T, recompute_ms) X(T, step_ms) X(T, flops) X(T, send_bytes) X(T, stash_bytes) \
   X(T, input_bytes) X(T, fixed_bytes) X(T, gradient_bytes) X(T, tensor_bytes) X(T, tensor_sums) \
@@ -23,6 +33,8 @@ OPIPE_ORDER(opipe_play_params)
 OPIPE_FREEZE(opipe_play_params, answer_bytes, 88, 0x15258f6f186a6d09)
 #define OPIPE_ROWS_SIMULATE \
   OPIPE_ROW(opipe_order_costs, stage_weight, 0), \
+  OPIPE_ROW(opipe_order_params, costs, 0), \
+  OPIPE_ROW(opipe_order_info, forward_only, 0), \
   OPIPE_ROW(opipe_stage_load, reserved, 3), \
   OPIPE_ROW(opipe_play_params, answer_bytes, 3)
 /* clang-format on */

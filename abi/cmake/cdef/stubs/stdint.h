@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For cdef.c: cffi knows the types. */
+#define UINT32_MAX 4294967295
