@@ -491,7 +491,7 @@ static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   problem->stays = stays;
   problem->closed = closed;
   OPI_TRY(opi_rows_tie(p->plan, p->env->model, p->bound->graph, stays, closed, p->err));
-  return opi_states_tie(p->plan, p->bound->graph, stays, closed, p->err);
+  return opi_states_tie(p->plan, p->env->model->graph, p->bound->graph, stays, closed, p->err);
 }
 
 static opipe_status cut_once(planner *p) {
