@@ -6,12 +6,15 @@
 
 #include "partition/kernels.h"
 #include "partition/make.h"
+#include "partition/memory/caps.h"
 #include "partition/work.h"
 
 enum { CROSSINGS_MOST = 40 };
 
 static void bytes_text(opi_text *t, uint64_t bytes) {
-  if (bytes >= 10u << 20)
+  if (bytes >= UINT64_C(10) << 30)
+    opi_text_printf(t, "%8.1f GiB", (double)bytes / 1073741824.0);
+  else if (bytes >= 10u << 20)
     opi_text_printf(t, "%8.1f MiB", (double)bytes / 1048576.0);
   else
     opi_text_printf(t, "%8.1f KiB", (double)bytes / 1024.0);
@@ -25,46 +28,83 @@ static bool is_on(const opi_plan *plan, uint32_t stage, uint32_t rank) {
   return false;
 }
 
+/* "0,4,8": the stages of a rank, as far as there is room. Returns the length. */
+static int list_stages(const opi_plan *plan, uint32_t rank, char *out, size_t room) {
+  size_t n = 0;
+  out[0] = '\0';
+  for (uint32_t s = 0; s < plan->n_stages && n + 12 < room; ++s) {
+    if (is_on(plan, s, rank))
+      n += (size_t)snprintf(out + n, room - n, n == 0 ? "%u" : ",%u", s);
+  }
+  return (int)n;
+}
+
 static void describe_ranks(opi_text *t, const opi_plan *plan) {
+  enum { STAGES_ROOM = 400, STAGES_LEAST = 6 };
   uint32_t n_estimated = 0;
-  opi_text_puts(t,
-                "rank  stages  device            nodes      time   parameters   activations  "
-                "workspace    boundaries        total          cap\n");
+  char stages[STAGES_ROOM];
+  int wide = STAGES_LEAST;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const int n = list_stages(plan, r, stages, sizeof stages);
+    wide = n > wide ? n : wide;
+  }
+  opi_text_printf(t,
+                  "rank  %-*s  device            nodes      time   parameters   activations  "
+                  "workspace    boundaries        total          cap\n",
+                  wide, "stages");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const opi_memory *m = &plan->memory[r];
-    uint32_t n_nodes = 0, n_stages = 0, first = 0;
+    uint32_t n_nodes = 0;
     double ns = 0;
     for (uint32_t s = plan->n_stages; s-- > 0;) {
       if (!is_on(plan, s, r))
         continue;
-      ++n_stages;
-      first = s;
       ns += plan->stage_ns[s] / (plan->shares == NULL ? 1 : plan->shares[s]);
       for (uint32_t n = 0; n < plan->n_nodes; ++n)
         n_nodes += plan->stage_of_node[n] == s;
     }
-    char stages[24], device[40];
-    (void)snprintf(stages, sizeof(stages), n_stages == 1 ? "%u" : "%u+%u", first, n_stages - 1);
+    char device[40];
+    (void)list_stages(plan, r, stages, sizeof stages);
     (void)snprintf(device, sizeof(device), "%s:%u%s", plan->devices[r].kind, plan->devices[r].index,
                    plan->devices[r].threads == 1 ? " 1 thread" : "");
-    opi_text_printf(t, "%4u  %-6s  %-15s %6u %7.3f ms ", r, stages, device, n_nodes, ns * 1e-6);
+    opi_text_printf(t, "%4u  %-*s  %-15s %6u %7.3f ms ", r, wide, stages, device, n_nodes,
+                    ns * 1e-6);
     bytes_text(t, m->params_bytes);
     bytes_text(t, m->activation_bytes);
     bytes_text(t, m->workspace_bytes);
     bytes_text(t, m->boundary_bytes);
     bytes_text(t, m->total_bytes);
-    if (m->cap_bytes == UINT64_MAX) {
-      opi_text_puts(t, "         none\n");
-    } else {
-      bytes_text(t, m->cap_bytes);
-      opi_text_puts(t, "\n");
-    }
+    const uint64_t cap = opi_memory_cap(m);
+    if (cap == UINT64_MAX)
+      opi_text_puts(t, "         none");
+    else
+      bytes_text(t, cap);
+    opi_text_puts(t, "\n");
     n_estimated += m->estimated ? 1 : 0;
   }
   if (n_estimated != 0) {
     opi_text_printf(t,
                     "bytes of %u rank%s are estimates: their devices were described, not asked\n",
                     n_estimated, n_estimated == 1 ? "" : "s");
+  }
+}
+
+/* Caps of which several ranks have one. */
+static void describe_caps(opi_text *t, const opi_plan *plan) {
+  bool any = false;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    any = any || plan->devices[r].memory_with != 0;
+  for (uint32_t r = 0; any && r < plan->n_ranks; ++r) {
+    uint32_t n = 0;
+    if (plan->devices[r].memory_with != 0)
+      continue;
+    const uint64_t sum = opi_caps_sum(plan, r, &n);
+    if (n < 2)
+      continue;
+    opi_text_printf(t, "%s:%u: one cap for %u ranks, which need", plan->devices[r].kind,
+                    plan->devices[r].index, n);
+    bytes_text(t, sum);
+    opi_text_puts(t, " together\n");
   }
 }
 
@@ -259,6 +299,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   }
   opi_text_puts(&t, "\n");
   describe_ranks(&t, plan);
+  describe_caps(&t, plan);
   describe_fallback(&t, plan);
   describe_few_bits(&t, plan);
   if (plan->train == NULL && plan->shares != NULL) {

@@ -63,7 +63,14 @@ typedef struct opi_device_spec {
   uint32_t alignment;    /* of regions, a power of two; 0: not known, any will do */
   uint32_t flags;        /* OPIPE_DEVICE_* */
   uint32_t domain;       /* devices with host memory share it within a domain */
+  uint32_t memory_with;  /* memory_bytes is one cap for this rank and an earlier one together: that
+                            rank's number + 1; 0: no earlier rank has it */
 } opi_device_spec;
+
+/* The first of the ranks that have one cap together with rank `rank`. */
+static inline uint32_t opi_cap_holder(const opi_device_spec *devices, uint32_t rank) {
+  return devices[rank].memory_with == 0 ? rank : devices[rank].memory_with - 1;
+}
 
 /* What plan making knows of a device beside its spec: asked of its backend, or described by the
  * caller, and then no plugin is opened and bytes are estimates. Rates are nominal. */
@@ -109,7 +116,10 @@ typedef struct opi_memory {
   uint64_t state_bytes;  /* of the plan's n_streams */
   uint64_t stream_bytes; /* of one of them, where its home is; not in total */
   uint64_t total_bytes;  /* sum, each piece rounded as it is allocated */
-  uint64_t cap_bytes;    /* UINT64_MAX: none */
+  uint64_t cap_bytes;    /* that was given, maybe for several ranks together (memory_with);
+                            UINT64_MAX: none */
+  uint64_t device_bytes; /* that the device has in all, for all ranks on it; 0: not known. Not
+                            written */
   uint64_t mapped_bytes; /* of weight files used in place; not in total */
   uint64_t host_bytes;   /* of the host, for nodes that the device lacks; not in total */
   uint64_t n_fallback;   /* such nodes, in all programs of the rank */
@@ -117,6 +127,12 @@ typedef struct opi_memory {
                             block: opipe_program_info */
   bool estimated;        /* the device was described, not asked */
 } opi_memory;
+
+/* The cap of a rank: the one that was given, else what its device has; UINT64_MAX: not known. */
+static inline uint64_t opi_memory_cap(const opi_memory *memory) {
+  return memory->cap_bytes != UINT64_MAX || memory->device_bytes == 0 ? memory->cap_bytes
+                                                                      : memory->device_bytes;
+}
 
 /* Lowered actions: what a rank's interpreter executes. */
 enum {

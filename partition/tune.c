@@ -130,7 +130,7 @@ static opipe_status view_on(const tuner *t, bool capped, opi_arena *arena, opi_p
     ++n_found;
     devices[r].index = t->how->index;
     if (!capped)
-      devices[r].memory_bytes = 0;
+      devices[r].memory_bytes = devices[r].memory_with = 0;
   }
   *out_view = *plan;
   out_view->devices = devices;

@@ -18,6 +18,7 @@ typedef struct account {
 
 struct opi_budget {
   const opipe_allocator *allocator;
+  opi_budget *within; /* charged too; NULL: none */
   opi_lock lock;
   account *accounts;
 };
@@ -35,6 +36,10 @@ opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **ou
   }
   *out_budget = budget;
   return OPIPE_OK;
+}
+
+void opi_budget_put_within(opi_budget *budget, opi_budget *outer) {
+  budget->within = outer;
 }
 
 void opi_budget_free(opi_budget *budget) {
@@ -126,17 +131,7 @@ static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t
   return OPIPE_OK;
 }
 
-opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index,
-                               uint64_t n_bytes, const char *what, opipe_error *err) {
-  opipe_error local = OPIPE_ERROR_INIT;
-  opi_lock_take(&budget->lock);
-  const opipe_status status =
-      charge_locked(budget, kind, index, n_bytes, what, err == NULL ? &local : err);
-  opi_lock_give(&budget->lock);
-  return status;
-}
-
-void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes) {
+static void release_own(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes) {
   opi_lock_take(&budget->lock);
   account *a = find(budget, kind, index);
   if (a != NULL)
@@ -144,10 +139,32 @@ void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index, ui
   opi_lock_give(&budget->lock);
 }
 
+opipe_status opi_budget_charge(opi_budget *budget, const char *kind, uint32_t index,
+                               uint64_t n_bytes, const char *what, opipe_error *err) {
+  opipe_error local = OPIPE_ERROR_INIT;
+  opi_lock_take(&budget->lock);
+  opipe_status status =
+      charge_locked(budget, kind, index, n_bytes, what, err == NULL ? &local : err);
+  opi_lock_give(&budget->lock);
+  if (status < 0 || budget->within == NULL)
+    return status;
+  status = opi_budget_charge(budget->within, kind, index, n_bytes, what, err);
+  if (status < 0)
+    release_own(budget, kind, index, n_bytes);
+  return status;
+}
+
+void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index, uint64_t n_bytes) {
+  for (opi_budget *at = budget; at != NULL; at = at->within)
+    release_own(at, kind, index, n_bytes);
+}
+
 opipe_status opi_budget_threads(opi_budget *budget, const char *kind, uint32_t index,
                                 int64_t threads, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
+  while (budget->within != NULL)
+    budget = budget->within;
   opi_lock_take(&budget->lock);
   account *a = find_or_add(budget, kind, index, e);
   if (a != NULL && threads >= 0)
@@ -160,6 +177,8 @@ opipe_status opi_budget_threads(opi_budget *budget, const char *kind, uint32_t i
 
 uint64_t opi_budget_all_threads(opi_budget *budget) {
   uint64_t sum = 0;
+  while (budget->within != NULL)
+    budget = budget->within;
   opi_lock_take(&budget->lock);
   for (const account *a = budget->accounts; a != NULL; a = a->next)
     sum += a->threads;

@@ -10,6 +10,9 @@ typedef struct opi_budget opi_budget;
 
 opipe_status opi_budget_create(const opipe_allocator *allocator, opi_budget **out_budget,
                                opipe_error *err);
+/* `outer` (NULL: none) is charged with all that the budget is from now on, and must outlive it; it
+ * alone counts threads. */
+void opi_budget_put_within(opi_budget *budget, opi_budget *outer);
 void opi_budget_free(opi_budget *budget); /* accepts NULL */
 
 /* Caps device `index` of backend `kind` (copied); a device that was never capped is not limited.

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "partition/cut/batch.h"
+#include "partition/memory/caps.h"
 #include "runtime/agree.h"
 #include "runtime/lent.h"
 #include "runtime/ready.h"
@@ -181,6 +182,36 @@ static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) 
   return opi_ahead_open(rank, err);
 }
 
+/* Caps that ranks have together hold for what all of them take: their devices know of one rank
+ * each. A device on which some rank has no cap is not limited. */
+static opipe_status cap_together(opi_session *s, opipe_error *err) {
+  const opi_device_spec *devices = s->plan->devices;
+  const uint32_t n = s->plan->n_ranks;
+  bool shared = false;
+  for (uint32_t r = 0; r < n; ++r)
+    shared = shared || devices[r].memory_with != 0;
+  if (!shared || s->reference)
+    return OPIPE_OK;
+  OPI_TRY(opi_budget_create(s->allocator, &s->caps, err));
+  opi_budget_put_within(s->caps, s->env.budget);
+  s->env.budget = s->caps;
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
+    uint64_t sum = 0;
+    bool capped = true;
+    for (uint32_t other = 0; other < n; ++other) {
+      if (!opi_is_one_device(&devices[other], &devices[r]))
+        continue;
+      capped = capped && devices[other].memory_bytes != 0;
+      if (devices[other].memory_with == 0 && opi_add_u64(sum, devices[other].memory_bytes, &sum))
+        sum = UINT64_MAX;
+    }
+    if (capped)
+      OPI_TRY(opi_budget_cap(s->caps, s->env.backends[r].id, devices[r].index, sum, err));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status open_ranks(opi_session *s, opipe_error *err) {
   s->ranks = opi_alloc_zero(s->allocator, s->plan->n_ranks, sizeof *s->ranks);
   if (s->ranks == NULL)
@@ -324,6 +355,7 @@ static opipe_status open_all(opi_session *s, const opipe_session_params *params,
   OPI_TRY(opi_peers_check(s, err));
   OPI_TRY(list_inputs(s, err));
   OPI_TRY(opi_engine_prepare(s, err));
+  OPI_TRY(cap_together(s, err));
   OPI_TRY(open_ranks(s, err));
   share_cores(s, params == NULL ? UINT32_MAX : params->spin_us); /* devices may have taken some */
   if (!s->reference) {
@@ -435,6 +467,7 @@ void opi_session_close(opi_session *s) {
   opi_streams_free(s);
   opi_engine_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
+  opi_budget_free(s->caps);
   opi_lock_destroy(&s->room_lock);
   opi_lock_destroy(&s->shapes_lock);
   opi_lock_destroy(&s->submit_lock);

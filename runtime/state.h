@@ -254,6 +254,7 @@ typedef struct opi_input {
 
 struct opi_session {
   opi_session_env env;
+  opi_budget *caps; /* that ranks have together; within the context's. NULL: none */
   const opipe_allocator *allocator;
   const opi_plan *plan;
   const opipe_transport *transport;

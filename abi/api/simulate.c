@@ -166,6 +166,8 @@ static opipe_status answer(asked *a, const opi_plan *plan, const opi_problem *pr
                                   .n_ranks = p->n_ranks,
                                   .n_microbatches = problem->n_microbatches * p->play.n_data,
                                   .step_ns = p->step_ns,
+                                  .request_ns = plan == NULL ? -1 : plan->request_ns,
+                                  .interval_ns = plan == NULL ? -1 : plan->interval_ns,
                                   .bubble = p->bubble,
                                   .bubble_overhead = p->bubble_overhead,
                                   .flops = p->flops,
@@ -264,6 +266,7 @@ static opipe_status play_plan(asked *a, const char *call, const opi_plan *plan, 
   opi_plan_played played;
   OPI_TRY(read_cluster(a, call, plan, err));
   a->how.device = devices_of(a, plan);
+  a->how.own_machine = a->params.cluster == NULL;
   OPI_TRY(opi_plan_play_run(plan, &a->how, &a->arena, &played, err));
   const opipe_status status =
       answer(a, plan, &played.problem, &played.played, format, write, ctx, err);

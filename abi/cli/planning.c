@@ -60,17 +60,31 @@ static uint32_t list_devices(const cli_options *o, opipe_device_choice out[DEVIC
   return n;
 }
 
-/* They as a cluster; --memory caps those that have no cap of their own. */
+static bool lacks_cap(const opipe_device_choice *d, const opipe_device_choice *of) {
+  return d->memory_bytes == 0 && d->index == of->index && strcmp(d->kind, of->kind) == 0;
+}
+
+/* --memory caps devices that have no cap of their own: entries of one device have it together. */
+static void cap_devices(opipe_device_choice *devices, uint32_t n, uint64_t memory_bytes) {
+  uint32_t n_sharing[DEVICES_MOST] = {0};
+  for (uint32_t d = 0; d < n; ++d) {
+    for (uint32_t other = 0; other < n; ++other)
+      n_sharing[d] += lacks_cap(&devices[other], &devices[d]) ? 1 : 0;
+  }
+  for (uint32_t d = 0; d < n; ++d) {
+    if (devices[d].memory_bytes == 0)
+      devices[d].memory_bytes = memory_bytes / n_sharing[d];
+  }
+}
+
+/* They as a cluster. */
 static int describe_machine(const cli_options *o, const cli_session *s, cli_gathered *out) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device_choice devices[DEVICES_MOST];
   opipe_machine_params params = opipe_machine_params_init();
   params.devices = devices;
   params.n_devices = list_devices(o, devices);
-  for (uint32_t d = 0; d < params.n_devices; ++d) {
-    if (devices[d].memory_bytes == 0)
-      devices[d].memory_bytes = o->memory_bytes;
-  }
+  cap_devices(devices, params.n_devices, o->memory_bytes);
   params.transport = o->transport;
   if (s->api->cluster_of_machine(s->context, &params, cli_gather, out, &err) < 0)
     return cli_report("this machine", &err);

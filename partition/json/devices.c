@@ -118,6 +118,8 @@ void opi_json_write_device(opi_text *t, const opi_device_spec *d, bool decisions
   if (!decisions) {
     opi_text_printf(t, ", \"threads\": %u, \"memory_bytes\": %" PRIu64, d->threads,
                     d->memory_bytes);
+    if (d->memory_with != 0)
+      opi_text_printf(t, ", \"memory_with\": %u", d->memory_with - 1);
   }
   opi_text_puts(t, ", \"options\": ");
   if (decisions)
@@ -137,10 +139,33 @@ static opipe_status read_u32(const json_t *object, const char *what, const char 
   return OPIPE_OK;
 }
 
+/* A cap that an earlier rank on the same device has, and has first. */
+static opipe_status read_memory_with(const json_t *object, const char *what, uint32_t rank,
+                                     opi_device_spec *io_devices, opipe_error *err) {
+  static const char name[] = "memory_with";
+  opi_device_spec *d = &io_devices[rank];
+  uint32_t first = 0;
+  d->memory_with = 0;
+  if (json_object_get(object, name) == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_u32(object, what, name, &first, err));
+  const opi_device_spec *other = first < rank ? &io_devices[first] : d;
+  if (first >= rank || other->memory_with != 0 || d->memory_bytes == 0 ||
+      other->memory_bytes != d->memory_bytes || other->index != d->index ||
+      other->domain != d->domain || strcmp(other->kind, d->kind) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: \"%s\" of rank %u is %u: the first of the ranks that have the same "
+                    "\"memory_bytes\" of the same device is needed",
+                    what, name, rank, first);
+  }
+  d->memory_with = first + 1;
+  return OPIPE_OK;
+}
+
 opipe_status opi_json_read_device(const json_t *object, const char *what, opi_arena *arena,
-                                  opi_device_spec *out_device, opipe_error *err) {
+                                  uint32_t rank, opi_device_spec *io_devices, opipe_error *err) {
   const char *kind = NULL, *options = NULL;
-  opi_device_spec *d = out_device;
+  opi_device_spec *d = &io_devices[rank];
   OPI_TRY(opi_json_get_string(object, what, "kind", &kind, err));
   OPI_TRY(opi_json_get_string(object, what, "options", &options, err));
   OPI_TRY(read_u32(object, what, "index", &d->index, err));
@@ -151,8 +176,9 @@ opipe_status opi_json_read_device(const json_t *object, const char *what, opi_ar
   OPI_TRY(read_u32(object, what, "domain", &d->domain, err));
   d->kind = opi_arena_strdup(arena, kind);
   d->options = opi_arena_strdup(arena, options);
-  return d->kind == NULL || d->options == NULL ? opi_fail_nomem(err, strlen(options), "a device")
-                                               : OPIPE_OK;
+  return d->kind == NULL || d->options == NULL
+             ? opi_fail_nomem(err, strlen(options), "a device")
+             : read_memory_with(object, what, rank, io_devices, err);
 }
 
 /* ---- links of plans ---- */

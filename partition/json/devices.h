@@ -23,9 +23,10 @@ opipe_status opi_json_get_rule(const json_t *object, const char *what, uint32_t 
 
 /* A device of a plan. decisions: without threads, cap, and the option `kernels`. */
 void opi_json_write_device(opi_text *text, const opi_device_spec *device, bool decisions);
-/* Texts are copied into `arena`. */
+/* Fills io_devices[rank]; those of the ranks before have been read. Texts are copied into `arena`.
+ */
 opipe_status opi_json_read_device(const json_t *object, const char *what, opi_arena *arena,
-                                  opi_device_spec *out_device, opipe_error *err);
+                                  uint32_t rank, opi_device_spec *io_devices, opipe_error *err);
 /* Member "cluster_devices", which may be left out: ranks have been read. */
 opipe_status opi_json_read_places(const json_t *root, opi_plan *plan, opipe_error *err);
 /* The link of a plan. decisions: without times. */

@@ -227,8 +227,8 @@ static opipe_status read_devices(reader *r) {
   if (r->plan->devices == NULL)
     return opi_fail_nomem(r->err, n * sizeof(opi_device_spec), "a plan");
   for (size_t i = 0; i < n; ++i) {
-    OPI_TRY(opi_json_read_device(json_array_get(devices, i), WHAT, &r->plan->arena,
-                                 &r->plan->devices[i], r->err));
+    OPI_TRY(opi_json_read_device(json_array_get(devices, i), WHAT, &r->plan->arena, (uint32_t)i,
+                                 r->plan->devices, r->err));
   }
   return OPIPE_OK;
 }

@@ -8,6 +8,7 @@
 #include "partition/cluster/cluster.h"
 #include "partition/cost/profile.h"
 #include "partition/json/devices.h"
+#include "partition/memory/caps.h"
 
 static const uint32_t extents[] = {32, 128, 512}; /* of square products */
 
@@ -104,8 +105,11 @@ static opipe_status write_device(const opi_this_machine *m, uint32_t i, uint32_t
   info.name[sizeof info.name - 1] = '\0';
   const bool part = spec.threads != 0 && spec.threads < facts.max_threads;
   const double share = part ? (double)spec.threads / facts.max_threads : 1;
+  uint32_t n_sharing = 0; /* entries that have the device's memory together */
+  for (uint32_t other = 0; other < m->n_devices; ++other)
+    n_sharing += opi_is_one_device(&m->devices[other], &m->devices[i]) ? 1 : 0;
   const uint64_t memory =
-      spec.memory_bytes != 0 ? spec.memory_bytes : info.memory_bytes / m->n_devices;
+      spec.memory_bytes != 0 ? spec.memory_bytes : info.memory_bytes / n_sharing;
   opi_text_puts(text, i == 0 ? "    {\"name\": " : ",\n    {\"name\": ");
   opi_text_json(text, info.name);
   opi_text_puts(text, ", \"kind\": ");

@@ -17,16 +17,16 @@ static opipe_status check(const opi_plan *plan, const opi_order_play *how, opipe
       plan->schedule);
 }
 
-/* What a rank has beside its stashes, as far as these are known by stage. */
+/* What a rank has beside what is seen to come and go: with the most of that, the plan's bytes. */
 static opipe_status measure_memory(const opi_plan *plan, opi_arena *arena, opi_order_played *out,
                                    opipe_error *err) {
   out->fixed_bytes = OPI_ARENA_ARRAY(arena, double, plan->n_ranks);
   if (out->fixed_bytes == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof(double), "a simulation");
   for (uint32_t rank = 0; plan->memory != NULL && rank < plan->n_ranks; ++rank) {
-    const opi_memory *m = &plan->memory[rank];
-    const uint64_t kept = plan->stage_stash_bytes == NULL ? 0 : m->stash_bytes;
-    out->fixed_bytes[rank] = (double)(m->total_bytes - kept);
+    const double total = (double)plan->memory[rank].total_bytes;
+    const double kept = out->result.peak_bytes[rank * out->result.n_classes];
+    out->fixed_bytes[rank] = total > kept ? total - kept : 0;
   }
   return OPIPE_OK;
 }
@@ -60,6 +60,8 @@ opipe_status opi_plan_play_run(const opi_plan *plan, const opi_order_play *how, 
                                       .result = played.result,
                                       .step_ns = played.step_ns,
                                       .list = played.labels}};
+  if (how->own_machine) /* without sums of gradients and the update, as everywhere */
+    out->played.step_ns = plan->train == NULL ? plan->request_ns : plan->interval_ns;
   measure(plan, how, played.n_batches, &out->played);
   const opipe_status status = measure_memory(plan, arena, &out->played, err);
   if (status < 0)

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does every rank's need fit its cap? */
+/* Does what every rank needs fit its cap, and what the ranks on one device need together the cap
+ * that they share, or what the device has? */
 #include "partition/memory/caps.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 static uint32_t stage_on(const opi_plan *plan, uint32_t rank) {
   uint32_t i = 0;
@@ -37,10 +41,132 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
   return status;
 }
 
+/* ---- several ranks on one device ---- */
+
+/* Do two ranks belong to one sum? */
+typedef bool (*together_fn)(const opi_plan *plan, uint32_t a, uint32_t b);
+
+static bool have_one_cap(const opi_plan *plan, uint32_t a, uint32_t b) {
+  return opi_cap_holder(plan->devices, a) == opi_cap_holder(plan->devices, b);
+}
+
+/* On one device, which was asked what it has. */
+static bool have_one_device(const opi_plan *plan, uint32_t a, uint32_t b) {
+  return plan->memory[a].device_bytes != 0 && plan->memory[b].device_bytes != 0 &&
+         opi_is_one_device(&plan->devices[a], &plan->devices[b]);
+}
+
+uint64_t opi_caps_sum(const opi_plan *plan, uint32_t rank, uint32_t *out_n) {
+  uint64_t sum = 0;
+  *out_n = 0;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    if (!have_one_cap(plan, r, rank))
+      continue;
+    sum = opi_add_u64(sum, plan->memory[r].total_bytes, &sum) ? UINT64_MAX : sum;
+    ++*out_n;
+  }
+  return sum;
+}
+
+static void put_size(opi_text *t, uint64_t bytes) {
+  if (bytes >= UINT64_C(10) << 30)
+    opi_text_printf(t, "%.1f GiB", (double)bytes / 1073741824.0);
+  else if (bytes >= 10u << 20)
+    opi_text_printf(t, "%.1f MiB", (double)bytes / 1048576.0);
+  else
+    opi_text_printf(t, "%.1f KiB", (double)bytes / 1024.0);
+}
+
+/* "ranks 0 and 1 need 48.0 MiB together (24.0 MiB, 24.0 MiB; 50331648 bytes)" */
+static void put_sum(opi_text *t, const opi_plan *plan, uint32_t rank, together_fn together,
+                    uint32_t n, uint64_t sum) {
+  enum { LISTED = 16 };
+  uint32_t i = 0;
+  opi_text_puts(t, n == 1 ? "rank " : "ranks ");
+  for (uint32_t r = 0; r < plan->n_ranks && i < LISTED; ++r) {
+    if (together(plan, r, rank))
+      opi_text_printf(t, "%s%u", i++ == 0 ? "" : i == n ? " and " : ", ", r);
+  }
+  if (n > LISTED)
+    opi_text_printf(t, " and %u more", n - LISTED);
+  opi_text_puts(t, n == 1 ? " needs " : " need ");
+  put_size(t, sum);
+  opi_text_puts(t, n == 1 ? " (" : " together (");
+  i = 0;
+  for (uint32_t r = 0; n > 1 && r < plan->n_ranks && i < LISTED; ++r) {
+    if (!together(plan, r, rank))
+      continue;
+    opi_text_puts(t, i++ == 0 ? "" : ", ");
+    put_size(t, plan->memory[r].total_bytes);
+  }
+  opi_text_printf(t, "%s%" PRIu64 " bytes)", n == 1 ? "" : n > LISTED ? " ...; " : "; ", sum);
+}
+
+static opipe_status too_much(const opi_plan *plan, uint32_t rank, together_fn together, uint32_t n,
+                             uint64_t sum, opipe_error *err) {
+  const opi_device_spec *spec = &plan->devices[rank];
+  const opi_memory *m = &plan->memory[rank];
+  const bool capped = together == have_one_cap;
+  const uint64_t most = capped ? m->cap_bytes : m->device_bytes, more = sum - most;
+  opi_text text;
+  opi_text_init(&text, plan->allocator);
+  opi_text_printf(&text, "device %s:%u: ", spec->kind, spec->index);
+  put_sum(&text, plan, rank, together, n, sum);
+  if (capped) {
+    opi_text_printf(&text, ", which exceeds its cap of %" PRIu64 " (", most);
+    put_size(&text, most);
+    opi_text_puts(&text, ")");
+  } else {
+    opi_text_puts(&text, ", which exceeds the ");
+    put_size(&text, most);
+    opi_text_printf(&text, " (%" PRIu64 " bytes) that it has in all", most);
+  }
+  const opipe_status status =
+      opi_fail(err, OPIPE_E_LIMIT, "%s by %" PRIu64 " byte%s", text.data == NULL ? "" : text.data,
+               more, more == 1 ? "" : "s");
+  opi_text_release(&text);
+  return status;
+}
+
+/* Caps that several ranks have together. */
+static opipe_status check_shared(const opi_plan *plan, opipe_error *err) {
+  bool any = false;
+  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+    any = any || plan->devices[r].memory_with != 0;
+  for (uint32_t r = 0; any && r < plan->n_ranks; ++r) {
+    uint32_t n = 0;
+    if (plan->devices[r].memory_with != 0 || plan->memory[r].cap_bytes == UINT64_MAX)
+      continue;
+    const uint64_t sum = opi_caps_sum(plan, r, &n);
+    if (n > 1 && sum > plan->memory[r].cap_bytes)
+      return too_much(plan, r, have_one_cap, n, sum, err);
+  }
+  return OPIPE_OK;
+}
+
+/* The memory of devices on which some rank has no cap. */
+static opipe_status check_device(const opi_plan *plan, uint32_t rank, opipe_error *err) {
+  uint64_t sum = 0;
+  uint32_t n = 0, n_uncapped = 0, first = rank;
+  for (uint32_t r = 0; plan->memory[rank].device_bytes != 0 && r < plan->n_ranks; ++r) {
+    if (!have_one_device(plan, r, rank))
+      continue;
+    first = r < first ? r : first;
+    sum = opi_add_u64(sum, plan->memory[r].total_bytes, &sum) ? UINT64_MAX : sum;
+    n_uncapped += plan->devices[r].memory_bytes == 0;
+    ++n;
+  }
+  return first == rank && n_uncapped != 0 && sum > plan->memory[rank].device_bytes
+             ? too_much(plan, rank, have_one_device, n, sum, err)
+             : OPIPE_OK;
+}
+
 opipe_status opi_plan_check_caps(const opi_plan *plan, opipe_error *err) {
+  OPI_TRY(check_shared(plan, err));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     if (plan->memory[r].total_bytes > plan->memory[r].cap_bytes)
       return exceeds(plan, r, err);
+    OPI_TRY(check_device(plan, r, err));
   }
   return OPIPE_OK;
 }

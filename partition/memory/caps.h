@@ -3,6 +3,8 @@
 #ifndef OPI_CAPS_H
 #define OPI_CAPS_H
 
+#include <string.h>
+
 #include "partition/plan.h"
 
 /* Devices of a plan while it is made: one opening per rank. */
@@ -13,7 +15,16 @@ typedef struct opi_rank_device {
   uint32_t alignment;
 } opi_rank_device;
 
-/* Errors: LIMIT names the first rank that needs more than its cap, with all numbers. */
+/* Are two devices one, with one memory? */
+static inline bool opi_is_one_device(const opi_device_spec *a, const opi_device_spec *b) {
+  return a->index == b->index && a->domain == b->domain && strcmp(a->kind, b->kind) == 0;
+}
+
+/* Bytes that the *out_n ranks with the same cap as rank `rank` need together; UINT64_MAX: more. */
+uint64_t opi_caps_sum(const opi_plan *plan, uint32_t rank, uint32_t *out_n);
+/* Caps hold for all ranks that have them together. Where a rank has none, all ranks on its device
+ * must fit what that has. Errors: LIMIT names the first ranks that need more, the sum, and all
+ * numbers. */
 opipe_status opi_plan_check_caps(const opi_plan *plan, opipe_error *err);
 
 #endif /* OPI_CAPS_H */

@@ -219,8 +219,10 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
     return opi_fail_nomem(p->err, n * sizeof(void *), "a prediction");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint64_t cap = plan->devices[r].memory_bytes;
-    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
-                                .estimated = p->devices[r].backend == NULL};
+    p->memory[r] =
+        (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
+                     .device_bytes = plan->facts == NULL ? 0 : plan->facts[r].memory_bytes,
+                     .estimated = p->devices[r].backend == NULL};
   }
   OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
   OPI_TRY(list_params(p));

@@ -84,8 +84,9 @@ static opipe_status check_once(const opi_plan *plan, uint32_t index, const opi_g
   return OPIPE_OK;
 }
 
-/* One output is made by a node, one input read by some, and neither is both. */
-static opipe_status check_made(const opi_state_pair *pair, const opi_graph *bound,
+/* One output is made by a node, and neither it nor the input is another output too. *out_read: do
+ * nodes alone read the input? Where a shape leaves nothing of it, none may. */
+static opipe_status check_made(const opi_state_pair *pair, const opi_graph *bound, bool *out_read,
                                opipe_error *err) {
   const uint32_t in = input_value(pair, bound), out = output_value(pair, bound);
   bool read = false;
@@ -99,7 +100,12 @@ static opipe_status check_made(const opi_state_pair *pair, const opi_graph *boun
       read = read || bound->nodes[n].in[i] == in;
   }
   for (uint32_t o = 0; o < bound->n_outputs; ++o) {
-    read = read && bound->outputs[o] != in;
+    if (in != OPIPE_NONE && bound->outputs[o] == in) {
+      return opi_fail(
+          err, OPIPE_E_UNSUPPORTED,
+          "state '%s' -> '%s': output %u hands input '%s' through, which a stream keeps",
+          pair->output, pair->input, o, pair->input);
+    }
     if (bound->outputs[o] != out || o == pair->output_index)
       continue;
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -107,12 +113,8 @@ static opipe_status check_made(const opi_state_pair *pair, const opi_graph *boun
                     "keep and hand out",
                     pair->output, pair->input, pair->output_index, o);
   }
-  if (read)
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "state '%s' -> '%s': input '%s' must be read by nodes alone: it is pinned, an "
-                  "output too, or no node reads it",
-                  pair->output, pair->input, pair->input);
+  *out_read = read;
+  return OPIPE_OK;
 }
 
 /* All dimensions are equal but one, which is free in the file. */
@@ -179,6 +181,7 @@ static opipe_status check_plan(const opi_plan *plan, opipe_error *err) {
 opipe_status opi_states_check(opi_plan *plan, const opi_graph *file, const opi_graph *bound,
                               opipe_error *err) {
   uint64_t n_bytes = 0;
+  bool read = false;
   if (plan->n_states == 0)
     return OPIPE_OK;
   OPI_TRY(check_plan(plan, err));
@@ -186,7 +189,12 @@ opipe_status opi_states_check(opi_plan *plan, const opi_graph *file, const opi_g
     opi_state_pair *pair = &plan->states[i];
     OPI_TRY(find_names(pair, file, err));
     OPI_TRY(check_once(plan, i, bound, err));
-    OPI_TRY(check_made(pair, bound, err));
+    OPI_TRY(check_made(pair, bound, &read, err));
+    if (!read) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "state '%s' -> '%s': no node reads input '%s', or it is pinned", pair->output,
+                      pair->input, pair->input);
+    }
     OPI_TRY(check_shapes(pair, &file->values[file->inputs[pair->input_index]], bound, err));
     if (!opi_state_bytes(pair, pair->capacity, 1, &n_bytes)) {
       return opi_fail(err, OPIPE_E_LIMIT, "state '%s' -> '%s': %llu elements exceed 2^56 bytes",
@@ -216,6 +224,7 @@ static opipe_status for_nodes(const opi_state_pair *pair, const opi_graph *bound
   return OPIPE_OK;
 }
 
+/* Positions of the nodes that a pair ties together. */
 typedef struct tied {
   bool *stays;
   uint32_t first, last;
@@ -232,15 +241,70 @@ static opipe_status tie_node(void *ctx, const opi_state_pair *pair, uint32_t nod
   return OPIPE_OK;
 }
 
-opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *bound, bool *out_stays,
-                            bool *out_closed, opipe_error *err) {
-  for (uint32_t i = 0; i < plan->n_states; ++i) {
-    tied t = {.stays = out_stays, .first = OPIPE_NONE};
-    OPI_TRY(for_nodes(&plan->states[i], bound, tie_node, &t, err));
-    for (uint32_t p = t.first + 1; p <= t.last; ++p)
+/* Pairs that one node of the file makes or reads: in some shape it may be one node still. */
+typedef struct joining {
+  uint32_t *with;    /* [n_states] an earlier pair that it is joined with, or itself */
+  uint32_t *toucher; /* [file->n_nodes] the first pair that the node makes or reads, OPIPE_NONE */
+  uint32_t pair;     /* at hand */
+} joining;
+
+static uint32_t first_joined(const joining *j, uint32_t pair) {
+  while (j->with[pair] != pair)
+    pair = j->with[pair];
+  return pair;
+}
+
+static void touch(joining *j, uint32_t node) {
+  if (node == OPIPE_NONE)
+    return;
+  if (j->toucher[node] == OPIPE_NONE)
+    j->toucher[node] = j->pair;
+  const uint32_t a = first_joined(j, j->toucher[node]), b = first_joined(j, j->pair);
+  j->with[a > b ? a : b] = a > b ? b : a;
+}
+
+static void join(joining *j, const opi_plan *plan, const opi_graph *file) {
+  for (j->pair = 0; j->pair < plan->n_states; ++j->pair) {
+    const opi_state_pair *pair = &plan->states[j->pair];
+    const uint32_t in = file->inputs[pair->input_index];
+    j->with[j->pair] = j->pair;
+    touch(j, file->values[file->outputs[pair->output_index]].producer);
+    for (uint32_t n = 0; n < file->n_nodes; ++n) {
+      for (uint32_t i = 0; i < file->nodes[n].n_in; ++i) {
+        if (file->nodes[n].in[i] == in)
+          touch(j, n);
+      }
+    }
+  }
+}
+
+opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *file, const opi_graph *bound,
+                            bool *out_stays, bool *out_closed, opipe_error *err) {
+  joining j = {.pair = 0};
+  opi_arena scratch;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  tied *ties = OPI_ARENA_ARRAY(&scratch, tied, plan->n_states);
+  j.with = OPI_ARENA_ARRAY(&scratch, uint32_t, plan->n_states);
+  j.toucher = OPI_ARENA_ARRAY(&scratch, uint32_t, file->n_nodes);
+  opipe_status status = ties == NULL || j.with == NULL || j.toucher == NULL
+                            ? opi_fail_nomem(err, plan->n_states * sizeof *ties, "states")
+                            : OPIPE_OK;
+  for (uint32_t n = 0; status == OPIPE_OK && n < file->n_nodes; ++n)
+    j.toucher[n] = OPIPE_NONE;
+  if (status == OPIPE_OK)
+    join(&j, plan, file);
+  for (uint32_t i = 0; status == OPIPE_OK && i < plan->n_states; ++i) {
+    tied *t = &ties[first_joined(&j, i)];
+    if (t->stays == NULL)
+      *t = (tied){.stays = out_stays, .first = OPIPE_NONE};
+    status = for_nodes(&plan->states[i], bound, tie_node, t, err);
+  }
+  for (uint32_t i = 0; status == OPIPE_OK && i < plan->n_states; ++i) {
+    for (uint32_t p = ties[i].first + 1; ties[i].stays != NULL && p <= ties[i].last; ++p)
       out_closed[p] = true;
   }
-  return OPIPE_OK;
+  opi_arena_release(&scratch);
+  return status;
 }
 
 typedef struct placed {
@@ -271,6 +335,111 @@ opipe_status opi_states_place(opi_plan *plan, const opi_graph *bound, opipe_erro
     plan->states[i].stage = plan->stage_of_node[p.maker];
   }
   return OPIPE_OK;
+}
+
+/* ---- the cut of another shape ---- */
+
+/* The pairs that hold nodes of a graph to stages. */
+typedef struct holding {
+  const opi_plan *plan;
+  const opi_graph *bound;
+  uint32_t *pair;  /* [n_nodes] that the node makes or reads; OPIPE_NONE: none */
+  uint32_t *limit; /* [n_nodes] pair in whose stage it must stand at the latest, since that is made
+                      of it; OPIPE_NONE: none */
+  uint32_t index;  /* of the pair at hand */
+} holding;
+
+static opipe_status no_rank(const holding *h, uint32_t node, uint32_t one, uint32_t other,
+                            opipe_error *err) {
+  const opi_state_pair *a = &h->plan->states[one], *b = &h->plan->states[other];
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "state '%s' -> '%s': in this shape stage %u cannot keep it: node '%s' of it is "
+                  "needed by stage %u, which keeps '%s' -> '%s'",
+                  a->output, a->input, a->stage, h->bound->nodes[node].name, b->stage, b->output,
+                  b->input);
+}
+
+static opipe_status hold_node(void *ctx, const opi_state_pair *pair, uint32_t node,
+                              opipe_error *err) {
+  holding *h = ctx;
+  const uint32_t before = h->pair[node];
+  (void)pair;
+  if (before != OPIPE_NONE && h->plan->states[before].stage != h->plan->states[h->index].stage)
+    return no_rank(h, node, h->index, before, err);
+  h->pair[node] = h->limit[node] = h->index;
+  return OPIPE_OK;
+}
+
+/* From the last node to the first: who makes what a pair's stage needs. */
+static opipe_status limit_makers(const holding *h, opipe_error *err) {
+  const opi_state_pair *states = h->plan->states;
+  const opi_graph *g = h->bound;
+  for (uint32_t n = g->n_nodes; n-- > 0;) {
+    const opi_node *node = &g->nodes[n];
+    const uint32_t own = h->pair[n], limit = h->limit[n];
+    if (limit == OPIPE_NONE)
+      continue;
+    if (own != OPIPE_NONE && states[limit].stage < states[own].stage)
+      return no_rank(h, n, own, limit, err);
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+      const uint32_t maker =
+          node->in[i] == OPIPE_NONE ? OPIPE_NONE : g->values[node->in[i]].producer;
+      if (maker == OPIPE_NONE)
+        continue;
+      uint32_t *of = &h->limit[maker];
+      *of = *of == OPIPE_NONE || states[limit].stage < states[*of].stage ? limit : *of;
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* Every stage is within its limit, and so are those that are raised behind it. */
+static void settle(const holding *h, uint32_t *io_stage_of_node) {
+  const opi_state_pair *states = h->plan->states;
+  const opi_graph *g = h->bound;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const opi_node *node = &g->nodes[n];
+    uint32_t stage = io_stage_of_node[n];
+    if (h->limit[n] != OPIPE_NONE && stage > states[h->limit[n]].stage)
+      stage = states[h->limit[n]].stage;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+      const uint32_t maker =
+          node->in[i] == OPIPE_NONE ? OPIPE_NONE : g->values[node->in[i]].producer;
+      stage =
+          maker != OPIPE_NONE && io_stage_of_node[maker] > stage ? io_stage_of_node[maker] : stage;
+    }
+    io_stage_of_node[n] = h->pair[n] == OPIPE_NONE ? stage : states[h->pair[n]].stage;
+  }
+}
+
+opipe_status opi_states_hold(const opi_plan *plan, const opi_graph *bound,
+                             uint32_t *io_stage_of_node, opipe_error *err) {
+  const size_t n = bound->n_nodes == 0 ? 1 : bound->n_nodes;
+  if (plan->n_states == 0)
+    return OPIPE_OK;
+  holding h = {
+      .plan = plan, .bound = bound, .pair = opi_alloc(plan->allocator, 2 * n * sizeof *h.pair)};
+  if (h.pair == NULL)
+    return opi_fail_nomem(err, 2 * n * sizeof *h.pair, "states");
+  h.limit = h.pair + n;
+  for (size_t i = 0; i < 2 * n; ++i)
+    h.pair[i] = OPIPE_NONE;
+  opipe_status status = OPIPE_OK;
+  for (h.index = 0; h.index < plan->n_states && status == OPIPE_OK; ++h.index) {
+    const opi_state_pair *pair = &plan->states[h.index];
+    bool read = false;
+    status = check_once(plan, h.index, bound, err);
+    if (status == OPIPE_OK)
+      status = check_made(pair, bound, &read, err);
+    if (status == OPIPE_OK)
+      status = for_nodes(pair, bound, hold_node, &h, err);
+  }
+  if (status == OPIPE_OK)
+    status = limit_makers(&h, err);
+  if (status == OPIPE_OK)
+    settle(&h, io_stage_of_node);
+  opi_free(plan->allocator, h.pair, 2 * n * sizeof *h.pair);
+  return status;
 }
 
 /* ---- where it lies ---- */

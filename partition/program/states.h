@@ -18,12 +18,18 @@ opipe_status opi_states_copy(opi_plan *plan, const opipe_plan_params *params, op
 opipe_status opi_states_check(opi_plan *plan, const opi_graph *file, const opi_graph *bound,
                               opipe_error *err);
 /* For the search of a cut: stays [n_nodes], nodes that are not moved alone; closed [n_nodes + 1],
- * positions in the order of nodes at which no cut may stand. */
-opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *bound, bool *out_stays,
-                            bool *out_closed, opipe_error *err);
+ * positions in the order of nodes at which no cut may stand. Pairs that one node of the file makes
+ * or reads stay together: other shapes may need them in one stage. */
+opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *file, const opi_graph *bound,
+                            bool *out_stays, bool *out_closed, opipe_error *err);
 /* Finds the stage of every pair by plan->stage_of_node. Errors: INVALID, it would need two: both
  * are named, with the nodes. */
 opipe_status opi_states_place(opi_plan *plan, const opi_graph *bound, opipe_error *err);
+/* In another binding of the model, whose nodes the plan's keys have put into stages: moves what
+ * makes or reads a pair into the stage that keeps it, and with it what that is made of. Errors:
+ * UNSUPPORTED names the pair that no stage can keep in this shape, and why. */
+opipe_status opi_states_hold(const opi_plan *plan, const opi_graph *bound,
+                             uint32_t *io_stage_of_node, opipe_error *err);
 
 /* Copies of the pipeline that take requests in turn; a stream stays on one of them. */
 uint32_t opi_states_homes(const opi_plan *plan);

@@ -11,6 +11,7 @@
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
 #include "partition/program/model.h"
+#include "partition/program/states.h"
 
 typedef struct making {
   const opi_cut_sources *from;
@@ -116,6 +117,7 @@ static opipe_status differentiate(const making *m, const opi_variant *variant,
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, err));
+  OPI_TRY(opi_states_hold(plan, g, stages, err));
   slice->stage = stages;
   if (plan->train == NULL)
     return finish_forward(m, variant, slice, err);

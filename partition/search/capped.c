@@ -180,7 +180,8 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
     over = overflow_of(c);
     for (uint32_t r = 0; r < plan->n_ranks; ++r) {
       io_bytes[r] = plan->memory[r].total_bytes;
-      plan->memory[r].cap_bytes = c->caps_bytes[r];
+      plan->memory[r].cap_bytes =
+          plan->devices[r].memory_bytes == 0 ? UINT64_MAX : plan->devices[r].memory_bytes;
     }
   }
   return status == OPIPE_OK && over > 0 ? OPIPE_E_LIMIT : status;
@@ -426,6 +427,14 @@ static opipe_status by_exact_bytes(capped *c) {
   return report(c, false, bytes, c->first_overflow);
 }
 
+/* Has it its cap together with others? Then that holds for their sum (partition/memory/caps.h). */
+static bool shares_cap(const opi_plan *plan, uint32_t rank) {
+  uint32_t other = rank + 1;
+  while (other < plan->n_ranks && plan->devices[other].memory_with != rank + 1)
+    ++other;
+  return plan->devices[rank].memory_with != 0 || other < plan->n_ranks;
+}
+
 static opipe_status prepare(capped *c) {
   const opi_plan *plan = c->plan;
   c->caps_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
@@ -434,7 +443,7 @@ static opipe_status prepare(capped *c) {
     return opi_fail_nomem(c->err, plan->n_ranks * sizeof(uint64_t), "a cut");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint64_t cap = plan->devices[r].memory_bytes;
-    c->caps_bytes[r] = cap == 0 ? UINT64_MAX : cap;
+    c->caps_bytes[r] = cap == 0 || shares_cap(plan, r) ? UINT64_MAX : cap;
   }
   return OPIPE_OK;
 }

@@ -11,12 +11,14 @@
 #include "partition/improve/named.h"
 #include "partition/improve/plan.h"
 #include "partition/make.h"
+#include "partition/memory/caps.h"
 #include "partition/program/model.h"
 #include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/search/batch.h"
 #include "partition/search/capped.h"
-#include "partition/search/own_memory.h"
+#include "partition/search/devices.h"
+#include "partition/search/shared_caps.h"
 #include "partition/search/taken.h"
 #include "partition/spec.h"
 
@@ -163,65 +165,11 @@ static opipe_status choose_layout(planner *p) {
   return p->params->cluster == NULL ? check_device_count(p) : OPIPE_OK;
 }
 
-/* Device `index` of the caller's, for `rank`: described or asked. */
-static opipe_status look_at_device(planner *p, uint32_t rank, uint32_t index) {
-  opi_device_spec *spec = &p->plan->devices[rank];
-  opipe_device_description d = {.alignment = 0};
-  char what[48];
-  if (p->params->n_descriptions == 0)
-    return opi_device_look(p->env, spec, &p->facts[rank], p->err);
-  opi_array_get(p->params->descriptions, p->params->descriptions_stride, index, &d, sizeof d);
-  (void)snprintf(what, sizeof what, "descriptions[%u]", index);
-  OPI_TRY(opi_device_describe(&d, what, spec, &p->facts[rank], p->err));
-  if (spec->memory_bytes == 0)
-    spec->memory_bytes = d.memory_bytes;
-  return OPIPE_OK;
-}
-
 static opipe_status choose_link(planner *p) {
   if (p->params->link == NULL)
     return opi_plan_find_link(p->env, p->plan, p->err);
   OPI_TRY(opi_link_describe(p->params->link, "link", &p->plan->link, p->err));
   return opi_plan_check_link(p->plan, p->err);
-}
-
-static opipe_status choose_devices(planner *p) {
-  opi_plan *plan = p->plan;
-  if (p->params->n_descriptions != 0 && p->params->n_descriptions != p->params->n_devices) {
-    return opi_fail(p->err, OPIPE_E_INVALID, "plan_make: %u descriptions of %u devices",
-                    p->params->n_descriptions, p->params->n_devices);
-  }
-  plan->devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, plan->n_ranks);
-  p->facts = OPI_ARENA_ARRAY(&p->scratch, opi_device_facts, plan->n_ranks);
-  if (plan->devices == NULL || p->facts == NULL)
-    return opi_fail_nomem(p->err, plan->n_ranks * sizeof(opi_device_spec), "devices");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const uint32_t last = p->params->n_devices == 0 ? 0 : p->params->n_devices - 1;
-    opipe_device_choice choice = {.kind = "cpu"};
-    const uint32_t index = r < last ? r : last;
-    if (p->params->n_devices != 0)
-      opi_array_get(p->params->devices, p->params->devices_stride, index, &choice, sizeof choice);
-    plan->devices[r] =
-        (opi_device_spec){.kind = opi_arena_strdup(&plan->arena, text_or(choice.kind, "cpu")),
-                          .options = opi_arena_strdup(&plan->arena, text_or(choice.options, "")),
-                          .memory_bytes = choice.memory_bytes,
-                          .index = choice.index,
-                          .threads = choice.threads};
-    if (choice.options != NULL && !opi_text_is_utf8(choice.options)) {
-      return opi_fail(p->err, OPIPE_E_INVALID, "rank %u (device %s): its options are not UTF-8", r,
-                      text_or(choice.kind, "cpu"));
-    }
-    if (plan->devices[r].kind == NULL || plan->devices[r].options == NULL)
-      return opi_fail_nomem(p->err, 0, "devices");
-    OPI_TRY(look_at_device(p, r, index));
-    plan->devices[r].kind = opi_arena_strdup(&plan->arena, plan->devices[r].kind);
-    if (plan->devices[r].kind == NULL)
-      return opi_fail_nomem(p->err, 0, "devices");
-    if (plan->devices[r].memory_bytes == 0)
-      plan->devices[r].memory_bytes = p->params->memory_bytes;
-  }
-  plan->facts = p->facts;
-  return OPIPE_OK;
 }
 
 /* ---- profiles ---- */
@@ -365,6 +313,18 @@ static opipe_status profile_ranks(planner *p) {
 
 /* ---- the cut ---- */
 
+/* A stage without a node only passes on. A model of a node or two, as tests of operators have it,
+ * may leave some of few stages idle. */
+static opipe_status check_stage_count(const planner *p) {
+  enum { ALWAYS = 4 };
+  const uint32_t n_stages = p->plan->n_stages, n_nodes = p->bound->graph->n_nodes;
+  if (n_stages <= ALWAYS || n_stages <= n_nodes)
+    return OPIPE_OK;
+  return opi_fail(p->err, OPIPE_E_INVALID,
+                  "%u stages are more than the model has nodes: %u, once its shapes are known",
+                  n_stages, n_nodes);
+}
+
 static opipe_status name_nodes(planner *p) {
   opi_plan *plan = p->plan;
   const opi_graph *g = p->bound->graph;
@@ -491,7 +451,7 @@ static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   problem->stays = stays;
   problem->closed = closed;
   OPI_TRY(opi_rows_tie(p->plan, p->env->model, p->bound->graph, stays, closed, p->err));
-  return opi_states_tie(p->plan, p->bound->graph, stays, closed, p->err);
+  return opi_states_tie(p->plan, p->env->model->graph, p->bound->graph, stays, closed, p->err);
 }
 
 static opipe_status cut_once(planner *p) {
@@ -540,17 +500,64 @@ static opipe_status cut_once(planner *p) {
   return opi_cut_capped(&c, p->err);
 }
 
-static opipe_status cut(planner *p) {
-  bool *set = OPI_ARENA_ARRAY(&p->scratch, bool, p->plan->n_ranks);
-  if (set == NULL)
-    return opi_fail_nomem(p->err, p->plan->n_ranks, "a cut");
-  OPI_TRY(cut_once(p));
-  if (!opi_own_memory_lacks(p->plan, p->facts))
-    return OPIPE_OK;
-  opi_own_memory_set(p->plan, p->facts, set);
+/* What the ranks of the cut at hand need where their schedule keeps as little as it can. */
+static void find_least(planner *p, opi_rank_bytes *io_needs, opi_device_spec *devices) {
+  opipe_error unused = OPIPE_ERROR_INIT;
+  if (p->plan->train == NULL)
+    return;
+  opi_shared_caps_divide(p->plan, io_needs, OPI_SHARE_LEAST, devices);
   p->plan->memory = NULL;
-  const opipe_status status = cut_once(p);
-  opi_own_memory_unset(p->plan, set);
+  p->plan->actions = NULL;
+  (void)finish(p, &unused);
+  for (uint32_t r = 0; p->plan->memory != NULL && r < p->plan->n_ranks; ++r) {
+    const uint64_t bytes = p->plan->memory[r].total_bytes;
+    io_needs->least[r] = bytes < io_needs->now[r] ? bytes : io_needs->now[r];
+  }
+  opi_shared_caps_restore(p->plan, devices);
+}
+
+/* Where ranks need more than a cap that they have together, they get parts of it, and other cuts
+ * and orders are looked for within these. */
+static opipe_status cut(planner *p) {
+  opipe_error *err = p->err;
+  opi_rank_bytes needs;
+  opi_device_spec *devices = NULL;
+  uint32_t n = 0;
+  opipe_status status = cut_once(p);
+  if (status != OPIPE_E_LIMIT || !opi_shared_caps_lack(p->plan))
+    return status;
+  const uint64_t enough = opi_caps_sum(p->plan, 0, &n);
+  OPI_TRY(opi_shared_caps_needs(p->plan, &p->scratch, &needs, &devices, p->err));
+  find_least(p, &needs, devices);
+  for (uint32_t how = OPI_SHARE_LIKE; status == OPIPE_E_LIMIT && how <= OPI_SHARE_EQUAL; ++how) {
+    opipe_error own = OPIPE_ERROR_INIT;
+    opi_shared_caps_divide(p->plan, &needs, how, devices);
+    p->plan->memory = NULL;
+    p->err = &own;
+    status = cut_once(p);
+    p->err = err;
+    opi_shared_caps_restore(p->plan, devices);
+    if (status < 0 && status != OPIPE_E_LIMIT)
+      return opi_fail(err, status, "%s", own.message);
+  }
+  if (status == OPIPE_OK || n < p->plan->n_ranks)
+    return status;
+  const opipe_error first = *err;
+  return opi_fail(err, status, "%s; a cap of %llu bytes is enough", first.message,
+                  (unsigned long long)enough);
+}
+
+/* Ranks that have a cap together get equal parts of what it leaves free. */
+static opipe_status improve(planner *p) {
+  opi_rank_bytes needs;
+  opi_device_spec *devices = NULL;
+  if (!p->searches)
+    return OPIPE_OK;
+  OPI_TRY(opi_shared_caps_needs(p->plan, &p->scratch, &needs, &devices, p->err));
+  opi_shared_caps_divide(p->plan, &needs, OPI_SHARE_REST, devices);
+  const opipe_status status =
+      opi_improve_plan(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
+  opi_shared_caps_restore(p->plan, devices);
   return status;
 }
 
@@ -584,8 +591,8 @@ static opipe_status cut_for_any_kernels(planner *p) {
     status = profile_ranks(p);
   if (status == OPIPE_OK)
     status = cut(p);
-  if (status == OPIPE_OK && p->searches)
-    status = opi_improve_plan(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
+  if (status == OPIPE_OK)
+    status = improve(p);
   swap_options(p);
   return status;
 }
@@ -634,12 +641,13 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_batch_choose(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(choose_layout(p));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
-  OPI_TRY(choose_devices(p));
+  OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->facts, p->err));
   OPI_TRY(choose_link(p));
   const int64_t rows =
       plan->batch_dim == NULL ? 0 : opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
   OPI_TRY(opi_plan_bound(p->env, plan, rows, &p->bound, &p->own_bound, p->err));
   OPI_TRY(opi_states_check(plan, p->env->model->graph, p->bound->graph, p->err));
+  OPI_TRY(check_stage_count(p));
   OPI_TRY(name_nodes(p));
   return cut_for_any_kernels(p);
 }

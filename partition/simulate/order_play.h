@@ -61,6 +61,7 @@ typedef struct opi_order_play {
                        gather (Narayanan et al., SC'21, section 4.1) */
   bool posted_late; /* receives are posted where they stand in the list, and the rule of
                        the cluster's link holds; else there is room from the start */
+  bool own_machine; /* of a plan: the cluster is its own devices, and its prediction is the time */
   bool apart;       /* tests: every copy is played */
 } opi_order_play;
 

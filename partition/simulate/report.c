@@ -21,14 +21,17 @@ typedef struct figure {
   const char *name, *title;
   double value;
   bool is_unknown; /* a plan says no flops, a cluster no rates: not 0 */
+  bool is_missing; /* it is no plan */
 } figure;
 
-enum { FIGURES = 8 };
+enum { FIGURES = 10, TIMES = 4 /* come first */ };
 
 static void find_figures(const opi_play_report *r, figure out[FIGURES]) {
   const figure figures[FIGURES] = {
       {"step_ns", "step (ms)", r->step_ns},
       {"makespan_ns", "makespan (ms)", r->result->makespan},
+      {"request_ns", "alone (ms)", r->request_ns, .is_missing = r->request_ns < 0},
+      {"interval_ns", "interval (ms)", r->interval_ns, .is_missing = r->interval_ns < 0},
       {"bubble", "bubble, of all time", r->bubble},
       {"bubble_overhead", "bubble, over busy", r->bubble_overhead},
       {"microbatches_per_s", "micro-batches/s",
@@ -90,7 +93,9 @@ void opi_play_describe(const opi_play_report *r, bool json, opi_text *t) {
   figure figures[FIGURES];
   find_figures(r, figures);
   for (uint32_t i = 0; i < FIGURES; ++i) {
-    const bool in_ms = i < 2;
+    const bool in_ms = i < TIMES;
+    if (figures[i].is_missing)
+      continue;
     if (json) {
       opi_text_printf(t, "%s\"%s\"", i == 0 ? "{" : ", ", figures[i].name);
       if (figures[i].is_unknown)

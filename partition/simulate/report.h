@@ -12,6 +12,7 @@ typedef struct opi_play_report {
   uint32_t n_microbatches;                 /* of a step, over all copies */
   double step_ns, bubble, bubble_overhead; /* as in opi_order_played */
   double flops, utilisation;               /* 0: not known */
+  double request_ns, interval_ns;          /* a plan's prediction; below 0: it is no plan */
   const double *fixed_bytes;               /* [lists] */
   /* Of an action: its text, into buffer [room]; its kind, OPI_DO_*. */
   const char *(*text)(void *ctx, uint32_t item, char *buffer, size_t room);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cpu.h"
+#include "total_memory.h"
 
 enum { OPTION_ROOM = 64 };
 
@@ -26,12 +27,6 @@ static uint32_t usable_cpus(void) {
     return (uint32_t)CPU_COUNT(&set);
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   return online > 0 ? (uint32_t)online : 1u;
-}
-
-static uint64_t physical_bytes(void) {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
 /* The text after "key   : " of the first line of /proc/cpuinfo that starts with key. */
@@ -86,7 +81,7 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   full.struct_size = size;
   full.flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
   full.max_threads = usable_cpus();
-  full.memory_bytes = physical_bytes();
+  full.memory_bytes = cpu_total_memory("");
   full.peak_flops = NOMINAL_FLOPS * full.max_threads;
   full.bandwidth = NOMINAL_BANDWIDTH * full.max_threads;
   full.launch_ns = 300.0;
@@ -213,7 +208,7 @@ opipe_status cpu_device_open(opipe_instance *self, const opipe_device_params *pa
     return OPIPE_E_NOMEM;
   device->host = self->host;
   device->pages = find_pages(self->host);
-  device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : physical_bytes();
+  device->meter.cap_bytes = params->memory_bytes != 0 ? params->memory_bytes : cpu_total_memory("");
   device->mode = CPU_MODE_FAST;
   device->isa = cpu_isa_detect();
   const uint32_t usable = usable_cpus();

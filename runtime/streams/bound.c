@@ -39,6 +39,18 @@ static bool place(const opi_stream *stream, const opi_compiled *t, const opi_pro
   return any;
 }
 
+/* A shape's stages are those of the plan as far as pairs go (opi_states_hold): another one would
+ * compute with a buffer that nobody fills. */
+static opipe_status check_stage(const opi_stream *stream, uint32_t p, uint32_t stage,
+                                opipe_error *err) {
+  const opi_state_pair *pair = &stream->session->plan->states[p];
+  return stage == pair->stage
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INTERNAL,
+                        "state '%s' -> '%s': stage %u keeps it, stage %u reads or makes it",
+                        pair->output, pair->input, pair->stage, stage);
+}
+
 /* Binds one step, unless an earlier one has the same program in the same places. */
 static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_table *table,
                               uint32_t index, opipe_region *regions, opipe_error *err) {
@@ -51,7 +63,10 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     bool made = false;
     const uint32_t p = pair_of_cell(t, unit->cut->cells[b], &made);
-    if (p != OPIPE_NONE && stream->pairs[p].holder != rank)
+    if (p == OPIPE_NONE)
+      continue;
+    OPI_TRY(check_stage(stream, p, step->stage / t->model->n_pieces, err));
+    if (stream->pairs[p].holder != rank)
       return OPIPE_OK; /* of another replica */
   }
   for (uint32_t i = 0; i < index; ++i) {

@@ -35,6 +35,12 @@ static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, o
 static opipe_status check_value(opi_session *s, const opi_input *input, const opi_feed *feed,
                                 opipe_error *err) {
   const opipe_fence *ready = &feed->ready;
+  if (!feed->given && input->pin == NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "input '%s': its value decides shapes, and the state keeps it, where the host "
+                    "does not see it",
+                    input->name);
+  }
   if (!feed->on_device && (!feed->given || ready->kind == OPIPE_FENCE_NONE))
     return OPIPE_OK;
   if (!feed->on_device && ready->kind == OPIPE_FENCE_HOST_FLAG) {

@@ -244,26 +244,27 @@ def changes(count, small, write):
 
 
 def exact_bytes(count):
-    """A cap below what the plan of the best one takes, workspace and all: another one is taken, which fits."""
+    """A cap below what the ranks of the best one's plan take together, workspace and all: another one is taken, which fits."""
     plan = ["plan", DEMO, "--train", *TEXT, *LOSS, "--auto", *TWO, "--json"]
-    most = max(m["total_bytes"] for m in json.loads(expect(count, "exact bytes", plan, DONE))["memory"])
+    most = sum(m["total_bytes"] for m in json.loads(expect(count, "exact bytes", plan, DONE))["memory"])
     for share in (0.99, 0.8):
         cap = int(most * share)
         found = [m["total_bytes"] for m in json.loads(expect(count, f"{share} of them", [*plan, "--memory", str(cap)], DONE) or "{}").get("memory", [])]
-        count.check(f"{share} of them", None if found and max(found) <= cap else f"{found} bytes under a cap of {cap}")
+        count.check(f"{share} of them", None if found and sum(found) <= cap else f"{found} bytes under a cap of {cap}")
     advice(count, plan)
     expect(count, "in use", ["train", DEMO, *TEXT, *LOSS, *STEPS, "--auto", *TWO, "--memory", str(cap), "--reference"], DONE, "bit-equal")
 
 
 def advice(count, plan):
-    """What layers need is said to be that; what the nearest plan needs is said of the others, so that caps that follow it soon fit."""
+    """What layers need is said to be that; what the nearest plan's ranks need together is said of the others, so that caps that
+    follow it soon fit."""
     out = run(*plan, "--memory", "1MiB")
-    said = re.search(r"needs least takes (\d+) bytes", out.err)
+    said = re.search(r"needs least takes (\d+) bytes", out.err)  # on one of two ranks
     count.check("of layers", None if said and "a plan also has workspace and messages" in out.err else out.err)
-    needs = [int(said[1])] if said else []
+    needs = [2 * int(said[1])] if said else []
     while needs and len(needs) < 8:
         out = run(*plan, "--memory", str(needs[-1]))
-        said = re.search(r"needs (\d+) bytes", out.err)
+        said = re.search(r"; (\d+) bytes\), which exceeds", out.err)
         if not said:
             break
         needs.append(int(said[1]))

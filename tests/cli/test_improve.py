@@ -98,7 +98,11 @@ def caps_hold():
         path = os.path.join(folder, "plan.json")
         _, start = plan_of(path, "--schedule", "1f1b")
         cap = max(memory["total_bytes"] for memory in start["memory"])
-        _, plan = plan_of(path, "--schedule", "1f1b", "--improve", "--memory", str(cap))
+        _, plan = plan_of(path, "--schedule", "1f1b", "--improve", *(3 * ["--device", f"cpu,memory={cap}"]))
+        all_bytes = sum(memory["total_bytes"] for memory in start["memory"])
+        _, shared = plan_of(path, "--schedule", "1f1b", "--improve", "--memory", str(all_bytes))
+        if sum(memory["total_bytes"] for memory in shared["memory"]) > all_bytes or shared["request_ns"] > start["request_ns"]:
+            raise AssertionError(f"one cap {all_bytes}: {shared['memory']}")
         _, free = plan_of(path, "--schedule", "1f1b", "--improve")
         if any(memory["total_bytes"] > cap for memory in plan["memory"]):
             raise AssertionError(f"cap {cap}: {plan['memory']}")

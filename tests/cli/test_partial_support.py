@@ -86,32 +86,5 @@ def nothing(count, folder):
                "backend 'impaired' refuses 10 of 11 nodes: 'h0' (MatMul): impaired")
 
 
-def stages_of(result):
-    return [stage["nodes"] for stage in json.loads(result.out)["stages"]]
-
-
-def own_memory(count, folder):
-    """What a device says to have is heeded like a cap, and no decision of the plan where that is not needed."""
-    command = ["plan", os.path.join(DATA, "gpt_8block", "model.onnx"), "--bind", "batch=4", "--bind", "seq=8", "--stages", "2",
-               "--json", *PLUGIN, "--device"]
-    free = run(*command, "impaired")
-    needs = max(rank["total_bytes"] for rank in json.loads(free.out)["memory"])
-    refused_at = run(*command, f"cpu,memory={needs // 2}")
-    least = int(refused_at.err.split("the smallest cap found feasible is ")[1].split()[0])
-    count.check("a cap changes the cut", None if least < needs else f"{least} of {needs}")
-    for n_bytes in (needs, needs - 1, least, least - 1, 4096):
-        os.environ["OPIPE_HAS"] = str(n_bytes)
-        own = run(*command, "impaired")
-        del os.environ["OPIPE_HAS"]
-        capped = run(*command, f"cpu,memory={n_bytes}")
-        count.check(f"{n_bytes} bytes", None if own.status == capped.status == (DONE if n_bytes >= least else REFUSED) else own.err)
-        if own.status == DONE:
-            count.check(f"the cut of {n_bytes} bytes", None if stages_of(own) == stages_of(capped) else "another one")
-        else:
-            count.check(f"the error of {n_bytes} bytes", None if str(n_bytes) in own.err and own.err == capped.err else own.err)
-        if n_bytes == needs:
-            count.check("enough memory is no decision", None if own.out == free.out else "another plan")
-
-
 if __name__ == "__main__":
-    raise SystemExit(check(found, trained, refused, nothing, own_memory))
+    raise SystemExit(check(found, trained, refused, nothing))

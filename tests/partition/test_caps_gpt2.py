@@ -67,7 +67,9 @@ def write(folder):
 
 
 def plan(path, schedule, cap, *more):
-    return run("plan", path, *OPTIONS, "--schedule", schedule, "--memory", str(cap), *more)
+    """Every rank has a cap of its own."""
+    caps = 4 * ["--device", f"cpu,memory={cap}"]
+    return run("plan", path, *OPTIONS, "--schedule", schedule, *caps, *more)
 
 
 def problem_of(result, status):

@@ -313,7 +313,35 @@ static void test_the_predicted_memory_is_just_enough(void) {
   }
 }
 
+/* The ranks of one device have its cap together, in a session as in a plan: a shape that takes more
+ * than all of it is refused, though each rank alone would have room. */
+static void test_ranks_share_a_cap(void) {
+  rig r;
+  uint64_t sum = 0;
+  opipe_session *session = NULL;
+  opipe_request *request = NULL;
+  OPI_ASSERT_OK_FATAL(open_rig(&r, MODELS[0]), &r.err);
+  OPI_ASSERT_OK_FATAL(make_plan(&r, 2, 1, NULL, 0), &r.err);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    opipe_memory_info memory = {.struct_size = (uint32_t)sizeof memory};
+    OPI_ASSERT_OK(r.api->plan_memory(r.plan, rank, &memory, &r.err), &r.err);
+    sum += memory.total_bytes;
+  }
+  OPI_ASSERT_ERROR(make_plan(&r, 2, 1, NULL, sum / 2 + 4096), OPIPE_E_LIMIT, &r.err,
+                   "device cpu:0: ranks 0 and 1 need");
+  OPI_ASSERT_OK_FATAL(make_plan(&r, 2, 1, NULL, sum), &r.err);
+  OPI_ASSERT_OK_FATAL(open_session(&r, 0, &session), &r.err);
+  for (uint32_t round = 0; round < 2; ++round) {
+    OPI_ASSERT_OK(submit(&r, session, 0, 1, &request), &r.err);
+    r.api->request_release(request);
+    request = NULL;
+    OPI_ASSERT_ERROR(submit(&r, session, 2, 1, &request), OPIPE_E_LIMIT, &r.err, "of device cpu:0");
+  }
+  r.api->session_close(session);
+  close_rig(&r);
+}
+
 OPI_TEST_MAIN("models", OPI_TEST(test_every_cut_has_the_bits_of_its_reference),
               OPI_TEST(test_micro_batches_have_the_bits_of_their_reference),
               OPI_TEST(test_measured_memory_is_the_prediction),
-              OPI_TEST(test_the_predicted_memory_is_just_enough))
+              OPI_TEST(test_the_predicted_memory_is_just_enough), OPI_TEST(test_ranks_share_a_cap))
