@@ -30,6 +30,21 @@ static opipe_status unit_lift(opi_builder *b, const opi_node *node, opipe_error 
   return one_number(b, node, 1.0, err); /* Elu, ThresholdedRelu, Celu, Swish */
 }
 
+/* Inputs: gate A, value B of the same shape. Swish(A) * B. */
+static opipe_status swiglu_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
+  opi_attrs attrs = {.n = 0};
+  uint32_t y;
+  OPI_TRY(opi_need(b, node, 0, "A", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
+  OPI_TRY(opi_need(b, node, 1, "B", OPI_T_FLOAT, 0, OPIPE_MAX_RANK, err));
+  OPI_TRY(opi_need_same_type(b, node, 0, 1, err));
+  const opi_value *gate = opi_input(b, node, 0);
+  OPI_TRY(opi_need_shape(b, node, 1, gate->shape, (uint32_t)gate->rank, err));
+  opi_attrs_float(&attrs, "alpha", opi_attr_float(node, "alpha", 1.0));
+  OPI_TRY(opi_k_one(b, "Swish", 0, node->in, 1, &attrs, &y, err));
+  OPI_TRY(opi_b_op2(b, "Mul", y, node->in[1], &y, err));
+  return opi_b_result(b, node, 0, y, err);
+}
+
 static opipe_status leaky_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   return one_number(b, node, (double)0.01f, err);
 }
@@ -162,33 +177,47 @@ static void cheap_work(const opi_graph *graph, const opi_node *node, opi_work *o
   opi_work_each(graph, node, 1.0, out_work);
 }
 
-#define UNARY(name_, first_, lift_, infer_, work_, takes_, range_, kind_)                        \
+#define UNARY(name_, first_, lift_, infer_, work_, takes_, range_, kind_, attrs_)                \
   {                                                                                              \
-    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                                   \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                              \
         .lift = lift_, .infer = infer_, .work = work_, .carry = opi_carry_first,                 \
         .gradient = activation_gradient, OPI_COLUMNS(takes_, COMMON, OTHER, range_, NONE, kind_) \
   }
 
 static const opi_op ops[] = {
-    UNARY("Relu", 1, plain_lift, relu_infer, cheap_work, FUNCTION, RISING, PLAIN),
-    UNARY("Sigmoid", 1, plain_lift, plain_infer, work, FUNCTION, RISING, PLAIN),
-    UNARY("Tanh", 1, plain_lift, plain_infer, work, LIMITED, RISING, PLAIN),
-    UNARY("Erf", 9, NULL, plain_infer, work, NONE, ANY, PLAIN),
-    UNARY("Gelu", 20, gelu_lift, plain_infer, work, NONE, ANY, GELU),
-    UNARY("Swish", 24, unit_lift, plain_infer, work, NONE, ANY, SWISH),
-    UNARY("Elu", 1, unit_lift, plain_infer, work, NONE, ANY, PLAIN),
-    UNARY("Selu", 1, selu_lift, plain_infer, work, NONE, ANY, PLAIN),
-    UNARY("LeakyRelu", 1, leaky_lift, plain_infer, cheap_work, NONE, ANY, PLAIN),
-    UNARY("Mish", 18, NULL, plain_infer, work, NONE, ANY, PLAIN),
-    UNARY("HardSwish", 14, NULL, plain_infer, cheap_work, NONE, ANY, PLAIN),
-    UNARY("HardSigmoid", 1, hard_sigmoid_lift, plain_infer, cheap_work, NONE, ANY, PLAIN),
-    UNARY("Softplus", 1, NULL, plain_infer, work, FUNCTION, ANY, PLAIN),
-    UNARY("Softsign", 1, NULL, plain_infer, cheap_work, NONE, ANY, PLAIN),
-    UNARY("ThresholdedRelu", 10, unit_lift, plain_infer, cheap_work, NONE, ANY, PLAIN),
-    UNARY("Celu", 12, unit_lift, plain_infer, work, NONE, ANY, PLAIN),
-    {OPI_OP("PRelu", "", 1, 27, 2, 2, 1, 1), .lift = prelu_lift, .infer = prelu_infer,
-     .work = cheap_work, .carry = prelu_carry, .gradient = prelu_gradient,
-     OPI_COLUMNS(NONE, COMMON, SLOPE, ANY, NONE, PLAIN)},
+    UNARY("Relu", 1, plain_lift, relu_infer, cheap_work, FUNCTION, RISING, PLAIN,
+          OPI_ATTRS(14, OPI_A_CONSUMED)),
+    UNARY("Sigmoid", 1, plain_lift, plain_infer, work, FUNCTION, RISING, PLAIN,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    UNARY("Tanh", 1, plain_lift, plain_infer, work, LIMITED, RISING, PLAIN,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    UNARY("Erf", 9, NULL, plain_infer, work, NONE, ANY, PLAIN, OPI_NO_ATTRS(13)),
+    UNARY("Gelu", 20, gelu_lift, plain_infer, work, NONE, ANY, GELU,
+          OPI_ATTRS(20, OPI_A(STRING, "approximate", OPI_TEXTS("none tanh")))),
+    UNARY("Swish", 24, unit_lift, plain_infer, work, NONE, ANY, SWISH,
+          OPI_ATTRS(24, OPI_A(FLOAT, "alpha", OPI_PRESET(1)))),
+    UNARY("Elu", 1, unit_lift, plain_infer, work, NONE, ANY, PLAIN,
+          OPI_ATTRS(22, OPI_A_CONSUMED, OPI_A(FLOAT, "alpha", OPI_PRESET(1)))),
+    UNARY("Selu", 1, selu_lift, plain_infer, work, NONE, ANY, PLAIN,
+          OPI_ATTRS(22, OPI_A_CONSUMED, OPI_A(FLOAT, "gamma"), OPI_A(FLOAT, "alpha"))),
+    UNARY("LeakyRelu", 1, leaky_lift, plain_infer, cheap_work, NONE, ANY, PLAIN,
+          OPI_ATTRS(16, OPI_A_CONSUMED, OPI_A(FLOAT, "alpha", OPI_PRESET(0.01)))),
+    UNARY("Mish", 18, NULL, plain_infer, work, NONE, ANY, PLAIN, OPI_NO_ATTRS(22)),
+    UNARY("HardSwish", 14, NULL, plain_infer, cheap_work, NONE, ANY, PLAIN, OPI_NO_ATTRS(22)),
+    UNARY("HardSigmoid", 1, hard_sigmoid_lift, plain_infer, cheap_work, NONE, ANY, PLAIN,
+          OPI_ATTRS(22, OPI_A_CONSUMED, OPI_A(FLOAT, "beta", OPI_PRESET(0.5)),
+                    OPI_A(FLOAT, "alpha", OPI_PRESET(0.2)))),
+    UNARY("Softplus", 1, NULL, plain_infer, work, FUNCTION, ANY, PLAIN, OPI_NO_ATTRS(22)),
+    UNARY("Softsign", 1, NULL, plain_infer, cheap_work, NONE, ANY, PLAIN, OPI_NO_ATTRS(22)),
+    UNARY("ThresholdedRelu", 10, unit_lift, plain_infer, cheap_work, NONE, ANY, PLAIN,
+          OPI_ATTRS(22, OPI_A(FLOAT, "alpha", OPI_PRESET(1)))),
+    UNARY("Celu", 12, unit_lift, plain_infer, work, NONE, ANY, PLAIN,
+          OPI_ATTRS(28, OPI_A(FLOAT, "alpha", OPI_PRESET(1)))),
+    {OPI_OP("SwiGLU", "", 28, OPI_NEWEST_ONNX, 2, 2, 1, 1),
+     OPI_ATTRS(28, OPI_A(FLOAT, "alpha", OPI_PRESET(1))), .lift = swiglu_lift},
+    {OPI_OP("PRelu", "", 1, OPI_NEWEST_ONNX, 2, 2, 1, 1), OPI_ATTRS(16, OPI_A_CONSUMED),
+     .lift = prelu_lift, .infer = prelu_infer, .work = cheap_work, .carry = prelu_carry,
+     .gradient = prelu_gradient, OPI_COLUMNS(NONE, COMMON, SLOPE, ANY, NONE, PLAIN)},
 };
 
 const opi_op_family opi_ops_activation = {ops, OPI_COUNT(ops)};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention (opset 23 and 24) and RotaryEmbedding (23).
+/* Attention (opset 23 to 25) and RotaryEmbedding (23).
  *
  * Canonical: the form of opset 24 with every attribute written out (also the head counts of 4-D
- * inputs). Semantics are those of the standard's data of release 1.22: softcap before the mask;
- * causal by position counted from the start of the past. The batch and the heads may be split; the
+ * inputs). Semantics are those of release 1.23, which corrected them in place: softcap before the
+ * mask; causal by position counted from the start of the past. Windows, and causality beside
+ * nonpad_kv_seqlen, become a mask (attention_mask.c). The batch and the heads may be split; the
  * token axis is not carried (a later key may matter to an earlier row's stage).
  */
 #include "loader/ops/attention.h"
@@ -143,7 +144,7 @@ static opipe_status check_mask(const opi_builder *b, const opi_node *node, const
   char has[128], want[128];
   if (m == NULL)
     return OPIPE_OK;
-  OPI_TRY(opi_need(b, node, OPI_ATT_MASK, "attn_mask", OPI_T_FLOAT | OPI_T_BOOL, 2, 4, err));
+  OPI_TRY(opi_need(b, node, OPI_ATT_MASK, "attn_mask", OPI_T_FLOAT | OPI_T_BOOL, 1, 4, err));
   const uint32_t type = opi_input(b, node, OPI_ATT_Q)->dtype;
   const bool wide = m->dtype == OPIPE_FLOAT && (type == OPIPE_FLOAT16 || type == OPIPE_BFLOAT16);
   if (m->dtype != OPIPE_BOOL && !wide) /* numbers in fp32 keep their range beside half types */
@@ -232,7 +233,7 @@ static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_e
   OPI_TRY(find_extents(b, node, &e, err));
   const uint32_t dtype = opi_input(b, node, OPI_ATT_Q)->dtype;
   const int64_t precision = opi_attr_int(node, "softmax_precision", dtype);
-  const opi_attention how = {
+  opi_attention how = {
       .q_heads = e.q_heads,
       .kv_heads = e.kv_heads,
       .scale = opi_attr_float(node, "scale", e.head > 0 ? 1.0 / sqrt((double)e.head) : 1.0),
@@ -256,6 +257,19 @@ static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_e
   }
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = opi_node_in(node, i);
+  const opi_value *mask = opi_input(b, node, OPI_ATT_MASK);
+  if (mask != NULL && mask->rank == 1) {
+    const int64_t row[2] = {1, mask->shape[0]};
+    OPI_TRY(opi_k_reshape(b, in[OPI_ATT_MASK], row, 2, &in[OPI_ATT_MASK], err));
+  }
+  const opi_places places = {e.batch,
+                             e.q_len,
+                             e.total,
+                             e.past,
+                             opi_attr_int(node, "left_window_size", -1),
+                             opi_attr_int(node, "right_window_size", -1)};
+  OPI_TRY(
+      opi_attention_places(b, &places, &in[OPI_ATT_MASK], in[OPI_ATT_SEQLEN], &how.causal, err));
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o)
     want |= opi_wants(node, o) ? 1u << o : 0u;
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
@@ -462,14 +476,24 @@ static void rotary_work(const opi_graph *graph, const opi_node *node, opi_work *
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Attention", "", 23, 27, 3, OPI_ATT_INPUTS, 1, OPI_ATT_FOUND + 1),
+    {OPI_OP("Attention", "", 23, OPI_NEWEST_ONNX, 3, OPI_ATT_INPUTS, 1, OPI_ATT_FOUND + 1),
+     OPI_ATTRS(
+         25, OPI_A(INT, "qk_matmul_output_mode", OPI_RANGE(0, 3), OPI_PRESET(0)),
+         OPI_A(FLOAT, "softcap", OPI_PRESET(0)), OPI_A(INT, "softmax_precision"),
+         OPI_A(INT, "kv_num_heads"), OPI_A(INT, "q_num_heads"), OPI_A(FLOAT, "scale"),
+         OPI_A(INT, "is_causal", OPI_PRESET(0)),
+         OPI_A(INT, "right_window_size", .since = 25, OPI_RANGE(-1, INT32_MAX), OPI_PRESET(-1)),
+         OPI_A(INT, "left_window_size", .since = 25, OPI_RANGE(-1, INT32_MAX), OPI_PRESET(-1))),
      .lift = attention_lift, .infer = attention_infer, .work = attention_work,
      .carry = attention_carry, .gradient = opi_gradient_attention,
      .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN,
      OPI_COLUMNS(NONE, NARROW, SCORES, ANY, NONE, ATTENTION)},
-    {OPI_OP("RotaryEmbedding", "", 23, 27, 3, 4, 1, 1), .lift = rotary_lift, .infer = rotary_infer,
-     .work = rotary_work, .carry = rotary_carry, .gradient = opi_gradient_rotary,
-     .stops_gradient = 0x8, OPI_COLUMNS(NONE, AS_IS, TABLES, ANY, PLACES, ROTARY)},
+    {OPI_OP("RotaryEmbedding", "", 23, OPI_NEWEST_ONNX, 3, 4, 1, 1),
+     OPI_ATTRS(23, OPI_A(INT, "num_heads"), OPI_A(INT, "rotary_embedding_dim", OPI_PRESET(0)),
+               OPI_A(INT, "interleaved", OPI_PRESET(0))),
+     .lift = rotary_lift, .infer = rotary_infer, .work = rotary_work, .carry = rotary_carry,
+     .gradient = opi_gradient_rotary, .stops_gradient = 0x8,
+     OPI_COLUMNS(NONE, AS_IS, TABLES, ANY, PLACES, ROTARY)},
 };
 
 const opi_op_family opi_ops_attention = {ops, OPI_COUNT(ops)};

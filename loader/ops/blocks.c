@@ -28,7 +28,8 @@ static opipe_status not_whole(const opi_builder *b, const opi_node *node, uint32
                        (long long)x->shape[axis], axis, (long long)size);
 }
 
-/* DCR: a channel's number is (row in the block, column, channel); CRD: (channel, row, column). */
+/* mode of both: in DCR a channel's number is (row in the block, column, channel), in CRD (channel,
+ * row, column). */
 static opipe_status depth_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   static const int64_t dcr[6] = {0, 3, 4, 1, 5, 2}, crd[6] = {0, 1, 4, 2, 5, 3};
   const char *mode = opi_attr_string(node, "mode", "DCR");
@@ -53,7 +54,8 @@ static opipe_status depth_lift(opi_builder *b, const opi_node *node, opipe_error
 }
 
 static opipe_status space_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
-  static const int64_t perm[6] = {0, 3, 5, 1, 2, 4};
+  static const int64_t dcr[6] = {0, 3, 5, 1, 2, 4}, crd[6] = {0, 1, 3, 5, 2, 4};
+  const bool last = strcmp(opi_attr_string(node, "mode", "DCR"), "CRD") == 0;
   int64_t s = 1;
   uint32_t y;
   OPI_TRY(check(b, node, &s, err));
@@ -65,14 +67,20 @@ static opipe_status space_lift(opi_builder *b, const opi_node *node, opipe_error
   const int64_t apart[6] = {x[0], x[1], x[2] / s, s, x[3] / s, s};
   const int64_t whole[4] = {x[0], x[1] * s * s, x[2] / s, x[3] / s};
   OPI_TRY(opi_k_reshape(b, node->in[0], apart, 6, &y, err));
-  OPI_TRY(opi_k_transpose(b, y, perm, 6, &y, err));
+  OPI_TRY(opi_k_transpose(b, y, last ? crd : dcr, 6, &y, err));
   OPI_TRY(opi_k_reshape(b, y, whole, 4, &y, err));
   return opi_b_result(b, node, 0, y, err);
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("DepthToSpace", "", 1, 27, 1, 1, 1, 1), .lift = depth_lift},
-    {OPI_OP("SpaceToDepth", "", 1, 27, 1, 1, 1, 1), .lift = space_lift},
+    {OPI_OP("DepthToSpace", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
+     OPI_ATTRS(28, OPI_A(INT, "blocksize"),
+               OPI_A(STRING, "mode", .since = 11, OPI_TEXTS("DCR CRD"))),
+     .lift = depth_lift},
+    {OPI_OP("SpaceToDepth", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
+     OPI_ATTRS(28, OPI_A(INT, "blocksize"),
+               OPI_A(STRING, "mode", .since = 28, OPI_TEXTS("DCR CRD"))),
+     .lift = space_lift},
 };
 extern const opi_op_family opi_ops_blocks;
 const opi_op_family opi_ops_blocks = {ops, OPI_COUNT(ops)};

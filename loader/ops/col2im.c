@@ -137,6 +137,9 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
   return opi_b_result(b, node, 0, y, err);
 }
 
-static const opi_op ops[] = {{OPI_OP("Col2Im", "", 18, 27, 3, 3, 1, 1), .lift = lift}};
+static const opi_op ops[] = {
+    {OPI_OP("Col2Im", "", 18, OPI_NEWEST_ONNX, 3, 3, 1, 1),
+     OPI_ATTRS(18, OPI_A(INTS, "strides"), OPI_A(INTS, "pads"), OPI_A(INTS, "dilations")),
+     .lift = lift}};
 extern const opi_op_family opi_ops_col2im;
 const opi_op_family opi_ops_col2im = {ops, OPI_COUNT(ops)};

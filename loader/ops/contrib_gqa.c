@@ -7,10 +7,11 @@
  * present_value?. A prompt (total = S) is plain causal attention. Later, sequence b has past[b] =
  * seqlens_k[b] + 1 - S keys; when those numbers are known and equal to the cache's length the new
  * keys simply follow, otherwise every sequence's keys are gathered to where they belong and a mask
- * says which count. Such a number must lie in S - 1 .. total_sequence_length - 1: known ones are
- * checked here, others by the run. Nothing is indexed by a prompt's (0 .. S - 1).
- * Rows of a prompt beyond a sequence's own length are padding: what they give is not specified
- * (ONNX Runtime hides later padding keys from them, here causality alone decides).
+ * says which count. With causal 0 all rows of a sequence see its seqlens_k[b] + 1 keys. Such a
+ * number must lie in S - 1 .. total_sequence_length - 1: known ones are checked here, others by the
+ * run. Nothing is indexed by a prompt's (0 .. S - 1). Rows of a prompt beyond a sequence's own
+ * length are padding: what they give is not specified (ONNX Runtime hides later padding keys from
+ * them, here causality alone decides).
  */
 #include <math.h>
 
@@ -34,6 +35,7 @@ enum {
 typedef struct grouped {
   int64_t batch, length, heads, kv_heads, head, cache, total;
   int64_t window;               /* keys before the row's own that count, -1: all */
+  bool causal;                  /* attribute causal; without: every key that counts */
   bool packed, prompt, aligned; /* aligned: every sequence's past fills the cache exactly */
   uint32_t dtype;
   uint32_t past; /* int64 [B, 1]: keys before this call; OPIPE_NONE for a prompt */
@@ -105,6 +107,12 @@ static opipe_status check_options(const opi_builder *b, const opi_node *node, gr
                          "output 3 (output_qk) is not supported");
   }
   const int64_t window = opi_attr_int(node, "local_window_size", -1);
+  g->causal = opi_attr_int(node, "causal", 1) != 0;
+  if (!g->causal && window != -1) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "attribute local_window_size is %lld beside causal 0, it must be -1",
+                         (long long)window);
+  }
   if (window != -1 && (window < 1 || window > INT32_MAX)) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                          "attribute local_window_size is %lld, it must be -1 or at least 1",
@@ -323,14 +331,27 @@ static opipe_status ragged_mask(opi_builder *b, const grouped *g, uint32_t *out,
   return opi_b_op2(b, "And", *out, low, out, err);
 }
 
+/* bool [B, 1, 1, T]: the keys of each sequence, seqlens_k + 1 of them. */
+static opipe_status length_mask(opi_builder *b, const opi_node *node, const grouped *g,
+                                uint32_t *out, opipe_error *err) {
+  const int64_t column[4] = {g->batch, 1, 1, 1};
+  uint32_t last, key;
+  OPI_TRY(opi_k_cast(b, node->in[IN_LENGTHS], OPIPE_INT64, &last, err));
+  OPI_TRY(opi_k_reshape(b, last, column, 4, &last, err));
+  OPI_TRY(opi_ms_range(b, g->total, &key, err));
+  return opi_b_op2(b, "LessOrEqual", key, last, out, err);
+}
+
 /* Mask and bias in one; out OPIPE_NONE: none. */
 static opipe_status make_mask(opi_builder *b, const opi_node *node, const grouped *g, bool ragged,
                               bool *out_causal, uint32_t *out, opipe_error *err) {
   const int64_t full[4] = {g->batch, g->heads, g->length, g->total};
   uint32_t zero, low, mask = OPIPE_NONE;
   const bool biased = opi_node_in(node, IN_ATTENTION_BIAS) != OPIPE_NONE;
-  *out_causal = !ragged && g->window < 0;
-  if (ragged)
+  *out_causal = g->causal && !ragged && g->window < 0;
+  if (!g->causal)
+    OPI_TRY(length_mask(b, node, g, &mask, err));
+  else if (ragged)
     OPI_TRY(ragged_mask(b, g, &mask, err));
   else if (g->window >= 0)
     OPI_TRY(opi_k_band(b, g->length, g->total, g->total - g->length, -g->window, 0, &mask, err));

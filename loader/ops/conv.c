@@ -269,24 +269,46 @@ static opipe_status global_lift(opi_builder *b, const opi_node *node, opipe_erro
   return opi_b_result(b, node, 0, y, err);
 }
 
-#define POOL(name_, max_out_)                                                              \
+#define POOL(name_, max_out_, attrs_)                                                      \
   {                                                                                        \
-    OPI_OP(name_, "", 1, 27, 1, 1, 1, max_out_),                                           \
+    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 1, 1, max_out_), attrs_,                      \
         .lift = pool_lift, .infer = pool_infer, .work = pool_work, .carry = spatial_carry, \
         .gradient = opi_gradient_pool, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)  \
   }
 
 static const opi_op ops[] = {
-    {OPI_OP("Conv", "", 1, 27, 2, 3, 1, 1), .lift = conv_lift, .infer = conv_infer,
-     .work = conv_work, .carry = batch_carry, .gradient = opi_gradient_conv,
-     OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN)},
-    {OPI_OP("ConvInteger", "", 10, 27, 2, 4, 1, 1), .lift = conv_lift, .infer = conv_infer,
-     .work = conv_work, .carry = batch_carry, .stops_gradient = ~UINT64_C(0),
-     OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
-    POOL("AveragePool", 1),
-    POOL("MaxPool", 2),
-    {OPI_OP("GlobalAveragePool", "", 1, 27, 1, 1, 1, 1), .lift = global_lift},
-    {OPI_OP("GlobalMaxPool", "", 1, 27, 1, 1, 1, 1), .lift = global_lift},
+    {OPI_OP("Conv", "", 1, OPI_NEWEST_ONNX, 2, 3, 1, 1),
+     OPI_ATTRS(22, OPI_A(INT, "group", OPI_PRESET(1)), OPI_A(INTS, "pads"),
+               OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID")),
+               OPI_A(INTS, "strides"), OPI_A(INTS, "dilations"), OPI_A(INTS, "kernel_shape"),
+               OPI_A(INT, "cudnn_*", OPI_NO_EFFECT)),
+     .lift = conv_lift, .infer = conv_infer, .work = conv_work, .carry = batch_carry,
+     .gradient = opi_gradient_conv, OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN)},
+    {OPI_OP("ConvInteger", "", 10, OPI_NEWEST_ONNX, 2, 4, 1, 1),
+     OPI_ATTRS(10, OPI_A(INT, "group", OPI_PRESET(1)), OPI_A(INTS, "pads"), OPI_A(INTS, "strides"),
+               OPI_A(INTS, "dilations"), OPI_A(INTS, "kernel_shape"),
+               OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID"))),
+     .lift = conv_lift, .infer = conv_infer, .work = conv_work, .carry = batch_carry,
+     .stops_gradient = ~UINT64_C(0), OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
+    POOL("AveragePool", 1,
+         OPI_ATTRS(22, OPI_A(INTS, "pads"),
+                   OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID")),
+                   OPI_A(INTS, "strides"), OPI_A(INTS, "kernel_shape"),
+                   OPI_A(INT, "count_include_pad", .since = 7, OPI_PRESET(0)),
+                   OPI_A(INT, "ceil_mode", .since = 10, OPI_PRESET(0)),
+                   OPI_A(INTS, "dilations", .since = 19), OPI_A(INT, "cudnn_*", OPI_NO_EFFECT))),
+    POOL("MaxPool", 2,
+         OPI_ATTRS(22, OPI_A(INTS, "pads"),
+                   OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID")),
+                   OPI_A(INTS, "strides"), OPI_A(INTS, "kernel_shape"),
+                   OPI_A(INT, "storage_order", .since = 8, OPI_ONLY(0)),
+                   OPI_A(INTS, "dilations", .since = 10),
+                   OPI_A(INT, "ceil_mode", .since = 10, OPI_PRESET(0)),
+                   OPI_A(INT, "cudnn_*", OPI_NO_EFFECT))),
+    {OPI_OP("GlobalAveragePool", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), OPI_NO_ATTRS(22),
+     .lift = global_lift},
+    {OPI_OP("GlobalMaxPool", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), OPI_NO_ATTRS(22),
+     .lift = global_lift},
 };
 
 const opi_op_family opi_ops_conv = {ops, OPI_COUNT(ops)};

@@ -327,6 +327,13 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
   return opi_b_result(b, node, 0, y, err);
 }
 
-static const opi_op ops[] = {{OPI_OP("ConvTranspose", "", 1, 27, 2, 3, 1, 1), .lift = lift}};
+static const opi_op ops[] = {
+    {OPI_OP("ConvTranspose", "", 1, OPI_NEWEST_ONNX, 2, 3, 1, 1),
+     OPI_ATTRS(22, OPI_A(INT, "group", OPI_PRESET(1)),
+               OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID")),
+               OPI_A(INTS, "strides"), OPI_A(INTS, "pads"), OPI_A(INTS, "output_padding"),
+               OPI_A(INTS, "dilations"), OPI_A(INTS, "output_shape"), OPI_A(INTS, "kernel_shape"),
+               OPI_A(INT, "cudnn_*", OPI_NO_EFFECT)),
+     .lift = lift}};
 extern const opi_op_family opi_ops_conv_transpose;
 const opi_op_family opi_ops_conv_transpose = {ops, OPI_COUNT(ops)};

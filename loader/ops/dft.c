@@ -184,9 +184,12 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("DFT", "", 17, 27, 1, 3, 1, 1), .lift = lift, .infer = infer, .work = work,
-     .carry = carry, .gradient = gradient, .stops_gradient = 6,
-     OPI_COLUMNS(NONE, WIDE, OTHER, ANY, NONE, PLAIN)},
+    {OPI_OP("DFT", "", 17, OPI_NEWEST_ONNX, 1, 3, 1, 1),
+     OPI_ATTRS(20, OPI_A(INT, "inverse", OPI_PRESET(0)),
+               OPI_A(INT, "axis", .until = 19, OPI_PRESET(1)),
+               OPI_A(INT, "onesided", OPI_PRESET(0))),
+     .lift = lift, .infer = infer, .work = work, .carry = carry, .gradient = gradient,
+     .stops_gradient = 6, OPI_COLUMNS(NONE, WIDE, OTHER, ANY, NONE, PLAIN)},
 };
 
 extern const opi_op_family opi_ops_dft;

@@ -243,70 +243,93 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
   return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);
 }
 
-#define BINARY(name_, first_, lift_, infer_, gradient_, half_, meets_, range_)               \
+#define BINARY(name_, first_, lift_, infer_, gradient_, half_, meets_, range_, attrs_)       \
   {                                                                                          \
-    OPI_OP(name_, "", first_, 27, 2, 2, 1, 1),                                               \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 2, 2, 1, 1), attrs_,                          \
         .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast, .gradient = gradient_, \
         OPI_COLUMNS(NONE, half_, meets_, range_, NONE, PLAIN)                                \
   }
-#define EXTREME(name_, range_)                                                                     \
+#define EXTREME(name_, range_, attrs_)                                                             \
   {                                                                                                \
-    OPI_OP(name_, "", 1, 27, 1, 255, 1, 1),                                                        \
+    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), attrs_,                                   \
         .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast,                 \
         .gradient = opi_gradient_extreme, OPI_COLUMNS(EXTREME, COMMON, OTHER, range_, NONE, PLAIN) \
   }
-#define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_)         \
+#define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_, attrs_) \
   {                                                                                    \
-    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                         \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                    \
         .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,         \
         .gradient = gradient_, OPI_COLUMNS(takes_, half_, meets_, range_, NONE, PLAIN) \
   }
-#define STEPS(name_, first_, infer_, range_)                                                \
+#define STEPS(name_, first_, infer_, range_, attrs_)                                        \
   {                                                                                         \
-    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                              \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                         \
         .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,              \
         .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
   }
 
 static const opi_op ops[] = {
-    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add, COMMON, SHIFT, ADD),
-    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub, COMMON, SHIFT, SUB),
-    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul, COMMON, SCALE, MUL),
-    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV),
-    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, OTHER, ANY),
-    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, OTHER, ANY),
-    EXTREME("Max", MAX),
-    EXTREME("Min", MIN),
-    {OPI_OP("Sum", "", 1, 27, 1, 255, 1, 1), .lift = lift_sum},
-    {OPI_OP("Mean", "", 1, 27, 1, 255, 1, 1), .lift = lift_mean},
-    UNARY("Abs", 1, infer_number, opi_gradient_unary, COMMON, OTHER, FUNCTION, ABS),
-    UNARY("Neg", 1, infer_number, opi_gradient_neg, COMMON, OTHER, FUNCTION, NEG),
-    STEPS("Sign", 9, infer_number, RISING),
-    UNARY("Sqrt", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY),
-    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY),
-    UNARY("Exp", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, RISING),
-    UNARY("Log", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY),
-    STEPS("Floor", 1, infer_float, RISING),
-    STEPS("Ceil", 1, infer_float, RISING),
-    STEPS("Round", 11, infer_float, ANY),
-    UNARY("Sin", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY),
-    UNARY("Cos", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY),
-    UNARY("Tan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Asin", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Acos", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Atan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Sinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Cosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Asinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Acosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    UNARY("Atanh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
-    {OPI_OP("Clip", "", 1, 27, 1, 3, 1, 1), .lift = lift_clip, .infer = infer_clip,
-     .carry = opi_carry_broadcast, .gradient = opi_gradient_clip, .stops_gradient = 0x6,
+    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add, COMMON, SHIFT, ADD,
+           OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCAST)),
+    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub, COMMON, SHIFT, SUB,
+           OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCAST)),
+    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul, COMMON, SCALE, MUL,
+           OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCAST)),
+    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV,
+           OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCAST)),
+    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, OTHER, ANY,
+           OPI_ATTRS(15, OPI_A_BROADCAST)),
+    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, OTHER, ANY,
+           OPI_ATTRS(28, OPI_A(INT, "fmod", OPI_PRESET(0)))),
+    EXTREME("Max", MAX, OPI_ATTRS(13, OPI_A_CONSUMED)),
+    EXTREME("Min", MIN, OPI_ATTRS(13, OPI_A_CONSUMED)),
+    {OPI_OP("Sum", "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), OPI_ATTRS(13, OPI_A_CONSUMED),
+     .lift = lift_sum},
+    {OPI_OP("Mean", "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), OPI_ATTRS(13, OPI_A_CONSUMED),
+     .lift = lift_mean},
+    UNARY("Abs", 1, infer_number, opi_gradient_unary, COMMON, OTHER, FUNCTION, ABS,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    UNARY("Neg", 1, infer_number, opi_gradient_neg, COMMON, OTHER, FUNCTION, NEG,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    STEPS("Sign", 9, infer_number, RISING, OPI_NO_ATTRS(13)),
+    UNARY("Sqrt", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    UNARY("Exp", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, RISING,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    UNARY("Log", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY,
+          OPI_ATTRS(13, OPI_A_CONSUMED)),
+    STEPS("Floor", 1, infer_float, RISING, OPI_ATTRS(13, OPI_A_CONSUMED)),
+    STEPS("Ceil", 1, infer_float, RISING, OPI_ATTRS(13, OPI_A_CONSUMED)),
+    STEPS("Round", 11, infer_float, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Sin", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Cos", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Tan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Asin", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Acos", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Atan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Sinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Cosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Asinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Acosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Atanh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    {OPI_OP("Clip", "", 1, OPI_NEWEST_ONNX, 1, 3, 1, 1),
+     OPI_ATTRS(13, OPI_A_CONSUMED, OPI_A(FLOAT, "max", .until = 10, .input = 2),
+               OPI_A(FLOAT, "min", .until = 10, .input = 1)),
+     .lift = lift_clip, .infer = infer_clip, .carry = opi_carry_broadcast,
+     .gradient = opi_gradient_clip, .stops_gradient = 0x6,
      OPI_COLUMNS(LIMITED, COMMON, OTHER, CLIP, NONE, PLAIN)},
-    {OPI_OP("Cast", "", 1, 27, 1, 1, 1, 1), .lift = lift_cast, .infer = infer_cast,
-     .carry = opi_carry_broadcast, .gradient = opi_gradient_cast,
-     OPI_COLUMNS(CAST, AS_IS, OTHER, CAST, NONE, PLAIN)},
-    {OPI_OP("CastLike", "", 15, 27, 2, 2, 1, 1), .lift = lift_cast_like, .takes = OPI_TAKES_CAST},
+    {OPI_OP("Cast", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
+     OPI_ATTRS(28, OPI_A(STRING, "to", .until = 5), OPI_A(INT, "to"),
+               OPI_A(INT, "saturate", .since = 19, OPI_PRESET(1)),
+               OPI_A(STRING, "round_mode", .since = 24, OPI_TEXTS("up"))),
+     .lift = lift_cast, .infer = infer_cast, .carry = opi_carry_broadcast,
+     .gradient = opi_gradient_cast, OPI_COLUMNS(CAST, AS_IS, OTHER, CAST, NONE, PLAIN)},
+    {OPI_OP("CastLike", "", 15, OPI_NEWEST_ONNX, 2, 2, 1, 1),
+     OPI_ATTRS(25, OPI_A(INT, "saturate", .since = 19, OPI_PRESET(1)),
+               OPI_A(STRING, "round_mode", .since = 24, OPI_TEXTS("up"))),
+     .lift = lift_cast_like, .takes = OPI_TAKES_CAST},
 };
 extern const opi_op_family opi_ops_elementwise;
 const opi_op_family opi_ops_elementwise = {ops, OPI_COUNT(ops)};

@@ -216,9 +216,11 @@ static opipe_status lift_gather_nd(opi_builder *b, const opi_node *node, opipe_e
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("GatherND", "", 11, 27, 2, 2, 1, 1), .lift = lift_gather_nd, .infer = infer_gather_nd,
-     .work = opi_work_move, .carry = carry_gather_nd, .gradient = opi_gradient_gather_nd,
-     .stops_gradient = 0x2, OPI_COLUMNS(TUPLES, PICKS, ROWS, RISING, TUPLES, PLAIN)},
+    {OPI_OP("GatherND", "", 11, OPI_NEWEST_ONNX, 2, 2, 1, 1),
+     OPI_ATTRS(13, OPI_A(INT, "batch_dims", .since = 12, OPI_PRESET(0))), .lift = lift_gather_nd,
+     .infer = infer_gather_nd, .work = opi_work_move, .carry = carry_gather_nd,
+     .gradient = opi_gradient_gather_nd, .stops_gradient = 0x2,
+     OPI_COLUMNS(TUPLES, PICKS, ROWS, RISING, TUPLES, PLAIN)},
 };
 extern const opi_op_family opi_ops_gather_nd;
 const opi_op_family opi_ops_gather_nd = {ops, OPI_COUNT(ops)};

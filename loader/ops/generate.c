@@ -270,10 +270,20 @@ static opipe_status lift_eye_like(opi_builder *b, const opi_node *node, opipe_er
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Constant", "", 1, 27, 0, 0, 1, 1), .lift = lift_constant},
-    {OPI_OP("ConstantOfShape", "", 9, 27, 1, 1, 1, 1), .lift = lift_constant_of_shape},
-    {OPI_OP("Range", "", 11, 27, 3, 3, 1, 1), .lift = lift_range},
-    {OPI_OP("EyeLike", "", 9, 27, 1, 1, 1, 1), .lift = lift_eye_like},
+    {OPI_OP("Constant", "", 1, OPI_NEWEST_ONNX, 0, 0, 1, 1),
+     OPI_ATTRS(25, OPI_A(TENSOR, "value"), OPI_A(TENSOR, "sparse_value", .since = 11),
+               OPI_A(STRINGS, "value_strings", .since = 12),
+               OPI_A(STRING, "value_string", .since = 12),
+               OPI_A(FLOATS, "value_floats", .since = 12), OPI_A(FLOAT, "value_float", .since = 12),
+               OPI_A(INT, "value_float", .since = 12), OPI_A(INTS, "value_ints", .since = 12),
+               OPI_A(INT, "value_int", .since = 12)),
+     .lift = lift_constant},
+    {OPI_OP("ConstantOfShape", "", 9, OPI_NEWEST_ONNX, 1, 1, 1, 1),
+     OPI_ATTRS(25, OPI_A(TENSOR, "value")), .lift = lift_constant_of_shape},
+    {OPI_OP("Range", "", 11, OPI_NEWEST_ONNX, 3, 3, 1, 1),
+     OPI_ATTRS(27, OPI_A(INT, "stash_type", .since = 27, OPI_ONLY(1))), .lift = lift_range},
+    {OPI_OP("EyeLike", "", 9, OPI_NEWEST_ONNX, 1, 1, 1, 1),
+     OPI_ATTRS(22, OPI_A(INT, "dtype"), OPI_A(INT, "k", OPI_PRESET(0))), .lift = lift_eye_like},
 };
 extern const opi_op_family opi_ops_generate;
 const opi_op_family opi_ops_generate = {ops, OPI_COUNT(ops)};

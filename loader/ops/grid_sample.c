@@ -279,6 +279,9 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
   return opi_b_result(b, node, 0, y, err);
 }
 
-static const opi_op ops[] = {{OPI_OP("GridSample", "", 16, 27, 2, 2, 1, 1), .lift = lift}};
+static const opi_op ops[] = {{OPI_OP("GridSample", "", 16, OPI_NEWEST_ONNX, 2, 2, 1, 1),
+                              OPI_ATTRS(22, OPI_A(INT, "align_corners", OPI_PRESET(0)),
+                                        OPI_A(STRING, "padding_mode"), OPI_A(STRING, "mode")),
+                              .lift = lift}};
 extern const opi_op_family opi_ops_grid_sample;
 const opi_op_family opi_ops_grid_sample = {ops, OPI_COUNT(ops)};

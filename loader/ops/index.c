@@ -308,21 +308,29 @@ static opipe_status infer_non_zero(opi_builder *b, const opi_node *node, opipe_e
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Gather", "", 1, 27, 2, 2, 1, 1), .lift = lift_gather, .infer = infer_gather,
+    {OPI_OP("Gather", "", 1, OPI_NEWEST_ONNX, 2, 2, 1, 1),
+     OPI_ATTRS(13, OPI_A(INT, "axis", OPI_PRESET(0))), .lift = lift_gather, .infer = infer_gather,
      .work = opi_work_move, .carry = carry_gather, .gradient = opi_gradient_gather,
      .stops_gradient = 0x2, OPI_COLUMNS(ROWS, PICKS, ROWS, RISING, AXIS, PLAIN)},
-    {OPI_OP("GatherElements", "", 11, 27, 2, 2, 1, 1), .lift = lift_gather,
+    {OPI_OP("GatherElements", "", 11, OPI_NEWEST_ONNX, 2, 2, 1, 1),
+     OPI_ATTRS(13, OPI_A(INT, "axis", OPI_PRESET(0))), .lift = lift_gather,
      .infer = infer_gather_elements, .work = opi_work_move, .carry = carry_gather_elements,
      .gradient = opi_gradient_gather_elements, .stops_gradient = 0x2,
      OPI_COLUMNS(ENTRIES, PICKS, ROWS, RISING, AXIS, PLAIN)},
-    {OPI_OP("OneHot", "", 9, 27, 3, 3, 1, 1), .lift = lift_one_hot, .infer = infer_one_hot,
-     .work = opi_work_move, .carry = carry_one_hot, .gradient = opi_gradient_one_hot,
-     .stops_gradient = 0x3, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, DEPTH, PLAIN)},
-    {OPI_OP("TopK", "", 1, 27, 1, 2, 1, 2), .lift = lift_top_k, .infer = infer_top_k,
-     .carry = carry_top_k, .gradient = opi_gradient_top_k, .stops_gradient = 0x2,
+    {OPI_OP("OneHot", "", 9, OPI_NEWEST_ONNX, 3, 3, 1, 1),
+     OPI_ATTRS(28, OPI_A(INT, "axis", OPI_PRESET(-1))), .lift = lift_one_hot,
+     .infer = infer_one_hot, .work = opi_work_move, .carry = carry_one_hot,
+     .gradient = opi_gradient_one_hot, .stops_gradient = 0x3,
+     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, DEPTH, PLAIN)},
+    {OPI_OP("TopK", "", 1, OPI_NEWEST_ONNX, 1, 2, 1, 2),
+     OPI_ATTRS(24, OPI_A(INT, "axis", OPI_PRESET(-1)), OPI_A(INT, "k", .until = 9),
+               OPI_A(INT, "sorted", .since = 11, OPI_NO_EFFECT),
+               OPI_A(INT, "largest", .since = 11, OPI_PRESET(1))),
+     .lift = lift_top_k, .infer = infer_top_k, .carry = carry_top_k, .gradient = opi_gradient_top_k,
+     .stops_gradient = 0x2, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
+    {OPI_OP("NonZero", "", 9, OPI_NEWEST_ONNX, 1, 1, 1, 1), OPI_NO_ATTRS(13), .lift = lift_non_zero,
+     .infer = infer_non_zero, .stops_gradient = UINT64_MAX,
      OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
-    {OPI_OP("NonZero", "", 9, 27, 1, 1, 1, 1), .lift = lift_non_zero, .infer = infer_non_zero,
-     .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_index;
 const opi_op_family opi_ops_index = {ops, OPI_COUNT(ops)};

@@ -54,33 +54,35 @@ static opipe_status infer_where(opi_builder *b, const opi_node *node, opipe_erro
   return opi_infer_broadcast(b, node, 0, 3, x->dtype, err);
 }
 
-#define TWO(name_, first_, infer_, range_)                                                  \
+#define TWO(name_, first_, infer_, range_, attrs_)                                          \
   {                                                                                         \
-    OPI_OP(name_, "", first_, 27, 2, 2, 1, 1),                                              \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 2, 2, 1, 1), attrs_,                         \
         .lift = opi_lift_binary, .infer = infer_, .carry = opi_carry_broadcast,             \
         .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
   }
-#define ONE(name_, first_, lift_, infer_, range_)                                           \
+#define ONE(name_, first_, lift_, infer_, range_, attrs_)                                   \
   {                                                                                         \
-    OPI_OP(name_, "", first_, 27, 1, 1, 1, 1),                                              \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                         \
         .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast,                       \
         .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
   }
 
 static const opi_op ops[] = {
-    TWO("Equal", 1, infer_equal, EQUAL),
-    TWO("Greater", 1, infer_compare, GREATER),
-    TWO("GreaterOrEqual", 12, infer_compare, GREATER),
-    TWO("Less", 1, infer_compare, LESS),
-    TWO("LessOrEqual", 12, infer_compare, LESS),
-    TWO("And", 1, infer_logic, AND),
-    TWO("Or", 1, infer_logic, OR),
-    TWO("Xor", 1, infer_logic, XOR),
-    ONE("Not", 1, opi_lift_plain, infer_logic, NOT),
-    ONE("IsNaN", 9, opi_lift_plain, infer_is, NEVER),
-    ONE("IsInf", 10, lift_is_inf, infer_is, ANY),
-    {OPI_OP("Where", "", 9, 27, 3, 3, 1, 1), .infer = infer_where, .carry = opi_carry_broadcast,
-     .gradient = opi_gradient_where, .stops_gradient = 0x1,
+    TWO("Equal", 1, infer_equal, EQUAL, OPI_ATTRS(19, OPI_A_BROADCAST)),
+    TWO("Greater", 1, infer_compare, GREATER, OPI_ATTRS(13, OPI_A_BROADCAST)),
+    TWO("GreaterOrEqual", 12, infer_compare, GREATER, OPI_NO_ATTRS(16)),
+    TWO("Less", 1, infer_compare, LESS, OPI_ATTRS(13, OPI_A_BROADCAST)),
+    TWO("LessOrEqual", 12, infer_compare, LESS, OPI_NO_ATTRS(16)),
+    TWO("And", 1, infer_logic, AND, OPI_ATTRS(7, OPI_A_BROADCAST)),
+    TWO("Or", 1, infer_logic, OR, OPI_ATTRS(7, OPI_A_BROADCAST)),
+    TWO("Xor", 1, infer_logic, XOR, OPI_ATTRS(7, OPI_A_BROADCAST)),
+    ONE("Not", 1, opi_lift_plain, infer_logic, NOT, OPI_NO_ATTRS(1)),
+    ONE("IsNaN", 9, opi_lift_plain, infer_is, NEVER, OPI_NO_ATTRS(20)),
+    ONE("IsInf", 10, lift_is_inf, infer_is, ANY,
+        OPI_ATTRS(20, OPI_A(INT, "detect_negative", OPI_PRESET(1)),
+                  OPI_A(INT, "detect_positive", OPI_PRESET(1)))),
+    {OPI_OP("Where", "", 9, OPI_NEWEST_ONNX, 3, 3, 1, 1), OPI_NO_ATTRS(16), .infer = infer_where,
+     .carry = opi_carry_broadcast, .gradient = opi_gradient_where, .stops_gradient = 0x1,
      OPI_COLUMNS(CHOSEN, COMMON, OTHER, CHOICE, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_logic;

@@ -169,14 +169,22 @@ static opipe_status loss_carry(const opi_graph *graph, const opi_node *node, con
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Dropout", "", 1, 27, 1, 3, 1, 2), .lift = dropout_lift, .infer = dropout_infer,
-     .carry = opi_carry_first, OPI_COLUMNS(NONE, COMMON, OTHER, DROPPED, NONE, RANDOM)},
-    {OPI_OP("SoftmaxCrossEntropyLoss", "", 12, 27, 2, 3, 1, 2), .lift = loss_lift,
-     .infer = loss_infer, .work = loss_work, .carry = loss_carry,
+    {OPI_OP("Dropout", "", 1, OPI_NEWEST_ONNX, 1, 3, 1, 2),
+     OPI_ATTRS(22, OPI_A(INT, "is_test", .until = 6, OPI_PRESET(0)), OPI_A_CONSUMED,
+               OPI_A(FLOAT, "ratio", .until = 11, OPI_PRESET(0.5)),
+               OPI_A(INT, "seed", .since = 12)),
+     .lift = dropout_lift, .infer = dropout_infer, .carry = opi_carry_first,
+     OPI_COLUMNS(NONE, COMMON, OTHER, DROPPED, NONE, RANDOM)},
+    {OPI_OP("SoftmaxCrossEntropyLoss", "", 12, OPI_NEWEST_ONNX, 2, 3, 1, 2),
+     OPI_ATTRS(13, OPI_A(INT, "ignore_index"),
+               OPI_A(STRING, "reduction", OPI_TEXTS("mean sum none"))),
+     .lift = loss_lift, .infer = loss_infer, .work = loss_work, .carry = loss_carry,
      .gradient = opi_gradient_cross_entropy, .stops_gradient = 0x6,
      OPI_COLUMNS(NONE, WIDE, OTHER, ANY, CLASSES, LOSS)},
-    {OPI_OP("NegativeLogLikelihoodLoss", "", 12, 27, 2, 3, 1, 1), .lift = loss_lift,
-     .infer = loss_infer, .work = loss_work, .carry = loss_carry,
+    {OPI_OP("NegativeLogLikelihoodLoss", "", 12, OPI_NEWEST_ONNX, 2, 3, 1, 1),
+     OPI_ATTRS(22, OPI_A(INT, "ignore_index"),
+               OPI_A(STRING, "reduction", OPI_TEXTS("mean sum none"))),
+     .lift = loss_lift, .infer = loss_infer, .work = loss_work, .carry = loss_carry,
      .gradient = opi_gradient_likelihood, .stops_gradient = 0x6,
      OPI_COLUMNS(NONE, WIDE, OTHER, ANY, CLASSES, LIKELIHOOD)},
 };

@@ -393,25 +393,43 @@ static opipe_status lp_lift(opi_builder *b, const opi_node *node, opipe_error *e
 }
 
 #define NORM(name_, first_, max_in_, max_out_, lift_, infer_, carry_, gradient_, half_, meets_,    \
-             kind_)                                                                                \
+             kind_, attrs_)                                                                        \
   {                                                                                                \
-    OPI_OP(name_, "", first_, 27, 1, max_in_, 1, max_out_),                                        \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, max_in_, 1, max_out_), attrs_,                   \
         .lift = lift_, .infer = infer_, .work = norm_work, .carry = carry_, .gradient = gradient_, \
         OPI_COLUMNS(NONE, half_, meets_, ANY, NONE, kind_)                                         \
   }
 
 static const opi_op ops[] = {
     NORM("LayerNormalization", 1, 3, 3, layer_lift, layer_infer, norm_carry,
-         opi_gradient_layer_norm, AS_IS, NORM, LAYER_NORM),
+         opi_gradient_layer_norm, AS_IS, NORM, LAYER_NORM,
+         OPI_ATTRS(17, OPI_A(INT, "stash_type", OPI_PRESET(1)),
+                   OPI_A(FLOAT, "epsilon", OPI_PRESET(1e-05)), OPI_A(INT, "axis", OPI_PRESET(-1)))),
     NORM("RMSNormalization", 23, 2, 1, rms_lift, rms_infer, norm_carry, opi_gradient_rms_norm,
-         SCALE, NORM, RMS_NORM),
-    {OPI_OP("SimplifiedLayerNormalization", "", 1, 27, 1, 2, 1, 2), .lift = simplified_lift},
+         SCALE, NORM, RMS_NORM,
+         OPI_ATTRS(23, OPI_A(INT, "stash_type", OPI_PRESET(1)),
+                   OPI_A(FLOAT, "epsilon", OPI_PRESET(1e-05)), OPI_A(INT, "axis", OPI_PRESET(-1)))),
+    {OPI_OP("SimplifiedLayerNormalization", "", 1, OPI_NEWEST_ONNX, 1, 2, 1, 2),
+     OPI_ATTRS(1, OPI_A(INT, "stash_type", OPI_PRESET(1)),
+               OPI_A(FLOAT, "epsilon", OPI_PRESET(1e-05)), OPI_A(INT, "axis", OPI_PRESET(-1))),
+     .lift = simplified_lift},
     NORM("BatchNormalization", 1, 5, 5, batch_lift, batch_infer, channel_carry,
-         opi_gradient_batch_norm, COMMON, BATCH_NORM, PLAIN),
+         opi_gradient_batch_norm, COMMON, BATCH_NORM, PLAIN,
+         OPI_ATTRS(15, OPI_A_CONSUMED, OPI_A(FLOAT, "momentum", OPI_PRESET(0.9)),
+                   OPI_A(FLOAT, "epsilon", OPI_PRESET(1e-05)),
+                   OPI_A(INT, "is_test", .until = 6, OPI_NO_EFFECT),
+                   OPI_A(INT, "spatial", .until = 8, OPI_PRESET(1)),
+                   OPI_A(INT, "training_mode", .since = 14, OPI_PRESET(0)),
+                   OPI_A(INT, "cudnn_*", OPI_NO_EFFECT))),
     NORM("GroupNormalization", 18, 3, 1, group_lift, group_infer, group_carry,
-         opi_gradient_group_norm, COMMON, GROUP_NORM, PLAIN),
-    {OPI_OP("InstanceNormalization", "", 1, 27, 1, 3, 1, 1), .lift = group_lift},
-    {OPI_OP("LpNormalization", "", 1, 27, 1, 1, 1, 1), .lift = lp_lift},
+         opi_gradient_group_norm, COMMON, GROUP_NORM, PLAIN,
+         OPI_ATTRS(21, OPI_A(INT, "num_groups"), OPI_A(FLOAT, "epsilon", OPI_PRESET(1e-05)),
+                   OPI_A(INT, "stash_type", .since = 21, OPI_PRESET(1)))),
+    {OPI_OP("InstanceNormalization", "", 1, OPI_NEWEST_ONNX, 1, 3, 1, 1),
+     OPI_ATTRS(22, OPI_A(FLOAT, "epsilon", OPI_PRESET(1e-05)), OPI_A_CONSUMED), .lift = group_lift},
+    {OPI_OP("LpNormalization", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
+     OPI_ATTRS(22, OPI_A(INT, "p", OPI_PRESET(2)), OPI_A(INT, "axis", OPI_PRESET(-1))),
+     .lift = lp_lift},
 };
 
 const opi_op_family opi_ops_norm = {ops, OPI_COUNT(ops)};

@@ -12,6 +12,7 @@
 #define OPI_OP_H
 
 #include "loader/graph/graph.h"
+#include "loader/ops/form.h"
 
 typedef struct opi_builder opi_builder; /* loader/ops/builder.h */
 typedef struct opi_grad opi_grad;       /* loader/ops/rules.h */
@@ -153,8 +154,11 @@ enum {
 typedef struct opi_op {
   const char *name;
   const char *domain;
-  uint16_t first,
-      last; /* opset versions of the domain whose forms are known (last: newest known) */
+  uint16_t first, last; /* opsets of the domain in which its form is known; last: OPI_NEWEST_* where
+                           no newer schema is unread */
+  uint16_t schema;      /* version of its newest schema up to `last`; with `attrs` OPI_ATTRS */
+  const opi_attr_rule *attrs; /* every attribute of its schemas, ended by one without a name; NULL:
+                                 domain "opipe", which no file holds */
   uint8_t min_in, max_in, min_out, max_out; /* max_in 255: any number */
   /* File form -> canonical form. `node` has inputs already mapped to the bound graph's values;
    * emits nodes through the builder, which infers and folds each. NULL: the form is canonical as it

@@ -282,9 +282,30 @@ static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err)
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("LSTM", "", 1, 27, 3, 8, 0, 3), .lift = lift},
-    {OPI_OP("GRU", "", 1, 27, 3, 6, 0, 2), .lift = lift},
-    {OPI_OP("RNN", "", 1, 27, 3, 6, 0, 2), .lift = lift},
+    {OPI_OP("LSTM", "", 1, OPI_NEWEST_ONNX, 3, 8, 0, 3),
+     OPI_ATTRS(22, OPI_A(FLOAT, "clip"), OPI_A(FLOATS, "activation_beta"),
+               OPI_A(INT, "output_sequence", .until = 6, OPI_NO_EFFECT),
+               OPI_A(FLOATS, "activation_alpha"), OPI_A(INT, "hidden_size"),
+               OPI_A(STRING, "direction", OPI_TEXTS("forward reverse bidirectional")),
+               OPI_A(INT, "input_forget", OPI_PRESET(0)), OPI_A(STRINGS, "activations"),
+               OPI_A(INT, "layout", .since = 14, OPI_PRESET(0))),
+     .lift = lift},
+    {OPI_OP("GRU", "", 1, OPI_NEWEST_ONNX, 3, 6, 0, 2),
+     OPI_ATTRS(22, OPI_A(FLOAT, "clip"), OPI_A(FLOATS, "activation_beta"),
+               OPI_A(INT, "output_sequence", .until = 6, OPI_NO_EFFECT),
+               OPI_A(FLOATS, "activation_alpha"), OPI_A(INT, "hidden_size"),
+               OPI_A(STRING, "direction", OPI_TEXTS("forward reverse bidirectional")),
+               OPI_A(STRINGS, "activations"),
+               OPI_A(INT, "linear_before_reset", .since = 3, OPI_PRESET(0)),
+               OPI_A(INT, "layout", .since = 14, OPI_PRESET(0))),
+     .lift = lift},
+    {OPI_OP("RNN", "", 1, OPI_NEWEST_ONNX, 3, 6, 0, 2),
+     OPI_ATTRS(22, OPI_A(FLOAT, "clip"), OPI_A(FLOATS, "activation_beta"),
+               OPI_A(INT, "output_sequence", .until = 6, OPI_NO_EFFECT),
+               OPI_A(FLOATS, "activation_alpha"), OPI_A(INT, "hidden_size"),
+               OPI_A(STRING, "direction", OPI_TEXTS("forward reverse bidirectional")),
+               OPI_A(STRINGS, "activations"), OPI_A(INT, "layout", .since = 14, OPI_PRESET(0))),
+     .lift = lift},
 };
 
 extern const opi_op_family opi_ops_recurrent;

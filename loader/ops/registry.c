@@ -2,7 +2,7 @@
 /* Finds an operator's rules by domain and name: large graphs ask millions of times, so that the
  * families' rows are hashed once. The families are listed here and nowhere else.
  */
-#include "loader/ops/op.h"
+#include "loader/ops/registry.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -74,6 +74,15 @@ static void make_index(void) {
 const opi_op *opi_op_find(const char *domain, const char *name) {
   (void)pthread_once(&index_is_made, make_index);
   return *find_bucket(plain_domain(domain), name);
+}
+
+const opi_op *opi_op_at(uint32_t i) {
+  for (size_t f = 0; f < OPI_COUNT(families); ++f) {
+    if (i < families[f]->n)
+      return &families[f]->ops[i];
+    i -= families[f]->n;
+  }
+  return NULL;
 }
 
 const opi_op *opi_op_row(const char *domain, const char *name) {

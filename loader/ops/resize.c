@@ -465,8 +465,19 @@ static opipe_status lift_upsample(opi_builder *b, const opi_node *node, opipe_er
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Resize", "", 10, 27, 1, 4, 1, 1), .lift = lift_resize},
-    {OPI_OP("Upsample", "", 7, 9, 1, 2, 1, 1), .lift = lift_upsample},
+    {OPI_OP("Resize", "", 10, OPI_NEWEST_ONNX, 1, 4, 1, 1),
+     OPI_ATTRS(
+         19, OPI_A(STRING, "mode"), OPI_A(FLOAT, "extrapolation_value", .since = 11, OPI_PRESET(0)),
+         OPI_A(INT, "exclude_outside", .since = 11, OPI_PRESET(0)),
+         OPI_A(STRING, "nearest_mode", .since = 11),
+         OPI_A(STRING, "coordinate_transformation_mode", .since = 11),
+         OPI_A(FLOAT, "cubic_coeff_a", .since = 11, OPI_PRESET(-0.75)),
+         OPI_A(STRING, "keep_aspect_ratio_policy", .since = 18), OPI_A(INTS, "axes", .since = 18),
+         OPI_A(INT, "antialias", .since = 18, OPI_PRESET(0))),
+     .lift = lift_resize},
+    {OPI_OP("Upsample", "", 7, 9, 1, 2, 1, 1),
+     OPI_ATTRS(9, OPI_A(STRING, "mode"), OPI_A(FLOATS, "scales", .until = 8)),
+     .lift = lift_upsample},
 };
 
 const opi_op_family opi_ops_resize = {ops, OPI_COUNT(ops)};

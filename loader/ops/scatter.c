@@ -174,14 +174,19 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Scatter", "", 9, 10, 3, 3, 1, 1), .lift = lift_elements},
-    {OPI_OP("ScatterElements", "", 11, 27, 3, 3, 1, 1), .lift = lift_elements,
-     .infer = infer_elements, .work = opi_work_move, .carry = carry_elements,
+    {OPI_OP("Scatter", "", 9, 10, 3, 3, 1, 1), OPI_ATTRS(9, OPI_A(INT, "axis", OPI_PRESET(0))),
+     .lift = lift_elements},
+    {OPI_OP("ScatterElements", "", 11, OPI_NEWEST_ONNX, 3, 3, 1, 1),
+     OPI_ATTRS(18, OPI_A(INT, "axis", OPI_PRESET(0)),
+               OPI_A(STRING, "reduction", .since = 16, OPI_TEXTS("none add mul max min"))),
+     .lift = lift_elements, .infer = infer_elements, .work = opi_work_move, .carry = carry_elements,
      .gradient = opi_gradient_scatter_elements, .stops_gradient = 0x2,
      OPI_COLUMNS(SCATTERED, COMMON, OTHER, RISING, NONE, PLAIN)},
-    {OPI_OP("ScatterND", "", 11, 27, 3, 3, 1, 1), .lift = lift_nd, .infer = infer_nd,
-     .work = opi_work_move, .carry = carry_nd, .gradient = opi_gradient_scatter_nd,
-     .stops_gradient = 0x2, OPI_COLUMNS(SCATTERED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("ScatterND", "", 11, OPI_NEWEST_ONNX, 3, 3, 1, 1),
+     OPI_ATTRS(18, OPI_A(STRING, "reduction", .since = 16, OPI_TEXTS("none add mul max min"))),
+     .lift = lift_nd, .infer = infer_nd, .work = opi_work_move, .carry = carry_nd,
+     .gradient = opi_gradient_scatter_nd, .stops_gradient = 0x2,
+     OPI_COLUMNS(SCATTERED, COMMON, OTHER, RISING, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_scatter;
 const opi_op_family opi_ops_scatter = {ops, OPI_COUNT(ops)};

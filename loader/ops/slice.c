@@ -155,9 +155,13 @@ static opipe_status carry_slice(const opi_graph *graph, const opi_node *node, co
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("Slice", "", 1, 27, 1, 5, 1, 1), .lift = lift_slice, .infer = infer_slice,
-     .work = opi_work_move, .carry = carry_slice, .gradient = opi_gradient_slice,
-     .stops_gradient = 0x1e, OPI_COLUMNS(PART, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("Slice", "", 1, OPI_NEWEST_ONNX, 1, 5, 1, 1),
+     OPI_ATTRS(13, OPI_A(INTS, "ends", .until = 9, .input = 2),
+               OPI_A(INTS, "starts", .until = 9, .input = 1),
+               OPI_A(INTS, "axes", .until = 9, .input = 3)),
+     .lift = lift_slice, .infer = infer_slice, .work = opi_work_move, .carry = carry_slice,
+     .gradient = opi_gradient_slice, .stops_gradient = 0x1e,
+     OPI_COLUMNS(PART, COMMON, OTHER, RISING, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_slice;
 const opi_op_family opi_ops_slice = {ops, OPI_COUNT(ops)};

@@ -68,17 +68,17 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
   return opi_grad_give(g, node, 0, dx, err);
 }
 
-#define SOFTMAX(name_, gradient_, stops_, half_, range_, kind_)                            \
+#define SOFTMAX(name_, gradient_, stops_, half_, range_, kind_, attrs_)                    \
   {                                                                                        \
-    OPI_OP(name_, "", 1, 27, 1, 1, 1, 1),                                                  \
+    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                             \
         .lift = lift, .infer = infer, .work = work, .carry = carry, .gradient = gradient_, \
         .stops_gradient = stops_, OPI_COLUMNS(NONE, half_, OTHER, range_, NONE, kind_)     \
   }
 
 static const opi_op ops[] = {
-    SOFTMAX("Softmax", gradient, 0, COMMON, WEIGHTS, SOFTMAX),
-    SOFTMAX("LogSoftmax", gradient, 0, WIDE, ANY, LOG_SOFTMAX),
-    SOFTMAX("Hardmax", NULL, UINT64_MAX, COMMON, ANY, PLAIN),
+    SOFTMAX("Softmax", gradient, 0, COMMON, WEIGHTS, SOFTMAX, OPI_ATTRS(13, OPI_A(INT, "axis"))),
+    SOFTMAX("LogSoftmax", gradient, 0, WIDE, ANY, LOG_SOFTMAX, OPI_ATTRS(13, OPI_A(INT, "axis"))),
+    SOFTMAX("Hardmax", NULL, UINT64_MAX, COMMON, ANY, PLAIN, OPI_ATTRS(13, OPI_A(INT, "axis"))),
 };
 
 const opi_op_family opi_ops_softmax = {ops, OPI_COUNT(ops)};

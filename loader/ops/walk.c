@@ -131,6 +131,7 @@ static opipe_status check_form(const opi_builder *b, const opi_node *node, const
                     ", known are %u to %u",
                     node->name, node->op, domain, node->version, op->first, op->last);
   }
+  OPI_TRY(opi_check_attrs(op->attrs, node, err));
   return opi_check_arity(b, op, node, err);
 }
 

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "loader/graph/opsets.h"
 #include "loader/wire/wire.h"
 
 /* ---- inputs and initializers ---- */
@@ -267,15 +268,13 @@ opipe_status opi_wire_graph(opi_scope *scope, const OpiOnnx__GraphProto *message
 
 /* ---- the model ---- */
 
-enum { OLDEST_IR = 3, NEWEST_IR = 13 };
-
 static opipe_status check_ir(opi_load *load, opipe_error *err) {
   const OpiOnnx__ModelProto *message = load->message;
   if (!message->has_ir_version)
     return opi_fail(err, OPIPE_E_INVALID, "not an ONNX model: it has no ir_version");
-  if (message->ir_version < OLDEST_IR || message->ir_version > NEWEST_IR) {
+  if (message->ir_version < OPI_OLDEST_IR || message->ir_version > OPI_NEWEST_IR) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "IR version %lld; %d to %d are supported",
-                    (long long)message->ir_version, OLDEST_IR, NEWEST_IR);
+                    (long long)message->ir_version, OPI_OLDEST_IR, OPI_NEWEST_IR);
   }
   if (message->graph == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "the model has no graph");
@@ -293,6 +292,16 @@ static opipe_status check_ir(opi_load *load, opipe_error *err) {
   }
   load->model->ir_version = message->ir_version;
   return OPIPE_OK;
+}
+
+static opipe_status check_newest(const opi_opset *opset, opipe_error *err) {
+  const uint32_t newest = opi_newest_opset(opset->domain);
+  if (newest == 0 || opset->version <= (int64_t)newest)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "the model imports opset %lld of domain %s; operators are known up to opset %u",
+                  (long long)opset->version, opset->domain[0] == '\0' ? "ai.onnx" : opset->domain,
+                  newest);
 }
 
 static opipe_status read_opsets(opi_load *load, opipe_error *err) {
@@ -320,6 +329,7 @@ static opipe_status read_opsets(opi_load *load, opipe_error *err) {
       return opi_fail(err, OPIPE_E_INVALID, "opset version %lld of domain '%.200s'",
                       (long long)opset->version, out->domain);
     }
+    OPI_TRY(check_newest(out, err));
   }
   model->n_opsets = (uint32_t)message->n_opset_import;
   return OPIPE_OK;

@@ -101,8 +101,8 @@ def large(count, folder):
 
 def odd_graphs(count, folder):
     body = graph([node("Relu", "x", "y")], [X], [Y])
-    path = write(folder, "new.onnx", model(body, ir=14))
-    count.check("IR version", wrong(run("inspect", path), REFUSED, "IR version 14; 3 to 13 are supported"))
+    path = write(folder, "new.onnx", model(body, ir=15))
+    count.check("IR version", wrong(run("inspect", path), REFUSED, "IR version 15; 3 to 14 are supported"))
     body = graph([node("Relu", "x", "y")], [X], [Y, X, value("w", [1])], [tensor("w", FLOAT, [1], b"\0\0\0\0")])
     path = write(folder, "through.onnx", model(body))
     out = os.path.join(folder, "out")

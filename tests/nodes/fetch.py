@@ -1,38 +1,46 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the backend test data of onnx 1.22.0 below a folder of the build.
+"""Puts the backend test data of onnx 1.23.2 below a folder of the build.
 
-The data is part of the package's wheel; one fixed wheel is asked for whatever Python runs
-here (nothing of it is executed), and it must have the known hash. Where the package index
-cannot be reached, --archive FILE takes the same data from a tar.xz of the release.
+The package's wheel holds the data of simple/ and pytorch-*/; that of node/ is written by the
+cases in the package, which are run once with the NumPy below (their random numbers are seeded).
+The package is the one that this Python has, else one that pip installs into a scratch folder.
+Where it cannot be had, --archive FILE takes the data of 1.22.0 from a tar.xz of that release,
+which lacks later tests; none that both have was corrected.
 Does nothing when the data is there already.
 
-usage: fetch.py OUT_DIR [--archive FILE]      the data is then at OUT_DIR/onnx-1.22.0
+usage: fetch.py OUT_DIR [--archive FILE]      prints the data's folder, OUT_DIR/onnx-VERSION
 Exit status: 0 there, 3 cannot be had (with the reason on stderr).
 """
 import argparse
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 
-VERSION = "1.22.0"
-SHA256 = "1d0a2bdb15eb2b3cb65c438f3423d9620d14fdce32f92380e6bb1b2e09568ef5"
-PLATFORM = [
-    "--only-binary=:all:",
-    "--implementation",
-    "cp",
-    "--python-version",
-    "3.11",
-    "--platform",
-    "manylinux_2_28_x86_64",
-]
+VERSION = "1.23.2"
+NUMPY = "2.2.6"
+OLD_VERSION = "1.22.0"  # of the archive
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-TESTS = {"node": 1765, "simple": 23, "pytorch-converted": 82, "pytorch-operator": 35}
+TESTS = {
+    VERSION: {"node": 1884, "simple": 23, "pytorch-converted": 82, "pytorch-operator": 35},
+    OLD_VERSION: {"node": 1765, "simple": 23, "pytorch-converted": 82, "pytorch-operator": 35},
+}
+# Runs where the package can be imported.
+WRITE = """
+import argparse, os, shutil, sys, warnings
+warnings.simplefilter("ignore")
+import onnx, onnx.backend.test.case.node as node, onnx.backend.test.cmd_tools as tools
+if onnx.__version__ != sys.argv[2]:
+    raise ImportError("onnx " + onnx.__version__)
+cases = node.collect_testcases(None)
+tools.model_test.collect_testcases = lambda: cases
+tools.generate_data(argparse.Namespace(output=sys.argv[1]))
+for kind in sys.argv[3:]:
+    shutil.copytree(os.path.join(tools.DATA_DIR, kind), os.path.join(sys.argv[1], kind))
+"""
 
 
 def wanted(name):
@@ -52,34 +60,29 @@ def write(folder, path, source):
         shutil.copyfileobj(source, out)
 
 
-def from_wheel(folder, scratch):
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        *PLATFORM,
-        "-d",
-        scratch,
-        f"onnx=={VERSION}",
-    ]
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
-    wheels = [name for name in os.listdir(scratch) if name.endswith(".whl")]
-    if done.returncode != 0 or len(wheels) != 1:
-        raise OSError(f"pip could not download the wheel of onnx {VERSION}")
-    wheel = os.path.join(scratch, wheels[0])
-    with open(wheel, "rb") as file:
-        found = hashlib.sha256(file.read()).hexdigest()
-    if found != SHA256:
-        raise OSError(f"{wheels[0]}: SHA-256 is {found}, expected {SHA256}")
-    with zipfile.ZipFile(wheel) as archive:
-        for item in archive.infolist():
-            path = wanted(item.filename)
-            if path and not item.is_dir():
-                with archive.open(item) as source:
-                    write(folder, path, source)
+def write_cases(folder, where):
+    """True when the package of this version could be imported, from folder `where` if there is one."""
+    env = dict(os.environ, **({"PYTHONPATH": where} if where else {}))
+    command = [sys.executable, "-B", "-c", WRITE, folder, VERSION, *KINDS[1:]]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        shutil.rmtree(folder)
+        os.mkdir(folder)
+        if where:
+            raise OSError(f"the cases of onnx {VERSION} cannot be written: {done.stderr.strip()[-300:]}")
+    return done.returncode == 0
+
+
+def from_package(folder, scratch):
+    if write_cases(folder, None):
+        return
+    where = os.path.join(scratch, "packages")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target", where]
+    done = subprocess.run(
+        [*command, f"onnx=={VERSION}", f"numpy=={NUMPY}"], stdout=sys.stderr, check=False)  # fmt: skip
+    if done.returncode != 0:
+        raise OSError(f"pip could not install onnx {VERSION}")
+    write_cases(folder, where)
 
 
 def from_archive(folder, file):
@@ -90,38 +93,48 @@ def from_archive(folder, file):
                 write(folder, path, archive.extractfile(item))
 
 
-def check(folder):
-    for kind, count in TESTS.items():
+def check(folder, version):
+    for kind, count in TESTS[version].items():
         found = len(os.listdir(os.path.join(folder, kind)))
         if found != count:
-            raise OSError(f"{kind}: {found} tests unpacked, expected {count}")
+            raise OSError(f"{kind}: {found} tests, expected {count}")
+
+
+def fill(out_dir, version, take):
+    """Makes OUT_DIR/onnx-VERSION whole, or not at all."""
+    with tempfile.TemporaryDirectory(dir=out_dir) as scratch:
+        folder = os.path.join(scratch, "data")
+        os.mkdir(folder)
+        take(folder, scratch)
+        check(folder, version)
+        os.rename(folder, os.path.join(out_dir, f"onnx-{version}"))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("out_dir")
-    parser.add_argument("--archive", help="tar.xz of the release's backend test data")
+    parser.add_argument("--archive", help=f"tar.xz of the backend test data of {OLD_VERSION}")
     args = parser.parse_args()
-    final = os.path.join(args.out_dir, f"onnx-{VERSION}")
-    if os.path.isdir(final):
-        return 0
+    final, old = (os.path.join(args.out_dir, f"onnx-{version}") for version in (VERSION, OLD_VERSION))
     os.makedirs(args.out_dir, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=args.out_dir) as scratch:
-        folder = os.path.join(scratch, "data")
-        os.mkdir(folder)
+    if not os.path.isdir(final):
         try:
-            try:
-                from_wheel(folder, scratch)
-            except OSError as reason:
-                if not args.archive or not os.path.isfile(args.archive):
-                    raise
-                print(f"fetch.py: {reason}; taking {args.archive}", file=sys.stderr)
-                from_archive(folder, args.archive)
-            check(folder)
-            os.rename(folder, final)
+            fill(args.out_dir, VERSION, from_package)
         except OSError as reason:
             print(f"fetch.py: {reason}", file=sys.stderr)
-            return 3
+    if os.path.isdir(final):
+        print(final)
+        return 0
+    try:
+        if not os.path.isdir(old):
+            if not args.archive or not os.path.isfile(args.archive):
+                return 3
+            print(f"fetch.py: taking {args.archive}", file=sys.stderr)
+            fill(args.out_dir, OLD_VERSION, lambda folder, _: from_archive(folder, args.archive))
+    except OSError as reason:
+        print(f"fetch.py: {reason}", file=sys.stderr)
+        return 3
+    print(old)
     return 0
 
 

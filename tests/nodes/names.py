@@ -29,7 +29,7 @@ Dropout SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss
 FURTHER = """
 ScatterND ScatterElements GatherND GatherElements CumSum ReduceMax ReduceMin ReduceProd ReduceL2
 BatchNormalization Clip Size ArgMax Mod Floor Ceil Round Sign Einsum OneHot TopK Pad
-RMSNormalization RotaryEmbedding Attention Swish
+RMSNormalization RotaryEmbedding Attention Swish SwiGLU
 Resize Upsample DFT LSTM GRU RNN ConvTranspose Col2Im DepthToSpace SpaceToDepth GridSample
 """.split()
 

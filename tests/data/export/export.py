@@ -25,6 +25,7 @@ import graphs
 import modules
 import odd
 import odd_batch
+import odd_forms
 import odd_fused
 import odd_old
 import odd_refused
@@ -340,7 +341,7 @@ def main():
             build.make_all(
                 os.path.join(args.out, "odd"),
                 {**odd.MODELS, **odd_values.MODELS, **odd_refused.MODELS, **odd_batch.MODELS,
-                 **odd_fused.MODELS},  # fmt: skip
+                 **odd_fused.MODELS, **odd_forms.MODELS},  # fmt: skip
             )
             build.make_all(os.path.join(args.out, "old"), odd_old.MODELS)
         else:

@@ -32,8 +32,9 @@ static void test_attention(void) {
       "[2, 4, 2, 7], [2, 4, 2, 8] is needed",
       "Attention@24 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] - f[2,4,2,8] f[2,4,2,8] i[2] -> !INVALID "
       "cannot be combined with past_key",
-      "Attention@23 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] | qk_matmul_output_mode=4 -> !INVALID must be "
-      "0 to 3",
+      "Attention@23 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] | qk_matmul_output_mode=4 -> !UNSUPPORTED 0 "
+      "to "
+      "3 are supported",
       "Attention@23 f[2,4,3,8] f[2,4,5,8] f[2,4,5,8] | softcap=-1.0f -> !INVALID must not be "
       "negative");
 }
@@ -124,7 +125,7 @@ static void test_packed_attention(void) {
       "is of type float32",
       "ms.Attention@1 f[2,3,8] f[8,24] | num_heads=2 qkv_hidden_sizes=[8,8] -> !INVALID has 2 "
       "numbers",
-      "ms.Attention@1 f[2,3,8] f[8,24] | num_heads=2 do_rotary=1 -> !UNSUPPORTED do_rotary is 1");
+      "ms.Attention@1 f[2,3,8] f[8,24] | num_heads=2 do_rotary=1 -> !UNSUPPORTED 'do_rotary' is 1");
 }
 
 static void test_grouped_query(void) {
@@ -146,7 +147,7 @@ static void test_grouped_query(void) {
       "ms.GroupQueryAttention@1 f[2,3,32] f[2,3,16] f[2,3,16] - - n[2] n=9 | num_heads=4 "
       "kv_num_heads=2 -> !INVALID make only 3",
       "ms.GroupQueryAttention@1 f[2,3,32] f[2,3,16] f[2,3,16] - - n[2] n=3 | num_heads=4 "
-      "kv_num_heads=2 smooth_softmax=1 -> !UNSUPPORTED smooth_softmax is 1");
+      "kv_num_heads=2 smooth_softmax=1 -> !UNSUPPORTED 'smooth_softmax' is 1");
 }
 
 static void test_small_contrib(void) {

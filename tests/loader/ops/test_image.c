@@ -25,7 +25,8 @@ static void test_conv_transpose(void) {
       "ConvTranspose@22 f[1,2,4] f[2,3,3] | kernel_shape=[2] -> !INVALID kernel_shape says 2",
       "ConvTranspose@22 f[1,2,4] f[2,3,3] | strides=[0] -> !INVALID strides holds 0",
       "ConvTranspose@22 f[1,2,4] f[2,3,3] | strides=[2147483647] -> !INVALID in the result",
-      "ConvTranspose@22 f[1,2,4] f[2,3,3] | auto_pad=$SAME -> !INVALID 'SAME', which is unknown",
+      "ConvTranspose@22 f[1,2,4] f[2,3,3] | auto_pad=$SAME -> !UNSUPPORTED 'SAME', supported: "
+      "NOTSET",
       "ConvTranspose@22 f[1,2,1] f[2,3,3] | strides=[2147483647] -> Conv f[1,3,3]",
       "ConvTranspose@22 f[1,2,2,2,2] f[2,3,1,1,1] | strides=[2000000000,2000000000,2000000000] -> "
       "!LIMIT overflow",
@@ -77,7 +78,7 @@ static void test_blocks(void) {
       "SpaceToDepth@13 f[5,2,4,6]^0 | blocksize=2 -> Reshape f[5,8,2,3]^0",
       "DepthToSpace@13 f[1,6,2,3] | blocksize=2 -> !INVALID 6 along axis 1, no multiple of 4",
       "SpaceToDepth@13 f[1,2,4,5] | blocksize=2 -> !INVALID 5 along axis 3, no multiple",
-      "DepthToSpace@13 f[1,8,2,3] | blocksize=2 mode=$RCD -> !INVALID 'RCD'",
+      "DepthToSpace@13 f[1,8,2,3] | blocksize=2 mode=$RCD -> !UNSUPPORTED 'RCD'",
       "DepthToSpace@13 f[1,8,2,3] | blocksize=0 -> !INVALID blocksize",
       "DepthToSpace@13 f[1,8,2,3] -> !INVALID blocksize",
       "SpaceToDepth@13 f[8,2,3] | blocksize=1 -> !INVALID rank 4 is needed");

@@ -69,22 +69,22 @@ static void test_counted_indices_are_movement(void) {
 }
 
 static void test_scatter(void) {
-  TEST_CASES(
-      "Scatter@9 f[4,3] i[2,3] f[2,3] -> ScatterElements f[4,3]",
-      "ScatterElements@11 f[4,3] i[2,3] f[2,3] | axis=-2 -> ScatterElements f[4,3]",
-      "ScatterElements@18 f[4,3] i[2,3] f[2,3] | reduction=$max -> ScatterElements f[4,3]",
-      "ScatterElements@18 f[4,3] i[2,3] f[2,3] | reduction=$odd -> !UNSUPPORTED reduction 'odd'",
-      "ScatterElements@11 f[4,3] i[2,3] f[2,2] -> !INVALID do not fit",
-      "ScatterElements@11 f[4,3] i[2,3] d[2,3] -> !INVALID of float64 do not fit",
-      "ScatterElements@13 f[4,3]^0 i[4,1]^0 f[4,1]^0 | axis=1 -> ScatterElements f[4,3]^0",
-      "ScatterElements@13 f[4,3]^0 i[4,1]^0 f[4,1]^0 -> !carry dimension 0 are written",
-      "ScatterND@11 f[4,3] i[2,1] f[2,3] -> ScatterND f[4,3]",
-      "ScatterND@16 f[4,3] i[2,2] f[2] | reduction=$add -> ScatterND f[4,3]",
-      "ScatterND@11 f[4,3] i[2,3] f[2] -> !INVALID do not fit",
-      "ScatterND@11 f[4,3] i[2,1] f[2,4] -> !INVALID do not fit",
-      "ScatterND@13 f[5,4]^1 i[2,1] f[2,4]^1 -> ScatterND f[5,4]^1",
-      "ScatterND@13 f#[5,4] i[2,1] f[2,4]^1 -> ScatterND f[5,4]^1",
-      "ScatterND@13 f[5,4]^0 i[2,1] f[2,4] -> !carry entries of dimension 0 are written");
+  TEST_CASES("Scatter@9 f[4,3] i[2,3] f[2,3] -> ScatterElements f[4,3]",
+             "ScatterElements@11 f[4,3] i[2,3] f[2,3] | axis=-2 -> ScatterElements f[4,3]",
+             "ScatterElements@18 f[4,3] i[2,3] f[2,3] | reduction=$max -> ScatterElements f[4,3]",
+             "ScatterElements@18 f[4,3] i[2,3] f[2,3] | reduction=$odd -> !UNSUPPORTED 'reduction' "
+             "is 'odd'",
+             "ScatterElements@11 f[4,3] i[2,3] f[2,2] -> !INVALID do not fit",
+             "ScatterElements@11 f[4,3] i[2,3] d[2,3] -> !INVALID of float64 do not fit",
+             "ScatterElements@13 f[4,3]^0 i[4,1]^0 f[4,1]^0 | axis=1 -> ScatterElements f[4,3]^0",
+             "ScatterElements@13 f[4,3]^0 i[4,1]^0 f[4,1]^0 -> !carry dimension 0 are written",
+             "ScatterND@11 f[4,3] i[2,1] f[2,3] -> ScatterND f[4,3]",
+             "ScatterND@16 f[4,3] i[2,2] f[2] | reduction=$add -> ScatterND f[4,3]",
+             "ScatterND@11 f[4,3] i[2,3] f[2] -> !INVALID do not fit",
+             "ScatterND@11 f[4,3] i[2,1] f[2,4] -> !INVALID do not fit",
+             "ScatterND@13 f[5,4]^1 i[2,1] f[2,4]^1 -> ScatterND f[5,4]^1",
+             "ScatterND@13 f#[5,4] i[2,1] f[2,4]^1 -> ScatterND f[5,4]^1",
+             "ScatterND@13 f[5,4]^0 i[2,1] f[2,4] -> !carry entries of dimension 0 are written");
 }
 
 static void test_one_hot_and_top_k(void) {

@@ -160,7 +160,7 @@ static void test_pad(void) {
       "Pad@18 f[2,3] i{1,1} f=1.5 i{-1} -> Pad f[2,5]", "Pad@18 f[2,3] i{1} -> !INVALID pads has 1",
       "Pad@18 f[2,3] i{0,-4,0,0} -> !INVALID cannot be padded by -4 and 0",
       "Pad@13 f[2,3] i{0,3,0,0} | mode=$reflect -> !INVALID cannot be padded by 3",
-      "Pad@13 f[2,3] i{0,3,0,0} | mode=$odd -> !UNSUPPORTED mode 'odd'",
+      "Pad@13 f[2,3] i{0,3,0,0} | mode=$odd -> !UNSUPPORTED 'mode' is 'odd'",
       "Pad@13 f[2,3] i{0,1,0,0} i=1 -> !INVALID the fill int64",
       "Pad@13 f[4,3]^0 i{0,1,0,0} -> Pad f[4,4]^0",
       "Pad@13 f[4,3]^0 i{1,0,0,0} -> !carry dimension 0 is padded");

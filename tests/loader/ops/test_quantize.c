@@ -53,7 +53,7 @@ static void test_quantize_linear(void) {
       "QuantizeLinear@21 h[5,6] h[2,6] q[2,6] | axis=0 block_size=4 -> QuantizeLinear q[5,6]",
       "QuantizeLinear@21 f[4] f[] | output_dtype=3 -> QuantizeLinear c[4]",
       "QuantizeLinear@21 f[4] f[] u[] | output_dtype=3 -> !UNSUPPORTED output_dtype 3",
-      "QuantizeLinear@19 f[4] f[] | output_dtype=17 -> !UNSUPPORTED output_dtype 17",
+      "QuantizeLinear@21 f[4] f[] | output_dtype=17 -> !UNSUPPORTED output_dtype 17",
       "QuantizeLinear@13 f[4,6]^1 f[6] | axis=1 -> !carry its scales follow that axis",
       "QuantizeLinear@13 u[4] f[] -> !INVALID 't0' (x) is of type uint8",
       "DynamicQuantizeLinear@11 f[2,3] -> DynamicQuantizeLinear u[2,3] f[] u[]");

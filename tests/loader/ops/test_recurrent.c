@@ -17,18 +17,18 @@ static void test_forms(void) {
 }
 
 static void test_refusals(void) {
-  TEST_CASES(
-      "RNN@14 f[5,3,4]^0 f[1,6,4] f[1,6,6] -> !carry each step depends on the one before",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,20,6] -> !INVALID [1, 24, 6] is needed",
-      "LSTM@14 f[5,3,4] f[1,24,3] f[1,24,6] -> !INVALID [1, 24, 4] is needed",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] f[1,24] -> !INVALID [1, 48] is needed",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] - n[4] -> !INVALID [3] is needed",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] - - f[2,3,6] -> !INVALID [1, 3, 6] is needed",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | hidden_size=5 -> !INVALID hidden_size is 5",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | direction=$up -> !INVALID 'up', which is unknown",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | layout=2 -> !INVALID layout is 2",
-      "LSTM@14 f[5,3,4] d[1,24,4] d[1,24,6] -> !INVALID type",
-      "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | clip=-1.0f -> !INVALID clip is -1");
+  TEST_CASES("RNN@14 f[5,3,4]^0 f[1,6,4] f[1,6,6] -> !carry each step depends on the one before",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,20,6] -> !INVALID [1, 24, 6] is needed",
+             "LSTM@14 f[5,3,4] f[1,24,3] f[1,24,6] -> !INVALID [1, 24, 4] is needed",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] f[1,24] -> !INVALID [1, 48] is needed",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] - n[4] -> !INVALID [3] is needed",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] - - f[2,3,6] -> !INVALID [1, 3, 6] is needed",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | hidden_size=5 -> !INVALID hidden_size is 5",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | direction=$up -> !UNSUPPORTED 'up', "
+             "supported: forward",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | layout=2 -> !INVALID layout is 2",
+             "LSTM@14 f[5,3,4] d[1,24,4] d[1,24,6] -> !INVALID type",
+             "LSTM@14 f[5,3,4] f[1,24,4] f[1,24,6] | clip=-1.0f -> !INVALID clip is -1");
 }
 
 OPI_TEST_MAIN("recurrent", OPI_TEST(test_forms), OPI_TEST(test_refusals))
