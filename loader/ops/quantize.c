@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of few bits: DequantizeLinear, QuantizeLinear, DynamicQuantizeLinear, and
- * opipe.DequantizeNBits, which MatMulNBits becomes.
+ * opipe.DequantizeNBits, which MatMulNBits becomes. Those of com.microsoft, written for types that
+ * the standard's took later, are the same.
  *
  * Canonical DequantizeLinear and QuantizeLinear: attributes axis and block_size (and output_dtype)
  * are there. A scale of one element
@@ -256,6 +257,8 @@ static const opi_op ops[] = {
     {OPI_OP("QuantizeLinear", "", 10, 27, 2, 3, 1, 1), .lift = quantize_lift,
      .infer = quantize_infer, .work = spread_work, .carry = spread_carry,
      .stops_gradient = ~UINT64_C(0), OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
+    {OPI_OP("DequantizeLinear", "com.microsoft", 1, 1, 2, 3, 1, 1), .lift = dequantize_lift},
+    {OPI_OP("QuantizeLinear", "com.microsoft", 1, 1, 2, 3, 1, 1), .lift = quantize_lift},
     {OPI_OP("DynamicQuantizeLinear", "", 11, 27, 1, 1, 3, 3), .infer = dynamic_infer,
      .work = spread_work, .stops_gradient = ~UINT64_C(0),
      OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
