@@ -151,6 +151,7 @@ static const opi_op ops[] = {
     MS("GroupQueryAttention", 7, 14, 4, opi_ms_gqa_lift),
     MS("RotaryEmbedding", 4, 4, 1, opi_ms_rotary_lift),
     MS("MatMulNBits", 3, 6, 1, opi_ms_bits_lift),
+    MS("GatherBlockQuantized", 3, 4, 1, opi_ms_gather_blocks_lift),
 };
 
 const opi_op_family opi_ops_contrib = {ops, OPI_COUNT(ops)};

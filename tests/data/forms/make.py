@@ -51,6 +51,13 @@ def floats(name, *shape):
     return h.make_tensor_value_info(name, T.FLOAT, list(shape))
 
 
+def indices(name, below, *shape):
+    """`below` stays with the value, for whoever draws it."""
+    value = h.make_tensor_value_info(name, T.INT64, list(shape))
+    value.doc_string = str(below)
+    return value
+
+
 def body(name, nodes, inputs, outputs, tensors=()):
     return h.make_graph(nodes, name, inputs, outputs, list(tensors))
 
@@ -139,12 +146,55 @@ def ms_qdq(graph):
     return 20, [floats("x", BATCH, 16)], [(x, BATCH, 16)]
 
 
-MODELS = {f.__name__: f for f in (scan, scan_rows, scan_nothing, ms_qdq)}
+def tensor_scatter(graph):
+    """Linear from places of each row, without places, and circular along another axis, over the end."""
+    new = graph.node("Mul", ["x", graph.weight(4)])
+    a = graph.node("TensorScatter", ["cache", new, "where"])
+    b = graph.node("TensorScatter", [a, graph.node("Neg", ["x"])], axis=2)
+    turned = graph.node("Transpose", [b], perm=[0, 2, 1, 3])
+    end = graph.node("Add", ["where", graph.constant(np.asarray([5], np.int64))])
+    c = graph.node("TensorScatter", [turned, graph.node("Transpose", [new], perm=[0, 2, 1, 3]), end], axis=-3, mode="circular")
+    y = graph.node("MatMul", [c, graph.weight(4, 3)])
+    inputs = [floats("x", BATCH, 2, 3, 4), floats("cache", BATCH, 2, 7, 4), indices("where", 5, BATCH)]
+    return 24, inputs, [(y, BATCH, 7, 2, 3), (a, BATCH, 2, 7, 4)]
+
+
+def gather_blocks(graph):
+    """GatherBlockQuantized: 4 bits by axis, with zero points and without; 2, 4 and 8 bits in bytes, blocks that do not
+    divide the row; along the axis that has blocks."""
+    rows, columns, sums = 24, 48, []
+
+    def table(kind, low, high, shape, scales, zeros, place="ids", **attributes):
+        data = graph.constant(graph.random.integers(low, high, shape), kind)
+        scale = graph.constant(graph.random.uniform(0.02, 0.2, scales).astype(np.float32))
+        more = [graph.constant(graph.random.integers(low, high, zeros), kind)] if zeros else []
+        sums.append(graph.node("GatherBlockQuantized", [data, place, scale] + more, MS, **attributes))
+
+    table(T.INT4, -8, 8, (rows, columns), (rows, 3), None, block_size=16)
+    table(T.UINT4, 0, 16, (rows, columns), (rows, 2), (rows, 2), block_size=32, quantize_axis=-1)
+    table(T.UINT8, 0, 256, (rows, columns // 2), (rows, 3), None, block_size=16, bits=4)
+    table(T.UINT8, 0, 256, (rows, columns // 2), (rows, 3), (rows, 2), block_size=16, bits=4)
+    table(T.UINT8, 0, 256, (rows, columns // 4), (rows, 2), (rows, 1), block_size=32, bits=2)
+    table(T.UINT8, 0, 256, (rows, columns), (rows, 3), (rows, 3), block_size=16, bits=8)
+    table(T.UINT8, 0, 256, (rows, columns), (rows, 3), None, block_size=16, bits=8)
+    total = sums[0]
+    for other in sums[1:]:
+        total = graph.node("Add", [total, other])
+    table(T.INT4, -8, 8, (rows, 5), (2, 5), (2, 5), block_size=16, quantize_axis=0)
+    table(T.INT4, -8, 8, (5, rows), (1, rows), None, block_size=16, quantize_axis=0, gather_axis=1)
+    turned = graph.node("Transpose", [sums[-1]], perm=[1, 2, 0])
+    outputs = [(total, BATCH, 3, columns), (sums[-2], BATCH, 3, 5), (turned, BATCH, 3, 5)]
+    return 21, [indices("ids", rows, BATCH, 3)], outputs
+
+
+MODELS = {f.__name__: f for f in (scan, scan_rows, scan_nothing, ms_qdq, tensor_scatter, gather_blocks)}
 ROWS = (4, 6)
 
 
 def fed(random, value, rows):
     shape = [rows if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
+    if value.doc_string:
+        return random.integers(0, int(value.doc_string), shape)
     return random.standard_normal(shape).astype(np.float32)
 
 
