@@ -30,12 +30,13 @@ struct opi_ticket {
   uint32_t kind; /* OPI_TICKET_* */
   double *
       losses; /* [n_microbatches * n_pieces] parts of the loss; written by the rank that has them */
-  bool shifted, counted; /* the labels: they have been there */
-  bool wanted;           /* double-buffered: somebody waits for it; submit_lock */
-  bool has_lr;           /* its learning rate is the host's, */
-  double lr;             /* this */
-  double count;          /* valid labels of the mini-batch */
-  uint64_t step;         /* double-buffered, and reference: the scalar STEP */
+  bool shifted, counted;      /* the labels: they have been there */
+  bool wanted;                /* double-buffered: somebody waits for it; submit_lock */
+  bool has_lr;                /* its learning rate is the host's, */
+  double lr;                  /* this */
+  double count;               /* valid labels of the mini-batch */
+  double sums[OPI_MOST_SUMS]; /* the other numbers that its loss is made of */
+  uint64_t step;              /* double-buffered, and reference: the scalar STEP */
   uint64_t start_ns;
   _Atomic uint64_t end_ns;
   int64_t *labels; /* shifted copy, kept from ticket to ticket */
@@ -295,11 +296,12 @@ opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *e
 opipe_status opi_train_shift(opi_engine *engine, opi_request *request, opipe_error *err);
 /* Is what a rank has of the mini-batch's loss a number? On its thread, before its update. */
 bool opi_train_is_finite(const opi_compiled *shape, const opi_request *request, uint32_t rank);
-/* count.c: the number of valid labels of the whole mini-batch */
+/* count.c: the number of valid labels of the whole mini-batch; and its other sums
+ * [OPI_MOST_SUMS], 0 where there is none */
 opipe_status opi_train_open_counters(opi_compiled *shape, opipe_error *err);
 void opi_train_close_counters(opi_compiled *shape);
 opipe_status opi_train_count(opi_compiled *shape, const opi_request *request, double *out_count,
-                             opipe_error *err);
+                             double *out_sums, opipe_error *err);
 static inline opi_cursor *opi_cursor_of(const opi_rank *rank) {
   return rank->cursor;
 }

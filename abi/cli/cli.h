@@ -270,6 +270,8 @@ int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_s
 /* From here on the options are those of the uncut model: one stage, one rank, one micro-batch, no
  * copies, no caps; on the first device, or backend cpu where several kinds are given. */
 void cli_cut_nothing(cli_options *io_options);
+/* Does --pin fix the input? pins.c */
+bool cli_is_pinned(const cli_options *o, const char *input);
 /* Numbers as text, or a .npy file, as the model's input has them. pins.c */
 int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out);
 /* Why there is no plan; beside what was asked of its shape, where that may be the reason. asked.c

@@ -50,27 +50,17 @@ int cli_data_add(cli_data *data, const char *name, const uint8_t *samples, size_
     (void)fprintf(stderr, "onnx-pipe: %s: there is an array '%s' already\n", path, name);
     return CLI_USAGE;
   }
-  if (a->form.rank == 0)
-    return bad(path, "it has no axis of samples");
   n_bytes = cli_dtype_bytes(a->form.dtype);
-  for (uint32_t d = 1; d < a->form.rank; ++d) {
+  for (uint32_t d = 0; d < a->form.rank; ++d) {
     if (__builtin_mul_overflow(n_bytes, (size_t)a->form.shape[d], &n_bytes))
       return bad(path, "its shape is too large");
   }
-  a->row_bytes = n_bytes;
   const char *why = cli_npy_misfit(&a->form, n);
   if (why != NULL)
     return bad(path, why);
   a->data = samples;
-  if (data->n != 0 && data->n_samples != (uint64_t)a->form.shape[0]) {
-    (void)fprintf(stderr, "onnx-pipe: %s: it has %lld samples, array '%s' has %llu\n", path,
-                  (long long)a->form.shape[0], data->arrays[0].form.name,
-                  (unsigned long long)data->n_samples);
-    return CLI_FAILED;
-  }
   if (!cli_tensor_name(&a->form, name, strlen(name)))
     return bad(path, "out of memory");
-  data->n_samples = (uint64_t)a->form.shape[0];
   ++data->n;
   return CLI_DONE;
 }
@@ -188,6 +178,8 @@ int cli_data_open(const cli_options *o, const cli_session *s, const char *labels
   for (uint32_t i = 0; i < o->t.data.n && status == CLI_DONE; ++i)
     status = add_source(o, s, o->t.data.items[i], labels, out);
   if (status == CLI_DONE)
+    status = cli_data_settle(o, s, labels, out);
+  if (status == CLI_DONE)
     note_types(s, labels, classes, out);
   if (status == CLI_DONE && out->n_samples == 0)
     return cli_usage("--data: there are no samples");
@@ -242,7 +234,8 @@ bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out) 
     const char *name = data->arrays[i].form.name;
     out[i] = data->arrays[i].form;
     out[i].name = NULL;
-    out[i].shape[0] = batch;
+    if (!data->arrays[i].is_whole)
+      out[i].shape[data->arrays[i].axis] = batch;
     out[i].dtype = data->arrays[i].wanted;
     if (!cli_tensor_name(&out[i], name, strlen(name)) || !cli_tensor_alloc(&out[i]))
       return false;
@@ -250,16 +243,26 @@ bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out) 
   return true;
 }
 
+/* Row `from` of an array becomes row `to`. */
+static void put_row(const cli_array *a, cli_tensor *out, uint64_t from, uint64_t to) {
+  const size_t n = a->row_bytes / cli_dtype_bytes(a->form.dtype); /* elements of it */
+  const uint8_t *row = a->data + from * a->row_bytes;
+  if (a->wanted == a->form.dtype)
+    memcpy((char *)out->data + to * a->row_bytes, row, a->row_bytes);
+  else
+    cli_widen(a->form.dtype, row, n, (int64_t *)out->data + to * n);
+}
+
 void cli_data_batch(const cli_data *data, const uint64_t *rows, uint32_t batch, cli_tensor *out) {
   for (uint32_t i = 0; i < data->n; ++i) {
     const cli_array *a = &data->arrays[i];
-    const size_t n = a->row_bytes / cli_dtype_bytes(a->form.dtype); /* elements of a sample */
-    for (uint32_t r = 0; r < batch && a->row_bytes != 0; ++r) {
-      const uint8_t *row = a->data + rows[r] * a->row_bytes;
-      if (a->wanted == a->form.dtype)
-        memcpy((char *)out[i].data + r * a->row_bytes, row, a->row_bytes);
-      else
-        cli_widen(a->form.dtype, row, n, (int64_t *)out[i].data + r * n);
+    if (a->row_bytes == 0)
+      continue;
+    if (a->is_whole)
+      put_row(a, &out[i], 0, 0);
+    for (size_t o = 0; !a->is_whole && o < a->n_outer; ++o) {
+      for (uint32_t r = 0; r < batch; ++r)
+        put_row(a, &out[i], o * data->n_samples + rows[r], o * batch + r);
     }
   }
 }

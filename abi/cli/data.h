@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training data of the command: arrays whose first axis is the sample, mapped from files. */
+/* Training data of the command: arrays mapped from files, one axis of which is the sample. */
 #ifndef CLI_DATA_H
 #define CLI_DATA_H
 
@@ -10,7 +10,10 @@ enum { DATA_MOST = 1024 };
 typedef struct cli_array {
   cli_tensor form; /* name, type, shape; its data is not used */
   const uint8_t *data;
-  size_t row_bytes; /* of one sample */
+  uint32_t axis;    /* that holds the samples */
+  bool is_whole;    /* none does: the same for every mini-batch */
+  size_t n_outer;   /* product of the axes in front of it */
+  size_t row_bytes; /* of one sample behind them; of all that is given where it is whole */
   uint32_t wanted;  /* type that the model reads; another than the form's is widened */
 } cli_array;
 
@@ -25,14 +28,17 @@ typedef struct cli_data {
   cli_mapping maps[DATA_MOST];
   uint32_t n, n_maps;
   uint64_t n_samples;
-  bool is_text; /* ids made of bytes */
-  bool shifts;  /* so are the labels: cross entropy is shifted, where nothing else is said */
+  char batch[512]; /* the batch's dimensions, where first axes do not say them; else "" */
+  bool is_text;    /* ids made of bytes */
+  bool shifts;     /* so are the labels: cross entropy is shifted, where nothing else is said */
 } cli_data;
 
 /* Opens all --data sources; `labels`: name of the loss's labels, NULL: none; `classes`: they are
  * numbers of classes. Messages are printed. */
 int cli_data_open(const cli_options *o, const cli_session *s, const char *labels, bool classes,
                   cli_data *out);
+/* Which axis of every array holds the samples, and how many there are. data_axes.c */
+int cli_data_settle(const cli_options *o, const cli_session *s, const char *labels, cli_data *data);
 void cli_data_close(cli_data *data);
 /* Adds the array whose form lies at arrays[n] but for its name: n bytes of samples, which stay
  * where they are. */

@@ -127,6 +127,15 @@ static int put_numbers(char *own, const opipe_tensor_info *info, cli_tensor *out
   return CLI_DONE;
 }
 
+bool cli_is_pinned(const cli_options *o, const char *input) {
+  const size_t n = strlen(input);
+  for (uint32_t i = 0; i < o->pins.n; ++i) {
+    if (strncmp(o->pins.items[i], input, n) == 0 && o->pins.items[i][n] == '=')
+      return true;
+  }
+  return false;
+}
+
 int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out) {
   const size_t n = strlen(value);
   size_t count = 1;

@@ -30,10 +30,10 @@ static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint
     uint32_t a = 0;
     while (a < data->n && strcmp(forms[a].name, info.name) != 0)
       ++a;
-    if (a == data->n)
-      status = cli_usage("the data have no input '%s'", info.name);
-    else
+    if (a != data->n)
       inputs[n++] = forms[a];
+    else if (!cli_is_pinned(o, info.name))
+      status = cli_usage("the data have no input '%s': --data or --pin gives it", info.name);
   }
   if (status == CLI_DONE)
     status = cli_bind(o, s, inputs, n);
@@ -93,6 +93,8 @@ static int bind_without_data(train_setup *t) {
 static int bind_data(train_setup *t, const char *labels) {
   int status =
       cli_data_open(&t->o, &t->s, labels, t->options.loss == OPIPE_LOSS_CROSS_ENTROPY, &t->data);
+  if (status == CLI_DONE && t->o.batch == NULL && t->data.batch[0] != '\0')
+    t->o.batch = t->data.batch;
   if (status == CLI_DONE)
     status = choose_batch(&t->o, &t->data, t->plan_file, &t->run);
   if (status == CLI_DONE)

@@ -31,12 +31,15 @@ opipe_status opi_grad_flags(opi_grad_state *s, opipe_error *err) {
 }
 
 opipe_status opi_grad_scalar(opi_grad_state *s, uint32_t slot, uint32_t *out, opipe_error *err) {
-  static const char *const names[OPI_SCALAR_TABLE] = {"seed",  "step",  "sample",
-                                                      "token", "count", "scale"};
+  static const char *const names[OPI_SCALAR_SUM] = {"seed",  "step",  "sample",
+                                                    "token", "count", "scale"};
   uint32_t *value = &s->training->scalars[slot];
   if (*value == OPIPE_NONE) {
-    const bool real = slot == OPI_SCALAR_COUNT || slot == OPI_SCALAR_SCALE;
-    const char *name = opi_arena_printf(s->training->graph->arena, "train/%s", names[slot]);
+    const bool real = slot >= OPI_SCALAR_COUNT;
+    opi_arena *arena = s->training->graph->arena;
+    const char *name = slot < OPI_SCALAR_SUM
+                           ? opi_arena_printf(arena, "train/%s", names[slot])
+                           : opi_arena_printf(arena, "train/sum%" PRIu32, slot - OPI_SCALAR_SUM);
     *value = name == NULL ? OPIPE_NONE
                           : opi_b_borrow(&s->builder, name, real ? OPIPE_DOUBLE : OPIPE_INT64, NULL,
                                          0, NULL);
@@ -91,6 +94,7 @@ static opipe_status check_compute(uint32_t compute, opipe_error *err) {
 static opipe_status steps(opi_grad_state *s, opipe_error *err) {
   OPI_TRY(check_compute(s->options->compute, err));
   OPI_TRY(opi_grad_find_loss(s, err));
+  OPI_TRY(opi_grad_find_shares(s, err));
   OPI_TRY(opi_grad_forward(s, err));
   OPI_TRY(opi_grad_states(s, err));
   OPI_TRY(opi_grad_loss(s, err));

@@ -107,21 +107,9 @@ static opipe_status count_labels(opi_builder *b, uint32_t labels, bool ignores, 
   return opi_grad_sum_all(b, terms, out, err);
 }
 
-typedef struct counted {
-  uint32_t labels, weights; /* weights OPIPE_NONE: 1 each */
-  int64_t ignore;
-  bool ignores, sums; /* sums: the labels are numbers to be added up */
-} counted;
-
-static opipe_status count_body(opi_grad_state *s, opi_builder *b, const counted *c,
-                               opipe_error *err) {
-  const opi_graph *graph = s->training->graph;
-  const uint32_t roots[2] = {c->labels, c->weights};
-  uint32_t *map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, graph->n_values), count;
-  if (map == NULL)
-    return opi_fail_nomem(err, graph->n_values * sizeof(*map), "the count graph");
-  memset(map, 0xff, graph->n_values * sizeof(*map));
-  OPI_TRY(copy_needed(s, b, roots, 2, map, err));
+static opipe_status count_one(opi_builder *b, const opi_counted *c, const uint32_t *map,
+                              opipe_error *err) {
+  uint32_t count, times;
   if (c->sums) {
     OPI_TRY(opi_k_cast(b, map[c->labels], OPIPE_DOUBLE, &count, err));
     OPI_TRY(opi_grad_sum_all(b, count, &count, err));
@@ -129,35 +117,58 @@ static opipe_status count_body(opi_grad_state *s, opi_builder *b, const counted 
     OPI_TRY(count_labels(b, map[c->labels], c->ignores, c->ignore,
                          c->weights == OPIPE_NONE ? OPIPE_NONE : map[c->weights], &count, err));
   }
+  if (c->times != 0) {
+    OPI_TRY(opi_k_const(times = opi_b_const_scalar(b, OPIPE_DOUBLE, c->times), err));
+    OPI_TRY(opi_b_op2(b, "Mul", count, times, &count, err));
+  }
   return opi_graph_add_output(b->graph, count) ? OPIPE_OK
                                                : opi_fail_nomem(err, 4, "the count graph");
 }
 
-static opipe_status make_graph(opi_grad_state *s, const counted *c, opipe_error *err) {
+static opipe_status count_body(opi_grad_state *s, opi_builder *b, const opi_counted *list,
+                               uint32_t n, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  uint32_t *roots = OPI_ARENA_ARRAY(&s->scratch, uint32_t, 2 * (size_t)n);
+  uint32_t *map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, graph->n_values);
+  if (map == NULL || roots == NULL)
+    return opi_fail_nomem(err, graph->n_values * sizeof(*map), "the count graph");
+  memset(map, 0xff, graph->n_values * sizeof(*map));
+  for (uint32_t i = 0; i < n; ++i) {
+    roots[2 * i] = list[i].labels;
+    roots[2 * i + 1] = list[i].weights;
+  }
+  OPI_TRY(copy_needed(s, b, roots, 2 * n, map, err));
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(count_one(b, &list[i], map, err));
+  return OPIPE_OK;
+}
+
+opipe_status opi_grad_count_all(opi_grad_state *s, const opi_counted *list, uint32_t n,
+                                opipe_error *err) {
   opi_builder b;
   opi_graph *graph = opi_graph_new(&s->training->arena, "count");
   if (graph == NULL)
     return opi_fail_nomem(err, sizeof(*graph), "the count graph");
   OPI_TRY(opi_b_open(&b, graph, &s->scratch, s->options->allocator, err));
   b.keep_parameters = true;
-  const opipe_status status = count_body(s, &b, c, err);
+  const opipe_status status = count_body(s, &b, list, n, err);
   opi_b_close(&b);
   s->training->count_graph = graph;
   return status;
 }
 
 opipe_status opi_grad_count_sum(opi_grad_state *s, uint32_t value, opipe_error *err) {
-  const counted c = {.labels = value, .weights = OPIPE_NONE, .sums = true};
-  return make_graph(s, &c, err);
+  const opi_counted c = {.labels = value, .weights = OPIPE_NONE, .sums = true};
+  return opi_grad_count_all(s, &c, 1, err);
 }
 
 opipe_status opi_grad_count(opi_grad_state *s, uint32_t labels, bool ignores, int64_t ignore,
                             uint32_t weights, opipe_error *err) {
-  const counted c = {labels, weights, ignore, ignores, false};
+  const opi_counted c = {labels, weights, ignore, ignores, false, 0};
   uint64_t n = 0;
   const opi_value *v = opi_b_value(&s->builder, labels);
   if (ignores || weights != OPIPE_NONE)
-    return make_graph(s, &c, err);
+    return opi_grad_count_all(s, &c, 1, err);
   if (!opi_shape_elems(v->shape, (uint32_t)v->rank, &n))
     return opi_fail(err, OPIPE_E_LIMIT, "labels '%s' are too large", v->name);
   s->training->count = (double)n;

@@ -6,7 +6,8 @@
  *   SUM    of numbers by row: shares as they are
  *   RATIO  of two sums, the lower one of data alone (a mask, labels that count): the upper sum over
  *          COUNT, which is the lower one of the whole mini-batch
- *   ODD    anything else (a root, a maximum, a sum and a mean): of the whole mini-batch alone
+ *   ODD    anything else: a linear form of several of these (shares.c), or (a root, a maximum) of
+ * the whole mini-batch alone
  *
  * Each value of the bound graph has such a form; operators that are linear hand it on.
  */

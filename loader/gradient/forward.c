@@ -196,10 +196,12 @@ static opipe_status copy_into(opi_grad_state *s, uint32_t n, uint32_t stage, boo
   s->builder.origin_stage = node->stage;
   s->builder.n_emitted = 1; /* the node itself takes the name as it is */
   OPI_TRY(opi_grad_cast_inputs(s, node, stage, in, err));
+  OPI_TRY(opi_grad_share_inputs(s, n, in, err));
   s->builder.n_emitted = 0;
   OPI_TRY(opi_grad_copy_node(s, node, in, names, out, err));
   const uint32_t index = s->training->graph->n_nodes - 1;
   OPI_TRY(opi_grad_cast_output(s, node, stage, &out[0], err));
+  OPI_TRY(opi_grad_share_output(s, n, &out[0], err));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     const uint32_t v = node->out[o];
     if (v == OPIPE_NONE)

@@ -100,8 +100,19 @@ enum {
   OPI_SCALAR_TOKEN = 3,  /* int64: first token of this slice */
   OPI_SCALAR_COUNT = 4,  /* double: what the mini-batch's loss is divided by */
   OPI_SCALAR_SCALE = 5,  /* double: loss scale, 1 without */
-  OPI_SCALAR_TABLE = 6   /* how many there are */
+  OPI_SCALAR_SUM = 6,    /* double: the first of OPI_MOST_SUMS other numbers that are added up over
+                            the mini-batch before */
+  OPI_SCALAR_TABLE = 22  /* how many there are */
 };
+enum { OPI_MOST_SUMS = OPI_SCALAR_TABLE - OPI_SCALAR_SUM };
+/* How many of a table [OPI_SCALAR_TABLE] programs are given: those that all have, and the sums that
+ * are read. */
+static inline uint32_t opi_scalar_count(const uint32_t *scalars) {
+  uint32_t n = OPI_SCALAR_TABLE;
+  while (n > OPI_SCALAR_SUM && scalars[n - 1] == OPIPE_NONE)
+    --n;
+  return n;
+}
 
 /* Why an initializer is, or is not, trained. */
 enum {
@@ -167,6 +178,8 @@ typedef struct opi_training {
    * of rank 0; NULL: the constant `count`. Runs before the first backward. */
   opi_graph *count_graph;
   double count;
+  uint32_t n_sums;         /* not 0: the count graph has so many outputs, which the scalars from
+                              OPI_SCALAR_SUM on add up; COUNT adds up `count` */
   opi_slice_state *states; /* [n_states] with a slice, in its order; those that no loss reads are
                               left out of the graph: all OPIPE_NONE */
   uint32_t n_states;

@@ -313,7 +313,7 @@ static opi_node *mean_loss(const opi_grad_state *s, uint32_t x) {
   }
 }
 
-static double batch_rows(const opi_grad_state *s) {
+double opi_grad_batch_rows(const opi_grad_state *s) {
   const opi_graph *graph = s->bound->graph;
   for (uint32_t i = 0; s->options->carry != NULL && i < graph->n_inputs; ++i) {
     const opi_carry carry = s->options->carry[graph->inputs[i]];
@@ -324,12 +324,16 @@ static double batch_rows(const opi_grad_state *s) {
   return 1;
 }
 
-/* The mean of a loss node becomes its sum, and COUNT what it was divided by. */
-static opipe_status sum_of_loss(opi_grad_state *s, opi_node *node, opipe_error *err) {
+void opi_grad_make_sum(opi_node *node) {
   for (uint32_t a = 0; a < node->n_attrs; ++a) {
     if (strcmp(node->attrs[a].name, "reduction") == 0)
       node->attrs[a] = OPI_ATTR_S("reduction", "sum");
   }
+}
+
+/* The mean of a loss node becomes its sum, and COUNT what it was divided by. */
+static opipe_status sum_of_loss(opi_grad_state *s, opi_node *node, opipe_error *err) {
+  opi_grad_make_sum(node);
   return opi_grad_count(s, node->in[1], opi_attr_find(node, "ignore_index") != NULL,
                         opi_attr_int(node, "ignore_index", 0), opi_node_in(node, 2), err);
 }
@@ -383,7 +387,7 @@ static opipe_status ratio(opi_grad_state *s, uint32_t x, uint32_t lower, opipe_e
 /* A sum over rows: its shares are sums themselves. */
 static opipe_status sum(opi_grad_state *s, uint32_t x, opipe_error *err) {
   opi_builder *b = &s->builder;
-  s->training->count = batch_rows(s);
+  s->training->count = opi_grad_batch_rows(s);
   OPI_TRY(wide(s, x, &x, err));
   OPI_TRY(opi_k_reshape(b, x, NULL, 0, &x, err));
   return opi_k_cast(b, x, OPIPE_FLOAT, &s->training->loss, err);
@@ -392,6 +396,8 @@ static opipe_status sum(opi_grad_state *s, uint32_t x, opipe_error *err) {
 static opipe_status scalar_loss(opi_grad_state *s, uint32_t x, opipe_error *err) {
   opi_builder *b = &s->builder;
   opi_training *t = s->training;
+  if (s->shares != NULL)
+    return opi_grad_share_loss(s, x, &t->loss, err);
   opi_node *node = mean_loss(s, x);
   opi_loss_form form;
   uint32_t rows;
@@ -407,7 +413,7 @@ static opipe_status scalar_loss(opi_grad_state *s, uint32_t x, opipe_error *err)
   t->odd = form.odd == NULL ? NULL : opi_arena_strdup(&t->arena, form.odd->name);
   t->is_odd = form.form == OPI_FORM_ODD;
   t->by_rows = true;
-  t->count = batch_rows(s);
+  t->count = opi_grad_batch_rows(s);
   OPI_TRY(wide(s, x, &x, err));
   if (t->count != 1) {
     OPI_TRY(opi_k_const(rows = opi_b_const_scalar(b, opi_b_value(b, x)->dtype, t->count), err));

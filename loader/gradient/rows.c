@@ -29,7 +29,8 @@ static bool same_states(const opi_training *a, const opi_training *b) {
 static bool same_notes(const opi_training *a, const opi_training *b) {
   const uint32_t n = a->graph->n_nodes;
   return a->loss == b->loss && a->output == b->output && a->labels == b->labels &&
-         a->by_rows == b->by_rows && (a->count_graph == NULL) == (b->count_graph == NULL) &&
+         a->by_rows == b->by_rows && a->n_sums == b->n_sums &&
+         (a->count_graph == NULL) == (b->count_graph == NULL) &&
          memcmp(a->scalars, b->scalars, sizeof a->scalars) == 0 && n == b->graph->n_nodes &&
          memcmp(a->stage, b->stage, n * sizeof *a->stage) == 0 && same_params(a, b) &&
          same_states(a, b);

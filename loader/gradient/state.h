@@ -6,6 +6,7 @@
  *   dropout.c    Dropout by counter
  *   loss.c       loss nodes
  *   form.c       how a scalar of the graph is made of the batch's rows
+ *   shares.c     one that is made of several sums, each over a number of its own
  *   count.c      what a loss is divided by
  *   trainable.c  which initializers are trained
  *   sums.c       gradients of values, as rules give them
@@ -56,7 +57,8 @@ typedef struct opi_grad_state {
   uint32_t *gradient;  /* [n_forward_values] sum so far, OPIPE_NONE: none */
   uint32_t current;    /* node whose rule runs */
   const void **hidden; /* [n_forward_values] data of trained parameters while the graph is built */
-  struct opi_grad_cast *casts; /* [n_casts] compute.c */
+  struct opi_grad_shares *shares; /* shares.c; NULL: one number divides the whole loss */
+  struct opi_grad_cast *casts;    /* [n_casts] compute.c */
   uint32_t n_casts, room_casts;
 } opi_grad_state;
 
@@ -95,6 +97,29 @@ typedef struct opi_loss_form {
   const opi_node *odd; /* ODD: what makes it so; may be NULL */
 } opi_loss_form;
 opipe_status opi_grad_form(opi_grad_state *s, opi_loss_form *out, opipe_error *err);
+/* shares.c: finds a loss that is a linear form of several sums, before the forward copy. */
+opipe_status opi_grad_find_shares(opi_grad_state *s, opipe_error *err);
+/* Inputs of bound node n about to be copied, and its output 0 afterwards, as far as they are such a
+ * loss's. */
+opipe_status opi_grad_share_inputs(opi_grad_state *s, uint32_t n, uint32_t *in, opipe_error *err);
+opipe_status opi_grad_share_output(opi_grad_state *s, uint32_t n, uint32_t *io_out,
+                                   opipe_error *err);
+/* The loss of it: x is its value in the training graph. */
+opipe_status opi_grad_share_loss(opi_grad_state *s, uint32_t x, uint32_t *out, opipe_error *err);
+/* Rows of this micro-batch; 1: no input carries the batch. */
+double opi_grad_batch_rows(const opi_grad_state *s);
+/* The element-wise sum of a loss node in place of its mean. */
+void opi_grad_make_sum(opi_node *node);
+/* What a number of training->count_graph counts, in values of the training graph. */
+typedef struct opi_counted {
+  uint32_t labels, weights; /* weights OPIPE_NONE: 1 each */
+  int64_t ignore;
+  bool ignores, sums; /* sums: the labels are numbers to be added up */
+  double times;       /* of the sum; 0: once */
+} opi_counted;
+/* training->count_graph: an output for each of list [n]. count.c */
+opipe_status opi_grad_count_all(opi_grad_state *s, const opi_counted *list, uint32_t n,
+                                opipe_error *err);
 /* training->count_graph: the sum of all elements of a value of the training graph. count.c */
 opipe_status opi_grad_count_sum(opi_grad_state *s, uint32_t value, opipe_error *err);
 /* training->count_graph, or training->count. `ignore` counts where `ignores`; weights: a value with

@@ -190,6 +190,10 @@ static const opi_op ops[] = {
        OPI_ATTRS(1, OPI_A(INT, "weight_prepacked", OPI_ONLY(0)),
                  OPI_A(INT, "accuracy_level", OPI_PRESET(0)), OPI_A(INT, "block_size"),
                  OPI_A(INT, "bits", OPI_PRESET(4)), OPI_A(INT, "N"), OPI_A(INT, "K"))),
+    MS("GatherBlockQuantized", 3, 4, 1, opi_ms_gather_blocks_lift,
+       OPI_ATTRS(1, OPI_A(INT, "gather_axis", OPI_PRESET(0)),
+                 OPI_A(INT, "quantize_axis", OPI_PRESET(1)),
+                 OPI_A(INT, "block_size", OPI_PRESET(128)), OPI_A(INT, "bits", OPI_PRESET(4)))),
 };
 
 const opi_op_family opi_ops_contrib = {ops, OPI_COUNT(ops)};

@@ -20,6 +20,8 @@ opipe_status opi_ms_embed_lift(opi_builder *b, const opi_node *node,
                                opipe_error *err); /* contrib_norm.c */
 /* contrib_bits.c */
 opipe_status opi_ms_bits_lift(opi_builder *b, const opi_node *node, opipe_error *err);
+/* contrib_blocks.c */
+opipe_status opi_ms_gather_blocks_lift(opi_builder *b, const opi_node *node, opipe_error *err);
 opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node,
                               opipe_error *err); /* contrib_norm.c */
 /* contrib_fused.c */

@@ -4,16 +4,118 @@
  * ConcatFromSequence.
  *
  *   If     its condition must be known (constant, or decided by shapes): that branch is inlined.
- *   Loop   its trip count or conditions must be known, as many trips as MOST_TRIPS: unrolled.
+ *   Loop   its trip count or conditions must be known, as many trips as OPI_MOST_TRIPS: unrolled.
  *   Sequences are lists of values known by position; nothing of them is left.
  */
-#include "loader/ops/common.h"
+#include "loader/ops/control.h"
 
-#define MOST_TRIPS 1024
-
-static const opi_graph *body_of(const opi_node *node, const char *name) {
+const opi_graph *opi_body_of(const opi_node *node, const char *name) {
   const opipe_attr *attr = opi_attr_find(node, name);
   return attr != NULL && attr->kind == OPI_ATTR_GRAPH ? attr->data : NULL;
+}
+
+/* -- scan outputs, of Loop and Scan -- */
+
+static opipe_status check_item(opi_builder *b, const opi_node *node, uint32_t item,
+                               opipe_error *err) {
+  if (opi_is_sequence(item))
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "a scan output is a sequence");
+  if (opi_rank_of(b, item) < OPIPE_MAX_RANK)
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_LIMIT, "a scan output has rank %" PRIu32,
+                       opi_rank_of(b, item));
+}
+
+/* The shape of an item with `extent` at the axis in front of its own dimension `axis`. */
+static uint32_t grown_shape(opi_builder *b, uint32_t item, uint32_t axis, int64_t extent,
+                            int64_t *out_shape) {
+  const uint32_t rank = opi_rank_of(b, item) + 1;
+  const int64_t *shape = opi_shape_of(b, item);
+  for (uint32_t d = 0, from = 0; d < rank; ++d)
+    out_shape[d] = d == axis ? extent : shape[from++];
+  return rank;
+}
+
+opipe_status opi_stack_nothing(opi_builder *b, const opi_node *node, uint32_t item, int64_t axis,
+                               uint32_t *out, opipe_error *err) {
+  int64_t shape[OPIPE_MAX_RANK];
+  uint32_t at = 0;
+  *out = item;
+  if (item == OPI_POISONED)
+    return OPIPE_OK;
+  OPI_TRY(check_item(b, node, item, err));
+  OPI_TRY(opi_stack_axis(b, node, item, axis, &at, err));
+  const uint32_t rank = grown_shape(b, item, at, 0, shape);
+  *out = opi_b_const(b, opi_b_value(b, item)->dtype, shape, rank, NULL);
+  return opi_k_const(*out, err);
+}
+
+opipe_status opi_stack_axis(opi_builder *b, const opi_node *node, uint32_t item, int64_t axis,
+                            uint32_t *out, opipe_error *err) {
+  const uint32_t rank = opi_rank_of(b, item) + 1;
+  if (opi_axis(axis, rank, out))
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                       "axis %" PRId64 " is outside a scan output of rank %" PRIu32, axis, rank);
+}
+
+opipe_status opi_stack(opi_builder *b, const opi_node *node, const uint32_t *items, uint32_t n,
+                       int64_t axis, uint32_t *out, opipe_error *err) {
+  int64_t shape[OPIPE_MAX_RANK];
+  uint32_t at = 0;
+  uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, n);
+  if (in == NULL)
+    return opi_fail_nomem(err, (uint64_t)n * 4, "inputs");
+  for (uint32_t t = 0; t < n; ++t) {
+    *out = items[t];
+    if (items[t] == OPI_POISONED)
+      return OPIPE_OK;
+    OPI_TRY(check_item(b, node, items[t], err));
+    OPI_TRY(opi_stack_axis(b, node, items[t], axis, &at, err));
+    const uint32_t rank = grown_shape(b, items[t], at, 1, shape);
+    OPI_TRY(opi_emit_reshape(b, items[t], shape, rank, NULL, &in[t], err));
+  }
+  *out = in[0];
+  return n == 1 ? OPIPE_OK : opi_k_concat(b, in, n, at, out, err);
+}
+
+/* The value without an axis that is 1 long. */
+static opipe_status drop_axis(opi_builder *b, uint32_t axis, uint32_t *io_value, opipe_error *err) {
+  const opi_value *x = opi_b_value(b, *io_value);
+  int64_t shape[OPIPE_MAX_RANK];
+  uint32_t rank = 0;
+  for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
+    if (d != axis)
+      shape[rank++] = x->shape[d];
+  }
+  return opi_emit_reshape(b, *io_value, shape, rank, NULL, io_value, err);
+}
+
+/* Parts of `sizes` [n] along an axis. */
+static opipe_status split_along(opi_builder *b, uint32_t value, uint32_t axis, const int64_t *sizes,
+                                uint32_t n, uint32_t *out, opipe_error *err) {
+  uint32_t in[2] = {value, OPIPE_NONE};
+  out[0] = value;
+  if (n == 1)
+    return OPIPE_OK;
+  OPI_TRY(opi_ints_value(b, sizes, n, &in[1], err));
+  const opipe_attr attr = OPI_ATTR_I("axis", axis);
+  const opi_emit emit = {
+      .op = "Split", .in = in, .n_in = 2, .n_out = n, .attrs = &attr, .n_attrs = 1};
+  return opi_b_emit(b, &emit, out, err);
+}
+
+opipe_status opi_unstack(opi_builder *b, uint32_t value, uint32_t axis, uint32_t n, uint32_t *out,
+                         opipe_error *err) {
+  int64_t *ones = OPI_ARENA_ARRAY(b->scratch, int64_t, n);
+  if (ones == NULL)
+    return opi_fail_nomem(err, (uint64_t)n * 8, "sizes");
+  for (uint32_t i = 0; i < n; ++i)
+    ones[i] = 1;
+  OPI_TRY(split_along(b, value, axis, ones, n, out, err));
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(drop_axis(b, axis, &out[i], err));
+  return OPIPE_OK;
 }
 
 /* A known bool or integer of one element. */
@@ -44,7 +146,7 @@ static opipe_status lift_if(opi_builder *b, const opi_node *node, opipe_error *e
   bool truth = false;
   OPI_TRY(opi_in(b, node, 0, &condition, err));
   OPI_TRY(known_flag(b, node, node->in[0], &truth, err));
-  const opi_graph *body = body_of(node, truth ? "then_branch" : "else_branch");
+  const opi_graph *body = opi_body_of(node, truth ? "then_branch" : "else_branch");
   if (body == NULL || body->n_outputs < node->n_out) {
     return opi_node_fail(b, node, err, OPIPE_E_INVALID, "%s is absent or has too few outputs",
                          truth ? "then_branch" : "else_branch");
@@ -76,7 +178,7 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   const opi_node *node = l->node;
   const int64_t *most = NULL;
   uint32_t n = 0;
-  l->body = body_of(node, "body");
+  l->body = opi_body_of(node, "body");
   l->n_carried = node->n_in > 2 ? node->n_in - 2 : 0;
   if (l->body == NULL || l->body->n_inputs != 2 + l->n_carried ||
       l->body->n_outputs < 1 + l->n_carried || l->body->n_outputs - 1 != node->n_out) {
@@ -86,7 +188,7 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
                          node->n_in, node->n_out);
   }
   l->n_scans = l->body->n_outputs - 1 - l->n_carried;
-  l->most = MOST_TRIPS;
+  l->most = OPI_MOST_TRIPS;
   l->go_on = true;
   l->endless = opi_node_in(node, 0) == OPIPE_NONE;
   if (!l->endless) {
@@ -97,7 +199,7 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
   }
   if (opi_node_in(node, 1) != OPIPE_NONE)
     OPI_TRY(known_flag(b, node, node->in[1], &l->go_on, err));
-  l->room = l->most < 0 ? 0 : l->most < MOST_TRIPS ? (uint32_t)l->most : MOST_TRIPS;
+  l->room = l->most < 0 ? 0 : l->most < OPI_MOST_TRIPS ? (uint32_t)l->most : OPI_MOST_TRIPS;
   l->feeds = OPI_ARENA_ARRAY(b->scratch, uint32_t, 2 + (size_t)l->n_carried);
   l->results = OPI_ARENA_ARRAY(b->scratch, uint32_t, l->body->n_outputs);
   l->scans = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->n_scans * l->room);
@@ -110,9 +212,9 @@ static opipe_status open_loop(opi_builder *b, loop *l, opipe_error *err) {
 
 static opipe_status one_trip(opi_builder *b, loop *l, opipe_error *err) {
   const uint8_t truth = 1;
-  if (l->trip >= MOST_TRIPS) {
+  if (l->trip >= OPI_MOST_TRIPS) {
     return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED,
-                         "more than %d trips are not unrolled", MOST_TRIPS);
+                         "more than %d trips are not unrolled", OPI_MOST_TRIPS);
   }
   l->feeds[0] = opi_b_const(b, OPIPE_INT64, NULL, 0, &l->trip);
   l->feeds[1] = opi_b_const(b, OPIPE_BOOL, NULL, 0, &truth);
@@ -136,60 +238,20 @@ static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *ou
                                opipe_error *err) {
   const int64_t zero = 0;
   const uint8_t truth = 1;
-  int64_t shape[OPIPE_MAX_RANK + 1] = {0};
   l->feeds[0] = opi_b_const(b, OPIPE_INT64, NULL, 0, &zero);
   l->feeds[1] = opi_b_const(b, OPIPE_BOOL, NULL, 0, &truth);
   if (l->feeds[0] == OPIPE_NONE || l->feeds[1] == OPIPE_NONE)
     return opi_fail_nomem(err, 9, "a constant");
   OPI_TRY(opi_b_inline(b, l->body, l->feeds, 2 + l->n_carried, l->results, err));
-  const uint32_t item = l->results[1 + l->n_carried + s];
-  *out = item;
-  if (item == OPI_POISONED)
-    return OPIPE_OK;
-  if (opi_is_sequence(item) || opi_rank_of(b, item) >= OPIPE_MAX_RANK)
-    return opi_node_fail(b, l->node, err, OPIPE_E_UNSUPPORTED, "a scan output is not a tensor");
-  const uint32_t rank = opi_rank_of(b, item);
-  for (uint32_t d = 0; d < rank; ++d)
-    shape[d + 1] = opi_shape_of(b, item)[d];
-  *out = opi_b_const(b, opi_b_value(b, item)->dtype, shape, rank + 1, NULL);
-  return *out != OPIPE_NONE ? OPIPE_OK : opi_fail_nomem(err, 8, "an empty scan output");
+  return opi_stack_nothing(b, l->node, l->results[1 + l->n_carried + s], 0, out, err);
 }
 
 /* Scan outputs are stacked along a new first axis. */
 static opipe_status stack_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *out,
                                opipe_error *err) {
-  const uint32_t *items = &l->scans[(size_t)s * l->room];
-  int64_t shape[OPIPE_MAX_RANK + 1] = {1};
   if (l->trip == 0)
     return empty_scan(b, l, s, out, err);
-  uint32_t *in = OPI_ARENA_ARRAY(b->scratch, uint32_t, (size_t)l->trip);
-  if (in == NULL)
-    return opi_fail_nomem(err, (uint64_t)l->trip * 4, "inputs");
-  for (int64_t t = 0; t < l->trip; ++t) {
-    *out = items[t];
-    if (items[t] == OPI_POISONED)
-      return OPIPE_OK;
-    if (opi_is_sequence(items[t]))
-      return opi_node_fail(b, l->node, err, OPIPE_E_INVALID, "a scan output is a sequence");
-    const opi_value *x = opi_b_value(b, items[t]);
-    const uint32_t rank = (uint32_t)x->rank;
-    for (uint32_t d = 0; d < rank; ++d)
-      shape[d + 1] = x->shape[d];
-    if (rank >= OPIPE_MAX_RANK)
-      return opi_node_fail(b, l->node, err, OPIPE_E_LIMIT, "a scan output has rank %" PRIu32, rank);
-    OPI_TRY(opi_emit_reshape(b, items[t], shape, rank + 1, NULL, &in[t], err));
-  }
-  *out = in[0];
-  if (l->trip == 1)
-    return OPIPE_OK;
-  const opipe_attr axis = OPI_ATTR_I("axis", 0);
-  const opi_emit emit = {.op = "Concat",
-                         .in = in,
-                         .n_in = (uint32_t)l->trip,
-                         .n_out = 1,
-                         .attrs = &axis,
-                         .n_attrs = 1};
-  return opi_b_emit(b, &emit, out, err);
+  return opi_stack(b, l->node, &l->scans[(size_t)s * l->room], (uint32_t)l->trip, 0, out, err);
 }
 
 static opipe_status lift_loop(opi_builder *b, const opi_node *node, opipe_error *err) {
@@ -344,22 +406,10 @@ static opipe_status part_sizes(opi_builder *b, const opi_node *node, int64_t ext
   return OPIPE_OK;
 }
 
-/* Without split sizes and with keepdims 0 the parts lose the axis. */
-static opipe_status drop_axis(opi_builder *b, uint32_t axis, uint32_t *io_value, opipe_error *err) {
-  const opi_value *x = opi_b_value(b, *io_value);
-  int64_t shape[OPIPE_MAX_RANK];
-  uint32_t rank = 0;
-  for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
-    if (d != axis)
-      shape[rank++] = x->shape[d];
-  }
-  return opi_emit_reshape(b, *io_value, shape, rank, NULL, io_value, err);
-}
-
 static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node, opipe_error *err) {
   const opi_value *x = NULL;
   int64_t *sizes = NULL;
-  uint32_t axis = 0, n = 0, in[2] = {node->in[0], OPIPE_NONE};
+  uint32_t axis = 0, n = 0;
   bool single = false;
   OPI_TRY(opi_in(b, node, 0, &x, err));
   OPI_TRY(opi_axis_attr(b, node, "axis", 0, (uint32_t)x->rank, &axis, err));
@@ -367,15 +417,8 @@ static opipe_status lift_split_to_sequence(opi_builder *b, const opi_node *node,
   uint32_t *items = OPI_ARENA_ARRAY(b->scratch, uint32_t, n);
   if (items == NULL)
     return opi_fail_nomem(err, (uint64_t)n * 4, "a sequence");
-  if (n == 1)
-    items[0] = node->in[0];
-  if (n > 1) {
-    OPI_TRY(opi_ints_value(b, sizes, n, &in[1], err));
-    const opipe_attr attr = OPI_ATTR_I("axis", axis);
-    const opi_emit emit = {
-        .op = "Split", .in = in, .n_in = 2, .n_out = n, .attrs = &attr, .n_attrs = 1};
-    OPI_TRY(opi_b_emit(b, &emit, items, err));
-  }
+  if (n > 0)
+    OPI_TRY(split_along(b, node->in[0], axis, sizes, n, items, err));
   for (uint32_t i = 0; single && i < n && opi_attr_int(node, "keepdims", 1) == 0; ++i)
     OPI_TRY(drop_axis(b, axis, &items[i], err));
   return give_sequence(b, node, items, n, err);

@@ -43,6 +43,7 @@ opipe_status opi_gradient_gather_elements(opi_grad *g, const opi_node *node, opi
 opipe_status opi_gradient_gather_nd(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_scatter_elements(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_scatter_nd(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_tensor_scatter(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_one_hot(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_top_k(opi_grad *g, const opi_node *node, opipe_error *err);
 

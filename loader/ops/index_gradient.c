@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of reading and writing by index: Gather GatherElements GatherND ScatterElements
- * ScatterND OneHot TopK.
+ * ScatterND TensorScatter OneHot TopK.
  *
  * What is read several times gets the sum of the gradients, added in rising order of index
  * position. What is written several times (reduction none) keeps the last update only, so only that
@@ -280,6 +280,59 @@ opipe_status opi_gradient_scatter_nd(opi_grad *g, const opi_node *node, opipe_er
     OPI_TRY(only_kept(g, kept, d, &d, err));
   }
   return opi_grad_give(g, node, 2, d, err);
+}
+
+/* Where each element of the update is written along the axis: of the update's shape. */
+static opipe_status places(opi_grad *g, const opi_node *node, uint32_t *out, opipe_error *err) {
+  const opi_value x = *opi_b_value(g->builder, node->in[0]);
+  const opi_value up = *opi_b_value(g->builder, node->in[1]);
+  const int64_t axis = opi_attr_int(node, "axis", 0);
+  int64_t rows[OPIPE_MAX_RANK], steps[OPIPE_MAX_RANK];
+  uint32_t first, step, extent;
+  for (int32_t d = 0; d < up.rank; ++d) {
+    rows[d] = d == 0 ? up.shape[0] : 1;
+    steps[d] = d == axis ? up.shape[d] : 1;
+  }
+  OPI_TRY(opi_k_reshape(g->builder, node->in[2], rows, (uint32_t)up.rank, &first, err));
+  OPI_TRY(opi_k_cast(g->builder, first, OPIPE_INT64, &first, err));
+  OPI_TRY(positions(g, steps, (uint32_t)up.rank, &step, err));
+  OPI_TRY(opi_b_op2(g->builder, "Add", first, step, out, err));
+  if (strcmp(opi_attr_string(node, "mode", "linear"), "circular") == 0) {
+    opi_attrs attrs = {.n = 0};
+    const double n = (double)x.shape[axis];
+    OPI_TRY(opi_k_const(extent = opi_b_const_scalar(g->builder, OPIPE_INT64, n), err));
+    const uint32_t in[2] = {*out, extent};
+    opi_attrs_int(&attrs, "fmod", 0);
+    OPI_TRY(opi_k_one(g->builder, "Mod", 0, in, 2, &attrs, out, err));
+  }
+  return opi_k_expand(g->builder, *out, up.shape, (uint32_t)up.rank, out, err);
+}
+
+opipe_status opi_gradient_tensor_scatter(opi_grad *g, const opi_node *node, opipe_error *err) {
+  const uint32_t dy = opi_grad_of(g, node, 0), where = opi_node_in(node, 2);
+  const int64_t axis = opi_attr_int(node, "axis", 0);
+  uint32_t d;
+  if (opi_grad_wants(g, node, 0)) {
+    uint32_t in[3] = {dy, OPIPE_NONE, where};
+    opi_attrs attrs = {.n = 0};
+    opi_attrs_int(&attrs, "axis", axis);
+    opi_attrs_string(&attrs, "mode", opi_attr_string(node, "mode", "linear"));
+    OPI_TRY(opi_grad_zeros(g, node->in[1], &in[1], err));
+    OPI_TRY(opi_k_one(g->builder, "TensorScatter", 0, in, where == OPIPE_NONE ? 2 : 3, &attrs, &d,
+                      err));
+    OPI_TRY(opi_grad_give(g, node, 0, d, err));
+  }
+  if (!opi_grad_wants(g, node, 1))
+    return OPIPE_OK;
+  if (where == OPIPE_NONE) {
+    const int64_t n = opi_b_value(g->builder, node->in[1])->shape[axis];
+    OPI_TRY(opi_k_slice(g->builder, dy, axis, 0, n, &d, err));
+  } else {
+    uint32_t at;
+    OPI_TRY(places(g, node, &at, err));
+    OPI_TRY(gather_elements(g, axis, dy, at, &d, err));
+  }
+  return opi_grad_give(g, node, 1, d, err);
 }
 
 /* -- OneHot, TopK ------------------------------------------------------------------------------ */

@@ -125,7 +125,8 @@ enum {
   OPI_INDEX_TUPLES,  /* input 1, the axes of input 0 behind attribute batch_dims */
   OPI_INDEX_CLASSES, /* input 1, axis 1 of input 0 */
   OPI_INDEX_PLACES,  /* input 3, axis 0 of input 1 */
-  OPI_INDEX_DEPTH    /* input 0, the number in input 1 */
+  OPI_INDEX_DEPTH,   /* input 0, the number in input 1 */
+  OPI_INDEX_STARTS   /* input 2: where along attribute axis of input 0 input 1 may begin */
 };
 
 /* opi_op.kind: what it is to fusions and their counts, to recomputation, losses and plans. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of few bits: DequantizeLinear, QuantizeLinear, DynamicQuantizeLinear, and
- * opipe.DequantizeNBits, which MatMulNBits becomes.
+ * opipe.DequantizeNBits, which MatMulNBits becomes. Those of com.microsoft, written for types that
+ * the standard's took later, are the same.
  *
  * Canonical DequantizeLinear and QuantizeLinear: attributes axis and block_size (and output_dtype)
  * are there. A scale of one element
@@ -264,6 +265,10 @@ static const opi_op ops[] = {
                OPI_A(INT, "precision", .since = 23, OPI_ONLY(0))),
      .lift = quantize_lift, .infer = quantize_infer, .work = spread_work, .carry = spread_carry,
      .stops_gradient = ~UINT64_C(0), OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
+    {OPI_OP("DequantizeLinear", OPI_MS, 1, 1, 2, 3, 1, 1), OPI_ATTRS(1, OPI_A(INT, "axis")),
+     .lift = dequantize_lift},
+    {OPI_OP("QuantizeLinear", OPI_MS, 1, 1, 2, 3, 1, 1), OPI_ATTRS(1, OPI_A(INT, "axis")),
+     .lift = quantize_lift},
     {OPI_OP("DynamicQuantizeLinear", "", 11, OPI_NEWEST_ONNX, 1, 1, 3, 3), OPI_NO_ATTRS(11),
      .infer = dynamic_infer, .work = spread_work, .stops_gradient = ~UINT64_C(0),
      OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing by index: ScatterElements (and its old name Scatter), ScatterND.
+/* Writing by index: ScatterElements (and its old name Scatter), ScatterND, TensorScatter.
  *
  * Canonical forms: ScatterElements(data, indices, updates) with attributes axis >= 0 and reduction;
  * ScatterND(data, indices, updates) with attribute reduction. reduction: none add mul max min.
  * Where indices repeat, updates are applied in row-major order.
+ * TensorScatter(past, update, write_indices?) with attributes axis > 0 and mode linear or circular:
+ * a cache with one row's updates from that row's own place on.
  */
 #include "loader/ops/common.h"
 #include "loader/ops/gradients.h"
@@ -173,6 +175,111 @@ static opipe_status carry_nd(const opi_graph *graph, const opi_node *node, const
   return opi_carry_fail(graph, node, err, "'%s' differs along it", from_data ? up->name : x->name);
 }
 
+/* -- TensorScatter -- */
+
+enum { IN_PAST, IN_UPDATE, IN_WHERE };
+
+static bool is_circular(const opi_node *node) {
+  return strcmp(opi_attr_string(node, "mode", "linear"), "circular") == 0;
+}
+
+static opipe_status lift_tensor(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL;
+  const char *mode = opi_attr_string(node, "mode", "linear");
+  uint32_t axis = 0;
+  OPI_TRY(opi_in(b, node, IN_PAST, &x, err));
+  OPI_TRY(opi_axis_attr(b, node, "axis", -2, (uint32_t)x->rank, &axis, err));
+  if (strcmp(mode, "linear") != 0 && !is_circular(node))
+    return opi_node_fail(b, node, err, OPIPE_E_UNSUPPORTED, "mode '%s' is not known", mode);
+  const opipe_attr attrs[2] = {OPI_ATTR_I("axis", axis), OPI_ATTR_S("mode", mode)};
+  return opi_b_lift(b, node, "TensorScatter", node->in, node->n_in, attrs, 2, err);
+}
+
+/* Places that are known are there. */
+static opipe_status check_places(const opi_builder *b, const opi_node *node, const opi_value *at,
+                                 int64_t most, opipe_error *err) {
+  for (uint64_t i = 0; at->data != NULL && i < opi_elems(at) && !is_circular(node); ++i) {
+    const int64_t first = opi_index_at(at, i);
+    if (first < 0 || first > most) {
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "row %" PRIu64 " is written from %" PRId64 " on, 0 to %" PRId64
+                           " are there",
+                           i, first, most);
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status infer_tensor(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *x = NULL, *up = NULL, *at = opi_in_optional(b, node, IN_WHERE);
+  uint32_t axis = 0;
+  char of[80], has[80];
+  OPI_TRY(opi_in(b, node, IN_PAST, &x, err));
+  OPI_TRY(opi_in(b, node, IN_UPDATE, &up, err));
+  OPI_TRY(opi_axis_attr(b, node, "axis", -2, (uint32_t)x->rank, &axis, err));
+  if (axis == 0) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID, "axis is 0, which holds the rows of '%s'",
+                         x->name);
+  }
+  bool fits = up->rank == x->rank && up->dtype == x->dtype;
+  for (uint32_t d = 0; fits && d < (uint32_t)x->rank; ++d)
+    fits = d == axis ? up->shape[d] <= x->shape[d] : up->shape[d] == x->shape[d];
+  if (!fits) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "past %s of %s and update %s of %s do not fit along axis %" PRIu32,
+                         opi_shape_text(of, sizeof(of), x->shape, (uint32_t)x->rank),
+                         opi_dtype_name(x->dtype),
+                         opi_shape_text(has, sizeof(has), up->shape, (uint32_t)up->rank),
+                         opi_dtype_name(up->dtype), axis);
+  }
+  if (at == NULL)
+    return opi_infer_same(b, node, err);
+  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
+  if (at->rank != 1 || at->shape[0] != x->shape[0]) {
+    return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                         "write_indices '%s' are %s, past '%s' has %" PRId64 " rows", at->name,
+                         opi_shape_text(has, sizeof(has), at->shape, (uint32_t)at->rank), x->name,
+                         x->shape[0]);
+  }
+  OPI_TRY(check_places(b, node, at, x->shape[axis] - up->shape[axis], err));
+  return opi_infer_same(b, node, err);
+}
+
+/* Rows and all dimensions but the one that is written; places go with the rows. */
+static opipe_status carry_tensor(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                 opi_carry *out, opipe_error *err) {
+  const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
+  const uint32_t first = opi_carries(&in[IN_PAST]) ? IN_PAST : IN_UPDATE;
+  const bool placed = opi_node_in(node, IN_WHERE) != OPIPE_NONE;
+  opi_carry held = in[first];
+  int64_t length = 0;
+  if (!opi_carries(&held) && placed && opi_carries(&in[IN_WHERE]))
+    held = in[IN_WHERE];
+  out[0] = held;
+  if (!opi_carries(&held))
+    return OPIPE_OK;
+  if (held.axis == axis || held.count != 0) {
+    return opi_carry_fail(graph, node, err,
+                          "entries of dimension %" PRId32
+                          " are written where "
+                          "write_indices say",
+                          held.axis);
+  }
+  length = graph->values[node->in[IN_PAST]].shape[held.axis] / (held.outer * held.inner);
+  for (uint32_t i = IN_PAST; i <= IN_WHERE; ++i) {
+    const uint32_t v = opi_node_in(node, i);
+    if (v == OPIPE_NONE || (i == IN_WHERE && held.axis != 0 && !opi_carries(&in[i])))
+      continue;
+    const bool alike = opi_carries(&in[i]) ? in[i].axis == held.axis && in[i].outer == held.outer &&
+                                                 in[i].inner == held.inner && in[i].count == 0
+                                           : opi_is_uniform(graph, v, (uint32_t)held.axis,
+                                                            held.outer, length, held.inner);
+    if (!alike)
+      return opi_carry_fail(graph, node, err, "'%s' differs along it", graph->values[v].name);
+  }
+  return OPIPE_OK;
+}
+
 static const opi_op ops[] = {
     {OPI_OP("Scatter", "", 9, 10, 3, 3, 1, 1), OPI_ATTRS(9, OPI_A(INT, "axis", OPI_PRESET(0))),
      .lift = lift_elements},
@@ -187,6 +294,12 @@ static const opi_op ops[] = {
      .lift = lift_nd, .infer = infer_nd, .work = opi_work_move, .carry = carry_nd,
      .gradient = opi_gradient_scatter_nd, .stops_gradient = 0x2,
      OPI_COLUMNS(SCATTERED, COMMON, OTHER, RISING, NONE, PLAIN)},
+    {OPI_OP("TensorScatter", "", 24, OPI_NEWEST_ONNX, 2, 3, 1, 1),
+     OPI_ATTRS(24, OPI_A(INT, "axis", OPI_PRESET(-2)),
+               OPI_A(STRING, "mode", OPI_TEXTS("linear circular"))),
+     .lift = lift_tensor, .infer = infer_tensor, .work = opi_work_move, .carry = carry_tensor,
+     .gradient = opi_gradient_tensor_scatter, .stops_gradient = 0x4,
+     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, STARTS, PLAIN)},
 };
 extern const opi_op_family opi_ops_scatter;
 const opi_op_family opi_ops_scatter = {ops, OPI_COUNT(ops)};

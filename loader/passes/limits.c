@@ -134,6 +134,13 @@ static void read_tables(const opi_graph *graph, const opi_node *node, uint32_t i
       if (graph->values[node->in[1]].data != NULL)
         lower(&limits[node->in[0]], element(&graph->values[node->in[1]], 0));
       break;
+    case OPI_INDEX_STARTS: {
+      const opi_value *x = &graph->values[node->in[0]], *up = &graph->values[node->in[1]];
+      const int64_t axis = opi_attr_int(node, "axis", 0);
+      if (opi_node_in(node, 2) != OPIPE_NONE)
+        lower(&limits[node->in[2]], x->shape[axis] - up->shape[axis] + 1);
+      break;
+    }
     default:
       break;
   }

@@ -232,7 +232,7 @@ static opipe_status make_program(making *m) {
   p->graph.values = m->values;
   p->graph.nodes = nodes;
   p->graph.n_params = b->cut->n_params;
-  p->graph.n_scalars = b->source->scalars == NULL ? 0 : OPI_SCALAR_TABLE;
+  p->graph.n_scalars = b->source->scalars == NULL ? 0 : opi_scalar_count(b->source->scalars);
   return status;
 }
 

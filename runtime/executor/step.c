@@ -66,6 +66,8 @@ static void set_scalars(const opi_compiled *t, const opi_request *request, uint3
   scalars[OPI_SCALAR_SAMPLE] = opi_piece_row(t, piece, microbatch);
   scalars[OPI_SCALAR_TOKEN] = opi_graphs_at(t, stage, microbatch)->first;
   memcpy(&scalars[OPI_SCALAR_COUNT], &count, sizeof count);
+  if (ticket != NULL)
+    memcpy(&scalars[OPI_SCALAR_SUM], ticket->sums, sizeof ticket->sums);
 }
 
 /* Tests: what nobody needs any more is overwritten. */
@@ -183,7 +185,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
   OPI_TRY(opi_lent_begin(rank, request, err));
   if (t->draws)
     set_scalars(t, request, step->stage, step->microbatch, opi_cursor_of(rank));
-  return run(rank, &work, bound, t->draws ? OPI_SCALAR_TABLE : 0, err);
+  return run(rank, &work, bound, t->draws ? OPI_SCALAR_SUM : 0, err);
 }
 
 static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t index,
@@ -217,7 +219,8 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
                      .number = step_number(t, request, cursor),
                      .program = program};
   set_scalars(t, request, step->stage, step->microbatch, cursor);
-  return run(rank, &work, unit->bindings[binding].sets[set], OPI_SCALAR_TABLE, err);
+  return run(rank, &work, unit->bindings[binding].sets[set],
+             opi_scalar_count(opi_graphs_at(t, step->stage, step->microbatch)->scalars), err);
 }
 
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,

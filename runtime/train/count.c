@@ -93,17 +93,18 @@ static void take_input(const opi_compiled *t, const opi_request *request, const 
 }
 
 static opipe_status count_piece(opi_compiled *t, const opi_request *request, uint32_t m,
-                                uint32_t stage, double *io_count, opipe_error *err) {
+                                uint32_t stage, double *io_count, double *io_sums,
+                                opipe_error *err) {
   const opi_piece *piece = opi_piece_at(t, stage, m);
-  double count = 0;
   if ((piece->phases & 1u << OPI_PHASE_F) == 0)
     return OPIPE_OK;
   const opi_variant_slice *slice = opi_graphs_at(t, stage, m);
   const opi_graph *g = slice->training->count_graph;
-  if (g == NULL) {
+  const uint32_t n_sums = slice->training->n_sums;
+  if (g == NULL || n_sums != 0)
     *io_count += slice->training->count;
+  if (g == NULL)
     return OPIPE_OK;
-  }
   opi_prepared *graph = counter_of(t, piece)->graph;
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const uint32_t input = opi_ports_at(t, piece)->input[counter_of(t, piece)->ports[i]];
@@ -117,18 +118,22 @@ static opipe_status count_piece(opi_compiled *t, const opi_request *request, uin
     take_input(t, request, piece, slice, m, i);
   }
   OPI_TRY(opi_prepared_run(graph, err));
-  memcpy(&count, opi_prepared_data(graph, g->n_inputs), sizeof count);
-  *io_count += count;
+  for (uint32_t k = 0; k < g->n_outputs; ++k) {
+    double count = 0;
+    memcpy(&count, opi_prepared_data(graph, g->n_inputs + k), sizeof count);
+    *(n_sums != 0 ? &io_sums[k] : io_count) += count;
+  }
   return OPIPE_OK;
 }
 
 opipe_status opi_train_count(opi_compiled *t, const opi_request *request, double *out_count,
-                             opipe_error *err) {
+                             double *out_sums, opipe_error *err) {
   *out_count = 0;
+  memset(out_sums, 0, OPI_MOST_SUMS * sizeof *out_sums);
   for (uint32_t m = 0; m < t->session->plan->n_microbatches; ++m) {
     for (uint32_t k = 0; k < t->model->n_pieces; ++k) {
       OPI_TRY(count_piece(t, request, m, t->model->loss_stage * t->model->n_pieces + k, out_count,
-                          err));
+                          out_sums, err));
     }
   }
   return OPIPE_OK;

@@ -192,7 +192,7 @@ opipe_status opi_train_look(opi_request *request, opipe_error *err) {
     return OPIPE_OK;
   if (!away && !opi_request_may_go(request))
     return OPIPE_PENDING;
-  OPI_TRY(opi_train_count(request->runs, request, &ticket->count, err));
+  OPI_TRY(opi_train_count(request->runs, request, &ticket->count, ticket->sums, err));
   ticket->counted = true;
   return OPIPE_OK;
 }

@@ -36,6 +36,7 @@ DATA_OF = {  # name: type, shape of a sample, content
     "k": (INT64, [], longs(0, 1, 2, 2, -1, 1, 0, -1)),
 }
 SCALARS = {"zero": 0, "two": 2.0, "third": 1 / 3, "temperature": 0.3}
+CLASSES = {"classes": [0.5, 2.0, 1.25]}
 LONGS = {"ignored": [[], -1], "none": [[], 0], "last": [[1], 1], "front": [[1], 0], "axes": [[1], 0]}
 
 
@@ -77,9 +78,26 @@ LOSSES = {
     "cross entropy by sample": ([entropy("l", "e", "none"), reduce("ReduceMean", "e", "loss")], None),
     "root": ([*SQUARES, reduce("ReduceMean", "sq", "e"), node("Sqrt", "e", "loss", "root")], "root"),
     "largest": ([*SQUARES, reduce("ReduceMax", "sq", "loss")], "loss"),
-    "two cross entropies": ([entropy("l", "e"), entropy("k", "f"), node("Add", "e f", "loss", "joined")], "joined"),
-    "sum and mean": ([*SQUARES, reduce("ReduceMean", "sq", "e"), reduce("ReduceSum", "sq", "f"), node("Add", "e f", "loss", "joined")], "joined"),
-    "ratio and mean": ([*SQUARES, *MASKED, QUOTIENT, node("Add", "ratio whole", "loss", "joined")], "joined"),
+    "two cross entropies": ([entropy("l", "e"), entropy("k", "f"), node("Add", "e f", "loss", "joined")], None),
+    "three heads, weighted": ([*SQUARES, entropy("l", "e"), entropy("k", "f"), reduce("ReduceMean", "sq", "g"), node("Mul", "e third", "e3", "e3"),
+                               node("Sub", "e3 f", "ef", "ef"), node("Mul", "g two", "g2", "g2"), node("Add", "g2 ef", "loss", "joined")], None),
+    "heads side by side": ([entropy("l", "e"), entropy("k", "f"), node("Unsqueeze", "e front", "e1", "e1"), node("Unsqueeze", "f front", "f1", "f1"),
+                            node("Concat", "e1 f1", "both", "both", axis=0), reduce("ReduceMean", "both", "loss")], None),
+    "weighted classes beside a mean": ([*SQUARES, node("SoftmaxCrossEntropyLoss", "y k classes", "e", "e", reduction="mean", ignore_index=-1),
+                                        reduce("ReduceMean", "sq", "f"), node("Add", "e f", "loss", "joined")], None),
+    "sum and mean": ([*SQUARES, reduce("ReduceMean", "sq", "e"), reduce("ReduceSum", "sq", "f"), node("Add", "e f", "loss", "joined")], None),
+    "ratio and mean": ([*SQUARES, *MASKED, QUOTIENT, node("Add", "ratio whole", "loss", "joined")], None),
+    "ratio and cross entropy, and a penalty": ([*SQUARES, *MASKED, QUOTIENT, entropy("l", "e"), node("Add", "ratio e", "re", "re"),
+                                                node("Mul", "a.weight a.weight", "ww", "ww"), reduce("ReduceSum", "ww", "w"),
+                                                node("Add", "re w", "loss", "joined")], None),
+    "a mask's count, clamped": ([*SQUARES, *MASKED, node("Max", "lower two", "most", "most"), node("Div", "upper most", "loss", "loss")], None),
+    "a mask's count and a bit": ([*SQUARES, *MASKED, node("Add", "lower third", "more", "more"), node("Div", "upper more", "loss", "loss")], None),
+    "a mean over the mask's mean": ([*SQUARES, *MASKED, reduce("ReduceMean", "rm", "all"), reduce("ReduceMean", "m", "part"),
+                                     node("Div", "all part", "loss", "loss")], None),
+    "nothing where nothing counts": ([*SQUARES, *MASKED, QUOTIENT, node("Greater", "lower zero", "any", "any"),
+                                      node("Where", "any ratio zero", "kept", "kept"), node("Add", "kept whole", "loss", "joined")], None),
+    "a root beside a mean": ([*SQUARES, *MASKED, reduce("ReduceMean", "sq", "e"), node("Sqrt", "e", "r", "root"), node("Add", "r whole", "loss", "joined")], "root"),
+    "two means multiplied": ([*SQUARES, reduce("ReduceMean", "sq", "e"), reduce("ReduceMean", "y", "f"), node("Mul", "e f", "loss", "joined")], "joined"),
     "by what is learned": ([*SQUARES, reduce("ReduceSum", "sq", "e"), node("Abs", "y", "ay", "ay"), reduce("ReduceSum", "ay", "f"),
                             node("Div", "e f", "loss", "share")], "share"),
     "scaled by a mean of the batch": ([reduce("ReduceMean", "y", "e"), node("Div", "y e", "z", "mixing"), node("Sub", "z t", "d", "d"),
@@ -96,6 +114,7 @@ def write(path, nodes, outputs):
     read = used & DATA_OF.keys()
     inputs = [value(name, ["batch", *shape], kind) for name, (kind, shape, _) in DATA_OF.items() if name in read]
     weights = [tensor(name, FLOAT, [], floats(number)) for name, number in SCALARS.items() if name in used]
+    weights += [tensor(name, FLOAT, [len(numbers)], floats(*numbers)) for name, numbers in CLASSES.items() if name in used]
     weights += [tensor(name, INT64, shape, longs(number)) for name, (shape, number) in LONGS.items() if name in used]
     with open(path, "wb") as file:
         file.write(model(graph(nodes, inputs, outputs, WEIGHTS + weights), version=17))

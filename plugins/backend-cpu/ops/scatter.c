@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing by index: ScatterElements, ScatterND.
+/* Writing by index: ScatterElements, ScatterND, TensorScatter.
  *
  * The data is copied (or overwritten in place), then updates are applied one after the other in
  * index order, so that repeated indices give the same bits on any number of threads.
@@ -205,9 +205,92 @@ static opipe_status prepare_nd(cpu_prep *p) {
   return OPIPE_OK;
 }
 
+/* ---- TensorScatter ---- */
+
+typedef struct write_plan {
+  int64_t rows;   /* of the cache */
+  int64_t planes; /* of a row: the axes between the first and the one that is written */
+  int64_t n, m;   /* entries along that axis, of the cache and of the update */
+  int64_t inner;  /* bytes of an entry */
+  bool circular;
+} write_plan;
+
+/* Where a row's update begins, 0 to n - 1. */
+static opipe_status find_start(const cpu_call *call, opipe_error *err, int64_t row,
+                               int64_t *out_first) {
+  const write_plan *plan = call->plan;
+  const bool placed = call->n_in > 2 && call->in[2].data != NULL;
+  const int64_t first = placed ? cpu_index(&call->in[2], (uint64_t)row) : 0;
+  *out_first = first;
+  if (plan->circular && plan->n > 0) {
+    *out_first = first % plan->n + (first % plan->n < 0 ? plan->n : 0);
+    return OPIPE_OK;
+  }
+  if (first >= 0 && first <= plan->n - plan->m)
+    return OPIPE_OK;
+  return cpu_fail(call, err, OPIPE_E_INVALID,
+                  "row %lld is written from %lld on, 0 to %lld are there", (long long)row,
+                  (long long)first, (long long)(plan->n - plan->m));
+}
+
+static opipe_status write_kernel(const cpu_call *call, opipe_error *err) {
+  const write_plan *plan = call->plan;
+  const char *from = call->in[1].data;
+  char *to = call->out[0].data;
+  copy_data(call);
+  for (int64_t r = 0; r < plan->rows; ++r) {
+    int64_t first = 0;
+    CPU_TRY(find_start(call, err, r, &first));
+    const int64_t rest = plan->n - first, head = plan->m < rest ? plan->m : rest;
+    for (int64_t p = 0; p < plan->planes; ++p) {
+      memcpy(to + first * plan->inner, from, (size_t)(head * plan->inner));
+      memcpy(to, from + head * plan->inner, (size_t)((plan->m - head) * plan->inner));
+      from += plan->m * plan->inner;
+      to += plan->n * plan->inner;
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status prepare_write(cpu_prep *p) {
+  const opipe_value *past = cpu_in(p, 0), *update = cpu_in(p, 1), *where = cpu_in(p, 2);
+  write_plan *plan = CPU_PLAN(p, write_plan);
+  uint32_t axis = 0;
+  if (plan == NULL)
+    return cpu_nomem(p);
+  CPU_TRY(cpu_axis(p, opipe_attr_int(p->node, "axis", -2), past->rank, &axis));
+  if (axis == 0 || update->rank != past->rank || update->dtype != past->dtype ||
+      (where != NULL && ((where->dtype != OPIPE_INT64 && where->dtype != OPIPE_INT32) ||
+                         cpu_elems(where) != (uint64_t)past->shape[0])))
+    return cpu_invalid(p, "past, update and write_indices do not fit along axis %u", axis);
+  plan->planes = 1;
+  plan->inner = opipe_dtype_bits(past->dtype);
+  for (uint32_t a = 0; a < past->rank; ++a) {
+    if (a == axis ? update->shape[a] > past->shape[a] : update->shape[a] != past->shape[a]) {
+      return cpu_invalid(p, "axis %u of the update is %lld, of the cache %lld", a,
+                         (long long)update->shape[a], (long long)past->shape[a]);
+    }
+    if (a > 0 && a != axis)
+      *(a < axis ? &plan->planes : &plan->inner) *= past->shape[a];
+  }
+  if (plan->inner % 8 != 0) {
+    return cpu_refuse(p, "writes pieces of %lld bits of %s", (long long)plan->inner,
+                      opipe_dtype_name(past->dtype));
+  }
+  plan->inner /= 8;
+  plan->rows = past->shape[0];
+  plan->n = past->shape[axis];
+  plan->m = update->shape[axis];
+  plan->circular = strcmp(opipe_attr_string(p->node, "mode", "linear"), "circular") == 0;
+  p->step->run = write_kernel;
+  p->step->inplace = 1;
+  return cpu_expect_like(p, 0, past);
+}
+
 static const cpu_op ops[] = {
     {"ScatterElements", NULL, prepare_elements, 3, 3, 1, 0, 0},
     {"ScatterND", NULL, prepare_nd, 3, 3, 1, 0, 0},
+    {"TensorScatter", NULL, prepare_write, 2, 3, 1, 0, 0},
 };
 
 const cpu_op_family cpu_family_scatter = {ops, CPU_COUNT_OF(ops)};

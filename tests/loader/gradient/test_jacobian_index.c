@@ -40,6 +40,15 @@ static void test_scatter(void) {
       "Scatter@9 d[3,2] i{0,2}[1,2] d[1,2] -> y");
 }
 
+static void test_tensor_scatter(void) {
+  JAC_CASES("TensorScatter@24 d[2,5,2] d[2,2,2] i{3,0} -> y",
+            "TensorScatter@24 d[2,4,2] d[2,3,2] i{3,6} | mode=$circular -> y",
+            "TensorScatter@24 d[2,2,4] d[2,2,3] i{1,0} | axis=-1 -> y",
+            "TensorScatter@24 c[2,5,2] d[2,2,2] i{2,1} -> y",
+            "TensorScatter@24 d[2,5,2] c[2,2,2] i{2,1} -> y",
+            "TensorScatter@24 d[2,5,2] d[2,5,2] -> y");
+}
+
 static void test_one_hot(void) {
   JAC_CASES("OneHot@11 i{0,2,-1,5} i=3 d[2] -> y", "OneHot@11 i{1,0}[2,1] i=2 d[2] | axis=0 -> y");
 }
@@ -66,5 +75,5 @@ static void test_einsum(void) {
 }
 
 OPI_TEST_MAIN("gradients by index", OPI_TEST(test_gather), OPI_TEST(test_gather_elements),
-              OPI_TEST(test_gather_nd), OPI_TEST(test_scatter), OPI_TEST(test_one_hot),
-              OPI_TEST(test_top_k), OPI_TEST(test_einsum))
+              OPI_TEST(test_gather_nd), OPI_TEST(test_scatter), OPI_TEST(test_tensor_scatter),
+              OPI_TEST(test_one_hot), OPI_TEST(test_top_k), OPI_TEST(test_einsum))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* If, Loop and sequences vanish when what decides them is known, and are refused by name when not.
+/* If, Loop, Scan and sequences vanish when what decides them is known, and are refused by name when
+ * not.
  */
 #include "tests/loader/graphs.h"
 
@@ -318,7 +319,108 @@ static void test_sequences_in_place_of_tensors_are_refused(void) {
   }
 }
 
-OPI_TEST_MAIN("control", OPI_TEST(test_if_with_known_condition_is_inlined),
+/* body: (state, part) -> (state + part + w, part); made: the stack of parts. */
+static uint32_t add_scan(test_graph *t, uint32_t x, uint32_t part, uint32_t w,
+                         const opipe_attr *more, uint32_t n_more, uint32_t *out_made) {
+  const uint32_t in[2] = {x, part};
+  opipe_attr attrs[4];
+  uint32_t out[2];
+  opi_graph *body = body_open(t, "body");
+  const uint32_t state = test_input(t, NULL, OPIPE_FLOAT, two, 1);
+  const uint32_t item = test_input(t, NULL, OPIPE_FLOAT, two, 1);
+  test_output(t, test_op(t, "Add", test_op(t, "Add", state, item), capture(t, w)));
+  test_output(t, test_op(t, "Identity", item, OPIPE_NONE));
+  body_close(t);
+  attrs[0] = body_attr("body", body);
+  for (uint32_t i = 0; i < n_more; ++i)
+    attrs[1 + i] = more[i];
+  test_node(t, "Scan", 11, in, 2, attrs, 1 + n_more, out, 2);
+  *out_made = out[1];
+  return out[0];
+}
+
+static void test_scan_is_unrolled_along_its_axes(void) {
+  static const int64_t shape[2] = {2, 3}, last = -1, backwards = 1;
+  const opipe_attr attrs[3] = {OPI_ATTR_I("num_scan_inputs", 1),
+                               OPI_ATTR_N("scan_input_axes", &last, 1),
+                               OPI_ATTR_N("scan_output_directions", &backwards, 1)};
+  test_graph t;
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t made = OPIPE_NONE;
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+  const uint32_t w = test_input(&t, "w", OPIPE_FLOAT, two, 1);
+  const uint32_t part = test_input(&t, "part", OPIPE_FLOAT, shape, 2);
+  test_output(&t, add_scan(&t, x, part, w, attrs, 3, &made));
+  test_output(&t, made);
+  const opi_bind_options options = test_options();
+  OPI_ASSERT_OK_FATAL(opi_bind(&t.model, &options, &bound, &err), &err);
+  OPI_ASSERT_INT(test_count(bound->graph, "Add"), 6);
+  OPI_ASSERT_INT(test_count(bound->graph, "Split"), 1);
+  OPI_ASSERT_INT(test_count(bound->graph, "Scan"), 0);
+  const opi_value *stacked = &bound->graph->values[bound->graph->outputs[1]];
+  OPI_ASSERT_INT(stacked->rank, 2);
+  OPI_ASSERT_INT(stacked->shape[0], 3);
+  OPI_ASSERT_INT(stacked->shape[1], 2);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
+static void test_scans_that_do_not_fit_are_refused(void) {
+  static const int64_t shape[2] = {3, 2}, many[2] = {1025, 2}, far = 2, three = 3;
+  static const int64_t pair[2] = {0, 0};
+  const struct {
+    opipe_attr attrs[2];
+    const int64_t *shape;
+    opipe_status status;
+    const char *says;
+  } forms[] = {
+      {{OPI_ATTR_I("num_scan_inputs", 1)},
+       many,
+       OPIPE_E_UNSUPPORTED,
+       "1025 trips are not unrolled, at most 1024"},
+      {{OPI_ATTR_I("num_scan_inputs", 3)}, shape, OPIPE_E_INVALID, "num_scan_inputs"},
+      {{OPI_ATTR_I("other", 1)}, shape, OPIPE_E_INVALID, "num_scan_inputs"},
+      {{OPI_ATTR_I("num_scan_inputs", 1), OPI_ATTR_N("scan_input_axes", &far, 1)},
+       shape,
+       OPIPE_E_INVALID,
+       "scan input 'part' of rank 2 has no axis 2"},
+      {{OPI_ATTR_I("num_scan_inputs", 1), OPI_ATTR_N("scan_output_axes", pair, 2)},
+       shape,
+       OPIPE_E_INVALID,
+       "scan_output_axes has 2 entries, 1 are needed"},
+      {{OPI_ATTR_I("num_scan_inputs", 1), OPI_ATTR_N("scan_output_axes", &far, 1)},
+       shape,
+       OPIPE_E_INVALID,
+       "axis 2 is outside a scan output of rank 2"},
+      {{OPI_ATTR_I("num_scan_inputs", 1), OPI_ATTR_N("scan_input_directions", &three, 1)},
+       shape,
+       OPIPE_E_INVALID,
+       "scan_input_directions has entry 3, not 0 or 1"},
+  };
+  for (size_t i = 0; i < OPI_COUNT(forms); ++i) {
+    test_graph t;
+    opi_bound *bound = NULL;
+    opipe_error err = OPIPE_ERROR_INIT;
+    uint32_t made = OPIPE_NONE;
+    test_open(&t);
+    const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, two, 1);
+    const uint32_t w = test_input(&t, "w", OPIPE_FLOAT, two, 1);
+    const uint32_t part = test_input(&t, "part", OPIPE_FLOAT, forms[i].shape, 2);
+    const uint32_t n = forms[i].attrs[1].name == NULL ? 1 : 2;
+    test_output(&t, add_scan(&t, x, part, w, forms[i].attrs, n, &made));
+    test_output(&t, made);
+    const opi_bind_options options = test_options();
+    OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), forms[i].status, &err,
+                     forms[i].says);
+    test_close(&t);
+  }
+}
+
+OPI_TEST_MAIN("control", OPI_TEST(test_scan_is_unrolled_along_its_axes),
+              OPI_TEST(test_scans_that_do_not_fit_are_refused),
+              OPI_TEST(test_if_with_known_condition_is_inlined),
               OPI_TEST(test_if_on_an_input_needs_a_pin),
               OPI_TEST(test_pinned_condition_inlines_one_branch),
               OPI_TEST(test_if_on_a_shape_is_inlined), OPI_TEST(test_loop_is_unrolled),

@@ -87,6 +87,27 @@ static void test_scatter(void) {
              "ScatterND@13 f[5,4]^0 i[2,1] f[2,4] -> !carry entries of dimension 0 are written");
 }
 
+static void test_tensor_scatter(void) {
+  TEST_CASES(
+      "TensorScatter@24 f[2,3,7,4] f[2,3,2,4] i[2] -> TensorScatter f[2,3,7,4]",
+      "TensorScatter@24 f[2,3,7,4] f[2,3,2,4] -> TensorScatter f[2,3,7,4]",
+      "TensorScatter@24 h[2,7,4] h[2,7,1] i[2] | axis=-1 mode=$circular -> TensorScatter h[2,7,4]",
+      "TensorScatter@24 f[2,7,4] f[2,3,4] i{4,0} -> TensorScatter f[2,7,4]",
+      "TensorScatter@24 f[2,7,4] f[2,3,4] i{0,5} -> !INVALID row 1 is written from 5 on, 0 to 4",
+      "TensorScatter@24 f[2,7,4] f[2,3,4] i{0,9} | mode=$circular -> TensorScatter f[2,7,4]",
+      "TensorScatter@24 f[2,7,4] f[2,8,4] i[2] -> !INVALID do not fit along axis 1",
+      "TensorScatter@24 f[2,7,4] d[2,3,4] i[2] -> !INVALID of float64 do not fit",
+      "TensorScatter@24 f[2,7,4] f[2,3,4] i[3] -> !INVALID has 2 rows",
+      "TensorScatter@24 f[2,7,4] f[2,7,4] i[2] | axis=0 -> !INVALID axis is 0",
+      "TensorScatter@24 f[2,7,4] f[2,3,4] i[2] | mode=$odd -> !UNSUPPORTED mode 'odd'",
+      "TensorScatter@24 f[4,7,2]^0 f[4,3,2]^0 i[4]^0 -> TensorScatter f[4,7,2]^0",
+      "TensorScatter@24 f[4,7,2]^0 f[4,3,2]^0 -> TensorScatter f[4,7,2]^0",
+      "TensorScatter@24 f#[4,7,2] f[4,3,2]^0 i[4]^0 -> TensorScatter f[4,7,2]^0",
+      "TensorScatter@24 f[4,7,2]^2 f[4,3,2]^2 i[4] -> TensorScatter f[4,7,2]^2",
+      "TensorScatter@24 f[4,7,2]^0 f[4,3,2] i[4] -> !carry differs along it",
+      "TensorScatter@24 f[4,7,2] f[4,3,2]^1 i[4] -> !carry entries of dimension 1 are written");
+}
+
 static void test_one_hot_and_top_k(void) {
   TEST_CASES("OneHot@9 i[2,3] i=5 f{0,1} -> OneHot f[2,3,5]",
              "OneHot@11 i[2,3]^1 f=5 f{0,1} | axis=1 -> !UNSUPPORTED",
@@ -170,6 +191,6 @@ static void test_reductions(void) {
 
 OPI_TEST_MAIN("indexing", OPI_TEST(test_gather), OPI_TEST(test_gather_elements),
               OPI_TEST(test_gather_nd), OPI_TEST(test_counted_indices_are_movement),
-              OPI_TEST(test_scatter), OPI_TEST(test_one_hot_and_top_k),
-              OPI_TEST(test_generators_are_constants), OPI_TEST(test_range_and_eye_content),
-              OPI_TEST(test_reductions))
+              OPI_TEST(test_scatter), OPI_TEST(test_tensor_scatter),
+              OPI_TEST(test_one_hot_and_top_k), OPI_TEST(test_generators_are_constants),
+              OPI_TEST(test_range_and_eye_content), OPI_TEST(test_reductions))
