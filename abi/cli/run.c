@@ -23,8 +23,9 @@ static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_
     }
     const size_t n = strlen(equals + 1);
     const bool proto = n > 3 && strcmp(equals + 1 + n - 3, ".pb") == 0;
-    if ((proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t)) != CLI_DONE)
-      return CLI_FAILED;
+    const int read = proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t);
+    if (read != CLI_DONE)
+      return read;
     ++*out_n;
     if (!cli_tensor_name(t, text, n_name))
       return cli_fail("out of memory");

@@ -34,8 +34,11 @@ static int load(const cli_options *o, cli_session *s) {
                                     .parameters = pins,
                                     .n_parameters = n,
                                     .parameters_stride = sizeof(opipe_pin)};
-  if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0)
-    status = cli_report(o->model, &err);
+  if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0) {
+    const bool there = cli_is_there(o->model);
+    status = there && n != 0 ? cli_report_name(o->model, &err) : cli_report(o->model, &err);
+    status = there ? status : CLI_USAGE;
+  }
   for (uint32_t i = 0; tensors != NULL && i < CLI_LIST_MOST; ++i)
     cli_tensor_free(&tensors[i]);
   free(tensors);
@@ -53,8 +56,13 @@ int cli_open(const cli_options *o, cli_session *s) {
   memset(s, 0, sizeof(*s));
   if (opipe_get_api(OPIPE_VIEW, &s->api, &err) < 0)
     return cli_report("opipe_get_api", &err);
-  if (s->api->context_create(&params, &s->context, &err) < 0)
-    return cli_report("opening a context", &err);
+  if (s->api->context_create(&params, &s->context, &err) < 0) {
+    bool all = true;
+    for (uint32_t i = 0; i < o->plugins.n; ++i)
+      all = all && cli_is_there(o->plugins.items[i]);
+    const int status = cli_report_name("opening a context", &err);
+    return all ? status : CLI_USAGE;
+  }
   if (o->model == NULL)
     return CLI_DONE;
   return load(o, s);
@@ -141,7 +149,7 @@ static int add_bind_option(binding *b, const char *text) {
   return status;
 }
 
-static bool input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {
+bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {
   for (uint32_t i = 0;; ++i) {
     out->struct_size = sizeof(*out);
     if (s->api->model_input(s->file, i, out, NULL) < 0)
@@ -155,7 +163,7 @@ static bool input_info(const cli_session *s, const char *name, size_t n, opipe_t
  * the second one is given by its place. */
 static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
   opipe_tensor_info info;
-  if (!input_info(s, t->name, strlen(t->name), &info))
+  if (!cli_input_info(s, t->name, strlen(t->name), &info))
     return cli_no_input(s, "--input", t->name);
   if (info.rank != t->rank)
     return CLI_DONE; /* the library names both */
@@ -183,7 +191,7 @@ static int add_pin_option(binding *b, const cli_session *s, const char *text) {
   opipe_tensor_info info;
   if (equals == NULL)
     return cli_usage("--pin %s: NAME=VALUE is needed", text);
-  if (!input_info(s, text, (size_t)(equals - text), &info)) {
+  if (!cli_input_info(s, text, (size_t)(equals - text), &info)) {
     char name[256];
     (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
     return cli_no_input(s, "--pin", name);
@@ -280,6 +288,11 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
       return CLI_DONE;
     if (pin_needed(s, &err, tensors, n, b))
       continue;
+    char said[700];
+    const bool contradict =
+        status == OPIPE_E_INVALID && cli_contradiction(o, s, tensors, n, said, sizeof(said));
+    if (contradict)
+      return cli_usage("%s (%s)", said, err.message);
     (void)cli_report(o->model, &err);
     if (err.domain == OPIPE_DOMAIN_INPUT) {
       (void)fprintf(stderr, "onnx-pipe: give it by --input or --pin\n");
@@ -340,8 +353,9 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
   size_t n = 0;
-  if (cli_file_read(o->plan_file, &json, &n) != CLI_DONE)
-    return CLI_FAILED;
+  const int found = cli_file_read(o->plan_file, &json, &n);
+  if (found != CLI_DONE)
+    return found;
   const opipe_status status = s->api->plan_read(s->bound, json, n, out_plan, &err);
   free(json);
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
@@ -433,8 +447,9 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .train = train,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
   cli_gathered cluster = {NULL, 0, 0};
-  if (o->cluster != NULL && read_cluster(o, s, &params, &cluster) != CLI_DONE)
-    return CLI_FAILED;
+  const int described = o->cluster == NULL ? CLI_DONE : read_cluster(o, s, &params, &cluster);
+  if (described != CLI_DONE)
+    return described;
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
   free(cluster.data);
   if (status == OPIPE_OK)
@@ -445,5 +460,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
     cli_report_plan(o, of_shape, &err);
   const bool contradict =
       (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
-  return contradict ? CLI_USAGE : CLI_FAILED;
+  const bool wrong = status == OPIPE_E_NOTFOUND || (status == OPIPE_E_INVALID &&
+                                                    cli_is_wrong_setting(o->schedule, err.message));
+  return contradict || wrong ? CLI_USAGE : CLI_FAILED;
 }

@@ -89,7 +89,7 @@ def settled(count, folder):
     for seed in (2**63, 2**64 - 2):
         problem = wrong(run("plan", GPT, "--train", *COMMON, "--seed", str(seed), "-o", path))
         saved = os.path.join(folder, "saved")
-        problem = problem or wrong(run("train", GPT, *TEXT, "--plan", path, "--shuffle", *steps, "--save", saved))
+        problem = problem or wrong(run("train", GPT, *TEXT, "--plan", path, "--shuffle", *steps, "--save", saved, "--overwrite"))
         problem = problem or wrong(run("train", GPT, *TEXT, "--plan", path, "--shuffle", *steps, "--resume", saved))
         count.check(f"--seed {seed}", problem)
 
