@@ -240,6 +240,7 @@ typedef struct cli_session {
   opipe_plan *plan;
   void *outline; /* the file of a plan that is played without its model; malloc'ed */
   size_t outline_bytes;
+  char pinned[256]; /* the first input that binding pinned to a given tensor; "": none */
 } cli_session;
 
 int cli_open(const cli_options *options, cli_session *s);
@@ -248,6 +249,8 @@ void cli_close(cli_session *s);
  * whose value decides shapes is pinned. */
 int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors,
              uint32_t n_tensors);
+/* Is nothing left of the bound model that a request would compute? */
+bool cli_computes_nothing(const cli_session *s);
 /* One number of a --bind text: "batch=2,seq=16", where commas separate only if a '=' follows, since
  * names may be expressions. */
 typedef struct cli_dim_text {
@@ -282,6 +285,7 @@ bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tens
 bool cli_is_wrong_setting(const char *spec, const char *message);
 uint32_t cli_cores(void);
 bool cli_is_terminal(void); /* standard error: where progress is shown */
+void cli_progress_end(void); /* the line of progress goes, before another one. progress.c */
 
 /* Draws every input of the bound model that is not among the given ones: integers below the
  * smallest extent that they index, masks 1, floats normal. Appends to tensors [room]. */
@@ -303,6 +307,7 @@ typedef struct cli_timing {
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;
   double interval_ms;     /* between ends of the later half of the requests; of one: its latency */
   uint64_t fullest_bytes; /* of the rank that has most, by the session */
+  bool of_nothing;        /* every output is known before a request comes */
 } cli_timing;
 typedef struct cli_streaming {
   uint32_t n;             /* requests, at least 1, all over the same inputs */

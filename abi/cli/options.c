@@ -11,6 +11,7 @@
 /* ---- errors ---- */
 
 static void say(const char *fmt, va_list args) {
+  cli_progress_end();
   (void)fputs("onnx-pipe: ", stderr);
   (void)vfprintf(stderr, fmt, args);
   (void)fputs("\n", stderr);
@@ -44,6 +45,7 @@ static bool names(const char *message, const char *what) {
 
 int cli_report(const char *what, const opipe_error *err) {
   const char *message = err->message[0] == '\0' ? "failed" : err->message;
+  cli_progress_end();
   if (names(message, what))
     (void)fprintf(stderr, "onnx-pipe: %s\n", message);
   else

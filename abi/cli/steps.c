@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "progress.h"
 
 enum { PINS_MOST = 64 };
 
@@ -65,7 +65,10 @@ int cli_open(const cli_options *o, cli_session *s) {
   }
   if (o->model == NULL)
     return CLI_DONE;
-  return load(o, s);
+  cli_progress("loading %s", o->model);
+  const int loaded = load(o, s);
+  cli_progress_end();
+  return loaded;
 }
 
 void cli_close(cli_session *s) {
@@ -219,8 +222,21 @@ static int gather(const cli_options *o, const cli_session *s, const cli_tensor *
   return status;
 }
 
-/* When the library needs an input's value to know shapes, and the value is at hand: pin it. */
-static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_tensor *tensors,
+/* Why an input takes the given tensor's values as constants. A mini-batch's are those of the first. */
+static void say_pinned(const cli_options *o, cli_session *s, const char *input,
+                       const opipe_error *err) {
+  char said[700];
+  (void)snprintf(said, sizeof(said), "input '%s' is pinned to what %s: %s", input,
+                 o->train ? "the first mini-batch has, for all of them" : "--input gave",
+                 err->message);
+  if (s->pinned[0] == '\0')
+    (void)snprintf(s->pinned, sizeof(s->pinned), "%s", input);
+  cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
+}
+
+/* When the library needs an input's value to know shapes or a branch, and the value is at hand: pin
+ * it. */
+static bool pin_needed(const cli_options *o, cli_session *s, const opipe_error *err, const cli_tensor *tensors,
                        uint32_t n, binding *b) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   if (err->domain != OPIPE_DOMAIN_INPUT || b->n_pins == PINS_MOST)
@@ -235,6 +251,7 @@ static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_t
     if (strcmp(tensors[i].name, info.name) != 0)
       continue;
     b->pins[b->n_pins++] = (opipe_pin){info.name, cli_tensor_view(&tensors[i])};
+    say_pinned(o, s, info.name, err);
     return true;
   }
   return false;
@@ -286,7 +303,7 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
     const opipe_status status = s->api->model_bind(s->file, &options, &s->bound, &err);
     if (status == OPIPE_OK)
       return CLI_DONE;
-    if (pin_needed(s, &err, tensors, n, b))
+    if (pin_needed(o, s, &err, tensors, n, b))
       continue;
     char said[700];
     const bool contradict =
@@ -304,29 +321,43 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
   }
 }
 
-static bool lists_dropout(json_t *operators) {
+/* Has the list an operator with this in its name, or with `other` one without it? */
+static bool lists(json_t *operators, const char *name, bool other) {
   bool found = false;
   for (void *at = json_object_iter(operators); at != NULL;
        at = json_object_iter_next(operators, at))
-    found = found || strstr(json_object_iter_key(at), "Dropout") != NULL;
+    found = found || (strstr(json_object_iter_key(at), name) != NULL) != other;
   return found;
+}
+
+/* What the command says of the bound model in JSON; NULL: it cannot be had. To be freed. */
+static json_t *bound_as_json(const cli_session *s) {
+  cli_gathered text = {NULL, 0, 0};
+  json_t *model = NULL;
+  if (s->api->model_describe(s->bound, OPIPE_FORMAT_JSON, cli_gather, &text, NULL) == OPIPE_OK)
+    model = json_loadb(text.data, text.n, 0, NULL);
+  free(text.data);
+  return model;
+}
+
+/* Copies to outputs, of constants or of inputs, are no computation. */
+bool cli_computes_nothing(const cli_session *s) {
+  json_t *model = bound_as_json(s);
+  const bool copies = model != NULL && !lists(json_object_get(model, "operators"), "Identity", true);
+  json_decref(model);
+  return copies;
 }
 
 /* A ratio that nothing takes is said. */
 static void judge_dropout(const cli_options *o, const cli_session *s) {
-  cli_gathered text = {NULL, 0, 0};
   char said[128];
-  if (s->api->model_describe(s->bound, OPIPE_FORMAT_JSON, cli_gather, &text, NULL) == OPIPE_OK) {
-    json_t *model = json_loadb(text.data, text.n, 0, NULL);
-    if (model != NULL && !lists_dropout(json_object_get(model, "file_operators")) &&
-        !lists_dropout(json_object_get(model, "operators"))) {
-      (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout",
-                     o->dropout_ratio);
-      cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
-    }
-    json_decref(model);
+  json_t *model = bound_as_json(s);
+  if (model != NULL && !lists(json_object_get(model, "file_operators"), "Dropout", false) &&
+      !lists(json_object_get(model, "operators"), "Dropout", false)) {
+    (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout", o->dropout_ratio);
+    cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
   }
-  free(text.data);
+  json_decref(model);
 }
 
 int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors) {

@@ -104,6 +104,7 @@ def checkpoints(count, folder):
     saved, link = os.path.join(folder, "saved"), os.path.join(folder, "link")
     count.check("a first run", wrong(run("train", model, *data, *STEPS, "--save", saved)))
     os.symlink(saved, link)
+    os.mkdir(os.path.join(folder, "other"))
     before = content(saved)
     for what, place in ((model, saved), (wide, saved), (model, saved + "/."), (model, link)):
         for more in ([], ["--save-every", "1"], ["--resume", os.path.join(folder, "other")]):
