@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "loader/base/nearest.h"
 #include "runtime/lent.h"
 
 void opi_request_drop_shape(opi_request *request) {
@@ -96,15 +97,20 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
 
 static opipe_status find_output(const opi_session *s, const char *name, uint32_t *out_index,
                                 opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = name == NULL ? 0 : strlen(name)};
   for (uint32_t o = 0; name != NULL && o < s->n_outputs; ++o) {
     if (strcmp(s->output_names[o], name) != 0)
       continue;
     *out_index = o;
     return OPIPE_OK;
   }
-  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no output '%s'; its first of %u is '%s'",
+  for (uint32_t o = 0; name != NULL && o < s->n_outputs; ++o)
+    opi_nearest_look(&nearest, s->output_names[o]);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no output '%s'; its first of %u is '%s'%s",
                   name == NULL ? "(NULL)" : name, s->n_outputs,
-                  s->n_outputs == 0 ? "" : s->output_names[0]);
+                  s->n_outputs == 0 ? "" : s->output_names[0],
+                  opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
 /* Those that the host gave no memory for. */

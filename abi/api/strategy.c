@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Strategies: asked of planners, described, made plans of, compared. [any-thread] */
 #include "abi/api/planning.h"
+#include "loader/base/nearest.h"
 #include "partition/layers/compare.h"
 #include "partition/page/compare_page.h"
 #include "partition/schedule/ask.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void opi_strategy_unref(void *strategy) {
@@ -116,16 +118,21 @@ static opipe_status ask_auto(const opi_profile_object *profile, const opipe_stra
   return OPIPE_OK;
 }
 
+static opipe_status no_planner(const char *name, opipe_error *err) {
+  char known[256], meant[OPI_NEAREST_ROOM];
+  (void)snprintf(known, sizeof known, "auto, %s", opi_planner_names());
+  return opi_fail(err, OPIPE_E_NOTFOUND, "strategy_make: no planner '%.40s'; these are: %s%s", name,
+                  known, opi_nearest_of(name, known, ", ", meant, sizeof meant));
+}
+
 static opipe_status ask(opi_profile_object *profile, const opipe_strategy_params *p,
                         opi_arena *arena, opi_strategy_object *io_strategy, opipe_error *err) {
   opi_cluster cluster;
   const bool decides = p->planner == NULL || strcmp(p->planner, "auto") == 0;
   const opi_planner_fn plan = decides ? NULL : opi_planner_find(p->planner);
   const opi_cluster_text text = {p->cluster, p->cluster_bytes, p->cluster_name};
-  if (!decides && plan == NULL) {
-    return opi_fail(err, OPIPE_E_NOTFOUND, "strategy_make: no planner '%.40s'; these are: auto, %s",
-                    p->planner, opi_planner_names());
-  }
+  if (!decides && plan == NULL)
+    return no_planner(p->planner, err);
   OPI_TRY(opi_api_take_cluster("strategy_make", &text, arena, &cluster, err));
   cap_memory(&cluster, p->memory_bytes);
   return decides ? ask_auto(profile, p, &cluster, arena, io_strategy, err)

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "loader/base/nearest.h"
+
 enum { CLI_DONE = 0, CLI_CHECK_FAILED = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
 enum { CLI_SIGNALLED = 128 };          /* + the signal's number */
 #define CLI_OPTIMIZER "adamw:lr=0.001" /* where none is given */
@@ -40,9 +42,9 @@ typedef struct cli_train_texts {
   const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas;
   const char *save, *resume, *save_model, *save_gradients;
   double clip;
-  uint64_t n_steps, save_every;
+  uint64_t n_steps, n_epochs, save_every;
   uint32_t batch;
-  bool shuffle, go_on;
+  bool shuffle, go_on, overwrite;
 } cli_train_texts;
 
 /* What `schedule` adds. */
@@ -135,6 +137,10 @@ int cli_schedule_numbers(cli_options *io_options);
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 int cli_fail(const char *fmt, ...) OPIPE_PRINTF(1, 2); /* the same; CLI_FAILED */
+/* cli_report of a call that looks names up: CLI_USAGE where the error is an unknown name. */
+int cli_report_name(const char *what, const opipe_error *err);
+bool cli_is_missing(int number); /* errno of opening a file: there is none of that name */
+bool cli_is_there(const char *path);
 /* The log of the command's contexts. Any thread. warnings.c */
 void cli_warn(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
 /* Adds "key=value" to what device number `device` tells its backend. */
@@ -245,6 +251,7 @@ typedef struct cli_session {
   opipe_plan *plan;
   void *outline; /* the file of a plan that is played without its model; malloc'ed */
   size_t outline_bytes;
+  char pinned[256]; /* the first input that binding pinned to a given tensor; "": none */
 } cli_session;
 
 int cli_open(const cli_options *options, cli_session *s);
@@ -253,6 +260,8 @@ void cli_close(cli_session *s);
  * whose value decides shapes is pinned. */
 int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors,
              uint32_t n_tensors);
+/* Is nothing left of the bound model that a request would compute? */
+bool cli_computes_nothing(const cli_session *s);
 /* One number of a --bind text: "batch=2,seq=16", where commas separate only if a '=' follows, since
  * names may be expressions. */
 typedef struct cli_dim_text {
@@ -279,8 +288,17 @@ int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *o
 void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err);
 /* `where` names an input that the model has not: those that it has. asked.c */
 int cli_no_input(const cli_session *s, const char *where, const char *name);
+/* Of two sizes of one dimension that were given, by tensors or --bind, and differ: "a has 20 rows, b
+ * 7: both are dimension 'batch'". False: there are none. asked.c */
+bool cli_contradiction(const cli_options *o, const cli_session *s, const cli_tensor *tensors,
+                       uint32_t n, char *out, size_t room);
+/* The model's input of a name of n bytes; false: it has none. */
+bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out);
+/* Does the message name one of the key=value of NAME:key=value,...? asked.c */
+bool cli_is_wrong_setting(const char *spec, const char *message);
 uint32_t cli_cores(void);
 bool cli_is_terminal(void); /* standard error: where progress is shown */
+void cli_progress_end(void); /* the line of progress goes, before another one. progress.c */
 
 /* Draws every input of the bound model that is not among the given ones: integers below the
  * smallest extent that they index, masks 1, floats normal. Appends to tensors [room]. */
@@ -302,6 +320,7 @@ typedef struct cli_timing {
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;
   double interval_ms;     /* between ends of the later half of the requests; of one: its latency */
   uint64_t fullest_bytes; /* of the rank that has most, by the session */
+  bool of_nothing;        /* every output is known before a request comes */
 } cli_timing;
 typedef struct cli_streaming {
   uint32_t n;             /* requests, at least 1, all over the same inputs */

@@ -70,7 +70,7 @@ static int give_plan(const cli_options *o, const cli_session *s) {
 static int check_rates(const cli_options *o) {
   const char *rates = o->t.lr_schedule;
   if (rates == NULL || strncmp(rates, "constant", 8) == 0 || strstr(rates, "total=") != NULL ||
-      o->t.n_steps != 0)
+      o->t.n_steps != 0 || o->t.n_epochs != 0)
     return CLI_DONE;
   return cli_usage(
       "--lr-schedule %s: a plan does not know how many steps it is for: total=N or "

@@ -25,8 +25,11 @@ int cli_data_map(cli_data *data, const char *path, const uint8_t **out_bytes, si
   if (data->n_maps == DATA_MOST)
     return bad(path, "there are more than 1024 data files");
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return bad(path, strerror(errno));
+  if (fd < 0) {
+    const bool missing = cli_is_missing(errno);
+    (void)bad(path, strerror(errno));
+    return missing ? CLI_USAGE : CLI_FAILED;
+  }
   int status = CLI_DONE;
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
     status = bad(path, "it is not a regular file, or it is empty");
@@ -79,8 +82,9 @@ static int add_proto(cli_data *data, const char *name, const char *path) {
   cli_tensor t;
   if (data->n == DATA_MOST || data->n_maps == DATA_MOST)
     return bad(path, "there are more than 1024 arrays");
-  if (cli_pb_read(path, &t) != CLI_DONE)
-    return CLI_FAILED;
+  const int status = cli_pb_read(path, &t);
+  if (status != CLI_DONE)
+    return status;
   data->maps[data->n_maps++] = (cli_mapping){t.data, t.n_bytes, true};
   free(t.name); /* the data's own name counts */
   data->arrays[data->n].form = t;

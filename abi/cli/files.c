@@ -13,11 +13,12 @@ int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   struct stat st;
   FILE *file = fopen(path, "rb");
   if (file == NULL || fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
+    const bool missing = file == NULL && cli_is_missing(errno);
     (void)fprintf(stderr, "onnx-pipe: cannot read %s: %s\n", path,
                   file == NULL ? strerror(errno) : "no regular file");
     if (file != NULL)
       (void)fclose(file);
-    return CLI_FAILED;
+    return missing ? CLI_USAGE : CLI_FAILED;
   }
   const size_t n = (size_t)st.st_size;
   char *data = malloc(n + 1);
@@ -129,8 +130,9 @@ int cli_npy_read(const char *path, cli_tensor *out) {
   uint8_t *data = NULL;
   size_t n = 0, start = 0;
   memset(out, 0, sizeof(*out));
-  if (cli_file_read(path, (void **)&data, &n) != CLI_DONE)
-    return CLI_FAILED;
+  const int status = cli_file_read(path, (void **)&data, &n);
+  if (status != CLI_DONE)
+    return status;
   const char *why = cli_npy_header(data, n, out, &start);
   if (why == NULL)
     why = cli_npy_misfit(out, n - start);
@@ -353,8 +355,9 @@ int cli_pb_read(const char *path, cli_tensor *out) {
   size_t n = 0;
   typed t = {{NULL, NULL, false}, false, NULL, 0, 0, 0};
   memset(out, 0, sizeof(*out));
-  if (cli_file_read(path, (void **)&data, &n) != CLI_DONE)
-    return CLI_FAILED;
+  const int status = cli_file_read(path, (void **)&data, &n);
+  if (status != CLI_DONE)
+    return status;
   proto p = {data, data + n, false};
   take_tensor(&p, out, &t);
   const char *why = p.bad ? "it is not a serialised tensor" : fill_tensor(out, &t);

@@ -107,8 +107,9 @@ static bool is_input(const cli_session *s, const char *name) {
 static int read_tensor(const cli_session *s, const char *path, uint32_t number, bool input,
                        cli_tensor *out) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
-  if (cli_pb_read(path, out) != CLI_DONE)
-    return CLI_FAILED;
+  const int read = cli_pb_read(path, out);
+  if (read != CLI_DONE)
+    return read;
   if (out->name != NULL && out->name[0] != '\0')
     return !input || is_input(s, out->name) ? CLI_DONE : cli_no_input(s, path, out->name);
   const opipe_status status = input ? s->api->model_input(s->file, number, &info, NULL)

@@ -2,7 +2,6 @@
 /* Finds the command and hands over. */
 #include <string.h>
 
-#include "nearest.h"
 #include "tables.h"
 
 static void print_commands(FILE *out) {
@@ -25,11 +24,11 @@ static int print_version(void) {
 }
 
 static int refuse_command(const char *name) {
-  cli_nearest nearest = {.word = name, .n = strlen(name)};
+  opi_nearest nearest = {.word = name, .n = strlen(name)};
   if (name[0] == '-')
     return cli_usage("%s: a command comes first; 'onnx-pipe --help' lists them", name);
   for (const cli_command *c = cli_commands; c->name != NULL; ++c)
-    cli_nearest_look(&nearest, c->name);
+    opi_nearest_look(&nearest, c->name);
   return nearest.found == NULL
              ? cli_usage("there is no command '%s'; 'onnx-pipe --help' lists them", name)
              : cli_usage("there is no command '%s'; did you mean '%s'?", name, nearest.found);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A command line, read into one struct as the rows of tables.c say. */
+#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "nearest.h"
 #include "tables.h"
 
 /* ---- errors ---- */
 
 static void say(const char *fmt, va_list args) {
+  cli_progress_end();
   (void)fputs("onnx-pipe: ", stderr);
   (void)vfprintf(stderr, fmt, args);
   (void)fputs("\n", stderr);
@@ -31,9 +33,11 @@ int cli_fail(const char *fmt, ...) {
   return CLI_FAILED;
 }
 
-/* A path, or a name in quotes, that the message has itself. */
+/* A path, a name in quotes or as its first word, that the message has itself. */
 static bool names(const char *message, const char *what) {
   const size_t n = strlen(what);
+  if (n != 0 && strncmp(message, what, n) == 0 && message[n] == ' ')
+    return true;
   const char *at = n == 0 ? NULL : strstr(message, what);
   return at != NULL &&
          (strchr(what, '/') != NULL || (at > message && at[-1] == '\'' && at[n] == '\''));
@@ -41,11 +45,26 @@ static bool names(const char *message, const char *what) {
 
 int cli_report(const char *what, const opipe_error *err) {
   const char *message = err->message[0] == '\0' ? "failed" : err->message;
+  cli_progress_end();
   if (names(message, what))
     (void)fprintf(stderr, "onnx-pipe: %s\n", message);
   else
     (void)fprintf(stderr, "onnx-pipe: %s: %s\n", what, message);
   return CLI_FAILED;
+}
+
+int cli_report_name(const char *what, const opipe_error *err) {
+  const int status = cli_report(what, err);
+  return err->status == OPIPE_E_NOTFOUND ? CLI_USAGE : status;
+}
+
+bool cli_is_missing(int number) {
+  return number == ENOENT || number == ENOTDIR;
+}
+
+bool cli_is_there(const char *path) {
+  struct stat st;
+  return stat(path, &st) == 0 || !cli_is_missing(errno);
 }
 
 /* ---- the command line ---- */
@@ -104,12 +123,12 @@ static bool refuse_ambiguous(const cli_command *c, const char *word, size_t n) {
 
 /* `dashes` and the word, which may be an option that lacks one. */
 static int refuse_word(const cli_command *c, const char *dashes, const char *word) {
-  cli_nearest nearest = {.word = word, .n = strcspn(word, "=")};
+  opi_nearest nearest = {.word = word, .n = strcspn(word, "=")};
   if (strcmp(dashes, "--") == 0 && refuse_ambiguous(c, word, nearest.n))
     return CLI_USAGE;
   for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
     if (cli_takes(c, &cli_option_rows[i]))
-      cli_nearest_look(&nearest, cli_option_rows[i].name);
+      opi_nearest_look(&nearest, cli_option_rows[i].name);
   }
   if (nearest.found == NULL) {
     return cli_usage("%s: there is no option '%s%.*s' ('onnx-pipe %s --help')", c->name, dashes,
@@ -209,8 +228,8 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
                      out->planner.arch != NULL ? "arch" : "profile");
   }
   if (c->run == cli_plan && n > 1) {
-    cli_nearest verb = {.word = operands[0], .n = strlen(operands[0])};
-    cli_nearest_look(&verb, "explain");
+    opi_nearest verb = {.word = operands[0], .n = strlen(operands[0])};
+    opi_nearest_look(&verb, "explain");
     if (strcmp(operands[0], "explain") == 0)
       return CLI_DONE; /* it counts them */
     if (verb.found != NULL)

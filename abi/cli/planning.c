@@ -87,7 +87,7 @@ static int describe_machine(const cli_options *o, const cli_session *s, cli_gath
   cap_devices(devices, params.n_devices, o->memory_bytes);
   params.transport = o->transport;
   if (s->api->cluster_of_machine(s->context, &params, cli_gather, out, &err) < 0)
-    return cli_report("this machine", &err);
+    return cli_report_name("this machine", &err);
   return CLI_DONE;
 }
 
@@ -125,8 +125,9 @@ static int read_profile(const cli_options *o, const cli_session *s, opipe_profil
   uint32_t samples[SAMPLES_MOST + 1] = {0}, n_samples = 0;
   if (o->planner.sizes != NULL && list_samples(o, 1, samples, &n_samples) != CLI_DONE)
     return CLI_USAGE;
-  if (cli_file_read(o->planner.profile, &text, &n) != CLI_DONE)
-    return CLI_FAILED;
+  const int found = cli_file_read(o->planner.profile, &text, &n);
+  if (found != CLI_DONE)
+    return found;
   const opipe_status status =
       s->api->profile_read(s->context, text, n, o->planner.profile, samples[0], out, &err);
   free(text);
@@ -161,9 +162,11 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   params.cluster_bytes = cluster->n;
   params.cluster_name = o->cluster;
   if (o->planner.arch != NULL) {
-    return s->api->profile_of_arch(s->context, o->planner.arch, &params, out, &err) < 0
-               ? cli_report("profile", &err)
-               : CLI_DONE;
+    const opipe_status made =
+        s->api->profile_of_arch(s->context, o->planner.arch, &params, out, &err);
+    if (made < 0)
+      (void)cli_report("profile", &err);
+    return made == OPIPE_OK ? CLI_DONE : made == OPIPE_E_INVALID ? CLI_USAGE : CLI_FAILED;
   }
   (void)s->api->model_info(s->bound, &info, NULL);
   if (info.n_dims == 0 && o->planner.sizes == NULL)
@@ -279,7 +282,7 @@ static int ask(const cli_options *o, const cli_session *s, const opipe_train_opt
     (void)fprintf(stderr,
                   "onnx-pipe: bytes are those of layers: a plan also has workspace and messages\n");
   }
-  return made < 0 ? CLI_FAILED : CLI_DONE;
+  return made == OPIPE_E_NOTFOUND ? CLI_USAGE : made < 0 ? CLI_FAILED : CLI_DONE;
 }
 
 int cli_strategy_make(const cli_options *o, const cli_session *s, const opipe_train_options *train,
@@ -467,7 +470,8 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
   if ((info.flags & OPIPE_STRATEGY_EXECUTABLE) == 0 &&
       (o->planner.flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0)
     return CLI_DONE;
-  if (plan_fitting(o, s, batch, out_strategy, train, out_plan, &err) == OPIPE_OK)
+  const opipe_status made = plan_fitting(o, s, batch, out_strategy, train, out_plan, &err);
+  if (made == OPIPE_OK)
     return CLI_DONE;
   (void)cli_report("plan", &err);
   if (!asks_auto(o) && takes_rows(o) && o->planner.samples == 0 && info.samples == 1) {
@@ -476,7 +480,7 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
     (void)fprintf(stderr,
                   "onnx-pipe: --hypothetical prints and simulates what cannot be executed here\n");
   }
-  return CLI_FAILED;
+  return made == OPIPE_E_NOTFOUND ? CLI_USAGE : CLI_FAILED;
 }
 
 void cli_planner_next(const cli_options *o, cli_session *s, const cli_strategy *strategy,

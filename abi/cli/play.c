@@ -14,7 +14,7 @@ int cli_cluster_text(const cli_options *o, const cli_session *s, cli_gathered *o
     return CLI_DONE;
   free(out_text->data);
   *out_text = (cli_gathered){NULL, 0, 0};
-  return cli_report(o->cluster, &err);
+  return cli_report_name(o->cluster, &err);
 }
 
 /* ---- --load ---- */
@@ -108,7 +108,7 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
   if (status == CLI_DONE &&
       cli_play_it(s, strategy, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
                   cli_write_stdout, NULL, &err) < 0)
-    status = cli_report(s->outline != NULL ? o->model : "simulate", &err);
+    status = s->outline != NULL ? cli_report(o->model, &err) : cli_report_name("simulate", &err);
   if (status == CLI_DONE && o->trace != NULL) {
     status = cli_write_gathered(
         cli_play_it(s, strategy, &play.params, cli_play_form(o->trace), cli_gather, &g, &err),

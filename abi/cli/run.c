@@ -23,8 +23,9 @@ static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_
     }
     const size_t n = strlen(equals + 1);
     const bool proto = n > 3 && strcmp(equals + 1 + n - 3, ".pb") == 0;
-    if ((proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t)) != CLI_DONE)
-      return CLI_FAILED;
+    const int read = proto ? cli_pb_read(equals + 1, t) : cli_npy_read(equals + 1, t);
+    if (read != CLI_DONE)
+      return read;
     ++*out_n;
     if (!cli_tensor_name(t, text, n_name))
       return cli_fail("out of memory");
@@ -61,11 +62,18 @@ int cli_write_outputs(const char *directory, const cli_result *result) {
   return CLI_DONE;
 }
 
+/* One request has one latency. */
 static void print_timing(const cli_timing *t) {
+  if (t->of_nothing)
+    (void)puts("every output is known before a request comes: no node was left to compute");
+  else if (t->n == 1)
+    (void)printf("1 request in %.3f s: latency %.3f ms\n", t->total_s, t->mean_ms);
+  if (t->of_nothing || t->n == 1)
+    return;
   (void)printf(
-      "%u request%s in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
+      "%u requests in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
       "99 %% %.3f\n",
-      t->n, t->n == 1 ? "" : "s", t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
+      t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
       t->p99_ms);
 }
 
@@ -172,6 +180,20 @@ static int show_plan(const cli_session *s, const cli_json *json) {
              : CLI_DONE;
 }
 
+/* A stream over a model of which nothing is left measures nothing. */
+static int check_requests(const cli_options *o, const cli_session *s) {
+  if (o->n_requests == 0 || !cli_computes_nothing(s))
+    return CLI_DONE;
+  if (s->pinned[0] == '\0' && o->pins.n == 0)
+    return cli_usage("--requests %u: the model has no node to compute, whatever the inputs are",
+                     o->n_requests);
+  return cli_usage(
+      "--requests %u: with %s%s%s pinned, every output is a constant and no node is left to "
+      "compute: run without --requests",
+      o->n_requests, s->pinned[0] == '\0' ? "the inputs of --pin" : "input '", s->pinned,
+      s->pinned[0] == '\0' ? "" : "'");
+}
+
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room, const cli_json *json, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores();
@@ -179,6 +201,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
                              .session_flags = cli_session_flags(o),
                              .trace = o->trace,
                              .digests = o->reference};
+  timing->n = 0;
   int status = widen_inputs(s, tensors, *io_n);
   if (status == CLI_DONE && o->trace != NULL)
     status = cli_try_file(o->trace);
@@ -186,6 +209,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = cli_try_folder(o->output);
   if (status == CLI_DONE)
     status = cli_bind(o, s, tensors, *io_n);
+  if (status == CLI_DONE)
+    status = check_requests(o, s);
   if (status == CLI_DONE)
     status = cli_draw_inputs(s, o->seed, tensors, io_n, room);
   if (status == CLI_DONE)
@@ -200,6 +225,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     status = show_plan(s, json);
   if (status == CLI_DONE)
     status = cli_stream(s, s->plan, &how, tensors, *io_n, out, timing);
+  timing->of_nothing = status == CLI_DONE && cli_computes_nothing(s);
   return status;
 }
 
@@ -213,8 +239,8 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     (void)fputc('{', json.file);
   if (status == CLI_DONE)
     status = cli_stream_model(o, s, tensors, io_n, room, &json, &result, &timing);
-  if (status == CLI_DONE)
-    cli_print_result(&result, &timing, true, &json);
+  if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0))
+    cli_print_result(&result, &timing, status == CLI_DONE, &json);
   if (status == CLI_DONE && o->output != NULL)
     status = cli_write_outputs(o->output, &result);
   if (status == CLI_DONE && o->reference)

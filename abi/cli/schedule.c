@@ -109,9 +109,10 @@ static int answer_no(const job *j, const opipe_error *err) {
 /* There is no order. Where `check` is told what is wrong with it, that is its answer, whoever found
  * it: reading and making look at some of what the proof does. */
 static int refuse(const job *j, const char *what, opipe_status status, const opipe_error *err) {
-  return status == OPIPE_E_INVALID && strcmp(j->verb, "check") == 0 && cli_is_verdict(err->message)
-             ? answer_no(j, err)
-             : cli_report(what, err);
+  if (status == OPIPE_E_INVALID && strcmp(j->verb, "check") == 0 && cli_is_verdict(err->message))
+    return answer_no(j, err);
+  const int answer = cli_report_name(what, err);
+  return status == OPIPE_E_INVALID && cli_is_wrong_setting(what, err->message) ? CLI_USAGE : answer;
 }
 
 static int read_file(job *j, const char *path) {

@@ -4,7 +4,6 @@
  */
 #include <string.h>
 
-#include "nearest.h"
 #include "schedule_verdict.h"
 
 enum {
@@ -55,11 +54,11 @@ static const option_row rows[] = {{"ranks", MAKES, READS},
                                   {"json", LIST | (READS & ~DRAW), READS & ~DRAW}};
 
 int cli_check_verb(const char *verb) {
-  cli_nearest nearest = {.word = verb, .n = strlen(verb)};
+  opi_nearest nearest = {.word = verb, .n = strlen(verb)};
   for (size_t i = 0; i < N_VERBS; ++i) {
     if (strcmp(verb, verb_names[i]) == 0)
       return CLI_DONE;
-    cli_nearest_look(&nearest, verb_names[i]);
+    opi_nearest_look(&nearest, verb_names[i]);
   }
   return nearest.found != NULL
              ? cli_usage("there is no 'schedule %s'; did you mean '%s'?", verb, nearest.found)

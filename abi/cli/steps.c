@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "progress.h"
 
 enum { PINS_MOST = 64 };
 
@@ -45,8 +45,11 @@ static int load(const cli_options *o, cli_session *s) {
                                     .parameters = pins,
                                     .n_parameters = n,
                                     .parameters_stride = sizeof(opipe_pin)};
-  if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0)
-    status = cli_report(o->model, &err);
+  if (status == CLI_DONE && s->api->model_load(s->context, &params, &s->file, &err) < 0) {
+    const bool there = cli_is_there(o->model);
+    status = there && n != 0 ? cli_report_name(o->model, &err) : cli_report(o->model, &err);
+    status = there ? status : CLI_USAGE;
+  }
   if (status == CLI_DONE)
     status = guard_model(o, s);
   for (uint32_t i = 0; tensors != NULL && i < CLI_LIST_MOST; ++i)
@@ -66,11 +69,19 @@ int cli_open(const cli_options *o, cli_session *s) {
   memset(s, 0, sizeof(*s));
   if (opipe_get_api(OPIPE_VIEW, &s->api, &err) < 0)
     return cli_report("opipe_get_api", &err);
-  if (s->api->context_create(&params, &s->context, &err) < 0)
-    return cli_report("opening a context", &err);
+  if (s->api->context_create(&params, &s->context, &err) < 0) {
+    bool all = true;
+    for (uint32_t i = 0; i < o->plugins.n; ++i)
+      all = all && cli_is_there(o->plugins.items[i]);
+    const int status = cli_report_name("opening a context", &err);
+    return all ? status : CLI_USAGE;
+  }
   if (o->model == NULL)
     return CLI_DONE;
-  return load(o, s);
+  cli_progress("loading %s", o->model);
+  const int loaded = load(o, s);
+  cli_progress_end();
+  return loaded;
 }
 
 void cli_close(cli_session *s) {
@@ -155,7 +166,7 @@ static int add_bind_option(binding *b, const char *text) {
   return status;
 }
 
-static bool input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {
+bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out) {
   for (uint32_t i = 0;; ++i) {
     out->struct_size = sizeof(*out);
     if (s->api->model_input(s->file, i, out, NULL) < 0)
@@ -169,7 +180,7 @@ static bool input_info(const cli_session *s, const char *name, size_t n, opipe_t
  * the second one is given by its place. */
 static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
   opipe_tensor_info info;
-  if (!input_info(s, t->name, strlen(t->name), &info))
+  if (!cli_input_info(s, t->name, strlen(t->name), &info))
     return cli_no_input(s, "--input", t->name);
   if (info.rank != t->rank)
     return CLI_DONE; /* the library names both */
@@ -197,7 +208,7 @@ static int add_pin_option(binding *b, const cli_session *s, const char *text) {
   opipe_tensor_info info;
   if (equals == NULL)
     return cli_usage("--pin %s: NAME=VALUE is needed", text);
-  if (!input_info(s, text, (size_t)(equals - text), &info)) {
+  if (!cli_input_info(s, text, (size_t)(equals - text), &info)) {
     char name[256];
     (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - text), text);
     return cli_no_input(s, "--pin", name);
@@ -225,8 +236,21 @@ static int gather(const cli_options *o, const cli_session *s, const cli_tensor *
   return status;
 }
 
-/* When the library needs an input's value to know shapes, and the value is at hand: pin it. */
-static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_tensor *tensors,
+/* Why an input takes the given tensor's values as constants. A mini-batch's are those of the first. */
+static void say_pinned(const cli_options *o, cli_session *s, const char *input,
+                       const opipe_error *err) {
+  char said[700];
+  (void)snprintf(said, sizeof(said), "input '%s' is pinned to what %s: %s", input,
+                 o->train ? "the first mini-batch has, for all of them" : "--input gave",
+                 err->message);
+  if (s->pinned[0] == '\0')
+    (void)snprintf(s->pinned, sizeof(s->pinned), "%s", input);
+  cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
+}
+
+/* When the library needs an input's value to know shapes or a branch, and the value is at hand: pin
+ * it. */
+static bool pin_needed(const cli_options *o, cli_session *s, const opipe_error *err, const cli_tensor *tensors,
                        uint32_t n, binding *b) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   if (err->domain != OPIPE_DOMAIN_INPUT || b->n_pins == PINS_MOST)
@@ -241,6 +265,7 @@ static bool pin_needed(const cli_session *s, const opipe_error *err, const cli_t
     if (strcmp(tensors[i].name, info.name) != 0)
       continue;
     b->pins[b->n_pins++] = (opipe_pin){info.name, cli_tensor_view(&tensors[i])};
+    say_pinned(o, s, info.name, err);
     return true;
   }
   return false;
@@ -292,8 +317,13 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
     const opipe_status status = s->api->model_bind(s->file, &options, &s->bound, &err);
     if (status == OPIPE_OK)
       return CLI_DONE;
-    if (pin_needed(s, &err, tensors, n, b))
+    if (pin_needed(o, s, &err, tensors, n, b))
       continue;
+    char said[700];
+    const bool contradict =
+        status == OPIPE_E_INVALID && cli_contradiction(o, s, tensors, n, said, sizeof(said));
+    if (contradict)
+      return cli_usage("%s (%s)", said, err.message);
     (void)cli_report(o->model, &err);
     if (err.domain == OPIPE_DOMAIN_INPUT) {
       (void)fprintf(stderr, "onnx-pipe: give it by --input or --pin\n");
@@ -305,29 +335,43 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
   }
 }
 
-static bool lists_dropout(json_t *operators) {
+/* Has the list an operator with this in its name, or with `other` one without it? */
+static bool lists(json_t *operators, const char *name, bool other) {
   bool found = false;
   for (void *at = json_object_iter(operators); at != NULL;
        at = json_object_iter_next(operators, at))
-    found = found || strstr(json_object_iter_key(at), "Dropout") != NULL;
+    found = found || (strstr(json_object_iter_key(at), name) != NULL) != other;
   return found;
+}
+
+/* What the command says of the bound model in JSON; NULL: it cannot be had. To be freed. */
+static json_t *bound_as_json(const cli_session *s) {
+  cli_gathered text = {NULL, 0, 0};
+  json_t *model = NULL;
+  if (s->api->model_describe(s->bound, OPIPE_FORMAT_JSON, cli_gather, &text, NULL) == OPIPE_OK)
+    model = json_loadb(text.data, text.n, 0, NULL);
+  free(text.data);
+  return model;
+}
+
+/* Copies to outputs, of constants or of inputs, are no computation. */
+bool cli_computes_nothing(const cli_session *s) {
+  json_t *model = bound_as_json(s);
+  const bool copies = model != NULL && !lists(json_object_get(model, "operators"), "Identity", true);
+  json_decref(model);
+  return copies;
 }
 
 /* A ratio that nothing takes is said. */
 static void judge_dropout(const cli_options *o, const cli_session *s) {
-  cli_gathered text = {NULL, 0, 0};
   char said[128];
-  if (s->api->model_describe(s->bound, OPIPE_FORMAT_JSON, cli_gather, &text, NULL) == OPIPE_OK) {
-    json_t *model = json_loadb(text.data, text.n, 0, NULL);
-    if (model != NULL && !lists_dropout(json_object_get(model, "file_operators")) &&
-        !lists_dropout(json_object_get(model, "operators"))) {
-      (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout",
-                     o->dropout_ratio);
-      cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
-    }
-    json_decref(model);
+  json_t *model = bound_as_json(s);
+  if (model != NULL && !lists(json_object_get(model, "file_operators"), "Dropout", false) &&
+      !lists(json_object_get(model, "operators"), "Dropout", false)) {
+    (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout", o->dropout_ratio);
+    cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
   }
-  free(text.data);
+  json_decref(model);
 }
 
 int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, uint32_t n_tensors) {
@@ -354,8 +398,9 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
   size_t n = 0;
-  if (cli_file_read(o->plan_file, &json, &n) != CLI_DONE)
-    return CLI_FAILED;
+  const int found = cli_file_read(o->plan_file, &json, &n);
+  if (found != CLI_DONE)
+    return found;
   const opipe_status status = s->api->plan_read(s->bound, json, n, out_plan, &err);
   free(json);
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
@@ -447,8 +492,9 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .train = train,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
   cli_gathered cluster = {NULL, 0, 0};
-  if (o->cluster != NULL && read_cluster(o, s, &params, &cluster) != CLI_DONE)
-    return CLI_FAILED;
+  const int described = o->cluster == NULL ? CLI_DONE : read_cluster(o, s, &params, &cluster);
+  if (described != CLI_DONE)
+    return described;
   const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
   free(cluster.data);
   if (status == OPIPE_OK)
@@ -459,5 +505,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
     cli_report_plan(o, of_shape, &err);
   const bool contradict =
       (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
-  return contradict ? CLI_USAGE : CLI_FAILED;
+  const bool wrong = status == OPIPE_E_NOTFOUND || (status == OPIPE_E_INVALID &&
+                                                    cli_is_wrong_setting(o->schedule, err.message));
+  return contradict || wrong ? CLI_USAGE : CLI_FAILED;
 }

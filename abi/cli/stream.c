@@ -3,18 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "cli.h"
-
-static double now_s(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
+#include "progress.h"
 
 void cli_result_free(cli_result *result) {
   for (uint32_t i = 0; result->outputs != NULL && i < result->n_outputs; ++i)
@@ -34,6 +27,7 @@ typedef struct stream {
   double *latency_ms, *ended; /* [total] */
   uint32_t room, head, tail;  /* head: oldest unfinished; tail: next to submit */
   uint64_t *digests;          /* [total][outputs]; NULL: nobody wants them */
+  double start_s, shown_s;    /* of the first request; of the last line of progress */
   opipe_error err;
 } stream;
 
@@ -83,7 +77,7 @@ static int finish_oldest(stream *st, bool last, cli_result *out) {
   if (st->s->api->request_wait(request, UINT64_MAX, &st->err) < 0) {
     status = cli_report("request", &st->err);
   } else {
-    st->ended[st->head] = now_s();
+    st->ended[st->head] = cli_now();
     st->latency_ms[st->head] = (st->ended[st->head] - st->started[st->head % st->room]) * 1e3;
     status = take_outputs(st, request, last, out);
   }
@@ -98,16 +92,30 @@ static int wait_for_room(stream *st) {
              : CLI_DONE;
 }
 
-static int run_stream(stream *st, uint32_t n, cli_result *out) {
+static void show_progress(stream *st, uint32_t n) {
+  char left[CLI_TIME_ROOM];
+  const double took = cli_now() - st->start_s;
+  if (n == 1 || st->head == 0 || !cli_progress_due(&st->shown_s))
+    return;
+  cli_progress("request %u of %u  %.4g per second, %s left", st->head, n, st->head / took,
+               cli_time_left(took / st->head * (n - st->head), left));
+}
+
+/* *io_n: less where a signal asked to stop; then no further request is submitted. */
+static int run_stream(stream *st, uint32_t *io_n, cli_result *out) {
+  uint32_t n = *io_n;
   const opipe_submit_params params = {.struct_size = sizeof(params),
                                       .n_inputs = st->n_inputs,
                                       .io_stride = sizeof(opipe_binding_io),
                                       .inputs = st->inputs};
   int status = CLI_DONE;
   while (status == CLI_DONE && st->head < n) {
+    if (*io_n > 1 && cli_asked_to_stop() != 0)
+      n = st->tail;
+    show_progress(st, *io_n);
     opipe_status submitted = OPIPE_PENDING;
     if (st->tail < n && st->tail - st->head < st->room) {
-      st->started[st->tail % st->room] = now_s();
+      st->started[st->tail % st->room] = cli_now();
       submitted = st->s->api->session_submit(st->session, &params,
                                              &st->requests[st->tail % st->room], &st->err);
       if (submitted < 0)
@@ -122,7 +130,26 @@ static int run_stream(stream *st, uint32_t n, cli_result *out) {
   }
   while (st->head < st->tail)
     st->s->api->request_release(st->requests[st->head++ % st->room]);
+  *io_n = n;
+  cli_progress_end();
   return status;
+}
+
+/* The stream, ended by a signal after as many requests as are under way. A single request is not
+ * waited for: the signal ends the command. */
+static int run_interruptible(stream *st, uint32_t *io_n, cli_result *out) {
+  struct sigaction before[CLI_STOP_SIGNALS];
+  const uint32_t asked = *io_n;
+  if (asked == 1)
+    return run_stream(st, io_n, out);
+  cli_listen(before);
+  const int status = run_stream(st, io_n, out);
+  cli_stop_listening(before);
+  if (status != CLI_DONE || *io_n == asked)
+    return status;
+  (void)fprintf(stderr, "onnx-pipe: %s: stopped after %u of %u requests\n",
+                cli_signal_name(cli_asked_to_stop()), *io_n, asked);
+  return CLI_SIGNALLED + cli_asked_to_stop();
 }
 
 static int by_value(const void *left, const void *right) {
@@ -196,6 +223,7 @@ static bool make_room(stream *st, const cli_streaming *how, uint32_t n_inputs, c
 
 int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const cli_tensor *inputs,
                uint32_t n_inputs, cli_result *out, cli_timing *timing) {
+  *timing = (cli_timing){.n = 0};
   opipe_plan_info info = {.struct_size = sizeof(info)};
   stream st = {.s = s, .err = OPIPE_ERROR_INIT};
   int status = CLI_DONE;
@@ -207,14 +235,20 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
       .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
   if (!make_room(&st, how, n_inputs, out))
     status = cli_usage("--requests %u: there is no memory for their times", how->n);
-  else if (s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
+  cli_progress("taking up the weights of the plan's stages");
+  if (status == CLI_DONE &&
+      s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);
+  cli_progress_end();
   if (status == CLI_DONE) {
     st.n_inputs = name_inputs(s, inputs, n_inputs, st.inputs);
-    const double start = now_s();
-    status = run_stream(&st, how->n, out);
-    if (status == CLI_DONE)
-      summarise(&st, how->n, now_s() - start, timing);
+    uint32_t n = how->n;
+    st.start_s = cli_now();
+    status = run_interruptible(&st, &n, out);
+    if ((status == CLI_DONE || status >= CLI_SIGNALLED) && n != 0)
+      summarise(&st, n, cli_now() - st.start_s, timing);
+    if (out->digests != NULL)
+      out->n_requests = n;
     if (status == CLI_DONE && how->trace != NULL)
       status = cli_write_trace(s->api, st.session, how->trace);
   }

@@ -168,6 +168,8 @@ const cli_option cli_option_rows[] = {
     {OPTIMIZE, "compute", &OPIPE_COMPUTE_TYPES(COMPUTE_WORD)[1], "type of activations and products",
      TEXT(t.compute), .in_plan = true},
     {OPTIMIZE, "steps", "N", "mini-batches of this run (one epoch)", NUMBER(t.n_steps)},
+    {OPTIMIZE, "epochs", "N", "in place of --steps: times over all samples of --data",
+     NUMBER(t.n_epochs)},
 
     {PLAN_SEED, "seed", "N", "of dropout, with --train (0)", OWN(seed)},
 
@@ -191,6 +193,8 @@ const cli_option cli_option_rows[] = {
     {TRAIN, "save", "DIR", "write a checkpoint there at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
+    {TRAIN, "overwrite", NULL, "--save may replace a checkpoint that this run does not resume",
+     FLAG(t.overwrite)},
     {TRAIN, "save-model", "OUT.onnx", "write the model with its new weights", TEXT(t.save_model)},
     {TRAIN, "save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
      TEXT(t.save_gradients)},

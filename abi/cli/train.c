@@ -2,8 +2,12 @@
 /* train MODEL: prints the plan, lets train_loop.c run it, prints what came of it. */
 #include "train.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#define CHECKPOINT "onnx-pipe checkpoint" /* format of a checkpoint's manifest */
 
 static void put_number(FILE *json, const char *name, double value) {
   (void)fprintf(json, ", \"%s\": ", name);
@@ -93,6 +97,35 @@ static int check_targets(const cli_options *o) {
   return CLI_DONE;
 }
 
+/* Does the folder hold a checkpoint, whole or damaged? A manifest of another program is none: the
+ * library refuses to replace it. */
+static bool holds_checkpoint(const char *folder) {
+  char path[PATH_MAX];
+  struct stat st;
+  if (snprintf(path, sizeof(path), "%s/manifest.json", folder) >= PATH_MAX || lstat(path, &st) != 0)
+    return false;
+  json_t *root = json_load_file(path, 0, NULL);
+  const char *format = json_string_value(json_object_get(root, "format"));
+  const bool ours = root == NULL || format == NULL || strcmp(format, CHECKPOINT) == 0;
+  json_decref(root);
+  return ours;
+}
+
+/* A checkpoint is replaced by the run that resumes it, or on request. */
+static int check_overwrite(const cli_options *o) {
+  const char *folder = o->t.save;
+  const bool resumes =
+      folder != NULL && o->t.resume != NULL && cli_same_place(folder, o->t.resume);
+  if (o->t.overwrite && folder == NULL)
+    return cli_usage("--overwrite is of --save DIR, which is not given");
+  if (folder == NULL || o->t.overwrite || resumes || !holds_checkpoint(folder))
+    return CLI_DONE;
+  return cli_fail(
+      "--save %s: the folder holds a checkpoint: --resume %s continues from it, --overwrite "
+      "replaces it",
+      folder, folder);
+}
+
 int cli_train(const cli_options *o) {
   if (o->t.save_every != 0 && o->t.save == NULL)
     return cli_usage("--save-every needs --save DIR");
@@ -103,6 +136,11 @@ int cli_train(const cli_options *o) {
   }
   if (check_targets(o) != CLI_DONE)
     return CLI_USAGE;
+  if (o->t.resume != NULL && !cli_is_there(o->t.resume))
+    return cli_usage("--resume %s: there is no such folder", o->t.resume);
+  const int may_save = check_overwrite(o);
+  if (may_save != CLI_DONE)
+    return may_save;
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
     return cli_fail("out of memory");

@@ -30,7 +30,9 @@ int train_try_targets(const train_loop *l) {
       return cli_report(targets[i].path, &err);
   }
   const char *trace = l->run->o->trace;
-  return trace == NULL ? CLI_DONE : cli_try_file(trace);
+  const int status = trace == NULL ? CLI_DONE : cli_try_file(trace);
+  train_say_unsaved(l);
+  return status == CLI_DONE ? train_check_disk(l) : status;
 }
 
 static int load(train_loop *l) {
@@ -97,6 +99,8 @@ int train_write_files(const train_loop *l) {
     status = cli_report(t->save_gradients, &err);
   if (trace != NULL && cli_write_trace(api, l->session, trace) != CLI_DONE)
     status = CLI_FAILED;
+  if (status == CLI_DONE)
+    train_say_saved(l);
   return status;
 }
 

@@ -5,54 +5,26 @@
  * schedules have what they need to go on. Results are printed in the order of mini-batches.
  */
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "progress.h"
 #include "train_noise.h"
 #include "train_state.h"
 
 #define CLOCK_STEP 1e-9 /* s: no step takes less */
 
-static double now_s(void) {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* SIGINT or SIGTERM that asks the run to end after its step; 0: none. */
-static volatile sig_atomic_t asked_to_stop;
-
-/* The next one ends the process at once. */
-static void on_signal(int number) {
-  asked_to_stop = number;
-  (void)signal(SIGINT, SIG_DFL);
-  (void)signal(SIGTERM, SIG_DFL);
-}
-
-static const int stop_signals[] = {SIGINT, SIGTERM};
-enum { N_STOP_SIGNALS = sizeof stop_signals / sizeof stop_signals[0] };
-
-/* What the command's caller ignores stays ignored. */
-static void listen(struct sigaction before[N_STOP_SIGNALS]) {
-  struct sigaction own;
-  memset(&own, 0, sizeof(own));
-  own.sa_handler = on_signal;
-  own.sa_flags = SA_RESTART;
-  for (int i = 0; i < N_STOP_SIGNALS; ++i)
-    (void)sigaddset(&own.sa_mask, stop_signals[i]);
-  for (int i = 0; i < N_STOP_SIGNALS; ++i) {
-    (void)sigaction(stop_signals[i], NULL, &before[i]);
-    if (before[i].sa_handler != SIG_IGN)
-      (void)sigaction(stop_signals[i], &own, NULL);
+/* Tokens of a sample: the longest row of integers; 0: the data have no such array. */
+static uint64_t tokens_of(const cli_data *data) {
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < data->n; ++i) {
+    const cli_tensor *form = &data->arrays[i].form;
+    const uint32_t kind = opipe_dtype_row_of(form->dtype)->elements;
+    if (form->rank == 2 && (kind == OPIPE_ELEM_INT || kind == OPIPE_ELEM_UINT) &&
+        (uint64_t)form->shape[1] > most)
+      most = (uint64_t)form->shape[1];
   }
-}
-
-static void stop_listening(const struct sigaction before[N_STOP_SIGNALS]) {
-  for (int i = 0; i < N_STOP_SIGNALS; ++i)
-    (void)sigaction(stop_signals[i], &before[i], NULL);
+  return most;
 }
 
 static int open_places(train_loop *l) {
@@ -74,6 +46,7 @@ static int open_places(train_loop *l) {
     }
   }
   l->epoch = UINT64_MAX;
+  l->tokens = tokens_of(data);
   return ok ? CLI_DONE : cli_fail("out of memory for mini-batches of %u", l->run->batch);
 }
 
@@ -91,9 +64,25 @@ static void close_places(train_loop *l) {
   free(l->rows);
 }
 
+/* How fast it has gone since its first step, and how long it takes at that speed. */
+static void show_speed(train_loop *l, const opipe_train_report *r) {
+  char left[CLI_TIME_ROOM], tokens[48] = "";
+  const double took = cli_now() - l->start_s;
+  const uint64_t n = l->out->n_steps;
+  if (l->run->quiet || took <= 0 || n == 0 || !cli_progress_due(&l->shown_s))
+    return;
+  const double samples = (double)(n * l->run->batch) / took;
+  if (l->tokens != 0)
+    (void)snprintf(tokens, sizeof(tokens), "%.4g tokens/s, ", samples * (double)l->tokens);
+  cli_progress("step %llu of %llu  %.4g samples/s, %s%s left", (unsigned long long)r->step,
+               (unsigned long long)(r->step - n + l->run->n_steps), samples, tokens,
+               cli_time_left(took / (double)n * (double)(l->run->n_steps - n), left));
+}
+
 static void print_step(const train_loop *l, const opipe_train_report *r, double seconds) {
   if (l->run->quiet || l->run->o->json)
     return;
+  cli_progress_end();
   (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.*f ms%s\n",
                (unsigned long long)r->step, train_shown(r->loss), train_shown(r->gradient_norm),
                r->lr, seconds < 1e-3 ? 6 : 1, seconds * 1e3,
@@ -142,6 +131,7 @@ static int finish_one(train_loop *l) {
   const double seconds = seconds_of(l, place, report);
   l->out->seconds[l->out->n_steps++] = seconds;
   print_step(l, report, seconds);
+  show_speed(l, report);
   if (l->run->noise != NULL)
     return train_noise_step(l, report, l->run->noise);
   if (report->skipped != OPIPE_SKIP_NOT_FINITE)
@@ -165,7 +155,7 @@ static int start_one(train_loop *l) {
                                       .io_stride = sizeof(opipe_binding_io),
                                       .inputs = place->inputs};
   for (;;) {
-    place->start_s = now_s();
+    place->start_s = cli_now();
     const opipe_status status = api->session_train_step(l->session, &params, &place->ticket, &err);
     if (status == OPIPE_OK)
       break;
@@ -195,7 +185,7 @@ static int drain(train_loop *l) {
 }
 
 static bool goes_on(const train_loop *l) {
-  return l->stopped == NULL && asked_to_stop == 0 && l->n_started < l->run->n_steps;
+  return l->stopped == NULL && (l->run->quiet || cli_asked_to_stop() == 0) && l->n_started < l->run->n_steps;
 }
 
 static int steps(train_loop *l) {
@@ -233,29 +223,45 @@ static int end_by_signal(const train_loop *l, int number) {
   const char *folder = l->run->o->t.save;
   const int status = folder == NULL ? CLI_DONE : train_save(l);
   (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s",
-                 number == SIGINT ? "SIGINT" : "SIGTERM");
+                 cli_signal_name(number));
   (void)fprintf(stderr, "onnx-pipe: %s: stopped after %llu of %llu steps%s%s\n",
-                number == SIGINT ? "SIGINT" : "SIGTERM", (unsigned long long)l->out->n_steps,
+                cli_signal_name(number), (unsigned long long)l->out->n_steps,
                 (unsigned long long)l->run->n_steps,
                 folder == NULL || status != CLI_DONE ? "" : "; the checkpoint is in ",
                 folder == NULL || status != CLI_DONE ? "" : folder);
   return status == CLI_DONE ? CLI_SIGNALLED + number : status;
 }
 
+static void print_speed(const train_loop *l, double took) {
+  const uint64_t n = l->out->n_steps;
+  const double samples = (double)(n * l->run->batch) / fmax(took, CLOCK_STEP);
+  if (l->run->quiet || l->run->o->json || n == 0)
+    return;
+  (void)printf("%llu step%s in %.3f s: %.4g samples per second", (unsigned long long)n,
+               n == 1 ? "" : "s", took, samples);
+  if (l->tokens != 0)
+    (void)printf(", %.4g tokens per second", samples * (double)l->tokens);
+  (void)puts("");
+}
+
 static int train_steps(train_loop *l) {
-  struct sigaction before[N_STOP_SIGNALS];
-  asked_to_stop = 0;
+  struct sigaction before[CLI_STOP_SIGNALS];
   if (!l->run->quiet)
-    listen(before);
+    cli_listen(before);
+  l->start_s = cli_now();
   int status = steps(l);
-  const int number = asked_to_stop;
+  cli_progress_end();
+  const double took = cli_now() - l->start_s;
+  const int number = l->run->quiet ? 0 : cli_asked_to_stop();
   if (status == CLI_DONE && l->stopped == NULL && number != 0)
     status = end_by_signal(l, number);
   if (!l->run->quiet)
-    stop_listening(before);
+    cli_stop_listening(before);
   if (status == CLI_DONE && l->stopped != NULL)
     status = train_again(l);
   const bool went_on = status == CLI_DONE || status >= CLI_SIGNALLED;
+  if (went_on)
+    print_speed(l, took);
   if (l->out->n_not_finite != 0 && went_on && !l->run->quiet) {
     (void)fprintf(stderr, "onnx-pipe: %llu of %llu steps were not finite and were not applied\n",
                   (unsigned long long)l->out->n_not_finite, (unsigned long long)l->out->n_steps);

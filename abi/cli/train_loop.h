@@ -23,6 +23,8 @@ typedef struct train_loop {
   uint64_t epoch, first; /* mini-batches before this run */
   uint64_t n_started, n_finished;
   double end_s;               /* of the last that finished */
+  double start_s, shown_s;    /* of the first step; of the last line of progress */
+  uint64_t tokens;            /* of a sample; 0: it has none */
   const train_place *stopped; /* the mini-batch that was not finite, where that ends the run */
   train_result *out;
 } train_loop;
@@ -40,6 +42,12 @@ int train_keep(train_loop *l);
 /* A state of every trained parameter; *out is malloc'ed, whatever the status. */
 int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_tensor **out,
                      uint32_t *out_n);
+
+/* train_disk.c: before the first step, whether disks have room for what is to be saved, and a warning
+ * where nothing is; after the last one, what was saved and where. */
+int train_check_disk(const train_loop *l);
+void train_say_unsaved(const train_loop *l);
+void train_say_saved(const train_loop *l);
 
 /* train_again.c: runs the mini-batch that stopped the run once more, on the same weights, with
  * every value looked at, and says where the first one was that is not finite. CLI_CHECK_FAILED. */

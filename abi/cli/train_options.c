@@ -89,11 +89,20 @@ static int whole_of(spec *s, const char *key, double low, double *io) {
 }
 
 static int all_used(const spec *s, const char *known) {
+  char meant[OPI_NEAREST_ROOM];
   for (uint32_t i = 0; i < s->n; ++i) {
-    if (!s->used[i])
-      return cli_usage("--%s %s: it takes %s, not '%s'", s->option, s->name, known, s->keys[i]);
+    if (s->used[i])
+      continue;
+    return cli_usage("--%s %s: it takes %s, not '%s'%s", s->option, s->name, known, s->keys[i],
+                     opi_nearest_of(s->keys[i], known, ", ", meant, sizeof(meant)));
   }
   return CLI_DONE;
+}
+
+static int no_name(const spec *s, const char *known) {
+  char meant[OPI_NEAREST_ROOM];
+  return cli_usage("--%s %s: one of %s is needed%s", s->option, s->name, known,
+                   opi_nearest_of(s->name, known, ", ", meant, sizeof(meant)));
 }
 
 /* ---- loss ---- */
@@ -108,6 +117,8 @@ static int read_cross_entropy(spec *s, uint32_t shift, opipe_train_options *out)
     status = number_of(s, "shift", 0, &shifted);
   if (status == CLI_DONE)
     status = number_of(s, "smoothing", 0, &out->smoothing);
+  if (status == CLI_DONE) /* an unknown key first: it may be the one that lacks */
+    status = all_used(s, "logits, labels, ignore, shift, smoothing");
   if (status == CLI_DONE && out->labels == NULL)
     out->labels = "labels";
   if (status == CLI_DONE && out->output == NULL)
@@ -116,7 +127,7 @@ static int read_cross_entropy(spec *s, uint32_t shift, opipe_train_options *out)
     return cli_usage("--loss cross-entropy: shift is 0 or 1, not %g", shifted);
   out->ignore = (int64_t)ignore;
   out->shift = (uint32_t)shifted;
-  return status == CLI_DONE ? all_used(s, "logits, labels, ignore, shift, smoothing") : status;
+  return status;
 }
 
 static int read_loss(const char *text, uint32_t shift, char *own, size_t room,
@@ -136,13 +147,14 @@ static int read_loss(const char *text, uint32_t shift, char *own, size_t room,
     return read_cross_entropy(&s, shift, out);
   const bool mse = strcmp(s.name, "mse") == 0;
   if (!mse && strcmp(s.name, "bce") != 0)
-    return cli_usage("--loss %s: cross-entropy, mse, bce or output is needed", s.name);
+    return no_name(&s, "cross-entropy, mse, bce, output");
   out->loss = mse ? OPIPE_LOSS_MSE : OPIPE_LOSS_BCE;
   out->output = value_of(&s, "output");
   out->labels = value_of(&s, "target");
-  if (out->output == NULL || out->labels == NULL)
-    return cli_usage("--loss %s: output=NAME,target=NAME is needed", s.name);
-  return all_used(&s, "output, target");
+  status = all_used(&s, "output, target");
+  return status != CLI_DONE || (out->output != NULL && out->labels != NULL)
+             ? status
+             : cli_usage("--loss %s: output=NAME,target=NAME is needed", s.name);
 }
 
 /* ---- optimizer ---- */
@@ -178,19 +190,21 @@ static void add_word(char *text, size_t room, const char *between, const char *w
 }
 
 static int optimizer_named(const char *name, uint32_t *out) {
-  char names[256] = "";
+  char names[256] = "", meant[OPI_NEAREST_ROOM];
   for (*out = 0; *out < OPIPE_N_OPTIMIZERS; ++*out) {
     const char *known = opipe_optimizer_row_of(*out)->name;
     if (strcmp(name, known) == 0)
       return CLI_DONE;
     add_word(names, sizeof(names), *out == OPIPE_N_OPTIMIZERS - 1 ? " or " : ", ", known);
   }
-  return cli_usage("--optimizer %s: %s is needed", name, names);
+  return cli_usage("--optimizer %s: %s is needed%s", name, names,
+                   opi_nearest_of(name, names, ", ", meant, sizeof(meant)));
 }
 
 static int read_optimizer(const char *text, char *own, size_t room, opipe_train_options *out) {
   spec s;
   char known[256] = "";
+  const char *lacks = NULL; /* a number without a usual value */
   int status = split("optimizer", text == NULL ? CLI_OPTIMIZER : text, own, room, &s);
   if (status == CLI_DONE)
     status = optimizer_named(s.name, &out->optimizer);
@@ -206,10 +220,13 @@ static int read_optimizer(const char *text, char *own, size_t room, opipe_train_
       continue;
     add_word(known, sizeof(known), ", ", t->key);
     status = t->flag == 0 ? number_of(&s, t->key, 0, number) : read_switch(&s, t, &out->flags);
-    if (status == CLI_DONE && t->flag == 0 && *number < 0)
-      return cli_usage("--optimizer %s: %s=X is needed", s.name, t->key);
+    lacks = t->flag == 0 && *number < 0 ? t->key : lacks;
   }
-  return status == CLI_DONE ? all_used(&s, known) : status;
+  if (status == CLI_DONE)
+    status = all_used(&s, known);
+  return status != CLI_DONE || lacks == NULL
+             ? status
+             : cli_usage("--optimizer %s: %s=X is needed", s.name, lacks);
 }
 
 static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_t room,
@@ -224,7 +241,7 @@ static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_
   while (kind < 3 && strcmp(s.name, names[kind]) != 0)
     ++kind;
   if (kind == 3)
-    return cli_usage("--lr-schedule %s: constant, linear or cosine is needed", s.name);
+    return no_name(&s, "constant, linear, cosine");
   status = whole_of(&s, "warmup", 0, &warmup);
   if (status == CLI_DONE && kind != 0)
     status = whole_of(&s, "total", 1, &total);
@@ -343,8 +360,9 @@ int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *p
       return cli_usage("--parameter %s: NAME=FILE is needed", text);
     const size_t n = strlen(equals + 1);
     const bool npy = n > 4 && strcmp(equals + 1 + n - 4, ".npy") == 0;
-    if ((npy ? cli_npy_read(equals + 1, t) : cli_pb_read(equals + 1, t)) != CLI_DONE)
-      return CLI_FAILED;
+    const int read = npy ? cli_npy_read(equals + 1, t) : cli_pb_read(equals + 1, t);
+    if (read != CLI_DONE)
+      return read;
     if (!cli_tensor_name(t, text, (size_t)(equals - text)))
       return cli_fail("out of memory");
     pins[i] = (opipe_pin){t->name, cli_tensor_view(t)};

@@ -48,8 +48,9 @@ static int read_plan(const cli_options *o, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
   size_t n = 0;
-  if (cli_file_read(o->plan_file, &json, &n) != CLI_DONE)
-    return CLI_FAILED;
+  const int found = cli_file_read(o->plan_file, &json, &n);
+  if (found != CLI_DONE)
+    return found;
   const opipe_status status = s->api->plan_read(s->file, json, n, &s->plan, &err);
   free(json);
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;

@@ -86,6 +86,7 @@ int cli_take_double(const char *name, const char *text, double *out) {
 
 int cli_take_choice(const char *name, const char *text, const char *choices, uint32_t *out) {
   uint32_t index = 0;
+  char meant[OPI_NEAREST_ROOM];
   for (const char *at = choices;; ++index) {
     const size_t n = strcspn(at, "|");
     if (strlen(text) == n && memcmp(at, text, n) == 0) {
@@ -93,7 +94,9 @@ int cli_take_choice(const char *name, const char *text, const char *choices, uin
       return CLI_DONE;
     }
     if (at[n] == '\0')
-      return cli_usage("--%s %s: one of %s is needed", name, text, choices);
+      break;
     at += n + 1;
   }
+  return cli_usage("--%s %s: one of %s is needed%s", name, text, choices,
+                   opi_nearest_of(text, choices, "|", meant, sizeof(meant)));
 }

@@ -33,6 +33,8 @@ void cli_warn(void *ctx, uint32_t level, const char *file, uint32_t line, const 
   (void)ctx;
   (void)file;
   (void)line;
-  if (level != OPIPE_LOG_WARN || is_first(msg))
-    fprintf(stderr, "onnx-pipe: %s: %s\n", level == OPIPE_LOG_WARN ? "warning" : "error", msg);
+  if (level == OPIPE_LOG_WARN && !is_first(msg))
+    return;
+  cli_progress_end();
+  (void)fprintf(stderr, "onnx-pipe: %s: %s\n", level == OPIPE_LOG_WARN ? "warning" : "error", msg);
 }

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "loader/base/nearest.h"
+
 enum { STATE_FOUND = 0, STATE_REFUSED = 1, STATE_SHADOWED = 2, STATE_OPEN = 3, STATE_OPENING = 4 };
 static const uint32_t PLACE_STATIC = UINT32_MAX;
 
@@ -283,6 +285,7 @@ static void write_remedy(uint32_t kind, const char *id, char *out, size_t room) 
 static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *id,
                                    opipe_error *err) {
   char known[300] = "", remedy[160];
+  opi_nearest nearest = {.word = id, .n = strlen(id)};
   for (uint32_t i = 0; i < r->n; ++i) {
     const candidate *c = r->candidates[i];
     const size_t used = strlen(known);
@@ -294,6 +297,7 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
     }
     (void)snprintf(known + used, sizeof(known) - used, "%s%s", used == 0 ? "" : ", ",
                    c->plugin->id);
+    opi_nearest_look(&nearest, c->plugin->id);
   }
   for (uint32_t i = 0; i < r->n; ++i) { /* a file of that name that could not even be read */
     const candidate *c = r->candidates[i];
@@ -302,7 +306,12 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
                       c->reason);
     }
   }
-  write_remedy(kind, id, remedy, sizeof remedy);
+  const char *synonym = opi_nearest_synonym(&nearest); /* may be one that is not built here */
+  nearest.found = synonym == NULL ? nearest.found : synonym;
+  if (nearest.found != NULL)
+    (void)snprintf(remedy, sizeof remedy, "did you mean '%s'?", nearest.found);
+  else
+    write_remedy(kind, id, remedy, sizeof remedy);
   return opi_fail(err, OPIPE_E_NOTFOUND, "there is no %s '%s' (found: %s); %s", opi_kind_name(kind),
                   id, known[0] == '\0' ? "none" : known, remedy);
 }

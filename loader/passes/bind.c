@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 
+#include "loader/base/nearest.h"
 #include "loader/passes/keep.h"
 
 /* One bind in the making. */
@@ -44,20 +45,27 @@ static bool find_dim(const binding *bd, const char *name, int64_t *out_value) {
   return true;
 }
 
-static opipe_status check_names(const opi_bind_options *options, const opi_map *inputs,
-                                opipe_error *err) {
+/* Pinned or given a shape, and no input of the model. */
+static opipe_status no_input(const opi_graph *graph, const char *name, const char *what,
+                             opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = strlen(name)};
+  for (uint32_t i = 0; i < graph->n_inputs; ++i)
+    opi_nearest_look(&nearest, graph->values[graph->inputs[i]].name);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'%s%s", name, what,
+                  opi_nearest_words(&nearest, meant, sizeof meant));
+}
+
+static opipe_status check_names(const opi_graph *graph, const opi_bind_options *options,
+                                const opi_map *inputs, opipe_error *err) {
   uint32_t found = 0;
   for (uint32_t i = 0; i < options->n_pins; ++i) {
-    if (!opi_map_get(inputs, options->pins[i].input, &found)) {
-      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s' to pin",
-                      options->pins[i].input);
-    }
+    if (!opi_map_get(inputs, options->pins[i].input, &found))
+      return no_input(graph, options->pins[i].input, " to pin", err);
   }
   for (uint32_t i = 0; i < options->n_shapes; ++i) {
-    if (!opi_map_get(inputs, options->shapes[i].input, &found)) {
-      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'",
-                      options->shapes[i].input);
-    }
+    if (!opi_map_get(inputs, options->shapes[i].input, &found))
+      return no_input(graph, options->shapes[i].input, "", err);
   }
   return OPIPE_OK;
 }
@@ -73,7 +81,7 @@ static opipe_status check_options(const opi_model *model, const opi_bind_options
   for (uint32_t i = 0; i < graph->n_inputs && status >= 0; ++i)
     status = opi_map_set(inputs, graph->values[graph->inputs[i]].name, i, err);
   if (status >= 0)
-    status = check_names(options, inputs, err);
+    status = check_names(graph, options, inputs, err);
   opi_map_free(inputs);
   return status;
 }
@@ -237,6 +245,16 @@ static uint32_t find_named(const opi_graph *graph, const opi_alias *aliases, uin
   return OPIPE_NONE;
 }
 
+static opipe_status no_tensor(const binding *bd, const char *name, opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = strlen(name)};
+  for (uint32_t v = 0; v < bd->scope.file->n_values; ++v)
+    opi_nearest_look(&nearest, bd->scope.file->values[v].name);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no tensor '%s' to cut at%s%s", name,
+                  bd->builder.keep_parameters ? " or to train" : "",
+                  opi_nearest_words(&nearest, meant, sizeof meant));
+}
+
 static opipe_status mark_barriers(binding *bd, opipe_error *err) {
   const opi_builder *b = &bd->builder;
   for (uint32_t i = 0; i < bd->options->n_barriers; ++i) {
@@ -246,10 +264,8 @@ static opipe_status mark_barriers(binding *bd, opipe_error *err) {
       b->graph->values[v].flags |= OPI_VALUE_BARRIER;
       continue;
     }
-    if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE) {
-      return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no tensor '%s' to cut at%s", name,
-                      b->keep_parameters ? " or to train" : "");
-    }
+    if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE)
+      return no_tensor(bd, name, err);
     /* Known once the dimensions are bound, or not needed: there is nothing to send. */
     opi_log(
         bd->options->logger, OPIPE_LOG_INFO,
@@ -447,10 +463,12 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   OPI_TRY(check_options(model, options, err));
   OPI_TRY(opi_model_check_files(model, err));
   opi_arena_init(&arena, options->allocator, 0);
-  opipe_status status = opi_solve_dims(model, options, &arena, &dims, &n_dims, &reason);
+  bool defaults = false;
+  opipe_status status =
+      opi_solve_with(model, options, NULL, &arena, &dims, &n_dims, &defaults, &reason);
   if (status >= 0)
     status = opi_bind_solved(model, options, dims, n_dims, out_bound, &reason);
-  if (status == OPIPE_E_INVALID && n_dims != 0 && (options->flags & OPI_BIND_DEFAULTS)) {
+  if (status == OPIPE_E_INVALID && n_dims != 0 && defaults) {
     opipe_error searched = OPIPE_ERROR_INIT; /* failed trials on the way to success are no error */
     status = opi_bind_search(model, options, dims, n_dims, &reason, out_bound, &searched);
     reason = searched;

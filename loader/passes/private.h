@@ -19,10 +19,12 @@ opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *opt
 const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis);
 /* "INPUT.axis": beats the name where both have a number. */
 const char *opi_dim_place(opi_arena *arena, const opi_value *input, uint32_t axis);
-/* As opi_solve_dims; at the end the dimension at `place` (NULL: none) takes a number of its own. */
+/* As opi_solve_dims; at the end the dimension at `place` (NULL: none) takes a number of its own.
+ * *out_defaults (NULL: nobody asks): some dimension took a default. */
 opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *options,
                             const opi_dim_binding *place, opi_arena *arena,
-                            opi_dim_binding **out_dims, uint32_t *out_n, opipe_error *err);
+                            opi_dim_binding **out_dims, uint32_t *out_n, bool *out_defaults,
+                            opipe_error *err);
 
 /* widen.c: half types become float32, for training. `arena`: of the bound graph. */
 opipe_status opi_pass_widen(opi_builder *b, const opi_model *model, opi_arena *arena,

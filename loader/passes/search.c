@@ -90,8 +90,8 @@ static opipe_status try_value(search *s, const target *t, bool by_name, int64_t 
   if (by_name)
     given[options.n_dims++] = one;
   options.dims = given;
-  OPI_TRY(
-      opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims, err));
+  OPI_TRY(opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims, NULL,
+                         err));
   return opi_bind_solved(s->model, &options, dims, n_dims, &s->found, err);
 }
 

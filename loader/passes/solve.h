@@ -43,6 +43,7 @@ typedef struct opi_solver {
   bool *queued; /* [n_dims] */
   uint32_t n_unknowns, room_unknowns, n_dims, room_dims, n_pairs, room_pairs;
   uint32_t queue_first, n_queue; /* a ring of n_dims */
+  bool took_default;             /* for an unknown that nothing says */
   uint64_t work;                 /* names, numbers and operations evaluated so far */
   opi_map *names;                /* of unknowns */
   opi_map *places;               /* "INPUT.axis" of dims; NULL: not asked for yet */

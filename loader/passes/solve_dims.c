@@ -10,6 +10,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "loader/base/nearest.h"
+
 static const opi_value *file_value(const opi_solver *s, uint32_t v) {
   return &s->model->graph->values[v];
 }
@@ -88,13 +90,18 @@ static opipe_status assign_place(opi_solver *s, opi_dimension *dim, int64_t valu
 }
 
 static opipe_status unknown_name(const opi_solver *s, const char *name, opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = strlen(name)};
   opi_text text;
   opi_text_init(&text, s->options->allocator);
-  for (uint32_t i = 0; i < s->n_unknowns; ++i)
+  for (uint32_t i = 0; i < s->n_unknowns; ++i) {
     opi_text_printf(&text, "%s'%s'", i == 0 ? "" : ", ", s->unknowns[i].name);
+    opi_nearest_look(&nearest, s->unknowns[i].name);
+  }
   const opipe_status status =
-      opi_fail(err, OPIPE_E_NOTFOUND, "no free dimension '%s'; there are: %s", name,
-               text.data != NULL ? text.data : "none");
+      opi_fail(err, OPIPE_E_NOTFOUND, "no free dimension '%s'; there are: %.240s%s", name,
+               text.data != NULL ? text.data : "none",
+               opi_nearest_words(&nearest, meant, sizeof meant));
   opi_text_release(&text);
   return status;
 }
@@ -222,6 +229,7 @@ static opipe_status take_defaults(opi_solver *s, opipe_error *err) {
     for (uint32_t u = 0; u < s->n_unknowns; ++u) {
       if (s->unknowns[u].value >= 0 || s->unknowns[u].whole != (pass == 1))
         continue;
+      s->took_default = true;
       OPI_TRY(opi_solver_assign(s, u, default_of(s, &s->unknowns[u]), "default", err));
       OPI_TRY(opi_solver_propagate(s, err));
     }
@@ -298,9 +306,12 @@ static opipe_status solve(opi_solver *s, const opi_dim_binding *place, opi_dim_b
 
 opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *options,
                             const opi_dim_binding *place, opi_arena *arena,
-                            opi_dim_binding **out_dims, uint32_t *out_n, opipe_error *err) {
+                            opi_dim_binding **out_dims, uint32_t *out_n, bool *out_defaults,
+                            opipe_error *err) {
   opi_solver s = {.model = model, .options = options, .arena = arena};
   const opipe_status status = solve(&s, place, out_dims, out_n, err);
+  if (out_defaults != NULL)
+    *out_defaults = s.took_default;
   opi_map_free(s.names);
   opi_map_free(s.places);
   opi_map_free(s.pins);
@@ -311,5 +322,5 @@ opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *opti
 opipe_status opi_solve_dims(const opi_model *model, const opi_bind_options *options,
                             opi_arena *arena, opi_dim_binding **out_dims, uint32_t *out_n,
                             opipe_error *err) {
-  return opi_solve_with(model, options, NULL, arena, out_dims, out_n, err);
+  return opi_solve_with(model, options, NULL, arena, out_dims, out_n, NULL, err);
 }

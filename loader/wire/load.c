@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "loader/graph/wide.h"
+#include "loader/wire/foreign.h"
 #include "loader/wire/wire.h"
 
 static opipe_status map_file(opi_load *load, const char *path, opipe_error *err) {
@@ -22,7 +23,7 @@ static opipe_status map_file(opi_load *load, const char *path, opipe_error *err)
   return load->model->path != NULL ? OPIPE_OK : opi_fail_nomem(err, strlen(path) + 1, "a path");
 }
 
-/* What is often given in a model's place. */
+/* Files of other kinds, which are often given in a model's place. */
 static opipe_status check_start(const opi_load *load, opipe_error *err) {
   static const char pointer[] = "version https://git-lfs";
   if (load->file_bytes == 0)
@@ -33,7 +34,13 @@ static opipe_status check_start(const opi_load *load, opipe_error *err) {
         err, OPIPE_E_INVALID,
         "not an ONNX model, but a Git LFS pointer to one: fetch it with 'git lfs pull'");
   }
-  return OPIPE_OK;
+  const char *kind = opi_foreign_kind(load->file, load->file_bytes);
+  if (kind == NULL)
+    return OPIPE_OK;
+  const size_t n = strcspn(kind, ":");
+  return opi_fail(err, OPIPE_E_INVALID, "%.300s is %.*s, not ONNX%s",
+                  load->params->path == NULL ? "the model" : load->params->path, (int)n, kind,
+                  kind + n);
 }
 
 static opipe_status read_file(opi_load *load, opipe_error *err) {

@@ -16,6 +16,7 @@ enum {
   LENGTH_BYTES = 5,   /* of a message's length in the copy */
   SPAN_OFFSET = 1001, /* TensorProto.span_offset */
   SPAN_BYTES = 1002,  /* TensorProto.span_bytes */
+  VARINT_MOST = 11, /* more than the bytes of one */
   FREE_FIELDS = 16,   /* fields of a message that protobuf-c lists on its stack */
   LISTED_FIELD = 96   /* bytes of its list for each further one, doubling included */
 };
@@ -282,12 +283,46 @@ static void leave(scanner *s) {
   }
 }
 
+/* The file's own last field reaches beyond its end, and it was a model up to there: bytes that it
+ * should have, or at least that many, as others may follow: a graph is nearly all of a file. */
+static bool is_truncated(const scanner *s, uint64_t start, uint64_t *out_n, bool *out_least) {
+  const frame *top = &s->stack[s->depth - 1];
+  uint64_t at = start, tag = 0, length = 0;
+  if (s->depth != 1 || top->seen == 0)
+    return false;
+  *out_n = s->n_bytes + 1;
+  *out_least = true;
+  if (!opi_wire_varint(s->bytes, top->end, &at, &tag))
+    return top->end - start < VARINT_MOST;
+  const opi_field_rule *rule = opi_message_field(top->message, (uint32_t)(tag >> 3));
+  if (rule == NULL)
+    return false;
+  if ((tag & 7) != OPI_WIRE_BYTES || !opi_wire_varint(s->bytes, top->end, &at, &length))
+    return top->end - at < VARINT_MOST;
+  if (length > INT64_MAX / 2)
+    return false;
+  *out_n = at + length;
+  *out_least = rule->kind != OPI_FIELD_MESSAGE;
+  return true;
+}
+
+static opipe_status bad_field(scanner *s, uint64_t start) {
+  uint64_t n = 0;
+  bool least = false;
+  if (!is_truncated(s, start, &n, &least))
+    return bad(s, start, NULL, "bad tag, varint or length");
+  return opi_fail(s->err, OPIPE_E_INVALID,
+                  "the file ends at %llu of %s%llu bytes: it was cut off, copy or fetch it again",
+                  (unsigned long long)s->n_bytes, least ? "at least " : "",
+                  (unsigned long long)n);
+}
+
 static opipe_status scan_field(scanner *s) {
   frame *top = &s->stack[s->depth - 1];
   opi_wire_field field;
   const uint64_t start = s->at;
   if (!opi_wire_next(s->bytes, top->end, &s->at, &field))
-    return bad(s, start, NULL, "bad tag, varint or length");
+    return bad_field(s, start);
   const opi_field_rule *rule = opi_message_field(top->message, field.number);
   if (rule == NULL)
     return OPIPE_OK;

@@ -2,16 +2,21 @@
 /* A graph input that becomes an initializer: models whose parameters are fed from outside. */
 #include <string.h>
 
+#include "loader/base/nearest.h"
 #include "loader/wire/wire.h"
 
 static opipe_status not_found(const opi_graph *g, const char *name, opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = strlen(name)};
   opi_text text;
   opi_text_init(&text, g->arena->allocator);
-  for (uint32_t i = 0; i < g->n_inputs; ++i)
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
     opi_text_printf(&text, "%s'%s'", i == 0 ? "" : ", ", g->values[g->inputs[i]].name);
-  const opipe_status status =
-      opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s' to be a parameter; it has %s",
-               name, text.data == NULL ? "none" : text.data);
+    opi_nearest_look(&nearest, g->values[g->inputs[i]].name);
+  }
+  const opipe_status status = opi_fail(
+      err, OPIPE_E_NOTFOUND, "the model has no input '%s' to be a parameter; it has %.240s%s", name,
+      text.data == NULL ? "none" : text.data, opi_nearest_words(&nearest, meant, sizeof meant));
   opi_text_release(&text);
   return status;
 }

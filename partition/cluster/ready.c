@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "loader/base/nearest.h"
 #include "partition/cluster/cluster.h"
 #include "partition/json/json.h"
 
@@ -96,16 +97,19 @@ static bool find_ready(const char *name, const char *const *folders, uint32_t n_
 
 static opipe_status refuse_name(const char *name, const char *const *folders, uint32_t n_folders,
                                 opi_arena *arena, opipe_error *err) {
-  char known[300] = "";
+  char known[300] = "", meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = strcspn(name, ":")};
   char **names = NULL;
   uint32_t n = 0;
   OPI_TRY(list_names(folders, n_folders, arena, &names, &n, err));
   for (uint32_t i = 0; i < n; ++i) {
     const size_t used = strlen(known);
     (void)snprintf(known + used, sizeof known - used, "%s%s", used == 0 ? "" : ", ", names[i]);
+    opi_nearest_look(&nearest, names[i]);
   }
   return opi_fail(err, OPIPE_E_NOTFOUND,
-                  "there is no cluster '%.100s': neither a file nor one of these: %s", name, known);
+                  "there is no cluster '%.100s': neither a file nor one of these: %s%s", name, known,
+                  opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
 static opipe_status load(const char *name, const char *const *folders, uint32_t n_folders,

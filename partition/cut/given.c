@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "loader/base/nearest.h"
+
 /* ---- parsing ---- */
 
 typedef struct parser {
@@ -120,6 +122,18 @@ static bool in_file(const given *g, const char *name) {
   return false;
 }
 
+/* A tensor of that name is nowhere: the nearest one of the file is said. */
+static opipe_status no_tensor(const given *g, const char *name) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = strlen(name)};
+  for (uint32_t v = 0; g->file_graph != NULL && v < g->file_graph->n_values; ++v)
+    opi_nearest_look(&nearest, g->file_graph->values[v].name);
+  for (uint32_t v = 0; v < g->graph->n_values; ++v)
+    opi_nearest_look(&nearest, g->graph->values[v].name);
+  return opi_fail(g->err, OPIPE_E_NOTFOUND, "there is no tensor '%s' to cut at%s", name,
+                  opi_nearest_words(&nearest, meant, sizeof meant));
+}
+
 static opipe_status mark_consumer(given *g, const opi_cut_edge *edge, uint32_t value,
                                   const char *name) {
   uint32_t node = 0;
@@ -150,7 +164,7 @@ static opipe_status mark_edge(given *g, const opi_cut_edge *edge) {
   if (value == OPIPE_NONE) {
     if (in_file(g, edge->tensor))
       return OPIPE_OK; /* a constant now: every stage has it */
-    return opi_fail(g->err, OPIPE_E_NOTFOUND, "there is no tensor '%s' to cut at", edge->tensor);
+    return no_tensor(g, edge->tensor);
   }
   const uint32_t producer = g->graph->values[value].producer;
   if (producer != OPIPE_NONE && g->ceiling[producer] > edge->boundary)

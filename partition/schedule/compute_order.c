@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader/base/nearest.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/passes.h"
 
@@ -123,7 +124,7 @@ static int64_t whole(double x) {
 static opipe_status check_value(const char *name, const opipe_schedule_option *option,
                                 const char *value, opipe_error *err) {
   int64_t number = 0;
-  char *end = NULL;
+  char *end = NULL, meant[OPI_NEAREST_ROOM];
   switch (option->type) {
     case 'i':
       if (opi_parse_int(value, whole(option->min), whole(option->max), &number))
@@ -141,8 +142,11 @@ static opipe_status check_value(const char *name, const opipe_schedule_option *o
     case 's':
       if (is_choice(option->choices, value))
         return OPIPE_OK;
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is none of %s", name, option->key,
-                      value, option->choices == NULL ? "" : option->choices);
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %s=%s is none of %s%s", name,
+                      option->key, value, option->choices == NULL ? "" : option->choices,
+                      option->choices == NULL
+                          ? ""
+                          : opi_nearest_of(value, option->choices, "|", meant, sizeof meant));
     default:
       return OPIPE_OK;
   }
@@ -172,15 +176,18 @@ opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
 static opipe_status no_such_option(const char *id, const char *key,
                                    const opipe_schedule_option *options, uint32_t n,
                                    opipe_error *err) {
-  char known[200] = "";
+  char known[200] = "", meant[OPI_NEAREST_ROOM];
   size_t used = 0;
+  opi_nearest nearest = {.word = key, .n = strlen(key)};
   for (uint32_t o = 0; o < n && used < sizeof known; ++o) {
     const int wrote =
         snprintf(known + used, sizeof known - used, "%s%s", o == 0 ? "" : ", ", options[o].key);
     used += wrote < 0 ? 0 : (size_t)wrote;
+    opi_nearest_look(&nearest, options[o].key);
   }
-  return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no option '%.80s': %s%s", id, key,
-                  n == 0 ? "it has none" : "it has ", known);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "schedule '%s' has no option '%.80s': %s%s%s", id, key,
+                  n == 0 ? "it has none" : "it has ", known,
+                  opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
 opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,

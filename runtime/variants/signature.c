@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "loader/base/nearest.h"
 #include "partition/cut/batch.h"
 #include "runtime/state.h"
 #include "runtime/strided.h"
@@ -125,15 +126,20 @@ static void feed_pin(const opi_pin *pin, opi_feed *feed) {
 
 static opipe_status find_input(const opi_session *s, const char *name, uint32_t *out_index,
                                opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = name == NULL ? 0 : strlen(name)};
   for (uint32_t i = 0; name != NULL && i < s->n_inputs; ++i) {
     if (strcmp(s->inputs[i].name, name) != 0)
       continue;
     *out_index = i;
     return OPIPE_OK;
   }
-  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'; its first of %u is '%s'",
+  for (uint32_t i = 0; name != NULL && i < s->n_inputs; ++i)
+    opi_nearest_look(&nearest, s->inputs[i].name);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no input '%s'; its first of %u is '%s'%s",
                   name == NULL ? "(NULL)" : name, s->n_inputs,
-                  s->n_inputs == 0 ? "" : s->inputs[0].name);
+                  s->n_inputs == 0 ? "" : s->inputs[0].name,
+                  opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
 /* Rows of the request along the batch axis, the same for every input that carries it. */

@@ -169,7 +169,7 @@ def wrong_files(c, cluster):
     for i, (content, text) in enumerate(WRONG_TEXTS):
         path = c.write(f"text{i}.json", content)
         c.expect(text, ["plan", MODEL, "--cluster", path], REFUSED, path + " " + text)
-    c.expect("no file", ["plan", MODEL, "--cluster", os.path.join(c.folder, "none.json")], REFUSED, "none.json")
+    c.expect("no file", ["plan", MODEL, "--cluster", os.path.join(c.folder, "none.json")], USAGE, "none.json")
     c.expect("ranks", ["plan", MODEL, "--cluster", cluster, "--stages", "65"], REFUSED,
              "the cluster has 64 devices, the plan 65 ranks")
     c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--transport", "local"], REFUSED,

@@ -172,7 +172,7 @@ def together(count, folder):
     for attempt in range(3):
         saved = os.path.join(folder, f"saved{attempt}")
         arguments = [COMMAND, *TRAIN, "--stages", "1", "--threads", "1", "--steps", "6", "--save-every", "1",
-                     "--save", saved]
+                     "--save", saved, "--overwrite"]
         runs = [subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.PIPE) for _ in range(3)]
         says = [process.communicate(timeout=100)[1] for process in runs]

@@ -141,7 +141,7 @@ def planned(count, folder):
     for planner, more in (("dapple", ["--rows", "2"]), ("pipedream", ["--rows", "2"]), ("2bw", []), ("chimera", []),
                           ("megatron", [])):
         made = expect(count, planner, ["plan", DEMO, *LOSS, "--planner", planner, *device * 2, "--bind", "seq=16", "--batch", "8",
-                                       *more, "--json"], REFUSED if planner == "pipedream" else DONE,
+                                       *more, "--json"], USAGE if planner == "pipedream" else DONE,
                       "'schedule simulate pipedream'" if planner == "pipedream" else "")
         if planner == "pipedream":
             continue  # a schedule of the simulator alone
@@ -220,16 +220,16 @@ def refusals(count, folder):
     path = os.path.join(folder, "broken.json")
     with open(path, "w", encoding="utf-8") as file:
         file.write('{"format": "onnx-pipe plan 3"}')
-    expect(count, "nobody", ["plan", DEMO, "--planner", "nobody", "--cluster", "h100"], REFUSED, "dapple, pipedream")
+    expect(count, "nobody", ["plan", DEMO, "--planner", "nobody", "--cluster", "h100"], USAGE, "dapple, pipedream")
     shape = ["--arch", "gpt:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", "config-a", "--batch", "4"]
     for own, more in (("pipedream", ["--planner", "pipedream"]), ("pipedream", ["--auto", "--schedule", "pipedream"]), ("gems", ["--auto", "--schedule", "gems"])):
-        expect(count, "to be compared with", ["simulate", *shape, *more], REFUSED,
+        expect(count, "to be compared with", ["simulate", *shape, *more], USAGE,
                f"schedule '{own}' is there to be compared with, as 'schedule simulate {own}'")
     expect(count, "as said", ["schedule", "simulate", "pipedream", "--stages", "3", "--microbatches", "3"], DONE)
-    expect(count, "searched for", ["plan", *shape, "--auto", "--schedule", "search"], REFUSED, "schedule 'search' betters the order of given stages")
-    expect(count, "no name of anybody", ["plan", *shape, "--auto", "--schedule", "nobody"], REFUSED, "set OPIPE_PLUGIN_PATH")
+    expect(count, "searched for", ["plan", *shape, "--auto", "--schedule", "search"], USAGE, "schedule 'search' betters the order of given stages")
+    expect(count, "no name of anybody", ["plan", *shape, "--auto", "--schedule", "nobody"], USAGE, "set OPIPE_PLUGIN_PATH")
     expect(count, "two models", ["plan", DEMO, "--arch", ARCH, "--planner", "2bw"], USAGE, "in place of a model")
-    expect(count, "a wrong one", ["plan", "--arch", "gpt:layers=2", "--planner", "2bw", "--cluster", "h100"], REFUSED, "needs hidden=")
+    expect(count, "a wrong one", ["plan", "--arch", "gpt:layers=2", "--planner", "2bw", "--cluster", "h100"], USAGE, "needs hidden=")
     expect(count, "decided", ["plan", DEMO, "--planner", "2bw", "--cut", "x", "--cluster", "h100"], USAGE, "--cut: planner '2bw' decides that")
     expect(count, "too small", ["plan", "--arch", "gpt:layers=96,hidden=12288,heads=96,vocab=51200,seq=2048", "--planner", "megatron", "--cluster",
                                 "config-a", "--batch", "16"], REFUSED, "fits")

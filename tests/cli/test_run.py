@@ -91,7 +91,7 @@ def sets(count, folder):
             (["--bind", "nonsense"], USAGE, "DIM=N is needed"), (["--bind", "none=2"], USAGE, "no free dimension 'none'"),
             (["--pin", "none=2"], USAGE, "no input 'none'; its inputs are 'input_ids'"), (["--auto", "--cut", "x"], USAGE, "decides that"),
             (["--budget", "1"], USAGE, "no planner is asked"), (["--replicas", "x"], USAGE, "from 1 to 4096"),
-            (["--schedule", "none"], REFUSED, "there is no schedule 'none'")):
+            (["--schedule", "none"], USAGE, "there is no schedule 'none'")):
         for more in ([], ["--check"], ["--json"]):
             result = run("run", DEMO, *refused, *more)
             problem = wrong(result, status, text)
@@ -134,7 +134,7 @@ def documents(count, folder):
             problem = f"of 4 requests: {late}"
     count.check("a model", problem)
     refused = run("run", model, "--schedule", "none-such", "--json")
-    count.check("nothing where it is refused", wrong(refused, REFUSED) or (refused.out or None))
+    count.check("nothing where it is refused", wrong(refused, USAGE) or (refused.out or None))
 
 
 def one_input(path, dtype, name="x", shape=(1,), output="y"):

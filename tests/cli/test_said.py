@@ -59,12 +59,12 @@ def cases(folder):
     with open(spoilt, "w", encoding="utf-8") as file:
         json.dump(plan, file)
     yield from arrays(folder)
-    yield ["run", MODEL, *ONE, "--input", "ids=" + good], USAGE, "--input: the model has no input 'ids'; its inputs are 'input_ids'\n"
-    yield ["run", MODEL, *ONE, "--pin", "ids=1"], USAGE, "--pin: the model has no input 'ids'; its inputs are 'input_ids'\n"
+    yield ["run", MODEL, *ONE, "--input", "ids=" + good], USAGE, "--input: the model has no input 'ids'; its inputs are 'input_ids'; did you mean 'input_ids'?\n"
+    yield ["run", MODEL, *ONE, "--pin", "ids=1"], USAGE, "--pin: the model has no input 'ids'; its inputs are 'input_ids'; did you mean 'input_ids'?\n"
     yield ["run", MODEL, *ONE, "--bind", "batch=99999999999"], USAGE, "input 'input_ids' has 8e+11 elements of type int64: there is no memory"
     yield ["run", ""], USAGE, "run takes MODEL|DIR, its name is empty"
-    yield ["run", inside], REFUSED, f"onnx-pipe: '{inside}' does not exist\n"
-    yield ["run", MODEL, "--cluster", "nope"], REFUSED, "onnx-pipe: there is no cluster 'nope': "
+    yield ["run", inside], USAGE, f"onnx-pipe: '{inside}' does not exist\n"
+    yield ["run", MODEL, "--cluster", "nope"], USAGE, "onnx-pipe: there is no cluster 'nope': "
     yield ["simulate", spoilt], REFUSED, f"onnx-pipe: {spoilt}: the plan's \"play\""
     yield ["simulate"], USAGE, "simulate takes PLAN|MODEL, 0 operands"
     yield ["--stages", "2", "run", MODEL], USAGE, "--stages: a command comes first"
@@ -72,22 +72,24 @@ def cases(folder):
         run("plan", MODEL, "--bind", "batch=8,seq=16", *training, "-o", plan)
     yield ["run", MODEL, "--plan", of_training], REFUSED, f"--plan {of_training} is a plan for training: 'onnx-pipe train' takes it"
     yield [*TRAIN, "--plan", of_requests], REFUSED, f"--plan {of_requests} is a plan for inference: 'onnx-pipe run' takes it"
-    yield ["profile", "--arch", "gpt"], REFUSED, "onnx-pipe: profile: arch: gpt needs layers="
+    yield ["profile", "--arch", "gpt"], USAGE, "onnx-pipe: profile: arch: gpt needs layers="
     yield ["profile", MODEL, "-o", inside], REFUSED, f"onnx-pipe: cannot write {inside}: "
     order = ["gpipe", "--ranks", "2", "--microbatches", "2"]
     for option in (["--load", "send=1"], ["--copies", "2"], ["--collective", "ring"], ["--sharded"], ["--pipeline-first"]):
         yield ["schedule", "simulate", *order, *option], USAGE, f"schedule: {option[0]} is of a described cluster: add --cluster"
-    yield ["run", MODEL, "--schedule", "gpipe:chunks=2"], REFUSED, "schedule 'gpipe' has no option 'chunks': it has none\n"
-    yield ["run", MODEL, "--schedule", "interleaved:chunk=2"], REFUSED, "schedule 'interleaved' has no option 'chunk': it has chunks, "
+    yield ["run", MODEL, "--schedule", "gpipe:chunks=2"], USAGE, "schedule 'gpipe' has no option 'chunks': it has none\n"
+    yield ["run", MODEL, "--schedule", "interleaved:chunk=2"], USAGE, "schedule 'interleaved' has no option 'chunk': it has chunks, "
     yield ["help", "frob"], USAGE, "there is no command 'frob'"
     # Nothing is computed for what cannot be written.
     for arguments in (["plan", MODEL, "-o", inside], ["plan", MODEL, "--annotate", inside], ["plan", MODEL, "-o", folder]):
         yield arguments, REFUSED, f"onnx-pipe: cannot write {arguments[-1]}: "
     for place in (inside, good):
         yield ["run", MODEL, *ONE, "-o", place], REFUSED, f"onnx-pipe: cannot write into {place}: "
-    for option, says in (("--save", f"a checkpoint in {inside}: making the folder {inside}: "), ("--resume", f"opening the checkpoint {inside}: "),
+    for option, says in (("--save", f"a checkpoint in {inside}: making the folder {inside}: "), 
                          ("--save-model", f"making {inside}.")):
         yield [*TRAIN, "--loss", LOSS, option, inside], REFUSED, f"onnx-pipe: {says}"
+    yield [*TRAIN, "--loss", LOSS, "--resume", inside], USAGE, f"--resume {inside}: there is no such folder"
+    yield [*TRAIN, "--loss", LOSS, "--resume", folder], REFUSED, "there is no manifest.json: no checkpoint"
     for spec, says in (("adamw:lr=1,lr=2", "lr is given twice"), ("adamw:lr=1e400", "lr=1e400: a number of at least 0")):
         yield [*TRAIN, "--loss", LOSS, "--optimizer", spec], USAGE, says
     for spec in ("cosine:warmup=1e300", "linear:warmup=1.5", "linear:total=1e17"):

@@ -257,7 +257,7 @@ def refusals(count):
         ([*text, *LOSS, "--optimizer", "sgd:lr=0.1,beta1=1"], USAGE, "beta1"),
         ([*text, *LOSS, "--lr-schedule", "step"], USAGE, "step"),
         ([*text, *LOSS, "--save-every", "2"], USAGE, "--save DIR"),
-        ([*text, *LOSS, "--resume", "/nowhere"], REFUSED, "/nowhere"),
+        ([*text, *LOSS, "--resume", "/nowhere"], USAGE, "/nowhere"),
         ([*text, "--steps", "1"], REFUSED, "logits"),
         ([*text, *LOSS, "--frozen", "no_such_*"], REFUSED, "no_such_"),
         (["train", EXTERNAL, "--data", "input_ids=" + GPT, *LOSS], REFUSED, "not a .npy file"),

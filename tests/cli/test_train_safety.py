@@ -57,8 +57,8 @@ def not_finite(count, folder):
     for way in ([], TWO, ["--stages", "2", "--schedule", "2bw"],
                 [*TWO, "--replicas", "2", "--clip", "1"], ["--stages", "2", "--schedule", "chimera:sync=eager"]):
         what = " ".join(way)
-        result = run("train", GPT, *COMMON, *way, *DIVERGES, "--steps", "6", "--save", good, "--save-every",
-                     "5", "--json")
+        result = run("train", GPT, *COMMON, *way, *DIVERGES, "--steps", "6", "--save", good, "--overwrite",
+                     "--save-every", "5", "--json")
         problem = wrong(result, CHECK_FAILED, "was not applied", "node '", " is ")
         if not problem:
             report = json.loads(result.out)
@@ -144,7 +144,7 @@ def full_disk(count, folder):
                          ("--save-model", os.path.join(folder, "model.onnx")),
                          ("--save-gradients", os.path.join(folder, "g.safetensors")),
                          ("--trace", os.path.join(folder, "trace.json"))):
-        more = ["--microbatches", "64", "--batch", "64", "--stages", "2"] if option == "--trace" else []
+        more = {"--trace": ["--microbatches", "64", "--batch", "64", "--stages", "2"], "--save": ["--overwrite"]}.get(option, [])
         done = subprocess.run([COMMAND, "train", GPT, *COMMON, *more, "--steps", "1", option, path],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
                               preexec_fn=lambda: limit_files(20000))

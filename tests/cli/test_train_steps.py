@@ -89,7 +89,7 @@ def amounts(count, folder):
     dropped = wire.node("Dropout", "h9", "dropped", "dropped")
     nodes = [*small.nodes()[:-1], dropped, wire.node("Add", "dropped fc2.bias", "y", "y")]
     result = run("train", small.write_model(os.path.join(folder, "dropout.onnx"), nodes), *data, *BATCH, "--dropout", "0.5")
-    count.check("--dropout 0.5 of a model with one", wrong(result) or result.err or None)
+    count.check("--dropout 0.5 of a model with one", wrong(result) or (result.err if "Dropout" in result.err else None))
     count.check("its warmup", wrong(run("train", model, *data, *BATCH, "--lr-schedule", "constant:warmup=2")))
 
 

@@ -95,5 +95,33 @@ def others(count, folder):
     count.check("a trace that cannot be written", problem or (f"not written: {lacking}" if lacking else None))
 
 
+def checkpoints(count, folder):
+    """One that is there is replaced by the run that resumes it, and by --overwrite; it is looked at before anything is
+    computed."""
+    data = small.write_data(folder)
+    model = small.write_model(os.path.join(folder, "model.onnx"))
+    wide = small.write_model(os.path.join(folder, "wide.onnx"), its_weights=small.weights()[:-1] + [small.weight("fc2.bias", [1])])
+    saved, link = os.path.join(folder, "saved"), os.path.join(folder, "link")
+    count.check("a first run", wrong(run("train", model, *data, *STEPS, "--save", saved)))
+    os.symlink(saved, link)
+    os.mkdir(os.path.join(folder, "other"))
+    before = content(saved)
+    for what, place in ((model, saved), (wide, saved), (model, saved + "/."), (model, link)):
+        for more in ([], ["--save-every", "1"], ["--resume", os.path.join(folder, "other")]):
+            result = run("train", what, *data, *STEPS, "--save", place, *more)
+            problem = wrong(result, REFUSED, f"--save {place}: the folder holds a checkpoint", f"--resume {place} ", "--overwrite ")
+            computed = result.out or ("it was written" if content(saved) != before else None)
+            count.check(f"{os.path.basename(what)} into {os.path.relpath(place, folder)} {' '.join(more)}", problem or computed)
+    spoilt = os.path.join(folder, "spoilt")
+    os.mkdir(spoilt)
+    small.write(os.path.join(spoilt, "manifest.json"), b'{"format": "onnx-pipe checkp')
+    count.check("a damaged one", wrong(run("train", model, *data, *STEPS, "--save", spoilt), REFUSED, "holds a checkpoint"))
+    for more in (["--resume", saved], ["--resume", link], ["--overwrite"]):
+        before = content(saved)
+        problem = wrong(run("train", model, *data, *STEPS, "--save", saved, *more))
+        count.check(" ".join(more[:1]), problem or ("nothing was saved" if content(saved) == before else None))
+    count.check("--overwrite alone", wrong(run("train", model, *data, *STEPS, "--overwrite"), USAGE, "--save DIR"))
+
+
 if __name__ == "__main__":
-    raise SystemExit(small.check(tried_first, beside, one_place, others))
+    raise SystemExit(small.check(tried_first, beside, one_place, others, checkpoints))

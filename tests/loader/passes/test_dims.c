@@ -288,6 +288,11 @@ static void test_no_default_fits(void) {
   test_output(&t, test_op(&t, "Add", shaped, b));
   OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err,
                    "no default fits: bind the dimensions (tried seq=8): node");
+  const opi_dim_binding given[1] = {{"seq", 20}}; /* no default is tried */
+  options.dims = given;
+  options.n_dims = 1;
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err, "node");
+  CU_ASSERT_PTR_NULL(strstr(err.message, "default"));
   test_close(&t);
 }
 
