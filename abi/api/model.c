@@ -218,7 +218,7 @@ static opipe_status copy_options(opi_model_object *m, const opipe_bind_options *
       .n_barriers = o->n_keep,
       .keep = keep,
       .n_keep = o->n_keep,
-      .flags = (o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS)) |
+      .flags = (o->flags & (OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS | OPIPE_BIND_NOISE(31, 7))) |
                ((o->flags & OPIPE_BIND_TRAIN) != 0 ? (uint32_t)OPI_BIND_KEEP_PARAMETERS : 0u),
       .dropout = (o->flags & OPIPE_BIND_DROPOUT_RATIO) != 0   ? OPI_DROPOUT_RATIO
                  : (o->flags & OPIPE_BIND_GRAPH_DROPOUT) != 0 ? OPI_DROPOUT_GRAPH
@@ -233,7 +233,8 @@ static opipe_status copy_options(opi_model_object *m, const opipe_bind_options *
 static opipe_status bind(opi_model_object *m, opi_model_object *from,
                          const opipe_bind_options *options, opipe_error *err) {
   OPIPE_STATIC_ASSERT((int)OPIPE_BIND_NO_FUSE == (int)OPI_BIND_NO_FUSE &&
-                          (int)OPIPE_BIND_DEFAULTS == (int)OPI_BIND_DEFAULTS,
+                          (int)OPIPE_BIND_DEFAULTS == (int)OPI_BIND_DEFAULTS &&
+                          OPIPE_BIND_NOISE(31, 7) == (uint32_t)OPI_BIND_NOISE,
                       "bind flags agree");
   m->unbound = from;
   m->file = from->file;

@@ -129,7 +129,7 @@ static const opi_field bind_options[] = {
     SIZE(T),
     FLAGS(T, flags,
           OPIPE_BIND_NO_FUSE | OPIPE_BIND_DEFAULTS | OPIPE_BIND_GRAPH_DROPOUT |
-              OPIPE_BIND_DROPOUT_RATIO | OPIPE_BIND_TRAIN),
+              OPIPE_BIND_DROPOUT_RATIO | OPIPE_BIND_TRAIN | OPIPE_BIND_NOISE(31, 7)),
     LIST(T, dims, n_dims, dims_stride, struct_dim),
     LIST(T, pins, n_pins, pins_stride, struct_pin),
     ANY(T, n_dims),

@@ -97,6 +97,7 @@ typedef struct cli_options {
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
   double dropout_ratio;
+  uint32_t noise; /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
   bool json, quiet; /* quiet: why a plan cannot be made is not said */
@@ -340,6 +341,19 @@ uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session);
 int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,
                      uint32_t *io_n, uint32_t room, const cli_json *json, cli_result *out,
                      cli_timing *timing);
+
+/* What right results may differ by where numbers are rounded to few bits on the way: of each output,
+ * rounding.c. */
+typedef struct cli_rounding {
+  double largest, rms; /* 0: nothing is rounded */
+  bool moved;          /* by more than the noise itself */
+} cli_rounding;
+/* From runs of the uncut model with noise in front of what rounds; out [n_outputs] of `result`. */
+int cli_find_rounding(const cli_options *options, const cli_session *s, const cli_tensor *inputs,
+                      uint32_t n_inputs, const cli_result *result, cli_rounding *out);
+/* Do `a` and `b` differ by no more, beside `allowed` for each element? */
+bool cli_within_rounding(const cli_rounding *rounding, const cli_tensor *a, const cli_tensor *b,
+                         double allowed);
 
 /* Differences of two tensors: max|a-b|, max|b|, and whether bits are equal. -1: type or shape
  * differ (printed). */

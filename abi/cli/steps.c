@@ -303,7 +303,7 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
         .flags = OPIPE_BIND_DEFAULTS | (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
                  (o->graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u) |
                  (o->ratio_dropout ? OPIPE_BIND_DROPOUT_RATIO : 0u) |
-                 (o->train ? OPIPE_BIND_TRAIN : 0u),
+                 (o->train ? OPIPE_BIND_TRAIN : 0u) | o->noise,
         .dropout_ratio = o->dropout_ratio,
         .default_batch = rows,
         .dims = b->dims,

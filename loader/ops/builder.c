@@ -170,6 +170,8 @@ static opipe_status add_alias(opi_builder *b, const char *name, uint32_t value, 
 /* Gives the value the file's name, or notes the name as an alias. */
 static opipe_status take_name(opi_builder *b, uint32_t value, uint32_t file_value,
                               opipe_error *err) {
+  if (b->scope->file == NULL)
+    return OPIPE_OK;
   opi_value *v = opi_b_value(b, value);
   const char *name = b->scope->file->values[file_value].name;
   uint32_t other = 0;
@@ -193,6 +195,32 @@ opipe_status opi_b_result(opi_builder *b, const opi_node *file_node, uint32_t i,
   if (value >= OPI_POISONED || opi_is_sequence(value))
     return OPIPE_OK;
   return take_name(b, value, file_value, err);
+}
+
+opipe_status opi_b_lift_within(opi_builder *b, const opi_node *node, uint32_t *out_values,
+                               opipe_error *err) {
+  enum { MOST_OUT = 8 };
+  const opi_op *op = opi_op_find(node->domain, node->op);
+  opi_frame *outer = b->scope;
+  opi_frame within = {.file = NULL, .values = out_values, .outer = outer};
+  uint32_t out[MOST_OUT];
+  opi_node own = *node;
+  if (op == NULL || node->n_out > MOST_OUT)
+    return opi_fail(err, OPIPE_E_INTERNAL, "operator %s is in no table", node->op);
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    out[o] = node->out[o] == OPIPE_NONE ? OPIPE_NONE : o;
+    out_values[o] = OPIPE_NONE;
+  }
+  own.out = out;
+  while (own.n_in > 0 && own.in[own.n_in - 1] == OPIPE_NONE)
+    --own.n_in;
+  b->scope = &within;
+  const opipe_status status =
+      op->lift != NULL
+          ? op->lift(b, &own, err)
+          : opi_b_lift(b, &own, op->name, own.in, own.n_in, own.attrs, own.n_attrs, err);
+  b->scope = outer;
+  return status;
 }
 
 opipe_status opi_b_sequence(opi_builder *b, const uint32_t *items, uint32_t n, uint32_t dtype,

@@ -28,11 +28,18 @@ typedef struct opi_sequence {
   uint32_t dtype; /* of its tensors; OPIPE_UNDEFINED when empty and unknown */
 } opi_sequence;
 
+/* A known value that folding made of codes: (codes - zero) * scale, by DequantizeLinear. */
+typedef struct opi_unpacked {
+  uint32_t value, codes, scale, zero; /* zero OPIPE_NONE: 0 */
+  uint32_t axis;                      /* of scales that are several */
+  uint32_t blocks;                    /* not 0: scales of blocks */
+} opi_unpacked;
+
 /* Which bound value each value of a file graph became. One per file graph that is being walked (the
  * main graph, bodies of If and Loop). */
 typedef struct opi_frame {
-  const opi_graph *file;
-  uint32_t *values; /* [file->n_values]: a bound value, a sequence's handle, OPI_POISONED, or
+  const opi_graph *file; /* NULL: results of opi_b_lift_within, which have no names */
+  uint32_t *values;      /* [file->n_values]: a bound value, a sequence's handle, OPI_POISONED, or
                        OPIPE_NONE (not made) */
   const struct opi_frame *outer; /* NULL: the main graph */
 } opi_frame;
@@ -64,6 +71,7 @@ struct opi_builder {
                                 they are (1 MiB) */
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
+  uint32_t noise_bits, noise_pattern; /* passes/fuse_noise.c; 0 bits: none */
   struct opi_map *names;      /* taken value names */
   struct opi_map *next_names; /* for made-up names: the next number of each stem */
   /* -- the rest is private to the builder and loader/passes -- */
@@ -83,6 +91,8 @@ struct opi_builder {
   uint32_t n_sequences, room_sequences;
   opi_alias *aliases;
   uint32_t n_aliases, room_aliases;
+  opi_unpacked *unpacked;
+  uint32_t n_unpacked, room_unpacked;
   struct opi_report *report; /* what is unsupported so far; NULL: the first ends the pass */
 };
 
@@ -162,6 +172,12 @@ uint32_t opi_b_reshaped(opi_builder *b, uint32_t value, const int64_t *shape, ui
 opipe_status opi_b_lift(opi_builder *b, const opi_node *file_node, const char *op,
                         const uint32_t *in, uint32_t n_in, const opipe_attr *attrs,
                         uint32_t n_attrs, opipe_error *err);
+
+/* Lifts `node`, which no file has: another operator of the file form, inputs mapped already, for the
+ * lift rule of one that is made of it. Its results are out_values [node->n_out], without the file's
+ * names; outputs that are OPIPE_NONE in `node` are absent. */
+opipe_status opi_b_lift_within(opi_builder *b, const opi_node *node, uint32_t *out_values,
+                               opipe_error *err);
 
 /* -- control flow and sequences, for lift rules -- */
 /* Walks `body` inline with `feeds` for its formal inputs; out_values [body->n_outputs]. */

@@ -4,8 +4,8 @@
  *
  * What is folded: inputs all known, no input or result above the fold limit; 64 times the limit
  * where no parameter (a float initializer of more than one element) is read: index tables and masks
- * that shapes decide. Never folded: random operators, matrices unpacked from few bits, and with
- * keep_parameters whatever reads a parameter.
+ * that shapes decide; no limit where weights become numbers of few bits. Never folded: random
+ * operators, matrices unpacked from few bits, and with keep_parameters whatever reads a parameter.
  */
 #include "loader/ops/builder.h"
 
@@ -124,6 +124,7 @@ static bool may_fold(const opi_builder *b, const opi_node *node) {
   const bool parameter = reads_parameter(b, node);
   const uint64_t limit = b->fold_limit_bytes * (parameter ? 1u : SHAPE_FACTOR);
   const uint8_t kind = opi_op_of(node)->kind;
+  const bool packs = kind == OPI_KIND_PACK; /* its result is smaller than what it reads */
   const bool unpacks = kind == OPI_KIND_UNPACK && b->graph->values[node->out[0]].rank == 2;
   if (b->evaluator == NULL || kind == OPI_KIND_RANDOM || unpacks)
     return false;
@@ -133,13 +134,13 @@ static bool may_fold(const opi_builder *b, const opi_node *node) {
     if (node->in[i] == OPIPE_NONE)
       continue;
     const opi_value *value = &b->graph->values[node->in[i]];
-    if (!opi_value_known(value) || value->n_bytes > limit)
+    if (!opi_value_known(value) || (value->n_bytes > limit && !packs))
       return false;
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == OPIPE_NONE)
       continue;
-    if (b->graph->values[node->out[o]].n_bytes > limit)
+    if (b->graph->values[node->out[o]].n_bytes > limit && !packs)
       return false;
   }
   return true;
@@ -196,6 +197,23 @@ static bool isolate(opi_builder *b, const opi_node *node, one_node *one) {
   return true;
 }
 
+/* Codes that were unpacked stay known to fusions, which may multiply them as they are. */
+static opipe_status note_codes(opi_builder *b, const opi_node *node, opipe_error *err) {
+  if (opi_op_of(node)->kind != OPI_KIND_UNPACK || node->domain[0] != '\0')
+    return OPIPE_OK;
+  if (!opi_arena_grow(b->scratch, (void **)&b->unpacked, &b->room_unpacked, b->n_unpacked + 1,
+                      sizeof(*b->unpacked)))
+    return opi_fail_nomem(err, sizeof(*b->unpacked), "folding a node");
+  b->unpacked[b->n_unpacked++] =
+      (opi_unpacked){.value = node->out[0],
+                     .codes = node->in[0],
+                     .scale = node->in[1],
+                     .zero = opi_node_in(node, 2),
+                     .axis = (uint32_t)opi_attr_int(node, "axis", 0),
+                     .blocks = opi_attr_int(node, "block_size", 0) != 0};
+  return OPIPE_OK;
+}
+
 /* Takes the last node away; its outputs become known. */
 static void keep_results(opi_builder *b, const one_node *one) {
   const opi_node *node = &b->graph->nodes[b->graph->n_nodes - 1];
@@ -232,6 +250,7 @@ static opipe_status fold_last(opi_builder *b, opipe_error *err) {
   }
   if (status < 0)
     return opi_node_fail(b, node, err, status, "cannot be computed: %s", reason.message);
+  OPI_TRY(note_codes(b, node, err));
   keep_results(b, &one);
   return OPIPE_OK;
 }

@@ -146,6 +146,7 @@ enum {
   OPI_KIND_RANDOM,     /* draws numbers: never folded, no constant, counts rows */
   OPI_KIND_ACCUMULATE, /* adds to a gradient that stays */
   OPI_KIND_UNPACK,     /* numbers of few bits: matrices of them are never folded */
+  OPI_KIND_PACK,       /* the other way round: constants are folded, whatever their size */
   OPI_KIND_SUM,        /* along axes */
   OPI_KIND_MEAN,       /* along axes */
   OPI_KIND_REDUCTION,  /* along axes, of another kind */

@@ -333,6 +333,8 @@ static opipe_status build(binding *bd, opipe_error *err) {
   for (uint32_t o = 0; o < file->n_outputs; ++o)
     OPI_TRY(add_output(bd, file->outputs[o], err));
   OPI_TRY(finish_report(bd, err));
+  if (bd->options->flags & OPI_BIND_NO_FUSE)
+    bd->builder.n_unpacked = 0; /* fusions alone ask for codes that were unpacked */
   return opi_pass_dead(&bd->builder, err);
 }
 
@@ -370,8 +372,11 @@ static opipe_status copy_aliases(const binding *bd, opi_bound *bound, opipe_erro
 static opipe_status finish(binding *bd, opi_bound *bound, opipe_error *err) {
   if (!(bd->options->flags & OPI_BIND_NO_FUSE)) {
     OPI_TRY(opi_pass_fuse(&bd->builder, bound->patterns, err));
+    bd->builder.n_unpacked = 0;
     OPI_TRY(opi_pass_dead(&bd->builder, err));
   }
+  if (bd->builder.noise_bits != 0)
+    OPI_TRY(opi_pass_noise(&bd->builder, err));
   if (bd->builder.keep_parameters && (bd->options->flags & OPI_BIND_KEEP_TYPES) == 0)
     OPI_TRY(opi_pass_widen(&bd->builder, bd->model, &bound->arena, err));
   OPI_TRY(opi_graph_copy(bd->builder.graph, &bound->arena, &bound->graph, err));
@@ -399,6 +404,8 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.logger = options->logger;
   bd->builder.dropout = options->dropout;
   bd->builder.dropout_ratio = options->dropout_ratio;
+  bd->builder.noise_bits = options->flags >> 8 & 31u;
+  bd->builder.noise_pattern = options->flags >> 13 & 7u;
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;
   bd->builder.keep = options->keep;
   bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;

@@ -99,6 +99,31 @@ static opipe_status follow_names(opi_builder *b, const opi_graph *graph, const m
   return OPIPE_OK;
 }
 
+/* Codes stay as long as what was unpacked from them. */
+static void mark_unpacked(const opi_builder *b, const marks *m) {
+  for (uint32_t i = 0; i < b->n_unpacked; ++i) {
+    const opi_unpacked *u = &b->unpacked[i];
+    if (m->value[u->value] == 0)
+      continue;
+    m->value[u->codes] = m->value[u->scale] = 1;
+    if (u->zero != OPIPE_NONE)
+      m->value[u->zero] = 1;
+  }
+}
+
+static void renumber_unpacked(opi_builder *b, const marks *m) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < b->n_unpacked; ++i) {
+    const opi_unpacked u = b->unpacked[i];
+    if (m->value[u.value] == 0)
+      continue;
+    b->unpacked[n++] = (opi_unpacked){
+        m->value[u.value] - 1, m->value[u.codes] - 1, m->value[u.scale] - 1,
+        u.zero == OPIPE_NONE ? OPIPE_NONE : m->value[u.zero] - 1, u.axis, u.blocks};
+  }
+  b->n_unpacked = n;
+}
+
 opipe_status opi_pass_dead(opi_builder *b, opipe_error *err) {
   opi_graph *graph = b->graph;
   marks m = {OPI_ARENA_ARRAY(b->scratch, uint32_t, graph->n_values),
@@ -106,7 +131,9 @@ opipe_status opi_pass_dead(opi_builder *b, opipe_error *err) {
   if (m.value == NULL || m.node == NULL)
     return opi_fail_nomem(err, (uint64_t)graph->n_values * 4 + graph->n_nodes, "marking nodes");
   mark(graph, &m);
+  mark_unpacked(b, &m);
   compact(graph, &m);
+  renumber_unpacked(b, &m);
   return follow_names(b, graph, &m, err);
 }
 

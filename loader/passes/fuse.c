@@ -256,11 +256,19 @@ static uint32_t pattern_of(const opi_node *node) {
   return node->pattern == OPI_PATTERN_MATMUL ? OPI_PATTERN_MATMUL : OPI_PATTERN_NONE;
 }
 
+opipe_status opi_pass_noise(opi_builder *b, opipe_error *err) {
+  const opi_node *outer = b->origin;
+  uint32_t changed = 0;
+  const opipe_status status = run_fusion(b, opi_fuse_noise, &changed, err);
+  b->origin = outer;
+  return status;
+}
+
 opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *err) {
   static const opi_fuse_visit fusions[] = {
-      opi_fuse_tidy,   opi_fuse_tidy,      opi_fuse_activation, opi_fuse_norm,
-      opi_fuse_rotary, opi_fuse_attention, opi_fuse_repeats,    opi_fuse_flat_attention,
-      opi_fuse_matmul, opi_fuse_unpack,    opi_fuse_tidy};
+      opi_fuse_tidy,   opi_fuse_tidy,   opi_fuse_sink,      opi_fuse_activation,
+      opi_fuse_norm,   opi_fuse_rotary, opi_fuse_attention, opi_fuse_repeats,
+      opi_fuse_flat_attention, opi_fuse_matmul, opi_fuse_integer, opi_fuse_unpack, opi_fuse_tidy};
   const opi_node *outer = b->origin;
   for (size_t i = 0; i < OPI_COUNT(fusions); ++i) {
     uint32_t fused = 0;

@@ -45,6 +45,9 @@ opipe_status opi_fuse_attention(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_repeats(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_flat_attention(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_unpack(opi_fuse *f, uint32_t node, opipe_error *err);
+opipe_status opi_fuse_sink(opi_fuse *f, uint32_t node, opipe_error *err);
+opipe_status opi_fuse_noise(opi_fuse *f, uint32_t node, opipe_error *err); /* not a fusion */
+opipe_status opi_fuse_integer(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_matmul(opi_fuse *f, uint32_t node, opipe_error *err);
 
 static inline opi_value *opi_f_value(const opi_fuse *f, uint32_t v) {
@@ -98,7 +101,8 @@ enum {
   OPI_MEMO_MASK,
   OPI_MEMO_SUM,
   OPI_MEMO_KEEP,
-  OPI_MEMO_SCALED
+  OPI_MEMO_SCALED,
+  OPI_MEMO_TURNED
 };
 
 #endif /* OPI_FUSE_H */

@@ -59,7 +59,9 @@ enum {
   OPI_BIND_DEFAULTS = 2u,        /* free dimensions get stated defaults: default_batch, others 8 */
   OPI_BIND_KEEP_PARAMETERS = 4u, /* no float initializer of more than one element is folded away,
                                     and half types become float32 (training; widen.c) */
-  OPI_BIND_KEEP_TYPES = 8u       /* half types stay all the same */
+  OPI_BIND_KEEP_TYPES = 8u,      /* half types stay all the same */
+  OPI_BIND_NOISE = 0xff00u       /* bits 8 to 12: noise of 2^-n in front of every rounding to few
+                                    bits, 0: none; 13 to 15: its pattern (fuse_noise.c) */
 };
 
 typedef struct opi_bound {
@@ -116,6 +118,8 @@ opipe_status opi_prepared_run(opi_prepared *prepared, opipe_error *err);
 /* Passes on a bound graph (each keeps it valid and sorted). */
 opipe_status opi_pass_dead(opi_builder *builder,
                            opipe_error *err); /* drops nodes and values that no output needs */
+/* Noise as builder->noise_bits says, of whatever is in the graph by now. */
+opipe_status opi_pass_noise(opi_builder *builder, opipe_error *err);
 opipe_status opi_pass_fuse(opi_builder *builder, uint32_t *io_patterns,
                            opipe_error *err); /* all exact patterns, counts by kind */
 

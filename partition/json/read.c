@@ -210,6 +210,11 @@ static opipe_status read_binding(reader *r) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"keep_parameters\" must be true or false");
   if (json_is_true(parameters))
     r->plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
+  if (json_object_get(r->root, "noise") != NULL) {
+    uint64_t noise;
+    OPI_TRY(opi_json_get_u64(r->root, WHAT, "noise", OPI_BIND_NOISE, &noise, r->err));
+    r->plan->bind_flags |= (uint32_t)noise & (uint32_t)OPI_BIND_NOISE;
+  }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "dropout", &dropout, r->err));
   return read_dropout(r, dropout);
 }

@@ -244,6 +244,8 @@ static void write_binding(opi_text *t, const opi_plan *plan) {
   write_barriers(t, plan);
   if ((plan->bind_flags & OPI_BIND_KEEP_PARAMETERS) != 0 && plan->train == NULL)
     opi_text_puts(t, "  \"keep_parameters\": true,\n"); /* one for training has them anyway */
+  if ((plan->bind_flags & OPI_BIND_NOISE) != 0)
+    opi_text_printf(t, "  \"noise\": %" PRIu32 ",\n", plan->bind_flags & (uint32_t)OPI_BIND_NOISE);
   opi_text_printf(t, "  \"fuse\": %s,\n  \"dropout\": \"",
                   (plan->bind_flags & OPI_BIND_NO_FUSE) != 0 ? "false" : "true");
   if (plan->dropout == OPI_DROPOUT_RATIO)

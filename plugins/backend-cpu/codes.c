@@ -115,6 +115,8 @@ static uint64_t hash_part(uint64_t hash, const cpu_codes_part *part) {
                              s->i_stride,      s->j_stride};
   for (uint32_t i = 0; i < CPU_COUNT_OF(numbers); ++i)
     hash = hash_number(hash, numbers[i]);
+  if (s->i_inner != 0)
+    hash = hash_number(hash_number(hash, s->i_inner), s->i_outer);
   return s->data != NULL ? hash_bytes(hash, s->data, part->n_bytes) : hash;
 }
 

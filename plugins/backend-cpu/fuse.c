@@ -27,8 +27,9 @@ static opipe_status find_users(cpu_fuser *f) {
   f->redirect = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->wide = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->unpacked = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
+  f->turned = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->at = CPU_POOL_ARRAY(pool, cpu_group *, graph->n_nodes);
-  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->unpacked == NULL ||
+  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->unpacked == NULL || f->turned == NULL ||
       f->first == NULL || f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL)
     return out_of_memory(f);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
@@ -36,6 +37,7 @@ static opipe_status find_users(cpu_fuser *f) {
     f->redirect[v] = OPIPE_NONE;
     f->wide[v] = OPIPE_NONE;
     f->unpacked[v] = OPIPE_NONE;
+    f->turned[v] = OPIPE_NONE;
   }
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
@@ -81,6 +83,10 @@ static opipe_status take_matrix(cpu_fuser *f, const opipe_node *node, cpu_step *
   return OPIPE_OK;
 }
 
+static uint32_t turned_operand(const cpu_fuser *f, const opipe_node *node) {
+  return node->n_in > 1 && node->in[1] != OPIPE_NONE ? f->turned[node->in[1]] : OPIPE_NONE;
+}
+
 static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_group *g,
                               cpu_step *step) {
   opipe_program *program = f->program;
@@ -108,6 +114,9 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
       f->wide[step->in[1].value] != OPIPE_NONE)
     step->in[1].value = f->wide[step->in[1].value];
   CPU_TRY(take_matrix(f, node, step));
+  const uint32_t turned = turned_operand(f, node);
+  if (turned != OPIPE_NONE)
+    p.turned = &program->graph->values[turned];
   for (uint32_t i = 0; i < node->n_out; ++i) {
     const uint32_t v = node->out[i];
     step->out[i].value = v != OPIPE_NONE && f->redirect[v] != OPIPE_NONE ? f->redirect[v] : v;
@@ -124,6 +133,8 @@ static opipe_status make_step(cpu_fuser *f, const opipe_node *node, const cpu_gr
     return opipe_fail(f->err, OPIPE_E_INTERNAL, "node '%.80s': no kernel for its packed matrix",
                       node->name);
   }
+  if (turned != OPIPE_NONE)
+    step->in[1].value = turned;
   if (step->matrix != NULL && f->unpacked[step->in[1].value] != OPIPE_NONE)
     step->in[1].value = program->graph->nodes[f->unpacked[step->in[1].value]].in[0];
   return OPIPE_OK;
@@ -139,6 +150,7 @@ opipe_status cpu_build_steps(opipe_program *program, opipe_error *err) {
   if (program->device->mode == CPU_MODE_FAST && (program->flags & OPIPE_COMPILE_NO_FUSE) == 0) {
     cpu_match_casts(&f);
     cpu_match_unpacked(&f);
+    cpu_match_turned(&f);
     CPU_TRY(cpu_match_accumulate(&f));
     CPU_TRY(cpu_match_groups(&f));
   }

@@ -6,7 +6,7 @@
 
 #include "ops/op.h"
 
-enum { CPU_GROUP_EXTRA = 4, CPU_GROUP_REPLACED = 3 };
+enum { CPU_GROUP_EXTRA = 6, CPU_GROUP_REPLACED = 3 };
 
 typedef struct cpu_group {
   const opipe_node *main; /* whose rule is asked */
@@ -27,6 +27,7 @@ typedef struct cpu_fuser {
   bool *taken;        /* [n_nodes] part of a group */
   uint32_t *wide;     /* [n_values] fp32 parameter of which it is a half copy, OPIPE_NONE */
   uint32_t *unpacked; /* [n_values] node that unpacks it in registers of its readers, OPIPE_NONE */
+  uint32_t *turned;   /* [n_values] parameter of integers whose transposition it is, OPIPE_NONE */
   uint32_t *redirect; /* [n_values] accumulator that takes the value's place, OPIPE_NONE */
   cpu_group **at;     /* [n_nodes] group whose step stands here */
   opipe_error *err;
@@ -42,6 +43,9 @@ bool cpu_takes_wide(const opipe_node *node);
 /* Products read weights of few bits where the graph gives them the unpacked matrix: fills
  * `unpacked`, marks nodes that nobody else reads. */
 void cpu_match_unpacked(cpu_fuser *f);
+/* Products of integers read a parameter where the graph gives them its transposition: fills
+ * `turned`, marks nodes that nobody else reads. */
+void cpu_match_turned(cpu_fuser *f);
 /* Finds gradients that go straight into accumulators: fills `redirect`, marks nodes as taken. */
 opipe_status cpu_match_accumulate(cpu_fuser *f);
 

@@ -83,6 +83,39 @@ void cpu_match_unpacked(cpu_fuser *f) {
   }
 }
 
+/* ---- integers ---- */
+
+/* A matrix of bytes, its two axes swapped. */
+static bool is_turned_bytes(const cpu_fuser *f, const opipe_node *node) {
+  if (!named(node, "", "Transpose") || node->n_in != 1 || node->n_out != 1 ||
+      node->in[0] == OPIPE_NONE || node->out[0] == OPIPE_NONE)
+    return false;
+  const opipe_value *in = &f->graph->values[node->in[0]];
+  uint32_t n = 0;
+  const int64_t *perm = opipe_attr_ints(node, "perm", &n);
+  return cpu_integer_packs(in, f->program->flags) &&
+         f->graph->values[node->out[0]].role == OPIPE_VALUE_TEMP && perm != NULL && n == 2 &&
+         perm[0] == 1 && perm[1] == 0;
+}
+
+void cpu_match_turned(cpu_fuser *f) {
+  const opipe_graph *graph = f->graph;
+  for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+    const opipe_node *node = &graph->nodes[i];
+    if (!is_turned_bytes(f, node))
+      continue;
+    const uint32_t w = node->out[0];
+    bool all = true;
+    for (uint32_t u = f->first[w]; all && u < f->first[w + 1]; ++u) {
+      const opipe_node *user = &graph->nodes[f->users[u]];
+      all = named(user, "", "MatMulInteger") && user->n_in > 1 && user->in[1] == w &&
+            user->in[0] != w;
+    }
+    f->turned[w] = all ? node->in[0] : OPIPE_NONE;
+    f->taken[i] = all;
+  }
+}
+
 /* ---- gradients ---- */
 
 static bool is_f32_or_half(const cpu_fuser *f, uint32_t value) {

@@ -3,7 +3,8 @@
  *
  *   - A product with packed weights, then bias, activation, times a gate, plus a residual, whatever
  *     views stand between them. Its step stands where the last of its nodes stood.
- *   - The same of 8-bit integers, whose sums become fp32 and are multiplied by a scale first.
+ *   - The same of 8-bit integers, whose sums become fp32 and are multiplied by a scale first, and
+ *     may be quantized to 8 bits again in the end; of convolutions without gate and residual.
  *   - A sum of two tensors, then a layer or RMS norm. Stands where the sum stood.
  *   - Split of packed queries, keys and values, views, Attention: the step reads the packed rows.
  *
@@ -133,6 +134,58 @@ static bool absorb_scale(const cpu_fuser *f, cpu_group *g, const opipe_node *nod
   return true;
 }
 
+/* One number for each channel of `product`, along axis 1, or one for all. */
+static bool is_channels(const opipe_value *v, const opipe_value *product) {
+  const uint64_t channels = (uint64_t)product->shape[1];
+  if (v->dtype != OPIPE_FLOAT || v->rank > product->rank || cpu_elems(v) != channels)
+    return false;
+  const uint32_t at = product->rank - v->rank;
+  return at <= 1 && v->shape[1 - at] == (int64_t)channels;
+}
+
+/* Numbers of a convolution of integers: a scale (stage -1), a bias, an activation. */
+static bool absorb_channels(const cpu_fuser *f, cpu_group *g, const opipe_node *node,
+                            int *io_stage) {
+  const opipe_value *product = &f->graph->values[g->out];
+  const uint32_t other = other_operand(f, node, g->out);
+  if (node->n_in == 1 && *io_stage >= 0 && *io_stage < 2)
+    return absorb(f, g, node, io_stage);
+  const opipe_value *v = other == OPIPE_NONE ? NULL : &f->graph->values[other];
+  if (v != NULL && *io_stage == -1 && is_op(node, "Mul") && v->dtype == OPIPE_FLOAT &&
+      (cpu_elems(v) == 1 || is_channels(v, product))) {
+    g->fusion.scale = add_extra(g, other);
+    *io_stage = 0;
+    return true;
+  }
+  if (v != NULL && *io_stage == 0 && is_op(node, "Add") && is_channels(v, product)) {
+    g->fusion.bias = add_extra(g, other);
+    *io_stage = 1;
+    return true;
+  }
+  return false;
+}
+
+/* Numbers that become integers of 8 bits with one scale: nothing follows. */
+static bool absorb_quantize(const cpu_fuser *f, cpu_group *g, const opipe_node *node,
+                            int *io_stage) {
+  if (!g->fusion.numbers || *io_stage >= 5 || !is_op(node, "QuantizeLinear") || node->n_in < 2 ||
+      node->in[0] != g->out || node->in[1] == OPIPE_NONE || node->in[1] == g->out ||
+      node->n_out != 1 || node->out[0] == OPIPE_NONE)
+    return false;
+  const uint32_t zero = node->n_in > 2 ? node->in[2] : OPIPE_NONE;
+  const opipe_value *scale = &f->graph->values[node->in[1]];
+  const opipe_value *y = &f->graph->values[node->out[0]];
+  if (scale->dtype != OPIPE_FLOAT || cpu_elems(scale) != 1 ||
+      (y->dtype != OPIPE_INT8 && y->dtype != OPIPE_UINT8) ||
+      (zero != OPIPE_NONE &&
+       (f->graph->values[zero].dtype != y->dtype || cpu_elems(&f->graph->values[zero]) != 1)))
+    return false;
+  g->fusion.y_scale = add_extra(g, node->in[1]);
+  g->fusion.y_zero = zero == OPIPE_NONE ? -1 : add_extra(g, zero);
+  *io_stage = 5;
+  return true;
+}
+
 /* A node that only gives its input another shape: products are fused through it. */
 static bool is_view_of(const cpu_fuser *f, const opipe_node *node, uint32_t value) {
   static const char *const views[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
@@ -167,8 +220,13 @@ static opipe_status new_group(cpu_fuser *f, const opipe_node *main, uint32_t out
 static void extend_group(cpu_fuser *f, cpu_group *g, uint32_t i, uint32_t last, int stage) {
   for (;;) {
     const opipe_node *next = only_user(f, g->out);
-    const bool view = next != NULL && is_view_of(f, next, g->out) && !is_last_conv(f, g->main);
-    if (next == NULL || !(view || absorb_scale(f, g, next, &stage) || absorb(f, g, next, &stage)))
+    const bool conv = is_op(g->main, "ConvInteger");
+    const bool view =
+        next != NULL && is_view_of(f, next, g->out) && !conv && !is_last_conv(f, g->main);
+    const bool numbers = next != NULL && !view && stage < 5 &&
+                         (conv ? absorb_channels(f, g, next, &stage)
+                               : absorb_scale(f, g, next, &stage) || absorb(f, g, next, &stage));
+    if (next == NULL || !(view || numbers || absorb_quantize(f, g, next, &stage)))
       break;
     last = node_index(f, next);
     f->taken[last] = true;
@@ -200,13 +258,18 @@ static opipe_status match_product(cpu_fuser *f, uint32_t i) {
 /* Sums of products with packed codes that become fp32 at once, and nothing else. */
 static opipe_status match_integer(cpu_fuser *f, uint32_t i) {
   const opipe_node *node = &f->graph->nodes[i];
-  const bool integer = is_op(node, "MatMulInteger") && node->n_in >= 2 && node->n_out == 1 &&
-                       node->out[0] != OPIPE_NONE;
+  const bool conv = is_op(node, "ConvInteger");
+  const bool integer = (conv || is_op(node, "MatMulInteger")) && node->n_in >= 2 &&
+                       node->in[1] != OPIPE_NONE && node->n_out == 1 && node->out[0] != OPIPE_NONE;
   const opipe_node *cast = integer ? only_user(f, node->out[0]) : NULL;
   cpu_group *g = NULL;
   if (cast == NULL || !is_op(cast, "Cast") || cast->n_out != 1 || cast->out[0] == OPIPE_NONE ||
-      f->graph->values[cast->out[0]].dtype != OPIPE_FLOAT ||
-      !cpu_integer_packs(f->graph, node, f->program->flags))
+      f->graph->values[cast->out[0]].dtype != OPIPE_FLOAT)
+    return OPIPE_OK;
+  const uint32_t turned = f->turned[node->in[1]];
+  const opipe_value *b = &f->graph->values[turned != OPIPE_NONE ? turned : node->in[1]];
+  if (!(conv ? cpu_conv_integer_packs(node, b, f->program->flags)
+             : cpu_integer_packs(b, f->program->flags)))
     return OPIPE_OK;
   CPU_TRY(new_group(f, node, cast->out[0], &g));
   g->fusion.numbers = true;

@@ -15,8 +15,10 @@ rounds where the machine lets them be:
   level 4, 1 row, blocks from 32 on, processors with VNNI: 0.8 of the read bandwidth
   all others but level 4 with more rows on such processors: as fast as ONNX Runtime
 
+Behind them: whole models in QDQ and QOperator form (small_models.py), without an aim.
+
 usage: small.py SHIM.so [--threads 1,2] [--isa NAME] [--rows 1,16,128] [--shapes 2048x8192,...] [--forms 4:32:0,q4:32,...]
-                [--seconds S] [--clock cpu] [--quick] [--record DIR]
+                [--seconds S] [--clock cpu] [--quick] [--only-models] [--record DIR]
 exit status: 1 when an aim is missed
 """
 import argparse
@@ -27,6 +29,7 @@ import time
 
 import numpy as np
 import onnxruntime
+import small_models
 from inference import machine
 from kernels import Own, pointer, rounds_of
 from onnx import TensorProto, helper, numpy_helper
@@ -239,12 +242,21 @@ def arguments():
     parser.add_argument("--forms", default=FORMS)
     parser.add_argument("--seconds", type=float, default=0.5, help="of every contestant of a row, at least")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--only-models", action="store_true", help="no products: the models alone")
     parser.add_argument("--quick", action="store_true", help="one shape for a moment: does all of it run")
     parser.add_argument("--record", help="folder for YYYY-MM-DD-small.md")
     args = parser.parse_args()
     if args.quick:
         vars(args).update(QUICK)
     return args
+
+
+def models_of(args):
+    """The table of quantized models."""
+    clock = time.perf_counter if args.clock == "wall" else time.process_time
+    yield from ("", "Quantized models, milliseconds a request", "", small_models.HEAD)
+    for threads in map(int, args.threads.split(",")):
+        yield from small_models.rows_of(threads, args.seconds, clock, 1 if args.quick else CLEAN_ROUNDS)
 
 
 def main():
@@ -256,13 +268,17 @@ def main():
         if lines is None:
             lines = head_of(about, own.isa)
             print("\n".join(lines), flush=True)
-        for form in args.forms.split(","):
+        for form in [] if args.only_models else args.forms.split(","):
             for shape in args.shapes.split(","):
                 for line, held in rows_of(args, own, form, shape, threads, vnni):
                     print(line, flush=True)
                     lines.append(line)
                     verdicts.append(held)
                     keep(args, lines)
+    for line in models_of(args):
+        print(line, flush=True)
+        lines.append(line)
+        keep(args, lines)
     last = f"{verdicts.count(True)} held, {verdicts.count(False)} MISSED, {verdicts.count(None)} without an aim"
     print(f"\n{last}")
     keep(args, [*lines, "", last])

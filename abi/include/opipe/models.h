@@ -73,6 +73,14 @@ enum {
                            types. */
 };
 
+#if OPIPE_TARGET_MINOR >= 4
+/* A flag for those who compare results: every number that is about to be rounded to few bits
+ * (QuantizeLinear, DynamicQuantizeLinear, rows of accuracy level 4) is multiplied by 1 + e first,
+ * |e| <= 2^-bits, bits 1 to 31, e another one in each pattern 0 to 7. By as much as the results of
+ * two patterns differ, those of right kernels may. */
+#define OPIPE_BIND_NOISE(bits, pattern) ((uint32_t)(bits) << 8 | (uint32_t)(pattern) << 13)
+#endif
+
 typedef struct opipe_bind_options {
   uint32_t struct_size;
   uint32_t flags;        /* OPIPE_BIND_* */

@@ -24,7 +24,9 @@ bool cpu_codes_bytes(const cpu_codes *form, uint64_t *out_bytes) {
 /* ---- packing ---- */
 
 static uint32_t code_at(const cpu_code_source *s, int64_t i, int64_t j) {
-  const int64_t at = i * s->i_stride + j * s->j_stride, per_byte = 8 / (int64_t)s->bits;
+  const int64_t step = s->i_inner == 0 ? i * s->i_stride
+                                       : i / s->i_inner * s->i_outer + i % s->i_inner * s->i_stride;
+  const int64_t at = step + j * s->j_stride, per_byte = 8 / (int64_t)s->bits;
   const uint8_t byte = ((const uint8_t *)s->data)[at / per_byte];
   const uint32_t code =
       (uint32_t)(byte >> (at % per_byte * (int64_t)s->bits)) & ((1u << s->bits) - 1u);
@@ -90,7 +92,7 @@ static uint32_t word_of(const cpu_code_source *s, int64_t k, int64_t count, int6
 static void pack_words(const cpu_codes *form, const cpu_code_source *s, int64_t begin,
                        int64_t steps, int64_t column, int64_t columns, uint32_t *out) {
   const int64_t per_word = 32 / (int64_t)form->bits, per_byte = 8 / (int64_t)form->bits;
-  const bool bytes = s->i_stride == 1 && s->j_stride % per_byte == 0;
+  const bool bytes = s->i_stride == 1 && s->i_inner == 0 && s->j_stride % per_byte == 0;
   for (int64_t k = 0; k < steps; k += per_word, out += CPU_PANEL) {
     const int64_t count = steps - k < per_word ? steps - k : per_word;
     for (int64_t u = 0; u < CPU_PANEL; ++u) {

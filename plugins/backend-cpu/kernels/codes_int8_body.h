@@ -6,6 +6,7 @@
 #define OPIPE_BACKEND_CPU_KERNELS_CODES_INT8_BODY_H_
 
 #include "codes_byte_row_body.h"
+#include "quantize_body.h"
 
 enum { CODES_INT8_ROWS = 4 };
 enum { CODES_INT8_VECTORS = (P16_VECTORS + 1) / 2 }; /* of columns, that several rows take */
@@ -204,10 +205,18 @@ CPU_STATIC void codes_integer_scale(const cpu_codes_integer_args *g, const uint3
     v16_store(to, number);
 }
 
-/* Rows of a vector of columns: c[r][columns] from exact sums. base, zero: of the columns. */
+/* Where the numbers of some rows of a panel go. */
+typedef struct codes_integer_place {
+  float *to; /* its first column */
+  int64_t stride;
+} codes_integer_place;
+
+/* Rows of a vector of columns: c[r][columns], or numbers at `place`, from exact sums. base, zero: of
+ * the columns. */
 CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const uint32_t *base,
                                     const uint32_t *zero, int64_t first, cpu_range rows,
-                                    const int8_t *const *x, const i16 *dot) {
+                                    const int8_t *const *x, const i16 *dot,
+                                    const codes_integer_place *place) {
   const int64_t left = g->form->n - first, columns = left < 16 ? left : 16;
   const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
   uint32_t out[16];
@@ -218,11 +227,12 @@ CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const uint3
     const uint32_t all = (uint32_t)sum + (uint32_t)g->form->k * above;
     for (int u = 0; u < 16; ++u)
       out[u] += base[u] - zero[u] * all;
-    const int64_t at = (rows.begin + r) * g->form->n + first;
-    if (g->c != NULL)
-      memcpy(g->c + at, out, (size_t)columns * sizeof *out);
-    else
-      codes_integer_scale(g, out, first, columns, g->numbers + at);
+    if (g->c != NULL) {
+      memcpy(g->c + (rows.begin + r) * g->form->n + first, out, (size_t)columns * sizeof *out);
+    } else {
+      codes_integer_scale(g, out, first, columns,
+                          place->to + r * place->stride + first % CPU_PANEL);
+    }
   }
 }
 
@@ -235,7 +245,8 @@ typedef struct codes_integer_panel {
 
 /* Up to CODES_INTEGER_ROWS rows of CODES_INT8_VECTORS vectors of columns. */
 CPU_STATIC void codes_integer_columns(const cpu_codes_integer_args *g, const codes_integer_panel *p,
-                                      int64_t vector, cpu_range rows) {
+                                      int64_t vector, cpu_range rows,
+                                      const codes_integer_place *place) {
   enum { V = CODES_INT8_VECTORS, MOST = CODES_INTEGER_ROWS };
   const cpu_codes *form = g->form;
   const int64_t row_bytes = codes_integer_row(form), count = rows.end - rows.begin;
@@ -255,7 +266,31 @@ CPU_STATIC void codes_integer_columns(const cpu_codes_integer_args *g, const cod
     codes_dots(words, n_words, x, 8, 1, V, dot);
   for (int64_t v = vector; v < vector + V && p->first + v * 16 < form->n; ++v) {
     codes_integer_write(g, p->base + v * 16, p->zero + v * 16, p->first + v * 16, rows, x,
-                        dot + (v - vector));
+                        dot + (v - vector), place);
+  }
+}
+
+/* Up to CODES_INTEGER_ROWS rows of a panel, with what follows the sums. */
+CPU_STATIC void codes_integer_rows(const cpu_codes_integer_args *g, const codes_integer_panel *p,
+                                   int64_t columns, cpu_range rows) {
+  const int64_t n = g->form->n, count = rows.end - rows.begin, at = rows.begin * n + p->first;
+  float tile[CODES_INTEGER_ROWS * CPU_PANEL];
+  codes_integer_place place = {tile, CPU_PANEL};
+  if (g->bytes == NULL && g->numbers != NULL)
+    place = (codes_integer_place){g->numbers + at, n};
+  for (int64_t v = 0; v < PANEL_VECTORS && v * 16 < columns; v += CODES_INT8_VECTORS)
+    codes_integer_columns(g, p, v, rows, &place);
+  if (g->c == NULL && g->epilogue != NULL)
+    finish_tile(g->epilogue, rows.begin, p->first, count, columns, place.to, place.stride);
+  for (int64_t r = 0; r < count && g->bytes != NULL; ++r) {
+    const cpu_quantize_args args = {.x = tile + r * CPU_PANEL,
+                                    .n = columns,
+                                    .scale = g->y_scale,
+                                    .zero = g->y_zero,
+                                    .low = g->y_low,
+                                    .high = g->y_high,
+                                    .y = g->bytes + at + r * n};
+    quantize_share(&args, (cpu_range){0, columns});
   }
 }
 
@@ -270,12 +305,7 @@ CPU_STATIC void codes_integer_share(const cpu_codes_integer_args *g, cpu_range p
     codes_integer_terms(g, (const int32_t *)(const void *)block, p.first, columns, p.base, p.zero);
     for (int64_t i = rows.begin; i < rows.end; i += CODES_INTEGER_ROWS) {
       const int64_t end = rows.end - i < CODES_INTEGER_ROWS ? rows.end : i + CODES_INTEGER_ROWS;
-      for (int64_t v = 0; v < PANEL_VECTORS && v * 16 < columns; v += CODES_INT8_VECTORS)
-        codes_integer_columns(g, &p, v, (cpu_range){i, end});
-      if (g->c == NULL && g->epilogue != NULL) {
-        finish_tile(g->epilogue, i, p.first, end - i, columns,
-                    g->numbers + i * g->form->n + p.first, g->form->n);
-      }
+      codes_integer_rows(g, &p, columns, (cpu_range){i, end});
     }
   }
 }

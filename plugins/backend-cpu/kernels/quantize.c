@@ -31,6 +31,24 @@ void cpu_quantize(const cpu_exec *x, const cpu_quantize_args *args) {
   cpu_team_run(team_for(x, args->n), quantize_task, &job);
 }
 
+typedef struct dequantize_job {
+  const cpu_kernels *kernels;
+  const cpu_dequantize_args *args;
+} dequantize_job;
+
+static void dequantize_task(void *argument, int32_t worker, int32_t workers) {
+  const dequantize_job *j = argument;
+  cpu_range s;
+  cpu_team_share(j->args->n, worker, workers, &s.begin, &s.end);
+  if (s.begin < s.end)
+    j->kernels->dequantize(j->args, s);
+}
+
+void cpu_dequantize(const cpu_exec *x, const cpu_dequantize_args *args) {
+  dequantize_job job = {x->kernels, args};
+  cpu_team_run(team_for(x, args->n), dequantize_task, &job);
+}
+
 typedef struct range_job {
   const cpu_kernels *kernels;
   const float *in;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers to integers of 8 bits. One IEEE operation a step: the same bits on every instruction set.
+/* Numbers to integers of 8 bits and back. One IEEE operation a step: the same bits on every instruction set.
  */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_QUANTIZE_H_
 #define OPIPE_BACKEND_CPU_KERNELS_QUANTIZE_H_
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base.h"
@@ -18,6 +19,18 @@ typedef struct cpu_quantize_args {
 } cpu_quantize_args;
 
 void cpu_quantize(const cpu_exec *x, const cpu_quantize_args *args);
+
+/* y[i] = (float)(x[i] - zero) * scale */
+typedef struct cpu_dequantize_args {
+  const void *x; /* int8 or uint8 */
+  bool is_signed;
+  int32_t zero;
+  float scale;
+  int64_t n;
+  float *y;
+} cpu_dequantize_args;
+
+void cpu_dequantize(const cpu_exec *x, const cpu_dequantize_args *args);
 
 /* The least and the greatest of 0 and all numbers; NaNs are left out. */
 void cpu_range_f32(const cpu_exec *x, const float *in, int64_t n, float *out_least,

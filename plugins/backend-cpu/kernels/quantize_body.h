@@ -28,6 +28,21 @@ CPU_STATIC void quantize_share(const cpu_quantize_args *g, cpu_range share) {
   }
 }
 
+CPU_STATIC void dequantize_share(const cpu_dequantize_args *g, cpu_range share) {
+  const int8_t *wide = (const int8_t *)g->x;
+  const uint8_t *plain = (const uint8_t *)g->x;
+  float *y = g->y;
+  const int32_t zero = g->zero;
+  const float scale = g->scale;
+  if (g->is_signed) {
+    for (int64_t i = share.begin; i < share.end; ++i)
+      y[i] = (float)(wide[i] - zero) * scale;
+  } else {
+    for (int64_t i = share.begin; i < share.end; ++i)
+      y[i] = (float)(plain[i] - zero) * scale;
+  }
+}
+
 /* io: the least and the greatest so far */
 CPU_STATIC void range_share(const float *in, int64_t n, float *io) {
   v16 least = v16_set(io[0]), greatest = v16_set(io[1]);

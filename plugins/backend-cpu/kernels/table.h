@@ -147,6 +147,7 @@ struct cpu_kernels {
    * numbers behind them. */
   void (*patches)(const cpu_conv_last_args *args, cpu_range rows, int64_t c, int64_t n, float *to);
   void (*quantize)(const cpu_quantize_args *args, cpu_range share);
+  void (*dequantize)(const cpu_dequantize_args *args, cpu_range share);
   /* io: the least and the greatest so far */
   void (*range)(const float *in, int64_t n, float *io);
 };

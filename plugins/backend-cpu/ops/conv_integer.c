@@ -2,22 +2,30 @@
 /* ConvInteger: int32 sums of products of 8-bit integers less their zero points, modulo 2^32; what
  * lies beyond the edge is the zero point and adds nothing.
  *
- *   packed  W a parameter, one group: some pixels at a time, the window of each as a row of bytes,
- *           by W's packed codes (codes.h)
+ *   packed  W a parameter, one group: an image with channels last, some pixels at a time, the
+ *           window of each as a row of bytes, by W's packed codes (codes.h); fused with what makes
+ *           the sums numbers, bias, activation, integers of 8 bits again
+ *   depthwise  one or two axes: differences and products in fp32, where such sums are exact
  *   plain   everything else
  */
 #include "../codes.h"
 #include "window.h"
 
-enum { PIXELS = 240 }; /* whose windows lie in the workspace at once: whole register tiles */
+/* Pixels whose windows lie in the workspace at once: whole register tiles, about so many bytes. */
+enum { PIXELS_LEAST = 48, BLOCK_BYTES = 1 << 19 };
 
 typedef struct conv_integer_plan {
   cpu_window window;
   int64_t images, groups, c_in, c_out; /* channels of all groups */
   bool w_zeros;                        /* a zero point for each output channel */
-  cpu_codes form;                      /* packed: [c_in * taps, c_out] */
+  uint32_t n_in;                       /* of the node: behind them, what was fused */
+  cpu_fusion fusion;
+  cpu_codes form; /* packed: [taps * c_in, c_out] */
   int32_t w_base;
-  uint64_t sums_at, scratch_at; /* in the workspace, behind the windows */
+  int64_t pixels;                        /* at once */
+  bool pointwise;                        /* windows are pixels */
+  int64_t padded[2], share;              /* depthwise: extents with borders, planes a thread */
+  uint64_t rows_at, sums_at, scratch_at; /* in the workspace, behind the image */
 } conv_integer_plan;
 
 static int32_t byte_at(const cpu_tensor *t, int64_t at) {
@@ -26,7 +34,8 @@ static int32_t byte_at(const cpu_tensor *t, int64_t at) {
 
 /* Zero point `at` of input i, 0 where there is none. */
 static int32_t zero_at(const cpu_call *call, uint32_t i, int64_t at) {
-  return i < call->n_in && call->in[i].data != NULL ? byte_at(&call->in[i], at) : 0;
+  const conv_integer_plan *plan = call->plan;
+  return i < plan->n_in && call->in[i].data != NULL ? byte_at(&call->in[i], at) : 0;
 }
 
 /* Where tap `k` of the window of output pixel `o` lies in a plane; -1: beyond the edge. */
@@ -85,49 +94,133 @@ static opipe_status plain_kernel(const cpu_call *call, opipe_error *err) {
 
 /* ---- packed ---- */
 
+/* out[c][r] = in[r][c], 8 by 8 at a time. */
+static void turn_bytes(const uint8_t *in, int64_t in_stride, int64_t rows, int64_t columns,
+                       uint8_t *out, int64_t out_stride) {
+  static const uint64_t mask[3] = {UINT64_C(0x00000000ffffffff), UINT64_C(0x0000ffff0000ffff),
+                                   UINT64_C(0x00ff00ff00ff00ff)};
+  for (int64_t r = 0; r < rows; r += 8) {
+    const int64_t n_rows = rows - r < 8 ? rows - r : 8;
+    for (int64_t c = 0; c < columns; c += 8) {
+      const size_t n = (size_t)(columns - c < 8 ? columns - c : 8);
+      uint64_t x[8] = {0};
+      for (int64_t i = 0; i < n_rows; ++i)
+        memcpy(&x[i], in + (r + i) * in_stride + c, n);
+      for (int step = 0; step < 3; ++step) {
+        const int half = 4 >> step, bits = 32 >> step;
+        for (int i = 0; i < 8; ++i) {
+          if ((i & half) != 0)
+            continue;
+          const uint64_t low = x[i], high = x[i + half];
+          x[i] = (low & mask[step]) | (high & mask[step]) << bits;
+          x[i + half] = (low >> bits & mask[step]) | (high & ~mask[step]);
+        }
+      }
+      for (size_t i = 0; i < n; ++i)
+        memcpy(out + (c + (int64_t)i) * out_stride + r, &x[i], (size_t)n_rows);
+    }
+  }
+}
+
 typedef struct block {
   const cpu_call *call;
   int64_t image, pixel, pixels; /* [pixel, pixel + pixels) of an image */
 } block;
 
-/* Windows of some pixels: rows of c_in * taps bytes. */
+/* Pixels of an image, channels last; units of 64 pixels. */
+enum { UNIT = 64 };
+static void turn_image(void *ctx, int64_t begin, int64_t end) {
+  const block *b = ctx;
+  const conv_integer_plan *plan = b->call->plan;
+  const int64_t n = plan->window.n_in, first = begin * UNIT;
+  const int64_t last = end * UNIT < n ? end * UNIT : n;
+  const uint8_t *image = (const uint8_t *)b->call->in[0].data + b->image * plan->c_in * n;
+  turn_bytes(image + first, n, plan->c_in, last - first,
+             (uint8_t *)b->call->workspace + first * plan->c_in, plan->c_in);
+}
+
+/* One row of a window, taps of the last axis side by side; `at`: where the row begins among the
+ * pixels of the image, which is beyond the edge where it is negative. */
+static uint8_t *put_taps(const conv_integer_plan *plan, const uint8_t *image, int64_t at,
+                         int64_t first, uint8_t zero, uint8_t *to) {
+  const cpu_window *w = &plan->window;
+  const int64_t c = plan->c_in, taps = w->kernel[2];
+  if (at >= 0 && w->dilation[2] == 1) {
+    int64_t before = first < 0 ? -first : 0, behind = first + taps - w->in[2];
+    before = before < taps ? before : taps;
+    behind = behind < 0 ? 0 : behind < taps - before ? behind : taps - before;
+    memset(to, zero, (size_t)(before * c));
+    memcpy(to + before * c, image + (at + first + before) * c,
+           (size_t)((taps - before - behind) * c));
+    memset(to + (taps - behind) * c, zero, (size_t)(behind * c));
+    return to + taps * c;
+  }
+  for (int64_t k = 0; k < taps; ++k, to += c) {
+    const int64_t i = first + k * w->dilation[2];
+    if (at < 0 || i < 0 || i >= w->in[2])
+      memset(to, zero, (size_t)c);
+    else
+      memcpy(to, image + (at + i) * c, (size_t)c);
+  }
+  return to;
+}
+
+/* Windows of some pixels: rows of taps * c_in bytes. */
 static void gather_windows(void *ctx, int64_t begin, int64_t end) {
   const block *b = ctx;
   const conv_integer_plan *plan = b->call->plan;
   const cpu_window *w = &plan->window;
-  const uint8_t *image = (const uint8_t *)b->call->in[0].data + b->image * plan->c_in * w->n_in;
+  const uint8_t *image = b->call->workspace;
   const uint8_t zero = (uint8_t)zero_at(b->call, 2, 0);
   for (int64_t r = begin; r < end; ++r) {
-    uint8_t *to = (uint8_t *)b->call->workspace + r * plan->form.k;
-    for (int64_t k = 0; k < w->n_kernel; ++k) {
-      const int64_t at = tap_at(w, b->pixel + r, k);
-      for (int64_t c = 0; c < plan->c_in; ++c)
-        to[c * w->n_kernel + k] = at < 0 ? zero : image[c * w->n_in + at];
+    const int64_t o = b->pixel + r, o1 = o / w->out[2] % w->out[1], o2 = o % w->out[2];
+    const int64_t i0 = o / w->out[2] / w->out[1] * w->stride[0] - w->begin[0];
+    const int64_t i1 = o1 * w->stride[1] - w->begin[1], i2 = o2 * w->stride[2] - w->begin[2];
+    uint8_t *to = (uint8_t *)b->call->workspace + plan->rows_at + r * plan->form.k;
+    for (int64_t k0 = 0; k0 < w->kernel[0]; ++k0) {
+      const int64_t at0 = i0 + k0 * w->dilation[0];
+      for (int64_t k1 = 0; k1 < w->kernel[1]; ++k1) {
+        const int64_t at1 = i1 + k1 * w->dilation[1];
+        const bool in = at0 >= 0 && at0 < w->in[0] && at1 >= 0 && at1 < w->in[1];
+        to = put_taps(plan, image, in ? (at0 * w->in[1] + at1) * w->in[2] : -1, i2, zero, to);
+      }
     }
   }
 }
 
-/* Sums [pixels][c_out] into the planes of the output, channels begin to end. */
-static void scatter_sums(void *ctx, int64_t begin, int64_t end) {
+/* Results [pixels][c_out] into the planes of the output, channels begin to end. */
+static void scatter(void *ctx, int64_t begin, int64_t end) {
   const block *b = ctx;
   const conv_integer_plan *plan = b->call->plan;
-  const int32_t *sums =
-      (const int32_t *)(const void *)((const char *)b->call->workspace + plan->sums_at);
+  const char *from = (const char *)b->call->workspace + plan->sums_at;
+  const int64_t first = b->image * plan->c_out * plan->window.n_out + b->pixel;
+  if (plan->fusion.y_scale >= 0) {
+    turn_bytes((const uint8_t *)from + begin, plan->c_out, b->pixels, end - begin,
+               (uint8_t *)b->call->out[0].data + first + begin * plan->window.n_out,
+               plan->window.n_out);
+    return;
+  }
+  const uint32_t *sums = (const uint32_t *)(const void *)from;
   for (int64_t c = begin; c < end; ++c) {
-    int32_t *to = (int32_t *)b->call->out[0].data +
-                  (b->image * plan->c_out + c) * plan->window.n_out + b->pixel;
+    uint32_t *to = (uint32_t *)b->call->out[0].data + first + c * plan->window.n_out;
     for (int64_t r = 0; r < b->pixels; ++r)
       to[r] = sums[r * plan->c_out + c];
   }
 }
 
-static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
+static const float *fused_operand(const cpu_call *call, int index) {
+  return index < 0 ? NULL : call->in[index].data;
+}
+
+/* Of everything but rows and results. */
+static void set_args(const cpu_call *call, const cpu_epilogue *epilogue,
+                     cpu_codes_integer_args *args) {
+  static const float one = 1.0f;
   const conv_integer_plan *plan = call->plan;
-  const cpu_tensor *zeros = call->n_in > 3 ? &call->in[3] : NULL;
-  char *workspace = call->workspace;
-  (void)err;
-  cpu_codes_integer_args args = {
-      .a = workspace,
+  const cpu_fusion *fusion = &plan->fusion;
+  const cpu_tensor *zeros = plan->n_in > 3 ? &call->in[3] : NULL;
+  void *results = (char *)call->workspace + plan->sums_at;
+  *args = (cpu_codes_integer_args){
       .a_signed = call->in[0].dtype == OPIPE_INT8,
       .a_zero = zero_at(call, 2, 0),
       .form = &plan->form,
@@ -136,41 +229,242 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .b_zeros = zeros != NULL ? zeros->data : NULL,
       .b_zeros_signed = zeros != NULL && zeros->dtype == OPIPE_INT8,
       .b_zero_each = plan->w_zeros,
-      .c = (int32_t *)(void *)(workspace + plan->sums_at),
-      .workspace = workspace + plan->scratch_at,
+      .c = fusion->numbers ? NULL : results,
+      .numbers = fusion->numbers && fusion->y_scale < 0 ? results : NULL,
+      .bytes = fusion->y_scale < 0 ? NULL : results,
+      .scale = fusion->scale < 0 ? &one : call->in[fusion->scale].data,
+      .scale_each = fusion->scale >= 0 && call->in[fusion->scale].n != 1,
+      .epilogue = epilogue,
+      .workspace = (char *)call->workspace + plan->scratch_at,
   };
+  cpu_fused_quantization(call, fusion, args);
+}
+
+static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
+  const conv_integer_plan *plan = call->plan;
+  const cpu_window *w = &plan->window;
+  const cpu_epilogue epilogue = {.alpha = 1.0f,
+                                 .activation = plan->fusion.activation,
+                                 .bias = fused_operand(call, plan->fusion.bias)};
+  cpu_codes_integer_args args;
+  (void)err;
+  set_args(call, &epilogue, &args);
   for (int64_t i = 0; i < plan->images; ++i) {
-    for (int64_t o = 0; o < plan->window.n_out; o += PIXELS) {
-      const int64_t left = plan->window.n_out - o;
-      block b = {call, i, o, left < PIXELS ? left : PIXELS};
+    block b = {call, i, 0, 0};
+    cpu_parallel(call->exec, (w->n_in + UNIT - 1) / UNIT, w->n_in * plan->c_in, turn_image, &b);
+    for (int64_t o = 0; o < w->n_out; o += plan->pixels) {
+      const int64_t left = w->n_out - o;
+      b.pixel = o;
+      b.pixels = left < plan->pixels ? left : plan->pixels;
       args.m = b.pixels;
-      cpu_parallel(call->exec, b.pixels, b.pixels * plan->form.k, gather_windows, &b);
+      args.a = (const char *)call->workspace + (plan->pointwise ? (uint64_t)(o * plan->c_in) : plan->rows_at);
+      if (!plan->pointwise)
+        cpu_parallel(call->exec, b.pixels, b.pixels * plan->form.k, gather_windows, &b);
       cpu_codes_integer(call->exec, &args);
-      cpu_parallel(call->exec, plan->c_out, b.pixels * plan->c_out, scatter_sums, &b);
+      cpu_parallel(call->exec, plan->c_out, b.pixels * plan->c_out, scatter, &b);
     }
   }
   return OPIPE_OK;
+}
+
+/* ---- depthwise: a channel by a channel ---- */
+
+enum { MOST_TAPS = (1 << 24) / (255 * 255) }; /* whose sums are exact in fp32 */
+
+static bool is_depthwise(const conv_integer_plan *plan) {
+  return plan->groups > 1 && plan->groups == plan->c_in && plan->groups == plan->c_out &&
+         plan->window.n_kernel <= MOST_TAPS && plan->window.in[0] == 1 &&
+         plan->window.out[0] == 1 && plan->window.kernel[0] == 1 && plan->window.begin[0] == 0;
+}
+
+/* One row of the output: exact sums. x: differences from the zero point, padded. */
+static void sum_row(const conv_integer_plan *plan, const float *x, const float *w, int64_t o1,
+                    float *sums) {
+  const cpu_window *win = &plan->window;
+  memset(sums, 0, (size_t)win->out[2] * sizeof *sums);
+  for (int64_t k1 = 0; k1 < win->kernel[1]; ++k1) {
+    const float *row = x + (o1 * win->stride[1] + k1 * win->dilation[1]) * plan->padded[1];
+    for (int64_t k2 = 0; k2 < win->kernel[2]; ++k2) {
+      const float *from = row + k2 * win->dilation[2], factor = *w++;
+      if (win->stride[2] == 1) {
+        for (int64_t i = 0; i < win->out[2]; ++i)
+          sums[i] += factor * from[i];
+      } else {
+        for (int64_t i = 0; i < win->out[2]; ++i)
+          sums[i] += factor * from[i * win->stride[2]];
+      }
+    }
+  }
+}
+
+/* Numbers of a plane: scale, bias, activation, each rounded as by itself; integers again. */
+static void finish_plane(const cpu_call *call, const cpu_codes_integer_args *how, int64_t c,
+                         int64_t plane, float *sums) {
+  const conv_integer_plan *plan = call->plan;
+  const cpu_exec alone = {call->exec->kernels, NULL};
+  const int64_t n = plan->window.n_out;
+  const float scale = how->scale[how->scale_each ? c : 0];
+  const float *bias = fused_operand(call, plan->fusion.bias);
+  if (!plan->fusion.numbers) {
+    int32_t *y = (int32_t *)call->out[0].data + plane * n;
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = (int32_t)sums[i];
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i)
+    sums[i] = sums[i] * scale;
+  for (int64_t i = 0; bias != NULL && i < n; ++i)
+    sums[i] = sums[i] + bias[c];
+  cpu_bias_activation(&alone, &(cpu_bias_args){.activation = plan->fusion.activation,
+                                               .rows = 1,
+                                               .columns = n,
+                                               .in = sums,
+                                               .in_row = n,
+                                               .out = sums,
+                                               .out_row = n});
+  if (plan->fusion.y_scale < 0) {
+    memcpy((float *)call->out[0].data + plane * n, sums, (size_t)n * sizeof *sums);
+    return;
+  }
+  cpu_quantize(&alone, &(cpu_quantize_args){.x = sums,
+                                            .n = n,
+                                            .scale = how->y_scale,
+                                            .zero = how->y_zero,
+                                            .low = how->y_low,
+                                            .high = how->y_high,
+                                            .y = (uint8_t *)call->out[0].data + plane * n});
+}
+
+/* The differences of a plane from its zero point, with a border of 0. */
+static void pad_plane(const cpu_call *call, int64_t plane, float *x) {
+  const conv_integer_plan *plan = call->plan;
+  const cpu_window *w = &plan->window;
+  const cpu_exec alone = {call->exec->kernels, NULL};
+  memset(x, 0, (size_t)(plan->padded[0] * plan->padded[1]) * sizeof *x);
+  for (int64_t r = 0; r < w->in[1]; ++r) {
+    cpu_dequantize(&alone,
+                   &(cpu_dequantize_args){
+                       .x = (const uint8_t *)call->in[0].data + plane * w->n_in + r * w->in[2],
+                       .is_signed = call->in[0].dtype == OPIPE_INT8,
+                       .zero = zero_at(call, 2, 0),
+                       .scale = 1.0f,
+                       .n = w->in[2],
+                       .y = x + (r + w->begin[1]) * plan->padded[1] + w->begin[2]});
+  }
+}
+
+static void depthwise_planes(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const conv_integer_plan *plan = call->plan;
+  const cpu_window *w = &plan->window;
+  const int64_t share = begin / plan->share; /* each has room of its own */
+  float *x = (float *)(void *)((char *)call->workspace + (uint64_t)share * plan->rows_at);
+  float *sums = x + plan->padded[0] * plan->padded[1], weights[MOST_TAPS];
+  cpu_codes_integer_args how;
+  set_args(call, NULL, &how);
+  for (int64_t plane = begin; plane < end; ++plane) {
+    const int64_t c = plane % plan->c_out;
+    const int32_t zero = zero_at(call, 3, plan->w_zeros ? c : 0);
+    for (int64_t k = 0; k < w->n_kernel; ++k)
+      weights[k] = (float)(byte_at(&call->in[1], c * w->n_kernel + k) - zero);
+    pad_plane(call, plane, x);
+    for (int64_t o = 0; o < w->out[1]; ++o)
+      sum_row(plan, x, weights, o, sums + o * w->out[2]);
+    finish_plane(call, &how, c, plane, sums);
+  }
+}
+
+static void depthwise_shares(void *ctx, int64_t begin, int64_t end) {
+  const cpu_call *call = ctx;
+  const conv_integer_plan *plan = call->plan;
+  const int64_t planes = plan->images * plan->c_out;
+  for (int64_t s = begin; s < end; ++s) {
+    const int64_t last = (s + 1) * plan->share;
+    depthwise_planes(ctx, s * plan->share, last < planes ? last : planes);
+  }
+}
+
+static opipe_status depthwise_kernel(const cpu_call *call, opipe_error *err) {
+  const conv_integer_plan *plan = call->plan;
+  const int64_t planes = plan->images * plan->c_out;
+  cpu_call copy = *call;
+  (void)err;
+  cpu_parallel(call->exec, (planes + plan->share - 1) / plan->share,
+               planes * plan->window.n_out * plan->window.n_kernel, depthwise_shares, &copy);
+  return OPIPE_OK;
+}
+
+/* Room for a padded plane and its sums, for each thread. */
+static bool plan_depthwise(cpu_prep *p, conv_integer_plan *plan) {
+  const cpu_window *w = &plan->window;
+  const int64_t planes = plan->images * plan->c_out, threads = p->device->threads;
+  if (!p->fast || !is_depthwise(plan) || (p->flags & OPIPE_COMPILE_OWNED) != 0)
+    return false;
+  for (int a = 0; a < 2; ++a) {
+    const int64_t reach =
+        (w->out[a + 1] - 1) * w->stride[a + 1] + (w->kernel[a + 1] - 1) * w->dilation[a + 1] + 1;
+    const int64_t padded = w->in[a + 1] + w->begin[a + 1] + w->end[a + 1];
+    plan->padded[a] = reach > padded ? reach : padded;
+  }
+  plan->share = (planes + threads - 1) / threads;
+  plan->share = plan->share > 0 ? plan->share : 1;
+  plan->rows_at = cpu_align_up(
+      (uint64_t)(plan->padded[0] * plan->padded[1] + w->n_out) * sizeof(float), CPU_ALIGN_BYTES);
+  cpu_want_workspace(p, plan->rows_at * (uint64_t)threads);
+  return true;
+}
+
+bool cpu_conv_integer_packs(const opipe_node *node, const opipe_value *w, uint32_t flags) {
+  const int64_t group = opipe_attr_int(node, "group", 1);
+  const bool known = w->role == OPIPE_VALUE_PARAMETER || w->role == OPIPE_VALUE_CONSTANT;
+  const bool depthwise = known && group > 1 && (w->rank == 3 || w->rank == 4) &&
+                         w->shape[0] == group && w->shape[1] == 1 &&
+                         cpu_elems(w) <= (uint64_t)group * MOST_TAPS;
+  return ((group == 1 && w->role == OPIPE_VALUE_PARAMETER) || depthwise) && cpu_elems(w) > 0 &&
+         (w->dtype == OPIPE_INT8 || w->dtype == OPIPE_UINT8) && (flags & OPIPE_COMPILE_OWNED) == 0;
+}
+
+/* Where what lies in the workspace: the image with channels last, windows, results, the kernel's. */
+static void lay_out(conv_integer_plan *plan, int64_t k) {
+  const cpu_window *w = &plan->window;
+  const int64_t fit = BLOCK_BYTES / (k + plan->c_out * 4);
+  plan->pixels = fit < PIXELS_LEAST ? PIXELS_LEAST : fit / PIXELS_LEAST * PIXELS_LEAST;
+  plan->pixels = plan->pixels < w->n_out ? plan->pixels : w->n_out;
+  plan->pointwise = w->n_kernel == 1 && w->n_in == w->n_out && w->stride[0] == 1 &&
+                    w->stride[1] == 1 && w->stride[2] == 1;
+  for (int a = 0; a < 3; ++a)
+    plan->pointwise = plan->pointwise && w->begin[a] == 0 && w->in[a] == w->out[a];
+  plan->rows_at = cpu_align_up((uint64_t)(w->n_in * plan->c_in), CPU_ALIGN_BYTES);
+  plan->sums_at =
+      plan->rows_at +
+      (plan->pointwise ? 0 : cpu_align_up((uint64_t)(plan->pixels * k), CPU_ALIGN_BYTES));
+  plan->scratch_at =
+      plan->sums_at + cpu_align_up((uint64_t)(plan->pixels * plan->c_out) * 4, CPU_ALIGN_BYTES);
 }
 
 /* The matrix for the packed kernel, and room; false: not for it. */
 static bool plan_packed(cpu_prep *p, conv_integer_plan *plan) {
   const opipe_value *w = cpu_in(p, 1);
   const bool is_signed = w->dtype == OPIPE_INT8;
-  const int64_t k = plan->c_in * plan->window.n_kernel;
+  const int64_t taps = plan->window.n_kernel, k = plan->c_in * taps;
   uint64_t bytes = 0;
   cpu_matrix *matrix = CPU_POOL_ARRAY(p->pool, cpu_matrix, 1);
-  if (matrix == NULL || !p->fast || !cpu_is_param(p, 1) || plan->groups != 1 || k == 0 ||
-      (p->flags & OPIPE_COMPILE_OWNED) != 0)
+  if (matrix == NULL || !p->fast || plan->groups != 1 ||
+      !cpu_conv_integer_packs(p->node, w, p->flags))
     return false;
+  lay_out(plan, k);
   plan->form = (cpu_codes){.k = k, .n = plan->c_out, .block = k, .bits = 8};
   plan->w_base = is_signed ? 128 : 0;
-  const cpu_code_source source = {NULL, 8, is_signed, CPU_F32, 1, k};
+  const cpu_code_source source = {.bits = 8, /* tap by tap, all channels of each */
+                                  .is_signed = is_signed,
+                                  .type = CPU_F32,
+                                  .i_stride = taps,
+                                  .j_stride = k,
+                                  .i_inner = plan->c_in,
+                                  .i_outer = 1};
   if (!cpu_matrix_of_bytes(&plan->form, w, &source, matrix) ||
-      !cpu_codes_integer_workspace(&plan->form, PIXELS, &bytes))
+      !cpu_codes_integer_workspace(&plan->form, plan->pixels, &bytes))
     return false;
-  plan->sums_at = cpu_align_up((uint64_t)(PIXELS * k), CPU_ALIGN_BYTES);
-  plan->scratch_at =
-      plan->sums_at + cpu_align_up((uint64_t)(PIXELS * plan->c_out) * 4, CPU_ALIGN_BYTES);
   p->step->matrix = matrix;
   p->step->in[1].layout = CPU_LAYOUT_CODES;
   cpu_want_workspace(p, plan->scratch_at + bytes);
@@ -182,7 +476,9 @@ static bool is_byte(const opipe_value *value) {
 }
 
 static opipe_status check_shapes(cpu_prep *p, conv_integer_plan *plan) {
-  const opipe_value *x = cpu_in(p, 0), *w = cpu_in(p, 1), *zx = cpu_in(p, 2), *zw = cpu_in(p, 3);
+  const opipe_value *x = cpu_in(p, 0), *w = cpu_in(p, 1);
+  const opipe_value *zx = plan->n_in > 2 ? cpu_in(p, 2) : NULL;
+  const opipe_value *zw = plan->n_in > 3 ? cpu_in(p, 3) : NULL;
   const cpu_window *window = &plan->window;
   int64_t shape[5] = {plan->images, plan->c_out};
   if (w->rank != x->rank || plan->groups < 1 || plan->c_in % plan->groups != 0 ||
@@ -206,7 +502,12 @@ static opipe_status check_shapes(cpu_prep *p, conv_integer_plan *plan) {
     if (window->kernel[i] != w->shape[i + window->axes - 1])
       return cpu_invalid(p, "kernel_shape and weight '%.80s' differ", w->name);
   }
-  return cpu_expect(p, 0, OPIPE_INT32, shape, x->rank);
+  const uint32_t dtype = !plan->fusion.numbers      ? OPIPE_INT32
+                         : plan->fusion.y_scale < 0 ? OPIPE_FLOAT
+                                                    : cpu_out(p, 0)->dtype;
+  for (uint32_t i = plan->n_in; i < p->step->n_in; ++i)
+    cpu_want_layout(p, i, CPU_LAYOUT_COPY);
+  return cpu_expect(p, 0, dtype, shape, x->rank);
 }
 
 static opipe_status prepare(cpu_prep *p) {
@@ -223,9 +524,16 @@ static opipe_status prepare(cpu_prep *p) {
   plan->c_in = x->shape[1];
   plan->c_out = w->shape[0];
   plan->groups = opipe_attr_int(p->node, "group", 1);
+  plan->n_in = p->node->n_in;
+  plan->fusion = p->fusion != NULL ? *p->fusion : (cpu_fusion)CPU_FUSION_NONE;
   CPU_TRY(check_shapes(p, plan));
-  p->step->run = plan_packed(p, plan) ? packed_kernel : plain_kernel;
-  return OPIPE_OK;
+  const bool depthwise = plan_depthwise(p, plan);
+  const bool packed = depthwise || plan_packed(p, plan);
+  p->step->run = depthwise ? depthwise_kernel : packed ? packed_kernel : plain_kernel;
+  return packed || p->fusion == NULL
+             ? OPIPE_OK
+             : opipe_fail(p->err, OPIPE_E_INTERNAL, "node '%.80s': fused without packed codes",
+                          p->node->name);
 }
 
 static const cpu_op ops[] = {{"ConvInteger", NULL, prepare, 2, 4, 1, 0, 0}};

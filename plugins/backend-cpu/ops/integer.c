@@ -4,7 +4,8 @@
  *   packed  B a 2-D parameter: panels of codes; A is written as signed bytes, and
  *           sum (a - za)(b - zb) = sum a' b' - zb' sum a' + ca sum b' - K ca zb',
  *           a = a' + ca + za, b = b' - zb' + zb;
- *           fused with what makes them numbers, bias, activation...
+ *           fused with what makes them numbers, bias, activation..., integers of 8 bits again;
+ *           B may be the transposition of the parameter
  *   plain   everything else
  */
 #include "../codes.h"
@@ -68,6 +69,18 @@ static const float *fused_operand(const cpu_call *call, int index) {
   return index < 0 ? NULL : call->in[index].data;
 }
 
+void cpu_fused_quantization(const cpu_call *call, const cpu_fusion *fusion,
+                            cpu_codes_integer_args *args) {
+  if (fusion->y_scale < 0)
+    return;
+  const bool is_signed = call->out[0].dtype == OPIPE_INT8;
+  args->y_scale = *(const float *)call->in[fusion->y_scale].data;
+  args->y_zero =
+      fusion->y_zero < 0 ? 0.0f : (float)byte_at(&call->in[fusion->y_zero], 0);
+  args->y_low = is_signed ? -128.0f : 0.0f;
+  args->y_high = is_signed ? 127.0f : 255.0f;
+}
+
 static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
   static const float one = 1.0f;
   const integer_plan *plan = call->plan;
@@ -81,7 +94,7 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
                                  .multiplier_stride = plan->n,
                                  .residual = fused_operand(call, fusion->residual),
                                  .residual_stride = plan->n};
-  const cpu_codes_integer_args args = {
+  cpu_codes_integer_args args = {
       .m = plan->batch.rows * plan->batch.columns * plan->m,
       .a = call->in[0].data,
       .a_signed = call->in[0].dtype == OPIPE_INT8,
@@ -93,12 +106,14 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       .b_zeros_signed = zeros && call->in[3].dtype == OPIPE_INT8,
       .b_zero_each = plan->b_zeros,
       .c = fusion->numbers ? NULL : call->out[0].data,
-      .numbers = fusion->numbers ? call->out[0].data : NULL,
+      .numbers = fusion->numbers && fusion->y_scale < 0 ? call->out[0].data : NULL,
+      .bytes = fusion->y_scale < 0 ? NULL : call->out[0].data,
       .scale = fusion->scale < 0 ? &one : call->in[fusion->scale].data,
       .scale_each = fusion->scale >= 0 && call->in[fusion->scale].n != 1,
       .epilogue = &epilogue,
       .workspace = call->workspace,
   };
+  cpu_fused_quantization(call, fusion, &args);
   cpu_codes_integer(call->exec, &args);
   return OPIPE_OK;
 }
@@ -108,24 +123,27 @@ static bool is_byte(const opipe_value *value) {
 }
 
 /* Of a node that `prepare` takes. */
-bool cpu_integer_packs(const opipe_graph *graph, const opipe_node *node, uint32_t flags) {
-  const opipe_value *b = node->in[1] == OPIPE_NONE ? NULL : &graph->values[node->in[1]];
-  return b != NULL && b->role == OPIPE_VALUE_PARAMETER && is_byte(b) && b->rank == 2 &&
+bool cpu_integer_packs(const opipe_value *b, uint32_t flags) {
+  return b->role == OPIPE_VALUE_PARAMETER && is_byte(b) && b->rank == 2 &&
          cpu_elems(b) > 0 && (flags & OPIPE_COMPILE_OWNED) == 0;
 }
 
 /* The matrix for the packed kernel, and room; false: not for it. */
 static bool plan_packed(cpu_prep *p, integer_plan *plan) {
-  const opipe_value *b = cpu_in(p, 1);
+  const opipe_value *b = p->turned != NULL ? p->turned : cpu_in(p, 1);
   const bool is_signed = b->dtype == OPIPE_INT8;
   uint64_t bytes = 0;
   cpu_matrix *matrix = CPU_POOL_ARRAY(p->pool, cpu_matrix, 1);
-  if (matrix == NULL || !p->fast || !cpu_integer_packs(p->graph, p->node, p->flags))
+  if (matrix == NULL || !p->fast || !cpu_integer_packs(b, p->flags))
     return false;
   plan->form =
       (cpu_codes){.k = plan->k, .n = plan->n, .block = plan->k > 0 ? plan->k : 1, .bits = 8};
   plan->b_base = is_signed ? 128 : 0;
-  const cpu_code_source source = {NULL, 8, is_signed, CPU_F32, plan->n, 1};
+  const cpu_code_source source = {.bits = 8,
+                                  .is_signed = is_signed,
+                                  .type = CPU_F32,
+                                  .i_stride = p->turned != NULL ? 1 : plan->n,
+                                  .j_stride = p->turned != NULL ? plan->k : 1};
   if (!cpu_matrix_of_bytes(&plan->form, b, &source, matrix) ||
       !cpu_codes_integer_workspace(&plan->form, plan->batch.rows * plan->batch.columns * plan->m,
                                    &bytes))
@@ -181,7 +199,8 @@ static opipe_status check_output(cpu_prep *p, const integer_plan *plan, const in
     return cpu_expect(p, 0, OPIPE_INT32, shape, rank);
   for (uint32_t i = plan->n_in; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
-  return opipe_shape_elems(shape, rank, &n) && cpu_elems(out) == n && out->dtype == OPIPE_FLOAT
+  return opipe_shape_elems(shape, rank, &n) && cpu_elems(out) == n &&
+                 (plan->fusion.y_scale < 0 ? out->dtype == OPIPE_FLOAT : is_byte(out))
              ? OPIPE_OK
              : cpu_invalid(p, "'%.80s' is not as large as the product", out->name);
 }
@@ -219,7 +238,7 @@ static opipe_status prepare(cpu_prep *p) {
   CPU_TRY(check_output(p, plan, shape, rank));
   const bool packed = plan_packed(p, plan);
   p->step->run = packed ? packed_kernel : plain_kernel;
-  return packed || p->fusion == NULL
+  return packed || (p->fusion == NULL && p->turned == NULL)
              ? OPIPE_OK
              : opipe_fail(p->err, OPIPE_E_INTERNAL, "node '%.80s': fused without packed codes",
                           p->node->name);

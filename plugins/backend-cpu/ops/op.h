@@ -30,10 +30,12 @@ typedef struct cpu_fusion {
   bool packed_rows;
   bool numbers; /* sums of products of integers as fp32 */
   int scale;    /* of numbers: one, or [N] */
+  int y_scale;  /* of integers of 8 bits that the numbers become in the end; -1: none */
+  int y_zero;
 } cpu_fusion;
 
 #define CPU_FUSION_NONE \
-  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false, false, -1 }
+  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false, false, -1, -1, -1 }
 
 typedef struct cpu_prep {
   const opipe_device *device;
@@ -44,6 +46,7 @@ typedef struct cpu_prep {
   const cpu_op *op;
   cpu_step *step;
   const cpu_fusion *fusion; /* NULL: none */
+  const opipe_value *turned; /* the parameter whose transposition input 1 is; NULL: it is none */
   bool fast;                /* fast kernels may be chosen */
   uint32_t flags;           /* OPIPE_COMPILE_* */
   opipe_error *err;
@@ -68,8 +71,14 @@ struct cpu_op {
 /* opipe.Accumulate: adds its input to a gradient's accumulator. */
 bool cpu_is_accumulate(const opipe_node *node);
 
-/* Will a MatMulInteger of the graph use packed codes? Where kernels are not those of reference. */
-bool cpu_integer_packs(const opipe_graph *graph, const opipe_node *node, uint32_t flags);
+/* Will a MatMulInteger by the parameter `b`, a ConvInteger of one group with it, use packed codes?
+ * Where kernels are not those of reference. */
+bool cpu_integer_packs(const opipe_value *b, uint32_t flags);
+bool cpu_conv_integer_packs(const opipe_node *node, const opipe_value *w, uint32_t flags);
+
+/* What was fused to a product of integers: scale and zero point of its result, and their range. */
+void cpu_fused_quantization(const cpu_call *call, const cpu_fusion *fusion,
+                            cpu_codes_integer_args *args);
 
 /* The activation that a node is, where the product kernels know it; CPU_ACT_NONE otherwise. */
 cpu_activation cpu_activation_of(const opipe_node *node);

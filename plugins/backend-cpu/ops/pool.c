@@ -79,6 +79,73 @@ static opipe_status pool_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* ---- largest elements of fp32 and bytes: each axis clipped once for a row of windows ---- */
+
+typedef struct clip {
+  int64_t first, begin, end; /* of the taps: those inside */
+} clip;
+
+static clip clip_axis(const cpu_window *w, int a, int64_t o) {
+  clip c = {o * w->stride[a] - w->begin[a], 0, w->kernel[a]};
+  while (c.begin < c.end && c.first + c.begin * w->dilation[a] < 0)
+    ++c.begin;
+  while (c.end > c.begin && c.first + (c.end - 1) * w->dilation[a] >= w->in[a])
+    --c.end;
+  return c;
+}
+
+#define MOST_PLANES(NAME, T, LEAST)                                                         \
+  static T NAME##_point(const cpu_window *w, const T *plane, const clip *c0, const clip *c1, \
+                        const clip *c2) {                                                   \
+    T best = LEAST;                                                                         \
+    for (int64_t k0 = c0->begin; k0 < c0->end; ++k0) {                                      \
+      for (int64_t k1 = c1->begin; k1 < c1->end; ++k1) {                                    \
+        const int64_t row = (c0->first + k0 * w->dilation[0]) * w->in[1] + c1->first +      \
+                            k1 * w->dilation[1];                                            \
+        const T *at = plane + row * w->in[2] + c2->first;                                   \
+        for (int64_t k2 = c2->begin; k2 < c2->end; ++k2) {                                  \
+          const T v = at[k2 * w->dilation[2]];                                              \
+          best = v > best || v != v ? v : best;                                             \
+        }                                                                                   \
+      }                                                                                     \
+    }                                                                                       \
+    return best;                                                                            \
+  }                                                                                         \
+  static void NAME(void *ctx, int64_t begin, int64_t end) {                                 \
+    const cpu_call *call = ctx;                                                             \
+    const cpu_window *w = &((const pool_plan *)call->plan)->window;                         \
+    for (int64_t p = begin; p < end; ++p) {                                                 \
+      const T *in = (const T *)call->in[0].data + p * w->n_in;                              \
+      T *out = (T *)call->out[0].data + p * w->n_out;                                       \
+      for (int64_t o0 = 0; o0 < w->out[0]; ++o0) {                                          \
+        const clip c0 = clip_axis(w, 0, o0);                                                \
+        for (int64_t o1 = 0; o1 < w->out[1]; ++o1) {                                        \
+          const clip c1 = clip_axis(w, 1, o1);                                              \
+          for (int64_t o2 = 0; o2 < w->out[2]; ++o2, ++out) {                               \
+            const clip c2 = clip_axis(w, 2, o2);                                            \
+            *out = NAME##_point(w, in, &c0, &c1, &c2);                                      \
+          }                                                                                 \
+        }                                                                                   \
+      }                                                                                     \
+    }                                                                                       \
+  }
+MOST_PLANES(most_f32, float, -INFINITY)
+MOST_PLANES(most_u8, uint8_t, 0)
+MOST_PLANES(most_i8, int8_t, INT8_MIN)
+
+static opipe_status most_kernel(const cpu_call *call, opipe_error *err) {
+  const pool_plan *plan = call->plan;
+  const uint32_t dtype = call->in[0].dtype;
+  cpu_call copy = *call;
+  (void)err;
+  cpu_parallel(call->exec, plan->planes, (int64_t)call->out[0].n * plan->window.n_kernel,
+               dtype == OPIPE_FLOAT   ? most_f32
+               : dtype == OPIPE_UINT8 ? most_u8
+                                      : most_i8,
+               &copy);
+  return OPIPE_OK;
+}
+
 static opipe_status prepare_pool(cpu_prep *p) {
   if (cpu_is_last(p->node)) /* widened, it comes back with fp32 */
     return cpu_is_half(cpu_in(p, 0)->dtype) ? cpu_prepare_widened(p) : cpu_prepare_pool_last(p);
@@ -97,7 +164,8 @@ static opipe_status prepare_pool(cpu_prep *p) {
   plan->planes = in->shape[0] * in->shape[1];
   if (out->dtype != in->dtype || out->shape[0] != in->shape[0] || out->shape[1] != in->shape[1])
     return cpu_invalid(p, "input and output differ in type, batch or channels");
-  p->step->run = pool_kernel;
+  const bool most = p->fast && !plan->average && (bytes || in->dtype == OPIPE_FLOAT);
+  p->step->run = most ? most_kernel : pool_kernel;
   return OPIPE_OK;
 }
 

@@ -6,6 +6,8 @@
 #include "loop.h"
 #include "small_types.h"
 
+enum { RUN_LEAST = 16 }; /* elements with one scale that are worth a kernel's call */
+
 /* Output element (o, d, i) of [outer, depth, inner] is made of code
  * o * code_outer + d * inner + i, and of scale o * scale_outer + d / block * scale_block + i *
  * scale_inner, likewise the zero point. */
@@ -77,6 +79,29 @@ static void dequantize_rows(void *ctx, int64_t begin, int64_t end) {
       cpu_store(CPU_CLASS_F32, call->out[0].dtype, y, call->out[0].data, row * plan->inner + i, n);
     }
   }
+}
+
+/* Runs of 8 bits that share a scale. */
+static opipe_status runs_kernel(const cpu_call *call, opipe_error *err) {
+  const dequantize_plan *plan = call->plan;
+  const bool zeros = call->n_in > 2 && call->in[2].data != NULL;
+  (void)err;
+  for (int64_t row = 0; row < plan->outer * plan->depth; ++row) {
+    const int64_t at = row / plan->depth * plan->scale_outer +
+                       row % plan->depth / plan->block * plan->scale_block;
+    const int64_t zero =
+        zeros ? integer_at(call->in[2].data, plan->zero_bits, plan->is_signed, at) : 0;
+    const cpu_dequantize_args args = {
+        .x = (const uint8_t *)call->in[0].data + row * plan->inner,
+        .is_signed = plan->is_signed,
+        .zero = (int32_t)zero,
+        .scale = float_at(&call->in[1], at),
+        .n = plan->inner,
+        .y = (float *)call->out[0].data + row * plan->inner,
+    };
+    cpu_dequantize(call->exec, &args);
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status dequantize_kernel(const cpu_call *call, opipe_error *err) {
@@ -157,7 +182,9 @@ static opipe_status prepare_dequantize(cpu_prep *p) {
   plan->bits = bits;
   plan->zero_bits = bits;
   plan->is_signed = elements == OPIPE_ELEM_INT;
-  p->step->run = dequantize_kernel;
+  const bool runs = p->fast && bits == 8 && scale->dtype == OPIPE_FLOAT &&
+                    plan->scale_inner == 0 && plan->inner >= RUN_LEAST;
+  p->step->run = runs ? runs_kernel : dequantize_kernel;
   return OPIPE_OK;
 }
 

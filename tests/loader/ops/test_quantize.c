@@ -81,6 +81,39 @@ static void test_integer_convolutions(void) {
       "ConvInteger@10 u[2,3,8,9]^1 c[5,3,3,3] -> !carry depend on each other");
 }
 
-OPI_TEST_MAIN("quantize", OPI_TEST(test_matmul_of_few_bits), OPI_TEST(test_dequantize_linear),
+/* QLinear operators and their kin become DequantizeLinear, the operator, QuantizeLinear. */
+static void test_operators_on_codes(void) {
+  TEST_CASES(
+      "QLinearMatMul@10 u[2,4]^0 f[] u[] c[4,5] f[5] c[5] f[] u[] -> QuantizeLinear u[2,5]^0",
+      "QLinearMatMul@21 u[2,4] f[2] u[2] c[4,5] f[] c[] f[] c[] -> QuantizeLinear c[2,5]",
+      "QLinearMatMul@10 u[2,4] f[] u[] c[3,5] f[] c[] f[] u[] -> !INVALID 4 and 3",
+      "QLinearConv@10 u[2,3,8,9]^0 f[] u[] c[5,3,3,3] f[5] c[] f[] u[] n[5] | pads=[1,1,1,1] -> "
+      "QuantizeLinear u[2,5,8,9]^0",
+      "QLinearConv@10 u[2,3,8,9] f[] u[] c[5,3,3,3] f[] c[] f[] u[] f[5] -> !INVALID 't8' is of "
+      "type float32",
+      "ms.QLinearConv@1 u[2,8,9,3] f[] u[] c[5,3,3,3] f[] c[] f[] u[] | channels_last=1 -> "
+      "QuantizeLinear u[2,6,7,5]",
+      "ms.QGemm@1 u[2,4] f[] u[] c[5,4] f[5] c[5] n[5] | transB=1 -> Gemm f[2,5]",
+      "ms.QGemm@1 u[2,4] f[] u[] c[4,5] f[] c[] - f[] u[] -> QuantizeLinear u[2,5]",
+      "ms.MatMulIntegerToFloat@1 u[2,3,4]^0 c[4,5] f[] f[5] u[] c[5] f[5] -> Add f[2,3,5]^0",
+      "ms.DynamicQuantizeMatMul@1 f[2,4] c[4,5] f[5] c[5] -> MatMul f[2,5]",
+      "ms.QLinearAdd@1 u[2,3] f[] u[] u[3] f[] u[] f[] -> QuantizeLinear u[2,3]",
+      "ms.QLinearMul@1 c[2,3]^0 f[] - c[1,3] f[] c[] f[] c[] -> QuantizeLinear c[2,3]^0",
+      "ms.QLinearSigmoid@1 u[2,3] f[] u[] f[] u[] -> QuantizeLinear u[2,3]",
+      "ms.QLinearLeakyRelu@1 u[2,3] f[] u[] f[] u[] | alpha=0.5 -> QuantizeLinear u[2,3]",
+      "ms.QLinearSoftmax@1 u[2,3] f[] u[] f[] u[] | opset=13 -> QuantizeLinear u[2,3]",
+      "ms.QLinearSoftmax@1 u[2,3] f[] u[] f[] u[] -> !INVALID opset",
+      "ms.QLinearReduceMean@1 u[2,3,4] f[] u[] f[] u[] | axes=[1] keepdims=0 -> QuantizeLinear "
+      "u[2,4]",
+      "ms.QLinearGlobalAveragePool@1 u[2,5,6,3] f[] u[] f[] u[] | channels_last=1 -> "
+      "QuantizeLinear u[2,1,1,3]",
+      "ms.QLinearAveragePool@1 u[2,3,6,6] f[] u[] f[] u[] | kernel_shape=[2,2] -> QuantizeLinear "
+      "u[2,3,5,5]",
+      "ms.QLinearWhere@1 b[2,3] u[2,3] f[] u[] u[3] f[] u[] f[] u[] -> QuantizeLinear u[2,3]",
+      "ms.QLinearConcat@1 f[] u[] u[2,3] f[] u[] u[2,4] f[] u[] | axis=1 -> QuantizeLinear u[2,7]",
+      "ms.QLinearConcat@1 f[] u[] u[2,3] f[] u[] u[2,4] | axis=1 -> !INVALID 6 inputs");
+}
+
+OPI_TEST_MAIN("quantize", OPI_TEST(test_operators_on_codes), OPI_TEST(test_matmul_of_few_bits), OPI_TEST(test_dequantize_linear),
               OPI_TEST(test_quantize_linear), OPI_TEST(test_integer_products),
               OPI_TEST(test_integer_convolutions))

@@ -1,0 +1,1 @@
+BQLinearAveragePool_3J`­À·¢”’•¾S‹N‡€Z™|z•xad„“~r‰‹|†±·d“hp—}~˜—µ¤ƒ ¯“†Š”¢€|L]*Zi|€xˆŒ}‡ke|ndƒ|}{–‹p£’‰ÇšY{tuy

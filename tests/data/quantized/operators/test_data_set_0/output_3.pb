@@ -1,0 +1,1 @@
+BQLinearGlobalAveragePool_4J‹j…~„z„
