@@ -26,14 +26,17 @@ static bool has_some_before(opi_session *s, uint64_t mark) {
 static opipe_status flush(opi_session *s, uint64_t mark, uint64_t timeout_ns, opipe_error *err) {
   const struct timespec again = {.tv_nsec = 100000};
   const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
+  bool had_held = atomic_load(&s->n_fenced) != 0;
   opi_train_leave_none(s);
   while (has_some_before(s, mark)) {
+    const bool has_held = atomic_load(&s->n_fenced) != 0;
     if (opi_session_failed(s))
       opi_session_settle(s);
-    if (atomic_load(&s->n_fenced) != 0) {
+    if (has_held)
       opi_session_admit(s);
+    if (has_held || had_held) /* whoever looked may have let a double-buffered one go */
       opi_train_leave_none(s);
-    }
+    had_held = has_held;
     if (s->threads == OPIPE_THREADS_HOST && !s->reference)
       return OPIPE_PENDING; /* the caller may be the one who drives */
     if (opi_clock_ns() >= until) {

@@ -23,7 +23,7 @@ enum {
 static const int64_t shape[2] = {BATCH, SEQ};
 static int64_t ids[N];
 
-static void open_training(host_kit *k, const char *schedule, uint32_t threads) {
+static void open_training(host_kit *k, const char *schedule, uint32_t flags) {
   opipe_train_options train = opipe_train_options_init();
   opipe_plan_params plan = opipe_plan_params_init();
   opipe_session_params session = opipe_session_params_init();
@@ -39,7 +39,7 @@ static void open_training(host_kit *k, const char *schedule, uint32_t threads) {
   plan.n_microbatches = 2;
   plan.schedule = schedule;
   plan.train = &train;
-  session.threads = threads;
+  session.flags = flags;
   OPI_ASSERT_OK_FATAL(kit_plan_training(k, GPT, BATCH, SEQ, &plan), &k->err);
   OPI_ASSERT_OK_FATAL(kit_open(k, &session), &k->err);
   for (int64_t i = 0; i < N; ++i)
@@ -162,7 +162,7 @@ static course *run_course(const char *schedule, uint64_t n_steps) {
   course *c = calloc(1, sizeof *c);
   uint64_t step = 0;
   OPI_ASSERT_FATAL(c != NULL);
-  open_training(&k, schedule, OPIPE_THREADS_LIBRARY);
+  open_training(&k, schedule, 0);
   list_all(&k, &a);
   const opipe_submit_params params = batch_of(inputs);
   c->hash[0] = read_all(&k, &a, &step, &k.err);
@@ -191,7 +191,7 @@ static void test_what_is_saved_and_read_is_of_one_step(void) {
   char path[32];
   memset(&t, 0, sizeof t);
   t.k = &k;
-  open_training(&k, "1f1b", OPIPE_THREADS_LIBRARY);
+  open_training(&k, "1f1b", 0);
   list_all(&k, &a);
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, train, &t) == 0);
   await_steps(&t, 3);
@@ -205,7 +205,7 @@ static void test_what_is_saved_and_read_is_of_one_step(void) {
   OPI_ASSERT_INT(pthread_join(thread, NULL), 0);
   OPI_ASSERT_INT(t.n_failed, 0);
   kit_close(&k);
-  open_training(&other, "1f1b", OPIPE_THREADS_LIBRARY);
+  open_training(&other, "1f1b", 0);
   list_all(&other, &b);
   for (uint32_t i = 0; i < SAVES; ++i) {
     (void)snprintf(path, sizeof path, "at%u", i);
@@ -233,7 +233,7 @@ static void test_a_load_spoils_no_step(void) {
   uint64_t most = 0;
   memset(&t, 0, sizeof t);
   t.k = &k;
-  open_training(&k, "1f1b", OPIPE_THREADS_LIBRARY);
+  open_training(&k, "1f1b", 0);
   OPI_ASSERT_OK_FATAL(k.api->session_save(k.session, opi_test_tmp("first"), NULL, &k.err), &k.err);
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, train, &t) == 0);
   for (uint32_t i = 0; i < 20; ++i) {
@@ -276,7 +276,7 @@ static void *read_clock(void *arg) {
 }
 
 /* A step whose flag is set behind a later submit is waited for, and not the later one. */
-static void check_order(const char *schedule) {
+static void check_order(const char *schedule, uint32_t flags) {
   host_kit k;
   pthread_t thread;
   uint32_t flag = 0;
@@ -285,7 +285,7 @@ static void check_order(const char *schedule) {
   opipe_request *one = NULL, *two = NULL;
   const struct timespec soon = {.tv_nsec = 30000000};
   reader r = {.k = &k, .clock = opipe_train_clock_init(), .err = OPIPE_ERROR_INIT};
-  open_training(&k, schedule, OPIPE_THREADS_LIBRARY);
+  open_training(&k, schedule, flags);
   held[1].ready = (opipe_fence){.kind = OPIPE_FENCE_HOST_FLAG, .handle = &flag};
   OPI_ASSERT_OK_FATAL(k.api->session_train_step(k.session, &first, &one, &k.err), &k.err);
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, read_clock, &r) == 0);
@@ -309,8 +309,37 @@ static void check_order(const char *schedule) {
 }
 
 static void test_what_comes_later_begins_afterwards(void) {
-  check_order("1f1b");
-  check_order("2bw");
+  check_order("1f1b", 0);
+  check_order("2bw", 0);
+  check_order("1f1b", OPIPE_SESSION_REFERENCE);
+}
+
+/* A double-buffered step that nobody follows: whoever lets it go, a flush that came before ends it.
+ */
+static void test_a_flush_ends_what_was_held(void) {
+  for (uint32_t i = 0; i < 10; ++i) {
+    host_kit k;
+    pthread_t thread;
+    uint32_t flag = 0;
+    opipe_binding_io held[2];
+    opipe_submit_params params = batch_of(held);
+    opipe_request *one = NULL;
+    const struct timespec soon = {.tv_nsec = 3000000};
+    reader r = {.k = &k, .clock = opipe_train_clock_init(), .err = OPIPE_ERROR_INIT};
+    open_training(&k, "2bw", 0);
+    held[1].ready = (opipe_fence){.kind = OPIPE_FENCE_HOST_FLAG, .handle = &flag};
+    OPI_ASSERT_OK_FATAL(k.api->session_train_step(k.session, &params, &one, &k.err), &k.err);
+    OPI_ASSERT_FATAL(pthread_create(&thread, NULL, read_clock, &r) == 0);
+    while (atomic_load(&r.begun) == 0) {
+    }
+    (void)nanosleep(&soon, NULL);
+    __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
+    OPI_ASSERT_INT(pthread_join(thread, NULL), 0);
+    OPI_ASSERT_OK(r.status, &r.err);
+    OPI_ASSERT_INT(r.clock.steps, 1);
+    k.api->request_release(one);
+    kit_close(&k);
+  }
 }
 
 /* ---- what is wrong ---- */
@@ -319,7 +348,7 @@ static void test_a_read_is_refused_as_a_whole(void) {
   host_kit k;
   all a;
   opipe_train_clock clock = opipe_train_clock_init();
-  open_training(&k, "1f1b", OPIPE_THREADS_LIBRARY);
+  open_training(&k, "1f1b", 0);
   list_all(&k, &a);
   opipe_tensor_read *last = &a.tensors[a.params.n_tensors - 1];
   const opipe_tensor_read good = *last;
@@ -361,4 +390,5 @@ static void test_a_read_is_refused_as_a_whole(void) {
 OPI_TEST_MAIN("snapshots", OPI_TEST(test_what_is_saved_and_read_is_of_one_step),
               OPI_TEST(test_a_load_spoils_no_step),
               OPI_TEST(test_what_comes_later_begins_afterwards),
+              OPI_TEST(test_a_flush_ends_what_was_held),
               OPI_TEST(test_a_read_is_refused_as_a_whole))
