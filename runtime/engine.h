@@ -345,6 +345,7 @@ opipe_status opi_reference_run(opi_session *session, opi_request *request, opipe
 /* A double-buffered ticket that is held back for the next step goes out: the caller waits for it,
  * or lets go of it. */
 void opi_train_let_finish(opi_request *request);
+void opi_train_leave_none(opi_session *session); /* whichever is */
 /* Its labels are there: shifts and counts them, where that has not been done. OPIPE_PENDING: they
  * are not. submit_lock */
 opipe_status opi_train_look(opi_request *request, opipe_error *err);

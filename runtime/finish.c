@@ -170,14 +170,22 @@ opipe_status opi_result_ask(const opi_session *s, const opipe_submit_params *par
 
 /* ---- requests ---- */
 
+/* From here on it ends as it ends: the host may copy the reason. */
+static void close_fate(opi_request *request) {
+  uint32_t fate = atomic_load(&request->failed);
+  while (fate != OPI_FATE_DONE && fate != OPI_FATE_TOLD) {
+    if (fate == OPI_FATE_WRITTEN) /* a few instructions long */
+      fate = atomic_load_explicit(&request->failed, memory_order_acquire);
+    else if (atomic_compare_exchange_weak(&request->failed, &fate,
+                                          fate == OPI_FATE_FAILED ? OPI_FATE_TOLD : OPI_FATE_DONE))
+      return;
+  }
+}
+
 /* Of whoever has moved it from ACTIVE to ENDING. */
 static void hand_back(opi_request *request) {
   opi_session *s = request->session;
-  uint32_t open = OPI_FATE_OPEN;
-  (void)atomic_compare_exchange_strong(&request->failed, &open, OPI_FATE_SEALED);
-  while (atomic_load_explicit(&request->failed, memory_order_acquire) ==
-         OPI_FATE_WRITTEN) { /* a few instructions long */
-  }
+  close_fate(request);
   while (atomic_load(&s->looked_at) == request) { /* no longer: whoever looks next sees it failed */
   }
   if (request->ticket != NULL)
@@ -243,13 +251,9 @@ static void set_passed(opi_request *request, bool ends) {
     opi_request_recycle(request);
 }
 
-void opi_request_passed(opi_request *request) {
+/* Of whoever has set PASSING: until it has passed it is nobody else's. */
+static void pass(opi_request *request) {
   opi_session *s = request->session;
-  uint32_t old = atomic_load(&request->state);
-  do {
-    if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
-      return;
-  } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
   opi_lent_drop(request); /* bindings of the shape go with it */
   if (request->shape != NULL)
     atomic_fetch_sub(&request->shape->n_users, 1);
@@ -257,6 +261,15 @@ void opi_request_passed(opi_request *request) {
   atomic_fetch_sub(&s->n_unfinished, request->is_gap ? 0 : 1);
   opi_room_tell(s);
   set_passed(request, !withdrawn);
+}
+
+void opi_request_passed(opi_request *request) {
+  uint32_t old = atomic_load(&request->state);
+  do {
+    if (old == OPI_REQUEST_FREE || (old & OPI_REQUEST_PASSING) != 0)
+      return;
+  } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
+  pass(request);
 }
 
 static bool is_touched(opi_session *s) {
@@ -288,6 +301,23 @@ bool opi_session_is_ending(opi_session *s) {
   return found;
 }
 
+/* Ends it if nobody has. That it passes is said first: what has passed and was released may be
+ * another request's memory, which would then pass without having failed. */
+static void settle(opi_request *request, const opipe_error *why) {
+  uint32_t old = atomic_load(&request->state), phase = 0;
+  do {
+    phase = old & OPI_REQUEST_PROGRESS;
+    if ((old & OPI_REQUEST_PASSING) != 0 ||
+        (phase != OPI_REQUEST_ACTIVE && phase != OPI_REQUEST_FINISHED))
+      return;
+  } while (!atomic_compare_exchange_weak(&request->state, &old, old | OPI_REQUEST_PASSING));
+  if (phase == OPI_REQUEST_ACTIVE && !opi_rank_is_here(request->session, 0))
+    opi_request_judge(request, why); /* though well done here: the verdict has not come */
+  else if (phase == OPI_REQUEST_ACTIVE)
+    (void)opi_request_fail(request, why);
+  pass(request);
+}
+
 void opi_session_settle(opi_session *s) {
   opipe_error why = OPIPE_ERROR_INIT;
   if (!opi_session_failed(s) || is_touched(s))
@@ -297,21 +327,15 @@ void opi_session_settle(opi_session *s) {
   else
     (void)opi_fail(&why, OPIPE_E_PEER, "the session has failed: %s", s->why.message);
   opi_request *request = pool_entry(s, 0);
-  for (uint32_t i = 0; request != NULL; request = pool_entry(s, ++i)) {
-    const uint32_t phase = opi_request_progress(request);
-    if (phase == OPI_REQUEST_ACTIVE && !opi_rank_is_here(s, 0))
-      opi_request_judge(request, &why); /* though well done here: the verdict has not come */
-    else if (phase == OPI_REQUEST_ACTIVE)
-      (void)opi_request_fail(request, &why);
-    if (phase == OPI_REQUEST_ACTIVE || phase == OPI_REQUEST_FINISHED)
-      opi_request_passed(request);
-  }
+  for (uint32_t i = 0; request != NULL; request = pool_entry(s, ++i))
+    settle(request, &why);
 }
 
-void opi_session_fail(opi_session *s, uint32_t rank, opi_request *request, const opipe_error *why) {
+/* False: it has before. */
+static bool break_off(opi_session *s, uint32_t rank, opi_request *request, const opipe_error *why) {
   uint32_t none = 0;
   if (!atomic_compare_exchange_strong(&s->failing, &none, 1))
-    return;
+    return false;
   s->why = *why;
   s->why.struct_size = (uint32_t)sizeof s->why;
   if (request != NULL)
@@ -321,15 +345,30 @@ void opi_session_fail(opi_session *s, uint32_t rank, opi_request *request, const
     opi_log(s->env.logger, OPIPE_LOG_ERROR, "session failed: %s", why->message);
   if (s->world != NULL)
     s->transport->abort(s->world, rank, why);
-  opi_session_settle(s);
+  return true;
 }
 
-opipe_status opi_session_check(const opi_session *s, opipe_error *err) {
+void opi_session_break(opi_session *s, uint32_t rank, opi_request *request,
+                       const opipe_error *why) {
+  (void)break_off(s, rank, request, why);
+}
+
+void opi_session_fail(opi_session *s, uint32_t rank, opi_request *request, const opipe_error *why) {
+  if (break_off(s, rank, request, why))
+    opi_session_settle(s);
+}
+
+opipe_status opi_process_check(const opi_session *s, opipe_error *err) {
   const int32_t pid = opi_process_id();
   if (s->pid != pid) {
     return opi_fail(err, OPIPE_E_STATE,
                     "the session was opened in another process (%d, this is %d)", s->pid, pid);
   }
+  return OPIPE_OK;
+}
+
+opipe_status opi_session_check(const opi_session *s, opipe_error *err) {
+  OPI_TRY(opi_process_check(s, err));
   if (atomic_load(&s->closing) != 0)
     return opi_fail(err, OPIPE_E_STATE, "the session is being closed");
   return OPIPE_OK;

@@ -47,12 +47,8 @@ static inline opipe_status opi_rank_at_fence(opi_rank *rank) {
   rank->polls = rank->at_fence = true;
   return OPIPE_PENDING;
 }
-/* submit.c, under submit_lock: may ranks be given the request, as far as fences go? */
+/* held.c, under submit_lock: may ranks be given the request, as far as fences go? */
 bool opi_request_may_go(const opi_request *request);
-/* Keeps it, behind those that are kept, until it may go. */
-void opi_request_hold(opi_request *request);
-/* Is it still? Under submit_lock. */
-bool opi_request_is_held(const opi_request *request);
 
 /* ---- ranks ---- */
 

@@ -147,7 +147,9 @@ opipe_request *opi_request_handle(const opi_request *request) {
 static opipe_status check(const opi_request *request, opipe_error *err) {
   if (request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "no request was given (NULL)");
-  OPI_TRY(opi_session_check(request->session, err));
+  /* What ends while its session closes is still looked at inside its on_done. */
+  OPI_TRY(opi_session_in_on_done() ? opi_process_check(request->session, err)
+                                   : opi_session_check(request->session, err));
   const uint32_t state = atomic_load(&request->state);
   if (state == OPI_REQUEST_FREE || (state & OPI_REQUEST_RELEASED) != 0) {
     return opi_fail(err, OPIPE_E_STATE, "request %llu has been released",
@@ -202,6 +204,12 @@ static void spin(opi_request *request, uint64_t now_ns, uint64_t until_ns) {
   }
 }
 
+/* Where no rank has a thread that looks after what is held, whoever waits does. */
+static uint64_t looks_within(const opi_session *s, uint64_t slice_ns) {
+  const uint64_t held = s->reference ? opi_held_looks_ns(s) : UINT64_MAX;
+  return held < slice_ns ? held : slice_ns;
+}
+
 static void sleep_for(opi_request *request, uint64_t until_ns) {
   opi_session *s = request->session;
   const uint64_t slice = s->watchdog_ns / 4 < OPI_LOOK_NS ? s->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
@@ -209,7 +217,7 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
     const uint64_t now = opi_clock_ns();
     if (now >= until_ns)
       return;
-    uint64_t end = opi_later_ns(now, slice);
+    uint64_t end = opi_later_ns(now, looks_within(s, slice));
     if (until_ns < end)
       end = until_ns;
     if (request->deadline_ns > now && request->deadline_ns < end)
@@ -284,7 +292,7 @@ opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe
   uint64_t now = opi_clock_ns();
   atomic_fetch_add(&s->n_waiters, 1); /* before looking: what is queued from now on tells */
   while (!is_finished(request) && !opi_lent_queued(request) && now < until) {
-    const uint64_t end = opi_later_ns(now, slice);
+    const uint64_t end = opi_later_ns(now, looks_within(s, slice));
     opi_lock_take(&s->lock);
     if (opi_request_progress(request) != OPI_REQUEST_FINISHED && !opi_lent_queued(request))
       opi_lock_wait(&s->lock, end < until ? end : until);
@@ -308,11 +316,11 @@ opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe
 static bool leave_out_held(opi_request *request, const opipe_error *why) {
   opi_session *s = request->session;
   uint32_t no = OPI_BEGUN_NO;
-  if (s->reference || s->peers != NULL || opi_session_failed(s)) /* the lock may be this thread's */
+  if (s->peers != NULL || opi_session_failed(s))
     return false;
   opi_lock_take(&s->submit_lock);
-  const bool out = opi_request_is_held(request) &&
-                   atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER);
+  const bool out =
+      request->held && atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER);
   if (out)
     (void)opi_request_fail(request, why); /* nobody lets it go any more */
   opi_lock_give(&s->submit_lock);
@@ -357,7 +365,8 @@ opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {
     (void)opi_request_withdraw(request);
     return OPIPE_OK;
   }
-  if (atomic_load(&request->failed) == OPI_FATE_SEALED) {
+  const uint32_t fate = atomic_load(&request->failed);
+  if (fate == OPI_FATE_SEALED || fate == OPI_FATE_DONE) {
     return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has finished",
                     (unsigned long long)request->number);
   }

@@ -58,7 +58,7 @@ static opipe_status look(opi_session *s, opipe_error *err) {
 
 opipe_status opi_session_wait_room(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
   OPI_TRY(opi_session_check(s, err));
-  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
+  const uint64_t since = opi_clock_ns(), until = opi_later_ns(since, timeout_ns);
   const uint64_t looks = s->watchdog_ns / 4 < OPI_LOOK_NS ? s->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
   atomic_fetch_add(&s->n_waiters, 1);
   atomic_fetch_add(&s->n_room_waiters, 1); /* before looking: what passes from now on tells */
@@ -74,7 +74,10 @@ opipe_status opi_session_wait_room(opi_session *s, uint64_t timeout_ns, opipe_er
       break;
     }
     opi_lock_take(&s->room_lock);
-    const uint64_t end = opi_later_ns(now, awaits_value(s) ? OPI_POLL_NS : looks); /* no bell */
+    const uint64_t flags = awaits_value(s) ? opi_flag_looks_ns(since) : UINT64_MAX; /* no bell */
+    const uint64_t held = s->reference ? opi_held_looks_ns(s) : UINT64_MAX;
+    const uint64_t next = flags < held ? flags : held;
+    const uint64_t end = opi_later_ns(now, next < looks ? next : looks);
     if (!has_room(s) && !opi_session_failed(s) && atomic_load(&s->closing) == 0)
       opi_lock_wait(&s->room_lock, end < until ? end : until);
     opi_lock_give(&s->room_lock);

@@ -334,6 +334,7 @@ static opipe_status open_requests(opi_session *s, opipe_error *err) {
   s->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, s->ring_room);
   if (s->ring == NULL)
     return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");
+  OPI_TRY(opi_held_open(s, err));
   return opi_requests_make(s, s->max_in_flight < 64 ? s->max_in_flight : 64, err);
 }
 
@@ -385,7 +386,17 @@ static opipe_status open_locks(opi_session *s, opipe_error *err) {
   status = opi_lock_init(&s->room_lock, err);
   if (status < 0)
     goto fail_shapes_lock;
+  status = opi_lock_init(&s->run_lock, err);
+  if (status < 0)
+    goto fail_room_lock;
+  status = opi_lock_init(&s->rest_lock, err);
+  if (status < 0)
+    goto fail_run_lock;
   return OPIPE_OK;
+fail_run_lock:
+  opi_lock_destroy(&s->run_lock);
+fail_room_lock:
+  opi_lock_destroy(&s->room_lock);
 fail_shapes_lock:
   opi_lock_destroy(&s->shapes_lock);
 fail_submit_lock:
@@ -468,6 +479,8 @@ void opi_session_close(opi_session *s) {
   opi_engine_free(s);
   opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
   opi_budget_free(s->caps);
+  opi_lock_destroy(&s->rest_lock);
+  opi_lock_destroy(&s->run_lock);
   opi_lock_destroy(&s->room_lock);
   opi_lock_destroy(&s->shapes_lock);
   opi_lock_destroy(&s->submit_lock);

@@ -60,6 +60,12 @@ void opi_session_close(opi_session *session); /* accepts NULL */
 opipe_status opi_session_submit(opi_session *session, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_request **out_handle,
                                 opipe_error *err);
+/* Before the lists of `params` are read: no more inputs and outputs than the session has. trains:
+ * is it asked for a step or an evaluation? */
+opipe_status opi_session_check_counts(const opi_session *session, const char *call, bool trains,
+                                      const opipe_submit_params *params, opipe_error *err);
+/* Host flags may have been set: what is held and ranks that are at one look. */
+opipe_status opi_session_flags_set(opi_session *session, opipe_error *err);
 opipe_status opi_session_wait_room(opi_session *session, uint64_t timeout_ns, opipe_error *err);
 opipe_status opi_session_drive(opi_session *session, uint32_t rank, uint64_t timeout_ns,
                                opipe_error *err);

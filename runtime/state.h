@@ -86,8 +86,15 @@ enum { OPI_REQUEST_OVER = OPI_REQUEST_FINISHED | OPI_REQUEST_PASSED | OPI_REQUES
 enum { OPI_BEGUN_NO = 0, OPI_BEGUN_YES = 1, OPI_BEGUN_NEVER = 2 /* withdrawn */ };
 
 /* OPEN until it fails (being WRITTEN, then FAILED: `error` holds) or ends well (SEALED: can fail no
- * more). */
-enum { OPI_FATE_OPEN = 0, OPI_FATE_WRITTEN = 1, OPI_FATE_FAILED = 2, OPI_FATE_SEALED = 3 };
+ * more). Handed back it is TOLD, where it had failed, and `error` stays as it is, else DONE. */
+enum {
+  OPI_FATE_OPEN = 0,
+  OPI_FATE_WRITTEN = 1,
+  OPI_FATE_FAILED = 2,
+  OPI_FATE_SEALED = 3,
+  OPI_FATE_TOLD = 4,
+  OPI_FATE_DONE = 5
+};
 
 /* data: an address of the device's where it lies on one, which the host does not touch. */
 typedef struct opi_feed {
@@ -131,15 +138,17 @@ struct opi_request {
   opi_session *session;
   struct opi_ticket *ticket; /* of a training session, else NULL */
   opi_request *next_free;
-  opi_handle_entry *slot;   /* its place in the table of handles, kept from request to request */
-  uint64_t handle;          /* the host's, from submit to release */
-  uint64_t number;          /* counts the session's requests */
-  uint64_t order;           /* counts those that the ranks got: once its inputs could be read */
-  uint64_t stream;          /* the host's: requests of one finish in order */
-  opi_request *next_fenced; /* submit_lock */
-  bool foremost;            /* of its stream, among those that wait for fences; submit_lock */
-  _Atomic uint32_t state;   /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
-  _Atomic uint32_t failed;  /* OPI_FATE_* */
+  opi_handle_entry *slot; /* its place in the table of handles, kept from request to request */
+  uint64_t handle;        /* the host's, from submit to release */
+  uint64_t number;        /* counts the session's requests */
+  uint64_t order;         /* counts those that the ranks got: once its inputs could be read */
+  uint64_t stream;        /* the host's: requests of one finish in order */
+  /* Among those that are kept from the ranks (held.c); submit_lock. */
+  opi_request *next_fenced, *ahead_in_stream, *behind_in_stream, *next_in_row;
+  bool held;
+  bool foremost;                   /* of its stream */
+  _Atomic uint32_t state;          /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
+  _Atomic uint32_t failed;         /* OPI_FATE_* */
   _Atomic uint32_t failed_stage;   /* where, OPIPE_NONE: before any; behind `failed`, as `error` */
   _Atomic uint32_t n_ranks_left;   /* of those here */
   _Atomic uint32_t n_reports_left; /* the same, where other sessions are told */
@@ -219,7 +228,8 @@ typedef struct opi_rank {
   opi_request *request;      /* in work, NULL: none */
   uint32_t step;             /* next, in the list of its shape */
   bool polls;                /* it waits for something that rings no bell, */
-  bool at_fence;             /* and that is the host's */
+  bool at_fence;             /* and that is the host's, */
+  uint64_t fence_ns;         /* since then; 0: it is at none */
   uint32_t peer;             /* rank that a blocked step waits for, OPIPE_NONE: none */
   uint64_t blocked_since_ns; /* 0: not blocked */
   /* for other threads */
@@ -298,9 +308,18 @@ struct opi_session {
   uint64_t first_stream;        /* of the first request; submit_lock */
   const opi_stream *first_kept; /* the same, where it has a state */
   bool has_streams;             /* requests of more than one were given; submit_lock */
-  opi_request *fenced;          /* inference: wait for input fences, oldest first; submit_lock */
+  opi_request *fenced;          /* kept from the ranks, oldest first; with the rest submit_lock */
+  opi_request **fenced_end;     /* the last one's link */
+  opi_request **held_rows;      /* [held_mask + 1] the last of each stream of them, hashed */
+  uint32_t held_mask;
+  uint64_t gate; /* requests with this number and later ones are kept: train/rest.c */
   _Atomic uint32_t n_fenced;
-  uint32_t rung_version; /* shapes_version when all ranks were last rung; submit_lock */
+  _Atomic uint64_t held_ns; /* when the first of them came, or the last of them went */
+  _Atomic uint64_t look_ns; /* before that nobody looks at them without need */
+  opi_lock run_lock;  /* the reference: taken before submit_lock, where requests run and end */
+  opi_lock rest_lock; /* training: of whoever reads or writes parameters; train/rest.c */
+  _Atomic uint64_t resting; /* that thread; 0: nobody */
+  uint32_t rung_version;    /* shapes_version when all ranks were last rung; submit_lock */
   _Atomic uint64_t n_submitted;
   _Atomic uint32_t n_unfinished;
   opi_lock room_lock; /* sleep of those who wait for room; room.c */
@@ -514,6 +533,7 @@ static inline void opi_count_on(_Atomic uint64_t *number) {
 }
 static inline void opi_rank_moves(opi_rank *rank, const opi_step *step) {
   opi_count_on(&rank->n_moves);
+  rank->fence_ns = 0;
   if (rank->blocked_since_ns != 0)
     opi_rank_unblocked(rank, step);
 }
@@ -614,7 +634,7 @@ void opi_stream_clear(opi_stream *stream); /* as it was opened */
 
 static inline bool opi_request_failed(const opi_request *request) {
   const uint32_t fate = atomic_load_explicit(&request->failed, memory_order_acquire);
-  return fate == OPI_FATE_WRITTEN || fate == OPI_FATE_FAILED;
+  return fate == OPI_FATE_WRITTEN || fate == OPI_FATE_FAILED || fate == OPI_FATE_TOLD;
 }
 /* The first reason stays; false: it was not this one. */
 bool opi_request_fail(opi_request *request, const opipe_error *why);
@@ -653,6 +673,9 @@ void opi_request_begin(opi_request *request, const opipe_submit_params *params);
  * nobody's. */
 void opi_session_fail(opi_session *session, uint32_t rank, opi_request *request,
                       const opipe_error *why);
+/* The same under submit_lock: whoever gives it back settles. */
+void opi_session_break(opi_session *session, uint32_t rank, opi_request *request,
+                       const opipe_error *why);
 /* After a failure: ends all unfinished requests once no rank touches their memory. */
 void opi_session_settle(opi_session *session);
 /* Is a request over, but not yet its caller's? (Unfinished ones are counted in n_unfinished.) */
@@ -669,13 +692,34 @@ static inline bool opi_is_idle(opi_session *session, const _Atomic uint32_t *n_u
 /* Until messages can use what was opened on the ranks' endpoints; within the watchdog's time. */
 opipe_status opi_session_ready(const opi_session *session, opipe_error *err);
 opipe_status opi_session_check(const opi_session *session,
-                               opipe_error *err);                     /* forked child, closing */
-opi_request *opi_request_new(opi_session *session, opipe_error *err); /* from the pool */
+                               opipe_error *err); /* forked child, closing */
+opipe_status opi_process_check(const opi_session *session, opipe_error *err); /* forked child */
+opi_request *opi_request_new(opi_session *session, opipe_error *err);         /* from the pool */
 void opi_request_recycle(opi_request *request);
 void opi_request_drop_shape(opi_request *request); /* it will not use it */
-/* submit.c: gives the ranks the requests whose input fences are set by now, and ends those of them
- * that have failed; unless somebody else is at it. */
+/* -- held.c -- */
+opipe_status opi_held_open(opi_session *session, opipe_error *err);
+/* Gives the ranks the requests whose input fences are set by now, and ends those of them that have
+ * failed; unless somebody else is at it (`waits`: until he is done). */
+void opi_session_look(opi_session *session, bool waits);
+/* The same, unless somebody has looked just now. */
 void opi_session_admit(opi_session *session);
+/* When to look again at flags that have been waited for since then; at those of requests that are
+ * held (UINT64_MAX: none is). */
+uint64_t opi_flag_looks_ns(uint64_t since_ns);
+uint64_t opi_held_looks_ns(const opi_session *session);
+/* Around what submits: takes submit_lock (the reference: run_lock before), and gives it. `request`:
+ * NULL, none was begun. */
+void opi_submit_begin(opi_session *session);
+void opi_submit_end(opi_session *session, opi_request *request);
+/* The ranks get it, or it is kept from them. Under submit_lock, as all that follows. */
+void opi_request_start(opi_request *request, bool goes);
+/* The last one that is held of its stream; NULL: none. */
+opi_request *opi_held_last(const opi_request *like);
+/* How many are held of those with this number and later ones. */
+uint32_t opi_held_from(const opi_session *session, uint64_t number);
+/* submit.c: the ranks get it; the reference runs it. */
+void opi_request_publish(opi_request *request);
 opipe_status opi_requests_make(opi_session *session, uint32_t n,
                                opipe_error *err); /* the first n of the pool */
 /* All handles become stale; returns when nobody is inside. */

@@ -5,6 +5,43 @@
 
 #include <string.h>
 
+static const uint64_t REACH_MOST = UINT64_C(1) << 62;
+
+/* Adds what one dimension may move an address by, one step more than its elements do. */
+static bool reaches(const opipe_tensor *t, int32_t d, uint64_t *io_bytes) {
+  const int64_t stride = t->strides[d];
+  const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+  const uint64_t elem_bytes = ((uint64_t)t->dtype.bits + 7) / 8;
+  uint64_t bytes = 0;
+  return !opi_mul_u64(step, elem_bytes, &bytes) &&
+         !opi_mul_u64(bytes, (uint64_t)t->shape[d], &bytes) &&
+         !opi_add_u64(bytes, *io_bytes, io_bytes) && *io_bytes < REACH_MOST;
+}
+
+opipe_status opi_tensor_begin(const opipe_tensor *t, uint64_t n_bytes, const char *what,
+                              const char *name, const char **out_first, opipe_error *err) {
+  uint64_t reach = t->byte_offset, end = 0;
+  *out_first = t->data;
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  if (opi_add_u64(reach, n_bytes, &reach) || reach >= REACH_MOST ||
+      opi_add_u64((uint64_t)(uintptr_t)t->data, reach, &end)) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s '%s': with byte_offset %llu its %llu bytes end beyond any memory", what,
+                    name, (unsigned long long)t->byte_offset, (unsigned long long)n_bytes);
+  }
+  for (int32_t d = t->rank - 1; d >= 0 && t->strides != NULL; --d) {
+    if (t->shape[d] == 1 || reaches(t, d, &reach)) /* along one element nothing steps */
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s '%s': with stride %lld at dimension %d, of %lld elements, it reaches "
+                    "beyond 2^62 bytes",
+                    what, name, (long long)t->strides[d], d, (long long)t->shape[d]);
+  }
+  *out_first = (const char *)t->data + t->byte_offset;
+  return OPIPE_OK;
+}
+
 typedef struct blocks {
   uint32_t n_leading;   /* dimensions that are walked */
   uint64_t block_bytes; /* dense bytes of the others */

@@ -15,6 +15,11 @@ typedef struct opi_view {
   uint32_t elem_bytes;
 } opi_view;
 
+/* The first byte of a tensor of the host's, of n_bytes. `what` and `name` stand in messages.
+ * Errors: INVALID, its byte_offset or its strides lead beyond any memory. */
+opipe_status opi_tensor_begin(const opipe_tensor *tensor, uint64_t n_bytes, const char *what,
+                              const char *name, const char **out_first, opipe_error *err);
+
 /* True when the elements lie one after the other in row-major order. */
 bool opi_view_is_dense(const opi_view *view);
 /* dst: dense, as many elements as the view has. */

@@ -59,7 +59,7 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
                              opi_result *result, opipe_error *err) {
   char given[128], wanted[128];
   const opipe_tensor *t = &io->tensor;
-  const char *name = s->output_names[output];
+  const char *name = s->output_names[output], *first = NULL;
   OPI_TRY(opi_check_tensor(s, name, t, s->output_dtypes[output], err));
   bool fits = t->rank == (int32_t)result->rank && (t->rank == 0 || t->shape != NULL);
   for (uint32_t d = 0; fits && d < result->rank; ++d)
@@ -86,7 +86,8 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
     return opi_fail(err, OPIPE_E_INVALID, "output '%s': a buffer without data", name);
   OPI_TRY(opi_check_fence(s, name, &io->ready, err));
   OPI_TRY(opi_check_fence(s, name, &io->done, err));
-  result->data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
+  OPI_TRY(opi_tensor_begin(t, result->n_bytes, "output", name, &first, err));
+  result->data = (char *)(uintptr_t)first;
   result->on_device = t->device_type != OPIPE_DL_CPU && result->n_bytes != 0;
   result->device_type = t->device_type;
   result->device_id = t->device_id;
@@ -210,8 +211,6 @@ static void publish_one(opi_session *s, opi_request *request) {
     if (all || t->seats[s->here[i]].wakes[position])
       s->transport->ring(s->ranks[s->here[i]].endpoint);
   }
-  if (opi_session_failed(s))
-    opi_session_settle(s);
 }
 
 /* A request that is nobody's, and does nothing, in the place of one for another replica than that
@@ -246,138 +245,26 @@ static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_e
   return OPIPE_OK;
 }
 
-static void publish(opi_session *s, opi_request *request) {
+static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
+  enqueue(s, request);
+  if (opi_reference_run(s, request, &why) < 0)
+    (void)opi_request_fail(request, &why);
+}
+
+void opi_request_publish(opi_request *request) {
+  opi_session *s = request->session;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (s->reference) {
+    run_now(s, request);
+    return;
+  }
   opipe_status status = OPIPE_OK;
   for (uint32_t n = opi_stream_gap(request); n > 0 && status == OPIPE_OK; --n)
     status = publish_gap(s, request, &why);
   publish_one(s, request);
   if (status < 0) /* another replica would take it */
-    opi_session_fail(s, opi_session_first(s)->index, request, &why);
-}
-
-/* ---- tensors that are not there yet ---- */
-
-/* What ranks are given they do in turn: nothing of it may wait for the host. An output's flag is
- * looked at when it is stored; of a training session before that, since what has begun cannot be
- * left half done. */
-bool opi_request_may_go(const opi_request *request) {
-  const opi_session *s = request->session;
-  for (uint32_t i = 0; i < s->n_inputs; ++i) {
-    if (request->feeds[i].given && !opi_feed_ready(request, i))
-      return false;
-  }
-  for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    const opi_result *result = &request->results[o];
-    const bool later = request->ticket == NULL &&
-                       (!result->on_device || result->ready.kind == OPIPE_FENCE_HOST_FLAG);
-    if (!later && !opi_result_ready(request, o))
-      return false;
-  }
-  return true;
-}
-
-static bool same_stream(const opi_request *a, const opi_request *b) {
-  return a->stream_kept == b->stream_kept && (a->stream_kept != NULL || a->stream == b->stream);
-}
-
-/* The next of those that wait, from `at` on, that is of the stream of `like`; NULL: none. Where
- * sessions share the work all have one order, so all requests are of one stream. */
-static opi_request *next_of(const opi_session *s, opi_request *at, const opi_request *like) {
-  while (at != NULL && !same_stream(at, like) && s->peers == NULL)
-    at = at->next_fenced;
-  return at;
-}
-
-/* It holds up what comes behind it in its own stream: the ranks get it when its tensors can be
- * touched. */
-void opi_request_hold(opi_request *request) {
-  opi_session *s = request->session;
-  opi_request **at = &s->fenced;
-  request->foremost = next_of(s, s->fenced, request) == NULL;
-  while (*at != NULL)
-    at = &(*at)->next_fenced;
-  request->next_fenced = NULL;
-  *at = request;
-  atomic_fetch_add(&s->n_fenced, 1);
-  s->transport->ring(opi_session_first(s)->endpoint); /* which looks after them */
-  if (opi_session_failed(s))
-    opi_session_settle(s);
-}
-
-bool opi_request_is_held(const opi_request *request) {
-  const opi_request *at = request->session->fenced;
-  while (at != NULL && at != request)
-    at = at->next_fenced;
-  return at != NULL;
-}
-
-/* May it go? Its fences are set, then: labels are read. Whoever ends a request waits as long as
- * somebody looks (opi_request_finish): flags and tensors may go with it. */
-static bool look(opi_request *request, opipe_status *out_status, opipe_error *why) {
-  opi_session *s = request->session;
-  atomic_store(&s->looked_at, request);
-  const bool may = !opi_request_failed(request) && opi_request_may_go(request);
-  *out_status = may && request->ticket != NULL ? opi_train_look(request, why) : OPIPE_OK;
-  atomic_store(&s->looked_at, NULL);
-  return may;
-}
-
-static void fail_for_labels(opi_request *request, const opipe_error *why) {
-  opi_session *s = request->session;
-  if (s->peers != NULL && !opi_rank_is_here(s, 0)) /* others would go on with it */
-    opi_session_fail(s, opi_session_first(s)->index, request, why);
-  else
-    (void)opi_request_fail(request, why);
-}
-
-/* Those that can go, go; returns those that have failed. */
-static opi_request *admit(opi_session *s) {
-  opi_request *ended = NULL;
-  for (opi_request **at = &s->fenced; *at != NULL && !opi_session_failed(s);) {
-    opi_request *request = *at;
-    opi_request_check_held(request);
-    opipe_error why = OPIPE_ERROR_INIT;
-    opipe_status status = OPIPE_OK;
-    const bool may = request->foremost && look(request, &status, &why);
-    if (status < 0)
-      fail_for_labels(request, &why);
-    if (opi_session_failed(s))
-      break;
-    const bool goes = opi_request_failed(request) && s->peers == NULL;
-    if (!goes && !may && !(request->foremost && opi_request_failed(request))) {
-      at = &request->next_fenced;
-      continue;
-    }
-    *at = request->next_fenced;
-    opi_request *next = request->foremost ? next_of(s, *at, request) : NULL;
-    if (next != NULL)
-      next->foremost = true;
-    atomic_fetch_sub(&s->n_fenced, 1);
-    if (goes) {
-      request->next_fenced = ended;
-      ended = request;
-    } else if (request->ticket != NULL) {
-      opi_train_publish(request);
-    } else {
-      publish(s, request);
-    }
-  }
-  return ended;
-}
-
-void opi_session_admit(opi_session *s) {
-  if (atomic_load_explicit(&s->n_fenced, memory_order_relaxed) == 0 || opi_session_failed(s) ||
-      !opi_lock_try(&s->submit_lock))
-    return;
-  opi_request *ended = admit(s);
-  opi_lock_give(&s->submit_lock);
-  while (ended != NULL) { /* an on_done may call */
-    opi_request *request = ended;
-    ended = request->next_fenced;
-    (void)opi_request_withdraw(request);
-    opi_request_passed(request);
-  }
+    opi_session_break(s, opi_session_first(s)->index, request, &why);
 }
 
 /* ---- submitting ---- */
@@ -400,14 +287,6 @@ static void note_stream(opi_session *s, const opi_request *request) {
     return;
   s->first_stream = request->stream;
   s->first_kept = request->stream_kept;
-}
-
-static void run_now(opi_session *s, opi_request *request) {
-  opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = opi_reference_run(s, request, &why);
-  if (status < 0)
-    (void)opi_request_fail(request, &why);
-  opi_request_passed(request);
 }
 
 static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
@@ -445,22 +324,35 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     opi_request_recycle(request);
     return status;
   }
-  const bool goes = opi_request_may_go(request) && next_of(s, s->fenced, request) == NULL;
+  const bool goes = opi_request_may_go(request) && opi_held_last(request) == NULL;
   note_stream(s, request);
   number(s, request, params);
   opi_stream_advance(request);
   opi_request_begin(request, params);
   *out_request = request;
   *out_handle = opi_request_handle(request); /* once published, an on_done may let go of it */
-  if (s->reference) {
-    enqueue(s, request);
-    run_now(s, request);
-  } else if (goes) {
-    publish(s, request);
-  } else {
-    opi_request_hold(request);
-  }
+  opi_request_start(request, goes);
   return OPIPE_OK;
+}
+
+static opipe_status refuse_kind(opipe_error *err) {
+  return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
+}
+
+opipe_status opi_session_check_counts(const opi_session *s, const char *call, bool trains,
+                                      const opipe_submit_params *params, opipe_error *err) {
+  if (params->struct_size < OPIPE_END(opipe_submit_params, n_outputs))
+    return OPIPE_OK; /* refused by its size */
+  if (params->n_inputs <= s->n_inputs && params->n_outputs <= s->n_outputs)
+    return OPIPE_OK;
+  if (trains != opi_session_trains(s))
+    return trains ? opi_train_refuse_kind(err) : refuse_kind(err);
+  if (params->n_inputs > s->n_inputs) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs are given, there are %u", call,
+                    params->n_inputs, s->n_inputs);
+  }
+  return opi_fail(err, OPIPE_E_INVALID, "%s: %u outputs are given, there are %u", call,
+                  params->n_outputs, s->n_outputs);
 }
 
 opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
@@ -469,11 +361,10 @@ opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *param
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
   if (s->engine->weights != NULL)
-    return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
-  opi_session_admit(s);
-  opi_lock_take(&s->submit_lock);
+    return refuse_kind(err);
+  opi_submit_begin(s);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);
-  opi_lock_give(&s->submit_lock);
+  opi_submit_end(s, status == OPIPE_OK ? *out_request : NULL);
   if (status == OPIPE_OK && out_handle != NULL)
     *out_handle = handle;
   return status;

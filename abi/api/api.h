@@ -214,6 +214,12 @@ opipe_status opi_api_request_queued(opi_request *request, uint64_t timeout_ns, o
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                     opipe_error *err);
+/* Of a submit's answer: OPIPE_PENDING leaves no handle. */
+opipe_status opi_started(opipe_status status, opipe_request **out_request);
+opipe_status opi_api_session_submit_wait(opi_session_object *session, uint32_t what,
+                                         const opipe_submit_params *params, uint64_t timeout_ns,
+                                         opipe_request **out_request, opipe_error *err);
+opipe_status opi_api_session_flags_set(opi_session_object *session, opipe_error *err);
 opipe_status opi_api_session_wait_room(opi_session_object *session, uint64_t timeout_ns,
                                        opipe_error *err);
 opipe_status opi_api_session_drive(opi_session_object *session, uint32_t rank, uint64_t timeout_ns,
@@ -260,6 +266,8 @@ opipe_status opi_api_session_save(opi_session_object *session, const char *path,
                                   const uint64_t *position, opipe_error *err);
 opipe_status opi_api_session_load(opi_session_object *session, const char *path,
                                   uint64_t *out_position, opipe_error *err);
+opipe_status opi_api_session_read(opi_session_object *session, const opipe_read_params *params,
+                                  opipe_train_clock *io_clock, opipe_error *err);
 opipe_status opi_api_session_clock(opi_session_object *session, opipe_train_clock *io_clock,
                                    opipe_error *err);
 opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_train_clock *clock,

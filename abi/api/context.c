@@ -2,6 +2,7 @@
 /* Contexts: allocator, logger, plugins, budgets, the constant folder. */
 #define _GNU_SOURCE 1
 #include <sched.h>
+#include <string.h>
 
 #include "abi/api/api.h"
 #include "abi/api/plugins.h"
@@ -78,6 +79,24 @@ static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_
 
 /* ---- life ---- */
 
+/* One of two caps for one device would be forgotten. */
+static opipe_status add_budget(opi_context_object *c, const opipe_context_params *params,
+                               uint32_t index, opipe_error *err) {
+  opipe_device_budget budget, other;
+  opi_array_get(params->budgets, params->budgets_stride, index, &budget, sizeof budget);
+  for (uint32_t i = 0; i < index; ++i) {
+    opi_array_get(params->budgets, params->budgets_stride, i, &other, sizeof other);
+    if (other.index != budget.index || strcmp(other.kind, budget.kind) != 0)
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "context_create: opipe_context_params.budgets[%u] and [%u] are both for device "
+                    "%s:%u (%llu and %llu bytes)",
+                    i, index, budget.kind, budget.index, (unsigned long long)other.memory_bytes,
+                    (unsigned long long)budget.memory_bytes);
+  }
+  return opi_budget_cap(c->budget, budget.kind, budget.index, budget.memory_bytes, err);
+}
+
 static opipe_status make_parts(opi_context_object *c, const opipe_context_params *params,
                                opipe_error *err) {
   const opi_registry_params registry = {
@@ -89,11 +108,8 @@ static opipe_status make_parts(opi_context_object *c, const opipe_context_params
       .count = count_lent,
       .count_ctx = c};
   OPI_TRY(opi_budget_create(&c->allocator, &c->budget, err));
-  for (uint32_t i = 0; i < params->n_budgets; ++i) {
-    opipe_device_budget budget;
-    opi_array_get(params->budgets, params->budgets_stride, i, &budget, sizeof budget);
-    OPI_TRY(opi_budget_cap(c->budget, budget.kind, budget.index, budget.memory_bytes, err));
-  }
+  for (uint32_t i = 0; i < params->n_budgets; ++i)
+    OPI_TRY(add_budget(c, params, i, err));
   OPI_TRY(opi_registry_create(&registry, &c->registry, err));
   c->plugins = opi_registry_plugins(c->registry);
   return OPIPE_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "abi/api/api.h"
+#include "runtime/strided.h"
 
 static opipe_status new_model(opi_context_object *context, opi_model_object **out_model,
                               opipe_error *err) {
@@ -57,6 +58,7 @@ static bool is_dense(const opipe_tensor *t) {
 static opipe_status promote(opi_model *file, const opipe_pin *parameter, bool borrow,
                             opipe_error *err) {
   const opipe_tensor *t = &parameter->value;
+  const char *first = NULL;
   opi_replacement value = {.name = parameter->input, .shape = t->shape};
   value.dtype = opi_dtype_from_dl(t->dtype);
   value.rank = t->rank < 0 ? 0 : (uint32_t)t->rank;
@@ -74,8 +76,9 @@ static opipe_status promote(opi_model *file, const opipe_pin *parameter, bool bo
                     "borrowed (OPIPE_LOAD_BORROW)",
                     value.name);
   }
+  OPI_TRY(opi_tensor_begin(t, value.n_bytes, "model_load: parameter", value.name, &first, err));
   if (borrow) {
-    value.data = t->data == NULL ? NULL : (const char *)t->data + t->byte_offset;
+    value.data = first;
     return opi_model_promote(file, &value, true, err);
   }
   void *dense = opi_alloc(file->allocator, (size_t)value.n_bytes + 1);
@@ -153,6 +156,7 @@ opipe_status opi_api_model_load(opi_context_object *context, const opipe_load_pa
 static opipe_status copy_pin(opi_model_object *m, const opipe_pin *pin, opi_pin *out,
                              opipe_error *err) {
   const opipe_tensor *t = &pin->value;
+  const char *first = NULL;
   uint64_t n_bytes = 0;
   const uint32_t dtype = opi_dtype_from_dl(t->dtype);
   if (t->rank < 0 || t->rank > OPIPE_MAX_RANK || dtype == OPIPE_UNDEFINED ||
@@ -169,6 +173,8 @@ static opipe_status copy_pin(opi_model_object *m, const opipe_pin *pin, opi_pin 
         "model_bind: the tensor pinned to input '%s' is on device type %d, host memory is %d",
         pin->input, t->device_type, OPIPE_DL_CPU);
   }
+  OPI_TRY(opi_tensor_begin(t, n_bytes, "model_bind: the tensor pinned to input", pin->input, &first,
+                           err));
   void *data = opi_arena_alloc(&m->arena, (size_t)n_bytes);
   int64_t *shape = opi_arena_copy(&m->arena, t->shape, (size_t)t->rank * sizeof(int64_t));
   char *input = opi_arena_strdup(&m->arena, pin->input);

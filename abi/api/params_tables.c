@@ -470,6 +470,18 @@ static const opi_field tuning_params[] = {
 const opi_struct opi_struct_tuning_params = STRUCT(T, tuning_params, OPIPE_END(T, measured_ctx));
 #undef T
 
+#define T opipe_tensor_read
+static const opi_field tensor_read[] = {NEEDED(T, name), ANY(T, data), ANY(T, n_bytes),
+                                        CHOICE(T, state, OPIPE_STATE_MASTER), ANY(T, version)};
+static const opi_struct struct_tensor_read = STRUCT(T, tensor_read, OPIPE_END(T, version));
+#undef T
+#define T opipe_read_params
+static const opi_field read_params[] = {
+    SIZE(T), ANY(T, n_tensors), LIST(T, tensors, n_tensors, tensors_stride, struct_tensor_read),
+    ANY(T, tensors_stride), ZERO(T, reserved)};
+const opi_struct opi_struct_read_params = STRUCT(T, read_params, OPIPE_END(T, reserved));
+#undef T
+
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
                                          &struct_allocator,
@@ -506,4 +518,6 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_strategy_params,
                                          &opi_struct_machine_params,
                                          &opi_struct_tuning_params,
+                                         &struct_tensor_read,
+                                         &opi_struct_read_params,
                                          NULL};

@@ -192,16 +192,58 @@ opipe_status opi_api_session_open(opi_context_object *context, opipe_plan *plan,
   return status;
 }
 
+opipe_status opi_started(opipe_status status, opipe_request **out_request) {
+  if (status == OPIPE_PENDING) /* a handle from before must not pass for that of what began */
+    *out_request = NULL;
+  return status;
+}
+
 opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_params *params,
                                     opipe_request **out_request, opipe_error *err) {
   opi_request *request = NULL;
   opipe_submit_params own = {0};
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
+  OPI_TRY(opi_session_check_counts(s->session, "session_submit", false, params, err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
   OPI_TRY(opi_lr_check(params, "session_submit", false, err));
-  return own.state == NULL ? opi_session_submit(s->session, &own, &request, out_request, err)
-                           : opi_submit_to_state(s, &own, out_request, err);
+  return opi_started(own.state == NULL
+                         ? opi_session_submit(s->session, &own, &request, out_request, err)
+                         : opi_submit_to_state(s, &own, out_request, err),
+                     out_request);
+}
+
+static opipe_status start(opi_session_object *s, uint32_t what, const opipe_submit_params *params,
+                          opipe_request **out_request, opipe_error *err) {
+  switch (what) {
+    case OPIPE_START_STEP:
+      return opi_api_session_train_step(s, params, out_request, err);
+    case OPIPE_START_EVALUATION:
+      return opi_api_session_evaluate(s, params, out_request, err);
+    default:
+      return opi_api_session_submit(s, params, out_request, err);
+  }
+}
+
+opipe_status opi_api_session_submit_wait(opi_session_object *s, uint32_t what,
+                                         const opipe_submit_params *params, uint64_t timeout_ns,
+                                         opipe_request **out_request, opipe_error *err) {
+  const uint64_t since = opi_now_ns();
+  OPI_TRY(opi_choice_check("session_submit_wait", "what", what, OPIPE_START_EVALUATION, err));
+  opipe_status status = start(s, what, params, out_request, err);
+  while (status == OPIPE_PENDING) { /* others may be faster than who has waited */
+    const uint64_t waited = opi_now_ns() - since;
+    const uint64_t left = timeout_ns == UINT64_MAX ? UINT64_MAX
+                          : waited < timeout_ns    ? timeout_ns - waited
+                                                   : 0;
+    OPI_TRY(opi_session_wait_room(s->session, left, err));
+    status = start(s, what, params, out_request, err);
+  }
+  return status;
+}
+
+opipe_status opi_api_session_flags_set(opi_session_object *s, opipe_error *err) {
+  return opi_session_flags_set(s->session, err);
 }
 
 opipe_status opi_api_request_poll(opi_request *request, opipe_error *err) {

@@ -92,6 +92,8 @@ static opipe_status context_create(const opipe_context_params *params,
   opi_fp_border border;
   opi_fp_enter(&border);
   opipe_status status = opi_callback_check("context_create", err);
+  if (status == OPIPE_OK && opi_session_in_on_done())
+    status = opi_refuse_inside("context_create", err);
   if (status == OPIPE_OK)
     status = opi_api_context_create(params, out_context, err);
   opi_fp_leave(&border);
@@ -335,6 +337,14 @@ ENTRY_SINK(CONTEXT, plan_file_play, (opipe_context *handle, const void *json, ui
 ENTRY(PLAN, plan_training, (opipe_plan *handle, opipe_train_options *io_options,
       opipe_error *err),
       (self, io_options, err))
+ENTRY(SESSION, session_submit_wait, (opipe_session *handle, uint32_t what,
+      const opipe_submit_params *params, uint64_t timeout_ns, opipe_request **out_request,
+      opipe_error *err),
+      (self, what, params, timeout_ns, out_request, err))
+ENTRY(SESSION, session_flags_set, (opipe_session *handle, opipe_error *err), (self, err))
+ENTRY(SESSION, session_read, (opipe_session *handle, const opipe_read_params *params,
+      opipe_train_clock *io_clock, opipe_error *err),
+      (self, params, io_clock, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -434,6 +444,9 @@ static const opipe_api api = {
     .plan_tune = plan_tune,
     .plan_file_play = plan_file_play,
     .plan_training = plan_training,
+    .session_submit_wait = session_submit_wait,
+    .session_flags_set = session_flags_set,
+    .session_read = session_read,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -168,11 +168,12 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
   opipe_submit_params own = {0};
   if (params == NULL || out_ticket == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
+  OPI_TRY(opi_session_check_counts(session->session, "session_train_step", true, params, err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_train_step", err));
   OPI_TRY(opi_lr_check(params, "session_train_step", true, err));
   warn_of_no_rate(session, &own);
-  return opi_train_step(session->session, &own, &request, out_ticket, err);
+  return opi_started(opi_train_step(session->session, &own, &request, out_ticket, err), out_ticket);
 }
 
 opipe_status opi_api_session_evaluate(opi_session_object *session,
@@ -182,10 +183,12 @@ opipe_status opi_api_session_evaluate(opi_session_object *session,
   opipe_submit_params own = {0};
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_evaluate: an argument is NULL");
+  OPI_TRY(opi_session_check_counts(session->session, "session_evaluate", true, params, err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_evaluate", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_evaluate", err));
   OPI_TRY(opi_lr_check(params, "session_evaluate", false, err));
-  return opi_train_evaluate(session->session, &own, &request, out_request, err);
+  return opi_started(opi_train_evaluate(session->session, &own, &request, out_request, err),
+                     out_request);
 }
 
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err) {
@@ -214,7 +217,7 @@ opipe_status opi_api_request_report(opi_request *request, opipe_train_report *io
 
 /* ---- parameters ---- */
 
-/* Between steps: nothing is under way when it returns. */
+/* Between steps: nothing is under way when it returns, nor until opi_train_go_on. */
 static opipe_status rest(opi_session_object *session, opi_weights **out_weights, opipe_error *err) {
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
@@ -254,15 +257,74 @@ opipe_status opi_api_session_parameter(opi_session_object *session, uint32_t ind
   return OPIPE_OK;
 }
 
+static void write_clock(const opi_weights *weights, opipe_train_clock *io_clock) {
+  opi_weights_clock c;
+  opi_weights_get_clock(weights, &c);
+  io_clock->reserved = 0;
+  io_clock->steps = c.n_steps;
+  io_clock->updates = c.n_updates;
+  io_clock->good_steps = c.n_good;
+  io_clock->loss_scale = c.loss_scale;
+}
+
 opipe_status opi_api_session_get(opi_session_object *session, const char *name, uint32_t state,
                                  uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
   opi_weights *weights = NULL;
   if (name == NULL || (dst == NULL && n_bytes != 0))
     return opi_fail(err, OPIPE_E_INVALID, "session_get: an argument is NULL");
-  if (state == OPIPE_STATE_GRADIENT) /* a step that failed has begun new ones */
-    OPI_TRY(rest(session, &weights, err));
-  OPI_TRY(rest_to_read(session, &weights, err));
-  return opi_weights_get(weights, name, state, version, dst, n_bytes, err);
+  OPI_TRY(state == OPIPE_STATE_GRADIENT /* a step that failed has begun new ones */
+              ? rest(session, &weights, err)
+              : rest_to_read(session, &weights, err));
+  const opipe_status status = opi_weights_get(weights, name, state, version, dst, n_bytes, err);
+  opi_train_go_on(session->session);
+  return status;
+}
+
+static opipe_status check_read(const opi_weights *weights, const opipe_tensor_read *t,
+                               opipe_error *err) {
+  if (t->data == NULL && t->n_bytes != 0)
+    return opi_fail(err, OPIPE_E_INVALID, "session_read: '%s' has no data to read to", t->name);
+  return opi_weights_find(weights, t->name, t->state, t->version, t->n_bytes, err);
+}
+
+/* What is wrong is found before anything is written. */
+static opipe_status read_all(opi_weights *weights, const opipe_read_params *params,
+                             opipe_train_clock *io_clock, opipe_error *err) {
+  for (uint32_t pass = 0; pass < 2; ++pass) {
+    for (uint32_t i = 0; i < params->n_tensors; ++i) {
+      opipe_tensor_read t;
+      opi_array_get(params->tensors, params->tensors_stride, i, &t, sizeof t);
+      OPI_TRY(pass == 0
+                  ? check_read(weights, &t, err)
+                  : opi_weights_get(weights, t.name, t.state, t.version, t.data, t.n_bytes, err));
+    }
+  }
+  if (io_clock != NULL)
+    write_clock(weights, io_clock);
+  return OPIPE_OK;
+}
+
+opipe_status opi_api_session_read(opi_session_object *session, const opipe_read_params *params,
+                                  opipe_train_clock *io_clock, opipe_error *err) {
+  opi_weights *weights = NULL;
+  opipe_read_params own = {0};
+  bool gradients = false;
+  if (params == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_read: the params are NULL");
+  OPI_TRY(opi_params_read(&opi_struct_read_params, "session_read", params, &own, err));
+  if (io_clock != NULL) {
+    OPI_TRY(
+        opi_info_check("session_read", io_clock, OPIPE_END(opipe_train_clock, loss_scale), err));
+  }
+  for (uint32_t i = 0; i < own.n_tensors; ++i) {
+    opipe_tensor_read t;
+    opi_array_get(own.tensors, own.tensors_stride, i, &t, sizeof t);
+    gradients = gradients || t.state == OPIPE_STATE_GRADIENT;
+  }
+  OPI_TRY(gradients ? rest(session, &weights, err) : rest_to_read(session, &weights, err));
+  const opipe_status status = read_all(weights, &own, io_clock, err);
+  opi_train_go_on(session->session);
+  return status;
 }
 
 opipe_status opi_api_session_set(opi_session_object *session, const char *name, uint32_t state,
@@ -272,7 +334,9 @@ opipe_status opi_api_session_set(opi_session_object *session, const char *name, 
   if (name == NULL || (src == NULL && n_bytes != 0))
     return opi_fail(err, OPIPE_E_INVALID, "session_set: an argument is NULL");
   OPI_TRY(rest(session, &weights, err));
-  return opi_weights_set(weights, name, state, version, src, n_bytes, err);
+  const opipe_status status = opi_weights_set(weights, name, state, version, src, n_bytes, err);
+  opi_train_go_on(session->session);
+  return status;
 }
 
 /* ---- the clock ---- */
@@ -280,15 +344,10 @@ opipe_status opi_api_session_set(opi_session_object *session, const char *name, 
 opipe_status opi_api_session_clock(opi_session_object *session, opipe_train_clock *io_clock,
                                    opipe_error *err) {
   opi_weights *weights = NULL;
-  opi_weights_clock c;
   OPI_TRY(opi_info_check("session_clock", io_clock, OPIPE_END(opipe_train_clock, loss_scale), err));
   OPI_TRY(rest_to_read(session, &weights, err));
-  opi_weights_get_clock(weights, &c);
-  io_clock->reserved = 0;
-  io_clock->steps = c.n_steps;
-  io_clock->updates = c.n_updates;
-  io_clock->good_steps = c.n_good;
-  io_clock->loss_scale = c.loss_scale;
+  write_clock(weights, io_clock);
+  opi_train_go_on(session->session);
   return OPIPE_OK;
 }
 
@@ -317,6 +376,7 @@ opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_
   c.scales = opi_weights_clock_scales(&c);
   opi_weights_set_clock(weights, &c);
   opi_train_set_step(session->session, own.steps);
+  opi_train_go_on(session->session);
   return OPIPE_OK;
 }
 
@@ -348,9 +408,14 @@ opipe_status opi_api_session_save(opi_session_object *session, const char *path,
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save: the path is NULL");
   OPI_TRY(rest_to_read(session, &weights, err));
-  OPI_TRY(agree_on_target(session, weights, opi_checkpoint_check_target, path, err));
-  return opi_checkpoint_save(allocator_of(session), weights, path,
-                             position == NULL ? none : position, err);
+  opipe_status status =
+      agree_on_target(session, weights, opi_checkpoint_check_target, path, err);
+  if (status == OPIPE_OK) {
+    status = opi_checkpoint_save(allocator_of(session), weights, path,
+                                 position == NULL ? none : position, err);
+  }
+  opi_train_go_on(session->session);
+  return status;
 }
 
 opipe_status opi_api_session_load(opi_session_object *session, const char *path,
@@ -360,11 +425,13 @@ opipe_status opi_api_session_load(opi_session_object *session, const char *path,
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_load: the path is NULL");
   OPI_TRY(rest(session, &weights, err));
-  OPI_TRY(opi_checkpoint_load(allocator_of(session), weights, path, &info, err));
-  opi_train_set_step(session->session, info.clock.n_steps);
-  if (out_position != NULL)
+  const opipe_status status = opi_checkpoint_load(allocator_of(session), weights, path, &info, err);
+  if (status == OPIPE_OK)
+    opi_train_set_step(session->session, info.clock.n_steps);
+  opi_train_go_on(session->session);
+  if (status == OPIPE_OK && out_position != NULL)
     memcpy(out_position, info.position, sizeof info.position);
-  return OPIPE_OK;
+  return status;
 }
 
 opipe_status opi_api_session_save_gradients(opi_session_object *session, const char *path,
@@ -373,8 +440,11 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save_gradients: the path is NULL");
   OPI_TRY(rest(session, &weights, err));
-  OPI_TRY(agree_on_target(session, weights, check_file, path, err));
-  return opi_checkpoint_gradients(allocator_of(session), weights, path, err);
+  opipe_status status = agree_on_target(session, weights, check_file, path, err);
+  if (status == OPIPE_OK)
+    status = opi_checkpoint_gradients(allocator_of(session), weights, path, err);
+  opi_train_go_on(session->session);
+  return status;
 }
 
 /* ---- the model ---- */
@@ -449,7 +519,9 @@ opipe_status opi_api_session_save_model(opi_session_object *session, const char 
   if (status == OPIPE_OK && opi_weights_leads(weights))
     status = opi_model_save(session->plan->model->file, list, n, path, err);
   opi_arena_release(&arena);
-  return opi_weights_agree(weights, status, err);
+  status = opi_weights_agree(weights, status, err);
+  opi_train_go_on(session->session);
+  return status;
 }
 
 static opipe_status try_model(const opi_session_object *session, opi_weights *weights,
@@ -466,13 +538,8 @@ static opipe_status try_model(const opi_session_object *session, opi_weights *we
   return status;
 }
 
-opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what, const char *path,
-                                      opipe_error *err) {
-  opi_weights *weights = NULL;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_try_save: the path is NULL");
-  OPI_TRY(opi_choice_check("session_try_save", "what", what, OPIPE_SAVE_GRADIENTS, err));
-  OPI_TRY(rest_to_read(session, &weights, err));
+static opipe_status try_save(const opi_session_object *session, opi_weights *weights, uint32_t what,
+                             const char *path, opipe_error *err) {
   if (!opi_weights_leads(weights))
     return OPIPE_OK; /* another session writes */
   switch (what) {
@@ -491,6 +558,18 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
   }
   OPI_TRY(check_file(session->plan->model->file, path, err));
   return opi_try_file(AT_FDCWD, path, err);
+}
+
+opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what, const char *path,
+                                      opipe_error *err) {
+  opi_weights *weights = NULL;
+  if (path == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "session_try_save: the path is NULL");
+  OPI_TRY(opi_choice_check("session_try_save", "what", what, OPIPE_SAVE_GRADIENTS, err));
+  OPI_TRY(rest_to_read(session, &weights, err));
+  const opipe_status status = try_save(session, weights, what, path, err);
+  opi_train_go_on(session->session);
+  return status;
 }
 
 static opipe_status describe_json(const opi_training *t, opipe_write_fn write, void *ctx,

@@ -99,6 +99,7 @@ void opi_locale_begin_thread(void) {
 }
 
 void opi_fp_enter(opi_fp_border *border) {
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &border->cancel);
   save(border);
   border->locale = use_neutral();
   border->outer = inside;
@@ -110,6 +111,7 @@ void opi_fp_leave(opi_fp_border *border) {
   inside = border->outer;
   (void)uselocale(border->locale);
   restore(border);
+  (void)pthread_setcancelstate(border->cancel, NULL);
 }
 
 opi_fp_border *opi_fp_lend(void) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The floating-point environment at the host's border: rounding, flushing of small numbers, traps
- * and raised flags; and the locale.
+ * and raised flags; the locale; and whether the thread may be cancelled.
  *
  * The library computes with the environment that every program starts in, whatever the host's
  * threads have set, so that results have the same bits everywhere; the host gets its own back,
  * flags included, when a call returns and while one of its callbacks runs. In the same way numbers
  * are written and read as in the locale "C", by the library and its plugins: a host's decimal comma
- * is no part of a plan's or a trace's text. Threads of the library
+ * is no part of a plan's or a trace's text. pthread_cancel waits until the call has returned, also
+ * while a callback runs: it would unwind frames that hold locks. Threads of the library
  * start that way (opipe/threads.h), calls on the host's threads do it between opi_fp_enter and
  * opi_fp_leave: once, around each function of the host's table.
  */
@@ -28,6 +29,7 @@ typedef struct opi_fp_border {
   fenv_t host;
 #endif
   locale_t locale;
+  int cancel;                  /* of pthread_setcancelstate */
   struct opi_fp_border *outer; /* of a call that came before, from inside a callback */
 } opi_fp_border;
 

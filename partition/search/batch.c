@@ -192,16 +192,19 @@ static uint32_t first_of(const choice *c, int64_t rows) {
   return i;
 }
 
+static opipe_status too_few(const choice *c, const char *names, int64_t rows) {
+  return opi_fail(c->err, OPIPE_E_INVALID,
+                  "%u micro-batches of a request of %" PRId64 " rows ('%.80s' of input '%.60s')",
+                  c->plan->n_microbatches, rows, names, input_of(c, names));
+}
+
 static opipe_status prove(choice *c, const char *names, int64_t rows) {
   opi_plan *plan = c->plan;
   plan->batch_dim = names;
   plan->batch_rows = rows;
   ++c->n_proofs;
-  if (rows < plan->n_microbatches) {
-    return opi_fail(c->err, OPIPE_E_INVALID,
-                    "%u micro-batches of a request of %" PRId64 " rows ('%.80s' of input '%.60s')",
-                    plan->n_microbatches, rows, names, input_of(c, names));
-  }
+  if (rows < plan->n_microbatches)
+    return too_few(c, names, rows);
   const opipe_status status = opi_batch_prove(plan, c->env->model, c->env->bind, NULL, c->err);
   const bool of_rows = status != OPIPE_OK && status != OPIPE_E_NOTFOUND && status != OPIPE_E_NOMEM;
   return of_rows ? explain(c, names, rows, status) : status;
@@ -308,17 +311,29 @@ static opipe_status with_choice(const opi_plan_env *env, const char *asked, opi_
   return status;
 }
 
+/* Whatever the schedule's layout: no order is made of more micro-batches than there can be. */
 static opipe_status choose(choice *c, const char *asked) {
   bool failed = false;
+  int64_t most = 0;
   opi_plan *plan = c->plan;
-  if (asked != NULL)
-    return take_asked(c, asked);
+  if (asked != NULL) {
+    OPI_TRY(take_asked(c, asked));
+    return plan->n_microbatches > 1 && plan->batch_rows < plan->n_microbatches
+               ? too_few(c, plan->batch_dim, plan->batch_rows)
+               : OPIPE_OK;
+  }
   OPI_TRY(list_candidates(c));
   if (c->n == 0)
     return plan->n_microbatches > 1 ? none_free(c) : OPIPE_OK;
   plan->batch_rows = c->list[0].rows;
   plan->batch_dim = join(c, plan->batch_rows, OPIPE_NONE, OPIPE_NONE, &failed);
-  return failed ? opi_fail_nomem(c->err, 0, "a plan") : OPIPE_OK;
+  if (failed)
+    return opi_fail_nomem(c->err, 0, "a plan");
+  for (uint32_t i = 0; i < c->n; ++i)
+    most = c->list[i].rows > most ? c->list[i].rows : most;
+  return plan->n_microbatches > 1 && most < plan->n_microbatches
+             ? too_few(c, plan->batch_dim, plan->batch_rows)
+             : OPIPE_OK;
 }
 
 opipe_status opi_batch_choose(const opi_plan_env *env, const char *asked, opi_plan *plan,

@@ -94,7 +94,7 @@ static opipe_status run(opi_rank *rank, uint64_t timeout_ns, uint32_t *out_seen,
   const uint64_t before = atomic_load_explicit(&rank->n_moves, memory_order_relaxed);
   for (;;) {
     *out_seen = t->doorbell(rank->endpoint);
-    opi_session_admit(rank->session);
+    opi_session_look(rank->session, false);
     opipe_status status = opi_rank_advance(rank, err);
     const bool moved = atomic_load_explicit(&rank->n_moves, memory_order_relaxed) != before;
     if (status < 0)

@@ -104,6 +104,8 @@ void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
   }
   if (rank->at_fence) /* the host's */
     opi_count_on(&rank->n_looks);
+  if (rank->at_fence && rank->fence_ns == 0)
+    rank->fence_ns = opi_clock_ns();
   if (rank->at_fence && opi_ahead_is_empty(rank)) {
     opi_rank_unblocked(rank, step);
     return;

@@ -9,6 +9,8 @@
  * waited for what is at its turn, so that an end is seen by a sixteenth of the wait late. */
 uint64_t opi_rank_looks_ns(const opi_rank *rank) {
   const struct opi_ahead *a = rank->ahead;
+  if (rank->at_fence && opi_ahead_is_empty(rank))
+    return opi_flag_looks_ns(rank->fence_ns);
   const uint64_t now = opi_clock_ns();
   const uint64_t waited = a != NULL && now > a->moved_ns ? now - a->moved_ns : 0;
   const uint64_t next = a == NULL ? OPI_POLL_NS : waited / 16;
@@ -17,12 +19,12 @@ uint64_t opi_rank_looks_ns(const opi_rank *rank) {
 
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns) {
   opi_session *s = rank->session;
-  const bool fenced =
-      rank == opi_session_first(s) && atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0;
+  const uint64_t held = rank == opi_session_first(s) ? opi_held_looks_ns(s) : UINT64_MAX;
   uint64_t slice = !idle && rank->polls ? opi_rank_looks_ns(rank)
-                   : fenced             ? OPI_POLL_NS
                    : idle               ? UINT64_C(10) * OPI_LOOK_NS
                                         : OPI_LOOK_NS;
+  if (held < slice)
+    slice = held;
   if (!idle && s->watchdog_ns / 4 < slice)
     slice = s->watchdog_ns / 4 + 1;
   if (until_ns != UINT64_MAX) {

@@ -72,8 +72,8 @@ void opi_streams_free(opi_session *s) {
 }
 
 void opi_streams_reclaim(opi_session *s) {
-  for (opi_stream *at = s->streams->list; at != NULL && !opi_session_failed(s); at = at->next) {
-    if (at->filled && !at->leased && atomic_load(&at->n_unfinished) == 0)
+  for (opi_stream *at = s->streams->list; at != NULL; at = at->next) {
+    if (at->filled && !at->leased && opi_is_idle(s, &at->n_unfinished))
       give_memory(at);
   }
 }

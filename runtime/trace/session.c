@@ -218,8 +218,6 @@ static void wait_for_passes(opi_session *s) {
 
 static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
   const bool trains = opi_session_trains(session);
-  if (trains)
-    OPI_TRY(opi_train_rest(session, err));
   wait_for_passes(session);
   opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile, no request begins */
   const opi_compiled *t = last_used(session);
@@ -242,6 +240,15 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
   return status;
 }
 
+static opipe_status list_all(opi_session *session, opi_trace_list *list, opipe_error *err) {
+  if (!opi_session_trains(session))
+    return list_spans(session, list, err);
+  OPI_TRY(opi_train_rest(session, err));
+  const opipe_status status = list_spans(session, list, err);
+  opi_train_go_on(session);
+  return status;
+}
+
 opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn write, void *ctx,
                                opipe_error *err) {
   opi_trace_list list = {.n = 0};
@@ -249,7 +256,7 @@ opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn w
   OPI_TRY(opi_session_check(s, err));
   opi_arena_init(&list.arena, s->allocator, 0);
   opi_text_init(&text, s->allocator);
-  opipe_status status = list_spans(s, &list, err);
+  opipe_status status = list_all(s, &list, err);
   if (status == OPIPE_OK && format == OPIPE_TRACE_HTML) {
     status = opi_trace_page(s->plan, &list, s->allocator, write, ctx, err);
   } else if (status == OPIPE_OK) {

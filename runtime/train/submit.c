@@ -210,11 +210,21 @@ static void publish(opi_session *s, opi_request *current, opi_request *next, uin
     s->transport->ring(s->ranks[s->here[i]].endpoint);
 }
 
-/* What a double-buffered session has left over goes out. */
 static void publish_epilogue(opi_engine *t) {
   if (t->held != NULL)
     publish(t->session, t->held, NULL, OPI_ITEM_EPILOGUE);
   t->held = NULL;
+}
+
+/* In this thread. */
+static void run_reference(opi_request *request) {
+  opi_session *s = request->session;
+  opi_engine *t = s->engine;
+  opipe_error why = OPIPE_ERROR_INIT;
+  const opipe_status status = opi_reference_run(s, request, &why);
+  if (status < 0)
+    (void)opi_request_fail(request, &why);
+  t->n_steps += status == OPIPE_OK && request->ticket->kind == OPI_TICKET_TRAIN;
 }
 
 void opi_train_publish(opi_request *request) {
@@ -223,7 +233,9 @@ void opi_train_publish(opi_request *request) {
   const bool trains = request->ticket->kind == OPI_TICKET_TRAIN;
   request->ticket->step = t->n_steps;
   t->n_steps += trains && t->periodic;
-  if (!trains) {
+  if (s->reference) {
+    run_reference(request);
+  } else if (!trains) {
     publish_epilogue(t);
     publish(s, request, request, OPI_ITEM_EVALUATE);
   } else if (!t->periodic) {
@@ -236,27 +248,6 @@ void opi_train_publish(opi_request *request) {
     if (request->ticket->wanted)
       publish_epilogue(t);
   }
-  if (opi_session_failed(s))
-    opi_session_settle(s);
-}
-
-/* In this thread: it waits for the host's fences here. */
-static void run_reference(opi_request *request) {
-  const struct timespec again = {.tv_nsec = OPI_POLL_NS};
-  opi_session *s = request->session;
-  opi_engine *t = s->engine;
-  opipe_error why = OPIPE_ERROR_INIT;
-  opipe_status status = OPIPE_OK;
-  while (!opi_request_may_go(request))
-    (void)nanosleep(&again, NULL);
-  request->ticket->step = t->n_steps;
-  status = opi_train_look(request, &why);
-  if (status == OPIPE_OK)
-    status = opi_reference_run(s, request, &why);
-  if (status < 0)
-    (void)opi_request_fail(request, &why);
-  t->n_steps += status == OPIPE_OK && request->ticket->kind == OPI_TICKET_TRAIN;
-  opi_request_passed(request);
 }
 
 /* Returns its handle: once published, an on_done may let go of it. */
@@ -267,15 +258,11 @@ static opipe_request *begin(opi_session *s, opi_request *request,
   request->ticket->start_ns = opi_clock_ns();
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
-  const bool goes = request->ticket->counted && s->fenced == NULL && opi_request_may_go(request);
+  const bool goes = request->ticket->counted && s->fenced == NULL && request->number < s->gate &&
+                    opi_request_may_go(request);
   opi_request_begin(request, params); /* whoever sees the session fail may end it from here on */
   opipe_request *handle = opi_request_handle(request);
-  if (s->reference)
-    run_reference(request);
-  else if (goes)
-    opi_train_publish(request);
-  else
-    opi_request_hold(request);
+  opi_request_start(request, goes);
   return handle;
 }
 
@@ -309,17 +296,20 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   return OPIPE_OK;
 }
 
+opipe_status opi_train_refuse_kind(opipe_error *err) {
+  return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
+}
+
 static opipe_status start(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                           opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
   opipe_request *handle = NULL;
   OPI_TRY(opi_session_check(s, err));
   if (!opi_session_trains(s))
-    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
+    return opi_train_refuse_kind(err);
   OPI_TRY(check_params(s, params, kind, err));
-  opi_session_admit(s);
-  opi_lock_take(&s->submit_lock);
+  opi_submit_begin(s);
   const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
-  opi_lock_give(&s->submit_lock);
+  opi_submit_end(s, status == OPIPE_OK ? *out_request : NULL);
   if (status == OPIPE_OK && out_handle != NULL)
     *out_handle = handle;
   return status;
@@ -346,84 +336,26 @@ opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *param
 
 void opi_train_let_finish(opi_request *request) {
   opi_session *s = request->session;
+  if (!s->engine->periodic)
+    return;
   opi_lock_take(&s->submit_lock);
   if (s->engine->held == request)
     publish_epilogue(s->engine);
   else
     request->ticket->wanted = true; /* the ranks may not have got it */
   opi_lock_give(&s->submit_lock);
+  if (opi_session_failed(s))
+    opi_session_settle(s);
 }
 
-static void leave_none_held(opi_session *s) {
+void opi_train_leave_none(opi_session *s) {
+  if (!s->engine->periodic)
+    return;
   opi_lock_take(&s->submit_lock);
   publish_epilogue(s->engine);
   opi_lock_give(&s->submit_lock);
-}
-
-opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
-  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
-  OPI_TRY(opi_session_check(s, err));
-  if (!opi_session_trains(s))
-    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
-  leave_none_held(s);
-  while (atomic_load(&s->n_unfinished) != 0 || opi_session_is_ending(s)) {
-    const struct timespec t = {.tv_nsec = 100000};
-    if (opi_session_failed(s))
-      opi_session_settle(s);
-    if (atomic_load(&s->n_fenced) != 0) {
-      opi_session_admit(s);
-      leave_none_held(s);
-    }
-    if (s->threads == OPIPE_THREADS_HOST && !s->reference)
-      return OPIPE_PENDING; /* the caller may be the one who drives */
-    if (opi_clock_ns() >= until) {
-      return opi_fail(err, OPIPE_E_TIMEOUT, "flush: %u steps are unfinished after %llu ns",
-                      atomic_load(&s->n_unfinished), (unsigned long long)timeout_ns);
-    }
-    (void)nanosleep(&t, NULL);
-  }
   if (opi_session_failed(s))
-    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
-  return OPIPE_OK;
-}
-
-opipe_status opi_train_rest(opi_session *s, opipe_error *err) {
-  const opipe_status status = opi_train_flush(s, UINT64_MAX, err);
-  if (status != OPIPE_PENDING)
-    return status;
-  return opi_fail(err, OPIPE_E_STATE,
-                  "%u steps are under way: drive the ranks until session_flush answers OPIPE_OK",
-                  atomic_load(&s->n_unfinished));
-}
-
-/* Of a session that has failed: no rank touches its device any more. */
-static bool has_stopped(opi_session *s) {
-  bool stopped = atomic_load(&s->n_unfinished) == 0;
-  for (uint32_t i = 0; i < s->n_here; ++i) {
-    const opi_rank *rank = &s->ranks[s->here[i]];
-    stopped = stopped && (s->threads == OPIPE_THREADS_HOST ? atomic_load(&rank->driving) == 0
-                                                           : atomic_load(&rank->gone) != 0);
-  }
-  return stopped;
-}
-
-opipe_status opi_train_rest_to_read(opi_session *s, opipe_error *err) {
-  const struct timespec again = {.tv_nsec = 100000};
-  const opipe_status status = opi_train_rest(s, err);
-  if (status == OPIPE_OK || s->reference || !opi_session_failed(s) || s->peers != NULL)
-    return status;
-  const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
-  while (!has_stopped(s) && opi_clock_ns() < until)
-    (void)nanosleep(&again, NULL);
-  if (!has_stopped(s)) {
-    return opi_fail(err, OPIPE_E_STATE, "a rank has not stopped since the session failed: %s",
-                    s->why.message);
-  }
-  if (opi_weights_whole(s->engine->weights))
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_STATE,
-                  "the session has failed, and its ranks have weights of different steps: %s",
-                  s->why.message);
+    opi_session_settle(s);
 }
 
 /* ---- what came of it ---- */

@@ -23,6 +23,7 @@
 opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
                             opi_session **out_session, opipe_error *err);
 
+opipe_status opi_train_refuse_kind(opipe_error *err); /* STATE: the plan is for inference */
 /* One mini-batch: inputs are the model's and the labels (opi_train_spec.loss.labels), whole batch,
  * any order; borrowed until the ticket has finished. With loss.shift labels are given unshifted
  * (row t of sample b is the token t itself, int64 [batch, tokens]). No outputs may be given but
@@ -37,11 +38,15 @@ opipe_status opi_train_evaluate(opi_session *session, const opipe_submit_params 
 /* Runs what a double-buffered schedule has left over, and waits until nothing is in flight.
  * Host-driven: OPIPE_PENDING, while it is for the caller to drive. */
 opipe_status opi_train_flush(opi_session *session, uint64_t timeout_ns, opipe_error *err);
-/* The same for what cannot go on without: OPIPE_E_STATE while it is for the caller to drive. */
+/* Between steps, for what reads or writes weights, moments, clock: waits for the steps that were
+ * submitted before, and holds back those that are submitted later, until opi_train_go_on, which
+ * follows where OPIPE_OK was answered. One thread at a time, others wait. OPIPE_E_STATE while it is
+ * for the caller to drive, and inside a callback of such a call. rest.c */
 opipe_status opi_train_rest(opi_session *session, opipe_error *err);
 /* The same for what only reads weights and moments: also of a session that has failed, where all
  * ranks here have those of one and the same step, the last that was done. */
 opipe_status opi_train_rest_to_read(opi_session *session, opipe_error *err);
+void opi_train_go_on(opi_session *session);
 
 typedef struct opi_train_result {
   opi_step_report step; /* of weights; evaluate: zeros */
@@ -52,7 +57,7 @@ typedef struct opi_train_result {
 /* Of a finished ticket; OPIPE_E_STATE before. */
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err);
 
-/* For get, set, save and load: only between steps (after opi_train_flush). The session's. */
+/* For get, set, save and load: only between steps (opi_train_rest). The session's. */
 opi_weights *opi_train_weights(opi_session *session);
 /* Name of every trained parameter; OPIPE_E_NOTFOUND past the last. */
 opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,

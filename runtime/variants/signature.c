@@ -62,15 +62,6 @@ static opipe_status check_value(opi_session *s, const opi_input *input, const op
                   input->name, feed->device_type, feed->device_id);
 }
 
-/* Adds what one dimension may move an address by, one step more than its elements do. */
-static bool reaches(const opi_input *input, int64_t length, int64_t stride, uint64_t *io_bytes) {
-  const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
-  const uint64_t elem_bytes = (opi_dtype_bits(input->value->dtype) + 7) / 8;
-  uint64_t bytes = 0;
-  return !opi_mul_u64(step, elem_bytes, &bytes) && !opi_mul_u64(bytes, (uint64_t)length, &bytes) &&
-         !opi_add_u64(bytes, *io_bytes, io_bytes) && *io_bytes < UINT64_C(1) << 62;
-}
-
 static opipe_status read_feed(const opi_session *s, const opi_input *input,
                               const opipe_binding_io *io, opi_feed *feed, opipe_error *err) {
   const opipe_tensor *t = &io->tensor;
@@ -86,7 +77,6 @@ static opipe_status read_feed(const opi_session *s, const opi_input *input,
                     (unsigned long long)n_bytes);
   }
   int64_t dense = 1;
-  uint64_t reach = 0;
   for (int32_t d = t->rank - 1; d >= 0; --d) {
     feed->shape[d] = t->shape[d];
     /* An axis of one element is never stepped along: its stride may be anything, as in DLPack. */
@@ -97,14 +87,8 @@ static opipe_status read_feed(const opi_session *s, const opi_input *input,
                       opi_dtype_name(input->value->dtype));
     }
     dense *= t->shape[d];
-    if (n_bytes != 0 && !reaches(input, t->shape[d], feed->strides[d], &reach)) {
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "input '%s': with stride %lld at dimension %d, of %lld elements, it reaches "
-                      "beyond 2^62 bytes",
-                      input->name, (long long)feed->strides[d], d, (long long)t->shape[d]);
-    }
   }
-  feed->data = t->data == NULL ? NULL : (const char *)t->data + t->byte_offset;
+  OPI_TRY(opi_tensor_begin(t, n_bytes, "input", input->name, &feed->data, err));
   feed->given = true;
   feed->on_device = t->device_type != OPIPE_DL_CPU;
   feed->device_type = t->device_type;

@@ -184,6 +184,12 @@ static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint
                 err);
 }
 
+opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint32_t state,
+                              uint32_t version, uint64_t n_bytes, opipe_error *err) {
+  uint32_t slot = 0, holder = 0;
+  return find(weights, name, state, version, n_bytes, &slot, &holder, err);
+}
+
 opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
   uint32_t slot = 0, i = 0;

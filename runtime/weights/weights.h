@@ -136,6 +136,9 @@ enum {
  * every copy. Errors: NOTFOUND says what is missing; INVALID both byte counts. */
 opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
+/* Would it be read? The same errors. */
+opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint32_t state,
+                              uint32_t version, uint64_t n_bytes, opipe_error *err);
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err);
 /* Parameter `index` that some stage reads, in the table's order; false past the last. */

@@ -133,6 +133,11 @@ CALL(state_copy, , return api->state_copy(h, b->live[STATE], err);)
 CALL(state_copy, _from, return api->state_copy(b->live[STATE], h, err);)
 CALL(state_get, , return api->state_get(h, 0, NULL, NULL, 0, err);)
 CALL(session_wait_room, , return api->session_wait_room(h, 1000, err);)
+CALL(session_submit_wait, , opipe_request *made = NULL;
+     return api->session_submit_wait(h, OPIPE_START_REQUEST, &submit_nothing, 1000, &made, err);)
+CALL(session_flags_set, , return api->session_flags_set(h, err);)
+CALL(session_read, , const opipe_read_params none = opipe_read_params_init();
+     return api->session_read(h, &none, NULL, err);)
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
 CALL(model_check_target, , return api->model_check_target(h, "", OPIPE_TARGET_OTHER, err);)
@@ -261,7 +266,10 @@ static const handle_call handle_calls[] = {
     ROW(plans_compare, CONTEXT),
     ROW(cluster_of_machine, CONTEXT),
     ROW(plan_file_play, CONTEXT),
-    ROW(plan_training, PLAN)};
+    ROW(plan_training, PLAN),
+    ROW(session_submit_wait, SESSION),
+    ROW(session_flags_set, SESSION),
+    ROW(session_read, SESSION)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

@@ -132,7 +132,8 @@ static float *ask(const opipe_api *api, opipe_session *session, const opipe_tens
   io.tensor.device_type = OPIPE_DL_CPU;
   submit.n_inputs = 1;
   submit.inputs = &io;
-  need(api->session_submit(session, &submit, &request, &err), "submit");
+  need(api->session_submit_wait(session, OPIPE_START_REQUEST, &submit, UINT64_MAX, &request, &err),
+       "submit");
   need(api->request_wait(request, UINT64_MAX, &err), "request");
   need(api->request_output(request, 0, &output, &err), "output");
   memcpy(answer, output.data, n_bytes);
@@ -185,7 +186,9 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < n_ids; ++i)
       ids[i] = (int64_t)((i * 7 + r) % 32);
     must(cuda.cuMemcpyHtoDAsync_v2(d_ids, ids, n_ids * sizeof *ids, stream), "ids");
-    need(api->session_submit(session, &submit, &request, &err), "submit");
+    need(
+        api->session_submit_wait(session, OPIPE_START_REQUEST, &submit, UINT64_MAX, &request, &err),
+        "submit");
     need(api->request_queued(request, UINT64_MAX, &err), "queued"); /* not: finished */
     must(cuda.cuMemcpyDtoHAsync_v2(answer, d_answer, n_bytes, stream), "answer");
     must(cuda.cuStreamSynchronize(stream), "stream");

@@ -99,13 +99,10 @@ int main(int argc, char **argv) {
   submit.inputs = inputs;
   for (uint32_t done = 0, sent = 0; done < n_requests;) {
     if (sent < n_requests && sent - done < IN_FLIGHT) {
-      const opipe_status status =
-          api->session_submit(session, &submit, &requests[sent % IN_FLIGHT], &err);
-      need(status, "submit");
-      if (status == OPIPE_OK) {
-        ++sent;
-        continue;
-      }
+      need(api->session_submit_wait(session, OPIPE_START_REQUEST, &submit, UINT64_MAX,
+                                    &requests[sent++ % IN_FLIGHT], &err),
+           "submit"); /* session_submit would answer OPIPE_PENDING where there is no room */
+      continue;
     }
     opipe_tensor output;
     opipe_request *request = requests[done++ % IN_FLIGHT];

@@ -51,7 +51,8 @@ void run(const opipe_api *api, opipe_session *session, const char *input, const 
   params.inputs = &in;
   params.outputs = &out;
   opipe_request *request = nullptr;
-  check(api->session_submit(session, &params, &request, &err), err, "submit");
+  check(api->session_submit_wait(session, OPIPE_START_REQUEST, &params, UINT64_MAX, &request, &err),
+        err, "submit");
   handle<opipe_request> owned(request, api->request_release);
   check(api->request_wait(request, UINT64_MAX, &err), err, "wait");
 }

@@ -96,7 +96,8 @@ static void run(const opipe_api *api, opipe_session *session, opipe_model *bound
   opipe_submit_params submit = opipe_submit_params_init();
   submit.n_inputs = info.n_inputs;
   submit.inputs = inputs;
-  need(api->session_submit(session, &submit, &request, &err), "submit");
+  need(api->session_submit_wait(session, OPIPE_START_REQUEST, &submit, UINT64_MAX, &request, &err),
+       "submit");
   need(api->request_wait(request, UINT64_MAX, &err), "request");
   need(api->request_output(request, 0, &out, &err), "output");
   printf("output 0 of rank %u, begins with %g\n", (unsigned)out.rank, *(const float *)out.data);

@@ -94,7 +94,9 @@ static void train(const opipe_api *api, opipe_session *session, uint32_t n_steps
     opipe_submit_params submit = opipe_submit_params_init();
     submit.n_inputs = 2;
     submit.inputs = b->inputs;
-    need(api->session_train_step(session, &submit, &tickets[step % 2], &err), "train_step");
+    need(api->session_submit_wait(session, OPIPE_START_STEP, &submit, UINT64_MAX,
+                                  &tickets[step % 2], &err),
+         "train_step");
   }
   need(api->session_flush(session, &err), "flush");
   for (uint32_t step = n_steps < 2 ? 0 : n_steps - 2; step < n_steps; ++step)
@@ -110,7 +112,9 @@ static int next_byte(const opipe_api *api, opipe_session *session, mini_batch *b
   opipe_submit_params submit = opipe_submit_params_init();
   submit.n_inputs = 2;
   submit.inputs = b->inputs;
-  need(api->session_evaluate(session, &submit, &request, &err), "evaluate");
+  need(api->session_submit_wait(session, OPIPE_START_EVALUATION, &submit, UINT64_MAX, &request,
+                                &err),
+       "evaluate");
   need(api->request_wait(request, UINT64_MAX, &err), "evaluate");
   need(api->request_output(request, 1, &logits, &err), "logits");
   const float *row = (const float *)logits.data + (n - 1) * logits.shape[2];

@@ -4,6 +4,8 @@
  * stream has failed, the stream is broken for those behind it.
  */
 #include <pthread.h>
+#include <sched.h>
+#include <string.h>
 
 #include "runtime/state.h"
 #include "runtime/streams/streams.h"
@@ -122,5 +124,104 @@ static void test_whoever_sees_a_failure_finds_the_stream_broken(void) {
   OPI_ASSERT_INT(n_whole, 0);
 }
 
+/* ---- a session that has failed ---- */
+
+typedef struct failed {
+  opi_session *session;
+  uint64_t until_ns;
+  _Atomic uint32_t stop;
+  uint32_t n_ended, n_well; /* requests that settling has ended; of these, as if all were well */
+} failed;
+
+/* One after the other in the same memory: ended and passed by whoever comes first. */
+static void *begin_in_failed(void *arg) {
+  static const opipe_submit_params none = {.struct_size = sizeof none};
+  failed *f = arg;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const uint64_t at_most = f->until_ns + 20 * SECOND; /* where cores are scarce */
+  while (f->n_well == 0 &&
+         (toy_now_ns() < f->until_ns || (f->n_ended < 10 && toy_now_ns() < at_most))) {
+    opi_request *request = opi_request_new(f->session, &err);
+    if (request == NULL)
+      break;
+    request->shape = NULL;
+    request->is_gap = true;
+    for (uint32_t in = 0; in < f->session->n_inputs; ++in)
+      request->feeds[in] = (opi_feed){.given = false};
+    for (uint32_t out = 0; out < f->session->n_outputs; ++out)
+      request->results[out].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+    opi_request_begin(request, &none);
+    uint32_t look = 0;
+    while (look < LOOKS && opi_request_progress(request) != OPI_REQUEST_FINISHED) {
+      if (++look % 8 == 0)
+        (void)sched_yield();
+    }
+    if (look < LOOKS) {
+      ++f->n_ended;
+      f->n_well += !opi_request_failed(request);
+    } else {
+      opi_request_finish(request);
+      while (opi_request_progress(request) != OPI_REQUEST_FINISHED) {
+      }
+    }
+    opi_request_let_go(request);
+    opi_request_passed(request);
+  }
+  atomic_store(&f->stop, 1);
+  return NULL;
+}
+
+static void test_what_a_failed_session_ends_has_failed(void) {
+  toy t = {.allocator = NULL};
+  opipe_error err = OPIPE_ERROR_INIT, why = OPIPE_ERROR_INIT;
+  pthread_t thread;
+  const opipe_session_params params = {.struct_size = sizeof params};
+  OPI_ASSERT_OK_FATAL(toy_make(&t, &one_rank, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
+  OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
+  (void)opi_fail(&why, OPIPE_E_CANCELLED, "it is over");
+  opi_session_fail(t.session, 0, NULL, &why);
+  failed f = {.session = t.session, .until_ns = toy_now_ns() + SECOND};
+  OPI_ASSERT_FATAL(pthread_create(&thread, NULL, begin_in_failed, &f) == 0);
+  while (atomic_load(&f.stop) == 0)
+    opi_session_settle(t.session);
+  (void)pthread_join(thread, NULL);
+  OPI_ASSERT_INT(f.n_well, 0);
+  OPI_ASSERT(f.n_ended > 0);
+  toy_end(&t);
+}
+
+/* Whoever has been handed a request back copies its reason, which stays as it is. */
+static void test_a_reason_that_was_handed_back_stays(void) {
+  static const opipe_submit_params none = {.struct_size = sizeof none};
+  toy t = {.allocator = NULL};
+  opipe_error err = OPIPE_ERROR_INIT, late = OPIPE_ERROR_INIT, early = OPIPE_ERROR_INIT;
+  const opipe_session_params params = {.struct_size = sizeof params};
+  OPI_ASSERT_OK_FATAL(toy_make(&t, &one_rank, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
+  OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
+  (void)opi_fail(&late, OPIPE_E_INVALID, "stage 3 has bad data");
+  (void)opi_fail(&early, OPIPE_E_INVALID, "stage 1 has bad data");
+  for (uint32_t handed_back = 0; handed_back < 2; ++handed_back) {
+    opi_request *request = opi_request_new(t.session, &err);
+    OPI_ASSERT_FATAL(request != NULL);
+    request->shape = NULL;
+    request->is_gap = true;
+    opi_request_begin(request, &none);
+    OPI_ASSERT(opi_request_fail_at(request, 3, &late));
+    if (handed_back != 0)
+      opi_request_finish(request);
+    OPI_ASSERT(opi_request_fail_at(request, 1, &early) == (handed_back == 0));
+    OPI_ASSERT(opi_request_failed(request));
+    OPI_ASSERT(strcmp(request->error.message, handed_back == 0 ? early.message : late.message) ==
+               0);
+    opi_request_finish(request);
+    opi_request_judge(request, &early);
+    opi_request_let_go(request);
+    opi_request_passed(request);
+  }
+  toy_end(&t);
+}
+
 OPI_TEST_MAIN("requests", OPI_TEST(test_nobody_ends_the_next_request),
-              OPI_TEST(test_whoever_sees_a_failure_finds_the_stream_broken))
+              OPI_TEST(test_whoever_sees_a_failure_finds_the_stream_broken),
+              OPI_TEST(test_what_a_failed_session_ends_has_failed),
+              OPI_TEST(test_a_reason_that_was_handed_back_stays))

@@ -68,6 +68,9 @@ OPIPE_INIT_(opipe_train_clock, )
 OPIPE_INIT_(opipe_order_info, )
 OPIPE_INIT_(opipe_state_params, )
 OPIPE_INIT_(opipe_state_info, )
+#if OPIPE_TARGET_MINOR >= 4
+OPIPE_INIT_(opipe_read_params, OPIPE_STRIDE_(tensors))
+#endif
 #undef OPIPE_STRIDE_
 #undef OPIPE_INIT_
 

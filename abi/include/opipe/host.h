@@ -64,7 +64,8 @@ typedef struct opipe_order opipe_order;
 
 /* ---- context ---- */
 
-/* A cap on what all sessions of the context together may take of one device ("cpu" index 0, ...).
+/* A cap on what all sessions of the context together may take of one device ("cpu" index 0, ...);
+ * two for one device are refused (INVALID).
  * session_open asks whether there is one (NOTFOUND): its plugin may be registered until then. */
 typedef struct opipe_device_budget {
   const char *kind; /* plugin id */
@@ -201,54 +202,6 @@ typedef struct opipe_memory_info {
 #endif
 } opipe_memory_info;
 
-/* ---- sessions ---- */
-
-enum {
-  OPIPE_THREADS_LIBRARY = 0, /* one executor thread per rank, started by the session */
-  OPIPE_THREADS_HOST = 1     /* the host drives each rank: session_drive */
-};
-enum {
-  OPIPE_SESSION_CHECK_FINITE =
-      1u, /* a NaN or infinity in any node's output fails the request, naming the node */
-  OPIPE_SESSION_REFERENCE = 2u, /* the plan's own stages by a plain loop in the submitting thread:
-                                   no schedule, no transport. Training keeps every tensor then, and
-                                   is not held to the plan's caps of memory */
-  OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
-  OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
-  OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* gradients can be read until the next step */
-  OPIPE_SESSION_HOLD = 32u,  /* a training step that is not finite ends all updates, those of steps
-                                in flight too: parameters stay as that step had them, until a clock
-                                or a checkpoint is set */
-  OPIPE_SESSION_TUNED = 64u, /* 1.3: refused unless all kernels are as a table of the plan's says */
-  OPIPE_SESSION_TRACE = 128u /* 1.3: session_trace has times of the devices' own clocks, where their
-                                backends tell them; programs take a little longer then */
-};
-
-typedef struct opipe_session_params {
-  uint32_t struct_size;
-  uint32_t threads;       /* OPIPE_THREADS_LIBRARY | _HOST */
-  uint32_t flags;         /* OPIPE_SESSION_* */
-  uint32_t max_in_flight; /* requests accepted before submit answers OPIPE_PENDING; 0: 2 x stages */
-  uint64_t watchdog_ns; /* a rank that has work, and makes no progress so long, ends it; 0: 60 s */
-  uint32_t spin_us;    /* how long a waiting rank looks before it sleeps, and, where cores are left,
-                          request_wait; UINT32_MAX: the library's choice */
-  uint32_t max_shapes; /* shape signatures kept compiled, 0: 8 */
-#if OPIPE_TARGET_MINOR >= 2
-  const uint32_t *local_ranks; /* [n_local_ranks] of the plan: guide, hosts, "Some of the ranks" */
-  uint32_t n_local_ranks;      /* 0: all */
-  uint32_t reserved;           /* 0 */
-#endif
-} opipe_session_params;
-
-typedef struct opipe_session_info {
-  uint32_t struct_size;
-  uint32_t n_ranks;
-  uint64_t requests_done;
-  uint64_t requests_failed;
-  uint64_t shapes_compiled; /* shape signatures compiled since opening */
-  uint64_t busy_ns;         /* sum over ranks of time in programs */
-  uint64_t reserved;
-} opipe_session_info;
 
 /* ---- the table ---- */
 
@@ -331,10 +284,12 @@ typedef struct opipe_api {
   /* Cancels what is in flight, joins threads, frees. Requests not released become invalid.
    * [control] */
   void (*session_close)(opipe_session *session);
-  /* Starts a request. OPIPE_PENDING: max_in_flight requests are unfinished (or a new shape must
-   * wait for room), or a value on which shapes depend lies behind a `ready` flag that is not set;
-   * nothing was started. That flag must stay until the next submit, or session_wait_room has
-   * answered OPIPE_OK. Whatever else waits for fences is taken, and held until they are set.
+  /* Starts a request. OPIPE_PENDING, above 0 and yet no success: nothing was started, *out_request
+   * is NULL. Its reasons: max_in_flight requests are unfinished; the shape is new, and all that are
+   * kept (max_shapes) are in use; so are all bindings of a state; a value on which shapes depend
+   * lies behind a `ready` flag that is not set (it must stay until the next submit, or until
+   * session_wait_room has answered OPIPE_OK). Submit again after session_wait_room, or use
+   * session_submit_wait. Whatever else waits for fences is taken, and held until they are set.
    * A request of another shape than the plan's is compiled first (cold). [any-thread] */
   opipe_status (*session_submit)(opipe_session *session, const opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err);
@@ -362,8 +317,8 @@ typedef struct opipe_api {
   /* A file descriptor (eventfd) for poll, epoll, ... The session's: closed by session_close; the
    * same at every call; readable at first. Spurious readiness is possible.
    *   rank < n_ranks  threads=HOST: readable when session_drive(rank) may have something to do;
-   *                   drive with timeout_ns 0 reads it. (A host flag fence rings nothing: drive
-   *                   after setting it.)
+   *                   drive with timeout_ns 0 reads it. (A host flag fence rings nothing: call
+   *                   session_flags_set, or drive, after setting it.)
    *   OPIPE_NONE      readable when a request has finished since it was read; the host reads it (8
    *                   bytes), then polls its requests.
    * Deadlines and the watchdog need a call of poll or wait when their time comes. Errors: STATE (a
@@ -392,8 +347,10 @@ typedef struct opipe_api {
    * threads=HOST: does not wait, OPIPE_PENDING as long as there are steps to drive; what needs a
    * flush answers STATE then. */
   opipe_status (*session_flush)(opipe_session *session, opipe_error *err);
-  /* Forward only, with the newest parameters; flushes first. Inputs as a step's. Outputs "loss" and
-   * what the loss judges. Data that a program refuses fails the evaluation alone. */
+  /* Forward only, with the parameters that the steps before leave; what a double-buffered schedule
+   * has left over runs first. Waits for nothing, and is taken while steps are under way, those that
+   * the host drives too. Inputs as a step's. Outputs "loss" and what the loss judges. Data that a
+   * program refuses fails the evaluation alone. OPIPE_PENDING as session_submit. */
   opipe_status (*session_evaluate)(opipe_session *session, const opipe_submit_params *params,
                                    opipe_request **out_request, opipe_error *err);
   /* Of a finished ticket or evaluation. */
@@ -402,9 +359,14 @@ typedef struct opipe_api {
   /* Parameter `index`, in the plan's order; OPIPE_E_NOTFOUND past the last. */
   opipe_status (*session_parameter)(opipe_session *session, uint32_t index,
                                     opipe_parameter_info *io_info, opipe_error *err);
-  /* A parameter's state by initializer name, dense row-major. version: 0 newest, 1 one older, of
-   * double-buffered weights. Flush first: between steps only. set changes every copy; what is not
-   * trained, and was set, is among what session_save and _save_model write. [control] */
+  /* What reads or writes parameters (from here to session_save_gradients, session_clock,
+   * _set_clock, _try_save, _read) does it between steps, whatever other threads do: it waits for
+   * the steps that were submitted before it; later ones are accepted, and begin when it has
+   * returned. One such call after the other; one from a callback of another answers STATE.
+   * threads=HOST: STATE, as long as there are steps to drive. A parameter's state by initializer
+   * name, dense row-major. version: 0 newest, 1 one older, of double-buffered weights. set changes
+   * every copy; what is not trained, and was set, is among what session_save and _save_model write.
+   * [any-thread] */
   opipe_status (*session_get)(opipe_session *session, const char *name, uint32_t state,
                               uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
   opipe_status (*session_set)(opipe_session *session, const char *name, uint32_t state,
@@ -413,18 +375,19 @@ typedef struct opipe_api {
   /* A checkpoint: parameters, optimizer state, steps, `position` [OPIPE_POSITION] (the host's own
    * numbers, NULL: zeros) in the folder `path`. A process that dies meanwhile leaves the old one or
    * the new one, an error the old one. INVALID: a file of the model would be replaced. Flushes.
-   * [control] */
+   * [any-thread] */
   opipe_status (*session_save)(opipe_session *session, const char *path, const uint64_t *position,
                                opipe_error *err);
   /* Continues from a checkpoint, made under any plan. out_position [OPIPE_POSITION] may be NULL.
    * Errors: INVALID names the tensor and both numbers (shapes, or the hashes of damaged ones),
-   * nothing is changed then. Flushes. [control] */
+   * nothing is changed then. Flushes. [any-thread] */
   opipe_status (*session_load)(opipe_session *session, const char *path, uint64_t *out_position,
                                opipe_error *err);
   /* Writes the model file with the newest parameters to `path`, embedded or external as they are in
-   * the file; all other bytes survive. INVALID: other weights lie there. Flushes. [control] */
+   * the file; all other bytes survive. INVALID: other weights lie there. Flushes. [any-thread] */
   opipe_status (*session_save_model)(opipe_session *session, const char *path, opipe_error *err);
-  /* Gradients of the last step into one safetensors file. INVALID: one of the model's. [control] */
+  /* Gradients of the last step into one safetensors file. INVALID: one of the model's.
+   * [any-thread] */
   opipe_status (*session_save_gradients)(opipe_session *session, const char *path,
                                          opipe_error *err);
   /* Which initializers of a model bound with OPIPE_BIND_TRAIN are trained, which not, and why;
@@ -472,8 +435,8 @@ typedef struct opipe_api {
    * passed them. Errors: STATE, nothing has run yet, or requests are unfinished. [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
-  /* Set ends a hold; of a loss scale see opipe_train_clock. Errors: INVALID, with the number. Flush
-   * first: between steps only. [control] */
+  /* Between steps, as session_get. Set ends a hold; of a loss scale see opipe_train_clock. Errors:
+   * INVALID, with the number. [any-thread] */
   opipe_status (*session_clock)(opipe_session *session, opipe_train_clock *io_clock,
                                 opipe_error *err);
   opipe_status (*session_set_clock)(opipe_session *session, const opipe_train_clock *clock,
@@ -492,9 +455,9 @@ typedef struct opipe_api {
   void (*state_close)(opipe_state *state);
   /* As it was opened. Errors: STATE, requests of it are unfinished: wait for them. */
   opipe_status (*state_reset)(opipe_state *state, opipe_error *err);
-  /* `state` becomes what `from` is, another one of the session. Errors: LIMIT, its capacity; STATE,
-   * requests of one of them are unfinished, or `from` is broken; UNSUPPORTED, they are on replicas
-   * of which this session has not all ranks. */
+  /* `state` becomes what `from` is, another one of the session (itself: it stays as it is). Errors:
+   * LIMIT, its capacity; STATE, requests of one of them are unfinished, or `from` is broken;
+   * UNSUPPORTED, they are on replicas of which this session has not all ranks. */
   opipe_status (*state_copy)(opipe_state *state, opipe_state *from, opipe_error *err);
   /* Pair `index` of the plan: io_info (may be NULL), then its content into dst [n_bytes] (NULL:
    * none), dense, row-major, in host memory. Errors: NOTFOUND (past the last; content that is in
@@ -635,6 +598,22 @@ typedef struct opipe_api {
    * writers ask it. Errors: INVALID names the file. [any-thread] */
   opipe_status (*model_check_target)(opipe_model *model, const char *path, uint32_t what,
                                      opipe_error *err);
+  /* session_submit, _train_step or _evaluate (what: OPIPE_START_*) that sleeps until there is room,
+   * and until the flag is set behind which lies a value on which shapes depend. Where it fails
+   * nothing was started. threads=HOST: other threads drive meanwhile. Errors: TIMEOUT, after
+   * timeout_ns (UINT64_MAX: for ever); as theirs. [any-thread] */
+  opipe_status (*session_submit_wait)(opipe_session *session, uint32_t what,
+                                      const opipe_submit_params *params, uint64_t timeout_ns,
+                                      opipe_request **out_request, opipe_error *err);
+  /* Host flags that `ready` fences name were set: they are looked at now. Without it that is done
+   * after a sixteenth of the time for which they have been waited for, 50 microseconds to 5
+   * milliseconds. threads=HOST: a rank's file descriptor becomes readable, session_drive returns
+   * from its sleep. [any-thread] */
+  opipe_status (*session_flags_set)(opipe_session *session, opipe_error *err);
+  /* Many tensors (session_get) and the clock (io_clock, may be NULL), all of one and the same step,
+   * whatever other threads submit. Nothing is written when a tensor is refused. [any-thread] */
+  opipe_status (*session_read)(opipe_session *session, const opipe_read_params *params,
+                               opipe_train_clock *io_clock, opipe_error *err);
 #endif
 } opipe_api;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a host gives with a request: tensors, fences, whom to tell; part of host.h.
+/* Sessions, and what a host gives with a request: tensors, fences, whom to tell; part of host.h.
  *
  * A tensor lies in host memory, or from 1.3 on in that of a device: device_type and device_id are
  * those of DLPack, as a backend tells them (OPIPE_NATIVE_KIND, OPIPE_NATIVE_DEVICE of backend.h;
@@ -26,6 +26,58 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- sessions ---- */
+
+enum {
+  OPIPE_THREADS_LIBRARY = 0, /* one executor thread per rank, started by the session */
+  OPIPE_THREADS_HOST = 1     /* the host drives each rank: session_drive */
+};
+enum {
+  OPIPE_SESSION_CHECK_FINITE =
+      1u, /* a NaN or infinity in any node's output fails the request, naming the node */
+  OPIPE_SESSION_REFERENCE = 2u, /* the plan's own stages by a plain loop in the submitting thread
+                                   (where a fence is not set yet, in one that polls or waits): no
+                                   schedule, no transport. Training keeps every tensor then, and
+                                   is not held to the plan's caps of memory */
+  OPIPE_SESSION_POISON = 4u,    /* tests: freed memory overwritten, red zones checked */
+  OPIPE_SESSION_NO_BACKEND_FUSE = 8u,
+  OPIPE_SESSION_KEEP_GRADIENTS = 16u, /* gradients can be read until the next step */
+  OPIPE_SESSION_HOLD = 32u,  /* a training step that is not finite ends all updates, those of steps
+                                in flight too: parameters stay as that step had them, until a clock
+                                or a checkpoint is set */
+  OPIPE_SESSION_TUNED = 64u, /* 1.3: refused unless all kernels are as a table of the plan's says */
+  OPIPE_SESSION_TRACE = 128u /* 1.3: session_trace has times of the devices' own clocks, where their
+                                backends tell them; programs take a little longer then */
+};
+
+typedef struct opipe_session_params {
+  uint32_t struct_size;
+  uint32_t threads;       /* OPIPE_THREADS_LIBRARY | _HOST */
+  uint32_t flags;         /* OPIPE_SESSION_* */
+  uint32_t max_in_flight; /* requests accepted before submit answers OPIPE_PENDING; 0: 2 x stages */
+  uint64_t watchdog_ns; /* a rank that has work, and makes no progress so long, ends it; 0: 60 s */
+  uint32_t spin_us;    /* how long a waiting rank looks before it sleeps, and, where cores are left,
+                          request_wait; UINT32_MAX: the library's choice */
+  uint32_t max_shapes; /* shape signatures kept compiled, 0: 8 */
+#if OPIPE_TARGET_MINOR >= 2
+  const uint32_t *local_ranks; /* [n_local_ranks] of the plan: guide, hosts, "Some of the ranks" */
+  uint32_t n_local_ranks;      /* 0: all */
+  uint32_t reserved;           /* 0 */
+#endif
+} opipe_session_params;
+
+typedef struct opipe_session_info {
+  uint32_t struct_size;
+  uint32_t n_ranks;
+  uint64_t requests_done;
+  uint64_t requests_failed;
+  uint64_t shapes_compiled; /* shape signatures compiled since opening */
+  uint64_t busy_ns;         /* sum over ranks of time in programs */
+  uint64_t reserved;
+} opipe_session_info;
+
+/* ---- requests ---- */
 
 typedef struct opipe_request opipe_request;
 
@@ -54,7 +106,8 @@ typedef struct opipe_submit_params {
   /* NULL: none. Called once for a request that was submitted, when it has finished: its memory is
    * the host's again, and request_wait and request_poll show it once this has returned. status: how
    * it ended. [callback: whichever thread ends it: a rank's, or one that is inside session_submit
-   * (REFERENCE: before it returns), session_drive, request_cancel, _poll, _wait, or session_close]
+   * (REFERENCE: before it returns, if all fences are set), session_drive, request_cancel, _poll,
+   * _wait, or session_close]
    * It must be short, and may call request_poll, _output, _report, _cancel and _release (of this
    * request too); all other functions of the table answer OPIPE_E_STATE inside. `request` is a
    * stale handle where the host has released it before. */
@@ -87,6 +140,8 @@ typedef struct opipe_submit_params {
  * and their schedule say; sessions that share a plan's ranks give the same. What else the optimizer
  * does follows from the steps before, as ever. */
 enum { OPIPE_SUBMIT_DEVICE_OUTPUTS = 1u, OPIPE_SUBMIT_LR = 2u };
+/* 1.4: what session_submit_wait starts, as session_submit, _train_step, _evaluate do. */
+enum { OPIPE_START_REQUEST = 0, OPIPE_START_STEP = 1, OPIPE_START_EVALUATION = 2 };
 
 #include "frozen/requests.h"
 

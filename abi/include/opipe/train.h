@@ -132,6 +132,25 @@ typedef struct opipe_train_clock {
   double loss_scale;   /* 1 without loss scaling */
 } opipe_train_clock;
 
+#if OPIPE_TARGET_MINOR >= 4
+/* A tensor of session_read: what session_get would read. */
+typedef struct opipe_tensor_read {
+  const char *name; /* the initializer's */
+  void *data;       /* dense row-major, [n_bytes] */
+  uint64_t n_bytes;
+  uint32_t state;   /* OPIPE_STATE_* */
+  uint32_t version; /* 0: newest */
+} opipe_tensor_read;
+
+typedef struct opipe_read_params {
+  uint32_t struct_size;
+  uint32_t n_tensors;
+  const opipe_tensor_read *tensors; /* [n_tensors] */
+  uint32_t tensors_stride;          /* bytes from tensor to tensor */
+  uint32_t reserved;                /* 0 */
+} opipe_read_params;
+#endif
+
 /* JSON for chrome://tracing; a picture; a page of HTML that needs nothing besides. */
 enum { OPIPE_TRACE_CHROME = 0, OPIPE_TRACE_SVG = 1, OPIPE_TRACE_HTML = 2 };
 enum { OPIPE_POSITION = 4 }; /* numbers of the host's own in a checkpoint */

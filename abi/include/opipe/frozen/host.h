@@ -33,16 +33,6 @@ OPIPE_FREEZE(opipe_plan_info, bound_ns, 40, 0x89b1baaab9fdf795)
   X(T, mapped_bytes)
 OPIPE_ORDER(opipe_memory_info)
 OPIPE_FREEZE(opipe_memory_info, mapped_bytes, 104, 0x17cd476f1aabf2a9)
-#define OPIPE_FIELDS_opipe_session_params(X, T) \
-  X(T, struct_size) X(T, threads) X(T, flags) X(T, max_in_flight) X(T, watchdog_ns) \
-  X(T, spin_us) X(T, max_shapes)
-OPIPE_ORDER(opipe_session_params)
-OPIPE_FREEZE(opipe_session_params, max_shapes, 32, 0x8988e2aab9db3679)
-#define OPIPE_FIELDS_opipe_session_info(X, T) \
-  X(T, struct_size) X(T, n_ranks) X(T, requests_done) X(T, requests_failed) \
-  X(T, shapes_compiled) X(T, busy_ns) X(T, reserved)
-OPIPE_ORDER(opipe_session_info)
-OPIPE_FREEZE(opipe_session_info, reserved, 48, 0x896d8aaab9c3d939)
 #define OPIPE_FIELDS_opipe_api(X, T) \
   X(T, struct_size) X(T, abi_major) X(T, abi_minor) X(T, version) X(T, context_create) \
   X(T, context_destroy) X(T, context_register_static) X(T, context_plugins) X(T, model_load) \
@@ -72,8 +62,6 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
   OPIPE_ROW(opipe_plan_params, reserved, 0), \
   OPIPE_ROW(opipe_plan_info, bound_ns, 0), \
   OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
-  OPIPE_ROW(opipe_session_params, max_shapes, 0), \
-  OPIPE_ROW(opipe_session_info, reserved, 0), \
   OPIPE_ROW(opipe_api, session_try_save, 0), \
   OPIPE_ROW(opipe_view, struct_row_bytes, 0)
 /* clang-format on */

@@ -30,12 +30,29 @@ OPIPE_FREEZE(opipe_parameter_info, gradient_norm, 56, 0xee4eabf478f5f029)
   X(T, struct_size) X(T, reserved) X(T, steps) X(T, updates) X(T, good_steps) X(T, loss_scale)
 OPIPE_ORDER(opipe_train_clock)
 OPIPE_FREEZE(opipe_train_clock, loss_scale, 40, 0xc99501925bf934b3)
+#if OPIPE_TARGET_MINOR >= 4
+#define OPIPE_FIELDS_opipe_tensor_read(X, T) \
+  X(T, name) X(T, data) X(T, n_bytes) X(T, state) X(T, version)
+OPIPE_ORDER(opipe_tensor_read)
+#endif
+#if OPIPE_TARGET_MINOR >= 4
+#define OPIPE_FIELDS_opipe_read_params(X, T) \
+  X(T, struct_size) X(T, n_tensors) X(T, tensors) X(T, tensors_stride) X(T, reserved)
+OPIPE_ORDER(opipe_read_params)
+#endif
+#if OPIPE_TARGET_MINOR >= 4
+#define OPIPE_ROWS_TRAIN_4 \
+  , OPIPE_ROW(opipe_tensor_read, version, 4) \
+  , OPIPE_ROW(opipe_read_params, reserved, 4)
+#else
+#define OPIPE_ROWS_TRAIN_4
+#endif
 #define OPIPE_ROWS_TRAIN \
   OPIPE_ROW(opipe_train_glob, reserved, 0), \
   OPIPE_ROW(opipe_train_options, loss_scaling, 0), \
   OPIPE_ROW(opipe_train_report, loss_scale, 0), \
   OPIPE_ROW(opipe_parameter_info, gradient_norm, 0), \
-  OPIPE_ROW(opipe_train_clock, loss_scale, 0)
+  OPIPE_ROW(opipe_train_clock, loss_scale, 0) OPIPE_ROWS_TRAIN_4
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_TRAIN_H */
