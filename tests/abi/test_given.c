@@ -113,6 +113,18 @@ static void run_with(host_kit *k, const int64_t rows_and_tokens[2], const int64_
   k->api->request_release(request);
 }
 
+static void bind_pinned(host_kit *k, const int64_t *rows_and_tokens, const int64_t *strides) {
+  const opipe_dim dims[] = {{"batch", 1}, {"seq", 8}};
+  opipe_bind_options bind = opipe_bind_options_init();
+  opipe_pin pin = {.input = "input_ids", .value = kit_ids(ids, rows_and_tokens).tensor};
+  opipe_model *bound = NULL;
+  pin.value.strides = strides;
+  bind.dims = dims, bind.n_dims = 2;
+  bind.pins = &pin, bind.n_pins = 1;
+  OPI_ASSERT_OK(k->api->model_bind(k->model, &bind, &bound, &k->err), &k->err);
+  k->api->model_destroy(bound);
+}
+
 /* As in DLPack: nobody steps along such an axis, so its stride says nothing. */
 static void test_strides_of_axes_of_one_element(void) {
   static const int64_t any[] = {INT64_MAX, INT64_MIN, INT64_C(1) << 61, -1, 0, 8};
@@ -130,6 +142,7 @@ static void test_strides_of_axes_of_one_element(void) {
     OPI_ASSERT_BITS(got, want[0], FEW, OPIPE_FLOAT);
     run_with(&k, column, of_column, got, FEW);
     OPI_ASSERT_BITS(got, want[1], FEW, OPIPE_FLOAT);
+    bind_pinned(&k, row, of_row);
   }
   kit_close(&k);
 }

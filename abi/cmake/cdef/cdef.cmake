@@ -4,7 +4,7 @@
 # Writes opipe/cdef.h: the declarations of a host as Python's cffi takes them (ffi.cdef), without includes, macros,
 # attributes and inline functions.
 get_filename_component(folder ${CMAKE_CURRENT_LIST_FILE} DIRECTORY)
-execute_process(COMMAND ${CC} -E -P -nostdinc -U__GNUC__ -std=c11 -I${folder}/stubs -I${INCLUDE} ${folder}/cdef.c
+execute_process(COMMAND ${CC} -E -P -nostdinc -U__GNUC__ -std=c11 -I${folder} -I${INCLUDE} ${folder}/cdef.c
   OUTPUT_VARIABLE text ERROR_VARIABLE said RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "${CC} cannot preprocess ${folder}/cdef.c:\n${said}")
