@@ -86,10 +86,10 @@ static void put_memory(const writer *w, uint32_t rank) {
                {"mapped_bytes", m->mapped_bytes}};
   for (size_t i = 0; i < OPI_COUNT(parts); ++i)
     opi_text_printf(w->to, ", \"%s\": %" PRIu64, parts[i].name, parts[i].n_bytes);
-  if (opi_memory_cap(m) == UINT64_MAX)
+  if (m->cap_bytes == UINT64_MAX)
     opi_text_puts(w->to, ", \"cap_bytes\": null");
   else
-    opi_text_printf(w->to, ", \"cap_bytes\": %" PRIu64, opi_memory_cap(m));
+    opi_text_printf(w->to, ", \"cap_bytes\": %" PRIu64, m->cap_bytes);
   opi_text_printf(w->to, ", \"estimated\": %s", m->estimated ? "true" : "false");
 }
 
