@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a host gives is taken, or refused at once: elements of complex numbers, attributes,
- * strides that reach too far, ranks in sessions that no transport joins, files of plans of models
- * bound for training.
+/* What a host gives is taken, or refused at once: elements of complex numbers, strides that reach
+ * too far, ranks in sessions that no transport joins, files of plans of models bound for training.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -73,47 +72,6 @@ static void test_complex_numbers_pass(void) {
     k.api->request_release(request);
     kit_close(&k);
   }
-}
-
-/* ---- attributes ---- */
-
-/* y = Relu(x) with one attribute, in `opset`. */
-static opipe_status build_relu(host_kit *k, const opipe_attr *attr, int64_t version) {
-  static const int64_t in_shape[2] = {2, 3};
-  static const char *const x[] = {"x"}, *const y[] = {"y"};
-  opipe_build_value input = {.name = "x"}, output = {.name = "y"};
-  opipe_build_node node = {.op = "Relu", .name = "gate", .inputs = x, .outputs = y};
-  opipe_build_graph graph = opipe_build_graph_init();
-  opipe_build_opset opset = {.domain = NULL, .version = version};
-  opipe_build_params build = opipe_build_params_init();
-  opipe_bind_options bind = opipe_bind_options_init();
-  memset(k, 0, sizeof *k);
-  k->err.struct_size = sizeof k->err;
-  input.shape = in_shape, input.rank = 2, input.dtype = OPIPE_FLOAT;
-  output.rank = -1;
-  node.n_inputs = node.n_outputs = 1;
-  node.attrs = attr, node.n_attrs = 1;
-  graph.inputs = &input, graph.n_inputs = 1, graph.outputs = &output, graph.n_outputs = 1;
-  graph.nodes = &node, graph.n_nodes = 1;
-  build.graph = &graph, build.opsets = &opset, build.n_opsets = 1;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->context_create(NULL, &k->context, &k->err), &k->err);
-  const opipe_status status = k->api->model_build(k->context, &build, &k->model, &k->err);
-  return status < 0 ? status : k->api->model_bind(k->model, &bind, &k->bound, &k->err);
-}
-
-static void test_attributes_of_built_nodes(void) {
-  const opipe_attr unknown = {.name = "alpha", .f = 0.5, .kind = OPIPE_ATTR_FLOAT};
-  const opipe_attr note = {.name = "__alpha", .f = 0.5, .kind = OPIPE_ATTR_FLOAT};
-  host_kit k;
-  OPI_ASSERT_ERROR(build_relu(&k, &unknown, 28), OPIPE_E_UNSUPPORTED, &k.err,
-                   "node 'gate' (Relu): attribute 'alpha' (0.5) is not known");
-  kit_close(&k);
-  OPI_ASSERT_OK(build_relu(&k, &note, 28), &k.err);
-  kit_close(&k);
-  OPI_ASSERT_ERROR(build_relu(&k, &note, 29), OPIPE_E_UNSUPPORTED, &k.err,
-                   "opset 29 of domain ai.onnx; operators are known up to opset 28");
-  kit_close(&k);
 }
 
 /* ---- strides, lanes ---- */
@@ -195,6 +153,5 @@ static void test_plans_of_models_bound_for_training(void) {
 }
 
 OPI_TEST_MAIN("what is given", OPI_TEST(test_complex_numbers_pass),
-              OPI_TEST(test_attributes_of_built_nodes), OPI_TEST(test_strides_that_reach_too_far),
-              OPI_TEST(test_ranks_that_nothing_joins),
+              OPI_TEST(test_strides_that_reach_too_far), OPI_TEST(test_ranks_that_nothing_joins),
               OPI_TEST(test_plans_of_models_bound_for_training))
