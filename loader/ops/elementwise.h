@@ -28,4 +28,7 @@ opipe_status opi_gradient_clip(opi_grad *g, const opi_node *node, opipe_error *e
 opipe_status opi_gradient_cast(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_where(opi_grad *g, const opi_node *node, opipe_error *err);
 
+/* Attributes of operators that broadcast by an attribute up to opset 6, and by shapes since. */
+#define OPI_A_BROADCASTS OPI_A_BROADCAST, OPI_A(INT, "broadcast", .since = 7, OPI_NO_EFFECT)
+
 #endif /* OPI_OPS_ELEMENTWISE_H */

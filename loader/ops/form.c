@@ -96,18 +96,24 @@ static const char *text_at(const opipe_attr *attr, uint32_t i) {
   return attr->kind == OPIPE_ATTR_STRING ? attr->data : ((const char *const *)attr->data)[i];
 }
 
-static bool is_number(uint32_t kind) {
-  return kind == OPIPE_ATTR_INT || kind == OPIPE_ATTR_FLOAT;
+static bool is_numeric(uint32_t kind) {
+  return kind == OPIPE_ATTR_INT || kind == OPIPE_ATTR_FLOAT || kind == OPIPE_ATTR_INTS ||
+         kind == OPIPE_ATTR_FLOATS;
 }
 
-/* Does the attribute hold its default? */
+/* Does the attribute hold its default? A list does when each entry is the default. */
 static bool is_preset(const opi_attr_rule *rule, const opipe_attr *attr) {
   if (attr->kind != rule->kind)
     return false;
-  if (rule->has_preset && is_number(attr->kind)) {
-    const double value = number_at(attr, 0);
-    return attr->kind == OPIPE_ATTR_FLOAT ? (float)value == (float)rule->preset
-                                          : value == rule->preset;
+  if (rule->has_preset && is_numeric(attr->kind)) {
+    const uint32_t n = entries_of(attr);
+    const bool single = attr->kind == OPIPE_ATTR_FLOAT || attr->kind == OPIPE_ATTR_FLOATS;
+    for (uint32_t i = 0; i < n; ++i) {
+      const double value = number_at(attr, i);
+      if (single ? (float)value != (float)rule->preset : value != rule->preset)
+        return false;
+    }
+    return n > 0;
   }
   return rule->texts != NULL && attr->kind == OPIPE_ATTR_STRING &&
          has_word(rule->texts, text_at(attr, 0), true);

@@ -292,6 +292,7 @@ static const opi_op ops[] = {
     {OPI_OP("Gemm", "", 1, OPI_NEWEST_ONNX, 2, 3, 1, 1),
      OPI_ATTRS(13, OPI_A(FLOAT, "beta", OPI_PRESET(1)),
                OPI_A(INT, "broadcast", .until = 6, OPI_PRESET(0)),
+               OPI_A(INT, "broadcast", .since = 7, OPI_NO_EFFECT),
                OPI_A(INT, "transB", OPI_PRESET(0)), OPI_A(FLOAT, "alpha", OPI_PRESET(1)),
                OPI_A(INT, "transA", OPI_PRESET(0))),
      .lift = gemm_lift, .infer = gemm_infer, .work = product_work, .carry = gemm_carry,

@@ -68,14 +68,14 @@ static opipe_status infer_where(opi_builder *b, const opi_node *node, opipe_erro
   }
 
 static const opi_op ops[] = {
-    TWO("Equal", 1, infer_equal, EQUAL, OPI_ATTRS(19, OPI_A_BROADCAST)),
-    TWO("Greater", 1, infer_compare, GREATER, OPI_ATTRS(13, OPI_A_BROADCAST)),
+    TWO("Equal", 1, infer_equal, EQUAL, OPI_ATTRS(19, OPI_A_BROADCASTS)),
+    TWO("Greater", 1, infer_compare, GREATER, OPI_ATTRS(13, OPI_A_BROADCASTS)),
     TWO("GreaterOrEqual", 12, infer_compare, GREATER, OPI_NO_ATTRS(16)),
-    TWO("Less", 1, infer_compare, LESS, OPI_ATTRS(13, OPI_A_BROADCAST)),
+    TWO("Less", 1, infer_compare, LESS, OPI_ATTRS(13, OPI_A_BROADCASTS)),
     TWO("LessOrEqual", 12, infer_compare, LESS, OPI_NO_ATTRS(16)),
-    TWO("And", 1, infer_logic, AND, OPI_ATTRS(7, OPI_A_BROADCAST)),
-    TWO("Or", 1, infer_logic, OR, OPI_ATTRS(7, OPI_A_BROADCAST)),
-    TWO("Xor", 1, infer_logic, XOR, OPI_ATTRS(7, OPI_A_BROADCAST)),
+    TWO("And", 1, infer_logic, AND, OPI_ATTRS(7, OPI_A_BROADCASTS)),
+    TWO("Or", 1, infer_logic, OR, OPI_ATTRS(7, OPI_A_BROADCASTS)),
+    TWO("Xor", 1, infer_logic, XOR, OPI_ATTRS(7, OPI_A_BROADCASTS)),
     ONE("Not", 1, opi_lift_plain, infer_logic, NOT, OPI_NO_ATTRS(1)),
     ONE("IsNaN", 9, opi_lift_plain, infer_is, NEVER, OPI_NO_ATTRS(20)),
     ONE("IsInf", 10, lift_is_inf, infer_is, ANY,

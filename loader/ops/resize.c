@@ -476,7 +476,7 @@ static const opi_op ops[] = {
          OPI_A(INT, "antialias", .since = 18, OPI_PRESET(0))),
      .lift = lift_resize},
     {OPI_OP("Upsample", "", 7, 9, 1, 2, 1, 1),
-     OPI_ATTRS(9, OPI_A(STRING, "mode"), OPI_A(FLOATS, "scales", .until = 8)),
+     OPI_ATTRS(9, OPI_A(STRING, "mode"), OPI_A(FLOATS, "scales", .until = 8, .input = 1)),
      .lift = lift_upsample},
 };
 

@@ -6,10 +6,10 @@
  *     -b    the backend (cpu), which device 0 is of   -p       a folder of further plugins
  *     -o    its options                               -v       a line for every test
  *     -a    absolute tolerance instead of 1e-7
- * Types and shapes must be exact, values within rtol 1e-3, atol 1e-7, a NaN equal to a NaN. Inputs
- * that decide a shape are pinned to their values, the others are fed. Programs are compiled with
- * poison and red zones. Prints every failure with its reason; the exit status is 0 without
- * failures, 77 when nothing ran.
+ * Types and shapes must be exact, values within rtol 1e-3 (bfloat16: 2^-6), atol 1e-7, a NaN equal
+ * to a NaN. Inputs that decide a shape are pinned to their values, the others are fed. Programs are
+ * compiled with poison and red zones. Prints every failure with its reason; the exit status is 0
+ * without failures, 77 when nothing ran.
  */
 #include <math.h>
 #include <stdio.h>
@@ -182,6 +182,7 @@ static opipe_status run_program(const harness *h, const test_case *c, const opip
 
 static opipe_status compare_values(const opi_value *wanted, const void *found, double atol,
                                    opipe_error *err) {
+  const double rtol = wanted->dtype == OPIPE_BFLOAT16 ? 0x1p-6 : 1e-3;
   uint64_t n = 0;
   (void)opi_shape_elems(wanted->shape, (uint32_t)wanted->rank, &n);
   if (opi_test_dtype_bytes(wanted->dtype) == 0 ||
@@ -194,7 +195,7 @@ static opipe_status compare_values(const opi_value *wanted, const void *found, d
     const double a = opi_test_element(found, i, wanted->dtype);
     const double b = opi_test_element(wanted->data, i, wanted->dtype);
     const bool same = a == b || (isnan(a) && isnan(b));
-    if (!same && !(fabs(a - b) <= atol + 1e-3 * fabs(b))) {
+    if (!same && !(fabs(a - b) <= atol + rtol * fabs(b))) {
       return opi_fail(err, OPIPE_E_INVALID, "'%s': element %llu of %llu is %.9g, not %.9g",
                       wanted->name, (unsigned long long)i, (unsigned long long)n, a, b);
     }

@@ -51,6 +51,12 @@ static void test_attention_carries(void) {
       "Attention@23 f[6,4,3,8]^0 f[6,4,5,8]^0 f[6,4,5,8]^0 o[3,5] -> Attention f[6,4,3,8]^0",
       "Attention@23 f[6,4,3,8]^0 f[6,4,5,8]^0 f[6,4,5,8]^0 o[6,1,3,5] -> !carry the mask has that "
       "axis",
+      "Attention@24 f[6,4,3,8]^0 f[6,4,5,8]^0 f[6,4,5,8]^0 - - - i[6]^0 | is_causal=1 -> Attention "
+      "f[6,4,3,8]^0",
+      "Attention@25 f[6,4,3,8]^0 f[6,4,5,8]^0 f[6,4,5,8]^0 o[6,1,3,4]^0 - - i[6]^0 | "
+      "left_window_size=1 -> Attention f[6,4,3,8]^0",
+      "Attention@25 f[6,4,3,8]^0 f[6,4,5,8]^0 f[6,4,5,8]^0 o[5] | left_window_size=1 "
+      "right_window_size=0 -> Attention f[6,4,3,8]^0",
       "Attention@23 f[6,4,3,8]^0 f[6,4,5,8] f[6,4,5,8]^0 -> !carry at different places",
       "Attention@23 f[2,4,3,8]^2 f[2,4,5,8] f[2,4,5,8] -> !carry rows of later tokens read earlier "
       "keys",

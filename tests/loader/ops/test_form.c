@@ -35,13 +35,18 @@ static void test_values(void) {
 }
 
 static void test_without_effect(void) {
-  TEST_CASES("Gemm@13 f[2,3] f[3,4] | __note=$kept -> Gemm f[2,4]",
-             "Relu@1 f[2] | consumed_inputs=[0] -> Relu f[2]",
-             "Relu@14 f[2] | consumed_inputs=[0] -> Relu f[2]",
-             "Conv@11 f[1,2,4,4] f[3,2,1,1] | cudnn_exhaustive_search=1 -> Conv f[1,3,4,4]",
-             "TopK@11 f[2,5] i{2} | sorted=0 -> TopK f[2,2] i[2,2]",
-             "ms.MatMulNBits@1 f[2,32] u[4,1,16] f[4] | K=32 N=4 bits=4 block_size=32 "
-             "weight_prepacked=0 -> FusedMatMul f[2,4]");
+  TEST_CASES(
+      "Gemm@13 f[2,3] f[3,4] | __note=$kept -> Gemm f[2,4]",
+      "Relu@1 f[2] | consumed_inputs=[0] -> Relu f[2]",
+      "Relu@14 f[2] | consumed_inputs=[0] -> Relu f[2]",
+      "Conv@11 f[1,2,4,4] f[3,2,1,1] | cudnn_exhaustive_search=1 -> Conv f[1,3,4,4]",
+      "Add@7 f[2,3] f[3] | broadcast=1 -> Add f[2,3]",
+      "Add@7 f[2,3] f[2] | broadcast=1 axis=0 -> !UNSUPPORTED attribute 'axis' (0)",
+      "MaxPool@8 f[1,2,4,4] | kernel_shape=[2,2] dilations=[1,1] -> MaxPool f[1,2,3,3]",
+      "MaxPool@8 f[1,2,4,4] | kernel_shape=[2,2] dilations=[1,2] -> !UNSUPPORTED 'dilations'",
+      "TopK@11 f[2,5] i{2} | sorted=0 -> TopK f[2,2] i[2,2]",
+      "ms.MatMulNBits@1 f[2,32] u[4,1,16] f[4] | K=32 N=4 bits=4 block_size=32 "
+      "weight_prepacked=0 -> FusedMatMul f[2,4]");
 }
 
 static void test_versions(void) {

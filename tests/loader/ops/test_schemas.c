@@ -128,12 +128,15 @@ static void found(findings *f, const opi_op *op, const schema *s, const char *wh
 }
 
 static bool same_preset(const opi_attr_rule *rule, const schema_attr *a) {
+  if (rule->has_preset && (rule->kind == OPIPE_ATTR_INTS || rule->kind == OPIPE_ATTR_FLOATS))
+    return a->preset == NULL; /* lists' defaults are in the text: one number along each axis */
+  if (rule->has_preset && a->preset == NULL)
+    return rule->honours == OPI_HONOURS_DEFAULT;
   if (rule->has_preset)
-    return a->preset == NULL ? rule->honours == OPI_HONOURS_DEFAULT
-                             : (float)strtod(a->preset, NULL) == (float)rule->preset;
-  if (rule->texts != NULL && a->preset != NULL)
-    return strncmp(rule->texts, a->preset, strlen(a->preset)) == 0;
-  return true;
+    return (float)strtod(a->preset, NULL) == (float)rule->preset;
+  const size_t n = rule->texts != NULL && a->preset != NULL ? strlen(a->preset) : 0;
+  return n == 0 || (strncmp(rule->texts, a->preset, n) == 0 &&
+                    (rule->texts[n] == ' ' || rule->texts[n] == '\0'));
 }
 
 /* The attributes of one schema version, which the row takes from opset `from` on. Old schemas'
