@@ -67,9 +67,8 @@ static uint32_t n_readers(const axes *x, const char *key) {
     bool has = false;
     if (!input_of(x, x->data->arrays[a].form.name, &info))
       continue;
-    for (uint32_t d = 0; d < info.rank; ++d)
-      has =
-          has || (info.shape[d] < 0 && strcmp(key_of(&info, d, buffer, sizeof(buffer)), key) == 0);
+    for (uint32_t d = 0; d < info.rank && !has; ++d)
+      has = info.shape[d] < 0 && strcmp(key_of(&info, d, buffer, sizeof(buffer)), key) == 0;
     n += has;
   }
   return n;

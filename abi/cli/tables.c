@@ -135,8 +135,8 @@ const cli_option cli_option_rows[] = {
     {PLAN_OUT, "train", NULL, "a plan for training, with what follows", FLAG(train)},
 
     {DATA, "data", "SOURCE",
-     "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable); samples lie "
-     "along the axis that the model's input has the batch in, an input without one is given whole",
+     "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable); samples "
+     "lie along the input's axis of the batch, an input without one is given whole",
      LIST(t.data)},
     {DATA, "batch", "N", "samples per mini-batch (those of --plan; all up to 64, else 8)",
      COUNT(t.batch, 1 << 30)},

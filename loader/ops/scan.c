@@ -96,9 +96,10 @@ static opipe_status part_of_nothing(opi_builder *b, uint32_t value, uint32_t axi
     if (d != axis)
       shape[rank++] = opi_shape_of(b, value)[d];
   }
-  if (!opi_shape_elems(shape, rank, &n) || n > UINT32_MAX)
+  if (!opi_shape_elems(shape, rank, &n) || n > UINT32_MAX) {
     return opi_fail(err, OPIPE_E_LIMIT, "an entry of '%s' is too large",
                     opi_b_value(b, value)->name);
+  }
   const void *zeros =
       OPI_ARENA_ARRAY(b->scratch, uint8_t, (size_t)n * opi_dtype_bits(dtype) / 8 + 1);
   if (zeros == NULL)

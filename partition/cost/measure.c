@@ -5,7 +5,9 @@
 
 #include <string.h>
 
-enum { RUNS = 3, SCALARS_MOST = 16 };
+#include "loader/gradient/gradient.h"
+
+enum { RUNS = 3 };
 
 typedef struct measure {
   const opi_backend_ref *backend;
@@ -20,7 +22,7 @@ typedef struct measure {
 
 static opipe_status time_runs(const measure *m, opipe_binding *binding, uint32_t n_scalars,
                               double *out_ns, opipe_error *err) {
-  static const int64_t scalars[SCALARS_MOST];
+  static const int64_t scalars[OPI_SCALAR_TABLE];
   for (uint32_t run = 0; run < RUNS; ++run) {
     const uint64_t start = m->now_ns();
     OPI_TRY(OPI_ASK("backend", m->backend, run, err, binding, m->queue, scalars, n_scalars));

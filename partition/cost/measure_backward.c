@@ -99,7 +99,7 @@ static opipe_status isolate(lone *l, const opi_node *node, opipe_graph *graph) {
   graph->values = values;
   graph->nodes = view;
   graph->n_nodes = 1;
-  graph->n_scalars = OPI_SCALAR_TABLE;
+  graph->n_scalars = opi_scalar_count(l->training->scalars);
   return OPIPE_OK;
 }
 

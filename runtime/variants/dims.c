@@ -86,19 +86,21 @@ opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *g, opipe_err
     return opi_fail_nomem(err, s->n_dims * sizeof(int64_t), "a shape signature");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_pin *pin = s->inputs[i].pin;
-    const int64_t *shape_of =
-        pin == NULL || (int32_t)pin->rank != s->inputs[i].value->rank ? NULL : pin->shape;
+    const int64_t *shape_of = pin == NULL ? NULL : pin->shape; /* of rank 0 there may be none */
+    bool found = pin != NULL && (int32_t)pin->rank == s->inputs[i].value->rank;
     for (uint32_t p = 0; pin == NULL && p < g->n_inputs; ++p) {
       const opi_value *value = &g->values[g->inputs[p]];
-      if (strcmp(value->name, s->inputs[i].name) == 0 && value->rank == s->inputs[i].value->rank)
-        shape_of = value->shape;
+      if (strcmp(value->name, s->inputs[i].name) != 0 || value->rank != s->inputs[i].value->rank)
+        continue;
+      shape_of = value->shape;
+      found = true;
     }
-    if (shape_of == NULL && !s->inputs[i].labels) {
+    if (!found && !s->inputs[i].labels) {
       return opi_fail(err, OPIPE_E_INTERNAL,
                       "input '%s' of rank %d is neither bound nor pinned by the plan",
                       s->inputs[i].name, s->inputs[i].value->rank);
     }
-    if (s->inputs[i].value->rank > 0 && shape_of != NULL)
+    if (s->inputs[i].value->rank > 0 && found)
       memcpy(&shape->dims[at], shape_of, (size_t)s->inputs[i].value->rank * sizeof(int64_t));
     at += (uint32_t)s->inputs[i].value->rank;
     if (pin == NULL)

@@ -9,8 +9,8 @@ import os
 import sys
 import tempfile
 
-from command import DATA, DONE, SHARED, Count, need_command, run
-from small import array, numbers, wire, write
+from command import DATA, DONE, REFUSED, SHARED, Count, need_command, run
+from small import array, numbers, weight, wire, write
 
 FORMS = os.path.join(DATA, "forms")
 FIXED = ("scan_rows",)  # no free batch: there are no micro-batches
@@ -47,6 +47,20 @@ def check_trained(count, folder):
     count.check("one parameter", None if len(shown) == 1 and "trained (tied: 5 uses)" in shown[0] else f"{shown}")
 
 
+def check_slices(count, folder):
+    """A cache that tokens are written into is not cut into token slices: the node is named."""
+    nodes = [wire.node("MatMul", "x w.weight", "h", "h"), wire.node("TensorScatter", "cache h where", "kept", "written", axis=1),
+             wire.node("ReduceSum", "kept axis", "sum", "sum", keepdims=1), wire.node("Add", "h sum", "y", "y")]
+    inputs = [wire.value("x", ["batch", "tokens", 4]), wire.value("cache", ["batch", 16, 4]), wire.value("where", ["batch"], wire.INT64)]
+    graph = wire.graph(nodes, inputs, [wire.value("y", ["batch", "tokens", 4])],
+                       [wire.tensor("axis", wire.INT64, [1], wire.longs(1)), weight("w.weight", [4, 4])])
+    path = write(os.path.join(folder, "cache.onnx"), wire.model(graph, version=24, ir=10))
+    count.check("a cache", wrong(run("run", path, "--bind", "tokens=8", "--reference"), "identical to the plan's reference"))
+    sliced = run("run", path, "--bind", "tokens=8", "--ranks", "2", "--schedule", "terapipe:slices=2")
+    good = sliced.status == REFUSED and "node 'written' (TensorScatter)" in sliced.err and "dimension 1 are written" in sliced.err
+    count.check("a cache in token slices", None if good else f"{sliced.status}: {sliced.err[-300:]}")
+
+
 def main():
     need_command()
     count = Count()
@@ -62,6 +76,7 @@ def main():
             count.skip(f"../shared/trials/{name} is not there")
     with tempfile.TemporaryDirectory() as folder:
         check_trained(count, folder)
+        check_slices(count, folder)
     return count.finish()
 
 

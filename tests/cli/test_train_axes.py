@@ -31,12 +31,12 @@ GAIN, HEAT = [drawn(WIDE) for _ in range(GROUPS)], [0.75]
 
 
 def net(axis):
-    """`places` have the batch along `axis`; `gain` [groups, wide] and `heat` [1] have none."""
+    """`places` have the batch along `axis`; `gain` [groups, wide] and `heat`, one number, have none."""
     nodes = [node("ReduceSum", "places second" if axis == 0 else "places first", "p", "p", keepdims=0), node("ReduceSum", "gain first", "g", "g", keepdims=0),
              node("Add", "x p", "xp", "xp"), node("Mul", "xp g", "xg", "xg"), node("MatMul", "xg a.weight", "h", "h"), node("Tanh", "h", "th", "th"),
              node("MatMul", "th b.weight", "m", "m"), node("Mul", "m heat", "y", "y")]
     places = ["batch", PLANES, WIDE] if axis == 0 else [PLANES, "batch", WIDE]
-    inputs = [value("gain", ["groups", WIDE]), value("places", places), value("x", ["batch", WIDE]), value("heat", [1])]
+    inputs = [value("gain", ["groups", WIDE]), value("places", places), value("x", ["batch", WIDE]), value("heat", [1] if axis == 0 else [])]
     return model(graph(nodes, inputs, [value("y", ["batch", WIDE])], WEIGHTS + AXES), version=17)
 
 
@@ -45,7 +45,7 @@ def flat(nested):
 
 
 def write_npy(path, shape, content):
-    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({', '.join(map(str, shape))},), }}"
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
     head += " " * (-(len(head) + 11) % 64) + "\n"
     with open(path, "wb") as file:
         file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + floats(*flat(content)))
@@ -84,22 +84,23 @@ def own_model(count, folder):
             file.write(net(axis))
     turned = [[PLACES[plane][row] for plane in range(PLANES)] for row in range(SAMPLES)]
     file = {name: write_npy(os.path.join(folder, f"{name}.npy"), shape, content) for name, shape, content in (
-        ("x", [SAMPLES, WIDE], ROWS["x"]), ("t", [SAMPLES, WIDE], ROWS["t"]), ("gain", [GROUPS, WIDE], GAIN), ("heat", [1], HEAT),
+        ("x", [SAMPLES, WIDE], ROWS["x"]), ("t", [SAMPLES, WIDE], ROWS["t"]), ("gain", [GROUPS, WIDE], GAIN), ("heat", [1], HEAT), ("warm", [], HEAT),
         ("places", [PLANES, SAMPLES, WIDE], PLACES), ("turned", [SAMPLES, PLANES, WIDE], turned),
         ("fewer", [PLANES, SAMPLES - 1, WIDE], [plane[1:] for plane in PLACES]))}
     rest = {name: file[name] for name in ("x", "t", "gain", "heat")}
+    other = {**rest, "heat": file["warm"]}
     whole = train(path[0], {"places": file["turned"], **rest}, "--ranks", "1")
     count.check("along axis 0", None if whole.status == DONE else f"{whole.status}: {whole.err[-300:]}")
     if whole.status != DONE:
         return
     wanted = steps_of(whole)
     for way in (["--ranks", "1"], ["--stages", "2", "--microbatches", "3"], ["--stages", "3", "--microbatches", "4"]):
-        expect(count, f"along axis 1, {' '.join(way)}", train(path[1], {"places": file["places"], **rest}, *way, "--reference"), wanted)
+        expect(count, f"along axis 1, {' '.join(way)}", train(path[1], {"places": file["places"], **other}, *way, "--reference"), wanted)
     pinned = {"places": file["places"], "x": file["x"], "t": file["t"]}
     pins = ["--pin", f"gain={file['gain']}", "--pin", "heat=0.75"]
     expect(count, "pinned", train(path[1], pinned, *pins, "--stages", "2", "--microbatches", "2", "--reference"), wanted)
-    expect(count, "named", train(path[1], {"places": file["places"], **rest}, "--batch-dim", "batch", "--microbatches", "2"), wanted)
-    refused(count, "fewer samples", train(path[1], {"places": file["fewer"], **rest}), REFUSED,
+    expect(count, "named", train(path[1], {"places": file["places"], **other}, "--batch-dim", "batch", "--microbatches", "2"), wanted)
+    refused(count, "fewer samples", train(path[1], {"places": file["fewer"], **other}), REFUSED,
             f"array 'x': it has {SAMPLES} samples, array 'places' has {SAMPLES - 1}")
     refused(count, "neither given nor pinned", train(path[1], pinned, *pins[:2]), USAGE, "the data have no input 'heat': --data or --pin gives it")
 
