@@ -346,7 +346,6 @@ int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *ten
  * rounding.c. */
 typedef struct cli_rounding {
   double largest, rms; /* 0: nothing is rounded */
-  bool moved;          /* by more than the noise itself */
 } cli_rounding;
 /* From runs of the uncut model with noise in front of what rounds; out [n_outputs] of `result`. */
 int cli_find_rounding(const cli_options *options, const cli_session *s, const cli_tensor *inputs,

@@ -223,7 +223,7 @@ static verdict check_max(const cli_options *o, const cli_tensor *have, const cli
   if (rounding == NULL)
     return v;
   v.ok = v.ok || (!d.shapes_differ && cli_within_rounding(rounding, have, want, allowed));
-  v.allowed = v.largest > allowed ? allowed + 2.0 * rounding->largest : allowed;
+  v.allowed = allowed + rounding->largest;
   if (d.shapes_differ) {
     (void)fprintf(says, "  %s: type or shape differs (%s, rank %u; the data set has %s, rank %u)\n",
                   want->name, cli_dtype_name(have->dtype), have->rank, cli_dtype_name(want->dtype),

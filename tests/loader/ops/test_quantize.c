@@ -109,7 +109,7 @@ static void test_operators_on_codes(void) {
       "QuantizeLinear u[2,1,1,3]",
       "ms.QLinearAveragePool@1 u[2,3,6,6] f[] u[] f[] u[] | kernel_shape=[2,2] -> QuantizeLinear "
       "u[2,3,5,5]",
-      "ms.QLinearWhere@1 b[2,3] u[2,3] f[] u[] u[3] f[] u[] f[] u[] -> QuantizeLinear u[2,3]",
+      "ms.QLinearWhere@1 o[2,3] u[2,3] f[] u[] u[3] f[] u[] f[] u[] -> QuantizeLinear u[2,3]",
       "ms.QLinearConcat@1 f[] u[] u[2,3] f[] u[] u[2,4] f[] u[] | axis=1 -> QuantizeLinear u[2,7]",
       "ms.QLinearConcat@1 f[] u[] u[2,3] f[] u[] u[2,4] | axis=1 -> !INVALID 6 inputs");
 }
