@@ -249,11 +249,12 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
         .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast, .gradient = gradient_, \
         OPI_COLUMNS(NONE, half_, meets_, range_, NONE, PLAIN)                                \
   }
-#define EXTREME(name_, range_)                                                                     \
-  {                                                                                                \
-    OPI_OP(name_, "", 1, 27, 1, 255, 1, 1),                                                        \
-        .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast,                 \
-        .gradient = opi_gradient_extreme, OPI_COLUMNS(EXTREME, COMMON, OTHER, range_, NONE, PLAIN) \
+#define EXTREME(name_, range_)                                                     \
+  {                                                                                \
+    OPI_OP(name_, "", 1, 27, 1, 255, 1, 1),                                        \
+        .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast, \
+        .gradient = opi_gradient_extreme,                                          \
+        OPI_COLUMNS(EXTREME, COMMON, NUMBERS, range_, NONE, PLAIN)                 \
   }
 #define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_)         \
   {                                                                                    \
@@ -273,8 +274,8 @@ static const opi_op ops[] = {
     BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub, COMMON, SHIFT, SUB),
     BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul, COMMON, SCALE, MUL),
     BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV),
-    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, OTHER, ANY),
-    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, OTHER, ANY),
+    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, NUMBERS, ANY),
+    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, NUMBERS, ANY),
     EXTREME("Max", MAX),
     EXTREME("Min", MIN),
     {OPI_OP("Sum", "", 1, 27, 1, 255, 1, 1), .lift = lift_sum},
@@ -302,7 +303,7 @@ static const opi_op ops[] = {
     UNARY("Atanh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY),
     {OPI_OP("Clip", "", 1, 27, 1, 3, 1, 1), .lift = lift_clip, .infer = infer_clip,
      .carry = opi_carry_broadcast, .gradient = opi_gradient_clip, .stops_gradient = 0x6,
-     OPI_COLUMNS(LIMITED, COMMON, OTHER, CLIP, NONE, PLAIN)},
+     OPI_COLUMNS(LIMITED, COMMON, NUMBERS, CLIP, NONE, PLAIN)},
     {OPI_OP("Cast", "", 1, 27, 1, 1, 1, 1), .lift = lift_cast, .infer = infer_cast,
      .carry = opi_carry_broadcast, .gradient = opi_gradient_cast,
      OPI_COLUMNS(CAST, AS_IS, OTHER, CAST, NONE, PLAIN)},

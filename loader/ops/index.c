@@ -317,7 +317,7 @@ static const opi_op ops[] = {
      OPI_COLUMNS(ENTRIES, PICKS, ROWS, RISING, AXIS, PLAIN)},
     {OPI_OP("OneHot", "", 9, 27, 3, 3, 1, 1), .lift = lift_one_hot, .infer = infer_one_hot,
      .work = opi_work_move, .carry = carry_one_hot, .gradient = opi_gradient_one_hot,
-     .stops_gradient = 0x3, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, DEPTH, PLAIN)},
+     .stops_gradient = 0x3, OPI_COLUMNS(NONE, COMMON, NUMBERS, ANY, DEPTH, PLAIN)},
     {OPI_OP("TopK", "", 1, 27, 1, 2, 1, 2), .lift = lift_top_k, .infer = infer_top_k,
      .carry = carry_top_k, .gradient = opi_gradient_top_k, .stops_gradient = 0x2,
      OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
