@@ -2,6 +2,7 @@
 /* Plans: made from a bound model or read from JSON. */
 #include "abi/api/api.h"
 #include "loader/base/fp.h"
+#include "loader/gradient/account.h"
 #include "partition/cluster/cluster.h"
 #include "partition/cut/assign.h"
 #include "partition/cut/batch.h"
@@ -300,8 +301,20 @@ opipe_status opi_api_plan_write(opi_plan_object *plan, opipe_write_fn write, voi
 opipe_status opi_api_plan_describe(opi_plan_object *plan, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err) {
   OPI_TRY(opi_choice_check("plan_describe", "format", format, OPIPE_FORMAT_JSON, err));
-  return format == OPIPE_FORMAT_JSON ? opi_plan_write(plan->plan, write, ctx, err)
-                                     : opi_plan_describe(plan->plan, write, ctx, err);
+  if (format == OPIPE_FORMAT_JSON)
+    return opi_plan_write(plan->plan, write, ctx, err);
+  OPI_TRY(opi_plan_describe(plan->plan, write, ctx, err));
+  const opi_train_spec *train = plan->plan->train;
+  if (train == NULL)
+    return OPIPE_OK;
+  opi_text text;
+  opi_text_init(&text, &plan->model->context->allocator);
+  opipe_status status = opi_account_write(plan->model->file, train->choice.trained,
+                                          train->choice.n_trained, false, &text, err);
+  if (status == OPIPE_OK)
+    status = opi_text_write(&text, write, ctx, err);
+  opi_text_release(&text);
+  return status;
 }
 
 /* ---- annotations ---- */

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "abi/api/api.h"
+#include "loader/gradient/account.h"
 #include "loader/gradient/gradient.h"
+#include "loader/graph/behind.h"
 #include "loader/graph/wide.h"
 #include "runtime/checkpoint/checkpoint.h"
 
@@ -451,11 +453,8 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
 
 /* The type in which the file stores an initializer; OPIPE_UNDEFINED: it has none of the name. */
 static uint32_t stored_type(const opi_graph *file, const char *name) {
-  uint32_t v = 0;
-  while (v < file->n_values && ((file->values[v].flags & OPI_VALUE_INITIALIZER) == 0 ||
-                                strcmp(file->values[v].name, name) != 0))
-    ++v;
-  return v < file->n_values ? file->values[v].dtype : (uint32_t)OPIPE_UNDEFINED;
+  const opi_value *value = opi_initializer_behind(file, name);
+  return value != NULL ? value->dtype : (uint32_t)OPIPE_UNDEFINED;
 }
 
 /* What was trained in float32 goes back in the file's half type. `r->data` may be NULL. */
@@ -572,8 +571,38 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
   return status;
 }
 
-static opipe_status describe_json(const opi_training *t, opipe_write_fn write, void *ctx,
-                                  opipe_error *err) {
+/* Adds how many initializers of the file became parameters. */
+static opipe_status describe_account(const opi_model *file, const opi_training *t, bool json,
+                                     opi_text *text, opipe_error *err) {
+  opi_arena arena;
+  uint32_t n = 0;
+  opi_arena_init(&arena, t->arena.allocator, 0);
+  const char **trained = OPI_ARENA_ARRAY(&arena, const char *, t->n_params);
+  for (uint32_t i = 0; trained != NULL && i < t->n_params; ++i) {
+    if (t->params[i].n_gradients != 0)
+      trained[n++] = t->params[i].name;
+  }
+  const opipe_status status =
+      trained != NULL ? opi_account_write(file, trained, n, json, text, err)
+                      : opi_fail_nomem(err, t->n_params * sizeof *trained, "parameters");
+  opi_arena_release(&arena);
+  return status;
+}
+
+static opipe_status describe_text(const opi_model *file, const opi_training *t,
+                                  opipe_write_fn write, void *ctx, opipe_error *err) {
+  opi_text text;
+  OPI_TRY(opi_training_describe(t, write, ctx, err));
+  opi_text_init(&text, t->arena.allocator);
+  opipe_status status = describe_account(file, t, false, &text, err);
+  if (status == OPIPE_OK)
+    status = opi_text_write(&text, write, ctx, err);
+  opi_text_release(&text);
+  return status;
+}
+
+static opipe_status describe_json(const opi_model *file, const opi_training *t,
+                                  opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_text text;
   opi_text_init(&text, t->arena.allocator);
   opi_text_printf(&text, "{\n  \"trained\": %u,\n  \"initializers\": [", t->n_trained);
@@ -581,6 +610,10 @@ static opipe_status describe_json(const opi_training *t, opipe_write_fn write, v
     const opi_train_param *p = &t->params[i];
     opi_text_puts(&text, i == 0 ? "\n    {\"name\": " : ",\n    {\"name\": ");
     opi_text_json(&text, p->name);
+    if (p->origin != NULL) {
+      opi_text_puts(&text, ", \"module_name\": ");
+      opi_text_json(&text, p->origin);
+    }
     opi_text_printf(&text, ", \"trained\": %s, \"why\": ", p->n_gradients != 0 ? "true" : "false");
     opi_text_json(&text, opi_training_reason(p->why));
     if (p->doubt != NULL) {
@@ -594,8 +627,17 @@ static opipe_status describe_json(const opi_training *t, opipe_write_fn write, v
     }
     opi_text_puts(&text, "}");
   }
-  opi_text_printf(&text, "\n  ],\n  \"by_rows\": %s\n}\n", t->by_rows ? "true" : "false");
-  const opipe_status status = opi_text_write(&text, write, ctx, err);
+  opi_text_printf(&text, "\n  ],\n  \"by_rows\": %s,\n  \"unmatched\": [",
+                  t->by_rows ? "true" : "false");
+  for (uint32_t i = 0; i < t->n_unmatched; ++i) {
+    opi_text_puts(&text, i == 0 ? "" : ", ");
+    opi_text_json(&text, t->unmatched[i]);
+  }
+  opi_text_puts(&text, "],\n  \"file\": ");
+  opipe_status status = describe_account(file, t, true, &text, err);
+  opi_text_puts(&text, "\n}\n");
+  if (status == OPIPE_OK)
+    status = opi_text_write(&text, write, ctx, err);
   opi_text_release(&text);
   return status;
 }
@@ -631,8 +673,8 @@ opipe_status opi_api_model_describe_training(opi_model_object *model,
     status = opi_gradient_build(model->bound, &gradient, &training, err);
   }
   if (status == OPIPE_OK) {
-    status = format == OPIPE_FORMAT_JSON ? describe_json(training, write, ctx, err)
-                                         : opi_training_describe(training, write, ctx, err);
+    status = format == OPIPE_FORMAT_JSON ? describe_json(model->file, training, write, ctx, err)
+                                         : describe_text(model->file, training, write, ctx, err);
   }
   opi_training_free(training);
   opi_arena_release(&arena);

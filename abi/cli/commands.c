@@ -5,6 +5,7 @@
 
 #include "measure.h"
 #include "page.h"
+#include "train.h"
 
 /* --train: what is trainable, and why. */
 static int describe_training(const cli_options *o, const cli_session *s, uint32_t format) {
@@ -14,6 +15,8 @@ static int describe_training(const cli_options *o, const cli_session *s, uint32_
   if (own == NULL)
     return cli_fail("out of memory");
   int status = cli_train_read(o, 1, 0, own, &options);
+  if (status == CLI_DONE)
+    status = cli_check_globs(o, s, &options);
   if (status == CLI_DONE &&
       s->api->model_describe_training(s->bound, &options, format, cli_write_stdout, NULL, &err) < 0)
     status = cli_report(o->model, &err);

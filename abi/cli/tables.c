@@ -145,8 +145,9 @@ const cli_option cli_option_rows[] = {
      "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output; "
      "shift=1 where text:FILE makes the labels)",
      TEXT(t.loss)},
-    {TRAINED, "trainable", "GLOB", "train these initializers; the last match wins (repeatable)",
-     cli_take_glob, 0, 0, 1, NULL, .in_plan = true},
+    {TRAINED, "trainable", "GLOB",
+     "train these (patterns alone: no others); the last match wins (repeatable)", cli_take_glob, 0,
+     0, 1, NULL, .in_plan = true},
     {TRAINED, "frozen", "GLOB", "do not train these; the last match wins (repeatable)",
      cli_take_glob, 0, 0, 0, NULL, .in_plan = true},
     {TRAINED, "parameter", "NAME=FILE",

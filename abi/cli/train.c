@@ -49,6 +49,8 @@ static int show_plan(const train_setup *t, const cli_json *json) {
   if (t->s.api->plan_describe(t->s.plan, format, cli_write_stream, people ? stdout : json->file,
                               &err) < 0)
     return cli_report("plan", &err);
+  if (!people && cli_put_account(&t->o, &t->s, &t->options, json->file) != CLI_DONE)
+    return CLI_FAILED;
   return fflush(stdout) == 0 ? CLI_DONE : cli_usage("cannot write the output");
 }
 

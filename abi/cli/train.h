@@ -74,6 +74,13 @@ int train_setup_bind(train_setup *setup, const cli_options *given, bool needs_da
 uint64_t train_setup_batch(const train_setup *setup);
 void train_setup_close(train_setup *setup); /* whatever came of opening */
 
+/* train_names.c */
+/* A pattern of --trainable or --frozen that matches nothing is a wrong option. */
+int cli_check_globs(const cli_options *o, const cli_session *s, const opipe_train_options *options);
+/* Adds "file": how many float initializers of the file became how many parameters. */
+int cli_put_account(const cli_options *o, const cli_session *s, const opipe_train_options *options,
+                    FILE *json);
+
 /* train_loop.c */
 int train_go(const train_run *run, train_result *out);
 void train_result_free(train_result *result);

@@ -235,6 +235,8 @@ int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) 
     status = cli_train_read(&t->o, updates_before(&t->o) + t->run.n_steps, t->data.shifts, &t->own,
                             &t->options);
   }
+  if (status == CLI_DONE)
+    status = cli_check_globs(&t->o, &t->s, &t->options);
   return status;
 }
 

@@ -23,7 +23,12 @@ const char *opi_training_reason(uint32_t why) {
     case OPI_NOT_TABLE:
       return "not trained: a table of positions (sines and cosines, affine, or coordinates)";
     case OPI_NOT_FACTOR:
-      return "not trained: multiplies only what is made of integers, or meets a graph input itself";
+      return "not trained: multiplies only what is made of integers, meets a graph input itself, "
+             "or is a factor of a few numbers that repeat";
+    case OPI_NOT_NUMBER:
+      return "not trained: an exponent, a bound or a value to fill in";
+    case OPI_NOT_ASKED:
+      return "not trained: no pattern of what is trained matches it";
     case OPI_NOT_HALF:
       return "not trained: of a half type and cast, among parameters of another type";
     case OPI_NOT_LISTED:
@@ -32,7 +37,7 @@ const char *opi_training_reason(uint32_t why) {
       return "not trained: an exporter's constant, by its name and place";
     case OPI_NOT_BUFFER:
       return "not trained: a buffer (reaches the loss only through Sin, Cos or the tables of "
-             "RotaryEmbedding, or is a running statistic)";
+             "RotaryEmbedding, is a running statistic, or the file's nodes say so)";
     default:
       return "not trained";
   }
@@ -46,6 +51,8 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
   for (uint32_t i = 0; i < training->n_params; ++i) {
     const opi_train_param *p = &training->params[i];
     opi_text_printf(&text, "%s", p->name);
+    if (p->origin != NULL)
+      opi_text_printf(&text, " (%s)", p->origin);
     if (p->value != OPIPE_NONE) {
       const opi_value *v = &training->graph->values[p->value];
       opi_text_printf(&text, "  %s ", opi_dtype_name(v->dtype));

@@ -129,11 +129,15 @@ enum {
   OPI_NOT_FACTOR = 9,  /* multiplies what is made of integer inputs alone (slopes), or scales and
                           shifts a graph input */
   OPI_NOT_HALF = 10,   /* of a half type, cast, where parameters are of another */
+  OPI_NOT_MADE = 11,   /* an exporter's constant by name and place, or a row on top of logits */
   OPI_NOT_LISTED = 12, /* the plan does not list it */
-  OPI_NOT_MADE = 11    /* an exporter's constant by name and place, or a row on top of logits */
+  OPI_NOT_NUMBER = 13, /* an exponent, a bound, a value to fill in of the operator that reads it */
+  OPI_NOT_ASKED = 14   /* patterns of what is trained were given, and none matches it */
 };
 typedef struct opi_train_param {
   const char *name;     /* initializer */
+  const char *origin;   /* what the model's author called it, where the exporter lost that name and
+                           the file still says it (opi_origin); NULL: `name` is all there is */
   const char *doubt;    /* why the answer may be wrong, NULL: it is sure */
   uint32_t value;       /* in the training graph; OPIPE_NONE: not in it */
   uint32_t why;         /* OPI_TRAINED ... */
@@ -174,6 +178,8 @@ typedef struct opi_training {
   uint32_t scalars[OPI_SCALAR_TABLE]; /* values, OPIPE_NONE: not read */
   uint32_t n_params, n_trained;
   opi_train_param *params; /* every float initializer, graph order */
+  const char **unmatched;  /* [n_unmatched] patterns of the options' globs that match none */
+  uint32_t n_unmatched;
   /* What COUNT adds up over micro-batches: a graph of some of the inputs with one output, a double
    * of rank 0; NULL: the constant `count`. Runs before the first backward. */
   opi_graph *count_graph;
@@ -191,7 +197,8 @@ typedef struct opi_training {
 
 /* Errors: UNSUPPORTED, one report of every node on the path that has no gradient rule; INVALID
  * names the loss output that is missing or not scalar (and lists the outputs), labels of a wrong
- * shape, a glob that matches nothing. `bound` is not changed and must outlive the result. */
+ * shape. A glob that matches nothing is warned of. `bound` is not changed and must outlive the
+ * result. */
 opipe_status opi_gradient_build(const opi_bound *bound, const opi_gradient_options *options,
                                 opi_training **out_training, opipe_error *err);
 /* The training graph of another number of rows, from those of two; it borrows from `a`, which must

@@ -139,13 +139,22 @@ static uint32_t in_product(const opi_roles *r, const opi_node *node, uint32_t i,
   return outer ? OPI_ROLE_COUNT : OPI_ROLE_WEIGHT;
 }
 
+/* Of what meets value `other` as input i of a sum, a product or a quotient. */
+static uint32_t on_input(const opi_roles *r, const opi_node *node, uint32_t i, uint32_t other) {
+  const uint32_t range = opi_op_of(node)->range;
+  if (other == OPIPE_NONE || !is_raw_input(r, other))
+    return 0;
+  return OPI_ROLE_INPUT |
+         (i == 1 && (range == OPI_RANGE_SUB || range == OPI_RANGE_DIV) ? (uint32_t)OPI_ROLE_MEAN
+                                                                       : 0u) |
+         (r->s->training->graph->values[other].rank == 4 ? (uint32_t)OPI_ROLE_IMAGE : 0u);
+}
+
 /* Of a sum with activations. */
-static uint32_t in_sum(const opi_roles *r, uint32_t out, uint32_t other) {
+static uint32_t in_sum(const opi_roles *r, uint32_t out) {
   uint32_t roles = OPI_ROLE_SHIFT;
   if (out != OPIPE_NONE && (r->kinds[out] & KIND_FEEDS_SCORES) != 0)
     roles |= OPI_ROLE_SCORE;
-  if (other != OPIPE_NONE && is_raw_input(r, other))
-    roles |= OPI_ROLE_INPUT;
   if (out != OPIPE_NONE && is_judged(r, out))
     roles |= OPI_ROLE_JUDGED;
   return roles;
@@ -168,13 +177,13 @@ static uint32_t joined(const opi_roles *r, const opi_node *node, uint32_t i) {
     case OPI_MEETS_SCORES:
       return i == 3 ? OPI_ROLE_SCORE | OPI_ROLE_SHIFT : OPI_ROLE_OTHER;
     case OPI_MEETS_SHIFT:
-      return term ? OPI_ROLE_TERM : in_sum(r, opi_node_out(node, 0), other);
+      return term ? OPI_ROLE_TERM : in_sum(r, opi_node_out(node, 0)) | on_input(r, node, i, other);
     case OPI_MEETS_SCALE:
-      return counts ? OPI_ROLE_COUNT
+      return counts ? OPI_ROLE_COUNT | on_input(r, node, i, other)
              : term ? OPI_ROLE_TERM
-                    : OPI_ROLE_SCALE |
-                          (other != OPIPE_NONE && is_raw_input(r, other) ? (uint32_t)OPI_ROLE_INPUT
-                                                                         : 0u);
+                    : OPI_ROLE_SCALE | on_input(r, node, i, other);
+    case OPI_MEETS_NUMBERS:
+      return OPI_ROLE_NUMBER;
     default:
       return OPI_ROLE_OTHER;
   }
@@ -186,6 +195,9 @@ static uint32_t among_constants(const opi_roles *r, const opi_node *node, uint32
   const opi_op *op = opi_op_of(node);
   if (is_norm_part(op, i))
     return OPI_ROLE_NORM;
+  if (op->meets == OPI_MEETS_NUMBERS && i > 0 &&
+      opi_k_elems(&r->s->training->graph->values[node->in[i]]) == 1)
+    return OPI_ROLE_NUMBER;
   if (!is_product(op))
     return 0;
   if (i > 0)
@@ -197,7 +209,9 @@ static uint32_t among_constants(const opi_roles *r, const opi_node *node, uint32
 uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
   const opi_graph *graph = r->s->training->graph;
   const opi_value *start = &graph->values[v];
+  const uint32_t layers = OPI_ROLE_NORM | OPI_ROLE_SHIFT | OPI_ROLE_SCALE;
   uint32_t n = 0, roles = 0;
+  r->n_layers = 0;
   r->todo[n++] = v;
   r->seen[v] = v + 1;
   while (n > 0) {
@@ -215,6 +229,7 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
         if ((r->s->flags[out] & OPI_V_REACHES) == 0)
           continue;
         roles |= role;
+        r->n_layers += at == v && (role & layers) != 0;
         goes_on = goes_on || (constant && role == 0);
         if (constant && op->meets == OPI_MEETS_ROWS)
           roles |= OPI_ROLE_ROWS | OPI_ROLE_PLACES;
@@ -264,6 +279,24 @@ static void look_at_names(opi_roles *r) {
   r->half = half * 2 > all;
 }
 
+const opi_origin *opi_roles_origin(const opi_roles *r, const char *name) {
+  uint32_t i = 0;
+  return opi_map_get(r->origins, name, &i) ? &r->s->bound->origins[i] : NULL;
+}
+
+static opipe_status list_origins(opi_roles *r, opipe_error *err) {
+  const opi_bound *bound = r->s->bound;
+  OPI_TRY(opi_map_create(r->s->options->allocator, &r->origins, err));
+  for (uint32_t i = 0; i < bound->n_origins; ++i)
+    OPI_TRY(opi_map_keep(r->origins, bound->origins[i].initializer, i, err));
+  return OPIPE_OK;
+}
+
+void opi_roles_close(opi_roles *r) {
+  opi_map_free(r->origins);
+  r->origins = NULL;
+}
+
 opipe_status opi_roles_open(opi_roles *r, opi_grad_state *s, opipe_error *err) {
   const uint32_t n = s->training->graph->n_values;
   *r = (opi_roles){.s = s,
@@ -277,5 +310,5 @@ opipe_status opi_roles_open(opi_roles *r, opi_grad_state *s, opipe_error *err) {
   mark_kinds(r);
   mark_scores(r);
   look_at_names(r);
-  return OPIPE_OK;
+  return list_origins(r, err);
 }

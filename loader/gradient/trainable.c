@@ -7,6 +7,7 @@
  * come after, the last match wins; one-element initializers and running statistics are taken by
  * their full name only.
  */
+#include <math.h>
 #include <string.h>
 
 #include "loader/gradient/roles.h"
@@ -113,6 +114,22 @@ static uint32_t by_values(const opi_value *value, uint32_t roles, bool made) {
   return OPI_TRAINED;
 }
 
+static void doubt(opi_train_param *p, const char *text) {
+  if (p->doubt == NULL)
+    p->doubt = text;
+}
+
+/* A name that an exporter made up, or that was counted up among constants of every kind. */
+static bool is_made(const opi_roles *r, const char *name) {
+  const opi_origin *o = opi_roles_origin(r, name);
+  return opi_name_is_made(name) || (o != NULL && o->kind == OPI_ORIGIN_COUNTED);
+}
+
+/* Parameters of this file are named by modules, and this name is such a one. */
+static bool is_named(const opi_roles *r, const char *name) {
+  return r->dotted && strchr(name, '.') != NULL && !is_made(r, name);
+}
+
 /* A row [1, ..., V] on top of the logits, under a name that no layer has: final_logits_bias. */
 static bool is_logits_row(const opi_roles *r, const opi_value *value, uint32_t roles) {
   return (roles & OPI_ROLE_JUDGED) != 0 && value->rank > 1 &&
@@ -120,15 +137,51 @@ static bool is_logits_row(const opi_roles *r, const opi_value *value, uint32_t r
          strchr(value->name, '.') == NULL;
 }
 
-static void doubt(opi_train_param *p, const char *text) {
-  if (p->doubt == NULL)
-    p->doubt = text;
-}
-
 /* One plain number ("one", "half") beside parameters that layers named. */
 static bool is_stray(const opi_roles *r, const opi_value *value) {
-  return r->dotted && strchr(value->name, '.') == NULL && !opi_name_is_made(value->name) &&
+  return r->dotted && strchr(value->name, '.') == NULL && !is_made(r, value->name) &&
          value->data != NULL && opi_number_is_plain(value);
+}
+
+/* A whole number or its inverse, of rank 0, that a module keeps as a factor ("act.beta", 0.5):
+ * scales that are learned begin with 0 or 1, or are tensors of rank 1. */
+static bool is_kept_factor(const opi_roles *r, const opi_value *value, uint32_t roles) {
+  const double x = value->data != NULL ? fabs(opi_known_element(value, 0)) : 1;
+  return r->dotted && value->rank == 0 && (roles & OPI_ROLE_SCALE) != 0 && x != 0 && x != 1 &&
+         (x == floor(x) || 1 / x == floor(1 / x));
+}
+
+/* All uses are of these roles. */
+static bool is_only(uint32_t roles, uint32_t wanted) {
+  return roles != 0 && (roles & ~(wanted | (uint32_t)OPI_ROLE_HALF)) == 0;
+}
+
+/* What the place alone says, whatever the name: a reason, or OPI_TRAINED. */
+static uint32_t by_place(const opi_roles *r, const opi_value *value, uint32_t roles,
+                         opi_train_param *p) {
+  const uint32_t input = OPI_ROLE_INPUT | OPI_ROLE_IMAGE | OPI_ROLE_MEAN | OPI_ROLE_SHIFT |
+                         OPI_ROLE_SCALE | OPI_ROLE_COUNT | OPI_ROLE_NUMBER;
+  const double n = opi_k_elems(value);
+  if (is_only(roles, OPI_ROLE_NUMBER)) {
+    if (is_made(r, value->name) || opi_values_two(value) ||
+        (value->rank == 0 && !is_named(r, value->name)))
+      return OPI_NOT_NUMBER;
+    doubt(p, "an exponent or a bound under a name of its own: learned, or a number?");
+    return n == 1 && is_named(r, value->name) && value->rank > 0 ? OPI_TRAINED : OPI_NOT_NUMBER;
+  }
+  if ((roles & OPI_ROLE_INPUT) == 0 || !is_only(roles, input))
+    return OPI_TRAINED;
+  if (n == 1) {
+    if (is_named(r, value->name))
+      doubt(p, "one number that scales or shifts a graph input itself, under a layer's name");
+    return OPI_NOT_FACTOR;
+  }
+  if ((roles & OPI_ROLE_MEAN) != 0 || ((roles & OPI_ROLE_IMAGE) != 0 && n <= 4)) {
+    if (n > 4)
+      doubt(p, "subtracted from a graph input itself, or its divisor: means and deviations?");
+    return OPI_NOT_FACTOR;
+  }
+  return OPI_TRAINED;
 }
 
 /* One element: a parameter where a module named it and it scales or shifts an activation. Where it
@@ -136,12 +189,18 @@ static bool is_stray(const opi_roles *r, const opi_value *value) {
  * stray number is none there. */
 static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t roles,
                             opi_train_param *p) {
-  const bool made = opi_name_is_made(value->name);
-  const bool computed = made && opi_name_is_of_function(value->name);
+  const bool made = is_made(r, value->name);
+  const bool computed = made && !opi_name_keeps_numbers(value->name);
   if ((value->flags & OPI_VALUE_KEPT) != 0 && !computed &&
       (roles & ~(uint32_t)OPI_ROLE_COUNT) != 0) {
     if (made)
       doubt(p, "an exporter's name, and a number that no formula gives: taken for a parameter");
+    if (is_kept_factor(r, value, roles)) {
+      doubt(p, "a factor that is a whole number or its inverse: taken for a buffer");
+      return OPI_NOT_LITERAL;
+    }
+    if (made && value->data != NULL && opi_number_is_plain(value))
+      return OPI_NOT_LITERAL; /* under a name that was counted up */
     if (!is_stray(r, value))
       return OPI_TRAINED;
     doubt(p,
@@ -152,7 +211,8 @@ static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t
   if (value->data == NULL && !made && (roles & acting) != 0)
     doubt(p, "its number is not available: a scale that is learned, or one derived from a width");
   else if (made && r->dotted && (roles & acting) != 0 && value->data != NULL &&
-           !opi_number_is_plain(value))
+           (!opi_number_is_plain(value) || computed) &&
+           (value->rank > 0 || opi_name_is_of_function(value->name)))
     doubt(p, "one number that no formula gives: what an exporter made of a parameter?");
   return OPI_NOT_LITERAL;
 }
@@ -170,15 +230,34 @@ static bool follows_another(const opi_roles *r, const opi_value *value) {
   return false;
 }
 
-/* What an exporter writes where a norm by groups wants a scale and a bias of its own. */
-static bool is_neutral(const opi_value *value, uint32_t roles) {
-  return (roles & OPI_ROLE_GROUP) != 0 && opi_name_is_made(value->name) &&
-         opi_values_neutral(value);
+/* What an exporter writes where a norm wants a scale and a bias that the module does not have. */
+static bool is_neutral(const opi_roles *r, const opi_value *value, uint32_t roles) {
+  return (roles & (OPI_ROLE_GROUP | OPI_ROLE_NORM)) != 0 && (roles & OPI_ROLE_WEIGHT) == 0 &&
+         is_made(r, value->name) && opi_values_neutral(value);
+}
+
+/* Numbers that no training gives: a few different ones, again and again. */
+static bool is_pattern(const opi_value *value, uint32_t roles) {
+  return is_only(roles, OPI_ROLE_SCALE) && value->rank > 1 && opi_values_repeat(value);
+}
+
+/* What is decided by a name alone, or by equal numbers, is said. */
+static void doubt_equal(const opi_roles *r, const opi_value *value, uint32_t roles, uint32_t why,
+                        opi_train_param *p) {
+  const uint32_t terms = OPI_ROLE_SHIFT | OPI_ROLE_SCALE;
+  if (!opi_values_equal(value) || !is_only(roles, terms))
+    return;
+  if (why == OPI_NOT_MADE && opi_name_keeps_numbers(value->name) && opi_k_elems(value) >= 8)
+    doubt(p, "equal numbers under an exporter's name: a constant, or a fresh parameter?");
+  if (why == OPI_TRAINED && !is_named(r, value->name) && r->dotted)
+    doubt(p, "equal numbers under a name that no layer has: a fresh parameter, or a constant?");
+  if (why == OPI_TRAINED && value->rank > 1 && (roles & OPI_ROLE_SCALE) != 0)
+    doubt(p, "equal factors with dimensions of their own: a fresh parameter, or a buffer?");
 }
 
 static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_t roles,
                              opi_train_param *p) {
-  const bool made = r->dotted && opi_name_is_made(value->name);
+  const bool made = r->dotted && is_made(r, value->name);
   const uint32_t firm = OPI_ROLE_WEIGHT | OPI_ROLE_NORM;
   if ((roles & OPI_ROLE_HALF) != 0 && !r->half && (roles & firm) == 0)
     return OPI_NOT_HALF;
@@ -189,7 +268,11 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
       doubt(p, "its numbers are not available to tell a parameter from a table");
     return frozen ? OPI_NOT_MADE : OPI_TRAINED;
   }
-  const uint32_t why = by_values(value, roles, made);
+  const uint32_t why =
+      is_pattern(value, roles) ? (uint32_t)OPI_NOT_FACTOR : by_values(value, roles, made);
+  if (made && (roles & firm) == 0 && opi_name_is_of_function(value->name))
+    doubt(p, "numbers that an exporter computed, of a parameter perhaps");
+  doubt_equal(r, value, roles, why, p);
   if (why != OPI_TRAINED || (roles & firm) != 0)
     return why;
   if (is_logits_row(r, value, roles))
@@ -203,10 +286,8 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
     doubt(p, "its numbers are 1 - x, 1 + x or -x of another parameter's");
     return OPI_NOT_MADE;
   }
-  if (made && opi_name_is_of_function(value->name)) {
-    doubt(p, "numbers that an exporter computed, of a parameter perhaps");
+  if (made && opi_name_is_of_function(value->name))
     return OPI_NOT_MADE;
-  }
   if (made) {
     doubt(p,
           "an exporter's name, and numbers without a pattern: taken for a parameter that the "
@@ -218,6 +299,7 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
 }
 
 static uint32_t base_rule(opi_roles *r, const opi_value *value, uint32_t v, opi_train_param *p) {
+  const opi_origin *o = opi_roles_origin(r, value->name);
   const opi_grad_state *s = r->s;
   const opi_graph *graph = s->training->graph;
   uint64_t n = 0;
@@ -227,35 +309,72 @@ static uint32_t base_rule(opi_roles *r, const opi_value *value, uint32_t v, opi_
     return OPI_NOT_BUFFER;
   if (v == OPIPE_NONE || (s->flags[v] & OPI_V_REACHES) == 0)
     return OPI_NOT_REACHED;
-  if ((s->flags[v] & OPI_V_DIRECT) == 0)
+  if ((s->flags[v] & OPI_V_DIRECT) == 0 || (o != NULL && o->kind == OPI_ORIGIN_BUFFER))
     return OPI_NOT_BUFFER;
   if (!opi_shape_elems(value->shape, (uint32_t)value->rank, &n) || n == 0)
     return OPI_NOT_LITERAL;
   const uint32_t roles = opi_roles_of(r, v);
-  if (is_neutral(&graph->values[v], roles))
+  if (o != NULL && o->kind == OPI_ORIGIN_PARAMETER)
+    return OPI_TRAINED;
+  if (is_neutral(r, &graph->values[v], roles)) {
+    if ((roles & OPI_ROLE_GROUP) == 0)
+      doubt(p, "ones or zeros under an exporter's name: of a norm without weights, or fresh ones");
+    p->origin = NULL;
     return OPI_NOT_MADE;
+  }
+  const uint32_t place = by_place(r, &graph->values[v], roles, p);
+  if (place != OPI_TRAINED || is_only(roles, OPI_ROLE_NUMBER))
+    return place;
   if (n > 1)
     return rule_of_many(r, &graph->values[v], roles, p);
   return is_layer_part(graph, v) ? OPI_TRAINED : rule_of_one(r, &graph->values[v], roles, p);
+}
+
+/* Exporters make one initializer of parameters that are equal at first: nobody can tell it from a
+ * layer that is used again. */
+static void doubt_merged(const opi_roles *r, const opi_value *value, opi_train_param *p) {
+  if (r->n_layers < 2 || !opi_values_equal(value))
+    return;
+  p->doubt =
+      "its numbers are all equal, and several layers read it: parameters that an exporter "
+      "merged because they were equal at first? They stay one here; export without its "
+      "optimiser (optimize=False)";
+  opi_log(r->s->options->logger, OPIPE_LOG_WARN,
+          "initializer '%s' is read by %u layers, and all its numbers are equal: if they are "
+          "parameters that the exporter merged, they are trained as one; export without its "
+          "optimiser (optimize=False) to keep them apart",
+          p->name, r->n_layers);
 }
 
 static bool is_plain(const char *pattern) {
   return strpbrk(pattern, "*?") == NULL;
 }
 
-/* Globs over the base rule. shy: taken by its full name only. used [n_globs]. */
-static uint32_t by_globs(const opi_grad_state *s, const char *name, uint32_t why, bool shy,
+/* Only patterns of what is trained were given: they say all of it. A full name adds to the rule. */
+static bool is_all_asked(const opi_gradient_options *options) {
+  bool all = options->n_globs != 0;
+  for (uint32_t g = 0; g < options->n_globs && all; ++g)
+    all = options->globs[g].trainable && !is_plain(options->globs[g].pattern);
+  return all;
+}
+
+/* Globs over the base rule, on the initializer's name and the one that its module gave it. shy:
+ * taken by its full name only. used [n_globs]. */
+static uint32_t by_globs(const opi_grad_state *s, const opi_train_param *p, uint32_t why, bool shy,
                          bool *used) {
   const opi_train_glob *hit = NULL;
   for (uint32_t g = 0; g < s->options->n_globs; ++g) {
     const opi_train_glob *glob = &s->options->globs[g];
-    if (!opi_glob(glob->pattern, name))
+    if (!opi_glob(glob->pattern, p->name) &&
+        (p->origin == NULL || !opi_glob(glob->pattern, p->origin)))
       continue;
     used[g] = true;
     if (glob->trainable && shy && !is_plain(glob->pattern))
       continue;
     hit = glob;
   }
+  if (hit == NULL && why == OPI_TRAINED && is_all_asked(s->options))
+    return OPI_NOT_ASKED;
   if (hit == NULL || why == OPI_NOT_FLOAT || why == OPI_NOT_REACHED)
     return why;
   if (!hit->trainable)
@@ -263,13 +382,20 @@ static uint32_t by_globs(const opi_grad_state *s, const char *name, uint32_t why
   return why == OPI_TRAINED ? OPI_TRAINED : OPI_TRAINED_BY_GLOB;
 }
 
-static opipe_status check_used(const opi_grad_state *s, const bool *used, opipe_error *err) {
+static opipe_status warn_unused(const opi_grad_state *s, const bool *used, opipe_error *err) {
+  opi_training *t = s->training;
+  t->unmatched = OPI_ARENA_ARRAY(&t->arena, const char *, s->options->n_globs);
+  if (t->unmatched == NULL)
+    return opi_fail_nomem(err, s->options->n_globs * sizeof *t->unmatched, "patterns");
   for (uint32_t g = 0; g < s->options->n_globs; ++g) {
-    if (!used[g]) {
-      return opi_fail(err, OPIPE_E_INVALID, "%s '%s' matches no initializer of the bound graph",
-                      s->options->globs[g].trainable ? "trainable" : "frozen",
-                      s->options->globs[g].pattern);
-    }
+    const opi_train_glob *glob = &s->options->globs[g];
+    if (used[g])
+      continue;
+    opi_log(s->options->logger, OPIPE_LOG_WARN, "%s '%s' matches no initializer of the bound graph",
+            glob->trainable ? "trainable" : "frozen", glob->pattern);
+    t->unmatched[t->n_unmatched++] = opi_arena_strdup(&t->arena, glob->pattern);
+    if (t->unmatched[t->n_unmatched - 1] == NULL)
+      return opi_fail_nomem(err, strlen(glob->pattern) + 1, "a pattern");
   }
   return OPIPE_OK;
 }
@@ -324,17 +450,22 @@ static uint32_t by_choice(const opi_grad_state *s, const opi_map *listed, const 
 /* Taken by its full name only: what no glob should train by accident. */
 static bool is_shy(uint32_t why, bool statistic) {
   return statistic || why == OPI_NOT_LITERAL || why == OPI_NOT_MASK || why == OPI_NOT_FACTOR ||
-         why == OPI_NOT_MADE;
+         why == OPI_NOT_MADE || why == OPI_NOT_NUMBER;
 }
 
 /* The rule, then the globs. used [n_globs]. */
 static void judge(opi_roles *roles, const opi_value *value, opi_train_param *p, bool *used) {
   const opi_grad_state *s = roles->s;
+  const opi_origin *o = opi_roles_origin(roles, p->name);
+  p->origin = o != NULL ? o->name : NULL;
+  roles->n_layers = 0;
   const uint32_t why = base_rule(roles, value, p->value, p);
   const bool statistic = why == OPI_NOT_BUFFER && is_statistic(s->training->graph, p->value);
-  p->why = by_globs(s, p->name, why, is_shy(why, statistic), used);
+  p->why = by_globs(s, p, why, is_shy(why, statistic), used);
   if (p->why != why)
     p->doubt = NULL; /* somebody said what it is */
+  if (p->why == OPI_TRAINED || p->why == OPI_TRAINED_BY_GLOB)
+    doubt_merged(roles, value, p);
 }
 
 static opipe_status list_choice(const opi_grad_state *s, opi_map *out_listed, opipe_error *err) {
@@ -343,11 +474,11 @@ static opipe_status list_choice(const opi_grad_state *s, opi_map *out_listed, op
   return OPIPE_OK;
 }
 
-/* listed NULL: the rule is asked. */
-static opipe_status list_params(opi_grad_state *s, const opi_map *listed, opipe_error *err) {
+/* listed NULL: the rule is asked, which `roles` is for. */
+static opipe_status list_params(opi_grad_state *s, const opi_map *listed, opi_roles *roles,
+                                opipe_error *err) {
   const opi_graph *bound = s->bound->graph;
   opi_training *t = s->training;
-  opi_roles roles;
   bool *used = OPI_ARENA_ARRAY(&s->scratch, bool, s->options->n_globs);
   uint32_t n = 0;
   for (uint32_t v = 0; v < bound->n_values; ++v)
@@ -355,8 +486,6 @@ static opipe_status list_params(opi_grad_state *s, const opi_map *listed, opipe_
   t->params = OPI_ARENA_ARRAY(&t->arena, opi_train_param, n);
   if (t->params == NULL || used == NULL)
     return opi_fail_nomem(err, n * sizeof(*t->params), "the parameters");
-  if (listed == NULL)
-    OPI_TRY(opi_roles_open(&roles, s, err));
   for (uint32_t v = 0; v < bound->n_values; ++v) {
     const opi_value *value = &bound->values[v];
     if ((value->flags & OPI_VALUE_INITIALIZER) == 0)
@@ -367,23 +496,32 @@ static opipe_status list_params(opi_grad_state *s, const opi_map *listed, opipe_
     if (listed != NULL)
       p->why = by_choice(s, listed, p->name, p->value);
     else
-      judge(&roles, value, p, used);
+      judge(roles, value, p, used);
     if (p->why != OPI_TRAINED && p->why != OPI_TRAINED_BY_GLOB)
       continue;
     ++t->n_trained;
     s->flags[p->value] |= OPI_V_TRAINED | OPI_V_WANTED;
   }
-  return listed != NULL ? OPIPE_OK : check_used(s, used, err);
+  return listed == NULL ? warn_unused(s, used, err) : OPIPE_OK;
+}
+
+static opipe_status list_by_rule(opi_grad_state *s, opipe_error *err) {
+  opi_roles roles;
+  opipe_status status = opi_roles_open(&roles, s, err);
+  if (status == OPIPE_OK)
+    status = list_params(s, NULL, &roles, err);
+  opi_roles_close(&roles);
+  return status;
 }
 
 static opipe_status list_by(opi_grad_state *s, opipe_error *err) {
   opi_map *listed = NULL;
   if (s->options->choice == NULL || s->options->choice->n_trained == 0)
-    return list_params(s, NULL, err);
+    return list_by_rule(s, err);
   OPI_TRY(opi_map_create(s->options->allocator, &listed, err));
   opipe_status status = list_choice(s, listed, err);
   if (status == OPIPE_OK)
-    status = list_params(s, listed, err);
+    status = list_params(s, listed, NULL, err);
   opi_map_free(listed);
   return status;
 }

@@ -110,6 +110,23 @@ bool opi_graph_add_output(opi_graph *graph, uint32_t value) {
   return true;
 }
 
+const opi_value *opi_graph_initializer(const opi_graph *graph, const char *name) {
+  const opi_value *found = NULL;
+  for (uint32_t v = 0; v < graph->n_values && found == NULL; ++v) {
+    if ((graph->values[v].flags & OPI_VALUE_INITIALIZER) != 0 &&
+        strcmp(graph->values[v].name, name) == 0)
+      found = &graph->values[v];
+  }
+  for (uint32_t n = 0; n < graph->n_nodes && found == NULL; ++n) {
+    const opi_node *node = &graph->nodes[n];
+    for (uint32_t a = 0; a < node->n_attrs && found == NULL; ++a) {
+      if (node->attrs[a].kind == OPI_ATTR_GRAPH)
+        found = opi_graph_initializer(node->attrs[a].data, name);
+    }
+  }
+  return found;
+}
+
 const opipe_attr *opi_attr_find(const opi_node *node, const char *name) {
   for (uint32_t i = 0; i < node->n_attrs; ++i) {
     if (strcmp(node->attrs[i].name, name) == 0)

@@ -48,6 +48,8 @@ typedef struct opi_value {
   uint32_t source; /* bound graph: the file graph's value of the same content, OPIPE_NONE when made
                       by a pass */
   uint32_t reserved;
+  uint64_t at; /* an initializer: where its message lies in the model's bytes, the same for all that
+                  is read of it (a function's body that is called twice); 0: not known */
 } opi_value;
 
 struct opi_graph;
@@ -116,6 +118,10 @@ opipe_value opi_value_view(const opi_value *value);
 opipe_node opi_node_view(const opi_node *node, const uint32_t *in, const uint32_t *out);
 bool opi_graph_add_input(opi_graph *graph, uint32_t value);
 bool opi_graph_add_output(opi_graph *graph, uint32_t value);
+
+/* The initializer of that name, in the file graph itself or in a body of one of its nodes; NULL:
+ * there is none. */
+const opi_value *opi_graph_initializer(const opi_graph *graph, const char *name);
 
 /* Attributes by name; `fallback` when absent or of another kind. */
 const opipe_attr *opi_attr_find(const opi_node *node, const char *name);

@@ -82,6 +82,27 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
                                 opipe_write_fn write, void *ctx, opipe_error *err);
 
+/* ---- what the file itself says ---- */
+
+/* Hands over key and value [n_bytes each] of each entry of a node's metadata, as the file has them;
+ * `node`: in the file's main graph. Errors: what `take` answers; INVALID. */
+typedef opipe_status (*opi_metadata_fn)(void *ctx, uint32_t node, const char *key, uint64_t n_key,
+                                        const char *value, uint64_t n_value);
+opipe_status opi_model_metadata(const opi_model *model, opi_metadata_fn take, void *ctx,
+                                opipe_error *err);
+
+/* One float initializer of the file: of the main graph, or of a body at any depth. */
+typedef struct opi_file_tensor {
+  const char *name; /* [n_name] without an end; in the model's bytes */
+  uint64_t n_name;
+  uint64_t at; /* as opi_value.at; of a sparse one 0 */
+  uint32_t dtype;
+} opi_file_tensor;
+/* Lists them from the model's bytes alone: nothing that was read of them before is asked. In
+ * `arena`, in the file's order. */
+opipe_status opi_model_float_tensors(const opi_model *model, opi_arena *arena,
+                                     opi_file_tensor **out_list, uint32_t *out_n, opipe_error *err);
+
 /* A new value of an initializer. */
 typedef struct opi_replacement {
   const char *name;

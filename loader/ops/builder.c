@@ -24,7 +24,8 @@ opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
   b->origin_index = OPIPE_NONE;
   b->origin_stage = -1;
   OPI_TRY(opi_map_create(allocator, &b->names, err));
-  if (opi_map_create(allocator, &b->next_names, err) < 0) {
+  if (opi_map_create(allocator, &b->next_names, err) < 0 ||
+      opi_map_create(allocator, &b->taken, err) < 0) {
     opi_b_close(b);
     return OPIPE_E_NOMEM;
   }
@@ -41,7 +42,10 @@ opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
 void opi_b_close(opi_builder *b) {
   opi_map_free(b->names);
   opi_map_free(b->next_names);
-  b->names = b->next_names = NULL;
+  opi_map_free(b->taken);
+  opi_map_free(b->kept);
+  opi_map_free(b->merged);
+  b->names = b->next_names = b->taken = b->kept = b->merged = NULL;
 }
 
 /* Counted for each stem alone: what one node makes more or less in a binding (a Tile that repeats

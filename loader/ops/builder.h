@@ -79,9 +79,11 @@ struct opi_builder {
                          */
   const char *const *keep; /* [n_keep] one-element parameters, by name */
   uint32_t n_keep;
-  const bool *kept; /* [values of the main file graph] one-element parameters that opi_keep_scalars
-                       found; NULL: none */
-  uint32_t origin_index; /* main graph node that `origin` belongs to */
+  struct opi_map *kept;   /* names of the one-element parameters that opi_keep_scalars found, in the
+                             main graph and in bodies; NULL: none */
+  struct opi_map *merged; /* names of values that opi_find_merged found; NULL: none */
+  struct opi_map *taken;  /* initializers of bodies, by place in the file -> bound value */
+  uint32_t origin_index;  /* main graph node that `origin` belongs to */
   int32_t origin_stage;
   uint32_t n_emitted; /* since `origin` was set */
   uint32_t depth;     /* of bodies being inlined */

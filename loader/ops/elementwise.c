@@ -249,11 +249,12 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
         .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast, .gradient = gradient_, \
         OPI_COLUMNS(NONE, half_, meets_, range_, NONE, PLAIN)                                \
   }
-#define EXTREME(name_, range_, attrs_)                                                             \
-  {                                                                                                \
-    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), attrs_,                                   \
-        .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast,                 \
-        .gradient = opi_gradient_extreme, OPI_COLUMNS(EXTREME, COMMON, OTHER, range_, NONE, PLAIN) \
+#define EXTREME(name_, range_, attrs_)                                             \
+  {                                                                                \
+    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), attrs_,                   \
+        .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast, \
+        .gradient = opi_gradient_extreme,                                          \
+        OPI_COLUMNS(EXTREME, COMMON, NUMBERS, range_, NONE, PLAIN)                 \
   }
 #define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_, attrs_) \
   {                                                                                    \
@@ -277,9 +278,9 @@ static const opi_op ops[] = {
            OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCASTS)),
     BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV,
            OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCASTS)),
-    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, OTHER, ANY,
+    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, NUMBERS, ANY,
            OPI_ATTRS(15, OPI_A_BROADCASTS)),
-    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, OTHER, ANY,
+    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, NUMBERS, ANY,
            OPI_ATTRS(28, OPI_A(INT, "fmod", OPI_PRESET(0)))),
     EXTREME("Max", MAX, OPI_ATTRS(13, OPI_A_CONSUMED)),
     EXTREME("Min", MIN, OPI_ATTRS(13, OPI_A_CONSUMED)),
@@ -319,7 +320,7 @@ static const opi_op ops[] = {
                OPI_A(FLOAT, "min", .until = 10, .input = 1)),
      .lift = lift_clip, .infer = infer_clip, .carry = opi_carry_broadcast,
      .gradient = opi_gradient_clip, .stops_gradient = 0x6,
-     OPI_COLUMNS(LIMITED, COMMON, OTHER, CLIP, NONE, PLAIN)},
+     OPI_COLUMNS(LIMITED, COMMON, NUMBERS, CLIP, NONE, PLAIN)},
     {OPI_OP("Cast", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
      OPI_ATTRS(28, OPI_A(STRING, "to"), OPI_A(INT, "to"),
                OPI_A(INT, "saturate", .since = 19, OPI_PRESET(1)),

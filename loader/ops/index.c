@@ -321,7 +321,7 @@ static const opi_op ops[] = {
      OPI_ATTRS(28, OPI_A(INT, "axis", OPI_PRESET(-1))), .lift = lift_one_hot,
      .infer = infer_one_hot, .work = opi_work_move, .carry = carry_one_hot,
      .gradient = opi_gradient_one_hot, .stops_gradient = 0x3,
-     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, DEPTH, PLAIN)},
+     OPI_COLUMNS(NONE, COMMON, NUMBERS, ANY, DEPTH, PLAIN)},
     {OPI_OP("TopK", "", 1, OPI_NEWEST_ONNX, 1, 2, 1, 2),
      OPI_ATTRS(24, OPI_A(INT, "axis", OPI_PRESET(-1)), OPI_A(INT, "k", .until = 9),
                OPI_A(INT, "sorted", .since = 11, OPI_NO_EFFECT),

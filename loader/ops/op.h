@@ -63,7 +63,8 @@ enum {
   OPI_MEETS_SHIFT,
   OPI_MEETS_SCALE,
   OPI_MEETS_ANGLES, /* angles: what reaches the loss by them alone is a buffer */
-  OPI_MEETS_TABLES  /* tables of such functions from input 1 on */
+  OPI_MEETS_TABLES, /* tables of such functions from input 1 on */
+  OPI_MEETS_NUMBERS /* a number of the operator's own: an exponent, a bound, a value it fills in */
 };
 
 /* opi_op.takes: where the elements of its outputs come from. Bits, for sets of them. */

@@ -13,16 +13,6 @@
 #include "loader/ops/common.h"
 #include "loader/ops/gradients.h"
 
-/* How often the main graph reads a value. */
-static uint32_t n_readers(const opi_graph *file, uint32_t value) {
-  uint32_t n = 0;
-  for (uint32_t k = 0; k < file->n_nodes; ++k) {
-    for (uint32_t i = 0; i < file->nodes[k].n_in; ++i)
-      n += file->nodes[k].in[i] == value;
-  }
-  return n;
-}
-
 /* The file's value that a bound initializer is; OPIPE_NONE: none. */
 static uint32_t file_source(const opi_builder *b, const opi_value *x) {
   return b->scope != NULL && b->scope->outer == NULL && x->source < b->scope->file->n_values
@@ -30,21 +20,19 @@ static uint32_t file_source(const opi_builder *b, const opi_value *x) {
              : OPIPE_NONE;
 }
 
-/* For training: exporters merge parameters that are equal while nothing is trained (fresh norms,
- * zero biases) and leave an Identity for each. They are no ties: each is a parameter again, under
- * the name of the Identity's output. */
+/* For training: a parameter that an exporter merged with another one (builder.merged) is a
+ * parameter again, under the name of the Identity's output. Any other Identity is a tie. */
 static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, opipe_error *err) {
   const uint32_t file_value = opi_node_out(node, 0);
   const opi_value *x = opi_in_optional(b, node, 0);
   uint32_t taken = 0;
   *out_done = false;
-  if (!b->keep_parameters || x == NULL || file_value == OPIPE_NONE ||
-      file_source(b, x) == OPIPE_NONE)
+  if (b->merged == NULL || x == NULL || file_value == OPIPE_NONE || file_source(b, x) == OPIPE_NONE)
     return OPIPE_OK;
   const char *name = b->scope->file->values[file_value].name;
   if ((x->flags & OPI_VALUE_INITIALIZER) == 0 || !opi_dtype_is_float(x->dtype) ||
       (opi_elems(x) < 2 && (x->flags & OPI_VALUE_KEPT) == 0) ||
-      opi_map_get(b->names, name, &taken) || n_readers(b->scope->file, x->source) < 2)
+      opi_map_get(b->names, name, &taken) || !opi_map_get(b->merged, name, &taken))
     return OPIPE_OK;
   const opi_value from = *x;
   const uint32_t v = opi_b_borrow(b, name, from.dtype, from.shape, (uint32_t)from.rank, from.data);
@@ -52,8 +40,11 @@ static opipe_status untie(opi_builder *b, const opi_node *node, bool *out_done, 
     return opi_fail_nomem(err, sizeof(from), "a parameter");
   opi_b_value(b, v)->flags = from.flags;
   opi_b_value(b, v)->source = file_value;
+  opi_b_value(b, v)->at = from.at;
   b->scope->values[file_value] = v;
-  opi_log(b->logger, OPIPE_LOG_INFO, "'%s' is a parameter of its own: the file merged it with '%s'",
+  opi_log(b->logger, OPIPE_LOG_WARN,
+          "'%s' is taken for a parameter of its own: by its name the exporter merged it with '%s', "
+          "whose numbers were the same",
           name, from.name);
   *out_done = true;
   return OPIPE_OK;

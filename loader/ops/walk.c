@@ -8,6 +8,7 @@
 #include "loader/ops/walk.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #define MOST_WALKED ((uint64_t)1 << 23) /* nodes and values of all bodies, at each inlining */
 #define MOST_DEPTH 32u
@@ -33,9 +34,20 @@ opipe_status opi_frame_open(opi_builder *b, const opi_graph *file, const opi_fra
   return OPIPE_OK;
 }
 
+/* An initializer of a body is one value, however often the body is inlined: what it became before;
+ * OPIPE_NONE: nothing yet. It is known by its place in the file, else by its name, which is the
+ * model's only one. key [32]: for note_taken. */
+static uint32_t find_taken(const opi_builder *b, const opi_value *from, char *key,
+                           const char **out_key) {
+  uint32_t v = OPIPE_NONE;
+  (void)snprintf(key, 32, "@%" PRIu64, from->at);
+  *out_key = from->at != 0 ? key : from->name;
+  return opi_map_get(b->taken, *out_key, &v) ? v : OPIPE_NONE;
+}
+
 /* An initializer enters the bound graph under its name, its data by reference. */
-static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uint32_t file_value,
-                                     uint32_t *out_value, opipe_error *err) {
+static opipe_status add_initializer(opi_builder *b, const opi_frame *scope, uint32_t file_value,
+                                    uint32_t *out_value, opipe_error *err) {
   const opi_value *from = &scope->file->values[file_value];
   uint32_t other = 0;
   if (from->rank < 0 || opi_dtype_bits(from->dtype) == 0) {
@@ -49,19 +61,33 @@ static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uin
     return opi_fail_nomem(err, sizeof(opi_value), "an initializer");
   opi_value *value = opi_b_value(b, v);
   value->flags |= from->flags & (OPI_VALUE_INITIALIZER | OPI_VALUE_MISSING);
+  value->at = from->at;
   const bool single =
       opi_dtype_is_float(from->dtype) && value->n_bytes * 8 == opi_dtype_bits(from->dtype);
   for (uint32_t k = 0; single && k < b->n_keep; ++k) {
     if (strcmp(b->keep[k], from->name) == 0)
       value->flags |= OPI_VALUE_KEPT;
   }
-  if (scope->outer == NULL) {
+  if (b->kept != NULL && opi_map_get(b->kept, from->name, &other))
+    value->flags |= OPI_VALUE_KEPT;
+  if (scope->outer == NULL)
     value->source = file_value;
-    if (b->kept != NULL && b->kept[file_value])
-      value->flags |= OPI_VALUE_KEPT;
-  }
-  scope->values[file_value] = v;
   *out_value = v;
+  return OPIPE_OK;
+}
+
+static opipe_status take_initializer(opi_builder *b, const opi_frame *scope, uint32_t file_value,
+                                     uint32_t *out_value, opipe_error *err) {
+  char room[32];
+  const char *key = NULL;
+  const bool inner = scope->outer != NULL;
+  *out_value = inner ? find_taken(b, &scope->file->values[file_value], room, &key) : OPIPE_NONE;
+  if (*out_value == OPIPE_NONE) {
+    OPI_TRY(add_initializer(b, scope, file_value, out_value, err));
+    if (inner)
+      OPI_TRY(opi_map_set(b->taken, key, *out_value, err));
+  }
+  scope->values[file_value] = *out_value;
   return OPIPE_OK;
 }
 

@@ -255,7 +255,15 @@ static opipe_status no_tensor(const binding *bd, const char *name, opipe_error *
                   opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
-static opipe_status mark_barriers(binding *bd, opipe_error *err) {
+/* The name that a module gave an initializer which the file calls otherwise. */
+static bool is_origin(const opi_bound *bound, const char *name) {
+  bool found = false;
+  for (uint32_t i = 0; i < bound->n_origins && !found; ++i)
+    found = bound->origins[i].name != NULL && strcmp(bound->origins[i].name, name) == 0;
+  return found;
+}
+
+static opipe_status mark_barriers(binding *bd, const opi_bound *bound, opipe_error *err) {
   const opi_builder *b = &bd->builder;
   for (uint32_t i = 0; i < bd->options->n_barriers; ++i) {
     const char *name = bd->options->barriers[i];
@@ -264,6 +272,8 @@ static opipe_status mark_barriers(binding *bd, opipe_error *err) {
       b->graph->values[v].flags |= OPI_VALUE_BARRIER;
       continue;
     }
+    if (is_origin(bound, name))
+      continue;
     if (find_named(bd->scope.file, NULL, 0, name) == OPIPE_NONE)
       return no_tensor(bd, name, err);
     /* Known once the dimensions are bound, or not needed: there is nothing to send. */
@@ -410,9 +420,10 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.keep = options->keep;
   bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;
   if (bd->builder.keep_parameters) {
-    bool *kept = NULL;
-    OPI_TRY(opi_keep_scalars(file, &bd->scratch, &kept, err));
-    bd->builder.kept = kept;
+    OPI_TRY(opi_map_create(options->allocator, &bd->builder.kept, err));
+    OPI_TRY(opi_keep_scalars(file, &bd->scratch, bd->builder.kept, err));
+    OPI_TRY(opi_map_create(options->allocator, &bd->builder.merged, err));
+    OPI_TRY(opi_find_merged(file, &bd->scratch, bd->builder.merged, err));
   }
   bd->builder.report = &bd->report;
   return opi_frame_open(&bd->builder, file, NULL, &bd->scope, err);
@@ -431,8 +442,10 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
   opipe_status status = open_binding(&bd, err);
   if (status >= 0)
     status = build(&bd, err);
+  if (status >= 0 && bd.builder.keep_parameters)
+    status = opi_find_origins(model, &bd.scratch, bound, err);
   if (status >= 0)
-    status = mark_barriers(&bd, err);
+    status = mark_barriers(&bd, bound, err);
   if (status >= 0)
     status = finish(&bd, bound, err);
   opi_text_release(&bd.report.text);

@@ -214,8 +214,7 @@ bool opi_name_is_made(const char *name) {
   return false;
 }
 
-/* Is the name that of a change of form: the numbers are a parameter's own? */
-static bool keeps_numbers(const char *name) {
+bool opi_name_keeps_numbers(const char *name) {
   static const char *const list[] = {"onnx::", "val_",      "_to_copy",  "to",      "clone",
                                      "view",   "reshape",   "unsqueeze", "squeeze", "expand",
                                      "alias",  "transpose", "permute",   "flatten"};
@@ -257,12 +256,15 @@ bool opi_number_is_plain(const opi_value *value) {
 
 /* ---- scales and shifts ---- */
 
+/* One graph: the main one, or a body in a node. */
 typedef struct search {
   const opi_graph *file;
   opi_uses uses;
-  bool *varies;   /* [n_values] depends on an input */
-  uint32_t *seen; /* [n_values] 1 + the initializer whose search came by */
-  uint32_t *todo; /* [n_values] */
+  bool *varies;          /* [n_values] depends on an input; what a body is fed does */
+  uint32_t *seen;        /* [n_values] number of the last search that came by */
+  uint32_t *todo;        /* [n_values] */
+  struct search *bodies; /* [n_bodies] of its nodes */
+  uint32_t n_bodies, room_bodies;
 } search;
 
 static bool is_one_of(const char *op, const char *const *list, size_t n) {
@@ -273,12 +275,14 @@ static bool is_one_of(const char *op, const char *const *list, size_t n) {
   return false;
 }
 
-/* What leaves a parameter a parameter: one number in, one number out. */
+/* What leaves a parameter a parameter: one number in, one number out; sums and products with other
+ * constants among it. */
 static bool passes_on(const opi_node *node) {
   const uint32_t numbers = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST |
                            OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED | OPI_TAKES_EXTREME |
-                           OPI_TAKES_LIMITED | OPI_TAKES_FUNCTION;
-  return (opi_op_of(node)->takes & numbers) != 0;
+                           OPI_TAKES_LIMITED | OPI_TAKES_CHOSEN | OPI_TAKES_FUNCTION;
+  const opi_op *op = opi_op_of(node);
+  return (op->takes & numbers) != 0 || op->meets == OPI_MEETS_SHIFT || op->meets == OPI_MEETS_SCALE;
 }
 
 /* A number that a norm adds below a root, or that keeps a divisor from zero. */
@@ -316,6 +320,10 @@ static bool is_width(const search *s, const opi_value *scalar, const opi_node *n
   return square > 1.5 && fabs(square - round(square)) <= slack * square;
 }
 
+bool opi_number_is_named(const opi_value *value) {
+  return value->rank > 0 && strchr(value->name, '.') != NULL && !opi_name_is_made(value->name);
+}
+
 /* Does node scale or shift an activation by value v, which is made of the scalar alone, or multiply
  * with it as a matrix of one element? */
 static bool acts(const search *s, const opi_value *scalar, const opi_node *node, uint32_t v,
@@ -327,6 +335,8 @@ static bool acts(const search *s, const opi_value *scalar, const opi_node *node,
   const uint32_t other = node->in[0] == v ? node->in[1] : node->in[0];
   if (product)
     return other != OPIPE_NONE && s->varies[other];
+  if (meets == OPI_MEETS_NUMBERS) /* an exponent that is learned: opi_number_is_named */
+    return opi_number_is_named(scalar) && other != OPIPE_NONE && s->varies[other];
   if ((meets != OPI_MEETS_SHIFT && meets != OPI_MEETS_SCALE) || node->n_in != 2)
     return false;
   if (other == OPIPE_NONE || !s->varies[other] || is_guard(s, node))
@@ -334,33 +344,78 @@ static bool acts(const search *s, const opi_value *scalar, const opi_node *node,
   return !(direct && is_width(s, scalar, node, other));
 }
 
-static bool is_kept(search *s, uint32_t v) {
+static bool is_kept(search *s, const opi_value *scalar, uint32_t v, uint32_t number);
+
+/* The same of what bodies read of value v. */
+static bool is_kept_inside(search *s, const opi_value *scalar, uint32_t v, uint32_t number) {
+  bool kept = false;
+  for (uint32_t k = 0; k < s->n_bodies && !kept; ++k) {
+    const opi_graph *body = s->bodies[k].file;
+    for (uint32_t c = 0; c < body->n_captures && !kept; ++c)
+      kept = body->capture_outer[c] == v &&
+             is_kept(&s->bodies[k], scalar, body->capture_inner[c], number);
+  }
+  return kept;
+}
+
+/* Does the scalar, which is value v here, scale or shift an activation? `number`: of this search.
+ */
+static bool is_kept(search *s, const opi_value *scalar, uint32_t v, uint32_t number) {
   uint32_t n = 0;
+  if (s->seen[v] == number)
+    return false;
   s->todo[n++] = v;
-  s->seen[v] = v + 1;
+  s->seen[v] = number;
   while (n > 0) {
     const uint32_t at = s->todo[--n];
+    if (is_kept_inside(s, scalar, at, number))
+      return true;
     for (uint32_t u = s->uses.first[at]; u < s->uses.first[at + 1]; ++u) {
       const opi_node *node = &s->file->nodes[s->uses.users[u]];
-      if (acts(s, &s->file->values[v], node, at, at == v))
+      if (acts(s, scalar, node, at, at == v))
         return true;
       const uint32_t out = opi_node_out(node, 0);
-      if (out == OPIPE_NONE || s->varies[out] || s->seen[out] == v + 1 || !passes_on(node))
+      if (out == OPIPE_NONE || s->varies[out] || s->seen[out] == number || !passes_on(node))
         continue;
-      s->seen[out] = v + 1;
+      s->seen[out] = number;
       s->todo[n++] = out;
     }
   }
   return false;
 }
 
-static void mark_varying(search *s) {
+static opipe_status open_search(search *s, const opi_graph *file, const search *outer,
+                                opi_arena *scratch, opipe_error *err);
+
+/* Looks at the bodies of a node. *out_varies: one of them reads what varies. */
+static opipe_status open_bodies(search *s, const opi_node *node, opi_arena *scratch,
+                                bool *out_varies, opipe_error *err) {
+  for (uint32_t a = 0; a < node->n_attrs; ++a) {
+    if (node->attrs[a].kind != OPI_ATTR_GRAPH)
+      continue;
+    const opi_graph *body = node->attrs[a].data;
+    if (!opi_arena_grow(scratch, (void **)&s->bodies, &s->room_bodies, s->n_bodies + 1,
+                        sizeof *s->bodies))
+      return opi_fail_nomem(err, sizeof *s->bodies, "one-element parameters");
+    OPI_TRY(open_search(&s->bodies[s->n_bodies], body, s, scratch, err));
+    ++s->n_bodies;
+    for (uint32_t c = 0; c < body->n_captures; ++c)
+      *out_varies = *out_varies || s->varies[body->capture_outer[c]];
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status mark_varying(search *s, const search *outer, opi_arena *scratch,
+                                 opipe_error *err) {
   const opi_graph *file = s->file;
   for (uint32_t i = 0; i < file->n_inputs; ++i)
     s->varies[file->inputs[i]] = true;
+  for (uint32_t c = 0; outer != NULL && c < file->n_captures; ++c)
+    s->varies[file->capture_inner[c]] = outer->varies[file->capture_outer[c]];
   for (uint32_t n = 0; n < file->n_nodes; ++n) {
     const opi_node *node = &file->nodes[n];
     bool varies = false;
+    OPI_TRY(open_bodies(s, node, scratch, &varies, err));
     for (uint32_t i = 0; i < node->n_in && !varies; ++i)
       varies = node->in[i] != OPIPE_NONE && s->varies[node->in[i]];
     for (uint32_t o = 0; o < node->n_out && varies; ++o) {
@@ -368,6 +423,19 @@ static void mark_varying(search *s) {
         s->varies[node->out[o]] = true;
     }
   }
+  return OPIPE_OK;
+}
+
+static opipe_status open_search(search *s, const opi_graph *file, const search *outer,
+                                opi_arena *scratch, opipe_error *err) {
+  *s = (search){.file = file};
+  s->varies = OPI_ARENA_ARRAY(scratch, bool, file->n_values);
+  s->seen = OPI_ARENA_ARRAY(scratch, uint32_t, file->n_values);
+  s->todo = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)file->n_values + 1);
+  if (s->varies == NULL || s->seen == NULL || s->todo == NULL)
+    return opi_fail_nomem(err, (uint64_t)file->n_values * 9, "one-element parameters");
+  OPI_TRY(opi_graph_uses(file, scratch, &s->uses, err));
+  return mark_varying(s, outer, scratch, err);
 }
 
 static bool is_candidate(const opi_value *value) {
@@ -380,22 +448,26 @@ static bool is_candidate(const opi_value *value) {
     return true;
   /* A parameter of shape [1] that was cast (literals have rank 0), or what was computed of one and
    * must not vanish from reports. */
-  return value->data != NULL && !opi_number_is_plain(value) &&
-         ((value->rank > 0 && keeps_numbers(value->name)) || opi_name_is_of_function(value->name));
+  const bool of_function = opi_name_is_of_function(value->name);
+  return value->data != NULL && (opi_number_is_plain(value) ? of_function && value->rank > 0
+                                                            : of_function || value->rank > 0);
 }
 
-opipe_status opi_keep_scalars(const opi_graph *file, opi_arena *scratch, bool **out_kept,
-                              opipe_error *err) {
-  search s = {.file = file};
-  *out_kept = OPI_ARENA_ARRAY(scratch, bool, file->n_values);
-  s.varies = OPI_ARENA_ARRAY(scratch, bool, file->n_values);
-  s.seen = OPI_ARENA_ARRAY(scratch, uint32_t, file->n_values);
-  s.todo = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)file->n_values + 1);
-  if (*out_kept == NULL || s.varies == NULL || s.seen == NULL || s.todo == NULL)
-    return opi_fail_nomem(err, (uint64_t)file->n_values * 10, "one-element parameters");
-  OPI_TRY(opi_graph_uses(file, scratch, &s.uses, err));
-  mark_varying(&s);
-  for (uint32_t v = 0; v < file->n_values; ++v)
-    (*out_kept)[v] = is_candidate(&file->values[v]) && is_kept(&s, v);
+static opipe_status keep_of(search *s, uint32_t *io_number, opi_map *kept, opipe_error *err) {
+  for (uint32_t v = 0; v < s->file->n_values; ++v) {
+    const opi_value *value = &s->file->values[v];
+    if (is_candidate(value) && is_kept(s, value, v, ++*io_number))
+      OPI_TRY(opi_map_set(kept, value->name, 1, err));
+  }
+  for (uint32_t k = 0; k < s->n_bodies; ++k)
+    OPI_TRY(keep_of(&s->bodies[k], io_number, kept, err));
   return OPIPE_OK;
+}
+
+opipe_status opi_keep_scalars(const opi_graph *file, opi_arena *scratch, opi_map *kept,
+                              opipe_error *err) {
+  search s;
+  uint32_t number = 0;
+  OPI_TRY(open_search(&s, file, NULL, scratch, err));
+  return keep_of(&s, &number, kept, err);
 }

@@ -64,6 +64,22 @@ enum {
                                     bits, 0: none; 13 to 15: its pattern (fuse_noise.c) */
 };
 
+/* What the file's nodes tell of an initializer of the main graph: origins.c. */
+enum {
+  OPI_ORIGIN_UNKNOWN = 0,
+  OPI_ORIGIN_PARAMETER = 1,
+  OPI_ORIGIN_BUFFER = 2,
+  OPI_ORIGIN_COUNTED = 3 /* a name that whoever wrote the file counted up ("c_12"), for plain
+                            numbers and integers among others */
+};
+typedef struct opi_origin {
+  const char *initializer;
+  const char *name; /* that its module gave it, where the exporter called it otherwise ("val_77",
+                       "onnx::MatMul_1039"); NULL: not known, or the same */
+  uint32_t kind;    /* OPI_ORIGIN_*: what it was to the module */
+  uint32_t reserved;
+} opi_origin;
+
 typedef struct opi_bound {
   opi_arena arena; /* owns the graph and all below */
   opi_graph *graph;
@@ -75,6 +91,8 @@ typedef struct opi_bound {
   uint32_t patterns[OPI_PATTERN_COUNT]; /* recognised, by kind */
   int64_t *index_limits; /* [graph->n_inputs] integer inputs: values must be below it (smallest
                             extent indexed); 0: unknown */
+  opi_origin *origins;   /* [n_origins] with OPI_BIND_KEEP_PARAMETERS */
+  uint32_t n_origins;
 } opi_bound;
 
 /* All steps; the result refers to the model's mapped data, so the model must outlive it.

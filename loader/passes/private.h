@@ -29,6 +29,9 @@ opipe_status opi_solve_with(const opi_model *model, const opi_bind_options *opti
 /* widen.c: half types become float32, for training. `arena`: of the bound graph. */
 opipe_status opi_pass_widen(opi_builder *b, const opi_model *model, opi_arena *arena,
                             opipe_error *err);
+/* origins.c: fills bound->origins. */
+opipe_status opi_find_origins(const opi_model *model, opi_arena *scratch, opi_bound *bound,
+                              opipe_error *err);
 /* What a value of each integer graph input must stay below; see passes.h. */
 opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t **out_limits,
                               opipe_error *err);

@@ -118,6 +118,7 @@ static opipe_status add_initializer(void *ctx, const OpiOnnx__TensorProto *tenso
   value->data = dense.data;
   value->n_bytes = dense.n_bytes;
   value->flags = OPI_VALUE_INITIALIZER | (dense.missing ? OPI_VALUE_MISSING : 0u);
+  value->at = sparse == NULL ? tensor->span_offset : 0;
   return OPIPE_OK;
 }
 

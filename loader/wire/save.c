@@ -3,23 +3,29 @@
  *
  * As annotate.c: fields are handed on as they stand, in their order, and survive whatever they are.
  * Only the content of a replaced initializer changes, in the field that held it (raw_data, or the
- * typed field of its type), with the lengths around it. External content is not here: the files
- * that hold it are written by save_files.c. An input that was made a parameter gets an initializer
- * of its name behind the others. Two passes with the same decisions: lengths, then bytes.
+ * typed field of its type), with the lengths of all messages around it: the main graph, or a body
+ * in a node, in a function, at any depth. An initializer is found by where its message lies, as the
+ * loader noted it (opi_value.at). External content is not here: the files that hold it are written
+ * by save_files.c. An input that was made a parameter gets an initializer of its name behind the
+ * others; so does a parameter that an Identity handed on of another initializer, in place of that
+ * node. Two passes with the same decisions: lengths, then bytes.
  *
  * In the bytes of a built model external tensors are places in the host's memory: every one of them
  * is replaced, by its content or by its place in a file of data.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "loader/graph/behind.h"
 #include "loader/wire/save.h"
 
 enum {
   MODEL_GRAPH = 7,
+  GRAPH_NODE = 1,
   GRAPH_INITIALIZER = 5,
-  GRAPH_SPARSE = 15,
-  SPARSE_VALUES = 1,
+  NODE_OUTPUT = 2,
+  NODE_OPERATOR = 4,
   TENSOR_DIMS = 1,
   TENSOR_TYPE = 2,
   TENSOR_FLOATS = 4,
@@ -32,13 +38,21 @@ enum {
   SMALL = 32
 };
 
+/* A replaced initializer in the file. */
+typedef struct target {
+  uint64_t at;    /* of its message */
+  uint32_t index; /* in the list */
+} target;
+
 typedef struct saver {
   const opi_model *model;
   const uint8_t *file;
   const opi_replacement *list;
-  const opi_model_data *data; /* NULL: content of built models is embedded */
-  bool *seen;                 /* [n] found in the file */
-  uint32_t n;
+  const opi_model_data *data;          /* NULL: content of built models is embedded */
+  target *targets;                     /* [n_targets] rising; the others of the list are added */
+  bool *added;                         /* [n] */
+  uint32_t n, n_targets, n_identities; /* added in place of Identity nodes */
+  uint64_t main_at, main_end;          /* what the main graph holds */
   opipe_write_fn write;
   void *ctx;
   opipe_error *err;
@@ -70,9 +84,9 @@ static opipe_status next_field(const saver *s, uint64_t end, uint64_t *io_at, op
 
 /* What of a tensor's message matters here. */
 typedef struct tensor_view {
-  const opi_replacement *with; /* NULL: it stays */
-  uint32_t index;              /* of `with` */
-  uint32_t content;            /* field that holds the elements, 0: none (empty) */
+  const opi_replacement *with;
+  uint32_t index;   /* of `with` */
+  uint32_t content; /* field that holds the elements, 0: none (empty) */
   bool external;
   bool lent; /* of a built model: all that says where its content is is replaced */
 } tensor_view;
@@ -82,24 +96,18 @@ static bool is_content(uint32_t number) {
          number == TENSOR_DOUBLES;
 }
 
-static opipe_status look(const saver *s, const opi_wire_field *tensor, tensor_view *out) {
+static opipe_status look(const saver *s, const opi_wire_field *tensor, uint32_t index,
+                         tensor_view *out) {
   uint64_t at = tensor->data;
   opi_wire_field f;
-  *out = (tensor_view){.index = OPIPE_NONE};
+  *out = (tensor_view){.with = &s->list[index], .index = index};
   while (at < tensor->end) {
     OPI_TRY(next_field(s, tensor->end, &at, &f));
     if (is_content(f.number))
       out->content = f.number;
     if (f.number == TENSOR_LOCATION && f.value == 1)
       out->external = true;
-    for (uint32_t i = 0; f.number == TENSOR_NAME && i < s->n; ++i) {
-      if (strlen(s->list[i].name) == f.n_bytes &&
-          memcmp(s->list[i].name, s->file + f.data, f.n_bytes) == 0)
-        out->index = i;
-    }
   }
-  if (out->index != OPIPE_NONE)
-    out->with = &s->list[out->index];
   out->lent = out->external && s->model->built != NULL;
   if (out->lent)
     out->content = TENSOR_RAW;
@@ -193,7 +201,7 @@ static opipe_status measure_tensor(const saver *s, const opi_wire_field *tensor,
 }
 
 static bool is_kept(const tensor_view *view) {
-  return view->with == NULL || (view->external && !view->lent) || view->content == 0;
+  return (view->external && !view->lent) || view->content == 0;
 }
 
 /* The field `number` of a message, which holds a tensor. */
@@ -248,130 +256,199 @@ static opipe_status write_added(const saver *s, const opi_replacement *r) {
   return write_content(s, r, TENSOR_RAW);
 }
 
-/* ---- the graph ---- */
+/* ---- where they are ---- */
 
-static opipe_status refuse_sparse(const saver *s, const opi_wire_field *sparse) {
-  uint64_t at = sparse->data;
-  opi_wire_field f;
-  tensor_view view;
-  while (at < sparse->end) {
-    OPI_TRY(next_field(s, sparse->end, &at, &f));
-    if (f.number != SPARSE_VALUES || f.wire != OPI_WIRE_BYTES)
-      continue;
-    OPI_TRY(look(s, &f, &view));
-    if (view.with != NULL) {
-      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
-                      "initializer '%s' is sparse in the file: new values cannot be written there",
-                      view.with->name);
-    }
-  }
-  return OPIPE_OK;
+static int by_place(const void *a, const void *b) {
+  const target *x = a, *y = b;
+  return (x->at > y->at) - (x->at < y->at);
 }
 
-static bool is_input(const saver *s, const char *name) {
-  const opi_graph *g = s->model->graph;
-  for (uint32_t v = 0; v < g->n_values; ++v) {
-    if (strcmp(g->values[v].name, name) == 0)
-      return (g->values[v].flags & OPI_VALUE_PROMOTED) != 0;
-  }
-  return false;
-}
-
-/* Has every replacement a place there? Notes those that are found. */
-static opipe_status find_places(const saver *s, const opi_wire_field *graph) {
-  uint64_t at = graph->data;
-  opi_wire_field f;
-  tensor_view view;
-  while (at < graph->end) {
-    OPI_TRY(next_field(s, graph->end, &at, &f));
-    if (f.number == GRAPH_SPARSE && f.wire == OPI_WIRE_BYTES)
-      OPI_TRY(refuse_sparse(s, &f));
-    if (f.number != GRAPH_INITIALIZER || f.wire != OPI_WIRE_BYTES)
-      continue;
-    OPI_TRY(look(s, &f, &view));
-    if (view.with != NULL)
-      s->seen[view.index] = true;
-  }
+/* Gives each replacement its place in the file, or a new one if it was an input. */
+static opipe_status find_targets(saver *s) {
   for (uint32_t i = 0; i < s->n; ++i) {
-    if (!s->seen[i] && !is_input(s, s->list[i].name)) {
-      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
-                      "parameter '%s' is not an initializer of the file's main graph",
+    const opi_value *value = opi_initializer_behind(s->model->graph, s->list[i].name);
+    const bool handed_on = value != NULL && strcmp(value->name, s->list[i].name) != 0;
+    s->added[i] = handed_on || (value != NULL && (value->flags & OPI_VALUE_PROMOTED) != 0);
+    s->n_identities += handed_on;
+    if (s->added[i])
+      continue;
+    if (value == NULL) {
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "parameter '%s' is no initializer of the file",
                       s->list[i].name);
     }
+    if (value->at == 0) {
+      return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
+                      "initializer '%s' is sparse in the file: new values cannot be written there",
+                      s->list[i].name);
+    }
+    s->targets[s->n_targets++] = (target){.at = value->at, .index = i};
   }
+  qsort(s->targets, s->n_targets, sizeof *s->targets, by_place);
   return OPIPE_OK;
 }
 
-static opipe_status measure_graph(const saver *s, const opi_wire_field *graph,
-                                  uint64_t *out_bytes) {
-  uint64_t at = graph->data, n = 0, tensor = 0;
-  opi_wire_field f;
-  tensor_view view;
-  while (at < graph->end) {
-    OPI_TRY(next_field(s, graph->end, &at, &f));
-    if (f.number != GRAPH_INITIALIZER || f.wire != OPI_WIRE_BYTES) {
-      n += f.end - f.start;
-      continue;
-    }
-    OPI_TRY(look(s, &f, &view));
-    if (is_kept(&view)) {
-      n += f.end - f.start;
-      continue;
-    }
-    OPI_TRY(measure_tensor(s, &f, &view, &tensor));
-    n += put_head(NULL, GRAPH_INITIALIZER, tensor) + tensor;
+/* The first target at or behind `at`; NULL: none. */
+static const target *first_from(const saver *s, uint64_t at) {
+  uint32_t low = 0, high = s->n_targets;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (s->targets[middle].at < at)
+      low = middle + 1;
+    else
+      high = middle;
   }
-  for (uint32_t i = 0; i < s->n; ++i) {
-    if (!s->seen[i])
-      n += put_head(NULL, GRAPH_INITIALIZER, added_bytes(&s->list[i])) + added_bytes(&s->list[i]);
+  return low < s->n_targets ? &s->targets[low] : NULL;
+}
+
+/* The first target inside a field: the field itself when it begins there; NULL: none. */
+static const target *target_in(const saver *s, const opi_wire_field *f) {
+  const target *t = f->wire == OPI_WIRE_BYTES ? first_from(s, f->data) : NULL;
+  return t != NULL && t->at < f->end ? t : NULL;
+}
+
+/* ---- messages around them ---- */
+
+static bool text_is(const saver *s, const opi_wire_field *f, const char *text) {
+  return f->n_bytes == strlen(text) && memcmp(s->file + f->data, text, f->n_bytes) == 0;
+}
+
+/* Is the field, of the main graph, an Identity in whose place an initializer is added? */
+static opipe_status find_dropped(const saver *s, const opi_wire_field *f, uint32_t depth,
+                                 bool *out_dropped) {
+  uint64_t at = f->data;
+  opi_wire_field part, output = {.n_bytes = 0};
+  bool identity = false;
+  *out_dropped = false;
+  if (s->n_identities == 0 || depth != 1 || f->number != GRAPH_NODE || f->wire != OPI_WIRE_BYTES ||
+      f->start < s->main_at || f->end > s->main_end)
+    return OPIPE_OK;
+  while (at < f->end) {
+    OPI_TRY(next_field(s, f->end, &at, &part));
+    if (part.number == NODE_OUTPUT)
+      output = part;
+    if (part.number == NODE_OPERATOR)
+      identity = text_is(s, &part, "Identity");
+  }
+  for (uint32_t i = 0; i < s->n && identity && !*out_dropped; ++i)
+    *out_dropped = s->added[i] && text_is(s, &output, s->list[i].name);
+  return OPIPE_OK;
+}
+
+static bool is_main_graph(const opi_wire_field *f, uint32_t depth) {
+  return depth == 0 && f->number == MODEL_GRAPH && f->wire == OPI_WIRE_BYTES;
+}
+
+static opipe_status measure(const saver *s, const opi_wire_field *f, uint32_t depth,
+                            uint64_t *out_bytes);
+
+/* Bytes of a field afterwards, its head among them. depth 0: a field of the model itself. */
+static opipe_status measure_field(const saver *s, const opi_wire_field *f, uint32_t depth,
+                                  uint64_t *out_bytes) {
+  const target *t = target_in(s, f);
+  tensor_view view;
+  uint64_t inner = f->n_bytes;
+  bool dropped = false;
+  OPI_TRY(find_dropped(s, f, depth, &dropped));
+  *out_bytes = dropped ? 0 : f->end - f->start;
+  if (dropped || (t == NULL && !is_main_graph(f, depth)))
+    return OPIPE_OK;
+  if (t == NULL || t->at != f->data) {
+    OPI_TRY(measure(s, f, depth, &inner));
+  } else {
+    OPI_TRY(look(s, f, t->index, &view));
+    if (is_kept(&view))
+      return OPIPE_OK;
+    OPI_TRY(measure_tensor(s, f, &view, &inner));
+  }
+  *out_bytes = put_head(NULL, f->number, inner) + inner;
+  return OPIPE_OK;
+}
+
+/* Bytes of what is in the message `f` afterwards. */
+static opipe_status measure(const saver *s, const opi_wire_field *f, uint32_t depth,
+                            uint64_t *out_bytes) {
+  uint64_t at = f->data, n = 0, one = 0;
+  opi_wire_field child;
+  while (at < f->end) {
+    OPI_TRY(next_field(s, f->end, &at, &child));
+    OPI_TRY(measure_field(s, &child, depth + 1, &one));
+    n += one;
+  }
+  for (uint32_t i = 0; i < s->n && is_main_graph(f, depth); ++i) {
+    const uint64_t added = s->added[i] ? added_bytes(&s->list[i]) : 0;
+    n += s->added[i] ? put_head(NULL, GRAPH_INITIALIZER, added) + added : 0;
   }
   *out_bytes = n;
   return OPIPE_OK;
 }
 
-static opipe_status write_graph(const saver *s, const opi_wire_field *graph) {
+static opipe_status write_fields(const saver *s, uint64_t at, uint64_t end, uint32_t depth);
+
+/* A message with targets, or the main graph. */
+static opipe_status write_message(const saver *s, const opi_wire_field *f, uint32_t depth) {
   uint8_t head[SMALL];
-  uint64_t at = graph->data, n = 0;
-  opi_wire_field f;
-  tensor_view view;
-  OPI_TRY(find_places(s, graph));
-  OPI_TRY(measure_graph(s, graph, &n));
-  OPI_TRY(emit(s, head, put_head(head, MODEL_GRAPH, n)));
-  while (at < graph->end) {
-    OPI_TRY(next_field(s, graph->end, &at, &f));
-    if (f.number == GRAPH_INITIALIZER && f.wire == OPI_WIRE_BYTES) {
-      OPI_TRY(look(s, &f, &view));
-      OPI_TRY(write_tensor(s, &f, &view));
-    } else {
-      OPI_TRY(emit(s, s->file + f.start, f.end - f.start));
-    }
-  }
-  for (uint32_t i = 0; i < s->n; ++i) {
-    if (!s->seen[i])
+  uint64_t n = 0;
+  OPI_TRY(measure(s, f, depth, &n));
+  OPI_TRY(emit(s, head, put_head(head, f->number, n)));
+  OPI_TRY(write_fields(s, f->data, f->end, depth + 1));
+  for (uint32_t i = 0; i < s->n && is_main_graph(f, depth); ++i) {
+    if (s->added[i])
       OPI_TRY(write_added(s, &s->list[i]));
   }
   return OPIPE_OK;
 }
 
-/* Writes the file, or finds the places of the list alone. */
-static opipe_status go_through(saver *s, bool writes) {
+static opipe_status write_fields(const saver *s, uint64_t at, uint64_t end, uint32_t depth) {
+  opi_wire_field f;
+  tensor_view view;
+  while (at < end) {
+    OPI_TRY(next_field(s, end, &at, &f));
+    const target *t = target_in(s, &f);
+    bool dropped = false;
+    OPI_TRY(find_dropped(s, &f, depth, &dropped));
+    if (dropped)
+      continue;
+    if (t != NULL && t->at == f.data) {
+      OPI_TRY(look(s, &f, t->index, &view));
+      OPI_TRY(write_tensor(s, &f, &view));
+    } else if (t != NULL || is_main_graph(&f, depth)) {
+      OPI_TRY(write_message(s, &f, depth));
+    } else {
+      OPI_TRY(emit(s, s->file + f.start, f.end - f.start));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* ---- all of it ---- */
+
+static opipe_status find_main(saver *s) {
   uint64_t at = 0;
   opi_wire_field f;
-  opipe_status status = OPIPE_OK;
-  s->seen = opi_alloc_zero(s->model->allocator, (size_t)s->n + 1, sizeof *s->seen);
-  if (s->seen == NULL)
-    return opi_fail_nomem(s->err, s->n, "initializers");
-  while (at < s->model->file_bytes && status == OPIPE_OK) {
-    status = next_field(s, s->model->file_bytes, &at, &f);
-    if (status < 0)
-      break;
-    if (f.number == MODEL_GRAPH && f.wire == OPI_WIRE_BYTES)
-      status = writes ? write_graph(s, &f) : find_places(s, &f);
-    else if (writes)
-      status = emit(s, s->file + f.start, f.end - f.start);
+  while (at < s->model->file_bytes) {
+    OPI_TRY(next_field(s, s->model->file_bytes, &at, &f));
+    if (!is_main_graph(&f, 0))
+      continue;
+    s->main_at = f.data;
+    s->main_end = f.end;
   }
-  opi_free(s->model->allocator, s->seen, (size_t)s->n + 1);
-  return status;
+  return OPIPE_OK;
+}
+
+static opipe_status open_saver(saver *s) {
+  const opipe_allocator *allocator = s->model->allocator;
+  OPI_TRY(find_main(s));
+  s->targets = opi_alloc_zero(allocator, (size_t)s->n + 1, sizeof *s->targets);
+  s->added = opi_alloc_zero(allocator, (size_t)s->n + 1, sizeof *s->added);
+  return s->targets != NULL && s->added != NULL
+             ? find_targets(s)
+             : opi_fail_nomem(s->err, (uint64_t)s->n * sizeof *s->targets, "initializers");
+}
+
+static void close_saver(saver *s) {
+  const opipe_allocator *allocator = s->model->allocator;
+  opi_free(allocator, s->targets, ((size_t)s->n + 1) * sizeof *s->targets);
+  opi_free(allocator, s->added, ((size_t)s->n + 1) * sizeof *s->added);
 }
 
 opipe_status opi_model_replace(const opi_model *model, const opi_replacement *list, uint32_t n,
@@ -385,20 +462,22 @@ opipe_status opi_model_replace(const opi_model *model, const opi_replacement *li
              .write = write,
              .ctx = ctx,
              .err = err};
-  return go_through(&s, true);
+  opipe_status status = open_saver(&s);
+  if (status == OPIPE_OK)
+    status = write_fields(&s, 0, model->file_bytes, 0);
+  close_saver(&s);
+  return status;
 }
 
 opipe_status opi_model_find_places(const opi_model *model, const opi_replacement *list, uint32_t n,
                                    opipe_error *err) {
   saver s = {.model = model, .file = model->file, .list = list, .n = n, .err = err};
-  return go_through(&s, false);
+  const opipe_status status = open_saver(&s);
+  close_saver(&s);
+  return status;
 }
 
 /* ---- where external content lies ---- */
-
-static bool text_is(const saver *s, const opi_wire_field *f, const char *text) {
-  return f->n_bytes == strlen(text) && memcmp(s->file + f->data, text, f->n_bytes) == 0;
-}
 
 /* One {key, value} of external_data. */
 static opipe_status read_entry(const saver *s, const opi_wire_field *entry,
@@ -421,36 +500,42 @@ static opipe_status read_entry(const saver *s, const opi_wire_field *entry,
   return OPIPE_OK;
 }
 
-static opipe_status place_of(const saver *s, const opi_wire_field *tensor,
-                             opi_external_place *places) {
+static opipe_status place_of(const saver *s, const opi_wire_field *tensor, uint32_t index,
+                             opi_external_place *out) {
   uint64_t at = tensor->data;
   opi_wire_field f;
   tensor_view view;
-  OPI_TRY(look(s, tensor, &view));
-  if (view.with == NULL || !view.external)
-    return OPIPE_OK;
-  while (at < tensor->end) {
+  OPI_TRY(look(s, tensor, index, &view));
+  while (at < tensor->end && view.external) {
     OPI_TRY(next_field(s, tensor->end, &at, &f));
     if (f.number == TENSOR_EXTERNAL && f.wire == OPI_WIRE_BYTES)
-      OPI_TRY(read_entry(s, &f, &places[view.index]));
+      OPI_TRY(read_entry(s, &f, out));
+  }
+  return OPIPE_OK;
+}
+
+/* All targets in the fields from `at` to `end`. */
+static opipe_status find_external(const saver *s, uint64_t at, uint64_t end,
+                                  opi_external_place *places) {
+  opi_wire_field f;
+  while (at < end) {
+    OPI_TRY(next_field(s, end, &at, &f));
+    const target *t = target_in(s, &f);
+    if (t != NULL && t->at == f.data)
+      OPI_TRY(place_of(s, &f, t->index, &places[t->index]));
+    else if (t != NULL)
+      OPI_TRY(find_external(s, f.data, f.end, places));
   }
   return OPIPE_OK;
 }
 
 opipe_status opi_model_externals(const opi_model *model, const opi_replacement *list, uint32_t n,
                                  opi_external_place *out_places, opipe_error *err) {
-  const saver s = {.model = model, .file = model->file, .list = list, .n = n, .err = err};
-  uint64_t at = 0;
-  opi_wire_field f, g;
+  saver s = {.model = model, .file = model->file, .list = list, .n = n, .err = err};
   memset(out_places, 0, n * sizeof *out_places);
-  while (at < model->file_bytes) {
-    OPI_TRY(next_field(&s, model->file_bytes, &at, &f));
-    uint64_t in = f.data;
-    while (f.number == MODEL_GRAPH && f.wire == OPI_WIRE_BYTES && in < f.end) {
-      OPI_TRY(next_field(&s, f.end, &in, &g));
-      if (g.number == GRAPH_INITIALIZER && g.wire == OPI_WIRE_BYTES)
-        OPI_TRY(place_of(&s, &g, out_places));
-    }
-  }
-  return OPIPE_OK;
+  opipe_status status = open_saver(&s);
+  if (status == OPIPE_OK)
+    status = find_external(&s, 0, model->file_bytes, out_places);
+  close_saver(&s);
+  return status;
 }

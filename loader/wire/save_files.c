@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/graph/behind.h"
 #include "loader/wire/save.h"
 
 opipe_status opi_out_begin(opi_out_files *files, const char *folder, const char *name,
@@ -223,18 +224,14 @@ static opipe_status to_file(void *ctx, const void *data, size_t n_bytes) {
 static opipe_status check_sizes(const opi_model *model, const opi_replacement *list, uint32_t n,
                                 opipe_error *err) {
   for (uint32_t i = 0; i < n; ++i) {
-    const opi_graph *g = model->graph;
-    for (uint32_t v = 0; v < g->n_values; ++v) {
-      const opi_value *value = &g->values[v];
-      if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || strcmp(value->name, list[i].name) != 0 ||
-          (value->n_bytes == list[i].n_bytes && value->dtype == list[i].dtype))
-        continue;
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "parameter '%s' has %llu bytes of %s, the file's initializer %llu of %s",
-                      list[i].name, (unsigned long long)list[i].n_bytes,
-                      opi_dtype_name(list[i].dtype), (unsigned long long)value->n_bytes,
-                      opi_dtype_name(value->dtype));
-    }
+    const opi_value *value = opi_initializer_behind(model->graph, list[i].name);
+    if (value == NULL || (value->n_bytes == list[i].n_bytes && value->dtype == list[i].dtype))
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "parameter '%s' has %llu bytes of %s, the file's initializer %llu of %s",
+                    list[i].name, (unsigned long long)list[i].n_bytes,
+                    opi_dtype_name(list[i].dtype), (unsigned long long)value->n_bytes,
+                    opi_dtype_name(value->dtype));
   }
   return OPIPE_OK;
 }
