@@ -10,6 +10,7 @@
 
 #include "partition/cut/batch.h"
 #include "runtime/agree.h"
+#include "runtime/held.h"
 #include "runtime/lent.h"
 #include "runtime/ready.h"
 

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "runtime/held.h"
 #include "runtime/lent.h"
 
 void opi_request_drop_shape(opi_request *request) {
