@@ -13,6 +13,7 @@
  * The reference has no ranks: what may go runs in the thread that looks, under run_lock, and ends
  * once submit_lock is free, so that an on_done may call.
  */
+#include "runtime/held.h"
 #include "runtime/lent.h"
 
 enum {

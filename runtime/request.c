@@ -8,6 +8,7 @@
  */
 #include <sched.h>
 
+#include "runtime/held.h"
 #include "runtime/lent.h"
 
 enum { SHORT_WAIT_NS = 1000000 }; /* through up to twice as much a caller may look */

@@ -8,6 +8,7 @@
  * which shapes depend lies behind a flag of the host's, that is looked at.
  */
 #include "runtime/engine.h"
+#include "runtime/held.h"
 
 void opi_room_tell(opi_session *s) {
   atomic_fetch_add(&s->n_passed, 1);

@@ -11,6 +11,7 @@
 #include "partition/cut/batch.h"
 #include "partition/memory/caps.h"
 #include "runtime/agree.h"
+#include "runtime/held.h"
 #include "runtime/lent.h"
 #include "runtime/ready.h"
 

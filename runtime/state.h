@@ -87,14 +87,8 @@ enum { OPI_BEGUN_NO = 0, OPI_BEGUN_YES = 1, OPI_BEGUN_NEVER = 2 /* withdrawn */ 
 
 /* OPEN until it fails (being WRITTEN, then FAILED: `error` holds) or ends well (SEALED: can fail no
  * more). Handed back it is TOLD, where it had failed, and `error` stays as it is, else DONE. */
-enum {
-  OPI_FATE_OPEN = 0,
-  OPI_FATE_WRITTEN = 1,
-  OPI_FATE_FAILED = 2,
-  OPI_FATE_SEALED = 3,
-  OPI_FATE_TOLD = 4,
-  OPI_FATE_DONE = 5
-};
+enum { OPI_FATE_OPEN = 0, OPI_FATE_WRITTEN = 1, OPI_FATE_FAILED = 2, OPI_FATE_SEALED = 3 };
+enum { OPI_FATE_TOLD = 4, OPI_FATE_DONE = 5 };
 
 /* data: an address of the device's where it lies on one, which the host does not touch. */
 typedef struct opi_feed {
@@ -145,8 +139,7 @@ struct opi_request {
   uint64_t stream;        /* the host's: requests of one finish in order */
   /* Among those that are kept from the ranks (held.c); submit_lock. */
   opi_request *next_fenced, *ahead_in_stream, *behind_in_stream, *next_in_row;
-  bool held;
-  bool foremost;                   /* of its stream */
+  bool held, foremost;             /* foremost: of its stream */
   _Atomic uint32_t state;          /* OPI_REQUEST_*; whoever completes OVER gives it to the pool */
   _Atomic uint32_t failed;         /* OPI_FATE_* */
   _Atomic uint32_t failed_stage;   /* where, OPIPE_NONE: before any; behind `failed`, as `error` */
@@ -523,6 +516,8 @@ void opi_rank_let_go(opi_rank *rank);
 bool opi_fence_set(const opipe_fence *fence);
 /* room.c: a submit answers OPIPE_PENDING for a value behind this flag; NULL: for none. */
 void opi_room_await(opi_session *session, const uint32_t *flag);
+/* One request less is unfinished, or the session ends: wakes those who wait for room. */
+void opi_room_tell(opi_session *session);
 /* The rank's step blocks, is done: for the watchdog. interpret.c */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step);
 void opi_rank_unblocked(opi_rank *rank, const opi_step *step);
@@ -697,38 +692,10 @@ opipe_status opi_process_check(const opi_session *session, opipe_error *err); /*
 opi_request *opi_request_new(opi_session *session, opipe_error *err);         /* from the pool */
 void opi_request_recycle(opi_request *request);
 void opi_request_drop_shape(opi_request *request); /* it will not use it */
-/* -- held.c -- */
-opipe_status opi_held_open(opi_session *session, opipe_error *err);
-/* Gives the ranks the requests whose input fences are set by now, and ends those of them that have
- * failed; unless somebody else is at it (`waits`: until he is done). */
-void opi_session_look(opi_session *session, bool waits);
-/* The same, unless somebody has looked just now. */
-void opi_session_admit(opi_session *session);
-/* When to look again at flags that have been waited for since then; at those of requests that are
- * held (UINT64_MAX: none is). */
-uint64_t opi_flag_looks_ns(uint64_t since_ns);
-uint64_t opi_held_looks_ns(const opi_session *session);
-/* Around what submits: takes submit_lock (the reference: run_lock before), and gives it. `request`:
- * NULL, none was begun. */
-void opi_submit_begin(opi_session *session);
-void opi_submit_end(opi_session *session, opi_request *request);
-/* The ranks get it, or it is kept from them. Under submit_lock, as all that follows. */
-void opi_request_start(opi_request *request, bool goes);
-/* The last one that is held of its stream; NULL: none. */
-opi_request *opi_held_last(const opi_request *like);
-/* How many are held of those with this number and later ones. */
-uint32_t opi_held_from(const opi_session *session, uint64_t number);
-/* submit.c: the ranks get it; the reference runs it. */
-void opi_request_publish(opi_request *request);
 opipe_status opi_requests_make(opi_session *session, uint32_t n,
                                opipe_error *err); /* the first n of the pool */
 /* All handles become stale; returns when nobody is inside. */
 void opi_requests_shut(opi_session *session);
 void opi_requests_free(opi_session *session);
-
-/* ---- room.c ---- */
-
-/* One request less is unfinished, or the session ends: wakes those who wait for room. */
-void opi_room_tell(opi_session *session);
 
 #endif /* OPI_RUNTIME_STATE_H */

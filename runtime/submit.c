@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "loader/base/nearest.h"
+#include "runtime/held.h"
 #include "runtime/lent.h"
 
 void opi_request_drop_shape(opi_request *request) {

@@ -423,6 +423,18 @@ static uint64_t most_actions(const opi_plan *plan, const opipe_layout *layout, b
                                                                   : n * each + instances;
 }
 
+/* Every micro-batch has a forward in every stage. */
+opipe_status opi_schedule_limit(const opi_plan *plan, opipe_error *err) {
+  const uint64_t n = (uint64_t)plan->n_stages * plan->n_microbatches;
+  return n <= OPI_ACTIONS_MOST
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_LIMIT,
+                        "%u stages x %u micro-batches are %llu forwards: at most %d actions are "
+                        "possible",
+                        plan->n_stages, plan->n_microbatches, (unsigned long long)n,
+                        OPI_ACTIONS_MOST);
+}
+
 static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint64_t transfer_ns,
                           bool cells, opi_arena *scratch, opipe_error *err) {
   const struct {
@@ -434,6 +446,7 @@ static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint
   uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
   if (first == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
+  OPI_TRY(opi_schedule_limit(plan, err));
   OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
   collect c = {.plan = plan,
                .n_ranks = layout.n_ranks,

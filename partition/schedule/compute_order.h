@@ -46,6 +46,8 @@ opi_problem opi_plan_problem(const opi_plan *plan);
 opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
                                  uint32_t n_stages, opi_plan *plan, opipe_error *err);
 
+/* LIMIT where no order of the plan's micro-batches can be listed; before one is made. */
+opipe_status opi_schedule_limit(const opi_plan *plan, opipe_error *err);
 /* Calls plan() with the plan's stage_ns: sets plan->actions and rank_first. A record out of range
  * is an error naming it. */
 opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan, opipe_error *err);

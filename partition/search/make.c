@@ -640,6 +640,7 @@ static opipe_status make(planner *p) {
   plan->n_microbatches = p->params->n_microbatches == 0 ? 1 : p->params->n_microbatches;
   OPI_TRY(opi_batch_choose(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(choose_layout(p));
+  OPI_TRY(opi_schedule_limit(plan, p->err));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->facts, p->err));
   OPI_TRY(choose_link(p));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/executor/ahead.h"
+#include "runtime/held.h"
 
 /* ---- file descriptors ---- */
 

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "runtime/engine.h"
+#include "runtime/held.h"
 
 /* ---- flushing ---- */
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/held.h"
 #include "runtime/lent.h"
 
 /* ---- tickets ---- */

@@ -160,6 +160,21 @@ static void test_more_micro_batches_than_rows(void) {
   kit_close(&k);
 }
 
+/* They have their rows, and are more than can be listed. */
+static void test_more_micro_batches_than_can_be_listed(void) {
+  host_kit k;
+  opipe_plan_params params = opipe_plan_params_init();
+  params.n_stages = 4;
+  params.n_microbatches = UINT32_C(1) << 30;
+  const uint64_t before = cpu_ms();
+  OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, INT64_C(1) << 30, 8, &params), OPIPE_E_LIMIT, &k.err,
+                   "4 stages x 1073741824 micro-batches are 4294967296 forwards: at most 134217728 "
+                   "actions are possible");
+  const uint64_t took = cpu_ms() - before;
+  opi_test_check(took < 1000, __FILE__, __LINE__, false, "%llu ms", (unsigned long long)took);
+  kit_close(&k);
+}
+
 /* ---- two budgets ---- */
 
 static void test_two_budgets_for_one_device(void) {
@@ -260,6 +275,7 @@ OPI_TEST_MAIN("beyond", OPI_TEST(test_offsets_of_inputs_and_outputs),
               OPI_TEST(test_offsets_of_pins_and_parameters),
               OPI_TEST(test_more_tensors_than_there_are),
               OPI_TEST(test_more_micro_batches_than_rows),
+              OPI_TEST(test_more_micro_batches_than_can_be_listed),
               OPI_TEST(test_two_budgets_for_one_device),
               OPI_TEST(test_no_context_is_made_in_a_callback),
               OPI_TEST(test_a_state_copied_onto_itself_stays))
