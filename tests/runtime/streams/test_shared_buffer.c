@@ -131,9 +131,10 @@ static void decode(host_kit *k, const names *named, opipe_state *state, const pl
     const int64_t n = s == 0 ? prompt : 1;
     OPI_ASSERT_OK_FATAL(ask(k, named, state, at->shares, ids, n, past, logits), &k->err);
     if (!OPI_ASSERT_CLOSE(logits, wanted + past * CLASSES * (int64_t)sizeof(float),
-                          (size_t)(n * CLASSES), OPIPE_FLOAT, 1e-4))
+                          (size_t)(n * CLASSES), OPIPE_FLOAT, 1e-4)) {
       printf("%u stages, %s, bound at %u: prompt of %u, step %u\n", at->n_stages,
              at->shares ? "shared" : "grown", at->bound_at, prompt, s);
+    }
     past += n;
     ids[0] = best_of(&logits[(n - 1) * CLASSES]);
   }
@@ -239,12 +240,13 @@ static void test_a_pair_without_a_rank(void) {
     OPI_ASSERT_OK_FATAL(k.api->session_state_open(k.session, NULL, &state, &k.err), &k.err);
     OPI_ASSERT_OK(step_two(&k, state, true, 1), &k.err);
     const opipe_status status = step_two(&k, state, false, 2);
-    if (apart)
+    if (apart) {
       OPI_ASSERT_ERROR(status, OPIPE_E_UNSUPPORTED, &k.err,
                        "state 'a_next' -> 'a': in this shape stage 1 cannot keep it: node 'bend' "
                        "of it is needed by stage 0, which keeps 'b_next' -> 'b'");
-    else
+    } else {
       OPI_ASSERT_OK(status, &k.err);
+    }
     OPI_ASSERT_OK(step_two(&k, state, false, 1), &k.err); /* it goes on in a shape that can */
     OPI_ASSERT_OK(k.api->state_get(state, 1, NULL, b, sizeof b, &k.err), &k.err);
     OPI_ASSERT(apart ? b[0] == 0.25f : b[0] > 0 && b[0] < 0.25f);
