@@ -14,9 +14,9 @@ extern "C" {
 #endif
 
 enum {
-  OPIPE_LOSS_OUTPUT = 0,        /* a scalar output of the graph: means and sums over the rows of the
-                                   batch, ratios of sums whose lower one is of data alone (a mask), and
-                                   linear forms of these; any other is UNSUPPORTED with micro-batches */
+  OPIPE_LOSS_OUTPUT = 0, /* a scalar of the graph: means and sums over the batch's rows, ratios of
+                            sums whose lower one is of data alone (a mask), linear forms of
+                            these; any other is UNSUPPORTED with micro-batches */
   OPIPE_LOSS_CROSS_ENTROPY = 1, /* over logits [.., classes] and labels of int64 */
   OPIPE_LOSS_MSE = 2,           /* mean squared error */
   OPIPE_LOSS_BCE = 3            /* binary cross entropy with logits */
