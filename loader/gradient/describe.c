@@ -77,8 +77,8 @@ opipe_status opi_training_describe(const opi_training *training, opipe_write_fn 
   if (training->by_rows) {
     opi_text_puts(
         &text,
-        "the loss is a scalar of the graph: a mean or a sum over rows, or a ratio of sums, "
-        "takes any number of micro-batches; any other takes one\n");
+        "the loss is a scalar of the graph: a mean or a sum over rows, a ratio of sums, or a "
+        "linear form of these takes any number of micro-batches; any other takes one\n");
   }
   const opipe_status status = opi_text_write(&text, write, ctx, err);
   opi_text_release(&text);

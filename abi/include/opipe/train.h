@@ -14,9 +14,9 @@ extern "C" {
 #endif
 
 enum {
-  OPIPE_LOSS_OUTPUT = 0, /* a scalar output of the graph: a mean or a sum over the rows of the
-                            batch, or a ratio of sums whose lower one is of data alone (a
-                            mask); what is none of these is UNSUPPORTED with micro-batches */
+  OPIPE_LOSS_OUTPUT = 0, /* a scalar of the graph: means and sums over the batch's rows, ratios of
+                            sums whose lower one is of data alone (a mask), linear forms of
+                            these; any other is UNSUPPORTED with micro-batches */
   OPIPE_LOSS_CROSS_ENTROPY = 1, /* over logits [.., classes] and labels of int64 */
   OPIPE_LOSS_MSE = 2,           /* mean squared error */
   OPIPE_LOSS_BCE = 3            /* binary cross entropy with logits */
