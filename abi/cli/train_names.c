@@ -37,11 +37,10 @@ int cli_check_globs(const cli_options *o, const cli_session *s,
   const char *first = json_string_value(json_array_get(json_object_get(root, "unmatched"), 0));
   int status = CLI_DONE;
   for (uint32_t i = 0; i < o->t.globs.n && first != NULL && status == CLI_DONE; ++i) {
-    if (strcmp(o->t.globs.items[i], first) == 0)
-      status = cli_usage(
-          "--%s '%s' matches no initializer of %s; 'onnx-pipe inspect --train' lists "
-          "them",
-          o->t.globs_train[i] ? "trainable" : "frozen", first, o->model);
+    if (strcmp(o->t.globs.items[i], first) == 0) {
+      status = cli_usage("--%s '%s' matches no initializer of %s: see 'onnx-pipe inspect --train'",
+                         o->t.globs_train[i] ? "trainable" : "frozen", first, o->model);
+    }
   }
   json_decref(root);
   return status;

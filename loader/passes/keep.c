@@ -351,9 +351,10 @@ static bool is_kept_inside(search *s, const opi_value *scalar, uint32_t v, uint3
   bool kept = false;
   for (uint32_t k = 0; k < s->n_bodies && !kept; ++k) {
     const opi_graph *body = s->bodies[k].file;
-    for (uint32_t c = 0; c < body->n_captures && !kept; ++c)
+    for (uint32_t c = 0; c < body->n_captures && !kept; ++c) {
       kept = body->capture_outer[c] == v &&
              is_kept(&s->bodies[k], scalar, body->capture_inner[c], number);
+    }
   }
   return kept;
 }

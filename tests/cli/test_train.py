@@ -259,7 +259,7 @@ def refusals(count):
         ([*text, *LOSS, "--save-every", "2"], USAGE, "--save DIR"),
         ([*text, *LOSS, "--resume", "/nowhere"], USAGE, "/nowhere"),
         ([*text, "--steps", "1"], REFUSED, "logits"),
-        ([*text, *LOSS, "--frozen", "no_such_*"], REFUSED, "no_such_"),
+        ([*text, *LOSS, "--frozen", "no_such_*"], USAGE, "no_such_"),
         (["train", EXTERNAL, "--data", "input_ids=" + GPT, *LOSS], REFUSED, "not a .npy file"),
         (["train", GPT, "--parameter", "nothing=" + GPT, "--data", TEXT], REFUSED, "model.onnx"),
     ]
