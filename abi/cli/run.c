@@ -73,8 +73,7 @@ static void print_timing(const cli_timing *t) {
   (void)printf(
       "%u requests in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
       "99 %% %.3f\n",
-      t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
-      t->p99_ms);
+      t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
 }
 
 static void print_outputs(const cli_result *result) {

@@ -40,8 +40,8 @@ static uint64_t trained_bytes(const train_loop *l, uint64_t *out_headers) {
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   uint64_t sum = 0;
   *out_headers = MANIFEST_BYTES;
-  for (uint32_t i = 0;
-       l->run->s->api->session_parameter(l->session, i, &info, NULL) == OPIPE_OK; ++i) {
+  for (uint32_t i = 0; l->run->s->api->session_parameter(l->session, i, &info, NULL) == OPIPE_OK;
+       ++i) {
     uint64_t bytes = sizeof(float);
     for (uint32_t d = 0; d < info.rank; ++d)
       bytes *= (uint64_t)info.shape[d];
@@ -89,7 +89,8 @@ int train_check_disk(const train_loop *l) {
   const uint64_t trained = trained_bytes(l, &headers);
   const uint64_t copies = 1 + train_n_moments(l->run) + (train_is_double_buffered(l->run) ? 1 : 0);
   if (t->save != NULL)
-    saves[n++] = (save){"save", t->save, (trained * copies + headers) * checkpoints_at_once(l), 0, 0};
+    saves[n++] =
+        (save){"save", t->save, (trained * copies + headers) * checkpoints_at_once(l), 0, 0};
   if (t->save_model != NULL)
     saves[n++] = (save){"save-model", t->save_model, model_bytes(l), 0, 0};
   if (t->save_gradients != NULL)

@@ -16,7 +16,7 @@ enum {
   LENGTH_BYTES = 5,   /* of a message's length in the copy */
   SPAN_OFFSET = 1001, /* TensorProto.span_offset */
   SPAN_BYTES = 1002,  /* TensorProto.span_bytes */
-  VARINT_MOST = 11, /* more than the bytes of one */
+  VARINT_MOST = 11,   /* more than the bytes of one */
   FREE_FIELDS = 16,   /* fields of a message that protobuf-c lists on its stack */
   LISTED_FIELD = 96   /* bytes of its list for each further one, doubling included */
 };
@@ -313,8 +313,7 @@ static opipe_status bad_field(scanner *s, uint64_t start) {
     return bad(s, start, NULL, "bad tag, varint or length");
   return opi_fail(s->err, OPIPE_E_INVALID,
                   "the file ends at %llu of %s%llu bytes: it was cut off, copy or fetch it again",
-                  (unsigned long long)s->n_bytes, least ? "at least " : "",
-                  (unsigned long long)n);
+                  (unsigned long long)s->n_bytes, least ? "at least " : "", (unsigned long long)n);
 }
 
 static opipe_status scan_field(scanner *s) {
