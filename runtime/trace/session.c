@@ -242,8 +242,8 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
   return status;
 }
 
-opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn write, void *ctx,
-                               opipe_error *err) {
+opipe_status opi_session_trace(opi_session *s, uint32_t format, const char *title,
+                               opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_trace_list list = {.n = 0};
   opi_text text;
   OPI_TRY(opi_session_check(s, err));
@@ -251,7 +251,7 @@ opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn w
   opi_text_init(&text, s->allocator);
   opipe_status status = list_spans(s, &list, err);
   if (status == OPIPE_OK && format == OPIPE_TRACE_HTML) {
-    status = opi_trace_page(s->plan, &list, s->allocator, write, ctx, err);
+    status = opi_trace_page(s->plan, title, &list, s->allocator, write, ctx, err);
   } else if (status == OPIPE_OK) {
     if (format == OPIPE_TRACE_SVG)
       opi_trace_svg(&list, &text);
