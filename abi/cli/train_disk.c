@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "loader/base/sizes.h"
 #include "train_state.h"
 
 enum { SAVES = 3, MANIFEST_BYTES = 4096, PER_TENSOR = 256 /* of headers */ };
@@ -77,8 +78,8 @@ static int refuse(const save *saves, uint32_t n, const save *of, uint64_t need) 
       used += (size_t)snprintf(options + used, sizeof(options) - used, "%s--%s %.200s",
                                used == 0 ? "" : ", ", saves[i].option, saves[i].path);
   }
-  return cli_fail("%s: %.1f MiB are needed, and %.1f MiB are free on that disk", options,
-                  (double)need / 1048576, (double)of->free_bytes / 1048576);
+  return cli_fail("%s: %s are needed, and %s are free on that disk", options, OPI_SIZE(need),
+                  OPI_SIZE(of->free_bytes));
 }
 
 int train_check_disk(const train_loop *l) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "train.h"
 
 enum { VOCABULARY = 256, BATCH = 8, BATCH_MOST = 64 };
@@ -141,10 +142,11 @@ static void judge_recompute(train_setup *t) {
   const uint64_t with = stash_bytes(&t->s, t->s.plan), without = stash_bytes(&t->s, plain);
   t->s.api->plan_destroy(plain);
   if (with >= without) {
-    (void)fprintf(stderr,
-                  "onnx-pipe: --recompute %s saves nothing: the stages keep %llu bytes for their "
-                  "backwards with it, %llu without\n",
-                  t->o.t.recompute, (unsigned long long)with, (unsigned long long)without);
+    (void)fprintf(
+        stderr,
+        "onnx-pipe: --recompute %s saves nothing: the stages keep %s for their backwards with "
+        "it, %s without\n",
+        t->o.t.recompute, OPI_SIZE(with), OPI_SIZE(without));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "loader/wire/scan.h"
 
 enum {
@@ -371,12 +372,11 @@ opipe_status opi_prescan(const uint8_t *bytes, uint64_t n_bytes, opi_message roo
   const uint64_t need = s.scan.tree_bytes + s.scan.copy_bytes;
   if (need > budget) {
     return opi_fail(err, OPIPE_E_LIMIT,
-                    "reading the model would take %llu bytes of memory (%llu nodes, %llu tensors, "
-                    "%llu attributes); the budget is %llu bytes",
-                    (unsigned long long)need, (unsigned long long)s.scan.n_messages[OPI_MSG_NODE],
+                    "reading the model would take %s of memory (%llu nodes, %llu tensors, "
+                    "%llu attributes); the budget is %s",
+                    OPI_SIZE(need), (unsigned long long)s.scan.n_messages[OPI_MSG_NODE],
                     (unsigned long long)s.scan.n_messages[OPI_MSG_TENSOR],
-                    (unsigned long long)s.scan.n_messages[OPI_MSG_ATTRIBUTE],
-                    (unsigned long long)budget);
+                    (unsigned long long)s.scan.n_messages[OPI_MSG_ATTRIBUTE], OPI_SIZE(budget));
   }
   if (s.scan.copy_bytes > OPI_WIRE_MAX_COPY_BYTES)
     return too_many(&s, s.scan.copy_bytes, OPI_WIRE_MAX_COPY_BYTES, "bytes outside its tensors");
