@@ -171,9 +171,10 @@ static int show_plan(const cli_session *s, const cli_json *json) {
 static int check_requests(const cli_options *o, const cli_session *s) {
   if (o->n_requests == 0 || !cli_computes_nothing(s))
     return CLI_DONE;
-  if (s->pinned[0] == '\0' && o->pins.n == 0)
+  if (s->pinned[0] == '\0' && o->pins.n == 0) {
     return cli_usage("--requests %u: the model has no node to compute, whatever the inputs are",
                      o->n_requests);
+  }
   return cli_usage(
       "--requests %u: with %s%s%s pinned, every output is a constant and no node is left to "
       "compute: run without --requests",

@@ -74,9 +74,10 @@ static int refuse(const save *saves, uint32_t n, const save *of, uint64_t need) 
   char options[3 * 300] = "";
   size_t used = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    if (saves[i].disk == of->disk)
+    if (saves[i].disk == of->disk) {
       used += (size_t)snprintf(options + used, sizeof(options) - used, "%s--%s %.200s",
                                used == 0 ? "" : ", ", saves[i].option, saves[i].path);
+    }
   }
   return cli_fail("%s: %s are needed, and %s are free on that disk", options, OPI_SIZE(need),
                   OPI_SIZE(of->free_bytes));
@@ -89,9 +90,10 @@ int train_check_disk(const train_loop *l) {
   uint32_t n = 0;
   const uint64_t trained = trained_bytes(l, &headers);
   const uint64_t copies = 1 + train_n_moments(l->run) + (train_is_double_buffered(l->run) ? 1 : 0);
-  if (t->save != NULL)
+  if (t->save != NULL) {
     saves[n++] =
         (save){"save", t->save, (trained * copies + headers) * checkpoints_at_once(l), 0, 0};
+  }
   if (t->save_model != NULL)
     saves[n++] = (save){"save-model", t->save_model, model_bytes(l), 0, 0};
   if (t->save_gradients != NULL)

@@ -237,7 +237,8 @@ static opipe_status add_side(opi_page *page, side *s, opipe_error *err) {
   const opipe_status status =
       figures.failed ? opi_fail_nomem(err, figures.room, "a page")
                      : opi_page_add_order(page, s->text->name, p, s->order->list, &s->costs,
-                                          s->has_kept ? &s->kept : NULL, figures.data, result.makespan, &s->arena, err);
+                                          s->has_kept ? &s->kept : NULL, figures.data,
+                                          result.makespan, &s->arena, err);
   opi_text_release(&figures);
   return status;
 }

@@ -135,12 +135,12 @@ static opipe_status add_track(timed *t, const char *name, const char *figures, d
                                                 .first = t->step == NULL ? 0 : middle_of(t),
                                                 .step = step});
   for (uint32_t rank = 0; rank < t->list->n_ranks; ++rank) {
-    opi_page_add_lane(t->page, &(opi_page_lane){
-                                   .rank = rank,
-                                   .peer = OPIPE_NONE,
-                                   .copies = 1,
-                                   .fixed_bytes = t->kept == NULL ? 0 : t->kept->fixed[rank],
-                                   .cap_bytes = t->kept == NULL ? 0 : t->kept->cap[rank]});
+    opi_page_add_lane(t->page,
+                      &(opi_page_lane){.rank = rank,
+                                       .peer = OPIPE_NONE,
+                                       .copies = 1,
+                                       .fixed_bytes = t->kept == NULL ? 0 : t->kept->fixed[rank],
+                                       .cap_bytes = t->kept == NULL ? 0 : t->kept->cap[rank]});
     add_rank(t, rank);
   }
   return OPIPE_OK;
