@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "runtime/thread.h"
 
 typedef struct account {
@@ -119,13 +120,12 @@ static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t
     return err->status;
   const uint64_t left = a->cap_bytes > a->charged_bytes ? a->cap_bytes - a->charged_bytes : 0;
   if (n_bytes > left) {
-    return opi_fail(
-        err, OPIPE_E_LIMIT,
-        "%s needs %llu bytes of device %s:%u, %llu of its budget of %llu bytes are taken, %llu are "
-        "free: it exceeds them by %llu byte%s",
-        what, (unsigned long long)n_bytes, kind, index, (unsigned long long)a->charged_bytes,
-        (unsigned long long)a->cap_bytes, (unsigned long long)left,
-        (unsigned long long)(n_bytes - left), n_bytes - left == 1 ? "" : "s");
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "%s needs %s of device %s:%u, %s of its budget of %s are taken, %s are free: "
+                    "it exceeds them "
+                    "by %s",
+                    what, OPI_SIZE(n_bytes), kind, index, OPI_SIZE(a->charged_bytes),
+                    OPI_SIZE(a->cap_bytes), OPI_SIZE(left), OPI_SIZE(n_bytes - left));
   }
   a->charged_bytes += n_bytes;
   return OPIPE_OK;

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "loader/base/sizes.h"
 #include "runtime/record.h"
 #include "runtime/state.h"
 
@@ -52,8 +53,7 @@ opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, cons
   if (status == OPIPE_OK)
     return OPIPE_OK;
   opi_rank_give(rank, out_block);
-  return opi_error_prefix(err, "rank %u, %s of %llu bytes: ", rank->index, what,
-                          (unsigned long long)n_bytes);
+  return opi_error_prefix(err, "rank %u, %s of %s: ", rank->index, what, OPI_SIZE(n_bytes));
 }
 
 opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_error *err) {
@@ -61,8 +61,8 @@ opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_err
     return OPIPE_OK;
   const opipe_status status = OPI_ASK_WIRE(rank->session, memory_register, err, rank->endpoint,
                                            block->buffer, block->n_bytes, &block->memory);
-  return status < 0 ? opi_error_prefix(err, "rank %u, a buffer of %llu bytes: ", rank->index,
-                                       (unsigned long long)block->n_bytes)
+  return status < 0 ? opi_error_prefix(err, "rank %u, a buffer of %s: ", rank->index,
+                                       OPI_SIZE(block->n_bytes))
                     : OPIPE_OK;
 }
 

@@ -76,9 +76,10 @@ bool opi_session_in_on_done(void);
 opipe_status opi_session_memory(opi_session *session, uint32_t rank, opipe_memory_info *io_info,
                                 opipe_error *err);
 /* The last request or training step, measured and planned. format: OPIPE_TRACE_*.
- * Training flushes. Errors: STATE, some are unfinished, or nothing has run. trace/session.c */
-opipe_status opi_session_trace(opi_session *session, uint32_t format, opipe_write_fn write,
-                               void *ctx, opipe_error *err);
+ * Training flushes. title: of the page; NULL: none. Errors: STATE, some are unfinished, or nothing
+ * has run. trace/session.c */
+opipe_status opi_session_trace(opi_session *session, uint32_t format, const char *title,
+                               opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_session_info(opi_session *session, opipe_session_info *io_info, opipe_error *err);
 
 /* What a stream keeps (opipe/state.h). In `params->state` of a submit stands the opi_stream. */

@@ -296,7 +296,7 @@ static opipe_status write_page(const opi_order *order, const opi_costs *costs,
   opi_arena_init(&arena, allocator, 0);
   opi_page_begin(&page, allocator, "", "");
   opipe_status status = opi_page_add_order(&page, "simulated", &order->problem, order->list, costs,
-                                           figures, result->makespan, &arena, err);
+                                           NULL, figures, result->makespan, &arena, err);
   if (status == OPIPE_OK)
     status = opi_page_write(&page, write, ctx, err);
   opi_page_release(&page);

@@ -296,7 +296,9 @@ opipe_status opi_api_session_memory(opi_session_object *s, uint32_t rank,
 opipe_status opi_api_session_trace(opi_session_object *s, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err) {
   OPI_TRY(opi_choice_check("session_trace", "format", format, OPIPE_TRACE_HTML, err));
-  return opi_session_trace(s->session, format, write, ctx, err);
+  const opi_model_object *model = s->plan->model;
+  const opi_model *file = model->unbound != NULL ? model->unbound->file : model->file;
+  return opi_session_trace(s->session, format, file == NULL ? NULL : file->path, write, ctx, err);
 }
 
 opipe_status opi_api_session_info(opi_session_object *s, opipe_session_info *io_info,

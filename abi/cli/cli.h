@@ -289,8 +289,8 @@ int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *o
 void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err);
 /* `where` names an input that the model has not: those that it has. asked.c */
 int cli_no_input(const cli_session *s, const char *where, const char *name);
-/* Of two sizes of one dimension that were given, by tensors or --bind, and differ: "a has 20 rows, b
- * 7: both are dimension 'batch'". False: there are none. asked.c */
+/* Of two sizes of one dimension that were given, by tensors or --bind, and differ: "a has 20 rows,
+ * b 7: both are dimension 'batch'". False: there are none. asked.c */
 bool cli_contradiction(const cli_options *o, const cli_session *s, const cli_tensor *tensors,
                        uint32_t n, char *out, size_t room);
 /* The model's input of a name of n bytes; false: it has none. */
@@ -298,7 +298,7 @@ bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tens
 /* Does the message name one of the key=value of NAME:key=value,...? asked.c */
 bool cli_is_wrong_setting(const char *spec, const char *message);
 uint32_t cli_cores(void);
-bool cli_is_terminal(void); /* standard error: where progress is shown */
+bool cli_is_terminal(void);  /* standard error: where progress is shown */
 void cli_progress_end(void); /* the line of progress goes, before another one. progress.c */
 
 /* Draws every input of the bound model that is not among the given ones: integers below the

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "cli.h"
+#include "loader/base/sizes.h"
 
 int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   struct stat st;
@@ -25,7 +26,7 @@ int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   const bool ok = data != NULL && fread(data, 1, n, file) == n;
   (void)fclose(file);
   if (!ok) {
-    (void)fprintf(stderr, "onnx-pipe: cannot read the %zu bytes of %s\n", n, path);
+    (void)fprintf(stderr, "onnx-pipe: cannot read the %s of %s\n", OPI_SIZE(n), path);
     free(data);
     return CLI_FAILED;
   }

@@ -4,16 +4,6 @@
 
 #include "tables.h"
 
-static void print_commands(FILE *out) {
-  (void)fprintf(out, "usage: onnx-pipe COMMAND [OPTION ...] [MODEL]\n\n");
-  for (const cli_command *c = cli_commands; c->name != NULL; ++c)
-    (void)fprintf(out, "  %-9s %s\n", c->name, c->help);
-  (void)fprintf(
-      out,
-      "\nonnx-pipe COMMAND --help lists a command's options. A beginning that no other option has\n"
-      "stands for an option (--stage for --stages); scripts had better write it out.\n");
-}
-
 static int print_version(void) {
   const opipe_api *api = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -44,16 +34,20 @@ static int finish(int result) {
 
 int main(int argc, char **argv) {
   if (argc < 2) {
-    print_commands(stderr);
+    cli_print_commands(stderr);
     return CLI_USAGE;
   }
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
       (strcmp(argv[1], "help") == 0 && argc == 2)) {
-    print_commands(stdout);
+    cli_print_commands(stdout);
     return finish(CLI_DONE);
   }
   if (strcmp(argv[1], "--version") == 0)
     return finish(print_version());
+  if (strcmp(argv[1], "completion") == 0 && argc == 3) /* what the build asks for */
+    return finish(cli_print_completion(argv[2]));
+  if (strcmp(argv[1], "manual") == 0 && argc <= 3)
+    return finish(cli_print_manual(argv[2]));
   const bool asks = strcmp(argv[1], "help") == 0; /* help COMMAND: COMMAND --help */
   const char *name = argv[asks ? 2 : 1];
   char help[] = "--help", *words[] = {argv[0], help, NULL};

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
+
 enum { PLANS_MOST = 4, ROUNDS = 7, STEPS_LEAST = 3, STEPS_MOST = 256 };
 /* Two plans are told apart where one is faster in all rounds but so many: a sign test, of alike
  * plans 1 pair in 16 passes for different. */
@@ -213,10 +215,10 @@ static void print_row(const candidate *c, uint32_t number, bool is_best) {
   memcpy(sorted, c->rounds_ms, sizeof sorted);
   qsort(sorted, ROUNDS, sizeof(double), by_value);
   const double ms = sorted[ROUNDS / 2];
-  (void)printf("      predicted %.3f ms, measured %.3f (%.3f to %.3f): %+.1f %%; %" PRIu64
-               " bytes predicted, %" PRIu64 " had\n",
-               c->predicted_ms, ms, sorted[0], sorted[ROUNDS - 1], (c->predicted_ms / ms - 1) * 100,
-               c->predicted_bytes, c->session_bytes);
+  (void)printf(
+      "      predicted %.3f ms, measured %.3f (%.3f to %.3f): %+.1f %%; %s predicted, %s had\n",
+      c->predicted_ms, ms, sorted[0], sorted[ROUNDS - 1], (c->predicted_ms / ms - 1) * 100,
+      OPI_SIZE(c->predicted_bytes), OPI_SIZE(c->session_bytes));
 }
 
 static void print_spread(const measuring *m) {

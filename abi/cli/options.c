@@ -153,19 +153,6 @@ static int refuse_option(const cli_command *c, int id, char **argv) {
   return refuse_word(c, "-", word[0] == '-' && word[1] == optopt ? word + 1 : letter);
 }
 
-static void print_help(const cli_command *c) {
-  if (c->usage != NULL) {
-    (void)printf("%s\n", c->usage);
-  } else {
-    (void)printf("usage: onnx-pipe %s [OPTION ...]%s%s\n", c->name, c->operand == NULL ? "" : " ",
-                 c->operand == NULL ? "" : c->operand);
-    if (c->run == cli_plan)
-      (void)puts("       onnx-pipe plan explain A.json B.json [--html OUT.html] [--json]");
-    (void)printf("\n%s\n\n", c->help);
-  }
-  cli_print_options(c);
-}
-
 /* Reads the options. given [rows]: which of them were there. -1: the help was printed. */
 static int take_options(const cli_command *command, int argc, char **argv, bool *given,
                         cli_options *out) {
@@ -181,7 +168,7 @@ static int take_options(const cli_command *command, int argc, char **argv, bool 
     if (optarg != NULL && optarg[0] == '\0')
       return cli_usage("--%s: its value is empty, %s is needed", option->name, option->argument);
     if (option->take == NULL) {
-      print_help(command);
+      cli_print_help(command);
       return -1;
     }
     const int status = option->take(option, optarg, out);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/base/sizes.h"
 #include "page.h"
 
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes) {
@@ -19,7 +20,7 @@ int cli_write_stream(void *ctx, const void *data, size_t n_bytes) {
 }
 
 static int cannot_write(const char *path, size_t n_bytes, int number) {
-  (void)fprintf(stderr, "onnx-pipe: cannot write the %zu bytes of %s: %s\n", n_bytes, path,
+  (void)fprintf(stderr, "onnx-pipe: cannot write the %s of %s: %s\n", OPI_SIZE(n_bytes), path,
                 strerror(number));
   return CLI_FAILED;
 }

@@ -52,11 +52,12 @@ const char *cli_time_left(double seconds, char out[CLI_TIME_ROOM]) {
   const double most = 1e9;
   const uint64_t s = seconds > most ? (uint64_t)most : seconds > 0 ? (uint64_t)(seconds + 0.5) : 0;
   const uint32_t minutes = (uint32_t)(s / 60 % 60), rest = (uint32_t)(s % 60);
-  if (s >= 3600)
+  if (s >= 3600) {
     (void)snprintf(out, CLI_TIME_ROOM, "%llu:%02u:%02u h", (unsigned long long)(s / 3600), minutes,
                    rest);
-  else
+  } else {
     (void)snprintf(out, CLI_TIME_ROOM, "%u:%02u min", minutes, rest);
+  }
   return out;
 }
 

@@ -73,8 +73,7 @@ static void print_timing(const cli_timing *t) {
   (void)printf(
       "%u requests in %.3f s: %.2f per second; latency mean %.3f ms, median %.3f, 90 %% %.3f, "
       "99 %% %.3f\n",
-      t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms,
-      t->p99_ms);
+      t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
 }
 
 static void print_outputs(const cli_result *result) {
@@ -184,9 +183,10 @@ static int show_plan(const cli_session *s, const cli_json *json) {
 static int check_requests(const cli_options *o, const cli_session *s) {
   if (o->n_requests == 0 || !cli_computes_nothing(s))
     return CLI_DONE;
-  if (s->pinned[0] == '\0' && o->pins.n == 0)
+  if (s->pinned[0] == '\0' && o->pins.n == 0) {
     return cli_usage("--requests %u: the model has no node to compute, whatever the inputs are",
                      o->n_requests);
+  }
   return cli_usage(
       "--requests %u: with %s%s%s pinned, every output is a constant and no node is left to "
       "compute: run without --requests",

@@ -236,7 +236,8 @@ static int gather(const cli_options *o, const cli_session *s, const cli_tensor *
   return status;
 }
 
-/* Why an input takes the given tensor's values as constants. A mini-batch's are those of the first. */
+/* Why an input takes the given tensor's values as constants. A mini-batch's are those of the first.
+ */
 static void say_pinned(const cli_options *o, cli_session *s, const char *input,
                        const opipe_error *err) {
   char said[700];
@@ -250,8 +251,8 @@ static void say_pinned(const cli_options *o, cli_session *s, const char *input,
 
 /* When the library needs an input's value to know shapes or a branch, and the value is at hand: pin
  * it. */
-static bool pin_needed(const cli_options *o, cli_session *s, const opipe_error *err, const cli_tensor *tensors,
-                       uint32_t n, binding *b) {
+static bool pin_needed(const cli_options *o, cli_session *s, const opipe_error *err,
+                       const cli_tensor *tensors, uint32_t n, binding *b) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   if (err->domain != OPIPE_DOMAIN_INPUT || b->n_pins == PINS_MOST)
     return false;
@@ -357,7 +358,8 @@ static json_t *bound_as_json(const cli_session *s) {
 /* Copies to outputs, of constants or of inputs, are no computation. */
 bool cli_computes_nothing(const cli_session *s) {
   json_t *model = bound_as_json(s);
-  const bool copies = model != NULL && !lists(json_object_get(model, "operators"), "Identity", true);
+  const bool copies =
+      model != NULL && !lists(json_object_get(model, "operators"), "Identity", true);
   json_decref(model);
   return copies;
 }
@@ -505,7 +507,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
     cli_report_plan(o, of_shape, &err);
   const bool contradict =
       (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
-  const bool wrong = status == OPIPE_E_NOTFOUND || (status == OPIPE_E_INVALID &&
-                                                    cli_is_wrong_setting(o->schedule, err.message));
+  const bool wrong = status == OPIPE_E_NOTFOUND ||
+                     (status == OPIPE_E_INVALID && cli_is_wrong_setting(o->schedule, err.message));
   return contradict || wrong ? CLI_USAGE : CLI_FAILED;
 }

@@ -344,46 +344,56 @@ const cli_command cli_commands[] = {
      "what a model consists of: inputs, operators, patterns, parameters",
      "MODEL",
      cli_inspect,
-     {MODEL, INSPECT_TRAIN, TRAINED, INSPECT, COMMON}},
+     {MODEL, INSPECT_TRAIN, TRAINED, INSPECT, COMMON},
+     .basics = "train bind json help"},
     {"plan",
      "cut a model into stages and print or write the plan",
      "MODEL",
      cli_plan,
-     {PLAN, PLANNER, LAYERS, MODEL, PLAN_OUT, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON}},
+     {PLAN, PLANNER, LAYERS, MODEL, PLAN_OUT, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON},
+     .basics = "stages device schedule microbatches memory auto output train bind json help"},
     {"simulate",
      "play a model's plan on a described cluster: times, bubble, memory, links",
      "PLAN|MODEL",
      cli_simulate,
-     {PLAN, PLANNER, LAYERS, MODEL, SIMULATE, PLAYED, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON}},
+     {PLAN, PLANNER, LAYERS, MODEL, SIMULATE, PLAYED, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON},
+     .basics = "cluster stages schedule microbatches train html json help"},
     {"profile",
      "what a model's layers take; or what this machine is, as a cluster",
      NULL,
      cli_profile,
      {PROFILE, MODEL, DATA, TRAINED, OPTIMIZE, COMMON},
      "usage: onnx-pipe profile MODEL|--arch SPEC [-o FILE] [OPTION ...]\n"
-     "       onnx-pipe profile --cluster [-o FILE] [OPTION ...]\n"},
+     "       onnx-pipe profile --cluster [-o FILE] [OPTION ...]\n",
+     .basics = "output arch cluster device train help"},
     {"tune",
      "measure the kernels of a plan on a device, and write what was chosen into the plan",
      NULL,
      cli_tune,
      {TUNE, COMMON},
      "usage: onnx-pipe tune PLAN MODEL --device KIND[:N] [-o FILE] [OPTION ...]\n"
-     "       onnx-pipe tune MODEL --plan PLAN --device KIND[:N] [-o FILE] [OPTION ...]\n"},
+     "       onnx-pipe tune MODEL --plan PLAN --device KIND[:N] [-o FILE] [OPTION ...]\n",
+     .basics = "plan device output help"},
     {"run",
      "run a model (or a model folder with data sets) as a pipeline",
      "MODEL|DIR",
      cli_run,
-     {PLAN, PLANNER, MODEL, RUN, COMMON}},
+     {PLAN, PLANNER, MODEL, RUN, COMMON},
+     .basics = "stages device schedule microbatches memory auto input output requests check bind "
+               "json help"},
     {"train",
      "train a model as a pipeline on data from files",
      "MODEL",
      cli_train,
-     {DATA, TRAINED, OPTIMIZE, TRAIN, PLAN, PLANNER, MODEL, COMMON}},
+     {DATA, TRAINED, OPTIMIZE, TRAIN, PLAN, PLANNER, MODEL, COMMON},
+     .basics = "data batch loss optimizer steps epochs save resume save-model stages device "
+               "schedule microbatches help"},
     {"plugins",
      "the plugins that were found, and why others were refused",
      NULL,
      cli_plugins,
-     {PLUGINS, COMMON}},
+     {PLUGINS, COMMON},
+     .basics = "why json help"},
     {"schedule",
      "schedules without a model: list, show, lower, check, simulate, draw, convert",
      NULL,
@@ -401,7 +411,8 @@ const cli_command cli_commands[] = {
      "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"
      "search[:moves=N,seed=N,from=NAME] looks for a better order than NAME's, or than that of the\n"
      "best schedule there is. gems and pipedream are there to be compared with: no plan has "
-     "them.\n"},
+     "them.\n",
+     .basics = "ranks stages microbatches format cost output json help"},
     {NULL, NULL, NULL, NULL, {END}}};
 
 bool cli_takes(const cli_command *command, const cli_option *option) {
@@ -421,22 +432,62 @@ bool cli_is_settled(const cli_option *option) {
   return !plays || strcmp(option->name, "train") == 0;
 }
 
-static void print_option(const cli_option *o) {
-  char left[80];
-  const bool optional = o->argument != NULL && o->argument[0] == '[';
-  (void)snprintf(left, sizeof(left), "--%s%s%s", o->name,
-                 o->argument == NULL ? ""
-                 : optional          ? "[="
-                                     : " ",
-                 o->argument == NULL ? "" : o->argument + (optional ? 1 : 0));
-  (void)printf("  %-40s %s\n", left, o->help);
+/* ---- groups ---- */
+
+static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
+                                     [MODEL] = "Model",
+                                     [INSPECT_TRAIN] = "Inspection",
+                                     [INSPECT] = "Inspection",
+                                     [PLAN_OUT] = "Results",
+                                     [DATA] = "Data, loss, parameters",
+                                     [TRAINED] = "Data, loss, parameters",
+                                     [OPTIMIZE] = "Optimizer, precision, length",
+                                     [PLAN_SEED] = "Optimizer, precision, length",
+                                     [RUN] = "Requests, results, checks",
+                                     [TRAIN] = "Results, checks, resuming",
+                                     [PLUGINS] = "Plugins",
+                                     [SCHEDULE] = "Schedules",
+                                     [SIMULATE] = "Results",
+                                     [PLAYED] = "Described clusters",
+                                     [PLANNER] = "Planners",
+                                     [LAYERS] = "Without a model",
+                                     [PROFILE] = "Profiles",
+                                     [TUNE] = "Kernels",
+                                     [COMMON] = "Common"};
+
+/* Is it the k-th word of "a b c"? */
+static bool is_word(const char *words, uint32_t k, const char *name) {
+  const char *at = words;
+  for (; k > 0 && *at != '\0'; --k)
+    at += strcspn(at, " ") + (at[strcspn(at, " ")] == ' ');
+  return *at != '\0' && strcspn(at, " ") == strlen(name) && memcmp(at, name, strlen(name)) == 0;
 }
 
-void cli_print_options(const cli_command *command) {
-  for (const uint32_t *s = command->sections; *s != END; ++s) {
+static bool is_basic(const cli_command *c, const char *name) {
+  uint32_t n = 1;
+  for (const char *at = c->basics; *at != '\0'; ++at)
+    n += *at == ' ';
+  for (uint32_t k = 0; k < n; ++k) {
+    if (is_word(c->basics, k, name))
+      return true;
+  }
+  return false;
+}
+
+void cli_each_option(const cli_command *c, cli_option_fn *visit, void *ctx) {
+  const char *at = c->basics;
+  for (uint32_t k = 0; *at != '\0'; ++k) {
     for (uint32_t i = 0; i < N_ROWS; ++i) {
-      if (cli_option_rows[i].section == *s)
-        print_option(&cli_option_rows[i]);
+      if (cli_takes(c, &cli_option_rows[i]) && is_word(c->basics, k, cli_option_rows[i].name))
+        visit(ctx, "Basics", &cli_option_rows[i]);
+    }
+    at += strcspn(at, " ");
+    at += *at == ' ';
+  }
+  for (const uint32_t *s = c->sections; *s != END; ++s) {
+    for (uint32_t i = 0; i < N_ROWS; ++i) {
+      if (cli_option_rows[i].section == *s && !is_basic(c, cli_option_rows[i].name))
+        visit(ctx, titles[*s], &cli_option_rows[i]);
     }
   }
 }

@@ -32,7 +32,8 @@ struct cli_command {
   const char *operand; /* what stands behind the options, NULL: nothing */
   int (*run)(const cli_options *options);
   uint32_t sections[CLI_SECTIONS_MOST]; /* in the order of --help, ended by 0 */
-  const char *usage; /* in place of the usual line; such a command looks at its operands itself */
+  const char *usage;  /* in place of the usual line; such a command looks at its operands itself */
+  const char *basics; /* names of the options that its help begins with, "a b c" */
 };
 
 extern const cli_command cli_commands[]; /* ended by a row without a name */
@@ -45,7 +46,19 @@ bool cli_is_settled(const cli_option *option);
 bool cli_is_of_training(const cli_option *option); /* only training plans look at it */
 /* Refuses the first option given that is not looked at where there is no model. layers_options.c */
 int cli_check_layers(const cli_command *command, const cli_options *o);
-void cli_print_options(const cli_command *command);
+/* Every option of the command, once, by groups: the basics first. */
+typedef void cli_option_fn(void *ctx, const char *group, const cli_option *option);
+void cli_each_option(const cli_command *command, cli_option_fn *visit, void *ctx);
+/* The words of a value that is one of several, "a|b|c" without brackets, into out; false: it is
+ * another kind of value. */
+bool cli_option_words(const cli_option *option, char *out, size_t room);
+void cli_print_help(const cli_command *command); /* help.c */
+void cli_print_commands(FILE *out);
+/* completion.c, manual.c: generated when the command is built. CLI_USAGE: no such shell, or
+ * command.
+ */
+int cli_print_completion(const char *shell);
+int cli_print_manual(const char *command); /* NULL: of all of them */
 
 /* take.c: readers that rows name. */
 cli_take_fn cli_take_flag, cli_take_bits, cli_take_text, cli_take_list, cli_take_numeral,

@@ -116,8 +116,7 @@ static bool holds_checkpoint(const char *folder) {
 /* A checkpoint is replaced by the run that resumes it, or on request. */
 static int check_overwrite(const cli_options *o) {
   const char *folder = o->t.save;
-  const bool resumes =
-      folder != NULL && o->t.resume != NULL && cli_same_place(folder, o->t.resume);
+  const bool resumes = folder != NULL && o->t.resume != NULL && cli_same_place(folder, o->t.resume);
   if (o->t.overwrite && folder == NULL)
     return cli_usage("--overwrite is of --save DIR, which is not given");
   if (folder == NULL || o->t.overwrite || resumes || !holds_checkpoint(folder))

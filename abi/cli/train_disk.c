@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "loader/base/sizes.h"
 #include "train_state.h"
 
 enum { SAVES = 3, MANIFEST_BYTES = 4096, PER_TENSOR = 256 /* of headers */ };
@@ -40,8 +41,8 @@ static uint64_t trained_bytes(const train_loop *l, uint64_t *out_headers) {
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   uint64_t sum = 0;
   *out_headers = MANIFEST_BYTES;
-  for (uint32_t i = 0;
-       l->run->s->api->session_parameter(l->session, i, &info, NULL) == OPIPE_OK; ++i) {
+  for (uint32_t i = 0; l->run->s->api->session_parameter(l->session, i, &info, NULL) == OPIPE_OK;
+       ++i) {
     uint64_t bytes = sizeof(float);
     for (uint32_t d = 0; d < info.rank; ++d)
       bytes *= (uint64_t)info.shape[d];
@@ -73,12 +74,13 @@ static int refuse(const save *saves, uint32_t n, const save *of, uint64_t need) 
   char options[3 * 300] = "";
   size_t used = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    if (saves[i].disk == of->disk)
+    if (saves[i].disk == of->disk) {
       used += (size_t)snprintf(options + used, sizeof(options) - used, "%s--%s %.200s",
                                used == 0 ? "" : ", ", saves[i].option, saves[i].path);
+    }
   }
-  return cli_fail("%s: %.1f MiB are needed, and %.1f MiB are free on that disk", options,
-                  (double)need / 1048576, (double)of->free_bytes / 1048576);
+  return cli_fail("%s: %s are needed, and %s are free on that disk", options, OPI_SIZE(need),
+                  OPI_SIZE(of->free_bytes));
 }
 
 int train_check_disk(const train_loop *l) {
@@ -88,8 +90,10 @@ int train_check_disk(const train_loop *l) {
   uint32_t n = 0;
   const uint64_t trained = trained_bytes(l, &headers);
   const uint64_t copies = 1 + train_n_moments(l->run) + (train_is_double_buffered(l->run) ? 1 : 0);
-  if (t->save != NULL)
-    saves[n++] = (save){"save", t->save, (trained * copies + headers) * checkpoints_at_once(l), 0, 0};
+  if (t->save != NULL) {
+    saves[n++] =
+        (save){"save", t->save, (trained * copies + headers) * checkpoints_at_once(l), 0, 0};
+  }
   if (t->save_model != NULL)
     saves[n++] = (save){"save-model", t->save_model, model_bytes(l), 0, 0};
   if (t->save_gradients != NULL)

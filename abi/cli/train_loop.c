@@ -185,7 +185,8 @@ static int drain(train_loop *l) {
 }
 
 static bool goes_on(const train_loop *l) {
-  return l->stopped == NULL && (l->run->quiet || cli_asked_to_stop() == 0) && l->n_started < l->run->n_steps;
+  return l->stopped == NULL && (l->run->quiet || cli_asked_to_stop() == 0) &&
+         l->n_started < l->run->n_steps;
 }
 
 static int steps(train_loop *l) {
@@ -222,8 +223,7 @@ int train_open_session(train_loop *l, uint32_t flags) {
 static int end_by_signal(const train_loop *l, int number) {
   const char *folder = l->run->o->t.save;
   const int status = folder == NULL ? CLI_DONE : train_save(l);
-  (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s",
-                 cli_signal_name(number));
+  (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s", cli_signal_name(number));
   (void)fprintf(stderr, "onnx-pipe: %s: stopped after %llu of %llu steps%s%s\n",
                 cli_signal_name(number), (unsigned long long)l->out->n_steps,
                 (unsigned long long)l->run->n_steps,

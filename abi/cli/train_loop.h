@@ -43,8 +43,8 @@ int train_keep(train_loop *l);
 int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_tensor **out,
                      uint32_t *out_n);
 
-/* train_disk.c: before the first step, whether disks have room for what is to be saved, and a warning
- * where nothing is; after the last one, what was saved and where. */
+/* train_disk.c: before the first step, whether disks have room for what is to be saved, and a
+ * warning where nothing is; after the last one, what was saved and where. */
 int train_check_disk(const train_loop *l);
 void train_say_unsaved(const train_loop *l);
 void train_say_saved(const train_loop *l);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "train.h"
 
 enum { VOCABULARY = 256, BATCH = 8, BATCH_MOST = 64 };
@@ -74,9 +75,10 @@ static int choose_steps(const cli_options *o, uint64_t per_epoch, train_run *run
     return cli_usage("--steps %llu and --epochs %llu both say how long: give one of them",
                      (unsigned long long)o->t.n_steps, (unsigned long long)epochs);
   }
-  if (__builtin_mul_overflow(epochs, per_epoch, &run->n_steps))
+  if (__builtin_mul_overflow(epochs, per_epoch, &run->n_steps)) {
     return cli_usage("--epochs %llu: that many mini-batches cannot be counted",
                      (unsigned long long)epochs);
+  }
   run->n_steps = o->t.n_steps != 0 ? o->t.n_steps : run->n_steps;
   return CLI_DONE;
 }
@@ -98,9 +100,10 @@ static int choose_batch(const cli_options *o, const cli_data *data, const json_t
 
 /* Without data: the batch is --batch rows, or one for each micro-batch. */
 static int bind_without_data(train_setup *t) {
-  if (t->o.t.n_epochs != 0)
+  if (t->o.t.n_epochs != 0) {
     return cli_usage("--epochs %llu counts the samples of --data, which is not given: --steps N",
                      (unsigned long long)t->o.t.n_epochs);
+  }
   t->run.n_steps = t->o.t.n_steps != 0 ? t->o.t.n_steps : 1;
   t->run.batch = t->o.t.batch;
   return cli_bind(&t->o, &t->s, NULL, 0);
@@ -143,10 +146,11 @@ static void judge_recompute(train_setup *t) {
   const uint64_t with = stash_bytes(&t->s, t->s.plan), without = stash_bytes(&t->s, plain);
   t->s.api->plan_destroy(plain);
   if (with >= without) {
-    (void)fprintf(stderr,
-                  "onnx-pipe: --recompute %s saves nothing: the stages keep %llu bytes for their "
-                  "backwards with it, %llu without\n",
-                  t->o.t.recompute, (unsigned long long)with, (unsigned long long)without);
+    (void)fprintf(
+        stderr,
+        "onnx-pipe: --recompute %s saves nothing: the stages keep %s for their backwards with "
+        "it, %s without\n",
+        t->o.t.recompute, OPI_SIZE(with), OPI_SIZE(without));
   }
 }
 

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
+
 static void write_message(opipe_error *err, opipe_status status, uint32_t domain, int native,
                           const char *fmt, va_list args) {
   char message[sizeof(err->message)];
@@ -44,8 +46,7 @@ opipe_status opi_fail_errno(opipe_error *err, int errno_value, const char *fmt, 
 }
 
 opipe_status opi_fail_nomem(opipe_error *err, uint64_t n_bytes, const char *what) {
-  return opi_fail(err, OPIPE_E_NOMEM, "out of memory: %llu bytes for %s",
-                  (unsigned long long)n_bytes, what);
+  return opi_fail(err, OPIPE_E_NOMEM, "out of memory: %s for %s", OPI_SIZE(n_bytes), what);
 }
 
 opipe_status opi_error_prefix(opipe_error *err, const char *fmt, ...) {

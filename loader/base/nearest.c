@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The probable meaning of an unknown word. The command compiles this file too, for its own words. */
+/* The probable meaning of an unknown word. The command compiles this file too, for its own words.
+ */
 #include "loader/base/nearest.h"
 
 #include <stdio.h>

@@ -14,6 +14,7 @@
 #include "loader/ops/quantize.h"
 
 #include "loader/ops/common.h"
+#include "loader/ops/contrib.h"
 
 enum { IN_X, IN_SCALE, IN_ZERO };
 

@@ -98,10 +98,9 @@ static opipe_status unknown_name(const opi_solver *s, const char *name, opipe_er
     opi_text_printf(&text, "%s'%s'", i == 0 ? "" : ", ", s->unknowns[i].name);
     opi_nearest_look(&nearest, s->unknowns[i].name);
   }
-  const opipe_status status =
-      opi_fail(err, OPIPE_E_NOTFOUND, "no free dimension '%s'; there are: %.240s%s", name,
-               text.data != NULL ? text.data : "none",
-               opi_nearest_words(&nearest, meant, sizeof meant));
+  const opipe_status status = opi_fail(
+      err, OPIPE_E_NOTFOUND, "no free dimension '%s'; there are: %.240s%s", name,
+      text.data != NULL ? text.data : "none", opi_nearest_words(&nearest, meant, sizeof meant));
   opi_text_release(&text);
   return status;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "loader/wire/save.h"
 
 enum { DATA_ALIGN = 4096, DATA_LEAST = 1024 /* bytes of a tensor: smaller ones are embedded */ };
@@ -139,9 +140,9 @@ opipe_status opi_built_write(const opi_model *model, const void *bytes, uint64_t
     total += all[i].n_bytes;
   if (status >= 0 && total > OPI_BUILT_MOST) {
     status = opi_fail(err, OPIPE_E_LIMIT,
-                      "the model with its content would have %llu bytes, a file has at most %llu: "
+                      "the model with its content would have %s, a file has at most %s: "
                       "write it with model_write, load that, and annotate it",
-                      (unsigned long long)total, (unsigned long long)OPI_BUILT_MOST);
+                      OPI_SIZE(total), OPI_SIZE(OPI_BUILT_MOST));
   }
   if (status >= 0)
     status = opi_model_replace(&annotated, all, n, NULL, write, ctx, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of other formats that are given in a model's place, told by their first bytes. No ONNX model
- * begins like any of them.
+/* Files of other formats that are given in a model's place, told by their first bytes. No ONNX
+ * model begins like any of them.
  */
 #include "loader/wire/foreign.h"
 
@@ -21,10 +21,16 @@ static const magic magics[] = {
     {0, 6, "\x93NUMPY", "a NumPy array"},
     {0, 2, "\x1f\x8b", "a gzip archive: unpack it first"},
     {0, 4, "\x28\xb5\x2f\xfd", "a zstd archive: unpack it first"},
-    {0, 6, "\xfd" "7zXZ", "an xz archive: unpack it first"},
+    {0, 6,
+     "\xfd"
+     "7zXZ",
+     "an xz archive: unpack it first"},
     {0, 3, "BZh", "a bzip2 archive: unpack it first"},
     {0, 6, "7z\xbc\xaf\x27\x1c", "a 7-Zip archive: unpack it first"},
-    {0, 4, "\x7f" "ELF", "a program or library (ELF)"},
+    {0, 4,
+     "\x7f"
+     "ELF",
+     "a program or library (ELF)"},
     {0, 2, "MZ", "a program or library (Windows)"},
     {0, 4, "%PDF", "a PDF document"},
     {0, 4, "\x89PNG", "a picture (PNG)"},
@@ -51,7 +57,7 @@ static const char *zip_kind(const uint8_t *bytes, uint64_t n) {
   const uint64_t said = n < ZIP_NAME ? 0 : (uint64_t)bytes[26] | (uint64_t)bytes[27] << 8;
   const uint64_t length = n < ZIP_NAME || said > n - ZIP_NAME ? 0 : said;
   const uint8_t *name = length == 0 ? bytes : bytes + ZIP_NAME;
-  static const char *const torch[] = {"data.pkl",       "/version",    "/byteorder",
+  static const char *const torch[] = {"data.pkl",       "/version",      "/byteorder",
                                       "archive_format", "constants.pkl", "/.format_version"};
   for (size_t i = 0; i < OPI_COUNT(torch); ++i) {
     if (ends_with(name, length, torch[i]))
@@ -72,11 +78,12 @@ static bool is_flatbuffer(const uint8_t *bytes, uint64_t n, const char *name) {
 /* A length of 8 bytes, then JSON. */
 static bool is_safetensors(const uint8_t *bytes, uint64_t n) {
   static const char zeros[4] = {0};
-  return n > 9 && has(bytes, n, 4, zeros, sizeof(zeros)) &&
-         opi_wire_fixed(bytes, 8) <= n - 8 && bytes[8] == '{';
+  return n > 9 && has(bytes, n, 4, zeros, sizeof(zeros)) && opi_wire_fixed(bytes, 8) <= n - 8 &&
+         bytes[8] == '{';
 }
 
-/* torch.save before 1.6: a pickled number, by which it is known; else any pickle of protocol 2 on. */
+/* torch.save before 1.6: a pickled number, by which it is known; else any pickle of protocol 2 on.
+ */
 static const char *pickle_kind(const uint8_t *bytes, uint64_t n) {
   static const char torch[] = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   if (n < 3 || bytes[0] != 0x80 || bytes[1] < 2 || bytes[1] > 5)
@@ -116,7 +123,8 @@ static const char *text_kind(const uint8_t *bytes, uint64_t n) {
     if ((c < 32 && c != '\n' && c != '\r' && c != '\t') || c >= 127)
       return NULL;
   }
-  while (first < looked_at && (bytes[first] == ' ' || (bytes[first] >= '\t' && bytes[first] <= '\r')))
+  while (first < looked_at &&
+         (bytes[first] == ' ' || (bytes[first] >= '\t' && bytes[first] <= '\r')))
     ++first;
   if (first == looked_at)
     return n >= TEXT_LEAST ? "empty text" : NULL;

@@ -5,8 +5,8 @@
 
 #include "loader/wire/scan.h"
 
-/* "a PyTorch file: torch.onnx.export writes ONNX": the format of a file that begins with these bytes
- * and is no ONNX model, behind a colon what to do. NULL: none that is known. */
+/* "a PyTorch file: torch.onnx.export writes ONNX": the format of a file that begins with these
+ * bytes and is no ONNX model, behind a colon what to do. NULL: none that is known. */
 const char *opi_foreign_kind(const uint8_t *bytes, uint64_t n_bytes);
 
 #endif /* OPI_WIRE_FOREIGN_H */

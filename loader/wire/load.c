@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "loader/graph/wide.h"
 #include "loader/wire/foreign.h"
 #include "loader/wire/wire.h"
@@ -86,10 +87,9 @@ static void *watched_realloc(void *ctx, void *ptr, size_t old_size, size_t new_s
 static opipe_status explain_limit(const opi_load *load, opipe_status status, opipe_error *err) {
   if (status != OPIPE_E_NOMEM || load->out_of_memory)
     return status;
-  (void)opi_error_prefix(err,
-                         "the model (%u nodes so far) takes more than its memory budget of %llu "
-                         "bytes: ",
-                         load->n_nodes, (unsigned long long)load->budget_bytes);
+  (void)opi_error_prefix(
+      err, "the model (%u nodes so far) takes more than its memory budget of %s: ", load->n_nodes,
+      OPI_SIZE(load->budget_bytes));
   if (err != NULL)
     err->status = OPIPE_E_LIMIT;
   return OPIPE_E_LIMIT;

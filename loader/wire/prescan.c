@@ -10,13 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "loader/wire/scan.h"
 
 enum {
   LENGTH_BYTES = 5,   /* of a message's length in the copy */
   SPAN_OFFSET = 1001, /* TensorProto.span_offset */
   SPAN_BYTES = 1002,  /* TensorProto.span_bytes */
-  VARINT_MOST = 11, /* more than the bytes of one */
+  VARINT_MOST = 11,   /* more than the bytes of one */
   FREE_FIELDS = 16,   /* fields of a message that protobuf-c lists on its stack */
   LISTED_FIELD = 96   /* bytes of its list for each further one, doubling included */
 };
@@ -313,8 +314,7 @@ static opipe_status bad_field(scanner *s, uint64_t start) {
     return bad(s, start, NULL, "bad tag, varint or length");
   return opi_fail(s->err, OPIPE_E_INVALID,
                   "the file ends at %llu of %s%llu bytes: it was cut off, copy or fetch it again",
-                  (unsigned long long)s->n_bytes, least ? "at least " : "",
-                  (unsigned long long)n);
+                  (unsigned long long)s->n_bytes, least ? "at least " : "", (unsigned long long)n);
 }
 
 static opipe_status scan_field(scanner *s) {
@@ -372,12 +372,11 @@ opipe_status opi_prescan(const uint8_t *bytes, uint64_t n_bytes, opi_message roo
   const uint64_t need = s.scan.tree_bytes + s.scan.copy_bytes;
   if (need > budget) {
     return opi_fail(err, OPIPE_E_LIMIT,
-                    "reading the model would take %llu bytes of memory (%llu nodes, %llu tensors, "
-                    "%llu attributes); the budget is %llu bytes",
-                    (unsigned long long)need, (unsigned long long)s.scan.n_messages[OPI_MSG_NODE],
+                    "reading the model would take %s of memory (%llu nodes, %llu tensors, "
+                    "%llu attributes); the budget is %s",
+                    OPI_SIZE(need), (unsigned long long)s.scan.n_messages[OPI_MSG_NODE],
                     (unsigned long long)s.scan.n_messages[OPI_MSG_TENSOR],
-                    (unsigned long long)s.scan.n_messages[OPI_MSG_ATTRIBUTE],
-                    (unsigned long long)budget);
+                    (unsigned long long)s.scan.n_messages[OPI_MSG_ATTRIBUTE], OPI_SIZE(budget));
   }
   if (s.scan.copy_bytes > OPI_WIRE_MAX_COPY_BYTES)
     return too_many(&s, s.scan.copy_bytes, OPI_WIRE_MAX_COPY_BYTES, "bytes outside its tensors");

@@ -108,8 +108,8 @@ static opipe_status refuse_name(const char *name, const char *const *folders, ui
     opi_nearest_look(&nearest, names[i]);
   }
   return opi_fail(err, OPIPE_E_NOTFOUND,
-                  "there is no cluster '%.100s': neither a file nor one of these: %s%s", name, known,
-                  opi_nearest_words(&nearest, meant, sizeof meant));
+                  "there is no cluster '%.100s': neither a file nor one of these: %s%s", name,
+                  known, opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
 static opipe_status load(const char *name, const char *const *folders, uint32_t n_folders,

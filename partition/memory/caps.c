@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
+
 static uint32_t stage_on(const opi_plan *plan, uint32_t rank) {
   uint32_t i = 0;
   while (i + 1 < plan->n_stages * plan->n_replicas && plan->instance_rank[i] != rank)
@@ -33,10 +35,9 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
     }
   }
   const opipe_status status = opi_fail(
-      err, OPIPE_E_LIMIT,
-      "rank %u (stage %u) needs %llu bytes (%s) and exceeds its cap of %llu by %llu byte%s", rank,
-      stage_on(plan, rank), (unsigned long long)m->total_bytes, text.data == NULL ? "" : text.data,
-      (unsigned long long)m->cap_bytes, (unsigned long long)more, more == 1 ? "" : "s");
+      err, OPIPE_E_LIMIT, "rank %u (stage %u) needs %s (%s) and exceeds its cap of %s by %s", rank,
+      stage_on(plan, rank), OPI_SIZE(m->total_bytes), text.data == NULL ? "" : text.data,
+      OPI_SIZE(m->cap_bytes), OPI_SIZE(more));
   opi_text_release(&text);
   return status;
 }

@@ -17,6 +17,8 @@ typedef struct side {
   opi_order *order; /* NULL: a strategy */
   opi_costs costs;
   opi_plan_cuts cuts; /* the order's edges, where they are known */
+  opi_page_kept kept;
+  bool has_kept; /* the file says bytes of stages and ranks */
 } side;
 
 /* ---- the order ---- */
@@ -154,6 +156,45 @@ static opipe_status read_costs(side *s, opipe_error *err) {
   return read_messages(s, link, err);
 }
 
+/* ---- its bytes ---- */
+
+/* A number of every element; false: one has none. */
+static bool read_numbers(const json_t *array, const char *name, uint32_t n, double *out) {
+  bool all = json_array_size(array) == n;
+  for (uint32_t i = 0; all && i < n; ++i) {
+    const json_t *value = json_object_get(json_array_get(array, i), name);
+    all = json_is_number(value) && json_number_value(value) >= 0;
+    out[i] = all ? json_number_value(value) : 0;
+  }
+  return all;
+}
+
+/* Of a rank's bytes, those that are not kept from forward to backward are always there. A plan for
+ * inference keeps nothing else. */
+static opipe_status read_kept(side *s, opipe_error *err) {
+  const uint32_t n = s->order->problem.n_stages, n_ranks = s->order->problem.n_ranks;
+  const json_t *memory = json_object_get(s->root, "memory");
+  const bool trains = json_object_get(s->root, "training") != NULL;
+  double *stash = OPI_ARENA_ARRAY(&s->arena, double, (size_t)n + 1);
+  double *fixed = OPI_ARENA_ARRAY(&s->arena, double, (size_t)n_ranks + 1);
+  double *cap = OPI_ARENA_ARRAY(&s->arena, double, (size_t)n_ranks + 1);
+  double *stashes = OPI_ARENA_ARRAY(&s->arena, double, (size_t)n_ranks + 1);
+  if (stash == NULL || fixed == NULL || cap == NULL || stashes == NULL)
+    return opi_fail_nomem(err, n * sizeof *stash, "a page");
+  s->has_kept = read_numbers(memory, "total_bytes", n_ranks, fixed);
+  if (trains) {
+    s->has_kept = s->has_kept &&
+                  read_numbers(json_object_get(s->root, "stages"), "stash_bytes", n, stash) &&
+                  read_numbers(memory, "stash_bytes", n_ranks, stashes);
+  }
+  for (uint32_t r = 0; s->has_kept && r < n_ranks; ++r) {
+    fixed[r] = fixed[r] > stashes[r] ? fixed[r] - stashes[r] : 0;
+    cap[r] = json_number_value(json_object_get(json_array_get(memory, r), "cap_bytes"));
+  }
+  s->kept = (opi_page_kept){.stash = stash, .fixed = fixed, .cap = cap};
+  return OPIPE_OK;
+}
+
 /* ---- both ---- */
 
 static opipe_status read_side(side *s, opipe_error *err) {
@@ -172,7 +213,10 @@ static opipe_status read_side(side *s, opipe_error *err) {
                                            : opi_order_read(lines.data, lines.n, OPI_DIALECT_OPIPE,
                                                             s->arena.allocator, &s->order, err);
   opi_text_release(&lines);
-  return status < 0 ? opi_error_prefix(err, "%.80s: ", s->text->name) : read_costs(s, err);
+  if (status < 0)
+    return opi_error_prefix(err, "%.80s: ", s->text->name);
+  OPI_TRY(read_costs(s, err));
+  return read_kept(s, err);
 }
 
 static opipe_status add_side(opi_page *page, side *s, opipe_error *err) {
@@ -193,7 +237,8 @@ static opipe_status add_side(opi_page *page, side *s, opipe_error *err) {
   const opipe_status status =
       figures.failed ? opi_fail_nomem(err, figures.room, "a page")
                      : opi_page_add_order(page, s->text->name, p, s->order->list, &s->costs,
-                                          figures.data, result.makespan, &s->arena, err);
+                                          s->has_kept ? &s->kept : NULL, figures.data,
+                                          result.makespan, &s->arena, err);
   opi_text_release(&figures);
   return status;
 }

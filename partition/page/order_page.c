@@ -13,6 +13,7 @@ typedef struct timed {
   const opi_do_list *list; /* unrolled where it repeats */
   const uint32_t *step;    /* [items] mini-batch; NULL: one */
   uint32_t n_steps;
+  const opi_page_kept *kept; /* NULL: activations are counted */
   opi_timeline line;
   opi_index index;
   uint32_t *maker; /* [steps * units * OPI_PHASES] item that makes what others read; OPIPE_NONE */
@@ -84,12 +85,14 @@ static double share_of(const opi_problem *p, const opi_do *a) {
   return part / shares;
 }
 
-/* What a rank keeps, in activations of stages. */
-static void set_kept(const opi_problem *p, const opi_do *a, opi_page_span *io_span) {
+/* What a rank keeps, in bytes or in activations of stages. */
+static void set_kept(const timed *t, const opi_do *a, opi_page_span *io_span) {
+  const opi_problem *p = t->problem;
+  const double one = t->kept == NULL ? 1 : t->kept->stash[a->stage];
   if (a->kind == OPI_DO_F && p->mode != OPIPE_MODE_FORWARD)
-    io_span->take = share_of(p, a);
+    io_span->take = one * share_of(p, a);
   if (a->kind == OPI_DO_B || a->kind == OPI_DO_W)
-    io_span->give = share_of(p, a) / p->n_parts;
+    io_span->give = one * share_of(p, a) / p->n_parts;
 }
 
 static void add_rank(const timed *t, uint32_t rank) {
@@ -99,7 +102,7 @@ static void add_rank(const timed *t, uint32_t rank) {
     if (!opi_do_is_compute(a->kind))
       continue;
     opi_page_span span = opi_lane_span(a, opi_lane_pass(a->kind), t->line.start[i], t->line.end[i]);
-    set_kept(t->problem, a, &span);
+    set_kept(t, a, &span);
     if (lane.began) {
       add_wait(t, i, lane.at, span.start);
       lane.at = span.start;
@@ -127,12 +130,17 @@ static opipe_status add_track(timed *t, const char *name, const char *figures, d
   OPI_TRY(find_makers(t, arena, err));
   opi_page_add_track(t->page, &(opi_page_track){.name = name,
                                                 .figures = figures,
-                                                .kept = "stages",
+                                                .kept = t->kept == NULL ? "stages" : "bytes",
                                                 .end = t->line.makespan,
                                                 .first = t->step == NULL ? 0 : middle_of(t),
                                                 .step = step});
   for (uint32_t rank = 0; rank < t->list->n_ranks; ++rank) {
-    opi_page_add_lane(t->page, &(opi_page_lane){.rank = rank, .peer = OPIPE_NONE, .copies = 1});
+    opi_page_add_lane(t->page,
+                      &(opi_page_lane){.rank = rank,
+                                       .peer = OPIPE_NONE,
+                                       .copies = 1,
+                                       .fixed_bytes = t->kept == NULL ? 0 : t->kept->fixed[rank],
+                                       .cap_bytes = t->kept == NULL ? 0 : t->kept->cap[rank]});
     add_rank(t, rank);
   }
   return OPIPE_OK;
@@ -140,9 +148,9 @@ static opipe_status add_track(timed *t, const char *name, const char *figures, d
 
 opipe_status opi_page_add_order(opi_page *page, const char *name, const opi_problem *problem,
                                 const opi_do_list *list, const opi_costs *costs,
-                                const char *figures, double step, opi_arena *arena,
-                                opipe_error *err) {
-  timed t = {.page = page, .problem = problem, .list = list, .n_steps = 1};
+                                const opi_page_kept *kept, const char *figures, double step,
+                                opi_arena *arena, opipe_error *err) {
+  timed t = {.page = page, .problem = problem, .list = list, .n_steps = 1, .kept = kept};
   opi_do_list *unrolled = NULL;
   uint32_t *steps = NULL;
   if (problem->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED) {

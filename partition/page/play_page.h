@@ -15,12 +15,18 @@ opipe_status opi_page_add_play(opi_page *page, const char *name, const opi_probl
                                const opi_order_played *played, const opi_play_report *report,
                                opi_arena *arena, opipe_error *err);
 
-/* The same of an order without links: costs per stage, a delay `comm` of messages; what is kept is
- * counted in stage activations. figures: JSON; step: of a mini-batch. Errors: as
+/* Bytes of an order's stages and ranks. */
+typedef struct opi_page_kept {
+  const double *stash;       /* [n_stages] from a forward to its backward, of a micro-batch */
+  const double *fixed, *cap; /* [n_ranks] always kept; 0: no cap */
+} opi_page_kept;
+
+/* The same of an order without links: costs per stage, a delay `comm` of messages. kept NULL: what
+ * is kept is counted in stage activations. figures: JSON; step: of a mini-batch. Errors: as
  * opi_timeline_build. */
 opipe_status opi_page_add_order(opi_page *page, const char *name, const opi_problem *problem,
                                 const opi_do_list *list, const opi_costs *costs,
-                                const char *figures, double step, opi_arena *arena,
-                                opipe_error *err);
+                                const opi_page_kept *kept, const char *figures, double step,
+                                opi_arena *arena, opipe_error *err);
 
 #endif /* OPI_PLAY_PAGE_H */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "partition/memory/parts.h"
 #include "partition/search/fit.h"
 
@@ -396,11 +397,11 @@ static opipe_status report(const capped *c, bool judged, uint64_t *bytes, uint64
     alike = alike && c->caps_bytes[r] == c->caps_bytes[0];
   if (status != OPIPE_E_LIMIT || !enough)
     return status < 0 ? opi_fail(c->err, status, "%s", closest.message) : status;
-  return alike ? opi_fail(c->err, status, "%s; the smallest cap found feasible is %llu bytes",
-                          closest.message, (unsigned long long)(c->caps_bytes[0] + more))
+  return alike ? opi_fail(c->err, status, "%s; the smallest cap found feasible is %s",
+                          closest.message, OPI_SIZE(c->caps_bytes[0] + more))
                : opi_fail(c->err, status,
-                          "%s; the smallest caps found feasible are larger by %llu bytes each",
-                          closest.message, (unsigned long long)more);
+                          "%s; the smallest caps found feasible are larger by %s each",
+                          closest.message, OPI_SIZE(more));
 }
 
 static opipe_status by_exact_bytes(capped *c) {

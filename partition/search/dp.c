@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
+
 enum {
   POSITIONS_MOST = 1200,
   POSITIONS_LEAST = 64, /* of a stage's share: 4 */
@@ -263,9 +265,8 @@ static opipe_status report_overflow(dp *d, uint32_t *ends) {
     return opi_fail(
         d->err, OPIPE_E_LIMIT,
         "the model does not fit: in the cut into %u stages that comes closest, stage %u "
-        "needs %llu bytes and exceeds its cap of %llu by %llu byte%s",
-        d->problem->n_stages, k, (unsigned long long)need, (unsigned long long)cap,
-        (unsigned long long)(need - cap), need - cap == 1 ? "" : "s");
+        "needs %s and exceeds its cap of %s by %s",
+        d->problem->n_stages, k, OPI_SIZE(need), OPI_SIZE(cap), OPI_SIZE(need - cap));
   }
   return opi_fail(d->err, OPIPE_E_INTERNAL, "no cut into %u stages was found although one fits",
                   d->problem->n_stages);

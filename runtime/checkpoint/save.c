@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "loader/base/place.h"
+#include "loader/base/sizes.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -144,8 +145,7 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
     return OPIPE_OK;
   if (made)
     (void)unlinkat(dir, file, 0);
-  return opi_error_prefix(err, "%s, %u tensors of %llu bytes: ", file, p->n,
-                          (unsigned long long)p->total);
+  return opi_error_prefix(err, "%s, %u tensors of %s: ", file, p->n, OPI_SIZE(p->total));
 }
 
 /* The pieces' arena holds what they are known by; the caller releases it. */

@@ -219,7 +219,7 @@ static void add_track(tracer *t, const char *name, const opi_trace_event *events
   add_beside(t, &events[i], n - i);
 }
 
-opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_list *list,
+opipe_status opi_trace_page(const opi_plan *plan, const char *title, const opi_trace_list *list,
                             const opipe_allocator *allocator, opipe_write_fn write, void *ctx,
                             opipe_error *err) {
   const uint32_t n = list->n;
@@ -239,7 +239,7 @@ opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_list *list,
   qsort(sorted, n, sizeof *sorted, by_lane);
   while (n_measured < n && sorted[n_measured].kind == OPI_TRACE_MEASURED)
     ++n_measured;
-  opi_page_begin(&page, allocator, "", "ns");
+  opi_page_begin(&page, allocator, title == NULL ? "" : title, "ns");
   opi_text_init(&decided, allocator);
   add_track(&t, "planned", &sorted[n_measured], n - n_measured);
   t.clocks = list->clocks;

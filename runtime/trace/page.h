@@ -8,8 +8,9 @@
 
 /* Two tracks, planned and measured, of events of both kinds in any order; beside them what the
  * plan decided. Between programs a rank waits for what its next one reads: until the last of what
- * other ranks make of it is made, then for its way. Errors: NOMEM; the sink's. */
-opipe_status opi_trace_page(const opi_plan *plan, const opi_trace_list *list,
+ * other ranks make of it is made, then for its way. title: the model; NULL: it has no name.
+ * Errors: NOMEM; the sink's. */
+opipe_status opi_trace_page(const opi_plan *plan, const char *title, const opi_trace_list *list,
                             const opipe_allocator *allocator, opipe_write_fn write, void *ctx,
                             opipe_error *err);
 

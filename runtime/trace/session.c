@@ -249,8 +249,8 @@ static opipe_status list_all(opi_session *session, opi_trace_list *list, opipe_e
   return status;
 }
 
-opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn write, void *ctx,
-                               opipe_error *err) {
+opipe_status opi_session_trace(opi_session *s, uint32_t format, const char *title,
+                               opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_trace_list list = {.n = 0};
   opi_text text;
   OPI_TRY(opi_session_check(s, err));
@@ -258,7 +258,7 @@ opipe_status opi_session_trace(opi_session *s, uint32_t format, opipe_write_fn w
   opi_text_init(&text, s->allocator);
   opipe_status status = list_all(s, &list, err);
   if (status == OPIPE_OK && format == OPIPE_TRACE_HTML) {
-    status = opi_trace_page(s->plan, &list, s->allocator, write, ctx, err);
+    status = opi_trace_page(s->plan, title, &list, s->allocator, write, ctx, err);
   } else if (status == OPIPE_OK) {
     if (format == OPIPE_TRACE_SVG)
       opi_trace_svg(&list, &text);

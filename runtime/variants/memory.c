@@ -6,6 +6,8 @@
  */
 #include "runtime/state.h"
 
+#include "loader/base/sizes.h"
+
 static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_bytes,
                                opipe_error *err) {
   const uint64_t need = opi_align_up(n_bytes, rank->alignment);
@@ -18,8 +20,8 @@ static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_byte
   if (i == rank->n_arenas) {
     if (place == OPIPE_NONE && rank->n_arenas == OPI_ARENAS) {
       return opi_fail(err, OPIPE_E_LIMIT,
-                      "rank %u: a shape needs an arena of %llu bytes, %d arenas are in use",
-                      rank->index, (unsigned long long)need, OPI_ARENAS);
+                      "rank %u: a shape needs an arena of %s, %d arenas are in use", rank->index,
+                      OPI_SIZE(need), OPI_ARENAS);
     }
     opi_block block;
     OPI_TRY(opi_rank_take(rank, need, OPIPE_BUFFER_ARENA, "the arena of a session", &block, err));

@@ -374,7 +374,8 @@ static void test_what_is_missing(void) {
   open_asker(&a);
   write_cluster(&a, 4000000, "1e12");
   opipe_strategy_params params = question(&a);
-  expect_limit(&a, &params, OPIPE_E_LIMIT, "no plan fits 4000000 bytes on each of 4 devices");
+  expect_limit(&a, &params, OPIPE_E_LIMIT,
+               "no plan fits 4000000 bytes (3.8 MiB) on each of 4 devices");
   const char *says = strstr(a.k.err.message, "takes ");
   OPI_ASSERT_FATAL(says != NULL && sscanf(says, "takes %lf bytes", &least) == 1 && least > 4e6);
   write_cluster(&a, (uint64_t)least, "1e12"); /* what it says does */

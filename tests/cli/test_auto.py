@@ -186,7 +186,7 @@ def nothing_fits(count, folder):
     small = ["plan", *ARCH[:2], "--cluster", cluster, "--batch", "8", "--auto"]
     write(10**8)
     result = run(*small)
-    found = re.search(r"no plan fits 100000000 bytes on each of 2 devices: the one that needs least takes (\d+) bytes", result.err)
+    found = re.search(r"no plan fits 100000000 bytes \(95.4 MiB\) on each of 2 devices: the one that needs least takes (\d+) bytes", result.err)
     count.check("bytes", None if result.status == REFUSED and found else result.err)
     if found:
         write(int(found[1]))

@@ -211,7 +211,7 @@ def devices_at_hand(c):
     exact = json.loads(c.expect("bytes", ["plan", MODEL, "--device", "cpu,mapped=0", "--stages", "1", "--threads", "1",
                                           "--json"], DONE))
     total = exact["memory"][0]["total_bytes"]
-    for cap, status, text in [(total, DONE, ""), (total - 1, REFUSED, f"exceeds its cap of {total - 1} by 1 byte")]:
+    for cap, status, text in [(total, DONE, ""), (total - 1, REFUSED, f"exceeds its cap of {total - 1} bytes ({(total - 1) / 1024**2:.1f} MiB) by 1 byte")]:
         exact["devices"][0]["memory_bytes"] = cap
         exact["memory"][0].update(params_bytes=1, activation_bytes=0, workspace_bytes=0, boundary_bytes=0, total_bytes=1)
         c.expect(f"cap {cap}", ["run", MODEL, "--plan", c.write("capped.json", exact)], status, text)

@@ -59,7 +59,7 @@ def judged(count, folder, name, arguments, unit, plans):
 def told(count):
     """For people: a star, both figures, the plan."""
     result = run("plan", DEMO, "--stages", "2", "--bind", "batch=4,seq=8", "--measure", timeout=120)
-    texts = ("measured here: a request of a stream, medians of 7 rounds", " 1* as given, 2 stages", " ms, measured ", " bytes predicted, ",
+    texts = ("measured here: a request of a stream, medians of 7 rounds", " 1* as given, 2 stages", " ms, measured ", "iB) predicted, ",
              "predicted (measured nodes)")
     lacks = [text for text in texts if text not in result.out]
     count.check("text", result.broken(100, 2048) or (f"no {lacks}: {(result.err or result.out)[-300:]}" if lacks else None))

@@ -37,7 +37,7 @@ NAMES = [
     (["plan", MODEL, "--device", "cpuu"], "cpu"),
     (["run", MODEL, "--stages", "2", "--schedule", "1f1b:policy=PA"], "pa"),
     (["run", MODEL, "--stages", "2", "--schedule", "zbv:order=gredy"], "greedy"),
-    (["run", MODEL, "--stages", "2", "--transport", "lcoal"], "local"),
+    (["run", MODEL, "--stages", "2", "--transport", "locla"], "local"),
     (["run", MODEL, "--cluster", "H100"], "h100"),
     (["plan", MODEL, "--cluster", "seleen"], "selene"),
     (["plan", MODEL, "--planner", "Dapple"], "dapple"),

@@ -106,7 +106,7 @@ def disks(count, folder):
         for what in (["--save", "c"], ["--save-model", "m.onnx", "--save-gradients", "g.safetensors"]):
             places = [os.path.join(disk, word) if i % 2 else word for i, word in enumerate(what)]
             result = run(*train, *places)
-            problem = wrong(result, REFUSED, *what[::2], places[-1], " MiB are needed, and ", " are free on that disk")
+            problem = wrong(result, REFUSED, *what[::2], places[-1], " MiB) are needed, and ", " MiB) are free on that disk")
             count.check(" ".join(what), problem or ("it was trained first" if "step 1" in result.out else None) or
                         (f"something is left: {os.listdir(disk)}" if os.listdir(disk) else None))
         count.check("one that fits", wrong(run(*train, "--save-gradients", os.path.join(disk, "g.safetensors"))))

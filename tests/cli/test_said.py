@@ -85,7 +85,7 @@ def cases(folder):
         yield arguments, REFUSED, f"onnx-pipe: cannot write {arguments[-1]}: "
     for place in (inside, good):
         yield ["run", MODEL, *ONE, "-o", place], REFUSED, f"onnx-pipe: cannot write into {place}: "
-    for option, says in (("--save", f"a checkpoint in {inside}: making the folder {inside}: "), 
+    for option, says in (("--save", f"a checkpoint in {inside}: making the folder {inside}: "),
                          ("--save-model", f"making {inside}.")):
         yield [*TRAIN, "--loss", LOSS, option, inside], REFUSED, f"onnx-pipe: {says}"
     yield [*TRAIN, "--loss", LOSS, "--resume", inside], USAGE, f"--resume {inside}: there is no such folder"

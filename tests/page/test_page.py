@@ -5,6 +5,7 @@
 that writes one; names that are markup; targets that cannot be written; nothing to fetch; size."""
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -184,6 +185,7 @@ def clusters(t):
 
 def traces(t):
     page = t.page("run --trace", ["run", MODEL, "--bind", "batch=4", "--stages", "2", "--microbatches", "4", "--trace", "HTML"])
+    t.equal("the title of a run", page["title"], MODEL)
     t.equal("tracks of a run", [track["name"] for track in page["tracks"]], ["planned", "measured"])
     for track in page["tracks"]:
         done = sorted((s[1], s[7]) for lane in data.ranks(track) for s in data.spans(lane, track["tick"]) if s[0] == number(page, "F"))
@@ -259,8 +261,15 @@ def cuts(t):
         t.equal("of a message, " + name, {c["message_bytes"] for c in plan[name]["crossings"]}, {one // pieces})
     paths = [t.file("1f1b.json"), t.file("more.json")]
     with open(paths[0], encoding="utf-8") as file:
-        sums = crossing(json.load(file))
+        plan["1f1b"] = json.load(file)
+    sums = crossing(plan["1f1b"])
     compared = t.page("explain, cuts", ["plan", "explain", *paths, "--html", "HTML"])
+    for track, name in zip(compared["tracks"], ("1f1b", "more")):
+        t.equal(name + ": what is kept, beside each other", track["kept"], "bytes")
+        for lane, memory in zip(data.ranks(track), plan[name]["memory"]):
+            least, most = memory["total_bytes"] - memory["stash_bytes"], memory["total_bytes"]
+            kept = lane["fixed_bytes"] + data.peak(lane, track["tick"])
+            t.count.check(f"{name}: bytes of rank {lane['rank']}", None if lane["fixed_bytes"] == least < kept <= 1.05 * most else f"{least} < {kept} <= {most}")
     beside(t, "cuts beside each other", compared, sums, crossing(plan["more"]))
     t.near("a step whose messages take their time", compared["tracks"][1]["figures"]["step_ns"], plan["more"]["interval_ns"], 0.02)
     waits = max(lane["idle"].get("link", 0) for lane in data.ranks(compared["tracks"][1]))
@@ -389,6 +398,16 @@ def colours(t):
                 for b in passes[:i]:
                     apart = sum((x - y) ** 2 for x, y in zip(seen(c[a], how), seen(c[b], how))) ** 0.5
                     t.count.check(f"{scheme}, {how}: {a} and {b}", None if apart >= 10 else f"apart by {apart:.1f}")
+        with open(os.path.join(SOURCE, "partition", "page", "web", "panels.js"), encoding="utf-8") as file:
+            plural = re.findall(r'" (?:micro-batches|ranks|samples)', file.read())
+        t.count.check("counts of one", str(plural) if plural else None)
+        with open(os.path.join(SOURCE, "partition", "page", "web", "data.js"), encoding="utf-8") as file:
+            idle = re.findall(r'colour: "([a-z-]+)", title[^\n]*\n *what:', file.read())
+        t.count.check("a colour for each cause", None if len(idle) == len(set(idle)) == 10 else str(idle))
+        for i, a in enumerate(idle):
+            for b in [*idle[:i], "lane"]:
+                apart = sum((x - y) ** 2 for x, y in zip(seen(c[a], "all cones"), seen(c[b], "all cones"))) ** 0.5
+                t.count.check(f"{scheme}: {a} and {b}", None if apart >= 6 else f"apart by {apart:.1f}")
 
 
 def main():

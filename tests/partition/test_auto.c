@@ -658,7 +658,7 @@ static void test_infeasible(void) {
   opi_auto q = auto_question(layers, &c, 4);
   opi_auto_answer *answer = NULL;
   OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_LIMIT, &err,
-                   "no plan fits 5000000 bytes on each of 2 devices");
+                   "no plan fits 5000000 bytes (4.8 MiB) on each of 2 devices");
   double least = 0;
   const char *says = strstr(err.message, "takes ");
   OPI_ASSERT_FATAL(says != NULL && sscanf(says, "takes %lf bytes", &least) == 1);

@@ -191,7 +191,7 @@ static void test_what_cannot_fit_says_by_how_much(void) {
   for (uint32_t s = 0; s < STAGES; ++s)
     p.caps[s] = 10;
   OPI_ASSERT_ERROR(opi_cut_dp(&p.cut, opi_allocator_system(), stage, &err), OPIPE_E_LIMIT, &err,
-                   "exceeds its cap of 10 by");
+                   "exceeds its cap of 10 bytes by");
   toy_close(&p.t);
 }
 

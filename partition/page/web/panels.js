@@ -21,6 +21,9 @@ function table(caption, columns, rows, classOf) {
   return make("div", made, { class: "scroll", tabindex: "0", role: "region", "aria-label": caption });
 }
 
+/* "1 micro-batch", "2 micro-batches". */
+const count = (n, word) => n + " " + (n === 1 ? word : word.endsWith("y") ? word.slice(0, -1) + "ies" : word.endsWith("h") ? word + "es" : word + "s");
+
 const dash = (value, text) => (value === undefined || value === null ? "–" : text(value));
 
 /* ---- figures ---- */
@@ -157,7 +160,7 @@ function fillPlan() {
     return;
   document.getElementById("plan-section").hidden = false;
   const settings = Object.entries(plan.settings).map(([key, value]) => key + "=" + value).join(", ");
-  into.append(make("p", [plan.schedule, settings ? " (" + settings + ")" : "", ", ", plan.microbatches, " micro-batches over ", plan.transport,
+  into.append(make("p", [plan.schedule, settings ? " (" + settings + ")" : "", ", ", count(plan.microbatches, "micro-batch"), " over ", plan.transport,
     "; by the plan's own clock (", plan.cost, ") ", time(plan.interval_ns, 5), ", no order takes less than ", time(plan.bound_ns, 5), "."]));
   const stage = [["Stage", (s) => s.stage], ["Ranks", (s) => s.ranks.join(", ")], ["Nodes", (s) => s.nodes, true],
     ["First node", (s) => dash(s.first, String)], ["Last node", (s) => dash(s.last, String)], ["Forward", (s) => time(s.forward_ns, 4), true]];
@@ -214,9 +217,9 @@ function fillAnswer() {
       ["Fullest device", (r) => dash(r.bytes, bytes), true], ["Why not", (r) => r.reason || "the best"]], search.ranked, (r, i) => (i === 0 ? "best" : "")));
     return;
   }
-  into.append(make("p", ["Planner ", answer.planner, " says one plan and compares it with no others: ", answer.schedule, ", ", stagesText(answer), " stages, ",
-    answer.pipelines, answer.pipelines === 1 ? " copy" : " copies", ", tensor width ", answer.width, ", ", answer.microbatches, " micro-batches of ",
-    answer.samples, answer.samples === 1 ? " sample" : " samples", ", ", time(answer.step_ns, 5), " by its own rules."]));
+  into.append(make("p", ["Planner ", answer.planner, " says one plan and compares it with no others: ", answer.schedule, ", ", stagesText(answer), stagesText(answer) === "1" ? " stage, " : " stages, ",
+    count(answer.pipelines, "copy"), ", tensor width ", answer.width, ", ", count(answer.microbatches, "micro-batch"), " of ",
+    count(answer.samples, "sample"), ", ", time(answer.step_ns, 5), " by its own rules."]));
   into.append(table("Stages of the answer", [["Stage", (s, i) => i], ["Devices", (s) => s.devices.join(", ")], ["Layers", (s) => s.first_layer !== undefined ? s.first_layer : dash(s.first, String)],
     ["Last layer", (s) => dash(s.last, String)], ["Forward", (s) => dash(s.forward_ns, (x) => time(x, 4)), true], ["Backward", (s) => dash(s.backward_ns, (x) => time(x, 4)), true],
     ["Bytes", (s) => dash(s.memory_bytes, bytes), true]], answer.stages));
@@ -281,6 +284,6 @@ function fillHead() {
   document.getElementById("title").textContent = title;
   document.title = title + " – onnx-pipe";
   document.getElementById("subtitle").textContent = tracks.length === 0 ? "" :
-    ranks + " ranks, " + stages.size + " stages, " + batches.size + " micro-batches" + (page.plan ? ", " + page.plan.schedule : "") + "; " +
+    count(ranks, "rank") + ", " + count(stages.size, "stage") + ", " + count(batches.size, "micro-batch") + (page.plan ? ", " + page.plan.schedule : "") + "; " +
     tracks.map((t) => shortName(t.name)).join(" beside ");
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/auto/run.h"
 
 enum { HELP_WORK = 2000000 };
@@ -121,9 +122,10 @@ static opipe_status say_bytes(const opi_run *run, double bytes) {
   const double cap = least_cap(s);
   const char *change = change_that_fits(s->question);
   return opi_fail(s->err, OPIPE_E_LIMIT,
-                  "planner 'auto': no plan fits %.0f bytes on each of %u devices: the one that "
-                  "needs least takes %.0f bytes, %.0f more; caps of that help%s%s",
-                  cap, s->question->planning.n_devices, bytes, bytes - cap,
+                  "planner 'auto': no plan fits %s on each of %u devices: the one that "
+                  "needs least takes %s, %s more; caps of that help%s%s",
+                  OPI_SIZE(cap), s->question->planning.n_devices, OPI_SIZE(ceil(bytes)),
+                  OPI_SIZE(ceil(bytes - cap)),
                   change == NULL ? ", and no other change of what was asked for does" : ", and ",
                   change == NULL ? "" : change);
 }
@@ -150,8 +152,9 @@ static opipe_status say_caps(const opi_run *run, const opi_judged *nearest) {
   return opi_fail(
       s->err, OPIPE_E_LIMIT,
       "planner 'auto': no plan fits the caps of the %u devices: the one that is nearest "
-      "to them takes %.0f bytes on device %u, whose cap is %.0f, %.0f more; %s%s%s",
-      s->question->planning.n_devices, cap + over, nearest->over_device, cap, over, helps,
+      "to them takes %s on device %u, whose cap is %s, %s more; %s%s%s",
+      s->question->planning.n_devices, OPI_SIZE(ceil(cap + over)), nearest->over_device,
+      OPI_SIZE(cap), OPI_SIZE(ceil(over)), helps,
       change == NULL ? ", and no other change of what was asked for does" : ", and ",
       change == NULL ? "" : change);
 }

@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/planners/strategy.h"
 
 typedef struct chimera {
@@ -196,8 +197,8 @@ opipe_status opi_plan_chimera(const opi_planning *planning, opi_strategy **out_s
   if (status == OPIPE_OK && !isfinite(best_ns)) {
     status = opi_fail(err, OPIPE_E_LIMIT,
                       "planner 'chimera': no even number of stages divides %u devices and the "
-                      "blocks, and fits %llu bytes with an even number of micro-batches",
-                      machine.n_devices, (unsigned long long)machine.memory_bytes);
+                      "blocks, and fits %s with an even number of micro-batches",
+                      machine.n_devices, OPI_SIZE(machine.memory_bytes));
   }
   if (status == OPIPE_OK)
     status = answer(&best, sum_ns, out_strategy, err);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/planners/dapple.h"
 
 enum { POLICIES = 3, PLACEMENTS_MOST = 65536, STATES_MOST = 1 << 22 };
@@ -415,13 +416,14 @@ opipe_status opi_plan_dapple(const opi_planning *planning, opi_strategy **out_st
     status = search(&d, &place, &layer, err);
   if (status == OPIPE_OK) {
     const double ns = d.states[(size_t)place * (question.layers->n_layers + 1) + layer].ns;
-    status = isfinite(ns)
-                 ? answer(&d, unwind(&d, place, layer), ns, out_strategy, err)
-                 : opi_fail(err, OPIPE_E_LIMIT,
-                            "planner 'dapple': nothing fits: %.0f bytes for parameters and their "
-                            "state on %u devices of %llu",
-                            d.param_before[question.layers->n_layers] * question.state_bytes,
-                            machine.n_devices, (unsigned long long)machine.memory_bytes);
+    status =
+        isfinite(ns)
+            ? answer(&d, unwind(&d, place, layer), ns, out_strategy, err)
+            : opi_fail(err, OPIPE_E_LIMIT,
+                       "planner 'dapple': nothing fits: %s for parameters and their "
+                       "state on %u devices of %s",
+                       OPI_SIZE(d.param_before[question.layers->n_layers] * question.state_bytes),
+                       machine.n_devices, OPI_SIZE(machine.memory_bytes));
   }
   opi_arena_release(&d.arena);
   return status;

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/planners/strategy.h"
 
 enum { CHUNKS_MOST = 16 };
@@ -199,8 +200,8 @@ opipe_status opi_plan_megatron(const opi_planning *planning, opi_strategy **out_
   if (status == OPIPE_OK && !find_size(&g, &j)) {
     status = opi_fail(err, OPIPE_E_LIMIT,
                       "planner 'megatron': no tensor width and number of stages of %u devices fits "
-                      "%llu bytes, also with recomputing and micro-batches of one sample",
-                      machine.n_devices, (unsigned long long)machine.memory_bytes);
+                      "%s, also with recomputing and micro-batches of one sample",
+                      machine.n_devices, OPI_SIZE(machine.memory_bytes));
   }
   if (status == OPIPE_OK)
     status = answer(&g, out_strategy, err);

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/planners/strategy.h"
 
 enum { LEVELS_MOST = 2, WORK_BITS = 36 };
@@ -133,10 +134,9 @@ static opipe_status check_memory(const opi_strategy *s, uint64_t cap, opipe_erro
     const uint64_t bytes = s->stages[k].memory_bytes;
     if (bytes > cap) {
       return opi_fail(err, OPIPE_E_LIMIT,
-                      "planner 'pipedream': stage %u of its plan takes %" PRIu64
-                      " bytes, a device has %" PRIu64
-                      "; its search knows no caps (planner 'auto' does)",
-                      k, bytes, cap);
+                      "planner 'pipedream': stage %u of its plan takes %s, a device has %s; its "
+                      "search knows no caps (planner 'auto' does)",
+                      k, OPI_SIZE(bytes), OPI_SIZE(cap));
     }
   }
   return OPIPE_OK;

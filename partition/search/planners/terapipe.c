@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/planners/strategy.h"
 
 enum { UNIT_TOKENS = 8, UNITS_WANTED = 128, TOGETHER_MOST = 16 };
@@ -342,11 +343,11 @@ opipe_status opi_plan_terapipe_ranked(const opi_planning *planning, uint32_t mos
   }
   opipe_status status = try_sizes(&q, &machine, &best, err);
   if (status == OPIPE_OK && best.n == 0) {
-    status = opi_fail(err, OPIPE_E_LIMIT,
-                      "planner 'terapipe': no depth and tensor width of %u devices fits %llu bytes "
-                      "with all rows of a batch of %llu under way",
-                      machine.n_devices, (unsigned long long)machine.memory_bytes,
-                      (unsigned long long)q.batch);
+    status =
+        opi_fail(err, OPIPE_E_LIMIT,
+                 "planner 'terapipe': no depth and tensor width of %u devices fits %s "
+                 "with all rows of a batch of %llu under way",
+                 machine.n_devices, OPI_SIZE(machine.memory_bytes), (unsigned long long)q.batch);
   }
   for (uint32_t i = 0; status < 0 && i < best.n; ++i)
     opi_strategy_free(best.at[i]);

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 
+#include "loader/base/sizes.h"
 #include "partition/search/planners/strategy.h"
 
 /* What recomputing adds to computing (section 4.1). */
@@ -162,9 +163,9 @@ opipe_status opi_plan_2bw(const opi_planning *planning, opi_strategy **out_strat
   }
   if (status == OPIPE_OK && !isfinite(best_ns)) {
     status = opi_fail(err, OPIPE_E_LIMIT,
-                      "planner '2bw': no depth and width of %u devices fits %llu bytes, also with "
+                      "planner '2bw': no depth and width of %u devices fits %s, also with "
                       "recomputing and micro-batches of one sample",
-                      machine.n_devices, (unsigned long long)machine.memory_bytes);
+                      machine.n_devices, OPI_SIZE(machine.memory_bytes));
   }
   if (status == OPIPE_OK)
     status = answer(&best, best_ns, out_strategy, err);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "loader/base/sizes.h"
+
 enum { ROWS = 8, TOKENS = 8, CLASSES = 20, UNIT = 64 };
 
 const memory_row memory_rows[MEMORY_ROWS] = {
@@ -202,8 +204,7 @@ static bool caps_hold(kit *k, const char *what) {
     caps[r] = k->plan->memory[r].total_bytes;
   for (uint32_t r = 0; r < n; ++r) {
     char amount[96], where[32];
-    (void)snprintf(amount, sizeof amount, "its cap of %llu by 1 byte",
-                   (unsigned long long)--caps[r]);
+    (void)snprintf(amount, sizeof amount, "its cap of %s by 1 byte", OPI_SIZE(--caps[r]));
     (void)snprintf(where, sizeof where, "rank %u (stage ", r);
     good = says(k, what, read_capped(k, root, caps, n), amount) && good;
     good = OPI_ASSERT(strstr(k->err.message, where) != NULL) && good;
