@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators on quantized tensors, as ONNX Runtime's quantizers and its optimiser write them: QLinear*
- * and their kin. Each becomes DequantizeLinear of what it reads, the operator on numbers, and
- * QuantizeLinear of the result: the form that files with QDQ pairs have, which passes/fuse_integer.c
- * makes products of integers of.
+/* Operators on quantized tensors, as ONNX Runtime's quantizers and its optimiser write them:
+ * QLinear* and their kin. Each becomes DequantizeLinear of what it reads, the operator on numbers,
+ * and QuantizeLinear of the result: the form that files with QDQ pairs have, of which
+ * passes/fuse_integer.c makes products of integers.
  *
  * A tensor is three inputs: codes, scale, zero point (may be absent). The operator on numbers is
  * lifted by its own rule, so attributes mean what they mean there. int32 biases have the scale of
@@ -55,8 +55,7 @@ static opipe_status tensor_of(opi_builder *b, const opi_node *node, uint32_t i, 
   return numbers_of(b, node, i, i + 1, i + 2, axis, out, err);
 }
 
-/* Output 0: `x` by scale and zero point in inputs i and i + 1; without a zero point of type `dtype`.
- */
+/* `x` by scale and zero point in inputs i and i + 1; without a zero point of type `dtype`. */
 static opipe_status result_of(opi_builder *b, const opi_node *node, uint32_t x, uint32_t i,
                               uint32_t dtype, int64_t axis, uint32_t *out, opipe_error *err) {
   uint32_t in[3] = {x, opi_node_in(node, i), opi_node_in(node, i + 1)};
@@ -68,8 +67,7 @@ static opipe_status result_of(opi_builder *b, const opi_node *node, uint32_t x, 
   const int64_t rank = opi_b_value(b, x)->rank;
   opi_attrs_int(&attrs, "axis", one ? 0 : axis < 0 ? axis + rank : axis);
   opi_attrs_int(&attrs, "block_size", 0);
-  opi_attrs_int(&attrs, "output_dtype",
-                in[2] == OPIPE_NONE ? dtype : opi_b_value(b, in[2])->dtype);
+  opi_attrs_int(&attrs, "output_dtype", in[2] == OPIPE_NONE ? dtype : opi_b_value(b, in[2])->dtype);
   return opi_k_one(b, "QuantizeLinear", 25, in, in[2] == OPIPE_NONE ? 2 : 3, &attrs, out, err);
 }
 
@@ -111,9 +109,17 @@ static opipe_status bias_of(opi_builder *b, const opi_node *node, uint32_t i, ui
 static opi_node inner_of(const opi_node *node, const char *op, const char *domain, uint32_t version,
                          uint32_t *in, uint32_t n_in, uint32_t *out, opipe_attr *attrs,
                          const char *const *names) {
-  opi_node inner = {.name = node->name, .op = op, .domain = domain, .in = in, .n_in = n_in,
-                    .out = out, .n_out = 1, .version = version, .source = node->source,
-                    .stage = node->stage, .attrs = attrs};
+  opi_node inner = {.name = node->name,
+                    .op = op,
+                    .domain = domain,
+                    .in = in,
+                    .n_in = n_in,
+                    .out = out,
+                    .n_out = 1,
+                    .version = version,
+                    .source = node->source,
+                    .stage = node->stage,
+                    .attrs = attrs};
   for (uint32_t i = 0; names != NULL && names[i] != NULL; ++i) {
     const opipe_attr *attr = opi_attr_find(node, names[i]);
     if (attr != NULL)
@@ -135,15 +141,17 @@ static opipe_status apply(opi_builder *b, const opi_node *node, const char *op, 
 }
 
 /* Channels last to first, or back, where attribute channels_last says so. */
-static opipe_status turn_channels(opi_builder *b, const opi_node *node, bool to_first,
-                                  uint32_t *io, opipe_error *err) {
+static opipe_status turn_channels(opi_builder *b, const opi_node *node, bool to_first, uint32_t *io,
+                                  opipe_error *err) {
   int64_t perm[OPIPE_MAX_RANK];
   const int64_t rank = opi_b_value(b, *io)->rank;
   if (opi_attr_int(node, "channels_last", 0) == 0 || rank < 3)
     return OPIPE_OK;
-  for (int64_t a = 0; a < rank; ++a) {
-    perm[a] = a == 0 ? 0 : to_first ? (a == 1 ? rank - 1 : a - 1) : (a == rank - 1 ? 1 : a + 1);
-  }
+  for (int64_t a = 1; to_first && a < rank; ++a)
+    perm[a] = a == 1 ? rank - 1 : a - 1;
+  for (int64_t a = 1; !to_first && a < rank; ++a)
+    perm[a] = a == rank - 1 ? 1 : a + 1;
+  perm[0] = 0;
   return opi_k_transpose(b, *io, perm, (uint32_t)rank, io, err);
 }
 
@@ -226,10 +234,10 @@ static opipe_status binary_lift(opi_builder *b, const opi_node *node, opipe_erro
 
 /* Of one tensor: the operator's name behind QLinear. Channels last where the operator has them. */
 static opipe_status unary_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
-  static const char *const names[] = {"alpha",     "auto_pad", "axes", "axis",    "ceil_mode",
-                                      "keepdims",  "pads",     "strides", NULL};
-  static const char *const pool[] = {"auto_pad", "ceil_mode", "count_include_pad", "kernel_shape",
-                                     "pads",     "strides",   NULL};
+  static const char *const names[] = {"alpha",    "auto_pad", "axes",    "axis", "ceil_mode",
+                                      "keepdims", "pads",     "strides", NULL};
+  static const char *const pool[] = {
+      "auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides", NULL};
   const char *op = node->op + sizeof "QLinear" - 1;
   const bool pools = strcmp(op, "AveragePool") == 0;
   const bool softmax = strcmp(op, "Softmax") == 0;
@@ -278,9 +286,17 @@ static opipe_status concat_lift(opi_builder *b, const opi_node *node, opipe_erro
 static opipe_status apply_fused(opi_builder *b, const opi_node *node, uint32_t *in, uint32_t n_in,
                                 opipe_error *err) {
   uint32_t out[2] = {opi_node_out(node, 0), opi_node_out(node, 1)}, made[2];
-  const opi_node inner = {.name = node->name, .op = node->op + 1, .domain = OPI_MS, .in = in,
-                          .n_in = n_in, .out = out, .n_out = 2, .version = 1,
-                          .source = node->source, .stage = node->stage, .attrs = node->attrs,
+  const opi_node inner = {.name = node->name,
+                          .op = node->op + 1,
+                          .domain = OPI_MS,
+                          .in = in,
+                          .n_in = n_in,
+                          .out = out,
+                          .n_out = 2,
+                          .version = 1,
+                          .source = node->source,
+                          .stage = node->stage,
+                          .attrs = node->attrs,
                           .n_attrs = node->n_attrs};
   OPI_TRY(opi_b_lift_within(b, &inner, made, err));
   for (uint32_t o = 0; o < 2; ++o) {
@@ -292,7 +308,8 @@ static opipe_status apply_fused(opi_builder *b, const opi_node *node, uint32_t *
 
 /* input, weight, bias, scales of both, mask_index?, zero points of both?, past? */
 static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
-  uint32_t in[5] = {OPIPE_NONE, OPIPE_NONE, node->in[2], opi_node_in(node, 5), opi_node_in(node, 8)};
+  uint32_t in[5] = {OPIPE_NONE, OPIPE_NONE, node->in[2], opi_node_in(node, 5),
+                    opi_node_in(node, 8)};
   OPI_TRY(numbers_of(b, node, 0, 3, 6, NO_AXIS, &in[0], err));
   OPI_TRY(numbers_of(b, node, 1, 4, 7, -1, &in[1], err));
   return apply_fused(b, node, in, 5, err);
@@ -305,9 +322,8 @@ static opipe_status embed_lift(opi_builder *b, const opi_node *node, opipe_error
   uint32_t in[8] = {node->in[0], opi_node_in(node, 1)};
   for (uint32_t t = 0; t < TABLES; ++t) {
     in[2 + t] = OPIPE_NONE;
-    if (opi_node_in(node, FIRST + t) != OPIPE_NONE) {
+    if (opi_node_in(node, FIRST + t) != OPIPE_NONE)
       OPI_TRY(numbers_of(b, node, FIRST + t, SCALES + t, ZEROS + t, NO_AXIS, &in[2 + t], err));
-    }
   }
   in[7] = opi_node_in(node, MASK);
   return apply_fused(b, node, in, 8, err);
