@@ -342,8 +342,8 @@ int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *ten
                      uint32_t *io_n, uint32_t room, const cli_json *json, cli_result *out,
                      cli_timing *timing);
 
-/* What right results may differ by where numbers are rounded to few bits on the way: of each output,
- * rounding.c. */
+/* What right results may differ by where numbers are rounded to few bits on the way: of each
+ * output, rounding.c. */
 typedef struct cli_rounding {
   double largest, rms; /* 0: nothing is rounded */
 } cli_rounding;

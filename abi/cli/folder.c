@@ -262,7 +262,8 @@ static const cli_tensor *output_of(const cli_result *result, const char *name, u
   return number < result->n_outputs ? &result->outputs[number] : NULL;
 }
 
-/* Where an output is further off than its tolerance: what rounding to few bits on the way may do. */
+/* Where an output is further off than its tolerance: what rounding to few bits on the way may do.
+ */
 static int find_rounding(const cli_options *o, const cli_session *s, const data_set *d,
                          const cli_result *result, double tolerance, cli_rounding *out) {
   if (strcmp(o->check, "element") == 0)

@@ -33,10 +33,11 @@ static int compare_all(const cli_result *a, const cli_result *b, bool bits, cons
     if (d.largest > *out_largest)
       *out_largest = d.largest;
     const double allowed = closeness(a->outputs[i].dtype) * d.scale;
-    const bool ok = bits ? d.bit_equal
-                         : d.largest <= allowed ||
-                               (rounding != NULL && cli_within_rounding(&rounding[i], &a->outputs[i],
-                                                                        &b->outputs[i], allowed));
+    const bool ok =
+        bits ? d.bit_equal
+             : d.largest <= allowed ||
+                   (rounding != NULL &&
+                    cli_within_rounding(&rounding[i], &a->outputs[i], &b->outputs[i], allowed));
     if (ok)
       continue;
     (void)fprintf(
@@ -130,7 +131,8 @@ int cli_run_reference(const cli_options *o, cli_session *s, opipe_plan *plan,
     status = run_uncut(o, s, inputs, n_inputs, &uncut);
   if (status == CLI_DONE) {
     const int each = compare_each(result, &reference, says);
-    const int last = compare_all(result, &reference, true, "the plan's reference", NULL, says, &bits);
+    const int last =
+        compare_all(result, &reference, true, "the plan's reference", NULL, says, &bits);
     const int equal = each != CLI_DONE ? each : last;
     const int near = compare_uncut(o, s, inputs, n_inputs, result, &uncut, says, &close);
     if (json->file != NULL) {

@@ -26,7 +26,7 @@ static opipe_status count_from(opi_builder *b, int64_t n, int64_t first, uint32_
 static opipe_status ragged_band(opi_builder *b, const opi_places *p, uint32_t lengths,
                                 int64_t width, uint32_t *out, opipe_error *err) {
   const int64_t column[4] = {p->batch, 1, 1, 1}, rows[4] = {1, 1, p->rows, 1};
-  uint32_t at, row, key, shift, bound, low, high = OPIPE_NONE;
+  uint32_t at, row, key = OPIPE_NONE, shift, bound, low, high = OPIPE_NONE;
   OPI_TRY(opi_k_cast(b, lengths, OPIPE_INT64, &at, err));
   OPI_TRY(opi_k_reshape(b, at, column, 4, &at, err));
   OPI_TRY(count_from(b, p->rows, -p->rows, &row, err));

@@ -219,10 +219,9 @@ opipe_status opi_b_lift_within(opi_builder *b, const opi_node *node, uint32_t *o
   while (own.n_in > 0 && own.in[own.n_in - 1] == OPIPE_NONE)
     --own.n_in;
   b->scope = &within;
-  const opipe_status status =
-      op->lift != NULL
-          ? op->lift(b, &own, err)
-          : opi_b_lift(b, &own, op->name, own.in, own.n_in, own.attrs, own.n_attrs, err);
+  const opipe_status status = op->lift != NULL ? op->lift(b, &own, err)
+                                               : opi_b_lift(b, &own, op->name, own.in, own.n_in,
+                                                            own.attrs, own.n_attrs, err);
   b->scope = outer;
   return status;
 }

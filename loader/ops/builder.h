@@ -72,8 +72,8 @@ struct opi_builder {
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
   uint32_t noise_bits, noise_pattern; /* passes/fuse_noise.c; 0 bits: none */
-  struct opi_map *names;      /* taken value names */
-  struct opi_map *next_names; /* for made-up names: the next number of each stem */
+  struct opi_map *names;              /* taken value names */
+  struct opi_map *next_names;         /* for made-up names: the next number of each stem */
   /* -- the rest is private to the builder and loader/passes -- */
   bool keep_parameters; /* nodes that read a float parameter of more than one element are not folded
                          */
@@ -175,9 +175,9 @@ opipe_status opi_b_lift(opi_builder *b, const opi_node *file_node, const char *o
                         const uint32_t *in, uint32_t n_in, const opipe_attr *attrs,
                         uint32_t n_attrs, opipe_error *err);
 
-/* Lifts `node`, which no file has: another operator of the file form, inputs mapped already, for the
- * lift rule of one that is made of it. Its results are out_values [node->n_out], without the file's
- * names; outputs that are OPIPE_NONE in `node` are absent. */
+/* Lifts `node`, which no file has: another operator of the file form, inputs mapped already, for
+ * the lift rule of one that is made of it. Its results are out_values [node->n_out], without the
+ * file's names; outputs that are OPIPE_NONE in `node` are absent. */
 opipe_status opi_b_lift_within(opi_builder *b, const opi_node *node, uint32_t *out_values,
                                opipe_error *err);
 

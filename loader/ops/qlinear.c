@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators on quantized tensors, as ONNX Runtime's quantizers and its optimiser write them:
  * QLinear* and their kin. Each becomes DequantizeLinear of what it reads, the operator on numbers,
- * and QuantizeLinear of the result: the form that files with QDQ pairs have, which
- * passes/fuse_integer.c makes products of integers of.
+ * and QuantizeLinear of the result: the form that files with QDQ pairs have, of which
+ * passes/fuse_integer.c makes products of integers.
  *
  * A tensor is three inputs: codes, scale, zero point (may be absent). The operator on numbers is
  * lifted by its own rule, so attributes mean what they mean there. int32 biases have the scale of
@@ -55,9 +55,7 @@ static opipe_status tensor_of(opi_builder *b, const opi_node *node, uint32_t i, 
   return numbers_of(b, node, i, i + 1, i + 2, axis, out, err);
 }
 
-/* Output 0: `x` by scale and zero point in inputs i and i + 1; without a zero point of type
- * `dtype`.
- */
+/* `x` by scale and zero point in inputs i and i + 1; without a zero point of type `dtype`. */
 static opipe_status result_of(opi_builder *b, const opi_node *node, uint32_t x, uint32_t i,
                               uint32_t dtype, int64_t axis, uint32_t *out, opipe_error *err) {
   uint32_t in[3] = {x, opi_node_in(node, i), opi_node_in(node, i + 1)};
@@ -149,9 +147,11 @@ static opipe_status turn_channels(opi_builder *b, const opi_node *node, bool to_
   const int64_t rank = opi_b_value(b, *io)->rank;
   if (opi_attr_int(node, "channels_last", 0) == 0 || rank < 3)
     return OPIPE_OK;
-  for (int64_t a = 0; a < rank; ++a) {
-    perm[a] = a == 0 ? 0 : to_first ? (a == 1 ? rank - 1 : a - 1) : (a == rank - 1 ? 1 : a + 1);
-  }
+  for (int64_t a = 1; to_first && a < rank; ++a)
+    perm[a] = a == 1 ? rank - 1 : a - 1;
+  for (int64_t a = 1; !to_first && a < rank; ++a)
+    perm[a] = a == rank - 1 ? 1 : a + 1;
+  perm[0] = 0;
   return opi_k_transpose(b, *io, perm, (uint32_t)rank, io, err);
 }
 
@@ -322,9 +322,8 @@ static opipe_status embed_lift(opi_builder *b, const opi_node *node, opipe_error
   uint32_t in[8] = {node->in[0], opi_node_in(node, 1)};
   for (uint32_t t = 0; t < TABLES; ++t) {
     in[2 + t] = OPIPE_NONE;
-    if (opi_node_in(node, FIRST + t) != OPIPE_NONE) {
+    if (opi_node_in(node, FIRST + t) != OPIPE_NONE)
       OPI_TRY(numbers_of(b, node, FIRST + t, SCALES + t, ZEROS + t, NO_AXIS, &in[2 + t], err));
-    }
   }
   in[7] = opi_node_in(node, MASK);
   return apply_fused(b, node, in, 8, err);

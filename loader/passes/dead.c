@@ -117,9 +117,12 @@ static void renumber_unpacked(opi_builder *b, const marks *m) {
     const opi_unpacked u = b->unpacked[i];
     if (m->value[u.value] == 0)
       continue;
-    b->unpacked[n++] = (opi_unpacked){
-        m->value[u.value] - 1, m->value[u.codes] - 1, m->value[u.scale] - 1,
-        u.zero == OPIPE_NONE ? OPIPE_NONE : m->value[u.zero] - 1, u.axis, u.blocks};
+    b->unpacked[n++] = (opi_unpacked){m->value[u.value] - 1,
+                                      m->value[u.codes] - 1,
+                                      m->value[u.scale] - 1,
+                                      u.zero == OPIPE_NONE ? OPIPE_NONE : m->value[u.zero] - 1,
+                                      u.axis,
+                                      u.blocks};
   }
   b->n_unpacked = n;
 }

@@ -266,9 +266,11 @@ opipe_status opi_pass_noise(opi_builder *b, opipe_error *err) {
 
 opipe_status opi_pass_fuse(opi_builder *b, uint32_t *io_patterns, opipe_error *err) {
   static const opi_fuse_visit fusions[] = {
-      opi_fuse_tidy,   opi_fuse_tidy,   opi_fuse_sink,      opi_fuse_activation,
-      opi_fuse_norm,   opi_fuse_rotary, opi_fuse_attention, opi_fuse_repeats,
-      opi_fuse_flat_attention, opi_fuse_matmul, opi_fuse_integer, opi_fuse_unpack, opi_fuse_tidy};
+      opi_fuse_tidy,       opi_fuse_tidy,    opi_fuse_sink,
+      opi_fuse_activation, opi_fuse_norm,    opi_fuse_rotary,
+      opi_fuse_attention,  opi_fuse_repeats, opi_fuse_flat_attention,
+      opi_fuse_matmul,     opi_fuse_integer, opi_fuse_unpack,
+      opi_fuse_tidy};
   const opi_node *outer = b->origin;
   for (size_t i = 0; i < OPI_COUNT(fusions); ++i) {
     uint32_t fused = 0;

@@ -125,8 +125,7 @@ static opipe_status turn(opi_fuse *f, uint32_t codes, uint32_t *out, opipe_error
   return opi_f_remember(f, OPI_MEMO_TURNED, codes, (uint32_t)f->stage, *out, err);
 }
 
-static opipe_status fuse_product(opi_fuse *f, const product *p, uint32_t result,
-                                 opipe_error *err) {
+static opipe_status fuse_product(opi_fuse *f, const product *p, uint32_t result, opipe_error *err) {
   uint32_t in[4] = {p->x.codes, p->w.codes, p->x.zero, p->w.zero}, scale, y, c = p->c, number;
   if (p->turned)
     OPI_TRY(turn(f, p->w.codes, &in[1], err));

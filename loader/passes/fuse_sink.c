@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Codes are moved instead of the numbers that they stand for.
  *
- *   move(DequantizeLinear(x))              becomes DequantizeLinear(move(x)): views, transpositions,
- *                                          parts, rows that are picked, parts side by side, and
- *                                          largest elements of windows
+ *   move(DequantizeLinear(x))              becomes DequantizeLinear(move(x)): views, parts,
+ *                                          transpositions, rows that are picked, and largest
+ *                                          elements of windows
  *   Concat of several with equal scales    the same
  *   QuantizeLinear(DequantizeLinear(x))    of equal scales becomes x
  *
@@ -47,8 +47,7 @@ static bool same_number(const opi_fuse *f, uint32_t a, uint32_t b) {
 }
 
 static bool same_scale(const opi_fuse *f, const opi_node *a, const opi_node *b) {
-  return same_number(f, a->in[1], b->in[1]) &&
-         same_number(f, opi_node_in(a, 2), opi_node_in(b, 2));
+  return same_number(f, a->in[1], b->in[1]) && same_number(f, opi_node_in(a, 2), opi_node_in(b, 2));
 }
 
 static bool moves(const opi_node *node) {

@@ -29,8 +29,9 @@ static opipe_status find_users(cpu_fuser *f) {
   f->unpacked = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->turned = CPU_POOL_ARRAY(pool, uint32_t, graph->n_values);
   f->at = CPU_POOL_ARRAY(pool, cpu_group *, graph->n_nodes);
-  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->unpacked == NULL || f->turned == NULL ||
-      f->first == NULL || f->users == NULL || f->made == NULL || f->taken == NULL || f->at == NULL)
+  if (next == NULL || f->redirect == NULL || f->wide == NULL || f->unpacked == NULL ||
+      f->turned == NULL || f->first == NULL || f->users == NULL || f->made == NULL ||
+      f->taken == NULL || f->at == NULL)
     return out_of_memory(f);
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     f->made[v] = OPIPE_NONE;

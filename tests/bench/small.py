@@ -263,10 +263,10 @@ def main():
     args, about = arguments(), machine()
     lines, verdicts = None, []
     for threads in map(int, args.threads.split(",")):
-        own = Own(args.shim, args.isa, threads)
-        vnni = own.isa == "avx512" and "avx512_vnni" in about["isa"]
+        own = None if args.only_models else Own(args.shim, args.isa, threads)
+        vnni = own is not None and own.isa == "avx512" and "avx512_vnni" in about["isa"]
         if lines is None:
-            lines = head_of(about, own.isa)
+            lines = head_of(about, "of the machine" if own is None else own.isa)
             print("\n".join(lines), flush=True)
         for form in [] if args.only_models else args.forms.split(","):
             for shape in args.shapes.split(","):

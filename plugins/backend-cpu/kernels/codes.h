@@ -82,8 +82,8 @@ bool cpu_codes_workspace(int32_t threads, const cpu_codes *form, int64_t m, bool
 void cpu_codes_matmul(const cpu_exec *x, const cpu_codes_args *args);
 
 /* C[m,n] = sum over k of (a - a_zero)(b - zero of n), modulo 2^32: integers of 8 bits by codes of 8
- * bits without scales, in one block. Or as numbers: epilogue((float)C scale), each rounded. Or those
- * as integers of 8 bits again: cpu_quantize. */
+ * bits without scales, in one block. Or as numbers: epilogue((float)C scale), each rounded. Or
+ * those as integers of 8 bits again: cpu_quantize. */
 typedef struct cpu_codes_integer_args {
   int64_t m;
   const void *a; /* [M,K] int8 or uint8 */
@@ -94,11 +94,11 @@ typedef struct cpu_codes_integer_args {
   int32_t b_base;      /* b = code - b_base */
   const void *b_zeros; /* int8 or uint8, one or [N]; NULL: 0 */
   bool b_zeros_signed, b_zero_each;
-  int32_t *c;         /* [M,N]; NULL: */
-  float *numbers;     /* [M,N]; NULL: */
-  uint8_t *bytes;     /* [M,N] */
+  int32_t *c;                           /* [M,N]; NULL: */
+  float *numbers;                       /* [M,N]; NULL: */
+  uint8_t *bytes;                       /* [M,N] */
   float y_scale, y_zero, y_low, y_high; /* of bytes */
-  const float *scale; /* one, or [N] */
+  const float *scale;                   /* one, or [N] */
   bool scale_each;
   const cpu_epilogue *epilogue; /* of numbers, and before they become bytes; NULL: none */
   void *workspace;              /* cpu_codes_integer_workspace, aligned to CPU_ALIGN_BYTES */

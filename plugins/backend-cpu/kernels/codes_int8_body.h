@@ -211,8 +211,8 @@ typedef struct codes_integer_place {
   int64_t stride;
 } codes_integer_place;
 
-/* Rows of a vector of columns: c[r][columns], or numbers at `place`, from exact sums. base, zero: of
- * the columns. */
+/* Rows of a vector of columns: c[r][columns], or numbers at `place`, from exact sums. base, zero:
+ * of the columns. */
 CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const uint32_t *base,
                                     const uint32_t *zero, int64_t first, cpu_range rows,
                                     const int8_t *const *x, const i16 *dot,

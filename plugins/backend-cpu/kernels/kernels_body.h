@@ -37,7 +37,8 @@
     .softmax_grad = softmax_grad_share, .activation_grad = activation_grad_share,       \
     .loss_grad = loss_grad_share, .attention_grad = attention_grad_share,               \
     .depthwise = depthwise_share, .pool = pool_share, .patches = patch_rows,            \
-    .quantize = quantize_share, .dequantize = dequantize_share, .range = range_share, .row_sums = row_sums_share,       \
+    .quantize = quantize_share, .dequantize = dequantize_share, .range = range_share,   \
+    .row_sums = row_sums_share,                                                         \
   }
 
 #endif

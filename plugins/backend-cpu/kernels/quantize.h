@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers to integers of 8 bits and back. One IEEE operation a step: the same bits on every instruction set.
+/* Numbers to integers of 8 bits and back. One IEEE operation a step: the same bits on every
+ * instruction set.
  */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_QUANTIZE_H_
 #define OPIPE_BACKEND_CPU_KERNELS_QUANTIZE_H_

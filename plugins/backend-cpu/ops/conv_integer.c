@@ -257,7 +257,8 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       b.pixel = o;
       b.pixels = left < plan->pixels ? left : plan->pixels;
       args.m = b.pixels;
-      args.a = (const char *)call->workspace + (plan->pointwise ? (uint64_t)(o * plan->c_in) : plan->rows_at);
+      args.a = (const char *)call->workspace +
+               (plan->pointwise ? (uint64_t)(o * plan->c_in) : plan->rows_at);
       if (!plan->pointwise)
         cpu_parallel(call->exec, b.pixels, b.pixels * plan->form.k, gather_windows, &b);
       cpu_codes_integer(call->exec, &args);
@@ -424,7 +425,8 @@ bool cpu_conv_integer_packs(const opipe_node *node, const opipe_value *w, uint32
          (w->dtype == OPIPE_INT8 || w->dtype == OPIPE_UINT8) && (flags & OPIPE_COMPILE_OWNED) == 0;
 }
 
-/* Where what lies in the workspace: the image with channels last, windows, results, the kernel's. */
+/* Where what lies in the workspace: the image with channels last, windows, results, the kernel's.
+ */
 static void lay_out(conv_integer_plan *plan, int64_t k) {
   const cpu_window *w = &plan->window;
   const int64_t fit = BLOCK_BYTES / (k + plan->c_out * 4);

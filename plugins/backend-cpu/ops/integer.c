@@ -75,8 +75,7 @@ void cpu_fused_quantization(const cpu_call *call, const cpu_fusion *fusion,
     return;
   const bool is_signed = call->out[0].dtype == OPIPE_INT8;
   args->y_scale = *(const float *)call->in[fusion->y_scale].data;
-  args->y_zero =
-      fusion->y_zero < 0 ? 0.0f : (float)byte_at(&call->in[fusion->y_zero], 0);
+  args->y_zero = fusion->y_zero < 0 ? 0.0f : (float)byte_at(&call->in[fusion->y_zero], 0);
   args->y_low = is_signed ? -128.0f : 0.0f;
   args->y_high = is_signed ? 127.0f : 255.0f;
 }
@@ -124,8 +123,8 @@ static bool is_byte(const opipe_value *value) {
 
 /* Of a node that `prepare` takes. */
 bool cpu_integer_packs(const opipe_value *b, uint32_t flags) {
-  return b->role == OPIPE_VALUE_PARAMETER && is_byte(b) && b->rank == 2 &&
-         cpu_elems(b) > 0 && (flags & OPIPE_COMPILE_OWNED) == 0;
+  return b->role == OPIPE_VALUE_PARAMETER && is_byte(b) && b->rank == 2 && cpu_elems(b) > 0 &&
+         (flags & OPIPE_COMPILE_OWNED) == 0;
 }
 
 /* The matrix for the packed kernel, and room; false: not for it. */

@@ -45,10 +45,10 @@ typedef struct cpu_prep {
   const opipe_node *node;
   const cpu_op *op;
   cpu_step *step;
-  const cpu_fusion *fusion; /* NULL: none */
+  const cpu_fusion *fusion;  /* NULL: none */
   const opipe_value *turned; /* the parameter whose transposition input 1 is; NULL: it is none */
-  bool fast;                /* fast kernels may be chosen */
-  uint32_t flags;           /* OPIPE_COMPILE_* */
+  bool fast;                 /* fast kernels may be chosen */
+  uint32_t flags;            /* OPIPE_COMPILE_* */
   opipe_error *err;
 } cpu_prep;
 

@@ -94,40 +94,40 @@ static clip clip_axis(const cpu_window *w, int a, int64_t o) {
   return c;
 }
 
-#define MOST_PLANES(NAME, T, LEAST)                                                         \
+#define MOST_PLANES(NAME, T, LEAST)                                                          \
   static T NAME##_point(const cpu_window *w, const T *plane, const clip *c0, const clip *c1, \
-                        const clip *c2) {                                                   \
-    T best = LEAST;                                                                         \
-    for (int64_t k0 = c0->begin; k0 < c0->end; ++k0) {                                      \
-      for (int64_t k1 = c1->begin; k1 < c1->end; ++k1) {                                    \
-        const int64_t row = (c0->first + k0 * w->dilation[0]) * w->in[1] + c1->first +      \
-                            k1 * w->dilation[1];                                            \
-        const T *at = plane + row * w->in[2] + c2->first;                                   \
-        for (int64_t k2 = c2->begin; k2 < c2->end; ++k2) {                                  \
-          const T v = at[k2 * w->dilation[2]];                                              \
-          best = v > best || v != v ? v : best;                                             \
-        }                                                                                   \
-      }                                                                                     \
-    }                                                                                       \
-    return best;                                                                            \
-  }                                                                                         \
-  static void NAME(void *ctx, int64_t begin, int64_t end) {                                 \
-    const cpu_call *call = ctx;                                                             \
-    const cpu_window *w = &((const pool_plan *)call->plan)->window;                         \
-    for (int64_t p = begin; p < end; ++p) {                                                 \
-      const T *in = (const T *)call->in[0].data + p * w->n_in;                              \
-      T *out = (T *)call->out[0].data + p * w->n_out;                                       \
-      for (int64_t o0 = 0; o0 < w->out[0]; ++o0) {                                          \
-        const clip c0 = clip_axis(w, 0, o0);                                                \
-        for (int64_t o1 = 0; o1 < w->out[1]; ++o1) {                                        \
-          const clip c1 = clip_axis(w, 1, o1);                                              \
-          for (int64_t o2 = 0; o2 < w->out[2]; ++o2, ++out) {                               \
-            const clip c2 = clip_axis(w, 2, o2);                                            \
-            *out = NAME##_point(w, in, &c0, &c1, &c2);                                      \
-          }                                                                                 \
-        }                                                                                   \
-      }                                                                                     \
-    }                                                                                       \
+                        const clip *c2) {                                                    \
+    T best = LEAST;                                                                          \
+    for (int64_t k0 = c0->begin; k0 < c0->end; ++k0) {                                       \
+      for (int64_t k1 = c1->begin; k1 < c1->end; ++k1) {                                     \
+        const int64_t row =                                                                  \
+            (c0->first + k0 * w->dilation[0]) * w->in[1] + c1->first + k1 * w->dilation[1];  \
+        const T *at = plane + row * w->in[2] + c2->first;                                    \
+        for (int64_t k2 = c2->begin; k2 < c2->end; ++k2) {                                   \
+          const T v = at[k2 * w->dilation[2]];                                               \
+          best = v > best || v != v ? v : best;                                              \
+        }                                                                                    \
+      }                                                                                      \
+    }                                                                                        \
+    return best;                                                                             \
+  }                                                                                          \
+  static void NAME(void *ctx, int64_t begin, int64_t end) {                                  \
+    const cpu_call *call = ctx;                                                              \
+    const cpu_window *w = &((const pool_plan *)call->plan)->window;                          \
+    for (int64_t p = begin; p < end; ++p) {                                                  \
+      const T *in = (const T *)call->in[0].data + p * w->n_in;                               \
+      T *out = (T *)call->out[0].data + p * w->n_out;                                        \
+      for (int64_t o0 = 0; o0 < w->out[0]; ++o0) {                                           \
+        const clip c0 = clip_axis(w, 0, o0);                                                 \
+        for (int64_t o1 = 0; o1 < w->out[1]; ++o1) {                                         \
+          const clip c1 = clip_axis(w, 1, o1);                                               \
+          for (int64_t o2 = 0; o2 < w->out[2]; ++o2, ++out) {                                \
+            const clip c2 = clip_axis(w, 2, o2);                                             \
+            *out = NAME##_point(w, in, &c0, &c1, &c2);                                       \
+          }                                                                                  \
+        }                                                                                    \
+      }                                                                                      \
+    }                                                                                        \
   }
 MOST_PLANES(most_f32, float, -INFINITY)
 MOST_PLANES(most_u8, uint8_t, 0)

@@ -87,8 +87,8 @@ static opipe_status runs_kernel(const cpu_call *call, opipe_error *err) {
   const bool zeros = call->n_in > 2 && call->in[2].data != NULL;
   (void)err;
   for (int64_t row = 0; row < plan->outer * plan->depth; ++row) {
-    const int64_t at = row / plan->depth * plan->scale_outer +
-                       row % plan->depth / plan->block * plan->scale_block;
+    const int64_t at =
+        row / plan->depth * plan->scale_outer + row % plan->depth / plan->block * plan->scale_block;
     const int64_t zero =
         zeros ? integer_at(call->in[2].data, plan->zero_bits, plan->is_signed, at) : 0;
     const cpu_dequantize_args args = {
@@ -182,8 +182,8 @@ static opipe_status prepare_dequantize(cpu_prep *p) {
   plan->bits = bits;
   plan->zero_bits = bits;
   plan->is_signed = elements == OPIPE_ELEM_INT;
-  const bool runs = p->fast && bits == 8 && scale->dtype == OPIPE_FLOAT &&
-                    plan->scale_inner == 0 && plan->inner >= RUN_LEAST;
+  const bool runs = p->fast && bits == 8 && scale->dtype == OPIPE_FLOAT && plan->scale_inner == 0 &&
+                    plan->inner >= RUN_LEAST;
   p->step->run = runs ? runs_kernel : dequantize_kernel;
   return OPIPE_OK;
 }

@@ -114,6 +114,6 @@ static void test_operators_on_codes(void) {
       "ms.QLinearConcat@1 f[] u[] u[2,3] f[] u[] u[2,4] | axis=1 -> !INVALID 6 inputs");
 }
 
-OPI_TEST_MAIN("quantize", OPI_TEST(test_operators_on_codes), OPI_TEST(test_matmul_of_few_bits), OPI_TEST(test_dequantize_linear),
-              OPI_TEST(test_quantize_linear), OPI_TEST(test_integer_products),
-              OPI_TEST(test_integer_convolutions))
+OPI_TEST_MAIN("quantize", OPI_TEST(test_operators_on_codes), OPI_TEST(test_matmul_of_few_bits),
+              OPI_TEST(test_dequantize_linear), OPI_TEST(test_quantize_linear),
+              OPI_TEST(test_integer_products), OPI_TEST(test_integer_convolutions))

@@ -99,8 +99,8 @@ static uint32_t put_sums(bt_graph *g, const group_case *c, group_data *d, uint32
     bt_ints(g, bt_node(g, "Transpose", BT_IN(from), BT_OUT(w)), "perm", 2, perm);
   }
   const uint32_t sums = temp(g, OPIPE_INT32, rank, y_shape);
-  opipe_node *node = bt_node(g, is_conv(c) ? "ConvInteger" : "MatMulInteger", BT_IN(x, w, zx, zw),
-                             BT_OUT(sums));
+  opipe_node *node =
+      bt_node(g, is_conv(c) ? "ConvInteger" : "MatMulInteger", BT_IN(x, w, zx, zw), BT_OUT(sums));
   if (is_conv(c)) {
     for (int a = 0; a < 4; ++a)
       pads[a] = c->pad;
@@ -130,11 +130,10 @@ static uint64_t build(bt_graph *g, const group_case *c, group_data *d) {
     const bool last = float_out && step == (c->relu ? 3u : c->bias ? 2u : 1u);
     next = last ? bt_value(g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, d->y, rank, y_shape)
                 : temp(g, OPIPE_FLOAT, rank, y_shape);
-    const uint32_t other =
-        step == 1 || step == 2
-            ? bt_value(g, OPIPE_VALUE_CONSTANT, OPIPE_FLOAT, step == 1 ? d->scale : d->bias,
-                       is_conv(c) ? 3 : 1, along)
-            : OPIPE_NONE;
+    const uint32_t other = step == 1 || step == 2
+                               ? bt_value(g, OPIPE_VALUE_CONSTANT, OPIPE_FLOAT,
+                                          step == 1 ? d->scale : d->bias, is_conv(c) ? 3 : 1, along)
+                               : OPIPE_NONE;
     if (step == 0)
       bt_int(g, bt_node(g, "Cast", BT_IN(v), BT_OUT(next)), "to", OPIPE_FLOAT);
     else if (step == 3)
@@ -177,8 +176,8 @@ static void check(const bt_backend *backend, opipe_device *device, const group_c
   static char wanted[4 * MOST];
   uint64_t bytes = 0;
   fill(&d);
-  OPI_ASSERT(result_of(backend, device, c, OPIPE_COMPILE_NO_FUSE | OPIPE_COMPILE_POISON, &d,
-                       &bytes) >= 3);
+  OPI_ASSERT(
+      result_of(backend, device, c, OPIPE_COMPILE_NO_FUSE | OPIPE_COMPILE_POISON, &d, &bytes) >= 3);
   OPI_ASSERT_FATAL(bytes <= sizeof wanted);
   memcpy(wanted, d.y, bytes);
   const uint32_t n = result_of(backend, device, c, OPIPE_COMPILE_POISON, &d, &bytes);
