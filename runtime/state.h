@@ -577,8 +577,7 @@ void opi_peers_leave(opi_session *session);
 bool opi_peers_have_gone(const opi_session *session); /* or go, as this one does */
 void opi_peers_drive(opi_session *session);           /* ranks here that the host drives */
 /* data [n_bytes] of the session with rank `holder` is given to all others, between steps; `had`:
- * how it was come by there, with its reason in *io_err. Blocks until all sessions have called it.
- */
+ * how it was come by there, the reason in *io_err. Blocks until all sessions have called it. */
 opipe_status opi_peers_share(opi_session *session, uint32_t holder, void *data, uint64_t n_bytes,
                              opipe_status had, opipe_error *io_err);
 

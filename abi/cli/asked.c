@@ -75,12 +75,13 @@ typedef struct said { /* a dimension that somebody said the size of */
 
 static void put_size(char *out, size_t room, const said *one, bool whole) {
   const int64_t n = one->tensor->shape[one->axis];
-  if (one->axis == 0)
+  if (one->axis == 0) {
     (void)snprintf(out, room, "%s%s%lld%s", one->info.name, whole ? " has " : " ", (long long)n,
                    whole ? " rows" : "");
-  else
+  } else {
     (void)snprintf(out, room, "%s%s%lld%s%u", one->info.name, whole ? " has " : " ", (long long)n,
                    " along axis ", one->axis);
+  }
 }
 
 /* The first dimension of a name that the given tensors before `one` have another size of. */

@@ -175,9 +175,10 @@ static void print_fish(void) {
     for (const char *at = c->help; *at != '\0'; ++at)
       (void)printf("%s%c", *at == '\'' || *at == '\\' ? "\\" : "", *at);
     (void)puts("'");
-    if (has_verbs(c))
+    if (has_verbs(c)) {
       (void)printf("complete -c onnx-pipe -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name,
                    verbs);
+    }
     cli_each_option(c, fish_option, (void *)(uintptr_t)c);
   }
 }

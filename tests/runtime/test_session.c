@@ -426,21 +426,23 @@ static void test_the_last_request_is_traced(void) {
   params.flags |= OPIPE_SESSION_TRACE;
   if (!open_toy(&t, &three_ranks, &params))
     return;
-  OPI_ASSERT_ERROR(opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err),
-                   OPIPE_E_STATE, &err, "no request has been computed");
+  OPI_ASSERT_ERROR(
+      opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err),
+      OPIPE_E_STATE, &err, "no request has been computed");
   static const uint32_t requests[] = {5, 1}; /* rows; the second leaves a micro-batch out */
   for (uint32_t i = 0; i < OPI_COUNT(requests); ++i) {
     const uint32_t rows = requests[i];
     OPI_ASSERT_OK(toy_submit(&t, rows, 2, rows, 0, 0, &r, &err), &err);
-    OPI_ASSERT_ERROR(opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err),
-                     OPIPE_E_STATE, &err, "1 are unfinished");
+    OPI_ASSERT_ERROR(
+        opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err),
+        OPIPE_E_STATE, &err, "1 are unfinished");
     for (uint32_t k = 0; k < 300 && opi_request_poll(r.request, &err) == OPIPE_PENDING; ++k)
       OPI_ASSERT(opi_session_drive(t.session, k % 3, 0, &err) >= 0);
     OPI_ASSERT(toy_check(&t, &r));
     toy_release(&r);
     trace = (opi_test_text){NULL, 0};
-    OPI_ASSERT_OK(opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err),
-                  &err);
+    OPI_ASSERT_OK(
+        opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err), &err);
     const uint32_t n_rows = rows < t.plan->n_microbatches ? rows : t.plan->n_microbatches;
     OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 1"), t.plan->n_stages * n_rows);
     OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 0"), t.plan->n_stages * n_rows);
@@ -448,7 +450,8 @@ static void test_the_last_request_is_traced(void) {
     free(trace.data);
     trace = (opi_test_text){NULL, 0};
   }
-  OPI_ASSERT_OK(opi_session_trace(t.session, OPIPE_TRACE_SVG, NULL, opi_test_take, &trace, &err), &err);
+  OPI_ASSERT_OK(opi_session_trace(t.session, OPIPE_TRACE_SVG, NULL, opi_test_take, &trace, &err),
+                &err);
   OPI_ASSERT(trace.data != NULL && strstr(trace.data, "<svg") != NULL);
   free(trace.data);
   toy_end(&t);

@@ -269,8 +269,9 @@ static void step_and_evaluate(kit *k, const kit_case *c, const kit_batch *batch,
   OPI_ASSERT_OK_FATAL(kit_session(k, 0, &session), &k->err);
   OPI_ASSERT_OK(kit_step(k, session, batch, &out->step), &k->err);
   OPI_ASSERT_OK(kit_evaluate(k, session, batch, &out->loss, &out->logits, &out->n), &k->err);
-  OPI_ASSERT_OK(opi_session_trace(session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &k->err),
-                &k->err);
+  OPI_ASSERT_OK(
+      opi_session_trace(session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &k->err),
+      &k->err);
   OPI_ASSERT(trace.data != NULL && strstr(trace.data, "update") != NULL);
   free(trace.data);
   opi_session_close(session);
