@@ -410,8 +410,7 @@ opipe_status opi_api_session_save(opi_session_object *session, const char *path,
   if (path == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_save: the path is NULL");
   OPI_TRY(rest_to_read(session, &weights, err));
-  opipe_status status =
-      agree_on_target(session, weights, opi_checkpoint_check_target, path, err);
+  opipe_status status = agree_on_target(session, weights, opi_checkpoint_check_target, path, err);
   if (status == OPIPE_OK) {
     status = opi_checkpoint_save(allocator_of(session), weights, path,
                                  position == NULL ? none : position, err);

@@ -202,7 +202,6 @@ typedef struct opipe_memory_info {
 #endif
 } opipe_memory_info;
 
-
 /* ---- the table ---- */
 
 typedef struct opipe_api {
