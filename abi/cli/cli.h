@@ -362,6 +362,9 @@ typedef struct cli_difference {
   bool bit_equal, shapes_differ, finite;
 } cli_difference;
 void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out);
+/* Between elements i, complex ones in their plane; 0 where both are no numbers, or the same
+ * infinity. */
+double cli_distance(const cli_tensor *a, const cli_tensor *b, size_t i);
 /* Element-wise |a - b| <= atol + rtol |b|; NaN equals NaN. Returns the number of elements that
  * miss. */
 size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rtol, double atol,

@@ -14,9 +14,7 @@ static bool same_number(double x, double y) {
   return x == y || (isnan(x) && isnan(y));
 }
 
-/* The distance of two elements, complex ones in their plane; 0 where both are no numbers, or the
- * same infinity. */
-static double distance(const cli_tensor *a, const cli_tensor *b, size_t i) {
+double cli_distance(const cli_tensor *a, const cli_tensor *b, size_t i) {
   const double x = cli_tensor_get(a, i), y = cli_tensor_get(b, i);
   const double xi = cli_tensor_imaginary(a, i), yi = cli_tensor_imaginary(b, i);
   const double real = same_number(x, y) ? 0 : fabs(x - y);
@@ -38,7 +36,7 @@ void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out) 
   out->bit_equal = a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0;
   const size_t n = cli_elems(a);
   for (size_t i = 0; i < n; ++i) {
-    const double difference = distance(a, b, i), size = size_of(b, i);
+    const double difference = cli_distance(a, b, i), size = size_of(b, i);
     if (!isfinite(size_of(a, i)))
       out->finite = false;
     if (isfinite(size) && size > out->scale)
@@ -59,7 +57,7 @@ size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rto
   }
   const size_t n = cli_elems(a);
   for (size_t i = 0; i < n; ++i) {
-    const double difference = distance(a, b, i);
+    const double difference = cli_distance(a, b, i);
     if (difference == 0 || difference <= atol + rtol * size_of(b, i))
       continue;
     if (misses++ == 0)

@@ -32,8 +32,7 @@ static cli_rounding difference(const cli_tensor *a, const cli_tensor *b) {
   const size_t n = cli_elems(a);
   double sum = 0;
   for (size_t i = 0; i < n; ++i) {
-    const double x = cli_tensor_get(a, i), y = cli_tensor_get(b, i);
-    const double d = x == y || (isnan(x) && isnan(y)) ? 0 : fabs(x - y);
+    const double d = cli_distance(a, b, i);
     r.largest = d > r.largest || isnan(d) ? d : r.largest;
     sum += d * d;
   }

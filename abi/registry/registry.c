@@ -271,13 +271,16 @@ static bool is_named(const candidate *c, uint32_t kind, const char *id) {
   return slash != NULL && strcmp(slash + 1, name) == 0;
 }
 
-/* What to do about it. A path where an id belongs is that of a plugin, or of an order. */
-static void write_remedy(uint32_t kind, const char *id, char *out, size_t room) {
+/* The way out. A path where an id belongs is that of a plugin, or of an order; meant: an id that is
+ * near to it, NULL: none is. */
+static void write_remedy(uint32_t kind, const char *id, const char *meant, char *out, size_t room) {
   const size_t n = strlen(id);
   if (n > 3 && strcmp(id + n - 3, ".so") == 0)
     (void)snprintf(out, room, "load that file as a plugin, and give the id that it has");
   else if (kind == OPIPE_KIND_SCHEDULE && strpbrk(id, "/.") != NULL)
     (void)snprintf(out, room, "the order of a file is file:%.100s", id);
+  else if (meant != NULL)
+    (void)snprintf(out, room, "did you mean '%s'?", meant);
   else
     (void)snprintf(out, room, "give its path, or set OPIPE_PLUGIN_PATH");
 }
@@ -307,11 +310,7 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
     }
   }
   const char *synonym = opi_nearest_synonym(&nearest); /* may be one that is not built here */
-  nearest.found = synonym == NULL ? nearest.found : synonym;
-  if (nearest.found != NULL)
-    (void)snprintf(remedy, sizeof remedy, "did you mean '%s'?", nearest.found);
-  else
-    write_remedy(kind, id, remedy, sizeof remedy);
+  write_remedy(kind, id, synonym == NULL ? nearest.found : synonym, remedy, sizeof remedy);
   return opi_fail(err, OPIPE_E_NOTFOUND, "there is no %s '%s' (found: %s); %s", opi_kind_name(kind),
                   id, known[0] == '\0' ? "none" : known, remedy);
 }

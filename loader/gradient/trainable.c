@@ -145,9 +145,9 @@ static bool is_stray(const opi_roles *r, const opi_value *value) {
 
 /* A whole number or its inverse, of rank 0, that a module keeps as a factor ("act.beta", 0.5):
  * scales that are learned begin with 0 or 1, or are tensors of rank 1. */
-static bool is_kept_factor(const opi_roles *r, const opi_value *value, uint32_t roles) {
+static bool is_kept_factor(const opi_value *value, uint32_t roles) {
   const double x = value->data != NULL ? fabs(opi_known_element(value, 0)) : 1;
-  return r->dotted && value->rank == 0 && (roles & OPI_ROLE_SCALE) != 0 && x != 0 && x != 1 &&
+  return value->rank == 0 && (roles & OPI_ROLE_SCALE) != 0 && x != 0 && x != 1 &&
          (x == floor(x) || 1 / x == floor(1 / x));
 }
 
@@ -195,7 +195,7 @@ static uint32_t rule_of_one(const opi_roles *r, const opi_value *value, uint32_t
       (roles & ~(uint32_t)OPI_ROLE_COUNT) != 0) {
     if (made)
       doubt(p, "an exporter's name, and a number that no formula gives: taken for a parameter");
-    if (is_kept_factor(r, value, roles)) {
+    if (is_kept_factor(value, roles)) {
       doubt(p, "a factor that is a whole number or its inverse: taken for a buffer");
       return OPI_NOT_LITERAL;
     }

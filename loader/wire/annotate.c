@@ -224,19 +224,19 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
   }
   opi_text own;
   opi_text_init(&own, model->allocator);
-  const bool built = model->built != NULL; /* content is put in when the bytes are there */
-  const annotator a = {.file = model->file,
+  const bool built = model->built != NULL; /* its content is put into the bytes first */
+  opipe_status status = built ? opi_built_write(model, to_text, &own, err) : OPIPE_OK;
+  const annotator a = {.file = built ? (const uint8_t *)own.data : model->file,
                        .name = name,
                        .n_name = strlen(name),
                        .stages = stage_of_node,
                        .n_nodes = n_nodes,
                        .n_devices = n_devices,
-                       .write = built ? to_text : write,
-                       .ctx = built ? &own : ctx,
+                       .write = write,
+                       .ctx = ctx,
                        .err = err};
-  opipe_status status = write_model(&a, model->file_bytes);
-  if (built && status == OPIPE_OK)
-    status = opi_built_write(model, own.data, own.n, write, ctx, err);
+  if (status == OPIPE_OK)
+    status = write_model(&a, built ? own.n : model->file_bytes);
   opi_text_release(&own);
   return status;
 }

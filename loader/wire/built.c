@@ -125,16 +125,13 @@ opipe_status opi_built_save(const opi_model *model, const opi_replacement *list,
   return status;
 }
 
-opipe_status opi_built_write(const opi_model *model, const void *bytes, uint64_t n_bytes,
-                             opipe_write_fn write, void *ctx, opipe_error *err) {
+opipe_status opi_built_write(const opi_model *model, opipe_write_fn write, void *ctx,
+                             opipe_error *err) {
   uint32_t n = 0;
-  uint64_t total = n_bytes;
-  opi_model annotated = *model; /* a view: nothing of it is freed */
+  uint64_t total = model->file_bytes;
   opi_replacement *all = opi_alloc(model->allocator, (size_t)room_bytes(model));
   if (all == NULL)
     return opi_fail_nomem(err, room_bytes(model), "a model's content");
-  annotated.file = bytes;
-  annotated.file_bytes = n_bytes;
   opipe_status status = gather(model, 0, NULL, 0, all, &n, err);
   for (uint32_t i = 0; i < n; ++i)
     total += all[i].n_bytes;
@@ -145,7 +142,7 @@ opipe_status opi_built_write(const opi_model *model, const void *bytes, uint64_t
                       OPI_SIZE(total), OPI_SIZE(OPI_BUILT_MOST));
   }
   if (status >= 0)
-    status = opi_model_replace(&annotated, all, n, NULL, write, ctx, err);
+    status = opi_model_replace(model, all, n, NULL, write, ctx, err);
   opi_free(model->allocator, all, (size_t)room_bytes(model));
   return status;
 }

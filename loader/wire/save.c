@@ -258,9 +258,29 @@ static opipe_status write_added(const saver *s, const opi_replacement *r) {
 
 /* ---- where they are ---- */
 
-static int by_place(const void *a, const void *b) {
-  const target *x = a, *y = b;
-  return (x->at > y->at) - (x->at < y->at);
+/* Lets the entry at `i` of a heap of n sink until none below it lies further back. */
+static void sink_target(target *heap, uint32_t i, uint32_t n) {
+  const target one = heap[i];
+  for (uint32_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
+    child += child + 1 < n && heap[child + 1].at > heap[child].at;
+    if (heap[child].at <= one.at)
+      break;
+    heap[i] = heap[child];
+    i = child;
+  }
+  heap[i] = one;
+}
+
+/* By place, in the memory at hand: qsort takes some of its own. */
+static void sort_targets(target *t, uint32_t n) {
+  for (uint32_t i = n / 2; i > 0; --i)
+    sink_target(t, i - 1, n);
+  for (uint32_t end = n; end > 1; --end) {
+    const target last = t[end - 1];
+    t[end - 1] = t[0];
+    t[0] = last;
+    sink_target(t, 0, end - 1);
+  }
 }
 
 /* Gives each replacement its place in the file, or a new one if it was an input. */
@@ -283,7 +303,7 @@ static opipe_status find_targets(saver *s) {
     }
     s->targets[s->n_targets++] = (target){.at = value->at, .index = i};
   }
-  qsort(s->targets, s->n_targets, sizeof *s->targets, by_place);
+  sort_targets(s->targets, s->n_targets);
   return OPIPE_OK;
 }
 

@@ -59,9 +59,9 @@ opipe_status opi_out_rename(opi_out_files *files, opipe_status status, opipe_err
  * would have more than `most` bytes gets its content in PATH.data. */
 opipe_status opi_built_save(const opi_model *model, const opi_replacement *list, uint32_t n,
                             uint64_t most, const char *path, opipe_error *err);
-/* `bytes` [n_bytes]: the model's own, annotated; hands them on with all content. */
-opipe_status opi_built_write(const opi_model *model, const void *bytes, uint64_t n_bytes,
-                             opipe_write_fn write, void *ctx, opipe_error *err);
+/* A built model's bytes with all content. */
+opipe_status opi_built_write(const opi_model *model, opipe_write_fn write, void *ctx,
+                             opipe_error *err);
 
 /* Where the content of a replaced initializer lies; location NULL: in the model file. */
 typedef struct opi_external_place {

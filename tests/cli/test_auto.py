@@ -217,7 +217,7 @@ def unequal_caps(count, small, cluster):
     for caps in ((4 * 10**8, 10**8), (10**8, 4 * 10**8), (4 * 10**8, 1)):
         write(*caps)
         out = run(*small)
-        said = re.search(r"takes (\d+) bytes on device (\d), whose cap is (\d+), (\d+) more", out.err)
+        said = re.search(r"takes (\d+) bytes [^,]*on device (\d), whose cap is (\d+) bytes?[^,]*, (\d+) bytes? [^;]*more", out.err)
         good = out.status == REFUSED and said and int(said[3]) == caps[int(said[2])] and int(said[1]) == int(said[3]) + int(said[4])
         count.check(f"caps {caps}", None if good else out.err)
         if good:

@@ -150,7 +150,7 @@ def replicas_take_requests_in_turn():
 def refusals():
     for arguments, status, words in (
         (training("--schedule", "2bw", "--improve", "--train"), REFUSED, "double-buffered"),
-        (training("--schedule", "search:moves=x", "--train"), REFUSED, "moves=x"),
+        (training("--schedule", "search:moves=x", "--train"), USAGE, "moves=x"),
     ):
         message = command("plan", *arguments, status=status)
         if words not in message:

@@ -123,7 +123,7 @@ def messages(count):
     result = run("plan", text, "--stages", "1", "--microbatches", "2", "--batch-dim", "s72,s43")
     count.check("a list of names", wrong(result))
     result = run("plan", text, "--stages", "1", "--microbatches", "2", "--batch-dim", "s72,no")
-    count.check("a name that is not there", wrong(result, REFUSED, ["'no'", "s43=2"]))
+    count.check("a name that is not there", wrong(result, USAGE, ["'no'", "s43=2"]))
     result = run("plan", text, "--bind", "s43=3", "--microbatches", "2", "--batch-dim", "s72,s43")
     count.check("names of two lengths", wrong(result, REFUSED, ["'s43' is 3", "2"]))
     result = run("plan", os.path.join(folder, "model.onnx"), "--bind", "s72=2,s43=2",

@@ -7,7 +7,7 @@ a schedule's name, and a deadlock of token slices, are told as what they are."""
 import os
 import tempfile
 
-from command import DATA, DONE, REFUSED, SOURCE, Count, need_command, run
+from command import DATA, DONE, SOURCE, USAGE, Count, need_command, run
 
 MODEL = os.path.join(DATA, "demo", "model.onnx")
 TRAIN = ["train", MODEL, "--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--loss",
@@ -67,8 +67,8 @@ def main():
         for command, said in ((RUN, "identical"), (TRAIN, "bit-equal")):
             result = run(*command, "--auto", "--schedule", "file:" + path, "--reference")
             count.check(f"{command[0]} --auto", ended(result, DONE, said) or ended(result, DONE, "schedule csv"))
-        count.check("a path without file:", ended(run(*RUN, "--schedule", path), REFUSED, f"the order of a file is file:{path}"))
-        count.check("a plugin's path", ended(run(*RUN, "--schedule", "./x.so"), REFUSED, "load that file as a plugin"))
+        count.check("a path without file:", ended(run(*RUN, "--schedule", path), USAGE, f"the order of a file is file:{path}"))
+        count.check("a plugin's path", ended(run(*RUN, "--schedule", "./x.so"), USAGE, "load that file as a plugin"))
     return count.finish()
 
 

@@ -56,7 +56,7 @@ def cases(count, folder, path):
                 else str(copies["ranks"]))
     expect(count, "too many", [*ONE, "--cluster", path, "--copies", "3"], REFUSED, "and the cluster has 8")
     expect(count, "a ready one", [*ONE, "--cluster", "selene:nodes=2"], DONE, "HDR spine")
-    expect(count, "nobody", [*ONE, "--cluster", "selen"], REFUSED, "piz-daint, selene")
+    expect(count, "nobody", [*ONE, "--cluster", "selen"], USAGE, "piz-daint, selene")
     expect(count, "draw", ["schedule", "draw", "1f1b", "--ranks", "4", "--microbatches", "8", "--cluster", path], DONE,
            "<svg")
     expect(count, "load", [*ONE, "--cluster", path, "--load", "mass=1"], USAGE, "send, stash, input")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=120
-"""train: what it writes at the end: models whose weights have no place in the file, or lie beside it; one place
+"""train: what it writes at the end: models whose weights lie in branches, or beside the file; one place
 for two targets; what comes of the others when one fails."""
 import os
 
@@ -18,8 +18,8 @@ def branch(name, weights=()):
     return wire.subgraph(wire.graph([wire.node("Add", "y0 branch.bias", name, "add")], [], [wire.blob(1, name)], weights))
 
 
-def without_place(folder):
-    """A weight in a branch of an If: trained, and nowhere in the main graph."""
+def in_a_branch(folder):
+    """A weight in both branches of an If, and nowhere in the main graph."""
     nodes = small.nodes()
     nodes[-1] = wire.node("Add", "h9 fc2.bias", "y0", "last")
     one = wire.tensor("yes", wire.BOOL, [], b"\x01")
@@ -27,16 +27,13 @@ def without_place(folder):
     return small.write_model(os.path.join(folder, "branch.onnx"), nodes, [*small.weights(), one])
 
 
-def tried_first(count, folder):
+def saved_in_branches(count, folder):
     data = small.write_data(folder)
-    model = without_place(folder)
+    model = in_a_branch(folder)
     saved = os.path.join(folder, "saved.onnx")
     result = run("train", model, *data, *STEPS, "--save-model", saved)
-    problem = wrong(result, REFUSED, "is not an initializer of the file's main graph", "branch.bias")
-    if not problem and ("step 1 " in result.out or os.path.exists(saved)):
-        problem = "it was trained first, or something was written"
-    count.check("a weight in a branch", problem)
-    count.check("the same, not saved", wrong(run("train", model, *data, *STEPS)))
+    count.check("a weight in a branch", wrong(result) or (None if os.path.exists(saved) else "nothing was written"))
+    count.check("the same, trained on", wrong(run("train", saved, *data, *STEPS)))
 
 
 def beside(count, folder):
@@ -124,4 +121,4 @@ def checkpoints(count, folder):
 
 
 if __name__ == "__main__":
-    raise SystemExit(small.check(tried_first, beside, one_place, others, checkpoints))
+    raise SystemExit(small.check(saved_in_branches, beside, one_place, others, checkpoints))

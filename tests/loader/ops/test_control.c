@@ -381,7 +381,7 @@ static void test_scans_that_do_not_fit_are_refused(void) {
        OPIPE_E_UNSUPPORTED,
        "1025 trips are not unrolled, at most 1024"},
       {{OPI_ATTR_I("num_scan_inputs", 3)}, shape, OPIPE_E_INVALID, "num_scan_inputs"},
-      {{OPI_ATTR_I("other", 1)}, shape, OPIPE_E_INVALID, "num_scan_inputs"},
+      {{OPI_ATTR_I("other", 1)}, shape, OPIPE_E_UNSUPPORTED, "attribute 'other' (1) is not known"},
       {{OPI_ATTR_I("num_scan_inputs", 1), OPI_ATTR_N("scan_input_axes", &far, 1)},
        shape,
        OPIPE_E_INVALID,

@@ -100,7 +100,7 @@ static void test_operators_on_codes(void) {
       "ms.QLinearAdd@1 u[2,3] f[] u[] u[3] f[] u[] f[] -> QuantizeLinear u[2,3]",
       "ms.QLinearMul@1 c[2,3]^0 f[] - c[1,3] f[] c[] f[] c[] -> QuantizeLinear c[2,3]^0",
       "ms.QLinearSigmoid@1 u[2,3] f[] u[] f[] u[] -> QuantizeLinear u[2,3]",
-      "ms.QLinearLeakyRelu@1 u[2,3] f[] u[] f[] u[] | alpha=0.5 -> QuantizeLinear u[2,3]",
+      "ms.QLinearLeakyRelu@1 u[2,3] f[] u[] f[] u[] | alpha=0.5f -> QuantizeLinear u[2,3]",
       "ms.QLinearSoftmax@1 u[2,3] f[] u[] f[] u[] | opset=13 -> QuantizeLinear u[2,3]",
       "ms.QLinearSoftmax@1 u[2,3] f[] u[] f[] u[] -> !INVALID opset",
       "ms.QLinearReduceMean@1 u[2,3,4] f[] u[] f[] u[] | axes=[1] keepdims=0 -> QuantizeLinear "

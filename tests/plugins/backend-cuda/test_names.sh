@@ -28,14 +28,14 @@ device() {
 device 0 ' cuda:2 ' cuda:2
 device 0 ' cuda:1 ' cuda:GPU-d10b1e55-0000-0000-0000-000000000001
 device 0 ' cuda:2 ' cuda:GPU-d2,memory=100MiB
-device 3 "device 'cuda:GPU-d': 3 of the 3 devices of backend 'cuda' have a uuid that begins so" cuda:GPU-d
-device 3 "device 'cuda:GPU-ff': 0 of the 3 devices" cuda:GPU-ff
-device 3 "device 'cpu:GPU-d1': 0 of the 1 devices" cpu:GPU-d1
+device 2 "device 'cuda:GPU-d': 3 of the 3 devices of backend 'cuda' have a uuid that begins so" cuda:GPU-d
+device 2 "device 'cuda:GPU-ff': 0 of the 3 devices" cuda:GPU-ff
+device 2 "device 'cpu:GPU-d1': 0 of the 1 devices" cpu:GPU-d1
 device 0 ' cuda:0 ' cuda:GPU-d2 CUDA_VISIBLE_DEVICES=2,0
 device 0 ' cuda:1 ' cuda:GPU-d0 CUDA_VISIBLE_DEVICES=2,0
-device 3 'device 2 asked for, there are 2' cuda:2 CUDA_VISIBLE_DEVICES=2,0
-device 3 'device 1 asked for, there are 1' cuda:1 CUDA_VISIBLE_DEVICES=GPU-d10b1e55
-device 3 'device 0 asked for, there are 0' cuda CUDA_VISIBLE_DEVICES=
+device 2 'device 2 asked for, there are 2' cuda:2 CUDA_VISIBLE_DEVICES=2,0
+device 2 'device 1 asked for, there are 1' cuda:1 CUDA_VISIBLE_DEVICES=GPU-d10b1e55
+device 2 'device 0 asked for, there are 0' cuda CUDA_VISIBLE_DEVICES=
 device 0 ' cuda:1 ' cuda:MIG-d1 OPIPE_CUDA_DOUBLE_SLICE=1
 device 0 ' cuda:0 ' cuda:MIG-d1 OPIPE_CUDA_DOUBLE_SLICE=1 CUDA_VISIBLE_DEVICES=MIG-d10b1e55
 exit $failed

@@ -60,7 +60,7 @@ expect 0 "cudnnGetVersion" \
   env OPIPE_CUDA_PATH="$empty" "$command" plugins --why --plugin "$doubles/plugins"
 expect 0 '"details": ["driver of CUDA' env OPIPE_CUDA_PATH="$doubles" "$command" plugins --json --plugin "$doubles/plugins"
 expect 0 'ok        backend    cuda' env OPIPE_CUDA_PATH="/nowhere:$doubles" "$command" plugins --plugin "$doubles/plugins"
-expect 3 'device 5 asked for, there are 2' env OPIPE_CUDA_PATH="$doubles" \
+expect 2 'device 5 asked for, there are 2' env OPIPE_CUDA_PATH="$doubles" \
   "$command" run "$model" --plugin "$doubles/plugins" --device cuda:5 --stages 1
 # Libraries that are nowhere, whatever this machine has: its dlopen finds none of that name.
 if [ -n "${OPIPE_SANITIZE:-}" ]; then
