@@ -7,7 +7,7 @@ a schedule's name, and a deadlock of token slices, are told as what they are."""
 import os
 import tempfile
 
-from command import DATA, DONE, SOURCE, USAGE, Count, need_command, run
+from command import DATA, DONE, REFUSED, SOURCE, USAGE, Count, need_command, run
 
 MODEL = os.path.join(DATA, "demo", "model.onnx")
 TRAIN = ["train", MODEL, "--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--loss",
