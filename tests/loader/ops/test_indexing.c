@@ -99,7 +99,8 @@ static void test_tensor_scatter(void) {
       "TensorScatter@24 f[2,7,4] d[2,3,4] i[2] -> !INVALID of float64 do not fit",
       "TensorScatter@24 f[2,7,4] f[2,3,4] i[3] -> !INVALID has 2 rows",
       "TensorScatter@24 f[2,7,4] f[2,7,4] i[2] | axis=0 -> !INVALID axis is 0",
-      "TensorScatter@24 f[2,7,4] f[2,3,4] i[2] | mode=$odd -> !UNSUPPORTED attribute 'mode' is 'odd'",
+      "TensorScatter@24 f[2,7,4] f[2,3,4] i[2] | mode=$odd -> !UNSUPPORTED attribute 'mode' is "
+      "'odd'",
       "TensorScatter@24 f[4,7,2]^0 f[4,3,2]^0 i[4]^0 -> TensorScatter f[4,7,2]^0",
       "TensorScatter@24 f[4,7,2]^0 f[4,3,2]^0 -> TensorScatter f[4,7,2]^0",
       "TensorScatter@24 f#[4,7,2] f[4,3,2]^0 i[4]^0 -> TensorScatter f[4,7,2]^0",
