@@ -1,8 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=180
 # Every public header compiles alone, as C11 and as C++17, with each compiler that is there, without a warning and without padding in
-# any struct: what plugins and hosts build with is theirs to choose. So do the frozen headers of every minor. And so do today's
-# headers, and the plugins and hosts of tests/examples, for whoever asks for the tables of an older minor.
+# any struct: what plugins and hosts build with is theirs to choose. So do the frozen headers of every minor, by gcc as C11 and by clang
+# as C++17: they passed all four when they were frozen. And so do today's headers, and the plugins and hosts of tests/examples, for
+# whoever asks for the tables of an older minor.
 set -eu
 root=${OPIPE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 work=$(mktemp -d)
@@ -18,11 +20,14 @@ for folder in "$root/abi/include" "$root"/tests/abi/v*; do
     cp "$work/alone.c" "$work/alone.cc"
     for tool in gcc clang; do
       command -v "$tool" >/dev/null 2>&1 || continue
-      # shellcheck disable=SC2086
-      "$tool" -std=c11 $flags -I"$folder" "$work/alone.c" || { echo "$header: not C11 for $tool" && status=1; }
-      # shellcheck disable=SC2086
-      "$tool" -std=c++17 $flags -I"$folder" "$work/alone.cc" || { echo "$header: not C++17 for $tool" && status=1; }
-      count=$((count + 2))
+      for standard in c11 c++17; do
+        case $folder-$tool-$standard in */v*-gcc-c++17 | */v*-clang-c11) continue ;; esac
+        file=$work/alone.c
+        [ "$standard" = c11 ] || file=$work/alone.cc
+        # shellcheck disable=SC2086
+        "$tool" "-std=$standard" $flags -I"$folder" "$file" || { echo "$header: not $standard for $tool" && status=1; }
+        count=$((count + 1))
+      done
     done
   done
 done
