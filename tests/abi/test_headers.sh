@@ -21,7 +21,7 @@ for folder in "$root/abi/include" "$root"/tests/abi/v*; do
     for tool in gcc clang; do
       command -v "$tool" >/dev/null 2>&1 || continue
       for standard in c11 c++17; do
-        case $folder-$tool-$standard in */v*-gcc-c++17 | */v*-clang-c11) continue ;; esac
+        case $folder-$tool-$standard in */tests/abi/v*-gcc-c++17 | */tests/abi/v*-clang-c11) continue ;; esac
         file=$work/alone.c
         [ "$standard" = c11 ] || file=$work/alone.cc
         # shellcheck disable=SC2086
