@@ -298,7 +298,12 @@ bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tens
 /* Does the message name one of the key=value of NAME:key=value,...? asked.c */
 bool cli_is_wrong_setting(const char *spec, const char *message);
 uint32_t cli_cores(void);
-bool cli_is_terminal(void);  /* standard error: where progress is shown */
+bool cli_is_terminal(void); /* Digits behind the point of a rate, printed as "%.*f": three or four
+                             * that count, whole numbers from 100 on. */
+static inline int cli_rate_digits(double per_second) {
+  return per_second < 1 ? 4 : per_second < 10 ? 3 : per_second < 100 ? 2 : 0;
+}
+/* standard error: where progress is shown */
 void cli_progress_end(void); /* the line of progress goes, before another one. progress.c */
 
 /* Draws every input of the bound model that is not among the given ones: integers below the

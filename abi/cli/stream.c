@@ -94,11 +94,11 @@ static int wait_for_room(stream *st) {
 
 static void show_progress(stream *st, uint32_t n) {
   char left[CLI_TIME_ROOM];
-  const double took = cli_now() - st->start_s;
+  const double took = cli_now() - st->start_s, rate = st->head / took;
   if (n == 1 || st->head == 0 || !cli_progress_due(&st->shown_s))
     return;
-  cli_progress("request %u of %u  %.4g per second, %s left", st->head, n, st->head / took,
-               cli_time_left(took / st->head * (n - st->head), left));
+  cli_progress("request %u of %u  %.*f per second, %s left", st->head, n, cli_rate_digits(rate),
+               rate, cli_time_left(took / st->head * (n - st->head), left));
 }
 
 /* *io_n: less where a signal asked to stop; then no further request is submitted. */

@@ -72,10 +72,12 @@ static void show_speed(train_loop *l, const opipe_train_report *r) {
   if (l->run->quiet || took <= 0 || n == 0 || !cli_progress_due(&l->shown_s))
     return;
   const double samples = (double)(n * l->run->batch) / took;
+  const double all = samples * (double)l->tokens;
   if (l->tokens != 0)
-    (void)snprintf(tokens, sizeof(tokens), "%.4g tokens/s, ", samples * (double)l->tokens);
-  cli_progress("step %llu of %llu  %.4g samples/s, %s%s left", (unsigned long long)r->step,
-               (unsigned long long)(r->step - n + l->run->n_steps), samples, tokens,
+    (void)snprintf(tokens, sizeof(tokens), "%.*f tokens/s, ", cli_rate_digits(all), all);
+  cli_progress("step %llu of %llu  %.*f samples/s, %s%s left", (unsigned long long)r->step,
+               (unsigned long long)(r->step - n + l->run->n_steps), cli_rate_digits(samples),
+               samples, tokens,
                cli_time_left(took / (double)n * (double)(l->run->n_steps - n), left));
 }
 
@@ -237,10 +239,11 @@ static void print_speed(const train_loop *l, double took) {
   const double samples = (double)(n * l->run->batch) / fmax(took, CLOCK_STEP);
   if (l->run->quiet || l->run->o->json || n == 0)
     return;
-  (void)printf("%llu step%s in %.3f s: %.4g samples per second", (unsigned long long)n,
-               n == 1 ? "" : "s", took, samples);
+  const double tokens = samples * (double)l->tokens;
+  (void)printf("%llu step%s in %.3f s: %.*f samples per second", (unsigned long long)n,
+               n == 1 ? "" : "s", took, cli_rate_digits(samples), samples);
   if (l->tokens != 0)
-    (void)printf(", %.4g tokens per second", samples * (double)l->tokens);
+    (void)printf(", %.*f tokens per second", cli_rate_digits(tokens), tokens);
   (void)puts("");
 }
 
