@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A forward plan is a training plan whose passes are {F}: only where the two differ by nature is it asked which it is, and only there may
-the first replica stand for all. Elsewhere a plan, a session or a request is taken as it is."""
+"""The first replica stands for all only where graphs, orders, lists and bytes are made. Elsewhere every replica is taken as it is; house.py
+counts where it is asked whether a plan is for training."""
 import re
 
 from lib import tree
@@ -10,7 +10,6 @@ CORE = ("loader/", "partition/", "runtime/")
 # How graphs, orders, lists and bytes are made, what is written of them, and what ranks do with them.
 PLACES = ("partition/json/", "partition/lists/", "partition/memory/", "partition/program/", "partition/schedule/", "partition/search/",
           "runtime/executor/", "runtime/peers/", "runtime/trace/", "runtime/train/", "runtime/variants/")
-ASKS = re.compile(r"\btrain\s*(?:==|!=)\s*NULL|\bopi_session_trains\(")
 FIRST = re.compile(r"\bopi_plan_rank\([^()]*,\s*0\)")
 
 
@@ -20,8 +19,6 @@ def main():
         if not path.startswith(CORE) or path.startswith(PLACES):
             continue
         for number, line in enumerate(tree.code(tree.text(path)).splitlines(), 1):
-            if ASKS.search(line):
-                report.add(path, number, "asks whether a plan is for training", "train")
             if FIRST.search(line):
                 report.add(path, number, "takes the first replica for all", "replica")
     report.end()

@@ -10,7 +10,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SKIPPED = 77
-SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n/* What this is for. */\n"
+SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n/* Words for a test. */\n"
 LONG = "int f(int x) {\n" + "  x++;\n" * 120 + "  return x;\n}\n"
 DEEP = ("int g(int x) {\n" + "  if (x) {\n" * 2 + "    for (;;)\n      while (x)\n        HASH_ITER(hh, x, y, z) {\n          x++;\n        }\n" +
         "  }\n" * 2 + "  return x;\n}\n")
@@ -35,9 +35,9 @@ FAULTY = {
                  ["loader may not include partition/plan.h", "loader/ops may not include loader/passes/passes.h",
                   "plugins/backend-x may not include loader/base/base.h", "partition/lists may not include partition/memory/m.h",
                   "runtime/executor may not include runtime/variants/v.h"]),
-    "kinds": ({"runtime/a.c": SPDX + "int f(const opi_plan *plan) {\n  return plan->train == NULL ? 0 : opi_plan_rank(plan, 1, 0);\n}\n",
-               "runtime/train/b.c": SPDX + "int g(const opi_plan *plan) {\n  return plan->train != NULL;\n}\n"},
-              ["runtime/a.c:4: asks whether", "runtime/a.c:4: takes the first replica"]),
+    "kinds": ({"runtime/a.c": SPDX + "int f(const opi_plan *plan) {\n  return opi_plan_rank(plan, 1, 0);\n}\n",
+               "runtime/train/b.c": SPDX + "int g(const opi_plan *plan) {\n  return opi_plan_rank(plan, 1, 0);\n}\n"},
+              ["runtime/a.c:4: takes the first replica"]),
     "links": ({"loader/README.md": "[here](gone.md) [there](README.md#nowhere)\n# Title\n",
                "runtime/x/a.c": SPDX}, ["gone.md", "#nowhere", "runtime/x"]),
     "operators": ({"loader/ops/a.c": SPDX + '#define ROW(name_) \\\n  { OPI_OP(name_), .infer = infer }\nstatic const opi_op ops[] = {\n'
@@ -55,9 +55,8 @@ FAULTY = {
                   ["a.c:3: names the schedule 'fold-2'", "a.c:3: names the schedule 'line'", "a.c:4: has a schedule's name"]),
     "nesting": ({"loader/a.c": SPDX + CHAIN + DEEP, "loader/b.c": SPDX + DEEP.replace("(int x)", "(int x, int (*y)(void))")},
                 ["loader/a.c:34: g nests 5 levels", "loader/b.c:8: g nests 5 levels"]),
-    "sizes": ({"loader/a.c": SPDX + LONG + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800,
-               "loader/README.md": "x\n" * 61},
-              ["f has 123 lines", "112 columns", "802 lines", "61 lines"]),
+    "sizes": ({"loader/a.c": SPDX + LONG + "//" + "x" * 110 + "\n", "loader/b.c": SPDX + "\n" * 800},
+              ["f has 123 lines", "112 columns", "802 lines"]),
     "spelling": ({"loader/a.c": SPDX + "/* May rec" + "ieve. */\nconst char *a = \"unex" + "pectd colo" + "r\";\n",
                   "loader/README.md": "# loader\n\nIts occur" + "ances.\n", "dev": "echo we" + "ired\n"},
                  ["loader/a.c:3: rec" + "ieve", "loader/a.c:4: unex" + "pectd", "loader/a.c:4: colo" + "r", "README.md:3: occur" + "ances",
@@ -88,9 +87,107 @@ TIDY_NAMES = ["loader/a.c:8: potentially unintended semicolon [bugprone-suspicio
               "loader/a.c:9: Use of memory after it is freed [clang-analyzer-unix.Malloc]"]
 
 
-def run(check, files, exceptions="", before=None):
+def drawn(*lines):
+    return "# drawn\n\n```arrows\n" + "\n".join(lines) + "\n```\n"
+
+
+# A tree in order, and what becomes a fault of it: (name, files that differ, None: it goes, what the report must name). Its objects are built.
+IN_ORDER = {
+    "loader/README.md": drawn(". -> base", "base"),
+    "loader/a.c": SPDX + '#include "loader/base/b.h"\nint opi_a(void);\nint opi_a(void) {\n  return opi_b();\n}\n',
+    "loader/base/b.c": SPDX + '#include "loader/base/b.h"\nint opi_b(void) {\n  return 1;\n}\n',
+    "loader/base/b.h": SPDX + "int opi_b(void);\nstruct opi_b_calls {\n  int (*call)(void *ctx);\n  void *ctx;\n};\n",
+    "runtime/README.md": drawn("line"),
+    "runtime/line/line.h": SPDX + "typedef struct opi_line opi_line;\nenum { OPI_END_A = 1, OPI_END_B };\n",
+}
+FIELDS = "struct opi_wide {\n  int a, *b, c[2];\n  struct {\n    int d, e;\n  } f;\n  int (*g)(int x, int y);\n" + "  int x;\n" * 29 + "%s};\n"
+DISORDER = [
+    ("a call upward", {"loader/base/b.c": SPDX + "int opi_a(void);\nint opi_b(void);\nint opi_b(void) {\n  return opi_a();\n}\n"},
+     ["base -> . goes up: base/b.c: calls opi_a"]),
+    ("an undrawn arrow", {"loader/README.md": drawn(".", "base")}, [". -> base is not drawn: a.c: calls opi_b (2 in all)"]),
+    ("a drawing of old", {"loader/README.md": drawn(". -> base", "base -> graph", "graph"), "loader/graph/g.h": SPDX},
+     ["base -> graph is drawn and not there"]),
+    ("a drawing upward", {"loader/README.md": drawn("base -> .", ". -> base")}, [". -> base is drawn upward", ". -> base goes up"]),
+    ("a pattern", {"loader/README.md": drawn("* -> *", ". -> base", "base", "base", "ops")},
+     ["not a line of a drawing: * -> *", "base is drawn twice", "a room ops, which is not there"]),
+    ("a room that is not drawn", {"loader/graph/g.h": SPDX}, ["lacks the room graph"]),
+    ("no drawing", {"loader/README.md": "# loader\n"}, ["no drawing of loader"]),
+    ("callbacks", {"loader/a.c": IN_ORDER["loader/a.c"] + "const struct opi_b_calls calls = {0};\n"}, ["callbacks base ~> . are not drawn"]),
+    ("callbacks of old", {"loader/README.md": drawn(". -> base", "base", "base ~> .")}, ["base ~> . are drawn and not there"]),
+    ("a cycle", {"runtime/README.md": drawn("line -> ring", "ring"), "runtime/line/line.h": SPDX + '#include "runtime/ring/ring.h"\n',
+                 "runtime/ring/ring.h": SPDX + '#include "runtime/line/line.h"\n'}, ["a cycle: line ring"]),
+    ("a type's name twice", {"loader/c.h": SPDX + "struct opi_line {\n  int x;\n};\n", "loader/base/c.h": SPDX + "typedef int opi_line;\n"},
+     ["the type opi_line is also one of loader/c.h"]),
+    ("a prefix twice", {"loader/c.h": SPDX + "typedef enum opi_way { OPI_END_LEFT, OPI_END_RIGHT } opi_way;\n"},
+     ["the constants OPI_END_* are also those of runtime/line/line.h:4"]),
+    ("a long header", {"runtime/line/line.h": SPDX + "\n" * 149}, ["line.h:151: an entry header of 151 lines"]),
+    ("no entry header", {"runtime/line/line.h": None, "runtime/line/state.h": SPDX}, ["no entry header line.h", "a header of everything"]),
+    ("a private header", {"runtime/README.md": drawn("ring -> line", "line"), "runtime/line/own.h": SPDX,
+                          "runtime/ring/ring.h": SPDX + '#include "runtime/line/own.h"\n'}, ["private-includes: 1, at most 0"]),
+    ("a large room", {"runtime/line/long.h": SPDX + "\n" * 8000, "loader/base/long.h": SPDX + "\n" * 8000},
+     ["runtime/line:0: 8006 lines in 2 files", "lines:loader/base: 8015, at most 8000"]),
+    ("36 fields", {"loader/c.h": SPDX + FIELDS % "  int y;\n  int z;\n"}, ["loader/c.h:3: fields:opi_wide: 37, at most 35"]),
+    ("a long page", {"loader/README.md": IN_ORDER["loader/README.md"] + "word " * 599 + "\n" + "x" * 121 + "\n| " +
+                     " ".join(f"{c}.c" for c in "abcdefghi") + " |\n"},
+     ["readme-words: 13, at most 0", "loader/README.md: 613 words", "readme-columns: 2, at most 0", "a cell of 9 files"]),
+    ("a question", {"loader/c.h": SPDX + "static inline int c(struct p *x) {\n  return x->train ? 1 : !x->plan->train;\n}\n"},
+     ["asks:loader/c.h: 2, at most 0"]),
+    ("openings", {"loader/c.c": SPDX + "/* Of that which is kept, three are. What is this?\n * Is it kept, it stays. */\n" +
+                  'const char *c = "those that are kept";\n'}, ["words:loader: 4, at most 0", "c.c:4: Is it kept", "c.c:5:"]),
+    ("a ceiling", {"tests/lint/house.txt": "words:loader 1\n"}, ["house.txt:1: not NAME CEILING REASON"]),
+]
+
+
+def built(root):
+    """Objects of all C sources of this tree, with the compile commands that made them."""
+    commands = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith(".c"):
+                output = os.path.relpath(path, root).replace("/", "-") + ".o"
+                commands.append({"directory": root + "/build", "file": path, "command": f"cc -I{root} -o {output} -c {path}"})
+    os.makedirs(root + "/build")
+    for entry in commands:
+        subprocess.run(entry["command"].split(), cwd=entry["directory"], check=True, stderr=subprocess.DEVNULL)
+    with open(root + "/build/compile_commands.json", "w", encoding="utf-8") as file:
+        json.dump(commands, file)
+
+
+def aged(root):
+    built(root)
+    os.utime(root + "/loader/a.c", (4e9, 4e9))
+
+
+def house():
+    """How many faults house.py does not see, or sees where none is."""
+    cases = [(name, {**IN_ORDER, **files}, built, 1, named) for name, files, named in DISORDER]
+    cases += [("a clean tree", {**IN_ORDER}, built, 0, ["loader: arrows / up / floors", "1 / 0 / 2"]),
+              ("35 fields", {**IN_ORDER, "loader/c.h": SPDX + FIELDS % ""}, built, 0, []),
+              ("no build", {**IN_ORDER}, None, SKIPPED, ["SKIP: calls were not checked: no build in"]),
+              ("an old build", {**IN_ORDER}, aged, SKIPPED, ["SKIP: calls were not checked", "is older than"]),
+              ("a low figure", {**IN_ORDER, "loader/c.h": SPDX + "/* What is this for. */\n", "tests/lint/house.txt": "words:loader 9 there were more\n"}, built, 0,
+               ["words:loader: 1, its ceiling falls from 9"])]
+    wrong = 0
+    for name, files, prepare, wanted, named in cases:
+        status, report = run("house", {path: content for path, content in files.items() if content is not None}, prepare=prepare)
+        for text in named:
+            if text not in report:
+                wrong += 1
+                print(f"house, {name}: does not name {text!r}:\n{report}")
+        if status != wanted:
+            wrong += 1
+            print(f"house, {name}: status {status}, not {wanted}:\n{report}")
+    status, report = run("house", cases[-1][1], before=["--write"], prepare=built)
+    if status != 0 or "falls" in report:
+        wrong += 1
+        print(f"house --write does not lower a ceiling:\n{report}")
+    return wrong
+
+
+def run(check, files, exceptions="", before=None, prepare=None):
     """Exit status and report of a check on a tree of these files. {ROOT} in a file is where the tree stands. before: arguments of a run of
-    the same script before it."""
+    the same script before it. prepare: called with the folder of the tree before both."""
     with tempfile.TemporaryDirectory() as root:
         files = dict(files)
         files["tests/lint/exceptions.txt"] = exceptions
@@ -98,6 +195,8 @@ def run(check, files, exceptions="", before=None):
             os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
             with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                 file.write(content.replace("{ROOT}", root))
+        if prepare:
+            prepare(root)
         for arguments in ([] if before is None else [before]) + [[]]:
             done = subprocess.run([sys.executable, os.path.join(HERE, check + ".py"), *arguments], capture_output=True, text=True, check=False,
                                   env={**os.environ, "OPIPE_LINT_ROOT": root, "OPIPE_BUILD_DIR": os.path.join(root, "build")})
@@ -134,6 +233,7 @@ def main():
     if status != 1 or "no longer needed" not in report:
         wrong += 1
         print(f"an exception that is not needed is let pass:\n{report}")
+    wrong += house()
     sys.exit(1 if wrong else 0)
 
 

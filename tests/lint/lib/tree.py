@@ -63,13 +63,19 @@ class Report:
                     continue
                 self.exceptions[parts[1]] = False
 
-    def add(self, path, line, message, name=None):
-        """name: what an exception may name besides the path, as path:name. One that ends in / names all below a folder."""
+    def excepts(self, path, name=None):
+        """Whether an exception names this. One that ends in / names all below a folder."""
         folders = [path[:at + 1] for at, char in enumerate(path) if char == "/"]
         for key in (path, f"{path}:{name}", *folders):
             if key in self.exceptions:
                 self.exceptions[key] = True
-                return
+                return True
+        return False
+
+    def add(self, path, line, message, name=None):
+        """name: what an exception may name besides the path, as path:name."""
+        if self.excepts(path, name):
+            return
         self.findings += 1
         print(f"{path}:{line}: {message}")
 
