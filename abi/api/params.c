@@ -152,9 +152,9 @@ static opipe_status check_list(const place *p, const opi_field *f, const char *b
                   (unsigned long long)n);
   }
   switch (f->kind) {
-    case OPI_FIELD_NAMES:
+    case OPI_CHECK_NAMES:
       return check_names(p, f, (const char *const *)(const void *)list, n, err);
-    case OPI_FIELD_LIST:
+    case OPI_CHECK_LIST:
       return check_elements(p, f, list, stride, n, err);
     default:
       return OPIPE_OK;
@@ -167,25 +167,25 @@ static opipe_status check_value(const place *p, const opi_field *f, uint64_t val
                                 opipe_error *err) {
   const unsigned long long v = value, known = f->known;
   switch (f->kind) {
-    case OPI_FIELD_NEEDED:
+    case OPI_CHECK_NEEDED:
       return value != 0 ? OPIPE_OK : refuse(p, f->name, OPIPE_E_INVALID, err, " is NULL");
-    case OPI_FIELD_FLAGS:
+    case OPI_CHECK_FLAGS:
       return (value & ~f->known) == 0
                  ? OPIPE_OK
                  : refuse(p, f->name, OPIPE_E_INVALID, err,
                           " is 0x%llx: the bits 0x%llx are unknown (known: 0x%llx)", v, v & ~known,
                           known);
-    case OPI_FIELD_CHOICE:
+    case OPI_CHECK_CHOICE:
       return value <= f->known ? OPIPE_OK
                                : refuse(p, f->name, OPIPE_E_INVALID, err,
                                         " is %llu, known are 0 to %llu", v, known);
-    case OPI_FIELD_ONE_OF:
+    case OPI_CHECK_ONE_OF:
       return value < 64 && (f->known >> value & 1) != 0
                  ? OPIPE_OK
                  : refuse(p, f->name, OPIPE_E_INVALID, err,
                           " is %llu, which is not one of its values (a bit each: 0x%llx)", v,
                           known);
-    case OPI_FIELD_ZERO:
+    case OPI_CHECK_ZERO:
       return value == 0 ? OPIPE_OK
                         : refuse(p, f->name, OPIPE_E_INVALID, err,
                                  " is %llu: it is reserved and must be 0", v);
@@ -198,19 +198,19 @@ static opipe_status check_field(const place *p, const opi_field *f, const char *
                                 opipe_error *err) {
   const place inner = {p, p->call, f->inner, f->name, -1};
   switch (f->kind) {
-    case OPI_FIELD_PART:
+    case OPI_CHECK_PART:
       return check_struct(&inner, base + f->offset, f->size, err);
-    case OPI_FIELD_OTHER: {
+    case OPI_CHECK_OTHER: {
       const char *other = pointer_at(base, f->offset);
       if (other == NULL)
         return OPIPE_OK;
-      return f->inner->fields[0].kind == OPI_FIELD_SIZE
+      return f->inner->fields[0].kind == OPI_CHECK_SIZE
                  ? check_sized(&inner, other, err)
                  : check_struct(&inner, other, f->inner->size, err);
     }
-    case OPI_FIELD_NUMBERS:
-    case OPI_FIELD_NAMES:
-    case OPI_FIELD_LIST:
+    case OPI_CHECK_NUMBERS:
+    case OPI_CHECK_NAMES:
+    case OPI_CHECK_LIST:
       return check_list(p, f, base, size, err);
     default:
       return check_value(p, f, number_at(base, f->offset, f->size), err);
@@ -224,7 +224,7 @@ static opipe_status check_struct(const place *p, const char *base, uint32_t size
     const opi_field *f = &p->s->fields[i];
     if ((uint32_t)f->offset + f->size > size)
       break;
-    if (f->kind > OPI_FIELD_ANY)
+    if (f->kind > OPI_CHECK_ANY)
       OPI_TRY(check_field(p, f, base, size, err));
   }
   return OPIPE_OK;

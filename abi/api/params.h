@@ -18,18 +18,18 @@
 #include "loader/base/base.h"
 
 enum {
-  OPI_FIELD_SIZE,    /* struct_size */
-  OPI_FIELD_ANY,     /* every value: numbers (their ranges are the callee's), optional pointers */
-  OPI_FIELD_NEEDED,  /* a pointer or function, not NULL */
-  OPI_FIELD_FLAGS,   /* bits of `known` */
-  OPI_FIELD_CHOICE,  /* 0 .. known */
-  OPI_FIELD_ONE_OF,  /* n with bit n of `known` */
-  OPI_FIELD_ZERO,    /* reserved */
-  OPI_FIELD_PART,    /* a struct by value */
-  OPI_FIELD_OTHER,   /* a struct by pointer, NULL: none */
-  OPI_FIELD_NUMBERS, /* [count] */
-  OPI_FIELD_NAMES,   /* [count] const char *, none NULL */
-  OPI_FIELD_LIST     /* [count] structs, `stride` bytes from one to the next */
+  OPI_CHECK_SIZE,    /* struct_size */
+  OPI_CHECK_ANY,     /* every value: numbers (their ranges are the callee's), optional pointers */
+  OPI_CHECK_NEEDED,  /* a pointer or function, not NULL */
+  OPI_CHECK_FLAGS,   /* bits of `known` */
+  OPI_CHECK_CHOICE,  /* 0 .. known */
+  OPI_CHECK_ONE_OF,  /* n with bit n of `known` */
+  OPI_CHECK_ZERO,    /* reserved */
+  OPI_CHECK_PART,    /* a struct by value */
+  OPI_CHECK_OTHER,   /* a struct by pointer, NULL: none */
+  OPI_CHECK_NUMBERS, /* [count] */
+  OPI_CHECK_NAMES,   /* [count] const char *, none NULL */
+  OPI_CHECK_LIST     /* [count] structs, `stride` bytes from one to the next */
 };
 
 typedef struct opi_struct opi_struct;
@@ -37,7 +37,7 @@ typedef struct opi_struct opi_struct;
 typedef struct opi_field {
   const char *name;
   uint16_t offset, size;
-  uint16_t kind;          /* OPI_FIELD_* */
+  uint16_t kind;          /* OPI_CHECK_* */
   uint16_t count, stride; /* offsets of these fields; stride 0: dense */
   uint16_t n_count;       /* bytes of the count; a count of 4 bytes is signed when `is_signed` */
   uint32_t is_signed;

@@ -6,7 +6,7 @@
 #define FIELD(type, field, kind_, ...)                                                   \
   {                                                                                      \
     .name = #field, .offset = offsetof(type, field), .size = sizeof(((type *)0)->field), \
-    .kind = OPI_FIELD_##kind_, __VA_ARGS__                                               \
+    .kind = OPI_CHECK_##kind_, __VA_ARGS__                                               \
   }
 #define COUNT(type, field) .count = offsetof(type, field), .n_count = sizeof(((type *)0)->field)
 #define SIZE(type) FIELD(type, struct_size, SIZE, .inner = NULL)

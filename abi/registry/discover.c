@@ -57,7 +57,7 @@ static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, ui
 
 /* Warns of what somebody has given and nothing is found in. */
 static void warn_of(const search *s, const char *path, const char *what) {
-  if (s->origin != OPI_ORIGIN_INSTALLED)
+  if (s->origin != OPI_FOUND_INSTALLED)
     opi_log(s->logger, OPIPE_LOG_WARN, "plugin path %s: %s", path, what);
 }
 
@@ -91,8 +91,8 @@ static opipe_status search_given(search *s, const char *path) {
   char here[PATH_ROOM];
   if (stat(path, &st) != 0)
     return opi_fail_errno(s->err, errno, "plugin path %s", path);
-  s->origin = S_ISDIR(st.st_mode) ? OPI_ORIGIN_FOLDER : OPI_ORIGIN_FILE;
-  if (s->origin == OPI_ORIGIN_FOLDER)
+  s->origin = S_ISDIR(st.st_mode) ? OPI_FOUND_FOLDER : OPI_FOUND_FILE;
+  if (s->origin == OPI_FOUND_FOLDER)
     return search_directory(s, path);
   if (strchr(path, '/') != NULL)
     return s->found(s->ctx, path, s->place++, s->origin, s->err);
@@ -176,9 +176,9 @@ opipe_status opi_discover(const opi_registry_params *params, opi_found_fn found,
               .err = err};
   for (uint32_t i = 0; i < params->n_paths; ++i)
     OPI_TRY(search_given(&s, params->paths[i]));
-  s.origin = OPI_ORIGIN_FOLDER;
+  s.origin = OPI_FOUND_FOLDER;
   OPI_TRY(search_environment(&s));
-  s.origin = OPI_ORIGIN_INSTALLED;
+  s.origin = OPI_FOUND_INSTALLED;
   return search_installation(&s);
 }
 

@@ -168,10 +168,10 @@ static opipe_status take_file(void *ctx, const char *path, uint32_t place, uint3
   if (status == OPIPE_OK)
     status = opi_descriptor_check(plugin, &why);
   if (status < 0) {
-    if (origin == OPI_ORIGIN_FILE)
+    if (origin == OPI_FOUND_FILE)
       return opi_fail(err, status, "plugin %s: %s", path, why.message);
     refuse(c, STATE_REFUSED, why.message);
-    opi_log(r->logger, origin == OPI_ORIGIN_INSTALLED ? OPIPE_LOG_INFO : OPIPE_LOG_WARN,
+    opi_log(r->logger, origin == OPI_FOUND_INSTALLED ? OPIPE_LOG_INFO : OPIPE_LOG_WARN,
             "plugin %s refused: %s", path, why.message);
     return OPIPE_OK; /* one bad file must not hide the others */
   }
@@ -346,7 +346,7 @@ static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
       return opi_fail(err, c->failed, "%s '%s' (%s): %s", opi_kind_name(kind), id, c->path,
                       c->reason);
     }
-    if (c->state == STATE_REFUSED && c->origin != OPI_ORIGIN_INSTALLED) {
+    if (c->state == STATE_REFUSED && c->origin != OPI_FOUND_INSTALLED) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' (%s) was refused: %s", opi_kind_name(kind),
                       id, c->path, c->reason);
     }

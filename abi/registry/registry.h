@@ -96,9 +96,9 @@ const char *opi_table_id(uint32_t kind);
 opipe_status opi_library_open(const char *path, const opipe_plugin **out_plugin, opipe_error *err);
 /* Calls `found` for every candidate file in search order; place counts the places. */
 enum {
-  OPI_ORIGIN_FILE = 0,   /* the host gave the file itself */
-  OPI_ORIGIN_FOLDER = 1, /* it gave the folder, or the environment did */
-  OPI_ORIGIN_INSTALLED = 2
+  OPI_FOUND_FILE = 0,   /* the host gave the file itself */
+  OPI_FOUND_FOLDER = 1, /* it gave the folder, or the environment did */
+  OPI_FOUND_INSTALLED = 2
 };
 typedef opipe_status (*opi_found_fn)(void *ctx, const char *path, uint32_t place, uint32_t origin,
                                      opipe_error *err);

@@ -48,7 +48,7 @@ static opipe_status follow_link(int dir, char io_path[PATH_MAX], bool *out_link,
   return OPIPE_OK;
 }
 
-opipe_status opi_place_find(int dir, const char *path, opi_place *out, opipe_error *err) {
+opipe_status opi_file_place_find(int dir, const char *path, opi_file_place *out, opipe_error *err) {
   enum { LINKS_MOST = 40 }; /* as many as Linux follows */
   struct stat st;
   bool is_link = true;
@@ -71,7 +71,7 @@ opipe_status opi_place_find(int dir, const char *path, opi_place *out, opipe_err
   return is_link ? opi_fail_errno(err, ELOOP, "writing %s", path) : OPIPE_OK;
 }
 
-opipe_status opi_place_keep_mode(const opi_place *place, int fd, opipe_error *err) {
+opipe_status opi_file_place_keep_mode(const opi_file_place *place, int fd, opipe_error *err) {
   if (place->mode == 0 || fchmod(fd, place->mode) == 0)
     return OPIPE_OK;
   return opi_fail_errno(err, errno, "giving %s its permissions", place->path);
@@ -79,8 +79,8 @@ opipe_status opi_place_keep_mode(const opi_place *place, int fd, opipe_error *er
 
 opipe_status opi_try_file(int dir, const char *path, opipe_error *err) {
   char temp[PATH_MAX];
-  opi_place place;
-  OPI_TRY(opi_place_find(dir, path, &place, err));
+  opi_file_place place;
+  OPI_TRY(opi_file_place_find(dir, path, &place, err));
   if (snprintf(temp, sizeof temp, "%s.%d.try", place.path, (int)getpid()) >= PATH_MAX)
     return opi_fail(err, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
   const int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

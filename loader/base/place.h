@@ -9,15 +9,15 @@
 
 #include "loader/base/base.h"
 
-typedef struct opi_place {
+typedef struct opi_file_place {
   char path[PATH_MAX]; /* links followed, that of the last name to what is not there yet as well */
   mode_t mode;         /* permissions of the file that is there; 0: there is none */
-} opi_place;
+} opi_file_place;
 
 /* `path` below the folder `dir`, or AT_FDCWD. Errors: IO where it names a folder, a device, a pipe
  * or a socket; INVALID where it is too long. */
-opipe_status opi_place_find(int dir, const char *path, opi_place *out, opipe_error *err);
+opipe_status opi_file_place_find(int dir, const char *path, opi_file_place *out, opipe_error *err);
 /* Gives the open file that is to take the place the permissions of the one that is there. */
-opipe_status opi_place_keep_mode(const opi_place *place, int fd, opipe_error *err);
+opipe_status opi_file_place_keep_mode(const opi_file_place *place, int fd, opipe_error *err);
 
 #endif /* OPI_PLACE_H */

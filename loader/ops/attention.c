@@ -262,12 +262,12 @@ static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_e
     const int64_t row[2] = {1, mask->shape[0]};
     OPI_TRY(opi_k_reshape(b, in[OPI_ATT_MASK], row, 2, &in[OPI_ATT_MASK], err));
   }
-  const opi_places places = {e.batch,
-                             e.q_len,
-                             e.total,
-                             e.past,
-                             opi_attr_int(node, "left_window_size", -1),
-                             opi_attr_int(node, "right_window_size", -1)};
+  const opi_attention_window places = {e.batch,
+                                       e.q_len,
+                                       e.total,
+                                       e.past,
+                                       opi_attr_int(node, "left_window_size", -1),
+                                       opi_attr_int(node, "right_window_size", -1)};
   OPI_TRY(
       opi_attention_places(b, &places, &in[OPI_ATT_MASK], in[OPI_ATT_SEQLEN], &how.causal, err));
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o)

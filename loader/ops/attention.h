@@ -43,15 +43,16 @@ opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const 
                                 uint32_t want, uint32_t pattern, uint32_t *out, opipe_error *err);
 
 /* Which keys a row may see by its place (attention_mask.c). */
-typedef struct opi_places {
+typedef struct opi_attention_window {
   int64_t batch, rows, keys; /* B, S and T = past + new keys */
   int64_t past;              /* keys before the first row; with nonpad_kv_seqlen it decides */
   int64_t left, right;       /* keys before and behind a row's place that it sees; -1: all */
-} opi_places;
+} opi_attention_window;
 /* Puts what plain causality cannot say into the mask *io_mask (a value, or OPIPE_NONE) and clears
  * *io_causal where it did. lengths: nonpad_kv_seqlen, or OPIPE_NONE. */
-opipe_status opi_attention_places(opi_builder *b, const opi_places *places, uint32_t *io_mask,
-                                  uint32_t lengths, bool *io_causal, opipe_error *err);
+opipe_status opi_attention_places(opi_builder *b, const opi_attention_window *places,
+                                  uint32_t *io_mask, uint32_t lengths, bool *io_causal,
+                                  opipe_error *err);
 
 /* Checks all of a canonical node's inputs; the shape of Y, shape [4]. */
 opipe_status opi_attention_shape(const opi_builder *b, const opi_node *node, int64_t *shape,

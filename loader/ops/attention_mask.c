@@ -23,7 +23,7 @@ static opipe_status count_from(opi_builder *b, int64_t n, int64_t first, uint32_
 }
 
 /* bool [B, 1, S, width] from nonpad_kv_seqlen [B]. */
-static opipe_status ragged_band(opi_builder *b, const opi_places *p, uint32_t lengths,
+static opipe_status ragged_band(opi_builder *b, const opi_attention_window *p, uint32_t lengths,
                                 int64_t width, uint32_t *out, opipe_error *err) {
   const int64_t column[4] = {p->batch, 1, 1, 1}, rows[4] = {1, 1, p->rows, 1};
   uint32_t at, row, key = OPIPE_NONE, shift, bound, low, high = OPIPE_NONE;
@@ -59,9 +59,10 @@ static opipe_status join_mask(opi_builder *b, uint32_t mask, uint32_t band, uint
   return opi_k_where(b, band, mask, hidden, out, err);
 }
 
-opipe_status opi_attention_places(opi_builder *b, const opi_places *places, uint32_t *io_mask,
-                                  uint32_t lengths, bool *io_causal, opipe_error *err) {
-  opi_places p = *places;
+opipe_status opi_attention_places(opi_builder *b, const opi_attention_window *places,
+                                  uint32_t *io_mask, uint32_t lengths, bool *io_causal,
+                                  opipe_error *err) {
+  opi_attention_window p = *places;
   uint32_t band;
   const bool bounded = p.left >= 0 || (p.right >= 0 && !*io_causal);
   if (!bounded && (!*io_causal || lengths == OPIPE_NONE))

@@ -23,7 +23,7 @@ enum { MAX_FUNCTIONS = 6 };
 typedef struct layer {
   opi_builder *b;
   const opi_node *node;
-  opi_cell cell;
+  opi_recurrence cell;
   int64_t gates, steps, batch, features, hidden;
   uint32_t directions;
   bool reverse; /* of the only direction */
@@ -68,7 +68,7 @@ static opipe_status find_function(const layer *l, const char *name, const functi
 }
 
 static opipe_status read_functions(layer *l, opipe_error *err) {
-  const uint32_t each = opi_cell_functions(l->cell), n = each * l->directions;
+  const uint32_t each = opi_recurrence_functions(l->cell), n = each * l->directions;
   const opipe_attr *names = opi_attr_find(l->node, "activations");
   const opipe_attr *alphas = opi_attr_find(l->node, "activation_alpha");
   const opipe_attr *betas = opi_attr_find(l->node, "activation_beta");
@@ -174,7 +174,7 @@ static opipe_status biases(const layer *l, uint32_t d, uint32_t *out, uint32_t *
                            opipe_error *err) {
   opi_builder *b = l->b;
   const int64_t n = l->gates * l->hidden, h = l->hidden;
-  const bool apart = l->cell == OPI_CELL_GRU && l->linear_before_reset;
+  const bool apart = l->cell == OPI_RECURRENCE_GRU && l->linear_before_reset;
   uint32_t all, own, of_state;
   OPI_TRY(part(l, IN_B, 0, d, &all, err));
   *out = *out_extra = OPIPE_NONE;
@@ -215,8 +215,8 @@ static opipe_attr list_attr(const char *name, uint32_t kind, const void *data, u
 /* Y [S,B,H], Y_h and Y_c [B,H] of direction d. */
 static opipe_status direction(const layer *l, uint32_t d, uint32_t *out, opipe_error *err) {
   uint32_t in[6];
-  const uint32_t each = opi_cell_functions(l->cell), states = l->batch_first ? 1 : 0;
-  const bool lstm = l->cell == OPI_CELL_LSTM;
+  const uint32_t each = opi_recurrence_functions(l->cell), states = l->batch_first ? 1 : 0;
+  const bool lstm = l->cell == OPI_RECURRENCE_LSTM;
   opi_attrs attrs = {.n = 0};
   OPI_TRY(gates(l, d, &in[OPI_REC_G], &in[OPI_REC_EXTRA], err));
   OPI_TRY(part(l, IN_R, 0, d, &in[OPI_REC_R], err));
@@ -229,7 +229,7 @@ static opipe_status direction(const layer *l, uint32_t d, uint32_t *out, opipe_e
   opi_attrs_float(&attrs, "clip", l->clip);
   if (lstm)
     opi_attrs_int(&attrs, "input_forget", l->input_forget);
-  if (l->cell == OPI_CELL_GRU)
+  if (l->cell == OPI_RECURRENCE_GRU)
     opi_attrs_int(&attrs, "linear_before_reset", l->linear_before_reset);
   attrs.list[attrs.n++] =
       list_attr("activations", OPIPE_ATTR_STRINGS, l->function + d * each, each);
@@ -261,9 +261,9 @@ static opipe_status join(const layer *l, uint32_t output, const uint32_t *parts,
 
 static opipe_status lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   static const int64_t turn[3] = {1, 0, 2};
-  layer l = {.b = b, .node = node, .cell = opi_cell_of(node)};
+  layer l = {.b = b, .node = node, .cell = opi_recurrence_of(node)};
   uint32_t made[2][3], parts[2];
-  l.gates = opi_cell_gates(l.cell);
+  l.gates = opi_recurrence_gates(l.cell);
   OPI_TRY(read_attributes(&l, err));
   OPI_TRY(read_shapes(&l, err));
   const int64_t flat[2] = {l.steps * l.batch, l.features};

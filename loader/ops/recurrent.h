@@ -20,17 +20,23 @@ enum {
   OPI_REC_GRAD_DY = 7
 };
 
-typedef enum opi_cell { OPI_CELL_LSTM = 0, OPI_CELL_GRU, OPI_CELL_RNN } opi_cell;
+typedef enum opi_recurrence {
+  OPI_RECURRENCE_LSTM = 0,
+  OPI_RECURRENCE_GRU,
+  OPI_RECURRENCE_RNN
+} opi_recurrence;
 
 /* By the first letter of the operator's name. */
-static inline opi_cell opi_cell_of(const opi_node *node) {
-  return node->op[0] == 'L' ? OPI_CELL_LSTM : node->op[0] == 'G' ? OPI_CELL_GRU : OPI_CELL_RNN;
+static inline opi_recurrence opi_recurrence_of(const opi_node *node) {
+  return node->op[0] == 'L'   ? OPI_RECURRENCE_LSTM
+         : node->op[0] == 'G' ? OPI_RECURRENCE_GRU
+                              : OPI_RECURRENCE_RNN;
 }
-static inline int64_t opi_cell_gates(opi_cell cell) {
-  return cell == OPI_CELL_LSTM ? 4 : cell == OPI_CELL_GRU ? 3 : 1;
+static inline int64_t opi_recurrence_gates(opi_recurrence cell) {
+  return cell == OPI_RECURRENCE_LSTM ? 4 : cell == OPI_RECURRENCE_GRU ? 3 : 1;
 }
-static inline uint32_t opi_cell_functions(opi_cell cell) {
-  return cell == OPI_CELL_LSTM ? 3 : cell == OPI_CELL_GRU ? 2 : 1;
+static inline uint32_t opi_recurrence_functions(opi_recurrence cell) {
+  return cell == OPI_RECURRENCE_LSTM ? 3 : cell == OPI_RECURRENCE_GRU ? 2 : 1;
 }
 
 #endif /* OPI_OPS_RECURRENT_H */

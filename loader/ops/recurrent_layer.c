@@ -17,13 +17,13 @@
 /* G, R and the four inputs from `lens` on; out_y [S,B,H]. */
 static opipe_status check(opi_builder *b, const opi_node *node, uint32_t lens, int64_t *out_y,
                           opipe_error *err) {
-  const opi_cell cell = opi_cell_of(node);
-  const int64_t gates = opi_cell_gates(cell);
+  const opi_recurrence cell = opi_recurrence_of(node);
+  const int64_t gates = opi_recurrence_gates(cell);
   OPI_TRY(opi_need(b, node, OPI_REC_G, "G", OPI_T_FLOAT, 3, 3, err));
   OPI_TRY(opi_need(b, node, OPI_REC_R, "R", OPI_T_FLOAT, 2, 2, err));
   OPI_TRY(opi_need_same_type(b, node, OPI_REC_G, OPI_REC_R, err));
   const opi_value *g = opi_input(b, node, OPI_REC_G), *r = opi_input(b, node, OPI_REC_R);
-  const int64_t h = r->shape[1], extra = (cell == OPI_CELL_LSTM ? 3 : 1) * h;
+  const int64_t h = r->shape[1], extra = (cell == OPI_RECURRENCE_LSTM ? 3 : 1) * h;
   OPI_TRY(opi_need_dim(b, node, OPI_REC_R, 0, gates * h, "gates of as many units", err));
   OPI_TRY(opi_need_dim(b, node, OPI_REC_G, 2, gates * h, "the gates of R", err));
   out_y[0] = g->shape[0];
@@ -58,7 +58,7 @@ static opipe_status grad_infer(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_need_shape(b, node, OPI_REC_GRAD_DY, y, 3, err));
   OPI_TRY(opi_need_shape(b, node, OPI_REC_GRAD_DY + 1, y + 1, 2, err));
   OPI_TRY(opi_need_shape(b, node, OPI_REC_GRAD_DY + 2, y + 1, 2, err));
-  const int64_t extra = (opi_cell_of(node) == OPI_CELL_LSTM ? 3 : 1) * y[2];
+  const int64_t extra = (opi_recurrence_of(node) == OPI_RECURRENCE_LSTM ? 3 : 1) * y[2];
   OPI_TRY(opi_b_set(b, node, 0, g.dtype, g.shape, 3, err));
   for (uint32_t i = 1; i < 5; ++i) {
     OPI_TRY(i < 3 ? opi_b_set(b, node, i, g.dtype, y, 3, err)
@@ -130,9 +130,9 @@ static opipe_status give_r(opi_grad *g, const opi_node *node, const uint32_t *ma
                            opipe_error *err) {
   opi_builder *b = g->builder;
   const int64_t h = opi_b_value(b, node->in[OPI_REC_R])->shape[1];
-  const int64_t gates = opi_cell_gates(opi_cell_of(node));
+  const int64_t gates = opi_recurrence_gates(opi_recurrence_of(node));
   uint32_t parts[2];
-  if (opi_cell_of(node) != OPI_CELL_GRU) {
+  if (opi_recurrence_of(node) != OPI_RECURRENCE_GRU) {
     OPI_TRY(by_state(b, made[0], 0, gates * h, made[1], &parts[0], err));
     return opi_grad_give(g, node, OPI_REC_R, parts[0], err);
   }
@@ -149,7 +149,7 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
   static const char *const names[3] = {"LSTMGrad", "GRUGrad", "RNNGrad"};
   static const uint32_t from[4] = {OPI_REC_G, OPI_REC_H0, OPI_REC_C0, OPI_REC_EXTRA};
   static const uint32_t to[4] = {0, 3, 4, 5};
-  const opi_cell cell = opi_cell_of(node);
+  const opi_recurrence cell = opi_recurrence_of(node);
   const bool of_r = opi_grad_wants(g, node, OPI_REC_R);
   uint32_t in[10], made[6], want = 1;
   opi_attrs attrs = {.n = 0};
@@ -162,7 +162,7 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
     in[OPI_REC_GRAD_DY + o] = opi_grad_of(g, node, o);
   for (uint32_t i = 0; i < node->n_attrs && attrs.n < OPI_COUNT(attrs.list); ++i)
     attrs.list[attrs.n++] = node->attrs[i];
-  want |= of_r ? (cell == OPI_CELL_GRU ? 6u : 2u) : 0u;
+  want |= of_r ? (cell == OPI_RECURRENCE_GRU ? 6u : 2u) : 0u;
   for (uint32_t i = 1; i < 4; ++i)
     want |= opi_grad_wants(g, node, from[i]) ? 1u << to[i] : 0u;
   OPI_TRY(opi_k_node(g->builder, names[cell], "opipe", 1, in, 10, want, &attrs, made, err));

@@ -31,7 +31,7 @@ opipe_status opi_model_find_places(const opi_model *model, const opi_replacement
 
 typedef struct opi_out_file {
   char path[PATH_MAX], temp[PATH_MAX];
-  opi_place place; /* of `path` */
+  opi_file_place place; /* of `path` */
   int fd;
 } opi_out_file;
 

@@ -27,7 +27,7 @@ opipe_status opi_out_begin(opi_out_files *files, const char *folder, const char 
   opi_out_file *f = &files->list[files->n];
   if (snprintf(f->path, sizeof f->path, "%s%s%s", folder, slash, name) >= PATH_MAX - 32)
     return opi_fail(err, OPIPE_E_INVALID, "the path of '%.80s' is longer than %d", name, PATH_MAX);
-  OPI_TRY(opi_place_find(AT_FDCWD, f->path, &f->place, err));
+  OPI_TRY(opi_file_place_find(AT_FDCWD, f->path, &f->place, err));
   (void)snprintf(f->temp, sizeof f->temp, "%.*s.%d.new", PATH_MAX - 32, f->place.path,
                  (int)getpid());
   (void)unlink(f->temp);
@@ -43,7 +43,7 @@ opipe_status opi_out_end(opi_out_file *f, opipe_status status, opipe_error *err)
   if (status < 0)
     (void)opi_error_prefix(err, "%s: ", f->path);
   if (status == OPIPE_OK)
-    status = opi_place_keep_mode(&f->place, f->fd, err);
+    status = opi_file_place_keep_mode(&f->place, f->fd, err);
   if (status == OPIPE_OK && fsync(f->fd) != 0)
     status = opi_fail_errno(err, errno, "flushing %s", f->temp);
   if (close(f->fd) != 0 && status == OPIPE_OK)
@@ -250,9 +250,9 @@ static opipe_status folder_of(const char *path, char folder[PATH_MAX], opipe_err
 
 /* Where the model itself will lie: what belongs to it lies beside it. It may take the place of what
  * it was read from, but not that of its content. */
-static opipe_status find_model(const opi_model *model, const char *path, opi_place *place,
+static opipe_status find_model(const opi_model *model, const char *path, opi_file_place *place,
                                char folder[PATH_MAX], opipe_error *err) {
-  OPI_TRY(opi_place_find(AT_FDCWD, path, place, err));
+  OPI_TRY(opi_file_place_find(AT_FDCWD, path, place, err));
   OPI_TRY(opi_model_check_target(model, place->path, false, err));
   return folder_of(place->path, folder, err);
 }
@@ -274,7 +274,7 @@ opipe_status opi_model_save(const opi_model *model, const opi_replacement *list,
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   char folder[PATH_MAX];
-  opi_place place;
+  opi_file_place place;
   opi_out_files files = {.allocator = model->allocator, .room = 1};
   OPI_TRY(opi_model_check_files(model, e));
   OPI_TRY(check_sizes(model, list, n, e));
@@ -297,7 +297,7 @@ opipe_status opi_model_try_save(const opi_model *model, const opi_replacement *l
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_error *e = err == NULL ? &local : err;
   char folder[PATH_MAX];
-  opi_place place;
+  opi_file_place place;
   OPI_TRY(check_sizes(model, list, n, e));
   OPI_TRY(find_model(model, path, &place, folder, e));
   OPI_TRY(opi_model_find_places(model, list, n, e));

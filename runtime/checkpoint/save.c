@@ -425,10 +425,10 @@ opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *fo
 /* The gradients, in the place of what is there, when they are whole. */
 static opipe_status save_gradients(const opipe_allocator *allocator, opi_weights *w,
                                    const char *path, opipe_error *err) {
-  opi_place place;
+  opi_file_place place;
   char temp[PATH_MAX];
   pieces gradients;
-  opipe_status status = opi_place_find(AT_FDCWD, path, &place, err);
+  opipe_status status = opi_file_place_find(AT_FDCWD, path, &place, err);
   if (status == OPIPE_OK &&
       snprintf(temp, sizeof temp, "%s.%d.new", place.path, (int)getpid()) >= PATH_MAX) {
     status =

@@ -27,9 +27,9 @@ static void test_rows_cover_their_structs(void) {
                  field->name);
       }
       end = field->offset + (uint32_t)field->size;
-      if (field->kind >= OPI_FIELD_PART && field->kind <= OPI_FIELD_OTHER)
+      if (field->kind >= OPI_CHECK_PART && field->kind <= OPI_CHECK_OTHER)
         OPI_ASSERT(field->inner != NULL);
-      if (field->kind == OPI_FIELD_PART)
+      if (field->kind == OPI_CHECK_PART)
         OPI_ASSERT_INT(field->size, field->inner->size);
     }
     if (end != s->size)
@@ -315,13 +315,13 @@ static void attack_list(world *w, const opi_struct *s, const opi_field *f, char 
   set(base + f->offset, sizeof list, (uintptr_t)list);
   if (list == NULL || n == 0)
     return;
-  if (f->kind == OPI_FIELD_NAMES) {
+  if (f->kind == OPI_CHECK_NAMES) {
     const uint64_t name = get(list, sizeof name);
     set(list, sizeof name, 0);
     expect_refused(w, s->name, f->name, "no name");
     set(list, sizeof name, name);
   }
-  if (f->kind == OPI_FIELD_LIST) {
+  if (f->kind == OPI_CHECK_LIST) {
     attack_struct(w, f->inner, list);
     if (f->stride != 0)
       attack_strides(w, s, f, base, list);
@@ -333,40 +333,40 @@ static void attack_field(world *w, const opi_struct *s, const opi_field *f, char
   const uint64_t kept = f->size <= sizeof kept ? get(at, f->size) : 0;
   uint64_t bad = 0;
   switch (f->kind) {
-    case OPI_FIELD_FLAGS:
+    case OPI_CHECK_FLAGS:
       bad = kept | (f->known + 1);
       OPI_ASSERT((bad & ~f->known) != 0);
       set(at, f->size, bad);
       expect_refused(w, s->name, f->name, "an unknown flag");
       bad = kept | UINT64_C(0x80000000);
       break;
-    case OPI_FIELD_CHOICE:
+    case OPI_CHECK_CHOICE:
       set(at, f->size, UINT32_MAX);
       expect_refused(w, s->name, f->name, "a huge choice");
       bad = f->known + 1;
       break;
-    case OPI_FIELD_ONE_OF:
+    case OPI_CHECK_ONE_OF:
       set(at, f->size, UINT32_MAX);
       expect_refused(w, s->name, f->name, "a huge choice");
       while ((f->known >> bad & 1) != 0)
         ++bad;
       break;
-    case OPI_FIELD_ZERO:
+    case OPI_CHECK_ZERO:
       bad = 1;
       break;
-    case OPI_FIELD_NEEDED:
+    case OPI_CHECK_NEEDED:
       bad = 0;
       break;
-    case OPI_FIELD_PART:
+    case OPI_CHECK_PART:
       attack_struct(w, f->inner, at);
       return;
-    case OPI_FIELD_OTHER:
+    case OPI_CHECK_OTHER:
       OPI_ASSERT(kept != 0); /* the subject has one of everything */
       attack_struct(w, f->inner, (char *)(uintptr_t)kept);
       return;
-    case OPI_FIELD_NUMBERS:
-    case OPI_FIELD_NAMES:
-    case OPI_FIELD_LIST:
+    case OPI_CHECK_NUMBERS:
+    case OPI_CHECK_NAMES:
+    case OPI_CHECK_LIST:
       attack_list(w, s, f, base);
       return;
     default:
@@ -398,7 +398,7 @@ static void attack_size(world *w, const opi_struct *s, char *base) {
 }
 
 static void attack_struct(world *w, const opi_struct *s, char *base) {
-  if (s->fields[0].kind == OPI_FIELD_SIZE)
+  if (s->fields[0].kind == OPI_CHECK_SIZE)
     attack_size(w, s, base);
   for (uint32_t f = 0; f < s->n_fields; ++f)
     attack_field(w, s, &s->fields[f], base);
