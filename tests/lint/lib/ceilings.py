@@ -8,10 +8,11 @@ PATH = "tests/lint/house.txt"
 
 
 class Ceilings:
-    """lines: name -> (ceiling, reason), in their order. values: name -> (value, aim) of what was measured."""
+    """lines: name -> (ceiling, reason), in their order. values: name -> (value, aim) of what was measured. unknown: names of what
+    could not be measured."""
 
     def __init__(self, report):
-        self.report, self.lines, self.values, self.head = report, {}, {}, []
+        self.report, self.lines, self.values, self.unknown, self.head = report, {}, {}, set(), []
         if not os.path.isfile(os.path.join(tree.ROOT, PATH)):
             return
         for number, line in enumerate(tree.text(PATH).splitlines(), 1):
@@ -42,6 +43,8 @@ class Ceilings:
         """A line for every ceiling that can be lowered, or goes."""
         for name, (most, _) in self.lines.items():
             value, aim = self.values.get(name, (0, 0))
+            if name in self.unknown:
+                continue
             if value <= aim:
                 yield f"{name}: {value} is within {aim}, its ceiling goes"
             elif value < most:
@@ -58,8 +61,8 @@ class Ceilings:
                 name = moved[0]
                 free.remove(name)
             value, aim = self.values.get(name, (0, 0))
-            if value > aim:
-                lines.append(f"{name} {min(value, most)} {reason}")
+            if value > aim or name in self.unknown:
+                lines.append(f"{name} {most if name in self.unknown else min(value, most)} {reason}")
         with open(os.path.join(tree.ROOT, PATH), "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
         return free
