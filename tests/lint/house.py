@@ -253,6 +253,7 @@ def check_clocks(house):
             n += 1
             house.ceilings.hold(f"clock:{path if path in house.texts else moved[0]}", 1, 0)
         else:
+            house.ceilings.unknown.add(f"clock:{path}")
             house.report.add(ceilings.PATH, 0, f"the clock {path} is not there: move or remove its line")
     house.row("clocks over lists or orders, named in house.txt", f"at most {CLOCKS}", n)
 
