@@ -8,7 +8,8 @@ from lib import tree
 
 # What a plan is, and what a session is: the headers at the top of their folders, and all below them.
 PLAN = ["partition/*.h", "loader", "abi/include"]
-SESSION = ["runtime/*.h", "partition", "loader", "abi/include"]
+SESSION = ["runtime/*.h", "runtime/base", "runtime/device", "runtime/compiled", "runtime/executor", "runtime/requests", "runtime/session",
+           "partition", "loader", "abi/include"]
 
 # Folder (the longest match counts) -> the folders of ours that it may include from.
 ALLOWED = {
@@ -34,14 +35,15 @@ ALLOWED = {
     "partition/arch": ["partition/arch", "partition/cluster", "partition/cost/layers.h", *PLAN],
     "partition/json": ["partition/json", "partition/lists/playlist.h", "partition/program", "partition/cut", "partition/schedule", *PLAN],
     "partition": ["partition", "loader", "abi/include"],
+    "runtime/base": ["runtime/base", "partition", "loader", "abi/registry", "abi/include"],
+    "runtime/device": ["runtime/device", *SESSION],
     "runtime/weights": ["runtime/weights", *SESSION],
     "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *SESSION],
-    "runtime/variants": ["runtime/variants", *SESSION],
-    "runtime/executor": ["runtime/executor", *SESSION],
-    "runtime/lent": ["runtime/lent", *SESSION],
-    "runtime/trace": ["runtime/trace", *SESSION],
-    "runtime/peers": ["runtime/peers", *SESSION],
-    "runtime/train": ["runtime/train", "runtime/weights", *SESSION],
+    "runtime/compiled": ["runtime/compiled", *SESSION],
+    "runtime/executor": ["runtime/executor", "runtime/compiled", *SESSION],
+    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", *SESSION],
+    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", *SESSION],
+    "runtime/session": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
     "runtime": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
 }
 
