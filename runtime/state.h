@@ -15,7 +15,7 @@
 
 #include <stdatomic.h>
 
-#include "partition/kernels.h"
+#include "partition/plan/kernels.h"
 #include "partition/program/cut.h"
 #include "runtime/base/handles.h"
 #include "runtime/base/strided.h"
