@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands behind a host's handles (runtime/handles.h): objects that are kept by counted
+/* What stands behind a host's handles (runtime/base/handles.h): objects that are kept by counted
  * references, so that the order in which a host destroys them cannot break what is left. A handle
  * has one reference, from its making until it was destroyed and no call is inside; table.c takes
  * handles, everything behind it objects.
@@ -13,14 +13,14 @@
 
 #include "abi/api/params.h"
 #include "abi/registry/registry.h"
-#include "partition/layers/apply.h"
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "partition/schedule/order.h"
-#include "partition/search/auto/auto.h"
-#include "runtime/budget.h"
-#include "runtime/handles.h"
-#include "runtime/session.h"
-#include "runtime/train/train.h"
+#include "partition/study/auto/auto.h"
+#include "partition/study/planners/apply.h"
+#include "runtime/base/handles.h"
+#include "runtime/device/budget.h"
+#include "runtime/requests/train.h"
+#include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;
 typedef struct opi_model_object opi_model_object;

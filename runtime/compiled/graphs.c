@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The graphs of a shape, by the session's plan or by what a request or step brought: how its inputs
+ * and outputs carry the batch and the tokens, where the graphs get their inputs from. The plan's
+ * own shape comes first; it names a training session's outputs and adds the labels.
+ *
+ * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
+ * and parameter table are the same, so that weights and optimizer state are. A request with fewer
+ * rows than the plan has micro-batches (times the most replicas of a stage, where these cut them),
+ * or fewer tokens than slices, leaves some of those out.
+ */
+#include <string.h>
+
+#include "partition/program/batch.h"
+#include "runtime/engine.h"
+
+/* ---- inputs and outputs ---- */
+
+static uint32_t find_input(const opi_session *s, const char *name) {
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    if (strcmp(s->inputs[i].name, name) == 0)
+      return i;
+  }
+  return OPIPE_NONE;
+}
+
+/* An input that the model's file does not have. */
+static opipe_status add_labels(opi_session *s, const opi_value *value, opipe_error *err) {
+  opi_input *inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, (size_t)s->n_inputs + 1);
+  opi_value *own = OPI_ARENA_NEW(&s->arena, opi_value);
+  int64_t *shape = OPI_ARENA_ARRAY(&s->arena, int64_t, (size_t)value->rank);
+  if (inputs == NULL || own == NULL || shape == NULL)
+    return opi_fail_nomem(err, sizeof *inputs, "inputs");
+  memcpy(inputs, s->inputs, s->n_inputs * sizeof *inputs);
+  *own = *value;
+  own->shape = shape;
+  own->name = opi_arena_strdup(&s->arena, value->name);
+  if (own->name == NULL)
+    return opi_fail_nomem(err, 0, "inputs");
+  for (int32_t d = 0; d < value->rank; ++d)
+    shape[d] = -1; /* checked against the whole mini-batch's */
+  inputs[s->n_inputs] =
+      (opi_input){.name = own->name, .value = own, .batch_axis = -1, .labels = true};
+  s->inputs = inputs;
+  s->n_dims += (uint32_t)value->rank;
+  ++s->n_inputs;
+  return OPIPE_OK;
+}
+
+static opipe_status name_outputs(const opi_compiled *t, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_training *training = t->model->variants[0].slices[0].training;
+  s->n_outputs = training->output == OPIPE_NONE ? 1 : 2;
+  s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
+  s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
+  if (s->output_names == NULL || s->output_dtypes == NULL)
+    return opi_fail_nomem(err, s->n_outputs * sizeof(char *), "outputs");
+  s->output_names[0] = "loss";
+  s->output_dtypes[0] = OPIPE_FLOAT;
+  if (s->n_outputs == 2) {
+    const char *asked = s->plan->train->loss.output;
+    s->output_names[1] = asked != NULL ? asked : training->output_name;
+    s->output_dtypes[1] = training->graph->values[training->output].dtype;
+  }
+  return OPIPE_OK;
+}
+
+/* How all of a session's outputs carry the batch. */
+static opipe_status carry_request(opi_compiled *t, const opi_carry *all, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_graph *g = t->model->variants[t->model->base].bound->graph;
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    const opi_value *value = &g->values[g->outputs[o]];
+    t->output_carry[o] = all[g->outputs[o]];
+    if (t->output_carry[o].axis >= 0 && opi_dtype_bits(value->dtype) < 8) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "output '%s' of type %s cannot be put together from micro-batches",
+                      value->name, opi_dtype_name(value->dtype));
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry *all,
+                                 opipe_error *err) {
+  const opi_session *s = t->session;
+  opi_carry *in = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_inputs);
+  if (in == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const uint32_t i = find_input(s, g->values[g->inputs[p]].name);
+    in[p] =
+        (opi_carry){.axis = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis, .outer = 1, .inner = 1};
+  }
+  if (s->env.source.carry != NULL)
+    return s->env.source.carry(g, in, all, err);
+  opi_carry_part part;
+  OPI_TRY(opi_batch_part(&t->given, g, &t->arena, &part, err));
+  return opi_carry_through(g, &part, t->given.batch, in, all, NULL, err);
+}
+
+/* How outputs carry the batch. In training those are the logits; the labels carry it alike. */
+static opipe_status carry_outputs(opi_compiled *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_bound *bound = t->model->variants[t->model->base].bound;
+  const opi_graph *g = bound->graph;
+  const bool trains = opi_session_trains(s), split = opi_plan_cuts_rows(&t->given);
+  t->output_carry = OPI_ARENA_ARRAY(&t->arena, opi_carry, (size_t)s->n_outputs + 2);
+  if (t->output_carry == NULL)
+    return opi_fail_nomem(err, s->n_outputs * sizeof *t->output_carry, "outputs");
+  for (uint32_t o = 0; o < s->n_outputs + 2; ++o)
+    t->output_carry[o] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
+  if (trains ? s->n_outputs < 2 || s->plan->batch_dim == NULL : !split)
+    return OPIPE_OK;
+  opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
+  if (all == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
+  const opipe_status status = follow_batch(t, g, all, split ? err : NULL);
+  if (status < 0)
+    return split ? status : OPIPE_OK;
+  if (!trains)
+    return carry_request(t, all, err);
+  const uint32_t v = opi_bound_value(bound, s->output_names[1]);
+  if (v != OPIPE_NONE)
+    t->output_carry[1] = all[v];
+  return OPIPE_OK;
+}
+
+/* Labels are split like the output that they are compared with. */
+static opipe_status place_labels(const opi_compiled *t, const opi_value *value, int32_t *io_axis,
+                                 opipe_error *err) {
+  if (*io_axis >= 0 || t->session->plan->batch_dim == NULL)
+    return OPIPE_OK;
+  *io_axis = t->output_carry[1].axis;
+  if (t->output_carry[1].axis >= value->rank || t->output_carry[1].outer != 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "labels '%s' of rank %d cannot be split like the output", value->name,
+                    value->rank);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice, opi_ports *ports,
+                                opipe_error *err) {
+  const opi_session *s = t->session;
+  const opi_training *training = slice->training;
+  const opi_graph *g = slice->graph;
+  ports->input = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
+  ports->axis = OPI_ARENA_ARRAY(&t->arena, int32_t, g->n_inputs);
+  ports->labels = OPIPE_NONE;
+  if (ports->input == NULL || ports->axis == NULL)
+    return opi_fail_nomem(err, g->n_inputs * sizeof(uint32_t), "inputs");
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const opi_value *value = &g->values[g->inputs[p]];
+    const bool labels = training != NULL && g->inputs[p] == training->labels;
+    const uint32_t i = find_input(s, labels ? training->labels_name : value->name);
+    ports->input[p] = i;
+    ports->axis[p] = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis;
+    if ((i == OPIPE_NONE || s->inputs[i].value->rank != value->rank) && t->model->n_slices == 1) {
+      return opi_fail(err, OPIPE_E_INTERNAL,
+                      "a graph reads input '%s' of rank %d, which the model does not have",
+                      value->name, value->rank);
+    }
+    if (!labels)
+      continue;
+    ports->labels = p;
+    OPI_TRY(place_labels(t, value, &ports->axis[p], err));
+  }
+  return OPIPE_OK;
+}
+
+/* With slices: [rows, tokens, ...] for what the loss judges. */
+static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
+  if (t->model->n_slices == 1 || !opi_session_trains(t->session))
+    return OPIPE_OK;
+  t->token_axis = t->model->variants[t->model->base].slices[0].outputs[0].carry.axis;
+  const bool batch_first = t->output_carry[1].axis <= 0 && t->output_carry[1].inner == 1;
+  if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "slices of tokens: output '%s' must be [batch, tokens, ...]",
+                  t->session->output_names[t->session->n_outputs - 1]);
+}
+
+/* ---- the plan ---- */
+
+/* The records of the micro-batches that have rows, and of the slices that have tokens (NULL: all).
+ */
+static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const uint32_t *slices,
+                              opipe_error *err) {
+  opi_plan *given = &t->given;
+  const opi_plan *plan = t->session->plan;
+  uint32_t n = 0;
+  opipe_action *actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, plan->n_actions);
+  uint32_t *rank_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  if (actions == NULL || rank_first == NULL)
+    return opi_fail_nomem(err, plan->n_actions * sizeof *actions, "a shorter request");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    rank_first[r] = n;
+    for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
+      opipe_action action = plan->actions[a];
+      if (action.microbatch >= n_microbatches ||
+          (slices != NULL && slices[action.slice] == OPIPE_NONE))
+        continue;
+      if (slices != NULL)
+        action.slice = (uint16_t)slices[action.slice];
+      actions[n++] = action;
+    }
+  }
+  rank_first[plan->n_ranks] = n;
+  given->actions = actions;
+  given->rank_first = rank_first;
+  given->n_actions = n;
+  given->n_microbatches = n_microbatches;
+  return OPIPE_OK;
+}
+
+static opipe_status check_rows(const opi_shape *shape, const opi_plan *given, int64_t units,
+                               opipe_error *err) {
+  if (given->batch_dim == NULL ||
+      (shape->rows % units == 0 && given->batch_rows >= given->n_microbatches))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "a mini-batch of %lld rows cannot be cut into %u micro-batches of whole samples",
+                  (long long)shape->rows, given->n_microbatches);
+}
+
+/* The session's plan with the dimensions that the step brought. */
+static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opipe_error *err) {
+  const opi_session *s = t->session;
+  const int64_t units = s->engine->units_per_row;
+  opi_plan *given = &t->given;
+  opi_bind_options named = {.n_dims = 0};
+  const uint32_t *slices = NULL;
+  *given = *s->plan;
+  given->n_positions =
+      s->reference ? 1 : 0; /* one request after the other, or as many as it takes */
+  opi_arena_init(&given->arena, s->allocator, 0);
+  if (t->shape->keep)
+    return OPIPE_OK;
+  OPI_TRY(opi_shape_name(t->shape, t->shape->rows, &t->arena, &named, err));
+  given->dims = opi_arena_copy(&t->arena, named.dims, named.n_dims * sizeof *named.dims);
+  given->pins = opi_arena_copy(&t->arena, named.pins, named.n_pins * sizeof *named.pins);
+  if ((given->dims == NULL && named.n_dims != 0) || (given->pins == NULL && named.n_pins != 0))
+    return opi_fail_nomem(err, named.n_dims * sizeof *named.dims, "dimensions");
+  given->n_dims = named.n_dims;
+  given->n_pins = named.n_pins;
+  if (given->batch_dim != NULL && s->n_batch_inputs != 0)
+    given->batch_rows = t->shape->rows / units;
+  OPI_TRY(opi_slices_scale(s->env.model, given, &t->arena, &slices, err));
+  const int64_t most = given->batch_rows / (given->shares == NULL ? 1 : given->n_replicas);
+  if (opi_session_trains(s))
+    OPI_TRY(check_rows(t->shape, given, units, err));
+  else if (given->batch_dim != NULL && most < given->n_microbatches)
+    OPI_TRY(leave_out(t, most < 1 ? 1 : (uint32_t)most, slices, err));
+  else if (slices != NULL)
+    OPI_TRY(leave_out(t, given->n_microbatches, slices, err));
+  if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)
+    return OPIPE_OK;
+  return opi_batch_prove(given, s->env.model, base, NULL, err);
+}
+
+/* ---- the signature ---- */
+
+/* Of a whole mini-batch, where `rows` rows have the shape of `value`. */
+static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t rows, int32_t axis,
+                        int64_t *out) {
+  for (int32_t d = 0; d < value->rank; ++d)
+    out[d] = value->shape[d];
+  if (axis >= 0)
+    out[axis] = value->shape[axis] / rows * t->given.batch_rows;
+}
+
+/* The shape that the graphs give to input `i`; false: none of them reads it. */
+static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
+  const opi_session *s = t->session;
+  const opi_variant *base = &t->model->variants[t->model->base];
+  const opi_graph *g = base->bound->graph;
+  const opi_ports *ports = &t->ports[0][0];
+  if (s->inputs[i].labels) {
+    const opi_training *training = t->model->variants[0].slices[0].training;
+    whole_shape(t, &training->graph->values[training->labels], t->model->variants[0].rows,
+                ports->axis[ports->labels], out);
+    if (t->model->n_slices > 1)
+      out[t->token_axis] = t->model->n_tokens;
+    return true;
+  }
+  for (uint32_t p = 0; p < g->n_inputs; ++p) {
+    const opi_value *value = &g->values[g->inputs[p]];
+    if (strcmp(value->name, s->inputs[i].name) != 0 || value->rank != s->inputs[i].value->rank)
+      continue;
+    whole_shape(t, value, base->rows, s->inputs[i].batch_axis, out);
+    return true;
+  }
+  return false;
+}
+
+/* Writes the plan's signature, or checks the one that a step brought. */
+static opipe_status sign(opi_compiled *t, opipe_error *err) {
+  const opi_session *s = t->session;
+  opi_shape *shape = t->shape;
+  char given[128], wanted[128];
+  if (shape->keep)
+    OPI_TRY(opi_shape_sign_plan(shape, t->model->variants[t->model->base].bound->graph, err));
+  for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
+    const size_t n_bytes = (size_t)s->inputs[i].value->rank * sizeof(int64_t);
+    int64_t made[OPIPE_MAX_RANK] = {0};
+    if (!made_shape(t, i, made) || n_bytes == 0)
+      continue;
+    if (shape->keep)
+      memcpy(&shape->dims[at], made, n_bytes);
+    if (memcmp(&shape->dims[at], made, n_bytes) == 0)
+      continue;
+    return opi_fail(
+        err, OPIPE_E_INVALID, "input '%s' of a %s has shape %s, beside the others it is %s",
+        s->inputs[i].name, opi_session_trains(s) ? "mini-batch" : "request",
+        opi_shape_text(given, sizeof given, &shape->dims[at], (uint32_t)s->inputs[i].value->rank),
+        opi_shape_text(wanted, sizeof wanted, made, (uint32_t)s->inputs[i].value->rank));
+  }
+  return OPIPE_OK;
+}
+
+/* How many of the batch axis make a sample. */
+static void count_units(opi_compiled *t) {
+  opi_session *s = t->session;
+  s->engine->units_per_row = 1;
+  for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
+    const int32_t axis = s->inputs[i].batch_axis;
+    if (axis < 0 || t->given.batch_rows <= 0)
+      continue;
+    t->shape->rows = t->shape->dims[at + (uint32_t)axis];
+    if (t->shape->rows >= t->given.batch_rows)
+      s->engine->units_per_row = t->shape->rows / t->given.batch_rows;
+    return;
+  }
+}
+
+/* ---- all of it ---- */
+
+static opipe_status place_parts(opi_compiled *t, opipe_error *err) {
+  const uint32_t n = t->given.n_microbatches;
+  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_part, t->pieces->plan.n_microbatches);
+  if (t->parts == NULL)
+    return opi_fail_nomem(err, t->pieces->plan.n_microbatches * sizeof *t->parts, "micro-batches");
+  for (uint32_t i = 0; i < t->pieces->plan.n_microbatches; ++i) {
+    const uint32_t m = i % n, n_large = m < t->n_large ? m : t->n_large;
+    t->parts[i] =
+        (opi_part){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
+                   .class = m < t->n_large ? 0 : 1,
+                   .in_request = m};
+  }
+  return OPIPE_OK;
+}
+
+static void count_rows(opi_compiled *t) {
+  const opi_plan *plan = &t->given;
+  const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
+  const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
+  t->n_classes = t->model->n_classes;
+  t->pieces = &t->model->piece_plan;
+  t->strict = opi_plan_is_strict(&t->pieces->plan);
+  t->n_instances = t->pieces->plan.n_stages * t->pieces->plan.n_replicas;
+  t->n_large = extra == 0 ? plan->n_microbatches : extra;
+  t->rows[0] = opi_microbatch_rows(whole, plan->n_microbatches, 0);
+  t->rows[1] = whole / plan->n_microbatches;
+}
+
+/* What the session's inputs and outputs are is told by the plan's own shape. */
+static opipe_status name_session(opi_compiled *t, opipe_error *err) {
+  opi_session *s = t->session;
+  const opi_variant_slice *first = &t->model->variants[0].slices[0];
+  const opi_training *training = first->training;
+  s->engine->n_pieces = t->model->n_pieces;
+  s->engine->n_slices = t->model->n_slices;
+  s->engine->loss_stage = t->model->loss_stage;
+  for (uint32_t o = 0; o < s->n_outputs && training == NULL; ++o)
+    s->output_dtypes[o] = first->graph->values[first->graph->outputs[o]].dtype;
+  if (training == NULL)
+    return OPIPE_OK;
+  if (training->labels != OPIPE_NONE) {
+    if (find_input(s, training->labels_name) == OPIPE_NONE)
+      OPI_TRY(add_labels(s, &training->graph->values[training->labels], err));
+    s->engine->labels_input = find_input(s, training->labels_name);
+  }
+  return name_outputs(t, err);
+}
+
+static opipe_status bind_ports(opi_compiled *t, opipe_error *err) {
+  t->ports = OPI_ARENA_ARRAY(&t->arena, opi_ports *, t->model->n_variants);
+  if (t->ports == NULL)
+    return opi_fail_nomem(err, t->model->n_variants * sizeof *t->ports, "inputs");
+  for (uint32_t v = 0; v < t->model->n_variants; ++v) {
+    t->ports[v] = OPI_ARENA_ARRAY(&t->arena, opi_ports, t->model->n_slices);
+    if (t->ports[v] == NULL)
+      return opi_fail_nomem(err, t->model->n_slices * sizeof(opi_ports), "inputs");
+    for (uint32_t k = 0; k < t->model->n_slices; ++k)
+      OPI_TRY(match_ports(t, &t->model->variants[v].slices[k], &t->ports[v][k], err));
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
+  opi_session *s = shape->session;
+  opi_compiled *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
+  if (t == NULL)
+    return opi_fail_nomem(err, sizeof *t, "a training shape");
+  shape->compiled = t;
+  t->session = s;
+  t->shape = shape;
+  opi_arena_init(&t->arena, s->allocator, 0);
+  const opi_bind_options base = {
+      .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
+  OPI_TRY(give_plan(t, &base, err));
+  const opi_cut_sources from = {.plan = &t->given,
+                                .file = s->env.model,
+                                .base = &base,
+                                .master = s->master,
+                                .bind = s->env.source.bind};
+  OPI_TRY(opi_cut_model_build(&from, &t->model, err));
+  if (!opi_session_trains(s))
+    OPI_TRY(opi_piece_plan_build(&t->given, t->model, err));
+  const opi_variant *bound = &t->model->variants[t->model->base];
+  if (bound->bound->graph->n_outputs != s->n_outputs && !opi_session_trains(s)) {
+    return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph has %u outputs, the model %u",
+                    bound->bound->graph->n_outputs, s->n_outputs);
+  }
+  t->draws = !opi_session_trains(s) && bound->slices[0].scalars != NULL;
+  count_rows(t);
+  OPI_TRY(place_parts(t, err));
+  if (s->master == NULL)
+    s->master = t->model->variants[t->model->base].slices[0].cut;
+  if (shape->keep)
+    OPI_TRY(name_session(t, err));
+  OPI_TRY(carry_outputs(t, err));
+  OPI_TRY(find_token_axis(t, err));
+  OPI_TRY(bind_ports(t, err));
+  OPI_TRY(sign(t, err));
+  if (shape->keep)
+    count_units(t);
+  return opi_session_trains(s) ? opi_train_open_counters(t, err) : OPIPE_OK;
+}
