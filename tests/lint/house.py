@@ -248,7 +248,7 @@ def check_clocks(house):
     """Counts the clocks that house.txt names. One whose file has moved takes the new name by --write."""
     n = 0
     for path in house.ceilings.named("clock"):
-        moved = [p for p in house.paths if os.path.basename(p) == os.path.basename(path)]
+        moved = [p for p in house.paths if os.path.basename(p) == os.path.basename(path) and p.split("/")[0] == path.split("/")[0]]
         if path in house.texts or len(moved) == 1:
             n += 1
             house.ceilings.hold(f"clock:{path if path in house.texts else moved[0]}", 1, 0)
