@@ -44,22 +44,31 @@ def is_wrong(sentence):
     return any(opening.match(words) and not (question and ASKED <= kind < ASKED_END) for kind, opening in enumerate(OPENINGS))
 
 
+def blank(text):
+    return re.sub(r"[^\n]", " ", text)
+
+
+def indent(match):
+    """A line's mark, as a new line and blanks of the same length."""
+    return "\n" + " " * (len(match.group(0)) - 1)
+
+
 def texts(path, source):
     """(offset, text) of every comment, message and paragraph of a file."""
     if path.endswith(tree.C_ENDINGS):
         for match in C_COMMENT.finditer(source):
             if match.group(1):
-                yield match.start(), re.sub(r"\n[ \t]*(?:\*(?!/)|//)?", lambda m: "\n" + " " * (len(m.group(0)) - 1), match.group(1).replace("*/", "  "))
-        bare = INCLUDE.sub(lambda m: " " * len(m.group(0)), C_COMMENT.sub(lambda m: m.group(0) if not m.group(1) else re.sub(r"[^\n]", " ", m.group(0)), source))
-        for match in MESSAGE.finditer(bare):
+                yield match.start(), re.sub(r"\n[ \t]*(?:\*(?!/)|//)?", indent, match.group(1).replace("*/", "  "))
+        bare = C_COMMENT.sub(lambda m: blank(m.group(0)) if m.group(1) else m.group(0), source)
+        for match in MESSAGE.finditer(INCLUDE.sub(lambda m: blank(m.group(0)), bare)):
             if " " in match.group(1):
                 yield match.start(), match.group(1)
     elif path.endswith(".md"):
-        yield 0, re.sub(r"^[ \t]*(?:[*-]|\d+\.) ", lambda m: "\n\n" + " " * max(0, len(m.group(0)) - 2),
-                        FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), source), flags=re.M)
+        bare = FENCE.sub(lambda m: blank(m.group(0)), source)
+        yield 0, re.sub(r"^[ \t]*(?:[*-]|\d+\.) ", lambda m: "\n\n" + " " * max(0, len(m.group(0)) - 2), bare, flags=re.M)
     else:
         for match in HASH.finditer(source):
-            yield match.start(), re.sub(r"\n[ \t]*#?", lambda m: "\n" + " " * (len(m.group(0)) - 1), match.group(1) or match.group(0))
+            yield match.start(), re.sub(r"\n[ \t]*#?", indent, match.group(1) or match.group(0))
 
 
 def wrong(path, source):
