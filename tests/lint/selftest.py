@@ -154,6 +154,14 @@ def built(root):
         json.dump(commands, file)
 
 
+def partly(root):
+    """A build without one of a folder's sources, and without a folder."""
+    with open(root + "/build/compile_commands.json", encoding="utf-8") as file:
+        commands = [entry for entry in json.load(file) if "left" not in entry["file"]]
+    with open(root + "/build/compile_commands.json", "w", encoding="utf-8") as file:
+        json.dump(commands, file)
+
+
 def aged(root):
     built(root)
     os.utime(root + "/loader/a.c", (4e9, 4e9))
@@ -165,6 +173,10 @@ def house():
     cases += [("a clean tree", {**IN_ORDER}, built, 0, ["loader: arrows / up / floors", "1 / 0 / 2"]),
               ("35 fields", {**IN_ORDER, "loader/c.h": SPDX + FIELDS % ""}, built, 0, []),
               ("no build", {**IN_ORDER}, None, SKIPPED, ["SKIP: calls were not checked: no build in"]),
+              ("a source that is not built", {**IN_ORDER, "loader/left.c": SPDX}, lambda root: (built(root), partly(root)), 0,
+               ["loader/left.c: its calls are left out"]),
+              ("a folder that is not built", {**IN_ORDER, "loader/left/a.c": SPDX}, lambda root: (built(root), partly(root)), 1,
+               ["lacks the room left", "calls were not checked", "does not build loader/left/a.c"]),
               ("an old build", {**IN_ORDER}, aged, SKIPPED, ["SKIP: calls were not checked", "is older than"]),
               ("a low figure", {**IN_ORDER, "loader/c.h": SPDX + "/* What is this for. */\n", "tests/lint/house.txt": "words:loader 9 there were more\n"}, built, 0,
                ["words:loader: 1, its ceiling falls from 9"])]

@@ -60,14 +60,21 @@ def objects(build):
     return found
 
 
+def unbuilt(found):
+    """{folder: sources that have no object}: a build may leave some out, as those that only another one needs."""
+    left = defaultdict(list)
+    for path in sources():
+        if path.endswith(".c") and path not in found:
+            left[os.path.dirname(path)].append(path)
+    return left
+
+
 def stale(build, found):
     """Why the objects are not those of this tree's sources, or None."""
     newest = 0
-    for path in sources():
-        if not path.endswith(".c") or path.startswith("abi/include/"):
-            continue
-        if path not in found:
-            return f"{build} does not build {path}"
+    for folder, paths in unbuilt(found).items():
+        if all(os.path.dirname(path) != folder for path in found):
+            return f"{build} does not build {paths[0]}, nor others of its folder"
     for path, (output, source) in found.items():
         if not os.path.isfile(output) or not os.path.isfile(source):
             return f"{output} is not there"
@@ -85,17 +92,17 @@ def stale(build, found):
 
 
 def calls(build):
-    """([(source, source that defines, symbol)], None), or (None, why there are none)."""
+    """([(source, source that defines, symbol)], None, sources without an object), or (None, why there are none, [])."""
     if not os.path.isfile(os.path.join(build, "compile_commands.json")):
-        return None, f"no build in {build}"
+        return None, f"no build in {build}", []
     found = objects(build)
     reason = stale(build, found)
     if reason:
-        return None, reason
+        return None, reason, []
     of_object = {output: source for source, (output, _) in found.items()}
     done = subprocess.run(["nm", "-A", "-g", "--format=posix", *of_object], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        return None, f"nm failed: {done.stderr.strip()[:200]}"
+        return None, f"nm failed: {done.stderr.strip()[:200]}", []
     defined, used = {}, []
     for line in done.stdout.splitlines():
         output, rest = line.split(": ", 1)
@@ -106,13 +113,13 @@ def calls(build):
         else:
             defined[source.startswith("abi/cli/"), symbol] = source
     if not defined:
-        return None, f"the objects of {build} have no symbols"
+        return None, f"the objects of {build} have no symbols", []
     found = []
     for source, symbol in used:
         target = source.startswith("abi/cli/") and defined.get((True, symbol)) or defined.get((False, symbol))
         if target:
             found.append((source, target, symbol))
-    return found, None
+    return found, None, sorted(sum(unbuilt(set(of_object.values())).values(), []))
 
 
 # ---- includes and callbacks ------------------------------------------------------------------------------------------------------
