@@ -12,7 +12,7 @@ PLACES = ("partition/file/", "partition/lists/", "partition/make/make.c", "parti
           "partition/study/simulate/",
           "runtime/compiled/", "runtime/executor/", "runtime/requests/fates.c", "runtime/requests/lane.c",
           "runtime/requests/peers.c", "runtime/requests/rest.c", "runtime/requests/share.c", "runtime/requests/steps.c", "runtime/trace/")
-ASKS = re.compile(r"\btrain\s*(?:==|!=)\s*NULL|\bopi_session_trains\(")
+ASKS = re.compile(r"\btrain\s*(?:==|!=)\s*NULL|\bopi_(?:plan|session)_trains\(")
 FIRST = re.compile(r"\bopi_plan_rank\([^()]*,\s*0\)")
 
 
