@@ -159,11 +159,11 @@ typedef struct opi_compiled {
   opi_session *session;
   opi_shape *shape; /* index, signature, blocks of memory */
   opi_arena arena;
-  opi_plan given;               /* the session's, with the dimensions of these requests */
+  opi_decision given;           /* the session's plan, with the dimensions of these requests */
   const opi_piece_plan *pieces; /* of the model: the lists' plan */
   opi_cut_model *model;
   opi_lists *lists;
-  opi_part *parts;           /* [plan->n_microbatches] */
+  opi_part *parts;           /* [n_microbatches] */
   opi_program_unit *units;   /* [(instance * n_classes + class) * OPI_PROGRAMS + program] */
   opi_seat *seats;           /* [n_ranks] */
   opi_wire *wires;           /* [n_streams] */
@@ -211,7 +211,7 @@ static inline opi_program_unit *opi_unit_at(const opi_compiled *t, uint32_t inst
   return &t->units[(instance * t->n_classes + class) * OPI_PROGRAMS + program];
 }
 static inline uint32_t opi_instance_at(const opi_compiled *t, uint32_t stage, uint32_t microbatch) {
-  const opi_plan *plan = &t->pieces->plan;
+  const opi_piece_plan *plan = t->pieces;
   return stage * plan->n_replicas +
          t->lists->replica_of[(size_t)stage * plan->n_microbatches + microbatch];
 }

@@ -280,8 +280,8 @@ struct opi_session {
   uint32_t n_batch_inputs;              /* that carry the batch */
   const opi_cut *master;                /* whose parameter table all shapes use */
   opipe_world *world;
-  opi_rank *ranks;      /* [plan->n_ranks] those of other sessions are empty */
-  const bool *local;    /* [plan->n_ranks] is it here? */
+  opi_rank *ranks;      /* [n_ranks] those of other sessions are empty */
+  const bool *local;    /* [n_ranks] is it here? */
   const uint32_t *here; /* [n_here] rising */
   uint32_t n_here;
   bool opened;                 /* all of it: threads run */
@@ -355,7 +355,7 @@ static inline opi_rank *opi_session_first(const opi_session *session) {
 
 /* Is it a training session? */
 static inline bool opi_session_trains(const opi_session *session) {
-  return session->plan->train != NULL;
+  return opi_plan_trains(&session->plan->decided);
 }
 
 /* Calls a slot of the rank's backend or of the transport, see OPI_ASK. */

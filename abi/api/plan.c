@@ -85,17 +85,20 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
 
 /* Who decided, and whether to the end. */
 static opipe_status sign(opi_plan *plan, const opi_applied *as, opipe_error *err) {
-  plan->planner = as->planner == NULL ? NULL : opi_arena_strdup(&plan->arena, as->planner);
-  plan->stopped = as->stopped; /* static memory */
-  for (uint32_t r = 0; as->n_rank_devices == plan->n_ranks && r < plan->n_ranks; ++r) {
-    if (as->rank_devices[r] == r || plan->cluster_devices != NULL)
+  plan->predicted.planner =
+      as->planner == NULL ? NULL : opi_arena_strdup(&plan->arena, as->planner);
+  plan->predicted.stopped = as->stopped; /* static memory */
+  for (uint32_t r = 0; as->n_rank_devices == plan->decided.n_ranks && r < plan->decided.n_ranks;
+       ++r) {
+    if (as->rank_devices[r] == r || plan->predicted.cluster_devices != NULL)
       continue;
-    plan->cluster_devices =
-        opi_arena_copy(&plan->arena, as->rank_devices, plan->n_ranks * sizeof(uint32_t));
-    if (plan->cluster_devices == NULL)
-      return opi_fail_nomem(err, plan->n_ranks * sizeof(uint32_t), "a plan");
+    plan->predicted.cluster_devices =
+        opi_arena_copy(&plan->arena, as->rank_devices, plan->decided.n_ranks * sizeof(uint32_t));
+    if (plan->predicted.cluster_devices == NULL)
+      return opi_fail_nomem(err, plan->decided.n_ranks * sizeof(uint32_t), "a plan");
   }
-  return as->planner != NULL && plan->planner == NULL ? opi_fail_nomem(err, 1, "a plan") : OPIPE_OK;
+  return as->planner != NULL && plan->predicted.planner == NULL ? opi_fail_nomem(err, 1, "a plan")
+                                                                : OPIPE_OK;
 }
 
 /* The devices by rank, as a strategy says; the last of the host's stands for all behind it. */
@@ -304,7 +307,7 @@ opipe_status opi_api_plan_describe(opi_plan_object *plan, uint32_t format, opipe
   if (format == OPIPE_FORMAT_JSON)
     return opi_plan_write(plan->plan, write, ctx, err);
   OPI_TRY(opi_plan_describe(plan->plan, write, ctx, err));
-  const opi_train_spec *train = plan->plan->train;
+  const opi_train_spec *train = plan->plan->decided.train;
   if (train == NULL)
     return OPIPE_OK;
   opi_text text;
@@ -321,13 +324,12 @@ opipe_status opi_api_plan_describe(opi_plan_object *plan, uint32_t format, opipe
 
 static opipe_status bind_unfused(const opi_plan_object *plan, opi_bound **out_bound,
                                  opipe_error *err) {
-  opi_plan plain = *plan->plan;
+  opi_decision plain = plan->plan->decided;
   opi_bind_options base = {.allocator = &plan->model->context->allocator,
                            .logger = &plan->model->context->logger};
   OPI_TRY(opi_context_evaluator(plan->model->context, &base.evaluator, err));
-  plain.bind_flags |= OPI_BIND_NO_FUSE;
-  const int64_t rows =
-      plain.batch_dim == NULL ? 0 : opi_microbatch_rows(plain.batch_rows, plain.n_microbatches, 0);
+  plain.binding.bind_flags |= OPI_BIND_NO_FUSE;
+  const int64_t rows = opi_microbatch_rows_most(&plain);
   return opi_plan_bind(&plain, plan->model->file, &base, rows, out_bound, err);
 }
 
@@ -363,8 +365,8 @@ static uint32_t first_reading_stage(const opi_node *node, const opi_uses *uses,
 
 /* The plan's stage of every node of the model bound without patterns: by name where the plan knows
  * the node, else (inside a pattern) that of its first reader. out_stage [nodes]. */
-static opipe_status stages_unfused(const opi_plan *plan, const opi_graph *plain, int32_t *out_stage,
-                                   opi_arena *scratch, opipe_error *err) {
+static opipe_status stages_unfused(const opi_decision *plan, const opi_graph *plain,
+                                   int32_t *out_stage, opi_arena *scratch, opipe_error *err) {
   opi_map *keys = NULL;
   opi_uses uses;
   OPI_TRY(opi_graph_uses(plain, scratch, &uses, err));
@@ -423,7 +425,7 @@ static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph 
   const opi_model *file = plan->model->file;
   const uint32_t n = count_sources(file->graph);
   opi_arena scratch;
-  opi_arena_init(&scratch, plan->plan->allocator, 0);
+  opi_arena_init(&scratch, plan->plan->decided.allocator, 0);
   opipe_status status = OPIPE_OK;
   int32_t *of_file = OPI_ARENA_ARRAY(&scratch, int32_t, n);
   int32_t *stage = OPI_ARENA_ARRAY(&scratch, int32_t, plain->n_nodes);
@@ -431,11 +433,11 @@ static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph 
   if (of_file == NULL || stage == NULL || as_read == NULL)
     status = opi_fail_nomem(err, n * sizeof(*of_file), "annotations");
   if (status == OPIPE_OK)
-    status = stages_unfused(plan->plan, plain, stage, &scratch, err);
+    status = stages_unfused(&plan->plan->decided, plain, stage, &scratch, err);
   if (status == OPIPE_OK) {
     stages_of_file(plain, stage, as_read, of_file, n);
-    status =
-        opi_model_annotate(file, "onnx-pipe", of_file, n, plan->plan->n_ranks, write, ctx, err);
+    status = opi_model_annotate(file, "onnx-pipe", of_file, n, plan->plan->decided.n_ranks, write,
+                                ctx, err);
   }
   opi_arena_release(&scratch);
   return status;
@@ -454,13 +456,13 @@ opipe_status opi_api_plan_info(opi_plan_object *plan, opipe_plan_info *io_info, 
   OPI_TRY(opi_info_check("plan_info", io_info, OPIPE_END(opipe_plan_info, n_microbatches), err));
   const opi_plan *p = plan->plan;
   const opipe_plan_info info = {.struct_size = io_info->struct_size,
-                                .n_ranks = p->n_ranks,
-                                .n_stages = p->n_stages,
-                                .n_microbatches = p->n_microbatches,
-                                .request_ns = p->request_ns,
-                                .interval_ns = p->interval_ns,
-                                .bound_ns = p->bound_ns * p->n_microbatches,
-                                .flops = p->flops,
+                                .n_ranks = p->decided.n_ranks,
+                                .n_stages = p->decided.n_stages,
+                                .n_microbatches = p->decided.n_microbatches,
+                                .request_ns = p->predicted.request_ns,
+                                .interval_ns = p->predicted.interval_ns,
+                                .bound_ns = p->predicted.bound_ns * p->decided.n_microbatches,
+                                .flops = p->predicted.flops,
                                 .utilisation = opi_plan_utilisation(p)};
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
@@ -469,9 +471,11 @@ opipe_status opi_api_plan_info(opi_plan_object *plan, opipe_plan_info *io_info, 
 opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_memory_info *io_info,
                                  opipe_error *err) {
   OPI_TRY(opi_info_check("plan_memory", io_info, OPIPE_END(opipe_memory_info, rank), err));
-  if (rank >= plan->plan->n_ranks)
-    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_memory: rank %u of %u", rank, plan->plan->n_ranks);
-  const opi_memory *m = &plan->plan->memory[rank];
+  if (rank >= plan->plan->decided.n_ranks) {
+    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_memory: rank %u of %u", rank,
+                    plan->plan->decided.n_ranks);
+  }
+  const opi_memory *m = &plan->plan->predicted.memory[rank];
   const opipe_memory_info info = {.struct_size = io_info->struct_size,
                                   .rank = rank,
                                   .flags = m->estimated ? OPIPE_MEMORY_ESTIMATED : 0u,
@@ -499,12 +503,12 @@ opipe_status opi_api_plan_cut_tensor(opi_plan_object *plan, uint32_t index, cons
   if (out_name == NULL || out_src_stage == NULL || out_dst_stage == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_cut_tensor: an argument is NULL");
   const opi_plan *p = plan->plan;
-  if (index >= p->n_crossings) {
+  if (index >= p->predicted.n_crossings) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "plan_cut_tensor: index %u of %u", index,
-                    p->n_crossings);
+                    p->predicted.n_crossings);
   }
-  *out_name = p->crossings[index].name;
-  *out_src_stage = p->crossings[index].src_stage;
-  *out_dst_stage = p->crossings[index].dst_stage;
+  *out_name = p->predicted.crossings[index].name;
+  *out_src_stage = p->predicted.crossings[index].src_stage;
+  *out_dst_stage = p->predicted.crossings[index].dst_stage;
   return OPIPE_OK;
 }

@@ -166,7 +166,7 @@ static opipe_status layers_of_model(const opi_profile_object *profile, const opi
                                     uint32_t cost, opi_layers **out_layers, opipe_error *err) {
   const opi_profile_source *s = &profile->source;
   const opi_graph_profile question = {.env = env,
-                                      .spec = s->trained == NULL ? NULL : s->trained->train,
+                                      .spec = s->trained == NULL ? NULL : s->trained->decided.train,
                                       .name = s->model->file->graph->name,
                                       .batch_dim = s->batch_dim,
                                       .samples = s->samples,
@@ -320,7 +320,7 @@ void opi_profile_free_classes(opi_layers **layers, uint32_t n) {
 
 double opi_profile_state_bytes(const opi_profile_object *profile, bool forward) {
   enum { ADAM_STATE = 4, TRAINED = 2 }; /* weight and gradient, and two moments */
-  const opi_plan *trained = profile->source.trained;
+  const opi_decision *trained = &profile->source.trained->decided;
   return forward           ? 1
          : trained == NULL ? ADAM_STATE
                            : TRAINED + opi_optimizer_moments(&trained->train->optimizer);

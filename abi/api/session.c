@@ -33,9 +33,9 @@ static opipe_status meet_devices(opi_context_object *context, opi_plan_object *p
                             .model = plan->model->file,
                             .bind = &bind,
                             .now_ns = opi_now_ns};
-  if (plan->plan->counted)
+  if (plan->plan->predicted.counted)
     return OPIPE_OK;
-  OPI_TRY(opi_plan_compare_link(&env, plan->plan, err));
+  OPI_TRY(opi_plan_compare_link(&env, &plan->plan->decided, err));
   if ((params->flags & OPIPE_SESSION_REFERENCE) != 0 || params->n_local_ranks != 0)
     return OPIPE_OK; /* nor is it where devices are elsewhere: what is here is held to its device */
   return opi_plan_recount(&env, plan->plan, err);
@@ -56,7 +56,7 @@ static void find_kernels(const char *options, char out_kernels[32]) {
 /* Which kernels compute is no decision of the plan: it is said here, and where the ranks of one
  * backend differ that is warned of. */
 static void report_kernels(const opi_context_object *context, const opi_session_object *s) {
-  const opi_device_spec *devices = s->plan->plan->devices;
+  const opi_device_spec *devices = s->plan->plan->decided.devices;
   char own[32], before[32];
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
@@ -136,13 +136,13 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
                          .cores = context->cores};
   OPI_TRY(list_local(s, params, err));
   OPI_TRY(check_budgets(context, err));
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
     if (s->local[r]) {
-      OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->devices[r].kind, &s->backends[r],
-                                       err));
+      OPI_TRY(context->plugins.backend(context->plugins.ctx, plan->decided.devices[r].kind,
+                                       &s->backends[r], err));
     }
   }
-  OPI_TRY(opi_transport_split(plan->transport, id, &env.transport_options, err));
+  OPI_TRY(opi_transport_split(plan->decided.transport, id, &env.transport_options, err));
   OPI_TRY(context->plugins.transport(context->plugins.ctx, id, &env.transport, err));
   OPI_TRY(opi_context_evaluator(context, &env.evaluator, err));
   OPI_TRY(meet_devices(context, s->plan, env.evaluator, params, err));
@@ -166,7 +166,7 @@ static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan
   atomic_init(&s->refs, 1);
   opi_ref(&plan->refs);
   s->plan = plan;
-  s->n_ranks = plan->plan->n_ranks;
+  s->n_ranks = plan->plan->decided.n_ranks;
   s->backends = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->backends));
   s->local = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->local));
   const opipe_status status =

@@ -166,8 +166,8 @@ static opipe_status answer(asked *a, const opi_plan *plan, const opi_problem *pr
                                   .n_ranks = p->n_ranks,
                                   .n_microbatches = problem->n_microbatches * p->play.n_data,
                                   .step_ns = p->step_ns,
-                                  .request_ns = plan == NULL ? -1 : plan->request_ns,
-                                  .interval_ns = plan == NULL ? -1 : plan->interval_ns,
+                                  .request_ns = plan == NULL ? -1 : plan->predicted.request_ns,
+                                  .interval_ns = plan == NULL ? -1 : plan->predicted.interval_ns,
                                   .bubble = p->bubble,
                                   .bubble_overhead = p->bubble_overhead,
                                   .flops = p->flops,
@@ -253,9 +253,9 @@ static opipe_status read_plan_params(const char *call, const opipe_play_params *
 /* A planner says on which of a cluster's devices ranks stand. NULL: on the first ones, as where the
  * cluster lacks one of these. */
 static const uint32_t *devices_of(const asked *a, const opi_plan *plan) {
-  const uint32_t *devices = a->params.cluster == NULL ? NULL : plan->cluster_devices;
-  for (uint32_t r = 0; devices != NULL && r < plan->n_ranks; ++r) {
-    if (plan->cluster_devices[r] >= a->cluster.n_devices)
+  const uint32_t *devices = a->params.cluster == NULL ? NULL : plan->predicted.cluster_devices;
+  for (uint32_t r = 0; devices != NULL && r < plan->decided.n_ranks; ++r) {
+    if (plan->predicted.cluster_devices[r] >= a->cluster.n_devices)
       devices = NULL;
   }
   return devices;

@@ -86,7 +86,7 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
                                    opipe_error *err) {
 #define NUMBER(KEY, field, ...) options.field = of->field;
 #define SWITCH(KEY, field, ...) options.flags |= of->field != 0 ? OPIPE_TRAIN_##KEY : 0u;
-  const opi_train_spec *spec = plan->plan->train;
+  const opi_train_spec *spec = plan->plan->decided.train;
   OPI_TRY(opi_info_check("plan_training", io_options, OPIPE_END(opipe_train_options, labels), err));
   if (spec == NULL)
     return opi_fail(err, OPIPE_E_NOTFOUND, "plan_training: the plan is one for inference");
@@ -123,7 +123,7 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
 
 /* Once: a step by the plan's learning rate, which is 0. */
 static void warn_of_no_rate(opi_session_object *session, const opipe_submit_params *params) {
-  const opi_train_spec *spec = session->plan->plan->train;
+  const opi_train_spec *spec = session->plan->plan->decided.train;
   if (spec == NULL || spec->optimizer.lr != 0 || (params->flags & OPIPE_SUBMIT_LR) != 0 ||
       atomic_exchange(&session->warned_of_rate, true))
     return;

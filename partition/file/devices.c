@@ -236,14 +236,14 @@ opipe_status opi_json_read_places(const json_t *root, opi_plan *plan, opipe_erro
   if (json_object_get(root, name) == NULL)
     return OPIPE_OK;
   OPI_TRY(opi_json_get_array(root, what, name, &list, err));
-  if (json_array_size(list) != plan->n_ranks) {
+  if (json_array_size(list) != plan->decided.n_ranks) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu entries for %u ranks", what, name,
-                    json_array_size(list), plan->n_ranks);
+                    json_array_size(list), plan->decided.n_ranks);
   }
-  uint32_t *devices = OPI_ARENA_ARRAY(&plan->arena, uint32_t, plan->n_ranks);
+  uint32_t *devices = OPI_ARENA_ARRAY(&plan->arena, uint32_t, plan->decided.n_ranks);
   if (devices == NULL)
-    return opi_fail_nomem(err, plan->n_ranks * sizeof *devices, "a plan");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    return opi_fail_nomem(err, plan->decided.n_ranks * sizeof *devices, "a plan");
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
     const json_t *value = json_array_get(list, r);
     if (!json_is_integer(value) || json_integer_value(value) < 0 ||
         json_integer_value(value) >= DEVICES_MOST) {
@@ -252,6 +252,6 @@ opipe_status opi_json_read_places(const json_t *root, opi_plan *plan, opipe_erro
     }
     devices[r] = (uint32_t)json_integer_value(value);
   }
-  plan->cluster_devices = devices;
+  plan->predicted.cluster_devices = devices;
   return OPIPE_OK;
 }

@@ -25,7 +25,7 @@ static void write_kernel(opi_text *t, const opipe_kernel *kernel) {
 }
 
 void opi_json_write_kernels(opi_text *t, const opi_plan *plan) {
-  const opi_kernels *k = plan->kernels;
+  const opi_kernels *k = plan->predicted.kernels;
   if (k == NULL)
     return;
   opi_text_printf(t, ",\n  \"kernels\": {\n    \"hash\": \"%016" PRIx64 "%016" PRIx64 "\",\n",
@@ -136,6 +136,6 @@ opipe_status opi_json_read_kernels(const json_t *root, opi_plan *plan, opipe_err
   kernels->tables = tables;
   kernels->n = (uint32_t)n;
   opi_kernels_hash(kernels);
-  plan->kernels = kernels;
+  plan->predicted.kernels = kernels;
   return check_hash(object, kernels, err);
 }

@@ -93,16 +93,16 @@ static void write_item(opi_text *t, const opi_playlist_item *item) {
 }
 
 void opi_json_write_playlist(opi_text *t, const opi_plan *plan) {
-  const opi_playlist *l = plan->play;
+  const opi_playlist *l = plan->predicted.play;
   if (l == NULL)
     return;
   opi_text_printf(t, ",\n  \"play\": {\n    \"pieces\": %u", l->n_pieces);
   write_streams(t, l);
   write_works(t, l);
-  if (plan->train != NULL)
+  if (opi_plan_trains(&plan->decided))
     write_groups(t, l);
   opi_text_puts(t, ",\n    \"lists\": [");
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+  for (uint32_t rank = 0; rank < plan->decided.n_ranks; ++rank) {
     opi_text_puts(t, rank == 0 ? "\n      \"" : ",\n      \"");
     for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
       opi_text_puts(t, i == l->rank_first[rank] ? "" : " ");
@@ -131,7 +131,7 @@ static opipe_status read_u32(const reader *r, const json_t *object, const char *
 }
 
 static uint32_t n_pieces(const reader *r) {
-  return r->plan->n_stages * r->list->n_pieces;
+  return r->plan->decided.n_stages * r->list->n_pieces;
 }
 
 /* An array of so many numbers, each at most its `most`. */
@@ -156,7 +156,7 @@ static opipe_status read_numbers(const reader *r, const json_t *object, const ch
 
 static opipe_status read_stream(const reader *r, const json_t *object, opi_playlist_stream *out) {
   enum { RANK, STAGE, REPLICA, SLICE, NUMBERS };
-  const opi_plan *plan = r->plan;
+  const opi_decision *plan = &r->plan->decided;
   const uint32_t slices = plan->n_slices > 1 ? plan->n_slices : 1;
   const uint32_t most[NUMBERS] = {plan->n_ranks - 1, plan->n_stages - 1, plan->n_replicas - 1,
                                   slices - 1};
@@ -238,7 +238,7 @@ static opipe_status read_works(const reader *r, const json_t *play) {
   return OPIPE_OK;
 }
 
-static bool has_stage(const opi_plan *plan, uint32_t rank, uint32_t stage) {
+static bool has_stage(const opi_decision *plan, uint32_t rank, uint32_t stage) {
   for (uint32_t k = 0; k < plan->n_replicas; ++k) {
     if (opi_plan_rank(plan, stage, k) == rank)
       return true;
@@ -248,7 +248,7 @@ static bool has_stage(const opi_plan *plan, uint32_t rank, uint32_t stage) {
 
 /* Ranks of a group, each once, and with a replica of its stage where it has one. */
 static opipe_status read_ranks(const reader *r, const json_t *list, opi_playlist_group *out) {
-  const opi_plan *plan = r->plan;
+  const opi_decision *plan = &r->plan->decided;
   const size_t n = json_array_size(list);
   out->ranks = OPI_ARENA_ARRAY(&r->plan->arena, uint32_t, n);
   if (out->ranks == NULL)
@@ -272,7 +272,7 @@ static opipe_status read_ranks(const reader *r, const json_t *list, opi_playlist
 }
 
 static opipe_status read_group(const reader *r, const json_t *object, opi_playlist_group *out) {
-  const opi_plan *plan = r->plan;
+  const opi_decision *plan = &r->plan->decided;
   const json_t *ranks = NULL;
   *out =
       (opi_playlist_group){.stage = OPIPE_NONE, .waits = json_object_get(object, "bytes") == NULL};
@@ -291,7 +291,7 @@ static opipe_status read_group(const reader *r, const json_t *object, opi_playli
 static opipe_status read_groups(const reader *r, const json_t *play) {
   opi_playlist *l = r->list;
   const json_t *list = NULL;
-  if (r->plan->train == NULL)
+  if (!opi_plan_trains(&r->plan->decided))
     return OPIPE_OK;
   OPI_TRY(opi_json_get_array(play, WHAT, "groups", &list, r->err));
   const size_t n = json_array_size(list);
@@ -324,7 +324,7 @@ static bool take_kind(const reader *r, char letter, opi_playlist_item *out, uint
   if (pass != NULL) {
     *out = (opi_playlist_item){.kind = OPI_PLAY_COMPUTE, .pass = (uint8_t)(pass - PASSES)};
     *out_n = n_pieces(r);
-    return r->plan->train != NULL || out->pass == OPI_PROGRAM_F;
+    return opi_plan_trains(&r->plan->decided) || out->pass == OPI_PROGRAM_F;
   }
   for (size_t i = 0; i < OPI_COUNT(WORDS); ++i) {
     if (WORDS[i].letter != letter)
@@ -343,7 +343,7 @@ static bool take_mark(const reader *r, const char **io_at, const char *end,
                       opi_playlist_item *out) {
   const char *at = *io_at;
   uint32_t lap = 0;
-  if (r->plan->versions != OPIPE_VERSIONS_DOUBLE_BUFFERED)
+  if (r->plan->decided.versions != OPIPE_VERSIONS_DOUBLE_BUFFERED)
     return true;
   if (at < end && (*at == '+' || *at == '-')) {
     const bool less = *at++ == '-';
@@ -357,7 +357,7 @@ static bool take_mark(const reader *r, const char **io_at, const char *end,
 }
 
 static bool take_item(const reader *r, const char *at, const char *end, opi_playlist_item *out) {
-  const opi_plan *plan = r->plan;
+  const opi_decision *plan = &r->plan->decided;
   uint32_t n = 0, number = 0;
   if (!take_kind(r, *at++, out, &n) || n == 0 || !take_number(&at, end, n - 1, &out->at))
     return false;
@@ -396,7 +396,7 @@ static opipe_status read_list(reader *r, uint32_t rank, const char *line) {
 }
 
 static opipe_status read_lists(reader *r, const json_t *play) {
-  const uint32_t n_ranks = r->plan->n_ranks;
+  const uint32_t n_ranks = r->plan->decided.n_ranks;
   const json_t *list = NULL;
   OPI_TRY(opi_json_get_array(play, WHAT, "lists", &list, r->err));
   if (json_array_size(list) != n_ranks) {
@@ -429,19 +429,20 @@ opipe_status opi_json_read_playlist(const json_t *root, opi_plan *plan, opipe_er
   if (r.list == NULL)
     return opi_fail_nomem(err, sizeof *r.list, "a plan");
   OPI_TRY(read_u32(&r, play, "pieces", PIECES_MOST, &r.list->n_pieces));
-  const bool sliced = plan->n_slices > 1;
-  if (r.list->n_pieces == 0 || (uint64_t)r.list->n_pieces * plan->n_stages > PIECES_MOST ||
-      (sliced && r.list->n_pieces != plan->n_slices)) {
+  const bool sliced = plan->decided.n_slices > 1;
+  if (r.list->n_pieces == 0 || (uint64_t)r.list->n_pieces * plan->decided.n_stages > PIECES_MOST ||
+      (sliced && r.list->n_pieces != plan->decided.n_slices)) {
     return opi_fail(
         err, OPIPE_E_INVALID,
         "%s: %u stages of %u pieces, %u token slices; 1 to %d pieces of all can be, one "
         "for each slice",
-        WHAT, plan->n_stages, r.list->n_pieces, sliced ? plan->n_slices : 1, PIECES_MOST);
+        WHAT, plan->decided.n_stages, r.list->n_pieces, sliced ? plan->decided.n_slices : 1,
+        PIECES_MOST);
   }
   OPI_TRY(read_streams(&r, play));
   OPI_TRY(read_works(&r, play));
   OPI_TRY(read_groups(&r, play));
   OPI_TRY(read_lists(&r, play));
-  plan->play = r.list;
+  plan->predicted.play = r.list;
   return OPIPE_OK;
 }

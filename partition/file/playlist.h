@@ -20,8 +20,9 @@
 
 /* As a member behind others; nothing where the plan has none. */
 void opi_json_write_playlist(opi_text *text, const opi_plan *plan);
-/* plan->play, once all else of the plan is there; every index is in its range. Errors: NOTFOUND,
- * the file has none: what lacks, and how it is made; INVALID names what is out of range. */
+/* The predicted play, once all else of the plan is there; every index is in its range. Errors:
+ * NOTFOUND, the file has none: what lacks, and how it is made; INVALID names what is out of range.
+ */
 opipe_status opi_json_read_playlist(const json_t *root, opi_plan *plan, opipe_error *err);
 
 #endif /* OPI_JSON_PLAYLIST_H */

@@ -34,6 +34,7 @@ typedef struct reader {
   const json_t *root;
   opi_plan *plan;
   opi_bound *bound;
+  const opi_device_facts *facts; /* [n_ranks] of a plan whose bytes its file does not know */
   opi_arena scratch;
   opipe_error *err;
 } reader;
@@ -70,10 +71,10 @@ static opipe_status read_head(reader *r) {
   }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "fingerprint", &print, r->err));
   if (r->env == NULL)
-    return opi_json_read_print(print, r->plan->fingerprint, r->err);
-  opi_model_fingerprint(r->env->model, r->plan->fingerprint);
-  (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, r->plan->fingerprint[0],
-                 r->plan->fingerprint[1]);
+    return opi_json_read_print(print, r->plan->decided.fingerprint, r->err);
+  opi_model_fingerprint(r->env->model, r->plan->decided.fingerprint);
+  (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, r->plan->decided.fingerprint[0],
+                 r->plan->decided.fingerprint[1]);
   if (strcmp(print, own) != 0) {
     return opi_fail(r->err, OPIPE_E_INVALID,
                     "the plan was made for a model with fingerprint %.32s, this model has %s",
@@ -89,17 +90,18 @@ static opipe_status read_dims(reader *r) {
   json_t *dims = json_object_get(r->root, "dims");
   if (!json_is_object(dims))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"dims\" must be an object");
-  plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, json_object_size(dims));
-  if (plan->dims == NULL)
+  plan->decided.binding.dims =
+      OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, json_object_size(dims));
+  if (plan->decided.binding.dims == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
   json_object_foreach(dims, name, value) {
     if (!json_is_integer(value) || json_integer_value(value) < 0) {
       return opi_fail(r->err, OPIPE_E_INVALID, "the plan: dimension '%s' must be an integer >= 0",
                       name);
     }
-    plan->dims[plan->n_dims].value = json_integer_value(value);
-    OPI_TRY(copy_text(r, name, &plan->dims[plan->n_dims].name));
-    ++plan->n_dims;
+    plan->decided.binding.dims[plan->decided.binding.n_dims].value = json_integer_value(value);
+    OPI_TRY(copy_text(r, name, &plan->decided.binding.dims[plan->decided.binding.n_dims].name));
+    ++plan->decided.binding.n_dims;
   }
   return OPIPE_OK;
 }
@@ -160,24 +162,27 @@ static opipe_status read_pin(reader *r, const json_t *object, opi_pin *pin) {
 static opipe_status read_pins(reader *r) {
   const json_t *pins = NULL;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "pins", &pins, r->err));
-  r->plan->pins = OPI_ARENA_ARRAY(&r->plan->arena, opi_pin, json_array_size(pins));
-  if (r->plan->pins == NULL)
+  r->plan->decided.binding.pins = OPI_ARENA_ARRAY(&r->plan->arena, opi_pin, json_array_size(pins));
+  if (r->plan->decided.binding.pins == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
-  for (size_t i = 0; i < json_array_size(pins); ++i)
-    OPI_TRY(read_pin(r, json_array_get(pins, i), &r->plan->pins[r->plan->n_pins++]));
+  for (size_t i = 0; i < json_array_size(pins); ++i) {
+    OPI_TRY(read_pin(r, json_array_get(pins, i),
+                     &r->plan->decided.binding.pins[r->plan->decided.binding.n_pins++]));
+  }
   return OPIPE_OK;
 }
 
 /* "off", "graph", or the ratio of every Dropout. */
 static opipe_status read_dropout(reader *r, const char *text) {
   char *end = NULL;
-  opi_plan *plan = r->plan;
-  plan->dropout = strcmp(text, "graph") == 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF;
+  opi_decision *plan = &r->plan->decided;
+  plan->binding.dropout = strcmp(text, "graph") == 0 ? OPI_DROPOUT_GRAPH : OPI_DROPOUT_OFF;
   if (strcmp(text, "graph") == 0 || strcmp(text, "off") == 0)
     return OPIPE_OK;
-  plan->dropout = OPI_DROPOUT_RATIO;
-  plan->dropout_ratio = strtod(text, &end);
-  if (end == text || *end != '\0' || !(plan->dropout_ratio >= 0 && plan->dropout_ratio < 1)) {
+  plan->binding.dropout = OPI_DROPOUT_RATIO;
+  plan->binding.dropout_ratio = strtod(text, &end);
+  if (end == text || *end != '\0' ||
+      !(plan->binding.dropout_ratio >= 0 && plan->binding.dropout_ratio < 1)) {
     return opi_fail(r->err, OPIPE_E_INVALID,
                     "the plan: \"dropout\" is '%.40s'; off, graph or a ratio below 1 is needed",
                     text);
@@ -191,29 +196,31 @@ static opipe_status read_binding(reader *r) {
   OPI_TRY(read_dims(r));
   OPI_TRY(read_pins(r));
   OPI_TRY(opi_json_get_array(r->root, WHAT, "keep", &keep, r->err));
-  r->plan->barriers = OPI_ARENA_ARRAY(&r->plan->arena, const char *, json_array_size(keep));
-  if (r->plan->barriers == NULL)
+  r->plan->decided.binding.barriers =
+      OPI_ARENA_ARRAY(&r->plan->arena, const char *, json_array_size(keep));
+  if (r->plan->decided.binding.barriers == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
   for (size_t i = 0; i < json_array_size(keep); ++i) {
     const char *name = json_string_value(json_array_get(keep, i));
     if (name == NULL)
       return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"keep\" must hold strings");
-    OPI_TRY(copy_text(r, name, &r->plan->barriers[r->plan->n_barriers++]));
+    OPI_TRY(copy_text(r, name,
+                      &r->plan->decided.binding.barriers[r->plan->decided.binding.n_barriers++]));
   }
   const json_t *fuse = json_object_get(r->root, "fuse");
   if (!json_is_boolean(fuse))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"fuse\" must be true or false");
   if (json_is_false(fuse))
-    r->plan->bind_flags |= OPI_BIND_NO_FUSE;
+    r->plan->decided.binding.bind_flags |= OPI_BIND_NO_FUSE;
   const json_t *parameters = json_object_get(r->root, "keep_parameters");
   if (parameters != NULL && !json_is_boolean(parameters))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"keep_parameters\" must be true or false");
   if (json_is_true(parameters))
-    r->plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
+    r->plan->decided.binding.bind_flags |= OPI_BIND_KEEP_PARAMETERS;
   if (json_object_get(r->root, "noise") != NULL) {
     uint64_t noise;
     OPI_TRY(opi_json_get_u64(r->root, WHAT, "noise", OPI_BIND_NOISE, &noise, r->err));
-    r->plan->bind_flags |= (uint32_t)noise & (uint32_t)OPI_BIND_NOISE;
+    r->plan->decided.binding.bind_flags |= (uint32_t)noise & (uint32_t)OPI_BIND_NOISE;
   }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "dropout", &dropout, r->err));
   return read_dropout(r, dropout);
@@ -227,13 +234,13 @@ static opipe_status read_devices(reader *r) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; 1 to %d are possible", n,
                     RANKS_MOST);
   }
-  r->plan->n_ranks = (uint32_t)n;
-  r->plan->devices = OPI_ARENA_ARRAY(&r->plan->arena, opi_device_spec, n);
-  if (r->plan->devices == NULL)
+  r->plan->decided.n_ranks = (uint32_t)n;
+  r->plan->decided.devices = OPI_ARENA_ARRAY(&r->plan->arena, opi_device_spec, n);
+  if (r->plan->decided.devices == NULL)
     return opi_fail_nomem(r->err, n * sizeof(opi_device_spec), "a plan");
   for (size_t i = 0; i < n; ++i) {
     OPI_TRY(opi_json_read_device(json_array_get(devices, i), WHAT, &r->plan->arena, (uint32_t)i,
-                                 r->plan->devices, r->err));
+                                 r->plan->decided.devices, r->err));
   }
   return OPIPE_OK;
 }
@@ -245,38 +252,41 @@ static opipe_status read_settings(reader *r) {
   json_t *settings = json_object_get(r->root, "settings");
   if (!json_is_object(settings))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"settings\" must be an object");
-  plan->settings =
+  plan->decided.settings =
       OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, json_object_size(settings));
-  if (plan->settings == NULL)
+  if (plan->decided.settings == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
   json_object_foreach(settings, key, value) {
     if (!json_is_string(value))
       return opi_fail(r->err, OPIPE_E_INVALID, "the plan: setting '%s' must be a string", key);
-    OPI_TRY(copy_text(r, key, &plan->settings[plan->n_settings].key));
-    OPI_TRY(copy_text(r, json_string_value(value), &plan->settings[plan->n_settings].value));
-    ++plan->n_settings;
+    OPI_TRY(copy_text(r, key, &plan->decided.settings[plan->decided.n_settings].key));
+    OPI_TRY(copy_text(r, json_string_value(value),
+                      &plan->decided.settings[plan->decided.n_settings].value));
+    ++plan->decided.n_settings;
   }
   return OPIPE_OK;
 }
 
 /* The rows that micro-batches split are those of a dimension that the plan binds. */
 static opipe_status check_batch(const reader *r) {
-  const opi_plan *plan = r->plan;
-  for (uint32_t i = 0; i < plan->n_dims; ++i) {
-    if (!opi_is_batch_dim(plan->batch_dim, plan->dims[i].name))
+  const opi_decision *plan = &r->plan->decided;
+  for (uint32_t i = 0; i < plan->binding.n_dims; ++i) {
+    if (!opi_is_batch_dim(plan->binding.batch_dim, plan->binding.dims[i].name))
       continue;
-    if (plan->dims[i].value == plan->batch_rows)
+    if (plan->binding.dims[i].value == plan->binding.batch_rows)
       return OPIPE_OK;
     return opi_fail(r->err, OPIPE_E_INVALID,
                     "the plan: \"batch_rows\" is %" PRId64 ", dimension '%s' is %" PRId64,
-                    plan->batch_rows, plan->dims[i].name, plan->dims[i].value);
+                    plan->binding.batch_rows, plan->binding.dims[i].name,
+                    plan->binding.dims[i].value);
   }
   return opi_fail(r->err, OPIPE_E_INVALID,
-                  "the plan: \"batch_dim\" '%.100s' is none of its dimensions", plan->batch_dim);
+                  "the plan: \"batch_dim\" '%.100s' is none of its dimensions",
+                  plan->binding.batch_dim);
 }
 
 static opipe_status read_schedule(reader *r) {
-  opi_plan *plan = r->plan;
+  opi_decision *plan = &r->plan->decided;
   const char *text = NULL;
   uint64_t rows = 0;
   OPI_TRY(opi_json_get_string(r->root, WHAT, "schedule", &text, r->err));
@@ -294,15 +304,15 @@ static opipe_status read_schedule(reader *r) {
   OPI_TRY(read_settings(r));
   if (json_object_get(r->root, "batch_dim") != NULL) {
     OPI_TRY(opi_json_get_string(r->root, WHAT, "batch_dim", &text, r->err));
-    OPI_TRY(copy_text(r, text, &plan->batch_dim));
+    OPI_TRY(copy_text(r, text, &plan->binding.batch_dim));
     OPI_TRY(opi_json_get_u64(r->root, WHAT, "batch_rows", INT64_MAX, &rows, r->err));
-    plan->batch_rows = (int64_t)rows;
+    plan->binding.batch_rows = (int64_t)rows;
     OPI_TRY(check_batch(r));
   }
-  if (plan->n_microbatches > 1 && plan->batch_rows < plan->n_microbatches) {
+  if (plan->n_microbatches > 1 && plan->binding.batch_rows < plan->n_microbatches) {
     return opi_fail(r->err, OPIPE_E_INVALID,
-                    "the plan splits %" PRId64 " rows into %u micro-batches", plan->batch_rows,
-                    plan->n_microbatches);
+                    "the plan splits %" PRId64 " rows into %u micro-batches",
+                    plan->binding.batch_rows, plan->n_microbatches);
   }
   return OPIPE_OK;
 }
@@ -311,9 +321,10 @@ static opipe_status read_schedule(reader *r) {
 
 static opipe_status read_stage(reader *r, const json_t *object, uint32_t s, opi_map *stages) {
   const json_t *nodes = NULL;
-  OPI_TRY(read_u32(r, object, "rank", r->plan->n_ranks - 1, &r->plan->instance_rank[s]));
-  OPI_TRY(opi_json_time(json_object_get(object, "time_ns"), WHAT, "time_ns", &r->plan->stage_ns[s],
-                        r->err));
+  OPI_TRY(read_u32(r, object, "rank", r->plan->decided.n_ranks - 1,
+                   &r->plan->decided.instance_rank[s]));
+  OPI_TRY(opi_json_time(json_object_get(object, "time_ns"), WHAT, "time_ns",
+                        &r->plan->predicted.times.stage_ns[s], r->err));
   OPI_TRY(opi_json_get_array(object, WHAT, "nodes", &nodes, r->err));
   for (size_t i = 0; i < json_array_size(nodes); ++i) {
     const char *key = json_string_value(json_array_get(nodes, i));
@@ -332,15 +343,15 @@ static opipe_status read_stage(reader *r, const json_t *object, uint32_t s, opi_
 static opipe_status place_nodes(reader *r, opi_map *stages) {
   opi_plan *plan = r->plan;
   const opi_graph *g = r->bound->graph;
-  plan->node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
-  plan->stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
-  if (plan->node_keys == NULL || plan->stage_of_node == NULL)
+  plan->decided.node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
+  plan->decided.stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
+  if (plan->decided.node_keys == NULL || plan->decided.stage_of_node == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
-  plan->n_nodes = g->n_nodes;
+  plan->decided.n_nodes = g->n_nodes;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const char *key = opi_node_key(g, &g->nodes[n]);
-    OPI_TRY(copy_text(r, key, &plan->node_keys[n]));
-    if (!opi_map_get(stages, key, &plan->stage_of_node[n])) {
+    OPI_TRY(copy_text(r, key, &plan->decided.node_keys[n]));
+    if (!opi_map_get(stages, key, &plan->decided.stage_of_node[n])) {
       return opi_fail(r->err, OPIPE_E_INVALID,
                       "the plan puts node '%s' (output '%s') into no stage", g->nodes[n].name, key);
     }
@@ -364,15 +375,15 @@ static opipe_status read_stages(reader *r) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; 1 to %d are possible", n,
                     STAGES_MOST);
   }
-  plan->n_stages = (uint32_t)n;
-  plan->n_replicas = 1;
-  plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
-  plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
-  if (plan->instance_rank == NULL || plan->stage_ns == NULL)
+  plan->decided.n_stages = (uint32_t)n;
+  plan->decided.n_replicas = 1;
+  plan->decided.instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
+  plan->predicted.times.stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  if (plan->decided.instance_rank == NULL || plan->predicted.times.stage_ns == NULL)
     return opi_fail_nomem(r->err, n * sizeof(double), "a plan");
-  OPI_TRY(opi_map_create(plan->allocator, &stages, r->err));
+  OPI_TRY(opi_map_create(plan->decided.allocator, &stages, r->err));
   opipe_status status = OPIPE_OK;
-  for (uint32_t s = 0; s < plan->n_stages && status == OPIPE_OK; ++s)
+  for (uint32_t s = 0; s < plan->decided.n_stages && status == OPIPE_OK; ++s)
     status = read_stage(r, json_array_get(list, s), s, stages);
   if (status == OPIPE_OK)
     status = r->env == NULL ? opi_json_list_nodes(list, plan, r->err) : place_nodes(r, stages);
@@ -391,7 +402,7 @@ static const char *take_cell(const reader *r, uint32_t rank, const opi_cell_text
                  ? "plans hold F, B, I and W; no session executes offloads and groups"
                  : "plans hold F, B, I and W";
     }
-    if (r->plan->train == NULL && out[i].pass != OPIPE_PASS_FORWARD)
+    if (!opi_plan_trains(&r->plan->decided) && out[i].pass != OPIPE_PASS_FORWARD)
       return "the plan is for inference, its actions are forwards";
   }
   return NULL;
@@ -413,18 +424,18 @@ static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line
       return opi_fail(r->err, OPIPE_E_INVALID, "the plan, rank %u: '%.*s': %s", rank,
                       (int)(length > 40 ? 40 : length), at, why);
     }
-    if (!opi_arena_grow(&plan->arena, (void **)&plan->actions, io_room, plan->n_actions + n,
-                        sizeof(opipe_action)))
+    if (!opi_arena_grow(&plan->arena, (void **)&plan->decided.actions, io_room,
+                        plan->decided.n_actions + n, sizeof(opipe_action)))
       return opi_fail_nomem(r->err, n * sizeof(opipe_action), "a plan");
-    memcpy(&plan->actions[plan->n_actions], actions, n * sizeof *actions);
-    plan->n_actions += n;
+    memcpy(&plan->decided.actions[plan->decided.n_actions], actions, n * sizeof *actions);
+    plan->decided.n_actions += n;
     at += length;
   }
   return OPIPE_OK;
 }
 
 static opipe_status read_actions(reader *r) {
-  opi_plan *plan = r->plan;
+  opi_decision *plan = &r->plan->decided;
   const json_t *list = NULL;
   uint32_t room = 0;
   OPI_TRY(opi_json_get_array(r->root, WHAT, "actions", &list, r->err));
@@ -432,7 +443,7 @@ static opipe_status read_actions(reader *r) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has actions of %zu ranks and %u devices",
                     json_array_size(list), plan->n_ranks);
   }
-  plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  plan->rank_first = OPI_ARENA_ARRAY(&r->plan->arena, uint32_t, (size_t)plan->n_ranks + 1);
   if (plan->rank_first == NULL)
     return opi_fail_nomem(r->err, plan->n_ranks * sizeof(uint32_t), "a plan");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
@@ -455,8 +466,9 @@ static opipe_status read_actions(reader *r) {
 /* ---- predictions ---- */
 
 static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t rank) {
-  opi_memory *m = &r->plan->memory[rank];
-  const bool forward = r->plan->train == NULL, stateless = r->plan->n_states == 0;
+  opi_memory *m = &r->plan->predicted.memory[rank];
+  const bool forward = !opi_plan_trains(&r->plan->decided),
+             stateless = r->plan->decided.n_states == 0;
   const struct {
     const char *name;
     uint64_t *to;
@@ -496,7 +508,7 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
   if (estimated != NULL && !json_is_boolean(estimated))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"estimated\" must be true or false");
   m->estimated = json_is_true(estimated);
-  const uint64_t cap = r->plan->devices[rank].memory_bytes;
+  const uint64_t cap = r->plan->decided.devices[rank].memory_bytes;
   m->cap_bytes = cap == 0 ? UINT64_MAX : cap;
   return OPIPE_OK;
 }
@@ -504,13 +516,13 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
 /* Decisions that were changed by hand come without the hash of what was predicted for: the bytes of
  * devices that cannot be asked here are estimated. */
 static opipe_status describe_devices(reader *r) {
-  opi_plan *plan = r->plan;
-  opi_device_facts *facts = OPI_ARENA_ARRAY(&plan->arena, opi_device_facts, plan->n_ranks);
+  const opi_decision *plan = &r->plan->decided;
+  opi_device_facts *facts = OPI_ARENA_ARRAY(&r->scratch, opi_device_facts, plan->n_ranks);
   if (facts == NULL)
     return opi_fail_nomem(r->err, plan->n_ranks * sizeof *facts, "a plan");
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
     facts[rank].described = true;
-  plan->facts = facts;
+  r->facts = facts;
   return OPIPE_OK;
 }
 
@@ -520,14 +532,14 @@ static opipe_status read_memory(reader *r) {
   if (json_object_get(r->root, "hash") == NULL)
     return describe_devices(r);
   OPI_TRY(opi_json_get_array(r->root, WHAT, "memory", &list, r->err));
-  if (json_array_size(list) != plan->n_ranks) {
+  if (json_array_size(list) != plan->decided.n_ranks) {
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan has memory of %zu ranks and %u devices",
-                    json_array_size(list), plan->n_ranks);
+                    json_array_size(list), plan->decided.n_ranks);
   }
-  plan->memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->n_ranks);
-  if (plan->memory == NULL)
-    return opi_fail_nomem(r->err, plan->n_ranks * sizeof(opi_memory), "a plan");
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
+  plan->predicted.memory = OPI_ARENA_ARRAY(&plan->arena, opi_memory, plan->decided.n_ranks);
+  if (plan->predicted.memory == NULL)
+    return opi_fail_nomem(r->err, plan->decided.n_ranks * sizeof(opi_memory), "a plan");
+  for (uint32_t rank = 0; rank < plan->decided.n_ranks; ++rank)
     OPI_TRY(read_rank_memory(r, json_array_get(list, rank), rank));
   return OPIPE_OK;
 }
@@ -536,9 +548,9 @@ static opipe_status read_memory(reader *r) {
 static opipe_status read_peak(const reader *r) {
   static const double most = 1e30;
   const json_t *peak = json_object_get(r->root, "peak_flops");
-  r->plan->peak_flops = json_number_value(peak);
-  return peak == NULL ||
-                 (json_is_number(peak) && r->plan->peak_flops >= 0 && r->plan->peak_flops <= most)
+  r->plan->predicted.peak_flops = json_number_value(peak);
+  return peak == NULL || (json_is_number(peak) && r->plan->predicted.peak_flops >= 0 &&
+                          r->plan->predicted.peak_flops <= most)
              ? OPIPE_OK
              : opi_fail(r->err, OPIPE_E_INVALID,
                         "the plan: \"peak_flops\" must be a number from 0 to %g", most);
@@ -556,7 +568,7 @@ static opipe_status read_word(reader *r, const char *name, const char **out) {
 /* A member that plans with a searched order have. */
 static opipe_status read_searched(const reader *r) {
   const json_t *object = json_object_get(r->root, "searched");
-  opi_searched *s = &r->plan->searched;
+  opi_searched *s = &r->plan->predicted.searched;
   if (object == NULL)
     return OPIPE_OK;
   if (!json_is_object(object))
@@ -571,16 +583,16 @@ static opipe_status read_cost(reader *r) {
   const char *cost = NULL;
   OPI_TRY(read_peak(r));
   OPI_TRY(read_searched(r));
-  OPI_TRY(read_word(r, "planner", &r->plan->planner));
-  OPI_TRY(read_word(r, "stopped", &r->plan->stopped));
+  OPI_TRY(read_word(r, "planner", &r->plan->predicted.planner));
+  OPI_TRY(read_word(r, "stopped", &r->plan->predicted.stopped));
   OPI_TRY(opi_json_read_places(r->root, r->plan, r->err));
-  OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns", &r->plan->bound_ns,
-                        r->err));
+  OPI_TRY(opi_json_time(json_object_get(r->root, "bound_ns"), WHAT, "bound_ns",
+                        &r->plan->predicted.bound_ns, r->err));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "cost", &cost, r->err));
   for (uint32_t kind = 0; kind <= OPI_COST_GIVEN; ++kind) {
     if (strcmp(cost, opi_cost_name(kind)) != 0)
       continue;
-    r->plan->cost_kind = kind;
+    r->plan->predicted.cost_kind = kind;
     return OPIPE_OK;
   }
   return opi_fail(r->err, OPIPE_E_INVALID,
@@ -616,26 +628,26 @@ static opipe_status read_beginning(reader *r) {
 static opipe_status read_play(const reader *r) {
   const bool known = json_object_get(r->root, "hash") != NULL &&
                      json_object_get(r->root, "play") != NULL; /* of these decisions */
-  return r->plan->train != NULL && known ? opi_json_read_playlist(r->root, r->plan, r->err)
-                                         : OPIPE_OK;
+  return opi_plan_trains(&r->plan->decided) && known
+             ? opi_json_read_playlist(r->root, r->plan, r->err)
+             : OPIPE_OK;
 }
 
 static opipe_status read_all(reader *r) {
+  const opi_decision *plan = &r->plan->decided;
   OPI_TRY(read_beginning(r));
-  const int64_t rows = r->plan->batch_dim == NULL
-                           ? 0
-                           : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
-  OPI_TRY(opi_plan_bind(r->plan, r->env->model, r->env->bind, rows, &r->bound, r->err));
-  if (r->plan->train != NULL)
-    OPI_TRY(opi_train_check_choice(r->plan, r->bound->graph, r->err));
+  const int64_t rows = opi_microbatch_rows_most(plan);
+  OPI_TRY(opi_plan_bind(plan, r->env->model, r->env->bind, rows, &r->bound, r->err));
+  if (opi_plan_trains(plan))
+    OPI_TRY(opi_train_check_choice(plan, r->bound->graph, r->err));
   OPI_TRY(read_stages(r));
   OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
-  OPI_TRY(opi_states_check(r->plan, r->env->model->graph, r->bound->graph, r->err));
-  OPI_TRY(opi_plan_check_link(r->plan, r->err)); /* by what the plan is for, and its layout */
+  OPI_TRY(opi_states_check(&r->plan->decided, r->env->model->graph, r->bound->graph, r->err));
+  OPI_TRY(opi_plan_check_link(plan, r->err)); /* by what the plan is for, and its layout */
   OPI_TRY(read_actions(r));
   OPI_TRY(read_memory(r));
   OPI_TRY(read_play(r));
-  return opi_plan_finish(r->env, r->plan, r->bound, r->err);
+  return opi_plan_finish(r->env, r->plan, r->facts, r->bound, r->err);
 }
 
 static opipe_status read_alone(reader *r) {
@@ -665,8 +677,6 @@ static opipe_status read_plan(reader *r, const opipe_allocator *allocator, const
     status = opi_plan_hash(r->plan, r->err);
   if (status == OPIPE_OK)
     status = check_hash(r);
-  if (r->plan != NULL)
-    r->plan->facts = NULL;
   opi_bound_free(r->bound);
   opi_arena_release(&r->scratch);
   json_decref(root);

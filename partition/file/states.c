@@ -9,19 +9,19 @@ enum { PAIRS_MOST = 1 << 16, STREAMS_MOST = 1 << 20 };
 
 /* How many streams the bytes are counted for is no decision: a rank may open others. */
 void opi_json_write_states(opi_text *t, const opi_plan *plan, bool decisions) {
-  if (plan->n_states == 0)
+  if (plan->decided.n_states == 0)
     return;
   opi_text_puts(t, "  \"states\": [");
-  for (uint32_t i = 0; i < plan->n_states; ++i) {
+  for (uint32_t i = 0; i < plan->decided.n_states; ++i) {
     opi_text_puts(t, i == 0 ? "\n    {\"output\": " : ",\n    {\"output\": ");
-    opi_text_json(t, plan->states[i].output);
+    opi_text_json(t, plan->decided.states[i].output);
     opi_text_puts(t, ", \"input\": ");
-    opi_text_json(t, plan->states[i].input);
-    opi_text_printf(t, ", \"capacity\": %" PRIu64 "}", plan->states[i].capacity);
+    opi_text_json(t, plan->decided.states[i].input);
+    opi_text_printf(t, ", \"capacity\": %" PRIu64 "}", plan->decided.states[i].capacity);
   }
   opi_text_puts(t, "\n  ],\n");
   if (!decisions)
-    opi_text_printf(t, "  \"streams\": %u,\n", plan->n_streams);
+    opi_text_printf(t, "  \"streams\": %u,\n", plan->predicted.n_streams);
 }
 
 static opipe_status read_name(const json_t *object, const char *member, opi_plan *plan,
@@ -43,18 +43,18 @@ opipe_status opi_json_read_states(const json_t *root, opi_plan *plan, opipe_erro
     return opi_fail(err, OPIPE_E_INVALID, "the plan has %zu states; 1 to %d are possible", n,
                     PAIRS_MOST);
   }
-  plan->states = OPI_ARENA_ARRAY(&plan->arena, opi_state_pair, n);
-  if (plan->states == NULL)
-    return opi_fail_nomem(err, n * sizeof *plan->states, "a plan");
+  plan->decided.states = OPI_ARENA_ARRAY(&plan->arena, opi_state_pair, n);
+  if (plan->decided.states == NULL)
+    return opi_fail_nomem(err, n * sizeof *plan->decided.states, "a plan");
   for (size_t i = 0; i < n; ++i) {
     const json_t *object = json_array_get(list, i);
-    opi_state_pair *pair = &plan->states[i];
+    opi_state_pair *pair = &plan->decided.states[i];
     OPI_TRY(read_name(object, "output", plan, &pair->output, err));
     OPI_TRY(read_name(object, "input", plan, &pair->input, err));
     OPI_TRY(opi_json_get_u64(object, WHAT, "capacity", INT64_MAX, &pair->capacity, err));
   }
   OPI_TRY(opi_json_get_u64(root, WHAT, "streams", STREAMS_MOST, &n_streams, err));
-  plan->n_states = (uint32_t)n;
-  plan->n_streams = (uint32_t)n_streams;
+  plan->decided.n_states = (uint32_t)n;
+  plan->predicted.n_streams = (uint32_t)n_streams;
   return OPIPE_OK;
 }

@@ -103,7 +103,7 @@ static void write_counts(opi_text *t, const char *name, const uint32_t *counts, 
 }
 
 /* Of a forward plan that has several. */
-static void write_replicas(opi_text *t, const opi_plan *plan) {
+static void write_replicas(opi_text *t, const opi_decision *plan) {
   if (plan->n_replicas == 1)
     return;
   opi_text_printf(t, "  \"replicas\": {\n    \"copies\": %u,\n    \"replicas\": %u", plan->copies,
@@ -115,7 +115,7 @@ static void write_replicas(opi_text *t, const opi_plan *plan) {
 }
 
 /* Of a forward plan that has any. */
-static void write_slices(opi_text *t, const opi_plan *plan) {
+static void write_slices(opi_text *t, const opi_decision *plan) {
   if (plan->n_slices <= 1)
     return;
   opi_text_printf(t, "  \"slices\": {\n    \"slices\": %u", plan->n_slices);
@@ -124,10 +124,10 @@ static void write_slices(opi_text *t, const opi_plan *plan) {
 }
 
 void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
-  const opi_train_spec *spec = plan->train;
+  const opi_train_spec *spec = plan->decided.train;
   if (spec == NULL) {
-    write_replicas(t, plan);
-    write_slices(t, plan);
+    write_replicas(t, &plan->decided);
+    write_slices(t, &plan->decided);
     return;
   }
   opi_text_puts(t, "  \"training\": {\n");
@@ -139,14 +139,16 @@ void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
                   "\",\n    \"replicas\": %u,\n    \"slices\": %u,\n"
                   "    \"parts\": %u,\n    \"versions\": %u,\n    \"sync\": %u",
                   RECOMPUTES[spec->recompute], spec->compute, spec->replicas, spec->seed,
-                  plan->n_replicas, plan->n_slices, plan->n_parts, plan->versions, plan->sync);
-  write_counts(t, "ranks", plan->instance_rank, plan->n_stages * plan->n_replicas);
-  if (plan->shares != NULL)
-    write_counts(t, "shares", plan->shares, plan->n_stages);
-  write_counts(t, "slice_lengths", plan->slice_lengths, plan->n_slices);
+                  plan->decided.n_replicas, plan->decided.n_slices, plan->decided.n_parts,
+                  plan->decided.versions, plan->decided.sync);
+  write_counts(t, "ranks", plan->decided.instance_rank,
+               plan->decided.n_stages * plan->decided.n_replicas);
+  if (plan->decided.shares != NULL)
+    write_counts(t, "shares", plan->decided.shares, plan->decided.n_stages);
+  write_counts(t, "slice_lengths", plan->decided.slice_lengths, plan->decided.n_slices);
   if (!decisions) {
-    write_numbers(t, "input_ns", plan->input_ns, plan->n_stages);
-    write_numbers(t, "weight_ns", plan->weight_ns, plan->n_stages);
+    write_numbers(t, "input_ns", plan->predicted.times.input_ns, plan->decided.n_stages);
+    write_numbers(t, "weight_ns", plan->predicted.times.weight_ns, plan->decided.n_stages);
   }
   opi_text_puts(t, "\n  },\n");
 }
@@ -292,10 +294,10 @@ opipe_status opi_json_read_train(const json_t *root, opi_plan *plan, opipe_error
   opi_arena scratch;
   if (training == NULL)
     return OPIPE_OK;
-  opi_arena_init(&scratch, plan->allocator, 0);
+  opi_arena_init(&scratch, plan->decided.allocator, 0);
   const opipe_status status = read_spec(training, plan, &scratch, err);
   opi_arena_release(&scratch);
-  plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
+  plan->decided.binding.bind_flags |= OPI_BIND_KEEP_PARAMETERS;
   return status;
 }
 
@@ -332,14 +334,14 @@ static opipe_status read_times(const json_t *object, const char *name, opi_plan 
                                opipe_error *err) {
   const json_t *list = NULL;
   OPI_TRY(opi_json_get_array(object, WHAT, name, &list, err));
-  if (json_array_size(list) != plan->n_stages) {
+  if (json_array_size(list) != plan->decided.n_stages) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers for %u stages", WHAT, name,
-                    json_array_size(list), plan->n_stages);
+                    json_array_size(list), plan->decided.n_stages);
   }
-  *out = OPI_ARENA_ARRAY(&plan->arena, double, plan->n_stages);
+  *out = OPI_ARENA_ARRAY(&plan->arena, double, plan->decided.n_stages);
   if (*out == NULL)
-    return opi_fail_nomem(err, plan->n_stages * sizeof **out, "a plan");
-  for (uint32_t s = 0; s < plan->n_stages; ++s)
+    return opi_fail_nomem(err, plan->decided.n_stages * sizeof **out, "a plan");
+  for (uint32_t s = 0; s < plan->decided.n_stages; ++s)
     OPI_TRY(opi_json_time(json_array_get(list, s), WHAT, name, &(*out)[s], err));
   return OPIPE_OK;
 }
@@ -347,19 +349,21 @@ static opipe_status read_times(const json_t *object, const char *name, opi_plan 
 /* Replicas that cut micro-batches: every stage has the first so many, and every other stage's
  * replicas are all there. */
 static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *err) {
-  plan->shares = NULL;
+  plan->decided.shares = NULL;
   if (json_object_get(t, "shares") != NULL) {
-    OPI_TRY(read_counts(t, "shares", plan, plan->n_stages, plan->n_replicas, &plan->shares, err));
-    if (plan->shares == NULL)
+    OPI_TRY(read_counts(t, "shares", plan, plan->decided.n_stages, plan->decided.n_replicas,
+                        &plan->decided.shares, err));
+    if (plan->decided.shares == NULL)
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"shares\" is empty", WHAT);
   }
-  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
-    const uint32_t s = i / plan->n_replicas, r = i % plan->n_replicas;
-    const uint32_t n = plan->shares == NULL ? plan->n_replicas : plan->shares[s];
-    if (n == 0 || n == OPIPE_NONE || (plan->instance_rank[i] != OPIPE_NONE) != (r < n)) {
+  for (uint32_t i = 0; i < plan->decided.n_stages * plan->decided.n_replicas; ++i) {
+    const uint32_t s = i / plan->decided.n_replicas, r = i % plan->decided.n_replicas;
+    const uint32_t n =
+        plan->decided.shares == NULL ? plan->decided.n_replicas : plan->decided.shares[s];
+    if (n == 0 || n == OPIPE_NONE || (plan->decided.instance_rank[i] != OPIPE_NONE) != (r < n)) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: replica %u of stage %u of %u replicas %s", WHAT, r,
                       s, n == OPIPE_NONE ? 0 : n,
-                      plan->instance_rank[i] == OPIPE_NONE ? "has no rank" : "has a rank");
+                      plan->decided.instance_rank[i] == OPIPE_NONE ? "has no rank" : "has a rank");
     }
   }
   return OPIPE_OK;
@@ -367,20 +371,21 @@ static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *er
 
 /* Where the replicas of every stage are; the stages themselves say it of the first. */
 static opipe_status read_ranks(const json_t *t, opi_plan *plan, opipe_error *err) {
-  const uint32_t *ranks = plan->instance_rank;
-  OPI_TRY(read_u32(t, "replicas", COUNT_MOST, &plan->n_replicas, err));
-  if (plan->n_replicas == 0 || (uint64_t)plan->n_replicas * plan->n_stages > COUNT_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: %u replicas of %u stages", WHAT, plan->n_replicas,
-                    plan->n_stages);
+  const uint32_t *ranks = plan->decided.instance_rank;
+  OPI_TRY(read_u32(t, "replicas", COUNT_MOST, &plan->decided.n_replicas, err));
+  if (plan->decided.n_replicas == 0 ||
+      (uint64_t)plan->decided.n_replicas * plan->decided.n_stages > COUNT_MOST) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u replicas of %u stages", WHAT,
+                    plan->decided.n_replicas, plan->decided.n_stages);
   }
-  OPI_TRY(read_counts(t, "ranks", plan, (size_t)plan->n_replicas * plan->n_stages,
-                      plan->n_ranks - 1, &plan->instance_rank, err));
-  if (plan->instance_rank == NULL)
+  OPI_TRY(read_counts(t, "ranks", plan, (size_t)plan->decided.n_replicas * plan->decided.n_stages,
+                      plan->decided.n_ranks - 1, &plan->decided.instance_rank, err));
+  if (plan->decided.instance_rank == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"ranks\" is empty", WHAT);
-  for (uint32_t s = 0; s < plan->n_stages; ++s) {
-    if (opi_plan_rank(plan, s, 0) != ranks[s]) {
+  for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
+    if (opi_plan_rank(&plan->decided, s, 0) != ranks[s]) {
       return opi_fail(err, OPIPE_E_INVALID, "%s: stage %u is on rank %u, \"ranks\" has rank %u",
-                      WHAT, s, ranks[s], opi_plan_rank(plan, s, 0));
+                      WHAT, s, ranks[s], opi_plan_rank(&plan->decided, s, 0));
     }
   }
   return read_shares(t, plan, err);
@@ -391,22 +396,22 @@ static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_erro
   const json_t *t = json_object_get(root, "replicas");
   if (t == NULL)
     return OPIPE_OK;
-  OPI_TRY(read_u32(t, "copies", plan->n_ranks, &plan->copies, err));
-  plan->in_turn = plan->n_microbatches < plan->copies;
+  OPI_TRY(read_u32(t, "copies", plan->decided.n_ranks, &plan->decided.copies, err));
+  plan->decided.in_turn = plan->decided.n_microbatches < plan->decided.copies;
   OPI_TRY(read_ranks(t, plan, err));
-  if (plan->shares == NULL || plan->copies <= 1)
+  if (plan->decided.shares == NULL || plan->decided.copies <= 1)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
                   "%s: \"shares\" of replicas that cut micro-batches, and %u copies of the "
                   "pipeline",
-                  WHAT, plan->copies);
+                  WHAT, plan->decided.copies);
 }
 
 static opipe_status read_lengths(const json_t *t, opi_plan *plan, opipe_error *err) {
-  OPI_TRY(
-      read_counts(t, "slice_lengths", plan, plan->n_slices, COUNT_MOST, &plan->slice_lengths, err));
-  for (uint32_t k = 0; plan->slice_lengths != NULL && k < plan->n_slices; ++k) {
-    if (plan->slice_lengths[k] == OPIPE_NONE)
+  OPI_TRY(read_counts(t, "slice_lengths", plan, plan->decided.n_slices, COUNT_MOST,
+                      &plan->decided.slice_lengths, err));
+  for (uint32_t k = 0; plan->decided.slice_lengths != NULL && k < plan->decided.n_slices; ++k) {
+    if (plan->decided.slice_lengths[k] == OPIPE_NONE)
       return opi_fail(err, OPIPE_E_INVALID, "%s: \"slice_lengths\" must hold numbers", WHAT);
   }
   return OPIPE_OK;
@@ -417,7 +422,7 @@ static opipe_status read_slices(const json_t *root, opi_plan *plan, opipe_error 
   const json_t *t = json_object_get(root, "slices");
   if (t == NULL)
     return OPIPE_OK;
-  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
+  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->decided.n_slices, err));
   return read_lengths(t, plan, err);
 }
 
@@ -427,12 +432,12 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
     OPI_TRY(read_replicas(root, plan, err));
     return read_slices(root, plan, err);
   }
-  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->n_slices, err));
-  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->n_parts, err));
-  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->versions, err));
-  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->sync, err));
+  OPI_TRY(read_u32(t, "slices", UINT16_MAX, &plan->decided.n_slices, err));
+  OPI_TRY(read_u32(t, "parts", UINT8_MAX, &plan->decided.n_parts, err));
+  OPI_TRY(read_u32(t, "versions", OPIPE_VERSIONS_DOUBLE_BUFFERED, &plan->decided.versions, err));
+  OPI_TRY(read_u32(t, "sync", OPIPE_SYNC_EAGER_OPT, &plan->decided.sync, err));
   OPI_TRY(read_ranks(t, plan, err));
   OPI_TRY(read_lengths(t, plan, err));
-  OPI_TRY(read_times(t, "input_ns", plan, &plan->input_ns, err));
-  return read_times(t, "weight_ns", plan, &plan->weight_ns, err);
+  OPI_TRY(read_times(t, "input_ns", plan, &plan->predicted.times.input_ns, err));
+  return read_times(t, "weight_ns", plan, &plan->predicted.times.weight_ns, err);
 }

@@ -85,8 +85,9 @@ static opipe_status find_left_circle(opi_listing *l) {
     const opi_occurrence *next = &l->slots.occurrences[o];
     if (next->previous == OPIPE_NONE || l->cut->cells[o / n_mb].source != OPI_CELL_MADE)
       continue;
-    OPI_TRY(l->forward ? note_left(l, next->previous, next->first_action, lap_before(l, next))
-                       : leave_body(l, (uint32_t)o));
+    OPI_TRY(l->plan->trains
+                ? leave_body(l, (uint32_t)o)
+                : note_left(l, next->previous, next->first_action, lap_before(l, next)));
   }
   return OPIPE_OK;
 }
@@ -121,7 +122,7 @@ static opipe_status add_drain(opi_listing *l, uint32_t message, int32_t lap, uin
 /* Credits have no memory, what is made in place is the reader's at once, and what nothing comes
  * behind leaves at the tail. */
 static opipe_status list_drains(opi_listing *l) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   uint32_t *keys = NULL, room = 0;
   for (uint32_t i = 0; i < l->lists->n_messages; ++i) {
     const opi_list_message *message = &l->lists->messages[i];

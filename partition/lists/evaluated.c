@@ -90,7 +90,7 @@ static uint32_t list_touched(const placing *p, uint32_t rank) {
   for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
     for (uint32_t m = 0; p->touched[c] && !opi_slots_apart(s, c) && m < n_mb; ++m) {
       const opi_occurrence *o = &s->occurrences[(size_t)c * n_mb + m];
-      const uint64_t n_bytes = s->cuts[opi_row_class_of(s->plan, m)]->cells[c].n_bytes;
+      const uint64_t n_bytes = s->cuts[opi_row_class_of(s->plan->whole, m)]->cells[c].n_bytes;
       const taken block = {o->offset_bytes, o->offset_bytes + opi_align_up(n_bytes, p->align)};
       if (o->rank == rank && o->home == OPIPE_NONE)
         p->blocks[n++] = block;

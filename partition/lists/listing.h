@@ -31,8 +31,7 @@ typedef struct opi_drain {
 } opi_drain;
 
 typedef struct opi_listing {
-  const opi_piece_plan *pieces;
-  const opi_plan *plan; /* of the pieces */
+  const opi_piece_plan *plan;
   const opi_cut *cut;
   opi_lists *lists;
   opi_times times;
@@ -53,8 +52,7 @@ typedef struct opi_listing {
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
   bool reference, strict;
-  bool circle;  /* round it go the positions of a body that repeats */
-  bool forward; /* no training: streams of requests */
+  bool circle; /* round it go the positions of a body that repeats */
   opipe_error *err;
 } opi_listing;
 

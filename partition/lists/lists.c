@@ -56,8 +56,8 @@ static opipe_status add_message_step(opi_listing *l, uint32_t kind, uint32_t mes
   step->microbatch = m->microbatch;
   step->replica = opi_listing_replica(l, stage, m->microbatch);
   step->pass = route == NULL || route->phase == OPI_PHASE_F ? OPI_PROGRAM_F : OPI_PROGRAM_I;
-  step->next = !l->reference && !l->forward && next;
-  step->lap = l->forward && !l->reference ? lap_of(l, kind, message) : 0;
+  step->next = !l->reference && l->plan->trains && next;
+  step->lap = !l->plan->trains && !l->reference ? lap_of(l, kind, message) : 0;
   return OPIPE_OK;
 }
 
@@ -188,9 +188,8 @@ static opipe_status add_reduce(opi_listing *l, uint32_t stage, uint32_t replica)
 /* Is it the first piece of its instance? */
 static bool is_first_piece(const opi_listing *l, uint32_t instance) {
   const uint32_t n = l->plan->n_replicas;
-  for (uint32_t v = instance / n / l->pieces->n_pieces * l->pieces->n_pieces; v < instance / n;
-       ++v) {
-    if (l->pieces->whole_of[v * n + instance % n] == l->pieces->whole_of[instance])
+  for (uint32_t v = instance / n / l->plan->n_pieces * l->plan->n_pieces; v < instance / n; ++v) {
+    if (l->plan->whole_of[v * n + instance % n] == l->plan->whole_of[instance])
       return false;
   }
   return true;
@@ -198,21 +197,21 @@ static bool is_first_piece(const opi_listing *l, uint32_t instance) {
 
 /* Sums over replicas that stand behind action `after` on the rank. They run in the background. */
 static opipe_status add_reductions(opi_listing *l, uint32_t rank, uint32_t after) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
     if (plan->instance_rank[i] == rank && is_first_piece(l, i) &&
-        (l->reference ? OPIPE_NONE : l->pieces->reduce_after[l->pieces->whole_of[i]]) == after)
+        (l->reference ? OPIPE_NONE : l->plan->reduce_after[l->plan->whole_of[i]]) == after)
       OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
   }
   return OPIPE_OK;
 }
 
 static opipe_status list_tail(opi_listing *l, uint32_t rank) {
-  if (!l->forward)
+  if (l->plan->trains)
     OPI_TRY(add_reductions(l, rank, OPIPE_NONE));
   if (!l->reference && !l->circle)
     OPI_TRY(add_drains(l, l->plan->n_actions + rank, false));
-  return l->forward ? OPIPE_OK : add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE);
+  return l->plan->trains ? add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE) : OPIPE_OK;
 }
 
 /* ---- rules that match by order ---- */
@@ -251,8 +250,8 @@ static void mark_batches(opi_listing *l, uint32_t rank) {
 }
 
 static opipe_status list_rank(opi_listing *l, uint32_t rank) {
-  const opi_plan *plan = l->plan;
-  const bool eager = plan->sync != OPIPE_SYNC_END && !l->forward;
+  const opi_piece_plan *plan = l->plan;
+  const bool eager = plan->whole->sync != OPIPE_SYNC_END && l->plan->trains;
   const uint32_t n_positions = l->lists->n_positions, each = plan->n_microbatches / n_positions;
   uint32_t next = l->strict ? l->ends.first[rank] : 0, noted = 0;
   if (!l->strict)
@@ -290,24 +289,24 @@ static opipe_status count_taking(opi_listing *l) {
 }
 
 static opipe_status list_ranks(opi_listing *l) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   const uint32_t n = l->lists->n_positions;
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     l->lists->rank_first[rank] = l->lists->n_steps;
     l->lists->request_first[rank * n] = l->lists->n_steps;
     OPI_TRY(list_rank(l, rank));
-    if (l->strict && plan->link.rule == OPIPE_RULE_GROUPED)
+    if (l->strict && plan->whole->link.rule == OPIPE_RULE_GROUPED)
       mark_batches(l, rank);
   }
   l->lists->rank_first[plan->n_ranks] = l->lists->n_steps;
   l->lists->request_first[plan->n_ranks * n] = l->lists->n_steps;
-  return l->forward ? count_taking(l) : OPIPE_OK;
+  return l->plan->trains ? OPIPE_OK : count_taking(l);
 }
 
 /* Every forward, micro-batch after micro-batch; then the backwards, those of a rank in the order of
  * its records, in which it adds gradients up. */
 static opipe_status list_reference(opi_listing *l) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
     for (uint32_t s = 0; s < plan->n_stages; ++s) {
       const uint32_t a = l->times.phase_action[((size_t)s * plan->n_microbatches + m) * OPI_PHASES];
@@ -315,7 +314,7 @@ static opipe_status list_reference(opi_listing *l) {
         OPI_TRY(list_action(l, a));
     }
   }
-  for (uint32_t i = 0; plan->train != NULL && i < plan->n_actions; ++i) {
+  for (uint32_t i = 0; plan->trains && i < plan->n_actions; ++i) {
     if (plan->actions[l->times.sequence[i]].pass != OPIPE_PASS_FORWARD)
       OPI_TRY(list_action(l, l->times.sequence[i]));
   }
@@ -376,7 +375,7 @@ static void count_copies(opi_listing *l) {
       continue;
     ++lists->n_copied;
     lists->copied_bytes +=
-        l->cuts[opi_row_class_of(l->plan, m->microbatch)]->routes[m->route].n_bytes;
+        l->cuts[opi_row_class_of(l->plan->whole, m->microbatch)]->routes[m->route].n_bytes;
   }
 }
 
@@ -403,12 +402,12 @@ static opipe_status count_posted(opi_listing *l) {
 /* Are tensors made where they are read? Double-buffered bodies know no moment at which a reader's
  * place is free, and where messages are matched by order each has to meet its other end. */
 static bool is_direct(const opi_listing *l) {
-  return !l->reference && !l->strict && opi_plan_is_direct(l->plan);
+  return !l->reference && !l->strict && opi_plan_is_direct(l->plan->whole);
 }
 
 static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t *alignment) {
   opi_lists *lists = l->lists;
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   const size_t n_keys = (size_t)l->cut->n_routes * plan->n_replicas * plan->n_replicas;
   lists->n_ranks = plan->n_ranks;
   lists->n_positions = plan->n_positions == 0 ? 1 : plan->n_positions;
@@ -422,7 +421,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
       lists->stash_bytes == NULL || l->stream_at == NULL)
     return opi_fail_nomem(l->err, n_keys * sizeof(uint32_t), "lists");
   memset(l->stream_at, 0xff, n_keys * sizeof(uint32_t));
-  OPI_TRY(opi_times_build(l->pieces, l->cut, &l->scratch, &l->times, l->err));
+  OPI_TRY(opi_times_build(l->plan, l->cut, &l->scratch, &l->times, l->err));
   l->circle = l->times.periodic && !l->reference;
   l->slots = (opi_slots){.plan = plan,
                          .cut = l->cut,
@@ -446,26 +445,24 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
   if (!l->circle && !l->reference)
     OPI_TRY(count_posted(l));
   if (!l->reference)
-    OPI_TRY(opi_lists_prove(l->pieces, lists, l->cut, lists->arena.allocator, l->err));
+    OPI_TRY(opi_lists_prove(l->plan, lists, l->cut, lists->arena.allocator, l->err));
   return keep_offsets(l);
 }
 
 opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignment, bool reference,
                              const opipe_allocator *allocator, opi_lists **out_lists,
                              opipe_error *err) {
-  const opi_plan *plan = &model->piece_plan.plan;
+  const opi_piece_plan *plan = &model->piece_plan;
   opi_lists *lists = opi_alloc_zero(allocator, 1, sizeof *lists);
   if (lists == NULL)
     return opi_fail_nomem(err, sizeof *lists, "lists");
   opi_arena_init(&lists->arena, allocator, 0);
-  opi_listing l = {.pieces = &model->piece_plan,
-                   .plan = plan,
+  opi_listing l = {.plan = plan,
                    .cut = model->cuts[0],
                    .lists = lists,
                    .cuts = (const opi_cut *const *)model->cuts,
                    .reference = reference,
-                   .strict = !reference && opi_plan_is_strict(plan),
-                   .forward = plan->train == NULL,
+                   .strict = !reference && opi_plan_is_strict(plan->whole),
                    .err = err};
   opi_arena_init(&l.scratch, allocator, 0);
   const opipe_status status = build_all(&l, model->n_classes, alignment);

@@ -97,7 +97,7 @@ typedef struct opi_times {
 } opi_times;
 
 /* Models the records' times. In `arena`. Errors: INVALID, the cycle of those that wait for ever. */
-opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, opi_arena *arena,
+opipe_status opi_times_build(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                              opi_times *out_times, opipe_error *err);
 /* Which instance of the last stage gives credits to which of the first, that is the one there where
  * what enters as the k-th in the one leaves as the k-th in the other. Replicas that cut
@@ -106,24 +106,24 @@ typedef struct opi_credit_pair {
   uint32_t first, last; /* stages of the pieces' plan */
   uint32_t first_replica, last_replica;
 } opi_credit_pair;
-static inline uint32_t opi_credit_pairs(const opi_plan *plan) {
-  const uint32_t n = plan->pieces_apart ? plan->n_pieces : plan->n_replicas;
+static inline uint32_t opi_credit_pairs(const opi_piece_plan *plan) {
+  const uint32_t n = plan->apart ? plan->n_pieces : plan->n_replicas;
   return n * n;
 }
-static inline opi_credit_pair opi_credit_pair_at(const opi_plan *plan, uint32_t i) {
-  const uint32_t n = plan->pieces_apart ? plan->n_pieces : plan->n_replicas, last = plan->n_stages;
-  return plan->pieces_apart ? (opi_credit_pair){i / n, last - n + i % n, 0, 0}
-                            : (opi_credit_pair){0, last - 1, i / n, i % n};
+static inline opi_credit_pair opi_credit_pair_at(const opi_piece_plan *plan, uint32_t i) {
+  const uint32_t n = plan->apart ? plan->n_pieces : plan->n_replicas, last = plan->n_stages;
+  return plan->apart ? (opi_credit_pair){i / n, last - n + i % n, 0, 0}
+                     : (opi_credit_pair){0, last - 1, i / n, i % n};
 }
 /* The forwards of a stage's replica, in the order of its rank, of micro-batches that pass replica
  * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
-uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
+uint32_t opi_passes_find(const opi_piece_plan *plan, const uint32_t *replica_of, uint32_t stage,
                          uint32_t replica, uint32_t far, uint32_t other, uint32_t *out);
 /* What a phase of a stage's program takes by the plan's times, in ns: none where the program has no
  * node of it, whatever times were given of the stage: then nobody runs it. plan: of the pieces. */
-static inline double opi_phase_ns(const opi_plan *plan, const opi_cut *cut, uint32_t stage,
+static inline double opi_phase_ns(const opi_piece_plan *plan, const opi_cut *cut, uint32_t stage,
                                   uint32_t program, uint32_t phase) {
-  const double *const ns[] = {plan->stage_ns, plan->input_ns, plan->weight_ns};
+  const double *const ns[] = {plan->times.stage_ns, plan->times.input_ns, plan->times.weight_ns};
   const bool has = (opi_program_of(cut, stage, program)->phases & 1u << phase) != 0;
   return has && ns[phase] != NULL ? ns[phase][stage] : 0;
 }
@@ -133,7 +133,7 @@ static inline double opi_phase_ns(const opi_plan *plan, const opi_cut *cut, uint
 /* Who waits for whom at an update: by its lowest rank, [n_ranks] in `arena`. A step that flushes is
  * a barrier of all; double-buffered ranks that step alone wait for those with which they share a
  * weight. plan: of the pieces. */
-opipe_status opi_update_groups(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+opipe_status opi_update_groups(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                                uint32_t **out_group, opipe_error *err);
 
 /* ---- replay.c ---- */
@@ -149,16 +149,15 @@ typedef struct opi_replay_result {
 
 /* Replays the steps of all ranks for `n_items` bodies (double-buffered: the first is a prologue,
  * the last an epilogue): messages are matched, sends wait aside, receives are posted where the
- * lists say. io_result: with the plan's stage_ns and what plan->link says of messages; NULL:
+ * lists say. io_result: with the times of the pieces and what the link says of messages; NULL:
  * untimed. Errors: INVALID, what a stopped rank waits for, as a cycle, or an order of messages that
  * two ranks do not share. */
-opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lists,
+opipe_status opi_lists_replay(const opi_piece_plan *plan, const opi_lists *lists,
                               const opi_cut *cut, uint32_t n_items,
                               const opipe_allocator *allocator, opi_replay_result *io_result,
                               opipe_error *err);
 /* The same, untimed, for as many as it takes to know. */
-opipe_status opi_lists_prove(const opi_piece_plan *pieces, const opi_lists *lists,
-                             const opi_cut *cut, const opipe_allocator *allocator,
-                             opipe_error *err);
+opipe_status opi_lists_prove(const opi_piece_plan *plan, const opi_lists *lists, const opi_cut *cut,
+                             const opipe_allocator *allocator, opipe_error *err);
 
 #endif /* OPI_LISTS_H */

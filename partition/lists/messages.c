@@ -47,8 +47,8 @@ static opipe_status find_stream(opi_listing *l, uint32_t route, uint32_t m, uint
                                   .dst_stage = r->dst_stage,
                                   .src_replica = src,
                                   .dst_replica = dst,
-                                  .src_rank = opi_plan_rank(l->plan, r->src_stage, src),
-                                  .dst_rank = opi_plan_rank(l->plan, r->dst_stage, dst)};
+                                  .src_rank = opi_piece_rank(l->plan, r->src_stage, src),
+                                  .dst_rank = opi_piece_rank(l->plan, r->dst_stage, dst)};
   if (*at == OPIPE_NONE)
     OPI_TRY(add_stream(l, &stream, at));
   *out_stream = *at;
@@ -84,14 +84,14 @@ static opipe_status add_message(opi_listing *l, uint32_t route, uint32_t m) {
 
 /* In the order in which the senders' lists make them; those of the next mini-batch come first. */
 static opipe_status list_messages(opi_listing *l) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   for (uint32_t i = 0; i < 2 * plan->n_actions; ++i) {
     const uint32_t a = i % plan->n_actions;
     const opipe_action *action = &plan->actions[a];
     if (opi_action_is_next(action) != (i < plan->n_actions))
       continue;
     const uint32_t phases = opi_program_phases(opi_action_program(action));
-    const uint32_t class = opi_row_class_of(plan, action->microbatch);
+    const uint32_t class = opi_row_class_of(plan->whole, action->microbatch);
     for (uint32_t k = l->routes.first[action->stage]; k < l->routes.first[action->stage + 1]; ++k) {
       const uint32_t r = l->routes.items[k];
       const opi_route *route = &l->cut->routes[r];
@@ -121,7 +121,8 @@ static opipe_status sort_routes(opi_listing *l) {
 static opipe_status add_credits(opi_listing *l, const uint32_t *starts, const uint32_t *ends,
                                 uint32_t n, uint32_t stream) {
   for (uint32_t k = 0; k < n; ++k) {
-    const uint32_t taker = k + l->plan->in_flight, i = l->lists->n_messages - l->first_credit;
+    const uint32_t taker = k + l->plan->whole->in_flight,
+                   i = l->lists->n_messages - l->first_credit;
     if (!opi_arena_grow(&l->scratch, (void **)&l->credits, &l->room_credits, i + 1,
                         sizeof *l->credits))
       return opi_fail_nomem(l->err, sizeof *l->credits, "credits");
@@ -136,16 +137,16 @@ static opipe_status add_credits(opi_listing *l, const uint32_t *starts, const ui
 
 static opipe_status credit_pair(opi_listing *l, const opi_credit_pair *pair, uint32_t *starts,
                                 uint32_t *ends) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   const uint32_t first = pair->first_replica, last = pair->last_replica;
   const opi_list_stream stream = {.route = OPI_ROUTE_CREDIT,
                                   .src_stage = pair->last,
                                   .dst_stage = pair->first,
                                   .src_replica = last,
                                   .dst_replica = first,
-                                  .src_rank = opi_plan_rank(plan, pair->last, last),
-                                  .dst_rank = opi_plan_rank(plan, pair->first, first),
-                                  .depth = plan->in_flight};
+                                  .src_rank = opi_piece_rank(plan, pair->last, last),
+                                  .dst_rank = opi_piece_rank(plan, pair->first, first),
+                                  .depth = plan->whole->in_flight};
   uint32_t index = 0;
   if (stream.src_rank == OPIPE_NONE || stream.dst_rank == OPIPE_NONE ||
       stream.src_rank == stream.dst_rank)
@@ -160,10 +161,10 @@ static opipe_status credit_pair(opi_listing *l, const opi_credit_pair *pair, uin
 }
 
 static opipe_status list_credits(opi_listing *l) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   const uint32_t n = opi_credit_pairs(plan);
   l->first_credit = l->lists->n_messages;
-  if (!l->forward || l->reference || plan->in_flight == 0)
+  if (l->plan->trains || l->reference || plan->whole->in_flight == 0)
     return OPIPE_OK;
   uint32_t *starts = OPI_ARENA_ARRAY(&l->scratch, uint32_t, plan->n_microbatches);
   uint32_t *ends = OPI_ARENA_ARRAY(&l->scratch, uint32_t, plan->n_microbatches);
@@ -210,7 +211,7 @@ static void key_post_circle(opi_listing *l, uint32_t i, uint64_t *io_last) {
   const uint64_t given = l->slots.occurrences[dst->previous].t1;
   const uint64_t gap = (dst->t0 % n + n - given % n) % n;
   uint64_t at = dst->t0 > gap ? dst->t0 - gap : 0;
-  if (at == 0 && l->forward) /* behind a record: a request that comes wakes nobody for it */
+  if (at == 0 && !l->plan->trains) /* behind a record: a request that comes wakes nobody for it */
     at = 1;
   if (at < *io_last)
     at = *io_last;
@@ -237,7 +238,7 @@ static opipe_status key_posts_circle(opi_listing *l) {
 }
 
 static void key_message(opi_listing *l, uint32_t i, uint32_t *stream_last) {
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   const opi_list_message *message = &l->lists->messages[i];
   if (i >= l->first_credit) {
     const opi_credit *c = &l->credits[i - l->first_credit];
@@ -259,7 +260,7 @@ static void key_message(opi_listing *l, uint32_t i, uint32_t *stream_last) {
 
 opipe_status opi_listing_keys(opi_listing *l) {
   const opi_lists *lists = l->lists;
-  const opi_plan *plan = l->plan;
+  const opi_piece_plan *plan = l->plan;
   const uint32_t n = lists->n_messages, n_keys = plan->n_actions + plan->n_ranks;
   l->send_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
   l->recv_key = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);

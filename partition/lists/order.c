@@ -14,7 +14,7 @@ typedef struct pass {
 } pass;
 
 typedef struct replay {
-  const opi_plan *plan;
+  const opi_piece_plan *plan;
   const opi_cut *cut;
   opi_times *t;
   uint32_t n_pieces; /* of a stage of the schedule's */
@@ -28,7 +28,7 @@ typedef struct replay {
   opipe_error *err;
 } replay;
 
-static size_t phase_index(const opi_plan *plan, uint32_t stage, uint32_t m, uint32_t phase) {
+static size_t phase_index(const opi_piece_plan *plan, uint32_t stage, uint32_t m, uint32_t phase) {
   return ((size_t)stage * plan->n_microbatches + m) * OPI_PHASES + phase;
 }
 
@@ -41,7 +41,7 @@ static const char *pass_letter(uint32_t program) {
 
 /* The records are checked (partition/program/records.h): each phase is there once. */
 static void note_phases(replay *r, uint32_t a) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   const opipe_action *action = &plan->actions[a];
   const uint32_t phases =
       opi_program_phases(opi_action_program(action)) & r->cut->phases[action->stage];
@@ -55,9 +55,9 @@ static void note_phases(replay *r, uint32_t a) {
 
 /* ---- credits ---- */
 
-uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint32_t stage,
+uint32_t opi_passes_find(const opi_piece_plan *plan, const uint32_t *replica_of, uint32_t stage,
                          uint32_t replica, uint32_t far, uint32_t other, uint32_t *out) {
-  const uint32_t rank = opi_plan_rank(plan, stage, replica);
+  const uint32_t rank = opi_piece_rank(plan, stage, replica);
   uint32_t n = 0;
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
     const opipe_action *action = &plan->actions[a];
@@ -70,25 +70,25 @@ uint32_t opi_passes_find(const opi_plan *plan, const uint32_t *replica_of, uint3
 
 static void note_pair(replay *r, const opi_credit_pair *pair, uint32_t giver, uint32_t *starts,
                       uint32_t *ends) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   const uint32_t first = pair->first_replica, last = pair->last_replica;
   const uint32_t *replica_of = r->t->replica_of;
-  if (opi_plan_rank(plan, pair->first, first) == OPIPE_NONE ||
-      opi_plan_rank(plan, pair->last, last) == OPIPE_NONE)
+  if (opi_piece_rank(plan, pair->first, first) == OPIPE_NONE ||
+      opi_piece_rank(plan, pair->last, last) == OPIPE_NONE)
     return;
   const uint32_t n =
       opi_passes_find(plan, replica_of, pair->first, first, pair->last, last, starts);
   if (opi_passes_find(plan, replica_of, pair->last, last, pair->first, first, ends) != n)
     return;
-  for (uint32_t k = plan->in_flight; k < n; ++k)
-    r->credit[(size_t)starts[k] * r->n_givers + giver] = ends[k - plan->in_flight];
+  for (uint32_t k = plan->whole->in_flight; k < n; ++k)
+    r->credit[(size_t)starts[k] * r->n_givers + giver] = ends[k - plan->whole->in_flight];
 }
 
 /* So many micro-batches at a time between the first stage and the last. */
 static opipe_status note_credits(replay *r, opi_arena *arena) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   const uint32_t n = opi_credit_pairs(plan);
-  r->n_givers = plan->pieces_apart ? plan->n_pieces : 1;
+  r->n_givers = plan->apart ? plan->n_pieces : 1;
   const size_t n_credits = (size_t)plan->n_actions * r->n_givers;
   uint32_t *starts = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
   uint32_t *ends = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
@@ -96,7 +96,7 @@ static opipe_status note_credits(replay *r, opi_arena *arena) {
   if (starts == NULL || ends == NULL || r->credit == NULL)
     return opi_fail_nomem(r->err, n_credits * sizeof *ends, "credits");
   memset(r->credit, 0xff, n_credits * sizeof *r->credit);
-  for (uint32_t i = 0; i < n && plan->train == NULL && plan->in_flight != 0; ++i) {
+  for (uint32_t i = 0; i < n && !plan->trains && plan->whole->in_flight != 0; ++i) {
     const opi_credit_pair pair = opi_credit_pair_at(plan, i);
     note_pair(r, &pair, i % r->n_givers, starts, ends);
   }
@@ -119,17 +119,17 @@ static uint64_t made_at(replay *r, const opipe_action *reader, uint32_t stage, u
 
 /* When what a route brings is there. */
 static uint64_t arrives_at(replay *r, const opipe_action *reader, const opi_route *route) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   const uint32_t m = reader->microbatch;
   const uint64_t made = made_at(r, reader, route->src_stage, m, route->phase);
   const uint32_t *replicas = r->t->replica_of;
-  const uint32_t src = opi_plan_rank(plan, route->src_stage,
-                                     replicas[(size_t)route->src_stage * plan->n_microbatches + m]);
-  const uint32_t dst = opi_plan_rank(plan, route->dst_stage,
-                                     replicas[(size_t)route->dst_stage * plan->n_microbatches + m]);
+  const uint32_t src = opi_piece_rank(
+      plan, route->src_stage, replicas[(size_t)route->src_stage * plan->n_microbatches + m]);
+  const uint32_t dst = opi_piece_rank(
+      plan, route->dst_stage, replicas[(size_t)route->dst_stage * plan->n_microbatches + m]);
   if (made == UINT64_MAX || made == 0 || src == dst)
     return made;
-  return made + opi_link_ns(&plan->link, route->n_bytes);
+  return made + opi_link_ns(&plan->whole->link, route->n_bytes);
 }
 
 /* When the cell is there for a reader; UINT64_MAX: not yet known. */
@@ -200,7 +200,7 @@ static uint64_t whole_ns(double x) {
 }
 
 static void run_action(replay *r, uint32_t a, uint64_t start) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   const opipe_action *action = &plan->actions[a];
   static const uint32_t count = OPI_PHASES;
   const uint32_t program = opi_action_program(action), phases = opi_program_phases(program);
@@ -224,7 +224,7 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
 
 /* The action that makes what the rank stops for; *out_stopped: which of its own does. */
 static uint32_t awaited(replay *r, uint32_t rank, uint32_t *out_stopped) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   uint32_t a = 0;
   (void)startable_at(r, r->next[rank], out_stopped);
   while (a + 1 < plan->n_actions && (plan->actions[a].stage != r->missing.stage ||
@@ -248,7 +248,7 @@ static int describe(const replay *r, uint32_t a, char *text, size_t room) {
 
 /* Who waits for whom, from a stopped rank until one comes again; then that circle is told. */
 static opipe_status stuck(replay *r) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   char text[460] = "";
   int at = 0;
   uint32_t rank = 0, waits = 0;
@@ -266,12 +266,12 @@ static opipe_status stuck(replay *r) {
     at += describe(r, on, text + at, sizeof text - (size_t)at);
     rank = plan->actions[on].rank;
   } while (rank != first && (size_t)at + 180 < sizeof text);
-  return opi_fail(r->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s%s", plan->schedule, text,
-                  rank == first ? "" : "; and so on");
+  return opi_fail(r->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s%s", plan->whole->schedule,
+                  text, rank == first ? "" : "; and so on");
 }
 
 static opipe_status run_all(replay *r) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   for (uint32_t left = plan->n_actions; left > 0; --left) {
     uint64_t best = UINT64_MAX;
     uint32_t best_rank = OPIPE_NONE;
@@ -296,7 +296,7 @@ static opipe_status run_all(replay *r) {
 
 /* Positions instead of times, see lists.h. */
 static opipe_status place_all(replay *r, opi_arena *arena) {
-  const opi_plan *plan = r->plan;
+  const opi_piece_plan *plan = r->plan;
   r->t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
   r->t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
   if (r->t->start == NULL || r->t->end == NULL)
@@ -321,11 +321,10 @@ static opipe_status place_all(replay *r, opi_arena *arena) {
   return OPIPE_OK;
 }
 
-opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, opi_arena *arena,
+opipe_status opi_times_build(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                              opi_times *t, opipe_error *err) {
-  const opi_plan *plan = &pieces->plan;
   const size_t places = (size_t)plan->n_stages * plan->n_microbatches;
-  replay r = {.plan = plan, .cut = cut, .t = t, .n_pieces = pieces->n_pieces, .err = err};
+  replay r = {.plan = plan, .cut = cut, .t = t, .n_pieces = plan->n_pieces, .err = err};
   *t = (opi_times){.periodic = false};
   t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
   t->end = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);
@@ -347,8 +346,8 @@ opipe_status opi_times_build(const opi_piece_plan *pieces, const opi_cut *cut, o
     r.next[rank] = plan->rank_first[rank];
   for (uint32_t a = 0; a < plan->n_actions; ++a)
     note_phases(&r, a);
-  const bool periodic = opi_plan_is_periodic(plan);
-  if (!periodic || plan->train != NULL) {
+  const bool periodic = opi_plan_is_periodic(plan->whole);
+  if (!periodic || plan->trains) {
     OPI_TRY(note_credits(&r, arena));
     OPI_TRY(run_all(&r));
   }

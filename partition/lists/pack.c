@@ -63,7 +63,7 @@ static void find_life(opi_slots *s, uint32_t c, uint32_t m) {
   o->from = o->first_action - first;
   for (uint32_t r = cell->route;
        cell->source == OPI_CELL_RECEIVED && r < cell->route + cell->n_routes; ++r) {
-    const opi_route *route = &s->cuts[opi_row_class_of(s->plan, m)]->routes[r];
+    const opi_route *route = &s->cuts[opi_row_class_of(s->plan->whole, m)]->routes[r];
     const size_t made = ((size_t)route->src_stage * n_mb + m) * OPI_PHASES + route->phase;
     if (route->empty || route->within)
       continue;
@@ -259,7 +259,7 @@ static opipe_status list_rank(pack *p, uint32_t rank) {
     const opi_occurrence *o = &s->occurrences[i];
     if (o->rank != rank || o->home != OPIPE_NONE || opi_slots_apart(s, i / n_mb))
       continue;
-    const uint32_t class = opi_row_class_of(s->plan, i % n_mb);
+    const uint32_t class = opi_row_class_of(s->plan->whole, i % n_mb);
     uint64_t n_bytes = s->cuts[class]->cells[i / n_mb].n_bytes;
     if (opi_add_u64(n_bytes, p->align - 1, &n_bytes))
       return OPIPE_E_LIMIT;

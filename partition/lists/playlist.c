@@ -26,7 +26,7 @@ static opipe_status sum_stashes(opi_playlist_maker *m) {
   m->given = OPI_ARENA_ARRAY(&m->scratch, double, n);
   if (m->taken == NULL || m->given == NULL)
     return opi_fail_nomem(m->err, n * sizeof(double), "a playlist");
-  for (uint32_t c = 0; c < m->cut->n_cells && !m->forward; ++c) {
+  for (uint32_t c = 0; c < m->cut->n_cells && m->plan->trains; ++c) {
     const opi_cell *cell = &m->cut->cells[c];
     const uint32_t stage = cell->stage / opi_playlist_pieces(m);
     uint32_t last = cell->phase;
@@ -140,7 +140,7 @@ static uint32_t message_kind(uint32_t kind) {
 
 static uint32_t request_end(const opi_playlist_maker *m, uint32_t rank) {
   const opi_lists *l = m->lists;
-  return m->forward ? l->request_first[rank * l->n_positions + 1] : l->rank_first[rank + 1];
+  return m->plan->trains ? l->rank_first[rank + 1] : l->request_first[rank * l->n_positions + 1];
 }
 
 /* What is played of the lists, before it is listed: messages that are sent, programs that run. */
@@ -216,7 +216,7 @@ static opipe_status add_batch(opi_playlist_maker *m, const opi_step *steps) {
 static opipe_status list_rank(opi_playlist_maker *m, uint32_t rank) {
   const opi_lists *l = m->lists;
   m->out->rank_first[rank] = m->n_items;
-  for (uint32_t i = l->rank_first[rank]; m->forward && i < l->rank_first[rank + 1]; ++i) {
+  for (uint32_t i = l->rank_first[rank]; !m->plan->trains && i < l->rank_first[rank + 1]; ++i) {
     if (l->steps[i].kind == OPI_ACT_POST && l->steps[i].lap > 0 && m->travels[l->steps[i].route])
       OPI_TRY(add_message(m, &l->steps[i]));
   }
@@ -261,7 +261,7 @@ static opipe_status make_all(opi_playlist_maker *m) {
   OPI_TRY(sum_stashes(m));
   OPI_TRY(make_works(m));
   OPI_TRY(make_streams(m));
-  if (!m->forward)
+  if (m->plan->trains)
     OPI_TRY(opi_playlist_sums_make(m));
   return list_ranks(m);
 }
@@ -269,7 +269,7 @@ static opipe_status make_all(opi_playlist_maker *m) {
 opipe_status opi_playlist_build(const opi_cut_model *model, const opi_lists *lists,
                                 const uint64_t *sums, opi_arena *arena, opi_playlist **out_playlist,
                                 opipe_error *err) {
-  const opi_plan *plan = &model->piece_plan.plan;
+  const opi_piece_plan *plan = &model->piece_plan;
   opi_playlist_maker m = {.model = model,
                           .plan = plan,
                           .lists = lists,
@@ -277,8 +277,7 @@ opipe_status opi_playlist_build(const opi_cut_model *model, const opi_lists *lis
                           .sum_bytes = sums,
                           .out = OPI_ARENA_NEW(arena, opi_playlist),
                           .arena = arena,
-                          .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
-                          .forward = plan->train == NULL,
+                          .twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
                           .err = err};
   if (m.out == NULL)
     return opi_fail_nomem(err, sizeof *m.out, "a playlist");

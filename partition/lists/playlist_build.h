@@ -18,7 +18,7 @@ typedef struct opi_playlist_sums {
 
 typedef struct opi_playlist_maker {
   const opi_cut_model *model;
-  const opi_plan *plan; /* of the pieces */
+  const opi_piece_plan *plan;
   const opi_lists *lists;
   const opi_cut *cut;
   const uint64_t *sum_bytes; /* [parameters]; NULL: dense */
@@ -31,7 +31,7 @@ typedef struct opi_playlist_maker {
   bool *works;           /* [pieces * OPI_PROGRAMS] that the lists run */
   opi_playlist_sums sums;
   uint32_t room_items, n_items;
-  bool twice, forward;
+  bool twice;
   opipe_error *err;
 } opi_playlist_maker;
 
@@ -45,7 +45,7 @@ opipe_status opi_playlist_sums_reduce(opi_playlist_maker *maker, uint32_t rank,
 opipe_status opi_playlist_sums_update(opi_playlist_maker *maker, uint32_t rank);
 
 static inline uint32_t opi_playlist_pieces(const opi_playlist_maker *maker) {
-  return maker->model->piece_plan.n_pieces;
+  return maker->plan->n_pieces;
 }
 static inline uint32_t opi_playlist_whole_stages(const opi_playlist_maker *maker) {
   return maker->plan->n_stages / opi_playlist_pieces(maker);

@@ -35,7 +35,7 @@ static void list_readers(const holdings *h) {
       }
     }
     for (uint32_t i = 0; i < m->plan->n_replicas; ++i) {
-      const uint32_t rank = opi_plan_rank(m->plan, s, i);
+      const uint32_t rank = opi_piece_rank(m->plan, s, i);
       if (rank != OPIPE_NONE)
         h->at_home[(size_t)(s / n_pieces) * n_ranks + rank] = true;
     }
@@ -171,7 +171,8 @@ static opipe_status make_barriers(const holdings *h) {
  * memory wants it. */
 static opipe_status make_norms(const holdings *h) {
   opi_playlist_maker *m = h->m;
-  const uint32_t alignment = m->plan->devices == NULL ? 0 : m->plan->devices[0].alignment;
+  const uint32_t alignment =
+      m->plan->whole->devices == NULL ? 0 : m->plan->whole->devices[0].alignment;
   const uint64_t stride = alignment > sizeof(double) ? alignment : sizeof(double);
   opi_playlist_group group = {.stage = OPIPE_NONE, .n_bytes = stride * (h->n_trained + 1)};
   for (uint32_t rank = 0; rank < m->plan->n_ranks; ++rank) {
@@ -201,11 +202,11 @@ static opipe_status allocate(opi_playlist_maker *m) {
 }
 
 opipe_status opi_playlist_sums_make(opi_playlist_maker *m) {
-  const opi_plan *plan = m->plan;
+  const opi_piece_plan *plan = m->plan;
   holdings h;
   OPI_TRY(find_holdings(m, &h));
   OPI_TRY(allocate(m));
-  m->sums.alone = m->twice && opi_optimizer_steps_alone(&plan->train->optimizer);
+  m->sums.alone = m->twice && opi_optimizer_steps_alone(&plan->whole->train->optimizer);
   for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w)
     OPI_TRY(make_stage_sum(&h, w));
   OPI_TRY(make_ties(&h));

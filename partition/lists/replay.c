@@ -43,8 +43,7 @@ typedef struct under_way {
 } under_way;
 
 typedef struct replay {
-  const opi_plan *plan;
-  const opi_piece_plan *pieces; /* which it is */
+  const opi_piece_plan *plan;
   const opi_lists *lists;
   const opi_cut *cut;
   ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
@@ -61,7 +60,7 @@ typedef struct replay {
   uint32_t *group_size;  /* [n_ranks] */
   bool *updates;         /* [n_ranks] has it, in its item? */
   uint32_t n_items, rule;
-  bool forward, twice; /* twice: weights in two versions; neither: whole mini-batches */
+  bool twice; /* weights in two versions */
   bool timed;
   bool meets; /* rules BLOCKING, GROUPED */
   opi_replay_result *result;
@@ -94,7 +93,7 @@ static bool is_end(const opi_step *step) {
  * bandwidth. */
 static void meet(replay *p, const opi_step *step, ends *e) {
   const opi_list_message *m = &p->lists->messages[step->route];
-  const opi_link *link = &p->plan->link;
+  const opi_link *link = &p->plan->whole->link;
   if (e->arrived >= 0 || e->posted < 0 || e->sent < 0)
     return;
   double *free_at = &p->link_free[m->stream];
@@ -245,7 +244,7 @@ static void note_finish(replay *p, uint32_t rank, uint32_t step) {
   const uint32_t n = p->lists->n_positions;
   const uint32_t *first = &p->lists->request_first[rank * n];
   uint32_t *k = &p->position[rank];
-  for (; p->forward && *k < n && first[*k + 1] <= step; ++*k) {
+  for (; !p->plan->trains && *k < n && first[*k + 1] <= step; ++*k) {
     double *finish = &p->finish[p->item[rank] * n + *k];
     if (first[*k] != first[*k + 1] && p->now[rank] > *finish)
       *finish = p->now[rank];
@@ -268,7 +267,7 @@ static bool run_rank(replay *p, uint32_t rank) {
     p->step[rank] = l->rank_first[rank];
     p->under_way[rank].batch_end = 0;
     p->position[rank] = 0;
-    if (!p->forward && p->now[rank] > p->finish[p->item[rank]])
+    if (p->plan->trains && p->now[rank] > p->finish[p->item[rank]])
       p->finish[p->item[rank]] = p->now[rank];
     ++p->item[rank];
     moved = true;
@@ -287,10 +286,10 @@ static const char *tensor_of(const replay *p, uint32_t message) {
 /* "rank 1 (stage 2, token slice 0)": the stage is the schedule's. */
 static const char *place_of(const replay *p, uint32_t rank, uint32_t stage, char *out,
                             size_t room) {
-  const uint32_t n = p->pieces->n_pieces;
+  const uint32_t n = p->plan->n_pieces;
   const int used = snprintf(out, room, "rank %u (stage %u", rank, stage / n);
   const size_t at = used < 0 || (size_t)used >= room ? room - 1 : (size_t)used;
-  if (p->pieces->slices)
+  if (p->plan->slices)
     (void)snprintf(out + at, room - at, ", token slice %u)", stage % n);
   else
     (void)snprintf(out + at, room - at, ")");
@@ -345,7 +344,8 @@ static opipe_status stuck(const replay *p) {
     const int n = snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : "; ", one);
     at = n < 0 || (size_t)n >= sizeof text - at ? sizeof text - 1 : at + (size_t)n;
   }
-  return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s", p->plan->schedule, text);
+  return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s", p->plan->whole->schedule,
+                  text);
 }
 
 /* ---- matching by order ---- */
@@ -373,8 +373,8 @@ static opipe_status refuse_order(const replay *p, uint32_t message, uint32_t sen
   return opi_fail(p->err, OPIPE_E_INVALID,
                   "schedule '%s' under rule '%s': tensor '%s' of micro-batch %u is operation %u of "
                   "rank %u with rank %u, and operation %u of rank %u with rank %u",
-                  p->plan->schedule, opi_rule_name(p->rule), tensor_of(p, message), m->microbatch,
-                  send, stream->src_rank, stream->dst_rank, post, stream->dst_rank,
+                  p->plan->whole->schedule, opi_rule_name(p->rule), tensor_of(p, message),
+                  m->microbatch, send, stream->src_rank, stream->dst_rank, post, stream->dst_rank,
                   stream->src_rank);
 }
 
@@ -402,7 +402,7 @@ static opipe_status check_order(const replay *p, opi_arena *scratch) {
 
 /* What a stream posts before its first request. */
 static void post_first(replay *p) {
-  for (uint32_t i = 0; i < p->lists->n_steps && p->forward; ++i) {
+  for (uint32_t i = 0; i < p->lists->n_steps && !p->plan->trains; ++i) {
     const opi_step *step = &p->lists->steps[i];
     if (step->kind == OPI_ACT_POST && step->lap > 0)
       p->ends[step->route].posted = 0;
@@ -411,7 +411,7 @@ static void post_first(replay *p) {
 
 /* How many have come when all have. */
 static opipe_status find_groups(replay *p, opi_arena *scratch) {
-  const opi_plan *plan = p->plan;
+  const opi_piece_plan *plan = p->plan;
   OPI_TRY(opi_update_groups(plan, p->cut, scratch, &p->group, p->err));
   p->group_size = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
   if (p->group_size == NULL)
@@ -487,19 +487,16 @@ static opipe_status run_all(replay *p, opi_arena *scratch) {
   return OPIPE_OK;
 }
 
-opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lists,
+opipe_status opi_lists_replay(const opi_piece_plan *plan, const opi_lists *lists,
                               const opi_cut *cut, uint32_t n_items,
                               const opipe_allocator *allocator, opi_replay_result *io_result,
                               opipe_error *err) {
-  const opi_plan *plan = &pieces->plan;
   replay p = {.plan = plan,
-              .pieces = pieces,
               .lists = lists,
               .cut = cut,
               .n_items = n_items,
-              .rule = plan->n_ranks > 1 ? plan->link.rule : OPI_RULE_TAG,
-              .forward = plan->train == NULL,
-              .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+              .rule = plan->n_ranks > 1 ? plan->whole->link.rule : OPI_RULE_TAG,
+              .twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
               .timed = io_result != NULL,
               .result = io_result,
               .err = err};
@@ -511,16 +508,12 @@ opipe_status opi_lists_replay(const opi_piece_plan *pieces, const opi_lists *lis
   return status;
 }
 
-opipe_status opi_lists_prove(const opi_piece_plan *pieces, const opi_lists *lists,
-                             const opi_cut *cut, const opipe_allocator *allocator,
-                             opipe_error *err) {
+opipe_status opi_lists_prove(const opi_piece_plan *plan, const opi_lists *lists, const opi_cut *cut,
+                             const opipe_allocator *allocator, opipe_error *err) {
   enum { MINI_BATCHES = 3 };
-  const opi_plan *plan = &pieces->plan;
-  const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
-  const uint32_t n_items = plan->train == NULL ? (uint32_t)MINI_BATCHES
-                           : twice             ? (uint32_t)MINI_BATCHES + 1
-                                               : 2;
+  const bool twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  const uint32_t n_items = plan->trains && !twice ? 2 : MINI_BATCHES + (plan->trains ? 1u : 0u);
   if (twice) /* a prologue and an epilogue, which an evaluation is too */
-    OPI_TRY(opi_lists_replay(pieces, lists, cut, 2, allocator, NULL, err));
-  return opi_lists_replay(pieces, lists, cut, n_items, allocator, NULL, err);
+    OPI_TRY(opi_lists_replay(plan, lists, cut, 2, allocator, NULL, err));
+  return opi_lists_replay(plan, lists, cut, n_items, allocator, NULL, err);
 }

@@ -13,7 +13,7 @@ static size_t occurrence(const opi_slots *s, uint32_t cell, uint32_t m) {
 
 static uint32_t rank_of(const opi_slots *s, uint32_t stage, uint32_t m) {
   const uint32_t replica = s->times->replica_of[(size_t)stage * s->plan->n_microbatches + m];
-  return opi_plan_rank(s->plan, stage, replica);
+  return opi_piece_rank(s->plan, stage, replica);
 }
 
 static void use(opi_occurrence *o, const opi_times *t, uint32_t action) {
@@ -26,7 +26,7 @@ static void use(opi_occurrence *o, const opi_times *t, uint32_t action) {
 }
 
 static const opi_route *route_of(const opi_slots *s, uint32_t route, uint32_t m) {
-  return &s->cuts[opi_row_class_of(s->plan, m)]->routes[route];
+  return &s->cuts[opi_row_class_of(s->plan->whole, m)]->routes[route];
 }
 
 /* May what a route within an instance brings stay where it is? In no class the rows begin where
@@ -58,7 +58,7 @@ static opipe_status time_received(opi_slots *s, uint32_t c, uint32_t m, opi_occu
           s->err, OPIPE_E_INVALID,
           "schedule '%s': rows of tensor '%s' of micro-batch %u are made on rank %u and "
           "read on rank %u",
-          s->plan->schedule, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
+          s->plan->whole->schedule, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
     }
     if (here && (!route->within || stays(s, r, o->rank)))
       o->home = (uint32_t)occurrence(s, route->src_cell, m);
@@ -101,12 +101,13 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
 /* How many records a message may be early, round the circle. In a stream of requests it has one
  * slot more than that: as many as micro-batches lie between its ends. */
 static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
-  const uint32_t n_pieces = s->plan->n_pieces == 0 ? 1 : s->plan->n_pieces;
-  if (s->plan->train == NULL) {
-    return opi_forward_slots(s->plan, route->dst_stage / n_pieces - route->src_stage / n_pieces) -
+  const uint32_t n_pieces = s->plan->n_pieces;
+  if (!s->plan->trains) {
+    return opi_forward_slots(s->plan->whole,
+                             route->dst_stage / n_pieces - route->src_stage / n_pieces) -
            1;
   }
-  return s->plan->depth == 0 ? 1 : s->plan->depth;
+  return s->plan->whole->depth == 0 ? 1 : s->plan->whole->depth;
 }
 
 /* Is all of the route's two cells one tensor, for every number of rows? */
@@ -158,7 +159,7 @@ static uint64_t made_from(const opi_slots *s, const opi_route *route, uint32_t r
 /* Has the circle room for it from then on? */
 static bool is_in_time(const opi_slots *s, const opi_route *route, uint32_t m) {
   const opi_occurrence *o = &s->occurrences[occurrence(s, route->dst_cell, m)];
-  if (!s->times->periodic || s->plan->train == NULL)
+  if (!s->times->periodic || !s->plan->trains)
     return true;
   return o->t1 - made_from(s, route, o->rank, m) <=
          s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
@@ -168,9 +169,9 @@ static bool is_in_time(const opi_slots *s, const opi_route *route, uint32_t m) {
 static uint32_t first_direct(const opi_slots *s, uint32_t c, uint32_t m) {
   const uint32_t maker = s->occurrences[occurrence(s, c, m)].rank;
   uint32_t r = s->cut->cells[c].first_out;
-  while (r != OPIPE_NONE &&
-         !opi_plan_edge_is_direct(
-             s->plan, maker, s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].rank))
+  while (r != OPIPE_NONE && !opi_plan_edge_is_direct(
+                                s->plan->whole, maker,
+                                s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].rank))
     r = s->cut->routes[r].next_out;
   return r;
 }
@@ -180,7 +181,7 @@ static uint32_t first_direct(const opi_slots *s, uint32_t c, uint32_t m) {
 static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[c];
   const uint32_t first = cell->source == OPI_CELL_MADE ? first_direct(s, c, m) : OPIPE_NONE;
-  const bool result = cell->output != OPIPE_NONE && s->plan->train != NULL; /* read at the end */
+  const bool result = cell->output != OPIPE_NONE && s->plan->trains; /* read at the end */
   if (first == OPIPE_NONE || cell->state != 0 || result ||
       (cell->readers & ~(1u << cell->phase)) != 0 || !is_whole(s, first))
     return;
@@ -207,7 +208,7 @@ static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
   const bool here = dst->home != OPIPE_NONE || route->within;
   const uint32_t last = dst->home != OPIPE_NONE ? dst->last_action : dst->first_action;
   uint64_t until =
-      end + (end - start) + opi_link_ns(&s->plan->link, route->n_bytes); /* as much slack */
+      end + (end - start) + opi_link_ns(&s->plan->whole->link, route->n_bytes); /* as much slack */
   if (here)
     until = dst->home != OPIPE_NONE ? dst->t1 : t->end[last];
   else if (t->periodic)
@@ -242,7 +243,7 @@ static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64
   const opi_cell *cell = &s->cut->cells[c];
   const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
   uint64_t first = reader;
-  if (s->plan->train == NULL)
+  if (!s->plan->trains)
     return reader > ahead ? reader - ahead : 0;
   for (uint32_t r = cell->route; r < cell->route + cell->n_routes; ++r) {
     const opi_route *route = route_of(s, r, m);

@@ -35,7 +35,7 @@ typedef struct opi_timed {
 int opi_by_time(const void *a, const void *b);
 
 typedef struct opi_slots {
-  const opi_plan *plan;
+  const opi_piece_plan *plan;
   const opi_cut *cut;         /* of the first class */
   const opi_cut *const *cuts; /* [n_classes] */
   const opi_times *times;

@@ -13,7 +13,7 @@ static void join_group(uint32_t *group, uint32_t a, uint32_t b) {
 }
 
 /* Ranks with an instance that reads the same trained parameter. */
-static opipe_status join_sharers(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+static opipe_status join_sharers(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                                  uint32_t *group, opipe_error *err) {
   uint32_t *first = OPI_ARENA_ARRAY(arena, uint32_t, cut->n_params);
   if (first == NULL)
@@ -22,7 +22,7 @@ static opipe_status join_sharers(const opi_plan *plan, const opi_cut *cut, opi_a
   for (uint32_t i = 0; i < cut->n_stages * cut->n_kinds * plan->n_replicas; ++i) {
     const uint32_t stage = i / (cut->n_kinds * plan->n_replicas);
     const opi_program *program = opi_program_of(cut, stage, i / plan->n_replicas % cut->n_kinds);
-    const uint32_t rank = opi_plan_rank(plan, stage, i % plan->n_replicas);
+    const uint32_t rank = opi_piece_rank(plan, stage, i % plan->n_replicas);
     for (uint32_t k = 0; rank != OPIPE_NONE && k < program->n_params; ++k) {
       const uint32_t slot = program->params[k];
       if (!cut->trained[slot])
@@ -35,10 +35,10 @@ static opipe_status join_sharers(const opi_plan *plan, const opi_cut *cut, opi_a
   return OPIPE_OK;
 }
 
-opipe_status opi_update_groups(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+opipe_status opi_update_groups(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                                uint32_t **out_group, opipe_error *err) {
-  const bool alone = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && plan->train != NULL &&
-                     opi_optimizer_steps_alone(&plan->train->optimizer);
+  const bool alone = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && plan->trains &&
+                     opi_optimizer_steps_alone(&plan->whole->train->optimizer);
   uint32_t *group = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_ranks);
   if (group == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof *group, "a proof");

@@ -17,7 +17,7 @@ typedef struct choosing {
 
 /* Device `index` of the caller's, for `rank`: described or asked. */
 static opipe_status look(const choosing *c, uint32_t rank, uint32_t index) {
-  opi_device_spec *spec = &c->plan->devices[rank];
+  opi_device_spec *spec = &c->plan->decided.devices[rank];
   opipe_device_description d = {.alignment = 0};
   char what[48];
   if (c->params->n_descriptions == 0)
@@ -33,7 +33,7 @@ static opipe_status look(const choosing *c, uint32_t rank, uint32_t index) {
 /* The cap of an entry is one for all ranks that the entry stands for; the caller's cap of all other
  * devices is one for each device. A description is a device of its own. */
 static void share_cap(const choosing *c, uint32_t rank) {
-  opi_device_spec *devices = c->plan->devices, *spec = &devices[rank];
+  opi_device_spec *devices = c->plan->decided.devices, *spec = &devices[rank];
   const bool own = c->own_caps[rank];
   uint32_t first = own && c->params->n_devices <= rank ? c->params->n_devices - 1 : rank;
   if (!own && spec->memory_bytes == 0)
@@ -54,7 +54,7 @@ static opipe_status choose(const choosing *c, uint32_t rank) {
   if (c->params->n_devices != 0)
     opi_array_get(c->params->devices, c->params->devices_stride, index, &choice, sizeof choice);
   const char *kind = choice.kind == NULL ? "cpu" : choice.kind;
-  opi_device_spec *spec = &c->plan->devices[rank];
+  opi_device_spec *spec = &c->plan->decided.devices[rank];
   *spec = (opi_device_spec){
       .kind = opi_arena_strdup(arena, kind),
       .options = opi_arena_strdup(arena, choice.options == NULL ? "" : choice.options),
@@ -77,20 +77,20 @@ static opipe_status choose(const choosing *c, uint32_t rank) {
 }
 
 opipe_status opi_devices_choose(const opi_plan_env *env, const opipe_plan_params *params,
-                                opi_plan *plan, opi_arena *scratch, opi_device_facts **out_facts,
-                                opipe_error *err) {
+                                opi_plan *plan, opi_arena *scratch,
+                                const opi_device_facts **out_facts, opipe_error *err) {
   choosing c = {.env = env, .params = params, .plan = plan, .err = err};
   if (params->n_descriptions != 0 && params->n_descriptions != params->n_devices) {
     return opi_fail(err, OPIPE_E_INVALID, "plan_make: %u descriptions of %u devices",
                     params->n_descriptions, params->n_devices);
   }
-  plan->devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, plan->n_ranks);
-  c.facts = OPI_ARENA_ARRAY(scratch, opi_device_facts, plan->n_ranks);
-  c.own_caps = OPI_ARENA_ARRAY(scratch, bool, plan->n_ranks);
-  if (plan->devices == NULL || c.facts == NULL || c.own_caps == NULL)
-    return opi_fail_nomem(err, plan->n_ranks * sizeof(opi_device_spec), "devices");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+  plan->decided.devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, plan->decided.n_ranks);
+  c.facts = OPI_ARENA_ARRAY(scratch, opi_device_facts, plan->decided.n_ranks);
+  c.own_caps = OPI_ARENA_ARRAY(scratch, bool, plan->decided.n_ranks);
+  if (plan->decided.devices == NULL || c.facts == NULL || c.own_caps == NULL)
+    return opi_fail_nomem(err, plan->decided.n_ranks * sizeof(opi_device_spec), "devices");
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
     OPI_TRY(choose(&c, r));
-  plan->facts = *out_facts = c.facts;
+  *out_facts = c.facts;
   return OPIPE_OK;
 }

@@ -42,16 +42,17 @@ typedef struct opi_plan_env {
 opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
                                  opipe_error *err);
 
-/* Asks the plan's transport, fills plan->link. Errors: NOTFOUND; UNSUPPORTED, what the plan's ranks
- * cannot use (opi_plan_check_link); those of the transport about its options; ABI, numbers out of
- * range. */
-opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err);
+/* Asks the plan's transport, fills decided.link. Errors: NOTFOUND; UNSUPPORTED, what the plan's
+ * ranks cannot use (opi_plan_check_link); those of the transport about its options; ABI, numbers
+ * out of range. */
+opipe_status opi_plan_find_link(const opi_plan_env *env, opi_decision *plan, opipe_error *err);
 /* Is the transport that is here the one that the plan was made for? Times may differ. Errors: those
  * of finding it; UNSUPPORTED names what differs, with both values. */
-opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_plan *plan, opipe_error *err);
+opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_decision *plan,
+                                   opipe_error *err);
 /* Can the plan's ranks use its link? Errors: UNSUPPORTED, too few ranks, one thread for all, a rule
  * of matching beyond tag and stream. */
-opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err);
+opipe_status opi_plan_check_link(const opi_decision *plan, opipe_error *err);
 
 /* describe_device.c. Checks a description; fills what opi_device_look fills (NULL: nothing). what
  * begins messages. Errors: INVALID names the field and its value. */
@@ -70,7 +71,6 @@ opipe_status opi_device_open(const opi_plan_env *env, const opi_device_spec *spe
                              opi_backend_ref *out_backend, opipe_device **out_device,
                              opipe_error *err);
 
-opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 
 /* Chooses (or takes) the cut, asks the schedule, proves, predicts. params as in host.h; of a
@@ -105,13 +105,13 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
 
 /* bind.c. The bound graph of a micro-batch with `rows` rows, where env->bound is not that already:
  * *out_own is NULL if it is, else *out_bound and the caller's to free, on failure too. */
-opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
+opipe_status opi_plan_bound(const opi_plan_env *env, const opi_decision *plan, int64_t rows,
                             const opi_bound **out_bound, opi_bound **out_own, opipe_error *err);
-/* Shared by make and read: from stage_of_node and actions (actions NULL: asks the schedule) to a
- * proven, predicted plan. The shape classes' graphs are bound anew. Bytes are those of the devices
- * (plan->facts), of a plan that was read its own. */
-opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_bound *bound,
-                             opipe_error *err);
+/* From stage_of_node and actions to a proven, predicted plan. The shape classes' graphs are bound
+ * anew. facts [n_ranks]: of the devices, whose bytes are predicted; NULL: the plan was read, and
+ * has those of its file. */
+opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_device_facts *facts,
+                             const opi_bound *bound, opipe_error *err);
 
 /* recount.c. Before a plan runs here: do the backends take its nodes, and does every rank fit its
  * cap, counted on its device? Nothing to do for one that was made for the devices of this process.

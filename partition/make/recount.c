@@ -19,7 +19,7 @@ typedef struct recount {
 
 /* Only what the plan does not decide is taken from the device: a session compares the rest. */
 static opipe_status look(recount *c, uint32_t rank) {
-  opi_device_spec here = c->own.devices[rank];
+  opi_device_spec here = c->own.decided.devices[rank];
   const opipe_status status = opi_device_look(c->env, &here, &c->facts[rank], c->err);
   return status < 0
              ? opi_error_prefix(c->err, "rank %u (device %s:%u): ", rank, here.kind, here.index)
@@ -28,7 +28,7 @@ static opipe_status look(recount *c, uint32_t rank) {
 
 /* Does the rank's backend take the nodes of its stages? */
 static opipe_status ask_support(recount *c, uint32_t rank) {
-  const opi_plan *plan = &c->own;
+  const opi_decision *plan = &c->own.decided;
   const opi_device_spec *spec = &plan->devices[rank];
   opi_backend_ref backend;
   opipe_device *device = NULL;
@@ -53,23 +53,21 @@ static opipe_status support(recount *c, uint32_t rank) {
 
 static opipe_status count(recount *c) {
   opi_plan *own = &c->own;
-  const int64_t rows =
-      own->batch_dim == NULL ? 0 : opi_microbatch_rows(own->batch_rows, own->n_microbatches, 0);
-  c->facts = OPI_ARENA_ARRAY(&own->arena, opi_device_facts, own->n_ranks);
-  c->here = OPI_ARENA_ARRAY(&own->arena, bool, own->n_nodes);
+  const int64_t rows = opi_microbatch_rows_most(&own->decided);
+  c->facts = OPI_ARENA_ARRAY(&own->arena, opi_device_facts, own->decided.n_ranks);
+  c->here = OPI_ARENA_ARRAY(&own->arena, bool, own->decided.n_nodes);
   if (c->facts == NULL || c->here == NULL)
-    return opi_fail_nomem(c->err, own->n_nodes, "a plan");
-  for (uint32_t r = 0; r < own->n_ranks; ++r)
+    return opi_fail_nomem(c->err, own->decided.n_nodes, "a plan");
+  for (uint32_t r = 0; r < own->decided.n_ranks; ++r)
     OPI_TRY(look(c, r));
-  OPI_TRY(opi_plan_bind(own, c->env->model, c->env->bind, rows, &c->bound, c->err));
-  for (uint32_t r = 0; r < own->n_ranks; ++r)
+  OPI_TRY(opi_plan_bind(&own->decided, c->env->model, c->env->bind, rows, &c->bound, c->err));
+  for (uint32_t r = 0; r < own->decided.n_ranks; ++r)
     OPI_TRY(support(c, r));
-  own->facts = c->facts;
-  return opi_plan_finish(c->env, own, c->bound, c->err);
+  return opi_plan_finish(c->env, own, c->facts, c->bound, c->err);
 }
 
 opipe_status opi_plan_recount(const opi_plan_env *env, const opi_plan *plan, opipe_error *err) {
-  return plan->counted ? OPIPE_OK : opi_plan_count_memory(env, plan, NULL, NULL, err);
+  return plan->predicted.counted ? OPIPE_OK : opi_plan_count_memory(env, plan, NULL, NULL, err);
 }
 
 opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan,
@@ -78,10 +76,10 @@ opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan
   opi_plan_env seen = *env;
   recount c = {.env = &seen, .own = *plan, .err = err};
   seen.visitor = visitor;
-  opi_arena_init(&c.own.arena, plan->allocator, 0);
+  opi_arena_init(&c.own.arena, plan->decided.allocator, 0);
   const opipe_status status = count(&c);
   if (status == OPIPE_OK && out_memory != NULL)
-    memcpy(out_memory, c.own.memory, plan->n_ranks * sizeof *out_memory);
+    memcpy(out_memory, c.own.predicted.memory, plan->decided.n_ranks * sizeof *out_memory);
   opi_bound_free(c.bound);
   opi_arena_release(&c.own.arena);
   return status;

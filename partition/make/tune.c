@@ -79,7 +79,7 @@ static opipe_status visit(void *ctx, uint32_t rank, const opi_backend_ref *backe
   opipe_kernel *kernels = NULL;
   uint32_t n = 0;
   t->err = err;
-  if (strcmp(t->plan->devices[rank].kind, t->how->kind) != 0)
+  if (strcmp(t->plan->decided.devices[rank].kind, t->how->kind) != 0)
     return OPIPE_OK;
   OPI_TRY(note_fit(t, backend, device));
   opi_arena_init(&t->scratch, t->env->allocator, 0);
@@ -96,7 +96,7 @@ static opipe_status visit(void *ctx, uint32_t rank, const opi_backend_ref *backe
 
 /* The plan's other tables stay; one for devices like this one is replaced. */
 static opipe_status put_table(tuner *t) {
-  const opi_kernels *before = t->plan->kernels;
+  const opi_kernels *before = t->plan->predicted.kernels;
   const uint32_t n_before = before == NULL ? 0 : before->n;
   opi_kernels *all = OPI_ARENA_NEW(&t->plan->arena, opi_kernels);
   opi_kernel_table *tables = OPI_ARENA_ARRAY(&t->plan->arena, opi_kernel_table, n_before + 1);
@@ -112,7 +112,7 @@ static opipe_status put_table(tuner *t) {
       (opi_kernel_table){.backend = kind, .fit = t->fit, .kernels = t->found, .n = t->n};
   all->tables = tables;
   opi_kernels_hash(all);
-  t->plan->kernels = all;
+  t->plan->predicted.kernels = all;
   return OPIPE_OK;
 }
 
@@ -120,11 +120,11 @@ static opipe_status put_table(tuner *t) {
 static opipe_status view_on(const tuner *t, bool capped, opi_arena *arena, opi_plan *out_view) {
   const opi_plan *plan = t->plan;
   uint32_t n_found = 0;
-  opi_device_spec *devices = OPI_ARENA_ARRAY(arena, opi_device_spec, plan->n_ranks);
+  opi_device_spec *devices = OPI_ARENA_ARRAY(arena, opi_device_spec, plan->decided.n_ranks);
   if (devices == NULL)
-    return opi_fail_nomem(t->err, plan->n_ranks * sizeof *devices, "devices");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    devices[r] = plan->devices[r];
+    return opi_fail_nomem(t->err, plan->decided.n_ranks * sizeof *devices, "devices");
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+    devices[r] = plan->decided.devices[r];
     if (strcmp(devices[r].kind, t->how->kind) != 0)
       continue;
     ++n_found;
@@ -133,23 +133,23 @@ static opipe_status view_on(const tuner *t, bool capped, opi_arena *arena, opi_p
       devices[r].memory_bytes = devices[r].memory_with = 0;
   }
   *out_view = *plan;
-  out_view->devices = devices;
+  out_view->decided.devices = devices;
   return n_found != 0 ? OPIPE_OK
                       : opi_fail(t->err, OPIPE_E_INVALID,
                                  "no rank of the plan is on a device of kind '%.60s', rank 0 is on "
                                  "'%.60s'",
-                                 t->how->kind, plan->devices[0].kind);
+                                 t->how->kind, plan->decided.devices[0].kind);
 }
 
 static opipe_status count_again(tuner *t, opi_arena *arena) {
   opi_plan view;
-  opi_memory *memory = OPI_ARENA_ARRAY(arena, opi_memory, t->plan->n_ranks);
+  opi_memory *memory = OPI_ARENA_ARRAY(arena, opi_memory, t->plan->decided.n_ranks);
   if (memory == NULL)
-    return opi_fail_nomem(t->err, t->plan->n_ranks * sizeof *memory, "a plan");
+    return opi_fail_nomem(t->err, t->plan->decided.n_ranks * sizeof *memory, "a plan");
   OPI_TRY(view_on(t, true, arena, &view));
   OPI_TRY(opi_plan_count_memory(t->env, &view, NULL, memory, t->err));
-  for (uint32_t r = 0; r < t->plan->n_ranks; ++r)
-    t->plan->memory[r] = memory[r];
+  for (uint32_t r = 0; r < t->plan->decided.n_ranks; ++r)
+    t->plan->predicted.memory[r] = memory[r];
   return OPIPE_OK;
 }
 
@@ -176,7 +176,7 @@ opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tu
   opi_arena_init(&arena, env->allocator, 0);
   opipe_status status = view_on(&t, false, &arena, &view);
   if (status == OPIPE_OK) {
-    view.kernels = NULL; /* candidates come from the library, not from a table before */
+    view.predicted.kernels = NULL; /* candidates come from the library, not from a table before */
     status = opi_plan_count_memory(env, &view, &visitor, NULL, err);
   }
   t.err = err;

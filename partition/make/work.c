@@ -36,26 +36,28 @@ static double microbatch_flops(const opi_cut_model *model, uint32_t *out_dtype) 
 }
 
 /* By nominal rates, the share of its threads in a device; 0: one of them says none. */
-static double peak_flops(const opi_plan *plan, uint32_t dtype) {
+static double peak_flops(const opi_decision *plan, const opi_device_facts *facts, uint32_t dtype) {
   double sum = 0;
-  for (uint32_t r = 0; plan->facts != NULL && r < plan->n_ranks; ++r) {
-    const opi_device_facts *facts = &plan->facts[r];
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t threads = plan->devices[r].threads;
-    const bool part = threads != 0 && threads < facts->max_threads;
-    if (!(opi_device_rate(facts, dtype) > 0))
+    const bool part = threads != 0 && threads < facts[r].max_threads;
+    if (!(opi_device_rate(&facts[r], dtype) > 0))
       return 0;
-    sum += opi_device_rate(facts, dtype) * (part ? (double)threads / facts->max_threads : 1);
+    sum += opi_device_rate(&facts[r], dtype) * (part ? (double)threads / facts[r].max_threads : 1);
   }
   return sum;
 }
 
-void opi_plan_count_work(opi_plan *plan, const opi_cut_model *model) {
+void opi_plan_count_work(opi_plan *plan, const opi_device_facts *facts,
+                         const opi_cut_model *model) {
   const int64_t rows = model->variants[model->base].rows;
-  const double times = plan->batch_dim != NULL && rows > 0 ? (double)plan->batch_rows / (double)rows
-                                                           : (double)plan->n_microbatches;
+  const double times = plan->decided.binding.batch_dim != NULL && rows > 0
+                           ? (double)plan->decided.binding.batch_rows / (double)rows
+                           : (double)plan->decided.n_microbatches;
   uint32_t dtype = OPIPE_FLOAT;
-  plan->flops = microbatch_flops(model, &dtype) * times;
-  plan->peak_flops = plan->facts == NULL ? plan->peak_flops : peak_flops(plan, dtype);
+  plan->predicted.flops = microbatch_flops(model, &dtype) * times;
+  if (facts != NULL)
+    plan->predicted.peak_flops = peak_flops(&plan->decided, facts, dtype);
 }
 
 /* ---- weights of few bits ---- */
@@ -80,14 +82,14 @@ static bool is_before(const opi_few_bits *a, const opi_few_bits *b) {
 
 /* The list stays sorted; it has room. */
 static void add_form(opi_plan *plan, const opi_few_bits *form, uint32_t n) {
-  opi_few_bits *list = plan->few_bits;
+  opi_few_bits *list = plan->predicted.few_bits;
   uint32_t at = 0;
-  while (at < plan->n_few_bits && is_before(&list[at], form))
+  while (at < plan->predicted.n_few_bits && is_before(&list[at], form))
     ++at;
-  if (at == plan->n_few_bits || is_before(form, &list[at])) {
-    memmove(&list[at + 1], &list[at], (plan->n_few_bits - at) * sizeof *list);
+  if (at == plan->predicted.n_few_bits || is_before(form, &list[at])) {
+    memmove(&list[at + 1], &list[at], (plan->predicted.n_few_bits - at) * sizeof *list);
     list[at] = *form;
-    ++plan->n_few_bits;
+    ++plan->predicted.n_few_bits;
   }
   list[at].n += n;
 }
@@ -101,9 +103,9 @@ static opipe_status count_forms(opi_plan *plan, const opi_graph *g, opi_arena *s
     room += unpacks(g, &g->nodes[n], &form);
   if (room == 0)
     return OPIPE_OK;
-  plan->few_bits = OPI_ARENA_ARRAY(&plan->arena, opi_few_bits, room);
-  if (plan->few_bits == NULL)
-    return opi_fail_nomem(err, room * sizeof *plan->few_bits, "a plan");
+  plan->predicted.few_bits = OPI_ARENA_ARRAY(&plan->arena, opi_few_bits, room);
+  if (plan->predicted.few_bits == NULL)
+    return opi_fail_nomem(err, room * sizeof *plan->predicted.few_bits, "a plan");
   OPI_TRY(opi_graph_uses(g, scratch, &uses, err));
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const uint32_t value = g->nodes[n].out[0];
@@ -120,8 +122,8 @@ static opipe_status count_forms(opi_plan *plan, const opi_graph *g, opi_arena *s
 
 opipe_status opi_plan_count_few_bits(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
   opi_arena scratch;
-  plan->n_few_bits = 0;
-  opi_arena_init(&scratch, plan->allocator, 0);
+  plan->predicted.n_few_bits = 0;
+  opi_arena_init(&scratch, plan->decided.allocator, 0);
   const opipe_status status =
       count_forms(plan, model->variants[model->base].slices[0].graph, &scratch, err);
   opi_arena_release(&scratch);

@@ -8,7 +8,7 @@
 
 #include "loader/base/sizes.h"
 
-static uint32_t stage_on(const opi_plan *plan, uint32_t rank) {
+static uint32_t stage_on(const opi_decision *plan, uint32_t rank) {
   uint32_t i = 0;
   while (i + 1 < plan->n_stages * plan->n_replicas && plan->instance_rank[i] != rank)
     ++i;
@@ -16,7 +16,7 @@ static uint32_t stage_on(const opi_plan *plan, uint32_t rank) {
 }
 
 static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *err) {
-  const opi_memory *m = &plan->memory[rank];
+  const opi_memory *m = &plan->predicted.memory[rank];
   const struct {
     const char *name;
     uint64_t n_bytes;
@@ -27,7 +27,7 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
                {"workspace", m->workspace_bytes, true},  {"boundaries", m->boundary_bytes, true}};
   const uint64_t more = m->total_bytes - m->cap_bytes;
   opi_text text;
-  opi_text_init(&text, plan->allocator);
+  opi_text_init(&text, plan->decided.allocator);
   for (size_t i = 0; i < OPI_COUNT(parts); ++i) {
     if (parts[i].always || parts[i].n_bytes != 0) {
       opi_text_printf(&text, "%s%s %llu", text.n == 0 ? "" : ", ", parts[i].name,
@@ -36,7 +36,7 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
   }
   const opipe_status status = opi_fail(
       err, OPIPE_E_LIMIT, "rank %u (stage %u) needs %s (%s) and exceeds its cap of %s by %s", rank,
-      stage_on(plan, rank), OPI_SIZE(m->total_bytes), text.data == NULL ? "" : text.data,
+      stage_on(&plan->decided, rank), OPI_SIZE(m->total_bytes), text.data == NULL ? "" : text.data,
       OPI_SIZE(m->cap_bytes), OPI_SIZE(more));
   opi_text_release(&text);
   return status;
@@ -48,22 +48,23 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
 typedef bool (*together_fn)(const opi_plan *plan, uint32_t a, uint32_t b);
 
 static bool have_one_cap(const opi_plan *plan, uint32_t a, uint32_t b) {
-  return opi_cap_holder(plan->devices, a) == opi_cap_holder(plan->devices, b);
+  return opi_cap_holder(plan->decided.devices, a) == opi_cap_holder(plan->decided.devices, b);
 }
 
 /* On one device, which was asked what it has. */
 static bool have_one_device(const opi_plan *plan, uint32_t a, uint32_t b) {
-  return plan->memory[a].device_bytes != 0 && plan->memory[b].device_bytes != 0 &&
-         opi_is_one_device(&plan->devices[a], &plan->devices[b]);
+  return plan->predicted.memory[a].device_bytes != 0 &&
+         plan->predicted.memory[b].device_bytes != 0 &&
+         opi_is_one_device(&plan->decided.devices[a], &plan->decided.devices[b]);
 }
 
 uint64_t opi_caps_sum(const opi_plan *plan, uint32_t rank, uint32_t *out_n) {
   uint64_t sum = 0;
   *out_n = 0;
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
     if (!have_one_cap(plan, r, rank))
       continue;
-    sum = opi_add_u64(sum, plan->memory[r].total_bytes, &sum) ? UINT64_MAX : sum;
+    sum = opi_add_u64(sum, plan->predicted.memory[r].total_bytes, &sum) ? UINT64_MAX : sum;
     ++*out_n;
   }
   return sum;
@@ -84,7 +85,7 @@ static void put_sum(opi_text *t, const opi_plan *plan, uint32_t rank, together_f
   enum { LISTED = 16 };
   uint32_t i = 0;
   opi_text_puts(t, n == 1 ? "rank " : "ranks ");
-  for (uint32_t r = 0; r < plan->n_ranks && i < LISTED; ++r) {
+  for (uint32_t r = 0; r < plan->decided.n_ranks && i < LISTED; ++r) {
     if (together(plan, r, rank))
       opi_text_printf(t, "%s%u", i++ == 0 ? "" : i == n ? " and " : ", ", r);
   }
@@ -94,23 +95,23 @@ static void put_sum(opi_text *t, const opi_plan *plan, uint32_t rank, together_f
   put_size(t, sum);
   opi_text_puts(t, n == 1 ? " (" : " together (");
   i = 0;
-  for (uint32_t r = 0; n > 1 && r < plan->n_ranks && i < LISTED; ++r) {
+  for (uint32_t r = 0; n > 1 && r < plan->decided.n_ranks && i < LISTED; ++r) {
     if (!together(plan, r, rank))
       continue;
     opi_text_puts(t, i++ == 0 ? "" : ", ");
-    put_size(t, plan->memory[r].total_bytes);
+    put_size(t, plan->predicted.memory[r].total_bytes);
   }
   opi_text_printf(t, "%s%" PRIu64 " bytes)", n == 1 ? "" : n > LISTED ? " ...; " : "; ", sum);
 }
 
 static opipe_status too_much(const opi_plan *plan, uint32_t rank, together_fn together, uint32_t n,
                              uint64_t sum, opipe_error *err) {
-  const opi_device_spec *spec = &plan->devices[rank];
-  const opi_memory *m = &plan->memory[rank];
+  const opi_device_spec *spec = &plan->decided.devices[rank];
+  const opi_memory *m = &plan->predicted.memory[rank];
   const bool capped = together == have_one_cap;
   const uint64_t most = capped ? m->cap_bytes : m->device_bytes, more = sum - most;
   opi_text text;
-  opi_text_init(&text, plan->allocator);
+  opi_text_init(&text, plan->decided.allocator);
   opi_text_printf(&text, "device %s:%u: ", spec->kind, spec->index);
   put_sum(&text, plan, rank, together, n, sum);
   if (capped) {
@@ -132,14 +133,15 @@ static opipe_status too_much(const opi_plan *plan, uint32_t rank, together_fn to
 /* Caps that several ranks have together. */
 static opipe_status check_shared(const opi_plan *plan, opipe_error *err) {
   bool any = false;
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
-    any = any || plan->devices[r].memory_with != 0;
-  for (uint32_t r = 0; any && r < plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
+    any = any || plan->decided.devices[r].memory_with != 0;
+  for (uint32_t r = 0; any && r < plan->decided.n_ranks; ++r) {
     uint32_t n = 0;
-    if (plan->devices[r].memory_with != 0 || plan->memory[r].cap_bytes == UINT64_MAX)
+    if (plan->decided.devices[r].memory_with != 0 ||
+        plan->predicted.memory[r].cap_bytes == UINT64_MAX)
       continue;
     const uint64_t sum = opi_caps_sum(plan, r, &n);
-    if (n > 1 && sum > plan->memory[r].cap_bytes)
+    if (n > 1 && sum > plan->predicted.memory[r].cap_bytes)
       return too_much(plan, r, have_one_cap, n, sum, err);
   }
   return OPIPE_OK;
@@ -149,23 +151,24 @@ static opipe_status check_shared(const opi_plan *plan, opipe_error *err) {
 static opipe_status check_device(const opi_plan *plan, uint32_t rank, opipe_error *err) {
   uint64_t sum = 0;
   uint32_t n = 0, n_uncapped = 0, first = rank;
-  for (uint32_t r = 0; plan->memory[rank].device_bytes != 0 && r < plan->n_ranks; ++r) {
+  for (uint32_t r = 0; plan->predicted.memory[rank].device_bytes != 0 && r < plan->decided.n_ranks;
+       ++r) {
     if (!have_one_device(plan, r, rank))
       continue;
     first = r < first ? r : first;
-    sum = opi_add_u64(sum, plan->memory[r].total_bytes, &sum) ? UINT64_MAX : sum;
-    n_uncapped += plan->devices[r].memory_bytes == 0;
+    sum = opi_add_u64(sum, plan->predicted.memory[r].total_bytes, &sum) ? UINT64_MAX : sum;
+    n_uncapped += plan->decided.devices[r].memory_bytes == 0;
     ++n;
   }
-  return first == rank && n_uncapped != 0 && sum > plan->memory[rank].device_bytes
+  return first == rank && n_uncapped != 0 && sum > plan->predicted.memory[rank].device_bytes
              ? too_much(plan, rank, have_one_device, n, sum, err)
              : OPIPE_OK;
 }
 
 opipe_status opi_plan_check_caps(const opi_plan *plan, opipe_error *err) {
   OPI_TRY(check_shared(plan, err));
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    if (plan->memory[r].total_bytes > plan->memory[r].cap_bytes)
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+    if (plan->predicted.memory[r].total_bytes > plan->predicted.memory[r].cap_bytes)
       return exceeds(plan, r, err);
     OPI_TRY(check_device(plan, r, err));
   }

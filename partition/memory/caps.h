@@ -12,6 +12,7 @@ typedef struct opi_rank_device {
   const opi_backend_ref *backend; /* NULL, and no device: it is described */
   opipe_device *device;
   const opi_program_visitor *visitor; /* of its programs; NULL: none */
+  uint64_t memory_bytes;              /* that the device says to have; 0: not known */
   uint32_t alignment;
 } opi_rank_device;
 

@@ -9,7 +9,7 @@
 #include "partition/memory/predict.h"
 
 typedef struct parts {
-  const opi_plan *plan; /* whose stages are the parts */
+  const opi_decision *plan; /* whose stages are the parts */
   const opi_cut_model *model;
   const opi_memory *memory; /* [n_parts] */
   uint32_t **slots;         /* [n_parts] of the parameter table */
@@ -22,28 +22,23 @@ typedef struct parts {
 
 /* ---- the plan of parts ---- */
 
-static opipe_status repeat_device(const opi_plan *from, uint32_t rank, uint32_t n,
-                                  opi_arena *scratch, opi_plan *plan, opipe_error *err) {
+static opipe_status repeat_device(const opi_decision *from, uint32_t rank, uint32_t n,
+                                  opi_arena *scratch, opi_decision *plan, opipe_error *err) {
   opi_device_spec *devices = OPI_ARENA_ARRAY(scratch, opi_device_spec, n);
-  opi_device_facts *facts = OPI_ARENA_ARRAY(scratch, opi_device_facts, n);
   plan->instance_rank = OPI_ARENA_ARRAY(scratch, uint32_t, n);
-  plan->stage_ns = OPI_ARENA_ARRAY(scratch, double, n);
-  plan->input_ns = plan->weight_ns = plan->stage_ns;
-  if (devices == NULL || facts == NULL || plan->instance_rank == NULL || plan->stage_ns == NULL)
+  if (devices == NULL || plan->instance_rank == NULL)
     return opi_fail_nomem(err, n * sizeof *devices, "parts of a model");
   for (uint32_t i = 0; i < n; ++i) {
     devices[i] = from->devices[rank];
-    facts[i] = from->facts[rank];
     plan->instance_rank[i] = i;
   }
   plan->devices = devices;
-  plan->facts = facts;
   return OPIPE_OK;
 }
 
 /* A stage for every part, with F and B, on whole micro-batches. */
-static opipe_status plan_parts(const opi_plan *from, const opi_parts_place *place,
-                               opi_arena *scratch, opi_plan *plan, opipe_error *err) {
+static opipe_status plan_parts(const opi_decision *from, const opi_parts_place *place,
+                               opi_arena *scratch, opi_decision *plan, opipe_error *err) {
   *plan = *from;
   plan->stage_of_node =
       opi_arena_copy(scratch, place->part_of_node, from->n_nodes * sizeof(uint32_t));
@@ -69,15 +64,15 @@ static uint64_t again_bytes(const parts *p, uint32_t slot) {
   const opi_cut *cut = p->model->cuts[0];
   const uint64_t once = opi_align_up(cut->sources[slot].n_bytes, p->alignment);
   const uint32_t versions = p->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
-  if (p->plan->train == NULL)
+  if (!opi_plan_trains(p->plan))
     return once;
   const uint32_t moments = opi_optimizer_moments(&p->plan->train->optimizer);
   return once * (versions + (cut->trained[slot] ? 1 + moments : 0));
 }
 
-static void fill_row(const parts *p, uint32_t from, opi_run *row) {
+static void fill_row(const parts *p, uint32_t from, opi_parts_run *row) {
   const opi_cut *cut = p->model->cuts[0];
-  opi_run sum = {.arena_bytes = 0};
+  opi_parts_run sum = {.arena_bytes = 0};
   for (uint32_t k = from; k < p->plan->n_stages; ++k) {
     const opi_memory *m = &p->memory[k];
     const uint64_t arena = m->activation_bytes + m->workspace_bytes;
@@ -106,12 +101,12 @@ static void fill_row(const parts *p, uint32_t from, opi_run *row) {
 static uint64_t rank_bytes(const parts *p) {
   const opi_cut *cut = p->model->cuts[0];
   uint64_t n_trained = 0;
-  for (uint32_t slot = 0; p->plan->train != NULL && slot < cut->n_params; ++slot)
+  for (uint32_t slot = 0; opi_plan_trains(p->plan) && slot < cut->n_params; ++slot)
     n_trained += cut->trained[slot] ? 1 : 0;
   return n_trained == 0 ? 0 : (n_trained + 1) * opi_align_up(sizeof(double), p->alignment);
 }
 
-static opipe_status fill_runs(parts *p, opi_arena *scratch, opi_run *runs, opipe_error *err) {
+static opipe_status fill_runs(parts *p, opi_arena *scratch, opi_parts_run *runs, opipe_error *err) {
   const uint32_t n = p->plan->n_stages;
   const opi_cut *cut = p->model->cuts[0];
   p->slots = OPI_ARENA_ARRAY(scratch, uint32_t *, n);
@@ -129,7 +124,7 @@ static opipe_status fill_runs(parts *p, opi_arena *scratch, opi_run *runs, opipe
 }
 
 static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *scratch,
-                            opi_run *runs, opipe_error *err) {
+                            opi_parts_run *runs, opipe_error *err) {
   const uint32_t n = p->plan->n_stages;
   opi_rank_device *devices = OPI_ARENA_ARRAY(scratch, opi_rank_device, n);
   opi_memory *memory = OPI_ARENA_ARRAY(scratch, opi_memory, n);
@@ -139,18 +134,16 @@ static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *
   for (uint32_t k = 0; k < n; ++k)
     devices[k] = *device;
   const opi_lists lists = {.boundary_bytes = nothing, .stash_bytes = nothing};
-  OPI_TRY(opi_memory_predict(p->plan, p->model, &lists, devices, 0, memory, NULL, err));
+  OPI_TRY(opi_memory_predict(p->plan, 0, p->model, &lists, devices, 0, memory, NULL, err));
   p->memory = memory;
   return fill_runs(p, scratch, runs, err);
 }
 
-static opipe_status measure(const opi_plan_env *env, const opi_plan *plan, const opi_bound *bound,
-                            const opi_rank_device *device, opi_arena *scratch, opi_run *runs,
-                            opipe_error *err) {
-  const opi_cut_sources from = {.plan = plan,
-                                .file = env->model,
-                                .base = env->bind,
-                                .bound = plan->train == NULL ? bound : NULL};
+static opipe_status measure(const opi_plan_env *env, const opi_decision *plan,
+                            const opi_bound *bound, const opi_rank_device *device,
+                            opi_arena *scratch, opi_parts_run *runs, opipe_error *err) {
+  const opi_cut_sources from = {
+      .plan = plan, .file = env->model, .base = env->bind, .bound = bound};
   opi_cut_model *model = NULL;
   OPI_TRY(opi_cut_model_build(&from, &model, err));
   parts p = {
@@ -160,13 +153,13 @@ static opipe_status measure(const opi_plan_env *env, const opi_plan *plan, const
   return status;
 }
 
-opipe_status opi_parts_measure(const opi_plan_env *env, const opi_plan *plan,
+opipe_status opi_parts_measure(const opi_plan_env *env, const opi_decision *plan,
                                const opi_bound *bound, const opi_parts_place *place,
-                               opi_arena *arena, opi_run **out_runs, opipe_error *err) {
-  opi_plan own;
+                               opi_arena *arena, opi_parts_run **out_runs, opipe_error *err) {
+  opi_decision own;
   opi_arena scratch;
   const size_t n = place->n_parts;
-  opi_run *runs = OPI_ARENA_ARRAY(arena, opi_run, n * (n + 1));
+  opi_parts_run *runs = OPI_ARENA_ARRAY(arena, opi_parts_run, n * (n + 1));
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = runs == NULL ? opi_fail_nomem(err, n * sizeof *runs, "parts of a model")
                                      : plan_parts(plan, place, &scratch, &own, err);

@@ -9,23 +9,23 @@
 #include "partition/memory/caps.h"
 
 /* Parts [from, to). */
-typedef struct opi_run {
+typedef struct opi_parts_run {
   uint64_t weight_bytes; /* parameters, versions, gradients, optimizer: each once */
   uint64_t stash_bytes;  /* of one micro-batch, from its forward to its backward */
   uint64_t arena_bytes;  /* of the largest program of a part */
-} opi_run;
+} opi_parts_run;
 
 /* Where the nodes go, and what the parts are compiled for. All borrowed. */
 typedef struct opi_parts_place {
-  const uint32_t *part_of_node; /* [plan->n_nodes] */
+  const uint32_t *part_of_node; /* [n_nodes] */
   uint32_t n_parts, rank;
   const opi_rank_device *device; /* the rank's, open or described */
 } opi_parts_place;
 
 /* Run [from, to) is runs[from * (n_parts + 1) + to]; the table is made in `arena`. The plan's
  * layout is not read. Errors: those of compiling. */
-opipe_status opi_parts_measure(const opi_plan_env *env, const opi_plan *plan,
+opipe_status opi_parts_measure(const opi_plan_env *env, const opi_decision *plan,
                                const opi_bound *bound, const opi_parts_place *place,
-                               opi_arena *arena, opi_run **out_runs, opipe_error *err);
+                               opi_arena *arena, opi_parts_run **out_runs, opipe_error *err);
 
 #endif /* OPI_MEMORY_PARTS_H */

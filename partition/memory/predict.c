@@ -12,7 +12,7 @@
 #include "partition/program/states.h"
 
 typedef struct predict {
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_cut_model *model;
   const opi_rank_device *devices;
   opi_memory *memory;
@@ -23,7 +23,7 @@ typedef struct predict {
   uint32_t **params;                       /* [n_stages] slots that the stage reads */
   uint32_t *n_params;                      /* [n_stages] */
   uint64_t *arena_bytes, *workspace_bytes; /* [n_ranks] of the largest program */
-  uint32_t per_instance, compile_flags;
+  uint32_t per_instance, compile_flags, n_streams;
   opipe_error *err;
 } predict;
 
@@ -60,7 +60,7 @@ static opipe_status show(const predict *p, uint32_t rank, opipe_program *program
 }
 
 static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
-  const opi_plan *plan = &p->model->piece_plan.plan;
+  const opi_piece_plan *plan = &p->model->piece_plan;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
   const opi_program *cut = opi_program_of(p->model->cuts[class], stage, program);
   if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
@@ -69,7 +69,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
-      .flags = p->compile_flags | (p->plan->train == NULL ? 0u : (uint32_t)OPIPE_COMPILE_OWNED),
+      .flags = p->compile_flags | (opi_plan_trains(p->plan) ? (uint32_t)OPIPE_COMPILE_OWNED : 0u),
       .graph = &cut->graph,
       .stage = stage / p->model->n_pieces};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
@@ -77,7 +77,8 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   opipe_program **to = &p->programs[p->model->piece_plan.whole_of[instance] * p->per_instance +
                                     (piece * p->model->n_classes + class) * OPI_PROGRAMS + program];
   if (backend == NULL) {
-    OPI_TRY(opi_estimate_arena(&cut->graph, align, plan->allocator, &info.arena_bytes, p->err));
+    OPI_TRY(
+        opi_estimate_arena(&cut->graph, align, plan->whole->allocator, &info.arena_bytes, p->err));
   } else {
     OPI_TRY(OPI_MAKE("backend", backend, compile, to, p->err, p->devices[rank].device, &params));
     OPI_TRY(opi_program_ask(backend, *to, &info, p->err));
@@ -95,17 +96,17 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
     p->arena_bytes[rank] = arena;
     p->workspace_bytes[rank] = info.workspace_bytes;
   }
-  return p->plan->train == NULL ? add_params(p, cut, rank, *to) : OPIPE_OK;
+  return opi_plan_trains(p->plan) ? OPIPE_OK : add_params(p, cut, rank, *to);
 }
 
 static opipe_status compile_all(predict *p) {
-  const opi_plan *view = &p->model->piece_plan.plan;
+  const opi_piece_plan *view = &p->model->piece_plan;
   const uint32_t n = view->n_stages * view->n_replicas;
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t c = 0; c < p->model->n_classes; ++c) {
       for (uint32_t k = 0; k < p->model->cuts[c]->n_kinds; ++k) {
         const opipe_status status = compile_one(p, i, c, k);
-        if (status < 0 && p->plan->train != NULL) {
+        if (status < 0 && opi_plan_trains(p->plan)) {
           return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
                                   i / view->n_replicas / p->model->n_pieces);
         }
@@ -137,7 +138,7 @@ static opipe_status tell_sums(const predict *p, const opi_weight_query *query,
 }
 
 static opipe_status add_weights(predict *p) {
-  const opi_plan *plan = p->plan;
+  const opi_decision *plan = p->plan;
   const opi_cut *cut = p->model->cuts[0];
   const uint32_t all = plan->n_stages * plan->n_replicas;
   opi_weight_reader *readers = OPI_ARENA_ARRAY(&p->scratch, opi_weight_reader, all);
@@ -193,20 +194,20 @@ static opipe_status list_params(predict *p) {
 
 /* What streams keep between requests; false: beyond 2^64. */
 static bool add_states(predict *p, uint32_t rank) {
-  const opi_plan *plan = p->plan;
+  const opi_decision *plan = p->plan;
   const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
   opi_memory *m = &p->memory[rank];
   uint32_t home = 0;
   if (plan->n_states == 0)
     return true;
   m->stream_bytes = opi_stream_bytes(plan, rank, align, &home);
-  const uint64_t n = opi_streams_at(plan, plan->n_streams, home);
+  const uint64_t n = opi_streams_at(plan, p->n_streams, home);
   m->state_bytes = n * m->stream_bytes;
   return n == 0 || m->state_bytes / n == m->stream_bytes;
 }
 
 static opipe_status predict_all(predict *p, const opi_lists *lists) {
-  const opi_plan *plan = p->plan;
+  const opi_decision *plan = p->plan;
   const uint32_t n = plan->n_stages * plan->n_replicas;
   p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_pieces;
   p->programs = OPI_ARENA_ARRAY(&p->scratch, opipe_program *, (size_t)n * p->per_instance);
@@ -219,15 +220,14 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
     return opi_fail_nomem(p->err, n * sizeof(void *), "a prediction");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint64_t cap = plan->devices[r].memory_bytes;
-    p->memory[r] =
-        (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
-                     .device_bytes = plan->facts == NULL ? 0 : plan->facts[r].memory_bytes,
-                     .estimated = p->devices[r].backend == NULL};
+    p->memory[r] = (opi_memory){.cap_bytes = cap == 0 ? UINT64_MAX : cap,
+                                .device_bytes = p->devices[r].memory_bytes,
+                                .estimated = p->devices[r].backend == NULL};
   }
   OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
   OPI_TRY(list_params(p));
   OPI_TRY(compile_all(p));
-  if (plan->train != NULL)
+  if (opi_plan_trains(plan))
     OPI_TRY(add_weights(p));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_memory *m = &p->memory[r];
@@ -246,11 +246,12 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
   return OPIPE_OK;
 }
 
-opipe_status opi_memory_predict(const opi_plan *plan, const opi_cut_model *model,
-                                const opi_lists *lists, const opi_rank_device *devices,
-                                uint32_t compile_flags, opi_memory *out_memory, uint64_t *out_sums,
-                                opipe_error *err) {
+opipe_status opi_memory_predict(const opi_decision *plan, uint32_t n_streams,
+                                const opi_cut_model *model, const opi_lists *lists,
+                                const opi_rank_device *devices, uint32_t compile_flags,
+                                opi_memory *out_memory, uint64_t *out_sums, opipe_error *err) {
   predict p = {.plan = plan,
+               .n_streams = n_streams,
                .model = model,
                .devices = devices,
                .memory = out_memory,

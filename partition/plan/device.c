@@ -105,14 +105,14 @@ double opi_device_ns(const opi_device_facts *facts, uint32_t threads, uint32_t d
   return (compute > memory ? compute : memory) + facts->launch_ns;
 }
 
-bool opi_plan_edge_is_direct(const opi_plan *plan, uint32_t src_rank, uint32_t dst_rank) {
+bool opi_plan_edge_is_direct(const opi_decision *plan, uint32_t src_rank, uint32_t dst_rank) {
   const opi_device_spec *src = &plan->devices[src_rank], *dst = &plan->devices[dst_rank];
   return (plan->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
          (src->flags & dst->flags & OPIPE_DEVICE_HOST_MEMORY) != 0 && src->domain == dst->domain &&
          strcmp(src->kind, dst->kind) == 0;
 }
 
-bool opi_plan_is_direct(const opi_plan *plan) {
+bool opi_plan_is_direct(const opi_decision *plan) {
   for (uint32_t a = 0; a < plan->n_ranks; ++a) {
     for (uint32_t b = a + 1; b < plan->n_ranks; ++b) {
       if (opi_plan_edge_is_direct(plan, a, b))

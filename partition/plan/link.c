@@ -48,7 +48,7 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
 }
 
 /* May ranks of one process, a thread each, talk over it? */
-opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
+opipe_status opi_plan_check_link(const opi_decision *plan, opipe_error *err) {
   const opi_link *link = &plan->link;
   const uint32_t n_ranks = plan->n_ranks;
   if (link->max_ranks != 0 && link->max_ranks < n_ranks) {
@@ -63,7 +63,7 @@ opipe_status opi_plan_check_link(const opi_plan *plan, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status find(const opi_plan_env *env, const opi_plan *plan, opi_link *out_link,
+static opipe_status find(const opi_plan_env *env, const opi_decision *plan, opi_link *out_link,
                          opipe_error *err) {
   char id[64];
   const char *options = NULL;
@@ -73,12 +73,12 @@ static opipe_status find(const opi_plan_env *env, const opi_plan *plan, opi_link
   return ask(&ref, id, options, out_link, err);
 }
 
-opipe_status opi_plan_find_link(const opi_plan_env *env, opi_plan *plan, opipe_error *err) {
+opipe_status opi_plan_find_link(const opi_plan_env *env, opi_decision *plan, opipe_error *err) {
   OPI_TRY(find(env, plan, &plan->link, err));
   return opi_plan_check_link(plan, err);
 }
 
-opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_plan *plan,
+opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_decision *plan,
                                    opipe_error *err) {
   opi_link here = {.rule = 0};
   const opi_link *then = &plan->link;

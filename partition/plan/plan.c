@@ -20,7 +20,7 @@ opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan,
   opi_plan *plan = opi_alloc_zero(allocator, 1, sizeof(*plan));
   if (plan == NULL)
     return opi_fail_nomem(err, sizeof(*plan), "a plan");
-  plan->allocator = allocator;
+  plan->decided.allocator = allocator;
   opi_arena_init(&plan->arena, allocator, 0);
   *out_plan = plan;
   return OPIPE_OK;
@@ -29,7 +29,7 @@ opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan,
 void opi_plan_free(opi_plan *plan) {
   if (plan == NULL)
     return;
-  const opipe_allocator *allocator = plan->allocator;
+  const opipe_allocator *allocator = plan->decided.allocator;
   opi_arena_release(&plan->arena);
   opi_free(allocator, plan, sizeof(*plan));
 }
@@ -148,19 +148,15 @@ opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
 
 enum { SLOTS_MOST = 65536 }; /* OPIPE_DEPTH_MOST of <opipe/streams.h> */
 
-uint32_t opi_route_depth(const opi_plan *plan) {
-  const uint32_t n_pieces = plan->n_pieces == 0 ? 1 : plan->n_pieces;
-  const uint32_t n_slices = plan->n_slices <= 1 && !plan->pieces_apart ? n_pieces : plan->n_slices;
-  const uint32_t n_microbatches =
-      plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
-  const uint64_t n = (uint64_t)n_microbatches * n_slices;
+uint32_t opi_route_depth(const opi_decision *plan) {
+  const uint64_t n = (uint64_t)plan->n_microbatches * (plan->n_slices == 0 ? 1 : plan->n_slices);
   const uint32_t depth = plan->depth == 0 ? 1 : plan->depth;
-  if (plan->n_stages / n_pieces <= plan->n_ranks || n <= depth)
+  if (plan->n_stages <= plan->n_ranks || n <= depth)
     return depth;
   return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
-uint32_t opi_forward_slots(const opi_plan *plan, uint32_t distance) {
+uint32_t opi_forward_slots(const opi_decision *plan, uint32_t distance) {
   const uint64_t least = (uint64_t)(plan->depth == 0 ? 1 : plan->depth) + distance - 1;
   uint32_t slots = opi_route_depth(plan);
   while (slots < least && slots <= SLOTS_MOST / 2)

@@ -43,9 +43,9 @@ static opipe_status check_type(const char *name, uint32_t dtype, opipe_error *er
 }
 
 opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opipe_error *err) {
-  opi_train_spec spec = *plan->train;
+  opi_train_spec spec = *plan->decided.train;
   opi_arena scratch;
-  opi_arena_init(&scratch, plan->allocator, 0);
+  opi_arena_init(&scratch, plan->decided.allocator, 0);
   const char **trained = OPI_ARENA_ARRAY(&scratch, const char *, training->n_params);
   opi_train_doubt *doubts = OPI_ARENA_ARRAY(&scratch, opi_train_doubt, training->n_params);
   opipe_status status = OPIPE_OK;
@@ -67,7 +67,7 @@ opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opip
   return status;
 }
 
-opipe_status opi_train_check_choice(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_train_check_choice(const opi_decision *plan, const opi_graph *graph,
                                     opipe_error *err) {
   const opi_train_choice *choice = &plan->train->choice;
   opi_map *names = NULL;
@@ -140,7 +140,7 @@ opipe_status opi_train_spec_copy(opi_plan *plan, const opi_train_spec *spec, opi
   own->rank_replicas = replicas;
   own->globs = globs;
   own->optimizer.no_decay = no_decay;
-  plan->train = own;
+  plan->decided.train = own;
   return OPIPE_OK;
 fail:
   return opi_fail_nomem(err, sizeof *spec, "a training plan");

@@ -43,7 +43,7 @@ bool opi_same_stem(const char *a, const char *b) {
 }
 
 /* Are the graph's nodes the plan's, one by one? */
-static bool same_nodes(const opi_plan *plan, const opi_graph *graph) {
+static bool same_nodes(const opi_decision *plan, const opi_graph *graph) {
   if (plan->n_nodes != graph->n_nodes)
     return false;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
@@ -66,7 +66,7 @@ static uint32_t latest_producer(const opi_graph *graph, const opi_node *node,
   return stage;
 }
 
-opipe_status opi_plan_assign(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_plan_assign(const opi_decision *plan, const opi_graph *graph,
                              const opipe_allocator *allocator, uint32_t *out_stage_of_node,
                              opipe_error *err) {
   opi_map *keys = NULL;

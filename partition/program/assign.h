@@ -15,7 +15,7 @@ bool opi_is_again(const char *name);
 
 /* Stage of every node of `graph` (another binding of the plan's model) by the plan's node keys; a
  * node that the plan does not know takes the largest stage of its producers. */
-opipe_status opi_plan_assign(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_plan_assign(const opi_decision *plan, const opi_graph *graph,
                              const opipe_allocator *allocator, uint32_t *out_stage_of_node,
                              opipe_error *err);
 

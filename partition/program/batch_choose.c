@@ -46,18 +46,19 @@ static bool is_candidate(const choice *c, const char *name) {
 /* First dimensions that are free, each name once, in the order of the inputs. */
 static opipe_status list_candidates(choice *c) {
   char buffer[256];
-  const opi_plan *plan = c->plan;
+  const opi_decision *plan = &c->plan->decided;
   for (uint32_t i = 0; i < c->env->model->graph->n_inputs && c->n < MOST_CANDIDATES; ++i) {
     const opi_value *input = file_input(c, i);
     if (input->rank < 1)
       continue;
     const char *key = opi_batch_dim_key(input, 0, buffer, sizeof buffer);
     uint32_t d = 0;
-    while (d < plan->n_dims && strcmp(plan->dims[d].name, key) != 0)
+    while (d < plan->binding.n_dims && strcmp(plan->binding.dims[d].name, key) != 0)
       ++d;
-    if (d == plan->n_dims || is_candidate(c, key))
+    if (d == plan->binding.n_dims || is_candidate(c, key))
       continue;
-    c->list[c->n++] = (candidate){plan->dims[d].name, input->name, plan->dims[d].value};
+    c->list[c->n++] =
+        (candidate){plan->binding.dims[d].name, input->name, plan->binding.dims[d].value};
   }
   return OPIPE_OK;
 }
@@ -68,9 +69,10 @@ static opipe_status list_candidates(choice *c) {
 static void list_dims(const choice *c, char *out, size_t room) {
   size_t n = 0;
   out[0] = '\0';
-  for (uint32_t d = 0; d < c->plan->n_dims && n + 1 < room; ++d) {
-    const int wrote = snprintf(out + n, room - n, "%s%.40s=%" PRId64, d == 0 ? "" : ", ",
-                               c->plan->dims[d].name, c->plan->dims[d].value);
+  for (uint32_t d = 0; d < c->plan->decided.binding.n_dims && n + 1 < room; ++d) {
+    const int wrote =
+        snprintf(out + n, room - n, "%s%.40s=%" PRId64, d == 0 ? "" : ", ",
+                 c->plan->decided.binding.dims[d].name, c->plan->decided.binding.dims[d].value);
     n += wrote < 0 ? 0 : (size_t)wrote;
   }
   if (n >= room)
@@ -94,8 +96,9 @@ static opipe_status explain(choice *c, const char *names, int64_t rows, opipe_st
                          "%u micro-batch%s along '%.80s' (%" PRId64
                          " row%s of input '%.60s'; "
                          "--batch-dim NAME[,NAME] (batch_dim) splits others of %s): ",
-                         c->plan->n_microbatches, c->plan->n_microbatches == 1 ? "" : "es", names,
-                         rows, rows == 1 ? "" : "s", input_of(c, names), dims);
+                         c->plan->decided.n_microbatches,
+                         c->plan->decided.n_microbatches == 1 ? "" : "es", names, rows,
+                         rows == 1 ? "" : "s", input_of(c, names), dims);
   return status;
 }
 
@@ -104,44 +107,47 @@ static opipe_status none_free(const choice *c) {
   list_dims(c, dims, sizeof dims);
   return opi_fail(c->err, OPIPE_E_INVALID,
                   "%u micro-batches: no input has a free dimension 0 to split%s%s",
-                  c->plan->n_microbatches,
-                  c->plan->n_dims == 0 ? "; the file fixes all shapes"
-                                       : "; --batch-dim NAME[,NAME] (batch_dim) splits others of ",
+                  c->plan->decided.n_microbatches,
+                  c->plan->decided.binding.n_dims == 0
+                      ? "; the file fixes all shapes"
+                      : "; --batch-dim NAME[,NAME] (batch_dim) splits others of ",
                   dims);
 }
 
 /* ---- names that were asked for ---- */
 
 static opipe_status take_name(choice *c, const char *name, size_t length, int64_t *io_rows) {
-  opi_plan *plan = c->plan;
+  opi_decision *plan = &c->plan->decided;
   char dims[160];
   uint32_t d = 0;
-  while (d < plan->n_dims &&
-         (strlen(plan->dims[d].name) != length || memcmp(plan->dims[d].name, name, length) != 0))
+  while (d < plan->binding.n_dims && (strlen(plan->binding.dims[d].name) != length ||
+                                      memcmp(plan->binding.dims[d].name, name, length) != 0))
     ++d;
-  if (d == plan->n_dims) {
+  if (d == plan->binding.n_dims) {
     list_dims(c, dims, sizeof dims);
     return opi_fail(c->err, OPIPE_E_NOTFOUND,
                     "the model has no free dimension '%.*s' to split; there are: %s", (int)length,
-                    name, plan->n_dims == 0 ? "none" : dims);
+                    name, plan->binding.n_dims == 0 ? "none" : dims);
   }
-  if (*io_rows != 0 && plan->dims[d].value != *io_rows) {
+  if (*io_rows != 0 && plan->binding.dims[d].value != *io_rows) {
     return opi_fail(c->err, OPIPE_E_INVALID,
                     "the batch '%.120s': '%.*s' is %" PRId64 ", those before it %" PRId64,
-                    plan->batch_dim, (int)length, name, plan->dims[d].value, *io_rows);
+                    plan->binding.batch_dim, (int)length, name, plan->binding.dims[d].value,
+                    *io_rows);
   }
-  *io_rows = plan->dims[d].value;
+  *io_rows = plan->binding.dims[d].value;
   return OPIPE_OK;
 }
 
 static opipe_status take_asked(choice *c, const char *asked) {
   opi_plan *plan = c->plan;
-  plan->batch_dim = opi_arena_strdup(&plan->arena, asked);
-  if (plan->batch_dim == NULL)
+  plan->decided.binding.batch_dim = opi_arena_strdup(&plan->arena, asked);
+  if (plan->decided.binding.batch_dim == NULL)
     return opi_fail_nomem(c->err, strlen(asked), "a plan");
   for (const char *at = asked; at != NULL;) {
     const char *end = strchr(at, ',');
-    OPI_TRY(take_name(c, at, end == NULL ? strlen(at) : (size_t)(end - at), &plan->batch_rows));
+    OPI_TRY(take_name(c, at, end == NULL ? strlen(at) : (size_t)(end - at),
+                      &plan->decided.binding.batch_rows));
     at = end == NULL ? NULL : end + 1;
   }
   return OPIPE_OK;
@@ -195,17 +201,18 @@ static uint32_t first_of(const choice *c, int64_t rows) {
 static opipe_status too_few(const choice *c, const char *names, int64_t rows) {
   return opi_fail(c->err, OPIPE_E_INVALID,
                   "%u micro-batches of a request of %" PRId64 " rows ('%.80s' of input '%.60s')",
-                  c->plan->n_microbatches, rows, names, input_of(c, names));
+                  c->plan->decided.n_microbatches, rows, names, input_of(c, names));
 }
 
 static opipe_status prove(choice *c, const char *names, int64_t rows) {
-  opi_plan *plan = c->plan;
-  plan->batch_dim = names;
-  plan->batch_rows = rows;
+  opi_decision *plan = &c->plan->decided;
+  plan->binding.batch_dim = names;
+  plan->binding.batch_rows = rows;
   ++c->n_proofs;
   if (rows < plan->n_microbatches)
     return too_few(c, names, rows);
-  const opipe_status status = opi_batch_prove(plan, c->env->model, c->env->bind, NULL, c->err);
+  const opipe_status status =
+      opi_batch_prove(plan, c->env->model, c->env->bind, NULL, &c->plan->arena, c->err);
   const bool of_rows = status != OPIPE_OK && status != OPIPE_E_NOTFOUND && status != OPIPE_E_NOMEM;
   return of_rows ? explain(c, names, rows, status) : status;
 }
@@ -253,9 +260,9 @@ static opipe_status try_rows(choice *c, int64_t rows, opipe_error *first) {
 
 static opipe_status try_all(choice *c) {
   opipe_error first = OPIPE_ERROR_INIT;
-  opi_plan *plan = c->plan;
-  const char *names = plan->batch_dim;
-  const int64_t rows = plan->batch_rows;
+  opi_decision *plan = &c->plan->decided;
+  const char *names = plan->binding.batch_dim;
+  const int64_t rows = plan->binding.batch_rows;
   if (c->n == 0)
     return none_free(c);
   for (uint32_t i = 0; i < c->n; ++i) {
@@ -267,47 +274,47 @@ static opipe_status try_all(choice *c) {
     if (is_final(status))
       break;
   }
-  plan->batch_dim = names;
-  plan->batch_rows = rows;
+  plan->binding.batch_dim = names;
+  plan->binding.batch_rows = rows;
   if (c->err != NULL)
     *c->err = first;
   return first.status;
 }
 
 static opipe_status settle(choice *c, const char *asked) {
-  opi_plan *plan = c->plan;
+  opi_decision *plan = &c->plan->decided;
   const bool cuts = opi_plan_cuts_rows(plan);
   OPI_TRY(list_candidates(c));
-  if (!cuts && plan->train == NULL) {
+  if (!cuts && !opi_plan_trains(plan)) {
     if (asked == NULL && c->n != 0)
-      plan->batch_dim = c->list[0].name;
+      plan->binding.batch_dim = c->list[0].name;
     return OPIPE_OK;
   }
   if (asked == NULL) {
-    const char *names = plan->batch_dim;
+    const char *names = plan->binding.batch_dim;
     const opipe_status status = try_all(c);
     if (cuts || (status != OPIPE_E_INVALID && status != OPIPE_E_UNSUPPORTED))
       return status;
-    plan->batch_dim = names; /* one micro-batch may mix its rows */
+    plan->binding.batch_dim = names; /* one micro-batch may mix its rows */
     return OPIPE_OK;
   }
   if (!cuts)
     return OPIPE_OK;
-  return prove(c, plan->batch_dim, plan->batch_rows);
+  return prove(c, plan->binding.batch_dim, plan->binding.batch_rows);
 }
 
 typedef opipe_status (*choose_fn)(choice *c, const char *asked);
 
 static opipe_status with_choice(const opi_plan_env *env, const char *asked, opi_plan *plan,
                                 choose_fn run, opipe_error *err) {
-  choice *c = opi_alloc_zero(plan->allocator, 1, sizeof *c);
+  choice *c = opi_alloc_zero(plan->decided.allocator, 1, sizeof *c);
   if (c == NULL)
     return opi_fail_nomem(err, sizeof *c, "a plan");
   c->env = env;
   c->plan = plan;
   c->err = err;
   const opipe_status status = run(c, asked);
-  opi_free(plan->allocator, c, sizeof *c);
+  opi_free(plan->decided.allocator, c, sizeof *c);
   return status;
 }
 
@@ -315,24 +322,24 @@ static opipe_status with_choice(const opi_plan_env *env, const char *asked, opi_
 static opipe_status choose(choice *c, const char *asked) {
   bool failed = false;
   int64_t most = 0;
-  opi_plan *plan = c->plan;
+  opi_decision *plan = &c->plan->decided;
   if (asked != NULL) {
     OPI_TRY(take_asked(c, asked));
-    return plan->n_microbatches > 1 && plan->batch_rows < plan->n_microbatches
-               ? too_few(c, plan->batch_dim, plan->batch_rows)
+    return plan->n_microbatches > 1 && plan->binding.batch_rows < plan->n_microbatches
+               ? too_few(c, plan->binding.batch_dim, plan->binding.batch_rows)
                : OPIPE_OK;
   }
   OPI_TRY(list_candidates(c));
   if (c->n == 0)
     return plan->n_microbatches > 1 ? none_free(c) : OPIPE_OK;
-  plan->batch_rows = c->list[0].rows;
-  plan->batch_dim = join(c, plan->batch_rows, OPIPE_NONE, OPIPE_NONE, &failed);
+  plan->binding.batch_rows = c->list[0].rows;
+  plan->binding.batch_dim = join(c, plan->binding.batch_rows, OPIPE_NONE, OPIPE_NONE, &failed);
   if (failed)
     return opi_fail_nomem(c->err, 0, "a plan");
   for (uint32_t i = 0; i < c->n; ++i)
     most = c->list[i].rows > most ? c->list[i].rows : most;
   return plan->n_microbatches > 1 && most < plan->n_microbatches
-             ? too_few(c, plan->batch_dim, plan->batch_rows)
+             ? too_few(c, plan->binding.batch_dim, plan->binding.batch_rows)
              : OPIPE_OK;
 }
 
@@ -343,5 +350,6 @@ opipe_status opi_batch_choose(const opi_plan_env *env, const char *asked, opi_pl
 
 opipe_status opi_batch_settle(const opi_plan_env *env, const char *asked, opi_plan *plan,
                               opipe_error *err) {
-  return plan->batch_dim == NULL ? OPIPE_OK : with_choice(env, asked, plan, settle, err);
+  return plan->decided.binding.batch_dim == NULL ? OPIPE_OK
+                                                 : with_choice(env, asked, plan, settle, err);
 }

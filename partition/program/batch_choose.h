@@ -6,7 +6,7 @@
 #include "partition/make/make.h"
 
 /* Takes the names of the batch from `asked` ("a" or "a,b"), or else the first dimensions of all
- * inputs that have as many rows as the first input; sets batch_dim and batch_rows. plan->dims must
+ * inputs that have as many rows as the first input; sets batch_dim and batch_rows. The dims must
  * be there. Errors: NOTFOUND (a name that is no free dimension), INVALID (names of different
  * lengths). */
 opipe_status opi_batch_choose(const opi_plan_env *env, const char *asked, opi_plan *plan,

@@ -11,7 +11,7 @@
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
 
-void opi_batch_inputs(const opi_plan *plan, const opi_model *model, const opi_graph *graph,
+void opi_batch_inputs(const opi_decision *plan, const opi_model *model, const opi_graph *graph,
                       int32_t otherwise, opi_carry *in_carry) {
   const opi_graph *file = model->graph;
   uint32_t k = 0; /* the next of the file: nearly always in the same order */
@@ -23,14 +23,14 @@ void opi_batch_inputs(const opi_plan *plan, const opi_model *model, const opi_gr
       ++tried;
     }
     const int32_t axis =
-        tried == file->n_inputs ? otherwise : opi_batch_axis(model, plan->batch_dim, k);
+        tried == file->n_inputs ? otherwise : opi_batch_axis(model, plan->binding.batch_dim, k);
     in_carry[i] = (opi_carry){.axis = axis, .outer = 1, .inner = 1};
   }
 }
 
-opipe_status opi_batch_learn(const opi_plan *plan, const opi_model *model, const opi_graph *like,
-                             opi_bind_rows_fn bind, void *ctx, opi_arena *arena,
-                             const opi_known_axis **out_known, opipe_error *err) {
+opipe_status opi_batch_learn(const opi_decision *plan, const opi_model *model,
+                             const opi_graph *like, opi_bind_rows_fn bind, void *ctx,
+                             opi_arena *arena, const opi_known_axis **out_known, opipe_error *err) {
   const int64_t rows = opi_axis_probe_length(like);
   opi_bound *probe = NULL;
   opi_known_axis *known = NULL;
@@ -58,9 +58,10 @@ opipe_status opi_batch_learn(const opi_plan *plan, const opi_model *model, const
 /* ---- the plan's own request ---- */
 
 typedef struct proof {
-  opi_plan *plan;
+  opi_decision *plan;
   const opi_model *model;
   const opi_bind_options *base;
+  opi_arena *arena; /* of what is known */
 } proof;
 
 static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, opipe_error *err) {
@@ -71,7 +72,7 @@ static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, op
 /* A graph with another number of rows. */
 static opipe_status follow(const proof *p, const opi_graph *g, const opi_known_axis *known,
                            opipe_error *err) {
-  const opi_plan *plan = p->plan;
+  const opi_decision *plan = p->plan;
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
   opi_carry *in = OPI_ARENA_ARRAY(&scratch, opi_carry, g->n_inputs);
@@ -94,22 +95,23 @@ static opipe_status prove(proof *p, const opi_graph *whole, const opi_graph *par
                           opipe_error *err) {
   const opi_known_axis *known = NULL;
   opi_carry_part counts;
-  OPI_TRY(opi_batch_learn(p->plan, p->model, whole, bind_rows, p, &p->plan->arena, &known, err));
+  OPI_TRY(opi_batch_learn(p->plan, p->model, whole, bind_rows, p, p->arena, &known, err));
   OPI_TRY(follow(p, whole, known, err));
   OPI_TRY(follow(p, part, known, err));
-  OPI_TRY(opi_batch_part(p->plan, part, &p->plan->arena, &counts, err));
+  OPI_TRY(opi_batch_part(p->plan, part, p->arena, &counts, err));
   OPI_TRY(opi_carry_compare(whole, part, counts.nodes, known, err));
-  p->plan->batch = known;
+  p->plan->binding.batch = known;
   return OPIPE_OK;
 }
 
-opipe_status opi_batch_prove(opi_plan *plan, const opi_model *model, const opi_bind_options *base,
-                             const opi_bound *part, opipe_error *err) {
-  proof p = {plan, model, base};
+opipe_status opi_batch_prove(opi_decision *plan, const opi_model *model,
+                             const opi_bind_options *base, const opi_bound *part, opi_arena *arena,
+                             opipe_error *err) {
+  proof p = {plan, model, base, arena};
   opi_bound *whole = NULL, *own = NULL;
-  const int64_t rows = opi_microbatch_rows(plan->batch_rows, plan->n_microbatches, 0);
-  plan->batch = NULL;
-  opipe_status status = opi_plan_bind(plan, model, base, plan->batch_rows, &whole, err);
+  const int64_t rows = opi_microbatch_rows(plan->binding.batch_rows, plan->n_microbatches, 0);
+  plan->binding.batch = NULL;
+  opipe_status status = opi_plan_bind(plan, model, base, plan->binding.batch_rows, &whole, err);
   if (status == OPIPE_OK && part == NULL)
     status = opi_plan_bind(plan, model, base, rows, &own, err);
   if (status == OPIPE_OK)

@@ -23,37 +23,40 @@ static opipe_status take_pin(opi_plan *plan, const opi_pin *pin, opi_pin *out, o
 
 opipe_status opi_plan_take_binding(opi_plan *plan, const opi_bind_options *bind, uint32_t n_more,
                                    opipe_error *err) {
-  plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, bind->n_dims);
-  plan->pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, bind->n_pins);
-  plan->barriers = OPI_ARENA_ARRAY(&plan->arena, const char *, (size_t)bind->n_barriers + n_more);
-  if (plan->dims == NULL || plan->pins == NULL || plan->barriers == NULL)
+  plan->decided.binding.dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, bind->n_dims);
+  plan->decided.binding.pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, bind->n_pins);
+  plan->decided.binding.barriers =
+      OPI_ARENA_ARRAY(&plan->arena, const char *, (size_t)bind->n_barriers + n_more);
+  if (plan->decided.binding.dims == NULL || plan->decided.binding.pins == NULL ||
+      plan->decided.binding.barriers == NULL)
     return opi_fail_nomem(err, 0, "a plan");
   for (uint32_t i = 0; i < bind->n_dims; ++i) {
     const opi_dim_binding *dim = &bind->dims[i];
-    plan->dims[i] = (opi_dim_binding){opi_arena_strdup(&plan->arena, dim->name), dim->value};
-    if (plan->dims[i].name == NULL)
+    plan->decided.binding.dims[i] =
+        (opi_dim_binding){opi_arena_strdup(&plan->arena, dim->name), dim->value};
+    if (plan->decided.binding.dims[i].name == NULL)
       return opi_fail_nomem(err, 0, "a plan");
   }
   for (uint32_t i = 0; i < bind->n_pins; ++i)
-    OPI_TRY(take_pin(plan, &bind->pins[i], &plan->pins[i], err));
+    OPI_TRY(take_pin(plan, &bind->pins[i], &plan->decided.binding.pins[i], err));
   for (uint32_t i = 0; i < bind->n_barriers; ++i) {
-    plan->barriers[i] = opi_arena_strdup(&plan->arena, bind->barriers[i]);
-    if (plan->barriers[i] == NULL)
+    plan->decided.binding.barriers[i] = opi_arena_strdup(&plan->arena, bind->barriers[i]);
+    if (plan->decided.binding.barriers[i] == NULL)
       return opi_fail_nomem(err, 0, "a plan");
   }
-  plan->n_dims = bind->n_dims;
-  plan->n_pins = bind->n_pins;
-  plan->n_barriers = bind->n_barriers;
-  plan->bind_flags = bind->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
-  plan->dropout = bind->dropout;
-  plan->dropout_ratio = bind->dropout_ratio;
+  plan->decided.binding.n_dims = bind->n_dims;
+  plan->decided.binding.n_pins = bind->n_pins;
+  plan->decided.binding.n_barriers = bind->n_barriers;
+  plan->decided.binding.bind_flags = bind->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
+  plan->decided.binding.dropout = bind->dropout;
+  plan->decided.binding.dropout_ratio = bind->dropout_ratio;
   return OPIPE_OK;
 }
 
 /* One-element initializers that are trained must not be folded away: those that the plan lists, or
  * that are asked for by name. */
-static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bind_options *options,
-                               opipe_error *err) {
+static opipe_status keep_named(const opi_decision *plan, opi_arena *scratch,
+                               opi_bind_options *options, opipe_error *err) {
   const char **keep = OPI_ARENA_ARRAY(scratch, const char *,
                                       (size_t)plan->train->n_globs + plan->train->choice.n_trained);
   if (keep == NULL)
@@ -71,33 +74,34 @@ static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bin
 }
 
 /* What the plan's micro-batch of `rows` rows is bound with. */
-static opipe_status bind_options(const opi_plan *plan, const opi_bind_options *base, int64_t rows,
-                                 opi_arena *scratch, opi_bind_options *out_options,
+static opipe_status bind_options(const opi_decision *plan, const opi_bind_options *base,
+                                 int64_t rows, opi_arena *scratch, opi_bind_options *out_options,
                                  opipe_error *err) {
   opi_bind_options options = *base;
   options.shapes = NULL;
   options.n_shapes = 0;
-  options.dims = plan->dims;
-  options.n_dims = plan->n_dims;
-  options.pins = plan->pins;
-  options.n_pins = plan->n_pins;
-  options.barriers = plan->barriers;
-  options.n_barriers = plan->n_barriers;
-  options.flags = plan->bind_flags;
-  options.dropout = plan->dropout;
-  options.dropout_ratio = plan->dropout_ratio;
-  if (plan->train != NULL)
+  options.dims = plan->binding.dims;
+  options.n_dims = plan->binding.n_dims;
+  options.pins = plan->binding.pins;
+  options.n_pins = plan->binding.n_pins;
+  options.barriers = plan->binding.barriers;
+  options.n_barriers = plan->binding.n_barriers;
+  options.flags = plan->binding.bind_flags;
+  options.dropout = plan->binding.dropout;
+  options.dropout_ratio = plan->binding.dropout_ratio;
+  if (opi_plan_trains(plan))
     OPI_TRY(keep_named(plan, scratch, &options, err));
-  if (rows > 0 && plan->batch_dim != NULL) {
-    options.dims = opi_batch_bind(plan->dims, &options.n_dims, plan->batch_dim, rows, scratch);
+  if (rows > 0 && plan->binding.batch_dim != NULL) {
+    options.dims =
+        opi_batch_bind(plan->binding.dims, &options.n_dims, plan->binding.batch_dim, rows, scratch);
     if (options.dims == NULL)
-      return opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");
+      return opi_fail_nomem(err, plan->binding.n_dims * sizeof(*options.dims), "a binding");
   }
   *out_options = options;
   return OPIPE_OK;
 }
 
-opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
+opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_decision *plan, const opi_model *model,
                               const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                               opipe_error *err) {
   opi_arena scratch;
@@ -110,13 +114,13 @@ opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_
   return status;
 }
 
-opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
+opipe_status opi_plan_bind(const opi_decision *plan, const opi_model *model,
                            const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                            opipe_error *err) {
   return opi_plan_bind_by(NULL, plan, model, base, rows, out_bound, err);
 }
 
-opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
+opipe_status opi_plan_bound(const opi_plan_env *env, const opi_decision *plan, int64_t rows,
                             const opi_bound **out_bound, opi_bound **out_own, opipe_error *err) {
   opi_arena scratch;
   opi_bind_options options;

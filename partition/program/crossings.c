@@ -28,13 +28,13 @@ static int by_names(const void *left, const void *right) {
 
 /* Of a whole micro-batch: slices, and pieces of rows, are messages of their own. */
 static opipe_status count_bytes(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
-  const uint32_t n = plan->n_crossings;
+  const uint32_t n = plan->predicted.n_crossings;
   const opi_cut *cut = model->cuts[0];
   opi_crossing **sorted = OPI_ARENA_ARRAY(&plan->arena, opi_crossing *, (size_t)n + 1);
   if (sorted == NULL)
     return opi_fail_nomem(err, n * sizeof *sorted, "a plan");
   for (uint32_t i = 0; i < n; ++i)
-    sorted[i] = &plan->crossings[i];
+    sorted[i] = &plan->predicted.crossings[i];
   if (n > 1)
     qsort(sorted, n, sizeof *sorted, by_names);
   for (uint32_t r = 0; r < cut->n_routes; ++r) {
@@ -60,22 +60,22 @@ opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model,
   const opi_cut *cut = model->variants[0].slices[0].cut;
   const opi_route **routes = OPI_ARENA_ARRAY(&plan->arena, const opi_route *, cut->n_routes);
   uint32_t n = 0;
-  plan->crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, cut->n_routes);
-  if (plan->crossings == NULL || routes == NULL)
-    return opi_fail_nomem(err, cut->n_routes * sizeof *plan->crossings, "a plan");
+  plan->predicted.crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, cut->n_routes);
+  if (plan->predicted.crossings == NULL || routes == NULL)
+    return opi_fail_nomem(err, cut->n_routes * sizeof *plan->predicted.crossings, "a plan");
   for (uint32_t r = 0; r < cut->n_routes; ++r) {
     if (cut->routes[r].phase == OPI_PHASE_F)
       routes[n++] = &cut->routes[r];
   }
   if (n > 1)
     qsort(routes, n, sizeof *routes, by_stages);
-  plan->n_crossings = n;
+  plan->predicted.n_crossings = n;
   for (uint32_t i = 0; i < n; ++i) {
-    plan->crossings[i] =
+    plan->predicted.crossings[i] =
         (opi_crossing){.name = opi_arena_strdup(&plan->arena, cut->cells[routes[i]->src_cell].name),
                        .src_stage = routes[i]->src_stage,
                        .dst_stage = routes[i]->dst_stage};
-    if (plan->crossings[i].name == NULL)
+    if (plan->predicted.crossings[i].name == NULL)
       return opi_fail_nomem(err, 0, "a plan");
   }
   return n == 0 ? OPIPE_OK : count_bytes(plan, model, err);

@@ -206,15 +206,15 @@ static inline uint32_t opi_program_phases(uint32_t program) {
 /* Which program an action runs; OPIPE_NONE: none of training's. */
 uint32_t opi_action_program(const opipe_action *action);
 /* Programs that the records use, by stage: out_used [n_stages]. */
-void opi_programs_used(const opi_plan *plan, uint32_t *out_used);
+void opi_programs_used(const opi_decision *plan, uint32_t *out_used);
 /* Is it a forward of the next mini-batch? */
 static inline bool opi_action_is_next(const opipe_action *action) {
   return (action->flags & OPIPE_ACTION_NEXT_STEP) != 0;
 }
-/* The row class of a micro-batch. */
-static inline uint32_t opi_row_class_of(const opi_plan *plan, uint32_t microbatch) {
-  const uint32_t n = plan->n_microbatches / (plan->n_positions == 0 ? 1 : plan->n_positions);
-  const int64_t extra = plan->batch_dim == NULL ? 0 : plan->batch_rows % n;
+/* The row class of a micro-batch; of the lists: whatever request of the body it is of. */
+static inline uint32_t opi_row_class_of(const opi_decision *plan, uint32_t microbatch) {
+  const uint32_t n = plan->n_microbatches;
+  const int64_t extra = plan->binding.batch_dim == NULL ? 0 : plan->binding.batch_rows % n;
   return extra != 0 && (int64_t)(microbatch % n) >= extra ? 1 : 0;
 }
 

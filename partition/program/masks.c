@@ -16,7 +16,7 @@ static int32_t divided_by(const opi_value *value, int64_t rows) {
   return 0;
 }
 
-void opi_place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
+void opi_place_batch(const opi_decision *plan, const opi_model *model, const opi_graph *g,
                      opi_carry *in) {
   const int32_t earlier = -2;
   int64_t rows = 0;
@@ -57,7 +57,7 @@ opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, 
 /* ---- without a backward ---- */
 
 typedef struct binding {
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_model *model;
   const opi_bind_options *base;
 } binding;
@@ -89,9 +89,9 @@ static opipe_status follow_samples(const binding *b, const opi_bound *bound,
  * on over all of them. */
 static opipe_status samples_of(const binding *b, const opi_bound *whole, const opi_bound *bound,
                                opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
-  const opi_known_axis *known = b->plan->batch;
+  const opi_known_axis *known = b->plan->binding.batch;
   *out_carry = NULL;
-  if (b->plan->batch_dim == NULL)
+  if (b->plan->binding.batch_dim == NULL)
     return OPIPE_OK;
   if (known == NULL && opi_batch_learn(b->plan, b->model, whole->graph, bind_rows, (void *)b,
                                        scratch, &known, NULL) == OPIPE_E_NOMEM)
@@ -110,7 +110,7 @@ static bool draws(const opi_graph *g) {
   return n < g->n_nodes;
 }
 
-opipe_status opi_forward_draws(const opi_plan *plan, const opi_model *model,
+opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
                                const opi_token_axes *axes, opi_arena *arena,
                                opi_variant_slice *io_slice, opipe_error *err) {

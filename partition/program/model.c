@@ -12,7 +12,7 @@ enum { PIECES_MOST = 1 << 20 };
 /* ---- what must carry the batch ---- */
 
 /* May it be what training's loss is, or is attached to, when no output is named? */
-static bool may_be_target(const opi_plan *plan, const opi_value *value) {
+static bool may_be_target(const opi_decision *plan, const opi_value *value) {
   uint64_t n = 0;
   if (!opi_dtype_is_float(value->dtype))
     return false;
@@ -22,7 +22,7 @@ static bool may_be_target(const opi_plan *plan, const opi_value *value) {
 }
 
 /* Marks what training minimises: one value where that is sure, else all outputs. */
-static void mark_target(const opi_plan *plan, const opi_graph *g, bool *values) {
+static void mark_target(const opi_decision *plan, const opi_graph *g, bool *values) {
   const char *name = plan->train->loss.output;
   uint32_t n = 0, target = OPIPE_NONE;
   for (uint32_t v = 0; v < g->n_values && name != NULL; ++v) {
@@ -43,10 +43,10 @@ static void mark_target(const opi_plan *plan, const opi_graph *g, bool *values) 
     values[target] = true;
 }
 
-opipe_status opi_batch_part(const opi_plan *plan, const opi_graph *g, opi_arena *arena,
+opipe_status opi_batch_part(const opi_decision *plan, const opi_graph *g, opi_arena *arena,
                             opi_carry_part *out, opipe_error *err) {
   *out = (opi_carry_part){.nodes = NULL};
-  if (plan->train == NULL)
+  if (!opi_plan_trains(plan))
     return OPIPE_OK;
   bool *values = OPI_ARENA_ARRAY(arena, bool, g->n_values);
   bool *nodes = OPI_ARENA_ARRAY(arena, bool, (size_t)g->n_nodes + 1);
@@ -68,12 +68,13 @@ opipe_status opi_batch_part(const opi_plan *plan, const opi_graph *g, opi_arena 
 
 /* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
  * through. */
-static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const opi_bound *bound,
-                             opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
+static opipe_status carry_of(const opi_decision *plan, const opi_model *model,
+                             const opi_bound *bound, opi_arena *scratch, opi_carry **out_carry,
+                             opipe_error *err) {
   const opi_graph *g = bound->graph;
   const bool split = opi_plan_cuts_rows(plan);
   *out_carry = NULL;
-  if (plan->batch_dim == NULL)
+  if (plan->binding.batch_dim == NULL)
     return OPIPE_OK;
   opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
   opi_carry *all = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
@@ -85,14 +86,14 @@ static opipe_status carry_of(const opi_plan *plan, const opi_model *model, const
   for (uint32_t v = 0; v < g->n_values; ++v)
     all[v] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
   const opipe_status status =
-      opi_carry_through(g, &part, plan->batch, in, all, NULL, split ? err : NULL);
+      opi_carry_through(g, &part, plan->binding.batch, in, all, NULL, split ? err : NULL);
   if (status == OPIPE_OK)
     *out_carry = all;
   return split ? status : OPIPE_OK;
 }
 
 /* Do all devices hand on what their Attention found? */
-static bool devices_hand_on(const opi_plan *plan) {
+static bool devices_hand_on(const opi_decision *plan) {
   bool all = plan->n_ranks > 0;
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     all = all && (plan->devices[r].flags & OPIPE_DEVICE_HANDS_ON) != 0;
@@ -100,7 +101,7 @@ static bool devices_hand_on(const opi_plan *plan) {
 }
 
 /* Do shares of micro-batches add up to the loss? */
-static opipe_status check_form(const opi_plan *plan, const opi_training *t, opipe_error *err) {
+static opipe_status check_form(const opi_decision *plan, const opi_training *t, opipe_error *err) {
   if (!t->is_odd || !opi_plan_cuts_rows(plan))
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -111,7 +112,7 @@ static opipe_status check_form(const opi_plan *plan, const opi_training *t, opip
                   t->odd == NULL ? "" : "'", plan->n_microbatches);
 }
 
-opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
+opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
                                 const opi_bind_options *base, opi_training **out_training,
@@ -157,7 +158,7 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
 
 typedef struct building {
   const opi_cut_sources *from;
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_model *file;
   opi_cut_model *model;
 } building;
@@ -194,7 +195,7 @@ static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carr
     if (in[i].axis >= 0)
       in[i].inner = value->shape[in[i].axis] / variants[0].rows;
   }
-  return opi_carry_follow(g, b->plan->batch, in, *out_carry, *out_mixed, err);
+  return opi_carry_follow(g, b->plan->binding.batch, in, *out_carry, *out_mixed, err);
 }
 
 static opipe_status compose_classes(building *b, opipe_error *err) {
@@ -244,14 +245,15 @@ static opipe_status join_class(const building *b, uint32_t c, opipe_error *err) 
 }
 
 static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
-  const opi_plan *plan = b->plan;
+  const opi_decision *plan = b->plan;
   const uint32_t m = plan->n_microbatches;
-  const bool split = plan->batch_dim != NULL;
+  const bool split = plan->binding.batch_dim != NULL;
   opi_cut_model *model = b->model;
-  const int64_t rows[OPI_ROW_CLASSES] = {split ? opi_microbatch_rows(plan->batch_rows, m, 0) : 0,
-                                         plan->batch_rows / m};
+  const int64_t rows[OPI_ROW_CLASSES] = {
+      split ? opi_microbatch_rows(plan->binding.batch_rows, m, 0) : 0,
+      plan->binding.batch_rows / m};
   uint32_t ignored = 0;
-  if (plan->train == NULL) {
+  if (!opi_plan_trains(plan)) {
     used = NULL;
   } else if (plan->actions != NULL) {
     opi_programs_used(plan, used);
@@ -259,7 +261,7 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
     for (uint32_t s = 0; s < plan->n_stages; ++s)
       used[s] = 1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B;
   }
-  model->n_classes = m == 1 || !split || plan->batch_rows % m == 0 ? 1 : 2;
+  model->n_classes = m == 1 || !split || plan->binding.batch_rows % m == 0 ? 1 : 2;
   const bool whole = model->n_pieces == model->n_slices;
   for (uint32_t c = 0; c < model->n_classes; ++c) {
     OPI_TRY(whole ? place_whole(b, c, rows[c], err)
@@ -273,7 +275,7 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
   return whole ? OPIPE_OK : compose_classes(b, err);
 }
 
-static opipe_status count_views(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
+static opipe_status count_views(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
   const uint64_t parts = plan->n_parts > 1 ? (uint64_t)plan->n_parts + 1 : 1;
   const uint64_t n = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
   model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
@@ -284,7 +286,7 @@ static opipe_status count_views(const opi_plan *plan, opi_cut_model *model, opip
   }
   if (parts == 1 && plan->shares == NULL)
     return OPIPE_OK;
-  if (model->n_slices > 1 || plan->batch_dim == NULL) {
+  if (model->n_slices > 1 || plan->binding.batch_dim == NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' cuts micro-batches along the batch%s",
                     plan->schedule,
                     model->n_slices > 1
@@ -310,13 +312,15 @@ static uint32_t find_loss(const opi_cut_model *model) {
 
 opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
                                  opipe_error *err) {
-  const opi_plan *plan = from->plan;
+  const opi_decision *plan = from->plan;
   opi_cut_model *model = opi_alloc_zero(plan->allocator, 1, sizeof *model);
   uint32_t *used = opi_alloc_zero(plan->allocator, plan->n_stages, sizeof *used);
   opipe_status status = OPIPE_OK;
   if (model != NULL) {
     model->allocator = plan->allocator;
     model->master = from->master;
+    model->times = from->times;
+    model->n_positions = from->n_positions;
     opi_arena_init(&model->arena, plan->allocator, 0);
   }
   status = model == NULL || used == NULL ? opi_fail_nomem(err, sizeof *model, "a plan's graphs")

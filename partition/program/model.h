@@ -52,16 +52,36 @@ typedef struct opi_piece {
   int64_t first, rows;     /* of the micro-batch's rows */
 } opi_piece;
 
-/* The plan as the lists see it: piece k of stage s is stage s * n_pieces + k, and the requests of a
- * body come one after the other. A type of its own: its stages are not the plan's. */
+/* A plan as its lists see it: piece k of stage s is stage s * n_pieces + k, and the requests of a
+ * body come one after the other. Built by opi_piece_plan_build, which fills the records once the
+ * schedule has spoken; arrays lie in the arena of the model, or are the plan's where nothing
+ * differs. Everything that pieces do not change is read from `whole`. */
 typedef struct opi_piece_plan {
-  opi_plan plan;
-  uint32_t n_pieces;      /* of a stage */
-  bool slices;            /* they are token slices */
-  uint32_t *whole_of;     /* [instances] instance of the plan; OPIPE_NONE: there is none */
+  const opi_decision *whole; /* whose pieces these are; borrowed, and must outlive this */
+  uint32_t n_ranks;          /* the plan's */
+  uint32_t n_stages;         /* pieces of all stages */
+  uint32_t n_replicas;
+  uint32_t n_pieces;       /* of a stage of the plan */
+  bool trains;             /* the lists are of mini-batches, not of requests */
+  bool slices;             /* they are token slices */
+  bool apart;              /* each is on a rank of its own: replicas that cut micro-batches */
+  uint32_t *instance_rank; /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
+  uint32_t *whole_of;      /* the same: instance of the plan; OPIPE_NONE: there is none */
+  uint32_t n_positions;    /* requests that the lists hold, one after the other */
+  uint32_t n_microbatches; /* of all of them */
+  opipe_action *actions;   /* [n_actions] */
+  uint32_t n_actions;
+  uint32_t *rank_first;   /* [n_ranks + 1] into actions */
   uint32_t *reduce_after; /* [instances of the plan] action behind which the sum over replicas
                              stands; OPIPE_NONE: at the end of its rank. NULL: there is no sum */
+  opi_stage_times times;  /* [n_stages] of the pieces */
 } opi_piece_plan;
+
+/* Rank of instance (stage, replica) of the pieces. */
+static inline uint32_t opi_piece_rank(const opi_piece_plan *pieces, uint32_t stage,
+                                      uint32_t replica) {
+  return pieces->instance_rank[stage * pieces->n_replicas + replica];
+}
 
 typedef struct opi_cut_model {
   const opipe_allocator *allocator;
@@ -77,6 +97,8 @@ typedef struct opi_cut_model {
   uint32_t loss_stage; /* of the plan, that makes the loss: the last one, unless what stands there
                           does not lead to it; OPIPE_NONE: no training */
   int64_t n_tokens;    /* of a sequence; 0 without slices */
+  const opi_stage_times *times; /* of the plan's stages; NULL: not known. Borrowed */
+  uint32_t n_positions;         /* that the pieces' plan must have; 0: as many as it takes */
   opi_token_axes token_axes;
   opi_piece_plan piece_plan;
 } opi_cut_model;
@@ -89,14 +111,17 @@ static inline const opi_variant_slice *opi_variant_slice_of(const opi_cut_model 
 
 /* What a model is made of. All borrowed; bound and master must outlive it. */
 typedef struct opi_cut_sources {
-  const opi_plan *plan; /* stage_of_node and actions must be there (actions NULL: every stage of a
-                           training plan uses F and B) */
+  const opi_decision *plan; /* stage_of_node and actions must be there (actions NULL: every stage of
+                               a training plan uses F and B). Must outlive the model */
+  const opi_stage_times *times; /* of its stages, for the lists; NULL: all take no time. The same */
+  uint32_t n_positions;         /* requests that the lists must hold; 0: as many as it takes */
   const opi_model *file;
   const opi_bind_options *base; /* evaluator and logger */
   const opi_cut *master;  /* of the same plan with other dimensions: its parameter table is taken;
                              NULL: a table of its own */
-  const opi_bound *bound; /* forward: the graph of the most rows, whose nodes the plan's
-                             stage_of_node counts; NULL: it is bound here */
+  const opi_bound *bound; /* the graph of the most rows, whose nodes the plan's stage_of_node
+                             counts; NULL: it is bound here. Not read of a plan that trains, whose
+                             graphs are made of bindings of their own */
   opi_bind_fn bind;       /* NULL: opi_bind */
 } opi_cut_sources;
 opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
@@ -113,19 +138,19 @@ opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_ar
 
 /* What of a bound graph must carry the batch: all of it; in training what the loss needs, of which
  * a loss that the graph makes ends the batch in sums. Lies in `arena`. */
-opipe_status opi_batch_part(const opi_plan *plan, const opi_graph *g, opi_arena *arena,
+opipe_status opi_batch_part(const opi_decision *plan, const opi_graph *g, opi_arena *arena,
                             opi_carry_part *out, opipe_error *err);
 
 /* rows_tie.c: what replicas that cut micro-batches cannot hand on: marks the nodes [g->n_nodes]
  * that make and read such tensors, and the positions [n_nodes + 1] where a cut would send one,
  * where that leaves enough of them. g: bound, of a micro-batch; the plan's batch is proven. */
-opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi_graph *g,
+opipe_status opi_rows_tie(const opi_decision *plan, const opi_model *file, const opi_graph *g,
                           bool *out_stays, bool *out_closed, opipe_error *err);
 
 /* masks.c. Where the inputs of g have the batch: in_carry [n_inputs]. Keys and values of earlier
  * tokens have it first, alone or with the heads: [batch, heads, tokens, size], [batch * heads,
  * size, tokens], [1, batch * heads, tokens, size]. */
-void opi_place_batch(const opi_plan *plan, const opi_model *model, const opi_graph *g,
+void opi_place_batch(const opi_decision *plan, const opi_model *model, const opi_graph *g,
                      opi_carry *in_carry);
 /* masks.c: how tokens run through the inputs of Dropout, [n_values] in `scratch`; *out_carry NULL
  * where no axis is known. */
@@ -134,14 +159,14 @@ opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, 
 /* masks.c: the graph of a bound micro-batch (or slice: of `whole`) with masks told by the run's
  * scalars, where it drops anything: out_slice's graph and scalars. In `arena`. Errors: UNSUPPORTED,
  * the rows of a slice cannot be told as those of the whole are. */
-opipe_status opi_forward_draws(const opi_plan *plan, const opi_model *model,
+opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
                                const opi_token_axes *axes, opi_arena *arena,
                                opi_variant_slice *io_slice, opipe_error *err);
 
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
  * NULL: whole sequences; axes NULL: masks are not wanted to be those of slices. */
-opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
+opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
                                 const opi_bind_options *base, opi_training **out_training,
@@ -149,18 +174,18 @@ opipe_status opi_train_gradient(const opi_plan *plan, const opi_model *model,
 
 /* slices.c: cuts the sequences of a variant, whose whole graph is bound, as the plan's layout says.
  */
-opipe_status opi_slices_cut(const opi_plan *plan, const opi_model *file,
+opipe_status opi_slices_cut(const opi_decision *plan, const opi_model *file,
                             const opi_bind_options *base, opi_variant *variant,
                             opi_cut_model *model, opipe_error *err);
 /* slices.c: slices that were made for sequences of another number of tokens than the plan's
  * dimensions say: given lengths in the same proportions; of a forward plan only those that have
  * tokens. *out_left [the number before]: what each slice is now, OPIPE_NONE: none; NULL: all are
  * left. In `arena`. */
-opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *arena,
+opipe_status opi_slices_scale(const opi_model *file, opi_decision *plan, opi_arena *arena,
                               const uint32_t **out_left, opipe_error *err);
 /* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
  * or where the model has no token dimension that could be sliced. */
-opipe_status opi_token_axes_find(const opi_plan *plan, const opi_model *file,
+opipe_status opi_token_axes_find(const opi_decision *plan, const opi_model *file,
                                  const opi_bind_options *base, int64_t rows, const opi_bound *whole,
                                  opi_cut_model *model, opipe_error *err);
 /* variants.c. The variant of so many rows (0: the batch has no name), noted where there is none. */
@@ -173,15 +198,15 @@ opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *use
 void opi_variants_free(opi_cut_model *model);
 /* pieces.c: which rows of a micro-batch of class `c` each piece has, and of which variant it is.
  * Errors: INVALID, fewer rows than pieces. */
-opipe_status opi_pieces_place(const opi_plan *plan, uint32_t c, int64_t rows, opi_cut_model *model,
-                              opipe_error *err);
+opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows,
+                              opi_cut_model *model, opipe_error *err);
 /* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: of the
  * values of the first variant's graph. Errors: UNSUPPORTED names the tensor whose rows do
  * not lie one after the other. */
-opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carry *carry,
+opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_carry *carry,
                                 const bool *mixed, opi_cut_model *model, opipe_error *err);
 /* piece_plan.c: fills model->piece_plan. A forward plan's has its records only from the first call
  * after opi_cut_model_build on: how many requests a body holds follows from the cut. */
-opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, opipe_error *err);
+opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
 
 #endif /* OPI_CUT_MODEL_H */

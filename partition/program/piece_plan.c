@@ -14,11 +14,12 @@
 #include "partition/schedule/compute_order.h"
 
 /* Pieces of one replica's part of a micro-batch. */
-static uint32_t pieces_each(const opi_plan *plan) {
+static uint32_t pieces_each(const opi_decision *plan) {
   return plan->n_parts > 1 ? plan->n_parts + 1 : 1;
 }
 
-static double *spread(const opi_plan *plan, opi_cut_model *model, const double *ns, bool parts) {
+static double *spread(const opi_decision *plan, opi_cut_model *model, const double *ns,
+                      bool parts) {
   const uint32_t n = plan->n_stages * model->n_pieces;
   double *out = ns == NULL ? NULL : OPI_ARENA_ARRAY(&model->arena, double, n);
   for (uint32_t v = 0; out != NULL && v < n; ++v) {
@@ -29,8 +30,8 @@ static double *spread(const opi_plan *plan, opi_cut_model *model, const double *
   return out;
 }
 
-/* Where a record stands in the out. */
-static opipe_status place_action(const opi_plan *plan, const opi_cut_model *model, uint32_t a,
+/* Where a record stands among the pieces. */
+static opipe_status place_action(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
                                  opipe_action *action, opipe_error *err) {
   const uint32_t n_parts = plan->n_parts > 1 ? plan->n_parts : 1;
   const bool forward = action->pass == OPIPE_PASS_FORWARD;
@@ -69,7 +70,7 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
 
 /* Micro-batches of a request, or slices of them, that pass the instance with the fewest, of those
  * that have any. */
-static uint32_t least_passes(const opi_plan *plan) {
+static uint32_t least_passes(const opi_decision *plan) {
   uint32_t least = plan->n_microbatches * (plan->n_slices == 0 ? 1 : plan->n_slices);
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
     const uint32_t rank = plan->instance_rank[i];
@@ -85,12 +86,12 @@ static uint32_t least_passes(const opi_plan *plan) {
 }
 
 /* Requests until the first copy of the pipeline is used again. */
-static uint32_t n_turns(const opi_plan *plan) {
+static uint32_t n_turns(const opi_decision *plan) {
   return plan->in_turn ? opi_plan_copies(plan) : 1;
 }
 
 /* Copies that take requests in turn lie alike, and the actions are those of the first. */
-static opipe_status check_turns(const opi_plan *plan, opipe_error *err) {
+static opipe_status check_turns(const opi_decision *plan, opipe_error *err) {
   const uint32_t n = n_turns(plan), n_ranks = plan->n_ranks / n, own = plan->n_replicas / n;
   bool alike = n_ranks * n == plan->n_ranks && own * n == plan->n_replicas &&
                plan->rank_first[n_ranks] == plan->n_actions;
@@ -109,12 +110,12 @@ static opipe_status check_turns(const opi_plan *plan, opipe_error *err) {
 
 /* How many requests of a stream the lists hold: as many as bring the slots of every tensor back to
  * where they were. A training step, and a request alone, is one. */
-static uint32_t count_positions(const opi_plan *plan, const opi_cut_model *model) {
+static uint32_t count_positions(const opi_decision *plan, const opi_cut_model *model) {
   const opi_cut *cut = model->cuts[0];
   uint32_t distance = 1;
-  if (plan->n_positions != 0)
-    return plan->n_positions;
-  if (!opi_plan_is_periodic(plan) || plan->train != NULL || plan->actions == NULL)
+  if (model->n_positions != 0)
+    return model->n_positions;
+  if (!opi_plan_is_periodic(plan) || opi_plan_trains(plan) || plan->actions == NULL)
     return n_turns(plan);
   for (uint32_t r = 0; cut != NULL && r < cut->n_routes; ++r) {
     const opi_route *route = &cut->routes[r];
@@ -129,11 +130,12 @@ static uint32_t count_positions(const opi_plan *plan, const opi_cut_model *model
 }
 
 /* Every rank's records, for one request after the other. */
-static opipe_status place_actions(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
-  opi_plan *out = &model->piece_plan.plan;
+static opipe_status place_actions(const opi_decision *plan, opi_cut_model *model,
+                                  opipe_error *err) {
+  opi_piece_plan *out = &model->piece_plan;
   const uint32_t n = out->n_positions, turns = n_turns(plan), each = plan->n_ranks / turns;
   uint32_t at = 0;
-  if (plan->actions == NULL || (plan->train == NULL && model->cuts[0] == NULL))
+  if (plan->actions == NULL || (!opi_plan_trains(plan) && model->cuts[0] == NULL))
     return OPIPE_OK; /* what is received says how many requests */
   if (turns > 1)
     OPI_TRY(check_turns(plan, err));
@@ -169,23 +171,33 @@ static opipe_status place_actions(const opi_plan *plan, opi_cut_model *model, op
   return OPIPE_OK;
 }
 
-opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
-  opi_piece_plan *pieces = &model->piece_plan;
-  opi_plan *out = &pieces->plan;
-  *out = *plan;
-  pieces->n_pieces = model->n_pieces;
-  pieces->slices = plan->n_slices > 1;
-  out->n_stages = plan->n_stages * model->n_pieces;
-  out->n_replicas = plan->shares == NULL ? plan->n_replicas : 1;
-  out->n_slices = out->n_parts = 1;
-  out->n_pieces = plan->train == NULL ? model->n_pieces : 0;
-  out->pieces_apart = plan->shares != NULL;
-  out->shares = NULL;
-  out->n_positions = count_positions(plan, model);
+/* The plan's own arrays, wherever pieces do not differ from it. */
+static opi_piece_plan like_plan(const opi_decision *plan, const opi_cut_model *model) {
+  return (opi_piece_plan){.whole = plan,
+                          .n_ranks = plan->n_ranks,
+                          .n_stages = plan->n_stages * model->n_pieces,
+                          .n_replicas = plan->shares == NULL ? plan->n_replicas : 1,
+                          .n_pieces = model->n_pieces,
+                          .trains = opi_plan_trains(plan),
+                          .slices = plan->n_slices > 1,
+                          .apart = plan->shares != NULL,
+                          .n_positions = count_positions(plan, model),
+                          .n_microbatches = plan->n_microbatches,
+                          .actions = plan->actions,
+                          .n_actions = plan->n_actions,
+                          .rank_first = plan->rank_first,
+                          .reduce_after = model->piece_plan.reduce_after,
+                          .times = model->times == NULL ? (opi_stage_times){NULL} : *model->times};
+}
+
+opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model,
+                                  opipe_error *err) {
+  opi_piece_plan *out = &model->piece_plan;
+  *out = like_plan(plan, model);
   const uint32_t n = out->n_stages * out->n_replicas;
   out->instance_rank = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
-  pieces->whole_of = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
-  if (out->instance_rank == NULL || pieces->whole_of == NULL)
+  out->whole_of = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);
+  if (out->instance_rank == NULL || out->whole_of == NULL)
     return opi_fail_nomem(err, n * sizeof(uint32_t), "pieces");
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t v = i / out->n_replicas, s = v / model->n_pieces;
@@ -193,13 +205,14 @@ opipe_status opi_piece_plan_build(const opi_plan *plan, opi_cut_model *model, op
     const uint32_t replica = plan->shares == NULL ? i % out->n_replicas : share;
     const bool there = plan->shares == NULL || share < plan->shares[s];
     const uint32_t whole = s * plan->n_replicas + replica;
-    pieces->whole_of[i] = there ? whole : OPIPE_NONE;
+    out->whole_of[i] = there ? whole : OPIPE_NONE;
     out->instance_rank[i] = there ? plan->instance_rank[whole] : OPIPE_NONE;
   }
   if (model->n_pieces > 1) {
-    out->stage_ns = spread(plan, model, plan->stage_ns, false);
-    out->input_ns = spread(plan, model, plan->input_ns, true);
-    out->weight_ns = spread(plan, model, plan->weight_ns, true);
+    const opi_stage_times of_stages = out->times;
+    out->times.stage_ns = spread(plan, model, of_stages.stage_ns, false);
+    out->times.input_ns = spread(plan, model, of_stages.input_ns, true);
+    out->times.weight_ns = spread(plan, model, of_stages.weight_ns, true);
   }
   return place_actions(plan, model, err);
 }

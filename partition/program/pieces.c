@@ -23,7 +23,7 @@ static int64_t first_row(int64_t rows, uint32_t n, uint32_t i) {
 
 /* ---- which rows ---- */
 
-static opipe_status place_piece(const opi_plan *plan, uint32_t s, uint32_t k, int64_t rows,
+static opipe_status place_piece(const opi_decision *plan, uint32_t s, uint32_t k, int64_t rows,
                                 opi_piece *piece, opipe_error *err) {
   const uint32_t n_parts = plan->n_parts > 1 ? plan->n_parts : 1;
   const uint32_t each = n_parts > 1 ? n_parts + 1 : 1, share = k / each, sub = k % each;
@@ -38,10 +38,9 @@ static opipe_status place_piece(const opi_plan *plan, uint32_t s, uint32_t k, in
                     "stage %u has %u replicas, which cut a micro-batch of %lld row%s between them",
                     s, n_shares, (long long)rows, rows == 1 ? "" : "s");
   }
-  piece->phases = plan->train == NULL ? FORWARD
-                  : each == 1         ? FORWARD | BACKWARD
-                  : sub == 0          ? FORWARD
-                                      : BACKWARD;
+  piece->phases = sub != 0                             ? BACKWARD
+                  : each == 1 && opi_plan_trains(plan) ? FORWARD | BACKWARD
+                                                       : FORWARD;
   if (sub == 0)
     return OPIPE_OK;
   if (piece->rows < n_parts) {
@@ -56,8 +55,8 @@ static opipe_status place_piece(const opi_plan *plan, uint32_t s, uint32_t k, in
   return OPIPE_OK;
 }
 
-opipe_status opi_pieces_place(const opi_plan *plan, uint32_t c, int64_t rows, opi_cut_model *model,
-                              opipe_error *err) {
+opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows,
+                              opi_cut_model *model, opipe_error *err) {
   const uint32_t n = plan->n_stages * model->n_pieces;
   model->pieces[c] = OPI_ARENA_ARRAY(&model->arena, opi_piece, n);
   if (model->pieces[c] == NULL)
@@ -427,7 +426,7 @@ static opipe_status compose(composing *m) {
   return OPIPE_OK;
 }
 
-opipe_status opi_pieces_compose(const opi_plan *plan, uint32_t c, const opi_carry *carry,
+opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_carry *carry,
                                 const bool *mixed, opi_cut_model *model, opipe_error *err) {
   const opi_variant *first = &model->variants[0];
   const opi_variant *last = &model->variants[model->n_variants - 1];

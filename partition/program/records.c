@@ -27,13 +27,13 @@ static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem
   return OPIPE_OK;
 }
 
-opipe_status opi_records_problem(const opi_plan *plan, const opi_cut *cut, opi_arena *arena,
+opipe_status opi_records_problem(const opi_decision *plan, const opi_cut *cut, opi_arena *arena,
                                  opi_problem *out_problem, opipe_error *err) {
   *out_problem = opi_plan_problem(plan);
   return find_edges(cut, arena, out_problem, err);
 }
 
-static opipe_status check_flags(const opi_plan *plan, const opipe_action *action,
+static opipe_status check_flags(const opi_decision *plan, const opipe_action *action,
                                 opipe_error *err) {
   const bool twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   const uint32_t known = OPIPE_ACTION_OVERLAP_NEXT | (twice ? OPIPE_ACTION_NEXT_STEP : 0u);
@@ -64,7 +64,7 @@ static opipe_status check_flags(const opi_plan *plan, const opipe_action *action
 /* A rank makes its step behind the last record of the mini-batch: those of the next one that
  * compute with the weights before it come earlier (Narayanan et al., PipeDream-2BW, section 3.1).
  */
-static opipe_status check_versions(const opi_plan *plan, opipe_error *err) {
+static opipe_status check_versions(const opi_decision *plan, opipe_error *err) {
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const uint32_t first = plan->rank_first[rank], end = plan->rank_first[rank + 1];
     for (uint32_t a = first; a < end; ++a)
@@ -80,7 +80,7 @@ static opipe_status check_versions(const opi_plan *plan, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status check(const opi_plan *plan, const opi_problem *problem, opipe_error *err) {
+static opipe_status check(const opi_decision *plan, const opi_problem *problem, opipe_error *err) {
   opi_do_list *order = NULL;
   OPI_TRY(opi_lower_limit(problem, err));
   OPI_TRY(opi_do_list_from_records(problem, plan->actions, plan->n_actions, plan->allocator, &order,
@@ -90,7 +90,7 @@ static opipe_status check(const opi_plan *plan, const opi_problem *problem, opip
   return status == OPIPE_OK ? check_versions(plan, err) : status;
 }
 
-opipe_status opi_records_check(const opi_plan *plan, const opi_cut *cut, opipe_error *err) {
+opipe_status opi_records_check(const opi_decision *plan, const opi_cut *cut, opipe_error *err) {
   opi_problem problem;
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
@@ -116,7 +116,7 @@ uint32_t opi_action_program(const opipe_action *action) {
   }
 }
 
-void opi_programs_used(const opi_plan *plan, uint32_t *out_used) {
+void opi_programs_used(const opi_decision *plan, uint32_t *out_used) {
   memset(out_used, 0, plan->n_stages * sizeof *out_used);
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const uint32_t program = opi_action_program(&plan->actions[a]);

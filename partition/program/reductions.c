@@ -8,7 +8,8 @@
 #include "partition/program/records.h"
 
 /* Both lists have the plan's records in the same order. */
-static void read_reductions(const opi_plan *plan, const opi_do_list *list, uint32_t *out_after) {
+static void read_reductions(const opi_decision *plan, const opi_do_list *list,
+                            uint32_t *out_after) {
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     uint32_t next = plan->rank_first[rank];
     for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
@@ -21,7 +22,7 @@ static void read_reductions(const opi_plan *plan, const opi_do_list *list, uint3
   }
 }
 
-static opipe_status reduce(const opi_plan *plan, const opi_cut_model *model, opi_arena *scratch,
+static opipe_status reduce(const opi_decision *plan, const opi_cut_model *model, opi_arena *scratch,
                            uint32_t *out_after, opipe_error *err) {
   const opipe_allocator *allocator = scratch->allocator;
   opi_problem problem;
@@ -40,7 +41,8 @@ static opipe_status reduce(const opi_plan *plan, const opi_cut_model *model, opi
   return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule) : OPIPE_OK;
 }
 
-opipe_status opi_reductions_place(const opi_plan *plan, opi_cut_model *model, opipe_error *err) {
+opipe_status opi_reductions_place(const opi_decision *plan, opi_cut_model *model,
+                                  opipe_error *err) {
   const size_t n = (size_t)plan->n_stages * plan->n_replicas;
   opi_arena scratch;
   model->piece_plan.reduce_after = OPI_ARENA_ARRAY(&model->arena, uint32_t, n);

@@ -17,7 +17,7 @@ static bool travels(const opi_value *value, const opi_carry *carry) {
 }
 
 /* Does every stage have as many replicas? Then all have the same rows. */
-static bool are_alike(const opi_plan *plan) {
+static bool are_alike(const opi_decision *plan) {
   uint32_t s = 1;
   while (s < plan->n_stages && plan->shares[s] == plan->shares[0])
     ++s;
@@ -52,7 +52,7 @@ static bool is_tied(const followed *f, uint32_t value) {
 }
 
 /* Where the plan's stages still find room to begin; 0: too few of them. */
-static uint32_t close_positions(const opi_plan *plan, const followed *f, const uint32_t *last,
+static uint32_t close_positions(const opi_decision *plan, const followed *f, const uint32_t *last,
                                 bool *closed) {
   const opi_graph *g = f->graph;
   uint32_t n_open = 0;
@@ -78,7 +78,7 @@ static void tie(const followed *f, const bool *closed, bool *out_stays, bool *ou
   }
 }
 
-opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi_graph *g,
+opipe_status opi_rows_tie(const opi_decision *plan, const opi_model *file, const opi_graph *g,
                           bool *out_stays, bool *out_closed, opipe_error *err) {
   opi_arena scratch;
   if (plan->shares == NULL || are_alike(plan))
@@ -100,7 +100,7 @@ opipe_status opi_rows_tie(const opi_plan *plan, const opi_model *file, const opi
     opi_carry_part part;
     status = opi_batch_part(plan, g, &scratch, &part, err);
     if (status == OPIPE_OK)
-      status = opi_carry_through(g, &part, plan->batch, in, carry, sums, err);
+      status = opi_carry_through(g, &part, plan->binding.batch, in, carry, sums, err);
   }
   if (status == OPIPE_OK && close_positions(plan, &f, last, closed) != 0)
     tie(&f, closed, out_stays, out_closed);

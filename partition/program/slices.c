@@ -8,25 +8,25 @@
 /* ---- the tokens ---- */
 
 /* The free dimension 1 of the first input that has one which is not the batch. */
-static uint32_t find_dim(const opi_plan *plan, const opi_model *file) {
+static uint32_t find_dim(const opi_decision *plan, const opi_model *file) {
   char buffer[160];
   for (uint32_t i = 0; i < file->graph->n_inputs; ++i) {
     const opi_value *value = &file->graph->values[file->graph->inputs[i]];
     if (value->rank < 2 || value->shape[1] >= 0)
       continue;
     const char *key = opi_batch_dim_key(value, 1, buffer, sizeof buffer);
-    if (plan->batch_dim != NULL && opi_is_batch_dim(plan->batch_dim, key))
+    if (plan->binding.batch_dim != NULL && opi_is_batch_dim(plan->binding.batch_dim, key))
       continue;
-    for (uint32_t d = 0; d < plan->n_dims; ++d) {
-      if (strcmp(plan->dims[d].name, key) == 0)
+    for (uint32_t d = 0; d < plan->binding.n_dims; ++d) {
+      if (strcmp(plan->binding.dims[d].name, key) == 0)
         return d;
     }
   }
   return OPIPE_NONE;
 }
 
-static opipe_status place_slices(const opi_plan *plan, int64_t n_tokens, opi_variant_slice *slices,
-                                 opipe_error *err) {
+static opipe_status place_slices(const opi_decision *plan, int64_t n_tokens,
+                                 opi_variant_slice *slices, opipe_error *err) {
   const int64_t n = plan->n_slices;
   int64_t at = 0;
   for (int64_t k = 0; k < n; ++k) {
@@ -47,7 +47,7 @@ static opipe_status place_slices(const opi_plan *plan, int64_t n_tokens, opi_var
 }
 
 /* Given lengths, made for another number of tokens, in the same proportions: some may come to 0. */
-static opipe_status scale_lengths(opi_plan *plan, uint64_t n_tokens, opi_arena *arena,
+static opipe_status scale_lengths(opi_decision *plan, uint64_t n_tokens, opi_arena *arena,
                                   opipe_error *err) {
   uint64_t whole = 0, at = 0, before = 0;
   for (uint32_t k = 0; plan->slice_lengths != NULL && k < plan->n_slices; ++k)
@@ -68,7 +68,7 @@ static opipe_status scale_lengths(opi_plan *plan, uint64_t n_tokens, opi_arena *
 }
 
 /* The slices that have tokens; the others go, which no gradient misses. */
-static opipe_status drop_empty(opi_plan *plan, uint64_t n_tokens, opi_arena *arena,
+static opipe_status drop_empty(opi_decision *plan, uint64_t n_tokens, opi_arena *arena,
                                const uint32_t **out_left, opipe_error *err) {
   uint32_t *left = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_slices), n = 0;
   if (left == NULL)
@@ -87,21 +87,22 @@ static opipe_status drop_empty(opi_plan *plan, uint64_t n_tokens, opi_arena *are
   return OPIPE_OK;
 }
 
-opipe_status opi_slices_scale(const opi_model *file, opi_plan *plan, opi_arena *arena,
+opipe_status opi_slices_scale(const opi_model *file, opi_decision *plan, opi_arena *arena,
                               const uint32_t **out_left, opipe_error *err) {
   const uint32_t dim = plan->n_slices <= 1 ? OPIPE_NONE : find_dim(plan, file);
   *out_left = NULL;
-  if (dim == OPIPE_NONE || plan->dims[dim].value < 0)
+  if (dim == OPIPE_NONE || plan->binding.dims[dim].value < 0)
     return OPIPE_OK;
-  const uint64_t n_tokens = (uint64_t)plan->dims[dim].value;
+  const uint64_t n_tokens = (uint64_t)plan->binding.dims[dim].value;
   const uint32_t *given = plan->slice_lengths;
   OPI_TRY(scale_lengths(plan, n_tokens, arena, err));
   const bool fewer =
       plan->slice_lengths == NULL ? n_tokens < plan->n_slices : plan->slice_lengths != given;
-  return plan->train == NULL && fewer ? drop_empty(plan, n_tokens, arena, out_left, err) : OPIPE_OK;
+  return !opi_plan_trains(plan) && fewer ? drop_empty(plan, n_tokens, arena, out_left, err)
+                                         : OPIPE_OK;
 }
 
-static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
+static const char *output_name(const opi_decision *plan, const opi_bound *bound) {
   const opi_graph *g = bound->graph;
   if (plan->train->loss.output != NULL)
     return plan->train->loss.output;
@@ -114,18 +115,19 @@ static const char *output_name(const opi_plan *plan, const opi_bound *bound) {
 
 /* Exporters name the tokens of each input apart: further dimensions behind the first, of the same
  * length and no batch. */
-static bool is_twin(const opi_plan *plan, const opi_model *file, uint32_t dim, uint32_t other) {
+static bool is_twin(const opi_decision *plan, const opi_model *file, uint32_t dim, uint32_t other) {
   char buffer[160];
   bool behind = false;
-  if (other == dim || plan->dims[other].value != plan->dims[dim].value ||
-      (plan->batch_dim != NULL && opi_is_batch_dim(plan->batch_dim, plan->dims[other].name)))
+  if (other == dim || plan->binding.dims[other].value != plan->binding.dims[dim].value ||
+      (plan->binding.batch_dim != NULL &&
+       opi_is_batch_dim(plan->binding.batch_dim, plan->binding.dims[other].name)))
     return false;
   for (uint32_t i = 0; i < file->graph->n_inputs; ++i) {
     const opi_value *value = &file->graph->values[file->graph->inputs[i]];
     for (int32_t a = 0; a < value->rank; ++a) {
       if (value->shape[a] >= 0 ||
           strcmp(opi_batch_dim_key(value, (uint32_t)a, buffer, sizeof buffer),
-                 plan->dims[other].name) != 0)
+                 plan->binding.dims[other].name) != 0)
         continue;
       if (a == 0)
         return false;
@@ -136,14 +138,15 @@ static bool is_twin(const opi_plan *plan, const opi_model *file, uint32_t dim, u
 }
 
 /* Masks of keys are as long as what was there before and the tokens together. */
-static bool is_total(const opi_plan *plan, uint32_t dim, uint32_t other) {
-  const int64_t before = plan->dims[other].value - plan->dims[dim].value;
+static bool is_total(const opi_decision *plan, uint32_t dim, uint32_t other) {
+  const int64_t before = plan->binding.dims[other].value - plan->binding.dims[dim].value;
   bool found = false;
   if (other == dim || before <= 0 ||
-      (plan->batch_dim != NULL && opi_is_batch_dim(plan->batch_dim, plan->dims[other].name)))
+      (plan->binding.batch_dim != NULL &&
+       opi_is_batch_dim(plan->binding.batch_dim, plan->binding.dims[other].name)))
     return false;
-  for (uint32_t d = 0; d < plan->n_dims; ++d)
-    found = found || (d != dim && d != other && plan->dims[d].value == before);
+  for (uint32_t d = 0; d < plan->binding.n_dims; ++d)
+    found = found || (d != dim && d != other && plan->binding.dims[d].value == before);
   return found;
 }
 
@@ -155,45 +158,45 @@ typedef struct comparison {
   int64_t more;
 } comparison;
 
-static bool follows(const opi_plan *plan, const opi_model *file, uint32_t dim, uint32_t other) {
+static bool follows(const opi_decision *plan, const opi_model *file, uint32_t dim, uint32_t other) {
   return is_twin(plan, file, dim, other) || is_total(plan, dim, other);
 }
 
 /* Where the values of `whole` have their tokens, told by a second graph with one token less or
  * more.
  */
-static opipe_status compare_lengths(const opi_plan *plan, const opi_model *file,
+static opipe_status compare_lengths(const opi_decision *plan, const opi_model *file,
                                     const opi_bind_options *base, const opi_bound *whole,
                                     int64_t rows, const comparison *by, opi_tokens **out_tokens,
                                     opipe_error *err) {
-  const int64_t n = plan->dims[by->dim].value;
-  const size_t n_bytes = plan->n_dims * sizeof *plan->dims;
-  opi_plan changed = *plan;
+  const int64_t n = plan->binding.dims[by->dim].value;
+  const size_t n_bytes = plan->binding.n_dims * sizeof *plan->binding.dims;
+  opi_decision changed = *plan;
   opi_bound *other = NULL;
-  changed.dims = opi_alloc_zero(plan->allocator, 1, n_bytes);
-  if (changed.dims == NULL)
+  changed.binding.dims = opi_alloc_zero(plan->allocator, 1, n_bytes);
+  if (changed.binding.dims == NULL)
     return opi_fail_nomem(err, n_bytes, "token slices");
-  memcpy(changed.dims, plan->dims, n_bytes);
-  for (uint32_t d = 0; d < plan->n_dims; ++d) {
+  memcpy(changed.binding.dims, plan->binding.dims, n_bytes);
+  for (uint32_t d = 0; d < plan->binding.n_dims; ++d) {
     if (d == by->dim || (by->others && follows(plan, file, by->dim, d)))
-      changed.dims[d].value += by->more;
+      changed.binding.dims[d].value += by->more;
   }
   opipe_status status = opi_plan_bind(&changed, file, base, rows, &other, err);
   if (status == OPIPE_OK)
     status = opi_tokens_find(whole, n, other, n + by->more, plan->allocator, out_tokens, err);
   opi_bound_free(other);
-  opi_free(plan->allocator, changed.dims, n_bytes);
+  opi_free(plan->allocator, changed.binding.dims, n_bytes);
   return status;
 }
 
 /* With what may follow first: where it is another length by chance, without. With one token less,
  * then with one more: a length that happens to equal another extent makes another graph. */
-static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
+static opipe_status find_tokens(const opi_decision *plan, const opi_model *file,
                                 const opi_bind_options *base, const opi_bound *whole, int64_t rows,
                                 uint32_t dim, opi_tokens **out_tokens, opipe_error *err) {
   const comparison plain = {dim, false, -1};
   bool others = false;
-  for (uint32_t d = 0; d < plan->n_dims; ++d)
+  for (uint32_t d = 0; d < plan->binding.n_dims; ++d)
     others = others || follows(plan, file, dim, d);
   for (int64_t more = -1; more <= 1; more += 2) {
     for (uint32_t with = others ? 0 : 1; with < 2; ++with) {
@@ -206,7 +209,7 @@ static opipe_status find_tokens(const opi_plan *plan, const opi_model *file,
 }
 
 /* What slices are asked for: what the loss judges, or all outputs. */
-static opipe_status list_outputs(const opi_plan *plan, const opi_bound *bound, opi_arena *arena,
+static opipe_status list_outputs(const opi_decision *plan, const opi_bound *bound, opi_arena *arena,
                                  opi_token_wish *out_wish, opipe_error *err) {
   const opi_graph *g = bound->graph;
   const char **names = OPI_ARENA_ARRAY(arena, const char *, (size_t)g->n_outputs + 1);
@@ -214,10 +217,10 @@ static opipe_status list_outputs(const opi_plan *plan, const opi_bound *bound, o
     return opi_fail_nomem(err, g->n_outputs * sizeof *names, "token slices");
   for (uint32_t o = 0; o < g->n_outputs; ++o)
     names[o] = g->values[g->outputs[o]].name;
-  if (plan->train != NULL)
+  if (opi_plan_trains(plan))
     names[0] = output_name(plan, bound);
   *out_wish =
-      (opi_token_wish){.outputs = names, .n_outputs = plan->train != NULL ? 1 : g->n_outputs};
+      (opi_token_wish){.outputs = names, .n_outputs = opi_plan_trains(plan) ? 1 : g->n_outputs};
   return OPIPE_OK;
 }
 
@@ -235,7 +238,7 @@ static opipe_status check_types(const opi_token_slice *slice, opipe_error *err) 
   return OPIPE_OK;
 }
 
-static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *base,
+static opipe_status cut_tokens(const opi_decision *plan, const opi_bind_options *base,
                                const opi_tokens *tokens, uint32_t n_slices, opi_variant *variant,
                                opipe_error *err) {
   opi_token_wish wish;
@@ -254,18 +257,18 @@ static opipe_status cut_tokens(const opi_plan *plan, const opi_bind_options *bas
   return status;
 }
 
-opipe_status opi_slices_cut(const opi_plan *plan, const opi_model *file,
+opipe_status opi_slices_cut(const opi_decision *plan, const opi_model *file,
                             const opi_bind_options *base, opi_variant *variant,
                             opi_cut_model *model, opipe_error *err) {
   const uint32_t dim = find_dim(plan, file);
   opi_tokens *tokens = NULL;
-  const bool inside = plan->train != NULL && plan->train->loss.kind == OPI_LOSS_OUTPUT;
+  const bool inside = opi_plan_trains(plan) && plan->train->loss.kind == OPI_LOSS_OUTPUT;
   if (dim == OPIPE_NONE || inside) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' slices tokens: %s", plan->schedule,
                     dim == OPIPE_NONE ? "no input has a free token dimension (its second)"
                                       : "a loss inside the graph judges whole sequences");
   }
-  model->n_tokens = plan->dims[dim].value;
+  model->n_tokens = plan->binding.dims[dim].value;
   OPI_TRY(place_slices(plan, model->n_tokens, variant->slices, err));
   opipe_status status =
       find_tokens(plan, file, base, variant->bound, variant->rows, dim, &tokens, err);
@@ -280,7 +283,7 @@ static bool drops(const opi_node *node) {
   return opi_op_of(node)->kind == OPI_KIND_RANDOM;
 }
 
-opipe_status opi_token_axes_find(const opi_plan *plan, const opi_model *file,
+opipe_status opi_token_axes_find(const opi_decision *plan, const opi_model *file,
                                  const opi_bind_options *base, int64_t rows, const opi_bound *whole,
                                  opi_cut_model *model, opipe_error *err) {
   const opi_graph *g = whole->graph;
@@ -290,7 +293,7 @@ opipe_status opi_token_axes_find(const opi_plan *plan, const opi_model *file,
   for (uint32_t i = 0; i < g->n_nodes; ++i)
     n += drops(&g->nodes[i]);
   const uint32_t dim = n == 0 ? OPIPE_NONE : find_dim(plan, file);
-  if (dim == OPIPE_NONE || plan->dims[dim].value < 2)
+  if (dim == OPIPE_NONE || plan->binding.dims[dim].value < 2)
     return OPIPE_OK;
   axes->list = OPI_ARENA_ARRAY(&model->arena, opi_token_axis, n);
   if (axes->list == NULL)

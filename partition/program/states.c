@@ -18,20 +18,21 @@ opipe_status opi_states_copy(opi_plan *plan, const opipe_plan_params *params, op
     return opi_fail(err, OPIPE_E_LIMIT, "plan_make: %u states of %u streams: at most %d of %d",
                     params->n_states, params->n_streams, PAIRS_MOST, STREAMS_MOST);
   }
-  plan->states = OPI_ARENA_ARRAY(&plan->arena, opi_state_pair, params->n_states);
-  if (plan->states == NULL)
-    return opi_fail_nomem(err, params->n_states * sizeof *plan->states, "states");
+  plan->decided.states = OPI_ARENA_ARRAY(&plan->arena, opi_state_pair, params->n_states);
+  if (plan->decided.states == NULL)
+    return opi_fail_nomem(err, params->n_states * sizeof *plan->decided.states, "states");
   for (uint32_t i = 0; i < params->n_states; ++i) {
     opipe_state_pair given = {.capacity = 0};
     opi_array_get(params->states, params->states_stride, i, &given, sizeof given);
-    plan->states[i] = (opi_state_pair){.output = opi_arena_strdup(&plan->arena, given.output),
-                                       .input = opi_arena_strdup(&plan->arena, given.input),
-                                       .capacity = given.capacity};
-    if (plan->states[i].output == NULL || plan->states[i].input == NULL)
+    plan->decided.states[i] =
+        (opi_state_pair){.output = opi_arena_strdup(&plan->arena, given.output),
+                         .input = opi_arena_strdup(&plan->arena, given.input),
+                         .capacity = given.capacity};
+    if (plan->decided.states[i].output == NULL || plan->decided.states[i].input == NULL)
       return opi_fail_nomem(err, strlen(given.output), "states");
   }
-  plan->n_states = params->n_states;
-  plan->n_streams = params->n_streams;
+  plan->decided.n_states = params->n_states;
+  plan->predicted.n_streams = params->n_streams;
   return OPIPE_OK;
 }
 
@@ -68,7 +69,7 @@ static opipe_status find_names(opi_state_pair *pair, const opi_graph *file, opip
   return OPIPE_OK;
 }
 
-static opipe_status check_once(const opi_plan *plan, uint32_t index, const opi_graph *bound,
+static opipe_status check_once(const opi_decision *plan, uint32_t index, const opi_graph *bound,
                                opipe_error *err) {
   const opi_state_pair *pair = &plan->states[index];
   for (uint32_t i = 0; i < index; ++i) {
@@ -154,8 +155,8 @@ static opipe_status check_shapes(opi_state_pair *pair, const opi_value *file,
   return OPIPE_OK;
 }
 
-static opipe_status check_plan(const opi_plan *plan, opipe_error *err) {
-  if (plan->train != NULL)
+static opipe_status check_plan(const opi_decision *plan, opipe_error *err) {
+  if (opi_plan_trains(plan))
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "states: a plan for training keeps none");
   if (plan->n_microbatches > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -178,7 +179,7 @@ static opipe_status check_plan(const opi_plan *plan, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_states_check(opi_plan *plan, const opi_graph *file, const opi_graph *bound,
+opipe_status opi_states_check(opi_decision *plan, const opi_graph *file, const opi_graph *bound,
                               opipe_error *err) {
   uint64_t n_bytes = 0;
   bool read = false;
@@ -263,7 +264,7 @@ static void touch(joining *j, uint32_t node) {
   j->with[a > b ? a : b] = a > b ? b : a;
 }
 
-static void join(joining *j, const opi_plan *plan, const opi_graph *file) {
+static void join(joining *j, const opi_decision *plan, const opi_graph *file) {
   for (j->pair = 0; j->pair < plan->n_states; ++j->pair) {
     const opi_state_pair *pair = &plan->states[j->pair];
     const uint32_t in = file->inputs[pair->input_index];
@@ -278,7 +279,7 @@ static void join(joining *j, const opi_plan *plan, const opi_graph *file) {
   }
 }
 
-opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *file, const opi_graph *bound,
+opipe_status opi_states_tie(const opi_decision *plan, const opi_graph *file, const opi_graph *bound,
                             bool *out_stays, bool *out_closed, opipe_error *err) {
   joining j = {.pair = 0};
   opi_arena scratch;
@@ -308,7 +309,7 @@ opipe_status opi_states_tie(const opi_plan *plan, const opi_graph *file, const o
 }
 
 typedef struct placed {
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_graph *bound;
   uint32_t maker;
 } placed;
@@ -328,7 +329,7 @@ static opipe_status place_node(void *ctx, const opi_state_pair *pair, uint32_t n
                   stage[node], p->bound->nodes[node].name);
 }
 
-opipe_status opi_states_place(opi_plan *plan, const opi_graph *bound, opipe_error *err) {
+opipe_status opi_states_place(opi_decision *plan, const opi_graph *bound, opipe_error *err) {
   for (uint32_t i = 0; i < plan->n_states; ++i) {
     placed p = {.plan = plan, .bound = bound, .maker = OPIPE_NONE};
     OPI_TRY(for_nodes(&plan->states[i], bound, place_node, &p, err));
@@ -341,7 +342,7 @@ opipe_status opi_states_place(opi_plan *plan, const opi_graph *bound, opipe_erro
 
 /* The pairs that hold nodes of a graph to stages. */
 typedef struct holding {
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_graph *bound;
   uint32_t *pair;  /* [n_nodes] that the node makes or reads; OPIPE_NONE: none */
   uint32_t *limit; /* [n_nodes] pair in whose stage it must stand at the latest, since that is made
@@ -412,7 +413,7 @@ static void settle(const holding *h, uint32_t *io_stage_of_node) {
   }
 }
 
-opipe_status opi_states_hold(const opi_plan *plan, const opi_graph *bound,
+opipe_status opi_states_hold(const opi_decision *plan, const opi_graph *bound,
                              uint32_t *io_stage_of_node, opipe_error *err) {
   const size_t n = bound->n_nodes == 0 ? 1 : bound->n_nodes;
   if (plan->n_states == 0)
@@ -444,11 +445,11 @@ opipe_status opi_states_hold(const opi_plan *plan, const opi_graph *bound,
 
 /* ---- where it lies ---- */
 
-uint32_t opi_states_homes(const opi_plan *plan) {
+uint32_t opi_states_homes(const opi_decision *plan) {
   return plan->in_turn ? opi_plan_copies(plan) : 1;
 }
 
-uint32_t opi_state_rank(const opi_plan *plan, uint32_t index, uint32_t home) {
+uint32_t opi_state_rank(const opi_decision *plan, uint32_t index, uint32_t home) {
   const uint32_t stage = plan->states[index].stage, n_homes = opi_states_homes(plan);
   uint32_t replica = 0;
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
@@ -467,7 +468,7 @@ bool opi_state_bytes(const opi_state_pair *pair, uint64_t n_elems, uint32_t alig
   return true;
 }
 
-uint64_t opi_stream_bytes(const opi_plan *plan, uint32_t rank, uint32_t alignment,
+uint64_t opi_stream_bytes(const opi_decision *plan, uint32_t rank, uint32_t alignment,
                           uint32_t *out_home) {
   uint64_t sum = 0, one = 0;
   *out_home = 0;

@@ -15,7 +15,7 @@
 
 typedef struct making {
   const opi_cut_sources *from;
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_model *file;
   const opi_bind_options *bind;
   const uint32_t *used; /* [n_stages] */
@@ -104,7 +104,7 @@ static void take_training(opi_variant_slice *slice) {
 /* The stages of a bound graph's nodes, and the graph of all passes that follows. */
 static opipe_status differentiate(const making *m, const opi_variant *variant,
                                   opi_variant_slice *slice, opipe_error *err) {
-  const opi_plan *plan = m->plan;
+  const opi_decision *plan = m->plan;
   const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
   const opi_graph *g = bound->graph;
   slice->graph = g;
@@ -119,7 +119,7 @@ static opipe_status differentiate(const making *m, const opi_variant *variant,
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, err));
   OPI_TRY(opi_states_hold(plan, g, stages, err));
   slice->stage = stages;
-  if (plan->train == NULL)
+  if (!opi_plan_trains(plan))
     return finish_forward(m, variant, slice, err);
   OPI_TRY(opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
                              m->bind, &slice->training, err));
@@ -141,11 +141,12 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
   opi_cut_model *model = m->model;
   OPI_TRY(make_slices(m, variant, err));
   const int64_t bound_rows = /* of from->bound */
-      opi_microbatch_rows(m->plan->batch_rows, m->plan->n_microbatches, 0);
+      opi_microbatch_rows(m->plan->binding.batch_rows, m->plan->n_microbatches, 0);
   const bool other = m->plan->shares != NULL && variant->rows != bound_rows; /* all are pieces */
-  variant->bound = first && !other ? m->from->bound : NULL;
+  variant->bound = first && !other && !opi_plan_trains(m->plan) ? m->from->bound : NULL;
   if (variant->bound == NULL) {
-    const bool none = m->plan->batch_dim != NULL && m->plan->batch_rows == 0; /* as it was given */
+    const bool none = m->plan->binding.batch_dim != NULL &&
+                      m->plan->binding.batch_rows == 0; /* as it was given */
     OPI_TRY(opi_plan_bind_by(m->from->bind, m->plan, m->file, m->bind, none ? 0 : variant->rows,
                              &variant->own, err));
     variant->bound = variant->own;

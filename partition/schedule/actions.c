@@ -331,9 +331,9 @@ const char *opi_do_text(const opi_problem *problem, const opi_do *item, char *bu
   return buffer;
 }
 
-opi_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
-                       uint32_t item) {
-  opi_place place;
+opi_do_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
+                          uint32_t item) {
+  opi_do_place place;
   char text[64];
   (void)snprintf(place.text, sizeof place.text, "rank %u, step %u: %s", rank,
                  item - list->rank_first[rank],

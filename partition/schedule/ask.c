@@ -11,34 +11,28 @@ enum { STASH_BYTES = 1 << 20 }; /* every stage holds as much */
 
 static opipe_status set_costs(opi_plan *plan, const opi_question *q, opipe_error *err) {
   const opi_costs *costs = q->costs;
-  const uint32_t n = plan->n_stages;
+  const uint32_t n = plan->decided.n_stages;
   OPI_TRY(opi_costs_check(costs, n, err));
-  plan->stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
-  plan->input_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
-  plan->weight_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
-  plan->stage_stash_bytes = OPI_ARENA_ARRAY(&plan->arena, uint64_t, n);
-  if (plan->stage_ns == NULL || plan->input_ns == NULL || plan->weight_ns == NULL ||
-      plan->stage_stash_bytes == NULL)
+  plan->predicted.times.stage_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  plan->predicted.times.input_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  plan->predicted.times.weight_ns = OPI_ARENA_ARRAY(&plan->arena, double, n);
+  plan->predicted.stage_stash_bytes = OPI_ARENA_ARRAY(&plan->arena, uint64_t, n);
+  if (plan->predicted.times.stage_ns == NULL || plan->predicted.times.input_ns == NULL ||
+      plan->predicted.times.weight_ns == NULL || plan->predicted.stage_stash_bytes == NULL)
     return opi_fail_nomem(err, n * sizeof(double), "costs");
   for (uint32_t s = 0; s < n; ++s) {
-    plan->stage_ns[s] =
+    plan->predicted.times.stage_ns[s] =
         NS_PER_UNIT * (costs->stage_forward == NULL ? costs->forward : costs->stage_forward[s]);
-    plan->input_ns[s] =
+    plan->predicted.times.input_ns[s] =
         NS_PER_UNIT * (costs->stage_input == NULL ? costs->input : costs->stage_input[s]);
-    plan->weight_ns[s] =
+    plan->predicted.times.weight_ns[s] =
         NS_PER_UNIT * (costs->stage_weight == NULL ? costs->weight : costs->stage_weight[s]);
-    plan->stage_stash_bytes[s] = q->stash_bytes == NULL ? STASH_BYTES : q->stash_bytes[s];
+    plan->predicted.stage_stash_bytes[s] = q->stash_bytes == NULL ? STASH_BYTES : q->stash_bytes[s];
   }
-  if (q->free_bytes == NULL)
-    return OPIPE_OK;
-  plan->free_bytes =
-      opi_arena_copy(&plan->arena, q->free_bytes, plan->n_ranks * sizeof *q->free_bytes);
-  return plan->free_bytes == NULL
-             ? opi_fail_nomem(err, plan->n_ranks * sizeof *q->free_bytes, "caps")
-             : OPIPE_OK;
+  return OPIPE_OK;
 }
 
-static opipe_status order_of_plan(const opi_problem *problem, const opi_plan *plan,
+static opipe_status order_of_plan(const opi_problem *problem, const opi_decision *plan,
                                   const opipe_allocator *allocator, opi_order **out_order,
                                   opipe_error *err) {
   opi_do_list *list = NULL;
@@ -52,13 +46,13 @@ static opipe_status order_of_plan(const opi_problem *problem, const opi_plan *pl
 
 /* The laid out stages as a chain, if its actions are not too many. */
 static opipe_status chain_of_plan(opi_plan *plan, opi_problem *out, opipe_error *err) {
-  opi_stage_edge *edges = OPI_ARENA_ARRAY(&plan->arena, opi_stage_edge, plan->n_stages);
+  opi_stage_edge *edges = OPI_ARENA_ARRAY(&plan->arena, opi_stage_edge, plan->decided.n_stages);
   if (edges == NULL)
-    return opi_fail_nomem(err, plan->n_stages * sizeof(*edges), "edges");
-  opi_edges_chain(edges, plan->n_stages);
-  *out = opi_plan_problem(plan);
+    return opi_fail_nomem(err, plan->decided.n_stages * sizeof(*edges), "edges");
+  opi_edges_chain(edges, plan->decided.n_stages);
+  *out = opi_plan_problem(&plan->decided);
   out->edges = edges;
-  out->n_edges = plan->n_stages - 1;
+  out->n_edges = plan->decided.n_stages - 1;
   return opi_lower_limit(out, err);
 }
 
@@ -72,23 +66,26 @@ opipe_status opi_order_lay_out(const opi_plugins *plugins, const opi_question *q
     return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches", q->n_ranks,
                     q->n_stages, q->n_microbatches);
   }
-  OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->settings, &plan->n_settings,
-                             err));
-  plan->schedule = name;
-  plan->n_microbatches = q->n_microbatches;
-  plan->train = NULL;
+  OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->decided.settings,
+                             &plan->decided.n_settings, err));
+  plan->decided.schedule = name;
+  plan->decided.n_microbatches = q->n_microbatches;
+  plan->decided.train = NULL;
   if (q->mode != OPIPE_MODE_FORWARD) {
-    plan->train = opi_arena_copy(&plan->arena, &spec, sizeof spec);
-    if (plan->train == NULL)
+    plan->decided.train = opi_arena_copy(&plan->arena, &spec, sizeof spec);
+    if (plan->decided.train == NULL)
       return opi_fail_nomem(err, sizeof spec, "a question");
   } else {
-    plan->copies = q->n_rank_replicas != 0 ? 0 : q->replicas;
-    plan->n_rank_replicas = q->n_rank_replicas;
-    plan->rank_replicas = q->rank_replicas;
+    plan->decided.copies = q->n_rank_replicas != 0 ? 0 : q->replicas;
   }
   OPI_TRY(plugins->schedule(plugins->ctx, name, out_schedule, err));
-  OPI_TRY(opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, err));
-  return opi_schedule_layout(out_schedule, q->n_ranks, q->n_stages, plan, err);
+  OPI_TRY(opi_schedule_check_settings(out_schedule, plan->decided.settings,
+                                      plan->decided.n_settings, err));
+  const opi_layout_wish wish = {.n_ranks = q->n_ranks,
+                                .n_stages = q->n_stages,
+                                .n_rank_replicas = q->n_rank_replicas,
+                                .rank_replicas = q->rank_replicas};
+  return opi_schedule_layout(out_schedule, &wish, &plan->decided, &plan->arena, err);
 }
 
 static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool cells,
@@ -100,11 +97,14 @@ static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool 
   OPI_TRY(chain_of_plan(plan, &problem, err));
   OPI_TRY(set_costs(plan, q, err));
   const double transfer = q->costs->comm * NS_PER_UNIT;
-  OPI_TRY(opi_schedule_order_over(
-      &schedule, plan, transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0, cells, err));
-  const opipe_status status = order_of_plan(&problem, plan, allocator, out_order, err);
+  const opi_order_wish wish = {
+      .transfer_ns = transfer > 0 && transfer < 1e18 ? (uint64_t)transfer : 0,
+      .free_bytes = q->free_bytes,
+      .cells = cells};
+  OPI_TRY(opi_schedule_order(&schedule, &wish, plan, err));
+  const opipe_status status = order_of_plan(&problem, &plan->decided, allocator, out_order, err);
   if (status < 0)
-    (void)opi_error_prefix(err, "schedule '%s': ", plan->schedule);
+    (void)opi_error_prefix(err, "schedule '%s': ", plan->decided.schedule);
   return status;
 }
 

@@ -39,7 +39,7 @@ typedef struct checker {
 
 OPIPE_PRINTF(2, 3) static opipe_status refuse(const checker *c, const char *fmt, ...) {
   char why[256];
-  const opi_place place = opi_place_of(c->problem, c->list, c->rank, c->item);
+  const opi_do_place place = opi_place_of(c->problem, c->list, c->rank, c->item);
   va_list args;
   va_start(args, fmt);
   (void)vsnprintf(why, sizeof why, fmt, args);

@@ -212,9 +212,9 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
 /* ---- order ---- */
 
 /* The layout that the schedule knows, out of the plan's: which rank of it each of the plan's is a
- * replica of, and its first replica. rank_of [plan->n_ranks], first [at most that]. Returns how
+ * replica of, and its first replica. rank_of [n_ranks], first [at most that]. Returns how
  * many it has. */
-static uint32_t layout_ranks(const opi_plan *plan, uint32_t *rank_of, uint32_t *first) {
+static uint32_t layout_ranks(const opi_decision *plan, uint32_t *rank_of, uint32_t *first) {
   const uint32_t n = plan->n_ranks / opi_plan_copies(plan);
   uint32_t n_ranks = 0;
   for (uint32_t r = 0; r < n; ++r) {
@@ -229,7 +229,7 @@ static uint32_t layout_ranks(const opi_plan *plan, uint32_t *rank_of, uint32_t *
 }
 
 typedef struct collect {
-  opi_plan *plan;
+  opi_decision *plan;
   opipe_action *actions; /* a block of its own */
   uint32_t n, room;
   uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
@@ -257,7 +257,7 @@ static opipe_status make_room(collect *c, uint32_t need, opipe_error *err) {
 
 /* A record of the schedule as one of the plan's, or one of each replica. */
 static opipe_status take_action(collect *c, const opipe_action *given, opipe_error *err) {
-  const opi_plan *plan = c->plan;
+  const opi_decision *plan = c->plan;
   const bool cut =
       plan->shares != NULL && given->pass != OPIPE_CELL_IDLE && given->stage < plan->n_stages;
   const uint32_t n = cut ? plan->shares[given->stage] : 1;
@@ -315,31 +315,32 @@ static opipe_status take_actions(void *ctx, const opipe_action *actions, uint32_
 }
 
 static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *err) {
-  plan->actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, c->n);
-  plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)plan->n_ranks + 1);
-  if (plan->actions == NULL || plan->rank_first == NULL)
+  plan->decided.actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, c->n);
+  plan->decided.rank_first =
+      OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)plan->decided.n_ranks + 1);
+  if (plan->decided.actions == NULL || plan->decided.rank_first == NULL)
     return opi_fail_nomem(err, c->n * sizeof(opipe_action), "actions");
   for (uint32_t i = 0; i < c->n; ++i)
-    ++plan->rank_first[c->actions[i].rank + 1];
-  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank)
-    plan->rank_first[rank + 1] += plan->rank_first[rank];
+    ++plan->decided.rank_first[c->actions[i].rank + 1];
+  for (uint32_t rank = 0; rank < plan->decided.n_ranks; ++rank)
+    plan->decided.rank_first[rank + 1] += plan->decided.rank_first[rank];
   for (uint32_t i = 0; i < c->n; ++i) /* meanwhile: where the rank's next one goes */
-    plan->actions[plan->rank_first[c->actions[i].rank]++] = c->actions[i];
-  for (uint32_t rank = plan->n_ranks; rank > 0; --rank)
-    plan->rank_first[rank] = plan->rank_first[rank - 1];
-  plan->rank_first[0] = 0;
-  plan->n_actions = c->n;
+    plan->decided.actions[plan->decided.rank_first[c->actions[i].rank]++] = c->actions[i];
+  for (uint32_t rank = plan->decided.n_ranks; rank > 0; --rank)
+    plan->decided.rank_first[rank] = plan->decided.rank_first[rank - 1];
+  plan->decided.rank_first[0] = 0;
+  plan->decided.n_actions = c->n;
   return OPIPE_OK;
 }
 
 /* Replicas of a stage that the schedule knows. */
-static uint32_t replicas_known(const opi_plan *plan) {
+static uint32_t replicas_known(const opi_decision *plan) {
   return plan->shares != NULL ? 1 : plan->n_replicas / opi_plan_copies(plan);
 }
 
 /* Per instance that the schedule knows, from the plan's per stage; at least 1 where something is to
  * be done. */
-static uint64_t *per_instance(const opi_plan *plan, opi_arena *scratch, const double *ns) {
+static uint64_t *per_instance(const opi_decision *plan, opi_arena *scratch, const double *ns) {
   const uint32_t n_replicas = replicas_known(plan), n = plan->n_stages * n_replicas;
   uint64_t *out = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   for (uint32_t i = 0; out != NULL && i < n; ++i) {
@@ -350,16 +351,18 @@ static uint64_t *per_instance(const opi_plan *plan, opi_arena *scratch, const do
   return out;
 }
 
-/* The problem and layout of one copy; first [plan->n_ranks] is filled as far as it has ranks. */
-static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns, opi_arena *scratch,
-                                     opipe_layout *layout, opipe_schedule_problem *problem,
-                                     uint32_t *first, opipe_error *err) {
-  const uint32_t n_replicas = replicas_known(plan), n = plan->n_stages * n_replicas;
-  uint32_t *rank_of = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+/* The problem and layout of one copy; first [n_ranks] is filled as far as it has ranks. */
+static opipe_status describe_problem(const opi_plan *plan, const opi_order_wish *wish,
+                                     opi_arena *scratch, opipe_layout *layout,
+                                     opipe_schedule_problem *problem, uint32_t *first,
+                                     opipe_error *err) {
+  const uint32_t n_replicas = replicas_known(&plan->decided),
+                 n = plan->decided.n_stages * n_replicas;
+  uint32_t *rank_of = OPI_ARENA_ARRAY(scratch, uint32_t, plan->decided.n_ranks);
   if (rank_of == NULL)
-    return opi_fail_nomem(err, plan->n_ranks * sizeof *rank_of, "a schedule");
-  const uint32_t n_ranks = layout_ranks(plan, rank_of, first);
-  double *ones = OPI_ARENA_ARRAY(scratch, double, plan->n_stages);
+    return opi_fail_nomem(err, plan->decided.n_ranks * sizeof *rank_of, "a schedule");
+  const uint32_t n_ranks = layout_ranks(&plan->decided, rank_of, first);
+  double *ones = OPI_ARENA_ARRAY(scratch, double, plan->decided.n_stages);
   uint64_t *zeros = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *transfer = OPI_ARENA_ARRAY(scratch, uint64_t, n);
   uint64_t *stash = OPI_ARENA_ARRAY(scratch, uint64_t, n);
@@ -368,54 +371,62 @@ static opipe_status describe_problem(const opi_plan *plan, uint64_t transfer_ns,
   if (ones == NULL || zeros == NULL || transfer == NULL || stash == NULL || free_bytes == NULL ||
       ranks == NULL)
     return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
-  const double *forward = plan->stage_ns == NULL ? ones : plan->stage_ns;
+  const double *forward =
+      plan->predicted.times.stage_ns == NULL ? ones : plan->predicted.times.stage_ns;
   *problem = (opipe_schedule_problem){
       .struct_size = (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
-      .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
-      .n_settings = plan->n_settings,
-      .settings = plan->settings,
+      .mode = opi_plan_mode(&plan->decided),
+      .n_settings = plan->decided.n_settings,
+      .settings = plan->decided.settings,
       .layout = layout,
-      .forward_ns = per_instance(plan, scratch, forward),
+      .forward_ns = per_instance(&plan->decided, scratch, forward),
       .backward_input_ns = zeros,
       .backward_weight_ns = zeros,
       .transfer_ns = transfer,
       .stash_bytes = stash,
       .rank_memory_bytes = free_bytes};
-  if (plan->train != NULL && plan->input_ns != NULL && plan->weight_ns != NULL) {
-    problem->backward_input_ns = per_instance(plan, scratch, plan->input_ns);
-    problem->backward_weight_ns = per_instance(plan, scratch, plan->weight_ns);
+  if (opi_plan_trains(&plan->decided) && plan->predicted.times.input_ns != NULL &&
+      plan->predicted.times.weight_ns != NULL) {
+    problem->backward_input_ns =
+        per_instance(&plan->decided, scratch, plan->predicted.times.input_ns);
+    problem->backward_weight_ns =
+        per_instance(&plan->decided, scratch, plan->predicted.times.weight_ns);
   }
   if (problem->forward_ns == NULL || problem->backward_input_ns == NULL ||
       problem->backward_weight_ns == NULL)
     return opi_fail_nomem(err, n * sizeof(uint64_t), "a schedule");
   for (uint32_t r = 0; r < n_ranks; ++r)
     free_bytes[r] = UINT64_MAX;
-  for (uint32_t r = 0; plan->free_bytes != NULL && r < plan->n_ranks / opi_plan_copies(plan); ++r) {
-    if (plan->free_bytes[r] < free_bytes[rank_of[r]])
-      free_bytes[rank_of[r]] = plan->free_bytes[r];
+  for (uint32_t r = 0;
+       wish->free_bytes != NULL && r < plan->decided.n_ranks / opi_plan_copies(&plan->decided);
+       ++r) {
+    if (wish->free_bytes[r] < free_bytes[rank_of[r]])
+      free_bytes[rank_of[r]] = wish->free_bytes[r];
   }
   for (uint32_t i = 0; i < n; ++i) {
-    stash[i] = plan->stage_stash_bytes == NULL ? 0 : plan->stage_stash_bytes[i / n_replicas];
-    transfer[i] = transfer_ns;
-    ranks[i] = rank_of[opi_plan_rank(plan, i / n_replicas, i % n_replicas)];
+    stash[i] = plan->predicted.stage_stash_bytes == NULL
+                   ? 0
+                   : plan->predicted.stage_stash_bytes[i / n_replicas];
+    transfer[i] = wish->transfer_ns;
+    ranks[i] = rank_of[opi_plan_rank(&plan->decided, i / n_replicas, i % n_replicas)];
   }
   *layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
                            .n_ranks = n_ranks,
-                           .n_stages = plan->n_stages,
+                           .n_stages = plan->decided.n_stages,
                            .n_replicas = n_replicas,
-                           .n_slices = plan->n_slices == 0 ? 1 : plan->n_slices,
-                           .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
-                           .versions = plan->versions,
-                           .sync = plan->sync,
-                           .in_flight = plan->in_flight,
+                           .n_slices = plan->decided.n_slices == 0 ? 1 : plan->decided.n_slices,
+                           .n_parts = plan->decided.n_parts == 0 ? 1 : plan->decided.n_parts,
+                           .versions = plan->decided.versions,
+                           .sync = plan->decided.sync,
+                           .in_flight = plan->decided.in_flight,
                            .instance_room = n,
                            .instance_rank = ranks,
-                           .slice_lengths = plan->slice_lengths};
+                           .slice_lengths = plan->decided.slice_lengths};
   return OPIPE_OK;
 }
 
 /* A forward, a backward of two halves for each part, and an update. Idle cells have no end. */
-static uint64_t most_actions(const opi_plan *plan, const opipe_layout *layout, bool cells) {
+static uint64_t most_actions(const opi_decision *plan, const opipe_layout *layout, bool cells) {
   const uint64_t instances = (uint64_t)plan->n_stages * plan->n_replicas;
   const uint64_t each = (uint64_t)layout->n_slices * (1 + 2 * (uint64_t)layout->n_parts);
   const uint64_t n = instances * plan->n_microbatches; /* below 2^48: see OPI_ACTIONS_MOST */
@@ -424,7 +435,7 @@ static uint64_t most_actions(const opi_plan *plan, const opipe_layout *layout, b
 }
 
 /* Every micro-batch has a forward in every stage. */
-opipe_status opi_schedule_limit(const opi_plan *plan, opipe_error *err) {
+opipe_status opi_schedule_limit(const opi_decision *plan, opipe_error *err) {
   const uint64_t n = (uint64_t)plan->n_stages * plan->n_microbatches;
   return n <= OPI_ACTIONS_MOST
              ? OPIPE_OK
@@ -435,64 +446,60 @@ opipe_status opi_schedule_limit(const opi_plan *plan, opipe_error *err) {
                         OPI_ACTIONS_MOST);
 }
 
-static opipe_status order(const opi_schedule_ref *schedule, opi_plan *plan, uint64_t transfer_ns,
-                          bool cells, opi_arena *scratch, opipe_error *err) {
+static opipe_status order(const opi_schedule_ref *schedule, const opi_order_wish *wish,
+                          opi_plan *plan, opi_arena *scratch, opipe_error *err) {
+  const bool with_cells = wish->cells;
   const struct {
     const opipe_schedule_cells *table;
     const char *id;
   } with_idle = {schedule->cells, schedule->id};
   opipe_layout layout;
   opipe_schedule_problem problem;
-  uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
+  uint32_t *first = OPI_ARENA_ARRAY(scratch, uint32_t, plan->decided.n_ranks);
   if (first == NULL)
-    return opi_fail_nomem(err, plan->n_ranks * sizeof *first, "a schedule");
-  OPI_TRY(opi_schedule_limit(plan, err));
-  OPI_TRY(describe_problem(plan, transfer_ns, scratch, &layout, &problem, first, err));
-  collect c = {.plan = plan,
+    return opi_fail_nomem(err, plan->decided.n_ranks * sizeof *first, "a schedule");
+  OPI_TRY(opi_schedule_limit(&plan->decided, err));
+  OPI_TRY(describe_problem(plan, wish, scratch, &layout, &problem, first, err));
+  collect c = {.plan = &plan->decided,
                .n_ranks = layout.n_ranks,
-               .cells = cells,
+               .cells = with_cells,
                .first = first,
                .why = OPIPE_ERROR_INIT};
-  c.most = most_actions(plan, &layout, cells);
-  if (cells && schedule->cells == NULL)
+  c.most = most_actions(&plan->decided, &layout, with_cells);
+  if (with_cells && schedule->cells == NULL)
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' has no table", schedule->id);
-  plan->n_actions = 0;
+  plan->decided.n_actions = 0;
   opipe_status status = OPIPE_OK;
-  for (uint32_t k = 0; status >= 0 && k < opi_plan_copies(plan); ++k) {
-    problem.n_microbatches = opi_plan_copy_share(plan, k);
+  for (uint32_t k = 0; status >= 0 && k < opi_plan_copies(&plan->decided); ++k) {
+    problem.n_microbatches = opi_plan_copy_share(&plan->decided, k);
     if (problem.n_microbatches == 0)
       continue; /* requests in turn */
     c.first_rank = k * layout.n_ranks;
     c.first_replica = k * layout.n_replicas;
-    status = cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,
-                             take_actions, &c)
-                   : OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem,
-                             take_actions, &c);
+    status = with_cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,
+                                  take_actions, &c)
+                        : OPI_ASK("schedule", schedule, plan, err, schedule->self, &problem,
+                                  take_actions, &c);
     if (status >= 0 && c.why.status < 0)
       status = opi_fail(err, c.why.status, "%s", c.why.message);
     c.first_microbatch += problem.n_microbatches;
   }
   if (status >= 0)
     status = sort_by_rank(plan, &c, err);
-  opi_free(plan->allocator, c.actions, c.room * sizeof *c.actions);
+  opi_free(plan->decided.allocator, c.actions, c.room * sizeof *c.actions);
   return status;
 }
 
-opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,
-                                     uint64_t transfer_ns, bool cells, opipe_error *err) {
+opipe_status opi_schedule_order(const opi_schedule_ref *schedule, const opi_order_wish *wish,
+                                opi_plan *plan, opipe_error *err) {
   opi_arena scratch;
-  opi_arena_init(&scratch, plan->allocator, 0);
-  const opipe_status status = order(schedule, plan, transfer_ns, cells, &scratch, err);
+  opi_arena_init(&scratch, plan->decided.allocator, 0);
+  const opipe_status status = order(schedule, wish, plan, &scratch, err);
   opi_arena_release(&scratch);
   return status;
 }
 
-opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan,
-                                opipe_error *err) {
-  return opi_schedule_order_over(schedule, plan, 0, false, err);
-}
-
-opi_problem opi_plan_problem(const opi_plan *plan) {
+opi_problem opi_plan_problem(const opi_decision *plan) {
   const bool slices = plan->n_slices > 1;
   return (opi_problem){.n_ranks = plan->n_ranks,
                        .n_stages = plan->n_stages,
@@ -500,7 +507,7 @@ opi_problem opi_plan_problem(const opi_plan *plan) {
                        .n_microbatches = plan->n_microbatches,
                        .n_slices = slices ? plan->n_slices : 1,
                        .n_parts = plan->n_parts == 0 ? 1 : plan->n_parts,
-                       .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
+                       .mode = opi_plan_mode(plan),
                        .versions = plan->versions,
                        .sync = plan->sync,
                        .instance_rank = plan->instance_rank,

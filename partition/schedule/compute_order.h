@@ -23,14 +23,14 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
                                          opipe_error *err);
 
 /* Data parallel copies of the whole layout: copy k has ranks and replicas of its own. */
-static inline uint32_t opi_plan_copies(const opi_plan *plan) {
+static inline uint32_t opi_plan_copies(const opi_decision *plan) {
   const opi_train_spec *spec = plan->train;
   if (spec == NULL)
     return plan->copies == 0 ? 1 : plan->copies;
   return spec->replicas == 0 || spec->n_rank_replicas != 0 ? 1 : spec->replicas;
 }
 /* Micro-batches of copy k: they differ by at most one, the larger shares first. */
-static inline uint32_t opi_plan_copy_share(const opi_plan *plan, uint32_t k) {
+static inline uint32_t opi_plan_copy_share(const opi_decision *plan, uint32_t k) {
   const uint32_t n = opi_plan_copies(plan);
   if (plan->in_turn)
     return k == 0 ? plan->n_microbatches : 0;
@@ -38,22 +38,33 @@ static inline uint32_t opi_plan_copy_share(const opi_plan *plan, uint32_t k) {
 }
 
 /* What the plan's records are about, in the action language; without edges. */
-opi_problem opi_plan_problem(const opi_plan *plan);
+opi_problem opi_plan_problem(const opi_decision *plan);
 
-/* layout.c. Calls layout(): sets plan->n_ranks, n_stages, n_replicas, instance_rank, shares,
- * in_flight and the like. n_ranks or n_stages may be 0 (not both, unless the spec lists replicas).
- * Forward mode: one slice, one part. */
-opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
-                                 uint32_t n_stages, opi_plan *plan, opipe_error *err);
+/* What a layout is asked for. Borrowed. */
+typedef struct opi_layout_wish {
+  uint32_t n_ranks, n_stages; /* either may be 0; both only where replicas are listed */
+  uint32_t n_rank_replicas;
+  const uint32_t *rank_replicas; /* [n_rank_replicas] replicas of every rank of the schedule (or of
+                                    every stage), which cut each micro-batch between them; none: the
+                                    copies of the plan hold */
+} opi_layout_wish;
+/* layout.c. Calls layout(): sets n_ranks, n_stages, n_replicas, instance_rank, shares, in_flight
+ * and the like; arrays lie in `arena`. Forward mode: one slice, one part. */
+opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, const opi_layout_wish *wish,
+                                 opi_decision *plan, opi_arena *arena, opipe_error *err);
 
 /* LIMIT where no order of the plan's micro-batches can be listed; before one is made. */
-opipe_status opi_schedule_limit(const opi_plan *plan, opipe_error *err);
-/* Calls plan() with the plan's stage_ns: sets plan->actions and rank_first. A record out of range
- * is an error naming it. */
-opipe_status opi_schedule_order(const opi_schedule_ref *schedule, opi_plan *plan, opipe_error *err);
-/* The same with a modelled time of messages between ranks; `cells`: with the idle cells of the
- * schedule's table. Errors then also: UNSUPPORTED, it has none. */
-opipe_status opi_schedule_order_over(const opi_schedule_ref *schedule, opi_plan *plan,
-                                     uint64_t transfer_ns, bool cells, opipe_error *err);
+opipe_status opi_schedule_limit(const opi_decision *plan, opipe_error *err);
+/* What an order is asked for. Borrowed. */
+typedef struct opi_order_wish {
+  uint64_t transfer_ns;       /* modelled time of a message between ranks */
+  const uint64_t *free_bytes; /* [n_ranks of one copy] left for stashes; NULL: no limit */
+  bool cells;                 /* with the idle cells of the schedule's table */
+} opi_order_wish;
+/* Calls plan() with the predicted times and stashes of the stages: sets the decision's actions and
+ * rank_first. Errors: INVALID, a record out of range, which it names; UNSUPPORTED, a schedule
+ * without a table where cells are asked for; the schedule's. */
+opipe_status opi_schedule_order(const opi_schedule_ref *schedule, const opi_order_wish *wish,
+                                opi_plan *plan, opipe_error *err);
 
 #endif /* OPI_COMPUTE_ORDER_H */

@@ -144,7 +144,7 @@ static opipe_status stands_still(const timer *t) {
   for (uint32_t rank = 0; rank < t->list->n_ranks; ++rank) {
     if (t->next[rank] == t->list->rank_first[rank + 1])
       continue;
-    const opi_place place = opi_place_of(t->problem, t->list, rank, t->next[rank]);
+    const opi_do_place place = opi_place_of(t->problem, t->list, rank, t->next[rank]);
     return opi_fail(t->err, OPIPE_E_INVALID, "the order deadlocks: %s waits forever", place.text);
   }
   return OPIPE_OK;

@@ -38,22 +38,16 @@ static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_l
   return OPIPE_OK;
 }
 
-/* Replicas of single ranks were asked for, which cut micro-batches between them. */
-static uint32_t n_listed(const opi_plan *plan) {
-  return plan->train == NULL ? plan->n_rank_replicas : plan->train->n_rank_replicas;
-}
-
 /* Replicas of every rank of the layout, from a list for ranks or for stages; counts [n_ranks]. */
-static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *layout,
-                                   uint32_t *counts, opipe_error *err) {
-  const uint32_t *list = plan->train == NULL ? plan->rank_replicas : plan->train->rank_replicas;
-  const uint32_t n = n_listed(plan);
+static opipe_status count_replicas(const opi_layout_wish *wish, const char *schedule,
+                                   const opipe_layout *layout, uint32_t *counts, opipe_error *err) {
+  const uint32_t *list = wish->rank_replicas, n = wish->n_rank_replicas;
   if (n != layout->n_ranks && n != layout->n_stages) {
     return opi_fail(
         err, OPIPE_E_INVALID,
         "replicas of %u stages are asked for, there are %u stages on %u ranks (schedule "
         "'%s'): a number for each stage, or for each rank, is needed",
-        n, layout->n_stages, layout->n_ranks, plan->schedule);
+        n, layout->n_stages, layout->n_ranks, schedule);
   }
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t rank = n == layout->n_ranks ? i : layout->instance_rank[i];
@@ -65,7 +59,7 @@ static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *lay
       return opi_fail(err, OPIPE_E_INVALID,
                       "stages of one rank with %u and with %u replicas: schedule '%s' has stage %u "
                       "and an earlier one on rank %u",
-                      counts[rank], list[i], plan->schedule, i, rank);
+                      counts[rank], list[i], schedule, i, rank);
     }
     counts[rank] = list[i];
   }
@@ -73,10 +67,12 @@ static opipe_status count_replicas(const opi_plan *plan, const opipe_layout *lay
 }
 
 /* Every rank of the layout as often as asked for, beside each other. */
-static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
-  uint32_t *counts = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_ranks);
-  uint32_t *first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_ranks);
-  plan->shares = OPI_ARENA_ARRAY(&plan->arena, uint32_t, layout->n_stages);
+static opipe_status replicate_ranks(const opi_layout_wish *wish, opi_decision *plan,
+                                    opi_arena *arena, const opipe_layout *layout,
+                                    opipe_error *err) {
+  uint32_t *counts = OPI_ARENA_ARRAY(arena, uint32_t, layout->n_ranks);
+  uint32_t *first = OPI_ARENA_ARRAY(arena, uint32_t, layout->n_ranks);
+  plan->shares = OPI_ARENA_ARRAY(arena, uint32_t, layout->n_stages);
   if (counts == NULL || first == NULL || plan->shares == NULL)
     return opi_fail_nomem(err, layout->n_stages * sizeof(uint32_t), "a layout");
   if (layout->n_replicas != 1 || layout->n_slices > 1) {
@@ -86,7 +82,7 @@ static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, 
                     plan->schedule, layout->n_replicas, layout->n_replicas == 1 ? "" : "s",
                     layout->n_slices, layout->n_slices == 1 ? "" : "s");
   }
-  OPI_TRY(count_replicas(plan, layout, counts, err));
+  OPI_TRY(count_replicas(wish, plan->schedule, layout, counts, err));
   uint64_t n_ranks = 0;
   plan->n_replicas = 1;
   for (uint32_t r = 0; r < layout->n_ranks; ++r) {
@@ -109,7 +105,7 @@ static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, 
   }
   plan->n_ranks = (uint32_t)n_ranks;
   plan->n_stages = layout->n_stages;
-  plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
+  plan->instance_rank = OPI_ARENA_ARRAY(arena, uint32_t, total);
   if (plan->instance_rank == NULL)
     return opi_fail_nomem(err, total * sizeof(uint32_t), "a layout");
   for (uint32_t i = 0; i < (uint32_t)total; ++i) {
@@ -121,7 +117,8 @@ static opipe_status replicate_ranks(opi_plan *plan, const opipe_layout *layout, 
   return OPIPE_OK;
 }
 
-static opipe_status copy_ranks(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
+static opipe_status copy_ranks(opi_decision *plan, opi_arena *arena, const opipe_layout *layout,
+                               opipe_error *err) {
   const uint32_t n = opi_plan_copies(plan);
   const uint64_t total = (uint64_t)layout->n_stages * layout->n_replicas * n;
   if (total > INSTANCES_MOST || (uint64_t)layout->n_ranks * n > INSTANCES_MOST) {
@@ -129,7 +126,7 @@ static opipe_status copy_ranks(opi_plan *plan, const opipe_layout *layout, opipe
                     "schedule '%s': %u copies of %u stages x %u replicas, at most %d are possible",
                     plan->schedule, n, layout->n_stages, layout->n_replicas, INSTANCES_MOST);
   }
-  uint32_t *ranks = OPI_ARENA_ARRAY(&plan->arena, uint32_t, total);
+  uint32_t *ranks = OPI_ARENA_ARRAY(arena, uint32_t, total);
   if (ranks == NULL)
     return opi_fail_nomem(err, total * sizeof *ranks, "a layout");
   plan->n_ranks = layout->n_ranks * n;
@@ -145,8 +142,10 @@ static opipe_status copy_ranks(opi_plan *plan, const opipe_layout *layout, opipe
   return OPIPE_OK;
 }
 
-static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opipe_error *err) {
-  OPI_TRY(n_listed(plan) != 0 ? replicate_ranks(plan, layout, err) : copy_ranks(plan, layout, err));
+static opipe_status copy_layout(const opi_layout_wish *wish, opi_decision *plan, opi_arena *arena,
+                                const opipe_layout *layout, opipe_error *err) {
+  OPI_TRY(wish->n_rank_replicas != 0 ? replicate_ranks(wish, plan, arena, layout, err)
+                                     : copy_ranks(plan, arena, layout, err));
   plan->in_flight = layout->in_flight;
   plan->n_slices = layout->n_slices == 0 ? 1 : layout->n_slices;
   plan->n_parts = layout->n_parts == 0 ? 1 : layout->n_parts;
@@ -155,15 +154,16 @@ static opipe_status copy_layout(opi_plan *plan, const opipe_layout *layout, opip
   plan->slice_lengths = NULL;
   if (layout->slice_lengths == NULL || plan->n_slices == 1)
     return OPIPE_OK;
-  plan->slice_lengths = opi_arena_copy(&plan->arena, layout->slice_lengths,
-                                       plan->n_slices * sizeof *plan->slice_lengths);
+  plan->slice_lengths =
+      opi_arena_copy(arena, layout->slice_lengths, plan->n_slices * sizeof *plan->slice_lengths);
   return plan->slice_lengths == NULL ? opi_fail_nomem(err, plan->n_slices, "slices") : OPIPE_OK;
 }
 
-opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ranks,
-                                 uint32_t n_stages, opi_plan *plan, opipe_error *err) {
+opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, const opi_layout_wish *wish,
+                                 opi_decision *plan, opi_arena *arena, opipe_error *err) {
+  const uint32_t n_ranks = wish->n_ranks, n_stages = wish->n_stages;
   const uint32_t copies = opi_plan_copies(plan);
-  plan->in_turn = plan->train == NULL && plan->n_microbatches < copies;
+  plan->in_turn = !opi_plan_trains(plan) && plan->n_microbatches < copies;
   if (n_ranks % copies != 0) {
     return opi_fail(err, OPIPE_E_INVALID, "%u replicas of the pipeline cannot share %u ranks",
                     copies, n_ranks);
@@ -175,10 +175,10 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
   }
   const opipe_layout_request request = {
       .struct_size = (uint32_t)OPIPE_END(opipe_layout_request, settings),
-      .mode = plan->train == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
-      .n_ranks = n_listed(plan) == 0 ? n_ranks / copies
-                 : n_stages == 0     ? n_listed(plan)
-                                     : 0,
+      .mode = opi_plan_mode(plan),
+      .n_ranks = wish->n_rank_replicas == 0 ? n_ranks / copies
+                 : n_stages == 0            ? wish->n_rank_replicas
+                                            : 0,
       .n_stages = n_stages,
       .n_microbatches = opi_plan_copy_share(plan, 0),
       .n_settings = plan->n_settings,
@@ -189,11 +189,11 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
                     n_stages, INSTANCES_MOST);
   }
   uint32_t room = n_stages > n_ranks ? n_stages : n_ranks;
-  room = n_listed(plan) > room ? n_listed(plan) : room;
+  room = wish->n_rank_replicas > room ? wish->n_rank_replicas : room;
   for (uint32_t attempt = 0;; ++attempt) {
     layout = (opipe_layout){.struct_size = (uint32_t)OPIPE_END(opipe_layout, slice_lengths),
                             .instance_room = room};
-    layout.instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, room);
+    layout.instance_rank = OPI_ARENA_ARRAY(arena, uint32_t, room);
     if (layout.instance_rank == NULL)
       return opi_fail_nomem(err, room * sizeof(uint32_t), "a layout");
     uint32_t *ranks = layout.instance_rank;
@@ -218,9 +218,9 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, uint32_t n_ra
   const uint32_t n_instances = layout.n_stages * layout.n_replicas;
   OPI_TRY(check_layout(schedule, &layout, layout.instance_rank,
                        request.n_ranks > n_instances ? request.n_ranks : n_instances,
-                       plan->train != NULL, err));
-  OPI_TRY(copy_layout(plan, &layout, err));
-  if (n_listed(plan) == 0 || n_ranks == 0 || n_ranks == plan->n_ranks)
+                       opi_plan_trains(plan), err));
+  OPI_TRY(copy_layout(wish, plan, arena, &layout, err));
+  if (wish->n_rank_replicas == 0 || n_ranks == 0 || n_ranks == plan->n_ranks)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "the replicas asked for take %u ranks, not %u",
                   plan->n_ranks, n_ranks);

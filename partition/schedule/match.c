@@ -22,7 +22,7 @@ uint32_t opi_rank_of_item(const opi_do_list *list, uint32_t item) {
   return low;
 }
 
-opi_place opi_prover_place(const opi_prover *v, uint32_t item) {
+opi_do_place opi_prover_place(const opi_prover *v, uint32_t item) {
   return opi_place_of(v->problem, v->list, opi_rank_of_item(v->list, item), item);
 }
 
@@ -54,7 +54,7 @@ uint64_t opi_message_of(const opi_prover *v, uint32_t item) {
 OPIPE_PRINTF(3, 4)
 static opipe_status refuse(const opi_prover *v, uint32_t item, const char *fmt, ...) {
   char why[300];
-  const opi_place place = opi_prover_place(v, item);
+  const opi_do_place place = opi_prover_place(v, item);
   va_list args;
   va_start(args, fmt);
   (void)vsnprintf(why, sizeof why, fmt, args);
@@ -230,9 +230,9 @@ static uint32_t other_end(const opi_prover *v, uint32_t item) {
 /* Ends that meet as operation `k` of a channel are of two messages: each waits for its own
  * counterpart, which stands behind the other. */
 static opipe_status refuse_order(const opi_prover *v, uint32_t here, uint32_t there, uint32_t k) {
-  const opi_place a = opi_prover_place(v, here), b = opi_prover_place(v, there);
-  const opi_place of_a = opi_prover_place(v, other_end(v, here));
-  const opi_place of_b = opi_prover_place(v, other_end(v, there));
+  const opi_do_place a = opi_prover_place(v, here), b = opi_prover_place(v, there);
+  const opi_do_place of_a = opi_prover_place(v, other_end(v, here));
+  const opi_do_place of_b = opi_prover_place(v, other_end(v, there));
   return opi_fail(v->err, OPIPE_E_INVALID,
                   "deadlock (rule %s): %s waits for %s; %s waits for %s; messages meet in order, "
                   "and number %u between these two is not the same at both ends",

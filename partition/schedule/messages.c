@@ -200,7 +200,7 @@ static opipe_status place_messages(inserter *n) {
 static opipe_status check_item(inserter *n, uint32_t rank, uint32_t item) {
   const opi_problem *p = n->problem;
   const opi_do *a = &n->list->items[item];
-  const opi_place place = opi_place_of(p, n->list, rank, item);
+  const opi_do_place place = opi_place_of(p, n->list, rank, item);
   if (opi_do_is_message(a->kind))
     return opi_fail(n->err, OPIPE_E_INVALID, "%s: the order already has messages", place.text);
   if (!opi_do_is_compute(a->kind) && together(a) == 1)

@@ -104,11 +104,11 @@ opipe_status opi_each_rank(const opi_do_list *list, opi_rank_fn fn, void *ctx, u
                            opipe_error *err);
 
 /* Where an action stands, for messages: "rank 1, step 5: 2F0". Steps count from 0. */
-typedef struct opi_place {
+typedef struct opi_do_place {
   char text[96];
-} opi_place;
-opi_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
-                       uint32_t item);
+} opi_do_place;
+opi_do_place opi_place_of(const opi_problem *problem, const opi_do_list *list, uint32_t rank,
+                          uint32_t item);
 
 /* ---- cycle.c ---- */
 

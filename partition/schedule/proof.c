@@ -58,7 +58,7 @@ enum { SUMMED = 1, SCATTERED = 2 };
 OPIPE_PRINTF(3, 4)
 static opipe_status refuse(const runner *r, uint32_t item, const char *fmt, ...) {
   char why[300];
-  const opi_place place = opi_prover_place(&r->v, item);
+  const opi_do_place place = opi_prover_place(&r->v, item);
   va_list args;
   va_start(args, fmt);
   (void)vsnprintf(why, sizeof why, fmt, args);

@@ -48,6 +48,6 @@ opipe_status opi_prove_once(const opi_problem *problem, const opi_do_list *list,
                             const opipe_allocator *allocator, opipe_error *err);
 
 /* "rank 1, step 5: 2F0" */
-opi_place opi_prover_place(const opi_prover *v, uint32_t item);
+opi_do_place opi_prover_place(const opi_prover *v, uint32_t item);
 
 #endif /* OPI_PROOF_H */

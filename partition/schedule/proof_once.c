@@ -23,7 +23,7 @@ OPIPE_PRINTF(3, 4)
 static opipe_status refuse(const counter *c, uint32_t item, const char *fmt, ...) {
   char why[200];
   const uint32_t rank = opi_rank_of_item(c->list, item);
-  const opi_place place = opi_place_of(c->problem, c->list, rank, item);
+  const opi_do_place place = opi_place_of(c->problem, c->list, rank, item);
   va_list args;
   va_start(args, fmt);
   (void)vsnprintf(why, sizeof why, fmt, args);

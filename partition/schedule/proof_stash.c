@@ -26,7 +26,7 @@ static bool keep(void *ctx, uint32_t item, const opi_do *of, int32_t n_parts) {
   k->peak = k->now > k->peak ? k->now : k->peak;
   if (p->rank_stash_bytes == NULL || k->now <= p->rank_stash_bytes[k->rank])
     return true;
-  const opi_place place = opi_prover_place(k->v, item);
+  const opi_do_place place = opi_prover_place(k->v, item);
   k->status =
       opi_fail(k->v->err, OPIPE_E_LIMIT, "%s: stashes take %llu, the rank has %llu", place.text,
                (unsigned long long)k->now, (unsigned long long)p->rank_stash_bytes[k->rank]);

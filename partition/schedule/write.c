@@ -164,7 +164,7 @@ static opipe_status check_torch(const writer *w) {
                         : (a->flags & OPIPE_ACTION_NEXT_STEP) != 0 ? "mini-batches do not overlap"
                         : jumps ? "messages go to the next stage only"
                                 : NULL;
-      const opi_place place = opi_place_of(p, list, rank, i);
+      const opi_do_place place = opi_place_of(p, list, rank, i);
       if (why != NULL) {
         return opi_fail(w->err, OPIPE_E_UNSUPPORTED, "torch's dialect cannot express %s: %s in it",
                         place.text, why);

@@ -30,11 +30,11 @@ typedef struct capped {
   uint64_t *told_bytes; /* [n_ranks] for schedules */
   uint32_t *first_node; /* [n_parts + 1] */
   uint32_t n_parts;
-  const opi_run **runs;    /* [n_ranks] */
-  double *live;            /* [n_instances] micro-batches that wait for their backward */
-  uint32_t *first_cut;     /* [n_nodes] stages of what was tried first */
-  uint64_t first_overflow; /* of its fullest rank, in bytes */
-  double first_ns;         /* of its plan; INFINITY: it does not fit */
+  const opi_parts_run **runs; /* [n_ranks] */
+  double *live;               /* [n_instances] micro-batches that wait for their backward */
+  uint32_t *first_cut;        /* [n_nodes] stages of what was tried first */
+  uint64_t first_overflow;    /* of its fullest rank, in bytes */
+  double first_ns;            /* of its plan; INFINITY: it does not fit */
   opi_fit_problem fit;
   opipe_error *err;
 } capped;
@@ -44,7 +44,7 @@ typedef struct capped {
 /* One cut under the caps as they stand: contiguous, refined if that fits, finished exactly. */
 static opipe_status try_cut(capped *c) {
   const opi_cut_problem *problem = c->given->problem;
-  opi_plan *plan = c->plan;
+  opi_decision *plan = &c->plan->decided;
   uint32_t moves = 0;
   OPI_TRY(opi_cut_dp(problem, plan->allocator, plan->stage_of_node, c->err));
   uint32_t *contiguous =
@@ -62,8 +62,8 @@ static opipe_status try_cut(capped *c) {
 
 static uint64_t overflow_of(const capped *c) {
   uint64_t most = 0;
-  for (uint32_t r = 0; r < c->plan->n_ranks; ++r) {
-    const uint64_t bytes = c->plan->memory[r].total_bytes, cap = c->caps_bytes[r];
+  for (uint32_t r = 0; r < c->plan->decided.n_ranks; ++r) {
+    const uint64_t bytes = c->plan->predicted.memory[r].total_bytes, cap = c->caps_bytes[r];
     most = bytes > cap && bytes - cap > most ? bytes - cap : most;
   }
   return most;
@@ -73,16 +73,18 @@ static uint64_t overflow_of(const capped *c) {
  * another cut may be faster. */
 static opipe_status by_estimates(capped *c) {
   opi_plan *plan = c->plan;
-  plan->memory = NULL;
+  plan->predicted.memory = NULL;
   const opipe_status status = try_cut(c);
-  if (status == OPIPE_OK ? !plan->order_bounded
-                         : status != OPIPE_E_LIMIT || plan->memory == NULL || overflow_of(c) == 0)
+  if (status == OPIPE_OK
+          ? !c->given->told->bounded
+          : status != OPIPE_E_LIMIT || plan->predicted.memory == NULL || overflow_of(c) == 0)
     return status;
   c->first_overflow = overflow_of(c);
-  c->first_ns = status == OPIPE_OK ? plan->interval_ns : INFINITY;
-  c->first_cut = opi_arena_copy(&c->scratch, plan->stage_of_node, plan->n_nodes * sizeof(uint32_t));
+  c->first_ns = status == OPIPE_OK ? plan->predicted.interval_ns : INFINITY;
+  c->first_cut = opi_arena_copy(&c->scratch, plan->decided.stage_of_node,
+                                plan->decided.n_nodes * sizeof(uint32_t));
   if (c->first_cut == NULL)
-    return opi_fail_nomem(c->err, plan->n_nodes * sizeof(uint32_t), "a cut");
+    return opi_fail_nomem(c->err, plan->decided.n_nodes * sizeof(uint32_t), "a cut");
   return status;
 }
 
@@ -91,31 +93,35 @@ static opipe_status by_estimates(capped *c) {
 /* Every cap as it is, larger by `more`, or (`least`) so small that nothing fits: then schedules
  * that heed them keep as little as they can. */
 static void set_caps(const capped *c, uint64_t more, bool least) {
-  for (uint32_t r = 0; r < c->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < c->plan->decided.n_ranks; ++r) {
     const uint64_t cap = c->caps_bytes[r];
-    if (cap != UINT64_MAX)
-      c->plan->devices[r].memory_bytes = least ? 1 : cap < UINT64_MAX - more ? cap + more : cap;
+    if (cap != UINT64_MAX) {
+      c->plan->decided.devices[r].memory_bytes = least                     ? 1
+                                                 : cap < UINT64_MAX - more ? cap + more
+                                                                           : cap;
+    }
   }
 }
 
 static void place_ends(const capped *c, const uint32_t *ends) {
-  for (uint32_t s = 0; s < c->plan->n_stages; ++s) {
+  for (uint32_t s = 0; s < c->plan->decided.n_stages; ++s) {
     for (uint32_t n = c->first_node[ends[s]]; n < c->first_node[ends[s + 1]]; ++n)
-      c->plan->stage_of_node[n] = s;
+      c->plan->decided.stage_of_node[n] = s;
   }
 }
 
 static opipe_status finish(const capped *c, opipe_error *err) {
-  c->plan->memory = NULL;
+  c->plan->predicted.memory = NULL;
   return c->given->finish(c->given->ctx, c->given->problem, err);
 }
 
-static const opi_run *run_of(const capped *c, uint32_t rank, const uint32_t *ends, uint32_t stage) {
+static const opi_parts_run *run_of(const capped *c, uint32_t rank, const uint32_t *ends,
+                                   uint32_t stage) {
   return &c->runs[rank][(size_t)ends[stage] * (c->n_parts + 1) + ends[stage + 1]];
 }
 
 /* What one record changes: parts of micro-batches that an instance holds. */
-static double share_held(const opi_plan *plan, const opipe_action *action) {
+static double share_held(const opi_decision *plan, const opipe_action *action) {
   const uint32_t n_slices = plan->n_slices > 1 ? plan->n_slices : 1;
   const uint32_t n_shares = plan->shares != NULL ? plan->shares[action->stage] : 1;
   const double one = 1.0 / n_slices / n_shares;
@@ -127,7 +133,7 @@ static double share_held(const opi_plan *plan, const opipe_action *action) {
 
 /* Walks the order of the plan as it was judged last. */
 static void count_held(capped *c, const uint32_t *ends) {
-  const opi_plan *plan = c->plan;
+  const opi_decision *plan = &c->plan->decided;
   const uint32_t n = plan->n_stages * plan->n_replicas;
   memset(c->live, 0, n * sizeof *c->live);
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -156,9 +162,9 @@ static opipe_status find_least(const capped *c, uint64_t *out_bytes, opipe_error
   set_caps(c, 0, true);
   const opipe_status status = finish(c, err);
   set_caps(c, 0, false);
-  for (uint32_t r = 0; plan->memory != NULL && r < plan->n_ranks; ++r) {
-    out_bytes[r] = plan->memory[r].total_bytes;
-    over = over || out_bytes[r] > plan->memory[r].cap_bytes;
+  for (uint32_t r = 0; plan->predicted.memory != NULL && r < plan->decided.n_ranks; ++r) {
+    out_bytes[r] = plan->predicted.memory[r].total_bytes;
+    over = over || out_bytes[r] > plan->predicted.memory[r].cap_bytes;
   }
   if (status == OPIPE_E_LIMIT)
     return over ? OPIPE_OK : OPIPE_E_INVALID;
@@ -179,10 +185,11 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
     if (status < 0)
       break;
     over = overflow_of(c);
-    for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-      io_bytes[r] = plan->memory[r].total_bytes;
-      plan->memory[r].cap_bytes =
-          plan->devices[r].memory_bytes == 0 ? UINT64_MAX : plan->devices[r].memory_bytes;
+    for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+      io_bytes[r] = plan->predicted.memory[r].total_bytes;
+      plan->predicted.memory[r].cap_bytes = plan->decided.devices[r].memory_bytes == 0
+                                                ? UINT64_MAX
+                                                : plan->decided.devices[r].memory_bytes;
     }
   }
   return status == OPIPE_OK && over > 0 ? OPIPE_E_LIMIT : status;
@@ -191,9 +198,9 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
 /* Of the cut at hand whose least bytes fit. A schedule may keep too much where it is told a cap,
  * and little enough where it is told a smaller one. */
 static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *err) {
-  opi_plan *plan = c->plan;
+  opi_decision *plan = &c->plan->decided;
   opipe_status status = OPIPE_E_LIMIT;
-  plan->told_bytes = c->told_bytes;
+  c->given->told->bytes = c->told_bytes;
   for (uint32_t i = 0; i <= LOWERS_MOST + 1 && status == OPIPE_E_LIMIT; ++i) {
     for (uint32_t r = 0; r < plan->n_ranks; ++r) {
       const uint64_t cap = c->caps_bytes[r], less = (cap - bytes[r]) / LOWERS_MOST * i;
@@ -204,7 +211,7 @@ static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *e
     }
     status = finish(c, err);
   }
-  plan->told_bytes = NULL;
+  c->given->told->bytes = NULL;
   return status;
 }
 
@@ -212,7 +219,7 @@ static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *e
 static opipe_status settle(const capped *c, uint64_t *io_bytes, opipe_error *err) {
   if (overflow_of(c) == 0)
     return lower(c, io_bytes, err);
-  return c->plan->order_refused ? shrink(c, io_bytes, err) : OPIPE_E_LIMIT;
+  return c->given->told->refused ? shrink(c, io_bytes, err) : OPIPE_E_LIMIT;
 }
 
 static opipe_status make(const capped *c, uint64_t *bytes, opipe_error *err) {
@@ -227,10 +234,10 @@ static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, 
   place_ends(c, ends);
   opipe_status status = find_least(c, out_bytes, &own);
   if (status == OPIPE_OK) {
-    if (c->plan->train != NULL)
+    if (opi_plan_trains(&c->plan->decided))
       count_held(c, ends);
     status = settle(c, out_bytes, &own);
-    *out_ns = status == OPIPE_OK ? c->plan->interval_ns : INFINITY;
+    *out_ns = status == OPIPE_OK ? c->plan->predicted.interval_ns : INFINITY;
     status = status == OPIPE_E_NOMEM ? status : OPIPE_OK;
   }
   return status == OPIPE_E_NOMEM ? opi_fail(err, status, "%s", own.message) : status;
@@ -240,16 +247,18 @@ static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, 
 
 static bool is_shared(const capped *c) {
   bool shared = false;
-  for (uint32_t s = 0; s < c->plan->n_stages; ++s) {
-    for (uint32_t before = 0; before < s; ++before)
-      shared = shared || opi_plan_rank(c->plan, before, 0) == opi_plan_rank(c->plan, s, 0);
+  for (uint32_t s = 0; s < c->plan->decided.n_stages; ++s) {
+    for (uint32_t before = 0; before < s; ++before) {
+      shared = shared || opi_plan_rank(&c->plan->decided, before, 0) ==
+                             opi_plan_rank(&c->plan->decided, s, 0);
+    }
   }
   return shared;
 }
 
 static opipe_status choose_parts(capped *c, uint32_t *part_of_node) {
   const opi_graph *g = c->given->problem->graph;
-  const uint32_t n_stages = c->plan->n_stages;
+  const uint32_t n_stages = c->plan->decided.n_stages;
   const uint32_t usual = is_shared(c) ? PARTS_OF_SHARED : PARTS_MOST;
   const uint32_t most = 2 * n_stages > usual ? 2 * n_stages : usual;
   uint32_t *positions = NULL, n = 0;
@@ -270,16 +279,19 @@ static opipe_status choose_parts(capped *c, uint32_t *part_of_node) {
 static opipe_status measure_on(capped *c, uint32_t rank, const uint32_t *part_of_node) {
   const opi_capped *given = c->given;
   opi_backend_ref backend;
-  opi_run *runs = NULL;
-  opi_rank_device device = {.alignment = c->plan->devices[rank].alignment};
-  if (!c->plan->facts[rank].described) {
-    OPI_TRY(opi_device_open(given->env, &c->plan->devices[rank], &backend, &device.device, c->err));
+  opi_parts_run *runs = NULL;
+  const opi_device_facts *facts = &given->facts[rank];
+  opi_rank_device device = {.memory_bytes = facts->memory_bytes,
+                            .alignment = c->plan->decided.devices[rank].alignment};
+  if (!facts->described) {
+    OPI_TRY(opi_device_open(given->env, &c->plan->decided.devices[rank], &backend, &device.device,
+                            c->err));
     device.backend = &backend;
   }
   const opi_parts_place place = {
       .part_of_node = part_of_node, .n_parts = c->n_parts, .rank = rank, .device = &device};
-  const opipe_status status =
-      opi_parts_measure(given->env, c->plan, given->bound, &place, &c->scratch, &runs, c->err);
+  const opipe_status status = opi_parts_measure(given->env, &c->plan->decided, given->bound, &place,
+                                                &c->scratch, &runs, c->err);
   if (device.backend != NULL)
     backend.table->device_close(device.device);
   c->runs[rank] = runs;
@@ -287,13 +299,13 @@ static opipe_status measure_on(capped *c, uint32_t rank, const uint32_t *part_of
 }
 
 static opipe_status measure(capped *c) {
-  const uint32_t n_ranks = c->plan->n_ranks;
-  uint32_t *part_of_node = OPI_ARENA_ARRAY(&c->scratch, uint32_t, c->plan->n_nodes);
-  c->runs = OPI_ARENA_ARRAY(&c->scratch, const opi_run *, n_ranks);
+  const uint32_t n_ranks = c->plan->decided.n_ranks;
+  uint32_t *part_of_node = OPI_ARENA_ARRAY(&c->scratch, uint32_t, c->plan->decided.n_nodes);
+  c->runs = OPI_ARENA_ARRAY(&c->scratch, const opi_parts_run *, n_ranks);
   if (part_of_node == NULL || c->runs == NULL)
-    return opi_fail_nomem(c->err, c->plan->n_nodes * sizeof(uint32_t), "parts of a model");
+    return opi_fail_nomem(c->err, c->plan->decided.n_nodes * sizeof(uint32_t), "parts of a model");
   OPI_TRY(choose_parts(c, part_of_node));
-  if (c->n_parts < c->plan->n_stages)
+  if (c->n_parts < c->plan->decided.n_stages)
     return OPIPE_OK;
   for (uint32_t r = 0; r < n_ranks; ++r) {
     const uint32_t same = c->given->same_device[r];
@@ -307,7 +319,7 @@ static opipe_status measure(capped *c) {
 /* Of the parts before each, by the profile of the stage's device. */
 static opipe_status add_times(capped *c) {
   const opi_cut_problem *problem = c->given->problem;
-  const uint32_t n_stages = c->plan->n_stages;
+  const uint32_t n_stages = c->plan->decided.n_stages;
   const double **before = OPI_ARENA_ARRAY(&c->scratch, const double *, n_stages);
   for (uint32_t s = 0; before != NULL && s < n_stages; ++s) {
     const double *ns = problem->profiles[s]->node_ns;
@@ -331,8 +343,8 @@ static opipe_status add_times(capped *c) {
 }
 
 static uint32_t count_judgments(const capped *c) {
-  const uint64_t looks = (uint64_t)c->plan->n_stages * c->n_parts * c->n_parts;
-  const uint64_t by_nodes = NODES_JUDGED / ((uint64_t)c->plan->n_nodes + 1);
+  const uint64_t looks = (uint64_t)c->plan->decided.n_stages * c->n_parts * c->n_parts;
+  const uint64_t by_nodes = NODES_JUDGED / ((uint64_t)c->plan->decided.n_nodes + 1);
   const uint64_t by_looks = LOOKS_JUDGED / looks;
   uint64_t n = by_nodes < by_looks ? by_nodes : by_looks;
   n = n < JUDGMENTS_MOST ? n : JUDGMENTS_MOST;
@@ -340,7 +352,7 @@ static uint32_t count_judgments(const capped *c) {
 }
 
 static opipe_status search(capped *c, opi_fit_result *result) {
-  const opi_plan *plan = c->plan;
+  const opi_decision *plan = &c->plan->decided;
   const uint32_t n = plan->n_stages * plan->n_replicas;
   c->live = OPI_ARENA_ARRAY(&c->scratch, double, n);
   result->ends = OPI_ARENA_ARRAY(&c->scratch, uint32_t, (size_t)plan->n_stages + 1);
@@ -365,7 +377,7 @@ static opipe_status search(capped *c, opi_fit_result *result) {
 /* ---- the report ---- */
 
 static void raise_caps(const capped *c, uint64_t more) {
-  for (uint32_t r = 0; r < c->plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < c->plan->decided.n_ranks; ++r)
     c->caps_bytes[r] += c->caps_bytes[r] == UINT64_MAX ? 0 : more;
   set_caps(c, 0, false);
 }
@@ -380,7 +392,7 @@ static bool find_raise(const capped *c, bool judged, uint64_t *bytes, uint64_t *
     const uint64_t more = *io_more;
     raise_caps(c, more);
     status = judged ? make(c, bytes, &own) : finish(c, &own);
-    if (status == OPIPE_E_LIMIT && c->plan->memory != NULL)
+    if (status == OPIPE_E_LIMIT && c->plan->predicted.memory != NULL)
       *io_more += overflow_of(c);
     raise_caps(c, -more);
   }
@@ -393,7 +405,7 @@ static opipe_status report(const capped *c, bool judged, uint64_t *bytes, uint64
   bool alike = true;
   const bool enough = find_raise(c, judged, bytes, &more);
   const opipe_status status = finish(c, &closest);
-  for (uint32_t r = 1; r < c->plan->n_ranks; ++r)
+  for (uint32_t r = 1; r < c->plan->decided.n_ranks; ++r)
     alike = alike && c->caps_bytes[r] == c->caps_bytes[0];
   if (status != OPIPE_E_LIMIT || !enough)
     return status < 0 ? opi_fail(c->err, status, "%s", closest.message) : status;
@@ -406,11 +418,11 @@ static opipe_status report(const capped *c, bool judged, uint64_t *bytes, uint64
 
 static opipe_status by_exact_bytes(capped *c) {
   opi_fit_result result = {.overflow = INFINITY, .ns = INFINITY};
-  uint64_t *bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, c->plan->n_ranks);
+  uint64_t *bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, c->plan->decided.n_ranks);
   if (bytes == NULL)
-    return opi_fail_nomem(c->err, c->plan->n_ranks * sizeof *bytes, "a cut");
-  opipe_status status = c->plan->n_stages > STAGES_FITTED ? OPIPE_E_LIMIT : measure(c);
-  if (status == OPIPE_OK && c->n_parts >= c->plan->n_stages)
+    return opi_fail_nomem(c->err, c->plan->decided.n_ranks * sizeof *bytes, "a cut");
+  opipe_status status = c->plan->decided.n_stages > STAGES_FITTED ? OPIPE_E_LIMIT : measure(c);
+  if (status == OPIPE_OK && c->n_parts >= c->plan->decided.n_stages)
     status = search(c, &result);
   if (status == OPIPE_E_NOMEM)
     return status;
@@ -422,14 +434,14 @@ static opipe_status by_exact_bytes(capped *c) {
     place_ends(c, result.ends);
     return report(c, true, bytes, (uint64_t)result.overflow);
   }
-  memcpy(c->plan->stage_of_node, c->first_cut, c->plan->n_nodes * sizeof(uint32_t));
+  memcpy(c->plan->decided.stage_of_node, c->first_cut, c->plan->decided.n_nodes * sizeof(uint32_t));
   if (c->first_overflow == 0)
     return finish(c, c->err);
   return report(c, false, bytes, c->first_overflow);
 }
 
 /* Has it its cap together with others? Then that holds for their sum (partition/memory/caps.h). */
-static bool shares_cap(const opi_plan *plan, uint32_t rank) {
+static bool shares_cap(const opi_decision *plan, uint32_t rank) {
   uint32_t other = rank + 1;
   while (other < plan->n_ranks && plan->devices[other].memory_with != rank + 1)
     ++other;
@@ -437,7 +449,7 @@ static bool shares_cap(const opi_plan *plan, uint32_t rank) {
 }
 
 static opipe_status prepare(capped *c) {
-  const opi_plan *plan = c->plan;
+  const opi_decision *plan = &c->plan->decided;
   c->caps_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
   c->told_bytes = OPI_ARENA_ARRAY(&c->scratch, uint64_t, plan->n_ranks);
   if (c->caps_bytes == NULL || c->told_bytes == NULL)
@@ -451,7 +463,7 @@ static opipe_status prepare(capped *c) {
 
 opipe_status opi_cut_capped(const opi_capped *given, opipe_error *err) {
   capped c = {.given = given, .plan = given->plan, .err = err};
-  opi_arena_init(&c.scratch, given->plan->allocator, 0);
+  opi_arena_init(&c.scratch, given->plan->decided.allocator, 0);
   opipe_status status = prepare(&c);
   if (status == OPIPE_OK)
     status = by_estimates(&c);

@@ -12,14 +12,24 @@
 #include "partition/make/make.h"
 #include "partition/search/dp.h"
 
+/* Caps as a schedule is told them while a plan is finished, and what it made of them. */
+typedef struct opi_told_caps {
+  const uint64_t *bytes; /* in: [n_ranks] where they are not the devices' caps, UINT64_MAX: none;
+                            NULL: they are */
+  bool bounded;          /* out: the schedule was told how much it may keep */
+  bool refused;          /* out: it found no order within that */
+} opi_told_caps;
+
 /* All borrowed. */
 typedef struct opi_capped {
   const opi_plan_env *env;
-  opi_plan *plan; /* with all but a cut */
+  opi_plan *plan;                /* with all but a cut */
+  const opi_device_facts *facts; /* [n_ranks] */
   const opi_bound *bound;
   const opi_cut_problem *problem;
   const uint32_t *same_device; /* [n_ranks] the first rank whose device is the same */
-  /* Makes the plan of the stages in plan->stage_of_node. */
+  opi_told_caps *told;         /* of `finish` */
+  /* Makes the plan of the stages in stage_of_node. */
   opipe_status (*finish)(void *ctx, const opi_cut_problem *problem, opipe_error *err);
   void *ctx;
 } opi_capped;

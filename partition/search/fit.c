@@ -61,7 +61,8 @@ static uint32_t stage_of(const search *f, uint32_t i) {
   return f->instances[i] / f->problem->n_replicas;
 }
 
-static const opi_run *run_of(const search *f, uint32_t rank, const uint32_t *ends, uint32_t i) {
+static const opi_parts_run *run_of(const search *f, uint32_t rank, const uint32_t *ends,
+                                   uint32_t i) {
   const uint32_t s = stage_of(f, i);
   return &f->problem->runs[rank][(size_t)ends[s] * (f->problem->n_parts + 1) + ends[s + 1]];
 }
@@ -73,7 +74,7 @@ static double sum_runs(const search *f, uint32_t rank, const uint32_t *ends, uin
   double sum = 0;
   uint64_t arena = 0;
   for (uint32_t i = f->first[rank]; i < f->first[rank + 1] && stage_of(f, i) < n_stages; ++i) {
-    const opi_run *run = run_of(f, rank, ends, i);
+    const opi_parts_run *run = run_of(f, rank, ends, i);
     sum += (double)run->weight_bytes;
     sum += held == NULL ? 0 : held[f->instances[i]] * (double)run->stash_bytes;
     arena = run->arena_bytes > arena ? run->arena_bytes : arena;
@@ -372,7 +373,7 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
 /* Stages of about as many bytes each. */
 static void cut_evenly(search *f) {
   const opi_fit_problem *p = f->problem;
-  const opi_run *runs = p->runs[0];
+  const opi_parts_run *runs = p->runs[0];
   const double all = (double)runs[p->n_parts].weight_bytes + (double)runs[p->n_parts].stash_bytes;
   uint32_t at = 0;
   f->found[0] = 0;

@@ -15,10 +15,10 @@
 typedef struct opi_fit_problem {
   const opipe_allocator *allocator;
   uint32_t n_parts, n_stages, n_replicas, n_ranks; /* n_parts >= n_stages */
-  const uint32_t *instance_rank;  /* [n_stages * n_replicas] OPIPE_NONE: there is none */
-  const uint64_t *caps_bytes;     /* [n_ranks] UINT64_MAX: none */
-  const opi_run *const *runs;     /* [n_ranks] tables of opi_parts_measure; may repeat */
-  const double *const *ns_before; /* [n_stages][n_parts + 1] time of all parts before this one */
+  const uint32_t *instance_rank;    /* [n_stages * n_replicas] OPIPE_NONE: there is none */
+  const uint64_t *caps_bytes;       /* [n_ranks] UINT64_MAX: none */
+  const opi_parts_run *const *runs; /* [n_ranks] tables of opi_parts_measure; may repeat */
+  const double *const *ns_before;   /* [n_stages][n_parts + 1] time of all parts before this one */
   double *held; /* [n_stages * n_replicas] micro-batches whose stashes an instance holds when its
                    rank is fullest. `judge` may write it */
   uint32_t judgments_most;

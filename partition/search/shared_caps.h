@@ -19,15 +19,17 @@ typedef struct opi_rank_bytes {
   uint64_t *now, *least;
 } opi_rank_bytes;
 
-/* Do ranks need more than a cap that they have together? By plan->memory, NULL: nobody knows. */
+/* Do ranks need more than a cap that they have together? By the predicted memory, NULL: nobody
+ * knows. */
 bool opi_shared_caps_lack(const opi_plan *plan);
-/* What the ranks need by plan->memory; `least` is the same. out_devices: room. In `arena`. */
+/* What the ranks need by the predicted memory; `least` is the same. out_devices: room. In `arena`.
+ */
 opipe_status opi_shared_caps_needs(const opi_plan *plan, opi_arena *arena, opi_rank_bytes *out,
                                    opi_device_spec **out_devices, opipe_error *err);
 /* Divides every such cap. The devices as they were are in out_devices [n_ranks]. */
 void opi_shared_caps_divide(opi_plan *plan, const opi_rank_bytes *needs, uint32_t how,
                             opi_device_spec *out_devices);
-/* The caps are those of `devices` [n_ranks] again, in plan->memory too. */
+/* The caps are those of `devices` [n_ranks] again, in the predicted memory too. */
 void opi_shared_caps_restore(opi_plan *plan, const opi_device_spec *devices);
 
 #endif /* OPI_SHARED_CAPS_H */

@@ -2,7 +2,7 @@
 /* Which rank takes which node. */
 #include "partition/search/taken.h"
 
-void opi_taken_nodes(const opi_plan *plan, uint32_t rank, bool *out_nodes) {
+void opi_taken_nodes(const opi_decision *plan, uint32_t rank, bool *out_nodes) {
   for (uint32_t n = 0; n < plan->n_nodes; ++n) {
     out_nodes[n] = false;
     for (uint32_t r = 0; r < plan->n_replicas && !out_nodes[n]; ++r)
@@ -10,14 +10,14 @@ void opi_taken_nodes(const opi_plan *plan, uint32_t rank, bool *out_nodes) {
   }
 }
 
-static bool anybody_takes(const opi_plan *plan, opi_profile *const *profiles, uint32_t node) {
+static bool anybody_takes(const opi_decision *plan, opi_profile *const *profiles, uint32_t node) {
   bool takes = false;
   for (uint32_t r = 0; r < plan->n_ranks && !takes; ++r)
     takes = opi_profile_takes(profiles[r], node);
   return takes;
 }
 
-opipe_status opi_taken_somewhere(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_taken_somewhere(const opi_decision *plan, const opi_graph *graph,
                                  opi_profile *const *profiles, opipe_error *err) {
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
     if (!anybody_takes(plan, profiles, n))
@@ -37,7 +37,7 @@ static bool takes_some(const opi_profile *profile, const bool *wanted) {
 }
 
 /* A rank for which no cut was found that leaves it anything is told of the whole graph's nodes. */
-static opipe_status check_rank(const opi_plan *plan, const opi_graph *graph, uint32_t rank,
+static opipe_status check_rank(const opi_decision *plan, const opi_graph *graph, uint32_t rank,
                                const opi_profile *profile, const bool *wanted, opipe_error *err) {
   const char *kind = plan->devices[rank].kind;
   opipe_status status = opi_profile_refusal(profile, graph, wanted, kind, err);
@@ -50,7 +50,7 @@ static opipe_status check_rank(const opi_plan *plan, const opi_graph *graph, uin
   return status;
 }
 
-opipe_status opi_taken_by_ranks(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_taken_by_ranks(const opi_decision *plan, const opi_graph *graph,
                                 opi_profile *const *profiles, opipe_error *err) {
   bool *wanted = opi_alloc_zero(plan->allocator, plan->n_nodes, sizeof *wanted);
   opipe_status status = OPIPE_OK;

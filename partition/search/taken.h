@@ -9,13 +9,13 @@
 
 /* profiles [n_ranks]. UNSUPPORTED: there are nodes that no rank takes, or more that rank 0 does
  * not. */
-opipe_status opi_taken_somewhere(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_taken_somewhere(const opi_decision *plan, const opi_graph *graph,
                                  opi_profile *const *profiles, opipe_error *err);
 /* UNSUPPORTED: a rank does not take all nodes of its stages; the first such rank is named. */
-opipe_status opi_taken_by_ranks(const opi_plan *plan, const opi_graph *graph,
+opipe_status opi_taken_by_ranks(const opi_decision *plan, const opi_graph *graph,
                                 opi_profile *const *profiles, opipe_error *err);
 
 /* out_nodes [n_nodes]: those of the rank's stages, of any replica. */
-void opi_taken_nodes(const opi_plan *plan, uint32_t rank, bool *out_nodes);
+void opi_taken_nodes(const opi_decision *plan, uint32_t rank, bool *out_nodes);
 
 #endif /* OPI_TAKEN_H */

@@ -24,9 +24,9 @@ opipe_status opi_unit_bind(const opi_compiled *t, const opi_program_unit *unit, 
                            const opipe_region *regions, opipe_binding **out_binding,
                            opipe_error *err) {
   const opi_session *s = t->session;
-  const opi_rank *rank = &s->ranks[t->pieces->plan.instance_rank[instance]];
+  const opi_rank *rank = &s->ranks[t->pieces->instance_rank[instance]];
   const opipe_bind_params params = params_of(t, unit, rank, regions);
-  return opi_rank_bind(rank, opi_whole_instance(t, instance) / s->plan->n_replicas, &params,
+  return opi_rank_bind(rank, opi_whole_instance(t, instance) / s->plan->decided.n_replicas, &params,
                        out_binding, err);
 }
 
@@ -34,10 +34,10 @@ static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t 
                               uint32_t microbatch, opi_unit_binding *binding, opipe_region *regions,
                               opipe_error *err) {
   const opi_session *s = t->session;
-  const uint32_t rank_index = t->pieces->plan.instance_rank[instance];
+  const uint32_t rank_index = t->pieces->instance_rank[instance];
   const uint32_t whole = opi_whole_instance(t, instance);
   const opi_rank *rank = &s->ranks[rank_index];
-  const uint32_t n_sets = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
+  const uint32_t n_sets = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     regions[b] = opi_cell_region(t, unit->cut->cells[b], microbatch);
     binding->key[b] = regions[b].offset_bytes;
@@ -49,7 +49,8 @@ static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t 
   params.gradients = opi_weights_gradients(s->engine->weights, whole);
   for (uint32_t set = 0; set < n_sets; ++set) {
     params.params = opi_weights_params(s->engine->weights, whole, set);
-    OPI_TRY(opi_rank_bind(rank, whole / s->plan->n_replicas, &params, &binding->sets[set], err));
+    OPI_TRY(opi_rank_bind(rank, whole / s->plan->decided.n_replicas, &params, &binding->sets[set],
+                          err));
   }
   return OPIPE_OK;
 }
@@ -85,7 +86,7 @@ static opipe_status find_binding(opi_compiled *t, uint32_t instance, uint32_t pr
 
 opipe_status opi_bindings_make(opi_compiled *t, opipe_error *err) {
   const opi_lists *lists = t->lists;
-  const opi_plan *plan = &t->pieces->plan;
+  const opi_piece_plan *plan = t->pieces;
   t->binding_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   t->eval_of_step = OPI_ARENA_ARRAY(&t->arena, uint32_t, lists->n_steps);
   t->bound = OPI_ARENA_ARRAY(&t->arena, opipe_binding *, lists->n_steps);

@@ -12,8 +12,7 @@
 static opipe_status compile_unit(opi_compiled *t, uint32_t instance, uint32_t class,
                                  uint32_t program, opipe_error *err) {
   const opi_session *s = t->session;
-  const uint32_t stage = instance / t->pieces->plan.n_replicas,
-                 r = t->pieces->plan.instance_rank[instance];
+  const uint32_t stage = instance / t->pieces->n_replicas, r = t->pieces->instance_rank[instance];
   opi_program_unit *unit = opi_unit_at(t, instance, class, program);
   if (program >= t->model->cuts[class]->n_kinds)
     return OPIPE_OK;
@@ -52,10 +51,10 @@ static opipe_status compile_all(opi_compiled *t, opipe_error *err) {
 
 static opipe_status take_memory(opi_compiled *t, opipe_error *err) {
   opi_session *s = t->session;
-  opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->n_ranks);
+  opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->decided.n_ranks);
   if (needs == NULL)
-    return opi_fail_nomem(err, s->plan->n_ranks * sizeof *needs, "ranks");
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    return opi_fail_nomem(err, s->plan->decided.n_ranks * sizeof *needs, "ranks");
+  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
     needs[r] =
         (opi_rank_needs){.boundary_bytes = t->lists->boundary_bytes[r] + t->lists->stash_bytes[r],
                          .arena_bytes = t->seats[r].arena_bytes};
@@ -76,7 +75,7 @@ static opipe_status take_memory(opi_compiled *t, opipe_error *err) {
 }
 
 opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t microbatch) {
-  const opi_plan *plan = &t->pieces->plan;
+  const opi_piece_plan *plan = t->pieces;
   const opi_cell *c = &t->model->cuts[opi_class_at(t, microbatch)]->cells[cell];
   const size_t occurrence = (size_t)cell * plan->n_microbatches + microbatch;
   return (opipe_region){.buffer = t->shape->boundary[t->lists->lies_on[occurrence]].buffer,
@@ -85,7 +84,7 @@ opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t micr
 }
 
 char *opi_cell_host(const opi_compiled *t, uint32_t cell, uint32_t microbatch) {
-  const size_t occurrence = (size_t)cell * t->pieces->plan.n_microbatches + microbatch;
+  const size_t occurrence = (size_t)cell * t->pieces->n_microbatches + microbatch;
   char *host = t->shape->boundary[t->lists->lies_on[occurrence]].host;
   return host == NULL ? NULL : host + t->lists->offsets[occurrence];
 }
@@ -227,13 +226,14 @@ static opipe_status prepare_seat(opi_compiled *t, uint32_t r, opipe_error *err) 
 
 static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
   const opi_session *s = t->session;
-  const uint32_t n_ranks = s->plan->n_ranks;
+  const uint32_t n_ranks = s->plan->decided.n_ranks;
   uint32_t *alignment = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_ranks);
   t->seats = OPI_ARENA_ARRAY(&t->arena, opi_seat, n_ranks);
   if (alignment == NULL || t->seats == NULL)
     return opi_fail_nomem(err, n_ranks * sizeof *t->seats, "ranks");
   for (uint32_t r = 0; r < n_ranks; ++r) {
-    const uint32_t planned = s->plan->devices[r].alignment; /* that of what is here is the same */
+    const uint32_t planned =
+        s->plan->decided.devices[r].alignment; /* that of what is here is the same */
     alignment[r] = opi_rank_is_here(s, r) ? s->ranks[r].alignment : planned == 0 ? 1 : planned;
   }
   OPI_TRY(opi_lists_build(t->model, alignment, s->reference, s->allocator, &t->lists, err));
@@ -289,7 +289,7 @@ void opi_compiled_stop(opi_shape *shape) {
   }
   for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u) {
     if (t->units[u].program != NULL)
-      free_unit(&s->ranks[t->pieces->plan.instance_rank[u / per_instance]], &t->units[u]);
+      free_unit(&s->ranks[t->pieces->instance_rank[u / per_instance]], &t->units[u]);
   }
   t->wires = NULL;
   t->units = NULL;
@@ -304,7 +304,6 @@ void opi_compiled_free(opi_shape *shape) {
   opi_train_close_counters(t);
   opi_lists_free(t->lists);
   opi_cut_model_free(t->model);
-  opi_arena_release(&t->given.arena);
   opi_arena_release(&t->arena);
   opi_free(shape->session->allocator, t, sizeof *t);
   shape->compiled = NULL;

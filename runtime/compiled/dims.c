@@ -36,7 +36,8 @@ static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *s
         key = buffer;
       }
       /* An expression over the batch follows from the batch. */
-      if (s->plan->batch_dim != NULL && opi_depends_on_batch(s->plan->batch_dim, key))
+      if (s->plan->decided.binding.batch_dim != NULL &&
+          opi_depends_on_batch(s->plan->decided.binding.batch_dim, key))
         continue;
       dims[n] = (opi_dim_binding){.name = opi_arena_strdup(scratch, key), .value = length};
       if (dims[n++].name == NULL)

@@ -57,7 +57,7 @@ static opipe_status name_outputs(const opi_compiled *t, opipe_error *err) {
   s->output_names[0] = "loss";
   s->output_dtypes[0] = OPIPE_FLOAT;
   if (s->n_outputs == 2) {
-    const char *asked = s->plan->train->loss.output;
+    const char *asked = s->plan->decided.train->loss.output;
     s->output_names[1] = asked != NULL ? asked : training->output_name;
     s->output_dtypes[1] = training->graph->values[training->output].dtype;
   }
@@ -95,7 +95,7 @@ static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry 
     return s->env.source.carry(g, in, all, err);
   opi_carry_part part;
   OPI_TRY(opi_batch_part(&t->given, g, &t->arena, &part, err));
-  return opi_carry_through(g, &part, t->given.batch, in, all, NULL, err);
+  return opi_carry_through(g, &part, t->given.binding.batch, in, all, NULL, err);
 }
 
 /* How outputs carry the batch. In training those are the logits; the labels carry it alike. */
@@ -109,7 +109,7 @@ static opipe_status carry_outputs(opi_compiled *t, opipe_error *err) {
     return opi_fail_nomem(err, s->n_outputs * sizeof *t->output_carry, "outputs");
   for (uint32_t o = 0; o < s->n_outputs + 2; ++o)
     t->output_carry[o] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  if (trains ? s->n_outputs < 2 || s->plan->batch_dim == NULL : !split)
+  if (trains ? s->n_outputs < 2 || s->plan->decided.binding.batch_dim == NULL : !split)
     return OPIPE_OK;
   opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
   if (all == NULL)
@@ -128,7 +128,7 @@ static opipe_status carry_outputs(opi_compiled *t, opipe_error *err) {
 /* Labels are split like the output that they are compared with. */
 static opipe_status place_labels(const opi_compiled *t, const opi_value *value, int32_t *io_axis,
                                  opipe_error *err) {
-  if (*io_axis >= 0 || t->session->plan->batch_dim == NULL)
+  if (*io_axis >= 0 || t->session->plan->decided.binding.batch_dim == NULL)
     return OPIPE_OK;
   *io_axis = t->output_carry[1].axis;
   if (t->output_carry[1].axis >= value->rank || t->output_carry[1].outer != 1) {
@@ -187,8 +187,8 @@ static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
  */
 static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const uint32_t *slices,
                               opipe_error *err) {
-  opi_plan *given = &t->given;
-  const opi_plan *plan = t->session->plan;
+  opi_decision *given = &t->given;
+  const opi_decision *plan = &t->session->plan->decided;
   uint32_t n = 0;
   opipe_action *actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, plan->n_actions);
   uint32_t *rank_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)plan->n_ranks + 1);
@@ -214,10 +214,10 @@ static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const ui
   return OPIPE_OK;
 }
 
-static opipe_status check_rows(const opi_shape *shape, const opi_plan *given, int64_t units,
+static opipe_status check_rows(const opi_shape *shape, const opi_decision *given, int64_t units,
                                opipe_error *err) {
-  if (given->batch_dim == NULL ||
-      (shape->rows % units == 0 && given->batch_rows >= given->n_microbatches))
+  if (given->binding.batch_dim == NULL ||
+      (shape->rows % units == 0 && given->binding.batch_rows >= given->n_microbatches))
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
                   "a mini-batch of %lld rows cannot be cut into %u micro-batches of whole samples",
@@ -228,35 +228,33 @@ static opipe_status check_rows(const opi_shape *shape, const opi_plan *given, in
 static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opipe_error *err) {
   const opi_session *s = t->session;
   const int64_t units = s->engine->units_per_row;
-  opi_plan *given = &t->given;
+  opi_decision *given = &t->given;
   opi_bind_options named = {.n_dims = 0};
   const uint32_t *slices = NULL;
-  *given = *s->plan;
-  given->n_positions =
-      s->reference ? 1 : 0; /* one request after the other, or as many as it takes */
-  opi_arena_init(&given->arena, s->allocator, 0);
+  *given = s->plan->decided;
   if (t->shape->keep)
     return OPIPE_OK;
   OPI_TRY(opi_shape_name(t->shape, t->shape->rows, &t->arena, &named, err));
-  given->dims = opi_arena_copy(&t->arena, named.dims, named.n_dims * sizeof *named.dims);
-  given->pins = opi_arena_copy(&t->arena, named.pins, named.n_pins * sizeof *named.pins);
-  if ((given->dims == NULL && named.n_dims != 0) || (given->pins == NULL && named.n_pins != 0))
+  given->binding.dims = opi_arena_copy(&t->arena, named.dims, named.n_dims * sizeof *named.dims);
+  given->binding.pins = opi_arena_copy(&t->arena, named.pins, named.n_pins * sizeof *named.pins);
+  if ((given->binding.dims == NULL && named.n_dims != 0) ||
+      (given->binding.pins == NULL && named.n_pins != 0))
     return opi_fail_nomem(err, named.n_dims * sizeof *named.dims, "dimensions");
-  given->n_dims = named.n_dims;
-  given->n_pins = named.n_pins;
-  if (given->batch_dim != NULL && s->n_batch_inputs != 0)
-    given->batch_rows = t->shape->rows / units;
+  given->binding.n_dims = named.n_dims;
+  given->binding.n_pins = named.n_pins;
+  if (given->binding.batch_dim != NULL && s->n_batch_inputs != 0)
+    given->binding.batch_rows = t->shape->rows / units;
   OPI_TRY(opi_slices_scale(s->env.model, given, &t->arena, &slices, err));
-  const int64_t most = given->batch_rows / (given->shares == NULL ? 1 : given->n_replicas);
+  const int64_t most = given->binding.batch_rows / (given->shares == NULL ? 1 : given->n_replicas);
   if (opi_session_trains(s))
     OPI_TRY(check_rows(t->shape, given, units, err));
-  else if (given->batch_dim != NULL && most < given->n_microbatches)
+  else if (given->binding.batch_dim != NULL && most < given->n_microbatches)
     OPI_TRY(leave_out(t, most < 1 ? 1 : (uint32_t)most, slices, err));
   else if (slices != NULL)
     OPI_TRY(leave_out(t, given->n_microbatches, slices, err));
   if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)
     return OPIPE_OK;
-  return opi_batch_prove(given, s->env.model, base, NULL, err);
+  return opi_batch_prove(given, s->env.model, base, NULL, &t->arena, err);
 }
 
 /* ---- the signature ---- */
@@ -267,7 +265,7 @@ static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t r
   for (int32_t d = 0; d < value->rank; ++d)
     out[d] = value->shape[d];
   if (axis >= 0)
-    out[axis] = value->shape[axis] / rows * t->given.batch_rows;
+    out[axis] = value->shape[axis] / rows * t->given.binding.batch_rows;
 }
 
 /* The shape that the graphs give to input `i`; false: none of them reads it. */
@@ -325,11 +323,11 @@ static void count_units(opi_compiled *t) {
   s->engine->units_per_row = 1;
   for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
     const int32_t axis = s->inputs[i].batch_axis;
-    if (axis < 0 || t->given.batch_rows <= 0)
+    if (axis < 0 || t->given.binding.batch_rows <= 0)
       continue;
     t->shape->rows = t->shape->dims[at + (uint32_t)axis];
-    if (t->shape->rows >= t->given.batch_rows)
-      s->engine->units_per_row = t->shape->rows / t->given.batch_rows;
+    if (t->shape->rows >= t->given.binding.batch_rows)
+      s->engine->units_per_row = t->shape->rows / t->given.binding.batch_rows;
     return;
   }
 }
@@ -338,10 +336,10 @@ static void count_units(opi_compiled *t) {
 
 static opipe_status place_parts(opi_compiled *t, opipe_error *err) {
   const uint32_t n = t->given.n_microbatches;
-  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_part, t->pieces->plan.n_microbatches);
+  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_part, t->pieces->n_microbatches);
   if (t->parts == NULL)
-    return opi_fail_nomem(err, t->pieces->plan.n_microbatches * sizeof *t->parts, "micro-batches");
-  for (uint32_t i = 0; i < t->pieces->plan.n_microbatches; ++i) {
+    return opi_fail_nomem(err, t->pieces->n_microbatches * sizeof *t->parts, "micro-batches");
+  for (uint32_t i = 0; i < t->pieces->n_microbatches; ++i) {
     const uint32_t m = i % n, n_large = m < t->n_large ? m : t->n_large;
     t->parts[i] =
         (opi_part){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
@@ -352,13 +350,14 @@ static opipe_status place_parts(opi_compiled *t, opipe_error *err) {
 }
 
 static void count_rows(opi_compiled *t) {
-  const opi_plan *plan = &t->given;
-  const int64_t whole = plan->batch_dim == NULL ? plan->n_microbatches : plan->batch_rows;
+  const opi_decision *plan = &t->given;
+  const int64_t whole =
+      plan->binding.batch_dim == NULL ? plan->n_microbatches : plan->binding.batch_rows;
   const uint32_t extra = (uint32_t)((uint64_t)whole % plan->n_microbatches);
   t->n_classes = t->model->n_classes;
   t->pieces = &t->model->piece_plan;
-  t->strict = opi_plan_is_strict(&t->pieces->plan);
-  t->n_instances = t->pieces->plan.n_stages * t->pieces->plan.n_replicas;
+  t->strict = opi_plan_is_strict(t->pieces->whole);
+  t->n_instances = t->pieces->n_stages * t->pieces->n_replicas;
   t->n_large = extra == 0 ? plan->n_microbatches : extra;
   t->rows[0] = opi_microbatch_rows(whole, plan->n_microbatches, 0);
   t->rows[1] = whole / plan->n_microbatches;
@@ -411,6 +410,8 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
       .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
   OPI_TRY(give_plan(t, &base, err));
   const opi_cut_sources from = {.plan = &t->given,
+                                .times = &s->plan->predicted.times,
+                                .n_positions = s->reference ? 1 : 0, /* one after the other */
                                 .file = s->env.model,
                                 .base = &base,
                                 .master = s->master,

@@ -71,11 +71,11 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
   const opi_cut *cut = t->model->cuts[opi_class_at(t, m)];
   const opi_cell *cell = &cut->cells[index];
   const uint32_t item = s->n_inputs + cell->output;
-  const uint32_t rank = t->pieces->plan.instance_rank[opi_instance_at(t, cell->stage, m)];
+  const uint32_t rank = t->pieces->instance_rank[opi_instance_at(t, cell->stage, m)];
   opi_result_part rows, tokens;
   if (cell->output == OPIPE_NONE || cell->first_out != OPIPE_NONE || t->model->n_slices != 1 ||
       request->lent->key[item] == 0 || is_shared(cut, s, index, cell->stage) ||
-      t->lists->lies_on[(size_t)index * t->pieces->plan.n_microbatches + m] != rank)
+      t->lists->lies_on[(size_t)index * t->pieces->n_microbatches + m] != rank)
     return false;
   const opi_value *value = &opi_graphs_at(t, cell->stage, m)->graph->values[cell->value];
   const opi_carry *carry = &t->output_carry[cell->output];
@@ -95,8 +95,7 @@ static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
   const opi_compiled *t = request->runs;
   const opi_session *s = t->session;
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[index];
-  const opi_rank *rank =
-      &s->ranks[t->pieces->plan.instance_rank[opi_instance_at(t, cell->stage, m)]];
+  const opi_rank *rank = &s->ranks[t->pieces->instance_rank[opi_instance_at(t, cell->stage, m)]];
   uint32_t item = 0;
   only at;
   const bool lies = cell->source == OPI_CELL_REQUEST ? find_fed(request, cell, m, &item, &at)
@@ -124,12 +123,11 @@ static opipe_status bind_step(const opi_request *request, opi_places *places, ui
                               opipe_region *regions, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_step *step = &t->lists->steps[index];
-  const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
+  const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
   const opi_program_unit *unit =
       opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
   bool any = false;
-  if (!opi_rank_is_here(t->session, t->pieces->plan.instance_rank[instance]) ||
-      unit->program == NULL)
+  if (!opi_rank_is_here(t->session, t->pieces->instance_rank[instance]) || unit->program == NULL)
     return OPIPE_OK;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     const uint32_t cell = unit->cut->cells[b];
@@ -207,7 +205,7 @@ void opi_places_free(opi_session *s, opi_places *places) {
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
     const opi_step *step = &t->lists->steps[i];
     if (places->bound[i] != NULL) {
-      const uint32_t rank = opi_plan_rank(&t->pieces->plan, step->stage, step->replica);
+      const uint32_t rank = opi_piece_rank(t->pieces, step->stage, step->replica);
       s->ranks[rank].backend->binding_free(places->bound[i]);
     }
   }

@@ -138,7 +138,8 @@ static opipe_status take_item(const opi_request *request, uint32_t item, int32_t
                       "tensor '%s' lies on device %d:%d; rank %u, which touches it, is on %s:%u "
                       "(%d:%d)",
                       name, device_type, device_id, rank->index, opi_rank_backend(rank)->id,
-                      s->plan->devices[rank->index].index, rank->device_type, rank->device_id);
+                      s->plan->decided.devices[rank->index].index, rank->device_type,
+                      rank->device_id);
     }
     if (at->n_bytes != 0)
       OPI_TRY(take_memory(request, rank, item, at, err));

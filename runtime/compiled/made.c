@@ -31,7 +31,7 @@ static bool makes(const opi_compiled *t, const opi_step *step, uint32_t output) 
 static count count_parts(const opi_compiled *t, uint32_t output) {
   const opi_session *s = t->session;
   count n = {0, 0};
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
       if (step->kind != OPI_ACT_STORE || !makes(t, step, output))
@@ -49,7 +49,7 @@ opipe_status opi_results_find(opi_compiled *t, opipe_error *err) {
   if (t->made == NULL)
     return opi_fail_nomem(err, s->n_outputs, "results");
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    const bool whole = s->peers == NULL && s->n_here == s->plan->n_ranks;
+    const bool whole = s->peers == NULL && s->n_here == s->plan->decided.n_ranks;
     const count n = whole ? (count){0, 0} : count_parts(t, o);
     t->made[o] = n.here == n.all ? OPI_MADE_ALL : n.here == 0 ? OPI_MADE_NONE : OPI_MADE_SOME;
   }
@@ -90,7 +90,7 @@ opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
     const opi_step *step = &t->lists->steps[i];
     if (step->kind != OPI_ACT_LOAD && step->kind != OPI_ACT_STORE)
       continue;
-    const uint32_t rank = opi_plan_rank(&t->pieces->plan, step->stage, step->replica);
+    const uint32_t rank = opi_piece_rank(t->pieces, step->stage, step->replica);
     bool *touched = opi_rank_is_here(s, rank) ? &t->touched[s->ranks[rank].place * n] : NULL;
     if (touched != NULL && step->kind == OPI_ACT_LOAD)
       touch_inputs(t, step, touched);

@@ -35,7 +35,7 @@ static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_byte
 
 opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err) {
   opi_session *s = shape->session;
-  const uint32_t n = s->plan->n_ranks;
+  const uint32_t n = s->plan->decided.n_ranks;
   shape->boundary = OPI_ARENA_ARRAY(&shape->arena, opi_block, n);
   uint32_t *arenas = OPI_ARENA_ARRAY(&shape->arena, uint32_t, n);
   if (shape->boundary == NULL || arenas == NULL)

@@ -8,7 +8,7 @@
 /* The k-th program of the shape that runs on the rank; NULL: it is another's, or none. */
 static opipe_program *program_on(const opi_shape *shape, const opi_rank *rank, uint32_t k) {
   const opi_compiled *t = shape->compiled;
-  return t->pieces->plan.instance_rank[k / (t->n_classes * OPI_PROGRAMS)] == rank->index
+  return t->pieces->instance_rank[k / (t->n_classes * OPI_PROGRAMS)] == rank->index
              ? t->units[k].program
              : NULL;
 }
@@ -39,7 +39,7 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
     const opipe_status status = OPI_ASK_RANK(rank, params_prepare, err, rank->params, program);
     if (status < 0) {
       const opi_compiled *t = shape->compiled;
-      const uint32_t per_stage = t->n_classes * OPI_PROGRAMS * t->pieces->plan.n_replicas;
+      const uint32_t per_stage = t->n_classes * OPI_PROGRAMS * t->pieces->n_replicas;
       return opi_error_prefix(err, "rank %u, stage %u: ", rank->index,
                               k / per_stage / t->model->n_pieces);
     }

@@ -143,7 +143,7 @@ static opipe_status find_rows(const opi_session *s, opi_request *request, opipe_
           s->inputs[i].name, (long long)rows, s->inputs[first].name, (long long)request->rows);
     }
   }
-  const uint32_t m = first == OPIPE_NONE ? 1 : s->plan->n_microbatches;
+  const uint32_t m = first == OPIPE_NONE ? 1 : s->plan->decided.n_microbatches;
   const int64_t most = request->rows < 1 ? 1 : request->rows;
   request->n_microbatches = most < (int64_t)m ? (uint32_t)most : m;
   return OPIPE_OK;

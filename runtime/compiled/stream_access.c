@@ -115,14 +115,14 @@ static opipe_status check_copy(const opi_stream *to, const opi_stream *from, opi
   if (to->home != from->home && s->peers != NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "state_copy: from replica %u to replica %u, and only %u of %u ranks are here",
-                    from->home, to->home, s->n_here, s->plan->n_ranks);
+                    from->home, to->home, s->n_here, s->plan->decided.n_ranks);
   }
-  for (uint32_t p = 0; p < s->plan->n_states; ++p) {
+  for (uint32_t p = 0; p < s->plan->decided.n_states; ++p) {
     if (from->pairs[p].n_elems <= to->pairs[p].capacity)
       continue;
     return opi_fail(err, OPIPE_E_LIMIT,
                     "state_copy: '%s' -> '%s' has %llu elements, the state has room for %llu",
-                    s->plan->states[p].output, s->plan->states[p].input,
+                    s->plan->decided.states[p].output, s->plan->decided.states[p].input,
                     (unsigned long long)from->pairs[p].n_elems,
                     (unsigned long long)to->pairs[p].capacity);
   }
@@ -130,7 +130,7 @@ static opipe_status check_copy(const opi_stream *to, const opi_stream *from, opi
 }
 
 static opipe_status copy_locked(opi_stream *to, const opi_stream *from, opipe_error *err) {
-  const uint32_t n = to->session->plan->n_states;
+  const uint32_t n = to->session->plan->decided.n_states;
   OPI_TRY(check_copy(to, from, err));
   if (to == from)
     return OPIPE_OK;
@@ -160,7 +160,7 @@ opipe_status opi_stream_copy(opi_stream *to, opi_stream *from, opipe_error *err)
 
 static void tell(const opi_stream *stream, uint32_t p, opipe_state_info *out_info) {
   const opi_session *s = stream->session;
-  const opi_state_pair *pair = &s->plan->states[p];
+  const opi_state_pair *pair = &s->plan->decided.states[p];
   const opi_kept *kept = &stream->pairs[p];
   *out_info = (opipe_state_info){
       .flags = (stream->empty ? OPIPE_STATE_EMPTY : 0u) |
@@ -189,7 +189,7 @@ static opipe_status check_get(const opi_stream *stream, uint32_t p, uint64_t n_b
   if (n_bytes == kept->n_bytes)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "state_get: '%s' -> '%s' has %llu bytes, the buffer %llu",
-                  s->plan->states[p].output, s->plan->states[p].input,
+                  s->plan->decided.states[p].output, s->plan->decided.states[p].input,
                   (unsigned long long)kept->n_bytes, (unsigned long long)n_bytes);
 }
 
@@ -207,8 +207,10 @@ opipe_status opi_stream_get(opi_stream *stream, uint32_t p, opipe_state_info *ou
                             uint64_t n_bytes, opipe_error *err) {
   opi_session *s = stream->session;
   OPI_TRY(opi_session_check(s, err));
-  if (p >= s->plan->n_states)
-    return opi_fail(err, OPIPE_E_NOTFOUND, "state_get: pair %u of %u", p, s->plan->n_states);
+  if (p >= s->plan->decided.n_states) {
+    return opi_fail(err, OPIPE_E_NOTFOUND, "state_get: pair %u of %u", p,
+                    s->plan->decided.n_states);
+  }
   opi_lock_take(&s->submit_lock);
   const opipe_status status = get_locked(stream, p, out_info, dst, n_bytes, err);
   opi_lock_give(&s->submit_lock);

@@ -43,7 +43,7 @@ static bool place(const opi_stream *stream, const opi_compiled *t, const opi_pro
  * compute with a buffer that nobody fills. */
 static opipe_status check_stage(const opi_stream *stream, uint32_t p, uint32_t stage,
                                 opipe_error *err) {
-  const opi_state_pair *pair = &stream->session->plan->states[p];
+  const opi_state_pair *pair = &stream->session->plan->decided.states[p];
   return stage == pair->stage
              ? OPIPE_OK
              : opi_fail(err, OPIPE_E_INTERNAL,
@@ -55,8 +55,8 @@ static opipe_status check_stage(const opi_stream *stream, uint32_t p, uint32_t s
 static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_table *table,
                               uint32_t index, opipe_region *regions, opipe_error *err) {
   const opi_step *step = &t->lists->steps[index];
-  const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
-  const uint32_t rank = t->pieces->plan.instance_rank[instance];
+  const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
+  const uint32_t rank = t->pieces->instance_rank[instance];
   opi_program_unit *unit = opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
   if (unit->program == NULL || !place(stream, t, unit, step->microbatch, table->turn, regions))
     return OPIPE_OK;
@@ -88,7 +88,7 @@ static void free_table(const opi_stream *stream, opi_stream_table *table) {
     opipe_binding *bound = table->bound[i];
     if (bound == NULL)
       continue;
-    const uint32_t rank = opi_plan_rank(&t->pieces->plan, step->stage, step->replica);
+    const uint32_t rank = opi_piece_rank(t->pieces, step->stage, step->replica);
     for (uint32_t k = i; k < table->n_steps; ++k)
       table->bound[k] = table->bound[k] == bound ? NULL : table->bound[k];
     s->ranks[rank].backend->binding_free(bound);

@@ -25,7 +25,7 @@ static uint64_t count(const int64_t *shape, uint32_t rank) {
 
 static opipe_status check_room(const opi_stream *stream, uint32_t p, const char *which,
                                const int64_t *shape, uint32_t rank, opipe_error *err) {
-  const opi_state_pair *pair = &stream->session->plan->states[p];
+  const opi_state_pair *pair = &stream->session->plan->decided.states[p];
   const uint64_t n = count(shape, rank), room = stream->pairs[p].capacity;
   char text[128];
   if (n <= room)
@@ -89,8 +89,9 @@ opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_fee
 
 opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err) {
   const opi_stream *stream = request->stream_kept;
-  for (uint32_t p = 0; stream != NULL && p < request->session->plan->n_states; ++p) {
-    const opi_result *result = &request->results[request->session->plan->states[p].output_index];
+  for (uint32_t p = 0; stream != NULL && p < request->session->plan->decided.n_states; ++p) {
+    const opi_result *result =
+        &request->results[request->session->plan->decided.states[p].output_index];
     OPI_TRY(check_room(stream, p, "output", result->shape, result->rank, err));
   }
   return OPIPE_OK;
@@ -98,7 +99,7 @@ opipe_status opi_stream_check_results(const opi_request *request, opipe_error *e
 
 void opi_stream_advance(opi_request *request) {
   opi_stream *stream = request->stream_kept;
-  const opi_plan *plan = request->session->plan;
+  const opi_decision *plan = &request->session->plan->decided;
   if (stream == NULL)
     return;
   for (uint32_t p = 0; p < plan->n_states; ++p) {
@@ -132,7 +133,7 @@ opipe_status opi_stream_store(opi_rank *rank, const opi_request *request, uint32
   const opi_compiled *t = opi_compiled_at(rank);
   const uint32_t p = request->session->streams->pair_of_output[output];
   const uint32_t turn = request->turn ^ 1;
-  const size_t occurrence = (size_t)cell * t->pieces->plan.n_microbatches + microbatch;
+  const size_t occurrence = (size_t)cell * t->pieces->n_microbatches + microbatch;
   const opipe_region src = opi_cell_region(t, cell, microbatch);
   const opipe_region dst = opi_kept_region(request->stream_kept, p, turn, src.n_bytes);
   const int64_t n_bytes = (int64_t)src.n_bytes;

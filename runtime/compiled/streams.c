@@ -7,7 +7,7 @@
 /* ---- with the session ---- */
 
 opipe_status opi_streams_open(opi_session *s, opipe_error *err) {
-  const opi_plan *plan = s->plan;
+  const opi_decision *plan = &s->plan->decided;
   if (plan->n_states == 0)
     return OPIPE_OK;
   opi_streams *t = OPI_ARENA_NEW(&s->arena, opi_streams);
@@ -58,8 +58,8 @@ void opi_streams_stop(opi_session *s) {
 static void unmake(opi_stream *stream) {
   const opi_session *s = stream->session;
   opi_handle_slot_give(stream->slot);
-  opi_free(s->allocator, stream->pairs, s->plan->n_states * sizeof *stream->pairs);
-  opi_free(s->allocator, stream->blocks, s->plan->n_ranks * sizeof *stream->blocks);
+  opi_free(s->allocator, stream->pairs, s->plan->decided.n_states * sizeof *stream->pairs);
+  opi_free(s->allocator, stream->blocks, s->plan->decided.n_ranks * sizeof *stream->blocks);
   opi_free(s->allocator, stream, sizeof *stream);
 }
 
@@ -105,10 +105,10 @@ static opi_stream *make(opi_session *s, opipe_error *err) {
     return NULL;
   }
   stream->session = s;
-  stream->pairs = opi_alloc_zero(s->allocator, s->plan->n_states, sizeof *stream->pairs);
-  stream->blocks = opi_alloc_zero(s->allocator, s->plan->n_ranks, sizeof *stream->blocks);
+  stream->pairs = opi_alloc_zero(s->allocator, s->plan->decided.n_states, sizeof *stream->pairs);
+  stream->blocks = opi_alloc_zero(s->allocator, s->plan->decided.n_ranks, sizeof *stream->blocks);
   if (stream->pairs == NULL || stream->blocks == NULL)
-    (void)opi_fail_nomem(err, s->plan->n_states * sizeof *stream->pairs, "a state");
+    (void)opi_fail_nomem(err, s->plan->decided.n_states * sizeof *stream->pairs, "a state");
   else
     stream->slot = opi_handle_slot_take(OPI_HANDLE_STATE, stream, end_lease, s->env.owner, err);
   if (stream->slot == NULL) {
@@ -132,7 +132,7 @@ void opi_stream_clear(opi_stream *stream) {
   stream->empty = true;
   stream->turn = 0;
   atomic_store(&stream->broken_at, UINT64_MAX);
-  for (uint32_t p = 0; p < stream->session->plan->n_states; ++p)
+  for (uint32_t p = 0; p < stream->session->plan->decided.n_states; ++p)
     stream->pairs[p].n_elems = stream->pairs[p].n_bytes = stream->pairs[p].rank = 0;
 }
 
@@ -140,7 +140,7 @@ void opi_stream_clear(opi_stream *stream) {
 static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params,
                             uint64_t *out_bytes, opipe_error *err) {
   const opi_session *s = stream->session;
-  const opi_plan *plan = s->plan;
+  const opi_decision *plan = &s->plan->decided;
   for (uint32_t p = 0; p < plan->n_states; ++p) {
     const opi_state_pair *pair = &plan->states[p];
     opi_kept *kept = &stream->pairs[p];
@@ -163,7 +163,7 @@ static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params
 
 static opipe_status fill(opi_stream *stream, const opipe_state_params *params, opipe_error *err) {
   opi_session *s = stream->session;
-  const uint32_t n_ranks = s->plan->n_ranks;
+  const uint32_t n_ranks = s->plan->decided.n_ranks;
   uint64_t *bytes = opi_alloc_zero(s->allocator, n_ranks, sizeof *bytes);
   if (bytes == NULL)
     return opi_fail_nomem(err, n_ranks * sizeof *bytes, "a state");
@@ -203,9 +203,10 @@ opipe_status opi_stream_open(opi_session *s, const opipe_state_params *params,
   OPI_TRY(opi_session_check(s, err));
   if (s->streams == NULL)
     return opi_fail(err, OPIPE_E_STATE, "session_state_open: the plan has no pairs to keep");
-  if (params != NULL && params->n_capacities != 0 && params->n_capacities != s->plan->n_states) {
+  if (params != NULL && params->n_capacities != 0 &&
+      params->n_capacities != s->plan->decided.n_states) {
     return opi_fail(err, OPIPE_E_INVALID, "session_state_open: %u capacities for %u pairs",
-                    params->n_capacities, s->plan->n_states);
+                    params->n_capacities, s->plan->decided.n_states);
   }
   opi_lock_take(&s->submit_lock);
   const opipe_status status = open_locked(s, params, &stream, err);

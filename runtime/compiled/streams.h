@@ -49,8 +49,8 @@ struct opi_stream {
   _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
   _Atomic uint32_t n_breaking;   /* who may be about to set that */
   _Atomic uint32_t n_unfinished; /* requests; one that is over is touched by no rank */
-  opi_kept *pairs;               /* [plan->n_states] */
-  opi_block *blocks;             /* [plan->n_ranks] */
+  opi_kept *pairs;               /* [n_states] */
+  opi_block *blocks;             /* [n_ranks] */
   opi_stream_table *tables;
 };
 
@@ -64,7 +64,7 @@ typedef struct opi_streams {
   opi_stream *list;         /* all ever made */
   uint32_t *pair_of_input;  /* [session->n_inputs] OPIPE_NONE: of none */
   uint32_t *pair_of_output; /* [session->n_outputs] */
-  opi_side *sides;          /* [plan->n_ranks] */
+  opi_side *sides;          /* [n_ranks] */
   uint64_t n_opened;
   uint32_t n_homes;
 } opi_streams;

@@ -17,7 +17,7 @@ opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what,
     return OPIPE_OK;
   (void)snprintf(whose, sizeof whose, "rank %u: %s", rank->index, what);
   OPI_TRY(opi_budget_charge(s->env.budget, s->env.backends[rank->index].id,
-                            s->plan->devices[rank->index].index, n_bytes, whose, err));
+                            s->plan->decided.devices[rank->index].index, n_bytes, whose, err));
   rank->charged_bytes += n_bytes;
   return OPIPE_OK;
 }
@@ -27,7 +27,7 @@ void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes) {
   if (s->env.budget == NULL)
     return;
   opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
-                     s->plan->devices[rank->index].index, n_bytes);
+                     s->plan->decided.devices[rank->index].index, n_bytes);
   rank->charged_bytes -= n_bytes;
 }
 
@@ -83,14 +83,14 @@ opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err) {
   const opi_session *s = rank->session;
   const bool needed = (s->flags & OPIPE_SESSION_TUNED) != 0;
   char why[OPI_KERNELS_WHY_ROOM];
-  if (!needed && s->plan->kernels == NULL)
+  if (!needed && s->plan->predicted.kernels == NULL)
     return OPIPE_OK;
-  if (s->plan->kernels == NULL) {
+  if (s->plan->predicted.kernels == NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "the plan has no table of kernels that were chosen by measuring, and one is "
                     "required: 'onnx-pipe tune' makes it");
   }
-  OPI_TRY(opi_kernels_give(s->plan->kernels, opi_rank_backend(rank), rank->device,
+  OPI_TRY(opi_kernels_give(s->plan->predicted.kernels, opi_rank_backend(rank), rank->device,
                            &rank->has_kernels, why, err));
   if (rank->has_kernels || !opi_backend_tunes(opi_rank_backend(rank)))
     return OPIPE_OK;

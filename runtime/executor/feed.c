@@ -189,7 +189,7 @@ static opipe_status store_on_device(opi_rank *rank, opi_ahead_entry *e, const op
 static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
   const opi_compiled *t = e->work.shape;
   const uint32_t m = e->work.step->microbatch;
-  const size_t occurrence = (size_t)e->cell * t->pieces->plan.n_microbatches + m;
+  const size_t occurrence = (size_t)e->cell * t->pieces->n_microbatches + m;
   const opipe_region region = opi_cell_region(t, e->cell, m);
   const bool own = t->lists->lies_on[occurrence] == rank->index && region.n_bytes != 0;
   e->kind = OPI_AHEAD_STORE;
@@ -282,10 +282,10 @@ opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *e
 
 bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint32_t rank) {
   const uint32_t n_pieces = t->model->n_pieces;
-  for (uint32_t m = 0; m < t->pieces->plan.n_microbatches; ++m) {
+  for (uint32_t m = 0; m < t->pieces->n_microbatches; ++m) {
     for (uint32_t v = 0; v < n_pieces; ++v) {
       const uint32_t instance = opi_instance_at(t, t->model->loss_stage * n_pieces + v, m);
-      if (t->pieces->plan.instance_rank[instance] == rank &&
+      if (t->pieces->instance_rank[instance] == rank &&
           !isfinite(request->ticket->losses[m * n_pieces + v]))
         return false;
     }
@@ -297,7 +297,7 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
 
 /* Row t is judged by label t + 1; the last one by nothing. */
 opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *err) {
-  const opi_loss *loss = &t->session->plan->train->loss;
+  const opi_loss *loss = &t->session->plan->decided.train->loss;
   struct opi_ticket *ticket = request->ticket;
   ticket->judge.data = NULL;
   if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY || t->labels_input == OPIPE_NONE)

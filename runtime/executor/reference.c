@@ -23,7 +23,7 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
   opi_session *s = t->session;
   const opi_step *step = &t->lists->steps[index];
   const bool evaluate = request->ticket != NULL && request->ticket->kind == OPI_TICKET_EVALUATE;
-  opi_rank *rank = &s->ranks[opi_plan_rank(&t->pieces->plan, step->stage, step->replica)];
+  opi_rank *rank = &s->ranks[opi_piece_rank(t->pieces, step->stage, step->replica)];
   opipe_status status = OPIPE_PENDING;
   if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_UPDATE ||
       (evaluate && step->pass != OPI_PROGRAM_F))
@@ -58,7 +58,7 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
 }
 
 static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error *err) {
-  const uint32_t n_ranks = t->session->plan->n_ranks;
+  const uint32_t n_ranks = t->session->plan->decided.n_ranks;
   for (uint32_t r = 0; r < n_ranks; ++r) {
     const double scale = opi_weights_loss_scale(t->weights, r);
     memcpy(&t->cursors[r].scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
@@ -70,7 +70,7 @@ static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error
 
 /* All ranks' sums and updates, in turns. */
 static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err) {
-  const opi_plan *plan = t->session->plan;
+  const opi_decision *plan = &t->session->plan->decided;
   const double *lr = request->ticket->has_lr ? &request->ticket->lr : NULL;
   uint32_t left = plan->n_ranks;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {

@@ -45,7 +45,7 @@ static const opi_rank *first_of(const opi_rank *rank) {
   for (uint32_t i = 0; i < rank->place; ++i) {
     const opi_rank *other = &s->ranks[s->here[i]];
     if (other->stamps != NULL && other->instance == rank->instance &&
-        s->plan->devices[other->index].index == s->plan->devices[rank->index].index)
+        s->plan->decided.devices[other->index].index == s->plan->decided.devices[rank->index].index)
       return other;
   }
   return rank;

@@ -32,7 +32,7 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
   for (uint32_t i = 0; i < cursor->n_reducing; ++i) {
     const uint32_t index = cursor->reducing[i];
     const opi_step *step = &t->lists->steps[index];
-    const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
+    const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
     if (opi_weights_is_summed(rank->session->engine->weights, opi_whole_instance(t, instance)))
       opi_ran_at(t, rank->index, index)->span.end_ns = opi_clock_ns();
     else
@@ -58,7 +58,7 @@ static void set_scalars(const opi_compiled *t, const opi_request *request, uint3
                         uint32_t microbatch, opi_cursor *cursor) {
   int64_t *scalars = cursor->scalars;
   const struct opi_ticket *ticket = request->ticket;
-  const opi_train_spec *train = t->session->plan->train;
+  const opi_train_spec *train = t->session->plan->decided.train;
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const double count = ticket == NULL ? 1 : ticket->count;
   scalars[OPI_SCALAR_SEED] = train == NULL ? 0 : (int64_t)train->seed;
@@ -72,7 +72,7 @@ static void set_scalars(const opi_compiled *t, const opi_request *request, uint3
 
 /* Tests: what nobody needs any more is overwritten. */
 static void poison_freed(const opi_compiled *t, const opi_step *step) {
-  const uint32_t n_mb = t->pieces->plan.n_microbatches;
+  const uint32_t n_mb = t->pieces->n_microbatches;
   for (uint32_t c = 0; c < t->model->cuts[0]->n_cells; ++c) {
     for (uint32_t m = 0; m < n_mb; ++m) {
       if (t->lists->freed_after[(size_t)c * n_mb + m] != step->route)
@@ -193,7 +193,7 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
   opi_session *s = rank->session;
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
-  const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
+  const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
   uint32_t program = step->pass, binding = t->binding_of_step[index];
   opi_request *request = opi_step_request(rank, step);
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
@@ -208,7 +208,7 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
   /* The first forwards after a pause see the weights as their backwards will: one step old. */
   uint32_t version = step->version;
   if (cursor->item.kind == OPI_ITEM_PROLOGUE ||
-      (s->reference && s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
+      (s->reference && s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
     version = 1;
   const uint32_t set = opi_weights_set_of(s->engine->weights, rank->index, evaluate ? 0 : version);
   opi_errand work = {.step = step,
@@ -267,7 +267,7 @@ void opi_step_summing(const opi_ahead_entry *e) {
 static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
-  const uint32_t instance = step->stage * t->pieces->plan.n_replicas + step->replica;
+  const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
   const opi_ahead_entry e = {.kind = OPI_AHEAD_SUM, .work.ran = opi_ran_at(t, rank->index, index)};
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;

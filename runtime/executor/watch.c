@@ -122,12 +122,12 @@ static uint32_t first_busy(opi_session *s) {
 
 /* From rank to the rank it waits for, until one that waits for nobody, or that has been seen. */
 static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
-  for (uint32_t i = 0; i < s->plan->n_ranks; ++i) {
+  for (uint32_t i = 0; i < s->plan->decided.n_ranks; ++i) {
     const opi_rank *rank = &s->ranks[r];
     if (atomic_load(&rank->doing) != OPI_DOING_STEP)
       break;
     const uint32_t peer = atomic_load(&rank->doing_peer);
-    if (peer >= s->plan->n_ranks || atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING)
+    if (peer >= s->plan->decided.n_ranks || atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING)
       break;
     *out_waiter = r;
     r = peer;
@@ -146,7 +146,7 @@ static void describe_place(const opi_session *s, const opi_rank *rank, char *tex
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->doing_request),
-                 atomic_load(&rank->doing_microbatch) % s->plan->n_microbatches, part);
+                 atomic_load(&rank->doing_microbatch) % s->plan->decided.n_microbatches, part);
 }
 
 /* peer: the rank that it waits for, OPIPE_NONE: nobody, or all. */
@@ -174,8 +174,8 @@ static void describe(opi_session *s, uint32_t r, uint32_t peer, uint64_t now, ch
 
 /* A sum over all ranks has no one peer: whoever is in a program holds it up. */
 static uint32_t in_program(opi_session *s, uint32_t r) {
-  for (uint32_t i = 0; i < s->plan->n_ranks && atomic_load(&s->ranks[r].doing) == OPI_DOING_STEP;
-       ++i) {
+  for (uint32_t i = 0;
+       i < s->plan->decided.n_ranks && atomic_load(&s->ranks[r].doing) == OPI_DOING_STEP; ++i) {
     if (atomic_load(&s->ranks[i].doing) == OPI_DOING_PROGRAM)
       return i;
   }

@@ -8,16 +8,17 @@
 
 opipe_status opi_fates_open(opi_peers *p, opipe_error *err) {
   const opi_session *s = p->session;
-  p->awaited = OPI_ARENA_ARRAY(&p->arena, opi_awaited, s->plan->n_ranks);
-  for (uint32_t r = 0; p->awaited != NULL && r < s->plan->n_ranks; ++r) {
+  p->awaited = OPI_ARENA_ARRAY(&p->arena, opi_awaited, s->plan->decided.n_ranks);
+  for (uint32_t r = 0; p->awaited != NULL && r < s->plan->decided.n_ranks; ++r) {
     if (!opi_rank_is_here(s, r))
       continue;
     p->awaited[r].ring = OPI_ARENA_ARRAY(&p->arena, opi_request *, s->ring_room);
     if (p->awaited[r].ring == NULL)
       return opi_fail_nomem(err, s->ring_room * sizeof(opi_request *), "requests");
   }
-  return p->awaited != NULL ? OPIPE_OK
-                            : opi_fail_nomem(err, s->plan->n_ranks * sizeof *p->awaited, "ranks");
+  return p->awaited != NULL
+             ? OPIPE_OK
+             : opi_fail_nomem(err, s->plan->decided.n_ranks * sizeof *p->awaited, "ranks");
 }
 
 static opi_request **place_at(const opi_peers *p, uint32_t rank, uint64_t number) {
@@ -49,10 +50,10 @@ static uint32_t copy_losses(const opi_request *request, uint32_t rank, double *l
   const uint32_t n_pieces = t->model->n_pieces;
   double *losses = request->ticket->losses;
   uint32_t n = 0;
-  for (uint32_t i = 0; i < t->pieces->plan.n_microbatches * n_pieces; ++i) {
+  for (uint32_t i = 0; i < t->pieces->n_microbatches * n_pieces; ++i) {
     const uint32_t stage = t->model->loss_stage * n_pieces + i % n_pieces;
     const uint32_t instance = opi_instance_at(t, stage, i / n_pieces);
-    if (t->pieces->plan.instance_rank[instance] != rank)
+    if (t->pieces->instance_rank[instance] != rank)
       continue;
     if (out)
       list[n] = losses[i];
@@ -64,7 +65,7 @@ static uint32_t copy_losses(const opi_request *request, uint32_t rank, double *l
 }
 
 uint64_t opi_fate_bytes(const opi_session *s, uint32_t rank) {
-  const opi_plan *plan = s->plan;
+  const opi_decision *plan = &s->plan->decided;
   const uint32_t stage = s->engine->loss_stage;
   bool judges = false;
   for (uint32_t i = 0; stage != OPIPE_NONE && i < plan->n_replicas; ++i)

@@ -45,11 +45,11 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opi
 
 opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
   opi_session *s = p->session;
-  const uint32_t n = p->owns ? s->plan->n_ranks - s->n_here : s->n_here;
+  const uint32_t n = p->owns ? s->plan->decided.n_ranks - s->n_here : s->n_here;
   p->lanes = OPI_ARENA_ARRAY(&p->arena, opi_lane, n);
   if (p->lanes == NULL)
     return opi_fail_nomem(err, n * sizeof *p->lanes, "ranks of other sessions");
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
     if (opi_rank_is_here(s, r) == p->owns)
       continue;
     opi_lane *lane = &p->lanes[p->n_lanes++];

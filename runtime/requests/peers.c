@@ -11,8 +11,8 @@
 /* What is made in the reader's memory is made by a rank of the same session. */
 static opipe_status check_edges(const opi_session *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
-    for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
-      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(s->plan, s->here[i], r))
+    for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
+      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(&s->plan->decided, s->here[i], r))
         continue;
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
                       "session_open: by the plan ranks %u and %u write into each other's memory "
@@ -25,13 +25,13 @@ static opipe_status check_edges(const opi_session *s, opipe_error *err) {
 }
 
 opipe_status opi_peers_check(const opi_session *s, opipe_error *err) {
-  const uint32_t rule = s->plan->link.rule;
-  if (s->n_here == s->plan->n_ranks)
+  const uint32_t rule = s->plan->decided.link.rule;
+  if (s->n_here == s->plan->decided.n_ranks)
     return OPIPE_OK;
   if (s->reference) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "session_open: the reference runs all ranks: %u of %u are given", s->n_here,
-                    s->plan->n_ranks);
+                    s->plan->decided.n_ranks);
   }
   if (rule <= OPIPE_RULE_STREAM)
     return check_edges(s, err);
@@ -40,11 +40,12 @@ opipe_status opi_peers_check(const opi_session *s, opipe_error *err) {
       "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
       "which ranks issue them (rule %u), and what sessions tell each other comes between: "
       "one of the rules tag (%d) and stream (%d) is needed",
-      s->n_here, s->plan->n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
+      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG,
+      OPIPE_RULE_STREAM);
 }
 
 opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
-  if (s->n_here == s->plan->n_ranks)
+  if (s->n_here == s->plan->decided.n_ranks)
     return OPIPE_OK;
   opi_peers *p = opi_alloc_zero(s->allocator, 1, sizeof *p);
   if (p == NULL)

@@ -10,7 +10,7 @@
 
 /* One of every piece of every micro-batch. */
 static size_t n_losses(const opi_session *s) {
-  return (size_t)s->plan->n_microbatches * s->engine->n_pieces;
+  return (size_t)s->plan->decided.n_microbatches * s->engine->n_pieces;
 }
 
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
@@ -113,7 +113,7 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
         result->shape[d] = value->shape[d];
       if (t->output_carry[1].axis >= 0) {
         result->shape[t->output_carry[1].axis] =
-            value->shape[t->output_carry[1].axis] / variant->rows * t->given.batch_rows;
+            value->shape[t->output_carry[1].axis] / variant->rows * t->given.binding.batch_rows;
       }
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
@@ -164,9 +164,10 @@ static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, op
   if (status != OPIPE_OK)
     return status;
   opi_compiled *shape = request->runs;
-  const opi_plan *given = &shape->given;
-  request->rows = given->batch_dim == NULL ? (int64_t)given->n_microbatches : given->batch_rows;
-  request->n_microbatches = s->plan->n_microbatches;
+  const opi_decision *given = &shape->given;
+  request->rows =
+      given->binding.batch_dim == NULL ? (int64_t)given->n_microbatches : given->binding.batch_rows;
+  request->n_microbatches = s->plan->decided.n_microbatches;
   request->has_plain = false;
   for (size_t m = 0; m < n_losses(s); ++m)
     ticket->losses[m] = 0;
@@ -318,7 +319,7 @@ static opipe_status start(opi_session *s, const opipe_submit_params *params, uin
 
 opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
                             opi_session **out_session, opipe_error *err) {
-  if (env->plan->train == NULL)
+  if (!opi_plan_trains(&env->plan->decided))
     return opi_fail(err, OPIPE_E_STATE, "the plan is for inference: it cannot train");
   return opi_session_open(env, params, out_session, err);
 }
@@ -402,7 +403,7 @@ void opi_train_set_step(opi_session *session, uint64_t step) {
     return;
   opi_lock_take(&session->submit_lock);
   session->engine->n_steps = step;
-  for (uint32_t r = 0; r < session->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < session->plan->decided.n_ranks; ++r) {
     session->engine->cursors[r].n_steps = step;
     atomic_store(&session->engine->cursors[r].n_done, step);
   }

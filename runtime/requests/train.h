@@ -17,7 +17,7 @@
 #include "runtime/session/session.h"
 #include "runtime/weights/weights.h"
 
-/* env->plan->train must be there. params: as session_open; flags REFERENCE: the plan's own programs
+/* The plan of env must train. params: as session_open; flags REFERENCE: the plan's own programs
  * by a plain loop over micro-batches and stages in the submitting thread, no schedule, no
  * transport. OPIPE_SESSION_CHECK_FINITE is the NaN check. */
 opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,

@@ -60,8 +60,10 @@ opipe_status opi_session_fd(opi_session *s, uint32_t rank, int32_t *out_fd, opip
       return opi_fail(err, OPIPE_E_STATE,
                       "session_fd: rank %u has a thread of its own, or none at all", rank);
     }
-    if (rank >= s->plan->n_ranks)
-      return opi_fail(err, OPIPE_E_INVALID, "session_fd: rank %u of %u", rank, s->plan->n_ranks);
+    if (rank >= s->plan->decided.n_ranks) {
+      return opi_fail(err, OPIPE_E_INVALID, "session_fd: rank %u of %u", rank,
+                      s->plan->decided.n_ranks);
+    }
     OPI_TRY(opi_rank_find(s, "session_fd", rank, err));
     if (s->transport->notify == NULL) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -80,7 +82,7 @@ void opi_session_close_fds(opi_session *s) {
   const int32_t finished = atomic_exchange(&s->finished_fd, -1);
   if (finished >= 0)
     (void)close(finished);
-  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; s->ranks != NULL && r < s->plan->decided.n_ranks; ++r) {
     const int32_t fd = s->ranks[r].session == NULL ? -1 : atomic_exchange(&s->ranks[r].fd, -1);
     if (fd >= 0)
       (void)close(fd);
@@ -132,9 +134,9 @@ opipe_status opi_session_drive(opi_session *session, uint32_t index, uint64_t ti
     return opi_fail(err, OPIPE_E_STATE,
                     "session_drive: the session was opened with threads of its own");
   }
-  if (index >= session->plan->n_ranks) {
+  if (index >= session->plan->decided.n_ranks) {
     return opi_fail(err, OPIPE_E_INVALID, "session_drive: rank %u of %u", index,
-                    session->plan->n_ranks);
+                    session->plan->decided.n_ranks);
   }
   OPI_TRY(opi_rank_find(session, "session_drive", index, err));
   opi_rank *rank = &session->ranks[index];

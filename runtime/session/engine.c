@@ -10,9 +10,9 @@
 static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_instance *out,
                                       opipe_error *err) {
   const opi_session *s = t->session;
-  const uint32_t stage = i / s->plan->n_replicas, r = s->plan->instance_rank[i];
+  const uint32_t stage = i / s->plan->decided.n_replicas, r = s->plan->decided.instance_rank[i];
   const uint32_t n_pieces = t->model->n_pieces, each = t->n_classes * OPI_PROGRAMS;
-  const uint32_t n = each * n_pieces, n_replicas = t->pieces->plan.n_replicas;
+  const uint32_t n = each * n_pieces, n_replicas = t->pieces->n_replicas;
   if (r == OPIPE_NONE)
     return OPIPE_OK;
   const bool elsewhere = !opi_rank_is_here(s, r);
@@ -21,7 +21,7 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   if (programs == NULL)
     return opi_fail_nomem(err, n * sizeof *programs, "weights");
   OPI_TRY(opi_stage_params(t->model, stage, &t->arena, &params, &n_params, err));
-  const uint32_t replica = n_replicas == 1 ? 0 : i % s->plan->n_replicas;
+  const uint32_t replica = n_replicas == 1 ? 0 : i % s->plan->decided.n_replicas;
   for (uint32_t k = 0; k < n; ++k) {
     const uint32_t piece = (stage * n_pieces + k / each) * n_replicas + replica;
     if (opi_whole_instance(t, piece) == i)
@@ -29,13 +29,13 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   }
   *out = (opi_weight_instance){.rank = r,
                                .stage = stage,
-                               .replica = i % s->plan->n_replicas,
+                               .replica = i % s->plan->decided.n_replicas,
                                .n_programs = elsewhere ? 0 : n,
                                .elsewhere = elsewhere,
-                               .alignment = s->plan->devices[r].alignment,
+                               .alignment = s->plan->decided.devices[r].alignment,
                                .backend = &s->env.backends[r],
                                .device = s->ranks[r].device,
-                               .device_index = s->plan->devices[r].index,
+                               .device_index = s->plan->decided.devices[r].index,
                                .queue = s->ranks[r].queue,
                                .endpoint = s->ranks[r].endpoint,
                                .programs = programs,
@@ -51,7 +51,7 @@ static opipe_status share(void *ctx, uint32_t holder, void *data, uint64_t n_byt
 
 /* A glob that matches nothing may be one of a list for all models; or it is misspelt. */
 static void tell_unused_globs(const opi_session *s, const opi_cut *cut) {
-  const opi_optimizer *optimizer = &s->plan->train->optimizer;
+  const opi_optimizer *optimizer = &s->plan->decided.train->optimizer;
   for (uint32_t g = 0; g < optimizer->n_no_decay && !s->reference; ++g) {
     uint32_t n_trained = 0;
     bool used = false;
@@ -69,7 +69,7 @@ static void tell_unused_globs(const opi_session *s, const opi_cut *cut) {
 opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
   const opi_session *s = t->session;
   const opi_cut *cut = t->model->cuts[0];
-  const uint32_t n = s->plan->n_stages * s->plan->n_replicas;
+  const uint32_t n = s->plan->decided.n_stages * s->plan->decided.n_replicas;
   opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, n);
   if (instances == NULL)
     return opi_fail_nomem(err, n * sizeof *instances, "weights");
@@ -77,20 +77,20 @@ opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
     OPI_TRY(describe_instance(t, i, &instances[i], err));
   const opi_weights_options options = {
       .allocator = s->allocator,
-      .optimizer = &s->plan->train->optimizer,
+      .optimizer = &s->plan->decided.train->optimizer,
       .instances = instances,
       .sources = cut->sources,
       .trained = cut->trained,
       .transport = s->reference ? (opi_transport_ref){.table = NULL} : s->env.transport,
       .budget = s->env.budget,
-      .n_stages = s->plan->n_stages,
-      .n_replicas = s->plan->n_replicas,
-      .n_ranks = s->plan->n_ranks,
+      .n_stages = s->plan->decided.n_stages,
+      .n_replicas = s->plan->decided.n_replicas,
+      .n_ranks = s->plan->decided.n_ranks,
       .n_sources = cut->n_params,
-      .n_versions = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
+      .n_versions = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
       .keep_gradients = (s->flags & OPIPE_SESSION_KEEP_GRADIENTS) != 0,
       .hold = (s->flags & OPIPE_SESSION_HOLD) != 0,
-      .share = s->n_here == s->plan->n_ranks ? NULL : share,
+      .share = s->n_here == s->plan->decided.n_ranks ? NULL : share,
       .share_ctx = t->session};
   OPI_TRY(opi_weights_open(&options, &s->engine->weights, err));
   tell_unused_globs(s, cut);
@@ -105,15 +105,17 @@ opipe_status opi_engine_prepare(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, sizeof *t, "a session");
   t->session = s;
   t->labels_input = OPIPE_NONE;
-  t->periodic = s->plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
+  t->periodic = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   t->units_per_row = 1;
   opi_arena_init(&t->arena, s->allocator, 0);
   s->engine = t;
   s->ring_room = opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
-  if (s->plan->n_states != 0)
-    s->ring_room = s->max_in_flight * opi_states_homes(s->plan) + 1; /* with what fills gaps */
+  if (s->plan->decided.n_states != 0) {
+    s->ring_room =
+        s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with what fills gaps */
+  }
   t->items = OPI_ARENA_ARRAY(&t->arena, opi_item, s->ring_room);
-  t->cursors = OPI_ARENA_ARRAY(&t->arena, opi_cursor, s->plan->n_ranks);
+  t->cursors = OPI_ARENA_ARRAY(&t->arena, opi_cursor, s->plan->decided.n_ranks);
   return t->items == NULL || t->cursors == NULL
              ? opi_fail_nomem(err, s->ring_room * sizeof *t->items, "steps")
              : OPIPE_OK;
@@ -122,7 +124,7 @@ opipe_status opi_engine_prepare(opi_session *s, opipe_error *err) {
 opipe_status opi_engine_build(opi_session *s, opipe_error *err) {
   opi_engine *t = s->engine;
   opi_shape *shape = NULL;
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r)
     s->ranks[r].cursor = &t->cursors[r];
   OPI_TRY(opi_shape_get(s, NULL, 0, &shape, err));
   for (uint32_t i = 0; i < s->n_here && opi_session_trains(s); ++i) {

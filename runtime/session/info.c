@@ -70,22 +70,24 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
     return opi_fail(err, OPIPE_E_ABI, "session_memory: struct_size %u is too small",
                     io_info->struct_size);
   }
-  if (index >= s->plan->n_ranks)
-    return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index, s->plan->n_ranks);
+  if (index >= s->plan->decided.n_ranks) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index,
+                    s->plan->decided.n_ranks);
+  }
   OPI_TRY(opi_rank_find(s, "session_memory", index, err));
   opi_rank *rank = &s->ranks[index];
   uint32_t home = 0;
   opi_streams_tidy(s);
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, host_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
-  const uint64_t cap = s->plan->devices[index].memory_bytes;
+  const uint64_t cap = s->plan->decided.devices[index].memory_bytes;
   opipe_memory_info info = {
       .struct_size = io_info->struct_size,
       .rank = index,
       .cap_bytes = cap == 0 ? UINT64_MAX : cap,
       .mapped_bytes = usage.mapped_bytes,
       .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
-      .stream_bytes = opi_stream_bytes(s->plan, index, rank->alignment, &home)};
+      .stream_bytes = opi_stream_bytes(&s->plan->decided, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
   opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
@@ -112,11 +114,11 @@ opipe_status opi_session_info(opi_session *s, opipe_session_info *io_info, opipe
                     io_info->struct_size);
   }
   opipe_session_info info = {.struct_size = io_info->struct_size,
-                             .n_ranks = s->plan->n_ranks,
+                             .n_ranks = s->plan->decided.n_ranks,
                              .requests_done = atomic_load(&s->n_done),
                              .requests_failed = atomic_load(&s->n_failed),
                              .shapes_compiled = atomic_load(&s->n_shapes)};
-  for (uint32_t r = 0; r < s->plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r)
     info.busy_ns += atomic_load(&s->ranks[r].busy_ns);
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, reserved));
   return OPIPE_OK;

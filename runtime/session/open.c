@@ -36,7 +36,7 @@ static bool ranks_compute(const opi_session *s) {
 static void share_cores(opi_session *s, uint32_t spin_us) {
   uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
   for (uint32_t i = 0; i < s->n_here; ++i) {
-    const uint32_t threads = s->plan->devices[s->here[i]].threads;
+    const uint32_t threads = s->plan->decided.devices[s->here[i]].threads;
     n_threads += threads == 0 ? 1 : threads;
   }
   const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
@@ -60,7 +60,7 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   s->threads = p->threads;
   s->flags = p->flags;
   s->reference = (p->flags & OPIPE_SESSION_REFERENCE) != 0;
-  s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->n_stages;
+  s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->decided.n_stages;
   s->watchdog_ns = p->watchdog_ns != 0 ? p->watchdog_ns : WATCHDOG_NS;
   s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
   if (s->n_places < PLACES_LEAST)
@@ -80,7 +80,7 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
 }
 
 static opipe_status list_ranks(opi_session *s, opipe_error *err) {
-  const uint32_t n = s->plan->n_ranks;
+  const uint32_t n = s->plan->decided.n_ranks;
   bool *local = OPI_ARENA_ARRAY(&s->arena, bool, n);
   uint32_t *here = OPI_ARENA_ARRAY(&s->arena, uint32_t, n);
   if (local == NULL || here == NULL)
@@ -113,13 +113,14 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
                       input->name, input->value->rank, OPIPE_MAX_RANK);
     }
     s->n_dims += (uint32_t)input->value->rank;
-    input->batch_axis =
-        s->plan->batch_dim == NULL ? -1 : opi_batch_axis(s->env.model, s->plan->batch_dim, i);
+    input->batch_axis = s->plan->decided.binding.batch_dim == NULL
+                            ? -1
+                            : opi_batch_axis(s->env.model, s->plan->decided.binding.batch_dim, i);
     if (input->batch_axis >= 0)
       ++s->n_batch_inputs;
-    for (uint32_t p = 0; p < s->plan->n_pins; ++p) {
-      if (strcmp(s->plan->pins[p].input, input->name) == 0)
-        input->pin = &s->plan->pins[p];
+    for (uint32_t p = 0; p < s->plan->decided.binding.n_pins; ++p) {
+      if (strcmp(s->plan->decided.binding.pins[p].input, input->name) == 0)
+        input->pin = &s->plan->decided.binding.pins[p];
     }
     input->valued = input->pin != NULL;
   }
@@ -151,7 +152,7 @@ static opipe_status check_device(const opi_device_spec *spec, const opipe_device
 
 static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) {
   const uint32_t r = s->here[place];
-  const opi_device_spec *spec = &s->plan->devices[r];
+  const opi_device_spec *spec = &s->plan->decided.devices[r];
   opi_rank *rank = &s->ranks[r];
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   const opipe_device_params params = {
@@ -186,8 +187,8 @@ static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) 
 /* Caps that ranks have together hold for what all of them take: their devices know of one rank
  * each. A device on which some rank has no cap is not limited. */
 static opipe_status cap_together(opi_session *s, opipe_error *err) {
-  const opi_device_spec *devices = s->plan->devices;
-  const uint32_t n = s->plan->n_ranks;
+  const opi_device_spec *devices = s->plan->decided.devices;
+  const uint32_t n = s->plan->decided.n_ranks;
   bool shared = false;
   for (uint32_t r = 0; r < n; ++r)
     shared = shared || devices[r].memory_with != 0;
@@ -214,15 +215,15 @@ static opipe_status cap_together(opi_session *s, opipe_error *err) {
 }
 
 static opipe_status open_ranks(opi_session *s, opipe_error *err) {
-  s->ranks = opi_alloc_zero(s->allocator, s->plan->n_ranks, sizeof *s->ranks);
+  s->ranks = opi_alloc_zero(s->allocator, s->plan->decided.n_ranks, sizeof *s->ranks);
   if (s->ranks == NULL)
-    return opi_fail_nomem(err, s->plan->n_ranks * sizeof *s->ranks, "ranks");
+    return opi_fail_nomem(err, s->plan->decided.n_ranks * sizeof *s->ranks, "ranks");
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     const opipe_status status = open_rank(s, i, err);
     if (status < 0) {
       (void)opi_error_prefix(err, "rank %u (device %s:%u): ", r, s->env.backends[r].id,
-                             s->plan->devices[r].index);
+                             s->plan->decided.devices[r].index);
       return status;
     }
   }
@@ -242,7 +243,7 @@ static void close_rank(opi_rank *rank) {
   rank->backend->device_close(rank->device);
   if (s->env.budget != NULL) {
     opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
-                       s->plan->devices[rank->index].index, rank->charged_bytes);
+                       s->plan->decided.devices[rank->index].index, rank->charged_bytes);
   }
 }
 
@@ -251,7 +252,7 @@ static void close_rank(opi_rank *rank) {
 static opipe_status open_world(opi_session *s, opipe_error *err) {
   const opipe_world_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
-      .n_ranks = s->plan->n_ranks,
+      .n_ranks = s->plan->decided.n_ranks,
       .options = s->env.transport_options};
   OPI_TRY(OPI_MAKE_WIRE(s, world_open, &s->world, err, s->env.transport.self, &params));
   for (uint32_t i = 0; i < s->n_here; ++i) {
@@ -278,23 +279,23 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
   for (uint32_t i = 0; i < n; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    ranks[i] =
-        (opi_agree_rank){.backend = opi_rank_backend(rank),
-                         .device = rank->device,
-                         .queue = rank->queue,
-                         .event = rank->event,
-                         .endpoint = rank->endpoint,
-                         .plan = {s->plan->hash[0], s->plan->hash[1]},
-                         .kernels = {s->plan->kernels == NULL ? 0 : s->plan->kernels->hash[0],
-                                     s->plan->kernels == NULL ? 0 : s->plan->kernels->hash[1]},
-                         .index = rank->index,
-                         .alignment = rank->alignment};
+    ranks[i] = (opi_agree_rank){
+        .backend = opi_rank_backend(rank),
+        .device = rank->device,
+        .queue = rank->queue,
+        .event = rank->event,
+        .endpoint = rank->endpoint,
+        .plan = {s->plan->hash[0], s->plan->hash[1]},
+        .kernels = {s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[0],
+                    s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[1]},
+        .index = rank->index,
+        .alignment = rank->alignment};
   }
   const opi_agree_params params = {.transport = &s->env.transport,
                                    .world = s->world,
                                    .ranks = ranks,
                                    .n_ranks_here = n,
-                                   .n_ranks = s->plan->n_ranks,
+                                   .n_ranks = s->plan->decided.n_ranks,
                                    .timeout_ns = s->watchdog_ns,
                                    .allocator = s->allocator};
   const opipe_status status = opi_agree(&params, err);
@@ -478,7 +479,7 @@ void opi_session_close(opi_session *s) {
   opi_requests_free(s);
   opi_streams_free(s);
   opi_engine_free(s);
-  opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
+  opi_free(allocator, s->ranks, s->plan->decided.n_ranks * sizeof *s->ranks);
   opi_budget_free(s->caps);
   opi_lock_destroy(&s->rest_lock);
   opi_lock_destroy(&s->run_lock);

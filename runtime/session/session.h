@@ -38,14 +38,14 @@ typedef struct opi_session_env {
   const opi_logger *logger; /* may be NULL */
   const opi_model *model;
   const opi_plan *plan;
-  const opi_backend_ref *backends; /* [plan->n_ranks] */
+  const opi_backend_ref *backends; /* [n_ranks] */
   opi_transport_ref transport;
   const char *transport_options;  /* may be NULL */
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
   uint64_t owner;    /* handle of the context, to which its requests belong; 0: none */
-  const bool *local; /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
+  const bool *local; /* [n_ranks] ranks that are here, at least one; NULL: all */
   uint32_t cores;    /* cores that the ranks may use; 0: those the process is allowed */
 } opi_session_env;
 

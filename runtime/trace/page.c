@@ -19,7 +19,7 @@ enum { FORWARD = 0, BACKWARD = 1, WAYS = 2 };
 
 typedef struct tracer {
   const opi_plan *plan;
-  const uint8_t *clocks; /* [plan->n_ranks] of the track; NULL: it is planned */
+  const uint8_t *clocks; /* [n_ranks] of the track; NULL: it is planned */
   opi_page *page;
   maker *makers; /* [((stage * M + microbatch) * slices + slice) * WAYS + way] */
   uint64_t n_makers;
@@ -60,9 +60,10 @@ static int by_lane(const void *a, const void *b) {
 /* ---- who made what ---- */
 
 static maker *maker_of(const tracer *t, const opi_trace_event *e, uint32_t stage, uint32_t way) {
-  const uint64_t at = ((uint64_t)stage * t->plan->n_microbatches + e->microbatch) * t->n_slices +
-                      (e->slice == 0 ? 0 : e->slice - 1);
-  return e->microbatch >= t->plan->n_microbatches || at * WAYS + way >= t->n_makers
+  const uint64_t at =
+      ((uint64_t)stage * t->plan->decided.n_microbatches + e->microbatch) * t->n_slices +
+      (e->slice == 0 ? 0 : e->slice - 1);
+  return e->microbatch >= t->plan->decided.n_microbatches || at * WAYS + way >= t->n_makers
              ? NULL
              : &t->makers[at * WAYS + way];
 }
@@ -79,8 +80,8 @@ static void note_maker(const tracer *t, const opi_trace_event *e) {
 /* When the last of what a program reads from other ranks was made; < 0: it reads nothing there. */
 static double made_for(const tracer *t, const opi_trace_event *e, uint32_t way) {
   double last = -1;
-  for (uint32_t i = 0; i < t->plan->n_crossings; ++i) {
-    const opi_crossing *c = &t->plan->crossings[i];
+  for (uint32_t i = 0; i < t->plan->predicted.n_crossings; ++i) {
+    const opi_crossing *c = &t->plan->predicted.crossings[i];
     const uint32_t reads = way == FORWARD ? c->dst_stage : c->src_stage;
     const maker *m = reads != e->stage
                          ? NULL
@@ -105,14 +106,14 @@ static opi_page_span span_of(const opi_trace_event *e, uint32_t kind, double sta
 
 static void set_kept(const tracer *t, const opi_trace_event *e, opi_page_span *io_span) {
   const opi_plan *plan = t->plan;
-  if (plan->stage_stash_bytes == NULL || e->stage >= plan->n_stages)
+  if (plan->predicted.stage_stash_bytes == NULL || e->stage >= plan->decided.n_stages)
     return;
-  const double share = plan->shares == NULL ? 1 : plan->shares[e->stage];
-  const double n_bytes = (double)plan->stage_stash_bytes[e->stage] / t->n_slices / share;
+  const double share = plan->decided.shares == NULL ? 1 : plan->decided.shares[e->stage];
+  const double n_bytes = (double)plan->predicted.stage_stash_bytes[e->stage] / t->n_slices / share;
   if (io_span->kind == OPI_SPAN_F)
     io_span->take = n_bytes;
   if (io_span->kind == OPI_SPAN_B || io_span->kind == OPI_SPAN_W)
-    io_span->give = n_bytes / (plan->n_parts == 0 ? 1 : plan->n_parts);
+    io_span->give = n_bytes / (plan->decided.n_parts == 0 ? 1 : plan->decided.n_parts);
 }
 
 static void add_wait(const tracer *t, const opi_trace_event *e, uint32_t kind, double at) {
@@ -142,14 +143,14 @@ static void add_gap(const tracer *t, uint32_t kind, double start, double end) {
 
 static void open_lane(const tracer *t, uint32_t rank, bool beside) {
   const opi_plan *plan = t->plan;
-  const opi_memory *m = plan->memory == NULL ? NULL : &plan->memory[rank];
+  const opi_memory *m = plan->predicted.memory == NULL ? NULL : &plan->predicted.memory[rank];
   opi_page_add_lane(
       t->page,
       &(opi_page_lane){
           .rank = rank,
           .peer = beside ? rank : OPIPE_NONE,
           .copies = 1,
-          .device = plan->devices[rank].kind,
+          .device = plan->decided.devices[rank].kind,
           .clock =
               t->clocks == NULL ? NULL : opi_clock_names[beside ? OPI_CLOCK_HOST : t->clocks[rank]],
           .fixed_bytes = m == NULL ? 0 : (double)(m->total_bytes - m->stash_bytes),
@@ -209,7 +210,7 @@ static void add_track(tracer *t, const char *name, const opi_trace_event *events
                                                 .first = 0,
                                                 .step = t->end});
   opi_text_release(&figures);
-  for (uint32_t rank = 0; rank < t->plan->n_ranks; ++rank) {
+  for (uint32_t rank = 0; rank < t->plan->decided.n_ranks; ++rank) {
     uint32_t end = i;
     while (end < n && !is_beside(&events[end]) && events[end].rank == rank)
       ++end;
@@ -227,8 +228,10 @@ opipe_status opi_trace_page(const opi_plan *plan, const char *title, const opi_t
   opi_arena arena;
   opi_text decided;
   uint32_t n_measured = 0;
-  tracer t = {.plan = plan, .page = &page, .n_slices = plan->n_slices < 2 ? 1 : plan->n_slices};
-  t.n_makers = (uint64_t)plan->n_stages * plan->n_microbatches * t.n_slices * WAYS;
+  tracer t = {.plan = plan,
+              .page = &page,
+              .n_slices = plan->decided.n_slices < 2 ? 1 : plan->decided.n_slices};
+  t.n_makers = (uint64_t)plan->decided.n_stages * plan->decided.n_microbatches * t.n_slices * WAYS;
   opi_arena_init(&arena, allocator, 0);
   opi_trace_event *sorted = opi_arena_copy(&arena, list->events, n * sizeof *list->events);
   t.makers = OPI_ARENA_ARRAY(&arena, maker, (size_t)t.n_makers);

@@ -21,7 +21,7 @@ static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event
 static const char *const passes[] = {"F", "B", "I", "W", "F"};
 
 /* Has the stage several instances? */
-static bool is_shared(const opi_plan *plan, uint32_t stage) {
+static bool is_shared(const opi_decision *plan, uint32_t stage) {
   uint32_t n = 0;
   for (uint32_t r = 0; r < plan->n_replicas; ++r)
     n += opi_plan_rank(plan, stage, r) != OPIPE_NONE;
@@ -30,9 +30,8 @@ static bool is_shared(const opi_plan *plan, uint32_t stage) {
 
 static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_step *step,
                                 const opi_span *span, uint64_t first) {
-  const uint32_t n_replicas = t->session->plan->n_replicas;
-  const uint32_t whole =
-      opi_whole_instance(t, step->stage * t->pieces->plan.n_replicas + step->replica);
+  const uint32_t n_replicas = t->session->plan->decided.n_replicas;
+  const uint32_t whole = opi_whole_instance(t, step->stage * t->pieces->n_replicas + step->replica);
   opi_trace_event event = {.pass = "update",
                            .kind = OPI_TRACE_MEASURED,
                            .rank = rank,
@@ -63,7 +62,7 @@ static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const opi_step *step = &t->lists->steps[index];
   opi_span span = opi_ran_at(t, rank, index)->span;
   if (step->kind == OPI_ACT_COMPUTE) {
-    const uint32_t by = opi_plan_rank(&t->pieces->plan, step->stage, step->replica);
+    const uint32_t by = opi_piece_rank(t->pieces, step->stage, step->replica);
     const int64_t shift = opi_stamps_shift(&t->session->ranks[by]);
     span.start_ns += (uint64_t)shift;
     span.end_ns += (uint64_t)shift;
@@ -114,7 +113,7 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
       else if (t->session->ranks[r].stamps != NULL)
         put_behind(&span, end_ns);
       const opi_trace_event event = describe(t, r, step, &span, first);
-      if (step->kind == OPI_ACT_REDUCE && !is_shared(t->session->plan, event.stage))
+      if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->session->plan->decided, event.stage))
         continue; /* nothing to add up */
       OPI_TRY(add_event(list, &event, err));
     }
@@ -128,15 +127,15 @@ static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *
                                opipe_error *err) {
   enum { PROLOGUE_BODY_EPILOGUE = 3 };
   const bool twice = t->given.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
-  opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->plan.n_actions),
-                             .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->plan.n_actions)};
+  opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions),
+                             .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions)};
   if (times.start_ns == NULL || times.end_ns == NULL)
-    return opi_fail_nomem(err, t->pieces->plan.n_actions * sizeof(double), "a trace");
+    return opi_fail_nomem(err, t->pieces->n_actions * sizeof(double), "a trace");
   OPI_TRY(opi_lists_replay(t->pieces, t->lists, t->model->cuts[0],
                            twice ? PROLOGUE_BODY_EPILOGUE : 1, arena->allocator, &times, err));
   for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
     for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
-      const uint32_t at = t->pieces->plan.rank_first[r] + a - t->given.rank_first[r];
+      const uint32_t at = t->pieces->rank_first[r] + a - t->given.rank_first[r];
       start[a] = times.start_ns[at];
       end[a] = times.end_ns[at];
     }
@@ -145,7 +144,7 @@ static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *
 }
 
 static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
-  const opi_plan *plan = &t->given; /* whose actions are the view's, one by one */
+  const opi_decision *plan = &t->given; /* whose actions are the view's, one by one */
   double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   if (start == NULL || end == NULL)
@@ -181,7 +180,7 @@ static const opi_compiled *last_used(const opi_session *session) {
 }
 
 static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opipe_error *err) {
-  list->n_ranks = s->plan->n_ranks;
+  list->n_ranks = s->plan->decided.n_ranks;
   list->clocks = OPI_ARENA_ARRAY(&list->arena, uint8_t, list->n_ranks);
   if (list->clocks == NULL)
     return opi_fail_nomem(err, list->n_ranks, "a trace");

@@ -243,8 +243,8 @@ static opipe_status take_turns(running *r, turns *out) {
 static opipe_status check_charge(running *r) {
   kit *k = &r->b->k;
   uint64_t charged = 0, cap = 0, total = 0;
-  for (uint32_t i = 0; i < k->plan->n_ranks; ++i) {
-    const opi_memory *p = &k->plan->memory[i];
+  for (uint32_t i = 0; i < k->plan->decided.n_ranks; ++i) {
+    const opi_memory *p = &k->plan->predicted.memory[i];
     opipe_memory_info m = {.struct_size = (uint32_t)sizeof m};
     OPI_TRY(opi_session_memory(r->session, i, &m, &k->err));
     total += r->measured[i] = m.total_bytes;
@@ -268,7 +268,7 @@ static opipe_status check_charge(running *r) {
 }
 
 /* Same cut, same order. */
-static bool are_alike(const opi_plan *a, const opi_plan *b) {
+static bool are_alike(const opi_decision *a, const opi_decision *b) {
   return a->n_nodes == b->n_nodes && a->n_actions == b->n_actions &&
          memcmp(a->stage_of_node, b->stage_of_node, a->n_nodes * sizeof *a->stage_of_node) == 0 &&
          memcmp(a->actions, b->actions, a->n_actions * sizeof *a->actions) == 0;
@@ -288,9 +288,9 @@ static bool check_other(const running *r, seen *s) {
   const opipe_status status = make_plan(r->b, r->c);
   memcpy(k->dims, r->b->dims[0], sizeof k->dims);
   OPI_ASSERT_OK(status, &k->err);
-  const bool alike = status == OPIPE_OK && are_alike(own, k->plan);
-  for (uint32_t i = 0; alike && i < own->n_ranks; ++i) {
-    const opi_memory *p = &own->memory[i], *q = &k->plan->memory[i];
+  const bool alike = status == OPIPE_OK && are_alike(&own->decided, &k->plan->decided);
+  for (uint32_t i = 0; alike && i < own->decided.n_ranks; ++i) {
+    const opi_memory *p = &own->predicted.memory[i], *q = &k->plan->predicted.memory[i];
     const uint64_t arena = q->activation_bytes + q->workspace_bytes;
     const bool larger = arena > p->activation_bytes + p->workspace_bytes;
     const uint64_t wanted =

@@ -146,8 +146,10 @@ static opipe_status plan_alike(kit *k, const caps_case *c, uint64_t cap, const c
 
 static uint64_t most_of(const opi_plan *made) {
   uint64_t most = 0;
-  for (uint32_t r = 0; r < made->n_ranks; ++r)
-    most = made->memory[r].total_bytes > most ? made->memory[r].total_bytes : most;
+  for (uint32_t r = 0; r < made->decided.n_ranks; ++r) {
+    most =
+        made->predicted.memory[r].total_bytes > most ? made->predicted.memory[r].total_bytes : most;
+  }
   return most;
 }
 

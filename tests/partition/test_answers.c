@@ -180,10 +180,12 @@ static opipe_status find_transport(void *ctx, const char *id, opi_transport_ref 
   return OPIPE_OK;
 }
 
+static const opi_layout_wish two = {.n_ranks = 2, .n_stages = 2};
+
 static void expect_link(opipe_transport_info info, uint32_t n_ranks, const char *message) {
   const opi_plugins plugins = {.transport = find_transport};
   const opi_plan_env env = {.plugins = &plugins};
-  opi_plan plan = {.transport = "mock", .n_ranks = n_ranks};
+  opi_decision plan = {.transport = "mock", .n_ranks = n_ranks};
   declared = info;
   const opipe_status status = opi_plan_find_link(&env, &plan, &err);
   if (message == NULL) {
@@ -263,11 +265,11 @@ static void expect_layout(opipe_layout given, bool train, const char *message) {
   const opi_train_spec spec = {.replicas = 1};
   opi_plan *plan = NULL;
   OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
-  plan->schedule = "mock";
-  plan->n_microbatches = 2;
-  plan->train = train ? &spec : NULL;
+  plan->decided.schedule = "mock";
+  plan->decided.n_microbatches = 2;
+  plan->decided.train = train ? &spec : NULL;
   wanted = given;
-  const opipe_status status = opi_schedule_layout(&mock, 2, 2, plan, &err);
+  const opipe_status status = opi_schedule_layout(&mock, &two, &plan->decided, &plan->arena, &err);
   if (message == NULL)
     OPI_ASSERT_OK(status, &err);
   else
@@ -322,19 +324,19 @@ static void test_idle_cells_where_they_were_asked_for(void) {
   opi_schedule_ref mock = {.table = &table, .id = "mock"};
   opi_plan *plan = NULL;
   OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
-  plan->schedule = "mock";
-  plan->n_microbatches = 2;
+  plan->decided.schedule = "mock";
+  plan->decided.n_microbatches = 2;
   layout_status = OPIPE_OK;
   wanted =
       (opipe_layout){.n_ranks = 2, .n_stages = 2, .n_replicas = 1, .n_slices = 1, .n_parts = 1};
-  OPI_ASSERT_OK(opi_schedule_layout(&mock, 2, 2, plan, &err), &err);
-  OPI_ASSERT_ERROR(opi_schedule_order(&mock, plan, &err), OPIPE_E_INVALID, &err,
-                   "schedule 'mock', action 0: an idle cell");
-  OPI_ASSERT_ERROR(opi_schedule_order_over(&mock, plan, 0, true, &err), OPIPE_E_UNSUPPORTED, &err,
-                   "schedule 'mock' has no table");
+  OPI_ASSERT_OK(opi_schedule_layout(&mock, &two, &plan->decided, &plan->arena, &err), &err);
+  OPI_ASSERT_ERROR(opi_schedule_order(&mock, &(opi_order_wish){0}, plan, &err), OPIPE_E_INVALID,
+                   &err, "schedule 'mock', action 0: an idle cell");
+  OPI_ASSERT_ERROR(opi_schedule_order(&mock, &(opi_order_wish){.cells = true}, plan, &err),
+                   OPIPE_E_UNSUPPORTED, &err, "schedule 'mock' has no table");
   mock.cells = &cells;
-  OPI_ASSERT_OK(opi_schedule_order_over(&mock, plan, 0, true, &err), &err);
-  OPI_ASSERT_INT(plan->n_actions, 1);
+  OPI_ASSERT_OK(opi_schedule_order(&mock, &(opi_order_wish){.cells = true}, plan, &err), &err);
+  OPI_ASSERT_INT(plan->decided.n_actions, 1);
   opi_plan_free(plan);
 }
 
@@ -364,15 +366,16 @@ static void expect_emitted(opi_plan *plan, uint32_t what, const char *message) {
   static const opipe_schedule table = {.options = options, .layout = layout, .plan = emit_badly};
   const opi_schedule_ref mock = {.table = &table, .id = "mock"};
   emitted = what;
-  OPI_ASSERT_OK(opi_schedule_layout(&mock, 2, 2, plan, &err), &err);
-  OPI_ASSERT_ERROR(opi_schedule_order(&mock, plan, &err), OPIPE_E_INVALID, &err, message);
+  OPI_ASSERT_OK(opi_schedule_layout(&mock, &two, &plan->decided, &plan->arena, &err), &err);
+  OPI_ASSERT_ERROR(opi_schedule_order(&mock, &(opi_order_wish){0}, plan, &err), OPIPE_E_INVALID,
+                   &err, message);
 }
 
 static void test_records_of_a_schedule(void) {
   opi_plan *plan = NULL;
   OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
-  plan->schedule = "mock";
-  plan->n_microbatches = 2;
+  plan->decided.schedule = "mock";
+  plan->decided.n_microbatches = 2;
   layout_status = OPIPE_OK;
   wanted =
       (opipe_layout){.n_ranks = 2, .n_stages = 2, .n_replicas = 1, .n_slices = 1, .n_parts = 1};

@@ -13,9 +13,9 @@ enum { PARTS = 12, STAGES = 8, RANKS = 4, ROUNDS = 40, JUDGMENTS = 48 };
 enum { LINE, FOLD, TURNS, BOTH, N_LAYOUTS };
 
 typedef struct model {
-  opi_run runs[PARTS * (PARTS + 1)];
+  opi_parts_run runs[PARTS * (PARTS + 1)];
   double ns_before[PARTS + 1];
-  const opi_run *rank_runs[RANKS];
+  const opi_parts_run *rank_runs[RANKS];
   const double *stage_ns[STAGES];
   uint32_t instance_rank[STAGES * 2];
   uint64_t caps[RANKS], fixed[RANKS];
@@ -49,17 +49,17 @@ static void make(model *m, uint32_t layout, opi_test_random *random) {
                                  .judgments_most = JUDGMENTS,
                                  .ctx = m};
   lay_out(m, layout);
-  opi_run parts[PARTS];
+  opi_parts_run parts[PARTS];
   for (uint32_t k = 0; k < PARTS; ++k) {
     const uint64_t heavy = k == 0 || k + 1 == PARTS ? 6 : 1;
-    parts[k] = (opi_run){.weight_bytes = heavy * (20000 + opi_test_next(random) % 20000),
-                         .stash_bytes = 500 + opi_test_next(random) % 2000,
-                         .arena_bytes = opi_test_next(random) % 3000};
+    parts[k] = (opi_parts_run){.weight_bytes = heavy * (20000 + opi_test_next(random) % 20000),
+                               .stash_bytes = 500 + opi_test_next(random) % 2000,
+                               .arena_bytes = opi_test_next(random) % 3000};
     m->ns_before[k + 1] = m->ns_before[k] + opi_test_uniform(random, 1, 10);
     m->noise[k] = opi_test_uniform(random, -300, 300);
   }
   for (uint32_t from = 0; from < PARTS; ++from) {
-    opi_run sum = {.weight_bytes = 0};
+    opi_parts_run sum = {.weight_bytes = 0};
     for (uint32_t k = from; k < PARTS; ++k) {
       sum.weight_bytes += parts[k].weight_bytes;
       sum.stash_bytes += parts[k].stash_bytes;
@@ -87,7 +87,7 @@ static void exact(const model *m, const uint32_t *ends, uint64_t *bytes) {
     bytes[r] = m->fixed[r];
   for (uint32_t i = 0; i < p->n_stages * p->n_replicas; ++i) {
     const uint32_t s = i / p->n_replicas, r = p->instance_rank[i];
-    const opi_run *run = &m->runs[ends[s] * (PARTS + 1) + ends[s + 1]];
+    const opi_parts_run *run = &m->runs[ends[s] * (PARTS + 1) + ends[s + 1]];
     const double sum = (double)run->weight_bytes + m->wanted_held[i] * (double)run->stash_bytes +
                        m->noise[ends[s]];
     bytes[r] += (uint64_t)sum;

@@ -38,7 +38,7 @@ static void lowered_free(lowered *l) {
   *l = (lowered){.lists = NULL};
 }
 
-static opipe_status lower_and_prove(const opi_plan *plan, opi_cut *c, lowered *l,
+static opipe_status lower_and_prove(const opi_decision *plan, opi_cut *c, lowered *l,
                                     opipe_error *err) {
   const uint32_t alignment[16] = {0};
   *l = (lowered){.model = {.n_classes = 1, .n_slices = 1, .n_pieces = 1, .cuts = {c}}};
@@ -51,7 +51,7 @@ static opipe_status lower_and_prove(const opi_plan *plan, opi_cut *c, lowered *l
 static opi_replay_result times_of(lowered *l, opi_cut *c, double *ns, uint32_t n_requests) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_replay_result times = {0};
-  l->model.piece_plan.plan.stage_ns = ns;
+  l->model.piece_plan.times.stage_ns = ns;
   OPI_ASSERT_OK(
       opi_lists_replay(&l->model.piece_plan, l->lists, c, n_requests / l->lists->n_positions,
                        opi_allocator_system(), &times, &err),
@@ -64,7 +64,7 @@ static void test_a_straight_pipeline_is_proven_and_timed(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   lowered l;
   opi_cut *c = chain(&t, 4);
-  opi_plan plan = toy_plan(&t, 4, 3, 2);
+  opi_decision plan = toy_plan(&t, 4, 3, 2);
   OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &l, &err), &err);
   /* rank 0: LOAD DRAIN COMPUTE SEND; rank 3: RECV COMPUTE STORE POST; three times in a request, and
    * two requests bring two slots back to where they were */
@@ -104,7 +104,7 @@ static void test_a_skip_does_not_slow_the_stream(void) {
   toy_output(&t, v);
   const opi_cut_source source = {.graph = t.graph, .stage = stages, .n_stages = 6};
   OPI_ASSERT_OK_FATAL(opi_cut_build(&source, opi_allocator_system(), &c, &err), &err);
-  opi_plan plan = toy_plan(&t, 6, 1, 2);
+  opi_decision plan = toy_plan(&t, 6, 1, 2);
   OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &l, &err), &err);
   double ns[6] = {10, 10, 10, 10, 10, 10};
   const opi_replay_result times = times_of(&l, c, ns, 40);
@@ -124,7 +124,7 @@ static void test_one_in_flight_is_sequential(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   lowered l;
   opi_cut *c = chain(&t, 3);
-  opi_plan plan = toy_plan(&t, 3, 2, 2);
+  opi_decision plan = toy_plan(&t, 3, 2, 2);
   plan.in_flight = 1;
   OPI_ASSERT_OK_FATAL(lower_and_prove(&plan, c, &l, &err), &err);
   double ns[3] = {5, 7, 9};
@@ -141,7 +141,7 @@ static void test_missing_and_double_actions_are_named(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   lowered l;
   opi_cut *c = chain(&t, 2);
-  opi_plan plan = toy_plan(&t, 2, 2, 2);
+  opi_decision plan = toy_plan(&t, 2, 2, 2);
   plan.actions[3].microbatch = 0; /* 1F0 twice, 1F1 never */
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
                    "rank 1, step 1: 1F0: it occurs twice");
@@ -164,7 +164,7 @@ static void test_a_stage_that_is_not_there_is_named(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   lowered l;
   opi_cut *c = chain(&t, 2);
-  opi_plan plan = toy_plan(&t, 2, 2, 2);
+  opi_decision plan = toy_plan(&t, 2, 2, 2);
   plan.actions[0].stage = 300000;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err, "stage 300000 of 2");
   plan.actions[0].stage = 0;
@@ -181,7 +181,7 @@ static void test_a_deadlock_prints_its_cycle(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   lowered l;
   opi_cut *c = chain(&t, 2);
-  opi_plan plan = toy_plan(&t, 2, 3, 1);
+  opi_decision plan = toy_plan(&t, 2, 3, 1);
   plan.actions[3].microbatch = 2;
   plan.actions[5].microbatch = 0;
   OPI_ASSERT_ERROR(lower_and_prove(&plan, c, &l, &err), OPIPE_E_INVALID, &err,
@@ -203,7 +203,7 @@ static void test_records_that_wait_in_a_circle_are_told(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   lowered l;
   opi_cut *c = chain(&t, 4);
-  opi_plan plan = toy_plan(&t, 4, 1, 1);
+  opi_decision plan = toy_plan(&t, 4, 1, 1);
   plan.n_ranks = 2;
   plan.link.rule = OPI_RULE_EDGE;
   plan.rank_first[1] = 2;

@@ -78,15 +78,15 @@ static inline void toy_output(toy *t, uint32_t v) {
 }
 
 /* A plan of n stages, one per rank, M micro-batches in rising order. */
-static inline opi_plan toy_plan(toy *t, uint32_t n_stages, uint32_t n_microbatches,
-                                uint32_t depth) {
-  opi_plan plan = {.allocator = opi_allocator_system(),
-                   .n_ranks = n_stages,
-                   .n_stages = n_stages,
-                   .n_replicas = 1,
-                   .n_microbatches = n_microbatches,
-                   .depth = depth,
-                   .schedule = "toy"};
+static inline opi_decision toy_plan(toy *t, uint32_t n_stages, uint32_t n_microbatches,
+                                    uint32_t depth) {
+  opi_decision plan = {.allocator = opi_allocator_system(),
+                       .n_ranks = n_stages,
+                       .n_stages = n_stages,
+                       .n_replicas = 1,
+                       .n_microbatches = n_microbatches,
+                       .depth = depth,
+                       .schedule = "toy"};
   plan.instance_rank = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_stages);
   plan.devices = OPI_ARENA_ARRAY(&t->arena, opi_device_spec, n_stages);
   plan.actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, n_stages * n_microbatches);

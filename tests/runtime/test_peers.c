@@ -46,7 +46,7 @@ static void *open_side(void *arg) {
   s->status = toy_make(&s->t, &four_ranks, &OPIPE_PLUGIN_STATIC(transport_strict), &s->err);
   s->t.env.transport_options = s->options;
   s->t.env.local = s->local;
-  s->t.plan->link.flags = 0;
+  s->t.plan->decided.link.flags = 0;
   if (s->status == OPIPE_OK)
     s->status = toy_open(&s->t, &s->params, &s->err);
   return NULL;
@@ -392,11 +392,11 @@ static void test_refusals(void) {
   OPI_ASSERT_INT(toy_open(&t, &params, &err), OPIPE_E_UNSUPPORTED);
   OPI_ASSERT(strstr(err.message, "the reference runs all ranks: 2 of 4") != NULL);
   params.flags = 0;
-  t.plan->link.rule = OPIPE_RULE_PAIR;
+  t.plan->decided.link.rule = OPIPE_RULE_PAIR;
   OPI_ASSERT_INT(toy_open(&t, &params, &err), OPIPE_E_UNSUPPORTED);
   OPI_ASSERT(strstr(err.message, "rule 3") != NULL);
-  t.plan->link.rule = OPIPE_RULE_TAG;
-  t.plan->link.flags |= OPIPE_TRANSPORT_DIRECT;
+  t.plan->decided.link.rule = OPIPE_RULE_TAG;
+  t.plan->decided.link.flags |= OPIPE_TRANSPORT_DIRECT;
   OPI_ASSERT_INT(toy_open(&t, &params, &err), OPIPE_E_UNSUPPORTED);
   OPI_ASSERT(strstr(err.message, "write into each other's memory") != NULL);
   toy_end(&t);

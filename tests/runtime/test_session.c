@@ -344,11 +344,14 @@ static void test_measured_memory_is_the_prediction(void) {
   if (!open_toy(&t, &three_ranks, &params))
     return;
   const opi_bind_options base = {.allocator = t.allocator};
-  const opi_cut_sources from = {
-      .plan = t.plan, .file = &t.model, .base = &base, .bind = t.env.source.bind};
+  const opi_cut_sources from = {.plan = &t.plan->decided,
+                                .times = &t.plan->predicted.times,
+                                .file = &t.model,
+                                .base = &base,
+                                .bind = t.env.source.bind};
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &err), &err);
   OPI_ASSERT_INT(model->n_classes, 2);
-  OPI_ASSERT_OK_FATAL(opi_piece_plan_build(t.plan, model, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_piece_plan_build(&t.plan->decided, model, &err), &err);
   OPI_ASSERT_OK_FATAL(opi_lists_build(model, alignment, false, t.allocator, &lists, &err), &err);
   for (uint32_t r = 0; r < 3; ++r) {
     const opipe_device_params open = {
@@ -357,7 +360,9 @@ static void test_measured_memory_is_the_prediction(void) {
     OPI_ASSERT_OK_FATAL(
         toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
   }
-  OPI_ASSERT_OK(opi_memory_predict(t.plan, model, lists, devices, 0, predicted, NULL, &err), &err);
+  OPI_ASSERT_OK(opi_memory_predict(&t.plan->decided, t.plan->predicted.n_streams, model, lists,
+                                   devices, 0, predicted, NULL, &err),
+                &err);
   for (uint32_t r = 0; r < 3; ++r) {
     opipe_memory_info found = {.struct_size = (uint32_t)sizeof found};
     OPI_ASSERT_OK(opi_session_memory(t.session, r, &found, &err), &err);
@@ -443,10 +448,13 @@ static void test_the_last_request_is_traced(void) {
     trace = (opi_test_text){NULL, 0};
     OPI_ASSERT_OK(
         opi_session_trace(t.session, OPIPE_TRACE_CHROME, NULL, opi_test_take, &trace, &err), &err);
-    const uint32_t n_rows = rows < t.plan->n_microbatches ? rows : t.plan->n_microbatches;
-    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 1"), t.plan->n_stages * n_rows);
-    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 0"), t.plan->n_stages * n_rows);
-    OPI_ASSERT_INT(count_boxes(&trace, "\"clock\": \"host\""), t.plan->n_ranks);
+    const uint32_t n_rows =
+        rows < t.plan->decided.n_microbatches ? rows : t.plan->decided.n_microbatches;
+    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 1"),
+                   t.plan->decided.n_stages * n_rows);
+    OPI_ASSERT_INT(count_boxes(&trace, "\"ph\": \"X\", \"pid\": 0"),
+                   t.plan->decided.n_stages * n_rows);
+    OPI_ASSERT_INT(count_boxes(&trace, "\"clock\": \"host\""), t.plan->decided.n_ranks);
     free(trace.data);
     trace = (opi_test_text){NULL, 0};
   }

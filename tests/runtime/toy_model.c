@@ -220,7 +220,7 @@ static uint32_t rank_of(const toy_plan *shape, uint32_t stage) {
   return shape->rank_of_stage != NULL ? shape->rank_of_stage[stage] : stage % shape->n_ranks;
 }
 
-static void add_actions(opi_plan *plan, const toy_plan *shape, uint32_t rank) {
+static void add_actions(opi_decision *plan, const toy_plan *shape, uint32_t rank) {
   const uint32_t outer = shape->by_microbatch ? shape->n_microbatches : shape->n_stages;
   const uint32_t inner = shape->by_microbatch ? shape->n_stages : shape->n_microbatches;
   for (uint32_t a = 0; a < outer; ++a) {
@@ -249,21 +249,21 @@ static opipe_status assign_nodes(toy *t, opi_plan *plan, opipe_error *err) {
                                     .allocator = t->allocator};
   OPI_TRY(toy_bind(&t->model, &options, &bound, err));
   const opi_graph *g = bound->graph;
-  plan->n_nodes = g->n_nodes;
-  plan->node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
-  plan->stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
-  bool failed = plan->node_keys == NULL || plan->stage_of_node == NULL;
+  plan->decided.n_nodes = g->n_nodes;
+  plan->decided.node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
+  plan->decided.stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
+  bool failed = plan->decided.node_keys == NULL || plan->decided.stage_of_node == NULL;
   for (uint32_t n = 0; n < g->n_nodes && !failed; ++n) {
-    plan->node_keys[n] = opi_arena_strdup(&plan->arena, g->values[g->nodes[n].out[0]].name);
-    plan->stage_of_node[n] = n * plan->n_stages / g->n_nodes;
-    failed = plan->node_keys[n] == NULL;
+    plan->decided.node_keys[n] = opi_arena_strdup(&plan->arena, g->values[g->nodes[n].out[0]].name);
+    plan->decided.stage_of_node[n] = n * plan->decided.n_stages / g->n_nodes;
+    failed = plan->decided.node_keys[n] == NULL;
   }
   if (t->needs_value && !failed) {
-    plan->pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, 1);
-    failed = plan->pins == NULL;
+    plan->decided.binding.pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, 1);
+    failed = plan->decided.binding.pins == NULL;
     if (!failed) {
-      plan->pins[0] = pin;
-      plan->n_pins = 1;
+      plan->decided.binding.pins[0] = pin;
+      plan->decided.binding.n_pins = 1;
     }
   }
   opi_bound_free(bound);
@@ -275,39 +275,40 @@ static opipe_status make_plan(toy *t, opipe_error *err) {
   OPI_TRY(opi_plan_new(t->allocator, &t->plan, err));
   opi_plan *plan = t->plan;
   const uint32_t n_actions = shape->n_stages * shape->n_microbatches;
-  plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, 2);
-  plan->devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, shape->n_ranks);
-  plan->instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, shape->n_stages);
-  plan->actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, n_actions);
-  plan->rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)shape->n_ranks + 1);
-  if (plan->dims == NULL || plan->devices == NULL || plan->instance_rank == NULL ||
-      plan->actions == NULL || plan->rank_first == NULL)
+  plan->decided.binding.dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, 2);
+  plan->decided.devices = OPI_ARENA_ARRAY(&plan->arena, opi_device_spec, shape->n_ranks);
+  plan->decided.instance_rank = OPI_ARENA_ARRAY(&plan->arena, uint32_t, shape->n_stages);
+  plan->decided.actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, n_actions);
+  plan->decided.rank_first = OPI_ARENA_ARRAY(&plan->arena, uint32_t, (size_t)shape->n_ranks + 1);
+  if (plan->decided.binding.dims == NULL || plan->decided.devices == NULL ||
+      plan->decided.instance_rank == NULL || plan->decided.actions == NULL ||
+      plan->decided.rank_first == NULL)
     return opi_fail_nomem(err, 0, "toy");
-  plan->n_dims = 2;
-  plan->dims[0] = (opi_dim_binding){"batch", shape->rows};
-  plan->dims[1] = (opi_dim_binding){"seq", shape->seq};
-  plan->batch_dim = "batch";
-  plan->batch_rows = shape->rows;
-  plan->n_microbatches = shape->n_microbatches;
-  plan->n_ranks = shape->n_ranks;
-  plan->n_stages = shape->n_stages;
-  plan->n_replicas = 1;
-  plan->schedule = "toy";
-  plan->in_flight = shape->in_flight;
-  plan->depth = shape->depth;
+  plan->decided.binding.n_dims = 2;
+  plan->decided.binding.dims[0] = (opi_dim_binding){"batch", shape->rows};
+  plan->decided.binding.dims[1] = (opi_dim_binding){"seq", shape->seq};
+  plan->decided.binding.batch_dim = "batch";
+  plan->decided.binding.batch_rows = shape->rows;
+  plan->decided.n_microbatches = shape->n_microbatches;
+  plan->decided.n_ranks = shape->n_ranks;
+  plan->decided.n_stages = shape->n_stages;
+  plan->decided.n_replicas = 1;
+  plan->decided.schedule = "toy";
+  plan->decided.in_flight = shape->in_flight;
+  plan->decided.depth = shape->depth;
   for (uint32_t r = 0; r < shape->n_ranks; ++r) {
-    plan->devices[r] = (opi_device_spec){.kind = "toy",
-                                         .options = "",
-                                         .index = r,
-                                         .threads = 1,
-                                         .flags = t->faults.device_flags,
-                                         .memory_bytes = shape->memory_bytes};
-    plan->rank_first[r] = plan->n_actions;
-    add_actions(plan, shape, r);
+    plan->decided.devices[r] = (opi_device_spec){.kind = "toy",
+                                                 .options = "",
+                                                 .index = r,
+                                                 .threads = 1,
+                                                 .flags = t->faults.device_flags,
+                                                 .memory_bytes = shape->memory_bytes};
+    plan->decided.rank_first[r] = plan->decided.n_actions;
+    add_actions(&plan->decided, shape, r);
   }
-  plan->rank_first[shape->n_ranks] = plan->n_actions;
+  plan->decided.rank_first[shape->n_ranks] = plan->decided.n_actions;
   for (uint32_t s = 0; s < shape->n_stages; ++s)
-    plan->instance_rank[s] = rank_of(shape, s);
+    plan->decided.instance_rank[s] = rank_of(shape, s);
   return assign_nodes(t, plan, err);
 }
 
@@ -377,7 +378,7 @@ opipe_status toy_make(toy *t, const toy_plan *shape, const opipe_plugin *transpo
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
   t->env = env;
   OPI_TRY(env.transport.table->info(t->transport_self, &info, err));
-  t->plan->link = (opi_link){.rule = info.rule, .flags = info.flags};
+  t->plan->decided.link = (opi_link){.rule = info.rule, .flags = info.flags};
   return OPIPE_OK;
 }
 

@@ -42,7 +42,7 @@ static opipe_status fill_devices(const opi_point *p, opi_strategy *out, opipe_er
 /* Those of a stage in the first pipeline. */
 static opipe_status fill_stage(const opi_space *s, const opi_point *p, uint32_t stage,
                                opi_strategy *out, opipe_error *err) {
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   const uint32_t rank = l->instance_rank[stage * l->n_replicas];
   const uint32_t n = p->shares == NULL ? l->n_replicas : p->shares[rank];
   opi_strategy_stage *x = &out->stages[stage];
@@ -105,7 +105,7 @@ static opipe_status fill(const opi_space *s, const opi_point *p, opi_strategy *o
 
 opipe_status opi_point_strategy(const opi_space *s, const opi_point *p, const opi_judged *judged,
                                 opi_strategy **out_strategy) {
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   opi_strategy *x = NULL;
   OPI_TRY(opi_strategy_new("auto", l->n_stages, s->arena.allocator, &x, s->err));
   opipe_status status = fill(s, p, x, s->err);
@@ -160,7 +160,7 @@ static const char *write_reason(opi_arena *arena, uint32_t objective, const opi_
                           parts[worst].ns * 1e-6, parts[worst].what);
 }
 
-static opipe_status fill_ranked(const opi_run *run, opi_auto_answer *a) {
+static opipe_status fill_ranked(const opi_auto_run *run, opi_auto_answer *a) {
   const opi_space *s = run->space;
   for (uint32_t i = 0; i < run->n_best && i < OPI_AUTO_RANKED_MOST; ++i) {
     const opi_candidate *c = &run->best[i];
@@ -184,7 +184,7 @@ static opipe_status keep_whole(const opi_space *s, opi_auto_answer *a) {
   return why != NULL && a->whole == NULL ? opi_fail_nomem(s->err, 1, "an answer") : OPIPE_OK;
 }
 
-opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer) {
+opipe_status opi_run_answer(opi_auto_run *run, opi_auto_answer **out_answer) {
   const opi_space *s = run->space;
   opi_auto_answer *a = opi_alloc_zero(s->arena.allocator, 1, sizeof *a);
   if (a == NULL)

@@ -128,7 +128,7 @@ static double hop_ns(const measure *m, const opi_sums *x, uint32_t src, uint32_t
  * schedule.
  */
 static uint32_t homes_of(const measure *m, uint32_t stage, uint32_t rank, uint32_t *out) {
-  const opi_places *l = m->point->places;
+  const opi_method_layout *l = m->point->places;
   const uint32_t first = first_rank(m->point, rank);
   uint32_t n = 0;
   for (uint32_t i = 0; l->n_replicas == 1 && i < share_of(m->point, rank); ++i)
@@ -210,7 +210,7 @@ static opipe_status add_stage(const measure *m, uint32_t stage, uint32_t rank, d
 
 /* By rank of the layout: its stages, each once. sums [n_ranks]. */
 static opipe_status add_stages(const measure *m, rank_sum *sums) {
-  const opi_places *l = m->point->places;
+  const opi_method_layout *l = m->point->places;
   double head = 0, tail = 0;
   for (uint32_t r = 0; r < l->n_ranks; ++r)
     sums[r] = (rank_sum){.head = INFINITY, .tail = INFINITY, .reduce_bytes = INFINITY};
@@ -260,7 +260,7 @@ static opipe_status least_reduce_ns(const measure *m, double *out_ns) {
 /* From the sums of all ranks. */
 static opipe_status bound_ranks(const measure *m, const rank_sum *sums, opi_bounds *out) {
   const opi_point *p = m->point;
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   const bool stale = l->versions != OPIPE_VERSIONS_ONE, several = l->n_replicas > 1;
   const double n = p->microbatches;
   double mean = 0, worst = 0, whole = 0;
@@ -338,7 +338,7 @@ opipe_status opi_point_bound(opi_space *s, const opi_point *p, opi_bounds *out) 
 /* Is there a layer that no device has room for, whatever is cut and sharded? */
 static bool is_too_large(const opi_space *s, const opi_sums *x) {
   const opi_planning *q = &s->question->planning;
-  const opi_places places = {.versions = OPIPE_VERSIONS_ONE};
+  const opi_method_layout places = {.versions = OPIPE_VERSIONS_ONE};
   const opi_point least = {
       .places = &places, .copies = q->n_devices / x->width, .sharded = s->question->hypothetical};
   double cap = 0, most = 0;

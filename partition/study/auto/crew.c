@@ -9,7 +9,7 @@
 enum { THREADS_MOST = 64 };
 
 typedef struct crew {
-  opi_run *run;
+  opi_auto_run *run;
   atomic_uint next;
 } crew;
 
@@ -31,7 +31,7 @@ static void *judge_beside(void *arg) {
 }
 
 /* A thread that cannot be had leaves its work to the others. */
-void opi_crew_judge(opi_run *run) {
+void opi_crew_judge(opi_auto_run *run) {
   crew c = {.run = run};
   pthread_t threads[THREADS_MOST];
   uint32_t wanted = run->space->question->n_threads, n = 0;

@@ -140,7 +140,7 @@ typedef struct opi_cut_memo {
 } opi_cut_memo;
 
 static opi_cut_memo key_of(const opi_point *p, bool alone, bool held) {
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   return (opi_cut_memo){
       .first = alone ? opi_places_first_slice(l) : 0,
       .n_stages = l->n_stages,

@@ -61,7 +61,7 @@ static double least_ns(const opi_auto *question) {
   return ns;
 }
 
-static opipe_status say_time(const opi_run *run, double ns) {
+static opipe_status say_time(const opi_auto_run *run, double ns) {
   const opi_auto *q = run->space->question;
   return opi_fail(run->space->err, OPIPE_E_LIMIT,
                   "planner 'auto': no plan that fits takes at most %.3f ms; the fastest that was "
@@ -117,7 +117,7 @@ static const char *change_that_fits(const opi_auto *question) {
   return NULL;
 }
 
-static opipe_status say_bytes(const opi_run *run, double bytes) {
+static opipe_status say_bytes(const opi_auto_run *run, double bytes) {
   const opi_space *s = run->space;
   const double cap = least_cap(s);
   const char *change = change_that_fits(s->question);
@@ -138,7 +138,7 @@ static bool caps_differ(const opi_space *s) {
 }
 
 /* As say_bytes, where each device has a cap of its own. */
-static opipe_status say_caps(const opi_run *run, const opi_judged *nearest) {
+static opipe_status say_caps(const opi_auto_run *run, const opi_judged *nearest) {
   const opi_space *s = run->space;
   const double cap = s->caps[nearest->over_device], over = nearest->over_bytes;
   const char *change = change_that_fits(s->question);
@@ -160,7 +160,7 @@ static opipe_status say_caps(const opi_run *run, const opi_judged *nearest) {
 }
 
 /* No candidate at all. */
-static opipe_status say_shape(const opi_run *run) {
+static opipe_status say_shape(const opi_auto_run *run) {
   const opi_space *s = run->space;
   const opi_auto *q = s->question;
   const opi_auto_fixed *f = &q->fixed;
@@ -203,7 +203,7 @@ static opipe_status say_shape(const opi_run *run) {
 }
 
 /* The search ended before all candidates were looked at. */
-static opipe_status say_stopped(const opi_run *run) {
+static opipe_status say_stopped(const opi_auto_run *run) {
   const opi_auto *q = run->space->question;
   if (run->stopped == OPI_STOPPED_CLOCK && run->n_simulated == 0) {
     return opi_fail(run->space->err, OPIPE_E_LIMIT,
@@ -223,7 +223,7 @@ static opipe_status say_stopped(const opi_run *run) {
                   run->n_simulated, run->n_left);
 }
 
-opipe_status opi_infeasible(opi_run *run) {
+opipe_status opi_infeasible(opi_auto_run *run) {
   const opi_auto *q = run->space->question;
   if (run->stopped == OPI_STOPPED_CLOCK)
     return say_stopped(run);

@@ -29,7 +29,7 @@ typedef struct judge {
 /* ---- what stages take ---- */
 
 static uint32_t copy_rank(const judge *j, uint32_t stage, uint32_t replica, uint32_t *out_copy) {
-  const opi_places *l = j->point->places;
+  const opi_method_layout *l = j->point->places;
   if (j->point->shares != NULL) {
     const uint32_t rank = l->instance_rank[stage];
     uint32_t first = 0;
@@ -111,7 +111,7 @@ static double longer(double a, double b) {
 }
 
 static opipe_status make_loads(judge *j) {
-  const opi_places *l = j->point->places;
+  const opi_method_layout *l = j->point->places;
   const uint32_t n = l->n_stages * j->n_replicas;
   j->stages = OPI_ARENA_ARRAY(&j->arena, opi_stage_load, l->n_stages);
   j->instances = OPI_ARENA_ARRAY(&j->arena, opi_stage_load, n);
@@ -187,7 +187,7 @@ static uint64_t whole_bytes(double bytes) {
 /* What the schedule is told: times and bytes of stages, and what ranks have left. */
 static opipe_status ask(judge *j, opi_order **out_order) {
   const opi_point *p = j->point;
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   const uint32_t n = l->n_stages, n_ranks = j->n_ranks * j->inside;
   double *ms = OPI_ARENA_ARRAY(&j->arena, double, 3 * (size_t)n);
   uint64_t *stash = OPI_ARENA_ARRAY(&j->arena, uint64_t, n);

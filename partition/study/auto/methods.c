@@ -22,7 +22,7 @@ static const trial trials[] = {{4, 8}, {2, 4}, {8, 16}, {1, 2}};
 
 /* What the order takes beyond what none on as many ranks can do without. */
 static opipe_status time_order(opi_space *s, opi_method *m, const opi_order *order,
-                               const opi_places *places, const trial *t) {
+                               const opi_method_layout *places, const trial *t) {
   const bool train = opi_space_trains(s);
   const double per_stage = train ? 3 : 1;
   opi_simulation result = {0};
@@ -48,7 +48,7 @@ static opipe_status try_method(opi_space *s, uint32_t method, const trial *t, bo
                           .n_ranks = t->n_ranks,
                           .n_microbatches = t->n_microbatches,
                           .costs = &opi_unit_costs};
-  const opi_places *places = NULL;
+  const opi_method_layout *places = NULL;
   opi_order *order = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   *out_taken = false;

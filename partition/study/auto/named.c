@@ -63,7 +63,7 @@ static opipe_status check_order(const opi_space *s, const uint32_t *order, uint3
  * one before as this one is long. */
 static opipe_status order_devices(opi_space *s, const opi_strategy *from, opi_point *p,
                                   uint32_t by_copies) {
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   const uint32_t n = opi_point_ranks(p), t = p->width, total = n * p->copies * t;
   const uint32_t n_devices = s->question->planning.n_devices;
   uint32_t *order = OPI_ARENA_ARRAY(&s->arena, uint32_t, total);
@@ -117,7 +117,7 @@ static opipe_status take_ends(opi_space *s, const opi_strategy *from, opi_point 
 
 /* Replicas beside the tensor group, where stages have them: of each rank of the layout. */
 static opipe_status take_shares(opi_space *s, const opi_strategy *from, opi_point *p) {
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   uint32_t *shares = OPI_ARENA_ARRAY(&s->arena, uint32_t, l->n_ranks);
   bool any = false;
   if (shares == NULL)

@@ -13,7 +13,7 @@ enum { KINDS_MOST = 4 * OPI_ROUND };
 #define NEAR 1.2
 
 typedef struct others {
-  opi_run *run;
+  opi_auto_run *run;
   uint64_t kinds[KINDS_MOST];
   uint32_t n_kinds;
 } others;
@@ -25,20 +25,21 @@ static bool is_known(const others *o, uint64_t kind) {
   return known;
 }
 
-static bool is_ranked(const opi_run *run, const opi_point *p) {
+static bool is_ranked(const opi_auto_run *run, const opi_point *p) {
   bool ranked = false;
   for (uint32_t i = 0; i < run->n_best && !ranked; ++i)
     ranked = run->best[i].from == p;
   return ranked;
 }
 
-static void offer(opi_run *run, const opi_point *p, opi_point *from) {
+static void offer(opi_auto_run *run, const opi_point *p, opi_point *from) {
   run->round[run->n_round] = (opi_candidate){.point = *p, .from = from};
   run->round[run->n_round++].point.index |= OPI_LATER;
 }
 
 /* A point of the space; a full round is played. *io_left: is there work left? */
-static opipe_status offer_in_turn(opi_run *run, opi_point *p, uint64_t work_most, bool *io_left) {
+static opipe_status offer_in_turn(opi_auto_run *run, opi_point *p, uint64_t work_most,
+                                  bool *io_left) {
   offer(run, p, p);
   if (run->n_round < OPI_ROUND)
     return OPIPE_OK;
@@ -51,18 +52,18 @@ static opipe_status offer_in_turn(opi_run *run, opi_point *p, uint64_t work_most
 
 /* One that was played and is not ranked is played again: what it stands for may be ranked. */
 static opipe_status play_kinds(others *o, uint64_t work_most) {
-  opi_run *run = o->run;
+  opi_auto_run *run = o->run;
   opi_space *s = run->space;
   bool left = true;
   for (uint32_t i = 0; left && i < s->n_points && o->n_kinds < KINDS_MOST; ++i) {
     opi_point *p = &s->points[i]; /* by guess, behind the planners' own */
     const uint64_t kind = opi_point_kind(p);
-    if (p->origin != NULL || p->fate == OPI_FATE_REFUSED || is_known(o, kind))
+    if (p->origin != NULL || p->fate == OPI_POINT_REFUSED || is_known(o, kind))
       continue;
     o->kinds[o->n_kinds++] = kind;
     if (is_ranked(run, p))
       continue;
-    run->n_bounded -= p->fate == OPI_FATE_NONE;
+    run->n_bounded -= p->fate == OPI_POINT_NONE;
     OPI_TRY(offer_in_turn(run, p, work_most, &left));
   }
   return run->n_round == 0 ? OPIPE_OK : opi_run_round(run);
@@ -70,7 +71,7 @@ static opipe_status play_kinds(others *o, uint64_t work_most) {
 
 /* ---- the best guess of every shape ---- */
 
-static bool is_led(const opi_run *run, const opi_point *p) {
+static bool is_led(const opi_auto_run *run, const opi_point *p) {
   bool led = false;
   for (uint32_t i = 0; i < run->n_leaders && !led; ++i)
     led = opi_leads_as(&run->leaders[i].point, p);
@@ -78,7 +79,7 @@ static bool is_led(const opi_run *run, const opi_point *p) {
 }
 
 /* Of shapes that nobody leads yet, because bounds came first. */
-opipe_status opi_run_shapes(opi_run *run, uint64_t work_most) {
+opipe_status opi_run_shapes(opi_auto_run *run, uint64_t work_most) {
   opi_space *s = run->space;
   bool left = true;
   for (uint32_t i = 0; left && i < s->n_points && run->n_leaders < OPI_LEADERS_MOST; ++i) {
@@ -86,7 +87,7 @@ opipe_status opi_run_shapes(opi_run *run, uint64_t work_most) {
     bool in_round = false;
     for (uint32_t k = 0; k < run->n_round && !in_round; ++k)
       in_round = opi_leads_as(&run->round[k].point, p);
-    if (p->fate != OPI_FATE_NONE || in_round || is_led(run, p))
+    if (p->fate != OPI_POINT_NONE || in_round || is_led(run, p))
       continue;
     --run->n_bounded;
     OPI_TRY(offer_in_turn(run, p, work_most, &left));
@@ -106,7 +107,7 @@ static bool takes_cut(const opi_candidate *c, const opi_candidate *better) {
 }
 
 /* Each with the cut of the best one that is like it. */
-static opipe_status play_cuts(opi_run *run) {
+static opipe_status play_cuts(opi_auto_run *run) {
   for (uint32_t i = 1; i < run->n_best; ++i) {
     uint32_t k = 0;
     while (k < i && !takes_cut(&run->best[i], &run->best[k]))
@@ -133,7 +134,7 @@ static opipe_status play_cuts(opi_run *run) {
 
 /* Could it be laid out as the leader is, under its own schedule? */
 static bool fits_on(const opi_point *p, const opi_point *leader) {
-  const opi_places *a = p->places, *b = leader->places;
+  const opi_method_layout *a = p->places, *b = leader->places;
   return p->method != leader->method && a->n_stages == b->n_stages && a->n_ranks == b->n_ranks &&
          a->n_replicas == b->n_replicas && a->n_slices == b->n_slices &&
          p->width == leader->width && p->copies == leader->copies &&
@@ -142,7 +143,7 @@ static bool fits_on(const opi_point *p, const opi_point *leader) {
 }
 
 /* With the leader's cut and replicas, unless its bound is no better than the best. */
-static opipe_status play_method(opi_run *run, const opi_point *p, const opi_point *leader) {
+static opipe_status play_method(opi_auto_run *run, const opi_point *p, const opi_point *leader) {
   opi_point point = *p;
   opi_bounds bounds;
   point.ends = leader->ends;
@@ -161,7 +162,7 @@ static opipe_status play_method(opi_run *run, const opi_point *p, const opi_poin
   return run->n_round == OPI_ROUND ? opi_run_round(run) : OPIPE_OK;
 }
 
-opipe_status opi_run_methods(opi_run *run, uint64_t work_most) {
+opipe_status opi_run_methods(opi_auto_run *run, uint64_t work_most) {
   opi_space *s = run->space;
   for (uint32_t k = 0; k < run->n_leaders; ++k) {
     const opi_point leader = run->leaders[k].point;
@@ -177,12 +178,12 @@ opipe_status opi_run_methods(opi_run *run, uint64_t work_most) {
 
 /* ---- all of it ---- */
 
-opipe_status opi_run_kinds(opi_run *run, uint64_t work_most) {
+opipe_status opi_run_kinds(opi_auto_run *run, uint64_t work_most) {
   others o = {.run = run};
   return play_kinds(&o, work_most);
 }
 
-opipe_status opi_run_cuts(opi_run *run, uint64_t work_most) {
+opipe_status opi_run_cuts(opi_auto_run *run, uint64_t work_most) {
   uint32_t indices[OPI_KEPT_MOST], n = 0;
   bool moved = true;
   while (moved && run->work < work_most && !opi_space_spent(run->space, 1)) {

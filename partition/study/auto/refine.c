@@ -10,7 +10,7 @@ enum { STAGES_ALL = 16, SEEN_MOST = OPI_SEEN_ROOM / 4 * 3 };
 enum { OFFERED = 1, EXPANDED = 2 };
 
 typedef struct refiner {
-  opi_run *run;
+  opi_auto_run *run;
   uint64_t work_most;
   double limit; /* of the one whose neighbours are offered */
 } refiner;
@@ -31,7 +31,7 @@ static uint64_t hash_numbers(uint64_t hash, const uint32_t *numbers, uint32_t n)
 }
 
 /* Where the point's hash stands in the run's table, or would. */
-static uint64_t *seen_at(opi_run *run, const opi_point *p, uint32_t what, uint64_t *out_hash) {
+static uint64_t *seen_at(opi_auto_run *run, const opi_point *p, uint32_t what, uint64_t *out_hash) {
   const uint32_t more[] = {what, p->place, p->scattered};
   uint64_t hash = hash_numbers(opi_point_kind(p), more, 3);
   if (p->order != run->space->identity)
@@ -48,7 +48,7 @@ static uint64_t *seen_at(opi_run *run, const opi_point *p, uint32_t what, uint64
 }
 
 /* Was it seen as that before? From now on it is. There must be room. */
-static bool is_seen(opi_run *run, const opi_point *p, uint32_t what) {
+static bool is_seen(opi_auto_run *run, const opi_point *p, uint32_t what) {
   uint64_t hash;
   uint64_t *at = seen_at(run, p, what, &hash);
   const bool seen = *at == hash;
@@ -80,7 +80,7 @@ static opipe_status offer(refiner *r, opi_point point) {
   return r->run->n_round == OPI_ROUND ? flush(r) : OPIPE_OK;
 }
 
-bool opi_run_saw(opi_run *run, const opi_point *point) {
+bool opi_run_saw(opi_auto_run *run, const opi_point *point) {
   return run->n_seen >= SEEN_MOST || is_seen(run, point, OFFERED);
 }
 
@@ -202,11 +202,11 @@ static const opi_candidate *better_of(const refiner *r, const opi_candidate *lis
 /* Those that lead in their shapes, too: what is far behind as it stands may be the best cut well.
  */
 static const opi_candidate *next_parent(const refiner *r) {
-  const opi_run *run = r->run;
+  const opi_auto_run *run = r->run;
   return better_of(r, run->leaders, run->n_leaders, better_of(r, run->best, run->n_best, NULL));
 }
 
-opipe_status opi_refine(opi_run *run, uint64_t work_most) {
+opipe_status opi_refine(opi_auto_run *run, uint64_t work_most) {
   refiner r = {.run = run, .work_most = work_most};
   const opi_candidate *parent;
   while (!is_spent(&r) && (parent = next_parent(&r)) != NULL) {

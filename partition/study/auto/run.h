@@ -25,7 +25,7 @@ typedef struct opi_candidate {
 enum { OPI_LEADERS_MOST = 256 };
 enum { OPI_SEEN_ROOM = 1 << 15 };
 
-typedef struct opi_run {
+typedef struct opi_auto_run {
   opi_space *space;
   opi_candidate round[OPI_ROUND];
   uint32_t n_round;
@@ -41,14 +41,14 @@ typedef struct opi_run {
   uint64_t work;
   double bound;
   uint32_t stopped;
-} opi_run;
+} opi_auto_run;
 
 /* ---- search.c ---- */
 
 /* Puts a point into the round, unless its bound says that it is no better. There must be room. */
-bool opi_run_offer(opi_run *run, const opi_point *point);
+bool opi_run_offer(opi_auto_run *run, const opi_point *point);
 /* Judges what is in the round. */
-opipe_status opi_run_round(opi_run *run);
+opipe_status opi_run_round(opi_auto_run *run);
 
 /* Do the two differ in cut, devices and schedule alone? */
 bool opi_points_alike(const opi_point *a, const opi_point *b);
@@ -60,7 +60,7 @@ uint64_t opi_point_kind(const opi_point *point);
 /* ---- shortlist.c ---- */
 
 /* The points in the order in which they are looked at. */
-opipe_status opi_run_sort(opi_run *run);
+opipe_status opi_run_sort(opi_auto_run *run);
 
 /* ---- others.c ---- */
 
@@ -69,41 +69,41 @@ opipe_status opi_run_sort(opi_run *run);
 #define OPI_LATER (UINT32_C(1) << 31)
 /* Of each shape that nobody leads yet the one with the best guess, for its neighbours' sake. As
  * long as work is left. */
-opipe_status opi_run_shapes(opi_run *run, uint64_t work_most);
+opipe_status opi_run_shapes(opi_auto_run *run, uint64_t work_most);
 /* Of each other kind of plan (schedule, ranks, copies, rows...) the one with the best guess, by
  * which the ranked ones behind the best are what their kinds can do. As long as work is left. */
-opipe_status opi_run_kinds(opi_run *run, uint64_t work_most);
+opipe_status opi_run_kinds(opi_auto_run *run, uint64_t work_most);
 /* Those that lead and are not far behind, under the other schedules that can be laid out so. */
-opipe_status opi_run_methods(opi_run *run, uint64_t work_most);
+opipe_status opi_run_methods(opi_auto_run *run, uint64_t work_most);
 /* Each that is ranked, where a better one of the same shape has another cut, with that too. As long
  * as work is left. */
-opipe_status opi_run_cuts(opi_run *run, uint64_t work_most);
+opipe_status opi_run_cuts(opi_auto_run *run, uint64_t work_most);
 
 /* ---- crew.c ---- */
 
 /* Plays the round's candidates on the question's threads. */
-void opi_crew_judge(opi_run *run);
+void opi_crew_judge(opi_auto_run *run);
 
 /* ---- refine.c ---- */
 
 /* Neighbours of all that are ranked or lead: layers over a boundary, replicas from stage to stage,
  * and on from those that are better than what they are neighbours of, as long as work is left. */
-opipe_status opi_refine(opi_run *run, uint64_t work_most);
+opipe_status opi_refine(opi_auto_run *run, uint64_t work_most);
 
 /* Was the point offered before? From now on it was. True too where nothing more can be noted. */
-bool opi_run_saw(opi_run *run, const opi_point *point);
+bool opi_run_saw(opi_auto_run *run, const opi_point *point);
 
 /* ---- infeasible.c ---- */
 
 /* LIMIT: what is missing, and what would help. */
-opipe_status opi_infeasible(opi_run *run);
+opipe_status opi_infeasible(opi_auto_run *run);
 
 /* ---- turns.c ---- */
 
-opipe_status opi_run_turns(opi_run *run, opi_auto_turns *out_turns);
+opipe_status opi_run_turns(opi_auto_run *run, opi_auto_turns *out_turns);
 
 /* ---- answer.c ---- */
 
-opipe_status opi_run_answer(opi_run *run, opi_auto_answer **out_answer);
+opipe_status opi_run_answer(opi_auto_run *run, opi_auto_answer **out_answer);
 
 #endif /* OPI_AUTO_RUN_H */

@@ -52,7 +52,7 @@ static bool is_double(const opi_candidate *a, const opi_candidate *b) {
 }
 
 /* Into the best ones, from the best; out of them, what it or a better one stands for. */
-static void rank_candidate(opi_run *run, const opi_candidate *c) {
+static void rank_candidate(opi_auto_run *run, const opi_candidate *c) {
   uint32_t at = 0, kept = 0;
   bool stands = true;
   while (at < run->n_best && !is_better(c->key, c->point.index, &run->best[at])) {
@@ -77,7 +77,7 @@ bool opi_leads_as(const opi_point *a, const opi_point *b) {
 }
 
 /* Into the leaders, in place of the one of its shape, or of the worst where all are taken. */
-static void lead(opi_run *run, const opi_candidate *c) {
+static void lead(opi_auto_run *run, const opi_candidate *c) {
   uint32_t at = 0, worst = 0;
   for (; at < run->n_leaders && !opi_leads_as(&run->leaders[at].point, &c->point); ++at)
     worst = run->leaders[at].key > run->leaders[worst].key ? at : worst;
@@ -89,19 +89,19 @@ static void lead(opi_run *run, const opi_candidate *c) {
   run->leaders[at] = *c;
 }
 
-static opipe_status take_round(opi_run *run) {
+static opipe_status take_round(opi_auto_run *run) {
   for (uint32_t i = 0; i < run->n_round; ++i) {
     opi_candidate *c = &run->round[i];
     if (c->status == OPIPE_E_NOMEM)
       return opi_fail_nomem(run->space->err, 1, "a simulation");
-    const bool again = c->from != NULL && c->from->fate != OPI_FATE_NONE;
+    const bool again = c->from != NULL && c->from->fate != OPI_POINT_NONE;
     run->n_simulated += c->status == OPIPE_OK && !again;
     run->work += c->judged.n_ops + OPI_WORK_LEAST;
     c->key = c->status == OPIPE_OK ? opi_judged_key(run->space, &c->judged) : INFINITY;
     if ((c->point.index & OPI_LATER) != 0) /* it may be less by rounding */
       c->key = fmax(c->key, c->point.bound);
     if (c->from != NULL)
-      c->from->fate = isfinite(c->key) ? OPI_FATE_PLAYED : OPI_FATE_REFUSED;
+      c->from->fate = isfinite(c->key) ? OPI_POINT_PLAYED : OPI_POINT_REFUSED;
     if (isfinite(c->key)) {
       rank_candidate(run, c);
       lead(run, c);
@@ -115,7 +115,7 @@ static opipe_status take_round(opi_run *run) {
   return OPIPE_OK;
 }
 
-static void report(const opi_run *run) {
+static void report(const opi_auto_run *run) {
   const opi_auto *q = run->space->question;
   const opi_auto_progress now = {
       .n_candidates = run->space->n_points + run->n_neighbours,
@@ -128,7 +128,7 @@ static void report(const opi_run *run) {
     q->progress(q->progress_ctx, &now);
 }
 
-static bool is_spent(opi_run *run, uint64_t most) {
+static bool is_spent(opi_auto_run *run, uint64_t most) {
   if (run->work >= most)
     run->stopped = OPI_STOPPED_WORK;
   if (opi_space_spent(run->space, 1))
@@ -136,14 +136,14 @@ static bool is_spent(opi_run *run, uint64_t most) {
   return run->stopped != OPI_STOPPED_NOT;
 }
 
-opipe_status opi_run_round(opi_run *run) {
+opipe_status opi_run_round(opi_auto_run *run) {
   opi_crew_judge(run);
   OPI_TRY(take_round(run));
   report(run);
   return OPIPE_OK;
 }
 
-bool opi_run_offer(opi_run *run, const opi_point *point) {
+bool opi_run_offer(opi_auto_run *run, const opi_point *point) {
   const double best = run->n_best > 0 ? run->best[0].key : INFINITY;
   if (point->bound >= best)
     return false;
@@ -153,7 +153,7 @@ bool opi_run_offer(opi_run *run, const opi_point *point) {
 
 /* ---- the shortlist ---- */
 
-static opipe_status judge_points(opi_run *run, uint64_t most) {
+static opipe_status judge_points(opi_auto_run *run, uint64_t most) {
   opi_space *s = run->space;
   uint32_t i = 0;
   OPI_TRY(opi_run_sort(run));
@@ -176,7 +176,7 @@ static opipe_status judge_points(opi_run *run, uint64_t most) {
 
 /* Neighbours and other kinds, until neither finds a better plan: what was behind may have better
  * cuts, and its cut may be better for others. */
-static opipe_status look_around(opi_run *run, bool is_partial, uint64_t most) {
+static opipe_status look_around(opi_auto_run *run, bool is_partial, uint64_t most) {
   double before = INFINITY;
   if (is_partial)
     OPI_TRY(opi_refine(run, most));
@@ -196,7 +196,7 @@ static opipe_status look_around(opi_run *run, bool is_partial, uint64_t most) {
   return OPIPE_OK;
 }
 
-static opipe_status search(opi_run *run) {
+static opipe_status search(opi_auto_run *run) {
   opi_space *s = run->space;
   const opi_auto *q = s->question;
   const uint64_t preset = OPI_WORK_PRESET * (1 + q->planning.n_devices / OPI_DEVICES_PRESET);
@@ -225,7 +225,7 @@ static opipe_status search(opi_run *run) {
 
 static opipe_status run_search(const opi_auto *question, opi_space *space, opi_auto_answer **out,
                                opipe_error *err) {
-  opi_run *run = opi_alloc_zero(question->planning.allocator, 1, sizeof *run);
+  opi_auto_run *run = opi_alloc_zero(question->planning.allocator, 1, sizeof *run);
   if (run == NULL)
     return opi_fail_nomem(err, sizeof *run, "a planner");
   run->space = space;

@@ -338,7 +338,7 @@ static opipe_status find_samples(shapes *x, uint32_t copies) {
 
 /* Stages that follow one another on one rank, with no backward that reductions could lie behind: as
  * one stage, which is a candidate, too. */
-static bool is_one_stage(const shapes *x, const opi_places *places) {
+static bool is_one_stage(const shapes *x, const opi_method_layout *places) {
   const opi_auto *q = x->space->question;
   return !opi_space_trains(x->space) && places->n_ranks == 1 && places->n_stages > 1 &&
          q->fixed.schedule == NULL && q->fixed.n_stages == 0;
@@ -417,7 +417,7 @@ static bool takes_ranks(const shapes *x, uint32_t ranks, uint32_t width) {
 static bool has_room(const shapes *x, uint32_t ranks, uint32_t width) {
   const opi_space *s = x->space;
   const opi_auto *q = s->question;
-  const opi_places places = {.versions = OPIPE_VERSIONS_ONE};
+  const opi_method_layout places = {.versions = OPIPE_VERSIONS_ONE};
   const opi_point least = {.places = &places,
                            .copies = q->planning.n_devices / (ranks * width),
                            .sharded = q->hypothetical};

@@ -29,7 +29,7 @@ static bool is_seen(uint64_t *kinds, uint64_t room, uint64_t kind) {
   return seen;
 }
 
-opipe_status opi_run_sort(opi_run *run) {
+opipe_status opi_run_sort(opi_auto_run *run) {
   opi_space *s = run->space;
   const uint64_t room = 2 * (uint64_t)s->n_points;
   if (s->n_points == 0)

@@ -30,7 +30,7 @@ static double slice_ns(const opi_space *s, const opi_point *p, double length, do
 }
 
 /* Tokens of slice k, of sequences that the lengths make up. */
-static double length_of(const opi_space *s, const opi_places *l, uint32_t k) {
+static double length_of(const opi_space *s, const opi_method_layout *l, uint32_t k) {
   const uint32_t tokens = s->question->planning.layers->tokens;
   return l->slice_lengths != NULL ? l->slice_lengths[k]
                                   : tokens / l->n_slices + (k < tokens % l->n_slices);
@@ -38,7 +38,7 @@ static double length_of(const opi_space *s, const opi_places *l, uint32_t k) {
 
 void opi_point_slices(const opi_space *s, const opi_point *p, double *out_times, double *out_sum,
                       double *out_first) {
-  const opi_places *l = p->places;
+  const opi_method_layout *l = p->places;
   double before = 0, all = 0, first = 0;
   *out_sum = 1;
   *out_first = opi_places_first_slice(l);
@@ -61,7 +61,7 @@ void opi_point_slices(const opi_space *s, const opi_point *p, double *out_times,
     out_times[k] *= *out_sum / all;
 }
 
-opipe_status opi_slices_check(const opi_space *s, const opi_plan *plan, opipe_error *err) {
+opipe_status opi_slices_check(const opi_space *s, const opi_decision *plan, opipe_error *err) {
   const uint32_t tokens = s->question->planning.layers->tokens;
   uint64_t sum = 0;
   if (tokens == 0 || plan->n_slices < 2)

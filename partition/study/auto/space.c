@@ -241,7 +241,7 @@ const opi_sums *opi_sums_of(const opi_space *s, const opi_point *p, uint32_t cla
 
 /* ---- layouts ---- */
 
-static bool same_places(const opi_places *a, const opi_plan *b) {
+static bool same_places(const opi_method_layout *a, const opi_decision *b) {
   const uint32_t slices = b->n_slices == 0 ? 1 : b->n_slices;
   return a != NULL && a->n_ranks == b->n_ranks && a->n_stages == b->n_stages &&
          a->n_replicas == b->n_replicas && a->n_slices == slices && a->n_parts == b->n_parts &&
@@ -250,13 +250,14 @@ static bool same_places(const opi_places *a, const opi_plan *b) {
                 (size_t)a->n_stages * a->n_replicas * sizeof(uint32_t)) == 0;
 }
 
-static opipe_status keep_places(opi_space *s, const opi_plan *plan, const opi_places **out) {
+static opipe_status keep_places(opi_space *s, const opi_decision *plan,
+                                const opi_method_layout **out) {
   const size_t n = (size_t)plan->n_stages * plan->n_replicas;
   if (!same_places(s->last_places, plan)) {
-    opi_places *x = OPI_ARENA_NEW(&s->arena, opi_places);
+    opi_method_layout *x = OPI_ARENA_NEW(&s->arena, opi_method_layout);
     if (x == NULL)
       return opi_fail_nomem(s->err, sizeof *x, "a planner");
-    *x = (opi_places){
+    *x = (opi_method_layout){
         .n_ranks = plan->n_ranks,
         .n_stages = plan->n_stages,
         .n_replicas = plan->n_replicas,
@@ -277,7 +278,7 @@ static opipe_status keep_places(opi_space *s, const opi_plan *plan, const opi_pl
 }
 
 opipe_status opi_space_lay_out(opi_space *s, uint32_t method, uint32_t n_ranks, uint32_t n_stages,
-                               uint32_t microbatches, const opi_places **out_places) {
+                               uint32_t microbatches, const opi_method_layout **out_places) {
   const opi_question q = {.schedule = s->methods[method].spec,
                           .mode = s->question->mode,
                           .n_ranks = n_ranks,
@@ -290,16 +291,16 @@ opipe_status opi_space_lay_out(opi_space *s, uint32_t method, uint32_t n_ranks, 
   OPI_TRY(opi_plan_new(s->arena.allocator, &plan, s->err));
   opipe_status status = opi_order_lay_out(&s->plugins, &q, plan, &ref, &err);
   if (status == OPIPE_OK)
-    status = opi_slices_check(s, plan, &err);
+    status = opi_slices_check(s, &plan->decided, &err);
   if (status == OPIPE_OK)
-    status = keep_places(s, plan, out_places);
+    status = keep_places(s, &plan->decided, out_places);
   else
     (void)opi_text_line(s->why, err.message);
   opi_plan_free(plan);
   return status == OPIPE_E_NOMEM ? status : OPIPE_OK;
 }
 
-double opi_places_first_slice(const opi_places *places) {
+double opi_places_first_slice(const opi_method_layout *places) {
   double all = 0;
   for (uint32_t i = 0; places->slice_lengths != NULL && i < places->n_slices; ++i)
     all += places->slice_lengths[i];

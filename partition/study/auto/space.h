@@ -38,17 +38,17 @@ typedef struct opi_slice_curve {
 } opi_slice_curve;
 
 /* What a method lays out. */
-typedef struct opi_places {
+typedef struct opi_method_layout {
   uint32_t n_ranks, n_stages, n_replicas, n_slices, n_parts, versions;
   uint32_t *instance_rank; /* [n_stages * n_replicas] */
   uint32_t *slice_lengths; /* [n_slices]; NULL: equal */
-} opi_places;
+} opi_method_layout;
 
-enum { OPI_FATE_NONE = 0, OPI_FATE_PLAYED, OPI_FATE_REFUSED };
+enum { OPI_POINT_NONE = 0, OPI_POINT_PLAYED, OPI_POINT_REFUSED };
 
 /* A candidate. */
 typedef struct opi_point {
-  const opi_places *places;
+  const opi_method_layout *places;
   const uint32_t *ends;   /* [n_stages + 1] layers */
   const uint32_t *shares; /* [n_ranks] replicas of each rank, which cut micro-batches; NULL: one */
   const uint32_t *order;  /* [ranks * copies * width] devices, as `place` numbers them */
@@ -58,7 +58,7 @@ typedef struct opi_point {
   uint32_t samples, microbatches; /* of one copy */
   uint32_t index;                 /* ties are broken by it */
   uint8_t place;                  /* OPI_PLACE_* */
-  uint8_t fate;                   /* OPI_FATE_* */
+  uint8_t fate;                   /* OPI_POINT_* */
   bool recompute, sharded, scattered;
   bool first; /* has the best guess of its kind */
 } opi_point;
@@ -80,7 +80,7 @@ typedef struct opi_space {
   uint32_t n_sums, room_sums;
   opi_slice_curve *curves; /* [OPI_WIDTHS_MOST] by width - 1; NULL: slices take their share of the
                               tokens, and slice_ns beside it */
-  opi_places *last_places; /* to be shared */
+  opi_method_layout *last_places; /* to be shared */
   struct opi_collective_memo *memo;
   struct opi_cut_memo *cut_memo;
   opi_point *points;
@@ -109,7 +109,7 @@ const opi_sums *opi_sums_of(const opi_space *space, const opi_point *point, uint
 /* What the method lays out; *out_places is NULL where it refuses (space->why). */
 opipe_status opi_space_lay_out(opi_space *space, uint32_t method, uint32_t n_ranks,
                                uint32_t n_stages, uint32_t microbatches,
-                               const opi_places **out_places);
+                               const opi_method_layout **out_places);
 /* Has so much of the question's budget, 0 to 1, passed? */
 bool opi_space_spent(const opi_space *space, double share);
 /* Adds one with its bound and guess, unless it cannot fit; nothing once there are too many. */
@@ -143,7 +143,7 @@ static inline double opi_point_speed(const opi_point *p, uint32_t rank) {
   return (double)p->samples / ((p->samples - 1) / n + 1);
 }
 /* Is an earlier replica of the stage on the same rank? Its weights are there once. */
-static inline bool opi_places_repeat(const opi_places *l, uint32_t stage, uint32_t replica) {
+static inline bool opi_places_repeat(const opi_method_layout *l, uint32_t stage, uint32_t replica) {
   for (uint32_t k = 0; replica < l->n_replicas && k < replica; ++k) {
     if (l->instance_rank[stage * l->n_replicas + k] ==
         l->instance_rank[stage * l->n_replicas + replica])
@@ -160,7 +160,7 @@ static inline double opi_space_own_cap(const opi_space *space, uint32_t device) 
   return cap == 0 ? INFINITY : (double)cap - (double)q->spare_bytes;
 }
 /* Share of the first token slice, which is what fills a pipeline. */
-double opi_places_first_slice(const opi_places *places);
+double opi_places_first_slice(const opi_method_layout *places);
 
 /* ---- slices.c ---- */
 
@@ -168,7 +168,7 @@ double opi_places_first_slice(const opi_places *places);
 opipe_status opi_slices_know(opi_space *space);
 /* Has every token slice of a layout a token, and every token a slice? Errors: INVALID with both
  * numbers. */
-opipe_status opi_slices_check(const opi_space *space, const opi_plan *plan, opipe_error *err);
+opipe_status opi_slices_check(const opi_space *space, const opi_decision *plan, opipe_error *err);
 /* What part of the times of a stage each token slice of a point takes: out_times [n_slices]; NULL:
  * not wanted. Together they take as much as the whole, or more; *out_sum of it, and *out_first the
  * first of that, 0 to 1. */

@@ -32,7 +32,7 @@ static opipe_status time_copies(opi_space *s, double *out_ns, uint32_t *out_n) {
   return OPIPE_OK;
 }
 
-static double most_params(const opi_run *run) {
+static double most_params(const opi_auto_run *run) {
   const opi_space *s = run->space;
   const opi_point *p = &run->best[0].point;
   const opi_sums *x = opi_sums_of(s, p, s->question->planning.cluster->class_of[0]);
@@ -42,7 +42,7 @@ static double most_params(const opi_run *run) {
   return most;
 }
 
-opipe_status opi_run_turns(opi_run *run, opi_auto_turns *out) {
+opipe_status opi_run_turns(opi_auto_run *run, opi_auto_turns *out) {
   opi_space *s = run->space;
   const opi_planning *q = &s->question->planning;
   uint32_t n = 0;

@@ -32,7 +32,7 @@ typedef struct planned {
 /* ---- the problem ---- */
 
 static opipe_status check(const planned *x) {
-  const opi_plan *plan = x->plan;
+  const opi_decision *plan = &x->plan->decided;
   if (plan->in_turn) {
     return opi_fail(x->err, OPIPE_E_UNSUPPORTED,
                     "copies that take requests in turn: their order is not improved");
@@ -56,15 +56,15 @@ static double message_ns(const opi_link *link, uint64_t n_bytes) {
  * by stages. */
 static opipe_status find_edges(planned *x) {
   const opi_plan *plan = x->plan;
-  const size_t n = plan->n_crossings;
+  const size_t n = plan->predicted.n_crossings;
   opi_stage_edge *edges = OPI_ARENA_ARRAY(&x->scratch, opi_stage_edge, n);
   double *comm = OPI_ARENA_ARRAY(&x->scratch, double, n);
   uint32_t n_edges = 0;
   if (edges == NULL || comm == NULL)
     return opi_fail_nomem(x->err, n * sizeof *edges, "an order to improve");
   for (size_t i = 0; i < n; ++i) {
-    const opi_crossing *c = &plan->crossings[i];
-    const double ns = message_ns(&plan->link, c->message_bytes);
+    const opi_crossing *c = &plan->predicted.crossings[i];
+    const double ns = message_ns(&plan->decided.link, c->message_bytes);
     if (n_edges == 0 || edges[n_edges - 1].src != c->src_stage ||
         edges[n_edges - 1].dst != c->dst_stage)
       edges[n_edges++] = (opi_stage_edge){c->src_stage, c->dst_stage};
@@ -72,10 +72,10 @@ static opipe_status find_edges(planned *x) {
   }
   x->problem.edges = edges;
   x->problem.n_edges = n_edges;
-  x->costs = (opi_costs){.stage_forward = plan->stage_ns,
-                         .stage_input = plan->input_ns,
-                         .stage_weight = plan->weight_ns,
-                         .n_stages = plan->n_stages,
+  x->costs = (opi_costs){.stage_forward = plan->predicted.times.stage_ns,
+                         .stage_input = plan->predicted.times.input_ns,
+                         .stage_weight = plan->predicted.times.weight_ns,
+                         .n_stages = plan->decided.n_stages,
                          .edge_comm = comm};
   return OPIPE_OK;
 }
@@ -97,16 +97,16 @@ static bool keep(void *ctx, uint32_t item, const opi_do *of, int32_t n_parts) {
 /* What the plan's order keeps at most on a rank, and what the plan leaves free beside it. */
 static opipe_status find_room(planned *x) {
   const opi_plan *plan = x->plan;
-  const size_t instances = (size_t)plan->n_stages * plan->n_replicas;
+  const size_t instances = (size_t)plan->decided.n_stages * plan->decided.n_replicas;
   uint64_t *stash = OPI_ARENA_ARRAY(&x->scratch, uint64_t, instances);
-  x->room = OPI_ARENA_ARRAY(&x->scratch, uint64_t, plan->n_ranks);
+  x->room = OPI_ARENA_ARRAY(&x->scratch, uint64_t, plan->decided.n_ranks);
   if (x->room == NULL || stash == NULL)
     return opi_fail_nomem(x->err, instances * sizeof *stash, "caps");
-  for (size_t i = 0; i < instances && plan->stage_stash_bytes != NULL; ++i)
-    stash[i] = plan->stage_stash_bytes[i / plan->n_replicas];
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const opi_memory *m = &plan->memory[r];
-    keeper k = {.p = &x->problem, .bytes = plan->stage_stash_bytes};
+  for (size_t i = 0; i < instances && plan->predicted.stage_stash_bytes != NULL; ++i)
+    stash[i] = plan->predicted.stage_stash_bytes[i / plan->decided.n_replicas];
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+    const opi_memory *m = &plan->predicted.memory[r];
+    keeper k = {.p = &x->problem, .bytes = plan->predicted.stage_stash_bytes};
     if (k.bytes != NULL)
       (void)opi_each_stash(&x->problem, x->own, r, keep, &k);
     const uint64_t left = m->cap_bytes > m->total_bytes ? m->cap_bytes - m->total_bytes : 0;
@@ -121,22 +121,23 @@ static opipe_status find_room(planned *x) {
 /* The best named schedule in the plan's places, where it is better than the plan's own. */
 static opipe_status find_better_start(planned *x) {
   const opi_plan *plan = x->plan;
-  const uint32_t copies = opi_plan_copies(plan);
-  opi_simulation own = {.peak_stash = OPI_ARENA_ARRAY(&x->scratch, double, plan->n_ranks)};
+  const uint32_t copies = opi_plan_copies(&plan->decided);
+  opi_simulation own = {.peak_stash = OPI_ARENA_ARRAY(&x->scratch, double, plan->decided.n_ranks)};
   opi_named best;
   const opi_question q = {.mode = x->problem.mode,
-                          .n_ranks = plan->n_ranks / copies,
-                          .n_stages = plan->n_stages,
-                          .n_microbatches = plan->n_microbatches,
+                          .n_ranks = plan->decided.n_ranks / copies,
+                          .n_stages = plan->decided.n_stages,
+                          .n_microbatches = plan->decided.n_microbatches,
                           .replicas = copies,
                           .costs = &x->costs,
-                          .stash_bytes = plan->stage_stash_bytes,
-                          .free_bytes = plan->stage_stash_bytes == NULL ? NULL : x->room};
-  if (x->request->from != NULL || plan->shares != NULL || x->plugins->schedules == NULL)
+                          .stash_bytes = plan->predicted.stage_stash_bytes,
+                          .free_bytes = plan->predicted.stage_stash_bytes == NULL ? NULL : x->room};
+  if (x->request->from != NULL || plan->decided.shares != NULL || x->plugins->schedules == NULL)
     return OPIPE_OK;
   if (own.peak_stash == NULL)
-    return opi_fail_nomem(x->err, plan->n_ranks * sizeof(double), "a simulation");
-  OPI_TRY(opi_simulate_order(&x->problem, x->own, &x->costs, plan->allocator, &own, x->err));
+    return opi_fail_nomem(x->err, plan->decided.n_ranks * sizeof(double), "a simulation");
+  OPI_TRY(
+      opi_simulate_order(&x->problem, x->own, &x->costs, plan->decided.allocator, &own, x->err));
   const opipe_status status =
       opi_named_best(x->plugins, &q, &x->problem, &x->scratch, &best, x->err);
   if (status == OPIPE_E_UNSUPPORTED)
@@ -156,31 +157,30 @@ static opipe_status find_better_start(planned *x) {
 static opipe_status take_list(planned *x, const opi_do_list *list) {
   opi_plan *plan = x->plan;
   opipe_action *actions = OPI_ARENA_ARRAY(&plan->arena, opipe_action, list->n_items);
-  uint32_t *first =
-      opi_arena_copy(&plan->arena, list->rank_first, ((size_t)plan->n_ranks + 1) * sizeof *first);
+  uint32_t *first = opi_arena_copy(&plan->arena, list->rank_first,
+                                   ((size_t)plan->decided.n_ranks + 1) * sizeof *first);
   if (actions == NULL || first == NULL)
     return opi_fail_nomem(x->err, list->n_items * sizeof *actions, "a plan");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
     for (uint32_t i = first[r]; i < first[r + 1]; ++i)
       (void)opi_record_of_do(&list->items[i], r, &actions[i]);
   }
-  plan->actions = actions;
-  plan->n_actions = list->n_items;
-  plan->rank_first = first;
+  plan->decided.actions = actions;
+  plan->decided.n_actions = list->n_items;
+  plan->decided.rank_first = first;
   return OPIPE_OK;
 }
 
-/* All that making a plan fills in anew, as it was; what arenas gave stays theirs. */
+/* Decision and prediction as they were; what the arena gave since stays in it. */
 static void restore(opi_plan *plan, const opi_plan *saved) {
-  const opi_arena arena = plan->arena;
-  *plan = *saved;
-  plan->arena = arena;
+  plan->decided = saved->decided;
+  plan->predicted = saved->predicted;
 }
 
 /* Less room where the plan came to more than its cap. */
 static bool tighten(planned *x, const opi_memory *memory) {
   bool less = false;
-  for (uint32_t r = 0; r < x->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < x->plan->decided.n_ranks; ++r) {
     const opi_memory *m = &memory[r];
     if (m->total_bytes <= m->cap_bytes || x->room[r] == UINT64_MAX)
       continue;
@@ -193,8 +193,10 @@ static bool tighten(planned *x, const opi_memory *memory) {
 
 /* Alone and in a stream; of a mini-batch both are one time. */
 static bool is_better(const opi_plan *plan, const opi_plan *than) {
-  return plan->request_ns <= than->request_ns && plan->interval_ns <= than->interval_ns &&
-         (plan->request_ns < than->request_ns || plan->interval_ns < than->interval_ns);
+  return plan->predicted.request_ns <= than->predicted.request_ns &&
+         plan->predicted.interval_ns <= than->predicted.interval_ns &&
+         (plan->predicted.request_ns < than->predicted.request_ns ||
+          plan->predicted.interval_ns < than->predicted.interval_ns);
 }
 
 /* Back to the plan's own. */
@@ -216,7 +218,7 @@ static opipe_status attempt(planned *x, bool whole, uint64_t *io_moves, bool *ou
   effort.whole = whole;
   *out_fits = true;
   opipe_status status = opi_improve_order(&x->problem, x->start, &x->costs, &effort,
-                                          plan->allocator, &list, &found, &unused);
+                                          plan->decided.allocator, &list, &found, &unused);
   *io_moves += found.moves;
   if (status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID) { /* no room for the start itself */
     *out_fits = x->start == x->own;
@@ -230,7 +232,7 @@ static opipe_status attempt(planned *x, bool whole, uint64_t *io_moves, bool *ou
   if (status == OPIPE_OK)
     status = x->finish(x->finish_ctx, x->err);
   if (status == OPIPE_E_LIMIT) {
-    *out_fits = !tighten(x, plan->memory);
+    *out_fits = !tighten(x, plan->predicted.memory);
     status = OPIPE_OK;
     restore(plan, &saved);
   } else if (status == OPIPE_OK && !is_better(plan, &saved)) {
@@ -262,9 +264,9 @@ static opipe_status find_bound(planned *x, double *out_ns) {
   opi_costs costs = x->costs;
   problem.rank_stash_bytes = NULL;
   costs.edge_comm = NULL;
-  costs.comm = x->plan->link.latency_ns;
+  costs.comm = x->plan->decided.link.latency_ns;
   const opipe_status status =
-      opi_improve_bound(&problem, x->own, &costs, x->plan->allocator, out_ns, x->err);
+      opi_improve_bound(&problem, x->own, &costs, x->plan->decided.allocator, out_ns, x->err);
   return status == OPIPE_E_LIMIT ? OPIPE_OK : status; /* of very long lists there is none */
 }
 
@@ -285,10 +287,11 @@ static opipe_status say(planned *x, double start_ns, uint64_t moves) {
     if (settings[i].value == NULL)
       return opi_fail_nomem(x->err, 1, "a plan");
   }
-  plan->schedule = "search";
-  plan->settings = settings;
-  plan->n_settings = 3;
-  plan->searched = (opi_searched){.start_ns = start_ns, .bound_ns = bound_ns, .moves = moves};
+  plan->decided.schedule = "search";
+  plan->decided.settings = settings;
+  plan->decided.n_settings = 3;
+  plan->predicted.searched =
+      (opi_searched){.start_ns = start_ns, .bound_ns = bound_ns, .moves = moves};
   return OPIPE_OK;
 }
 
@@ -298,20 +301,20 @@ opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_reque
   planned x = {.plan = plan,
                .plugins = plugins,
                .request = request,
-               .problem = opi_plan_problem(plan),
+               .problem = opi_plan_problem(&plan->decided),
                .own_from = from,
                .from = from,
                .finish = finish,
                .finish_ctx = ctx,
                .err = err};
   uint64_t moves = 1; /* the plan's own */
-  const double start_ns = plan->request_ns;
+  const double start_ns = plan->predicted.request_ns;
   OPI_TRY(check(&x));
-  opi_arena_init(&x.scratch, plan->allocator, 0);
+  opi_arena_init(&x.scratch, plan->decided.allocator, 0);
   opipe_status status = find_edges(&x);
   if (status == OPIPE_OK) {
-    status = opi_do_list_from_records(&x.problem, plan->actions, plan->n_actions, plan->allocator,
-                                      &x.own, err);
+    status = opi_do_list_from_records(&x.problem, plan->decided.actions, plan->decided.n_actions,
+                                      plan->decided.allocator, &x.own, err);
     x.start = x.own;
   }
   if (status == OPIPE_OK)

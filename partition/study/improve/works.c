@@ -36,7 +36,7 @@ static opipe_status check(const builder *b) {
       const uint32_t kind = b->list->items[i].kind;
       if (opi_do_is_compute(kind) && kind != OPI_DO_R)
         continue;
-      const opi_place place = opi_place_of(b->problem, b->list, rank, i);
+      const opi_do_place place = opi_place_of(b->problem, b->list, rank, i);
       return opi_fail(b->err, OPIPE_E_UNSUPPORTED, "%s: orders of F, B, I, W alone are improved",
                       place.text);
     }
@@ -159,7 +159,7 @@ static opipe_status link_all(builder *b, bool count) {
       whole = opi_each_need(&b->index, a, needs, b);
     }
     if (!whole) {
-      const opi_place place = opi_place_of(b->problem, b->list, w->rank[b->work], b->work);
+      const opi_do_place place = opi_place_of(b->problem, b->list, w->rank[b->work], b->work);
       return opi_fail(b->err, OPIPE_E_INVALID, "%s: what it reads is made by nobody", place.text);
     }
   }

@@ -138,7 +138,7 @@ static bool same_device(const opi_device_spec *a, const opi_device_spec *b) {
 
 opipe_status opi_this_machine_write(const opi_this_machine *m, opi_text *text, opipe_error *err) {
   enum { BYTES_PER_NS = 8 }; /* of a transport that hands over addresses: a copy */
-  opi_plan plan = {.allocator = m->env->allocator, .transport = m->transport, .n_ranks = 1};
+  opi_decision plan = {.allocator = m->env->allocator, .transport = m->transport, .n_ranks = 1};
   OPI_TRY(opi_plan_find_link(m->env, &plan, err));
   const double latency = m->latency_ns > 0 ? m->latency_ns : plan.link.latency_ns;
   const double rate = m->bytes_per_ns > 0          ? m->bytes_per_ns

@@ -50,30 +50,30 @@ static opipe_status no_batch(const counting *c) {
 
 static opipe_status settle_batch(counting *c) {
   opi_plan *plan = c->plan;
-  plan->n_microbatches = 1;
+  plan->decided.n_microbatches = 1;
   OPI_TRY(opi_batch_choose(c->q->env, c->q->batch_dim, plan, c->err));
   if (c->n_samples == 0)
     return OPIPE_OK;
-  if (plan->batch_dim == NULL)
+  if (plan->decided.binding.batch_dim == NULL)
     return no_batch(c);
-  if (plan->batch_rows > 1) /* then it can be tried whether they may be cut */
-    plan->n_microbatches = (uint32_t)plan->batch_rows;
+  if (plan->decided.binding.batch_rows > 1) /* then it can be tried whether they may be cut */
+    plan->decided.n_microbatches = (uint32_t)plan->decided.binding.batch_rows;
   OPI_TRY(opi_batch_settle(c->q->env, c->q->batch_dim, plan, c->err));
-  plan->n_microbatches = 1;
+  plan->decided.n_microbatches = 1;
   return OPIPE_OK;
 }
 
 static int64_t bound_samples(const counting *c) {
   const opi_graph *g = c->q->env->bound->graph;
-  if (c->plan->batch_dim != NULL)
-    return c->plan->batch_rows;
+  if (c->plan->decided.binding.batch_dim != NULL)
+    return c->plan->decided.binding.batch_rows;
   return g->n_inputs > 0 && g->values[g->inputs[0]].rank > 0 ? g->values[g->inputs[0]].shape[0] : 1;
 }
 
 /* ---- graphs and costs ---- */
 
 static opipe_status bind_rows(counting *c, int64_t rows, sized *s) {
-  OPI_TRY(opi_plan_bound(c->q->env, c->plan, rows, &s->bound, &s->own, c->err));
+  OPI_TRY(opi_plan_bound(c->q->env, &c->plan->decided, rows, &s->bound, &s->own, c->err));
   const opi_graph *g = s->bound->graph;
   if (c->layer_of_node != NULL && g->n_nodes != c->n_nodes) {
     return opi_fail(c->err, OPIPE_E_UNSUPPORTED,
@@ -270,8 +270,8 @@ static opipe_status count_rows(counting *c, int64_t rows, uint32_t k, sized *s) 
   if (s->input_ns == NULL || s->weight_ns == NULL)
     return opi_fail_nomem(c->err, c->n_nodes * sizeof(double), "costs");
   if (c->q->spec != NULL) {
-    OPI_TRY(opi_train_gradient(c->plan, c->q->env->model, s->bound, c->layer_of_node, NULL, NULL,
-                               c->q->env->bind, &s->training, c->err));
+    OPI_TRY(opi_train_gradient(&c->plan->decided, c->q->env->model, s->bound, c->layer_of_node,
+                               NULL, NULL, c->q->env->bind, &s->training, c->err));
   }
   OPI_TRY(cost_nodes(c, s));
   OPI_TRY(cut_layers(c, s));
@@ -294,8 +294,10 @@ static opipe_status count_size(counting *c, int64_t rows, uint32_t k) {
 
 static opipe_status count_sizes(counting *c) {
   OPI_TRY(settle_batch(c));
-  if (c->n_samples == 0)
-    return count_size(c, c->plan->batch_dim == NULL ? 0 : c->plan->batch_rows, 0);
+  if (c->n_samples == 0) {
+    return count_size(
+        c, c->plan->decided.binding.batch_dim == NULL ? 0 : c->plan->decided.binding.batch_rows, 0);
+  }
   for (uint32_t k = 0; k < c->n_samples; ++k)
     OPI_TRY(count_size(c, c->q->samples[k], k));
   return OPIPE_OK;
@@ -321,7 +323,7 @@ static opipe_status count_all(counting *c) {
   const opi_graph_profile *q = c->q;
   OPI_TRY(opi_plan_take_binding(c->plan, q->env->bind, 0, c->err));
   if (q->spec != NULL) {
-    c->plan->bind_flags |= OPI_BIND_KEEP_PARAMETERS;
+    c->plan->decided.binding.bind_flags |= OPI_BIND_KEEP_PARAMETERS;
     OPI_TRY(opi_train_spec_copy(c->plan, q->spec, c->err));
   }
   const opipe_status status = count_sizes(c);

@@ -39,12 +39,12 @@ static void add_gap(opi_page *page, uint32_t kind, double start, double end) {
   opi_page_add_span(page, &span);
 }
 
-void opi_lane_rest(opi_lane *lane, double start) {
+void opi_lane_rest(opi_lane_cursor *lane, double start) {
   if (lane->began)
     add_gap(lane->page, OPI_SPAN_OTHER, lane->at, start);
 }
 
-void opi_lane_program(opi_lane *lane, const opi_page_span *program) {
+void opi_lane_program(opi_lane_cursor *lane, const opi_page_span *program) {
   if (lane->began)
     opi_lane_rest(lane, program->start);
   else
@@ -54,6 +54,6 @@ void opi_lane_program(opi_lane *lane, const opi_page_span *program) {
   lane->began = true;
 }
 
-void opi_lane_end(const opi_lane *lane, double end) {
+void opi_lane_end(const opi_lane_cursor *lane, double end) {
   add_gap(lane->page, OPI_SPAN_DRAIN, lane->at, end);
 }

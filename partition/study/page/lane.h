@@ -17,16 +17,16 @@ void opi_lane_wait(opi_page *page, const opi_do *action, uint32_t kind, double m
                    double end);
 
 /* A rank on its way through its list. */
-typedef struct opi_lane {
+typedef struct opi_lane_cursor {
   opi_page *page;
   double at;  /* until when its time has been told */
   bool began; /* it has had its first program; before that all of it is one gap */
-} opi_lane;
+} opi_lane_cursor;
 
 /* What lies between `at` and `start` without a cause of its own. */
-void opi_lane_rest(opi_lane *lane, double start);
-void opi_lane_program(opi_lane *lane, const opi_page_span *program);
+void opi_lane_rest(opi_lane_cursor *lane, double start);
+void opi_lane_program(opi_lane_cursor *lane, const opi_page_span *program);
 /* Behind the last program. */
-void opi_lane_end(const opi_lane *lane, double end);
+void opi_lane_end(const opi_lane_cursor *lane, double end);
 
 #endif /* OPI_LANE_H */

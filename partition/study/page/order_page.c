@@ -96,7 +96,7 @@ static void set_kept(const timed *t, const opi_do *a, opi_page_span *io_span) {
 }
 
 static void add_rank(const timed *t, uint32_t rank) {
-  opi_lane lane = {.page = t->page};
+  opi_lane_cursor lane = {.page = t->page};
   for (uint32_t i = t->list->rank_first[rank]; i < t->list->rank_first[rank + 1]; ++i) {
     const opi_do *a = &t->list->items[i];
     if (!opi_do_is_compute(a->kind))

@@ -32,8 +32,8 @@ static void put_number(const writer *w, const char *name, double value) {
 static void put_ranks(const writer *w, uint32_t stage) {
   bool first = true;
   opi_text_puts(w->to, "\"ranks\": [");
-  for (uint32_t r = 0; r < w->plan->n_replicas; ++r) {
-    const uint32_t rank = opi_plan_rank(w->plan, stage, r);
+  for (uint32_t r = 0; r < w->plan->decided.n_replicas; ++r) {
+    const uint32_t rank = opi_plan_rank(&w->plan->decided, stage, r);
     if (rank == OPIPE_NONE)
       continue;
     opi_text_printf(w->to, "%s%u", first ? "" : ", ", rank);
@@ -47,7 +47,7 @@ typedef struct extents {
   uint32_t first, last, n_nodes;
 } extents;
 
-static void find_extents(const opi_plan *plan, extents *out) {
+static void find_extents(const opi_decision *plan, extents *out) {
   for (uint32_t n = 0; n < plan->n_nodes; ++n) {
     extents *e = &out[plan->stage_of_node[n]];
     if (e->n_nodes++ == 0)
@@ -61,20 +61,21 @@ static void put_stage(const writer *w, uint32_t s, const extents *e) {
   opi_text_printf(w->to, "%s\n  {\"stage\": %u, ", s == 0 ? "" : ",", s);
   put_ranks(w, s);
   opi_text_printf(w->to, ", \"nodes\": %u", e->n_nodes);
-  put_text(w, ", \"first\": ", e->n_nodes == 0 ? NULL : plan->node_keys[e->first]);
-  put_text(w, ", \"last\": ", e->n_nodes == 0 ? NULL : plan->node_keys[e->last]);
-  put_number(w, ", \"forward_ns\": ", plan->stage_ns == NULL ? 0 : plan->stage_ns[s]);
-  if (plan->input_ns != NULL && plan->weight_ns != NULL) {
-    put_number(w, ", \"input_ns\": ", plan->input_ns[s]);
-    put_number(w, ", \"weight_ns\": ", plan->weight_ns[s]);
+  put_text(w, ", \"first\": ", e->n_nodes == 0 ? NULL : plan->decided.node_keys[e->first]);
+  put_text(w, ", \"last\": ", e->n_nodes == 0 ? NULL : plan->decided.node_keys[e->last]);
+  put_number(w, ", \"forward_ns\": ",
+             plan->predicted.times.stage_ns == NULL ? 0 : plan->predicted.times.stage_ns[s]);
+  if (plan->predicted.times.input_ns != NULL && plan->predicted.times.weight_ns != NULL) {
+    put_number(w, ", \"input_ns\": ", plan->predicted.times.input_ns[s]);
+    put_number(w, ", \"weight_ns\": ", plan->predicted.times.weight_ns[s]);
   }
-  if (plan->stage_stash_bytes != NULL)
-    opi_text_printf(w->to, ", \"stash_bytes\": %" PRIu64, plan->stage_stash_bytes[s]);
+  if (plan->predicted.stage_stash_bytes != NULL)
+    opi_text_printf(w->to, ", \"stash_bytes\": %" PRIu64, plan->predicted.stage_stash_bytes[s]);
   opi_text_puts(w->to, "}");
 }
 
 static void put_memory(const writer *w, uint32_t rank) {
-  const opi_memory *m = &w->plan->memory[rank];
+  const opi_memory *m = &w->plan->predicted.memory[rank];
   const struct {
     const char *name;
     uint64_t n_bytes;
@@ -94,87 +95,88 @@ static void put_memory(const writer *w, uint32_t rank) {
 }
 
 static void put_rank(const writer *w, uint32_t r) {
-  const opi_device_spec *d = &w->plan->devices[r];
+  const opi_device_spec *d = &w->plan->decided.devices[r];
   opi_text_printf(w->to, "%s\n  {\"rank\": %u", r == 0 ? "" : ",", r);
   put_text(w, ", \"device\": ", d->kind);
   opi_text_printf(w->to, ", \"index\": %u, \"threads\": %u", d->index, d->threads);
-  if (w->plan->memory != NULL)
+  if (w->plan->predicted.memory != NULL)
     put_memory(w, r);
   opi_text_puts(w->to, "}");
 }
 
 static void put_schedule(const writer *w) {
   const opi_plan *plan = w->plan;
-  put_text(w, "{\"schedule\": ", plan->schedule);
+  put_text(w, "{\"schedule\": ", plan->decided.schedule);
   opi_text_puts(w->to, ", \"settings\": {");
-  for (uint32_t i = 0; i < plan->n_settings; ++i) {
-    put_text(w, i == 0 ? "" : ", ", plan->settings[i].key);
-    put_text(w, ": ", plan->settings[i].value);
+  for (uint32_t i = 0; i < plan->decided.n_settings; ++i) {
+    put_text(w, i == 0 ? "" : ", ", plan->decided.settings[i].key);
+    put_text(w, ": ", plan->decided.settings[i].value);
   }
-  put_text(w, "}, \"transport\": ", plan->transport);
+  put_text(w, "}, \"transport\": ", plan->decided.transport);
   opi_text_printf(w->to, ",\n \"microbatches\": %u, \"slices\": %u, \"replicas\": %u",
-                  plan->n_microbatches, plan->n_slices < 2 ? 1 : plan->n_slices, plan->n_replicas);
-  put_text(w, ", \"cost\": ", opi_cost_name(plan->cost_kind));
-  put_number(w, ",\n \"request_ns\": ", plan->request_ns);
-  put_number(w, ", \"interval_ns\": ", plan->interval_ns);
-  put_number(w, ", \"bound_ns\": ", plan->bound_ns * plan->n_microbatches);
-  put_number(w, ", \"flops\": ", plan->flops);
+                  plan->decided.n_microbatches,
+                  plan->decided.n_slices < 2 ? 1 : plan->decided.n_slices,
+                  plan->decided.n_replicas);
+  put_text(w, ", \"cost\": ", opi_cost_name(plan->predicted.cost_kind));
+  put_number(w, ",\n \"request_ns\": ", plan->predicted.request_ns);
+  put_number(w, ", \"interval_ns\": ", plan->predicted.interval_ns);
+  put_number(w, ", \"bound_ns\": ", plan->predicted.bound_ns * plan->decided.n_microbatches);
+  put_number(w, ", \"flops\": ", plan->predicted.flops);
   put_number(w, ", \"utilisation\": ", opi_plan_utilisation(plan));
 }
 
 void opi_page_describe_plan(const opi_plan *plan, opi_text *out_json) {
   const writer w = {plan, out_json};
-  extents *e = opi_alloc_zero(out_json->allocator, (size_t)plan->n_stages + 1, sizeof *e);
+  extents *e = opi_alloc_zero(out_json->allocator, (size_t)plan->decided.n_stages + 1, sizeof *e);
   if (e == NULL) {
     out_json->failed = true;
     return;
   }
-  find_extents(plan, e);
+  find_extents(&plan->decided, e);
   put_schedule(&w);
   opi_text_puts(out_json, ",\n \"stages\": [");
-  for (uint32_t s = 0; s < plan->n_stages; ++s)
+  for (uint32_t s = 0; s < plan->decided.n_stages; ++s)
     put_stage(&w, s, &e[s]);
   opi_text_puts(out_json, "],\n \"cut\": [");
-  for (uint32_t i = 0; i < plan->n_crossings; ++i) {
-    const opi_crossing *c = &plan->crossings[i];
+  for (uint32_t i = 0; i < plan->predicted.n_crossings; ++i) {
+    const opi_crossing *c = &plan->predicted.crossings[i];
     opi_text_printf(out_json, "%s\n  {\"from\": %u, \"to\": %u, \"bytes\": %" PRIu64,
                     i == 0 ? "" : ",", c->src_stage, c->dst_stage, c->n_bytes);
     put_text(&w, ", \"tensor\": ", c->name);
     opi_text_puts(out_json, "}");
   }
   opi_text_puts(out_json, "],\n \"ranks\": [");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
     put_rank(&w, r);
   opi_text_puts(out_json, "]}");
-  opi_free(out_json->allocator, e, ((size_t)plan->n_stages + 1) * sizeof *e);
+  opi_free(out_json->allocator, e, ((size_t)plan->decided.n_stages + 1) * sizeof *e);
 }
 
 /* ---- as a cluster ---- */
 
 static void put_device(const writer *w, uint32_t r) {
   const opi_plan *plan = w->plan;
-  const opi_device_spec *d = &plan->devices[r];
-  const uint64_t cap = plan->memory == NULL || plan->memory[r].cap_bytes == UINT64_MAX
-                           ? 0
-                           : plan->memory[r].cap_bytes;
+  const opi_device_spec *d = &plan->decided.devices[r];
+  const uint64_t cap =
+      plan->predicted.memory == NULL || plan->predicted.memory[r].cap_bytes == UINT64_MAX
+          ? 0
+          : plan->predicted.memory[r].cap_bytes;
   put_text(w, r == 0 ? "{\"kind\": " : ", {\"kind\": ", d->kind);
   opi_text_printf(w->to, ", \"alignment\": %u, \"memory_bytes\": %" PRIu64,
                   d->alignment == 0 ? 1 : d->alignment, cap);
-  if (plan->facts != NULL && plan->facts[r].flops >= 1)
-    put_number(w, ", \"flops\": ", plan->facts[r].flops);
   opi_text_puts(w->to, "}");
 }
 
 opipe_status opi_plan_cluster(const opi_plan *plan, opi_arena *arena, opi_cluster *out_cluster,
                               opipe_error *err) {
-  const opi_link *l = &plan->link;
+  const opi_link *l = &plan->decided.link;
   opi_text text;
   const writer w = {plan, &text};
   opi_text_init(&text, arena->allocator);
   opi_text_puts(&text, "{\"format\": \"" OPI_CLUSTER_FORMAT "\", \"devices\": [");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
     put_device(&w, r);
-  put_text(&w, "], \"links\": [{\"transport\": ", plan->transport);
+  put_text(&w, "], \"links\": [{\"transport\": ", plan->decided.transport);
   put_text(&w, ", \"rule\": ", opi_rule_name(l->rule));
   put_number(&w, ", \"latency_ns\": ", l->latency_ns);
   if (l->bytes_per_ns * 1e9 >= 1)

@@ -70,7 +70,7 @@ static void add_rank(const drawer *d, uint32_t rank) {
   const opi_play *play = &d->played->play;
   const opi_played *r = &d->played->result;
   const uint32_t list = rank / d->n, class = rank % d->n;
-  opi_lane lane = {.page = d->page};
+  opi_lane_cursor lane = {.page = d->page};
   for (uint32_t i = play->list_first[list]; i < play->list_first[list + 1]; ++i) {
     const opi_play_op *op = &play->ops[i];
     const double start = r->start[(size_t)i * d->n + class], end = r->end[(size_t)i * d->n + class];

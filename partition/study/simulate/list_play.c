@@ -13,7 +13,7 @@ typedef struct message {
 } message;
 
 typedef struct builder {
-  const opi_plan *plan;
+  const opi_decision *plan;
   const opi_playlist *list;
   opi_play *play;
   opi_arena *arena;
@@ -374,20 +374,20 @@ static double period_of(const builder *b, const opi_played *r, double *ends) {
 opipe_status opi_list_play_run(const opi_plan *plan, const opi_order_play *how, opi_arena *arena,
                                opi_list_played *out, opipe_error *err) {
   const uint32_t n_bodies = how->n_bodies == 0 ? BODIES : how->n_bodies;
-  builder b = {.plan = plan,
-               .list = plan->play,
+  builder b = {.plan = &plan->decided,
+               .list = plan->predicted.play,
                .play = &out->play,
                .arena = arena,
-               .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+               .twice = plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
                .err = err};
   b.n_items = b.twice ? n_bodies + 2 : 1;
   b.n_batches = b.twice ? n_bodies + 1 : 1;
   *out = (opi_list_played){.n_batches = b.n_batches};
   out->play = (opi_play){.cluster = how->cluster,
-                         .n_lists = plan->n_ranks,
+                         .n_lists = plan->decided.n_ranks,
                          .n_tensor = 1,
                          .n_data = 1,
-                         .rule = plan->n_ranks > 1 ? plan->link.rule : OPI_RULE_TAG,
+                         .rule = plan->decided.n_ranks > 1 ? plan->decided.link.rule : OPI_RULE_TAG,
                          .apart = how->apart};
   double *ends = OPI_ARENA_ARRAY(arena, double, (size_t)b.n_batches);
   if (ends == NULL)

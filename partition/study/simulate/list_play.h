@@ -16,11 +16,11 @@ typedef struct opi_list_played {
                           and micro-batches as the plan counts them; owned: opi_do_list_free */
 } opi_list_played;
 
-/* plan->play. Rank r on device r; one request of a stream, one mini-batch of a step that flushes,
- * of a double-buffered order `n_bodies` (0: 8) between its prologue and its epilogue. Of `how` are
- * read cluster, collective, n_bodies and apart. In `arena`, but the labels. Errors: INVALID, an end
- * of a message that nobody sends, or that is sent twice; as opi_play_run; LIMIT, more operations
- * than 2^32. */
+/* The predicted play. Rank r on device r; one request of a stream, one mini-batch of a step that
+ * flushes, of a double-buffered order `n_bodies` (0: 8) between its prologue and its epilogue. Of
+ * `how` are read cluster, collective, n_bodies and apart. In `arena`, but the labels. Errors:
+ * INVALID, an end of a message that nobody sends, or that is sent twice; as opi_play_run; LIMIT,
+ * more operations than 2^32. */
 opipe_status opi_list_play_run(const opi_plan *plan, const opi_order_play *how, opi_arena *arena,
                                opi_list_played *out_played, opipe_error *err);
 

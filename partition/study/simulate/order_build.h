@@ -31,6 +31,24 @@ typedef struct opi_leaving {
   uint32_t n_computes; /* of the rank before it */
 } opi_leaving;
 
+/* What leaves for the host and comes back; written by order_moves.c. */
+typedef struct opi_builder_moves {
+  opi_leaving
+      *leaving;     /* of the rank at hand, in order; [first_leaving, n_leaving) are looked at */
+  uint32_t *coming; /* [steps * units] collective of a RELOAD that nothing has waited for;
+                       OPIPE_NONE: none. NULL: nothing is offloaded */
+  uint32_t n_leaving, first_leaving, room_leaving;
+  uint32_t n_computes; /* of the rank at hand so far; a pair is one */
+} opi_builder_moves;
+
+/* Messages and their streams; written by order_links.c. */
+typedef struct opi_builder_links {
+  opi_play_stream *streams;
+  uint32_t *stream_at; /* [((edge * 2 + backward) * n_slices + slice) * R * R + src * R + dst] */
+  uint32_t *message_stream, *message_at; /* [messages]; [messages of the prover]: its number */
+  uint32_t n_streams, room_streams, n_messages, room_messages;
+} opi_builder_links;
+
 typedef struct opi_order_builder {
   const opi_problem *problem;
   const opi_order_play *how;
@@ -46,25 +64,18 @@ typedef struct opi_order_builder {
   opi_play_group *groups;
   uint32_t *group_at; /* [((instance) * GROUPS + which) * n_slices + slice] OPIPE_NONE: none yet */
   uint32_t
-      *group_lists;    /* [2 * instances] by stage the ranks of its replicas; by instance its own */
-  uint32_t *n_homes;   /* [n_stages] of the first */
-  uint32_t *stream_at; /* [((edge * 2 + backward) * n_slices + slice) * R * R + src * R + dst] */
-  opi_play_stream *streams;
-  uint32_t *message_stream, *message_at; /* [messages]; [messages of the prover]: its number */
+      *group_lists;  /* [2 * instances] by stage the ranks of its replicas; by instance its own */
+  uint32_t *n_homes; /* [n_stages] of the first */
+  opi_builder_links links;
   uint32_t *reduction; /* [steps * n_stages * 2] its collective, and that of what follows the step;
                           OPIPE_NONE: not yet numbered */
   bool *reduces;       /* [steps * instances] one that its rank's step has not waited for */
   bool *recomputes;    /* [n_stages] */
-  opi_leaving
-      *leaving;     /* of the rank at hand, in order; [first_leaving, n_leaving) are looked at */
-  uint32_t *coming; /* [steps * units] collective of a RELOAD that nothing has waited for;
-                       OPIPE_NONE: none. NULL: nothing is offloaded */
+  opi_builder_moves moves;
   uint32_t *update; /* [n_stages] of the rank at hand, under updates_beside: the last micro-batch's
                        sum, which nothing has waited for; OPIPE_NONE: none */
-  uint32_t n_leaving, first_leaving, room_leaving;
-  uint32_t n_computes; /* of the rank at hand so far; a pair is one */
-  uint32_t n_ops, room_ops, n_work, room_work, n_collectives, room_collectives, n_streams;
-  uint32_t room_streams, n_messages, room_messages, n_groups, room_groups;
+  uint32_t n_ops, room_ops, n_work, room_work, n_collectives, room_collectives;
+  uint32_t n_groups, room_groups;
   double n_tokens;
   opipe_error *err;
 } opi_order_builder;

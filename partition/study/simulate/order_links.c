@@ -154,13 +154,13 @@ static opipe_status stream_of(opi_order_builder *b, uint32_t edge, bool forward,
   const opi_problem *p = b->problem;
   const opi_stage_edge *e = &p->edges[edge];
   const size_t way = ((size_t)edge * 2 + !forward) * p->n_slices + slice;
-  uint32_t *at = &b->stream_at[(way * p->n_replicas + src) * p->n_replicas + dst];
+  uint32_t *at = &b->links.stream_at[(way * p->n_replicas + src) * p->n_replicas + dst];
   if (*at == OPIPE_NONE) {
-    *at = b->n_streams;
-    if (!opi_arena_grow(b->arena, (void **)&b->streams, &b->room_streams, b->n_streams + 1,
-                        sizeof *b->streams))
-      return opi_fail_nomem(b->err, b->n_streams * sizeof *b->streams, "a simulation");
-    b->streams[b->n_streams++] =
+    *at = b->links.n_streams;
+    if (!opi_arena_grow(b->arena, (void **)&b->links.streams, &b->links.room_streams,
+                        b->links.n_streams + 1, sizeof *b->links.streams))
+      return opi_fail_nomem(b->err, b->links.n_streams * sizeof *b->links.streams, "a simulation");
+    b->links.streams[b->links.n_streams++] =
         (opi_play_stream){opi_problem_rank(p, forward ? e->src : e->dst, src),
                           opi_problem_rank(p, forward ? e->dst : e->src, dst),
                           bytes_of(b, edge, forward, slice, src, dst)};
@@ -175,10 +175,10 @@ opipe_status opi_builder_message(opi_order_builder *b, uint32_t item) {
   if (a->kind != OPI_DO_SEND_F && a->kind != OPI_DO_SEND_B)
     return OPIPE_OK;
   OPI_TRY(stream_of(b, a->edge, a->kind == OPI_DO_SEND_F, a->slice, a->replica, a->peer, &stream));
-  if (!opi_arena_grow(b->arena, (void **)&b->message_stream, &b->room_messages, b->n_messages + 1,
-                      sizeof *b->message_stream))
-    return opi_fail_nomem(b->err, b->n_messages * sizeof(uint32_t), "a simulation");
-  b->message_stream[b->n_messages] = stream;
-  b->message_at[opi_message_of(&b->prover, item)] = b->n_messages++;
+  if (!opi_arena_grow(b->arena, (void **)&b->links.message_stream, &b->links.room_messages,
+                      b->links.n_messages + 1, sizeof *b->links.message_stream))
+    return opi_fail_nomem(b->err, b->links.n_messages * sizeof(uint32_t), "a simulation");
+  b->links.message_stream[b->links.n_messages] = stream;
+  b->links.message_at[opi_message_of(&b->prover, item)] = b->links.n_messages++;
   return OPIPE_OK;
 }

@@ -23,11 +23,11 @@ static bool wait_for(void *ctx, const opi_do *a, const opi_need *need) {
   const uint64_t m = opi_message_index(
       &b->prover, opi_step_of(&b->prover, r->item), need->edge, forward, a->microbatch, need->slice,
       need->part, forward ? need->replica : a->replica, forward ? a->replica : need->replica);
-  if (b->message_at[m] == OPIPE_NONE) {
+  if (b->links.message_at[m] == OPIPE_NONE) {
     r->status = opi_fail(b->err, OPIPE_E_INVALID, "a message that nobody sends: is it lowered?");
     return false;
   }
-  r->status = opi_builder_op(b, OPI_PLAY_WAIT, b->message_at[m], r->item);
+  r->status = opi_builder_op(b, OPI_PLAY_WAIT, b->links.message_at[m], r->item);
   return r->status == OPIPE_OK;
 }
 
@@ -105,7 +105,7 @@ static opipe_status add_compute(opi_order_builder *b, uint32_t rank, uint32_t it
   const bool waited = (late && backward) || (opi_groups_around(b->list, rank, item) & GATHERS) != 0;
   if (!opi_is_second(b->list, b->list->rank_first[rank], item)) {
     OPI_TRY(opi_builder_drain(b, item));
-    ++b->n_computes;
+    ++b->moves.n_computes;
   }
   if (!waited)
     OPI_TRY(wait_for_all(b, a, late && a->kind == OPI_DO_R ? OPI_DO_B : a->kind, item));
@@ -206,7 +206,7 @@ static opipe_status add_gather(opi_order_builder *b, uint32_t step, const opi_do
 
 static opipe_status add_message(opi_order_builder *b, uint32_t item) {
   const opi_do *a = &b->list->items[item];
-  const uint32_t m = b->message_at[opi_message_of(&b->prover, item)];
+  const uint32_t m = b->links.message_at[opi_message_of(&b->prover, item)];
   const bool sends = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_SEND_B;
   if (!sends && b->play->posted_ahead)
     return OPIPE_OK;

@@ -44,8 +44,8 @@ static opipe_status prepare(opi_order_builder *b, uint32_t n_steps) {
     return opi_fail(b->err, OPIPE_E_LIMIT, "a simulation of %llu messages; at most %d",
                     (unsigned long long)v->n_messages, OPI_ACTIONS_MOST);
   }
-  b->message_at = new_index(b->arena, v->n_messages);
-  b->stream_at =
+  b->links.message_at = new_index(b->arena, v->n_messages);
+  b->links.stream_at =
       new_index(b->arena, (uint64_t)p->n_edges * 2 * p->n_slices * p->n_replicas * p->n_replicas);
   b->group_at = new_index(b->arena, n * GROUPS * p->n_slices);
   b->reduction = new_index(b->arena, (uint64_t)n_steps * p->n_stages * 2);
@@ -54,13 +54,13 @@ static opipe_status prepare(opi_order_builder *b, uint32_t n_steps) {
   b->reduces = OPI_ARENA_ARRAY(b->arena, bool, (size_t)(n_steps * n));
   b->recomputes = OPI_ARENA_ARRAY(b->arena, bool, p->n_stages);
   b->update = new_index(b->arena, p->n_stages);
-  if (b->message_at == NULL || b->stream_at == NULL || b->group_at == NULL ||
+  if (b->links.message_at == NULL || b->links.stream_at == NULL || b->group_at == NULL ||
       b->reduction == NULL || b->group_lists == NULL || b->n_homes == NULL || b->reduces == NULL ||
       b->recomputes == NULL || b->update == NULL)
     return opi_fail_nomem(b->err, v->n_messages * sizeof(uint32_t), "a simulation");
   if (opi_do_list_count(b->list, 1u << OPI_DO_OFFLOAD | 1u << OPI_DO_RELOAD) > 0) {
-    b->coming = new_index(b->arena, n_steps * v->index.n_units);
-    if (b->coming == NULL)
+    b->moves.coming = new_index(b->arena, n_steps * v->index.n_units);
+    if (b->moves.coming == NULL)
       return opi_fail_nomem(b->err, n_steps * v->index.n_units * 4, "a simulation");
   }
   find_homes(b);
@@ -108,7 +108,7 @@ static opipe_status build(opi_order_builder *b) {
   OPI_TRY(place_ranks(b));
   for (uint32_t rank = 0; rank < b->list->n_ranks; ++rank) {
     first[rank] = b->n_ops;
-    b->n_leaving = b->first_leaving = b->n_computes = 0;
+    b->moves.n_leaving = b->moves.first_leaving = b->moves.n_computes = 0;
     memset(b->update, 0xff, b->problem->n_stages * sizeof *b->update);
     for (uint32_t i = b->list->rank_first[rank]; i < b->list->rank_first[rank + 1]; ++i)
       OPI_TRY(opi_builder_item(b, rank, i));
@@ -117,13 +117,13 @@ static opipe_status build(opi_order_builder *b) {
   play->list_first = first;
   play->ops = b->ops;
   play->work = b->work;
-  play->streams = b->streams;
-  play->message_stream = b->message_stream;
+  play->streams = b->links.streams;
+  play->message_stream = b->links.message_stream;
   play->groups = b->groups;
   play->group_lists = b->group_lists;
   play->collective_group = b->collective_group;
-  play->n_streams = b->n_streams;
-  play->n_messages = b->n_messages;
+  play->n_streams = b->links.n_streams;
+  play->n_messages = b->links.n_messages;
   play->n_groups = b->n_groups;
   play->n_collectives = b->n_collectives;
   return OPIPE_OK;

@@ -11,7 +11,7 @@ typedef struct opi_plan_played {
   opi_order_played played; /* list: a label for every item of the plan's playlist */
 } opi_plan_played;
 
-/* The lists that a session of the plan executes (plan->play), on how->device [n_ranks] of
+/* The lists that a session of the plan executes (predicted.play), on how->device [n_ranks] of
  * how->cluster; NULL: rank r on device r. One request, one mini-batch, or the steady state of
  * double-buffered ones. Times of programs and bytes of memory are the plan's. Of `how` are read
  * cluster, collective, dtype, n_bodies and apart. In `arena`, but labels: release them. Errors:

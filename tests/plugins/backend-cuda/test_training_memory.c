@@ -50,7 +50,7 @@ static void test_steps_make_no_scores_of_fp32(void) {
     OPI_SKIP("%s", CT_WHY);
   open_kit(&k, &c);
   const opi_bind_options base = {.evaluator = k.evaluator, .allocator = opi_allocator_system()};
-  const opi_cut_sources from = {.plan = k.plan, .file = k.model, .base = &base};
+  const opi_cut_sources from = {.plan = &k.plan->decided, .file = k.model, .base = &base};
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &k.err), &k.err);
   const opi_cut *cut = model->cuts[0];
   const uint32_t stage = cut->n_stages - 1;
@@ -121,7 +121,7 @@ static waits waits_of_step(uint32_t m) {
   real = k.backends[0].table;
   counting = *real;
   counting.event_sync = counted_sync;
-  for (uint32_t r = 0; r < k.plan->n_ranks; ++r)
+  for (uint32_t r = 0; r < k.plan->decided.n_ranks; ++r)
     k.backends[r].table = &counting;
   OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);
   for (uint32_t step = 0; step < 2; ++step) {

@@ -39,7 +39,7 @@ static opipe_status open_rig(rig *r, const char *options, const char *rest, uint
         (opi_backend_ref){.table = plugin->get_interface(r->self, OPIPE_BACKEND_ID),
                           .self = r->self,
                           .id = "emulated"};
-    r->t.plan->devices[rank].options = rank == 1 ? options : rest;
+    r->t.plan->decided.devices[rank].options = rank == 1 ? options : rest;
   }
   return toy_open(&r->t, &params, err);
 }

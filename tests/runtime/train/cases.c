@@ -316,7 +316,7 @@ static void execute(running *r, kit_tally *tally) {
 /* ---- bounded by memory ---- */
 
 /* Most micro-batches that rank 0 holds between a forward and its backward. */
-static uint32_t kept(const opi_plan *plan) {
+static uint32_t kept(const opi_decision *plan) {
   uint32_t held = 0, most = 0;
   for (uint32_t a = plan->rank_first[0]; a < plan->rank_first[1]; ++a) {
     held += plan->actions[a].pass == OPIPE_PASS_FORWARD;
@@ -335,12 +335,12 @@ static bool bound_memory(running *r, kit_case *c, kit_tally *tally) {
     ++tally->failed;
     return false;
   }
-  const uint32_t before = kept(k->plan);
-  caps[0] = k->plan->memory[0].total_bytes - 1;
+  const uint32_t before = kept(&k->plan->decided);
+  caps[0] = k->plan->predicted.memory[0].total_bytes - 1;
   c->caps = caps;
   const opipe_status status = kit_plan(k, c);
   c->caps = NULL;
-  if (status == OPIPE_OK && kept(k->plan) < before)
+  if (status == OPIPE_OK && kept(&k->plan->decided) < before)
     return true;
   if (status != OPIPE_OK && status != OPIPE_E_LIMIT) {
     OPI_FAIL("%s: no plan in %llu bytes: %s", r->what, (unsigned long long)caps[0], k->err.message);

@@ -92,12 +92,14 @@ void kit_close(kit *k) {
 
 /* Those that the plan names, whose text their options are. */
 static opipe_status find_plugins(kit *k) {
-  if (k->plan->n_ranks > OPI_COUNT(k->backends))
-    return opi_fail(&k->err, OPIPE_E_LIMIT, "%u ranks", k->plan->n_ranks);
-  for (uint32_t r = 0; r < k->plan->n_ranks; ++r)
-    OPI_TRY(k->plugins.backend(k->plugins.ctx, k->plan->devices[r].kind, &k->backends[r], &k->err));
+  if (k->plan->decided.n_ranks > OPI_COUNT(k->backends))
+    return opi_fail(&k->err, OPIPE_E_LIMIT, "%u ranks", k->plan->decided.n_ranks);
+  for (uint32_t r = 0; r < k->plan->decided.n_ranks; ++r) {
+    OPI_TRY(k->plugins.backend(k->plugins.ctx, k->plan->decided.devices[r].kind, &k->backends[r],
+                               &k->err));
+  }
   char id[64];
-  OPI_TRY(opi_transport_split(k->plan->transport, id, &k->transport_options, &k->err));
+  OPI_TRY(opi_transport_split(k->plan->decided.transport, id, &k->transport_options, &k->err));
   return k->plugins.transport(k->plugins.ctx, id, &k->transport, &k->err);
 }
 

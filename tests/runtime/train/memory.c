@@ -109,10 +109,10 @@ static bool compare(const char *what, uint32_t rank, const opi_memory *p,
 
 bool memory_as_predicted(kit *k, opi_session *session, const char *what) {
   bool same = true;
-  for (uint32_t r = 0; r < k->plan->n_ranks; ++r) {
+  for (uint32_t r = 0; r < k->plan->decided.n_ranks; ++r) {
     opipe_memory_info info = {.struct_size = (uint32_t)sizeof info};
     OPI_ASSERT_OK(opi_session_memory(session, r, &info, &k->err), &k->err);
-    same = compare(what, r, &k->plan->memory[r], &info) && same;
+    same = compare(what, r, &k->plan->predicted.memory[r], &info) && same;
   }
   return same;
 }
@@ -194,14 +194,14 @@ static opipe_status read_capped(kit *k, json_t *root, const uint64_t *caps, uint
 static bool caps_hold(kit *k, const char *what) {
   opi_test_text s = {NULL, 0};
   uint64_t caps[16] = {0};
-  const uint32_t n = k->plan->n_ranks;
+  const uint32_t n = k->plan->decided.n_ranks;
   bool good = true;
   OPI_ASSERT_FATAL(n <= OPI_COUNT(caps));
   OPI_ASSERT_OK_FATAL(opi_plan_write(k->plan, opi_test_take, &s, &k->err), &k->err);
   json_t *root = json_loads(s.data, 0, NULL);
   OPI_ASSERT_FATAL(root != NULL);
   for (uint32_t r = 0; r < n; ++r)
-    caps[r] = k->plan->memory[r].total_bytes;
+    caps[r] = k->plan->predicted.memory[r].total_bytes;
   for (uint32_t r = 0; r < n; ++r) {
     char amount[96], where[32];
     (void)snprintf(amount, sizeof amount, "its cap of %s by 1 byte", OPI_SIZE(--caps[r]));
@@ -247,9 +247,10 @@ void memory_check(kit *k, const kit_case *c, const char *what, memory_count *cou
     OPI_FAIL("%s: no plan: %s", what, k->err.message);
   good = good && bears_poison(k, c, what); /* red zones need room: before there are caps */
   good = good && caps_hold(k, what);
-  for (uint32_t r = 0; good && r < k->plan->n_ranks; ++r) {
-    total += k->plan->memory[r].total_bytes;
-    OPI_ASSERT(k->plan->memory[r].gradient_bytes > 0 && k->plan->memory[r].stash_bytes > 0);
+  for (uint32_t r = 0; good && r < k->plan->decided.n_ranks; ++r) {
+    total += k->plan->predicted.memory[r].total_bytes;
+    OPI_ASSERT(k->plan->predicted.memory[r].gradient_bytes > 0 &&
+               k->plan->predicted.memory[r].stash_bytes > 0);
   }
   good = good && runs_within(k, c, what, total);
   good = good && refused_below(k, what, total, 1) && refused_below(k, what, total, UNIT);

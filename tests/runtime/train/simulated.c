@@ -148,8 +148,9 @@ void simulated_play(const simulated_case *c, double *out_planned, double *out_pl
   OPI_ASSERT_FATAL(t != NULL);
   open_trial(t, c);
   simulate(t);
-  *out_planned = t->k.plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? t->k.plan->interval_ns
-                                                                       : t->k.plan->request_ns;
+  *out_planned = t->k.plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED
+                     ? t->k.plan->predicted.interval_ns
+                     : t->k.plan->predicted.request_ns;
   *out_played = t->simulated_ns;
   kit_close(&t->k);
   free(t);

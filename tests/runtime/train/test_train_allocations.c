@@ -124,8 +124,8 @@ static void grows(const char *path, const memory_row *row, uint32_t recompute, u
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, 1, 3, &batch), &k.err);
   kit_batch_add(&batch, "target", OPIPE_FLOAT, shape, 2, target);
-  for (uint32_t r = 0; r < k.plan->n_ranks; ++r)
-    predicted += k.plan->memory[r].total_bytes;
+  for (uint32_t r = 0; r < k.plan->decided.n_ranks; ++r)
+    predicted += k.plan->predicted.memory[r].total_bytes;
   (void)malloc_trim(0);
   const uint64_t before = opi_test_private_bytes();
   OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);

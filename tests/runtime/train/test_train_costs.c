@@ -21,10 +21,10 @@ static sums measure(kit *k, const char *device_options) {
                .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05}}};
   sums s = {0};
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
-  for (uint32_t i = 0; i < k->plan->n_stages; ++i) {
-    s.forward += k->plan->stage_ns[i] / 1e6;
-    s.input += k->plan->input_ns[i] / 1e6;
-    s.weight += k->plan->weight_ns[i] / 1e6;
+  for (uint32_t i = 0; i < k->plan->decided.n_stages; ++i) {
+    s.forward += k->plan->predicted.times.stage_ns[i] / 1e6;
+    s.input += k->plan->predicted.times.input_ns[i] / 1e6;
+    s.weight += k->plan->predicted.times.weight_ns[i] / 1e6;
   }
   return s;
 }
@@ -95,18 +95,19 @@ static void test_given_times_are_the_plans(void) {
                       &k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   for (uint32_t s = 0; s < 2; ++s) {
-    OPI_ASSERT(near(k.plan->stage_ns[s], 1e6 * forward[s]));
-    OPI_ASSERT(near(k.plan->input_ns[s], 6e6) && near(k.plan->weight_ns[s], 4e6));
+    OPI_ASSERT(near(k.plan->predicted.times.stage_ns[s], 1e6 * forward[s]));
+    OPI_ASSERT(near(k.plan->predicted.times.input_ns[s], 6e6) &&
+               near(k.plan->predicted.times.weight_ns[s], 4e6));
   }
-  OPI_ASSERT(near(k.plan->bound_ns, 25e6));
-  OPI_ASSERT_INT(k.plan->cost_kind, OPI_COST_GIVEN);
+  OPI_ASSERT(near(k.plan->predicted.bound_ns, 25e6));
+  OPI_ASSERT_INT(k.plan->predicted.cost_kind, OPI_COST_GIVEN);
   /* stage 0: F0 0-20, F1 20-40, B0 40-50, B1 60-70; stage 1: F0 20, B0 30, F1 40, B1 50-60 */
-  const double step = k.plan->request_ns;
+  const double step = k.plan->predicted.request_ns;
   OPI_ASSERT(step > 70e6 && step < 70.1e6);
   c.stages = NULL;
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
-  OPI_ASSERT(k.plan->request_ns < step / 10);
-  OPI_ASSERT_INT(k.plan->cost_kind, OPI_COST_RATES);
+  OPI_ASSERT(k.plan->predicted.request_ns < step / 10);
+  OPI_ASSERT_INT(k.plan->predicted.cost_kind, OPI_COST_RATES);
   const opi_costs three = {.forward = 1, .n_stages = 3};
   c.stages = &three;
   OPI_ASSERT_ERROR(kit_plan(&k, &c), OPIPE_E_INVALID, &k.err,
@@ -132,10 +133,12 @@ static void test_double_buffered_steps_are_not_flushed(void) {
     c.spec.optimizer.clip_norm = rows[i].clip;
     OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source(rows[i].model), 8, 8), &k.err);
     OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
-    OPI_ASSERT(near(k.plan->bound_ns * 4, 60e6));
-    OPI_ASSERT(k.plan->request_ns > 100e6); /* alone: a pipeline is filled and drained */
-    OPI_ASSERT(rows[i].flushed ? k.plan->interval_ns > 85e6 && k.plan->interval_ns < 95e6
-                               : k.plan->interval_ns >= 60e6 && k.plan->interval_ns < 60.1e6);
+    OPI_ASSERT(near(k.plan->predicted.bound_ns * 4, 60e6));
+    OPI_ASSERT(k.plan->predicted.request_ns > 100e6); /* alone: a pipeline is filled and drained */
+    OPI_ASSERT(rows[i].flushed
+                   ? k.plan->predicted.interval_ns > 85e6 && k.plan->predicted.interval_ns < 95e6
+                   : k.plan->predicted.interval_ns >= 60e6 &&
+                         k.plan->predicted.interval_ns < 60.1e6);
     kit_close(&k);
   }
 }

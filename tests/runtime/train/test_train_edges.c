@@ -9,7 +9,7 @@
 
 enum { RANKS = 4, M = 4, CLASSES = 32, T5 = 5 };
 
-static bool share(const opi_plan *plan, const opi_list_stream *stream) {
+static bool share(const opi_decision *plan, const opi_list_stream *stream) {
   return plan->devices[stream->src_rank].domain == plan->devices[stream->dst_rank].domain;
 }
 
@@ -23,7 +23,10 @@ static void look_at_lists(kit *k, seen *out) {
   const uint32_t alignment[RANKS] = {64, 64, 64, 64};
   opi_cut_model *model = NULL;
   opi_lists *lists = NULL;
-  const opi_cut_sources from = {.plan = k->plan, .file = k->model, .base = &bind};
+  const opi_cut_sources from = {.plan = &k->plan->decided,
+                                .times = &k->plan->predicted.times,
+                                .file = k->model,
+                                .base = &bind};
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &k->err), &k->err);
   OPI_ASSERT_OK_FATAL(
       opi_lists_build(model, alignment, false, opi_allocator_system(), &lists, &k->err), &k->err);
@@ -32,12 +35,13 @@ static void look_at_lists(kit *k, seen *out) {
     const opi_list_message *m = &lists->messages[i];
     const opi_list_stream *stream = &lists->streams[m->stream];
     const size_t src =
-        (size_t)model->cuts[0]->routes[m->route].src_cell * k->plan->n_microbatches + m->microbatch;
+        (size_t)model->cuts[0]->routes[m->route].src_cell * k->plan->decided.n_microbatches +
+        m->microbatch;
     OPI_ASSERT(!m->direct || lists->lies_on[src] == stream->dst_rank);
-    OPI_ASSERT(!m->direct || share(k->plan, stream));
+    OPI_ASSERT(!m->direct || share(&k->plan->decided, stream));
     out->direct += m->direct;
     if (!m->direct)
-      ++*(share(k->plan, stream) ? &out->copied_within : &out->copied_across);
+      ++*(share(&k->plan->decided, stream) ? &out->copied_within : &out->copied_across);
   }
   OPI_ASSERT_INT(lists->n_made_in_place, out->direct);
   OPI_ASSERT_INT(lists->n_copied, out->copied_within + out->copied_across);
@@ -56,7 +60,7 @@ static void run(const char *path, const uint32_t domains[RANKS], seen *out) {
   OPI_ASSERT_OK_FATAL(kit_open(&k, path, 8, 8), &k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   for (uint32_t r = 0; r < RANKS; ++r)
-    k.plan->devices[r].domain = domains[r];
+    k.plan->decided.devices[r].domain = domains[r];
   look_at_lists(&k, out);
   if (kit_train(&k, &c, CLASSES, OPIPE_SESSION_POISON, &a) < 0 ||
       kit_train(&k, &c, CLASSES, OPIPE_SESSION_REFERENCE, &b) < 0)

@@ -56,7 +56,7 @@ static void submit(failing *f, opi_session *session, uint32_t n, opi_request **t
 
 /* "..., stage 5 ...": does that stage live on the culprit? */
 static bool names_its_stage(const failing *f, const char *message) {
-  const opi_plan *plan = f->k.plan;
+  const opi_decision *plan = &f->k.plan->decided;
   const char *at = strstr(message, "stage ");
   const unsigned long stage = at == NULL ? OPIPE_NONE : strtoul(at + strlen("stage "), NULL, 10);
   for (uint32_t r = 0; stage < plan->n_stages && r < plan->n_replicas; ++r) {
@@ -132,7 +132,7 @@ static void run_again(failing *f, double loss, const char *what) {
 }
 
 /* Runs of the culprit's device in a mini-batch. */
-static uint32_t count_runs(const opi_plan *plan) {
+static uint32_t count_runs(const opi_decision *plan) {
   return plan->rank_first[CULPRIT + 1] - plan->rank_first[CULPRIT];
 }
 
@@ -140,7 +140,7 @@ static uint32_t count_runs(const opi_plan *plan) {
 static void check(failing *f, bool stall, bool late) {
   char options[100];
   OPI_ASSERT_OK_FATAL(make_plan(f, NULL), &f->k.err);
-  const uint32_t n = count_runs(f->k.plan), at = n + (late ? n : n / 2);
+  const uint32_t n = count_runs(&f->k.plan->decided), at = n + (late ? n : n / 2);
   if (stall)
     (void)snprintf(options, sizeof options, "time_us=10,stall_run=%u:%d", at, STALL_MS);
   else

@@ -39,9 +39,9 @@ static opi_memory memory_of(kit *k, const char *schedule, uint32_t n_stages, uin
   kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, kind);
   c.n_stages = n_stages;
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
-  OPI_ASSERT_INT(k->plan->n_ranks, 1);
-  OPI_ASSERT_INT(k->plan->n_stages, n_stages);
-  return k->plan->memory[0];
+  OPI_ASSERT_INT(k->plan->decided.n_ranks, 1);
+  OPI_ASSERT_INT(k->plan->decided.n_stages, n_stages);
+  return k->plan->predicted.memory[0];
 }
 
 static void print_weights(const char *schedule, uint32_t n_stages, uint32_t kind,

@@ -31,7 +31,10 @@ static void open_bench(bench *b, const char *model, const kit_case *c) {
   OPI_ASSERT_OK_FATAL(kit_open(&b->k, opi_test_source(model), ROWS, TOKENS), &b->k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&b->k, c), &b->k.err);
   const opi_bind_options base = {.evaluator = b->k.evaluator, .allocator = opi_allocator_system()};
-  const opi_cut_sources from = {.plan = b->k.plan, .file = b->k.model, .base = &base};
+  const opi_cut_sources from = {.plan = &b->k.plan->decided,
+                                .times = &b->k.plan->predicted.times,
+                                .file = b->k.model,
+                                .base = &base};
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &b->model, &b->k.err), &b->k.err);
   OPI_ASSERT_OK_FATAL(
       opi_lists_build(b->model, alignment, false, opi_allocator_system(), &b->lists, &b->k.err),

@@ -134,8 +134,8 @@ static const char *const schedules[] = {
 /* What a rank holds for programs: the fullest one's. */
 static uint64_t held(const opi_plan *plan) {
   uint64_t most = 0;
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const opi_memory *m = &plan->memory[r];
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+    const opi_memory *m = &plan->predicted.memory[r];
     const uint64_t n =
         m->stash_bytes + m->boundary_bytes + m->activation_bytes + m->workspace_bytes;
     most = n > most ? n : most;
@@ -144,7 +144,7 @@ static uint64_t held(const opi_plan *plan) {
 }
 
 /* The most micro-batches that the fullest rank keeps from F to B or W, in parts of the model. */
-static double peak_stash(const opi_plan *plan) {
+static double peak_stash(const opi_decision *plan) {
   double most = 0;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     int64_t now = 0;
@@ -181,10 +181,10 @@ static amounts plan_one(kit *k, const char *schedule, uint32_t n_ranks, uint32_t
   OPI_ASSERT(memory_as_predicted(k, session, schedule));
   opi_session_close(session);
   for (uint32_t r = 0; r < n_ranks; ++r) {
-    total[r] = k->plan->memory[r].total_bytes;
-    params[r] = k->plan->memory[r].params_bytes;
+    total[r] = k->plan->predicted.memory[r].total_bytes;
+    params[r] = k->plan->predicted.memory[r].params_bytes;
   }
-  return (amounts){held(k->plan), peak_stash(k->plan)};
+  return (amounts){held(k->plan), peak_stash(&k->plan->decided)};
 }
 
 static void check_ratio(const char *what, uint32_t n_ranks, double found, double allowed) {

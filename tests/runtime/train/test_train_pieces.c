@@ -183,7 +183,7 @@ static void check_one(const char *model, const replicas_case *r, int64_t tokens,
   OPI_ASSERT_OK_FATAL(kit_open(&k, path, r->rows, tokens), &k.err);
   OPI_ASSERT_OK_FATAL(train_uncut(&k, adam, &uncut), &k.err);
   check_case(&k, &c, &uncut, what, adam ? 1e-3 : 1e-5);
-  OPI_ASSERT_INT(k.plan == NULL ? 0 : k.plan->n_ranks,
+  OPI_ASSERT_INT(k.plan == NULL ? 0 : k.plan->decided.n_ranks,
                  r->list[0] + r->list[1] + r->list[2] + r->list[3]);
   kit_close(&k);
 }

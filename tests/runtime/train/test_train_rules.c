@@ -38,7 +38,7 @@ static void run_rule(kit *k, const kit_schedule *schedule, uint32_t n_ranks, uin
                  rule_names[rule]);
   c.transport = transport;
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
-  OPI_ASSERT_INT(k->plan->link.rule, rule);
+  OPI_ASSERT_INT(k->plan->decided.link.rule, rule);
   read_again(k);
   if (kit_train(k, &c, CLASSES, 0, &a) < 0 ||
       kit_train(k, &c, CLASSES, OPIPE_SESSION_REFERENCE, &b) < 0)
@@ -195,7 +195,7 @@ static void run_buffered(const char *path, const buffered_case *row, uint32_t ru
   c.transport = transport;
   OPI_ASSERT_OK_FATAL(kit_open(&k, path, turns[0].rows, turns[0].tokens), &k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
-  OPI_ASSERT_INT(k.plan->versions, OPIPE_VERSIONS_DOUBLE_BUFFERED);
+  OPI_ASSERT_INT(k.plan->decided.versions, OPIPE_VERSIONS_DOUBLE_BUFFERED);
   read_again(&k);
   if (run_turns(&k, &c, 0, &a) < 0 || run_turns(&k, &c, OPIPE_SESSION_REFERENCE, &b) < 0)
     OPI_FAIL("%s: %s", what, k.err.message);
@@ -239,8 +239,8 @@ static void test_skips_over_the_step(void) {
     (void)snprintf(transport, sizeof transport, "emulated:rule=%s", rule_names[rule]);
     c.transport = transport;
     OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
-    for (uint32_t i = 0; i < k.plan->n_crossings; ++i) {
-      const opi_crossing *x = &k.plan->crossings[i];
+    for (uint32_t i = 0; i < k.plan->predicted.n_crossings; ++i) {
+      const opi_crossing *x = &k.plan->predicted.crossings[i];
       farthest = x->dst_stage - x->src_stage > farthest ? x->dst_stage - x->src_stage : farthest;
     }
     OPI_ASSERT(farthest > 3);
@@ -255,6 +255,7 @@ static void test_skips_over_the_step(void) {
 
 typedef struct bench {
   kit k;
+  opi_decision decided; /* of the kit's plan, under another rule */
   opi_cut_model *model;
   opi_lists *lists;
 } bench;
@@ -267,9 +268,11 @@ static void make_lists(bench *b, const char *schedule, uint32_t rule) {
   OPI_ASSERT_OK_FATAL(kit_open(&b->k, model_path(), 8, 8), &b->k.err);
   bind.evaluator = b->k.evaluator;
   OPI_ASSERT_OK_FATAL(kit_plan(&b->k, &c), &b->k.err);
-  const opi_cut_sources from = {.plan = b->k.plan, .file = b->k.model, .base = &bind};
+  b->decided = b->k.plan->decided;
+  const opi_cut_sources from = {
+      .plan = &b->decided, .times = &b->k.plan->predicted.times, .file = b->k.model, .base = &bind};
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &b->model, &b->k.err), &b->k.err);
-  b->model->piece_plan.plan.link.rule = rule;
+  b->decided.link.rule = rule;
   OPI_ASSERT_OK_FATAL(
       opi_lists_build(b->model, alignment, false, opi_allocator_system(), &b->lists, &b->k.err),
       &b->k.err);

@@ -54,8 +54,8 @@ static void test_data_parallel(void) {
   cut.spec.replicas = 2;
   OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), 8, 8), &k.err);
   compare_runs(&k, &uncut, &cut);
-  OPI_ASSERT_INT(k.plan->n_stages, 2);
-  OPI_ASSERT_INT(k.plan->n_replicas, 2);
+  OPI_ASSERT_INT(k.plan->decided.n_stages, 2);
+  OPI_ASSERT_INT(k.plan->decided.n_replicas, 2);
   cut.spec.replicas = 4; /* no pipeline at all; 3 micro-batches do not reach 4 copies */
   compare_runs(&k, &uncut, &cut);
   cut.n_microbatches = 3;
@@ -217,7 +217,7 @@ static void test_recomputation(void) {
   for (uint32_t mode = OPI_RECOMPUTE_NONE; mode <= OPI_RECOMPUTE_ATTENTION; ++mode) {
     cut.spec.recompute = mode;
     compare_runs(&k, &uncut, &cut);
-    stash[mode] = k.plan->memory[0].stash_bytes;
+    stash[mode] = k.plan->predicted.memory[0].stash_bytes;
   }
   OPI_ASSERT(stash[OPI_RECOMPUTE_STAGE] < stash[OPI_RECOMPUTE_BLOCK]);
   OPI_ASSERT(stash[OPI_RECOMPUTE_BLOCK] < stash[OPI_RECOMPUTE_NONE]);

@@ -195,7 +195,7 @@ static void test_caps(void) {
   OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), 8, 8), &k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   for (uint32_t r = 0; r < RANKS; ++r)
-    caps[r] = k.plan->memory[r].total_bytes + 65536;
+    caps[r] = k.plan->predicted.memory[r].total_bytes + 65536;
   c.caps = caps;
   OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
   OPI_ASSERT_OK_FATAL(kit_session(&k, 0, &session), &k.err);

@@ -101,8 +101,8 @@ static bool releases(const opipe_action *a, bool until_weights) {
 
 /* The most forwards of a rank, of one instance (stage OPIPE_NONE: of all), whose release is still
  * to come; double-buffered bodies begin with those of the body before. */
-static uint32_t held_most(const opi_plan *plan, uint32_t rank, uint32_t stage, uint32_t replica,
-                          bool until_weights) {
+static uint32_t held_most(const opi_piece_plan *plan, uint32_t rank, uint32_t stage,
+                          uint32_t replica, bool until_weights) {
   uint32_t held = 0, most = 0;
   for (uint32_t round = 0; round < 2; ++round) {
     for (uint32_t i = plan->rank_first[rank]; i < plan->rank_first[rank + 1]; ++i) {
@@ -125,7 +125,7 @@ static uint32_t held_most(const opi_plan *plan, uint32_t rank, uint32_t stage, u
 
 typedef struct stashes {
   const opi_cut_model *model;
-  const opi_plan *plan; /* slices are stages */
+  const opi_piece_plan *plan; /* slices are stages */
   opi_lists *lists;
   const char *what;
   uint32_t n_checked;
@@ -160,9 +160,9 @@ static uint32_t count_slots(const stashes *s, uint32_t c, uint32_t replica) {
 
 /* Double-buffered: a micro-batch has its slot in every body, so that slots come round in turns of
  * as many as are held, or more where that does not divide. */
-static uint32_t round_the_circle(const opi_plan *plan, uint32_t held) {
+static uint32_t round_the_circle(const opi_piece_plan *plan, uint32_t held) {
   const uint32_t m = plan->n_microbatches, turns = m / held;
-  return plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? (m + turns - 1) / turns : held;
+  return plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? (m + turns - 1) / turns : held;
 }
 
 static void check_cells(stashes *s) {
@@ -170,7 +170,7 @@ static void check_cells(stashes *s) {
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     for (uint32_t replica = 0; is_own(cut, c) && replica < s->plan->n_replicas; ++replica) {
       const uint32_t stage = cut->cells[c].stage;
-      uint32_t wanted = held_most(s->plan, opi_plan_rank(s->plan, stage, replica), stage, replica,
+      uint32_t wanted = held_most(s->plan, opi_piece_rank(s->plan, stage, replica), stage, replica,
                                   (cut->cells[c].readers & 1u << OPI_PHASE_W) != 0);
       const uint32_t found = count_slots(s, c, replica);
       wanted = round_the_circle(s->plan, wanted);
@@ -192,7 +192,7 @@ typedef struct life {
 } life;
 
 static uint64_t bytes_of(const stashes *s, uint32_t c, uint32_t m) {
-  return s->model->cuts[opi_row_class_of(s->plan, m)]->cells[c].n_bytes;
+  return s->model->cuts[opi_row_class_of(s->plan->whole, m)]->cells[c].n_bytes;
 }
 
 static life life_of(const stashes *s, uint32_t c, uint32_t m) {
@@ -217,10 +217,10 @@ static life life_of(const stashes *s, uint32_t c, uint32_t m) {
 static bool is_placed(const stashes *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->model->cuts[0]->cells[c];
   const uint32_t n_mb = s->plan->n_microbatches, *of = s->lists->replica_of;
-  const uint32_t rank = opi_plan_rank(s->plan, cell->stage, of[cell->stage * n_mb + m]);
+  const uint32_t rank = opi_piece_rank(s->plan, cell->stage, of[cell->stage * n_mb + m]);
   if (cell->source == OPI_CELL_RECEIVED) {
     const uint32_t src = s->model->cuts[0]->routes[cell->route].src_stage;
-    if (opi_plan_rank(s->plan, src, of[src * n_mb + m]) == rank)
+    if (opi_piece_rank(s->plan, src, of[src * n_mb + m]) == rank)
       return false;
   }
   return s->lists->lies_on[(size_t)c * n_mb + m] == rank;
@@ -276,7 +276,7 @@ static void check_room(const stashes *s) {
     const opi_cell *cell = &cut->cells[c];
     const uint64_t n_bytes = (bytes_of(s, c, 0) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     for (uint32_t replica = 0; cell->stash && replica < s->plan->n_replicas; ++replica) {
-      const uint32_t rank = opi_plan_rank(s->plan, cell->stage, replica);
+      const uint32_t rank = opi_piece_rank(s->plan, cell->stage, replica);
       const uint32_t held = held_most(s->plan, rank, cell->stage, replica, true);
       const bool travels =
           cell->state != 0 || cell->source == OPI_CELL_RECEIVED || cell->first_out != OPIPE_NONE;
@@ -304,7 +304,7 @@ static bool is_only_sent(const opi_cut *cut, uint32_t r) {
 static void check_copies(const stashes *s) {
   const opi_cut *cut = s->model->cuts[0];
   uint32_t n_direct = 0;
-  OPI_ASSERT(opi_plan_is_direct(s->plan));
+  OPI_ASSERT(opi_plan_is_direct(s->plan->whole));
   for (uint32_t i = 0; i < s->lists->n_messages; ++i) {
     const opi_list_message *m = &s->lists->messages[i];
     n_direct += m->direct;
@@ -341,13 +341,16 @@ static void check(kit *k, size_t row, uint32_t n_ranks, uint32_t m) {
   for (uint32_t r = 0; r < OPI_COUNT(alignment); ++r)
     alignment[r] = ALIGNMENT;
   OPI_ASSERT_OK_FATAL(kit_plan(k, &c), &k->err);
-  const opi_cut_sources from = {.plan = k->plan, .file = k->model, .base = &base};
+  const opi_cut_sources from = {.plan = &k->plan->decided,
+                                .times = &k->plan->predicted.times,
+                                .file = k->model,
+                                .base = &base};
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &k->err), &k->err);
   s.model = model;
-  s.plan = &model->piece_plan.plan;
+  s.plan = &model->piece_plan;
   OPI_ASSERT_OK_FATAL(
       opi_lists_build(model, alignment, false, opi_allocator_system(), &s.lists, &k->err), &k->err);
-  if (s.plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
+  if (s.plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED) {
     check_cells(&s);
   } else {
     check_lives(&s);
