@@ -3,8 +3,8 @@
  *
  *   opipe_build_params -- opsets
  *     `- graph -- inputs, outputs, tensors, nodes
- *                                  |        `- attributes -- graph (body) ...
- *                                  `- content: in memory (borrowed), or in a file
+ *                                   |        `- attributes -- graph (body) ...
+ *                                   `- content: in memory (borrowed), or in a file
  *
  * The tables say the same as an ONNX file, by the same names. model_build checks them as model_load
  * checks a file, and the model is bound, planned, run, trained and saved as any other. Nodes may
