@@ -6,7 +6,7 @@
 
 enum { DEVICES_MOST = 4096 };
 
-/* What was asked for, or a device of one thread for every core. */
+/* The devices given, or one device with one thread for every core. */
 static opipe_status list_devices(const opi_context_object *context, opipe_machine_params *io_params,
                                  opi_arena *arena, opi_device_spec **out_devices,
                                  opipe_error *err) {

@@ -14,8 +14,8 @@ static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out
   return OPIPE_OK;
 }
 
-/* Names that the library has itself, asked for where only plugins' schedules can be. Other names:
- * the error that there is stays. */
+/* Names of the library's own that were asked for where only plugins' schedules can be. For any
+ * other name the given error stays. */
 static opipe_status say_what_is_own(const char *id, opipe_status found, opipe_error *err) {
   if (found != OPIPE_E_NOTFOUND)
     return found;

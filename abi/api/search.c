@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planner auto behind strategy_make: the host's question in the engine's words, over all schedules
- * that are installed. [any-thread]
- */
+/* Planner auto for strategy_make: converts the host's question to the engine's, with all installed
+ * schedules. [any-thread] */
 #include "abi/api/planning.h"
 #include "loader/base/fp.h"
 

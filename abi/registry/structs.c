@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout fingerprints: what the other side's compiler made of the structs that cross the border,
- * against what ours did, name by name. Structs that only one side knows are newer than the other
- * side, and not compared.
- */
+/* Layout fingerprints: compares the layouts of structs that cross the border, as the other side's
+ * compiler made them, with ours, by name. A struct that only one side has is newer than the other
+ * side and is not compared. */
 #include <string.h>
 
 #include "abi/registry/registry.h"
