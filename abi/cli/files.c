@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npy files (version 1 to 3, C order) and serialised TensorProtos. Both are input: lengths are
- * checked before they are used. */
+/* .npy files (versions 1 to 3, C order) and serialised TensorProtos. Both are untrusted: lengths
+ * are checked before use. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static int bad_file(const char *path, const char *why) {
 
 /* ---- .npy ---- */
 
-/* A message of a reader: the next one is in its place. */
+/* A reader's message; valid until the next one. */
 static const char *say(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 static const char *say(const char *fmt, ...) {
   static char text[160];
@@ -195,7 +195,7 @@ static uint64_t take_varint(proto *p) {
   return 0;
 }
 
-/* A length-delimited field's content. */
+/* Content of a length-delimited field. */
 static proto take_bytes(proto *p) {
   const uint64_t n = take_varint(p);
   proto inner = {p->at, p->at, false};

@@ -4,7 +4,7 @@
 
 #include "tables.h"
 
-/* Letters that are lower case, digits, '-' and '|' alone: words to choose from. */
+/* True for lower case letters, digits, '-' and '|' only: words to choose from. */
 bool cli_option_words(const cli_option *option, char *out, size_t room) {
   const char *text = option->choices != NULL ? option->choices : option->argument;
   if (text == NULL || strchr(text, '|') == NULL)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which options are looked at where no model is: of a description, of a profile's file, of this
- * machine, and of two files that are compared. The others are refused, not passed over.
- */
+/* Options that apply without a model: to a description, a profile's file, this machine, and two
+ * files that are compared. Others are refused, not ignored. */
 #include <string.h>
 
 #include "tables.h"
@@ -12,15 +11,15 @@ enum {
   SHAPE = 4,            /* profile --arch */
   MACHINE = 8,          /* profile --cluster */
   EXPLAIN = 16,         /* plan explain */
-  ASKED = ARCH | FILED, /* of a planner */
+  ASKED = ARCH | FILED, /* with a planner */
   LAYERS = ASKED | SHAPE,
   ALL = LAYERS | MACHINE | EXPLAIN
 };
 
-/* What an option is of that none of them has; NULL: of a model. */
+/* Why the option is refused without a model; NULL: the generic reason. */
 typedef struct option_row {
   const char *name;
-  uint32_t of; /* what looks at it */
+  uint32_t of; /* kinds to which it applies */
   const char *why;
 } option_row;
 
@@ -84,7 +83,7 @@ static const option_row *row_of(const char *name) {
   return NULL;
 }
 
-/* What is asked, which has no model; 0: it has one, or is no question of layers. */
+/* Kind of a question without a model; 0: it has one, or is not about layers. */
 static uint32_t kind_of(const cli_command *c, const cli_options *o) {
   const bool plans = c->run == cli_plan || c->run == cli_simulate;
   if (c->run == cli_plan && o->n_operands > 1)
@@ -105,7 +104,7 @@ static int refuse(const cli_option *option, const option_row *row, uint32_t kind
   return cli_usage("--%s %s: --%s has none", option->name, why, kind == FILED ? "profile" : "arch");
 }
 
-/* Of options that are looked at: values that are not, and what others make of them. */
+/* Checks values of options that do apply, also in combination with others. */
 static int check_values(const cli_options *o, uint32_t kind) {
   const bool serves = (kind & ASKED) != 0 && o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
   const bool rates = o->cost == OPIPE_COST_RATES && o->stage_costs.costs.struct_size == 0;
