@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options, one row each, and the commands. Rows stand in the order in which a section lists
- * them; a new option is a row here, a field of cli_options, and what is done with it.
+/* The options, one row each, and the commands. Rows are in the order in which a section lists them.
+ * A new option needs a row here, a field of cli_options, and code that uses it.
  */
 #include "tables.h"
 
@@ -9,13 +9,13 @@
 
 enum {
   END = 0,
-  PLAN,          /* of plans: plan, run, train */
-  MODEL,         /* of models */
+  PLAN,          /* plans: plan, run, train */
+  MODEL,         /* models */
   INSPECT_TRAIN, /* inspect */
   INSPECT,
   PLAN_OUT, /* plan */
-  DATA,     /* of training: train, plans for it */
-  TRAINED,  /* the same, and what is trainable */
+  DATA,     /* training: train, plans for it */
+  TRAINED,  /* the same, and trainable parameters */
   OPTIMIZE,
   PLAN_SEED, /* plan */
   RUN,
@@ -28,7 +28,7 @@ enum {
   LAYERS,   /* plan, simulate */
   PROFILE,  /* profile */
   TUNE,     /* tune */
-  COMMON    /* of all */
+  COMMON    /* every command */
 };
 
 /* How a value is read, and the field that it fills. */
@@ -458,7 +458,7 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [TUNE] = "Kernels",
                                      [COMMON] = "Common"};
 
-/* Is it the k-th word of "a b c"? */
+/* True if it is the k-th word of "a b c". */
 static bool is_word(const char *words, uint32_t k, const char *name) {
   const char *at = words;
   for (; k > 0 && *at != '\0'; --k)
