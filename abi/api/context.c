@@ -69,7 +69,7 @@ static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_
     opi_budget_release(c->budget, id, index, (uint64_t)-n_bytes);
   if (n_bytes > 0) {
     OPI_TRY(opi_budget_charge(c->budget, id, index, (uint64_t)n_bytes,
-                              "what another backend's device lacks", err));
+                              "memory for nodes that another backend's device lacks", err));
   }
   const opipe_status status =
       threads == 0 ? OPIPE_OK : opi_budget_threads(c->budget, id, index, threads, err);

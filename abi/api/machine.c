@@ -59,7 +59,7 @@ opipe_status opi_api_cluster_of_machine(opi_context_object *context,
   opi_text text;
   OPI_TRY(opi_params_read(&opi_struct_machine_params, "cluster_of_machine", params, &own, err));
   if (own.n_devices > DEVICES_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "cluster_of_machine: %u devices; at most %d can be",
+    return opi_fail(err, OPIPE_E_INVALID, "cluster_of_machine: %u devices; at most %d are allowed",
                     own.n_devices, DEVICES_MOST);
   }
   opi_arena arena;

@@ -50,10 +50,10 @@ opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *b
 
 static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err) {
   if (p->n_stage_replicas != 0 && p->replicas > 1) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_make: replicas of %u stages, and %u copies of the whole pipeline: one of "
-                    "both",
-                    p->n_stage_replicas, p->replicas);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "plan_make: replicas of %u stages, and %u copies of the whole pipeline: give only one",
+        p->n_stage_replicas, p->replicas);
   }
   for (uint32_t i = 0; i < p->n_stage_replicas; ++i) {
     if (p->stage_replicas[i] == 0)
@@ -140,10 +140,10 @@ static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params,
   if (c == NULL)
     return opi_fail_nomem(err, sizeof *c, "a cluster");
   if (p->n_devices != 0 || p->n_descriptions != 0 || p->link != NULL) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_make: a cluster, and %u devices, %u descriptions and %u links: one of "
-                    "both",
-                    p->n_devices, p->n_descriptions, p->link != NULL);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "plan_make: a cluster, and %u devices, %u descriptions and %u links: give only one",
+        p->n_devices, p->n_descriptions, p->link != NULL);
   }
   OPI_TRY(opi_cluster_read(name, p->cluster, p->cluster_bytes, arena, c, err));
   p->devices = c->devices;
@@ -155,7 +155,7 @@ static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params,
     return OPIPE_OK;
   if (p->transport != NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"transport\" is '%.60s', and '%.60s' was asked for: one of both", name,
+                    "%s: \"transport\" is '%.60s', but '%.60s' was asked for: give only one", name,
                     c->transport, p->transport);
   }
   p->transport = c->transport;

@@ -59,7 +59,7 @@ static opipe_status hand_out(opi_profile_object *p, opipe_status status,
 static opipe_status check_samples(const opipe_profile_params *p, const char *call,
                                   opipe_error *err) {
   if (p->n_samples > OPI_LAYER_SIZES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "%s: %u numbers of samples; at most %d can be", call,
+    return opi_fail(err, OPIPE_E_LIMIT, "%s: %u numbers of samples; at most %d are allowed", call,
                     p->n_samples, OPI_LAYER_SIZES_MOST);
   }
   for (uint32_t k = 0; k < p->n_samples; ++k) {
@@ -123,8 +123,8 @@ static opipe_status check_source(const opipe_profile_params *p, const char *call
                                  opipe_error *err) {
   if (p->cluster == NULL || (p->device == NULL && p->device_options == NULL && p->threads == 0))
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "%s: a cluster, and a device of this process: one of both",
-                  call);
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: a cluster, and a device of this process: give only one", call);
 }
 
 /* ---- making ---- */
@@ -264,8 +264,8 @@ opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *ar
   if (own.cost != OPIPE_COST_RATES || own.flags != 0 || own.batch_dim != NULL ||
       own.train != NULL || own.device != NULL || own.device_options != NULL || own.threads != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: cost, flags, batch_dim, train, device, device_options and threads are of "
-                    "models",
+                    "%s: cost, flags, batch_dim, train, device, device_options and threads apply "
+                    "to models only",
                     call);
   }
   OPI_TRY(new_profile(context, &profile, err));

@@ -70,7 +70,7 @@ static void report_kernels(const opi_context_object *context, const opi_session_
     find_kernels(devices[r - 1].options, before);
     if (strcmp(own, before) != 0) {
       opi_log(&context->logger, OPIPE_LOG_WARN,
-              "ranks %u and %u compute by other kernels of backend '%s': '%s' and '%s'", r - 1, r,
+              "ranks %u and %u use different kernels of backend '%s': '%s' and '%s'", r - 1, r,
               devices[r].kind, before[0] == '\0' ? "its choice" : before,
               own[0] == '\0' ? "its choice" : own);
     }

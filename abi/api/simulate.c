@@ -99,7 +99,7 @@ static opipe_status read_loads(asked *a, const opi_costs *costs, uint32_t n_stag
   }
   if (costs->comm != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "order_play: comm=%g, and a cluster whose links say it: one of both",
+                    "order_play: comm=%g, but the cluster's links give it: comm must be 0",
                     costs->comm);
   }
   OPI_TRY(opi_costs_check(costs, n_stages, err));
@@ -245,9 +245,8 @@ static opipe_status read_plan_params(const char *call, const opipe_play_params *
   const opipe_play_params *p = &out->params;
   if (p->n_stages == 0 && p->tensor <= 1 && p->copies <= 1)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "%s: %u stages, tensor %u, copies %u: a plan says them itself", call, p->n_stages,
-                  p->tensor, p->copies);
+  return opi_fail(err, OPIPE_E_INVALID, "%s: %u stages, tensor %u, copies %u: a plan has its own",
+                  call, p->n_stages, p->tensor, p->copies);
 }
 
 /* The cluster's devices of a planner's ranks. NULL: the first ones, also if the cluster lacks one
@@ -357,9 +356,8 @@ static opipe_status show_strategy(asked *a, const opi_strategy_object *o, uint32
   opi_shown shown;
   OPI_TRY(read_cluster(a, "strategy_play", NULL, err));
   if ((a->params.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0) {
-    return opi_fail(
-        err, OPIPE_E_INVALID,
-        "strategy_play: PIPELINE_FIRST, and a strategy that says where its ranks stand");
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "strategy_play: PIPELINE_FIRST, but the strategy places its ranks itself");
   }
   OPI_TRY(opi_profile_by_class(o->profile, &a->cluster, &a->arena, &layers, err));
   opi_auto q = opi_profile_question(o->profile, &a->cluster, o->forward);
@@ -389,7 +387,7 @@ opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_pl
   OPI_TRY(opi_params_read(&opi_struct_play_params, "strategy_play", params, &a.params, err));
   if (a.params.n_stages != 0 || a.params.tensor > 1 || a.params.copies > 1) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "strategy_play: %u stages, tensor %u, copies %u: a strategy says them itself",
+                    "strategy_play: %u stages, tensor %u, copies %u: a strategy has its own",
                     a.params.n_stages, a.params.tensor, a.params.copies);
   }
   if (a.params.dtype == 0 && strategy->profile->layers->weight_bytes == 2)

@@ -45,10 +45,10 @@ static opipe_status check_named(const opipe_strategy_params *p, opipe_error *err
                 {"slice_ns", p->slice_ns != 0}};
   for (size_t i = 0; i < OPI_COUNT(fields); ++i) {
     if (fields[i].given) {
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "strategy_make: planner '%.40s' decides by its paper's rules: %s is planner "
-                      "auto's",
-                      p->planner, fields[i].name);
+      return opi_fail(
+          err, OPIPE_E_INVALID,
+          "strategy_make: planner '%.40s' decides by its paper's rules: only planner auto takes %s",
+          p->planner, fields[i].name);
     }
   }
   return OPIPE_OK;
@@ -310,7 +310,7 @@ static opipe_status check_free(const opipe_plan_params *p, opipe_error *err) {
                 {"costs", p->costs != NULL}};
   for (size_t i = 0; i < OPI_COUNT(fields); ++i) {
     if (fields[i].given) {
-      return opi_fail(err, OPIPE_E_INVALID, "strategy_plan: %s is the strategy's to say",
+      return opi_fail(err, OPIPE_E_INVALID, "strategy_plan: the strategy decides %s",
                       fields[i].name);
     }
   }

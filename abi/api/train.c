@@ -89,7 +89,7 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
   const opi_train_spec *spec = plan->plan->train;
   OPI_TRY(opi_info_check("plan_training", io_options, OPIPE_END(opipe_train_options, labels), err));
   if (spec == NULL)
-    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_training: the plan is one for inference");
+    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_training: the plan is for inference");
   const opi_optimizer *of = &spec->optimizer;
   opipe_train_options options = {.struct_size = io_options->struct_size,
                                  .loss = spec->loss.kind,
@@ -134,9 +134,9 @@ static void warn_of_no_rate(opi_session_object *session, const opipe_submit_para
 
 static opipe_status refuse_state(const opipe_submit_params *params, const char *call,
                                  opipe_error *err) {
-  return params->state == NULL
-             ? OPIPE_OK
-             : opi_fail(err, OPIPE_E_INVALID, "%s: a state is given; training keeps none", call);
+  return params->state == NULL ? OPIPE_OK
+                               : opi_fail(err, OPIPE_E_INVALID,
+                                          "%s: a state is given, but training keeps none", call);
 }
 
 opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
@@ -148,8 +148,9 @@ opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bo
   if (!asked && lr == 0)
     return OPIPE_OK;
   if (!learns) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: flags 0x%x, lr %g: only session_train_step learns",
-                    call, flags, lr);
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: flags 0x%x, lr %g: only session_train_step has a learning rate", call,
+                    flags, lr);
   }
   if (!asked)
     return opi_fail(err, OPIPE_E_INVALID, "%s: lr %g without OPIPE_SUBMIT_LR", call, lr);
@@ -285,7 +286,7 @@ opipe_status opi_api_session_get(opi_session_object *session, const char *name, 
 static opipe_status check_read(const opi_weights *weights, const opipe_tensor_read *t,
                                opipe_error *err) {
   if (t->data == NULL && t->n_bytes != 0)
-    return opi_fail(err, OPIPE_E_INVALID, "session_read: '%s' has no data to read to", t->name);
+    return opi_fail(err, OPIPE_E_INVALID, "session_read: '%s' has no memory to read into", t->name);
   return opi_weights_find(weights, t->name, t->state, t->version, t->n_bytes, err);
 }
 

@@ -16,7 +16,7 @@ int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   if (file == NULL || fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
     const bool missing = file == NULL && cli_is_missing(errno);
     (void)fprintf(stderr, "onnx-pipe: cannot read %s: %s\n", path,
-                  file == NULL ? strerror(errno) : "no regular file");
+                  file == NULL ? strerror(errno) : "not a regular file");
     if (file != NULL)
       (void)fclose(file);
     return missing ? CLI_USAGE : CLI_FAILED;

@@ -176,7 +176,7 @@ static int folder_tolerance(const char *directory, double *out) {
   if (root == NULL)
     (void)fprintf(stderr, "onnx-pipe: %s:%d: %s\n", path, error.line, error.text);
   else if (!ok)
-    (void)fprintf(stderr, "onnx-pipe: %s: \"tolerance\" is no number >= 0\n", path);
+    (void)fprintf(stderr, "onnx-pipe: %s: \"tolerance\" is not a number >= 0\n", path);
   else if (value != NULL)
     *out = json_number_value(value);
   const bool good = root != NULL && ok;
@@ -408,8 +408,8 @@ int cli_run_folder(const cli_options *o) {
   own.model = model;
   int status = list_numbered(o->model, "test_data_set_", "", &sets);
   if (status == CLI_DONE && sets.n != 0 && o->inputs.n != 0) {
-    status =
-        cli_usage("--input %s: the data sets of %s say the inputs", o->inputs.items[0], o->model);
+    status = cli_usage("--input %s: the data sets of %s already give the inputs",
+                       o->inputs.items[0], o->model);
   } else if (status == CLI_DONE && sets.n == 0 && o->check != NULL) {
     status = cli_usage("%s has no test_data_set_0 to check", o->model);
   } else if (status == CLI_DONE && sets.n == 0) {

@@ -48,9 +48,9 @@ int cli_check_measure(const cli_options *o) {
         o->cluster);
   }
   if ((o->planner.flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0)
-    return cli_usage("--measure: what is --hypothetical cannot be run");
+    return cli_usage("--measure: a --hypothetical strategy cannot be run");
   if (o->planner.profile != NULL)
-    return cli_usage("--measure makes a profile of its own: not beside --profile");
+    return cli_usage("--measure makes a profile of its own: --profile is not allowed");
   return CLI_DONE;
 }
 
@@ -214,7 +214,7 @@ static void print_row(const candidate *c, uint32_t number, bool is_best) {
   qsort(sorted, ROUNDS, sizeof(double), by_value);
   const double ms = sorted[ROUNDS / 2];
   (void)printf(
-      "      predicted %.3f ms, measured %.3f (%.3f to %.3f): %+.1f %%; %s predicted, %s had\n",
+      "      predicted %.3f ms, measured %.3f (%.3f to %.3f): %+.1f %%; %s predicted, %s used\n",
       c->predicted_ms, ms, sorted[0], sorted[ROUNDS - 1], (c->predicted_ms / ms - 1) * 100,
       OPI_SIZE(c->predicted_bytes), OPI_SIZE(c->session_bytes));
 }

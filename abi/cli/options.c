@@ -279,7 +279,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   if (may_train && out->train && !out->says_dropout)
     out->graph_dropout = true; /* as train does */
   if (status == CLI_DONE && out->cluster != NULL && (out->n_devices != 0 || out->n_threads != 0)) {
-    return cli_usage("--cluster %s says the devices: --%s is said by it", out->cluster,
+    return cli_usage("--cluster %s already gives the devices: --%s is not allowed", out->cluster,
                      out->n_devices != 0 ? "device" : "threads");
   }
   out->settled = first_given(given, cli_is_settled);

@@ -91,9 +91,9 @@ static const char *domain_of(uint32_t dtype) {
       return "true, false, 1 or 0";
     case OPIPE_ELEM_INT:
     case OPIPE_ELEM_UINT:
-      return "an integer that it has room for";
+      return "an integer in its range";
     case OPIPE_ELEM_FLOAT:
-      return "a decimal number that it has room for";
+      return "a decimal number in its range";
     default:
       return NULL;
   }

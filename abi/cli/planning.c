@@ -396,8 +396,8 @@ static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t 
   }
   if (status == OPIPE_OK && !first && info.n_ranked != 0) {
     (void)fprintf(stderr,
-                  "onnx-pipe: the plan of the best strategy is over a cap by its exact "
-                  "bytes (workspace, messages): another one is taken\n");
+                  "onnx-pipe: the plan of the best strategy is over a cap by its exact bytes "
+                  "(workspace, messages): the next that fits is taken\n");
   }
   return status;
 }
@@ -408,12 +408,13 @@ static int check_auto(const cli_options *o, bool has_model) {
   const size_t n = sizeof names / sizeof names[0] - (has_model ? 1 : 0);
   for (size_t i = 0; !asks_auto(o) && i < n; ++i) {
     if (cli_was_given(o, names[i])) {
-      return cli_usage("--%s: planner '%s' decides by its paper's rules: it is planner auto's",
-                       names[i], o->planner.name);
+      return cli_usage(
+          "--%s: planner '%s' decides by its paper's rules: only planner auto takes this option",
+          names[i], o->planner.name);
     }
   }
   if (o->planner.within_ms != 0 && o->planner.objective != OPIPE_OBJECTIVE_MEMORY)
-    return cli_usage("--within %g: a limit of time is of --auto=memory", o->planner.within_ms);
+    return cli_usage("--within %g: only --auto=memory has a time limit", o->planner.within_ms);
   return CLI_DONE;
 }
 

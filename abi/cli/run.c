@@ -65,7 +65,7 @@ int cli_write_outputs(const char *directory, const cli_result *result) {
 /* A single request has a single latency. */
 static void print_timing(const cli_timing *t) {
   if (t->of_nothing)
-    (void)puts("every output is known before a request comes: no node was left to compute");
+    (void)puts("every output is known without a request: no node is left to compute");
   else if (t->n == 1)
     (void)printf("1 request in %.3f s: latency %.3f ms\n", t->total_s, t->mean_ms);
   if (t->of_nothing || t->n == 1)
@@ -151,7 +151,7 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   cli_strategy strategy;
   int status = cli_planner_plan(o, s, NULL, cli_bound_batch(s), &strategy, &s->plan);
   if (status == CLI_DONE && s->plan == NULL)
-    status = cli_usage("--hypothetical: there is no plan to be run");
+    status = cli_usage("--hypothetical: there is no plan to run");
   if (status == CLI_DONE)
     status = cli_give_strategy(o, &strategy, false);
   cli_strategy_end(&strategy);

@@ -90,9 +90,11 @@ static int refuse(const option_row *row, uint32_t bit, const char *verb, const c
   const bool file_alone = is_file && (row->of_names & bit) != 0;
   const uint32_t others = is_file ? row->of_files : row->of_names;
   if (others == 0 && is_file)
-    return cli_usage("schedule %s: --%s is of a NAME, and %s is a file", verb, row->name, what);
+    return cli_usage("schedule %s: --%s applies to a NAME, but %s is a file", verb, row->name,
+                     what);
   if (others == 0)
-    return cli_usage("schedule %s: --%s is of a FILE, and %s is none", verb, row->name, what);
+    return cli_usage("schedule %s: --%s applies to a FILE, but %s is not one", verb, row->name,
+                     what);
   put_verbs(verbs, sizeof(verbs), others);
   return cli_usage("schedule %s%s takes no --%s: %s %s", verb, file_alone ? " FILE" : "", row->name,
                    verbs, (others & (others - 1)) == 0 ? "does" : "do");

@@ -235,7 +235,7 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
       .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
   if (!make_room(&st, how, n_inputs, out))
     status = cli_usage("--requests %u: there is no memory for their times", how->n);
-  cli_progress("taking up the weights of the plan's stages");
+  cli_progress("loading the weights of the plan's stages");
   if (status == CLI_DONE &&
       s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);

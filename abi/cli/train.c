@@ -118,7 +118,7 @@ static int check_overwrite(const cli_options *o) {
   const char *folder = o->t.save;
   const bool resumes = folder != NULL && o->t.resume != NULL && cli_same_place(folder, o->t.resume);
   if (o->t.overwrite && folder == NULL)
-    return cli_usage("--overwrite is of --save DIR, which is not given");
+    return cli_usage("--overwrite applies to --save DIR, which is not given");
   if (folder == NULL || o->t.overwrite || resumes || !holds_checkpoint(folder))
     return CLI_DONE;
   return cli_fail(

@@ -71,8 +71,8 @@ static void say(const train_loop *l, const char *what, const char *parameter) {
 static int say_unlabelled(const train_loop *l) {
   char what[160];
   (void)snprintf(what, sizeof(what),
-                 "none of the mini-batch's labels counts (ignore=%lld), so its loss is no number: "
-                 "it was not applied",
+                 "all labels of the mini-batch are ignored (ignore=%lld), so its loss is NaN: it "
+                 "was not applied",
                  (long long)l->run->options->ignore);
   say(l, what, NULL);
   return CLI_CHECK_FAILED;

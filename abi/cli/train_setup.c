@@ -70,7 +70,7 @@ static uint32_t rows_of_plan(const json_t *plan, uint64_t most) {
 static int choose_steps(const cli_options *o, uint64_t per_epoch, train_run *run) {
   const uint64_t epochs = o->t.n_epochs == 0 ? 1 : o->t.n_epochs;
   if (o->t.n_epochs != 0 && o->t.n_steps != 0) {
-    return cli_usage("--steps %llu and --epochs %llu both say how long: give one of them",
+    return cli_usage("--steps %llu and --epochs %llu both set the length: give only one",
                      (unsigned long long)o->t.n_steps, (unsigned long long)epochs);
   }
   if (__builtin_mul_overflow(epochs, per_epoch, &run->n_steps)) {
@@ -255,7 +255,7 @@ int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) 
       status = take_training(t);
   }
   if (status == CLI_DONE && needs_data && t->s.plan == NULL)
-    status = cli_usage("--hypothetical: there is no plan to be run");
+    status = cli_usage("--hypothetical: there is no plan to run");
   t->run.plan = t->s.plan;
   if (status == CLI_DONE && !planned)
     judge_recompute(t);

@@ -182,7 +182,7 @@ static opipe_status check_together(const table_rule *rule, uint32_t index, const
   if (n == 0 || missing == 0)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_ABI,
-                  "slot %zu of its interface '%s' is NULL, others that go with it are there",
+                  "slot %zu of its interface '%s' is NULL, but others that belong with it are not",
                   (missing - 8) / sizeof(void *), rule->id);
 }
 

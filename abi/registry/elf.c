@@ -41,7 +41,7 @@ static bool read_at(const elf_file *f, void *out, uint64_t offset, uint64_t n) {
 
 static opipe_status truncated(const elf_file *f, uint64_t need) {
   return opi_fail(f->err, OPIPE_E_INVALID,
-                  "%s is truncated: it has %llu bytes, its headers speak of %llu", f->path,
+                  "%s is truncated: it has %llu bytes, its headers need %llu", f->path,
                   (unsigned long long)f->n_bytes, (unsigned long long)need);
 }
 

@@ -276,7 +276,7 @@ static bool is_named(const candidate *c, uint32_t kind, const char *id) {
 static void write_remedy(uint32_t kind, const char *id, const char *meant, char *out, size_t room) {
   const size_t n = strlen(id);
   if (n > 3 && strcmp(id + n - 3, ".so") == 0)
-    (void)snprintf(out, room, "load that file as a plugin, and give the id that it has");
+    (void)snprintf(out, room, "load that file as a plugin, and give its id");
   else if (kind == OPIPE_KIND_SCHEDULE && strpbrk(id, "/.") != NULL)
     (void)snprintf(out, room, "the order of a file is file:%.100s", id);
   else if (meant != NULL)
@@ -325,7 +325,7 @@ static opipe_status report_circle(const opi_registry *r, const candidate *c, opi
     (void)snprintf(others + used, sizeof others - used, "%s'%s'", used == 0 ? "" : ", ",
                    r->candidates[i]->plugin->id);
   }
-  return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() stands on itself%s%s",
+  return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() depends on itself%s%s",
                   opi_kind_name(c->plugin->kind), c->plugin->id, others[0] == '\0' ? "" : " by ",
                   others);
 }

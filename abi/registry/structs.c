@@ -21,10 +21,10 @@ static opipe_status check_row(const opi_struct_view *theirs, const opipe_struct_
                               opipe_error *err) {
   const opipe_struct_row *row = find_row(theirs->rows, theirs->n, own->name);
   if (row == NULL && own->minor <= theirs->minor) {
-    return opi_fail(err, OPIPE_E_ABI,
-                    "%s says nothing of struct %s, which ABI 1.%u has: rebuild it with unmodified "
-                    "headers",
-                    theirs->whose, own->name, own->minor);
+    return opi_fail(
+        err, OPIPE_E_ABI,
+        "%s does not list struct %s, which ABI 1.%u has: rebuild it with unmodified headers",
+        theirs->whose, own->name, own->minor);
   }
   if (row == NULL || (row->n_bytes == own->n_bytes && row->hash == own->hash))
     return OPIPE_OK;

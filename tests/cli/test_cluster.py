@@ -271,7 +271,7 @@ def kernels(c):
     c.holds("mapped", mapped["hash"] not in hashes, "the hash does not depend on an option of the backend")
     mixed = ["--device", "cpu,kernels=portable", "--device", "cpu,kernels=reference"]
     c.expect("mixed", ["run", MODEL, *mixed, "--stages", "2", "--reference"], DONE,
-             "ranks 0 and 1 compute by other kernels of backend 'cpu': 'portable' and 'reference'")
+             "ranks 0 and 1 use different kernels of backend 'cpu': 'portable' and 'reference'")
     first = texts[min(texts)]
     for value in texts:
         read = re.sub(r"kernels=\w+", "kernels=" + value, first)

@@ -123,7 +123,7 @@ def pinned(count, folder):
         count.skip(f"{BRANCH} is not there")
         return
     arguments = ["run", os.path.join(BRANCH, "model.onnx"), "--input", "x=" + os.path.join(BRANCH, "x.npy")]
-    why = "input 'x' is pinned to what --input gave: node 'n_node_49_If' (If)"
+    why = "input 'x' is pinned to the values of --input: node 'n_node_49_If' (If)"
     result = run(*arguments)
     problem = wrong(result, DONE, why, "depends on graph input 'x'") or (result.out if "per second" in result.out else None)
     count.check("one request", problem or (None if "no node was left to compute" in result.out else result.out[-200:]))

@@ -49,8 +49,8 @@ enum {
  *   elements        OPIPE_ELEM_*
  *   dl              DLPack's code at the host's border (these bits, 1 lane); -1: cannot cross it
  *   safetensors     name in safetensors files; NULL: neither written nor read
- *   numpy           descr of an array; NULL: none. Of equal ones the first row is read; types that
- *                   numpy lacks are written as their bits */
+ *   numpy           descr of an array; NULL: none. If several are equal the first is read; types
+ * that numpy lacks are written as their bits */
 /* clang-format off */
 #define OPIPE_DTYPES(X) \
   X(UNDEFINED, 0, "undefined", 0, NONE, -1, NULL, NULL) \
