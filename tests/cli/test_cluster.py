@@ -173,11 +173,11 @@ def wrong_files(c, cluster):
     c.expect("ranks", ["plan", MODEL, "--cluster", cluster, "--stages", "65"], REFUSED,
              "the cluster has 64 devices, the plan 65 ranks")
     c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--transport", "local"], REFUSED,
-             "\"transport\" is 'imagined', and 'local' was asked for")
+             "\"transport\" is 'imagined', but 'local' was asked for")
     c.expect("measured", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--cost", "measured"], REFUSED,
              "measured costs need the devices")
     for option, value in [("device", "cpu"), ("threads", "2")]:
-        c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is said by it")
+        c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is not allowed")
 
 
 def devices_at_hand(c):

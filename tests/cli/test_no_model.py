@@ -59,7 +59,7 @@ def asked(count, folder):
     for other in (["--recompute", "stage"], ["--stages", "2"], ["--microbatches", "4"], ["--replicas", "2"], ["--ranks", "1"]):
         count.check(" ".join(other), None if expect(count, ["plan", *ARCH, *ASKED, *other], DONE) != plain else "the same answer")
     expect(count, ["plan", "--profile", profile, *ASKED, "--cost", "rates"], USAGE, "already has the times of layers")
-    expect(count, ["plan", *ARCH, "--profile", profile, *ASKED], USAGE, "one of both")
+    expect(count, ["plan", *ARCH, "--profile", profile, *ASKED], USAGE, "each replaces the model, give only one")
     expect(count, ["plan", *ARCH, "--auto", "--schedule", "gpipe", "--batch", "4", "--transport", "local", "--device", "cpu,threads=1"], DONE)
     expect(count, ["simulate", *ARCH, *ASKED, "--sharded", "--scattered", "--collective", "ring"], DONE)
 
@@ -68,7 +68,7 @@ def profiles(count, folder):
     """profile of a description, and of this machine."""
     for option in [*OF_MODELS, ["--nodes"], ["--device", "cpu"], ["--threads", "1"], ["--transport", "local"], ["--recompute", "stage"]]:
         expect(count, ["profile", *ARCH, "--train", *option], USAGE, option[0] + " ", "--arch has none")
-    expect(count, ["profile", *ARCH, "--cost", "measured", "--cluster=h100"], USAGE, "--cost: --arch goes by rates")
+    expect(count, ["profile", *ARCH, "--cost", "measured", "--cluster=h100"], USAGE, "--cost: --arch uses rates")
     expect(count, ["profile", *ARCH, "--cost", "rates", "--cluster=h100", "--train", "--batch", "4"], DONE, "micro-batches of 4")
     for option in [*OF_MODELS, ["--nodes"], ["--samples", "1"], ["--train"], ["--batch", "4"], ["--recompute", "stage"]]:
         expect(count, ["profile", "--cluster", *option], USAGE, f"profile --cluster: {option[0]} ")

@@ -106,7 +106,7 @@ def makespans(_):
 
 
 def baselines(_):
-    """Orders that are there to be compared with."""
+    """Orders for comparison only."""
     many = json.loads(schedule("simulate", "gems", "--ranks", "4", "--microbatches", "200", "--json"))
     if abs(many["bubble"] - 3 / 4.5) > 0.01 or max(many["peak_stash"]) != 1:
         raise AssertionError(f"gems: {many}")
@@ -120,7 +120,7 @@ def baselines(_):
         if words not in told:
             raise AssertionError(f"{more}: {told}")
     told = run("plan", GPT, "--stages", "2", "--schedule", "gems")
-    if told.status != USAGE or "to be compared with" not in told.err:
+    if told.status != USAGE or "is for comparison only" not in told.err:
         raise AssertionError(f"plan --schedule gems: {told.status} {told.err}")
 
 
@@ -292,8 +292,8 @@ def overlooked(folder):
     name = ("gpipe", *SIZE)
     for arguments, words in (
             (("simulate", path, "--forward"), "--forward applies to a NAME, but"),
-            (("show", path, "--aligned"), "--aligned is of a NAME"),
-            (("show", path, "--replicas", "2"), "--replicas is of a NAME"),
+            (("show", path, "--aligned"), "--aligned applies to a NAME"),
+            (("show", path, "--replicas", "2"), "--replicas applies to a NAME"),
             (("show", path, "--cost", "F=2"), "schedule show FILE takes no --cost: simulate and draw do"),
             (("show", *name, "--from", "torch"), "--from applies to a FILE, but gpipe is not one"),
             (("check", path, "-o", path), "takes no --output: show, lower, simulate, draw and convert do"),
