@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/cut/batch.h"
 #include "partition/memory/caps.h"
+#include "partition/program/batch.h"
 #include "runtime/agree.h"
 #include "runtime/held.h"
 #include "runtime/lent.h"

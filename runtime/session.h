@@ -14,7 +14,7 @@
 
 #include <opipe/host.h>
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 #include "runtime/budget.h"
 
 typedef struct opi_session opi_session;

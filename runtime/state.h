@@ -15,7 +15,7 @@
 
 #include <stdatomic.h>
 
-#include "partition/kernels.h"
+#include "partition/plan/kernels.h"
 #include "partition/program/cut.h"
 #include "runtime/handles.h"
 #include "runtime/pinned.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "loader/base/nearest.h"
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "runtime/state.h"
 #include "runtime/strided.h"
 
