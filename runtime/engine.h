@@ -18,9 +18,9 @@
 
 #include "partition/lists/lists.h"
 #include "partition/program/model.h"
+#include "runtime/requests/train.h"
 #include "runtime/state.h"
 #include "runtime/trace/trace.h"
-#include "runtime/train/train.h"
 
 enum { OPI_TICKET_TRAIN = 0, OPI_TICKET_EVALUATE = 1 };
 enum { OPI_WEIGHT_SETS = 2 };

@@ -17,11 +17,11 @@
 
 #include "partition/plan/kernels.h"
 #include "partition/program/cut.h"
-#include "runtime/handles.h"
-#include "runtime/pinned.h"
-#include "runtime/session.h"
-#include "runtime/strided.h"
-#include "runtime/thread.h"
+#include "runtime/base/handles.h"
+#include "runtime/base/strided.h"
+#include "runtime/base/thread.h"
+#include "runtime/device/pinned.h"
+#include "runtime/session/session.h"
 
 /* Memory of a rank's device, charged to the budget. */
 typedef struct opi_block {
@@ -122,9 +122,9 @@ enum { OPI_MADE_NONE = 0, OPI_MADE_SOME = 1, OPI_MADE_ALL = 2, OPI_MADE_KEPT = 3
 
 struct opi_ticket; /* runtime/engine.h */
 struct opi_engine;
-struct opi_streams; /* runtime/streams/streams.h: what streams keep */
-struct opi_peers;   /* runtime/peers/peers.h */
-struct opi_lent;    /* runtime/lent/kit.h: what hosts lend on a device */
+struct opi_streams; /* runtime/compiled/streams.h: what streams keep */
+struct opi_peers;   /* runtime/requests/peers.h */
+struct opi_lent;    /* runtime/compiled/lent_kit.h: what hosts lend on a device */
 struct opi_import;
 struct opi_places;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects behind a host's handles (runtime/handles.h). They are reference-counted, so the order in
- * which a host destroys them cannot break the rest. A handle has one reference, from its making
- * until it was destroyed and no call is inside. table.c takes handles; everything behind it takes
- * objects.
+/* Objects behind a host's handles (runtime/base/handles.h). They are reference-counted, so the
+ * order in which a host destroys them cannot break the rest. A handle has one reference, from its
+ * making until it was destroyed and no call is inside. table.c takes handles; everything behind it
+ * takes objects.
  */
 #ifndef OPI_API_H
 #define OPI_API_H
@@ -17,10 +17,10 @@
 #include "partition/schedule/order.h"
 #include "partition/study/auto/auto.h"
 #include "partition/study/planners/apply.h"
-#include "runtime/budget.h"
-#include "runtime/handles.h"
-#include "runtime/session.h"
-#include "runtime/train/train.h"
+#include "runtime/base/handles.h"
+#include "runtime/device/budget.h"
+#include "runtime/requests/train.h"
+#include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;
 typedef struct opi_model_object opi_model_object;

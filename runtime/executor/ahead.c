@@ -2,8 +2,8 @@
 /* Queueing ahead: entries in the order of the work, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
+#include "runtime/device/record.h"
 #include "runtime/executor/stamps.h"
-#include "runtime/record.h"
 
 /* ---- open and close ---- */
 

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
-#include "runtime/lent.h"
 
 /* ---- in ---- */
 

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
+#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
-#include "runtime/lent.h"
 
 /* Has the rank steps of it? Requests in turn are one copy of the pipeline's alone. */
 static bool has_steps(const opi_rank *rank, const opi_request *request) {

@@ -4,7 +4,7 @@
 #include <sys/prctl.h>
 
 #include "runtime/executor/ahead.h"
-#include "runtime/held.h"
+#include "runtime/requests/held.h"
 
 /* How soon a rank looks again after its device, which rings no bell: the sooner, the less it has
  * waited for what is at its turn, so that an end is seen by a sixteenth of the wait late. */

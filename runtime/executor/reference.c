@@ -6,8 +6,8 @@
  */
 #include <string.h>
 
+#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
-#include "runtime/lent.h"
 
 static opipe_status hand_on(opi_compiled *t, const opi_step *step, opipe_error *err) {
   opi_session *s = t->session;

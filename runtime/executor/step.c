@@ -8,8 +8,8 @@
  */
 #include <string.h>
 
+#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
-#include "runtime/lent.h"
 
 static bool in_evaluate(const opi_step *step) {
   return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "runtime/lent.h"
+#include "runtime/compiled/lent.h"
 
 /* ---- fences ---- */
 

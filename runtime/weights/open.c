@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "runtime/record.h"
+#include "runtime/device/record.h"
 #include "runtime/weights/optimizer.h"
 #include "runtime/weights/state.h"
 

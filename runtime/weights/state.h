@@ -7,7 +7,7 @@
 #define OPI_WEIGHTS_STATE_H
 
 #include "partition/memory/weights.h"
-#include "runtime/pinned.h"
+#include "runtime/device/pinned.h"
 #include "runtime/weights/weights.h"
 
 enum { OPI_SETS = 2 };

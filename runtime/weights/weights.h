@@ -16,7 +16,7 @@
 #define OPI_WEIGHTS_H
 
 #include "partition/memory/weights.h"
-#include "runtime/budget.h"
+#include "runtime/device/budget.h"
 
 /* One stage instance as the executor has built it; programs are compiled, nothing is bound. All
  * borrowed. */

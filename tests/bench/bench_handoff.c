@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/thread.h"
+#include "runtime/base/thread.h"
 #include "tests/runtime/toy.h"
 
 typedef struct setting {

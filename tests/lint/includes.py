@@ -8,7 +8,8 @@ from lib import tree
 
 # What lies below plans, and what a session is: the headers at the top of its folder, and all below them.
 BELOW = ["loader", "abi/include"]
-SESSION = ["runtime/*.h", "partition", "loader", "abi/include"]
+SESSION = ["runtime/*.h", "runtime/base", "runtime/device", "runtime/compiled", "runtime/executor", "runtime/requests", "runtime/session",
+           "partition", "loader", "abi/include"]
 
 # Folder (the longest match counts) -> the folders of ours that it may include from.
 ALLOWED = {
@@ -40,14 +41,15 @@ ALLOWED = {
     "partition/study/improve": ["partition/study/improve", "partition/plan", "partition/schedule", *BELOW],
     "partition/study/page": ["partition/study/page", "partition/plan", "partition/schedule", "partition/make", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", *BELOW],
     "partition": ["partition", "loader", "abi/include"],
+    "runtime/base": ["runtime/base", "partition", "loader", "abi/registry", "abi/include"],
+    "runtime/device": ["runtime/device", *SESSION],
     "runtime/weights": ["runtime/weights", *SESSION],
     "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *SESSION],
-    "runtime/variants": ["runtime/variants", *SESSION],
-    "runtime/executor": ["runtime/executor", *SESSION],
-    "runtime/lent": ["runtime/lent", *SESSION],
-    "runtime/trace": ["runtime/trace", *SESSION],
-    "runtime/peers": ["runtime/peers", *SESSION],
-    "runtime/train": ["runtime/train", "runtime/weights", *SESSION],
+    "runtime/compiled": ["runtime/compiled", *SESSION],
+    "runtime/executor": ["runtime/executor", "runtime/compiled", *SESSION],
+    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", *SESSION],
+    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", *SESSION],
+    "runtime/session": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
     "runtime": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
 }
 

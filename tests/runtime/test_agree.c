@@ -5,7 +5,7 @@
  */
 #include <pthread.h>
 
-#include "runtime/agree.h"
+#include "runtime/session/agree.h"
 #include "tests/runtime/toy.h"
 
 enum { RANKS = 4 };

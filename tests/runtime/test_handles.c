@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/handles.h"
+#include "runtime/base/handles.h"
 #include "tests/support/support.h"
 
 /* Ends exactly once; `alive` while it may be touched. */

@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <string.h>
 
+#include "runtime/compiled/streams.h"
 #include "runtime/state.h"
-#include "runtime/streams/streams.h"
 #include "tests/runtime/toy.h"
 
 enum { THREADS = 3, ROUNDS = 1000, LOOKS = 20 };

@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 #include "partition/make/make.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/support.h"
 
 enum { TOY_WIDTH = 8, TOY_MAX_NODES = 64, TOY_MAX_RANKS = 8, TOY_MAX_STAGES = 16 };

@@ -6,8 +6,8 @@
 
 #include "abi/registry/registry.h"
 #include "partition/make/make.h"
-#include "runtime/budget.h"
-#include "runtime/train/train.h"
+#include "runtime/device/budget.h"
+#include "runtime/requests/train.h"
 #include "tests/support/support.h"
 
 enum { KIT_INPUTS = 16, KIT_RESIZES = 64 };

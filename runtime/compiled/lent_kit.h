@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a request has of what its host lends; private to runtime/lent.
+ *
+ *   opi_rank ── imports   handles of the host's as objects of the rank's opening, found again
+ *   opi_request ── opi_lent ── items [n_here][n_items]   what a rank does about a tensor
+ *   opi_session ── places   programs bound to sets of tensors, found again
+ */
+#ifndef OPI_LENT_KIT_H
+#define OPI_LENT_KIT_H
+
+#include "runtime/compiled/lent.h"
+
+enum {
+  OPI_IMPORTS = 128,   /* of a rank, beside those in use */
+  OPI_PLACES = 16,     /* sets of tensors that programs are bound to */
+  OPI_PLACE_REST = 64, /* requests: one that was not used for so many makes room for another */
+  OPI_RUNS = 1024      /* copies that one part of a tensor takes, at most */
+};
+enum { OPI_IMPORT_BUFFER = 0, OPI_IMPORT_EVENT = 1, OPI_IMPORT_QUEUE = 2 };
+
+/* A handle may outlive what it names: it is used for requests alone whose host says that it is
+ * there. */
+typedef struct opi_import {
+  struct opi_import *next;
+  uint32_t kind; /* OPI_IMPORT_* */
+  uint64_t native, n_bytes;
+  union {
+    opipe_buffer *buffer;
+    opipe_event *event;
+    opipe_queue *queue;
+  } as;
+  _Atomic uint32_t n_users; /* requests, places */
+} opi_import;
+
+typedef struct opi_lent_item {
+  opi_import *memory; /* NULL: host memory, or the rank does not touch it */
+  opi_import *event;  /* the host's, for `ready`; NULL: none */
+  opi_import *source; /* the stream that `ready` is about, for the time of the call */
+  opi_import *stream; /* that waits when it is done; NULL: none */
+  opipe_event *ready; /* the rank's queue waits for it; NULL: nothing to wait for */
+  uint64_t signal;    /* native event, recorded when it is done; 0: none */
+} opi_lent_item;
+
+/* `ready` fences that are looked at by the host. */
+typedef struct opi_lent_look {
+  const opi_rank *rank;
+  opipe_event *event; /* NULL: none */
+} opi_lent_look;
+
+struct opi_lent {
+  opi_lent_item *items; /* [n_here][n_items] */
+  opi_lent_look *looks; /* [n_items] */
+  opipe_event **events; /* [n_here][n_items] ours: how far streams were at submit; NULL: not needed
+                           yet */
+  opipe_event **ends;   /* [n_here] ours: behind the last work of the request */
+  uint64_t *key;        /* [n_items] */
+  bool *begun;          /* [n_here] that rank's own */
+  _Atomic uint32_t n_left;   /* ranks whose part is not queued */
+  _Atomic uint32_t held;     /* 1: imports and places count it */
+  struct opi_places *places; /* NULL: all is copied */
+};
+
+/* Bindings with tensors of the host's in the place of a shape's cells. */
+typedef struct opi_places {
+  struct opi_places *next;
+  const opi_compiled *shape;
+  uint64_t *key;            /* [n_items] addresses; 0: not in place */
+  opi_import **memory;      /* [n_here][n_items] */
+  opipe_binding **bound;    /* [steps of the shape] NULL: the shape's own */
+  _Atomic uint32_t n_users; /* requests */
+  uint64_t last_used;       /* request number */
+} opi_places;
+
+static inline uint32_t opi_n_items(const opi_session *s) {
+  return s->n_inputs + s->n_outputs;
+}
+static inline opi_lent_item *opi_lent_at(const opi_request *request, uint32_t place,
+                                         uint32_t item) {
+  return &request->lent->items[place * opi_n_items(request->session) + item];
+}
+static inline bool opi_is_touched(const opi_compiled *t, uint32_t place, uint32_t item) {
+  return t->touched[place * opi_n_items(t->session) + item];
+}
+static inline const char *opi_item_name(const opi_session *s, uint32_t item) {
+  return item < s->n_inputs ? s->inputs[item].name : s->output_names[item - s->n_inputs];
+}
+
+/* imports.c: the rank's object for a handle of the host's, of at least n_bytes; counted. */
+opipe_status opi_import_take(opi_rank *rank, uint32_t kind, uint64_t native, uint64_t n_bytes,
+                             opi_import **out_import, opipe_error *err);
+static inline void opi_import_drop(opi_import *import) { /* accepts NULL */
+  if (import != NULL)
+    atomic_fetch_sub(&import->n_users, 1);
+}
+void opi_imports_free(opi_rank *rank);
+
+/* fences.c: what the request's fences are to the ranks that touch the item. */
+opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opipe_fence *ready,
+                                  const opipe_fence *done, bool look, opipe_error *err);
+
+/* places.c: programs bound to the request's tensors, those that there are or new ones. No room, or
+ * nothing fits: none. */
+opipe_status opi_places_find(opi_request *request, opipe_error *err);
+void opi_places_free(opi_session *session, opi_places *places);
+
+#endif /* OPI_LENT_KIT_H */

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was opened on the local endpoints is brought to where messages can use it. */
+#include "runtime/device/ready.h"
+
+#include <inttypes.h>
+#include <time.h>
+
+#include "runtime/base/thread.h"
+
+enum { AGAIN_NS = 100000 };
+
+opipe_status opi_endpoints_ready(const opi_ready *what, opipe_error *err) {
+  const opi_transport_ref *via = what->transport;
+  const struct timespec again = {.tv_nsec = AGAIN_NS};
+  if (via->table->endpoint_ready == NULL)
+    return OPIPE_OK;
+  const uint64_t until = opi_later_ns(opi_clock_ns(), what->timeout_ns);
+  for (;;) {
+    uint32_t waits = OPIPE_NONE;
+    for (uint32_t i = 0; i < what->n; ++i) {
+      const opipe_status status =
+          OPI_POLL("transport", via, endpoint_ready, err, what->endpoint(what->ctx, i));
+      if (status < 0)
+        return status;
+      if (status == OPIPE_PENDING && waits == OPIPE_NONE)
+        waits = i;
+    }
+    if (waits == OPIPE_NONE)
+      return OPIPE_OK;
+    if (opi_clock_ns() >= until) {
+      return opi_fail(err, OPIPE_E_TIMEOUT,
+                      "transport '%s': the endpoint of rank %u was not ready within %" PRIu64 " ms",
+                      via->id, waits, what->timeout_ns / 1000000);
+    }
+    (void)nanosleep(&again, NULL);
+  }
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lanes: letters between two ranks, in order, through a ring of places in the memory of each. */
+#include <string.h>
+
+#include "runtime/requests/peers.h"
+
+/* ---- open and close ---- */
+
+static opipe_status open_stream(const opi_lane *lane, uint32_t src, uint32_t dst,
+                                opipe_stream **out, opipe_error *err) {
+  const opipe_stream_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .kind = OPIPE_STREAM_CONTROL,
+      .src_rank = src,
+      .dst_rank = dst,
+      .src_stage = OPIPE_NONE, /* of no stage, as what the ranks agree by, */
+      .dst_stage = OPIPE_NONE,
+      .index = 1, /* which has index 0 */
+      .depth = OPI_LETTERS,
+      .n_bytes = lane->place_bytes};
+  return OPI_MAKE_WIRE(lane->rank->session, stream_open, out, err, lane->rank->endpoint, &params);
+}
+
+static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opipe_error *err) {
+  const uint64_t losses = opi_fate_bytes(p->session, member);
+  const uint32_t own = lane->rank->index;
+  lane->leader = OPIPE_NONE;
+  lane->place_bytes =
+      sizeof(opi_letter) + (losses > OPI_LETTER_MORE ? losses : (uint64_t)OPI_LETTER_MORE);
+  lane->step_bytes = opi_align_up(lane->place_bytes, lane->rank->alignment);
+  lane->going = OPI_ARENA_ARRAY(&p->arena, char, lane->place_bytes);
+  lane->come = OPI_ARENA_ARRAY(&p->arena, char, lane->place_bytes);
+  if (lane->going == NULL || lane->come == NULL)
+    return opi_fail_nomem(err, lane->place_bytes, "letters between sessions");
+  OPI_TRY(opi_rank_take(lane->rank, 2 * OPI_LETTERS * lane->step_bytes, OPIPE_BUFFER_BOUNDARY,
+                        "letters between sessions", &lane->block, err));
+  OPI_TRY(opi_rank_register(lane->rank, &lane->block, err));
+  if (lane->rank->event != NULL) {
+    OPI_TRY(OPI_MAKE_RANK(lane->rank, queue_open, &lane->queue, err, lane->rank->device));
+    OPI_TRY(OPI_MAKE_RANK(lane->rank, event_create, &lane->event, err, lane->rank->device));
+  }
+  OPI_TRY(open_stream(lane, own, lane->far, &lane->out, err));
+  return open_stream(lane, lane->far, own, &lane->in, err);
+}
+
+opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
+  opi_session *s = p->session;
+  const uint32_t n = p->owns ? s->plan->n_ranks - s->n_here : s->n_here;
+  p->lanes = OPI_ARENA_ARRAY(&p->arena, opi_lane, n);
+  if (p->lanes == NULL)
+    return opi_fail_nomem(err, n * sizeof *p->lanes, "ranks of other sessions");
+  for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+    if (opi_rank_is_here(s, r) == p->owns)
+      continue;
+    opi_lane *lane = &p->lanes[p->n_lanes++];
+    lane->rank = &s->ranks[p->owns ? 0 : r];
+    lane->far = p->owns ? r : 0;
+    OPI_TRY(open_lane(p, lane, r, err));
+  }
+  return OPIPE_OK;
+}
+
+void opi_lanes_close(opi_peers *p) {
+  const opipe_transport *t = p->session->transport;
+  for (uint32_t i = 0; i < p->n_lanes; ++i) {
+    opi_lane *lane = &p->lanes[i];
+    t->stream_close(lane->in);
+    t->stream_close(lane->out);
+    lane->rank->backend->event_destroy(lane->event);
+    lane->rank->backend->queue_close(lane->queue);
+    opi_rank_give(lane->rank, &lane->block);
+  }
+  p->n_lanes = 0;
+}
+
+static opipe_queue *queue_of(const opi_lane *lane) {
+  return lane->queue == NULL ? lane->rank->queue : lane->queue;
+}
+
+/* ---- what goes ---- */
+
+static opipe_region place_of(const opi_lane *lane, uint64_t number, bool goes) {
+  const uint64_t at = number % OPI_LETTERS + (goes ? 0 : OPI_LETTERS);
+  return (opipe_region){
+      .buffer = lane->block.buffer,
+      .offset_bytes = at * lane->step_bytes,
+      .n_bytes = goes ? lane->going_bytes[number % OPI_LETTERS] : lane->place_bytes};
+}
+
+bool opi_lane_has_room(const opi_lane *lane) {
+  return lane->n_written - lane->n_free < OPI_LETTERS;
+}
+
+opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void *more,
+                            opipe_error *err) {
+  const uint64_t n_bytes = sizeof *letter + letter->n_bytes;
+  lane->going_bytes[lane->n_written % OPI_LETTERS] = n_bytes;
+  const opipe_region place = place_of(lane, lane->n_written, true);
+  memcpy(lane->going, letter, sizeof *letter);
+  if (letter->n_bytes != 0 && more != lane->going + sizeof *letter)
+    memcpy(lane->going + sizeof *letter, more, (size_t)letter->n_bytes);
+  OPI_TRY(OPI_ASK_RANK(lane->rank, write, err, queue_of(lane), &place, lane->going));
+  OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
+  ++lane->n_written;
+  return opi_lane_move(lane, err);
+}
+
+static opipe_status move_out(opi_lane *lane, opipe_error *err) {
+  const opi_session *s = lane->rank->session;
+  opipe_status status = OPIPE_OK;
+  while (status == OPIPE_OK && lane->n_sent < lane->n_written) {
+    const opipe_region place = place_of(lane, lane->n_sent, true);
+    status = OPI_POLL_WIRE(s, reserve, err, lane->out, lane->n_sent);
+    if (status == OPIPE_OK)
+      status = OPI_POLL_WIRE(s, send, err, lane->out, lane->n_sent, &place, NULL, NULL);
+    lane->n_sent += status == OPIPE_OK ? 1 : 0;
+  }
+  while (status >= 0 && lane->n_free < lane->n_sent) {
+    status = OPI_POLL_WIRE(s, test, err, lane->out, lane->n_free);
+    if (status != OPIPE_OK)
+      break;
+    ++lane->n_free;
+  }
+  return status < 0 ? status : OPIPE_OK;
+}
+
+/* ---- what comes ---- */
+
+static opipe_status move_in(opi_lane *lane, opipe_error *err) {
+  const opi_session *s = lane->rank->session;
+  opipe_status status = OPIPE_OK;
+  while (status == OPIPE_OK && lane->n_posted < lane->n_read + OPI_LETTERS) {
+    const opipe_region place = place_of(lane, lane->n_posted, false);
+    status = OPI_POLL_WIRE(s, recv, err, lane->in, lane->n_posted, &place, NULL);
+    lane->n_posted += status == OPIPE_OK ? 1 : 0;
+  }
+  return status < 0 ? status : OPIPE_OK;
+}
+
+opipe_status opi_lane_move(opi_lane *lane, opipe_error *err) {
+  OPI_TRY(move_in(lane, err));
+  return move_out(lane, err);
+}
+
+static opipe_status check(const opi_lane *lane, const opi_letter *letter, opipe_error *err) {
+  const uint64_t most = lane->place_bytes - sizeof *letter;
+  if (letter->kind >= OPI_LETTER_HELLO && letter->kind <= OPI_LETTER_BYE && letter->n_bytes <= most)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "rank %u: a letter of kind %u with %llu bytes came from rank %u, at most %llu "
+                  "are expected: are both sessions of one version?",
+                  lane->rank->index, letter->kind, (unsigned long long)letter->n_bytes, lane->far,
+                  (unsigned long long)most);
+}
+
+opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *err) {
+  opi_letter *letter = (opi_letter *)(void *)lane->come;
+  *out = NULL;
+  if (!lane->peeked && lane->n_read < lane->n_posted) {
+    const opipe_region place = place_of(lane, lane->n_read, false);
+    const opipe_status status =
+        OPI_POLL_WIRE(lane->rank->session, test, err, lane->in, lane->n_read);
+    if (status != OPIPE_OK)
+      return status < 0 ? status : OPIPE_OK;
+    OPI_TRY(OPI_ASK_RANK(lane->rank, read, err, queue_of(lane), lane->come, &place));
+    OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
+    OPI_TRY(check(lane, letter, err));
+    letter->text[sizeof letter->text - 1] = '\0';
+    lane->peeked = true;
+  }
+  *out = lane->peeked ? letter : NULL;
+  return OPIPE_OK;
+}
+
+void opi_lane_take(opi_lane *lane) {
+  lane->peeked = false;
+  ++lane->n_read;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks of other sessions: opening, what a rank does for it between its steps, and leaving, so that
+ * nobody is cut off from what it still has to hear.
+ */
+#include <time.h>
+
+#include "runtime/requests/peers.h"
+
+/* ---- open and close ---- */
+
+/* What is made in the reader's memory is made by a rank of the same session. */
+static opipe_status check_edges(const opi_session *s, opipe_error *err) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    for (uint32_t r = 0; r < s->plan->n_ranks; ++r) {
+      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(s->plan, s->here[i], r))
+        continue;
+      return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                      "session_open: by the plan ranks %u and %u write into each other's memory "
+                      "(transport '%s'), and rank %u is in another session: describe their devices "
+                      "with different domains, or make the plan for another transport",
+                      s->here[i], r, s->env.transport.id, r);
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_peers_check(const opi_session *s, opipe_error *err) {
+  const uint32_t rule = s->plan->link.rule;
+  if (s->n_here == s->plan->n_ranks)
+    return OPIPE_OK;
+  if (s->reference) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "session_open: the reference runs all ranks: %u of %u are given", s->n_here,
+                    s->plan->n_ranks);
+  }
+  if (rule <= OPIPE_RULE_STREAM)
+    return check_edges(s, err);
+  return opi_fail(
+      err, OPIPE_E_UNSUPPORTED,
+      "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
+      "which ranks issue them (rule %u), and what sessions tell each other comes between: "
+      "one of the rules tag (%d) and stream (%d) is needed",
+      s->n_here, s->plan->n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
+}
+
+opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
+  if (s->n_here == s->plan->n_ranks)
+    return OPIPE_OK;
+  opi_peers *p = opi_alloc_zero(s->allocator, 1, sizeof *p);
+  if (p == NULL)
+    return opi_fail_nomem(err, sizeof *p, "ranks of other sessions");
+  p->session = s;
+  p->owns = opi_rank_is_here(s, 0);
+  opi_arena_init(&p->arena, s->allocator, 0);
+  s->peers = p;
+  OPI_TRY(opi_fates_open(p, err));
+  return opi_lanes_open(p, err);
+}
+
+void opi_peers_close(opi_session *s) {
+  opi_peers *p = s->peers;
+  if (p == NULL)
+    return;
+  opi_lanes_close(p);
+  opi_arena_release(&p->arena);
+  opi_free(s->allocator, p, sizeof *p);
+  s->peers = NULL;
+}
+
+/* ---- is somebody there? ---- */
+
+static uint64_t moves_of(const opi_peers *p) {
+  const opi_session *s = p->session;
+  uint64_t moves = atomic_load_explicit(&p->n_heard, memory_order_relaxed);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed) +
+             atomic_load_explicit(&rank->n_looks, memory_order_relaxed);
+  }
+  return moves;
+}
+
+/* Several times in the watchdog's time, as long as something moves here or waits for the host's
+ * fences, or is said to elsewhere. */
+static opipe_status tell_alive(const opi_peers *p, opi_lane *lane, opipe_error *err) {
+  const opi_session *s = p->session;
+  static const opi_letter letter = {.kind = OPI_LETTER_ALIVE};
+  const uint64_t now = opi_clock_ns(), moves = moves_of(p);
+  const bool held = atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0;
+  if (now - lane->alive_ns < s->watchdog_ns / 8 || (moves == lane->alive_moves && !held) ||
+      atomic_load_explicit(&p->session->n_unfinished, memory_order_relaxed) == 0 ||
+      !opi_lane_has_room(lane))
+    return OPIPE_OK;
+  lane->alive_ns = now;
+  lane->alive_moves = moves;
+  return opi_lane_write(lane, &letter, NULL, err);
+}
+
+bool opi_peers_move_elsewhere(const opi_session *s, uint64_t now) {
+  const uint64_t heard = s->peers == NULL ? 0 : atomic_load(&s->peers->heard_ns);
+  return heard != 0 && (now < heard || now - heard < s->watchdog_ns);
+}
+
+/* ---- leaving ---- */
+
+/* Who says LEAVE has heard all verdicts: a session that is closed, then all others, since rank 0
+ * passes it on. When all have said it rank 0 says BYE, and nobody is cut off by who goes first. */
+static opipe_status say(opi_lane *lane, uint32_t kind, bool when, bool *io_said, opipe_error *err) {
+  const opi_letter letter = {.kind = kind};
+  if (!when || *io_said || !opi_lane_has_room(lane))
+    return OPIPE_OK;
+  *io_said = true;
+  return opi_lane_write(lane, &letter, NULL, err);
+}
+
+static opipe_status tell_leave(opi_peers *p, opi_lane *lane, opipe_error *err) {
+  const bool may = !p->owns || !opi_peers_awaits(lane->rank);
+  bool any = atomic_load(&p->leaving) != 0 || lane->leave_got, all = p->owns && may;
+  for (uint32_t i = 0; p->owns && i < p->n_lanes; ++i) {
+    any = any || p->lanes[i].leave_got;
+    all = all && p->lanes[i].leave_got;
+  }
+  OPI_TRY(say(lane, OPI_LETTER_LEAVE, any && may, &lane->leave_sent, err));
+  OPI_TRY(say(lane, OPI_LETTER_BYE, all && lane->leave_sent, &lane->bye_sent, err));
+  const bool over = p->owns ? lane->bye_sent && lane->n_free == lane->n_written : lane->bye_got;
+  if (lane->left || !over)
+    return OPIPE_OK;
+  lane->left = true;
+  atomic_fetch_add(&p->n_left, 1);
+  return OPIPE_OK;
+}
+
+void opi_peers_leave(opi_session *s) {
+  opi_peers *p = s->peers;
+  const struct timespec again = {.tv_nsec = 50000};
+  if (p == NULL || p->n_lanes == 0 || !s->opened || opi_session_failed(s) ||
+      atomic_load(&s->n_unfinished) != 0)
+    return;
+  const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
+  atomic_store(&p->leaving, 1);
+  if (s->threads == OPIPE_THREADS_HOST && opi_session_start(s, NULL) < 0)
+    return; /* the host drives no more */
+  for (uint32_t i = 0; i < s->n_here; ++i)
+    s->transport->ring(s->ranks[s->here[i]].endpoint);
+  while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s) && opi_clock_ns() < until)
+    (void)nanosleep(&again, NULL);
+}
+
+bool opi_peers_have_gone(const opi_session *s) {
+  const opi_peers *p = s->peers;
+  return p != NULL && (atomic_load(&p->gone) != 0 || atomic_load(&p->leaving) != 0);
+}
+
+/* ---- a rank ---- */
+
+/* The first letter that rank 0 gets. */
+static opipe_status say_hello(const opi_peers *p, opi_lane *lane, opipe_error *err) {
+  const opi_letter letter = {.kind = OPI_LETTER_HELLO, .leader = p->session->here[0]};
+  return p->owns || lane->n_written != 0 ? OPIPE_OK : opi_lane_write(lane, &letter, NULL, err);
+}
+
+static opipe_status hear(opi_peers *p, opi_lane *lane, opipe_error *err) {
+  const opi_letter *letter = NULL;
+  bool taken = true;
+  OPI_TRY(opi_lane_peek(lane, &letter, err));
+  while (letter != NULL && taken) {
+    OPI_TRY(opi_fate_hear(p, lane, letter, &taken, err));
+    if (!taken)
+      break;
+    opi_lane_take(lane);
+    OPI_TRY(opi_lane_move(lane, err));
+    OPI_TRY(opi_lane_peek(lane, &letter, err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status hear_all(opi_peers *p, const opi_rank *rank, opipe_error *err) {
+  for (uint32_t i = 0; i < p->n_lanes; ++i) {
+    opi_lane *lane = &p->lanes[i];
+    if (lane->rank != rank)
+      continue;
+    OPI_TRY(say_hello(p, lane, err));
+    OPI_TRY(opi_lane_move(lane, err));
+    OPI_TRY(hear(p, lane, err));
+  }
+  return OPIPE_OK;
+}
+
+/* Who has been judged makes room for the next, whose reports may have come long ago. */
+opipe_status opi_peers_exchange(opi_rank *rank, opipe_error *err) {
+  opi_peers *p = rank->session->peers;
+  const uint64_t *n_out = &p->awaited[rank->index].n_out;
+  uint64_t before = 0;
+  do {
+    before = *n_out;
+    OPI_TRY(hear_all(p, rank, err));
+    OPI_TRY(opi_fates_tell(p, rank, err));
+  } while (*n_out != before);
+  OPI_TRY(opi_share_tell(p, rank, err));
+  for (uint32_t i = 0; i < p->n_lanes; ++i) {
+    opi_lane *lane = &p->lanes[i];
+    if (lane->rank != rank)
+      continue;
+    OPI_TRY(tell_alive(p, lane, err));
+    OPI_TRY(tell_leave(p, lane, err));
+  }
+  return OPIPE_OK;
+}
+
+bool opi_peers_let_begin(const opi_rank *rank, uint64_t number) {
+  const opi_peers *p = rank->session->peers;
+  if (p == NULL || p->owns || !opi_session_trains(rank->session))
+    return true;
+  for (uint32_t i = 0; i < p->n_lanes; ++i) {
+    if (p->lanes[i].rank == rank)
+      return p->lanes[i].n_gone > number;
+  }
+  return true;
+}

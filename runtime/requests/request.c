@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests from the caller's side: poll, wait, cancel, look at results, release; and the pool that
+ * they come from.
+ *
+ * A request belongs to the caller from submit to release, and to the ranks until it has FINISHED.
+ * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
+ * allocates nothing.
+ */
+#include <sched.h>
+
+#include "runtime/compiled/lent.h"
+#include "runtime/requests/held.h"
+
+enum { SHORT_WAIT_NS = 1000000 }; /* through up to twice as much a caller may look */
+enum { LOOKS_PER_CLOCK = 4 };
+
+/* ---- the pool ---- */
+
+static void end_request(void *request) {
+  opi_request_release(request);
+}
+
+static opi_request *make(opi_session *s, opipe_error *err) {
+  const size_t feeds_bytes = s->n_inputs * sizeof(opi_feed),
+               results_bytes = s->n_outputs * sizeof(opi_result);
+  opi_request *request =
+      opi_alloc_zero(s->allocator, 1, sizeof *request + feeds_bytes + results_bytes);
+  if (request == NULL) {
+    (void)opi_fail_nomem(err, sizeof *request + feeds_bytes + results_bytes, "a request");
+    return NULL;
+  }
+  request->session = s;
+  request->slot = opi_handle_slot_take(OPI_HANDLE_REQUEST, request, end_request, s->env.owner, err);
+  if (request->slot == NULL || opi_ticket_make(request, err) < 0) {
+    opi_handle_slot_give(request->slot);
+    opi_free(s->allocator, request, sizeof *request + feeds_bytes + results_bytes);
+    return NULL;
+  }
+  request->feeds = (opi_feed *)(request + 1);
+  request->results = (opi_result *)(void *)((char *)request->feeds + feeds_bytes);
+  return request;
+}
+
+static void unmake(opi_session *s, opi_request *request) {
+  opi_handle_slot_give(request->slot);
+  opi_ticket_free(request);
+  opi_lent_free(request);
+  for (uint32_t o = 0; o < s->n_outputs; ++o)
+    opi_free(s->allocator, request->results[o].own, request->results[o].own_bytes);
+  opi_free(s->allocator, request,
+           sizeof *request + s->n_inputs * sizeof(opi_feed) + s->n_outputs * sizeof(opi_result));
+}
+
+static bool grow_pool(opi_session *s) {
+  if (s->n_pool < s->pool_room)
+    return true;
+  const uint32_t room = s->pool_room == 0 ? 16 : s->pool_room * 2;
+  opi_request **pool =
+      opi_resize(s->allocator, s->pool, s->pool_room * sizeof *pool, room * sizeof *pool);
+  if (pool == NULL)
+    return false;
+  s->pool = pool;
+  s->pool_room = room;
+  return true;
+}
+
+opi_request *opi_request_new(opi_session *s, opipe_error *err) {
+  opi_lock_take(&s->lock);
+  opi_request *request = s->free_requests;
+  if (request != NULL) {
+    s->free_requests = request->next_free;
+  } else if (!grow_pool(s)) {
+    (void)opi_fail_nomem(err, s->pool_room * 2 * sizeof(void *), "requests");
+  } else {
+    request = make(s, err);
+    if (request != NULL)
+      s->pool[s->n_pool++] = request;
+  }
+  opi_lock_give(&s->lock);
+  if (request != NULL) {
+    request->stream_kept = NULL;
+    request->bound = NULL;
+    request->lends = false;
+    request->is_gap = false;
+  }
+  return request;
+}
+
+void opi_request_recycle(opi_request *request) {
+  opi_session *s = request->session;
+  opi_handle_slot_disarm(request->slot);
+  opi_lock_take(&s->lock);
+  atomic_store(&request->state, OPI_REQUEST_FREE);
+  request->next_free = s->free_requests;
+  s->free_requests = request;
+  opi_lock_give(&s->lock);
+}
+
+opipe_status opi_requests_make(opi_session *s, uint32_t n, opipe_error *err) {
+  opi_request *list = NULL;
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_request *request = opi_request_new(s, err);
+    if (request == NULL)
+      return OPIPE_E_NOMEM; /* those made are in the pool */
+    request->next_free = list;
+    list = request;
+  }
+  s->free_requests = list;
+  return OPIPE_OK;
+}
+
+void opi_requests_shut(opi_session *s) {
+  for (uint32_t i = 0; i < s->n_pool; ++i)
+    opi_handle_slot_disarm(s->pool[i]->slot);
+  for (uint32_t i = 0; i < s->n_pool; ++i)
+    opi_handle_slot_drain(s->pool[i]->slot, 0);
+}
+
+void opi_requests_free(opi_session *s) {
+  for (uint32_t i = 0; i < s->n_pool; ++i)
+    unmake(s, s->pool[i]);
+  opi_free(s->allocator, s->pool, s->pool_room * sizeof *s->pool);
+  s->pool = NULL;
+  s->n_pool = s->pool_room = 0;
+}
+
+void opi_request_begin(opi_request *request, const opipe_submit_params *params) {
+  opi_session *s = request->session;
+  const bool told = OPIPE_HAS(params, opipe_submit_params, on_done_ctx);
+  request->on_done = told ? params->on_done : NULL;
+  request->on_done_ctx = told ? params->on_done_ctx : NULL;
+  atomic_store(&request->n_ranks_left, s->n_here);
+  atomic_store(&request->n_reports_left, s->n_here);
+  atomic_store(&request->failed, OPI_FATE_OPEN);
+  atomic_store(&request->waiting, 0);
+  atomic_store(&request->begun, OPI_BEGUN_NO);
+  atomic_fetch_add(&s->n_unfinished, request->is_gap ? 0 : 1);
+  request->handle = opi_handle_slot_arm(request->slot);
+  atomic_store(&request->state, OPI_REQUEST_ACTIVE);
+}
+
+/* ---- the caller's side ---- */
+
+opipe_request *opi_request_handle(const opi_request *request) {
+  return opi_handle_pointer(request->handle);
+}
+
+static opipe_status check(const opi_request *request, opipe_error *err) {
+  if (request == NULL)
+    return opi_fail(err, OPIPE_E_INVALID, "no request was given (NULL)");
+  /* What ends while its session closes is still looked at inside its on_done. */
+  OPI_TRY(opi_session_in_on_done() ? opi_process_check(request->session, err)
+                                   : opi_session_check(request->session, err));
+  const uint32_t state = atomic_load(&request->state);
+  if (state == OPI_REQUEST_FREE || (state & OPI_REQUEST_RELEASED) != 0) {
+    return opi_fail(err, OPIPE_E_STATE, "request %llu has been released",
+                    (unsigned long long)request->number);
+  }
+  return OPIPE_OK;
+}
+
+/* How a finished request ended. */
+static opipe_status outcome(const opi_request *request, opipe_error *err) {
+  if (!opi_request_failed(request))
+    return OPIPE_OK;
+  if (err != NULL)
+    *err = request->error;
+  return request->error.status;
+}
+
+/* Finished? Sees deadlines and failed sessions to it on the way. */
+static bool is_finished(opi_request *request) {
+  if (opi_request_over(request))
+    return true;
+  if (opi_session_failed(request->session))
+    opi_session_settle(request->session);
+  opi_session_admit(request->session);
+  if (request->deadline_ns != 0) {
+    opi_request_check_deadline(request, NULL, 0);
+    if (opi_request_failed(request))
+      (void)opi_request_withdraw(request);
+  }
+  return opi_request_over(request);
+}
+
+opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
+  OPI_TRY(check(request, err));
+  if (!is_finished(request) && request->session->threads == OPIPE_THREADS_HOST)
+    opi_watch(request->session); /* no rank may be looking */
+  return is_finished(request) ? outcome(request, err) : OPIPE_PENDING;
+}
+
+/* Whoever else wants the core gets it after a while. */
+static void spin(opi_request *request, uint64_t now_ns, uint64_t until_ns) {
+  const uint64_t yields_ns = opi_later_ns(now_ns, OPI_POLL_NS);
+  while (opi_request_progress(request) != OPI_REQUEST_FINISHED && now_ns < until_ns) {
+    for (int i = 0; i < LOOKS_PER_CLOCK; ++i) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    now_ns = opi_clock_ns();
+    if (now_ns > yields_ns)
+      (void)sched_yield();
+  }
+}
+
+/* Where no rank has a thread that looks after what is held, whoever waits does. */
+static uint64_t looks_within(const opi_session *s, uint64_t slice_ns) {
+  const uint64_t held = s->reference ? opi_held_looks_ns(s) : UINT64_MAX;
+  return held < slice_ns ? held : slice_ns;
+}
+
+static void sleep_for(opi_request *request, uint64_t until_ns) {
+  opi_session *s = request->session;
+  const uint64_t slice = s->watchdog_ns / 4 < OPI_LOOK_NS ? s->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
+  while (!is_finished(request)) {
+    const uint64_t now = opi_clock_ns();
+    if (now >= until_ns)
+      return;
+    uint64_t end = opi_later_ns(now, looks_within(s, slice));
+    if (until_ns < end)
+      end = until_ns;
+    if (request->deadline_ns > now && request->deadline_ns < end)
+      end = request->deadline_ns;
+    opi_lock_take(&s->lock);
+    if (opi_request_progress(request) != OPI_REQUEST_FINISHED)
+      opi_lock_wait(&s->lock, end);
+    opi_lock_give(&s->lock);
+    opi_watch(s);
+  }
+}
+
+/* Till when a caller looks before it sleeps. Where the host leaves that to the library, cores are
+ * idle and devices do the work: through requests as short as the last ones were, of which being
+ * woken is a good part. */
+static uint64_t looks_until(const opi_request *request, uint64_t now, uint64_t until_ns,
+                            uint32_t n_waiters) {
+  const opi_session *s = request->session;
+  const uint64_t lately = atomic_load_explicit(&s->waited_ns, memory_order_relaxed);
+  const bool adapts = n_waiters <= s->wait_cores && lately <= SHORT_WAIT_NS;
+  uint64_t looks_ns = (uint64_t)s->wait_spin_us * 1000;
+  if (adapts && 2 * lately > looks_ns)
+    looks_ns = 2 * lately;
+  if (request->deadline_ns != 0 && request->deadline_ns < until_ns)
+    until_ns = request->deadline_ns;
+  const uint64_t end = opi_later_ns(now, looks_ns);
+  return end < until_ns ? end : until_ns;
+}
+
+/* A mean in which the last waits count most. Callers that write at once lose one of them. */
+static void note_wait(opi_session *s, uint64_t ns) {
+  const uint64_t most = UINT64_C(4) * SHORT_WAIT_NS;
+  const uint64_t lately = atomic_load_explicit(&s->waited_ns, memory_order_relaxed);
+  atomic_store_explicit(&s->waited_ns, lately - lately / 4 + (ns < most ? ns : most) / 4,
+                        memory_order_relaxed);
+}
+
+opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_error *err) {
+  OPI_TRY(check(request, err));
+  opi_session *s = request->session;
+  if (atomic_exchange(&request->waiting, 1) != 0) {
+    return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already",
+                    (unsigned long long)request->number);
+  }
+  if (request->ticket != NULL && timeout_ns != 0 && !is_finished(request))
+    opi_train_let_finish(request);
+  const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
+  const uint32_t n_waiters = atomic_fetch_add(&s->n_waiters, 1) + 1;
+  spin(request, now, looks_until(request, now, until, n_waiters));
+  if (!is_finished(request))
+    sleep_for(request, until);
+  const bool finished = opi_request_over(request);
+  if (finished)
+    note_wait(s, opi_clock_ns() - now);
+  opipe_status status = OPIPE_OK;
+  if (finished) {
+    status = outcome(request, err);
+  } else {
+    status = opi_fail(err, OPIPE_E_TIMEOUT, "request %llu is not finished after %llu ns of waiting",
+                      (unsigned long long)request->number, (unsigned long long)timeout_ns);
+  }
+  atomic_store(&request->waiting, 0);
+  atomic_fetch_sub(&s->n_waiters, 1); /* last: closing waits for it */
+  return status;
+}
+
+opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe_error *err) {
+  OPI_TRY(check(request, err));
+  opi_session *s = request->session;
+  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
+  const uint64_t slice = s->watchdog_ns / 4 < OPI_LOOK_NS ? s->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
+  uint64_t now = opi_clock_ns();
+  atomic_fetch_add(&s->n_waiters, 1); /* before looking: what is queued from now on tells */
+  while (!is_finished(request) && !opi_lent_queued(request) && now < until) {
+    const uint64_t end = opi_later_ns(now, looks_within(s, slice));
+    opi_lock_take(&s->lock);
+    if (opi_request_progress(request) != OPI_REQUEST_FINISHED && !opi_lent_queued(request))
+      opi_lock_wait(&s->lock, end < until ? end : until);
+    opi_lock_give(&s->lock);
+    opi_watch(s);
+    now = opi_clock_ns();
+  }
+  opipe_status status = OPIPE_OK;
+  if (opi_request_over(request)) {
+    status = outcome(request, err);
+  } else if (!opi_lent_queued(request)) {
+    status = opi_fail(err, OPIPE_E_TIMEOUT, "request %llu is not queued after %llu ns of waiting",
+                      (unsigned long long)request->number, (unsigned long long)timeout_ns);
+  }
+  atomic_fetch_sub(&s->n_waiters, 1); /* last: closing waits for it */
+  return status;
+}
+
+/* A double-buffered step whose fences are not set: no step before it has begun with its forwards.
+ * (Where sessions share the work, the others may have let it go.) */
+static bool leave_out_held(opi_request *request, const opipe_error *why) {
+  opi_session *s = request->session;
+  uint32_t no = OPI_BEGUN_NO;
+  if (s->peers != NULL || opi_session_failed(s))
+    return false;
+  opi_lock_take(&s->submit_lock);
+  const bool out =
+      request->held && atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER);
+  if (out)
+    (void)opi_request_fail(request, why); /* nobody lets it go any more */
+  opi_lock_give(&s->submit_lock);
+  if (out)
+    opi_request_finish(request);
+  return out;
+}
+
+/* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
+static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
+  const bool periodic = request->session->engine->periodic;
+  if (periodic ? leave_out_held(request, why) : opi_step_leave_out(request, why))
+    return OPIPE_OK;
+  if (periodic && !opi_request_over(request)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu cannot be cancelled: with double-buffered weights the steps "
+                    "before and after it share its work, as soon as its fences are set%s; it ends "
+                    "with the next step, request_wait or session_flush",
+                    (unsigned long long)request->number,
+                    request->session->peers != NULL ? ", or sessions share its ranks" : "");
+  }
+  return opi_fail(
+      err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has %s",
+      (unsigned long long)request->number,
+      opi_request_over(request) ? "finished" : "begun, and a step cannot be left half done");
+}
+
+opipe_status opi_request_cancel(opi_request *request, opipe_error *err) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  OPI_TRY(check(request, err));
+  (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu was cancelled",
+                 (unsigned long long)request->number);
+  if (request->ticket != NULL && !opi_rank_is_here(request->session, 0)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu cannot be cancelled here: whether a step begins is decided in "
+                    "the session with rank 0",
+                    (unsigned long long)request->number);
+  }
+  if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN)
+    return cancel_step(request, &why, err);
+  if (opi_request_fail(request, &why)) {
+    (void)opi_request_withdraw(request);
+    return OPIPE_OK;
+  }
+  const uint32_t fate = atomic_load(&request->failed);
+  if (fate == OPI_FATE_SEALED || fate == OPI_FATE_DONE) {
+    return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has finished",
+                    (unsigned long long)request->number);
+  }
+  return opi_fail(err, OPIPE_E_STATE, "request %llu cannot be cancelled: it has failed",
+                  (unsigned long long)request->number);
+}
+
+opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
+                                opipe_error *err) {
+  OPI_TRY(check(request, err));
+  const opi_session *s = request->session;
+  if (!is_finished(request)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "request %llu has not finished: its outputs are not there yet",
+                    (unsigned long long)request->number);
+  }
+  if (index >= s->n_outputs)
+    return opi_fail(err, OPIPE_E_NOTFOUND, "output %u of a model with %u", index, s->n_outputs);
+  if (opi_request_failed(request)) {
+    return opi_fail(err, OPIPE_E_STATE, "request %llu has failed and has no outputs: %s",
+                    (unsigned long long)request->number, request->error.message);
+  }
+  const opi_result *result = &request->results[index];
+  if (request->ticket != NULL &&
+      result->data == NULL) { /* what the loss judges: of evaluations only */
+    return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
+                    s->output_names[index]);
+  }
+  if (result->made == OPI_MADE_KEPT) {
+    return opi_fail(err, OPIPE_E_NOTFOUND,
+                    "output %u ('%s') is kept by the request's state: state_get reads it", index,
+                    s->output_names[index]);
+  }
+  if (result->made == OPI_MADE_NONE) {
+    return opi_fail(err, OPIPE_E_NOTFOUND,
+                    "output %u ('%s') is made by no rank of this session (the first of %u is rank "
+                    "%u): it is in the session of the rank that makes it",
+                    index, s->output_names[index], s->n_here, s->here[0]);
+  }
+  *out_tensor =
+      (opipe_tensor){.data = result->data,
+                     .device_type = result->on_device ? result->device_type : OPIPE_DL_CPU,
+                     .device_id = result->on_device ? result->device_id : 0,
+                     .rank = (int32_t)result->rank,
+                     .dtype = opi_dtype_to_dl(s->output_dtypes[index]),
+                     .shape = result->shape};
+  return OPIPE_OK;
+}
+
+bool opi_request_release_waits(const opi_request *request) {
+  const opi_session *s = request->session;
+  return (s->threads != OPIPE_THREADS_HOST || s->reference) && !opi_session_in_on_done();
+}
+
+void opi_request_release(opi_request *request) {
+  if (request == NULL || check(request, NULL) < 0)
+    return;
+  if (request->ticket != NULL && !opi_request_over(request))
+    opi_train_let_finish(request);
+  opipe_status status =
+      opi_request_release_waits(request) ? opi_request_wait(request, UINT64_MAX, NULL) : OPIPE_OK;
+  while (status == OPIPE_E_STATE &&
+         !opi_request_over(request)) { /* somebody else waits: until it is done */
+    const struct timespec t = {.tv_nsec = 1000000};
+    (void)nanosleep(&t, NULL);
+  }
+  opi_request_let_go(request);
+}

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accepting a request: its inputs are checked, its compiled shapes found or built, its results
+ * given a place, then it is published to the ranks. One submitter at a time; the order of
+ * submission is the order in which every rank works.
+ */
+#include <string.h>
+
+#include "loader/base/nearest.h"
+#include "runtime/compiled/lent.h"
+#include "runtime/requests/held.h"
+
+void opi_request_drop_shape(opi_request *request) {
+  if (request->shape != NULL)
+    atomic_fetch_sub(&request->shape->n_users, 1);
+  request->shape = NULL;
+}
+
+/* ---- results ---- */
+
+static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output,
+                                 opi_result *result, opipe_error *err) {
+  const opi_compiled *t = request->runs;
+  const opi_cut *c = t->model->cuts[0];
+  const opi_graph *g = t->model->n_slices == 1
+                           ? c->graph
+                           : t->model->variants[t->model->base].bound->graph; /* whole sequences */
+  const opi_value *value = &g->values[g->outputs[output]];
+  const opi_carry *carry = &t->output_carry[output];
+  result->rank = (uint32_t)value->rank;
+  for (int32_t d = 0; d < value->rank; ++d)
+    result->shape[d] = value->shape[d];
+  if (c->output_port[output] != OPIPE_NONE) {
+    const opi_feed *feed = &request->feeds[t->ports[0][0].input[c->output_port[output]]];
+    for (int32_t d = 0; d < value->rank; ++d)
+      result->shape[d] = feed->shape[d];
+  } else if (carry->axis >= 0) {
+    result->shape[carry->axis] = carry->outer * request->rows * carry->inner;
+  }
+  if (opi_tensor_bytes(s->output_dtypes[output], result->shape, result->rank, &result->n_bytes))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows", s->output_names[output]);
+}
+
+opipe_status opi_result_own(const opi_session *s, uint32_t output, opi_result *result,
+                            opipe_error *err) {
+  const uint64_t need = result->n_bytes == 0 ? 1 : result->n_bytes;
+  if (result->own_bytes < need) {
+    opi_free(s->allocator, result->own, (size_t)result->own_bytes);
+    result->own_bytes = 0;
+    result->own = s->allocator->realloc(s->allocator->ctx, NULL, 0, (size_t)need, 16);
+    if (result->own == NULL)
+      return opi_fail_nomem(err, need, s->output_names[output]);
+    result->own_bytes = need;
+  }
+  result->data = result->own;
+  return OPIPE_OK;
+}
+
+opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_binding_io *io,
+                             opi_result *result, opipe_error *err) {
+  char given[128], wanted[128];
+  const opipe_tensor *t = &io->tensor;
+  const char *name = s->output_names[output], *first = NULL;
+  OPI_TRY(opi_check_tensor(s, name, t, s->output_dtypes[output], err));
+  bool fits = t->rank == (int32_t)result->rank && (t->rank == 0 || t->shape != NULL);
+  for (uint32_t d = 0; fits && d < result->rank; ++d)
+    fits = t->shape[d] == result->shape[d];
+  if (!fits) {
+    const uint32_t rank =
+        t->rank < 0 || t->rank > OPIPE_MAX_RANK || t->shape == NULL ? 0 : (uint32_t)t->rank;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "output '%s': the buffer has rank %d and shape %s, the result %s", name,
+                    t->rank, opi_shape_text(given, sizeof given, t->shape, rank),
+                    opi_shape_text(wanted, sizeof wanted, result->shape, result->rank));
+  }
+  int64_t dense = 1;
+  for (uint32_t d = result->rank; d > 0; --d) {
+    if (t->strides != NULL && t->shape[d - 1] > 1 && t->strides[d - 1] != dense) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "output '%s': the buffer has stride %lld at dimension %u, only dense ones "
+                      "(%lld) are accepted",
+                      name, (long long)t->strides[d - 1], d - 1, (long long)dense);
+    }
+    dense *= t->shape[d - 1];
+  }
+  if (t->data == NULL && result->n_bytes != 0)
+    return opi_fail(err, OPIPE_E_INVALID, "output '%s': a buffer without data", name);
+  OPI_TRY(opi_check_fence(s, name, &io->ready, err));
+  OPI_TRY(opi_check_fence(s, name, &io->done, err));
+  OPI_TRY(opi_tensor_begin(t, result->n_bytes, "output", name, &first, err));
+  result->data = (char *)(uintptr_t)first;
+  result->on_device = t->device_type != OPIPE_DL_CPU && result->n_bytes != 0;
+  result->device_type = t->device_type;
+  result->device_id = t->device_id;
+  result->ready = io->ready;
+  result->done = io->done;
+  return OPIPE_OK;
+}
+
+static opipe_status find_output(const opi_session *s, const char *name, uint32_t *out_index,
+                                opipe_error *err) {
+  char meant[OPI_NEAREST_ROOM];
+  opi_nearest nearest = {.word = name, .n = name == NULL ? 0 : strlen(name)};
+  for (uint32_t o = 0; name != NULL && o < s->n_outputs; ++o) {
+    if (strcmp(s->output_names[o], name) != 0)
+      continue;
+    *out_index = o;
+    return OPIPE_OK;
+  }
+  for (uint32_t o = 0; name != NULL && o < s->n_outputs; ++o)
+    opi_nearest_look(&nearest, s->output_names[o]);
+  return opi_fail(err, OPIPE_E_NOTFOUND, "the model has no output '%s'; its first of %u is '%s'%s",
+                  name == NULL ? "(NULL)" : name, s->n_outputs,
+                  s->n_outputs == 0 ? "" : s->output_names[0],
+                  opi_nearest_words(&nearest, meant, sizeof meant));
+}
+
+/* Those that the host gave no memory for. */
+static opipe_status place_others(const opi_session *s, const opipe_submit_params *params,
+                                 opi_request *request, opipe_error *err) {
+  const bool asks =
+      OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL;
+  const bool away = OPIPE_HAS(params, opipe_submit_params, flags) &&
+                    (params->flags & OPIPE_SUBMIT_DEVICE_OUTPUTS) != 0;
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    opi_result *result = &request->results[o];
+    void *given = NULL;
+    if (result->data != NULL || result->made == OPI_MADE_KEPT)
+      continue;
+    if (away)
+      opi_lent_place(request, o, result);
+    if (asks && result->made != OPI_MADE_NONE)
+      OPI_TRY(opi_result_ask(s, params, o, result, &given, err));
+    if (given != NULL) {
+      result->data = given;
+      continue;
+    }
+    if (result->on_device) {
+      OPI_TRY(opi_lent_own(request, o, result, err));
+      continue;
+    }
+    OPI_TRY(opi_result_own(s, o, result, err));
+    if (result->made == OPI_MADE_SOME)
+      memset(result->data, 0, (size_t)result->n_bytes);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status place_results(const opi_session *s, const opipe_submit_params *params,
+                                  opi_request *request, opipe_error *err) {
+  request->has_plain = false;
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    opi_result *result = &request->results[o];
+    result->data = NULL;
+    result->on_device = false;
+    result->ready = result->done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+    result->made = request->runs->made[o];
+    OPI_TRY(result_shape(s, request, o, result, err));
+    if (!opi_output_is_made(request->runs->model->cuts[0], o))
+      request->has_plain = true;
+    if (opi_stream_keeps(request, o))
+      result->made = OPI_MADE_KEPT;
+  }
+  for (uint32_t i = 0; i < params->n_outputs; ++i) {
+    uint32_t o = 0;
+    opipe_binding_io io;
+    opi_array_get(params->outputs, params->io_stride, i, &io, sizeof io);
+    OPI_TRY(find_output(s, io.name, &o, err));
+    if (request->results[o].data != NULL)
+      return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
+    if (request->results[o].made == OPI_MADE_KEPT) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "output '%s' is kept by the request's state: no buffer is filled with it",
+                      s->output_names[o]);
+    }
+    OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
+  }
+  return place_others(s, params, request, err);
+}
+
+/* ---- publishing ---- */
+
+static void number(opi_session *s, opi_request *request, const opipe_submit_params *params) {
+  request->number = s->n_numbered++;
+  request->stream = params->stream;
+  request->deadline_ns =
+      params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
+  request->shape->last_used = request->number + 1;
+}
+
+/* Which of its shape's and of all requests it is to the ranks. */
+static void enqueue(opi_session *s, opi_request *request) {
+  const uint32_t n_positions = request->runs->lists->n_positions;
+  request->body = request->shape->n_requests / n_positions;
+  request->position = (uint32_t)(request->shape->n_requests++ % n_positions);
+  request->order = atomic_load_explicit(&s->n_submitted, memory_order_relaxed);
+  atomic_store(&request->n_taking_left, opi_request_n_taking(request));
+}
+
+/* A rank whose first step is a receive is woken by the message. */
+static void publish_one(opi_session *s, opi_request *request) {
+  const uint32_t version = atomic_load(&s->shapes_version);
+  const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
+  enqueue(s, request);
+  const bool all = request->has_plain || s->rung_version != version ||
+                   request->body == 0; /* the first of its shape: receives are posted */
+  const uint32_t position = request->position;
+  s->rung_version = version;
+  s->ring[request->order % s->ring_room] = request;
+  atomic_store_explicit(&s->n_submitted, request->order + 1, memory_order_release);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    if (all || t->seats[s->here[i]].wakes[position])
+      s->transport->ring(s->ranks[s->here[i]].endpoint);
+  }
+}
+
+/* A request that is nobody's, and does nothing, in the place of one for another replica than that
+ * of the stream which comes next. */
+static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_error *err) {
+  static const opipe_submit_params none = {.struct_size = sizeof none};
+  opipe_error why = OPIPE_ERROR_INIT;
+  opi_request *gap = opi_request_new(s, err);
+  if (gap == NULL)
+    return OPIPE_E_NOMEM;
+  for (uint32_t i = 0; i < s->n_inputs; ++i)
+    gap->feeds[i] = (opi_feed){.given = false};
+  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+    gap->results[o].made = OPI_MADE_NONE;
+    gap->results[o].on_device = false;
+    gap->results[o].ready = gap->results[o].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
+  }
+  gap->is_gap = true;
+  gap->has_plain = false;
+  gap->shape = like->shape;
+  gap->runs = like->runs;
+  gap->rows = like->rows;
+  gap->n_microbatches = like->n_microbatches;
+  atomic_fetch_add(&gap->shape->n_users, 1);
+  number(s, gap, &none);
+  opi_request_begin(gap, &none);
+  (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu is a gap between replicas",
+                 (unsigned long long)gap->number);
+  (void)opi_request_fail(gap, &why);
+  publish_one(s, gap);
+  opi_request_let_go(gap);
+  return OPIPE_OK;
+}
+
+static void run_now(opi_session *s, opi_request *request) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  enqueue(s, request);
+  if (opi_reference_run(s, request, &why) < 0)
+    (void)opi_request_fail(request, &why);
+}
+
+void opi_request_publish(opi_request *request) {
+  opi_session *s = request->session;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (s->reference) {
+    run_now(s, request);
+    return;
+  }
+  opipe_status status = OPIPE_OK;
+  for (uint32_t n = opi_stream_gap(request); n > 0 && status == OPIPE_OK; --n)
+    status = publish_gap(s, request, &why);
+  publish_one(s, request);
+  if (status < 0) /* another replica would take it */
+    opi_session_break(s, opi_session_first(s)->index, request, &why);
+}
+
+/* ---- submitting ---- */
+
+static bool is_of_first(const opi_session *s, const opi_request *request) {
+  return s->n_numbered == 0 ||
+         (s->first_kept == request->stream_kept &&
+          (request->stream_kept != NULL || s->first_stream == request->stream));
+}
+
+/* May it be waited for by devices, and hold up what they are given behind it? Only as long as that
+ * is of its own stream. Where sessions share the work all requests are of one. */
+static bool may_hold_up(const opi_session *s, const opi_request *request) {
+  return s->peers != NULL || (!s->has_streams && is_of_first(s, request));
+}
+
+static void note_stream(opi_session *s, const opi_request *request) {
+  s->has_streams = s->has_streams || !is_of_first(s, request);
+  if (s->n_numbered != 0)
+    return;
+  s->first_stream = request->stream;
+  s->first_kept = request->stream_kept;
+}
+
+static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
+                                  opi_request **out_request, opipe_request **out_handle,
+                                  opipe_error *err) {
+  if (opi_session_failed(s))
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
+  if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
+    return OPIPE_PENDING;
+  opi_request *request = opi_request_new(s, err);
+  if (request == NULL)
+    return OPIPE_E_NOMEM;
+  request->shape = NULL;
+  request->stream = params->stream;
+  const uint64_t passed = atomic_load(&s->n_passed); /* before what may find no room */
+  opipe_status status = opi_stream_begin(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_read_inputs(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_shape_find(s, request, err);
+  if (status == OPIPE_OK)
+    status = place_results(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_stream_check_results(request, err);
+  if (status == OPIPE_OK)
+    status = opi_stream_bind(request, err);
+  if (status == OPIPE_OK)
+    status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
+  if (status !=
+      OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
+    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
+      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
+    opi_lent_drop(request);
+    opi_request_drop_shape(request);
+    opi_request_recycle(request);
+    return status;
+  }
+  const bool goes = opi_request_may_go(request) && opi_held_last(request) == NULL;
+  note_stream(s, request);
+  number(s, request, params);
+  opi_stream_advance(request);
+  opi_request_begin(request, params);
+  *out_request = request;
+  *out_handle = opi_request_handle(request); /* once published, an on_done may let go of it */
+  opi_request_start(request, goes);
+  return OPIPE_OK;
+}
+
+static opipe_status refuse_kind(opipe_error *err) {
+  return opi_fail(err, OPIPE_E_STATE, "submit: the session trains; use train_step or evaluate");
+}
+
+opipe_status opi_session_check_counts(const opi_session *s, const char *call, bool trains,
+                                      const opipe_submit_params *params, opipe_error *err) {
+  if (params->struct_size < OPIPE_END(opipe_submit_params, n_outputs))
+    return OPIPE_OK; /* refused by its size */
+  if (params->n_inputs <= s->n_inputs && params->n_outputs <= s->n_outputs)
+    return OPIPE_OK;
+  if (trains != opi_session_trains(s))
+    return trains ? opi_train_refuse_kind(err) : refuse_kind(err);
+  if (params->n_inputs > s->n_inputs) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs are given, there are %u", call,
+                    params->n_inputs, s->n_inputs);
+  }
+  return opi_fail(err, OPIPE_E_INVALID, "%s: %u outputs are given, there are %u", call,
+                  params->n_outputs, s->n_outputs);
+}
+
+opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
+                                opi_request **out_request, opipe_request **out_handle,
+                                opipe_error *err) {
+  opipe_request *handle = NULL;
+  OPI_TRY(opi_session_check(s, err));
+  if (s->engine->weights != NULL)
+    return refuse_kind(err);
+  opi_submit_begin(s);
+  const opipe_status status = submit_locked(s, params, out_request, &handle, err);
+  opi_submit_end(s, status == OPIPE_OK ? *out_request : NULL);
+  if (status == OPIPE_OK && out_handle != NULL)
+    *out_handle = handle;
+  return status;
+}

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a session: devices, message world, the plan's own shapes, threads; in reverse
+ * order on the way out and after a failure half-way. What the plan's shape needs is all there when
+ * open returns.
+ */
+#include "runtime/session/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/memory/caps.h"
+#include "partition/program/batch.h"
+#include "runtime/compiled/lent.h"
+#include "runtime/device/ready.h"
+#include "runtime/requests/held.h"
+#include "runtime/session/agree.h"
+
+static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
+enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
+enum { PLACES_LEAST = 4 };
+/* Where ranks outnumber the cores a rank looks only for about as long as falling asleep and being
+ * woken would cost; the transport yields while it looks. */
+enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
+
+/* ---- what was asked for ---- */
+
+/* Callers would take time from what such a rank computes, where others want the cores too. */
+static bool ranks_compute(const opi_session *s) {
+  bool found = s->ranks == NULL;
+  for (uint32_t i = 0; !found && i < s->n_here; ++i)
+    found = (s->ranks[s->here[i]].device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
+  return found;
+}
+
+/* Who spins: nobody for long where threads outnumber cores. */
+static void share_cores(opi_session *s, uint32_t spin_us) {
+  uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t threads = s->plan->devices[s->here[i]].threads;
+    n_threads += threads == 0 ? 1 : threads;
+  }
+  const uint32_t cores = s->env.cores != 0 ? s->env.cores : opi_cores_allowed();
+  const bool crowded = n_threads > cores, chosen = spin_us != UINT32_MAX;
+  s->spin_us = chosen ? spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
+  s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
+  s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
+  s->wait_cores =
+      n_threads < cores && !chosen && !ranks_compute(s) ? cores - (uint32_t)n_threads : 0;
+}
+
+static opipe_status read_params(opi_session *s, const opipe_session_params *p, opipe_error *err) {
+  static const opipe_session_params none = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
+  if (p == NULL)
+    p = &none;
+  if (p->max_in_flight > IN_FLIGHT_MOST) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: max_in_flight %u, at most %d",
+                    p->max_in_flight, IN_FLIGHT_MOST);
+  }
+  s->threads = p->threads;
+  s->flags = p->flags;
+  s->reference = (p->flags & OPIPE_SESSION_REFERENCE) != 0;
+  s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->n_stages;
+  s->watchdog_ns = p->watchdog_ns != 0 ? p->watchdog_ns : WATCHDOG_NS;
+  s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
+  if (s->n_places < PLACES_LEAST)
+    s->n_places = PLACES_LEAST;
+  if (s->n_places > 65535) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
+                    s->n_places);
+  }
+  if ((p->flags & OPIPE_SESSION_CHECK_FINITE) != 0)
+    s->compile_flags |= OPIPE_COMPILE_CHECK_FINITE;
+  if ((p->flags & OPIPE_SESSION_POISON) != 0)
+    s->compile_flags |= OPIPE_COMPILE_POISON;
+  if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0)
+    s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
+  share_cores(s, p->spin_us);
+  return OPIPE_OK;
+}
+
+static opipe_status list_ranks(opi_session *s, opipe_error *err) {
+  const uint32_t n = s->plan->n_ranks;
+  bool *local = OPI_ARENA_ARRAY(&s->arena, bool, n);
+  uint32_t *here = OPI_ARENA_ARRAY(&s->arena, uint32_t, n);
+  if (local == NULL || here == NULL)
+    return opi_fail_nomem(err, n * sizeof *here, "ranks");
+  for (uint32_t r = 0; r < n; ++r) {
+    local[r] = s->env.local == NULL || s->env.local[r];
+    if (local[r])
+      here[s->n_here++] = r;
+  }
+  s->local = local;
+  s->here = here;
+  return OPIPE_OK;
+}
+
+static opipe_status list_inputs(opi_session *s, opipe_error *err) {
+  const opi_graph *g = s->env.model->graph;
+  s->n_inputs = g->n_inputs;
+  s->n_outputs = g->n_outputs;
+  s->inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, s->n_inputs);
+  s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
+  s->output_dtypes = OPI_ARENA_ARRAY(&s->arena, uint32_t, s->n_outputs);
+  if (s->inputs == NULL || s->output_names == NULL || s->output_dtypes == NULL)
+    return opi_fail_nomem(err, s->n_inputs * sizeof(opi_input), "inputs");
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    opi_input *input = &s->inputs[i];
+    input->value = &g->values[g->inputs[i]];
+    input->name = input->value->name;
+    if (input->value->rank < 0 || input->value->rank > OPIPE_MAX_RANK) {
+      return opi_fail(err, OPIPE_E_UNSUPPORTED, "input '%s' has rank %d; 0 to %d are accepted",
+                      input->name, input->value->rank, OPIPE_MAX_RANK);
+    }
+    s->n_dims += (uint32_t)input->value->rank;
+    input->batch_axis =
+        s->plan->batch_dim == NULL ? -1 : opi_batch_axis(s->env.model, s->plan->batch_dim, i);
+    if (input->batch_axis >= 0)
+      ++s->n_batch_inputs;
+    for (uint32_t p = 0; p < s->plan->n_pins; ++p) {
+      if (strcmp(s->plan->pins[p].input, input->name) == 0)
+        input->pin = &s->plan->pins[p];
+    }
+    input->valued = input->pin != NULL;
+  }
+  for (uint32_t o = 0; o < s->n_outputs; ++o)
+    s->output_names[o] = g->values[g->outputs[o]].name;
+  return OPIPE_OK;
+}
+
+/* ---- devices ---- */
+
+/* The plan was made for devices that are alike in what it decides by: offsets of buffers, and who
+ * writes into whose memory. */
+static opipe_status check_device(const opi_device_spec *spec, const opipe_device_info *info,
+                                 opipe_error *err) {
+  const uint32_t host = OPIPE_DEVICE_HOST_MEMORY;
+  if (spec->alignment != 0 && spec->alignment != info->alignment) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the plan aligns buffers to %u bytes, the device to %u: make the plan again",
+                    spec->alignment, info->alignment);
+  }
+  if ((spec->flags & host) != 0 && (info->flags & host) == 0) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the plan counts on host memory (flags 0x%x), the device has none (flags "
+                    "0x%x): make the plan again",
+                    spec->flags, info->flags);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) {
+  const uint32_t r = s->here[place];
+  const opi_device_spec *spec = &s->plan->devices[r];
+  opi_rank *rank = &s->ranks[r];
+  opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .memory_bytes = s->reference ? 0 : spec->memory_bytes,
+      .threads = spec->threads,
+      .spin_us = s->worker_spin_us,
+      .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
+  rank->session = s;
+  rank->index = r;
+  rank->place = place;
+  rank->peer = OPIPE_NONE;
+  atomic_init(&rank->fd, -1);
+  atomic_init(&rank->driven_ns, opi_clock_ns());
+  rank->backend = s->env.backends[r].table;
+  rank->instance = s->env.backends[r].self;
+  OPI_TRY(opi_device_ask(&s->env.backends[r], spec->index, &info, err));
+  OPI_TRY(check_device(spec, &info, err));
+  rank->device_flags = info.flags;
+  rank->alignment = info.alignment;
+  OPI_TRY(OPI_MAKE_RANK(rank, device_open, &rank->device, err, rank->instance, &params));
+  OPI_TRY(opi_rank_give_kernels(rank, err));
+  OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &rank->queue, err, rank->device));
+  OPI_TRY(opi_lent_open(rank, err));
+  if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
+    return OPIPE_OK;
+  OPI_TRY(OPI_MAKE_RANK(rank, event_create, &rank->event, err, rank->device));
+  return opi_ahead_open(rank, err);
+}
+
+/* Caps that ranks have together hold for what all of them take: their devices know of one rank
+ * each. A device on which some rank has no cap is not limited. */
+static opipe_status cap_together(opi_session *s, opipe_error *err) {
+  const opi_device_spec *devices = s->plan->devices;
+  const uint32_t n = s->plan->n_ranks;
+  bool shared = false;
+  for (uint32_t r = 0; r < n; ++r)
+    shared = shared || devices[r].memory_with != 0;
+  if (!shared || s->reference)
+    return OPIPE_OK;
+  OPI_TRY(opi_budget_create(s->allocator, &s->caps, err));
+  opi_budget_put_within(s->caps, s->env.budget);
+  s->env.budget = s->caps;
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
+    uint64_t sum = 0;
+    bool capped = true;
+    for (uint32_t other = 0; other < n; ++other) {
+      if (!opi_is_one_device(&devices[other], &devices[r]))
+        continue;
+      capped = capped && devices[other].memory_bytes != 0;
+      if (devices[other].memory_with == 0 && opi_add_u64(sum, devices[other].memory_bytes, &sum))
+        sum = UINT64_MAX;
+    }
+    if (capped)
+      OPI_TRY(opi_budget_cap(s->caps, s->env.backends[r].id, devices[r].index, sum, err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status open_ranks(opi_session *s, opipe_error *err) {
+  s->ranks = opi_alloc_zero(s->allocator, s->plan->n_ranks, sizeof *s->ranks);
+  if (s->ranks == NULL)
+    return opi_fail_nomem(err, s->plan->n_ranks * sizeof *s->ranks, "ranks");
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
+    const opipe_status status = open_rank(s, i, err);
+    if (status < 0) {
+      (void)opi_error_prefix(err, "rank %u (device %s:%u): ", r, s->env.backends[r].id,
+                             s->plan->devices[r].index);
+      return status;
+    }
+  }
+  return OPIPE_OK;
+}
+
+static void close_rank(opi_rank *rank) {
+  const opi_session *s = rank->session;
+  if (s == NULL)
+    return;
+  opi_ahead_close(rank);
+  rank->backend->params_free(rank->params);
+  rank->backend->event_destroy(rank->event);
+  rank->backend->queue_close(rank->queue);
+  for (opi_staging *at = rank->stagings; at != NULL; at = at->next)
+    opi_pinned_give(opi_rank_backend(rank), rank->device, s->allocator, &at->memory);
+  rank->backend->device_close(rank->device);
+  if (s->env.budget != NULL) {
+    opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
+                       s->plan->devices[rank->index].index, rank->charged_bytes);
+  }
+}
+
+/* ---- messages ---- */
+
+static opipe_status open_world(opi_session *s, opipe_error *err) {
+  const opipe_world_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
+      .n_ranks = s->plan->n_ranks,
+      .options = s->env.transport_options};
+  OPI_TRY(OPI_MAKE_WIRE(s, world_open, &s->world, err, s->env.transport.self, &params));
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
+    const opipe_endpoint_params end = {
+        .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
+        .rank = r,
+        .backend = s->ranks[r].backend,
+        .device = s->ranks[r].device,
+        .queue = s->ranks[r].queue,
+        .backend_self = s->env.backends[r].self,
+        .backend_id = s->env.backends[r].id,
+        .spin_us = s->spin_us};
+    OPI_TRY(OPI_MAKE_WIRE(s, endpoint_open, &s->ranks[r].endpoint, err, s->world, &end));
+  }
+  return OPIPE_OK;
+}
+
+/* Ranks of one session share the plan; those of others bring their own. */
+static opipe_status agree(opi_session *s, opipe_error *err) {
+  const uint32_t n = s->n_here;
+  opi_agree_rank *ranks = opi_alloc_zero(s->allocator, n, sizeof *ranks);
+  if (ranks == NULL)
+    return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
+  for (uint32_t i = 0; i < n; ++i) {
+    const opi_rank *rank = &s->ranks[s->here[i]];
+    ranks[i] =
+        (opi_agree_rank){.backend = opi_rank_backend(rank),
+                         .device = rank->device,
+                         .queue = rank->queue,
+                         .event = rank->event,
+                         .endpoint = rank->endpoint,
+                         .plan = {s->plan->hash[0], s->plan->hash[1]},
+                         .kernels = {s->plan->kernels == NULL ? 0 : s->plan->kernels->hash[0],
+                                     s->plan->kernels == NULL ? 0 : s->plan->kernels->hash[1]},
+                         .index = rank->index,
+                         .alignment = rank->alignment};
+  }
+  const opi_agree_params params = {.transport = &s->env.transport,
+                                   .world = s->world,
+                                   .ranks = ranks,
+                                   .n_ranks_here = n,
+                                   .n_ranks = s->plan->n_ranks,
+                                   .timeout_ns = s->watchdog_ns,
+                                   .allocator = s->allocator};
+  const opipe_status status = opi_agree(&params, err);
+  opi_free(s->allocator, ranks, n * sizeof *ranks);
+  return status;
+}
+
+static opipe_endpoint *endpoint_of(const void *ctx, uint32_t index) {
+  const opi_session *s = ctx;
+  return s->ranks[s->here[index]].endpoint;
+}
+
+opipe_status opi_session_ready(const opi_session *s, opipe_error *err) {
+  const opi_ready what = {.transport = &s->env.transport,
+                          .endpoint = endpoint_of,
+                          .ctx = s,
+                          .n = s->n_here,
+                          .timeout_ns = s->watchdog_ns};
+  return s->reference ? OPIPE_OK : opi_endpoints_ready(&what, err);
+}
+
+static void close_world(opi_session *s) {
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    s->transport->endpoint_close(s->ranks[s->here[i]].endpoint);
+  s->transport->world_close(s->world);
+}
+
+/* ---- the plan's own shape ---- */
+
+static opipe_status open_shapes(opi_session *s, opipe_error *err) {
+  s->shapes = OPI_ARENA_ARRAY(&s->arena, opi_shape *, s->n_places);
+  if (s->shapes == NULL)
+    return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
+  return opi_engine_build(s, err);
+}
+
+static opipe_status open_requests(opi_session *s, opipe_error *err) {
+  s->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, s->ring_room);
+  if (s->ring == NULL)
+    return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");
+  OPI_TRY(opi_held_open(s, err));
+  return opi_requests_make(s, s->max_in_flight < 64 ? s->max_in_flight : 64, err);
+}
+
+opipe_status opi_session_start(opi_session *s, opipe_error *err) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
+    const uint32_t r = s->here[i];
+    char name[16];
+    (void)snprintf(name, sizeof name, "opipe-r%u", r % 100000);
+    OPI_TRY(opi_thread_start(&s->ranks[r].thread, name, opi_rank_thread, &s->ranks[r], err));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- open and close ---- */
+
+static opipe_status open_all(opi_session *s, const opipe_session_params *params, opipe_error *err) {
+  OPI_TRY(list_ranks(s, err));
+  OPI_TRY(read_params(s, params, err));
+  OPI_TRY(opi_peers_check(s, err));
+  OPI_TRY(list_inputs(s, err));
+  OPI_TRY(opi_engine_prepare(s, err));
+  OPI_TRY(cap_together(s, err));
+  OPI_TRY(open_ranks(s, err));
+  share_cores(s, params == NULL ? UINT32_MAX : params->spin_us); /* devices may have taken some */
+  if (!s->reference) {
+    OPI_TRY(open_world(s, err));
+    OPI_TRY(agree(s, err));
+  }
+  OPI_TRY(opi_streams_open(s, err));
+  OPI_TRY(open_shapes(s, err));
+  OPI_TRY(opi_peers_open(s, err));
+  OPI_TRY(opi_session_ready(s, err));
+  OPI_TRY(open_requests(s, err));
+  opi_model_relax(s->env.model); /* packed weights have been read */
+  s->opened = true;
+  return s->threads == OPIPE_THREADS_HOST || s->reference ? OPIPE_OK : opi_session_start(s, err);
+}
+
+static opipe_status open_locks(opi_session *s, opipe_error *err) {
+  opipe_status status = opi_lock_init(&s->lock, err);
+  if (status < 0)
+    return status;
+  status = opi_lock_init(&s->submit_lock, err);
+  if (status < 0)
+    goto fail_lock;
+  status = opi_lock_init(&s->shapes_lock, err);
+  if (status < 0)
+    goto fail_submit_lock;
+  status = opi_lock_init(&s->room_lock, err);
+  if (status < 0)
+    goto fail_shapes_lock;
+  status = opi_lock_init(&s->run_lock, err);
+  if (status < 0)
+    goto fail_room_lock;
+  status = opi_lock_init(&s->rest_lock, err);
+  if (status < 0)
+    goto fail_run_lock;
+  return OPIPE_OK;
+fail_run_lock:
+  opi_lock_destroy(&s->run_lock);
+fail_room_lock:
+  opi_lock_destroy(&s->room_lock);
+fail_shapes_lock:
+  opi_lock_destroy(&s->shapes_lock);
+fail_submit_lock:
+  opi_lock_destroy(&s->submit_lock);
+fail_lock:
+  opi_lock_destroy(&s->lock);
+  return status;
+}
+
+opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,
+                              opi_session **out_session, opipe_error *err) {
+  opi_session *s = opi_alloc_zero(env->allocator, 1, sizeof *s);
+  if (s == NULL)
+    return opi_fail_nomem(err, sizeof *s, "a session");
+  s->env = *env;
+  s->allocator = env->allocator;
+  s->plan = env->plan;
+  s->transport = env->transport.table;
+  s->pid = opi_process_id();
+  atomic_init(&s->finished_fd, -1);
+  if (s->env.source.bind == NULL)
+    s->env.source.bind = opi_bind;
+  opi_arena_init(&s->arena, env->allocator, 0);
+  opipe_status status = open_locks(s, err);
+  if (status < 0) {
+    opi_free(env->allocator, s, sizeof *s);
+    return status;
+  }
+  status = open_all(s, params, err);
+  if (status < 0) {
+    opi_session_close(s);
+    return status;
+  }
+  *out_session = s;
+  return OPIPE_OK;
+}
+
+void opi_session_stop(opi_session *s) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  opi_peers_leave(s);
+  (void)opi_fail(&why, OPIPE_E_CANCELLED, "the session was closed");
+  atomic_store(&s->closing, 1);
+  opi_session_fail(s, s->n_here == 0 ? 0 : s->here[0], NULL, &why);
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    opi_thread_join(&s->ranks[s->here[i]].thread);
+  opi_session_settle(s);
+  while (atomic_load(&s->n_waiters) != 0) {
+    opi_room_tell(s);
+    opi_lock_take(&s->lock);
+    opi_lock_signal(&s->lock);
+    opi_lock_wait(&s->lock, opi_clock_ns() + OPI_POLL_NS);
+    opi_lock_give(&s->lock);
+  }
+}
+
+void opi_session_close(opi_session *s) {
+  if (s == NULL || s->pid != opi_process_id())
+    return;
+  const opipe_allocator *allocator = s->allocator;
+  opi_session_stop(s);
+  opi_requests_shut(s); /* nobody is inside any more */
+  opi_streams_shut(s);
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    opi_ahead_end(&s->ranks[s->here[i]]);
+  opi_streams_stop(s);
+  opi_lent_stop(s);
+  for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
+    if (s->shapes[i] != NULL)
+      opi_shape_stop(s->shapes[i]);
+  }
+  opi_engine_stop(s);
+  opi_peers_close(s);
+  close_world(s);
+  opi_session_close_fds(s);
+  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
+    close_rank(&s->ranks[s->here[i]]);
+  opi_shapes_free(s);
+  opi_requests_free(s);
+  opi_streams_free(s);
+  opi_engine_free(s);
+  opi_free(allocator, s->ranks, s->plan->n_ranks * sizeof *s->ranks);
+  opi_budget_free(s->caps);
+  opi_lock_destroy(&s->rest_lock);
+  opi_lock_destroy(&s->run_lock);
+  opi_lock_destroy(&s->room_lock);
+  opi_lock_destroy(&s->shapes_lock);
+  opi_lock_destroy(&s->submit_lock);
+  opi_lock_destroy(&s->lock);
+  opi_arena_release(&s->arena);
+  opi_free(allocator, s, sizeof *s);
+}
