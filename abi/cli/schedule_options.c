@@ -89,12 +89,14 @@ static int refuse(const option_row *row, uint32_t bit, const char *verb, const c
   char verbs[80];
   const bool file_alone = is_file && (row->of_names & bit) != 0;
   const uint32_t others = is_file ? row->of_files : row->of_names;
-  if (others == 0 && is_file)
+  if (others == 0 && is_file) {
     return cli_usage("schedule %s: --%s applies to a NAME, but %s is a file", verb, row->name,
                      what);
-  if (others == 0)
+  }
+  if (others == 0) {
     return cli_usage("schedule %s: --%s applies to a FILE, but %s is not one", verb, row->name,
                      what);
+  }
   put_verbs(verbs, sizeof(verbs), others);
   return cli_usage("schedule %s%s takes no --%s: %s %s", verb, file_alone ? " FILE" : "", row->name,
                    verbs, (others & (others - 1)) == 0 ? "does" : "do");
