@@ -28,7 +28,7 @@ void opi_log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t lin
   (void)fprintf(stderr, "onnx-pipe: %s: %s\n", names[level < 3 ? level : 3], msg);
 }
 
-/* In the log of the context that the handle belongs to, as far as that is known. */
+/* Logs to the context of the handle if it is known, else to standard error. */
 static void complain(const void *handle, const opipe_error *why) {
   opi_entry in;
   const uint64_t owner = opi_handle_owner(handle);
@@ -50,7 +50,7 @@ opipe_status opi_refuse_inside(const char *call, opipe_error *err) {
       call);
 }
 
-static _Thread_local uint32_t n_callbacks; /* that this thread is in */
+static _Thread_local uint32_t n_callbacks; /* entered by this thread */
 
 void opi_callback_enter(void) {
   ++n_callbacks;
@@ -84,7 +84,7 @@ void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
       status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread has done so already", call);
     } else if (kind == OPI_HANDLE_SESSION) {
       const opi_session_object *session = in.object;
-      opi_session_stop(session->session); /* so that calls inside return */
+      opi_session_stop(session->session); /* lets calls inside return */
       opi_handle_slot_drain(in.slot, 1);
     } else if (kind == OPI_HANDLE_REQUEST && opi_request_release_waits(in.object)) {
       opi_handle_slot_drain(in.slot, 1);

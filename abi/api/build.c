@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models from a host's tables, and models as files. Structs of bodies hang on attributes, whose
- * kind says so: they are checked here, one after the other.
- */
+/* Models from a host's tables, and models as files. Structs of bodies hang on attributes of that
+ * kind; they are checked here, one after the other. */
 #include "abi/api/api.h"
 
-enum { BODIES_MOST = 64 /* the loader takes fewer: this only ends what goes round in a circle */ };
+enum { BODIES_MOST = 64 /* the loader accepts fewer; this only ends cycles */ };
 
 static opipe_status check_bodies(const opipe_build_graph *graph, uint32_t depth, opipe_error *err) {
   if (depth > BODIES_MOST) {

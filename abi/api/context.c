@@ -8,7 +8,7 @@
 #include "abi/api/plugins.h"
 #include "loader/base/fp.h"
 
-/* ---- what the host gave, called with the host's own floating-point environment ---- */
+/* ---- the host's services, called in the host's own floating-point environment ---- */
 
 static void *host_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align) {
   const opi_context_object *c = ctx;
@@ -60,7 +60,8 @@ opipe_status opi_context_evaluator(opi_context_object *context, const opi_evalua
   return status;
 }
 
-/* What backends take of each other's devices comes out of the same budgets as what ranks take. */
+/* Memory that backends take of each other's devices comes from the same budgets as that of ranks.
+ */
 static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_t threads,
                                int64_t n_bytes, opipe_error *err) {
   const opi_context_object *c = ctx;
@@ -68,7 +69,7 @@ static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_
     opi_budget_release(c->budget, id, index, (uint64_t)-n_bytes);
   if (n_bytes > 0) {
     OPI_TRY(opi_budget_charge(c->budget, id, index, (uint64_t)n_bytes,
-                              "what another backend's device lacks", err));
+                              "memory for nodes that another backend's device lacks", err));
   }
   const opipe_status status =
       threads == 0 ? OPIPE_OK : opi_budget_threads(c->budget, id, index, threads, err);
@@ -79,7 +80,7 @@ static opipe_status count_lent(void *ctx, const char *id, uint32_t index, int64_
 
 /* ---- life ---- */
 
-/* One of two caps for one device would be forgotten. */
+/* Refuses a second cap for one device, since one of the two would be ignored. */
 static opipe_status add_budget(opi_context_object *c, const opipe_context_params *params,
                                uint32_t index, opipe_error *err) {
   opipe_device_budget budget, other;

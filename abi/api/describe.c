@@ -85,8 +85,8 @@ static void write_dims_of(opi_text *t, const opi_value *v, bool json) {
   opi_text_puts(t, "]");
 }
 
-/* file: whose outputs have the names; a bound output may be a copy, of another one. NULL: inputs.
- */
+/* file: the graph whose output names to use, since a bound output may be a copy of another one;
+ * NULL: inputs. */
 static void write_values(opi_text *t, const char *what, const opi_graph *g, const opi_graph *file,
                          bool json) {
   const uint32_t *list = file == NULL ? g->inputs : g->outputs;

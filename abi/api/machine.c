@@ -6,7 +6,7 @@
 
 enum { DEVICES_MOST = 4096 };
 
-/* What was asked for, or a device of one thread for every core. */
+/* The devices given, or one device with one thread for every core. */
 static opipe_status list_devices(const opi_context_object *context, opipe_machine_params *io_params,
                                  opi_arena *arena, opi_device_spec **out_devices,
                                  opipe_error *err) {
@@ -59,7 +59,7 @@ opipe_status opi_api_cluster_of_machine(opi_context_object *context,
   opi_text text;
   OPI_TRY(opi_params_read(&opi_struct_machine_params, "cluster_of_machine", params, &own, err));
   if (own.n_devices > DEVICES_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "cluster_of_machine: %u devices; at most %d can be",
+    return opi_fail(err, OPIPE_E_INVALID, "cluster_of_machine: %u devices; at most %d are allowed",
                     own.n_devices, DEVICES_MOST);
   }
   opi_arena arena;

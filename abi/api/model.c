@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models: load, bind, and what they consist of. */
+/* Models: loading, binding, description. */
 #include <string.h>
 
 #include "abi/api/api.h"
@@ -35,7 +35,7 @@ void opi_model_unref(void *model) {
   opi_context_unref(context);
 }
 
-/* Its handle, for the host. Takes the model over, also on failure. */
+/* Makes the model's handle for the host. Takes the model over, also on failure. */
 static opipe_status hand_out(opi_model_object *m, opipe_model **out_model, opipe_error *err) {
   uint64_t handle = 0;
   OPI_TRY(opi_handle_new(OPI_HANDLE_MODEL, m, opi_model_unref, m->context->handle, &handle, err));
@@ -43,7 +43,7 @@ static opipe_status hand_out(opi_model_object *m, opipe_model **out_model, opipe
   return OPIPE_OK;
 }
 
-/* May the elements be read where they lie? */
+/* True if the elements can be read in place. */
 static bool is_dense(const opipe_tensor *t) {
   int64_t dense = 1;
   for (int32_t d = t->rank; d > 0 && t->strides != NULL; --d) {
@@ -133,7 +133,7 @@ opipe_status opi_model_hand_out(opi_context_object *context, opi_model *file,
   }
   m->file = file;
   OPI_TRY(hand_out(m, out_model, err));
-  m->on_release = on_release; /* from here on it is lent */
+  m->on_release = on_release; /* lent from here on */
   m->release_ctx = release_ctx;
   return OPIPE_OK;
 }
@@ -248,7 +248,7 @@ static opipe_status bind(opi_model_object *m, opi_model_object *from,
   OPI_TRY(copy_options(m, options, err));
   OPI_TRY(opi_context_evaluator(m->context, &m->options.evaluator, err));
   OPI_TRY(opi_bind(m->file, &m->options, &m->bound, err));
-  m->options.dims = m->bound->dims; /* from here on every free dimension is given */
+  m->options.dims = m->bound->dims; /* every free dimension has a number from here on */
   m->options.n_dims = m->bound->n_dims;
   m->options.flags &= ~(uint32_t)OPI_BIND_DEFAULTS;
   return OPIPE_OK;
@@ -274,7 +274,7 @@ opipe_status opi_api_model_bind(opi_model_object *model, const opipe_bind_option
   return hand_out(m, out_bound, err);
 }
 
-/* ---- what a model consists of ---- */
+/* ---- description ---- */
 
 static const opi_graph *graph_of(const opi_model_object *m) {
   return m->bound == NULL ? m->file->graph : m->bound->graph;
@@ -329,7 +329,7 @@ static opipe_status describe_value(const opi_model_object *m, const char *functi
                             .shape = v->shape,
                             .dim_names = (const char *const *)v->dim_names,
                             .rank = v->rank < 0 ? 0 : (uint32_t)v->rank};
-  if (!input) /* a bound output may be a copy, of another name */
+  if (!input) /* a bound output may be a copy with another name */
     info.name = m->file->graph->values[m->file->graph->outputs[index]].name;
   if (input && m->bound != NULL)
     info.index_limit = m->bound->index_limits[index];

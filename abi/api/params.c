@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks the rows of a struct over what a host gave. What a field is called is put together only for
- * a message: on the way down each struct, list and element leaves a place on the stack.
- */
+/* Checks a host's struct by its rows. The path of a field is only assembled for a message: on the
+ * way down each struct, list and element leaves a place on the stack. */
 #include "abi/api/params.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { SIZE_MOST = 4096 /* of a struct or element: no ABI 1 has longer ones */ };
+enum { SIZE_MOST = 4096 /* of a struct or element; no ABI 1 struct is longer */ };
 
 typedef struct place {
   const struct place *outer; /* NULL: the argument itself */
@@ -29,7 +28,7 @@ static void path(opi_text *t, const place *p) {
     opi_text_printf(t, "[%lld]", (long long)p->element);
 }
 
-/* `text` says what is wrong with field `name` of the struct at `p` (NULL: with the struct). */
+/* Refuses field `name` of the struct at `p` (NULL: the struct) for the reason in `text`. */
 static opipe_status refuse(const place *p, const char *name, opipe_status status, opipe_error *err,
                            const char *fmt, ...) OPIPE_PRINTF(5, 6);
 static opipe_status refuse(const place *p, const char *name, opipe_status status, opipe_error *err,
@@ -72,7 +71,7 @@ static const void *pointer_at(const char *base, size_t offset) {
 
 static opipe_status check_struct(const place *p, const char *base, uint32_t size, opipe_error *err);
 
-/* ---- what lies behind the part that is known ---- */
+/* ---- beyond the known part ---- */
 
 static opipe_status check_tail(const place *p, const char *base, uint32_t size, opipe_error *err) {
   for (uint32_t i = p->s->size; i < size; ++i) {
@@ -85,7 +84,7 @@ static opipe_status check_tail(const place *p, const char *base, uint32_t size, 
   return OPIPE_OK;
 }
 
-/* Not in the middle of a field. */
+/* The size must not end inside a field. */
 static opipe_status check_end(const place *p, const char *name, uint32_t size, opipe_error *err) {
   for (uint32_t f = 0; f < p->s->n_fields; ++f) {
     const opi_field *field = &p->s->fields[f];
@@ -97,7 +96,7 @@ static opipe_status check_end(const place *p, const char *name, uint32_t size, o
   return OPIPE_OK;
 }
 
-/* With struct_size in front. */
+/* A struct that begins with struct_size. */
 static opipe_status check_sized(const place *p, const char *base, opipe_error *err) {
   const uint32_t size = (uint32_t)number_at(base, 0, sizeof(uint32_t));
   if (size < p->s->least || size > SIZE_MOST) {
@@ -137,7 +136,7 @@ static opipe_status check_elements(const place *p, const opi_field *f, const cha
   return OPIPE_OK;
 }
 
-/* A count or stride that the caller's struct does not have is 0. */
+/* A count or stride beyond the caller's struct is 0. */
 static opipe_status check_list(const place *p, const opi_field *f, const char *base, uint32_t size,
                                opipe_error *err) {
   const char *list = pointer_at(base, f->offset);
@@ -217,7 +216,7 @@ static opipe_status check_field(const place *p, const opi_field *f, const char *
   }
 }
 
-/* The fields that lie within `size`. */
+/* Checks the fields within `size`. */
 static opipe_status check_struct(const place *p, const char *base, uint32_t size,
                                  opipe_error *err) {
   for (uint32_t i = 0; i < p->s->n_fields; ++i) {
@@ -245,7 +244,7 @@ opipe_status opi_params_read(const opi_struct *s, const char *call, const void *
   OPI_TRY(opi_params_check(s, call, given, err));
   const uint32_t size = (uint32_t)number_at(given, 0, sizeof(uint32_t));
   memcpy(own, given, size < s->size ? size : s->size);
-  memcpy(own, &s->size, sizeof s->size); /* what follows sees a whole struct */
+  memcpy(own, &s->size, sizeof s->size); /* later code sees a whole struct */
   return OPIPE_OK;
 }
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a host gives in structs, checked by tables before anything of it is used: one row a field,
- * and the rows of a struct follow each other without a gap (a test looks), so that a new field
- * without a row does not go unnoticed.
+/* Checks of structs that hosts fill in, by tables, before anything in them is used. Each field has
+ * a row, and the rows of a struct follow each other without a gap (a test checks it), so a new
+ * field without a row is noticed.
  *
- * Refused, with the path of the field and its value: a struct_size below 1.0's or inside a field,
- * unknown flags and choices, reserved fields that are not 0, counts without a list, NULL where a
- * name or a function is needed, strides shorter than 1.0's elements, and bytes that are not 0
- * behind the part of a struct or element that this library knows: a caller with newer headers asks
- * for something there. Structs that the library fills in (info structs) are not read beyond
- * struct_size.
+ * These are refused with the path of the field and its value: a struct_size below 1.0's or inside a
+ * field, unknown flags and choices, reserved fields that are not 0, counts without a list, NULL for
+ * a required name or function, strides shorter than 1.0's elements, and non-zero bytes beyond the
+ * known part of a struct or element, where a caller with newer headers asks for something. Infos,
+ * which the library fills in, are not read beyond struct_size.
  */
 #ifndef OPI_API_PARAMS_H
 #define OPI_API_PARAMS_H
@@ -19,7 +18,7 @@
 
 enum {
   OPI_CHECK_SIZE,    /* struct_size */
-  OPI_CHECK_ANY,     /* every value: numbers (their ranges are the callee's), optional pointers */
+  OPI_CHECK_ANY,     /* any value: numbers (the callee checks the range), optional pointers */
   OPI_CHECK_NEEDED,  /* a pointer or function, not NULL */
   OPI_CHECK_FLAGS,   /* bits of `known` */
   OPI_CHECK_CHOICE,  /* 0 .. known */
@@ -49,8 +48,8 @@ struct opi_struct {
   const char *name;
   const opi_field *fields;
   uint32_t n_fields;
-  uint32_t size;  /* as this library knows it */
-  uint32_t least; /* as 1.0 has it; with struct_size: the least that is taken */
+  uint32_t size;  /* in this library */
+  uint32_t least; /* in 1.0; with struct_size: the least accepted */
 };
 
 /* Every struct that hosts fill in. */
@@ -64,11 +63,11 @@ extern const opi_struct opi_struct_context_params, opi_struct_load_params, opi_s
 /* The same and those inside them, for tests; ends with NULL. */
 extern const opi_struct *const opi_structs[];
 
-/* Checks `given` and copies the part that both sides know over `own`, which has the presets. NULL:
- * own stays as it is. Errors: INVALID, ABI. */
+/* Checks `given` and copies the part that both sides know over `own`, which holds the defaults.
+ * NULL: own stays as it is. Errors: INVALID, ABI. */
 opipe_status opi_params_read(const opi_struct *s, const char *call, const void *given, void *own,
                              opipe_error *err);
-/* Only the check. `given` is not NULL. */
+/* Only checks. `given` is not NULL. */
 opipe_status opi_params_check(const opi_struct *s, const char *call, const void *given,
                               opipe_error *err);
 
@@ -80,9 +79,9 @@ opipe_status opi_form_check(const char *call, uint32_t format, opipe_error *err)
 opipe_status opi_flags_check(const char *call, const char *name, uint32_t value, uint32_t known,
                              opipe_error *err);
 
-/* A struct that the library fills in: before, that it is there and has at least `least` bytes;
- * after, what both sides know is copied (info begins with struct_size, which stays the caller's).
- */
+/* Infos, which the library fills in. Before: checks that it is there and has at least `least`
+ * bytes. After: copies the part that both sides know (struct_size, the first field, stays the
+ * caller's). */
 opipe_status opi_info_check(const char *call, const void *io_info, size_t least, opipe_error *err);
 void opi_info_write(void *io_info, const void *info, size_t size);
 

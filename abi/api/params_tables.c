@@ -31,7 +31,7 @@
     .least = (least_)                                                                   \
   }
 
-/* ---- inside others: their size is frozen, or their stride says it ---- */
+/* ---- inside other structs: the size is frozen, or given by the stride ---- */
 
 #define T opipe_tensor
 static const opi_field tensor[] = {

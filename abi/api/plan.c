@@ -30,7 +30,7 @@ static opipe_status new_plan(opi_model_object *model, opi_plan_object **out_plan
   return OPIPE_OK;
 }
 
-/* Its handle, for the host. Takes the plan over, also on failure. */
+/* Makes the plan's handle for the host. Takes the plan over, also on failure. */
 static opipe_status hand_out(opi_plan_object *plan, opipe_plan **out_plan, opipe_error *err) {
   uint64_t handle = 0;
   OPI_TRY(opi_handle_new(OPI_HANDLE_PLAN, plan, opi_plan_unref, plan->model->context->handle,
@@ -50,10 +50,10 @@ opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *b
 
 static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err) {
   if (p->n_stage_replicas != 0 && p->replicas > 1) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_make: replicas of %u stages, and %u copies of the whole pipeline: one of "
-                    "both",
-                    p->n_stage_replicas, p->replicas);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "plan_make: replicas of %u stages, and %u copies of the whole pipeline: give only one",
+        p->n_stage_replicas, p->replicas);
   }
   for (uint32_t i = 0; i < p->n_stage_replicas; ++i) {
     if (p->stage_replicas[i] == 0)
@@ -83,7 +83,7 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   return status;
 }
 
-/* Who decided, and whether to the end. */
+/* Records the planner, and whether its search was complete. */
 static opipe_status sign(opi_plan *plan, const opi_applied *as, opipe_error *err) {
   plan->predicted.planner =
       as->planner == NULL ? NULL : opi_arena_strdup(&plan->arena, as->planner);
@@ -101,13 +101,13 @@ static opipe_status sign(opi_plan *plan, const opi_applied *as, opipe_error *err
                                                                 : OPIPE_OK;
 }
 
-/* The devices by rank, as a strategy says; the last of the host's stands for all behind it. */
+/* Lists devices by rank, as the strategy says; the host's last one stands for all later ranks. */
 static opipe_status place_ranks(opi_arena *arena, const opi_applied *as,
                                 opipe_plan_params *io_params, opipe_error *err) {
   opipe_plan_params *p = io_params;
   const uint32_t n = as->n_rank_devices, given = p->n_devices;
   if (n == 0 || given == 0 || (p->n_descriptions != 0 && p->n_descriptions != given))
-    return OPIPE_OK; /* as they stand; what does not fit together is said by plan making */
+    return OPIPE_OK; /* unchanged; plan making reports what does not fit together */
   opipe_device_choice *devices = OPI_ARENA_ARRAY(arena, opipe_device_choice, n);
   opipe_device_description *described = OPI_ARENA_ARRAY(arena, opipe_device_description, n);
   if (devices == NULL || described == NULL)
@@ -132,8 +132,8 @@ static opipe_status place_ranks(opi_arena *arena, const opi_applied *as,
   return OPIPE_OK;
 }
 
-/* A cluster's devices and link in the place of the host's own. What it is read into must outlive
- * the use of `io_params`. */
+/* Replaces the host's devices and link by the cluster's. Its memory must outlive the use of
+ * `io_params`. */
 static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params, opipe_error *err) {
   opipe_plan_params *p = io_params;
   opi_cluster *c = OPI_ARENA_NEW(arena, opi_cluster);
@@ -143,10 +143,10 @@ static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params,
   if (c == NULL)
     return opi_fail_nomem(err, sizeof *c, "a cluster");
   if (p->n_devices != 0 || p->n_descriptions != 0 || p->link != NULL) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_make: a cluster, and %u devices, %u descriptions and %u links: one of "
-                    "both",
-                    p->n_devices, p->n_descriptions, p->link != NULL);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "plan_make: a cluster, and %u devices, %u descriptions and %u links: give only one",
+        p->n_devices, p->n_descriptions, p->link != NULL);
   }
   OPI_TRY(opi_cluster_read(name, p->cluster, p->cluster_bytes, arena, c, err));
   p->devices = c->devices;
@@ -158,7 +158,7 @@ static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params,
     return OPIPE_OK;
   if (p->transport != NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"transport\" is '%.60s', and '%.60s' was asked for: one of both", name,
+                    "%s: \"transport\" is '%.60s', but '%.60s' was asked for: give only one", name,
                     c->transport, p->transport);
   }
   p->transport = c->transport;
@@ -254,8 +254,7 @@ static opipe_status add_bytes(void *ctx, const void *data, size_t n_bytes) {
   return text->failed ? OPIPE_E_NOMEM : OPIPE_OK;
 }
 
-/* A plan of its own with the same decisions and predictions: read from what the other one writes.
- */
+/* Copies a plan with its decisions and predictions: reads what the other one writes. */
 static opipe_status copy_plan(const opi_plan_env *env, const opi_plan *plan, opi_plan **out_plan,
                               opipe_error *err) {
   opi_text text;
@@ -333,7 +332,7 @@ static opipe_status bind_unfused(const opi_plan_object *plan, opi_bound **out_bo
   return opi_plan_bind(&plain, plan->model->file, &base, rows, out_bound, err);
 }
 
-/* What a reader of the annotations will find for bound node i: its file node's stage, else that of
+/* The stage that a reader of the annotations finds for bound node i: its file node's, else that of
  * its latest producer. */
 static int32_t stage_as_read(const opi_graph *bound, const int32_t *of_source, uint32_t n,
                              uint32_t i, const int32_t *as_read) {
@@ -349,7 +348,7 @@ static int32_t stage_as_read(const opi_graph *bound, const int32_t *of_source, u
   return own > latest ? own : latest;
 }
 
-/* The earliest stage of a reader of what the node writes, at most `stage`. */
+/* The earliest stage that reads the node's outputs, at most `stage`. */
 static uint32_t first_reading_stage(const opi_node *node, const opi_uses *uses,
                                     const int32_t *stage_of, uint32_t stage) {
   for (uint32_t o = 0; o < node->n_out; ++o) {
@@ -363,8 +362,8 @@ static uint32_t first_reading_stage(const opi_node *node, const opi_uses *uses,
   return stage;
 }
 
-/* The plan's stage of every node of the model bound without patterns: by name where the plan knows
- * the node, else (inside a pattern) that of its first reader. out_stage [nodes]. */
+/* The plan's stage of every node of the model bound without patterns: by name if the plan has the
+ * node, else (inside a pattern) that of its first reader. out_stage [nodes]. */
 static opipe_status stages_unfused(const opi_decision *plan, const opi_graph *plain,
                                    int32_t *out_stage, opi_arena *scratch, opipe_error *err) {
   opi_map *keys = NULL;
@@ -385,9 +384,9 @@ static opipe_status stages_unfused(const opi_decision *plan, const opi_graph *pl
   return status;
 }
 
-/* A node of the file gets the latest stage of the nodes that came from it, later where their inputs
- * would otherwise come from behind. One that was folded away gets none: readers take it to be where
- * its inputs are. stage, as_read [nodes of plain]; out_stage [n]. */
+/* A node of the file gets the latest stage of the nodes that came from it, or a later one if its
+ * inputs would otherwise come from a later stage. A node that was folded away gets none: readers
+ * take the stage of its inputs. stage, as_read [nodes of plain]; out_stage [n]. */
 static void stages_of_file(const opi_graph *plain, const int32_t *stage, int32_t *as_read,
                            int32_t *out_stage, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i)
@@ -397,7 +396,7 @@ static void stages_of_file(const opi_graph *plain, const int32_t *stage, int32_t
     if (source < n && out_stage[source] < stage[i])
       out_stage[source] = stage[i];
   }
-  for (bool moved = true; moved;) { /* stages only rise, so that this ends */
+  for (bool moved = true; moved;) { /* stages only rise, so this ends */
     moved = false;
     for (uint32_t i = 0; i < plain->n_nodes; ++i) {
       const uint32_t source = plain->nodes[i].source;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What profiles and strategies share. */
+/* Shared by profiles and strategies. */
 #ifndef OPI_API_PLANNING_H
 #define OPI_API_PLANNING_H
 
@@ -18,22 +18,22 @@ opipe_status opi_api_take_cluster(const char *call, const opi_cluster_text *text
 
 /* ---- profile.c ---- */
 
-/* The profile as each class of the cluster's devices takes it: (*out_layers) [n_classes] in
- * `arena`, to be freed; NULL where all devices are of one class, and for profiles that were
- * measured or read. Errors: as profile_of_model and profile_of_arch. */
+/* The profile for each class of the cluster's devices: (*out_layers) [n_classes] in `arena`, to be
+ * freed; NULL if all devices are of one class, and for profiles that were measured or read. Errors:
+ * as profile_of_model and profile_of_arch. */
 opipe_status opi_profile_by_class(const opi_profile_object *profile, const opi_cluster *cluster,
                                   opi_arena *arena, opi_layers ***out_layers, opipe_error *err);
 void opi_profile_free_classes(opi_layers **layers, uint32_t n_classes); /* accepts NULL */
-/* Device bytes per byte of parameters: by the optimizer that it was made with, else Adam's. */
+/* Device bytes per byte of parameters: of the optimizer in the profile, else of Adam. */
 double opi_profile_state_bytes(const opi_profile_object *profile, bool forward);
 
 /* ---- search.c ---- */
 
-/* What strategies of a profile are asked and played with: layers, mode and type of products, the
- * context's allocator, plugins and clock. */
+/* The question about a profile's strategies: layers, mode, type of products, and the context's
+ * allocator, plugins and clock. */
 opi_auto opi_profile_question(const opi_profile_object *profile, const opi_cluster *cluster,
                               bool forward);
-/* Planner auto: `p` checked, its state_bytes filled in. Errors: as opi_auto_search. */
+/* Runs planner auto; `p` is checked and its state_bytes filled in. Errors: as opi_auto_search. */
 opipe_status opi_profile_search(const opi_profile_object *profile, const opipe_strategy_params *p,
                                 const opi_cluster *cluster, bool forward, opi_arena *arena,
                                 opi_auto_answer **out_answer, opipe_error *err);

@@ -14,22 +14,21 @@ static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out
   return OPIPE_OK;
 }
 
-/* Names that the library has itself, asked for where only plugins' schedules can be. Other names:
- * the error that there is stays. */
+/* Names of the library's own that were asked for where only plugins' schedules can be. For any
+ * other name the given error stays. */
 static opipe_status say_what_is_own(const char *id, opipe_status found, opipe_error *err) {
   if (found != OPIPE_E_NOTFOUND)
     return found;
   if (opi_is_baseline(id)) {
     return opi_fail(err, found,
-                    "schedule '%s' is there to be compared with, as 'schedule simulate %s' "
-                    "(order_make) does: no plan and no strategy is played by it",
+                    "schedule '%s' is for comparison only, with 'schedule simulate %s' "
+                    "(order_make): no plan and no strategy uses it",
                     id, id);
   }
   if (opi_is_search(id)) {
     return opi_fail(err, found,
-                    "schedule '%s' betters the order of given stages, in a plan that no planner "
-                    "makes or with 'schedule simulate %s' (order_make): planners choose among the "
-                    "others",
+                    "schedule '%s' improves the order of given stages, in a plan without a planner "
+                    "or with 'schedule simulate %s' (order_make): planners choose among the others",
                     id, id);
   }
   return found;

@@ -6,7 +6,7 @@
 #include "abi/registry/registry.h"
 #include "partition/make/make.h"
 
-/* Borrows the registry, which outlives what is found. Thread-safe as opi_registry_find. */
+/* Borrows the registry, which outlives the plugins found. Thread-safe as opi_registry_find. */
 opi_plugins opi_registry_plugins(opi_registry *registry);
 
 #endif /* OPI_API_PLUGINS_H */

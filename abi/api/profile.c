@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles: made of models and of descriptions, read, asked. [any-thread] */
+/* Profiles: made from models and descriptions, read, described. [any-thread] */
 #include "abi/api/api.h"
 #include "abi/api/planning.h"
 #include "partition/plan/spec.h"
@@ -22,7 +22,7 @@ void opi_profile_unref(void *profile) {
   opi_context_unref(context);
 }
 
-/* Without anything but its references. */
+/* An empty profile with its references. */
 static opipe_status new_profile(opi_context_object *context, opi_profile_object **out_profile,
                                 opipe_error *err) {
   opi_profile_object *p = opi_alloc_zero(&context->allocator, 1, sizeof(*p));
@@ -36,8 +36,8 @@ static opipe_status new_profile(opi_context_object *context, opi_profile_object 
   return OPIPE_OK;
 }
 
-/* Its handle, for the host, if `status` is OK: then it has its layers. Takes the profile over, also
- * on failure. */
+/* Makes the profile's handle for the host if `status` is OK, when it has its layers. Takes the
+ * profile over, also on failure. */
 static opipe_status hand_out(opi_profile_object *p, opipe_status status,
                              opipe_profile **out_profile, opipe_error *err) {
   uint64_t handle = 0;
@@ -54,12 +54,12 @@ static opipe_status hand_out(opi_profile_object *p, opipe_status status,
   return OPIPE_OK;
 }
 
-/* ---- the question ---- */
+/* ---- arguments ---- */
 
 static opipe_status check_samples(const opipe_profile_params *p, const char *call,
                                   opipe_error *err) {
   if (p->n_samples > OPI_LAYER_SIZES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "%s: %u numbers of samples; at most %d can be", call,
+    return opi_fail(err, OPIPE_E_LIMIT, "%s: %u numbers of samples; at most %d are allowed", call,
                     p->n_samples, OPI_LAYER_SIZES_MOST);
   }
   for (uint32_t k = 0; k < p->n_samples; ++k) {
@@ -89,7 +89,7 @@ static opipe_status check_device(const opipe_profile_params *p, const opi_cluste
                   c->n_devices);
 }
 
-/* The cluster's device as plan making knows one that is described. */
+/* The cluster's device in the form of a described device of plan making. */
 static opipe_status describe_place(const opi_cluster *c, uint32_t device, opi_device_spec *out_spec,
                                    opi_device_facts *out_facts, opipe_error *err) {
   const opipe_device_choice *choice = &c->devices[device];
@@ -100,7 +100,7 @@ static opipe_status describe_place(const opi_cluster *c, uint32_t device, opi_de
                              err);
 }
 
-/* A device by its place in the cluster, described; or of a backend here, asked. */
+/* Finds a device: described, by its place in the cluster; or of a backend here, asked. */
 static opipe_status find_device(const opipe_profile_params *p, const opi_plan_env *env,
                                 opi_arena *arena, opi_device_spec *out_spec,
                                 opi_device_facts *out_facts, opipe_error *err) {
@@ -123,13 +123,13 @@ static opipe_status check_source(const opipe_profile_params *p, const char *call
                                  opipe_error *err) {
   if (p->cluster == NULL || (p->device == NULL && p->device_options == NULL && p->threads == 0))
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "%s: a cluster, and a device of this process: one of both",
-                  call);
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "%s: a cluster, and a device of this process: give only one", call);
 }
 
-/* ---- made ---- */
+/* ---- making ---- */
 
-/* What it is made from, in its own memory. */
+/* Copies the source to the profile's own memory. */
 static opipe_status keep_source(opi_profile_object *profile, opi_model_object *model,
                                 const char *arch, const opipe_profile_params *p, opipe_error *err) {
   opi_profile_source *s = &profile->source;
@@ -160,7 +160,7 @@ static opipe_status keep_training(opi_profile_object *profile, const opipe_train
   return opi_train_spec_copy(profile->source.trained, &spec, err);
 }
 
-/* The layers of the source's model, as a device takes them. */
+/* Layers of the source's model on a device. */
 static opipe_status layers_of_model(const opi_profile_object *profile, const opi_plan_env *env,
                                     const opi_device_spec *spec, const opi_device_facts *facts,
                                     uint32_t cost, opi_layers **out_layers, opipe_error *err) {
@@ -222,7 +222,7 @@ opipe_status opi_api_profile_of_model(opi_model_object *model, const opipe_profi
   return hand_out(profile, status, out_profile, err);
 }
 
-/* The layers of the source's description on a device; without a cluster they have no times. */
+/* Layers of the source's description on a device; without a cluster they have no times. */
 static opipe_status layers_of_arch(const opi_profile_object *profile, const opi_arch_place *place,
                                    opi_layers **out_layers, opipe_error *err) {
   static const uint32_t one = 1;
@@ -264,8 +264,8 @@ opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *ar
   if (own.cost != OPIPE_COST_RATES || own.flags != 0 || own.batch_dim != NULL ||
       own.train != NULL || own.device != NULL || own.device_options != NULL || own.threads != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: cost, flags, batch_dim, train, device, device_options and threads are of "
-                    "models",
+                    "%s: cost, flags, batch_dim, train, device, device_options and threads apply "
+                    "to models only",
                     call);
   }
   OPI_TRY(new_profile(context, &profile, err));
@@ -275,7 +275,7 @@ opipe_status opi_api_profile_of_arch(opi_context_object *context, const char *ar
   return hand_out(profile, status, out_profile, err);
 }
 
-/* ---- made again, for other devices ---- */
+/* ---- making again, for other devices ---- */
 
 static opipe_status layers_on(const opi_profile_object *profile, const opi_cluster *c,
                               uint32_t device, opi_layers **out_layers, opipe_error *err) {
@@ -347,7 +347,7 @@ opipe_status opi_api_profile_read(opi_context_object *context, const void *text,
   return hand_out(profile, status, out_profile, err);
 }
 
-/* ---- asked ---- */
+/* ---- describing ---- */
 
 opipe_status opi_api_profile_describe(opi_profile_object *profile, uint32_t format,
                                       opipe_write_fn write, void *ctx, opipe_error *err) {

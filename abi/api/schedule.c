@@ -11,7 +11,7 @@
 #include "partition/study/page/play_page.h"
 #include "partition/study/simulate/baselines.h"
 
-/* Takes `order` over, also on failure. */
+/* Makes the order's handle. Takes `order` over, also on failure. */
 static opipe_status wrap(opi_context_object *context, opi_order *order, opipe_order **out_order,
                          opipe_error *err) {
   uint64_t handle = 0;
@@ -82,9 +82,9 @@ opipe_status opi_costs_from_host(const opipe_order_costs *given, const char *cal
   return read_stage_costs(&costs, out, err);
 }
 
-/* ---- made and read ---- */
+/* ---- making and reading ---- */
 
-/* In its place. */
+/* Replaces the order by the aligned one. */
 static opipe_status align(opi_order **io_order, const opipe_allocator *allocator,
                           opipe_error *err) {
   opi_order *aligned = NULL;
@@ -94,7 +94,7 @@ static opipe_status align(opi_order **io_order, const opipe_allocator *allocator
   return status;
 }
 
-/* Orders of other systems, to be compared with: no plan has them. */
+/* Orders of other systems, for comparison only: no plan has them. */
 static opipe_status make_baseline(const opi_question *q, uint32_t flags,
                                   const opipe_allocator *allocator, opi_order **out_order,
                                   opipe_error *err) {
@@ -204,7 +204,7 @@ opipe_status opi_api_order_check(opi_order_object *order, uint32_t rule, opipe_e
   return status;
 }
 
-/* ---- written ---- */
+/* ---- writing ---- */
 
 opipe_status opi_api_order_write(opi_order_object *order, uint32_t format, uint32_t dialect,
                                  opipe_write_fn write, void *ctx, opipe_error *err) {
@@ -236,7 +236,7 @@ opipe_status opi_api_order_draw(opi_order_object *order, const opipe_order_costs
   return status;
 }
 
-/* bound: no order takes less, and 0: not known. */
+/* bound: lower bound on any order's makespan; 0: not known. */
 static void describe_simulation(const opi_problem *p, const opi_simulation *s, double bound,
                                 bool json, opi_text *t) {
   const struct {
@@ -269,14 +269,14 @@ static void describe_simulation(const opi_problem *p, const opi_simulation *s, d
     opi_text_puts(t, ", \"bound\": ");
     opi_json_double(t, bound);
   } else if (bound > 0) {
-    const double gap = 100 * (s->makespan / bound - 1); /* a rounding may lie below */
+    const double gap = 100 * (s->makespan / bound - 1); /* rounding may put it below */
     opi_text_printf(t, "%-10s %g (the makespan is %.2f %% above)\n", "bound", bound,
                     gap > 0 ? gap : 0);
   }
   opi_text_puts(t, json ? "}\n" : "");
 }
 
-/* Of the order's computes; 0 where none is known. */
+/* Lower bound for the order's computes; 0 if none is known. */
 static opipe_status find_bound(const opi_order *order, const opi_costs *costs,
                                const opi_simulation *s, double *out_bound, opipe_error *err) {
   opipe_error unused = OPIPE_ERROR_INIT;
@@ -346,7 +346,7 @@ static void list_text(opi_text *t, const char *name, const char *value) {
   opi_text_json(t, opi_text_line(line, value));
 }
 
-/* In words of its own; what is unknown is text, as where values are checked. */
+/* The option's type in words; an unknown type is text, as in the checks of values. */
 static const char *type_name(const opipe_schedule_option *o) {
   return o->type == 'i'   ? "integer"
          : o->type == 'x' ? "number"
@@ -354,7 +354,7 @@ static const char *type_name(const opipe_schedule_option *o) {
                           : "text";
 }
 
-/* Beyond it a bound of a number is none. */
+/* Larger bounds of a number count as none. */
 static bool is_bound(double x) {
   return x > -9e18 && x < 9e18;
 }
@@ -401,7 +401,7 @@ static void list_option(const opipe_schedule_option *o, bool first, const lister
   opi_text_puts(t, ")\n");
 }
 
-/* why: its options are not known; NULL: they are. */
+/* why: the reason that its options are not known; NULL: they are. */
 static void list_entry(lister *l, const char *id, const char *summary, const char *why,
                        const opipe_schedule_option *options, uint32_t n) {
   char line[OPI_LINE_ROOM];
@@ -421,7 +421,8 @@ static void list_entry(lister *l, const char *id, const char *summary, const cha
   opi_text_puts(l->text, l->json ? "]}" : "");
 }
 
-/* One that cannot say its options is listed with the reason, and does not hide the others. */
+/* A schedule that cannot list its options is listed with the reason, and does not hide the others.
+ */
 static opipe_status list_schedule(void *ctx, const opipe_plugin *plugin, const opi_plugin_ref *ref,
                                   opipe_error *err) {
   const opi_schedule_ref schedule = {.table = ref->table, .self = ref->self, .id = ref->id};

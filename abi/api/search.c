@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planner auto behind strategy_make: the host's question in the engine's words, over all schedules
- * that are installed. [any-thread]
- */
+/* Planner auto for strategy_make: converts the host's question to the engine's, with all installed
+ * schedules. [any-thread] */
 #include "abi/api/planning.h"
 #include "loader/base/fp.h"
 
@@ -43,8 +42,8 @@ opi_auto opi_profile_question(const opi_profile_object *profile, const opi_clust
 static opipe_status check(const opipe_strategy_params *p, opipe_error *err) {
   if (p->limit_ms != 0 && p->objective != OPIPE_OBJECTIVE_MEMORY) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "strategy_make: limit_ms is %g, and the objective %s: a limit of time is of "
-                    "objective memory",
+                    "strategy_make: limit_ms is %g, but the objective is %s: only objective memory "
+                    "has a time limit",
                     p->limit_ms, opi_auto_objective_name(p->objective));
   }
   return OPIPE_OK;

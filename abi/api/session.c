@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: resolves the plan's plugins, keeps model and plan alive as long as the session is open,
- * and hands every call to the runtime, whose request objects are the host's request handles.
- */
+ * and passes every call to the runtime, whose request objects are behind the host's request
+ * handles. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,8 +20,8 @@ void opi_session_unref(void *session) {
   opi_plan_unref(plan);
 }
 
-/* A plan that was read, or made from descriptions, is judged by what is here. The reference of a
- * training plan is not held to caps. */
+/* A plan that was read, or made from descriptions, is checked against the devices here. The
+ * reference of a training plan is not held to caps. */
 static opipe_status meet_devices(opi_context_object *context, opi_plan_object *plan,
                                  const opi_evaluator *evaluator, const opipe_session_params *params,
                                  opipe_error *err) {
@@ -37,7 +37,7 @@ static opipe_status meet_devices(opi_context_object *context, opi_plan_object *p
     return OPIPE_OK;
   OPI_TRY(opi_plan_compare_link(&env, &plan->plan->decided, err));
   if ((params->flags & OPIPE_SESSION_REFERENCE) != 0 || params->n_local_ranks != 0)
-    return OPIPE_OK; /* nor is it where devices are elsewhere: what is here is held to its device */
+    return OPIPE_OK; /* nor if devices are elsewhere: ranks here are held to their own device */
   return opi_plan_recount(&env, plan->plan, err);
 }
 
@@ -53,15 +53,15 @@ static void find_kernels(const char *options, char out_kernels[32]) {
   }
 }
 
-/* Which kernels compute is no decision of the plan: it is said here, and where the ranks of one
- * backend differ that is warned of. */
+/* Kernels are not a decision of the plan: reports them here, and warns if ranks of one backend
+ * differ. */
 static void report_kernels(const opi_context_object *context, const opi_session_object *s) {
   const opi_device_spec *devices = s->plan->plan->decided.devices;
   char own[32], before[32];
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
     if (!s->local[r] || opi_device_ask(&s->backends[r], devices[r].index, &info, NULL) < 0)
-      continue; /* opening it says why */
+      continue; /* opening the device reports the reason */
     find_kernels(devices[r].options, own);
     opi_log(&context->logger, OPIPE_LOG_INFO, "rank %u: device %s:%u, %s, kernels '%s'", r,
             devices[r].kind, devices[r].index, info.name, own[0] == '\0' ? "its choice" : own);
@@ -70,7 +70,7 @@ static void report_kernels(const opi_context_object *context, const opi_session_
     find_kernels(devices[r - 1].options, before);
     if (strcmp(own, before) != 0) {
       opi_log(&context->logger, OPIPE_LOG_WARN,
-              "ranks %u and %u compute by other kernels of backend '%s': '%s' and '%s'", r - 1, r,
+              "ranks %u and %u use different kernels of backend '%s': '%s' and '%s'", r - 1, r,
               devices[r].kind, before[0] == '\0' ? "its choice" : before,
               own[0] == '\0' ? "its choice" : own);
     }
@@ -93,7 +93,7 @@ static opipe_status list_local(const opi_session_object *s, const opipe_session_
   return OPIPE_OK;
 }
 
-/* A budget that no device can ever use limits nothing of what its host meant. */
+/* Refuses a budget that matches no device, since it would limit nothing. */
 static opipe_status check_budgets(const opi_context_object *context, opipe_error *err) {
   const opi_plugins *plugins = &context->plugins;
   const void *at = NULL;
@@ -193,7 +193,7 @@ opipe_status opi_api_session_open(opi_context_object *context, opipe_plan *plan,
 }
 
 opipe_status opi_started(opipe_status status, opipe_request **out_request) {
-  if (status == OPIPE_PENDING) /* a handle from before must not pass for that of what began */
+  if (status == OPIPE_PENDING) /* an old handle must not pass for a started request */
     *out_request = NULL;
   return status;
 }
@@ -231,7 +231,7 @@ opipe_status opi_api_session_submit_wait(opi_session_object *s, uint32_t what,
   const uint64_t since = opi_now_ns();
   OPI_TRY(opi_choice_check("session_submit_wait", "what", what, OPIPE_START_EVALUATION, err));
   opipe_status status = start(s, what, params, out_request, err);
-  while (status == OPIPE_PENDING) { /* others may be faster than who has waited */
+  while (status == OPIPE_PENDING) { /* other threads may have taken the room */
     const uint64_t waited = opi_now_ns() - since;
     const uint64_t left = timeout_ns == UINT64_MAX ? UINT64_MAX
                           : waited < timeout_ns    ? timeout_ns - waited

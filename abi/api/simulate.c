@@ -34,16 +34,16 @@ opipe_status opi_api_cluster_find(opi_context_object *context, const char *spec,
   return status;
 }
 
-/* ---- what is asked ---- */
+/* ---- arguments ---- */
 
 typedef struct asked {
-  opi_arena arena; /* of the cluster, the loads, and what is played */
+  opi_arena arena; /* for the cluster, the loads and the result */
   opi_cluster cluster;
   opi_order_play how;
   opipe_play_params params;
 } asked;
 
-/* plan: whose own devices and link are taken where no cluster is given; NULL: there is none. */
+/* plan: its own devices and link are used if no cluster is given; NULL: there is none. */
 static opipe_status read_cluster(asked *a, const char *call, const opi_plan *plan,
                                  opipe_error *err) {
   const opipe_play_params *p = &a->params;
@@ -99,7 +99,7 @@ static opipe_status read_loads(asked *a, const opi_costs *costs, uint32_t n_stag
   }
   if (costs->comm != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "order_play: comm=%g, and a cluster whose links say it: one of both",
+                    "order_play: comm=%g, but the cluster's links give it: comm must be 0",
                     costs->comm);
   }
   OPI_TRY(opi_costs_check(costs, n_stages, err));
@@ -113,7 +113,7 @@ static opipe_status read_loads(asked *a, const opi_costs *costs, uint32_t n_stag
   return OPIPE_OK;
 }
 
-/* ---- what is answered ---- */
+/* ---- output ---- */
 
 typedef struct labels {
   const opi_problem *problem;
@@ -130,7 +130,7 @@ static uint32_t item_kind(void *ctx, uint32_t item) {
   return l->list->items[item].kind;
 }
 
-/* What was played beside what was decided: by a planner, and in the plan (NULL: there is none). */
+/* Writes the played times beside the decisions, of a planner and of the plan (NULL: none). */
 static opipe_status write_page(asked *a, const opi_plan *plan, const opi_problem *problem,
                                const opi_order_played *p, const opi_play_report *report,
                                opipe_write_fn write, void *ctx, opipe_error *err) {
@@ -156,7 +156,7 @@ static opipe_status write_page(asked *a, const opi_plan *plan, const opi_problem
   return status;
 }
 
-/* plan: that was played, or NULL. */
+/* plan: the plan played, or NULL. */
 static opipe_status answer(asked *a, const opi_plan *plan, const opi_problem *problem,
                            const opi_order_played *p, uint32_t format, opipe_write_fn write,
                            void *ctx, opipe_error *err) {
@@ -234,7 +234,7 @@ opipe_status opi_api_order_play(opi_order_object *order, const opipe_order_costs
 
 /* ---- plans ---- */
 
-/* call: whose refusals they are. */
+/* call: for messages. */
 static opipe_status read_plan_params(const char *call, const opipe_play_params *params,
                                      uint32_t format, asked *out, opipe_error *err) {
   *out = (asked){.params = {0}};
@@ -245,13 +245,12 @@ static opipe_status read_plan_params(const char *call, const opipe_play_params *
   const opipe_play_params *p = &out->params;
   if (p->n_stages == 0 && p->tensor <= 1 && p->copies <= 1)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "%s: %u stages, tensor %u, copies %u: a plan says them itself", call, p->n_stages,
-                  p->tensor, p->copies);
+  return opi_fail(err, OPIPE_E_INVALID, "%s: %u stages, tensor %u, copies %u: a plan has its own",
+                  call, p->n_stages, p->tensor, p->copies);
 }
 
-/* A planner says on which of a cluster's devices ranks stand. NULL: on the first ones, as where the
- * cluster lacks one of these. */
+/* The cluster's devices of a planner's ranks. NULL: the first ones, also if the cluster lacks one
+ * of the planner's. */
 static const uint32_t *devices_of(const asked *a, const opi_plan *plan) {
   const uint32_t *devices = a->params.cluster == NULL ? NULL : plan->predicted.cluster_devices;
   for (uint32_t r = 0; devices != NULL && r < plan->decided.n_ranks; ++r) {
@@ -304,8 +303,8 @@ opipe_status opi_api_plan_file_play(opi_context_object *context, const void *jso
 
 /* ---- strategies ---- */
 
-/* Where ranks stand is said by the strategy, or stages have different numbers of replicas: as the
- * planner auto plays it. Else replicas are copies, in the order that `params` say. */
+/* True if the strategy places ranks on devices, or stages have different numbers of replicas; it is
+ * then played as planner auto does. Otherwise replicas are copies, in the order of `params`. */
 static bool says_devices(const opi_strategy *s) {
   return s->rank_devices != NULL || opi_strategy_replicas(s, NULL) == 0;
 }
@@ -357,9 +356,8 @@ static opipe_status show_strategy(asked *a, const opi_strategy_object *o, uint32
   opi_shown shown;
   OPI_TRY(read_cluster(a, "strategy_play", NULL, err));
   if ((a->params.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0) {
-    return opi_fail(
-        err, OPIPE_E_INVALID,
-        "strategy_play: PIPELINE_FIRST, and a strategy that says where its ranks stand");
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "strategy_play: PIPELINE_FIRST, but the strategy places its ranks itself");
   }
   OPI_TRY(opi_profile_by_class(o->profile, &a->cluster, &a->arena, &layers, err));
   opi_auto q = opi_profile_question(o->profile, &a->cluster, o->forward);
@@ -389,7 +387,7 @@ opipe_status opi_api_strategy_play(opi_strategy_object *strategy, const opipe_pl
   OPI_TRY(opi_params_read(&opi_struct_play_params, "strategy_play", params, &a.params, err));
   if (a.params.n_stages != 0 || a.params.tensor > 1 || a.params.copies > 1) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "strategy_play: %u stages, tensor %u, copies %u: a strategy says them itself",
+                    "strategy_play: %u stages, tensor %u, copies %u: a strategy has its own",
                     a.params.n_stages, a.params.tensor, a.params.copies);
   }
   if (a.params.dtype == 0 && strategy->profile->layers->weight_bytes == 2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of requests keep: handles of states are those of the runtime's streams. */
+/* States of request streams; their handles are those of the runtime's streams. */
 #include "abi/api/api.h"
 
 opipe_status opi_submit_to_state(opi_session_object *s, opipe_submit_params *params,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strategies: asked of planners, described, made plans of, compared. [any-thread] */
+/* Strategies: made by planners, described, compared, turned into plans. [any-thread] */
 #include "abi/api/planning.h"
 #include "loader/base/nearest.h"
 #include "partition/schedule/ask.h"
@@ -24,9 +24,9 @@ void opi_strategy_unref(void *strategy) {
   opi_profile_unref(profile);
 }
 
-/* ---- made ---- */
+/* ---- making ---- */
 
-/* What only planner auto looks at. */
+/* Fields that only planner auto uses. */
 static opipe_status check_named(const opipe_strategy_params *p, opipe_error *err) {
   const struct {
     const char *name;
@@ -45,10 +45,10 @@ static opipe_status check_named(const opipe_strategy_params *p, opipe_error *err
                 {"slice_ns", p->slice_ns != 0}};
   for (size_t i = 0; i < OPI_COUNT(fields); ++i) {
     if (fields[i].given) {
-      return opi_fail(err, OPIPE_E_INVALID,
-                      "strategy_make: planner '%.40s' decides by its paper's rules: %s is planner "
-                      "auto's",
-                      p->planner, fields[i].name);
+      return opi_fail(
+          err, OPIPE_E_INVALID,
+          "strategy_make: planner '%.40s' decides by its paper's rules: only planner auto takes %s",
+          p->planner, fields[i].name);
     }
   }
   return OPIPE_OK;
@@ -61,7 +61,7 @@ static void cap_memory(opi_cluster *cluster, uint64_t memory_bytes) {
   }
 }
 
-/* Without what it is about. */
+/* An empty strategy. */
 static opipe_status new_strategy(opi_profile_object *profile, opi_strategy_object **out_strategy,
                                  opipe_error *err) {
   opi_strategy_object *s = opi_alloc_zero(&profile->context->allocator, 1, sizeof(*s));
@@ -74,7 +74,8 @@ static opipe_status new_strategy(opi_profile_object *profile, opi_strategy_objec
   return OPIPE_OK;
 }
 
-/* Its handle, for the host, if `status` is OK. Takes the strategy over, also on failure. */
+/* Makes the strategy's handle for the host if `status` is OK. Takes the strategy over, also on
+ * failure. */
 static opipe_status hand_out(opi_strategy_object *s, opipe_status status,
                              opipe_strategy **out_strategy, opipe_error *err) {
   uint64_t handle = 0;
@@ -180,7 +181,7 @@ opipe_status opi_api_strategy_ranked(opi_strategy_object *strategy, uint32_t ind
   return hand_out(s, OPIPE_OK, out_strategy, err);
 }
 
-/* ---- asked ---- */
+/* ---- describing ---- */
 
 opipe_status opi_api_strategy_describe(opi_strategy_object *strategy, uint32_t format,
                                        opipe_write_fn write, void *ctx, opipe_error *err) {
@@ -200,7 +201,7 @@ opipe_status opi_api_strategy_describe(opi_strategy_object *strategy, uint32_t f
   return status;
 }
 
-/* Does its schedule lay it out, as a plan of it would ask? */
+/* True if its schedule can lay it out, as a plan would require. */
 static opipe_status lay_out(const opi_strategy_object *o, const opi_applied *applied,
                             opipe_error *err) {
   const opi_context_object *context = o->profile->context;
@@ -231,7 +232,7 @@ static bool is_executable(const opi_strategy_object *o) {
   return executable;
 }
 
-/* What of a search the info says. */
+/* The search's part of the info. */
 static void tell_search(const opi_strategy_object *o, opipe_strategy_info *io_info) {
   const opi_auto_answer *a = o->answer;
   if (a == NULL)
@@ -309,7 +310,7 @@ static opipe_status check_free(const opipe_plan_params *p, opipe_error *err) {
                 {"costs", p->costs != NULL}};
   for (size_t i = 0; i < OPI_COUNT(fields); ++i) {
     if (fields[i].given) {
-      return opi_fail(err, OPIPE_E_INVALID, "strategy_plan: %s is the strategy's to say",
+      return opi_fail(err, OPIPE_E_INVALID, "strategy_plan: the strategy decides %s",
                       fields[i].name);
     }
   }

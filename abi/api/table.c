@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one exported function and the table behind it: the border. Each slot looks its handle up,
- * keeps the object while the call is inside, sets the floating-point environment that the library
- * computes with and gives the host's back when it returns, and while a sink of the host's writes.
- * (The context's log and allocator do so themselves: context.c.)
+/* The only exported function, and the table behind it. Each slot looks its handle up, keeps the
+ * object while the call is inside, and sets the library's floating-point environment; the host's is
+ * restored when the call returns and while a sink of the host writes. (The context's log and
+ * allocator do so themselves: context.c.)
  */
 #include "abi/api/api.h"
 #include "loader/base/fp.h"
@@ -24,7 +24,7 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
 
 /* ---- entries ---- */
 
-/* Inside an on_done only requests may be looked at, inside a search's progress nothing. */
+/* Inside an on_done only functions of requests may be called, inside a search's progress none. */
 static opipe_status enter_object(const void *handle, uint32_t kind, const char *call,
                                  opi_entry *out_entry, opipe_error *err) {
   OPI_TRY(opi_callback_check(call, err));
@@ -33,7 +33,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
              : opi_handle_enter(handle, kind, call, out_entry, err);
 }
 
-/* What `self` is, behind a handle of each kind. */
+/* The type of `self` for a handle of each kind. */
 #define SELF_CONTEXT opi_context_object
 #define SELF_MODEL opi_model_object
 #define SELF_PLAN opi_plan_object
@@ -44,7 +44,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
 #define SELF_PROFILE opi_profile_object
 #define SELF_STRATEGY opi_strategy_object
 
-/* Of functions whose first parameter is `handle`, of kind `kind`. */
+/* For functions whose first parameter is `handle`, of kind `kind`. */
 #define ENTRY(kind, name, params, args)                                             \
   static opipe_status name params {                                                 \
     opi_fp_border border;                                                           \
@@ -59,7 +59,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
     opi_fp_leave(&border);                                                          \
     return status;                                                                  \
   }
-/* Of functions that have the host's `write` and `ctx`, which stand as SINK among the arguments. */
+/* For functions with the host's `write` and `ctx`, which appear as SINK among the arguments. */
 #define ENTRY_SINK(kind, name, params, args)                                                  \
   static opipe_status name params {                                                           \
     sink to = {write, ctx};                                                                   \
@@ -86,7 +86,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
   }
 
 /* clang-format off */
-/* No handle comes in. */
+/* Functions without a handle argument. */
 static opipe_status context_create(const opipe_context_params *params,
       opipe_context **out_context, opipe_error *err) {
   opi_fp_border border;

@@ -89,7 +89,7 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
   const opi_train_spec *spec = plan->plan->decided.train;
   OPI_TRY(opi_info_check("plan_training", io_options, OPIPE_END(opipe_train_options, labels), err));
   if (spec == NULL)
-    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_training: the plan is one for inference");
+    return opi_fail(err, OPIPE_E_NOTFOUND, "plan_training: the plan is for inference");
   const opi_optimizer *of = &spec->optimizer;
   opipe_train_options options = {.struct_size = io_options->struct_size,
                                  .loss = spec->loss.kind,
@@ -121,7 +121,7 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
 
 /* ---- steps ---- */
 
-/* Once: a step by the plan's learning rate, which is 0. */
+/* Warns once about a step with the plan's learning rate 0. */
 static void warn_of_no_rate(opi_session_object *session, const opipe_submit_params *params) {
   const opi_train_spec *spec = session->plan->plan->decided.train;
   if (spec == NULL || spec->optimizer.lr != 0 || (params->flags & OPIPE_SUBMIT_LR) != 0 ||
@@ -134,9 +134,9 @@ static void warn_of_no_rate(opi_session_object *session, const opipe_submit_para
 
 static opipe_status refuse_state(const opipe_submit_params *params, const char *call,
                                  opipe_error *err) {
-  return params->state == NULL
-             ? OPIPE_OK
-             : opi_fail(err, OPIPE_E_INVALID, "%s: a state is given; training keeps none", call);
+  return params->state == NULL ? OPIPE_OK
+                               : opi_fail(err, OPIPE_E_INVALID,
+                                          "%s: a state is given, but training keeps none", call);
 }
 
 opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
@@ -148,8 +148,9 @@ opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bo
   if (!asked && lr == 0)
     return OPIPE_OK;
   if (!learns) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: flags 0x%x, lr %g: only session_train_step learns",
-                    call, flags, lr);
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: flags 0x%x, lr %g: only session_train_step has a learning rate", call,
+                    flags, lr);
   }
   if (!asked)
     return opi_fail(err, OPIPE_E_INVALID, "%s: lr %g without OPIPE_SUBMIT_LR", call, lr);
@@ -219,7 +220,7 @@ opipe_status opi_api_request_report(opi_request *request, opipe_train_report *io
 
 /* ---- parameters ---- */
 
-/* Between steps: nothing is under way when it returns, nor until opi_train_go_on. */
+/* Runs between steps: nothing is under way when it returns, until opi_train_go_on. */
 static opipe_status rest(opi_session_object *session, opi_weights **out_weights, opipe_error *err) {
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
@@ -227,7 +228,7 @@ static opipe_status rest(opi_session_object *session, opi_weights **out_weights,
   return opi_train_rest(session->session, err);
 }
 
-/* The same where parameters are only read: a session that has failed still has them. */
+/* The same for calls that only read parameters: a session that has failed still has them. */
 static opipe_status rest_to_read(opi_session_object *session, opi_weights **out_weights,
                                  opipe_error *err) {
   *out_weights = opi_train_weights(session->session);
@@ -274,7 +275,7 @@ opipe_status opi_api_session_get(opi_session_object *session, const char *name, 
   opi_weights *weights = NULL;
   if (name == NULL || (dst == NULL && n_bytes != 0))
     return opi_fail(err, OPIPE_E_INVALID, "session_get: an argument is NULL");
-  OPI_TRY(state == OPIPE_STATE_GRADIENT /* a step that failed has begun new ones */
+  OPI_TRY(state == OPIPE_STATE_GRADIENT /* a failed step has begun new ones */
               ? rest(session, &weights, err)
               : rest_to_read(session, &weights, err));
   const opipe_status status = opi_weights_get(weights, name, state, version, dst, n_bytes, err);
@@ -285,11 +286,11 @@ opipe_status opi_api_session_get(opi_session_object *session, const char *name, 
 static opipe_status check_read(const opi_weights *weights, const opipe_tensor_read *t,
                                opipe_error *err) {
   if (t->data == NULL && t->n_bytes != 0)
-    return opi_fail(err, OPIPE_E_INVALID, "session_read: '%s' has no data to read to", t->name);
+    return opi_fail(err, OPIPE_E_INVALID, "session_read: '%s' has no memory to read into", t->name);
   return opi_weights_find(weights, t->name, t->state, t->version, t->n_bytes, err);
 }
 
-/* What is wrong is found before anything is written. */
+/* Errors are found before anything is written. */
 static opipe_status read_all(opi_weights *weights, const opipe_read_params *params,
                              opipe_train_clock *io_clock, opipe_error *err) {
   for (uint32_t pass = 0; pass < 2; ++pass) {
@@ -392,8 +393,8 @@ static opipe_status check_file(const opi_model *model, const char *path, opipe_e
   return opi_model_check_target(model, path, true, err);
 }
 
-/* Whether what would be written over is the model's is looked at by the part of a session that
- * writes, and holds for all of them. */
+/* The part of the session that writes checks whether a file of the model would be overwritten; the
+ * answer holds for all parts. */
 static opipe_status agree_on_target(const opi_session_object *session, opi_weights *weights,
                                     opipe_status (*check)(const opi_model *, const char *,
                                                           opipe_error *),
@@ -450,25 +451,25 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
 
 /* ---- the model ---- */
 
-/* The type in which the file stores an initializer; OPIPE_UNDEFINED: it has none of the name. */
+/* The type of an initializer in the file; OPIPE_UNDEFINED: the file has none of that name. */
 static uint32_t stored_type(const opi_graph *file, const char *name) {
   const opi_value *value = opi_initializer_behind(file, name);
   return value != NULL ? value->dtype : (uint32_t)OPIPE_UNDEFINED;
 }
 
-/* What was trained in float32 goes back in the file's half type. `r->data` may be NULL. */
+/* Converts a parameter trained in float32 to the file's half type. `r->data` may be NULL. */
 static void store_as(opi_replacement *r, uint32_t dtype, void *data) {
   const uint64_t n = r->n_bytes / sizeof(float);
   if (r->dtype != OPIPE_FLOAT || !opi_dtype_is_half(dtype))
     return;
   if (data != NULL)
-    opi_narrow(dtype, data, n, data); /* from the first on: what is written has been read */
+    opi_narrow(dtype, data, n, data); /* in place from the first element on: each has been read
+                                         before it is overwritten */
   r->dtype = dtype;
   r->n_bytes = n * sizeof(uint16_t);
 }
 
-/* Every parameter that was trained or set, in its type in the file; `values`: not only what it is.
- */
+/* Every parameter that was trained or set, in its type in the file; `values`: with its content. */
 static opipe_status gather(const opi_graph *file, opi_weights *weights, bool values,
                            opi_arena *arena, opi_replacement **out_list, uint32_t *out_n,
                            opipe_error *err) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was asked for, and is not possible: of a pipeline's shape, of a model's inputs. */
+/* Messages about requests that cannot be met: a pipeline's shape, a model's inputs. */
 #include <string.h>
 
 #include "cli.h"
@@ -25,7 +25,8 @@ static void add_number(text *t, const char *option, uint32_t value) {
     add(t, option, digits);
 }
 
-/* "--replicas 2,1 --stages 3". False: less than two options, which cannot contradict each other. */
+/* Writes the options given, "--replicas 2,1 --stages 3". False: fewer than two, which cannot
+ * contradict each other. */
 static bool shape_asked(const cli_options *o, char *out, size_t room) {
   text t = {out, room, 0};
   out[0] = '\0';
@@ -47,15 +48,15 @@ void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err
   (void)cli_report(what, err);
 }
 
-/* ---- sizes that contradict each other ---- */
+/* ---- contradicting sizes ---- */
 
-/* What a dimension of an input is called: its name, or NULL. */
+/* Name of an input's dimension, or NULL. */
 static const char *dim_name(const opipe_tensor_info *info, uint32_t axis) {
   const char *name = info->dim_names == NULL ? NULL : info->dim_names[axis];
   return name == NULL || name[0] == '\0' ? NULL : name;
 }
 
-/* The number that --bind says of a name; -1: none. */
+/* The number that --bind gives to a name; -1: none. */
 static int64_t bound_to(const cli_options *o, const char *name) {
   for (uint32_t i = 0; i < o->bind.n; ++i) {
     cli_dim_text dim = {.next = o->bind.items[i]};
@@ -67,7 +68,7 @@ static int64_t bound_to(const cli_options *o, const char *name) {
   return -1;
 }
 
-typedef struct said { /* a dimension that somebody said the size of */
+typedef struct said { /* a dimension with a given size */
   opipe_tensor_info info;
   const cli_tensor *tensor;
   uint32_t axis;
@@ -84,7 +85,7 @@ static void put_size(char *out, size_t room, const said *one, bool whole) {
   }
 }
 
-/* The first dimension of a name that the given tensors before `one` have another size of. */
+/* Finds the first dimension with this name for which a tensor before `one` has another size. */
 static bool find_other(const cli_session *s, const cli_tensor *tensors, const said *one,
                        said *out) {
   const char *name = dim_name(&one->info, one->axis);

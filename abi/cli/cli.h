@@ -14,8 +14,8 @@
 
 enum { CLI_DONE = 0, CLI_CHECK_FAILED = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
 enum { CLI_SIGNALLED = 128 };          /* + the signal's number */
-#define CLI_OPTIMIZER "adamw:lr=0.001" /* where none is given */
-enum { CLI_LIST_MOST = 1024 };         /* times that an option is given */
+#define CLI_OPTIMIZER "adamw:lr=0.001" /* the default */
+enum { CLI_LIST_MOST = 1024 };         /* how often an option may be given */
 
 /* ---- options ---- */
 
@@ -24,21 +24,21 @@ typedef struct cli_list {
   uint32_t n;
 } cli_list;
 
-/* Times of stages, alike or of each. */
+/* Stage times, one for all or one for each. */
 enum { CLI_COST_KINDS = 3, CLI_COST_STAGES = 1024 };
 typedef struct cli_costs {
   opipe_order_costs costs;
-  double stages[CLI_COST_KINDS][CLI_COST_STAGES]; /* F, I, W where they were given per stage */
+  double stages[CLI_COST_KINDS][CLI_COST_STAGES]; /* F, I, W if given per stage */
 } cli_costs;
 extern const opipe_order_costs cli_unit_costs; /* 1, 1, 1, no communication */
-/* "F=1,I=1,W=1,comm=0", any of them; "F=5+5+9": of each stage. What is not said stays. */
+/* "F=1,I=1,W=1,comm=0", any of them; "F=5+5+9": one per stage. Others keep their value. */
 int cli_take_costs(const char *value, cli_costs *out);
 
-/* What `train` adds; specs are texts until they are needed. */
+/* Options of `train`; specs stay texts until they are needed. */
 typedef struct cli_train_texts {
   cli_list data, parameters, no_decay;
   cli_list globs;
-  bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, else --frozen */
+  bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, or --frozen */
   const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas;
   const char *save, *resume, *save_model, *save_gradients;
   double clip;
@@ -47,9 +47,9 @@ typedef struct cli_train_texts {
   bool shuffle, go_on, overwrite;
 } cli_train_texts;
 
-/* What `schedule` adds. */
+/* Options of `schedule`. */
 enum { CLI_FORMAT_UNSAID = UINT8_MAX };
-enum { CLI_COST_UNSAID = UINT8_MAX }; /* profile's, until it has seen what it is of */
+enum { CLI_COST_UNSAID = UINT8_MAX }; /* profile's cost, until its kind is known */
 enum { CLI_TUNED_ALLOW = 0, CLI_TUNED_REQUIRE = 1 };
 enum { CLI_FALLBACK_UNSAID = UINT8_MAX }; /* else an index in "none|cpu" */
 typedef struct cli_order_options {
@@ -59,17 +59,17 @@ typedef struct cli_order_options {
   bool aligned, forward;
 } cli_order_options;
 
-/* What is played on a described cluster. */
+/* Options of playing on a described cluster. */
 typedef struct cli_play_options {
   const char *load;
   uint32_t tensor, copies, collective, flags; /* OPIPE_PLAY_* */
 } cli_play_options;
 
-/* What planners are asked. */
+/* Options of planners. */
 typedef struct cli_planner_options {
-  const char *name;           /* NULL: auto, where it is asked at all */
+  const char *name;           /* NULL: auto, if a planner is asked at all */
   const char *arch, *profile; /* in place of a model */
-  const char *sizes;          /* "1,4,16": samples of micro-batches that a profile knows */
+  const char *sizes;          /* "1,4,16": sizes of micro-batches to profile */
   double budget_s, within_ms;
   uint32_t objective, flags; /* OPIPE_OBJECTIVE_*, OPIPE_STRATEGY_* */
   uint32_t samples;          /* of a micro-batch */
@@ -78,11 +78,11 @@ typedef struct cli_planner_options {
 } cli_planner_options;
 
 typedef struct cli_options {
-  uint64_t given[2]; /* which rows of tables.c were there, bit by bit: cli_was_given */
+  uint64_t given[2]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
   char **operands;
   uint32_t n_operands;
-  const char *settled; /* the first option that a plan's file would settle; NULL: none */
+  const char *settled; /* first option that a plan's file would settle; NULL: none */
   bool train;          /* inspect --train, or the command train */
   cli_train_texts t;
   /* plan, run, train; schedule too: numbers, costs, output */
@@ -100,7 +100,7 @@ typedef struct cli_options {
   uint32_t noise; /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
-  bool json, quiet; /* quiet: why a plan cannot be made is not said */
+  bool json, quiet; /* quiet: does not print why a plan cannot be made */
   uint32_t tuned;   /* CLI_TUNED_*: whether a plan must have a table of kernels that fits */
   /* plan */
   const char *output, *annotate;
@@ -124,71 +124,72 @@ typedef struct cli_options {
 } cli_options;
 
 typedef struct cli_command cli_command; /* tables.h */
-/* Parses argv[1..] (argv[0] stands in messages). CLI_DONE: go on; else the exit status, -1: --help
- * was printed. */
+/* Parses argv[1..] (argv[0] is for messages). CLI_DONE: go on; otherwise the exit status, or -1:
+ * --help was printed. */
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out);
 bool cli_was_given(const cli_options *o, const char *name);
 
-/* What --schedule file:PATH says and was not given. schedule_file.c */
+/* Takes numbers from --schedule file:PATH that were not given. schedule_file.c */
 int cli_schedule_numbers(cli_options *io_options);
 
 /* ---- errors ---- */
 
-/* "onnx-pipe: what: message"; returns CLI_FAILED (CLI_USAGE for what the caller left out). */
+/* "onnx-pipe: what: message"; returns CLI_FAILED, or CLI_USAGE if the caller left something out. */
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 int cli_fail(const char *fmt, ...) OPIPE_PRINTF(1, 2); /* the same; CLI_FAILED */
-/* cli_report of a call that looks names up: CLI_USAGE where the error is an unknown name. */
+/* cli_report for a call that looks names up: CLI_USAGE if the error is an unknown name. */
 int cli_report_name(const char *what, const opipe_error *err);
-bool cli_is_missing(int number); /* errno of opening a file: there is none of that name */
+bool cli_is_missing(int number); /* errno of opening a file: no such file */
 bool cli_is_there(const char *path);
 /* The log of the command's contexts. Any thread. warnings.c */
 void cli_warn(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
-/* Adds "key=value" to what device number `device` tells its backend. */
+/* Adds "key=value" to the backend options of device number `device`. */
 void cli_add_device_option(cli_options *o, uint32_t device, const char *word);
 int cli_write_stdout(void *ctx, const void *data, size_t n_bytes); /* an opipe_write_fn */
 int cli_write_stream(void *ctx, const void *data, size_t n_bytes); /* the same, into a FILE */
-/* A JSON document, gathered: it is printed when it is whole. */
+/* A JSON document, gathered and printed when it is complete. */
 typedef struct cli_json {
-  FILE *file; /* NULL: people read */
+  FILE *file; /* NULL: text output */
   char *data;
   size_t n;
 } cli_json;
-int cli_json_begin(const cli_options *o, cli_json *json); /* with --json alone */
-/* Prints it where the command has an answer: when all is done, or a check failed. */
+int cli_json_begin(const cli_options *o, cli_json *json); /* only with --json */
+/* Prints it if the command has an answer: it is done, or a check failed. */
 int cli_json_end(cli_json *json, int status);
 void cli_json_text(FILE *json, const char *text);
 void cli_json_number(FILE *json, double value); /* null: not finite */
-/* Gathers a sink's bytes, so that a file is only made when all is well. */
+/* Gathers a sink's bytes, so that a file is only created on success. */
 typedef struct cli_gathered {
   char *data;
   size_t n, room;
 } cli_gathered;
 int cli_gather(void *ctx, const void *data, size_t n); /* an opipe_write_fn */
-/* The file, or the error's message; frees what was gathered. */
+/* Writes the file or prints the error; frees the gathered bytes. */
 int cli_write_gathered(opipe_status status, const char *path, cli_gathered *g,
                        const opipe_error *err);
-/* The same for a model, which may take the place of the one that it was read from. */
+/* The same for a model, which may replace the file that it was read from. */
 int cli_write_model(opipe_status status, const char *path, cli_gathered *g, const opipe_error *err);
-/* A regular file is replaced when the new one is whole, with its permissions, where a link leads;
- * what cannot be written leaves nothing. Anything else is written to. */
+/* Writes a file. A regular file is replaced when the new one is complete, keeping its permissions,
+ * at the end of links; on failure nothing is left. Anything else is written to. */
 int cli_write_file(const char *path, const void *data, size_t n_bytes);
-int cli_try_file(const char *path); /* could it be? nothing stays */
-/* From now on no file of this model, NULL: of none, is written over. */
+int cli_try_file(const char *path); /* tests whether it could be written; leaves nothing */
+/* From now on no file of this model (NULL: of none) is overwritten. */
 void cli_guard(const opipe_api *api, opipe_model *model);
-/* Would a file at `path` spare what the guarded model was read from? what: OPIPE_TARGET_*. */
+/* Checks that a file at `path` would not replace a file of the guarded model. `what`:
+ * OPIPE_TARGET_*. */
 int cli_check_target(const char *path, uint32_t what);
-int cli_try_folder(const char *path); /* could files be put into it? the same */
-/* Would what is written to both be one file, or one folder? */
+int cli_try_folder(const char *path); /* the same for files in a folder */
+/* True if writing to both would write one file, or one folder. */
 bool cli_same_place(const char *a, const char *b);
-bool cli_is_stream(const char *path); /* is it the command's standard output or error? */
-/* Flags of sessions that options of run and train say. */
+bool cli_is_stream(const char *path); /* true for the command's standard output or error */
+/* Session flags from options of run and train. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
   return (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |
          (o->tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u) |
          (o->trace != NULL ? OPIPE_SESSION_TRACE : 0u);
 }
-/* The session's last request or step: a picture or a page where the path ends in .svg or .html,
+/* Writes the session's last request or step: a picture or a page if the path ends in .svg or .html,
  * else JSON. */
 int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path);
 
@@ -209,12 +210,11 @@ size_t cli_elems(const cli_tensor *tensor);
 bool cli_tensor_alloc(
     cli_tensor *tensor); /* data for dtype and shape, zeroed; false: too large or no memory */
 void cli_tensor_free(cli_tensor *tensor);
-/* The first n bytes of a text as its name, in the place of the one that it has; false: no memory.
- */
+/* Sets the name to the first n bytes of a text; false: no memory. */
 bool cli_tensor_name(cli_tensor *io_tensor, const char *text, size_t n);
 opipe_tensor cli_tensor_view(const cli_tensor *tensor);
-/* An integer tensor as the model's input of its name has it: ids in files are often int32 where the
- * graph reads int64. Anything else stays for the library to judge. */
+/* Converts an integer tensor to the type of the model's input: ids in files are often int32 when
+ * the graph reads int64. The library checks any other type. */
 bool cli_tensor_widen(cli_tensor *io_tensor, uint32_t dtype);
 /* n integers of type `from`, as int64. */
 void cli_widen(uint32_t from, const void *in, size_t n, int64_t *out);
@@ -222,24 +222,23 @@ bool cli_can_widen(uint32_t from, uint32_t to); /* a narrower integer to int64 *
 /* Copies a dense view (shape and data). */
 bool cli_tensor_copy(const char *name, const opipe_tensor *view, cli_tensor *out);
 double cli_tensor_get(const cli_tensor *tensor, size_t i); /* as double; the real part */
-/* The imaginary part of a complex number; 0 of any other. */
+/* Imaginary part of a complex number; 0 for any other. */
 double cli_tensor_imaginary(const cli_tensor *tensor, size_t i);
 enum { CLI_NUMBER_TEXT = 64 };
 /* "1.5", "1.5-2i": for people; returns `out`. */
 const char *cli_tensor_text(const cli_tensor *tensor, size_t i, char out[CLI_NUMBER_TEXT]);
 
-/* Readers print what is wrong and return CLI_FAILED. */
+/* Readers print errors and return CLI_FAILED. */
 int cli_npy_read(const char *path, cli_tensor *out);
-/* Type and shape (not data) from the beginning of a .npy file of n bytes; where its data begins.
- * NULL, or what is wrong, until the next one is. */
+/* Reads type and shape (not data) from the beginning of a .npy file of n bytes, and where its data
+ * begins. NULL, or an error text that is valid until the next one. */
 const char *cli_npy_header(const uint8_t *bytes, size_t n, cli_tensor *out, size_t *out_start);
-/* Does it have as many bytes as type and shape say? */
+/* NULL if it has as many bytes as type and shape require, else an error text. */
 const char *cli_npy_misfit(const cli_tensor *form, size_t n_bytes);
 int cli_npy_write(const char *path, const cli_tensor *tensor);
 int cli_pb_read(const char *path, cli_tensor *out); /* one serialised ONNX TensorProto */
-int cli_file_read(const char *path, void **out_data,
-                  size_t *out_n); /* malloc'ed, NUL behind the end */
-/* Plans are JSON, models are not. NULL, or what cannot be read, is no plan. */
+int cli_file_read(const char *path, void **out_data, size_t *out_n); /* malloc'ed, NUL-terminated */
+/* True for a plan's file: plans are JSON, models are not. False for NULL and unreadable files. */
 bool cli_is_plan_file(const char *path);
 
 /* ---- the steps that commands share ---- */
@@ -250,63 +249,62 @@ typedef struct cli_session {
   opipe_model *file; /* as loaded */
   opipe_model *bound;
   opipe_plan *plan;
-  void *outline; /* the file of a plan that is played without its model; malloc'ed */
+  void *outline; /* file of a plan played without its model; malloc'ed */
   size_t outline_bytes;
-  char pinned[256]; /* the first input that binding pinned to a given tensor; "": none */
+  char pinned[256]; /* first input that binding pinned to a given tensor; "": none */
 } cli_session;
 
 int cli_open(const cli_options *options, cli_session *s);
 void cli_close(cli_session *s);
-/* Binds to what --bind, --pin and the given tensors say; free dimensions get defaults. A tensor
- * whose value decides shapes is pinned. */
+/* Binds to --bind, --pin and the given tensors; free dimensions get defaults. A tensor whose value
+ * decides shapes is pinned. */
 int cli_bind(const cli_options *options, cli_session *s, const cli_tensor *tensors,
              uint32_t n_tensors);
-/* Is nothing left of the bound model that a request would compute? */
+/* True if nothing of the bound model is left for a request to compute. */
 bool cli_computes_nothing(const cli_session *s);
-/* One number of a --bind text: "batch=2,seq=16", where commas separate only if a '=' follows, since
+/* One number of a --bind text: "batch=2,seq=16". A comma separates only if a '=' follows, since
  * names may be expressions. */
 typedef struct cli_dim_text {
-  const char *next, *name; /* name NULL: there was none any more */
+  const char *next, *name; /* name NULL: the end */
   size_t n_name;
   int64_t value;
 } cli_dim_text;
 int cli_bind_next(const char *text, cli_dim_text *io);
-/* --plan FILE, or a new plan. n_stages 0: presets of `run`. */
+/* --plan FILE, or a new plan. n_stages 0: defaults of `run`. */
 int cli_make_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                   opipe_plan **out_plan);
 /* The same with training options (NULL: for inference). */
 int cli_make_train_plan(const cli_options *options, cli_session *s, uint32_t n_stages,
                         const opipe_train_options *train, opipe_plan **out_plan);
-/* From here on the options are those of the uncut model: one stage, one rank, one micro-batch, no
- * copies, no caps; on the first device, or backend cpu where several kinds are given. */
+/* Changes the options to those of the uncut model: one stage, one rank, one micro-batch, no copies,
+ * no caps; on the first device, or on backend cpu if several kinds are given. */
 void cli_cut_nothing(cli_options *io_options);
-/* Does --pin fix the input? pins.c */
+/* True if --pin fixes the input. pins.c */
 bool cli_is_pinned(const cli_options *o, const char *input);
-/* Numbers as text, or a .npy file, as the model's input has them. pins.c */
+/* Reads numbers from text, or a .npy file, in the type of the model's input. pins.c */
 int cli_pin_read(const opipe_tensor_info *info, const char *value, cli_tensor *out);
-/* Why there is no plan; beside what was asked of its shape, where that may be the reason. asked.c
- */
+/* Reports why there is no plan, with the shape asked for if that may be the reason. asked.c */
 void cli_report_plan(const cli_options *o, bool of_shape, const opipe_error *err);
-/* `where` names an input that the model has not: those that it has. asked.c */
+/* Reports that `where` names an input that the model lacks, and lists its inputs. asked.c */
 int cli_no_input(const cli_session *s, const char *where, const char *name);
-/* Of two sizes of one dimension that were given, by tensors or --bind, and differ: "a has 20 rows,
- * b 7: both are dimension 'batch'". False: there are none. asked.c */
+/* Reports two different sizes given for one dimension, by tensors or --bind: "a has 20 rows, b 7:
+ * both are dimension 'batch'". False: there are none. asked.c */
 bool cli_contradiction(const cli_options *o, const cli_session *s, const cli_tensor *tensors,
                        uint32_t n, char *out, size_t room);
-/* The model's input of a name of n bytes; false: it has none. */
+/* Finds the model's input by a name of n bytes; false: none. */
 bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tensor_info *out);
-/* Does the message name one of the key=value of NAME:key=value,...? asked.c */
+/* True if the message names a key=value of NAME:key=value,... asked.c */
 bool cli_is_wrong_setting(const char *spec, const char *message);
 uint32_t cli_cores(void);
-bool cli_is_terminal(void); /* Digits behind the point of a rate, printed as "%.*f": three or four
-                             * that count, whole numbers from 100 on. */
+bool cli_is_terminal(void); /* Digits after the decimal point of a rate, printed as "%.*f": three or
+                               four significant ones, whole numbers from 100 on. */
 static inline int cli_rate_digits(double per_second) {
   return per_second < 1 ? 4 : per_second < 10 ? 3 : per_second < 100 ? 2 : 0;
 }
 /* standard error: where progress is shown */
-void cli_progress_end(void); /* the line of progress goes, before another one. progress.c */
+void cli_progress_end(void); /* removes the line of progress before another line. progress.c */
 
-/* Draws every input of the bound model that is not among the given ones: integers below the
+/* Makes random values for every input of the bound model that is not given: integers below the
  * smallest extent that they index, masks 1, floats normal. Appends to tensors [room]. */
 int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, uint32_t *io_n,
                     uint32_t room);
@@ -316,7 +314,8 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
 typedef struct cli_result {
   cli_tensor *outputs; /* [n_outputs] malloc'ed; of the last request */
   uint32_t n_outputs;
-  uint64_t *digests; /* [n_requests * n_outputs] of every request's outputs; NULL: not asked for */
+  uint64_t *digests; /* [n_requests * n_outputs] digests of every request's outputs; NULL: not asked
+                        for */
   uint32_t n_requests;
 } cli_result;
 void cli_result_free(cli_result *result);
@@ -324,38 +323,41 @@ void cli_result_free(cli_result *result);
 typedef struct cli_timing {
   uint32_t n;
   double total_s, mean_ms, p50_ms, p90_ms, p99_ms;
-  double interval_ms;     /* between ends of the later half of the requests; of one: its latency */
-  uint64_t fullest_bytes; /* of the rank that has most, by the session */
-  bool of_nothing;        /* every output is known before a request comes */
+  double interval_ms;     /* between ends of requests in the later half; for one request: its
+                             latency */
+  uint64_t fullest_bytes; /* of the fullest rank, as measured by the session */
+  bool of_nothing;        /* every output is known without a request */
 } cli_timing;
 typedef struct cli_streaming {
-  uint32_t n;             /* requests, at least 1, all over the same inputs */
+  uint32_t n;             /* requests, at least 1, all with the same inputs */
   uint32_t at_once;       /* in flight; 0: twice as many as stages */
   uint32_t session_flags; /* OPIPE_SESSION_* */
-  const char *trace;      /* of the last request, into a file; NULL: none */
-  bool digests;           /* of the outputs of all, to compare them with those of another way */
+  const char *trace;      /* file for the last request; NULL: none */
+  bool digests;           /* make digests of all outputs, to compare with another run */
 } cli_streaming;
-/* A session of its own for them; the last one's outputs, and digests where they are asked for. */
+/* Runs requests in a session of their own; keeps the last one's outputs, and digests if asked for.
+ */
 int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const cli_tensor *inputs,
                uint32_t n_inputs, cli_result *out, cli_timing *timing);
-/* Bytes of the rank of an open session that has most. */
+/* Bytes of the fullest rank of an open session. */
 uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session);
-/* The whole way of `run`: binds, draws the inputs that are missing (tensors [room], *io_n of them),
- * makes and prints the plan, streams the requests. In JSON the plan is the first of an object's
- * members; what follows adds its own. */
+/* All of `run`: binds, makes random values for missing inputs (tensors [room], *io_n of them),
+ * makes and prints the plan, streams the requests. In JSON the plan is the first member of an
+ * object; the caller adds others. */
 int cli_stream_model(const cli_options *options, cli_session *s, cli_tensor *tensors,
                      uint32_t *io_n, uint32_t room, const cli_json *json, cli_result *out,
                      cli_timing *timing);
 
-/* What right results may differ by where numbers are rounded to few bits on the way: of each
- * output, rounding.c. */
+/* How much correct results may differ if numbers are rounded to few bits on the way; one per
+ * output. rounding.c */
 typedef struct cli_rounding {
   double largest, rms; /* 0: nothing is rounded */
 } cli_rounding;
-/* From runs of the uncut model with noise in front of what rounds; out [n_outputs] of `result`. */
+/* Finds it by running the uncut model with noise before everything that rounds; out [n_outputs] of
+ * `result`. */
 int cli_find_rounding(const cli_options *options, const cli_session *s, const cli_tensor *inputs,
                       uint32_t n_inputs, const cli_result *result, cli_rounding *out);
-/* Do `a` and `b` differ by no more, beside `allowed` for each element? */
+/* True if `a` and `b` differ by no more than this plus `allowed` for each element. */
 bool cli_within_rounding(const cli_rounding *rounding, const cli_tensor *a, const cli_tensor *b,
                          double allowed);
 
@@ -367,32 +369,33 @@ typedef struct cli_difference {
   bool bit_equal, shapes_differ, finite;
 } cli_difference;
 void cli_compare(const cli_tensor *a, const cli_tensor *b, cli_difference *out);
-/* Between elements i, complex ones in their plane; 0 where both are no numbers, or the same
- * infinity. */
+/* Distance of elements i, for complex ones in the plane; 0 if both are NaN, or the same infinity.
+ */
 double cli_distance(const cli_tensor *a, const cli_tensor *b, size_t i);
-/* Element-wise |a - b| <= atol + rtol |b|; NaN equals NaN. Returns the number of elements that
- * miss. */
+/* Element-wise |a - b| <= atol + rtol |b|; NaN equals NaN. Returns the number of elements outside.
+ */
 size_t cli_compare_elements(const cli_tensor *a, const cli_tensor *b, double rtol, double atol,
                             size_t *out_first);
 
 /* ---- training ---- */
 
-/* Options of a training plan from the command's texts; `out` points into `o` and `own`. n_steps: at
- * the end of this run, for learning rates. shift: of cross entropy where --loss says nothing. */
+/* Makes a training plan's options from the command's texts; `out` points into `o` and `own`.
+ * n_steps: at the end of this run, for learning rates. shift: of cross entropy if --loss does not
+ * state it. */
 typedef struct cli_train_own {
   char text[3][1024];
   opipe_train_glob globs[CLI_LIST_MOST];
 } cli_train_own;
 int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_train_own *own,
                    opipe_train_options *out);
-/* --replicas: copies of the whole pipeline, or of single stages, whose numbers lie in `list`; as
- * many stages as numbers, where there are several. */
+/* --replicas: copies of the whole pipeline, or of single stages with numbers in `list`; several
+ * numbers give the number of stages. */
 int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
                       opipe_plan_params *out);
-/* Rows of a batch that nobody gave: --batch, or one for every micro-batch, and in it for every
- * replica of the stage with the most that cut it, of --replicas or of --plan; 0: one. */
+/* Rows of a batch that was not given: --batch, or one for every micro-batch and, within it, for
+ * every replica of the stage that most replicas split (--replicas or --plan); 0: one. */
 int cli_rows_chosen(const cli_options *o, uint32_t *out_rows);
-/* --parameter: graph inputs that become initializers. `tensors` [CLI_LIST_MOST] own the data. */
+/* --parameter: graph inputs to turn into initializers. `tensors` [CLI_LIST_MOST] own the data. */
 int cli_train_parameters(const cli_options *o, cli_tensor *tensors, opipe_pin *pins,
                          uint32_t *out_n);
 
@@ -408,14 +411,14 @@ int cli_plugins(const cli_options *options);
 int cli_schedule(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
-/* Letters, digits, '.', '_', '-' stay, all else is percent-encoded. */
+/* Percent-encodes all but letters, digits, '.', '_', '-'. */
 void cli_encode_name(const char *name, char *out, size_t room);
 int cli_write_outputs(const char *directory, const cli_result *result);
-/* --reference: the plan's stages by a plain loop, and the uncut model. */
+/* --reference: the plan's stages run one by one, and the uncut model. */
 int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,
                       const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result,
                       const cli_json *json);
-/* The outputs (text: where `shows` asks for them) and the timing. */
+/* Prints the outputs (as text only if `shows`) and the timing. */
 void cli_print_result(const cli_result *result, const cli_timing *timing, bool shows,
                       const cli_json *json);
 
@@ -424,11 +427,11 @@ void cli_print_result(const cli_result *result, const cli_timing *timing, bool s
 /* The text of --cluster, a file or a name; to be freed. */
 int cli_cluster_text(const cli_options *o, const cli_session *s, cli_gathered *out_text);
 typedef struct cli_play {
-  opipe_play_params params; /* points into the two below: not to be moved */
+  opipe_play_params params; /* points into the two below: do not move */
   opipe_stage_load load;
   cli_gathered text;
 } cli_play;
-/* What the options say; without --cluster none is set, and a plan is played on its own devices and
+/* Reads the options. Without --cluster none is set, and a plan is played on its own devices and
  * link. out->text.data is to be freed, on failure too. */
 int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out);
 

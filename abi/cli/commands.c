@@ -7,7 +7,7 @@
 #include "page.h"
 #include "train.h"
 
-/* --train: what is trainable, and why. */
+/* --train: lists trainable initializers, and why. */
 static int describe_training(const cli_options *o, const cli_session *s, uint32_t format) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_train_options options;
@@ -29,12 +29,12 @@ int cli_inspect(const cli_options *o) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_options own = *o;
   if (!o->train)
-    own.load_flags |= OPIPE_LOAD_GRAPH_ONLY; /* a graph can be looked at without its weights */
+    own.load_flags |= OPIPE_LOAD_GRAPH_ONLY; /* a graph can be inspected without its weights */
   int status = cli_open(&own, &s);
   if (status == CLI_DONE)
     status = cli_bind(&own, &s, NULL, 0);
   if (s.file != NULL) {
-    /* What could not be bound is still described, as the file has it. */
+    /* A model that could not be bound is still described, as it is in the file. */
     opipe_model *model = s.bound != NULL ? s.bound : s.file;
     const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
     if (o->train && status == CLI_DONE)
@@ -46,7 +46,7 @@ int cli_inspect(const cli_options *o) {
   return status;
 }
 
-/* Prints the plan, and writes what was asked for. */
+/* Prints the plan and writes the files asked for. */
 static int give_plan(const cli_options *o, const cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
@@ -55,7 +55,7 @@ static int give_plan(const cli_options *o, const cli_session *s) {
   if (s->api->plan_describe(s->plan, format, cli_write_stdout, NULL, &err) < 0)
     return cli_report("plan", &err);
   if (o->measures && o->json)
-    (void)puts("}"); /* of what --measure began */
+    (void)puts("}"); /* ends the object that --measure began */
   if (o->output != NULL) {
     status =
         cli_write_gathered(s->api->plan_write(s->plan, cli_gather, &g, &err), o->output, &g, &err);
@@ -68,8 +68,8 @@ static int give_plan(const cli_options *o, const cli_session *s) {
   return status;
 }
 
-/* A plan is trained by for as many steps as anybody likes: where learning rates end is not guessed
- * from one epoch. */
+/* A plan may be trained for any number of steps, so the end of a learning rate schedule is not
+ * guessed from one epoch. */
 static int check_rates(const cli_options *o) {
   const char *rates = o->t.lr_schedule;
   if (rates == NULL || strncmp(rates, "constant", 8) == 0 || strstr(rates, "total=") != NULL ||
@@ -81,7 +81,7 @@ static int check_rates(const cli_options *o) {
       rates);
 }
 
-/* What train would run. */
+/* Makes the plan that train would run. */
 static int plan_training(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
@@ -102,7 +102,7 @@ static int plan_training(const cli_options *o) {
   return status;
 }
 
-/* What a planner says, and the plan where there is a model. */
+/* Prints a planner's answer, and makes the plan if there is a model. */
 static int plan_by_planner(const cli_options *o, cli_session *s) {
   cli_strategy strategy = {.api = NULL};
   const uint64_t batch = o->t.batch != 0 ? o->t.batch : cli_bound_batch(s);
@@ -117,7 +117,7 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   return status;
 }
 
-/* Every node is timed before its plans are. */
+/* --measure times every node before plans are made. */
 static void measure_costs(cli_options *io_options) {
   if (io_options->measures)
     io_options->cost = OPIPE_COST_MEASURED;
@@ -157,8 +157,8 @@ int cli_plan(const cli_options *given) {
 }
 
 static opipe_status drop_refused(void *ctx, const void *data, size_t n) {
-  /* Lines of refused and shadowed candidates, the line with the reason that follows each, and what
-   * plugins have found are for --why. */
+  /* Lines of refused and shadowed candidates, the line after each with the reason, and details of
+   * plugins are only for --why. */
   const char *at = data, *end = at + n;
   bool *skipping = ctx;
   while (at < end) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How two tensors differ. */
+/* Differences of two tensors. */
 #include <math.h>
 #include <string.h>
 

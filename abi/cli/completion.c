@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `onnx-pipe completion bash|zsh|fish`: scripts that complete commands, options and their words,
- * from the tables that options are parsed by. The build writes them, `cmake --install` installs
- * them.
- */
+ * from the option tables. The build writes them, `cmake --install` installs them. */
 #include <string.h>
 
 #include "tables.h"
 
 enum { WORDS_ROOM = 160 };
-static const char verbs[] = "list show lower check simulate draw convert"; /* of `schedule` */
+static const char verbs[] = "list show lower check simulate draw convert"; /* subcommands of
+                                                                              `schedule` */
 
 static bool has_verbs(const cli_command *c) {
   return c->run == cli_schedule;
@@ -75,7 +74,8 @@ static void print_bash(void) {
 
 /* ---- zsh ---- */
 
-/* Within single quotes; of _arguments, where brackets and colons mean something, or plain. */
+/* Writes text within single quotes; for _arguments, which gives brackets and colons a meaning, or
+ * plain. */
 static void put_quoted(const char *text, const char *escaped) {
   for (const char *at = text; *at != '\0'; ++at) {
     if (*at == '\'')

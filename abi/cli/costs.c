@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --cost "F=1,I=1,W=1,comm=0": times of stages, for orders and for plans. */
+/* --cost "F=1,I=1,W=1,comm=0": stage times, for orders and plans. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 const opipe_order_costs cli_unit_costs = {
     .struct_size = sizeof(opipe_order_costs), .forward = 1, .input = 1, .weight = 1};
 
-/* A number, or as many as there are stages with '+' between them, into stages (NULL: one number).
- * Returns how many, 0: none. */
+/* Reads one number, or one per stage with '+' between them, into stages (NULL: one number). Returns
+ * how many; 0: malformed. */
 static uint32_t take_numbers(const char *at, double *out_one, double *stages, char **out_end) {
   for (uint32_t n = 0; n < CLI_COST_STAGES; ++n) {
     const double x = strtod(at, out_end);
@@ -25,7 +25,7 @@ static uint32_t take_numbers(const char *at, double *out_one, double *stages, ch
   return 0;
 }
 
-/* The list that was said before no longer holds. */
+/* Removes an earlier list. */
 static void drop_list(opipe_order_costs *costs, const double **list) {
   *list = NULL;
   if (costs->stage_forward == NULL && costs->stage_input == NULL && costs->stage_weight == NULL)
@@ -38,7 +38,7 @@ int cli_take_costs(const char *value, cli_costs *out) {
   double *const alike[] = {&costs->forward, &costs->input, &costs->weight, &costs->comm};
   const double **const per_stage[] = {&costs->stage_forward, &costs->stage_input,
                                       &costs->stage_weight};
-  uint32_t said = 0; /* of this text: 1 << kind */
+  uint32_t said = 0; /* kinds in this text: 1 << kind */
   for (const char *at = value; *at != '\0';) {
     const size_t n = strcspn(at, "=");
     const char *letter = n == 1 ? strchr(letters, *at) : NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data sources: folders of .npy files, single ones, .npz archives, texts; and mini-batches of them.
+/* Data sources: folders of .npy files, single files, .npz archives, texts; and their mini-batches.
  *
- * Files are mapped: only the rows that are asked for are read. An epoch's order is a permutation by
- * (seed, epoch), so that a run that is resumed goes on with the same samples.
+ * Files are mapped: only the rows asked for are read. An epoch's order is a permutation by (seed,
+ * epoch), so a resumed run continues with the same samples.
  */
 #include "data.h"
 
@@ -86,7 +86,7 @@ static int add_proto(cli_data *data, const char *name, const char *path) {
   if (status != CLI_DONE)
     return status;
   data->maps[data->n_maps++] = (cli_mapping){t.data, t.n_bytes, true};
-  free(t.name); /* the data's own name counts */
+  free(t.name); /* the option's name counts, not the file's */
   data->arrays[data->n].form = t;
   data->arrays[data->n].form.data = NULL;
   data->arrays[data->n].form.name = NULL;
@@ -110,7 +110,7 @@ static int add_file(cli_data *data, const char *name, const char *path) {
   return status == CLI_DONE ? cli_data_add_npy(data, name, bytes, n, path) : status;
 }
 
-/* NAME.npy of every model input and of the labels; "NAME" as `run --output` writes it. */
+/* Adds NAME.npy for every model input and for the labels; "NAME" encoded as `run --output` does. */
 static int add_named(cli_data *data, const char *folder, const char *name, bool needed) {
   char file[800], path[4096];
   struct stat st;
@@ -157,7 +157,7 @@ static int add_source(const cli_options *o, const cli_session *s, const char *te
   return status;
 }
 
-/* The types that inputs have, and labels that are classes: int64. */
+/* Notes the types that the model reads; labels that are classes are int64. */
 static void note_types(const cli_session *s, const char *labels, bool classes, cli_data *data) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   for (uint32_t a = 0; a < data->n; ++a) {
@@ -249,7 +249,7 @@ bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out) 
 
 /* Row `from` of an array becomes row `to`. */
 static void put_row(const cli_array *a, cli_tensor *out, uint64_t from, uint64_t to) {
-  const size_t n = a->row_bytes / cli_dtype_bytes(a->form.dtype); /* elements of it */
+  const size_t n = a->row_bytes / cli_dtype_bytes(a->form.dtype); /* its elements */
   const uint8_t *row = a->data + from * a->row_bytes;
   if (a->wanted == a->form.dtype)
     memcpy((char *)out->data + to * a->row_bytes, row, a->row_bytes);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which axis of every array holds the samples. The model says: it is the axis that its input has
- * the batch's dimension in. An input without one (a bias, a temperature, ids of places) is given
- * whole to every mini-batch.
- */
+/* Sample axes of arrays. The model decides: it is the axis of the input that has the batch's
+ * dimension. An input without one (a bias, a temperature, position ids) is passed whole to every
+ * mini-batch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +12,7 @@ typedef struct axes {
   const cli_session *s;
   cli_data *data;
   const char *labels;
-  char *batch; /* names of the batch's dimension, separated by commas; "": none is known */
+  char *batch; /* names of the batch's dimension, separated by commas; "": not known */
 } axes;
 
 static bool input_of(const axes *x, const char *name, opipe_tensor_info *out) {
@@ -25,7 +24,7 @@ static bool input_of(const axes *x, const char *name, opipe_tensor_info *out) {
   return false;
 }
 
-/* How a free dimension is named: by the file, or by its place. In `buffer` [room]. */
+/* Name of a free dimension: as in the file, or by place. In `buffer` [room]. */
 static const char *key_of(const opipe_tensor_info *info, uint32_t d, char *buffer, size_t room) {
   const bool named =
       info->dim_names != NULL && info->dim_names[d] != NULL && info->dim_names[d][0] != '\0';
@@ -44,7 +43,7 @@ static bool is_listed(const char *list, const char *key) {
   return false;
 }
 
-/* The dimension of the input that is the batch; its rank: none. */
+/* The batch dimension of the input; its rank: none. */
 static uint32_t batch_axis(const axes *x, const opipe_tensor_info *info) {
   char buffer[512];
   uint32_t d = 0;
@@ -58,7 +57,7 @@ static const cli_array *labels_of(const axes *x) {
   return x->labels == NULL ? NULL : cli_data_find(x->data, x->labels);
 }
 
-/* How many arrays are for inputs that have the dimension. */
+/* Number of arrays for inputs with this dimension. */
 static uint32_t n_readers(const axes *x, const char *key) {
   uint32_t n = 0;
   for (uint32_t a = 0; a < x->data->n; ++a) {
@@ -74,8 +73,8 @@ static uint32_t n_readers(const axes *x, const char *key) {
   return n;
 }
 
-/* Without --batch-dim: the first dimension of the labels where they are an input; else the free
- * first dimension that most inputs have, of those as long as the labels where there are any. */
+/* Without --batch-dim: the first dimension of the labels if they are an input; otherwise the free
+ * first dimension that most inputs have, among those as long as the labels if there are any. */
 static int name_batch(axes *x) {
   opipe_tensor_info info;
   char buffer[512];
@@ -104,7 +103,7 @@ static int name_batch(axes *x) {
   return x->batch == NULL ? cli_fail("out of memory") : CLI_DONE;
 }
 
-/* An array whose axis the batch's name says, or the labels. */
+/* Arrays whose axis follows from the batch's name, or from the labels. */
 static int settle_named(const axes *x, cli_array *array, bool *out_settled) {
   opipe_tensor_info info;
   const bool is_input = input_of(x, array->form.name, &info);
@@ -119,8 +118,8 @@ static int settle_named(const axes *x, cli_array *array, bool *out_settled) {
   return CLI_DONE;
 }
 
-/* Any other: its first axis where that is as long as there are samples and the file leaves it free,
- * or fixes another number; else it has no samples. */
+/* Any other array: its first axis if it is as long as the number of samples and the file leaves it
+ * free, or fixes another number; otherwise it has no samples. */
 static void settle_unnamed(const axes *x, cli_array *array) {
   opipe_tensor_info info;
   const int64_t n = (int64_t)x->data->n_samples;
@@ -138,11 +137,11 @@ static void measure(cli_array *array) {
     if (d < array->axis)
       array->n_outer *= (size_t)array->form.shape[d];
     if (d > array->axis || array->is_whole)
-      array->row_bytes *= (size_t)array->form.shape[d]; /* fits: the whole array does */
+      array->row_bytes *= (size_t)array->form.shape[d]; /* the whole array fits */
   }
 }
 
-/* Arrays of inputs that --pin fixes are not asked for. */
+/* Arrays of inputs that --pin fixes are not needed. */
 static void drop_pinned(const axes *x) {
   cli_data *data = x->data;
   uint32_t n = 0;
@@ -155,7 +154,7 @@ static void drop_pinned(const axes *x) {
   data->n = n;
 }
 
-/* The first array with samples says how many there are; the others have as many. */
+/* The first array with samples gives their number; the others must match. */
 static int count_samples(const axes *x, const bool *settled) {
   cli_data *data = x->data;
   const cli_array *first = NULL;
@@ -178,7 +177,7 @@ static int count_samples(const axes *x, const bool *settled) {
   return CLI_DONE;
 }
 
-/* Names of the batch where a first axis alone does not say it, for the plan. */
+/* Names of the batch for the plan, if a first axis alone does not determine it. */
 static void note_batch(const axes *x) {
   for (uint32_t a = 0; a < x->data->n; ++a) {
     const cli_array *array = &x->data->arrays[a];

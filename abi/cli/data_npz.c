@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npz: a zip archive of .npy files that are stored, not compressed. The central directory is read
- * (zip64 as numpy writes it, too); every offset is checked before it is followed.
- */
+/* .npz: a zip archive of stored, uncompressed .npy files. Reads the central directory (also zip64,
+ * as numpy writes it); every offset is checked before it is followed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,7 +50,7 @@ static bool find_directory(zip *z) {
   return false;
 }
 
-/* Numbers that did not fit 32 bits stand in the entry's extra field, in this order. */
+/* Numbers that do not fit 32 bits are in the entry's extra field, in this order. */
 static bool widen(const uint8_t *extra, uint64_t n, uint64_t *io_size, uint64_t *io_packed,
                   uint64_t *io_offset) {
   uint64_t *fields[] = {io_size, io_packed, io_offset};
@@ -74,7 +73,7 @@ static bool widen(const uint8_t *extra, uint64_t n, uint64_t *io_size, uint64_t 
   return true;
 }
 
-enum { NAME_ROOM = UINT16_MAX + 1 }; /* of any entry, and a NUL */
+enum { NAME_ROOM = UINT16_MAX + 1 }; /* of any entry, with NUL */
 
 static bool is_wanted(const cli_session *s, const char *labels, const char *name) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
@@ -84,7 +83,7 @@ static bool is_wanted(const cli_session *s, const char *labels, const char *name
   return wanted;
 }
 
-/* One entry at z->at; moves behind it. `name`: room for any. NULL, or what is wrong. */
+/* Reads the entry at z->at and moves past it. `name`: room for any name. NULL, or an error text. */
 static const char *add_entry(cli_data *data, const cli_session *s, const char *labels, zip *z,
                              const char *path, char name[NAME_ROOM], int *out_status) {
   if (!has(z, z->at, ENTRY_BYTES) || little(z->bytes + z->at, 4) != ENTRY)

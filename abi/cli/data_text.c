@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text:FILE: bytes as ids, cut into rows. Every input of the model is filled: ids (and labels) with
- * the bytes, masks with 1, positions with 0 .. seq - 1, token types with 0. Labels of a source in
- * front stay, and are taken as they are.
- */
+/* text:FILE: bytes as ids, cut into rows. Fills every input of the model: ids (and labels) with the
+ * bytes, masks with 1, positions with 0 .. seq - 1, token types with 0. Labels of an earlier source
+ * stay as they are. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +20,8 @@ static int kind_of(const opipe_tensor_info *info) {
   return strstr(info->name, "type") != NULL ? FILL_ZEROS : FILL_IDS;
 }
 
-/* Tokens of a row: what --bind says of the dimension, by its place before its name; else the
- * model's own number, else 64. */
+/* Tokens of a row: the number given by --bind, for its place before its name; else the model's own,
+ * else 64. */
 static int row_length(const cli_options *o, const opipe_tensor_info *ids, uint64_t *out) {
   const char *name = ids->dim_names == NULL ? NULL : ids->dim_names[1];
   const size_t room = strlen(ids->name) + sizeof(".1");
@@ -32,7 +31,7 @@ static int row_length(const cli_options *o, const opipe_tensor_info *ids, uint64
   (void)snprintf(place, room, "%s.1", ids->name);
   const char *spellings[] = {place, name == NULL || name[0] == '\0' ? place : name, "seq"};
   enum { N = sizeof spellings / sizeof spellings[0] };
-  uint32_t found = N; /* the first of them that is given */
+  uint32_t found = N; /* the first one given */
   int status = CLI_DONE;
   *out = ids->shape[1] > 0 ? (uint64_t)ids->shape[1] : SEQ;
   for (uint32_t i = 0; i < o->bind.n && status == CLI_DONE; ++i) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inputs for a run that was given none: seeded, the same on every machine. */
+/* Random inputs for a run without inputs: seeded, the same on every machine. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static uint16_t to_bfloat(float value) {
   return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/* Normal numbers only; what is too small becomes 0. */
+/* Normal numbers only; smaller ones become 0. */
 static uint16_t to_half(float value) {
   uint32_t bits = 0;
   memcpy(&bits, &value, sizeof(bits));
@@ -74,7 +74,7 @@ static void fill(cli_tensor *whole, int64_t limit, uint64_t *state) {
   }
 }
 
-/* Elements, however many. */
+/* Number of elements. */
 static double count_of(const cli_tensor *t) {
   double n = 1;
   for (uint32_t d = 0; d < t->rank; ++d)
@@ -100,7 +100,7 @@ int cli_draw_inputs(const cli_session *s, uint64_t seed, cli_tensor *tensors, ui
     memset(t, 0, sizeof(*t));
     if (!cli_tensor_name(t, info.name, strlen(info.name)))
       return cli_fail("out of memory");
-    ++*io_n; /* from here on it is the caller's */
+    ++*io_n; /* the caller's from here on */
     t->dtype = info.dtype;
     t->rank = info.rank;
     if (info.rank > OPIPE_MAX_RANK)

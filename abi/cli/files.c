@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npy files (version 1 to 3, C order) and serialised TensorProtos. Both are input: lengths are
- * checked before they are used. */
+/* .npy files (versions 1 to 3, C order) and serialised TensorProtos. Both are untrusted: lengths
+ * are checked before use. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ int cli_file_read(const char *path, void **out_data, size_t *out_n) {
   if (file == NULL || fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
     const bool missing = file == NULL && cli_is_missing(errno);
     (void)fprintf(stderr, "onnx-pipe: cannot read %s: %s\n", path,
-                  file == NULL ? strerror(errno) : "no regular file");
+                  file == NULL ? strerror(errno) : "not a regular file");
     if (file != NULL)
       (void)fclose(file);
     return missing ? CLI_USAGE : CLI_FAILED;
@@ -43,7 +43,7 @@ static int bad_file(const char *path, const char *why) {
 
 /* ---- .npy ---- */
 
-/* A message of a reader: the next one is in its place. */
+/* A reader's message; valid until the next one. */
 static const char *say(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 static const char *say(const char *fmt, ...) {
   static char text[160];
@@ -195,7 +195,7 @@ static uint64_t take_varint(proto *p) {
   return 0;
 }
 
-/* A length-delimited field's content. */
+/* Content of a length-delimited field. */
 static proto take_bytes(proto *p) {
   const uint64_t n = take_varint(p);
   proto inner = {p->at, p->at, false};

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run DIR: a folder in the ONNX backend-test layout, model.onnx and
- * test_data_set_K/{input_i,output_i}.pb, as far as they are there: numbers may have gaps. Each data
- * set is a request of its own shape; with --check its outputs are compared.
- */
+/* run DIR: a folder in the ONNX backend-test layout: model.onnx and
+ * test_data_set_K/{input_i,output_i}.pb, as far as present; numbers may have gaps. Each data set is
+ * a request of its own shape; --check compares its outputs. */
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
@@ -16,7 +15,7 @@ enum { PATH_ROOM = 4096, TENSORS_MOST = CLI_LIST_MOST };
 
 typedef struct data_set {
   cli_tensor inputs[TENSORS_MOST], outputs[TENSORS_MOST];
-  uint32_t output_numbers[TENSORS_MOST]; /* of their files */
+  uint32_t output_numbers[TENSORS_MOST]; /* numbers in their file names */
   uint32_t n_inputs, n_outputs;
 } data_set;
 
@@ -25,7 +24,7 @@ static bool exists(const char *path) {
   return stat(path, &st) == 0;
 }
 
-/* ---- what is in a folder ---- */
+/* ---- listing a folder ---- */
 
 typedef struct numbered {
   char name[64];
@@ -42,7 +41,7 @@ static int by_number(const void *left, const void *right) {
   return a->number != b->number ? (a->number < b->number ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-/* Is `name` the prefix, a number and the suffix? */
+/* True if `name` is the prefix, a number and the suffix. */
 static bool is_numbered(const char *name, const char *prefix, const char *suffix,
                         uint32_t *out_number) {
   const size_t n = strlen(prefix);
@@ -71,7 +70,8 @@ static bool add_numbered(numbered_list *list, const char *name, uint32_t number)
   return true;
 }
 
-/* Names of that form in the folder, by number. out->items is to be freed, whatever the status. */
+/* Lists names of that form in the folder, by number. out->items is to be freed, whatever the
+ * status. */
 static int list_numbered(const char *folder, const char *prefix, const char *suffix,
                          numbered_list *out) {
   DIR *all = opendir(folder);
@@ -103,7 +103,7 @@ static bool is_input(const cli_session *s, const char *name) {
   return false;
 }
 
-/* An unnamed tensor takes the name of the model's input or output of its number. */
+/* An unnamed tensor gets the name of the model's input or output with its number. */
 static int read_tensor(const cli_session *s, const char *path, uint32_t number, bool input,
                        cli_tensor *out) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
@@ -141,8 +141,7 @@ static int read_tensors(const cli_session *s, const char *folder, bool inputs, d
   return status;
 }
 
-/* Does it say all that a comparison needs? What --check compares with drawn inputs, or with
- * nothing, proves nothing. */
+/* Refuses --check with random inputs or without outputs, which would prove nothing. */
 static int check_is_whole(const cli_options *o, const cli_session *s, const char *folder,
                           const data_set *d) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
@@ -177,7 +176,7 @@ static int folder_tolerance(const char *directory, double *out) {
   if (root == NULL)
     (void)fprintf(stderr, "onnx-pipe: %s:%d: %s\n", path, error.line, error.text);
   else if (!ok)
-    (void)fprintf(stderr, "onnx-pipe: %s: \"tolerance\" is no number >= 0\n", path);
+    (void)fprintf(stderr, "onnx-pipe: %s: \"tolerance\" is not a number >= 0\n", path);
   else if (value != NULL)
     *out = json_number_value(value);
   const bool good = root != NULL && ok;
@@ -203,13 +202,13 @@ static double preset_tolerance(uint32_t dtype) {
   }
 }
 
-/* How one output fared. */
+/* Result of checking one output. */
 typedef struct verdict {
   bool ok;
-  double largest, allowed; /* of `max`; of `element` the number of elements that miss, and 0 */
+  double largest, allowed; /* for `max`; for `element` the number of elements outside, and 0 */
 } verdict;
 
-/* rounding: what the output may differ by beside the tolerance; NULL: nothing, and nothing is said.
+/* rounding: how much the output may differ beyond the tolerance; NULL: not known, and not printed.
  */
 static verdict check_max(const cli_options *o, const cli_tensor *have, const cli_tensor *want,
                          double tolerance, const cli_rounding *rounding, FILE *says) {
@@ -253,7 +252,7 @@ static verdict check_elements(const cli_options *o, const cli_tensor *have, cons
   return (verdict){misses == 0, (double)misses, 0};
 }
 
-/* The result's tensor of that name, else of the file's number; NULL: none. */
+/* The result's tensor by name, else by the file's number; NULL: none. */
 static const cli_tensor *output_of(const cli_result *result, const char *name, uint32_t number) {
   for (uint32_t r = 0; r < result->n_outputs; ++r) {
     if (strcmp(result->outputs[r].name, name) == 0)
@@ -262,8 +261,7 @@ static const cli_tensor *output_of(const cli_result *result, const char *name, u
   return number < result->n_outputs ? &result->outputs[number] : NULL;
 }
 
-/* Where an output is further off than its tolerance: what rounding to few bits on the way may do.
- */
+/* If an output exceeds its tolerance, finds how much rounding to few bits may add. */
 static int find_rounding(const cli_options *o, const cli_session *s, const data_set *d,
                          const cli_result *result, double tolerance, cli_rounding *out) {
   if (strcmp(o->check, "element") == 0)
@@ -350,8 +348,8 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
   return status;
 }
 
-/* What is wrong with a data set alone is no reason not to look at the next one; what is refused
- * when it has been read (options, the model, a plan, a failure) is, and is said once. */
+/* An error of one data set alone does not stop the next. An error after it has been read (options,
+ * the model, a plan, a failure) would recur, so it is reported once. */
 static int run_sets(const cli_options *o, cli_session *s, const char *directory,
                     const numbered_list *sets, const cli_json *json) {
   double tolerance = -1;
@@ -410,12 +408,12 @@ int cli_run_folder(const cli_options *o) {
   own.model = model;
   int status = list_numbered(o->model, "test_data_set_", "", &sets);
   if (status == CLI_DONE && sets.n != 0 && o->inputs.n != 0) {
-    status =
-        cli_usage("--input %s: the data sets of %s say the inputs", o->inputs.items[0], o->model);
+    status = cli_usage("--input %s: the data sets of %s already give the inputs",
+                       o->inputs.items[0], o->model);
   } else if (status == CLI_DONE && sets.n == 0 && o->check != NULL) {
     status = cli_usage("%s has no test_data_set_0 to check", o->model);
   } else if (status == CLI_DONE && sets.n == 0) {
-    status = cli_run(&own); /* a folder without data: as for its model */
+    status = cli_run(&own); /* a folder without data sets: as for its model */
   } else if (status == CLI_DONE) {
     status = cli_open(&own, &s);
     if (status == CLI_DONE)

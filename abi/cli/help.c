@@ -4,7 +4,7 @@
 
 #include "tables.h"
 
-/* Letters that are lower case, digits, '-' and '|' alone: words to choose from. */
+/* True for lower case letters, digits, '-' and '|' only: words to choose from. */
 bool cli_option_words(const cli_option *option, char *out, size_t room) {
   const char *text = option->choices != NULL ? option->choices : option->argument;
   if (text == NULL || strchr(text, '|') == NULL)
@@ -20,10 +20,9 @@ void cli_print_commands(FILE *out) {
   (void)fprintf(out, "usage: onnx-pipe COMMAND [OPTION ...] [MODEL]\n\n");
   for (const cli_command *c = cli_commands; c->name != NULL; ++c)
     (void)fprintf(out, "  %-9s %s\n", c->name, c->help);
-  (void)fprintf(
-      out,
-      "\nonnx-pipe COMMAND --help lists a command's options. A beginning that no other option has\n"
-      "stands for an option (--stage for --stages); scripts had better write it out.\n");
+  (void)fprintf(out,
+                "\nonnx-pipe COMMAND --help lists a command's options. A unique beginning stands "
+                "for\nan option (--stage for --stages); scripts should write it out.\n");
 }
 
 static void print_option(void *ctx, const char *group, const cli_option *o) {

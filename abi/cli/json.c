@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What machines read: one document on standard output, when it is whole. */
+/* Machine-readable output: one document on standard output, once it is complete. */
 #include <math.h>
 #include <stdlib.h>
 

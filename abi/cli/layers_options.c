@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which options are looked at where no model is: of a description, of a profile's file, of this
- * machine, and of two files that are compared. The others are refused, not passed over.
- */
+/* Options that apply without a model: to a description, a profile's file, this machine, and two
+ * files that are compared. Others are refused, not ignored. */
 #include <string.h>
 
 #include "tables.h"
@@ -12,15 +11,15 @@ enum {
   SHAPE = 4,            /* profile --arch */
   MACHINE = 8,          /* profile --cluster */
   EXPLAIN = 16,         /* plan explain */
-  ASKED = ARCH | FILED, /* of a planner */
+  ASKED = ARCH | FILED, /* with a planner */
   LAYERS = ASKED | SHAPE,
   ALL = LAYERS | MACHINE | EXPLAIN
 };
 
-/* What an option is of that none of them has; NULL: of a model. */
+/* Why the option is refused without a model; NULL: the generic reason. */
 typedef struct option_row {
   const char *name;
-  uint32_t of; /* what looks at it */
+  uint32_t of; /* kinds to which it applies */
   const char *why;
 } option_row;
 
@@ -31,12 +30,12 @@ static const option_row rows[] = {
     {"output", LAYERS | MACHINE, NULL},
     {"arch", LAYERS, NULL},
     {"profile", ASKED, NULL},
-    {"samples", LAYERS, "is of the layers of a model"},
+    {"samples", LAYERS, "applies to a model's layers"},
     {"cluster", LAYERS | MACHINE, NULL},
     {"device", ASKED | MACHINE, "is the device that a model is measured on"},
-    {"threads", ASKED | MACHINE, "is of the device that a model is measured on"},
+    {"threads", ASKED | MACHINE, "applies to the device on which a model is measured"},
     {"fallback", ASKED, NULL},
-    {"transport", ASKED | MACHINE, "is of links that are measured"},
+    {"transport", ASKED | MACHINE, "applies to measured links"},
     {"cost", LAYERS | MACHINE, NULL},
     {"memory", ASKED, NULL},
     {"batch", LAYERS, NULL},
@@ -63,17 +62,17 @@ static const option_row rows[] = {
     {"measure", ASKED, NULL}, /* cli_check_measure's refusal */
     {"cut", 0, "names tensors of a model"},
     {"plan", 0, "is a plan of a model"},
-    {"improve", 0, "betters the order of a model's plan"},
-    {"depth", 0, "is of boundary tensors of a model's plan"},
+    {"improve", 0, "improves the order of a model's plan"},
+    {"depth", 0, "applies to boundary tensors of a model's plan"},
     {"batch-dim", 0, "names dimensions of a model"},
-    {"nodes", 0, "is of the nodes of a model"},
-    {"ignore-annotations", 0, "is of the annotations of a model"},
-    {"bind", 0, "is of the free dimensions of a model"},
-    {"pin", 0, "is of the inputs of a model"},
-    {"data", 0, "is of the inputs of a model"},
+    {"nodes", 0, "applies to the nodes of a model"},
+    {"ignore-annotations", 0, "applies to the annotations of a model"},
+    {"bind", 0, "applies to the free dimensions of a model"},
+    {"pin", 0, "applies to the inputs of a model"},
+    {"data", 0, "applies to the inputs of a model"},
     {"loss", 0, "names tensors of a model"},
-    {"optimizer", 0, "is of the training of a model (bytes are those of Adam)"},
-    {"compute", 0, "is of the tensors of a model (a description has type=)"},
+    {"optimizer", 0, "applies to the training of a model (bytes are Adam's)"},
+    {"compute", 0, "applies to the tensors of a model (a description has type=)"},
 };
 
 static const option_row *row_of(const char *name) {
@@ -84,7 +83,7 @@ static const option_row *row_of(const char *name) {
   return NULL;
 }
 
-/* What is asked, which has no model; 0: it has one, or is no question of layers. */
+/* Kind of a question without a model; 0: it has one, or is not about layers. */
 static uint32_t kind_of(const cli_command *c, const cli_options *o) {
   const bool plans = c->run == cli_plan || c->run == cli_simulate;
   if (c->run == cli_plan && o->n_operands > 1)
@@ -97,34 +96,36 @@ static uint32_t kind_of(const cli_command *c, const cli_options *o) {
 }
 
 static int refuse(const cli_option *option, const option_row *row, uint32_t kind) {
-  const char *why = row == NULL || row->why == NULL ? "is of a model" : row->why;
+  const char *why = row == NULL || row->why == NULL ? "applies to a model" : row->why;
   if (kind == EXPLAIN)
     return cli_usage("plan explain takes no --%s: --html and --json do", option->name);
   if (kind == MACHINE)
-    return cli_usage("profile --cluster: --%s %s, and this is of the machine", option->name, why);
+    return cli_usage("profile --cluster: --%s %s, but this profiles the machine", option->name,
+                     why);
   return cli_usage("--%s %s: --%s has none", option->name, why, kind == FILED ? "profile" : "arch");
 }
 
-/* Of options that are looked at: values that are not, and what others make of them. */
+/* Checks values of options that do apply, also in combination with others. */
 static int check_values(const cli_options *o, uint32_t kind) {
   const bool serves = (kind & ASKED) != 0 && o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
   const bool rates = o->cost == OPIPE_COST_RATES && o->stage_costs.costs.struct_size == 0;
   if (o->planner.arch != NULL && o->planner.profile != NULL) {
-    return cli_usage("--arch %s, --profile %s: one of both stands in place of a model",
+    return cli_usage("--arch %s, --profile %s: each replaces the model, give only one",
                      o->planner.arch, o->planner.profile);
   }
   if (cli_was_given(o, "cost") && kind == FILED)
-    return cli_usage("--cost: --profile %s says what layers take", o->planner.profile);
+    return cli_usage("--cost: --profile %s already has the times of layers", o->planner.profile);
   if (cli_was_given(o, "cost") && !rates && (kind & (ARCH | SHAPE)) != 0)
-    return cli_usage("--cost: --arch goes by rates, which say what layers take");
+    return cli_usage("--cost: --arch uses rates, which give the times of layers");
   if (serves && o->train)
-    return cli_usage("--train: --auto=latency is of requests, which do not train");
+    return cli_usage("--train: --auto=latency is for requests, which do not train");
   if (serves && o->t.recompute != NULL) {
-    return cli_usage("--recompute %s: --auto=latency is of requests, which do not train",
+    return cli_usage("--recompute %s: --auto=latency is for requests, which do not train",
                      o->t.recompute);
   }
   if ((kind & ASKED) != 0 && o->cluster != NULL && o->transport != NULL)
-    return cli_usage("--transport %s: --cluster %s says the links", o->transport, o->cluster);
+    return cli_usage("--transport %s: --cluster %s already gives the links", o->transport,
+                     o->cluster);
   return CLI_DONE;
 }
 

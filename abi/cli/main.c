@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the command and hands over. */
+/* Finds the command and runs it. */
 #include <string.h>
 
 #include "tables.h"
@@ -24,7 +24,7 @@ static int refuse_command(const char *name) {
              : cli_usage("there is no command '%s'; did you mean '%s'?", name, nearest.found);
 }
 
-/* What was printed has arrived, or that is the result. */
+/* Flushes standard output; a failure is the result. */
 static int finish(int result) {
   if (fflush(stdout) == 0 && ferror(stdout) == 0)
     return result;
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
   }
   if (strcmp(argv[1], "--version") == 0)
     return finish(print_version());
-  if (strcmp(argv[1], "completion") == 0 && argc == 3) /* what the build asks for */
+  if (strcmp(argv[1], "completion") == 0 && argc == 3) /* used by the build */
     return finish(cli_print_completion(argv[2]));
   if (strcmp(argv[1], "manual") == 0 && argc <= 3)
     return finish(cli_print_manual(argv[2]));

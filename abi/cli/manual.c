@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `onnx-pipe manual [COMMAND]`: pages for man, from the tables that options are parsed by. The
- * build writes them, `cmake --install` installs them.
+/* `onnx-pipe manual [COMMAND]`: man pages from the option tables. The build writes them, `cmake
+ * --install` installs them.
  */
 #include <string.h>
 
 #include "tables.h"
 
-/* Text of a page: '-' is a minus, what begins a line is no request. */
+/* Text of a page: '-' is written as a minus, and no line begins as a request. */
 static void put(const char *text) {
   bool begins = true;
   for (const char *at = text; *at != '\0'; ++at) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan --measure: the plans that are predicted best, run in turn, round by round, so that what the
- * machine does besides falls on all of them alike.
- */
+/* plan --measure: runs the best predicted plans in turn, round by round, so that other load on the
+ * machine affects all of them alike. */
 #include "measure.h"
 
 #include <inttypes.h>
@@ -11,19 +10,19 @@
 #include "loader/base/sizes.h"
 
 enum { PLANS_MOST = 4, ROUNDS = 7, STEPS_LEAST = 3, STEPS_MOST = 256 };
-/* Two plans are told apart where one is faster in all rounds but so many: a sign test, of alike
- * plans 1 pair in 16 passes for different. */
+/* Two plans differ if one is faster in all rounds but so many: a sign test. 1 pair of equal plans
+ * in 16 passes for different. */
 enum { CONTRARY_MOST = 1 };
-#define ROUND_MS 200.0 /* of a plan; longer where so few steps take longer */
+#define ROUND_MS 200.0 /* per plan; longer if so few steps take longer */
 
 typedef struct candidate {
-  opipe_strategy *strategy; /* NULL: the options are the plan's */
+  opipe_strategy *strategy; /* NULL: the plan was made from the options */
   opipe_plan *plan;
   char what[160];
-  double predicted_ms, rounds_ms[ROUNDS];  /* of a step, or a request of a stream, or alone */
-  uint64_t predicted_bytes, session_bytes; /* of the rank that has most */
-  uint32_t n_steps;                        /* of a round */
-  bool failed;                             /* running it ended in an error */
+  double predicted_ms, rounds_ms[ROUNDS];  /* of a step; of a request in a stream, or alone */
+  uint64_t predicted_bytes, session_bytes; /* of the fullest rank */
+  uint32_t n_steps;                        /* per round */
+  bool failed;                             /* running it failed */
 } candidate;
 
 typedef struct measuring {
@@ -49,13 +48,13 @@ int cli_check_measure(const cli_options *o) {
         o->cluster);
   }
   if ((o->planner.flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0)
-    return cli_usage("--measure: what is --hypothetical cannot be run");
+    return cli_usage("--measure: a --hypothetical strategy cannot be run");
   if (o->planner.profile != NULL)
-    return cli_usage("--measure makes a profile of its own: not beside --profile");
+    return cli_usage("--measure makes a profile of its own: --profile is not allowed");
   return CLI_DONE;
 }
 
-/* ---- which ---- */
+/* ---- candidates ---- */
 
 static void describe(measuring *m, candidate *c) {
   opipe_plan_info info = opipe_plan_info_init();
@@ -74,7 +73,7 @@ static void describe(measuring *m, candidate *c) {
                  info.n_microbatches, strategic && said.recompute != 0 ? ", recomputes" : "");
 }
 
-/* The plan that is at hand, and of the ranked ones behind it as many as there is room for. */
+/* Gathers the current plan, and as many of the next ranked ones as there is room for. */
 static void gather(measuring *m, const cli_strategy *strategy) {
   uint32_t next = 0;
   opipe_strategy_info info = opipe_strategy_info_init();
@@ -108,7 +107,7 @@ static double median(const double *values, uint32_t n) {
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* The first step finds cold caches and is left out. */
+/* The first step has cold caches and is left out. */
 static int run_steps(measuring *m, candidate *c, uint32_t n, double *out_ms) {
   train_run run = *m->run;
   train_result result;
@@ -142,7 +141,7 @@ static void run_candidate(measuring *m, candidate *c, double *out_ms) {
   c->failed = (m->run != NULL ? run_steps : run_requests)(m, c, c->n_steps, out_ms) != CLI_DONE;
 }
 
-/* A first run of each says how many steps a round has. */
+/* A first run of each decides how many steps a round has. */
 static void run_all(measuring *m) {
   for (uint32_t i = 0; i < m->n; ++i) {
     candidate *c = &m->candidates[i];
@@ -167,14 +166,14 @@ static void run_all(measuring *m) {
     (void)fputs("\r\033[K", stderr);
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 static double value_of(const measuring *m, const candidate *c) {
   const bool bytes = m->o->planner.objective == OPIPE_OBJECTIVE_MEMORY;
   return bytes ? (double)c->session_bytes : median(c->rounds_ms, ROUNDS);
 }
 
-/* By what the planner was asked for: bytes, else time. False: none could be run. */
+/* Chooses by the planner's objective: bytes, else time. False: none could be run. */
 static bool choose(measuring *m) {
   bool any = false;
   for (uint32_t i = 0; i < m->n; ++i) {
@@ -186,8 +185,7 @@ static bool choose(measuring *m) {
   return any;
 }
 
-/* Rounds in which it was as fast as the best one, side by side: what the machine did besides fell
- * on both. */
+/* Number of rounds in which it was as fast as the best one, compared round by round. */
 static uint32_t rounds_as_fast(const measuring *m, const candidate *c) {
   uint32_t n = 0;
   for (uint32_t r = 0; r < ROUNDS; ++r)
@@ -195,7 +193,7 @@ static uint32_t rounds_as_fast(const measuring *m, const candidate *c) {
   return n;
 }
 
-/* Is it no slower than the best one, as far as these rounds can tell? Bytes do not spread. */
+/* True if these rounds cannot show that it is slower than the best one. Bytes do not spread. */
 static bool is_within_spread(const measuring *m, const candidate *c) {
   return m->o->planner.objective != OPIPE_OBJECTIVE_MEMORY && !c->failed &&
          c != &m->candidates[m->best] && rounds_as_fast(m, c) > CONTRARY_MOST;
@@ -216,7 +214,7 @@ static void print_row(const candidate *c, uint32_t number, bool is_best) {
   qsort(sorted, ROUNDS, sizeof(double), by_value);
   const double ms = sorted[ROUNDS / 2];
   (void)printf(
-      "      predicted %.3f ms, measured %.3f (%.3f to %.3f): %+.1f %%; %s predicted, %s had\n",
+      "      predicted %.3f ms, measured %.3f (%.3f to %.3f): %+.1f %%; %s predicted, %s used\n",
       c->predicted_ms, ms, sorted[0], sorted[ROUNDS - 1], (c->predicted_ms / ms - 1) * 100,
       OPI_SIZE(c->predicted_bytes), OPI_SIZE(c->session_bytes));
 }
@@ -270,7 +268,7 @@ static void print_all(const measuring *m) {
     print_spread(m);
 }
 
-/* The best one goes to those who asked, the others end. */
+/* Hands the best one to the caller and ends the others. */
 static void hand_over(measuring *m, cli_strategy *io_strategy) {
   for (uint32_t i = 0; i < m->n; ++i) {
     candidate *c = &m->candidates[i];
@@ -306,7 +304,7 @@ int cli_measure(const cli_options *o, cli_session *s, cli_strategy *strategy,
     if (choose(m))
       print_all(m);
     else
-      status = CLI_FAILED; /* each said why */
+      status = CLI_FAILED; /* each reported its error */
     hand_over(m, strategy);
   }
   for (uint32_t i = 0; i < m->n_inputs; ++i)

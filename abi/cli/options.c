@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A command line, read into one struct as the rows of tables.c say. */
+/* Reads a command line into one struct, by the rows of tables.c. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ int cli_fail(const char *fmt, ...) {
   return CLI_FAILED;
 }
 
-/* A path, a name in quotes or as its first word, that the message has itself. */
+/* True if the message itself has `what`: a path, a name in quotes, or its first word. */
 static bool names(const char *message, const char *what) {
   const size_t n = strlen(what);
   if (n != 0 && strncmp(message, what, n) == 0 && message[n] == ' ')
@@ -69,11 +69,12 @@ bool cli_is_there(const char *path) {
 
 /* ---- the command line ---- */
 
-enum { FIRST_ID = 256 }; /* what getopt_long answers for a row: this and the row's number */
+enum { FIRST_ID = 256 }; /* getopt_long's value for a row: this plus the row's number */
 
-/* The command's rows for getopt_long. `letters` has room for two characters a row, and two. */
+/* The command's rows for getopt_long. `letters` has room for two characters per row, and two more.
+ */
 static void make_getopt(const cli_command *command, struct option *longs, char *letters) {
-  *letters++ = ':'; /* getopt_long says nothing itself, and tells what lacks a value */
+  *letters++ = ':'; /* getopt_long prints nothing, and reports missing values */
   for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
     const cli_option *o = &cli_option_rows[i];
     const int kind = o->argument == NULL     ? no_argument
@@ -91,7 +92,7 @@ static void make_getopt(const cli_command *command, struct option *longs, char *
   *letters = '\0';
 }
 
-/* The row of what getopt_long answered; NULL: it is none. */
+/* The row of getopt_long's value; NULL: none. */
 static const cli_option *row_of(const cli_command *command, int id) {
   if (id >= FIRST_ID)
     return &cli_option_rows[id - FIRST_ID];
@@ -102,9 +103,9 @@ static const cli_option *row_of(const cli_command *command, int id) {
   return NULL;
 }
 
-/* ---- what is no option ---- */
+/* ---- unknown options ---- */
 
-/* An option of the command that begins with the word, more than one: which. False: fewer. */
+/* Refuses a word that begins several options, and names them. False: fewer than two. */
 static bool refuse_ambiguous(const cli_command *c, const char *word, size_t n) {
   char which[512] = "";
   uint32_t found = 0;
@@ -121,7 +122,7 @@ static bool refuse_ambiguous(const cli_command *c, const char *word, size_t n) {
   return found > 1;
 }
 
-/* `dashes` and the word, which may be an option that lacks one. */
+/* Refuses `dashes` and a word, which may be an option with a dash missing. */
 static int refuse_word(const cli_command *c, const char *dashes, const char *word) {
   opi_nearest nearest = {.word = word, .n = strcspn(word, "=")};
   if (strcmp(dashes, "--") == 0 && refuse_ambiguous(c, word, nearest.n))
@@ -138,7 +139,7 @@ static int refuse_word(const cli_command *c, const char *dashes, const char *wor
                    (int)nearest.n, word, nearest.found);
 }
 
-/* What getopt_long stopped at: `id` is ':' where a value lacks, else '?'. */
+/* Refuses the option at which getopt_long stopped: `id` is ':' if a value is missing, else '?'. */
 static int refuse_option(const cli_command *c, int id, char **argv) {
   const char letter[] = {(char)optopt, '\0'};
   if (optopt == 0)
@@ -148,12 +149,12 @@ static int refuse_option(const cli_command *c, int id, char **argv) {
     return cli_usage("%s: --%s needs a value: %s", c->name, row->name, row->argument);
   if (row != NULL)
     return cli_usage("%s: --%s takes no value", c->name, row->name);
-  /* A letter: of a longer word as long as that is not behind it. */
+  /* A letter; the whole word if getopt_long has not moved past it. */
   const char *word = argv[optind] == NULL ? "" : argv[optind];
   return refuse_word(c, "-", word[0] == '-' && word[1] == optopt ? word + 1 : letter);
 }
 
-/* Reads the options. given [rows]: which of them were there. -1: the help was printed. */
+/* Reads the options. given [rows]: set for those present. -1: the help was printed. */
 static int take_options(const cli_command *command, int argc, char **argv, bool *given,
                         cli_options *out) {
   struct option longs[CLI_OPTIONS_MOST + 1];
@@ -193,7 +194,7 @@ static bool is_in_plan(const cli_option *option) {
   return option->in_plan;
 }
 
-/* The first of the given options that `is` holds for; NULL: none. */
+/* The first given option for which `is` holds; NULL: none. */
 static const char *first_given(const bool *given, bool (*is)(const cli_option *option)) {
   for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
     if (given[i] && is(&cli_option_rows[i]))
@@ -218,7 +219,7 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
     opi_nearest verb = {.word = operands[0], .n = strlen(operands[0])};
     opi_nearest_look(&verb, "explain");
     if (strcmp(operands[0], "explain") == 0)
-      return CLI_DONE; /* it counts them */
+      return CLI_DONE; /* it counts them itself */
     if (verb.found != NULL)
       return cli_usage("there is no 'plan %s'; did you mean 'explain'?", operands[0]);
   }
@@ -232,7 +233,7 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
   return CLI_DONE;
 }
 
-/* An option of every device but the CPU's, which has nothing to fall back on. */
+/* An option for every device but the CPU, which has nothing to fall back on. */
 static int say_fallback(cli_options *o) {
   static const char *const words[] = {"fallback=none", "fallback=cpu"};
   uint32_t n = 0;
@@ -278,13 +279,13 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   if (may_train && out->train && !out->says_dropout)
     out->graph_dropout = true; /* as train does */
   if (status == CLI_DONE && out->cluster != NULL && (out->n_devices != 0 || out->n_threads != 0)) {
-    return cli_usage("--cluster %s says the devices: --%s is said by it", out->cluster,
+    return cli_usage("--cluster %s already gives the devices: --%s is not allowed", out->cluster,
                      out->n_devices != 0 ? "device" : "threads");
   }
   out->settled = first_given(given, cli_is_settled);
   const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
   if (besides != NULL && plays && strcmp(besides, "cluster") == 0)
-    besides = NULL; /* where it is played */
+    besides = NULL; /* the cluster to play on */
   if (status == CLI_DONE && besides != NULL) {
     return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan_file,
                      besides);

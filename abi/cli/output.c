@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the command writes: to stdout, files that are whole or not there, and what is no file. */
+/* Output: to stdout, to files that are complete or absent, and to devices and pipes. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -25,16 +25,16 @@ static int cannot_write(const char *path, size_t n_bytes, int number) {
   return CLI_FAILED;
 }
 
-/* Where a file is written. */
+/* Destination of a file. */
 typedef struct place {
   char path[PATH_MAX]; /* links followed */
-  char temp[PATH_MAX]; /* another name in the same folder; "": it is written to as it is */
-  FILE *stream;        /* that it is open as already */
-  mode_t mode;         /* of the file that is there; 0: there is none */
+  char temp[PATH_MAX]; /* temporary name in the same folder; "": written directly */
+  FILE *stream;        /* the open stream that it is already */
+  mode_t mode;         /* of the existing file; 0: none */
 } place;
 
-/* The standard output or error, where this is what stands behind it: opened anew, it would be
- * written to from its beginning. */
+/* Standard output or error if the file is the same: opened again, it would be written from its
+ * beginning. */
 static FILE *stream_of(const struct stat *st) {
   FILE *const streams[] = {stdout, stderr};
   struct stat own;
@@ -46,8 +46,8 @@ static FILE *stream_of(const struct stat *st) {
   return NULL;
 }
 
-/* A file that is there or can be is replaced; a device, a pipe, an open stream, a link to what is
- * not there yet are written to. 0, or an errno. */
+/* Finds how to write. Existing and new files are replaced; devices, pipes, open streams and links
+ * to missing files are written to. 0, or an errno. */
 static int find_place(const char *path, place *out) {
   struct stat st;
   const bool there = stat(path, &st) == 0;
@@ -71,7 +71,7 @@ bool cli_is_stream(const char *path) {
   return stat(path, &st) == 0 && stream_of(&st) != NULL;
 }
 
-/* The path without links, as far as it is there. */
+/* The path without links, as far as it exists. */
 static bool settle(const char *path, char out[PATH_MAX]) {
   char folder[PATH_MAX];
   if (realpath(path, out) != NULL)
@@ -95,7 +95,7 @@ bool cli_same_place(const char *a, const char *b) {
   char first[PATH_MAX], second[PATH_MAX];
   struct stat st;
   if (stat(a, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-    return false; /* a device, a pipe: takes one after the other */
+    return false; /* a device or a pipe takes one after the other */
   return settle(a, first) && settle(b, second) && strcmp(first, second) == 0;
 }
 
@@ -113,7 +113,7 @@ static int write_to(const place *at, const void *data, size_t n_bytes) {
   return number;
 }
 
-/* Whose files are spared. */
+/* The model whose files are guarded. */
 static struct {
   const opipe_api *api;
   opipe_model *model;

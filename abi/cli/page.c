@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --html, and files that end in .html: one page of a plan that needs nothing besides. */
+/* --html, and files that end in .html: one self-contained page of a plan. */
 #include "page.h"
 
 #include <stdlib.h>
@@ -24,14 +24,14 @@ int cli_try_pages(const cli_options *o) {
   return status;
 }
 
-/* What stands on top: the model as it was named. */
+/* The heading: the model as named. */
 static const char *title_of(const cli_options *o) {
   return o->model != NULL          ? o->model
          : o->planner.arch != NULL ? o->planner.arch
                                    : o->planner.profile;
 }
 
-/* What a planner said, for the page; out->data is to be freed. */
+/* A planner's answer, for the page; out->data is to be freed. */
 static int describe_answer(const cli_strategy *strategy, cli_gathered *out) {
   opipe_error err = OPIPE_ERROR_INIT;
   if (strategy->api == NULL ||

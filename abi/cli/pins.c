@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --pin NAME=VALUE: numbers as text, by the type of the input. What the type has no place for is
- * refused, never cut. */
+/* --pin NAME=VALUE: numbers as text, in the input's type. Numbers that the type cannot hold are
+ * refused, never clipped. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "cli.h"
 
-/* A number of 16 bits, to the nearest, ties to even. false: it is too large. */
+/* Rounds to a 16-bit number, nearest, ties to even. False: it is too large. */
 static bool to_small(double value, int exponent_bits, uint16_t *out) {
   const int fraction_bits = 15 - exponent_bits, least = 2 - (1 << (exponent_bits - 1));
   const uint32_t infinity = ((1u << exponent_bits) - 1) << fraction_bits;
@@ -81,7 +81,7 @@ static bool put_flag(const char *text, void *out) {
   return yes || strcmp(text, "false") == 0 || strcmp(text, "0") == 0;
 }
 
-/* What numbers of the type are, for messages; NULL: they cannot be given as text. */
+/* Range of the type, for messages; NULL: it cannot be given as text. */
 static const char *domain_of(uint32_t dtype) {
   const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
   if (cli_dtype_bytes(dtype) == 0)
@@ -91,9 +91,9 @@ static const char *domain_of(uint32_t dtype) {
       return "true, false, 1 or 0";
     case OPIPE_ELEM_INT:
     case OPIPE_ELEM_UINT:
-      return "an integer that it has room for";
+      return "an integer in its range";
     case OPIPE_ELEM_FLOAT:
-      return "a decimal number that it has room for";
+      return "a decimal number in its range";
     default:
       return NULL;
   }
@@ -111,7 +111,7 @@ static bool put_number(const char *text, cli_tensor *t, size_t i) {
   }
 }
 
-/* "1,2,3" into the tensor, which has room for them. */
+/* Reads "1,2,3" into the tensor, which has room. */
 static int put_numbers(char *own, const opipe_tensor_info *info, cli_tensor *out) {
   char *next = own;
   for (size_t i = 0; next != NULL; ++i) {

@@ -7,7 +7,7 @@
 
 enum { DEVICES_MOST = 64, SAMPLES_MOST = 64, BATCH_MOST = 1 << 20, STEP_OF_SAMPLES = 4 };
 
-/* Replicas of single stages say how many ranks there are; copies of the pipeline do not. */
+/* Replicas of single stages determine the number of ranks; copies of the pipeline do not. */
 static bool lists_replicas(const cli_options *o) {
   return o->t.replicas != NULL && strchr(o->t.replicas, ',') != NULL;
 }
@@ -21,7 +21,7 @@ bool cli_asks_planner(const cli_options *o, const cli_session *s) {
       o->planner.profile != NULL)
     return true;
   if (said || (o->n_devices == 0 && o->cluster == NULL))
-    return false; /* devices alone, and nothing of what stands on them */
+    return false; /* only devices, and nothing about stages on them */
   return o->ignore_annotations || s->bound == NULL ||
          s->api->model_info(s->bound, &info, NULL) < 0 || info.n_annotated_stages < 2;
 }
@@ -48,7 +48,7 @@ int cli_check_planner(const cli_options *o, const cli_session *s) {
 
 /* ---- the cluster ---- */
 
-/* The devices of --device; without any, as many as there are cores for. Returns how many. */
+/* The devices of --device, or else as many as there are cores for. Returns their number. */
 static uint32_t list_devices(const cli_options *o, opipe_device_choice out[DEVICES_MOST]) {
   const uint32_t threads = o->n_threads == 0 ? 1 : o->n_threads, room = cli_cores() / threads;
   const uint32_t most = room == 0 ? 1 : room < DEVICES_MOST ? room : DEVICES_MOST;
@@ -64,7 +64,7 @@ static bool lacks_cap(const opipe_device_choice *d, const opipe_device_choice *o
   return d->memory_bytes == 0 && d->index == of->index && strcmp(d->kind, of->kind) == 0;
 }
 
-/* --memory caps devices that have no cap of their own: entries of one device have it together. */
+/* --memory caps devices without a cap of their own; entries of one device share it. */
 static void cap_devices(opipe_device_choice *devices, uint32_t n, uint64_t memory_bytes) {
   uint32_t n_sharing[DEVICES_MOST] = {0};
   for (uint32_t d = 0; d < n; ++d) {
@@ -77,7 +77,7 @@ static void cap_devices(opipe_device_choice *devices, uint32_t n, uint64_t memor
   }
 }
 
-/* They as a cluster. */
+/* Describes these devices as a cluster. */
 static int describe_machine(const cli_options *o, const cli_session *s, cli_gathered *out) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_device_choice devices[DEVICES_MOST];
@@ -134,7 +134,7 @@ static int read_profile(const cli_options *o, const cli_session *s, opipe_profil
   return status < 0 ? cli_report(o->planner.profile, &err) : CLI_DONE;
 }
 
-/* Nobody asks for a batch that is cut, and planner auto does not need one. */
+/* True if the batch need not be cut; planner auto does not need it either. */
 static bool may_be_whole(const cli_options *o) {
   return asks_auto(o) && o->planner.sizes == NULL && o->n_microbatches <= 1 &&
          o->t.replicas == NULL && o->planner.arch == NULL;
@@ -170,7 +170,7 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   }
   (void)s->api->model_info(s->bound, &info, NULL);
   if (info.n_dims == 0 && o->planner.sizes == NULL)
-    params.n_samples = 0; /* it is what it is */
+    params.n_samples = 0; /* the costs are given */
   params.cost = o->cost;
   params.batch_dim = o->batch;
   params.train = train;
@@ -208,8 +208,8 @@ static void show_progress(void *ctx, uint64_t n_bounded, uint64_t n_simulated, d
   (void)fputs("\033[K", stderr);
 }
 
-/* Tokens may be cut: of a description that is causal; or the user says so by naming a schedule,
- * which a model's plan proves, or refuses by node. */
+/* Tokens may be cut if a description is causal, or if the user names such a schedule; a model's
+ * plan then proves it, or refuses by node. */
 static uint32_t causal_flag(const cli_options *o) {
   const char *arch = o->planner.arch;
   const bool causal =
@@ -217,7 +217,7 @@ static uint32_t causal_flag(const cli_options *o) {
   return causal || (o->schedule != NULL && o->planner.arch == NULL) ? OPIPE_STRATEGY_CAUSAL : 0u;
 }
 
-/* Recomputing of attention alone is no choice of the planner's: it is a plan's own. */
+/* The planner has no choice of recomputing only attention; a plan has. */
 static uint32_t recomputes(const cli_options *o) {
   const char *r = o->t.recompute;
   if (r == NULL)
@@ -226,7 +226,7 @@ static uint32_t recomputes(const cli_options *o) {
                                                             : OPIPE_STRATEGY_RECOMPUTES_NEVER;
 }
 
-/* What is planner auto's: what was given is not searched. */
+/* Fixes values that planner auto need not search. */
 static int fix_what_is_given(const cli_options *o, bool trains, opipe_strategy_params *io_params) {
   uint32_t list[CLI_LIST_MOST];
   opipe_plan_params copies = {.replicas = 0};
@@ -243,13 +243,13 @@ static int fix_what_is_given(const cli_options *o, bool trains, opipe_strategy_p
   return CLI_DONE;
 }
 
-/* --arch and --profile are of training, unless a request's time is asked for. */
+/* --arch and --profile are for training, unless the time of a request is asked for. */
 static bool is_forward(const cli_options *o, const opipe_train_options *train) {
   const bool has_model = o->planner.arch == NULL && o->planner.profile == NULL;
   return has_model ? train == NULL : o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
 }
 
-/* A strategy of the profile and the cluster that are at hand, in the place of the one before. */
+/* Makes a strategy of the current profile and cluster, replacing the previous one. */
 static int ask(const cli_options *o, const cli_session *s, const opipe_train_options *train,
                uint64_t batch, uint64_t spare_bytes, cli_strategy *out) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -275,7 +275,7 @@ static int ask(const cli_options *o, const cli_session *s, const opipe_train_opt
   if (params.progress != NULL)
     (void)fputs("\r\033[K", stderr);
   if (made < 0 && spare_bytes != 0)
-    return CLI_FAILED; /* what was wrong without them is what is said */
+    return CLI_FAILED; /* report the error that occurred without them */
   if (made < 0)
     cli_report_plan(o, true, &err);
   if (made == OPIPE_E_LIMIT && s->bound != NULL && strstr(err.message, " bytes") != NULL) {
@@ -313,7 +313,7 @@ static opipe_status plan_of(const cli_options *o, cli_session *s, const cli_stra
   params.n_devices = list_devices(o, devices);
   params.devices = devices;
   if (!asks_auto(o) && o->n_devices == 0)
-    params.n_devices = 1; /* it stands for all ranks, as many as there are */
+    params.n_devices = 1; /* one device stands for all ranks */
   if (o->cluster != NULL) {
     params.devices = NULL;
     params.n_devices = 0;
@@ -331,22 +331,22 @@ static opipe_status plan_of(const cli_options *o, cli_session *s, const cli_stra
   return s->api->strategy_plan(strategy->strategy, s->bound, &params, out_plan, err);
 }
 
-/* What a plan is over a cap by, as its refusal says; UINT64_MAX: that says no number. */
+/* Bytes by which a plan exceeds a cap, from the refusal; UINT64_MAX: it states none. */
 static uint64_t overflow_of(const opipe_error *err) {
   const char *at = strstr(err->message, "exceeds its cap of ");
   at = at == NULL ? NULL : strstr(at, " by ");
   return at == NULL ? UINT64_MAX : strtoull(at + strlen(" by "), NULL, 10);
 }
 
-/* Of two refusals the one that is nearest to a cap is kept. */
+/* Keeps the refusal that is nearer to a cap. */
 static void keep_nearest(const opipe_error *other, opipe_error *io_err) {
   if (overflow_of(other) < overflow_of(io_err))
     *io_err = *other;
 }
 
-/* The plan of the first of those that were ranked which fits by exact bytes; a planner counts what
- * layers keep and have, a plan every buffer. One that takes more than another that did not fit is
- * not tried. */
+/* Makes the plan of the first ranked strategy that fits by exact bytes. A planner counts bytes of
+ * layers, a plan every buffer. A strategy that needs more than one that did not fit is not tried.
+ */
 static opipe_status plan_ranked(const cli_options *o, cli_session *s, cli_strategy *io_strategy,
                                 const opipe_train_options *train, opipe_plan **out_plan,
                                 opipe_error *err) {
@@ -376,12 +376,12 @@ static opipe_status plan_ranked(const cli_options *o, cli_session *s, cli_strate
   return status;
 }
 
-/* The same, with more and more of the caps left free where none of them fits: what is over a cap is
- * known of plans alone. */
+/* The same, leaving more and more of the caps free if none of them fits, since only plans know the
+ * excess. */
 static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t batch,
                                  cli_strategy *io_strategy, const opipe_train_options *train,
                                  opipe_plan **out_plan, opipe_error *err) {
-  enum { PARTS = 16, PARTS_MOST = 12 }; /* of the bytes that the best one takes */
+  enum { PARTS = 16, PARTS_MOST = 12 }; /* of the best one's bytes */
   opipe_strategy_info info = opipe_strategy_info_init();
   opipe_status status = plan_ranked(o, s, io_strategy, train, out_plan, err);
   (void)s->api->strategy_info(io_strategy->strategy, &info, NULL);
@@ -396,28 +396,29 @@ static opipe_status plan_fitting(const cli_options *o, cli_session *s, uint64_t 
   }
   if (status == OPIPE_OK && !first && info.n_ranked != 0) {
     (void)fprintf(stderr,
-                  "onnx-pipe: the plan of the best strategy is over a cap by its exact "
-                  "bytes (workspace, messages): another one is taken\n");
+                  "onnx-pipe: the plan of the best strategy is over a cap by its exact bytes "
+                  "(workspace, messages): the next that fits is taken\n");
   }
   return status;
 }
 
-/* Options that planner auto alone looks at. What is hypothetical is said of a model by all. */
+/* Options that only planner auto uses. With a model --hypothetical applies to every planner. */
 static int check_auto(const cli_options *o, bool has_model) {
   static const char *const names[] = {"auto", "budget", "within", "allow-stale", "hypothetical"};
   const size_t n = sizeof names / sizeof names[0] - (has_model ? 1 : 0);
   for (size_t i = 0; !asks_auto(o) && i < n; ++i) {
     if (cli_was_given(o, names[i])) {
-      return cli_usage("--%s: planner '%s' decides by its paper's rules: it is planner auto's",
-                       names[i], o->planner.name);
+      return cli_usage(
+          "--%s: planner '%s' decides by its paper's rules: only planner auto takes this option",
+          names[i], o->planner.name);
     }
   }
   if (o->planner.within_ms != 0 && o->planner.objective != OPIPE_OBJECTIVE_MEMORY)
-    return cli_usage("--within %g: a limit of time is of --auto=memory", o->planner.within_ms);
+    return cli_usage("--within %g: only --auto=memory has a time limit", o->planner.within_ms);
   return CLI_DONE;
 }
 
-/* How many samples a micro-batch has is told to these two, and to auto, which asks them as well. */
+/* These two, and auto, which asks them too, take the number of samples of a micro-batch. */
 static bool takes_rows(const cli_options *o) {
   return asks_auto(o) || strcmp(o->planner.name, "dapple") == 0 ||
          strcmp(o->planner.name, "pipedream") == 0;
@@ -505,7 +506,7 @@ int cli_give_strategy(const cli_options *o, const cli_strategy *strategy, bool i
   cli_gathered g = {NULL, 0, 0};
   const opipe_api *api = strategy->api;
   if (!is_all && o->json)
-    return CLI_DONE; /* the plan says it */
+    return CLI_DONE; /* the plan states it */
   if (api->strategy_describe(strategy->strategy, o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
                              cli_write_stdout, NULL, &err) < 0)
     return cli_report("plan", &err);

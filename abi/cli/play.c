@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Described clusters, and what is played on them: simulate; schedule simulate and draw. */
+/* Described clusters, and playing on them: simulate; schedule simulate and draw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,7 +98,7 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
   cli_play play;
   int status = cli_play_begin(o, s, &play);
   if (o->cluster == NULL && s->plan == NULL &&
-      s->outline == NULL) { /* the machine that the planner was asked about */
+      s->outline == NULL) { /* the machine that the planner planned for */
     play.params.cluster = strategy->cluster.data;
     play.params.cluster_bytes = strategy->cluster.n;
     play.params.cluster_name = "this machine";
@@ -132,7 +132,7 @@ static int simulate_training(const cli_options *o) {
   return status;
 }
 
-/* The file has all that is played; neither its model nor its devices need be there. */
+/* The file has everything to be played; neither its model nor its devices are needed. */
 static int simulate_file(const cli_options *o) {
   const cli_strategy none = {.api = NULL};
   cli_options own = *o;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile: what layers of a model take; what this machine is. */
+/* profile: layers of a model, or this machine as a cluster. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static int give(const cli_options *o, const cli_session *s, opipe_profile *profi
       &err);
 }
 
-/* Of a model or a description, on a cluster's first device or one of this machine. */
+/* Profiles a model or a description, on a cluster's first device or a device of this machine. */
 static int profile_layers(const cli_options *o, cli_session *s, const opipe_train_options *train,
                           uint64_t batch) {
   cli_gathered cluster = {NULL, 0, 0};
@@ -84,7 +84,7 @@ int cli_profile(const cli_options *given) {
   o.model = o.n_operands == 1 ? o.operands[0] : NULL;
   if ((o.model != NULL) + (o.planner.arch != NULL) + (o.machine ? 1 : 0) != 1)
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
-  if (o.cost == CLI_COST_UNSAID) /* a description is on no machine */
+  if (o.cost == CLI_COST_UNSAID) /* a description has no device */
     o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
   if (cli_try_pages(&o) != CLI_DONE)
     return CLI_FAILED;

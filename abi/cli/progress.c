@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line on the terminal about what is under way, which the next line replaces; and the signals
- * that end a run between two steps or requests.
- */
+/* One line of progress on the terminal, replaced by the next; and the signals that end a run
+ * between two steps or requests. */
 #include "progress.h"
 
 #include <stdarg.h>
@@ -63,10 +62,10 @@ const char *cli_time_left(double seconds, char out[CLI_TIME_ROOM]) {
 
 /* ---- signals ---- */
 
-/* SIGINT or SIGTERM that asks the run to end; 0: none. */
+/* The SIGINT or SIGTERM received; 0: none. */
 static volatile sig_atomic_t asked_to_stop;
 
-/* The next one ends the process at once. */
+/* A second signal ends the process at once. */
 static void on_signal(int number) {
   asked_to_stop = number;
   (void)signal(SIGINT, SIG_DFL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is under way, for people at a terminal; signals that end it in order. */
+/* Progress for people at a terminal; signals that end a run in order. */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
 
@@ -7,20 +7,20 @@
 
 #include "cli.h"
 
-double cli_now(void); /* s, of a clock that only goes forward */
+double cli_now(void); /* seconds, monotonic */
 
-/* Shows the line in the place of the one before; nothing where standard error is no terminal. */
+/* Replaces the previous line; does nothing if standard error is not a terminal. */
 void cli_progress(const char *fmt, ...) OPIPE_PRINTF(1, 2);
-/* Is it time for the next line? *io_last: when the last one was shown, 0 before the first. Never
- * where there is no terminal. */
+/* True when it is time for the next line. *io_last: time of the last line, 0 before the first.
+ * Never true without a terminal. */
 bool cli_progress_due(double *io_last);
 enum { CLI_TIME_ROOM = 32 };
 /* "1:05 min", "2:00:31 h". Returns out. */
 const char *cli_time_left(double seconds, char out[CLI_TIME_ROOM]);
 
 enum { CLI_STOP_SIGNALS = 2 };
-/* From here on SIGINT and SIGTERM are noted; a second one ends the process. Signals that the
- * command's caller ignores stay ignored. */
+/* Notes SIGINT and SIGTERM from here on; a second one ends the process. Signals that the caller of
+ * the command ignores stay ignored. */
 void cli_listen(struct sigaction before[CLI_STOP_SIGNALS]);
 void cli_stop_listening(const struct sigaction before[CLI_STOP_SIGNALS]);
 int cli_asked_to_stop(void); /* the signal's number; 0: none since cli_listen */

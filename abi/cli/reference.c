@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --reference: the plan's own stages by a plain loop must give the same bits; the uncut model must
- * be close. */
+/* --reference: the plan's stages, run one by one, must give the same bits; the uncut model must be
+ * close. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static double closeness(uint32_t dtype) {
   }
 }
 
-/* rounding [n_outputs]: what more may differ; NULL: nothing. */
+/* rounding [n_outputs]: allowed extra difference; NULL: none. */
 static int compare_all(const cli_result *a, const cli_result *b, bool bits, const char *with,
                        const cli_rounding *rounding, FILE *says, double *out_largest) {
   int status = CLI_DONE;
@@ -48,7 +48,7 @@ static int compare_all(const cli_result *a, const cli_result *b, bool bits, cons
   return status;
 }
 
-/* Every request's bits; those of the reference are of one request, or of as many. */
+/* Compares every request's bits; the reference has one request, or as many. */
 static int compare_each(const cli_result *a, const cli_result *reference, FILE *says) {
   uint32_t n_differ = 0, first = 0, output = 0;
   for (uint32_t r = 0; r < a->n_requests; ++r) {
@@ -73,7 +73,7 @@ static int compare_each(const cli_result *a, const cli_result *reference, FILE *
   return n_differ == 0 ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
-/* As many requests as were run: where something is dropped, each has masks of its own. */
+/* Runs the reference for as many requests: with active Dropout each has masks of its own. */
 static int run_as_often(const cli_options *o, cli_session *s, opipe_plan *plan,
                         const cli_tensor *inputs, uint32_t n_inputs, cli_result *out) {
   cli_timing timing;
@@ -96,8 +96,8 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
   return status;
 }
 
-/* Close to the uncut model, if need be after having found out what rounding to few bits makes of
- * noise. */
+/* Checks that results are close to the uncut model's, if need be after finding out how much
+ * rounding to few bits may change. */
 static int compare_uncut(const cli_options *o, const cli_session *s, const cli_tensor *inputs,
                          uint32_t n_inputs, const cli_result *result, const cli_result *uncut,
                          FILE *says, double *out_largest) {

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What right results may differ by where numbers are rounded to few bits on the way.
+/* How much correct results may differ if numbers are rounded to few bits on the way.
  *
- * Two right kernels differ by the rounding of their sums: by about 2^-22 of a number. A number that
- * lies in the middle between two steps goes one way or the other by it, and what follows goes with
- * it: behind a few layers one such step moves everything by about as much as many do. How far the
- * outputs move is found out: the uncut model runs with noise of 2^-20 in front of everything that
- * rounds (OPIPE_BIND_NOISE), in eight patterns, and its outputs are compared with each other. Where
- * no step goes the other way in any of them, nothing may differ beside the tolerance.
+ * Two correct kernels differ by the rounding of their sums, about 2^-22 of a number. A number
+ * halfway between two steps may therefore be rounded either way, and later values change with it:
+ * after a few layers one such step moves everything by about as much as many do. To find out how
+ * far the outputs move, the uncut model runs with noise of 2^-20 before everything that rounds
+ * (OPIPE_BIND_NOISE), in eight patterns, and its outputs are compared with each other. If no step
+ * changes in any of them, nothing may differ beyond the tolerance.
  *
- * A scale that is wrong by 1 %, or a zero point by 1, moves numbers everywhere: many steps go the
- * other way at once.
- */
+ * A scale that is wrong by 1 %, or a zero point by 1, moves numbers everywhere: many steps change
+ * at once. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@
 
 enum { PATTERNS = 8, NOISE_BITS = 20 };
 
-/* Of what patterns differ by: the largest of all pairs is no bound of the next. */
+/* Factors on the differences between patterns: the largest of all pairs does not bound the next. */
 static const double rms_factor = 1.25, largest_factor = 1.5;
 
 static bool same_form(const cli_tensor *a, const cli_tensor *b) {
@@ -49,7 +48,7 @@ bool cli_within_rounding(const cli_rounding *rounding, const cli_tensor *a, cons
          d.rms <= allowed + rms_factor * rounding->rms;
 }
 
-/* One run of the uncut model with noise. */
+/* Runs the uncut model once with noise. */
 static int run_once(const cli_options *o, const cli_session *s, uint32_t noise,
                     const cli_tensor *inputs, uint32_t n_inputs, cli_result *out) {
   const cli_streaming how = {.n = 1};
@@ -73,7 +72,7 @@ static int run_once(const cli_options *o, const cli_session *s, uint32_t noise,
   return status;
 }
 
-/* The largest differences of any pair. */
+/* Largest differences of any pair. */
 static cli_rounding of_pairs(const cli_result *runs, uint32_t output) {
   cli_rounding most = {0, 0};
   for (uint32_t p = 0; p < PATTERNS; ++p) {
@@ -88,7 +87,7 @@ static cli_rounding of_pairs(const cli_result *runs, uint32_t output) {
   return most;
 }
 
-/* Does anything round at run time? */
+/* True if anything is rounded to few bits at run time. */
 static bool rounds(const cli_session *s) {
   cli_gathered text = {NULL, 0, 0};
   bool found = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run MODEL: inputs from files or drawn, the plan, one request or a stream, outputs, and the
+/* run MODEL: inputs from files or random, the plan, one request or a stream, outputs, and the
  * comparison with the reference. */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,8 +33,8 @@ static int read_inputs(const cli_options *o, cli_tensor *tensors, uint32_t *out_
   return CLI_DONE;
 }
 
-/* Letters, digits, '.', '_', '-' stay; all else is percent-encoded, so that any tensor name is a
- * file name; so are the dots of a name that has a meaning of its own. */
+/* Percent-encodes all but letters, digits, '.', '_', '-', so that any tensor name is a file name;
+ * also encodes the dots of "." and "..". */
 void cli_encode_name(const char *name, char *out, size_t room) {
   const bool special = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
   size_t n = 0;
@@ -62,10 +62,10 @@ int cli_write_outputs(const char *directory, const cli_result *result) {
   return CLI_DONE;
 }
 
-/* One request has one latency. */
+/* A single request has a single latency. */
 static void print_timing(const cli_timing *t) {
   if (t->of_nothing)
-    (void)puts("every output is known before a request comes: no node was left to compute");
+    (void)puts("every output is known without a request: no node is left to compute");
   else if (t->n == 1)
     (void)printf("1 request in %.3f s: latency %.3f ms\n", t->total_s, t->mean_ms);
   if (t->of_nothing || t->n == 1)
@@ -151,14 +151,14 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
   cli_strategy strategy;
   int status = cli_planner_plan(o, s, NULL, cli_bound_batch(s), &strategy, &s->plan);
   if (status == CLI_DONE && s->plan == NULL)
-    status = cli_usage("--hypothetical: there is no plan to be run");
+    status = cli_usage("--hypothetical: there is no plan to run");
   if (status == CLI_DONE)
     status = cli_give_strategy(o, &strategy, false);
   cli_strategy_end(&strategy);
   return status;
 }
 
-/* A plan for training computes no requests. */
+/* A plan for training cannot run requests. */
 static int check_is_of_requests(const cli_options *o, const cli_session *s) {
   opipe_train_options training = opipe_train_options_init();
   if (o->plan_file == NULL || s->api->plan_training(s->plan, &training, NULL) < 0)
@@ -179,7 +179,7 @@ static int show_plan(const cli_session *s, const cli_json *json) {
              : CLI_DONE;
 }
 
-/* A stream over a model of which nothing is left measures nothing. */
+/* A stream over a model with nothing left to compute measures nothing. */
 static int check_requests(const cli_options *o, const cli_session *s) {
   if (o->n_requests == 0 || !cli_computes_nothing(s))
     return CLI_DONE;
@@ -255,7 +255,7 @@ int cli_run(const cli_options *o) {
   struct stat st;
   cli_session s;
   uint32_t n = 0;
-  const bool there = stat(o->model, &st) == 0; /* else opening it says that it is not */
+  const bool there = stat(o->model, &st) == 0; /* otherwise opening it reports the error */
   if (there && S_ISDIR(st.st_mode))
     return cli_run_folder(o);
   if (there && o->check != NULL)

@@ -16,7 +16,7 @@ typedef struct job {
   cli_play *play; /* with --cluster */
 } job;
 
-/* What is said about a cluster that there is none of. */
+/* Refuses options about a cluster if there is none. */
 static int check_played(const cli_options *o) {
   const struct {
     const char *name;
@@ -30,7 +30,8 @@ static int check_played(const cli_options *o) {
               {"pipeline-first", (o->play.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0}};
   for (size_t i = 0; o->cluster == NULL && i < sizeof(rows) / sizeof(rows[0]); ++i) {
     if (rows[i].given)
-      return cli_usage("schedule: --%s is of a described cluster: add --cluster", rows[i].name);
+      return cli_usage("schedule: --%s applies to a described cluster: add --cluster",
+                       rows[i].name);
   }
   return CLI_DONE;
 }
@@ -53,8 +54,8 @@ static int take_operands(job *j) {
 
 /* ---- orders ---- */
 
-/* NULL: it is a schedule's name, which has neither folders nor endings. What is there but cannot be
- * read, and what can only be a file that is not there, says so when it is read. */
+/* The file, or NULL for a schedule's name, which has neither folders nor endings. A file that
+ * cannot be read, or is missing, is reported when it is read. */
 static const char *file_of(const char *what) {
   struct stat info;
   if (strncmp(what, "file:", 5) == 0)
@@ -65,14 +66,14 @@ static const char *file_of(const char *what) {
   return memchr(what, '/', n) != NULL || memchr(what, '.', n) != NULL ? what : NULL;
 }
 
-/* `convert` has no use for names. */
+/* `convert` takes no names. */
 static int check_options(const job *j) {
   const bool is_file =
       j->what != NULL && (strcmp(j->verb, "convert") == 0 || file_of(j->what) != NULL);
   return cli_check_verb_options(j->o, j->verb, j->what, is_file);
 }
 
-/* Options that are given must say what the file says. */
+/* Given options must agree with the file. */
 static int check_numbers(const job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_order_info info = {.struct_size = sizeof(info)};
@@ -98,7 +99,7 @@ static const char *rule_of(const job *j) {
   return rules[j->o->order.rule];
 }
 
-/* The answer of `check` when an order is refused. */
+/* Output of `check` for a refused order. */
 static int answer_no(const job *j, const opipe_error *err) {
   if (j->o->json)
     cli_put_verdict(stdout, rule_of(j), err->message);
@@ -106,8 +107,8 @@ static int answer_no(const job *j, const opipe_error *err) {
   return CLI_CHECK_FAILED;
 }
 
-/* There is no order. Where `check` is told what is wrong with it, that is its answer, whoever found
- * it: reading and making look at some of what the proof does. */
+/* Reports that there is no order. If `check` learns what is wrong with it, that is its answer,
+ * whoever found it: reading and making already check some of what the proof does. */
 static int refuse(const job *j, const char *what, opipe_status status, const opipe_error *err) {
   if (status == OPIPE_E_INVALID && strcmp(j->verb, "check") == 0 && cli_is_verdict(err->message))
     return answer_no(j, err);
@@ -160,7 +161,7 @@ static int open_order(job *j) {
 
 /* ---- output ---- */
 
-/* What a verb writes, gathered first so that a file is made only when all is well. */
+/* Output of a subcommand, gathered so that a file is only created on success. */
 static opipe_status produce(job *j, opipe_order *order, FILE *out, opipe_error *err) {
   const opipe_api *api = j->session.api;
   const bool is_page = cli_ends_in(j->o->output, ".html");
@@ -237,11 +238,11 @@ static int prove(job *j) {
 static int lower(job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_order *lowered = NULL;
-  /* PyTorch's runtime reduces, frees and steps by itself: its tables hold messages alone. */
+  /* PyTorch's runtime reduces, frees and steps by itself: its tables have only messages. */
   const uint32_t flags = j->o->order.dialect == OPIPE_DIALECT_OPIPE ? 0 : OPIPE_LOWER_MESSAGES;
   if (j->session.api->order_lower(j->order, j->o->order.receive_depth, flags, &lowered, &err) < 0)
     return cli_report(j->what, &err);
-  j->session.api->order_destroy(j->order); /* its room is the text's */
+  j->session.api->order_destroy(j->order); /* frees its memory for the text */
   j->order = NULL;
   const int status = write_order(j, lowered);
   j->session.api->order_destroy(lowered);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --schedule file:PATH of plan, run and train: the file says how many ranks and micro-batches. */
+/* --schedule file:PATH of plan, run and train: the file gives the numbers of ranks and
+ * micro-batches. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +22,8 @@ static int read_info(cli_session *s, const char *path, opipe_order_info *out) {
   return status;
 }
 
-/* The file is the order of one copy of the pipeline, which has ranks and micro-batches of its own.
- * Replicas of single stages cut its micro-batches, and say themselves how many ranks they take. */
+/* The file is the order of one copy of the pipeline, with ranks and micro-batches of its own.
+ * Replicas of single stages split its micro-batches and determine their number of ranks. */
 static int take_numbers(cli_options *o, const opipe_order_info *info) {
   uint32_t list[CLI_LIST_MOST];
   opipe_plan_params how = {.replicas = 0};

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of `schedule`, and which options each looks at, where it makes an order by a name and
- * where it reads a file. One that it does not look at is refused, not passed over.
- */
+/* Subcommands of `schedule`, and the options that each uses, with a name and with a file. Other
+ * options are refused, not ignored. */
 #include <string.h>
 
 #include "schedule_verdict.h"
@@ -26,7 +25,7 @@ enum { N_VERBS = sizeof(verb_names) / sizeof(verb_names[0]) };
 
 typedef struct option_row {
   const char *name;
-  uint32_t of_names, of_files; /* verbs that look at it */
+  uint32_t of_names, of_files; /* subcommands that use it */
 } option_row;
 
 static const option_row rows[] = {{"ranks", MAKES, READS},
@@ -35,7 +34,8 @@ static const option_row rows[] = {{"ranks", MAKES, READS},
                                   {"replicas", MAKES, 0},
                                   {"forward", MAKES, 0},
                                   {"aligned", SHOW, 0},
-                                  {"improve", MAKES, MAKES}, /* of a file: open_order's refusal */
+                                  {"improve", MAKES, MAKES}, /* with a file: refused by open_order
+                                                              */
                                   {"format", WRITES, WRITES},
                                   {"dialect", WRITES, WRITES},
                                   {"receives", LOWER | CHECK, LOWER | CHECK},
@@ -89,10 +89,14 @@ static int refuse(const option_row *row, uint32_t bit, const char *verb, const c
   char verbs[80];
   const bool file_alone = is_file && (row->of_names & bit) != 0;
   const uint32_t others = is_file ? row->of_files : row->of_names;
-  if (others == 0 && is_file)
-    return cli_usage("schedule %s: --%s is of a NAME, and %s is a file", verb, row->name, what);
-  if (others == 0)
-    return cli_usage("schedule %s: --%s is of a FILE, and %s is none", verb, row->name, what);
+  if (others == 0 && is_file) {
+    return cli_usage("schedule %s: --%s applies to a NAME, but %s is a file", verb, row->name,
+                     what);
+  }
+  if (others == 0) {
+    return cli_usage("schedule %s: --%s applies to a FILE, but %s is not one", verb, row->name,
+                     what);
+  }
   put_verbs(verbs, sizeof(verbs), others);
   return cli_usage("schedule %s%s takes no --%s: %s %s", verb, file_alone ? " FILE" : "", row->name,
                    verbs, (others & (others - 1)) == 0 ? "does" : "do");

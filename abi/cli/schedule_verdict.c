@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why an order is refused, for machines: the places that the proof's message names, "rank 1, step
- * 5: 2F0"; of a deadlock the circle of those that wait; or the action that the order lacks. */
+/* Machine-readable reasons for a refused order: the place in the proof's message, "rank 1, step 5:
+ * 2F0"; for a deadlock the cycle of waiting ranks; or the missing action. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@ static const char WAITS[] = " waits for ", MISSING[] = " is missing (",
 enum { UNSAID = -1 };
 
 typedef struct place {
-  long rank, step;    /* UNSAID: the message has none */
-  const char *action; /* [n], in the message; n == 0: it has none */
+  long rank, step;    /* UNSAID: not in the message */
+  const char *action; /* [n], in the message; n == 0: none */
   size_t n;
 } place;
 
@@ -23,7 +23,7 @@ static bool is_action(const char *text) {
   return isdigit((unsigned char)*text) != 0 || strncmp(text, "STEP", 4) == 0;
 }
 
-/* The first place at or behind `at`; where it ends. NULL: there is none. */
+/* Finds the first place at or after `at`, and returns its end. NULL: there is none. */
 static const char *find_place(const char *at, place *out) {
   for (at = strstr(at, "rank "); at != NULL; at = strstr(at + 1, "rank ")) {
     int n = 0;
@@ -36,7 +36,7 @@ static const char *find_place(const char *at, place *out) {
   return NULL;
 }
 
-/* "1B0 is missing (stage 1, replica 0 on rank 1, ...)": where, but not when. */
+/* "1B0 is missing (stage 1, replica 0 on rank 1, ...)": has a rank but no step. */
 static bool find_missing(const char *why, place *out) {
   const char *end = strstr(why, MISSING), *on = end == NULL ? NULL : strstr(end, "on rank ");
   *out = (place){.rank = UNSAID, .step = UNSAID, .action = end};
@@ -71,7 +71,7 @@ static void put_place(FILE *json, const place *p) {
     (void)fprintf(json, "\"action\": \"%.*s\"", (int)p->n, p->action);
 }
 
-/* left_out: members that the message has no room for. */
+/* left_out: number of members for which the message has no room. */
 static void put_cycle(FILE *json, const char *why) {
   place here, on;
   const char *end = why;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps that commands share: open, bind, plan. */
+/* Steps shared by commands: open, bind, plan. */
 #include <errno.h>
 #include <jansson.h>
 #include <sched.h>
@@ -21,8 +21,8 @@ bool cli_is_terminal(void) {
   return isatty(STDERR_FILENO) == 1;
 }
 
-/* Before anything is computed for it: would a file that is to be written take the place of one of
- * the model's? */
+/* Checks, before anything is computed, that files to be written do not replace a file of the model.
+ */
 static int guard_model(const cli_options *o, const cli_session *s) {
   const char *const others[] = {o->output, o->html, o->trace};
   cli_guard(s->api, s->file);
@@ -106,7 +106,7 @@ typedef struct binding {
   uint32_t n_pins, n_owned;
 } binding;
 
-/* The number that a dimension has already, -1: none. */
+/* The number already given for a dimension; -1: none. */
 static int64_t dim_value(const binding *b, const char *name) {
   for (uint32_t i = 0; i < b->n_dims; ++i) {
     if (strcmp(b->dims[i].name, name) == 0)
@@ -176,8 +176,8 @@ bool cli_input_info(const cli_session *s, const char *name, size_t n, opipe_tens
   }
 }
 
-/* The free dimensions of a given tensor's input. Files exist whose one name stands for two lengths:
- * the second one is given by its place. */
+/* Adds the free dimensions of a given tensor's input. Some files use one name for two lengths: the
+ * second is then given by its place. */
 static int add_shape(binding *b, const cli_session *s, const cli_tensor *t) {
   opipe_tensor_info info;
   if (!cli_input_info(s, t->name, strlen(t->name), &info))
@@ -236,20 +236,20 @@ static int gather(const cli_options *o, const cli_session *s, const cli_tensor *
   return status;
 }
 
-/* Why an input takes the given tensor's values as constants. A mini-batch's are those of the first.
- */
+/* Reports that an input is pinned to the given tensor's values. For a mini-batch these are the
+ * first one's. */
 static void say_pinned(const cli_options *o, cli_session *s, const char *input,
                        const opipe_error *err) {
   char said[700];
-  (void)snprintf(said, sizeof(said), "input '%s' is pinned to what %s: %s", input,
-                 o->train ? "the first mini-batch has, for all of them" : "--input gave",
+  (void)snprintf(said, sizeof(said), "input '%s' is pinned to the values of %s: %s", input,
+                 o->train ? "the first mini-batch, for all of them" : "--input",
                  err->message);
   if (s->pinned[0] == '\0')
     (void)snprintf(s->pinned, sizeof(s->pinned), "%s", input);
   cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
 }
 
-/* When the library needs an input's value to know shapes or a branch, and the value is at hand: pin
+/* If the library needs an input's value to know shapes or a branch, and the value is given, pins
  * it. */
 static bool pin_needed(const cli_options *o, cli_session *s, const opipe_error *err,
                        const cli_tensor *tensors, uint32_t n, binding *b) {
@@ -272,7 +272,7 @@ static bool pin_needed(const cli_options *o, cli_session *s, const opipe_error *
   return false;
 }
 
-/* Whether a number may be lacking: some input that is not at hand has a free dimension. */
+/* True if a number may be missing: some input that is not given has a free dimension. */
 static bool dims_open(const cli_session *s, const cli_tensor *tensors, uint32_t n) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   for (uint32_t i = 0; s->api->model_input(s->file, i, &info, NULL) == OPIPE_OK; ++i) {
@@ -336,7 +336,7 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
   }
 }
 
-/* Has the list an operator with this in its name, or with `other` one without it? */
+/* True if the list has an operator with this in its name, or with `other` one without it. */
 static bool lists(json_t *operators, const char *name, bool other) {
   bool found = false;
   for (void *at = json_object_iter(operators); at != NULL;
@@ -345,7 +345,7 @@ static bool lists(json_t *operators, const char *name, bool other) {
   return found;
 }
 
-/* What the command says of the bound model in JSON; NULL: it cannot be had. To be freed. */
+/* The bound model's description in JSON, to be freed; NULL: not available. */
 static json_t *bound_as_json(const cli_session *s) {
   cli_gathered text = {NULL, 0, 0};
   json_t *model = NULL;
@@ -355,7 +355,7 @@ static json_t *bound_as_json(const cli_session *s) {
   return model;
 }
 
-/* Copies to outputs, of constants or of inputs, are no computation. */
+/* Copies of constants or inputs to outputs are not computation. */
 bool cli_computes_nothing(const cli_session *s) {
   json_t *model = bound_as_json(s);
   const bool copies =
@@ -364,7 +364,7 @@ bool cli_computes_nothing(const cli_session *s) {
   return copies;
 }
 
-/* A ratio that nothing takes is said. */
+/* Warns about a dropout ratio that nothing uses. */
 static void judge_dropout(const cli_options *o, const cli_session *s) {
   char said[128];
   json_t *model = bound_as_json(s);
@@ -408,7 +408,7 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
 }
 
-/* The devices of a description in the place of those at hand. out_text->data is to be freed. */
+/* Replaces the devices by those of a description. out_text->data is to be freed. */
 static int read_cluster(const cli_options *o, const cli_session *s, opipe_plan_params *io_params,
                         cli_gathered *out_text) {
   const int status = cli_cluster_text(o, s, out_text);
@@ -422,7 +422,7 @@ static int read_cluster(const cli_options *o, const cli_session *s, opipe_plan_p
 
 void cli_cut_nothing(cli_options *io_options) {
   cli_options *o = io_options;
-  uint32_t alike = 0; /* of several kinds, one may take some nodes only */
+  uint32_t alike = 0; /* devices of several kinds: one may support only some nodes */
   while (alike < o->n_devices && strcmp(o->devices[alike].kind, o->devices[0].kind) == 0)
     ++alike;
   o->n_stages = o->n_microbatches = 1;
@@ -453,7 +453,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   opipe_plan_params copies = {.replicas = 0};
   if (cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
     return CLI_USAGE;
-  const bool listed = copies.n_stage_replicas != 0; /* tells how many ranks */
+  const bool listed = copies.n_stage_replicas != 0; /* determines the number of ranks */
   uint32_t stages = o->n_stages != 0 ? o->n_stages : copies.n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running requests: one, or a stream with several in flight. */
+/* Runs requests: one, or a stream with several in flight. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ typedef struct stream {
   double *started;
   double *latency_ms, *ended; /* [total] */
   uint32_t room, head, tail;  /* head: oldest unfinished; tail: next to submit */
-  uint64_t *digests;          /* [total][outputs]; NULL: nobody wants them */
+  uint64_t *digests;          /* [total][outputs]; NULL: not asked for */
   double start_s, shown_s;    /* of the first request; of the last line of progress */
   opipe_error err;
 } stream;
@@ -52,7 +52,7 @@ static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   return CLI_DONE;
 }
 
-/* Takes the oldest request's outputs: the last one's are kept, of all there are digests. */
+/* Takes the oldest request's outputs: keeps the last one's, digests all. */
 static int take_outputs(stream *st, opipe_request *request, bool last, cli_result *out) {
   cli_result own = {NULL};
   int status = CLI_DONE;
@@ -101,7 +101,7 @@ static void show_progress(stream *st, uint32_t n) {
                rate, cli_time_left(took / st->head * (n - st->head), left));
 }
 
-/* *io_n: less where a signal asked to stop; then no further request is submitted. */
+/* *io_n: fewer if a signal asked to stop; then no further request is submitted. */
 static int run_stream(stream *st, uint32_t *io_n, cli_result *out) {
   uint32_t n = *io_n;
   const opipe_submit_params params = {.struct_size = sizeof(params),
@@ -125,7 +125,7 @@ static int run_stream(stream *st, uint32_t *io_n, cli_result *out) {
     }
     if (submitted == OPIPE_PENDING && st->head < st->tail)
       status = finish_oldest(st, st->head + 1 == n, out);
-    else if (submitted == OPIPE_PENDING) /* what is done is not yet put away */
+    else if (submitted == OPIPE_PENDING) /* finished requests have not been taken yet */
       status = wait_for_room(st);
   }
   while (st->head < st->tail)
@@ -135,8 +135,8 @@ static int run_stream(stream *st, uint32_t *io_n, cli_result *out) {
   return status;
 }
 
-/* The stream, ended by a signal after as many requests as are under way. A single request is not
- * waited for: the signal ends the command. */
+/* Runs the stream; a signal ends it after the requests in flight. A single request is not waited
+ * for: the signal ends the command. */
 static int run_interruptible(stream *st, uint32_t *io_n, cli_result *out) {
   struct sigaction before[CLI_STOP_SIGNALS];
   const uint32_t asked = *io_n;
@@ -157,7 +157,7 @@ static int by_value(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
-/* Of n sorted values, the smallest that `percent` of them do not exceed. */
+/* The smallest of n sorted values that `percent` of them do not exceed. */
 static double percentile(const double *sorted, uint32_t n, uint32_t percent) {
   const uint64_t rank = ((uint64_t)n * percent + 99) / 100;
   return sorted[rank == 0 ? 0 : rank - 1];
@@ -177,7 +177,7 @@ static void summarise(const stream *st, uint32_t n, double total_s, cli_timing *
   timing->p99_ms = percentile(st->latency_ms, n, 99);
 }
 
-/* Inputs that the bound model still has (pinned ones are constants now). */
+/* Inputs left in the bound model (pinned ones are constants now). */
 static uint32_t name_inputs(const cli_session *s, const cli_tensor *tensors, uint32_t n,
                             opipe_binding_io *out) {
   uint32_t used = 0;
@@ -203,7 +203,7 @@ uint64_t cli_fullest_rank(const opipe_api *api, opipe_session *session) {
   return most;
 }
 
-/* Room for what is taken down of n requests; digests go to the result. */
+/* Allocates records for n requests; digests go to the result. */
 static bool make_room(stream *st, const cli_streaming *how, uint32_t n_inputs, cli_result *out) {
   opipe_model_info info = {.struct_size = sizeof(info)};
   (void)st->s->api->model_info(st->s->bound, &info, NULL);
@@ -235,7 +235,7 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
       .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
   if (!make_room(&st, how, n_inputs, out))
     status = cli_usage("--requests %u: there is no memory for their times", how->n);
-  cli_progress("taking up the weights of the plan's stages");
+  cli_progress("loading the weights of the plan's stages");
   if (status == CLI_DONE &&
       s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
     status = cli_report("session", &st.err);

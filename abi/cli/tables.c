@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options, one row each, and the commands. Rows stand in the order in which a section lists
- * them; a new option is a row here, a field of cli_options, and what is done with it.
+/* The options, one row each, and the commands. Rows are in the order in which a section lists them.
+ * A new option needs a row here, a field of cli_options, and code that uses it.
  */
 #include "tables.h"
 
@@ -9,13 +9,13 @@
 
 enum {
   END = 0,
-  PLAN,          /* of plans: plan, run, train */
-  MODEL,         /* of models */
+  PLAN,          /* plans: plan, run, train */
+  MODEL,         /* models */
   INSPECT_TRAIN, /* inspect */
   INSPECT,
   PLAN_OUT, /* plan */
-  DATA,     /* of training: train, plans for it */
-  TRAINED,  /* the same, and what is trainable */
+  DATA,     /* training: train, plans for it */
+  TRAINED,  /* the same, and trainable parameters */
   OPTIMIZE,
   PLAN_SEED, /* plan */
   RUN,
@@ -28,7 +28,7 @@ enum {
   LAYERS,   /* plan, simulate */
   PROFILE,  /* profile */
   TUNE,     /* tune */
-  COMMON    /* of all */
+  COMMON    /* every command */
 };
 
 /* How a value is read, and the field that it fills. */
@@ -52,66 +52,65 @@ enum { ORDER_MOST = 1 << 24 };
 #define SWITCH_KEY(KEY, field, key, off, on) key "=" off "|" on ", "
 
 #define TUNED_HELP \
-  "require: refuse a plan without a table of kernels that fits ('tune'); allow (preset): warn"
+  "require: refuse a plan without a matching table of kernels ('tune'); allow (preset): warn"
 
 const cli_option cli_option_rows[] = {
     {PLAN, "device", "KIND[:N|:UUID][,memory=SIZE][,threads=N]",
-     "the devices in order; the last one is used for all further ranks (repeatable)", OWN(device),
+     "devices in order; the last is used for all further ranks (repeatable)", OWN(device),
      .in_plan = true},
     {PLAN, "fallback", "none|cpu",
-     "nodes that a device lacks: refused (preset of train), or run on the CPU (preset otherwise)",
+     "nodes that a device lacks are refused (preset of train) or run on the CPU (preset otherwise)",
      CHOICE(fallback, "none|cpu"), .in_plan = true},
     {PLAN, "cluster", "FILE|NAME[:nodes=N]",
-     "devices and link from a description (guide/clusters.md): none of them need be there",
+     "devices and link from a description (guide/clusters.md); they need not be present",
      TEXT(cluster), .in_plan = true},
-    {PLAN, "stages", "S", "number of stages (preset: one; run: one for each core, at most 8)",
+    {PLAN, "stages", "S", "number of stages (preset: one; run: one per core, at most 8)",
      COUNT(n_stages, 4096), .in_plan = true},
-    {PLAN, "ranks", "P", "number of ranks: as many stages as the schedule lays out on them",
+    {PLAN, "ranks", "P", "number of ranks; the schedule decides how many stages they have",
      COUNT(n_ranks, 4096), .in_plan = true},
     {PLAN, "threads", "T", "compute threads per rank", COUNT(n_threads, 4096), .in_plan = true},
     {PLAN, "cut", "SPEC",
-     "t1,t2:consumer1+consumer2;t3: tensors per boundary, with optional consumers; of a name, , : "
-     "+ "
-     "and ; are written with \\ before them, :: as it is",
+     "tensors per boundary, with optional consumers: t1,t2:consumer1+consumer2;t3; in a name write "
+     "\\ before , : + and ;, but not before ::",
      TEXT(cut), .in_plan = true},
     {PLAN, "plan", "FILE", "a whole plan", TEXT(plan_file)},
-    {PLAN, "memory", "SIZE", "cap of every device that has none of its own", SIZE(memory_bytes),
+    {PLAN, "memory", "SIZE", "cap of every device without a cap of its own", SIZE(memory_bytes),
      .in_plan = true},
     {PLAN, "schedule", "NAME[:key=value,...]",
-     "gpipe (preset), or another that 'schedule list' has; file:PATH; search[:moves=N,seed=N,"
-     "from=NAME]: an order found",
+     "gpipe (preset), or another of 'schedule list'; file:PATH; search[:moves=N,seed=N,"
+     "from=NAME]: an order found by search",
      TEXT(schedule), .in_plan = true},
     {PLAN, "improve", NULL,
-     "search for a better order than the schedule's, or the best there is, as the schedule search "
-     "does",
+     "search for a better order than the schedule's, as the schedule search does; without "
+     "--schedule, than the best schedule's",
      FLAG(improve), .in_plan = true},
     {PLAN, "microbatches", "M", "micro-batches of the whole mini-batch or request",
      COUNT(n_microbatches, 1 << 20), .in_plan = true},
     {PLAN, "replicas", "N[,N...]",
-     "N: copies of the pipeline, which share out the micro-batches, or (inference, fewer "
-     "micro-batches) take requests in turn; several that differ: replicas of single stages, which "
-     "cut every micro-batch between them",
+     "N: copies of the pipeline, which share the micro-batches or (inference with fewer "
+     "micro-batches) take requests in turn; several different numbers: replicas of single stages, "
+     "which split every micro-batch",
      TEXT(t.replicas), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
-     "the free dimensions that micro-batches split (preset: the first of every input, as far as "
-     "their lengths and the graph agree)",
+     "free dimensions that micro-batches split (preset: the first of every input, as far as "
+     "lengths and the graph agree)",
      TEXT(batch), .in_plan = true},
-    {PLAN, "depth", "N", "slots of a boundary tensor (2; more where it skips stages)",
+    {PLAN, "depth", "N", "slots of a boundary tensor (2; more if it skips stages)",
      COUNT(depth, 1024), .in_plan = true},
     {PLAN, "transport", "NAME",
      "local (preset) or a plugin's id, with options as NAME:key=value,...", TEXT(transport),
      .in_plan = true},
     {PLAN, "cost", "rates|measured|F=N,I=N,W=N",
-     "node times from device rates (preset) or measured; the stages' own in ms, F=5+5+9",
+     "node times by device rates (preset) or measured; or stage times in ms, F=5+5+9",
      cli_take_cost, 0, 0, 0, "rates|measured", .in_plan = true},
-    {PLAN, "ignore-annotations", NULL, "do not cut where the file's pipeline_stage annotations say",
+    {PLAN, "ignore-annotations", NULL, "ignore the file's pipeline_stage annotations in the cut",
      FLAG(ignore_annotations), .in_plan = true},
 
     {MODEL, "bind", "DIM=N,...", "numbers for free dimensions (a name in the file, or INPUT.axis)",
      LIST(bind)},
     {MODEL, "pin", "NAME=VALUE",
-     "fix an input before folding: a number, a list 1,2,3 or a .npy file", LIST(pins)},
-    {MODEL, "no-fuse", NULL, "recognise no patterns", FLAG(no_fuse)},
+     "fix an input before constants are folded: a number, a list 1,2,3 or a .npy file", LIST(pins)},
+    {MODEL, "no-fuse", NULL, "do not recognise patterns", FLAG(no_fuse)},
     {MODEL, "dropout", "off|graph|RATIO",
      "off (preset except for train): identity; graph: as the operator defines it", OWN(dropout)},
     {MODEL, "allow-symlinks", NULL, "external data may be reached through symlinks",
@@ -119,206 +118,211 @@ const cli_option cli_option_rows[] = {
     {MODEL, "allow-hardlinks", NULL, "external data may have several hard links",
      BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
 
-    {INSPECT_TRAIN, "train", NULL, "what is trainable, and why", FLAG(train)},
-    {INSPECT, "graph-only", NULL, "weights may be missing",
-     BITS(load_flags, OPIPE_LOAD_GRAPH_ONLY)},
+    {INSPECT_TRAIN, "train", NULL, "list trainable initializers, and why", FLAG(train)},
+    {INSPECT, "graph-only", NULL, "allow missing weights", BITS(load_flags, OPIPE_LOAD_GRAPH_ONLY)},
 
     {PLAN_OUT, "output", "FILE", "write the plan (JSON); also -o", TEXT(output), .letter = 'o'},
     {PLAN_OUT, "annotate", "OUT.onnx",
      "write a copy of the model with the plan as IR-11 annotations", TEXT(annotate)},
-    {PLAN_OUT, "html", "OUT.html", "write a page of the plan; of two with 'plan explain'",
+    {PLAN_OUT, "html", "OUT.html", "write a page of the plan, or of two with 'plan explain'",
      TEXT(html)},
     {PLAN_OUT, "measure", NULL,
-     "also run the plans that are predicted best on this machine's devices: predicted beside "
-     "measured time and memory; the one that measured best is the plan (--cost measured)",
+     "also run the best predicted plans on this machine's devices, show predicted and measured "
+     "time and memory, and take the plan that measured best (--cost measured)",
      FLAG(measures)},
-    {PLAN_OUT, "train", NULL, "a plan for training, with what follows", FLAG(train)},
+    {PLAN_OUT, "train", NULL, "make a plan for training; options below", FLAG(train)},
 
     {DATA, "data", "SOURCE",
      "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable); samples "
-     "lie along the input's axis of the batch, an input without one is given whole",
+     "lie along the input's batch axis; an input without one is passed whole",
      LIST(t.data)},
-    {DATA, "batch", "N", "samples per mini-batch (those of --plan; all up to 64, else 8)",
+    {DATA, "batch", "N", "samples per mini-batch (as in --plan; else all if at most 64, else 8)",
      COUNT(t.batch, 1 << 30)},
     {TRAINED, "loss", "SPEC",
      "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "
      "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output; "
-     "shift=1 where text:FILE makes the labels)",
+     "shift=1 if text:FILE makes the labels)",
      TEXT(t.loss)},
     {TRAINED, "trainable", "GLOB",
-     "train these (patterns alone: no others); the last match wins (repeatable)", cli_take_glob, 0,
-     0, 1, NULL, .in_plan = true},
+     "train these (with patterns only, no others); the last match wins (repeatable)", cli_take_glob,
+     0, 0, 1, NULL, .in_plan = true},
     {TRAINED, "frozen", "GLOB", "do not train these; the last match wins (repeatable)",
      cli_take_glob, 0, 0, 0, NULL, .in_plan = true},
     {TRAINED, "parameter", "NAME=FILE",
-     "a graph input that becomes a trainable initializer, .pb or .npy", LIST(t.parameters)},
+     "turn a graph input into a trainable initializer, .pb or .npy", LIST(t.parameters)},
     {OPTIMIZE, "optimizer", "SPEC",
      OPIPE_OPTIMIZERS(OPTIMIZER_NAME) "with :KEY=VALUE,... of " OPIPE_TAKES(
-         NUMBER_KEY, SWITCH_KEY) "as far as it takes them (" CLI_OPTIMIZER ")",
+         NUMBER_KEY, SWITCH_KEY) "if it has them (" CLI_OPTIMIZER ")",
      TEXT(t.optimizer), .in_plan = true},
     {OPTIMIZE, "lr-schedule", "SPEC",
-     "constant|linear|cosine[:warmup=N,total=N] (total, not of constant: the end of this run, "
-     "--resume included)",
+     "constant|linear|cosine[:warmup=N,total=N] (total, not for constant: preset the end of this "
+     "run, --resume included)",
      TEXT(t.lr_schedule), .in_plan = true},
-    {OPTIMIZE, "clip", "NORM", "scale gradients down to this norm of all together", REAL(t.clip),
+    {OPTIMIZE, "clip", "NORM", "scale gradients down to this total norm", REAL(t.clip),
      .in_plan = true},
     {OPTIMIZE, "no-decay", "GLOB", "parameters without decay (repeatable)", LIST(t.no_decay),
      .in_plan = true},
-    {OPTIMIZE, "recompute", "none|stage|block|attention", "what backward computes again",
+    {OPTIMIZE, "recompute", "none|stage|block|attention", "values that the backward recomputes",
      TEXT(t.recompute), .in_plan = true},
     {OPTIMIZE, "compute", &OPIPE_COMPUTE_TYPES(COMPUTE_WORD)[1], "type of activations and products",
      TEXT(t.compute), .in_plan = true},
     {OPTIMIZE, "steps", "N", "mini-batches of this run (one epoch)", NUMBER(t.n_steps)},
-    {OPTIMIZE, "epochs", "N", "in place of --steps: times over all samples of --data",
+    {OPTIMIZE, "epochs", "N", "in place of --steps: passes over all samples of --data",
      NUMBER(t.n_epochs)},
 
-    {PLAN_SEED, "seed", "N", "of dropout, with --train (0)", OWN(seed)},
+    {PLAN_SEED, "seed", "N", "seed of dropout, with --train (0)", OWN(seed)},
 
     {RUN, "input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", LIST(inputs)},
     {RUN, "output", "DIR", "write every output as DIR/NAME.npy; also -o", TEXT(output),
      .letter = 'o'},
-    {RUN, "requests", "N", "a stream of N requests: throughput and latency",
+    {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
      cli_take_check, 0, 0, 0, "max|element"},
     {RUN, "rtol", "X", "relative tolerance of --check", REAL(rtol)},
     {RUN, "atol", "X", "absolute tolerance of --check", REAL(atol)},
-    {RUN, "trace", "OUT.json|.svg|.html", "the last request, planned and measured", TEXT(trace)},
+    {RUN, "trace", "OUT.json|.svg|.html", "write the last request, planned and measured",
+     TEXT(trace)},
     {RUN, "reference", NULL,
-     "compare with the plan's stages by a plain loop, and with the uncut model", FLAG(reference)},
-    {RUN, "check-finite", NULL, "fail when a node's output is NaN or infinite", FLAG(check_finite)},
-    {RUN, "seed", "N", "of drawn inputs (0)", OWN(seed)},
+     "compare with the plan's stages run one by one, and with the uncut model", FLAG(reference)},
+    {RUN, "check-finite", NULL, "fail if a node's output is NaN or infinite", FLAG(check_finite)},
+    {RUN, "seed", "N", "seed of random inputs (0)", OWN(seed)},
     {RUN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
-    {TRAIN, "shuffle", NULL, "a different order of samples in every epoch", FLAG(t.shuffle)},
-    {TRAIN, "save", "DIR", "write a checkpoint there at the end", TEXT(t.save)},
+    {TRAIN, "shuffle", NULL, "shuffle the samples anew in every epoch", FLAG(t.shuffle)},
+    {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
     {TRAIN, "overwrite", NULL, "--save may replace a checkpoint that this run does not resume",
      FLAG(t.overwrite)},
     {TRAIN, "save-model", "OUT.onnx", "write the model with its new weights", TEXT(t.save_model)},
-    {TRAIN, "save-gradients", "OUT.safetensors", "of the last mini-batch, before clipping",
-     TEXT(t.save_gradients)},
-    {TRAIN, "trace", "OUT.json|.svg|.html", "the last step, planned and measured", TEXT(trace)},
+    {TRAIN, "save-gradients", "OUT.safetensors",
+     "write gradients of the last mini-batch, unclipped", TEXT(t.save_gradients)},
+    {TRAIN, "trace", "OUT.json|.svg|.html", "write the last step, planned and measured",
+     TEXT(trace)},
     {TRAIN, "reference", NULL, "compare with the plan's reference, and with the uncut model",
      FLAG(reference)},
     {TRAIN, "check-finite", NULL,
      "check every value; end at the first NaN or infinity and name its node", FLAG(check_finite)},
     {TRAIN, "go-on", NULL,
      "skip steps whose loss or norm is not finite (preset: stop at the first one)", FLAG(t.go_on)},
-    {TRAIN, "seed", "N", "of dropout and --shuffle (0)", OWN(seed)},
+    {TRAIN, "seed", "N", "seed of dropout and --shuffle (0)", OWN(seed)},
     {TRAIN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
-    {PLUGINS, "why", NULL, "also every candidate that was refused, and why", FLAG(why)},
+    {PLUGINS, "why", NULL, "also list every candidate that was refused, and why", FLAG(why)},
 
     {SCHEDULE, "ranks", "P", "ranks", COUNT(n_ranks, ORDER_MOST)},
-    {SCHEDULE, "stages", "S", "stages (either of the two is enough for a name)",
+    {SCHEDULE, "stages", "S", "stages (a NAME needs only one of ranks and stages)",
      COUNT(n_stages, ORDER_MOST)},
     {SCHEDULE, "microbatches", "M", "micro-batches of the whole mini-batch",
      COUNT(n_microbatches, ORDER_MOST)},
-    {SCHEDULE, "replicas", "N", "of a NAME: copies of the whole pipeline (1)",
+    {SCHEDULE, "replicas", "N", "with a NAME: copies of the whole pipeline (1)",
      COUNT(order.n_replicas, ORDER_MOST)},
-    {SCHEDULE, "forward", NULL, "of a NAME: the forward-only form", FLAG(order.forward)},
+    {SCHEDULE, "forward", NULL, "with a NAME: the forward-only form", FLAG(order.forward)},
     {SCHEDULE, "format", "csv|text|json", "show, lower, convert: form of the output (csv)",
      CHOICE(order.format, "text|json|csv")},
-    {SCHEDULE, "aligned", NULL, "show, of a NAME: with idle cells, aligned in time",
+    {SCHEDULE, "aligned", NULL, "show, with a NAME: idle cells, aligned in time",
      FLAG(order.aligned)},
     {SCHEDULE, "receives", "early|lazy[=DEPTH]", "lower, check: where receives are placed (early)",
      cli_take_receives, AT(order.receive_depth), 1, ORDER_MOST, NULL},
     {SCHEDULE, "rule", "RULE", "check: tag (preset), stream, edge, pair, blocking or grouped",
      CHOICE(order.rule, "tag|stream|edge|pair|blocking|grouped")},
     {SCHEDULE, "cost", "F=1,I=1,W=1,comm=0",
-     "times per stage and whole micro-batch; F=5+5+9: of stage 0, 1, 2; of a FILE: simulate, draw",
+     "times per stage and whole micro-batch; F=5+5+9: of stages 0, 1, 2; with a FILE: simulate, "
+     "draw",
      OWN(order_cost)},
     {SCHEDULE, "dialect", "torch|torch-old|opipe", "show, lower, convert: dialect of a CSV (opipe)",
      CHOICE(order.dialect, "opipe|torch|torch-old")},
     {SCHEDULE, "from", "torch|torch-old|opipe",
-     "dialect of a FILE (opipe, which reads torch's as well)",
+     "dialect of a FILE (opipe, which also reads torch's)",
      CHOICE(order.from, "opipe|torch|torch-old")},
-    {SCHEDULE, "improve", NULL, "a better order than NAME's, as the schedule search:from=NAME",
+    {SCHEDULE, "improve", NULL, "search a better order than NAME's, as search:from=NAME does",
      FLAG(improve)},
     {SCHEDULE, "output", "FILE",
-     "all but list and check: write to FILE instead of standard output; also -o", TEXT(output),
+     "all but list and check: write to FILE, not standard output; also -o", TEXT(output),
      .letter = 'o'},
     {SCHEDULE, "cluster", "FILE|NAME[:nodes=N]",
      "simulate, draw: on a described cluster; costs are milliseconds", TEXT(cluster)},
     {SCHEDULE, "load", "KEY=VALUE,...",
-     "on it, of a stage: bytes that it sends, keeps, has and reduces (send, stash, input, fixed, "
-     "gradient), all-reduces of a tensor group in a forward (sums, tensor=SIZE of each), ms of the "
-     "optimizer and of a forward once more (step, recompute), flops",
+     "with --cluster, load of a stage: bytes that it sends, keeps, holds and reduces (send, stash, "
+     "input, fixed, gradient), all-reduces of a tensor group in a forward (sums, tensor=SIZE of "
+     "each), ms of the optimizer and of recomputing a forward (step, recompute), flops",
      TEXT(play.load)},
-    {SCHEDULE, "tensor", "T", "on it: width of tensor groups (1)", COUNT(play.tensor, 4096)},
-    {SCHEDULE, "copies", "N", "on it: replicas of the order, each with its own micro-batches (1)",
+    {SCHEDULE, "tensor", "T", "with --cluster: width of tensor groups (1)",
+     COUNT(play.tensor, 4096)},
+    {SCHEDULE, "copies", "N",
+     "with --cluster: replicas of the order, each with its own micro-batches (1)",
      COUNT(play.copies, 4096)},
 
-    {SIMULATE, "train", NULL, "a plan for training, with what follows", FLAG(train)},
+    {SIMULATE, "train", NULL, "make a plan for training; options below", FLAG(train)},
     {SIMULATE, "trace", "OUT.json|.svg|.html", "write the times, for Perfetto or as a picture",
      TEXT(trace)},
-    {SIMULATE, "html", "OUT.html", "write a page: times, memory, links, the plan and what it beat",
+    {SIMULATE, "html", "OUT.html", "write a page: times, memory, links, the plan and its rivals",
      TEXT(html)},
     {PLAYED, "collective", "auto|ring|rabenseifner|tree|hierarchical",
      "how groups sum (auto: as the cluster says)",
      CHOICE(play.collective, "auto|ring|rabenseifner|tree|hierarchical")},
-    {PLAYED, "sharded", NULL, "gradients are scattered over replicas, weights gathered",
+    {PLAYED, "sharded", NULL, "scatter gradients over replicas, gather weights",
      BITS(play.flags, OPIPE_PLAY_SHARDED)},
-    {PLAYED, "scattered", NULL, "each tensor rank sends its part between stages",
+    {PLAYED, "scattered", NULL, "send only each tensor rank's part between stages",
      BITS(play.flags, OPIPE_PLAY_SCATTERED)},
-    {PLAYED, "pipeline-first", NULL, "stages stand nearer to each other than replicas",
+    {PLAYED, "pipeline-first", NULL, "place stages nearer to each other than replicas",
      BITS(play.flags, OPIPE_PLAY_PIPELINE_FIRST)},
 
     {PLANNER, "planner", "NAME",
-     "who decides stages, replicas, micro-batches and schedule: auto, dapple, pipedream, 2bw, "
-     "chimera, megatron, terapipe",
+     "planner that decides stages, replicas, micro-batches and schedule: auto, dapple, pipedream, "
+     "2bw, chimera, megatron, terapipe",
      TEXT(planner.name), .in_plan = true},
     {PLANNER, "auto", "[step|throughput|memory|latency]",
-     "planner auto decides all that is not given, for the least of these (step); also where "
-     "devices "
-     "or a cluster are given without stages, ranks, schedule, cut or plan",
+     "let planner auto decide all that is not given, by this objective (step); also if devices or "
+     "a cluster are given without stages, ranks, schedule, cut or plan",
      cli_take_auto, 0, 0, 0, "step|throughput|memory|latency", .in_plan = true},
-    {PLANNER, "budget", "SECONDS", "auto: also ends by the clock (and says so)",
+    {PLANNER, "budget", "SECONDS", "auto: also stop by the clock (and say so)",
      REAL(planner.budget_s), .in_plan = true},
-    {PLANNER, "within", "MS", "--auto=memory: of a step, which may take no longer",
+    {PLANNER, "within", "MS", "--auto=memory: the longest that a step may take",
      REAL(planner.within_ms), .in_plan = true},
-    {PLANNER, "allow-stale", NULL, "auto: also schedules with delayed weights",
+    {PLANNER, "allow-stale", NULL, "auto: allow schedules with delayed weights",
      BITS(planner.flags, OPIPE_STRATEGY_ALLOW_STALE), .in_plan = true},
     {PLANNER, "hypothetical", NULL,
-     "auto: also tensor groups and sharded optimizers; what cannot be executed here is printed and "
-     "simulated only",
+     "auto: allow tensor groups and sharded optimizers; strategies that cannot be executed here "
+     "are only printed and simulated",
      BITS(planner.flags, OPIPE_STRATEGY_HYPOTHETICAL), .in_plan = true},
-    {PLANNER, "rows", "N", "samples of a micro-batch, for planners that are told (1)",
+    {PLANNER, "rows", "N", "samples of a micro-batch, for dapple, pipedream and auto (1)",
      COUNT(planner.samples, 1 << 20), .in_plan = true},
     {LAYERS, "arch", "SPEC",
      "in place of MODEL: gpt:layers=N,hidden=N,heads=N,vocab=N,seq=N[,...]; also llama, bert",
      TEXT(planner.arch)},
     {LAYERS, "profile", "FILE", "in place of MODEL: its layers, by 'profile', PipeDream or DAPPLE",
      TEXT(planner.profile)},
-    {LAYERS, "samples", "N,N,...", "micro-batches that the profile knows (1, 4, ... the batch)",
+    {LAYERS, "samples", "N,N,...", "sizes of micro-batches to profile (1, 4, ... the batch)",
      TEXT(planner.sizes)},
 
     {PROFILE, "output", "FILE", "write the profile, or this machine's cluster; also -o",
      TEXT(output), .letter = 'o'},
     {PROFILE, "cluster", "[FILE|NAME[:nodes=N]]",
-     "alone: this machine as a cluster file, its links and rates measured; with a cluster, by the "
-     "rates of its first device",
+     "without a value: write this machine as a cluster file, its links and rates measured; with a "
+     "cluster: profile by the rates of its first device",
      OWN(machine)},
-    {PROFILE, "arch", "SPEC", "of a description, in place of MODEL", TEXT(planner.arch)},
-    {PROFILE, "samples", "N,N,...", "of micro-batches (1, 4, ... the batch)", TEXT(planner.sizes)},
+    {PROFILE, "arch", "SPEC", "a described model, in place of MODEL", TEXT(planner.arch)},
+    {PROFILE, "samples", "N,N,...", "sizes of micro-batches (1, 4, ... the batch)",
+     TEXT(planner.sizes)},
     {PROFILE, "nodes", NULL, "a layer for every node", FLAG(planner.every_node)},
     {PROFILE, "cost", "rates|measured",
-     "by the device's rates (preset of --arch, and with a cluster), or every node run alone, best "
-     "of 3 (--cluster alone: links and products)",
+     "by the device's rates (preset with --arch or a cluster), or by running every node alone, "
+     "best "
+     "of 3 (--cluster without a value: links and products)",
      CHOICE(cost, "rates|measured")},
     {PROFILE, "device", "KIND[,threads=N]", "the device (cpu, one thread)", OWN(device)},
-    {PROFILE, "threads", "T", "compute threads of it", COUNT(n_threads, 4096)},
-    {PROFILE, "transport", "NAME", "--cluster: whose links (local)", TEXT(transport)},
+    {PROFILE, "threads", "T", "its compute threads", COUNT(n_threads, 4096)},
+    {PROFILE, "transport", "NAME", "--cluster: transport of the links (local)", TEXT(transport)},
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
-    {PROFILE, "train", NULL, "of training too, with what follows", FLAG(train)},
+    {PROFILE, "train", NULL, "profile training too; see the options below", FLAG(train)},
 
-    {TUNE, "plan", "FILE", "the plan, where it is no operand; the table is written into it",
+    {TUNE, "plan", "FILE", "the plan, if it is not an operand; the table is written into it",
      TEXT(plan_file)},
     {TUNE, "device", "KIND[:N]", "measure on this device, for all of its kind in the plan",
      OWN(device)},
-    {TUNE, "output", "FILE", "write the plan with its table there; also -o", TEXT(output),
+    {TUNE, "output", "FILE", "write the plan with its table to FILE; also -o", TEXT(output),
      .letter = 'o'},
     {TUNE, "candidates", "N", "algorithms per kernel, at most (16)", COUNT(tune.n_candidates, 64)},
     {TUNE, "runs", "N", "runs of each; one whose bits differ is dropped (20)", cli_take_within,
@@ -341,7 +345,7 @@ const uint32_t cli_n_option_rows = N_ROWS;
 
 const cli_command cli_commands[] = {
     {"inspect",
-     "what a model consists of: inputs, operators, patterns, parameters",
+     "show a model: inputs, operators, patterns, parameters",
      "MODEL",
      cli_inspect,
      {MODEL, INSPECT_TRAIN, TRAINED, INSPECT, COMMON},
@@ -359,7 +363,7 @@ const cli_command cli_commands[] = {
      {PLAN, PLANNER, LAYERS, MODEL, SIMULATE, PLAYED, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON},
      .basics = "cluster stages schedule microbatches train html json help"},
     {"profile",
-     "what a model's layers take; or what this machine is, as a cluster",
+     "profile a model's layers, or describe this machine as a cluster",
      NULL,
      cli_profile,
      {PROFILE, MODEL, DATA, TRAINED, OPTIMIZE, COMMON},
@@ -367,7 +371,7 @@ const cli_command cli_commands[] = {
      "       onnx-pipe profile --cluster [-o FILE] [OPTION ...]\n",
      .basics = "output arch cluster device train help"},
     {"tune",
-     "measure the kernels of a plan on a device, and write what was chosen into the plan",
+     "measure the kernels of a plan on a device, and write the choices into the plan",
      NULL,
      cli_tune,
      {TUNE, COMMON},
@@ -389,7 +393,7 @@ const cli_command cli_commands[] = {
      .basics = "data batch loss optimizer steps epochs save resume save-model stages device "
                "schedule microbatches help"},
     {"plugins",
-     "the plugins that were found, and why others were refused",
+     "list the plugins found, and why others were refused",
      NULL,
      cli_plugins,
      {PLUGINS, COMMON},
@@ -403,15 +407,14 @@ const cli_command cli_commands[] = {
      "[OPTION ...]\n\n"
      "  list      the schedules found and their options\n"
      "  show      compute order\n"
-     "  lower     with messages, reductions, frees and steps\n"
-     "  check     the proof under a transport's rule: status 1 when it refuses\n"
+     "  lower     order with messages, reductions, frees and steps\n"
+     "  check     proof under a transport's rule; status 1 if it refuses\n"
      "  simulate  makespan, span, bubble, peak stash; with --cluster, on its links\n"
-     "  draw      an SVG picture, or a page where --output ends in .html\n"
-     "  convert   a FILE in another form or dialect\n\n"
-     "NAME is NAME[:key=value,...]; what exists as a file, or file:PATH, is read.\n"
-     "search[:moves=N,seed=N,from=NAME] looks for a better order than NAME's, or than that of the\n"
-     "best schedule there is. gems and pipedream are there to be compared with: no plan has "
-     "them.\n",
+     "  draw      SVG picture, or a page if --output ends in .html\n"
+     "  convert   FILE in another form or dialect\n\n"
+     "NAME is NAME[:key=value,...]. An existing file, or file:PATH, is read.\n"
+     "search[:moves=N,seed=N,from=NAME] searches a better order than NAME's, or than the best\n"
+     "schedule's. gems and pipedream are for comparison only: no plan has them.\n",
      .basics = "ranks stages microbatches format cost output json help"},
     {NULL, NULL, NULL, NULL, {END}}};
 
@@ -455,7 +458,7 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [TUNE] = "Kernels",
                                      [COMMON] = "Common"};
 
-/* Is it the k-th word of "a b c"? */
+/* True if it is the k-th word of "a b c". */
 static bool is_word(const char *words, uint32_t k, const char *name) {
   const char *at = words;
   for (; k > 0 && *at != '\0'; --k)

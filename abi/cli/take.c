@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the rows of tables.c read their values: by type into the field that the row names, or in a
- * way of their own. */
+/* Reads the values of tables.c's rows: by type into the row's field, or by a reader of the row's
+ * own. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,9 +54,9 @@ int cli_take_index(const cli_option *option, const char *value, cli_options *out
   return cli_take_choice(option->name, value, option->choices, field(option, out));
 }
 
-/* ---- in a way of their own ---- */
+/* ---- readers of their own ---- */
 
-/* Behind the device's text stand its options for the backend. */
+/* The device's text is followed by its backend options. */
 static char *device_options(cli_options *o, uint32_t device, size_t *out_room) {
   char *own = o->device_text[device];
   char *rest = own + sizeof(o->device_text[0]) / 2;
@@ -90,7 +90,7 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
     if (choice->kind == NULL) {
       char *colon = strchr(word, ':');
       choice->kind = word;
-      if (colon != NULL && colon[1] >= '0' && colon[1] <= '9') { /* else it names one by uuid */
+      if (colon != NULL && colon[1] >= '0' && colon[1] <= '9') { /* otherwise a uuid */
         *colon = '\0';
         if (cli_take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
           return CLI_USAGE;
@@ -111,7 +111,7 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
   return CLI_DONE;
 }
 
-/* Where node times come from, or the stages' times themselves. */
+/* Source of node times, or the stages' times. */
 int cli_take_cost(const cli_option *option, const char *value, cli_options *out) {
   if (strchr(value, '=') == NULL)
     return cli_take_choice(option->name, value, option->choices, &out->cost);
@@ -119,7 +119,7 @@ int cli_take_cost(const cli_option *option, const char *value, cli_options *out)
   return cli_take_costs(value, &out->stage_costs);
 }
 
-/* Of orders; what an option before has said stays. */
+/* Costs of orders; values of earlier options stay. */
 int cli_take_order_cost(const cli_option *option, const char *value, cli_options *out) {
   (void)option;
   if (out->stage_costs.costs.struct_size == 0)
@@ -142,7 +142,7 @@ int cli_take_dropout(const cli_option *option, const char *value, cli_options *o
              : cli_usage("--%s %s: off, graph or a ratio below 1 is needed", option->name, value);
 }
 
-/* Globs of two options in one list, as the last match wins. */
+/* Both options' globs in one list, since the last match wins. */
 int cli_take_glob(const cli_option *option, const char *value, cli_options *out) {
   cli_train_texts *t = &out->t;
   t->globs_train[t->globs.n % CLI_LIST_MOST] = option->most != 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train MODEL: prints the plan, lets train_loop.c run it, prints what came of it. */
+/* train MODEL: prints the plan, lets train_loop.c run it, prints the results. */
 #include "train.h"
 
 #include <limits.h>
@@ -37,7 +37,7 @@ static void put_steps(const train_result *r, FILE *json) {
     cli_json_text(json, r->stopped);
 }
 
-/* Text goes out at once; JSON is kept for the end. */
+/* Text is printed at once; JSON is kept for the end. */
 static int show_plan(const train_setup *t, const cli_json *json) {
   opipe_error err = OPIPE_ERROR_INIT;
   const bool people = json->file == NULL;
@@ -78,7 +78,7 @@ static int train(train_setup *t) {
   return cli_json_end(&json, status);
 }
 
-/* What one option writes, no other one writes over. */
+/* No two options may write the same file. */
 static int check_targets(const cli_options *o) {
   const struct {
     const char *option, *path;
@@ -99,8 +99,8 @@ static int check_targets(const cli_options *o) {
   return CLI_DONE;
 }
 
-/* Does the folder hold a checkpoint, whole or damaged? A manifest of another program is none: the
- * library refuses to replace it. */
+/* True if the folder has a checkpoint, complete or damaged. A manifest of another program does not
+ * count: the library refuses to replace it. */
 static bool holds_checkpoint(const char *folder) {
   char path[PATH_MAX];
   struct stat st;
@@ -113,12 +113,12 @@ static bool holds_checkpoint(const char *folder) {
   return ours;
 }
 
-/* A checkpoint is replaced by the run that resumes it, or on request. */
+/* A checkpoint is replaced only by the run that resumes it, or on request. */
 static int check_overwrite(const cli_options *o) {
   const char *folder = o->t.save;
   const bool resumes = folder != NULL && o->t.resume != NULL && cli_same_place(folder, o->t.resume);
   if (o->t.overwrite && folder == NULL)
-    return cli_usage("--overwrite is of --save DIR, which is not given");
+    return cli_usage("--overwrite applies to --save DIR, which is not given");
   if (folder == NULL || o->t.overwrite || resumes || !holds_checkpoint(folder))
     return CLI_DONE;
   return cli_fail(

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mini-batch whose loss or norm was not finite, once more: the session holds the weights as the
- * mini-batch saw them; they go to a session of the plan's plain loop that looks at every value. So
- * does one that failed under --check-finite, to tell what was not finite from what is wrong with
- * the data.
- */
+/* Repeats a mini-batch whose loss or norm was not finite. The session still has the weights that
+ * the mini-batch saw; they go to a session that runs the plan's stages one by one and checks every
+ * value. A mini-batch that failed under --check-finite is repeated too, to tell values that are not
+ * finite from errors in the data. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "train_state.h"
 
-/* The first parameter whose gradient is not finite; "": none. */
+/* First parameter whose gradient is not finite; "": none. */
 static void find_gradient(const train_loop *l, char *out, size_t room) {
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   out[0] = '\0';
@@ -22,7 +21,7 @@ static void find_gradient(const train_loop *l, char *out, size_t room) {
   }
 }
 
-/* Another session of the plain loop in place of the loop's own. */
+/* Replaces the loop's session by one that runs stages one by one. */
 static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
   l->run->s->api->session_close(l->session);
   l->session = NULL;
@@ -30,7 +29,7 @@ static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
   return status == CLI_DONE ? train_state_put(l, state) : status;
 }
 
-/* The mini-batch in the loop's session: what it answers. */
+/* Runs the mini-batch in the loop's session and returns its status. */
 static opipe_status run_again(const train_loop *l, const train_place *place, opipe_error *err) {
   const opipe_api *api = l->run->s->api;
   opipe_request *ticket = NULL;
@@ -51,7 +50,7 @@ bool train_fails_unchecked(train_loop *l, const train_place *place) {
   opipe_error plain = OPIPE_ERROR_INIT, checked = OPIPE_ERROR_INIT;
   bool fails = train_state_take(l, false, &state) == CLI_DONE && reopen(l, 0, &state) == CLI_DONE &&
                run_again(l, place, &plain) == OPIPE_E_INVALID;
-  /* a NaN that becomes an index fails without the check too, but later */
+  /* a NaN used as an index also fails without the check, but later */
   fails = fails && reopen(l, OPIPE_SESSION_CHECK_FINITE, &state) == CLI_DONE &&
           run_again(l, place, &checked) == OPIPE_E_INVALID &&
           strcmp(plain.message, checked.message) == 0;
@@ -68,12 +67,12 @@ static void say(const train_loop *l, const char *what, const char *parameter) {
   (void)fprintf(stderr, "onnx-pipe: %s\n", l->out->stopped);
 }
 
-/* A mean of no labels: nothing has to be looked for. */
+/* A mean over no labels: there is nothing to search for. */
 static int say_unlabelled(const train_loop *l) {
   char what[160];
   (void)snprintf(what, sizeof(what),
-                 "none of the mini-batch's labels counts (ignore=%lld), so its loss is no number: "
-                 "it was not applied",
+                 "all labels of the mini-batch are ignored (ignore=%lld), so its loss is NaN: it "
+                 "was not applied",
                  (long long)l->run->options->ignore);
   say(l, what, NULL);
   return CLI_CHECK_FAILED;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before the first step: bytes that what is to be saved takes on each disk, against what is free
- * there. A file is replaced when the new one is whole, so that the old one's bytes are no room.
- */
+/* Before the first step: compares the bytes to be saved on each disk with the free space. A file is
+ * replaced when the new one is complete, so the old one's bytes do not count as free. */
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -12,7 +11,7 @@
 #include "loader/base/sizes.h"
 #include "train_state.h"
 
-enum { SAVES = 3, MANIFEST_BYTES = 4096, PER_TENSOR = 256 /* of headers */ };
+enum { SAVES = 3, MANIFEST_BYTES = 4096, PER_TENSOR = 256 /* for headers */ };
 
 typedef struct save {
   const char *option, *path;
@@ -21,7 +20,7 @@ typedef struct save {
   uint64_t free_bytes;
 } save;
 
-/* Where the path will lie: its own folder, or the one that it is made in. */
+/* Finds the path's folder, or the folder in which it is created. */
 static bool find_disk(save *io) {
   char path[PATH_MAX];
   struct stat st;
@@ -36,7 +35,7 @@ static bool find_disk(save *io) {
   return true;
 }
 
-/* fp32 bytes of all trained parameters, and of headers that name them. */
+/* fp32 bytes of all trained parameters, and of headers with their names. */
 static uint64_t trained_bytes(const train_loop *l, uint64_t *out_headers) {
   opipe_parameter_info info = {.struct_size = sizeof(info)};
   uint64_t sum = 0;
@@ -52,7 +51,7 @@ static uint64_t trained_bytes(const train_loop *l, uint64_t *out_headers) {
   return sum;
 }
 
-/* The model's file, and its weights where they are no part of it. */
+/* Bytes of the model's file, and of weights outside it. */
 static uint64_t model_bytes(const train_loop *l) {
   opipe_model_info info = {.struct_size = sizeof(info)};
   struct stat st;
@@ -62,7 +61,7 @@ static uint64_t model_bytes(const train_loop *l) {
   return file >= info.parameter_bytes ? file : file + info.parameter_bytes;
 }
 
-/* Checkpoints that a run has on the disk at once, beside one that is there before it. */
+/* Number of checkpoints on the disk at once, besides an existing one. */
 static uint64_t checkpoints_at_once(const train_loop *l) {
   const uint64_t every = l->run->o->t.save_every;
   struct stat st;
@@ -100,7 +99,7 @@ int train_check_disk(const train_loop *l) {
     saves[n++] = (save){"save-gradients", t->save_gradients, trained + headers, 0, 0};
   for (uint32_t i = 0; i < n; ++i) {
     if (!find_disk(&saves[i]))
-      return CLI_DONE; /* what is wrong with the place is said where it is tried */
+      return CLI_DONE; /* errors of the place are reported when it is tried */
   }
   for (uint32_t i = 0; i < n; ++i) {
     uint64_t need = 0;
@@ -112,7 +111,7 @@ int train_check_disk(const train_loop *l) {
   return CLI_DONE;
 }
 
-/* ---- what comes of it ---- */
+/* ---- messages ---- */
 
 void train_say_unsaved(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training run reads and writes besides its data. */
+/* Files of a training run, besides its data. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,7 +81,7 @@ int train_save(const train_loop *l) {
 
 /* ---- at the end ---- */
 
-/* All that can be written is, whatever fails; the picture comes last. */
+/* Writes everything possible, even after a failure; the picture comes last. */
 int train_write_files(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const opipe_api *api = l->run->s->api;
@@ -104,7 +104,7 @@ int train_write_files(const train_loop *l) {
   return status;
 }
 
-/* ---- what is kept of it ---- */
+/* ---- results kept for comparison ---- */
 
 int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_tensor **out,
                      uint32_t *out_n) {
@@ -139,7 +139,8 @@ static uint32_t coarser(uint32_t a, uint32_t b) {
   return train_tolerance(b) > train_tolerance(a) ? b : a;
 }
 
-/* Of --compute, and of what the model's own types are: those it reads, gives and is trained in. */
+/* Coarsest of --compute and the model's own types: those that it reads, outputs, and is trained in.
+ */
 static uint32_t coarsest_type(const train_loop *l) {
   const opipe_api *api = l->run->s->api;
   opipe_tensor_info tensor = {.struct_size = sizeof(tensor)};

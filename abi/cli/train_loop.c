@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One training run: session, the loop over mini-batches, files, what is kept for a comparison.
+/* One training run: session, loop over mini-batches, files, results kept for comparison.
  *
- * Two mini-batches are in flight: while one is trained the next is gathered, and double-buffered
- * schedules have what they need to go on. Results are printed in the order of mini-batches.
+ * Two mini-batches are in flight: the next is gathered while one is trained, and double-buffered
+ * schedules have work to continue with. Results are printed in the order of mini-batches.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 #include "train_noise.h"
 #include "train_state.h"
 
-#define CLOCK_STEP 1e-9 /* s: no step takes less */
+#define CLOCK_STEP 1e-9 /* seconds: no step takes less */
 
-/* Tokens of a sample: the longest row of integers; 0: the data have no such array. */
+/* Tokens of a sample: the longest row of integers; 0: there is no such array. */
 static uint64_t tokens_of(const cli_data *data) {
   uint64_t most = 0;
   for (uint32_t i = 0; i < data->n; ++i) {
@@ -32,7 +32,8 @@ static int open_places(train_loop *l) {
   l->order = calloc(data->n_samples, sizeof(*l->order));
   l->rows = calloc(l->run->batch, sizeof(*l->rows));
   bool ok = l->order != NULL && l->rows != NULL;
-  /* With every value looked at: one at a time, so that the first step that fails says why. */
+  /* When every value is checked, one at a time, so that the first step that fails has the reason.
+   */
   l->n_places = l->run->o->check_finite || l->run->noise != NULL ? 1 : TRAIN_IN_FLIGHT;
   for (uint32_t p = 0; ok && p < l->n_places; ++p) {
     train_place *place = &l->places[p];
@@ -64,7 +65,7 @@ static void close_places(train_loop *l) {
   free(l->rows);
 }
 
-/* How fast it has gone since its first step, and how long it takes at that speed. */
+/* Shows the speed since the first step, and the time left at that speed. */
 static void show_speed(train_loop *l, const opipe_train_report *r) {
   char left[CLI_TIME_ROOM], tokens[48] = "";
   const double took = cli_now() - l->start_s;
@@ -94,7 +95,7 @@ static void print_step(const train_loop *l, const opipe_train_report *r, double 
   (void)fflush(stdout);
 }
 
-/* What is wrong with the data is no value that is not finite, though both are INVALID. */
+/* An error in the data is not a value that is not finite, although both are INVALID. */
 static int failed(train_loop *l, const train_place *place, opipe_status status,
                   const opipe_error *err) {
   const int reported = cli_report("train", err);
@@ -105,8 +106,8 @@ static int failed(train_loop *l, const train_place *place, opipe_status status,
   return CLI_CHECK_FAILED;
 }
 
-/* From when it was handed over, or the one before it had ended, to its own end, whenever that was
- * asked for. */
+/* From its submission, or the end of the one before it, to its own end, whenever the caller
+ * notices. */
 static double seconds_of(train_loop *l, const train_place *place, const opipe_train_report *r) {
   const double end_s = place->start_s + (double)r->step_ns * 1e-9;
   const double seconds = end_s - fmax(place->start_s, l->end_s);
@@ -129,7 +130,7 @@ static int finish_one(train_loop *l) {
     return failed(l, place, status, &err);
   ++l->n_finished;
   if (report->skipped == OPIPE_SKIP_HELD)
-    return CLI_DONE; /* it was in flight when another one stopped the run */
+    return CLI_DONE; /* was in flight when another one stopped the run */
   const double seconds = seconds_of(l, place, report);
   l->out->seconds[l->out->n_steps++] = seconds;
   print_step(l, report, seconds);
@@ -164,7 +165,7 @@ static int start_one(train_loop *l) {
     if (status < 0)
       return cli_report("train", &err);
     if (l->n_finished == l->n_started)
-      return cli_usage("the session takes no mini-batch"); /* cannot be: nothing is in flight */
+      return cli_usage("the session takes no mini-batch"); /* cannot happen: nothing is in flight */
     const int waited = finish_one(l);
     if (waited != CLI_DONE)
       return waited;
@@ -173,7 +174,7 @@ static int start_one(train_loop *l) {
   return CLI_DONE;
 }
 
-/* Everything that is under way ends. A double-buffered schedule ends the last one when flushed. */
+/* Waits for everything in flight. A double-buffered schedule ends the last step when flushed. */
 static int drain(train_loop *l) {
   opipe_error err = OPIPE_ERROR_INIT;
   int status = CLI_DONE;
@@ -182,7 +183,7 @@ static int drain(train_loop *l) {
   const bool flushed =
       status != CLI_DONE || l->run->s->api->session_flush(l->session, &err) == OPIPE_OK;
   if (status == CLI_DONE && l->n_finished < l->n_started)
-    status = finish_one(l); /* what was wrong with it, it says itself */
+    status = finish_one(l); /* it has reported its error */
   return status == CLI_DONE && !flushed ? cli_report("train", &err) : status;
 }
 
@@ -221,7 +222,7 @@ int train_open_session(train_loop *l, uint32_t flags) {
              : CLI_DONE;
 }
 
-/* A signal ended it between two steps. */
+/* Ends after a signal, between two steps. */
 static int end_by_signal(const train_loop *l, int number) {
   const char *folder = l->run->o->t.save;
   const int status = folder == NULL ? CLI_DONE : train_save(l);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library says of the model's initializers, asked by train, plan and inspect. */
+/* Reports on the model's initializers, for train, plan and inspect. */
 #include <jansson.h>
 #include <stdlib.h>
 
 #include "train.h"
 
-/* The report of model_describe_training; NULL after it said why not. */
+/* Report of model_describe_training; NULL after printing an error. */
 static json_t *describe(const cli_options *o, const cli_session *s,
                         const opipe_train_options *options) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -22,7 +22,7 @@ static json_t *describe(const cli_options *o, const cli_session *s,
 
 int cli_check_globs(const cli_options *o, const cli_session *s,
                     const opipe_train_options *options) {
-  opipe_train_glob globs[CLI_LIST_MOST + 1] = {{"*", 1, 0}}; /* so that something is trained */
+  opipe_train_glob globs[CLI_LIST_MOST + 1] = {{"*", 1, 0}}; /* so that at least one is trained */
   opipe_train_options own = *options;
   if (o->t.globs.n == 0 || s->bound == NULL)
     return CLI_DONE;

@@ -79,7 +79,7 @@ int train_noise_open(const train_loop *l, train_noise *noise) {
 static double longest(const opipe_train_options *o, uint64_t t) {
   const double c1 = 1 - pow(o->beta1, (double)t + 1), c2 = 1 - pow(o->beta2, (double)t + 1);
   double sum = 0;
-  for (uint64_t i = 0; i <= t && i < 1000; ++i) { /* what is older counts for nothing */
+  for (uint64_t i = 0; i <= t && i < 1000; ++i) { /* older terms do not matter */
     const double a = (1 - o->beta1) * pow(o->beta1, (double)i) / c1;
     const double b = (1 - o->beta2) * pow(o->beta2, (double)i) / c2;
     sum += a * a / b;
@@ -90,7 +90,7 @@ static double longest(const opipe_train_options *o, uint64_t t) {
 typedef struct one_step {
   const opipe_train_options *o;
   double lr, clip, c1, c2, longest;
-  bool divides; /* by the root of a second moment */
+  bool divides; /* divided by the root of a second moment */
 } one_step;
 
 static void follow_sum(const one_step *s, noise_param *p, size_t i, double off) {
@@ -111,8 +111,8 @@ static void follow_quotient(const one_step *s, noise_param *p, size_t i, double 
   p->bound[i] += (float)(s->lr * fmin(other, fabs(way) + s->longest));
 }
 
-/* Does no element of a row have a contribution? One that is zero among others is a sum that came
- * out as zero, and could have come out as noise. */
+/* True if no element of a row has a contribution. A zero among others is a sum that happens to be
+ * zero, and could be noise. */
 static bool untouched(const cli_tensor *gradient, size_t first, size_t n) {
   for (size_t i = first; i < first + n; ++i) {
     if (cli_tensor_get(gradient, i) != 0)
@@ -133,7 +133,7 @@ static void follow(const one_step *s, const cli_tensor *gradient, double floor, 
     const double g = cli_tensor_get(gradient, i);
     if (i % columns == 0)
       exact = untouched(gradient, i, columns);
-    /* the norm may be off as well */
+    /* the norm may be off too */
     const double off = exact ? 0 : tolerance * (fmax(most, floor) + fabs(g));
     if (s->divides)
       follow_quotient(s, p, i, s->clip * g, s->clip * off);

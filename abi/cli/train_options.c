@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts of `train` into the library's options: NAME:key=value,key=value. A key that a name does not
- * take is an error that lists those it takes.
- */
+/* Converts texts of `train` to the library's options: NAME:key=value,key=value. A key that a name
+ * does not take is an error that lists those that it takes. */
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -33,7 +32,7 @@ static int split(const char *option, const char *text, char *own, size_t room, s
   if (rest == NULL)
     return CLI_DONE;
   *rest++ = '\0';
-  if (strcmp(own, "output") == 0) { /* output:NAME, and names may hold anything */
+  if (strcmp(own, "output") == 0) { /* output:NAME; names may contain anything */
     out->values[0] = rest;
     return CLI_DONE;
   }
@@ -78,7 +77,7 @@ static int number_of(spec *s, const char *key, double low, double *io) {
   return CLI_DONE;
 }
 
-/* The same, a whole number within what doubles count. */
+/* The same for an integer that a double represents exactly. */
 static int whole_of(spec *s, const char *key, double low, double *io) {
   const int status = number_of(s, key, low, io);
   const char *text = value_of(s, key);
@@ -117,7 +116,7 @@ static int read_cross_entropy(spec *s, uint32_t shift, opipe_train_options *out)
     status = number_of(s, "shift", 0, &shifted);
   if (status == CLI_DONE)
     status = number_of(s, "smoothing", 0, &out->smoothing);
-  if (status == CLI_DONE) /* an unknown key first: it may be the one that lacks */
+  if (status == CLI_DONE) /* an unknown key first: it may be a misspelt missing one */
     status = all_used(s, "logits, labels, ignore, shift, smoothing");
   if (status == CLI_DONE && out->labels == NULL)
     out->labels = "labels";
@@ -159,7 +158,7 @@ static int read_loss(const char *text, uint32_t shift, char *own, size_t room,
 
 /* ---- optimizer ---- */
 
-/* What an optimizer may take: a number of the options, or a flag and its words. */
+/* A setting of optimizers: a number of the options, or a flag with its two words. */
 typedef struct taken {
   const char *key;
   uint32_t takes; /* OPIPE_TAKES_* */
@@ -204,7 +203,7 @@ static int optimizer_named(const char *name, uint32_t *out) {
 static int read_optimizer(const char *text, char *own, size_t room, opipe_train_options *out) {
   spec s;
   char known[256] = "";
-  const char *lacks = NULL; /* a number without a usual value */
+  const char *lacks = NULL; /* a number without a default */
   int status = split("optimizer", text == NULL ? CLI_OPTIMIZER : text, own, room, &s);
   if (status == CLI_DONE)
     status = optimizer_named(s.name, &out->optimizer);
@@ -253,14 +252,14 @@ static int read_lr_schedule(const char *text, uint64_t n_steps, char *own, size_
 
 /* ---- the rest ---- */
 
-/* The first of the choices, where none is said. */
+/* The first choice is the default. */
 static int read_word(const char *option, const char *text, const char *choices, uint32_t *out) {
   *out = 0;
   return text == NULL ? CLI_DONE : cli_take_choice(option, text, choices, out);
 }
 
-/* "2" or "2,2,2": copies of the whole pipeline, which share out the micro-batches. "2,1": replicas
- * of single stages, which cut every micro-batch. */
+/* "2" or "2,2,2": copies of the whole pipeline, which share the micro-batches. "2,1": replicas of
+ * single stages, which split every micro-batch. */
 int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIST_MOST],
                       opipe_plan_params *out) {
   uint32_t n_given = 0;
@@ -288,7 +287,7 @@ int cli_read_replicas(const char *text, uint32_t n_stages, uint32_t list[CLI_LIS
   return CLI_DONE;
 }
 
-/* The same of the plan in a file; one of another kind, or none, says nothing. */
+/* The same for the plan in a file; a file of another kind, or none, gives nothing. */
 static uint32_t rows_of_plan(const char *path) {
   json_t *root = json_load_file(path, 0, NULL);
   const json_t *shares = json_object_get(json_object_get(root, "replicas"), "shares");

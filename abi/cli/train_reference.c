@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train --reference: the same mini-batches by the plan's own stages in a plain loop, which must
- * give the same bits, and by the uncut model, which must come close.
- */
+/* train --reference: the same mini-batches with the plan's stages run one by one, which must give
+ * the same bits, and with the uncut model, which must be close. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +9,8 @@
 
 typedef struct differences {
   double loss;      /* largest, relative */
-  double gradients; /* largest ratio of a parameter's ||a - b|| to what is allowed to it */
-  double weights;   /* largest ratio of an element's |a - b| to what is allowed to it */
+  double gradients; /* largest ratio of a parameter's ||a - b|| to its allowance */
+  double weights;   /* largest ratio of an element's |a - b| to its allowance */
   double tolerance; /* of the loss */
   bool bit_equal;
 } differences;
@@ -20,7 +19,7 @@ double train_tolerance(uint32_t type) {
   return type == OPIPE_BFLOAT16 ? 2e-2 : type == OPIPE_FLOAT16 ? 2e-3 : 1e-5;
 }
 
-/* Gradients: 1e-4 in fp32; half types round every product: five times what the loss is allowed. */
+/* Gradients: 1e-4 in fp32; half types round every product: five times the loss's tolerance. */
 static double gradient_tolerance(uint32_t type) {
   const double tolerance = train_tolerance(type);
   return tolerance == 1e-5 ? 1e-4 : 5 * tolerance;
@@ -60,7 +59,7 @@ static double rms_of(const train_result *r) {
   return elems == 0 ? 0 : sqrt(square / elems);
 }
 
-/* A step that neither run applied has a loss and gradients that nothing comes of. */
+/* A step that neither run applied has a loss and gradients without effect. */
 static bool both_skipped(const train_result *a, const train_result *b, uint64_t i) {
   return i < a->n_steps && i < b->n_steps && a->reports[i].skipped != OPIPE_SKIP_NONE &&
          b->reports[i].skipped != OPIPE_SKIP_NONE;
@@ -96,7 +95,7 @@ static double largest_of(const cli_tensor *t) {
   return most;
 }
 
-/* max|a - b| <= tolerance max|b| + what rounding may do to the element. */
+/* max|a - b| <= tolerance max|b| + the effect of rounding on the element. */
 static void compare_weights(const train_result *a, const train_result *b, const train_noise *noise,
                             double tolerance, differences *io) {
   for (uint32_t i = 0; i < b->n_params; ++i) {
@@ -172,7 +171,8 @@ bool train_is_double_buffered(const train_run *run) {
   return found;
 }
 
-/* Double-buffered schedules apply gradients of the version before, uncut too. */
+/* Double-buffered schedules apply gradients of the previous version, so the uncut model does too.
+ */
 static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
   cli_options *o = malloc(sizeof(*o));
   opipe_train_options options = *run->options;
@@ -196,7 +196,7 @@ static void put(FILE *json, const char *name, const differences *d) {
   (void)fputs("}", json);
 }
 
-/* Runs it once more, as `again` says, and compares. */
+/* Repeats the run as in `again`, and compares. */
 static int run_and_compare(const train_run *run, const train_run *again, const char *name,
                            const train_result *result, differences *out) {
   train_result other;
@@ -224,7 +224,7 @@ int train_reference(const train_run *run, const train_result *result, const cli_
   if (status != CLI_DONE)
     return status;
   again.plan = plan;
-  /* its kernels are its own */
+  /* it has its own kernels */
   again.session_flags &= ~(uint32_t)(OPIPE_SESSION_REFERENCE | OPIPE_SESSION_TUNED);
   again.noise = &noise;
   status = run_and_compare(run, &again, "uncut model", result, &uncut);

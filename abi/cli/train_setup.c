@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the command's options to a training plan: model, options, data, mini-batch, binding. `plan
- * --train` can do without data.
- */
+/* From options to a training plan: model, options, data, mini-batch, binding. `plan --train` works
+ * without data. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +10,11 @@
 
 enum { VOCABULARY = 256, BATCH = 8, BATCH_MOST = 64 };
 
-/* The model's inputs among the data, as one mini-batch: what binding looks at. */
+/* Binds the model to one mini-batch of the inputs in the data. */
 static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint32_t batch) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
   cli_tensor *forms = calloc(DATA_MOST, sizeof(*forms));
-  cli_tensor *inputs = calloc(DATA_MOST, sizeof(*inputs)); /* share the data of forms */
+  cli_tensor *inputs = calloc(DATA_MOST, sizeof(*inputs)); /* their data is shared */
   uint64_t *rows = calloc(batch, sizeof(*rows));
   uint32_t n = 0;
   int status =
@@ -61,18 +60,17 @@ static int check_vocabulary(const cli_session *s, const cli_data *data) {
   return CLI_DONE;
 }
 
-/* Rows of the mini-batch that a plan's file was made for, as far as there are as many; 0: it does
- * not say. */
+/* Rows of the mini-batch of a plan's file, if there are as many; 0: not stated. */
 static uint32_t rows_of_plan(const json_t *plan, uint64_t most) {
   const json_int_t rows = json_integer_value(json_object_get(plan, "batch_rows"));
   return rows < 0 || rows > UINT32_MAX || (uint64_t)rows > most ? 0 : (uint32_t)rows;
 }
 
-/* --steps, or --epochs of so many mini-batches. */
+/* --steps, or --epochs times the mini-batches of an epoch. */
 static int choose_steps(const cli_options *o, uint64_t per_epoch, train_run *run) {
   const uint64_t epochs = o->t.n_epochs == 0 ? 1 : o->t.n_epochs;
   if (o->t.n_epochs != 0 && o->t.n_steps != 0) {
-    return cli_usage("--steps %llu and --epochs %llu both say how long: give one of them",
+    return cli_usage("--steps %llu and --epochs %llu both set the length: give only one",
                      (unsigned long long)o->t.n_steps, (unsigned long long)epochs);
   }
   if (__builtin_mul_overflow(epochs, per_epoch, &run->n_steps)) {
@@ -98,7 +96,7 @@ static int choose_batch(const cli_options *o, const cli_data *data, const json_t
   return choose_steps(o, n / run->batch, run);
 }
 
-/* Without data: the batch is --batch rows, or one for each micro-batch. */
+/* Without data the batch is --batch rows, or one for each micro-batch. */
 static int bind_without_data(train_setup *t) {
   if (t->o.t.n_epochs != 0) {
     return cli_usage("--epochs %llu counts the samples of --data, which is not given: --steps N",
@@ -121,7 +119,7 @@ static int bind_data(train_setup *t, const char *labels) {
   return status == CLI_DONE ? check_vocabulary(&t->s, &t->data) : status;
 }
 
-/* Bytes that all ranks keep from forward to backward. */
+/* Bytes kept from forward to backward on all ranks. */
 static uint64_t stash_bytes(const cli_session *s, opipe_plan *plan) {
   opipe_memory_info memory = {.struct_size = sizeof(memory)};
   uint64_t sum = 0;
@@ -130,8 +128,8 @@ static uint64_t stash_bytes(const cli_session *s, opipe_plan *plan) {
   return sum;
 }
 
-/* What is made again where that keeps nothing less is said, and not silently paid for. A plan
- * without it that memory has no room for answers the question too. */
+/* Warns if recomputation saves no memory, instead of silently paying for it. If a plan without it
+ * does not fit the memory, that also answers the question. */
 static void judge_recompute(train_setup *t) {
   opipe_plan *plain = NULL;
   opipe_train_options options = t->options;
@@ -156,8 +154,8 @@ static void judge_recompute(train_setup *t) {
 
 /* ---- plans from files ---- */
 
-/* What the data are opened for: the loss of the plan's file, which can be read as a plan only when
- * the data have bound the model. What is wrong with the file is said then. */
+/* Takes the loss of the plan's file, which is needed to open the data; the file can be read as a
+ * plan only when the data have bound the model. Errors of the file are reported then. */
 static void take_loss(train_setup *t) {
   if (t->o.plan_file == NULL)
     return;
@@ -179,7 +177,7 @@ static bool same_loss(const opipe_train_options *a, const opipe_train_options *b
          a->ignore == b->ignore && a->smoothing == b->smoothing && a->shift == b->shift;
 }
 
-/* A plan from a file trains as it says itself. */
+/* A plan from a file has its own training options. */
 static int take_training(train_setup *t) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_train_options given;
@@ -202,12 +200,11 @@ static int take_training(train_setup *t) {
         "--plan %s is a whole plan, which already settles --seed: it is %llu, not %llu",
         t->o.plan_file, (unsigned long long)t->options.seed, (unsigned long long)t->o.seed);
   }
-  t->o.seed = t->options.seed; /* --shuffle goes by it too */
+  t->o.seed = t->options.seed; /* --shuffle uses it too */
   return status;
 }
 
-/* Updates that the checkpoint to go on from has behind it, which is read later: learning rates go
- * on from there. */
+/* Updates in the checkpoint to resume, which is read later: learning rates continue from there. */
 static uint64_t updates_before(const cli_options *o) {
   char path[PATH_MAX];
   if (o->t.resume == NULL ||
@@ -258,7 +255,7 @@ int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) 
       status = take_training(t);
   }
   if (status == CLI_DONE && needs_data && t->s.plan == NULL)
-    status = cli_usage("--hypothetical: there is no plan to be run");
+    status = cli_usage("--hypothetical: there is no plan to run");
   t->run.plan = t->s.plan;
   if (status == CLI_DONE && !planned)
     judge_recompute(t);

@@ -42,7 +42,7 @@ static int take_part(const train_loop *l, const opipe_parameter_info *info, uint
              : CLI_DONE;
 }
 
-/* One that is not trained may have been set by who wrote the checkpoint. */
+/* A parameter that is not trained may have been set by the checkpoint's writer. */
 static int take_parameter(const train_loop *l, const opipe_parameter_info *info, uint32_t n_moments,
                           train_state *out) {
   int status = info->trained == 0 ? take_part(l, info, OPIPE_STATE_WEIGHT, 0, out) : CLI_DONE;

@@ -6,7 +6,7 @@
 
 typedef struct tally {
   bool json;
-  uint32_t n, n_changed; /* kernels; of these, that another choice is faster for */
+  uint32_t n, n_changed; /* kernels; of these, those for which another choice is faster */
   double own_ns, ns;     /* sums */
 } tally;
 
@@ -86,8 +86,7 @@ static int measure(const cli_options *o, cli_session *s) {
   return status;
 }
 
-/* PLAN MODEL, in either order, or MODEL --plan PLAN: a plan does not say where its model's file
- * is. */
+/* PLAN MODEL, in either order, or MODEL --plan PLAN: a plan does not record its model's file. */
 static int take_files(cli_options *o) {
   char **files = o->operands;
   const bool first = o->n_operands > 0 && cli_is_plan_file(files[0]);

@@ -16,7 +16,7 @@ int cli_take_memory(const char *name, const char *text, uint64_t *out); /* the s
 int cli_take_double(const char *name, const char *text, double *out);   /* >= 0 */
 /* One of "a|b|c": its index. */
 int cli_take_choice(const char *name, const char *text, const char *choices, uint32_t *out);
-/* One more of a repeatable option; text is not copied. */
+/* Adds a value of a repeatable option; text is not copied. */
 int cli_take_item(const char *name, const char *text, cli_list *list);
 
 #endif /* CLI_VALUES_H */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library warns of, on stderr: a text once, however many sessions of a command say it (the
- * pipeline, its reference, the uncut model).
- */
+/* Prints the library's warnings on stderr, each text once, even if several sessions of a command
+ * report it (the pipeline, its reference, the uncut model). */
 #include <stdatomic.h>
 
 #include "cli.h"
 
-enum { TEXTS = 256 }; /* that are remembered; those behind are said every time */
+enum { TEXTS = 256 }; /* remembered texts; any further ones are printed every time */
 
 static uint64_t hash_of(const char *text) { /* FNV-1a, never 0 */
   uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -15,7 +14,7 @@ static uint64_t hash_of(const char *text) { /* FNV-1a, never 0 */
   return h == 0 ? 1 : h;
 }
 
-/* Takes a place for it, whichever thread comes with it. */
+/* Reserves a place for it; thread-safe. */
 static bool is_first(const char *text) {
   static atomic_uint_least64_t said[TEXTS]; /* hashes; 0: free */
   const uint64_t hash = hash_of(text);

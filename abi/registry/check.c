@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes a descriptor and a table acceptable. The messages name both versions and which side to
- * change. */
+/* Checks of descriptors and tables. Messages name both versions and which side to change. */
 #include <string.h>
 
 #include "abi/registry/registry.h"
@@ -22,7 +21,7 @@ static bool id_ok(const char *id) {
   return n != 0;
 }
 
-/* What the library makes itself under that name: a plugin of it would never be asked. */
+/* Names of the library's own: a plugin of such a name would never be asked. */
 static bool is_reserved(const opipe_plugin *p) {
   static const char *const schedules[] = {"search", "gems", "pipedream", "file"};
   uint32_t i = 0;
@@ -114,9 +113,9 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 
 enum { TOGETHER_MOST = 6 };
 
-/* Every slot behind the head {struct_size, reserved} is a function pointer; optional ones stand in
- * one of `together`, [from, to), all of them or none, or behind `least`, the bytes that every table
- * has: what it lacks is NULL in the copy. */
+/* Every slot after the head {struct_size, reserved} is a function pointer. Optional slots are
+ * listed in `together`, [from, to), all of them or none, or lie beyond `least`, the bytes that
+ * every table has; missing ones are NULL in the copy. */
 typedef struct table_rule {
   const char *id;
   size_t n_bytes; /* today's */
@@ -170,7 +169,7 @@ static bool is_together(const table_rule *rule, size_t at) {
   return false;
 }
 
-/* Optional slots that go together: all of them or none. */
+/* Optional slots that belong together: all of them or none. */
 static opipe_status check_together(const table_rule *rule, uint32_t index, const void *table,
                                    opipe_error *err) {
   size_t n = 0, missing = 0; /* offset of one that is NULL */
@@ -183,7 +182,7 @@ static opipe_status check_together(const table_rule *rule, uint32_t index, const
   if (n == 0 || missing == 0)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_ABI,
-                  "slot %zu of its interface '%s' is NULL, others that go with it are there",
+                  "slot %zu of its interface '%s' is NULL, but others that belong with it are not",
                   (missing - 8) / sizeof(void *), rule->id);
 }
 
@@ -200,7 +199,7 @@ opipe_status opi_table_copy(uint32_t kind, const void *table, void *out_table, o
   const uint32_t known = size < rule->n_bytes ? size & ~(uint32_t)7 : (uint32_t)rule->n_bytes;
   memset(out_table, 0, rule->n_bytes);
   memcpy(out_table, table, known);
-  memcpy(out_table, &known, sizeof(known)); /* who gets the copy must not look behind its end */
+  memcpy(out_table, &known, sizeof(known)); /* users of the copy must not look beyond its end */
   for (size_t at = 8; at < rule->least; at += sizeof(void *)) {
     if (slot_at(out_table, at) == NULL && !is_together(rule, at)) {
       return opi_fail(err, OPIPE_E_ABI, "slot %zu of its interface '%s' is NULL",

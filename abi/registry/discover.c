@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where plugin files are looked for, and how one is opened. */
+/* Search of plugin files, and opening of one. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ static int by_name(const void *left, const void *right) {
   return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
-/* Names in byte order, so that the order does not depend on the file system. */
+/* Names in byte order, independent of the file system. */
 static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, uint32_t *out_n,
                                opipe_error *err) {
   uint32_t room = 0;
@@ -55,7 +55,7 @@ static opipe_status list_names(DIR *dir, opi_arena *arena, char ***out_names, ui
   return OPIPE_OK;
 }
 
-/* Warns of what somebody has given and nothing is found in. */
+/* Warns about a given path in which nothing is found. */
 static void warn_of(const search *s, const char *path, const char *what) {
   if (s->origin != OPI_FOUND_INSTALLED)
     opi_log(s->logger, OPIPE_LOG_WARN, "plugin path %s: %s", path, what);
@@ -66,7 +66,7 @@ static opipe_status search_directory(search *s, const char *path) {
   char **names = NULL;
   uint32_t n = 0;
   DIR *dir = opendir(path);
-  if (dir == NULL) { /* a place that is not there holds no plugins */
+  if (dir == NULL) { /* a missing place holds no plugins */
     warn_of(s, path, strerror(errno));
     return OPIPE_OK;
   }
@@ -96,7 +96,8 @@ static opipe_status search_given(search *s, const char *path) {
     return search_directory(s, path);
   if (strchr(path, '/') != NULL)
     return s->found(s->ctx, path, s->place++, s->origin, s->err);
-  const int n = snprintf(here, sizeof here, "./%s", path); /* the loader would search for it */
+  const int n = snprintf(here, sizeof here, "./%s", path); /* without a slash the loader would
+                                                              search for it */
   if (n < 0 || (size_t)n >= sizeof here)
     return opi_fail(s->err, OPIPE_E_INVALID, "plugin path %s is too long", path);
   return s->found(s->ctx, here, s->place++, s->origin, s->err);
@@ -111,7 +112,7 @@ static opipe_status search_environment(search *s) {
     (void)snprintf(path, sizeof path, "%.*s", (int)(n < sizeof path ? n : sizeof path - 1), at);
     if (n >= sizeof path)
       warn_of(s, path, "it is too long, and is left out");
-    else if (n > 0 && path[0] != '/') /* it would mean the current directory */
+    else if (n > 0 && path[0] != '/') /* "" would mean the current directory */
       warn_of(s, path, "OPIPE_PLUGIN_PATH takes absolute paths only; it is left out");
     else if (n > 0)
       OPI_TRY(search_directory(s, path));
@@ -120,7 +121,7 @@ static opipe_status search_environment(search *s) {
   return OPIPE_OK;
 }
 
-/* The folder onnx-pipe beside the library; empty when nobody can tell where that is. */
+/* The folder onnx-pipe beside the library; empty if its place is unknown. */
 static void beside_library(char *path, size_t room) {
   static const char anchor = 0; /* an address inside this library */
   Dl_info info;
@@ -144,8 +145,8 @@ static bool is_same_directory(const char *left, const char *right) {
          l.st_ino == r.st_ino;
 }
 
-/* First what was installed, moved or copied with this library, then the folder of the build's
- * installation: a library that was copied alone still finds that one. */
+/* Searches the folder installed, moved or copied with this library first, then the build's
+ * installation folder, which a library that was copied alone can still find. */
 static opipe_status search_installation(search *s) {
   static const char configured[] = OPI_PLUGIN_INSTALL_DIR;
   char beside[PATH_ROOM];

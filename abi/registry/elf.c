@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks at a shared object before dlopen does: a truncated file would raise SIGBUS, a sanitizer's
- * runtime would end the process. Only headers, the dynamic section and the names of needed
- * libraries are read, each by a bounded pread.
- */
+/* Checks a shared object before dlopen: a truncated file would raise SIGBUS, a sanitizer's runtime
+ * would end the process. Reads only headers, the dynamic section and the names of needed libraries,
+ * each by a bounded pread. */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +41,7 @@ static bool read_at(const elf_file *f, void *out, uint64_t offset, uint64_t n) {
 
 static opipe_status truncated(const elf_file *f, uint64_t need) {
   return opi_fail(f->err, OPIPE_E_INVALID,
-                  "%s is truncated: it has %llu bytes, its headers speak of %llu", f->path,
+                  "%s is truncated: it has %llu bytes, its headers need %llu", f->path,
                   (unsigned long long)f->n_bytes, (unsigned long long)need);
 }
 
@@ -76,7 +75,7 @@ static opipe_status read_headers(elf_file *f) {
   return OPIPE_OK;
 }
 
-/* File offset of a virtual address, UINT64_MAX when no loaded part holds it. */
+/* File offset of a virtual address; UINT64_MAX if no loaded part contains it. */
 static uint64_t offset_of(const elf_file *f, uint64_t address) {
   for (uint32_t i = 0; i < f->n_phdrs; ++i) {
     const Elf64_Phdr *p = &f->phdrs[i];

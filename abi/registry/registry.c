@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of candidates of one context. Each is in one state: found, refused (with the reason),
- * shadowed, opening, or open. One mutex guards the list; plugins' open() runs under it, so that a
- * plugin is opened once; one that asks for another by the host's services stays "opening" for as
- * long, so that two that stand on each other are told so.
+ * shadowed, opening, or open. One mutex guards the list. Plugins' open() runs under it, so a plugin
+ * is opened once. A plugin that asks for another through the host's services stays "opening"
+ * meanwhile, so a circle of two is detected and reported.
  */
 #include "abi/registry/registry.h"
 
@@ -22,9 +22,9 @@ typedef struct candidate {
   uint32_t place;
   uint32_t origin; /* OPI_ORIGIN_* */
   uint32_t state;
-  bool is_twin;        /* refused for another one of its name in the same place */
-  opipe_status failed; /* what its open() answered; 0: it has not failed */
-  uint32_t opened;     /* 1, 2, ... in the order in which open() ended */
+  bool is_twin;        /* refused because of another one of its name in the same place */
+  opipe_status failed; /* status of its open(); 0: it has not failed */
+  uint32_t opened;     /* 1, 2, ... in the order in which open() returned */
   opipe_instance *self;
   void *table;
   char reason[400];
@@ -63,8 +63,8 @@ static uint64_t host_now(void *ctx) {
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* Service "opipe.backends/1": lets a backend stand on another one. `find` is called from within
- * open() of a plugin, under the registry's lock. */
+/* Service "opipe.backends/1": lets a backend use another one. `find` is called from within a
+ * plugin's open(), under the registry's lock. */
 static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *err);
 static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,
                                 opi_plugin_ref *out_ref, opipe_error *err);
@@ -128,8 +128,8 @@ static void refuse(candidate *c, uint32_t state, const char *reason) {
   (void)snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, reason);
 }
 
-/* Names: several plugins of one kind and id in the same place are all unusable, one in a later
- * place is shadowed. */
+/* Resolves names: several plugins of one kind and id in the same place are all unusable, one in a
+ * later place is shadowed. */
 static void check_name(opi_registry *r, candidate *c) {
   char reason[400];
   for (uint32_t i = 0; i < r->n; ++i) {
@@ -205,7 +205,7 @@ opipe_status opi_registry_add_static(opi_registry *r, const opipe_plugin *plugin
     status = add_candidate(r, "(static)", PLACE_STATIC, &c, err);
   if (status == OPIPE_OK) {
     c->plugin = plugin;
-    for (uint32_t i = 0; i < r->n; ++i) { /* what is linked in goes before files */
+    for (uint32_t i = 0; i < r->n; ++i) { /* linked plugins come before files */
       candidate *other = r->candidates[i];
       if (other != c && other->plugin != NULL && other->state == STATE_FOUND &&
           other->plugin->kind == plugin->kind && strcmp(other->plugin->id, plugin->id) == 0)
@@ -252,7 +252,7 @@ static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *e
   if (status == OPIPE_OK)
     return OPIPE_OK;
   c->state = STATE_FOUND;
-  if (status != OPIPE_E_NOMEM) { /* memory may be there next time */
+  if (status != OPIPE_E_NOMEM) { /* there may be memory next time */
     refuse(c, STATE_REFUSED, why.message);
     c->failed = status;
   }
@@ -263,7 +263,7 @@ static opipe_status open_candidate(opi_registry *r, candidate *c, opipe_error *e
   return status;
 }
 
-/* Does the file say by its name that it is this plugin? */
+/* True if the file's name says that it is this plugin. */
 static bool is_named(const candidate *c, uint32_t kind, const char *id) {
   char name[128];
   const char *slash = strrchr(c->path, '/');
@@ -271,12 +271,12 @@ static bool is_named(const candidate *c, uint32_t kind, const char *id) {
   return slash != NULL && strcmp(slash + 1, name) == 0;
 }
 
-/* The way out. A path where an id belongs is that of a plugin, or of an order; meant: an id that is
- * near to it, NULL: none is. */
+/* Suggests a remedy. A path given as an id is that of a plugin or of an order. meant: a similar id,
+ * NULL: none. */
 static void write_remedy(uint32_t kind, const char *id, const char *meant, char *out, size_t room) {
   const size_t n = strlen(id);
   if (n > 3 && strcmp(id + n - 3, ".so") == 0)
-    (void)snprintf(out, room, "load that file as a plugin, and give the id that it has");
+    (void)snprintf(out, room, "load that file as a plugin, and give its id");
   else if (kind == OPIPE_KIND_SCHEDULE && strpbrk(id, "/.") != NULL)
     (void)snprintf(out, room, "the order of a file is file:%.100s", id);
   else if (meant != NULL)
@@ -302,20 +302,20 @@ static opipe_status report_missing(opi_registry *r, uint32_t kind, const char *i
                    c->plugin->id);
     opi_nearest_look(&nearest, c->plugin->id);
   }
-  for (uint32_t i = 0; i < r->n; ++i) { /* a file of that name that could not even be read */
+  for (uint32_t i = 0; i < r->n; ++i) { /* a file of that name that cannot be read */
     const candidate *c = r->candidates[i];
     if (c->plugin == NULL && is_named(c, kind, id)) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s '%s' was refused: %s", opi_kind_name(kind), id,
                       c->reason);
     }
   }
-  const char *synonym = opi_nearest_synonym(&nearest); /* may be one that is not built here */
+  const char *synonym = opi_nearest_synonym(&nearest); /* perhaps one that is not built here */
   write_remedy(kind, id, synonym == NULL ? nearest.found : synonym, remedy, sizeof remedy);
   return opi_fail(err, OPIPE_E_NOTFOUND, "there is no %s '%s' (found: %s); %s", opi_kind_name(kind),
                   id, known[0] == '\0' ? "none" : known, remedy);
 }
 
-/* `c` was asked for while it opens: by its own open(), or that of a plugin that it asked for. */
+/* `c` was asked for while it opens, by its own open() or by that of a plugin that it asked for. */
 static opipe_status report_circle(const opi_registry *r, const candidate *c, opipe_error *err) {
   char others[200] = "";
   for (uint32_t i = 0; i < r->n; ++i) {
@@ -325,7 +325,7 @@ static opipe_status report_circle(const opi_registry *r, const candidate *c, opi
     (void)snprintf(others + used, sizeof others - used, "%s'%s'", used == 0 ? "" : ", ",
                    r->candidates[i]->plugin->id);
   }
-  return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() stands on itself%s%s",
+  return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() depends on itself%s%s",
                   opi_kind_name(c->plugin->kind), c->plugin->id, others[0] == '\0' ? "" : " by ",
                   others);
 }
@@ -433,7 +433,7 @@ void opi_registry_free(opi_registry *r) {
   if (r == NULL)
     return;
   for (uint32_t order = r->n_opened; order > 0;
-       --order) { /* who stands on another plugin was opened after it */
+       --order) { /* a plugin that uses another one was opened after it */
     for (uint32_t i = 0; i < r->n; ++i) {
       if (r->candidates[i]->opened == order)
         r->candidates[i]->plugin->close(r->candidates[i]->self);
@@ -448,8 +448,7 @@ void opi_registry_free(opi_registry *r) {
 
 enum { DETAILS_MOST = 64 };
 
-/* Line `index` of what an open plugin has to tell, made fit to be shown; NULL: there are no more.
- */
+/* Line `index` of an open plugin's details, cleaned for display; NULL: there are no more. */
 static const char *detail_of(const candidate *c, uint32_t index, char *line) {
   if (c->state != STATE_OPEN || index >= DETAILS_MOST)
     return NULL;

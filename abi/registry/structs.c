@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout fingerprints: what the other side's compiler made of the structs that cross the border,
- * against what ours did, name by name. Structs that only one side knows are newer than the other
- * side, and not compared.
- */
+/* Layout fingerprints: compares the layouts of structs that cross the border, as the other side's
+ * compiler made them, with ours, by name. A struct that only one side has is newer than the other
+ * side and is not compared. */
 #include <string.h>
 
 #include "abi/registry/registry.h"
@@ -22,10 +21,10 @@ static opipe_status check_row(const opi_struct_view *theirs, const opipe_struct_
                               opipe_error *err) {
   const opipe_struct_row *row = find_row(theirs->rows, theirs->n, own->name);
   if (row == NULL && own->minor <= theirs->minor) {
-    return opi_fail(err, OPIPE_E_ABI,
-                    "%s says nothing of struct %s, which ABI 1.%u has: rebuild it with unmodified "
-                    "headers",
-                    theirs->whose, own->name, own->minor);
+    return opi_fail(
+        err, OPIPE_E_ABI,
+        "%s does not list struct %s, which ABI 1.%u has: rebuild it with unmodified headers",
+        theirs->whose, own->name, own->minor);
   }
   if (row == NULL || (row->n_bytes == own->n_bytes && row->hash == own->hash))
     return OPIPE_OK;

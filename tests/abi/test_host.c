@@ -40,7 +40,7 @@ static void test_versions(void) {
   OPI_ASSERT_OK(opipe_get_api(&view, &api, &err), &err);
   view = *OPIPE_VIEW;
   view.n_structs = 3;
-  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err, "says nothing of struct");
+  OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err, "does not list struct");
 }
 
 static void test_null_and_foreign_handles_are_errors(void) {

@@ -191,7 +191,7 @@ static void test_batches_of_a_transport_come_in_pairs(void) {
   OPI_ASSERT(copy.batch_begin != NULL && copy.batch_end != NULL);
   full.batch_end = NULL;
   OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), OPIPE_E_ABI, &err,
-                   "others that go with it are there");
+                   "others that belong with it are not");
   full.batch_begin = NULL;
   OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
 }
@@ -210,7 +210,7 @@ static void test_a_table_is_cut_at_whole_slots(void) {
   full.struct_size = (uint32_t)OPIPE_END(opipe_backend, update);
   full.gradients_fold = NULL;
   OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_BACKEND, &full, &copy, &err), OPIPE_E_ABI, &err,
-                   "others that go with it are there");
+                   "others that belong with it are not");
 }
 
 /* What a backend may lack together: a table that ends before it, or has NULL there, is taken; one
@@ -239,7 +239,7 @@ static void test_optional_slots_of_a_backend_come_together(void) {
       part = full;
       memset((char *)&part + at, 0, sizeof slot);
       OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_BACKEND, &part, &copy, &err), OPIPE_E_ABI, &err,
-                       "others that go with it are there");
+                       "others that belong with it are not");
     }
     part = full;
     memset((char *)&part + groups[g].first, 0, groups[g].last + sizeof slot - groups[g].first);
@@ -344,7 +344,7 @@ static void test_backends_that_stand_on_each_other_are_refused(void) {
     for (uint32_t i = 0; i < n_circle; ++i)
       OPI_ASSERT_OK_FATAL(opi_registry_add_static(r, circle[i], &err), &err);
     OPI_ASSERT_ERROR(opi_registry_find(r, OPIPE_KIND_BACKEND, "one", &ref, &err), OPIPE_E_STATE,
-                     &err, "backend 'one' is being opened: its open() stands on itself");
+                     &err, "backend 'one' is being opened: its open() depends on itself");
     OPI_ASSERT(n_circle == 1 || strstr(err.message, "by 'two'") != NULL);
     OPI_ASSERT(n_circle < 3 || strstr(err.message, "by 'two', 'three'") != NULL);
     OPI_ASSERT_INT(n_circle_opens, n_circle);

@@ -160,7 +160,7 @@ static void test_refusals(void) {
          "states: replicas of single stages (2 of the first) cut every request");
   params = params_of(&two, NULL);
   params.replicas = 2;
-  refuse(LLAMA, ROWS, &params, OPIPE_E_INVALID, "one of both");
+  refuse(LLAMA, ROWS, &params, OPIPE_E_INVALID, "give only one");
   params.replicas = 0;
   params.n_ranks = 4;
   refuse(LLAMA, ROWS, &params, OPIPE_E_INVALID, "take 3 ranks, not 4");

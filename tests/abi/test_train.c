@@ -323,16 +323,17 @@ static void test_wrong_learning_rates_are_refused(void) {
                    &k.err, "session_train_step: flags 0x2 ask for lr, behind the 96 bytes");
   params.struct_size = sizeof params;
   params.lr = 0.1;
-  OPI_ASSERT_ERROR(k.api->session_evaluate(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
-                   &k.err, "session_evaluate: flags 0x2, lr 0.1: only session_train_step learns");
+  OPI_ASSERT_ERROR(
+      k.api->session_evaluate(k.session, &params, &request, &k.err), OPIPE_E_INVALID, &k.err,
+      "session_evaluate: flags 0x2, lr 0.1: only session_train_step has a learning rate");
   OPI_ASSERT(step(&k).step == 1);
   kit_close(&k);
   OPI_ASSERT_OK_FATAL(kit_plan(&runs, NULL, GPT, BATCH, SEQ, NULL), &runs.err);
   OPI_ASSERT_OK_FATAL(kit_open(&runs, NULL), &runs.err);
   params.n_inputs = 1;
-  OPI_ASSERT_ERROR(runs.api->session_submit(runs.session, &params, &request, &runs.err),
-                   OPIPE_E_INVALID, &runs.err,
-                   "session_submit: flags 0x2, lr 0.1: only session_train_step learns");
+  OPI_ASSERT_ERROR(
+      runs.api->session_submit(runs.session, &params, &request, &runs.err), OPIPE_E_INVALID,
+      &runs.err, "session_submit: flags 0x2, lr 0.1: only session_train_step has a learning rate");
   kit_close(&runs);
 }
 

@@ -213,7 +213,7 @@ static void test_what_is_asked_for(void) {
   found.struct_size = sizeof found;
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, GPT, 4, 8, NULL), &k.err);
   OPI_ASSERT_ERROR(k.api->plan_training(k.plan, &found, &k.err), OPIPE_E_NOTFOUND, &k.err,
-                   "plan_training: the plan is one for inference");
+                   "plan_training: the plan is for inference");
   kit_close(&k);
 }
 

@@ -173,11 +173,11 @@ def wrong_files(c, cluster):
     c.expect("ranks", ["plan", MODEL, "--cluster", cluster, "--stages", "65"], REFUSED,
              "the cluster has 64 devices, the plan 65 ranks")
     c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--transport", "local"], REFUSED,
-             "\"transport\" is 'imagined', and 'local' was asked for")
+             "\"transport\" is 'imagined', but 'local' was asked for")
     c.expect("measured", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--cost", "measured"], REFUSED,
              "measured costs need the devices")
     for option, value in [("device", "cpu"), ("threads", "2")]:
-        c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is said by it")
+        c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is not allowed")
 
 
 def devices_at_hand(c):
@@ -271,7 +271,7 @@ def kernels(c):
     c.holds("mapped", mapped["hash"] not in hashes, "the hash does not depend on an option of the backend")
     mixed = ["--device", "cpu,kernels=portable", "--device", "cpu,kernels=reference"]
     c.expect("mixed", ["run", MODEL, *mixed, "--stages", "2", "--reference"], DONE,
-             "ranks 0 and 1 compute by other kernels of backend 'cpu': 'portable' and 'reference'")
+             "ranks 0 and 1 use different kernels of backend 'cpu': 'portable' and 'reference'")
     first = texts[min(texts)]
     for value in texts:
         read = re.sub(r"kernels=\w+", "kernels=" + value, first)

@@ -69,7 +69,7 @@ def refused(count):
     arch = ["--arch", "gpt:layers=2,hidden=64,heads=4,vocab=128,seq=32"]
     for arguments, text in (([*arch, "--cluster", "h100"], "a MODEL is needed"),
                             ([DEMO, "--cluster", "h100"], "--cluster h100 describes others"),
-                            ([DEMO, "--auto", "--hypothetical"], "--hypothetical cannot be run"),
+                            ([DEMO, "--auto", "--hypothetical"], "--hypothetical strategy cannot be run"),
                             ([DEMO, *LOSS, "--stages", "2"], "train needs --data")):
         result = run("plan", *arguments, "--measure")
         count.check(text, result.broken(20, 1024) or (None if result.status == USAGE and text in result.err else f"{result.status}: {result.err}"))

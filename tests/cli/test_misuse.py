@@ -92,7 +92,7 @@ WRONG = [
     (["train", MODEL, "--data", "nowhere", *LOSS], "--data nowhere: expected a folder"),
     ([*TRAIN, "--resume", "nowhere"], "--resume nowhere: there is no such folder"),
     ([*TRAIN, "--parameter", "input_ids=nowhere.npy"], "cannot read nowhere.npy"),
-    (["train", MODEL, *TEXT, *LOSS, "--steps", "2", "--epochs", "1"], "give one of them"),
+    (["train", MODEL, *TEXT, *LOSS, "--steps", "2", "--epochs", "1"], "give only one"),
     (["train", MODEL, *TEXT, *LOSS, "--epochs", "0"], "--epochs 0: an integer above 0"),
     (["train", MODEL, *TEXT, *LOSS, "--epochs", "9223372036854775807"], "cannot be counted"),
     (["plan", MODEL, "--train", *LOSS, "--epochs", "2"], "--epochs 2 counts the samples of --data, which is not given: --steps N"),

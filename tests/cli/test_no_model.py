@@ -58,8 +58,8 @@ def asked(count, folder):
     count.check("rates", None if expect(count, ["plan", *ARCH, *ASKED, "--cost", "rates"], DONE) == plain else "another answer")
     for other in (["--recompute", "stage"], ["--stages", "2"], ["--microbatches", "4"], ["--replicas", "2"], ["--ranks", "1"]):
         count.check(" ".join(other), None if expect(count, ["plan", *ARCH, *ASKED, *other], DONE) != plain else "the same answer")
-    expect(count, ["plan", "--profile", profile, *ASKED, "--cost", "rates"], USAGE, "says what layers take")
-    expect(count, ["plan", *ARCH, "--profile", profile, *ASKED], USAGE, "one of both")
+    expect(count, ["plan", "--profile", profile, *ASKED, "--cost", "rates"], USAGE, "already has the times of layers")
+    expect(count, ["plan", *ARCH, "--profile", profile, *ASKED], USAGE, "each replaces the model, give only one")
     expect(count, ["plan", *ARCH, "--auto", "--schedule", "gpipe", "--batch", "4", "--transport", "local", "--device", "cpu,threads=1"], DONE)
     expect(count, ["simulate", *ARCH, *ASKED, "--sharded", "--scattered", "--collective", "ring"], DONE)
 
@@ -68,7 +68,7 @@ def profiles(count, folder):
     """profile of a description, and of this machine."""
     for option in [*OF_MODELS, ["--nodes"], ["--device", "cpu"], ["--threads", "1"], ["--transport", "local"], ["--recompute", "stage"]]:
         expect(count, ["profile", *ARCH, "--train", *option], USAGE, option[0] + " ", "--arch has none")
-    expect(count, ["profile", *ARCH, "--cost", "measured", "--cluster=h100"], USAGE, "--cost: --arch goes by rates")
+    expect(count, ["profile", *ARCH, "--cost", "measured", "--cluster=h100"], USAGE, "--cost: --arch uses rates")
     expect(count, ["profile", *ARCH, "--cost", "rates", "--cluster=h100", "--train", "--batch", "4"], DONE, "micro-batches of 4")
     for option in [*OF_MODELS, ["--nodes"], ["--samples", "1"], ["--train"], ["--batch", "4"], ["--recompute", "stage"]]:
         expect(count, ["profile", "--cluster", *option], USAGE, f"profile --cluster: {option[0]} ")
@@ -99,7 +99,7 @@ def papers(count):
     for planner in ("dapple", "pipedream"):
         expect(count, ["plan", *ARCH, "--planner", planner, "--cluster", "config-a", "--batch", "4", "--rows", "2"], DONE, "micro-batches of 2 samples")
     for layers in (ARCH, [DEMO]):
-        expect(count, ["plan", *layers, "--auto", "--cluster", "config-a", "--within", "5"], USAGE, "--within 5: a limit of time is of --auto=memory")
+        expect(count, ["plan", *layers, "--auto", "--cluster", "config-a", "--within", "5"], USAGE, "--within 5: only --auto=memory has a time limit")
     expect(count, ["plan", DEMO, "--planner", "megatron", "--cluster", "config-a", "--bind", "batch=4,seq=8", "--hypothetical"], DONE, "planner   megatron")
     expect(count, ["plan", DEMO, "--planner", "megatron", "--cluster", "config-a", "--bind", "batch=4,seq=8", "--allow-stale"], USAGE, "--allow-stale: planner")
 

@@ -95,7 +95,7 @@ def main():
             (["run", MODEL, "--stages", "2", "--replicas", "2,2,2"], USAGE, "3 numbers for 2 stages"),
             (["run", MODEL, "--memory", "0"], USAGE, "--memory 0: a size above 0"),
             (["run", MODEL, "--device", "cpu,memory=0"], USAGE, "memory 0: a size above 0"),
-            (["plan", "--help"], DONE, ":: as it is"),
+            (["plan", "--help"], DONE, "but not before ::"),
         ]
         for arguments in (["--help"], ["--version"], ["plan", "--help"], ["schedule", "list"]):
             with open("/dev/full", "wb") as full:

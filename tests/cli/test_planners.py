@@ -223,10 +223,10 @@ def refusals(count, folder):
     expect(count, "nobody", ["plan", DEMO, "--planner", "nobody", "--cluster", "h100"], USAGE, "dapple, pipedream")
     shape = ["--arch", "gpt:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", "config-a", "--batch", "4"]
     for own, more in (("pipedream", ["--planner", "pipedream"]), ("pipedream", ["--auto", "--schedule", "pipedream"]), ("gems", ["--auto", "--schedule", "gems"])):
-        expect(count, "to be compared with", ["simulate", *shape, *more], USAGE,
-               f"schedule '{own}' is there to be compared with, as 'schedule simulate {own}'")
+        expect(count, "for comparison only", ["simulate", *shape, *more], USAGE,
+               f"schedule '{own}' is for comparison only, with 'schedule simulate {own}'")
     expect(count, "as said", ["schedule", "simulate", "pipedream", "--stages", "3", "--microbatches", "3"], DONE)
-    expect(count, "searched for", ["plan", *shape, "--auto", "--schedule", "search"], USAGE, "schedule 'search' betters the order of given stages")
+    expect(count, "searched for", ["plan", *shape, "--auto", "--schedule", "search"], USAGE, "schedule 'search' improves the order of given stages")
     expect(count, "no name of anybody", ["plan", *shape, "--auto", "--schedule", "nobody"], USAGE, "set OPIPE_PLUGIN_PATH")
     expect(count, "two models", ["plan", DEMO, "--arch", ARCH, "--planner", "2bw"], USAGE, "in place of a model")
     expect(count, "a wrong one", ["plan", "--arch", "gpt:layers=2", "--planner", "2bw", "--cluster", "h100"], USAGE, "needs hidden=")

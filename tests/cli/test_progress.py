@@ -123,10 +123,10 @@ def pinned(count, folder):
         count.skip(f"{BRANCH} is not there")
         return
     arguments = ["run", os.path.join(BRANCH, "model.onnx"), "--input", "x=" + os.path.join(BRANCH, "x.npy")]
-    why = "input 'x' is pinned to what --input gave: node 'n_node_49_If' (If)"
+    why = "input 'x' is pinned to the values of --input: node 'n_node_49_If' (If)"
     result = run(*arguments)
     problem = wrong(result, DONE, why, "depends on graph input 'x'") or (result.out if "per second" in result.out else None)
-    count.check("one request", problem or (None if "no node was left to compute" in result.out else result.out[-200:]))
+    count.check("one request", problem or (None if "no node is left to compute" in result.out else result.out[-200:]))
     for more in (["--requests", "100"], ["--requests", "1"], ["--requests", "100", "--reference"], ["--requests", "3", "--stages", "2", "--json"]):
         result = run(*arguments, *more)
         problem = wrong(result, USAGE, why, f"--requests {more[1]}: with input 'x' pinned", "no node is left")

@@ -97,7 +97,7 @@ def sets(count, folder):
             problem = wrong(result, status, text)
             lines = result.err.count("\n")
             count.check(f"{refused} {more} of two data sets", problem or (f"said {lines} times: {result.err}" if lines != 1 else None))
-    count.check("--input beside data sets", wrong(run("run", DEMO, *given, *ONE), USAGE, "say the inputs"))
+    count.check("--input beside data sets", wrong(run("run", DEMO, *given, *ONE), USAGE, "already give the inputs"))
     count.check("--input twice", wrong(run("run", os.path.join(DEMO, "model.onnx"), *given, *given, *ONE), USAGE,
                                        "is given already"))
 

@@ -76,7 +76,7 @@ def cases(folder):
     yield ["profile", MODEL, "-o", inside], REFUSED, f"onnx-pipe: cannot write {inside}: "
     order = ["gpipe", "--ranks", "2", "--microbatches", "2"]
     for option in (["--load", "send=1"], ["--copies", "2"], ["--collective", "ring"], ["--sharded"], ["--pipeline-first"]):
-        yield ["schedule", "simulate", *order, *option], USAGE, f"schedule: {option[0]} is of a described cluster: add --cluster"
+        yield ["schedule", "simulate", *order, *option], USAGE, f"schedule: {option[0]} applies to a described cluster: add --cluster"
     yield ["run", MODEL, "--schedule", "gpipe:chunks=2"], USAGE, "schedule 'gpipe' has no option 'chunks': it has none\n"
     yield ["run", MODEL, "--schedule", "interleaved:chunk=2"], USAGE, "schedule 'interleaved' has no option 'chunk': it has chunks, "
     yield ["help", "frob"], USAGE, "there is no command 'frob'"

@@ -106,7 +106,7 @@ def makespans(_):
 
 
 def baselines(_):
-    """Orders that are there to be compared with."""
+    """Orders for comparison only."""
     many = json.loads(schedule("simulate", "gems", "--ranks", "4", "--microbatches", "200", "--json"))
     if abs(many["bubble"] - 3 / 4.5) > 0.01 or max(many["peak_stash"]) != 1:
         raise AssertionError(f"gems: {many}")
@@ -120,7 +120,7 @@ def baselines(_):
         if words not in told:
             raise AssertionError(f"{more}: {told}")
     told = run("plan", GPT, "--stages", "2", "--schedule", "gems")
-    if told.status != USAGE or "to be compared with" not in told.err:
+    if told.status != USAGE or "is for comparison only" not in told.err:
         raise AssertionError(f"plan --schedule gems: {told.status} {told.err}")
 
 
@@ -251,7 +251,7 @@ def verdicts(folder):
     told = json.loads(run("schedule", "check", path, "--json").out)
     if len(told["cycle"]) + told["left_out"] != 30 or len(told["cycle"]) < 3:
         raise AssertionError(f"a cycle of 30: {told}")
-    for missing, words in ((os.path.join(folder, "none.csv"), "No such file"), (folder, "no regular file"),
+    for missing, words in ((os.path.join(folder, "none.csv"), "No such file"), (folder, "not a regular file"),
                            ("none.csv", "No such file"), ("file:none", "No such file")):
         told = schedule("check", missing, status=REFUSED if missing == folder else USAGE)
         if words not in told or missing.replace("file:", "") not in told:
@@ -291,11 +291,11 @@ def overlooked(folder):
         file.write(schedule("show", "gpipe", *SIZE))
     name = ("gpipe", *SIZE)
     for arguments, words in (
-            (("simulate", path, "--forward"), "--forward is of a NAME, and"),
-            (("show", path, "--aligned"), "--aligned is of a NAME"),
-            (("show", path, "--replicas", "2"), "--replicas is of a NAME"),
+            (("simulate", path, "--forward"), "--forward applies to a NAME, but"),
+            (("show", path, "--aligned"), "--aligned applies to a NAME"),
+            (("show", path, "--replicas", "2"), "--replicas applies to a NAME"),
             (("show", path, "--cost", "F=2"), "schedule show FILE takes no --cost: simulate and draw do"),
-            (("show", *name, "--from", "torch"), "--from is of a FILE, and gpipe is none"),
+            (("show", *name, "--from", "torch"), "--from applies to a FILE, but gpipe is not one"),
             (("check", path, "-o", path), "takes no --output: show, lower, simulate, draw and convert do"),
             (("list", "-o", path), "schedule list takes no --output"),
             (("list", "--ranks", "4"), "schedule list takes no --ranks"),

@@ -62,7 +62,7 @@ def unlabelled(count, folder):
     labels = ids[: 4 * SEQ] + [-100] * 4 * SEQ + ids[8 * SEQ :]
     data = [*write_ids(folder, "input_ids", ids), *write_ids(folder, "labels", labels), *LABELLED]
     result = run("train", GPT, *data, *BATCH)
-    said = "step 2: none of the mini-batch's labels counts (ignore=-100)"
+    said = "step 2: all labels of the mini-batch are ignored (ignore=-100)"
     count.check("a mini-batch without labels", wrong(result, CHECK_FAILED, said))
 
 

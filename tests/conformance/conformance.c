@@ -225,7 +225,7 @@ static void check_whole(const char *path) {
   const long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
   (void)fclose(file);
   if (size >= 0 && (uint64_t)size < end) {
-    (void)snprintf(why, sizeof why, "truncated: it has %ld bytes, its headers speak of %llu", size,
+    (void)snprintf(why, sizeof why, "truncated: it has %ld bytes, its headers need %llu", size,
                    (unsigned long long)end);
     give_up(path, why);
   }

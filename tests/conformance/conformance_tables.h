@@ -197,7 +197,7 @@ static bool check_together(const tables_rule *rule, uint32_t index, const void *
     missing = there ? missing : at;
   }
   return conf_check(n == 0 || n_missing == 0,
-                    "slot %zu (%s) of its table is NULL, others that go with it are there",
+                    "slot %zu (%s) of its table is NULL, but others that belong with it are not",
                     (missing - TABLES_HEAD) / sizeof(void *), tables_name(rule, missing));
 }
 

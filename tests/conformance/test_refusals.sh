@@ -23,7 +23,7 @@ refused() {
 head -c 3000 "$plugins/opipe-schedule-gpipe.so" >"$folder/half.so"
 head -c 30 "$plugins/opipe-schedule-gpipe.so" >"$folder/head.so"
 echo text >"$folder/text.so"
-refused "$folder/half.so" 'truncated: it has 3000 bytes, its headers speak of '
+refused "$folder/half.so" 'truncated: it has 3000 bytes, its headers need '
 refused "$folder/head.so" 'file too short'
 refused "$folder/text.so" 'file too short'
 refused "$folder/absent.so" 'cannot open shared object file'

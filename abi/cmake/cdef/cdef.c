@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cdef.cmake runs the preprocessor over: the declarations of a host, and the numbers that are
- * macros. The standard headers are those beside it, so that nothing of the system comes out. */
+/* Input of cdef.cmake's preprocessor run: the declarations of a host, and the numbers that are
+ * macros. The standard headers are those beside it, so that nothing of the system's appears. */
 #define OPIPE_CDEF
 #include <opipe/host.h>
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx-pipe ABI: what every border shares - status codes, errors, host services, the plugin
- * descriptor.
+/* onnx-pipe ABI, common part: status codes, errors, host services, the plugin descriptor.
  *
  * Standalone: only standard headers. Compiles as C11 and C++17. 64-bit targets only.
  * Stability: major 1 from the first release; tables and parameter structs only grow at their end.
- * What is not settled is reached through get_interface() under an id that ends in "/0". No struct
+ * Unsettled interfaces are reached through get_interface() under an id that ends in "/0". No struct
  * here has implicit padding, bit-fields, enums or bool members.
  *
  * Thread tags used in all opipe headers:
@@ -23,13 +22,13 @@
 extern "C" {
 #endif
 
-/* Of onnx-pipe as a whole; the build reads it here. */
+/* Version of onnx-pipe as a whole; the build reads it from here. */
 #define OPIPE_VERSION "0.1.0"
 
 #define OPIPE_ABI_MAJOR 1
 #define OPIPE_ABI_MINOR 4
-/* An author may pin an older minor: what was added later stands in the headers within
- * `#if OPIPE_TARGET_MINOR >= N`, so that tables and structs then end where that minor ended. */
+/* An author may pin an older minor. Later additions stand within `#if OPIPE_TARGET_MINOR >= N`, so
+ * tables and structs then end where that minor ended. */
 #ifndef OPIPE_TARGET_MINOR
 #define OPIPE_TARGET_MINOR OPIPE_ABI_MINOR
 #endif
@@ -42,7 +41,7 @@ extern "C" {
 #define OPIPE_PRINTF(fmt, args)
 #endif
 
-/* OPIPE_CDEF: declarations alone, from which the build makes opipe/cdef.h (for Python's cffi). */
+/* OPIPE_CDEF: declarations only; the build makes opipe/cdef.h from them (for Python's cffi). */
 #if defined(OPIPE_CDEF)
 #define OPIPE_STATIC_ASSERT(cond, msg)
 #elif defined(__cplusplus)
@@ -51,16 +50,16 @@ extern "C" {
 #define OPIPE_STATIC_ASSERT(cond, msg) _Static_assert(cond, msg)
 #endif
 
-/* End offset of a field: struct sizes are given by the end of the last field, so that trailing
- * padding never counts. */
+/* End offset of a field. Struct sizes are given by the end of the last field, so trailing padding
+ * never counts. */
 #define OPIPE_END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 /* True when the caller's or callee's struct reaches as far as `field`. */
 #define OPIPE_HAS(ptr, type, field) ((ptr)->struct_size >= OPIPE_END(type, field))
 
 OPIPE_STATIC_ASSERT(sizeof(void *) == 8, "onnx-pipe's ABI is defined for 64-bit targets");
 
-/* A struct without struct_size, whose size therefore never changes: elements of arrays that plugins
- * walk, and what lies inside other structs. */
+/* For structs without struct_size, whose size therefore never changes: elements of arrays that
+ * plugins walk, and members of other structs. */
 #ifdef OPIPE_UNFROZEN
 #define OPIPE_FROZEN_SIZE(type, n_bytes) OPIPE_STATIC_ASSERT(sizeof(type) != 0, #type)
 #else
@@ -68,7 +67,7 @@ OPIPE_STATIC_ASSERT(sizeof(void *) == 8, "onnx-pipe's ABI is defined for 64-bit 
   OPIPE_STATIC_ASSERT(sizeof(type) == (n_bytes), #type " is frozen at " #n_bytes " bytes")
 #endif
 
-/* 0 done, > 0 not yet, < 0 failed. */
+/* 0: done; > 0: not yet; < 0: failed. */
 typedef int32_t opipe_status;
 enum {
   OPIPE_OK = 0,
@@ -77,13 +76,14 @@ enum {
   OPIPE_E_NOMEM = -2,       /* host or device memory exhausted */
   OPIPE_E_UNSUPPORTED = -3, /* well-formed, but outside what this build or plugin can do */
   OPIPE_E_ABI = -4,         /* versions or layouts do not fit */
-  OPIPE_E_DEVICE = -5,      /* the device or its driver failed; `domain` and `native` tell */
+  OPIPE_E_DEVICE = -5,      /* the device or its driver failed; see `domain` and `native` */
   OPIPE_E_NOTFOUND = -6,    /* no such file, plugin, tensor, option */
   OPIPE_E_IO = -7,          /* the system refused an I/O operation; native = errno */
   OPIPE_E_LIMIT = -8,       /* a declared limit (memory cap, depth, count) would be exceeded */
   OPIPE_E_TIMEOUT = -9,     /* a deadline passed */
   OPIPE_E_CANCELLED = -10,  /* the caller cancelled, or the object is being closed */
-  OPIPE_E_STATE = -11,   /* right call, wrong moment: double wait, destroyed plan, forked child */
+  OPIPE_E_STATE = -11,   /* the call is valid but not now: double wait, destroyed plan, forked child
+                          */
   OPIPE_E_PEER = -12,    /* another rank failed first; the message names it */
   OPIPE_E_INTERNAL = -13 /* an invariant of the library does not hold: a bug to report */
 };
@@ -100,12 +100,12 @@ enum {
       7 /* native: index of the model input whose value is needed before shapes can be known */
 };
 
-/* Owned by the caller, always; 512 bytes. Wherever a function takes an `opipe_error *` NULL is
- * allowed. Written only on failure. */
+/* Always owned by the caller; 512 bytes. NULL is allowed wherever a function takes an `opipe_error
+ * *`. Written only on failure. */
 typedef struct opipe_error {
   uint32_t struct_size; /* set by the caller: sizeof(opipe_error) */
   int32_t status;       /* the status that was returned */
-  uint32_t domain;      /* OPIPE_DOMAIN_*: whose code `native` is */
+  uint32_t domain;      /* OPIPE_DOMAIN_*: the source of `native` */
   int32_t native;
   char message[496]; /* UTF-8, NUL-terminated, truncated if need be */
 } opipe_error;
@@ -117,25 +117,25 @@ OPIPE_FROZEN_SIZE(opipe_error, 512);
     }                                         \
   }
 
-/* A sink for text or bytes (not terminated): may be called many times, in order; returns OPIPE_OK
- * or a negative status, which ends the writing and is handed back. `data` is borrowed for the call.
- * [callback: the caller's thread] */
+/* A sink for text or bytes (not terminated). It may be called many times, in order; it returns
+ * OPIPE_OK, or a negative status, which ends the writing and is returned to the caller. `data` is
+ * borrowed for the call. [callback: the caller's thread] */
 typedef opipe_status (*opipe_write_fn)(void *ctx, const void *data, size_t n_bytes);
 
 enum { OPIPE_LOG_ERROR = 0, OPIPE_LOG_WARN = 1, OPIPE_LOG_INFO = 2, OPIPE_LOG_DEBUG = 3 };
 
-/* Memory services. One function in the manner of Lua (lua_Alloc): ptr NULL allocates, new_size 0
- * frees and returns NULL. Sizes in bytes.
+/* Memory services in one function, as Lua's lua_Alloc: ptr NULL allocates; new_size 0 frees and
+ * returns NULL. Sizes are in bytes.
  *   old_size  the size given before, 0 with ptr NULL
  *   align     a power of two, at least 1; the same at every call for one block
- * Returns NULL when out of memory: the old block then stays valid. [any-thread] */
+ * Returns NULL when out of memory; the old block then stays valid. [any-thread] */
 typedef struct opipe_allocator {
   void *ctx;
   void *(*realloc)(void *ctx, void *ptr, size_t old_size, size_t new_size, size_t align);
 } opipe_allocator;
 OPIPE_FROZEN_SIZE(opipe_allocator, 16);
 
-/* What the host gives to a plugin. Valid from open() until close() has returned. */
+/* Services of the host for a plugin. Valid from open() until close() has returned. */
 typedef struct opipe_host {
   uint32_t struct_size;
   uint16_t abi_major;
@@ -147,7 +147,7 @@ typedef struct opipe_host {
   void (*log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
   /* Monotonic clock in nanoseconds. [any-thread] */
   uint64_t (*now_ns)(void *ctx);
-  /* Further host services by id, NULL when unknown. [control] */
+  /* Returns another host service by id, NULL when unknown. [control] */
   const void *(*get_interface)(void *ctx, const char *id);
 } opipe_host;
 
@@ -176,10 +176,10 @@ enum { OPIPE_BUILD_ASAN = 1u, OPIPE_BUILD_TSAN = 2u, OPIPE_BUILD_MSAN = 4u };
 /* ---- layout fingerprints ----
  *
  * Both sides of a border carry a constant array with a row for each struct that crosses it, as the
- * compiler laid it out: the size of the prefix that was released first, and a hash of offsets and
- * sizes of its fields. The library compares them by name before it calls anything, and refuses a
- * plugin or a host that was built with other headers, naming the struct. The fields are listed in
- * opipe/frozen (generated); what was added to a struct later is in no list. */
+ * compiler laid it out: the size of the prefix that was released first, and a hash of the offsets
+ * and sizes of its fields. The library compares the rows by name before it calls anything, and
+ * refuses a plugin or host built with other headers, naming the struct. opipe/frozen (generated)
+ * lists the fields; fields added to a struct later are in no list. */
 typedef struct opipe_struct_row {
   const char *name; /* "opipe_region" */
   uint32_t n_bytes; /* end of the last listed field */
@@ -196,7 +196,7 @@ OPIPE_FROZEN_SIZE(opipe_struct_row, 24);
                        offsetof(type, field)),                              \
              sizeof(((type *)0)->field))
 #define OPIPE_HASH(type) (UINT64_C(0) OPIPE_FIELDS_##type(OPIPE_HASH_FIELD_, type))
-/* The list as a struct of bytes, whose offsets are places in the list. */
+/* The list as a struct of bytes; offsets are places in the list. */
 #define OPIPE_PLACE_(type, field) char field;
 #ifdef OPIPE_CDEF
 #define OPIPE_ORDER(type)
@@ -208,7 +208,7 @@ OPIPE_FROZEN_SIZE(opipe_struct_row, 24);
 #endif
 #define OPIPE_ROW(type, last, minor_) \
   { #type, (uint32_t)OPIPE_END(type, last), (minor_), OPIPE_HASH(type) }
-/* What was released stays as it was. (Tests of the refusal build with OPIPE_UNFROZEN.) */
+/* Released structs stay as they are. (Tests of the refusal build with OPIPE_UNFROZEN.) */
 #if defined(OPIPE_UNFROZEN) || defined(OPIPE_CDEF)
 #define OPIPE_FREEZE(type, last, n_bytes_, hash_)
 #else
@@ -222,17 +222,17 @@ OPIPE_FROZEN_SIZE(opipe_struct_row, 24);
 #define OPIPE_UNUSED
 #endif
 
-/* The descriptor: the one data symbol that a plugin exports. Const, so that it lies in read-only
+/* The descriptor: the only data symbol that a plugin exports. It is const, so it lies in read-only
  * memory and can be read before any code of the plugin runs. A plugin has no constructors, no
- * destructors and no atexit handlers; it is never unloaded.
+ * destructors and no atexit handlers, and is never unloaded.
  *   abi_minor      the minor it was built against
- *   abi_minor_min  the lowest host minor it can live with
- *   structs        [n_structs] layout fingerprints of what crosses the kind's border;
+ *   abi_minor_min  the lowest host minor it accepts
+ *   structs        [n_structs] layout fingerprints of the structs that cross its border;
  *                  struct_row_bytes is sizeof(opipe_struct_row)
  *   id             "cpu", "gpipe", ...: letters, digits, '-', '_', '.'; unique per kind
  *   open           makes an instance; may be called several times, once per context. On failure
  *                  nothing is left behind. The host's table stays valid until close has returned.
- *                  Errors: its own, with a message. [control]
+ *                  Errors: the plugin's own, with a message. [control]
  *   close          ends an instance: joins its threads, frees everything. Accepts NULL. [control]
  *   get_interface  the kind's table by id ("opipe.backend/1", ...), NULL when unknown; valid until
  *                  close. [any-thread] */
@@ -258,20 +258,19 @@ typedef struct opipe_plugin {
 } opipe_plugin;
 
 #if OPIPE_TARGET_MINOR >= 3
-/* What get_interface may answer besides the kind's table: what an instance found when it was
- * opened, as libraries and their versions; `onnx-pipe plugins --why` shows it. Not settled: the id
- * ends in "/0". */
+/* Optional interface that tells what an instance found when it was opened, such as libraries and
+ * their versions; `onnx-pipe plugins --why` prints it. Not settled: the id ends in "/0". */
 #define OPIPE_DETAILS_ID "opipe.details/0"
 typedef struct opipe_details {
   uint32_t struct_size;
   uint32_t reserved;
-  /* Text number `index`, of one line; NULL: there are no more. Valid until close. [any-thread] */
+  /* Returns line `index`; NULL: there are no more. Valid until close. [any-thread] */
   const char *(*line)(opipe_instance *self, uint32_t index);
 } opipe_details;
 #endif
 
 /* The symbol's name. In static builds -DOPIPE_PLUGIN_STATIC_ID=backend_cpu renames it, so that
- * several plugins can be linked into one binary and given to context_register_static as
+ * several plugins can be linked into one binary and registered with context_register_static as
  * &OPIPE_PLUGIN_STATIC(backend_cpu). */
 #define OPIPE_PLUGIN_STATIC_(id) opipe_plugin_v1_##id
 #define OPIPE_PLUGIN_STATIC(id) OPIPE_PLUGIN_STATIC_(id)
@@ -281,7 +280,7 @@ typedef struct opipe_details {
 #define OPIPE_PLUGIN_SYMBOL opipe_plugin_v1
 #endif
 
-/* Fills the head of a descriptor; the kind is written out, as the name of its enumerator:
+/* Fills the head of a descriptor. The kind is the name of its enumerator:
  *   const opipe_plugin OPIPE_PLUGIN_SYMBOL = {OPIPE_PLUGIN_HEAD(OPIPE_KIND_BACKEND, 0), "id", ...};
  */
 #define OPIPE_PLUGIN_HEAD(kind_, min_minor_)                                             \

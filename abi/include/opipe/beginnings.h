@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A function for every params and info struct of host.h, of which this is a part: where to begin.
+/* Initial values: a function for every params and info struct of host.h, of which this is a part.
  */
 #ifndef OPIPE_BEGINNINGS_H
 #define OPIPE_BEGINNINGS_H
 
-#include "host.h" /* which includes this one where it may be */
+#include "host.h" /* includes this header in turn */
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* TYPE_init(): a struct in which struct_size and the strides of this compiler's view are set, and
- * where the plain choice is not 0 that choice; all else is 0. Of training options, from 1.4 on, the
- * usual numbers that are not 0: the label that does not count, Adam's and AdamW's. The learning
- * rate is the host's to choose: a session warns of steps by one of 0. */
+/* TYPE_init(): returns a struct with struct_size and strides as this compiler has them, defaults
+ * that are not 0, and 0 everywhere else. Training options, from 1.4 on, have the usual numbers that
+ * are not 0: the label that does not count, and those of Adam and AdamW. The host must choose the
+ * learning rate: a session warns about steps with rate 0. */
 #define OPIPE_INIT_(type, settings)         \
   static inline type type##_init(void) {    \
     type own;                               \

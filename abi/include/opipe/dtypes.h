@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types, a row each: what a type is called and how it is stored stands here and nowhere
- * else. A new type is a row, and the conversions of those who compute with it.
+/* Element types, one row each: the only place that says what a type is called and how it is stored.
+ * A new type needs a row here and conversions in the code that computes with it.
  *
- * The numbers are part of the ABI; the other columns, like helpers.h, are not: whoever includes
- * this gets a copy.
+ * The numbers are part of the ABI. The other columns are not: as with helpers.h, every user gets a
+ * copy.
  */
 #ifndef OPIPE_DTYPES_H
 #define OPIPE_DTYPES_H
@@ -31,7 +31,7 @@ enum {
   OPIPE_DL_FLOAT4_E2M1FN = 17
 };
 
-/* What elements are. */
+/* Class of the elements. */
 enum {
   OPIPE_ELEM_NONE = 0, /* no numbers */
   OPIPE_ELEM_FLOAT = 1,
@@ -43,14 +43,14 @@ enum {
 };
 
 /* X(key, number, name, bits, elements, dl, safetensors, numpy), in the order of numbers:
- *   key, number     of ONNX TensorProto.DataType: OPIPE_FLOAT is 1
+ *   key, number     from ONNX TensorProto.DataType: OPIPE_FLOAT is 1
  *   name            in messages
- *   bits            of one element; those below 8 are packed
+ *   bits            of one element; types below 8 bits are packed
  *   elements        OPIPE_ELEM_*
- *   dl              DLPack's code at the host's border (with these bits, 1 lane); -1: does not pass
- *   safetensors     its name there; NULL: not written and not read
- *   numpy           descr of an array; NULL: none. Of equal ones the first row is read; types that
- *                   numpy has not are written as their bits */
+ *   dl              DLPack's code at the host's border (these bits, 1 lane); -1: cannot cross it
+ *   safetensors     name in safetensors files; NULL: neither written nor read
+ *   numpy           descr of an array; NULL: none. If several are equal the first is read; types
+ * that numpy lacks are written as their bits */
 /* clang-format off */
 #define OPIPE_DTYPES(X) \
   X(UNDEFINED, 0, "undefined", 0, NONE, -1, NULL, NULL) \
@@ -82,8 +82,8 @@ enum {
   X(INT2, 26, "int2", 2, INT, OPIPE_DL_INT, NULL, NULL)
 /* clang-format on */
 
-/* X(key, word): the types that training computes activations and products in, the first unless
- * another is asked for; word: as `train --compute` and messages spell it. */
+/* X(key, word): the types in which training can compute activations and products; the first is the
+ * default. word: the spelling in `train --compute` and in messages. */
 #define OPIPE_COMPUTE_TYPES(X) X(FLOAT, "fp32") X(BFLOAT16, "bf16") X(FLOAT16, "fp16")
 
 #define OPIPE_DTYPE_NUMBER_(key, number, ...) OPIPE_##key = number,
@@ -99,7 +99,7 @@ typedef struct opipe_dtype_row {
 } opipe_dtype_row;
 
 #ifndef OPIPE_CDEF
-/* The row of UNDEFINED for numbers that are none of them. */
+/* Unknown numbers give the row of UNDEFINED. */
 static inline const opipe_dtype_row *opipe_dtype_row_of(uint32_t dtype) {
 #define OPIPE_DTYPE_ROW_(key, number, name, bits, elements, dl, safetensors, numpy) \
   {#key, name, bits, OPIPE_ELEM_##elements, dl, safetensors, numpy},

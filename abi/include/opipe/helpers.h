@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For plugin writers: the small things that most plugins need. Header only; nothing here is part of
- * the ABI, every plugin gets its own copy.
+/* For plugin writers: small functions that most plugins need. Header only; nothing here is part of
+ * the ABI, and every plugin gets its own copy.
  *
  *   errors        opipe_fail
  *   element types opipe_dtype_bits, opipe_dtype_name, opipe_shape_elems, opipe_tensor_bytes
  *   attributes    opipe_attr_find, _int, _float, _string, _ints
  *   broadcasting  opipe_broadcast_strides, opipe_dense_strides
  *   options       opipe_option_next: walks "key=value,key=value"
- *   memory        opipe_zeroed, opipe_free: the host's
+ *   memory        opipe_zeroed, opipe_free: from the host's allocator
  *   host devices  opipe_meter (cap and accounting of memory), opipe_host_alloc, opipe_host_free,
- *                 opipe_sync_event (an event of a device whose work is done when a call returns)
- *   late errors   opipe_late: those of a queue, and what an event takes over
- *   requests      opipe_param_layout_put, opipe_check_flags, opipe_check_graph, opipe_check_sources
+ *                 opipe_sync_event (event of a device whose calls return when their work is done)
+ *   late errors   opipe_late: errors of a queue, and those that an event has taken over
+ *   arguments     opipe_param_layout_put, opipe_check_flags, opipe_check_graph, opipe_check_sources
  *   schedules     opipe_layout_plain, opipe_layout_line, opipe_emit_rising; more in orders.h
  *   descriptors   OPIPE_STATELESS_PLUGIN
  *
- * Thread rule: functions without a comment of their own work on their arguments alone.
+ * Thread rule: functions work only on their arguments, unless stated otherwise.
  */
 #ifndef OPIPE_HELPERS_H
 #define OPIPE_HELPERS_H
@@ -156,8 +156,8 @@ static inline bool opipe_broadcast_strides(const int64_t *shape, uint32_t rank, 
 
 /* ---- options: "key=value,key=value" ---- */
 
-/* Takes the next pair off *io_text. 1: a pair was read; 0: the end; -1: malformed or longer than
- * the buffers. A key without '=' gets an empty value. */
+/* Takes the next pair from *io_text. Returns 1: a pair was read; 0: the end; -1: malformed, or
+ * longer than the buffers. A key without '=' has an empty value. */
 static inline int opipe_option_next(const char **io_text, char *out_key, size_t key_room,
                                     char *out_value, size_t value_room) {
   const char *text = *io_text;
@@ -178,9 +178,10 @@ static inline int opipe_option_next(const char **io_text, char *out_key, size_t 
   return 1;
 }
 
-/* ---- what a plugin is asked for ---- */
+/* ---- checks of arguments ---- */
 
-/* Element `index` of a caller's array of layouts, reached by the caller's struct_size. */
+/* Fills element `index` of a caller's array of layouts; the caller's struct_size is the distance
+ * between elements. */
 static inline void opipe_param_layout_put(opipe_param_layout *layouts, uint32_t index,
                                           uint32_t slot, uint64_t key, uint64_t n_bytes,
                                           uint64_t mapped_bytes) {
@@ -192,8 +193,8 @@ static inline void opipe_param_layout_put(opipe_param_layout *layouts, uint32_t 
   out->mapped_bytes = mapped_bytes;
 }
 
-/* Refuses bits that this plugin does not know: OPIPE_E_UNSUPPORTED, naming field and value. `what`:
- * "compile: flags". */
+/* Refuses bits that this plugin does not know: OPIPE_E_UNSUPPORTED, naming field and value. what:
+ * for messages, as "compile: flags". */
 static inline opipe_status opipe_check_flags(uint64_t flags, uint64_t known, const char *what,
                                              opipe_error *err) {
   return (flags & ~known) == 0
@@ -202,9 +203,9 @@ static inline opipe_status opipe_check_flags(uint64_t flags, uint64_t known, con
                           (unsigned long long)flags, (unsigned long long)known);
 }
 
-/* Refuses what newer hosts may say in a graph and this plugin would overlook: flags of values and
- * nodes, roles and passes beyond those of types.h. OPIPE_E_UNSUPPORTED names the value or node. For
- * compile; `support` answers it per node by itself. */
+/* Refuses parts of a graph that newer hosts may send and this plugin would overlook: flags of
+ * values and nodes, and roles and passes beyond those of types.h. OPIPE_E_UNSUPPORTED names the
+ * value or node. For compile; `support` answers per node by itself. */
 static inline opipe_status opipe_check_graph(const opipe_graph *graph, opipe_error *err) {
   for (uint32_t v = 0; v < graph->n_values; ++v) {
     const opipe_value *value = &graph->values[v];
@@ -226,7 +227,7 @@ static inline opipe_status opipe_check_graph(const opipe_graph *graph, opipe_err
   return OPIPE_OK;
 }
 
-/* The same for the sources of a parameter set. */
+/* The same check for the sources of a parameter set. */
 static inline opipe_status opipe_check_sources(const opipe_param_source *sources, uint32_t n,
                                                opipe_error *err) {
   for (uint32_t i = 0; i < n; ++i) {
@@ -241,7 +242,7 @@ static inline opipe_status opipe_check_sources(const opipe_param_source *sources
 /* ---- devices whose memory is the host's ---- */
 
 /* Counts live bytes by kind (OPIPE_BUFFER_*) under a cap. Zero it, then set cap_bytes (0: none).
- * All functions on it: [any-thread]. */
+ * Its functions are [any-thread]. */
 typedef struct opipe_meter {
   uint64_t cap_bytes;
   uint64_t total_bytes; /* of all kinds */
@@ -250,7 +251,7 @@ typedef struct opipe_meter {
   uint64_t peak_bytes; /* largest total */
 } opipe_meter;
 
-/* OPIPE_E_LIMIT when the cap would be exceeded; `what` and both numbers stand in the message. */
+/* Takes n_bytes. OPIPE_E_LIMIT, with `what` and both numbers, if that would exceed the cap. */
 static inline opipe_status opipe_meter_take(opipe_meter *meter, uint32_t kind, uint64_t n_bytes,
                                             const char *what, opipe_error *err) {
   uint64_t total = __atomic_load_n(&meter->total_bytes, __ATOMIC_RELAXED);
@@ -282,12 +283,12 @@ static inline void opipe_meter_give(opipe_meter *meter, uint32_t kind, uint64_t 
   (void)__atomic_sub_fetch(&meter->total_bytes, n_bytes, __ATOMIC_RELAXED);
 }
 
-/* Bytes of the host's mappings that are used in place; `change` may be negative. */
+/* Counts bytes of host mappings that are used in place; `change` may be negative. */
 static inline void opipe_meter_map(opipe_meter *meter, int64_t change) {
   (void)__atomic_add_fetch(&meter->mapped_bytes, (uint64_t)change, __ATOMIC_RELAXED);
 }
 
-/* Fills what fits of the caller's struct_size. [any-thread] */
+/* Fills as much as the caller's struct_size holds. [any-thread] */
 static inline opipe_status opipe_meter_read(const opipe_meter *meter, opipe_device_usage *io_usage,
                                             opipe_error *err) {
   opipe_device_usage full;
@@ -305,13 +306,13 @@ static inline opipe_status opipe_meter_read(const opipe_meter *meter, opipe_devi
   return OPIPE_OK;
 }
 
-/* The host's allocator frees where it is asked for 0 bytes: nothing takes a byte. */
+/* A size of 0 would make the host's allocator free, so an empty block takes one byte. */
 static inline size_t opipe_at_least_one_(uint64_t n_bytes) {
   return n_bytes == 0 ? 1 : (size_t)n_bytes;
 }
 
-/* Memory of the host, zeroed, for `what`; n_bytes 0: a pointer to nothing, which is freed as others
- * are. NULL: there is none, *err says so (NOMEM). */
+/* Zeroed memory from the host's allocator; what: for messages. n_bytes 0 also gives a pointer,
+ * freed like any other. NULL: out of memory, *err says so (NOMEM). */
 static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint64_t n_bytes,
                                  size_t align, opipe_error *err) {
   void *data = host->realloc(host->ctx, NULL, 0, opipe_at_least_one_(n_bytes), align);
@@ -323,14 +324,14 @@ static inline void *opipe_zeroed(const opipe_host *host, const char *what, uint6
   return memset(data, 0, (size_t)n_bytes);
 }
 
-/* data may be NULL; n_bytes and align as they were asked for. */
+/* data may be NULL; n_bytes and align as at allocation. */
 static inline void opipe_free(const opipe_host *host, void *data, uint64_t n_bytes, size_t align) {
   if (data != NULL)
     (void)host->realloc(host->ctx, data, opipe_at_least_one_(n_bytes), 0, align);
 }
 
-/* Device memory from the host's allocator, counted by the meter. n_bytes 0 gives one unit of
- * `align`. *io_bytes: asked for; becomes what was taken, rounded up to `align` (a power of two). */
+/* Device memory from the host's allocator, counted by the meter. *io_bytes: in, the size wanted;
+ * out, the size taken, rounded up to `align` (a power of two). Size 0 takes one unit of `align`. */
 static inline opipe_status opipe_host_alloc(const opipe_host *host, opipe_meter *meter,
                                             uint32_t kind, uint64_t *io_bytes, uint32_t align,
                                             void **out_data, opipe_error *err) {
@@ -354,7 +355,7 @@ static inline opipe_status opipe_host_alloc(const opipe_host *host, opipe_meter 
   return OPIPE_OK;
 }
 
-/* n_bytes: what opipe_host_alloc gave in *io_bytes; data may be NULL. */
+/* n_bytes: *io_bytes as opipe_host_alloc set it; data may be NULL. */
 static inline void opipe_host_free(const opipe_host *host, opipe_meter *meter, uint32_t kind,
                                    void *data, uint64_t n_bytes, uint32_t align) {
   if (data != NULL) {
@@ -363,10 +364,10 @@ static inline void opipe_host_free(const opipe_host *host, opipe_meter *meter, u
   }
 }
 
-/* Event of a device whose calls have finished their work when they return. It is complete from the
- * start: an event that was never recorded has nothing to wait for. */
+/* Event of a device whose calls return when their work is done. It is complete from the start,
+ * since an event that was never recorded has nothing to wait for. */
 typedef struct opipe_sync_event {
-  uint64_t n_recorded; /* release order: who reads it sees the work before */
+  uint64_t n_recorded; /* release order: a reader sees the work before it */
 } opipe_sync_event;
 
 static inline void opipe_sync_event_record(opipe_sync_event *event) {
@@ -380,9 +381,9 @@ static inline opipe_status opipe_sync_event_poll(const opipe_sync_event *event) 
 
 /* ---- late errors ---- */
 
-/* Errors of a queue's work that no event has taken over, or those that an event has: zero it, and
- * the rule of backend.h holds. One thread at a time, as for the queue; an event's is written by
- * opipe_late_record and then only read. */
+/* Late errors by the rules of backend.h: those of a queue that no event has taken over, or those of
+ * an event. Initialise with zeros. One thread at a time, as for the queue; opipe_late_record writes
+ * an event's, which is only read afterwards. */
 typedef struct opipe_late {
   opipe_error error; /* status 0: none */
 } opipe_late;
@@ -391,7 +392,7 @@ static inline bool opipe_late_is_data(opipe_status status) {
   return status == OPIPE_E_INVALID;
 }
 
-/* A run or copy of the queue has failed with `status`, as `why` (NULL: no message) tells. */
+/* Notes that a run or copy of the queue failed with `status`; why: the error, NULL: no message. */
 static inline void opipe_late_add(opipe_late *queue, opipe_status status, const opipe_error *why) {
   const opipe_status held = queue->error.status;
   if (status >= 0 || (held < 0 && (opipe_late_is_data(status) || !opipe_late_is_data(held))))
@@ -404,14 +405,14 @@ static inline void opipe_late_add(opipe_late *queue, opipe_status status, const 
   queue->error.status = status;
 }
 
-/* An event is recorded: it takes over what the queue holds. A device error stays there as well. */
+/* Records an event: it takes over the queue's errors. A device error also stays with the queue. */
 static inline void opipe_late_record(opipe_late *queue, opipe_late *event) {
   memcpy(event, queue, sizeof *event);
   if (opipe_late_is_data(queue->error.status))
     queue->error.status = OPIPE_OK;
 }
 
-/* What a completed event answers, however often it is asked. */
+/* The answer of a completed event, the same every time. */
 static inline opipe_status opipe_late_answer(const opipe_late *event, opipe_error *err) {
   return event->error.status >= 0
              ? OPIPE_OK
@@ -420,9 +421,9 @@ static inline opipe_status opipe_late_answer(const opipe_late *event, opipe_erro
 
 /* ---- schedules ---- */
 
-/* Everything but instance_rank: one replica, slice, part and weight version, sums at the end.
- * OPIPE_E_LIMIT when `instance_room` is too small: the library makes room and asks again. `name`
- * stands in messages. */
+/* Fills all but instance_rank: one replica, slice, part and weight version, sums at the end.
+ * OPIPE_E_LIMIT when `instance_room` is too small; the library then makes room and calls again.
+ * name: for messages. */
 static inline opipe_status opipe_layout_plain(opipe_layout *io_layout, uint32_t n_ranks,
                                               uint32_t n_stages, const char *name,
                                               opipe_error *err) {
@@ -442,7 +443,7 @@ static inline opipe_status opipe_layout_plain(opipe_layout *io_layout, uint32_t 
                           n_stages, io_layout->instance_room);
 }
 
-/* Layout of one stage per rank, stage s on rank s; mode forward. `name` stands in messages. */
+/* Layout of one stage per rank, stage s on rank s; mode forward. name: for messages. */
 static inline opipe_status opipe_layout_line(const opipe_layout_request *request,
                                              opipe_layout *io_layout, const char *name,
                                              opipe_error *err) {
@@ -463,7 +464,7 @@ static inline opipe_status opipe_layout_line(const opipe_layout_request *request
   return status;
 }
 
-/* The forward of micro-batch `microbatch` in `stage`, for a layout of one stage per rank. */
+/* Emits the forward of micro-batch `microbatch` in `stage`, for a layout of one stage per rank. */
 static inline opipe_status opipe_emit_forward(opipe_emit_fn emit, void *emit_ctx, uint32_t stage,
                                               uint32_t microbatch, opipe_error *err) {
   opipe_action forward;
@@ -475,7 +476,7 @@ static inline opipe_status opipe_emit_forward(opipe_emit_fn emit, void *emit_ctx
   return emit(emit_ctx, &forward, 1, err);
 }
 
-/* Every rank computes its micro-batches in rising order. */
+/* Emits every rank's micro-batches in rising order. */
 static inline opipe_status opipe_emit_rising(const opipe_schedule_problem *problem,
                                              opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   for (uint32_t rank = 0; rank < problem->layout->n_ranks; ++rank) {
@@ -490,8 +491,8 @@ static inline opipe_status opipe_emit_rising(const opipe_schedule_problem *probl
 
 /* ---- descriptors ---- */
 
-/* The descriptor of a plugin without state: one interface `interface_id_`, answered with `&table_`.
- * Texts are string literals. */
+/* Descriptor of a plugin without state: interface `interface_id_` returns `&table_`. Texts are
+ * string literals. */
 #define OPIPE_STATELESS_PLUGIN(kind_, id_, version_, license_, summary_, interface_id_, table_) \
   struct opipe_instance {                                                                       \
     int unused;                                                                                 \
@@ -525,7 +526,7 @@ static inline opipe_status opipe_emit_rising(const opipe_schedule_problem *probl
 }
 #endif
 
-/* A whole device in host memory, for plugins that ask for it. */
+/* A complete device in host memory, for plugins that ask for it. */
 #ifdef OPIPE_HELPERS_HOST_DEVICE
 #include "host_device.h"
 #endif

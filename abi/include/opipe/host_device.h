@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For plugin writers: a device in host memory, ready made. Header only; every plugin gets its own
+/* For plugin writers: a ready-made device in host memory. Header only; every plugin gets its own
  * copy.
  *
- * Brings the types opipe_device, opipe_buffer, opipe_queue, opipe_event, opipe_params,
- * opipe_program and opipe_binding, and functions for every slot of opipe_backend that deals with
- * them, for devices whose memory is the host's, whose work is done when a call returns, and which
- * use parameters where they lie. What is left to write: device_count, device_query, device_open
- * (around opipe_host_device_open), support, compile (around opipe_host_program_new), run. Reached
- * by defining OPIPE_HELPERS_HOST_DEVICE before opipe/helpers.h is included, or directly.
+ * Defines the types opipe_device, opipe_buffer, opipe_queue, opipe_event, opipe_params,
+ * opipe_program and opipe_binding, and functions for every slot of opipe_backend that handles them,
+ * for devices whose memory is the host's, whose calls return when their work is done, and which use
+ * parameters in place. The plugin writes device_count, device_query, device_open (around
+ * opipe_host_device_open), support, compile (around opipe_host_program_new) and run. To get it,
+ * define OPIPE_HELPERS_HOST_DEVICE before including opipe/helpers.h, or include this header.
  */
 #ifndef OPIPE_HOST_DEVICE_H
 #define OPIPE_HOST_DEVICE_H
@@ -44,7 +44,7 @@ struct opipe_params {
   uint64_t n;
 };
 
-/* Zeroed memory of the host's allocator, NULL when there is none; and back. */
+/* Zeroed memory from the host's allocator, NULL when there is none; and its release. */
 static inline void *opipe_host_new(const opipe_host *host, size_t n_bytes) {
   void *data = host->realloc(host->ctx, NULL, 0, n_bytes != 0 ? n_bytes : 1, 16);
   if (data != NULL)
@@ -59,7 +59,7 @@ static inline opipe_status opipe_host_no_memory(opipe_error *err, const char *wh
   return opipe_fail(err, OPIPE_E_NOMEM, "the host has no memory for %s", what);
 }
 
-/* Device 0 of an instance whose host is `host`; options are refused. */
+/* Opens device 0 of an instance with the host services `host`; options are refused. */
 static inline opipe_status opipe_host_device_open(const opipe_host *host,
                                                   const opipe_device_params *params,
                                                   opipe_device **out_device, opipe_error *err) {
@@ -215,7 +215,7 @@ static inline opipe_status opipe_host_copy(opipe_queue *queue, const opipe_regio
   return status;
 }
 
-/* Parameters used where they lie: every layout has key 0 and takes no device memory. */
+/* Parameters used in place: every layout has key 0 and takes no device memory. */
 static inline opipe_status opipe_host_params_create(opipe_device *device,
                                                     const opipe_param_source *sources, uint32_t n,
                                                     opipe_params **out_params, opipe_error *err) {
@@ -272,7 +272,7 @@ static inline opipe_status opipe_host_params_commit(opipe_params *params, opipe_
   (void)err;
   return OPIPE_OK;
 }
-/* program_params for a graph whose parameters are all used where they lie. */
+/* program_params for a graph whose parameters are all used in place. */
 static inline opipe_status opipe_host_graph_params(const opipe_graph *graph,
                                                    opipe_param_layout *out_layouts,
                                                    uint32_t *io_count, opipe_error *err) {
@@ -291,8 +291,8 @@ static inline opipe_status opipe_host_graph_params(const opipe_graph *graph,
              : opipe_fail(err, OPIPE_E_LIMIT, "%u layouts, room for %u", n, room);
 }
 
-/* Programs whose temporary values have a place each in the arena, bound to a table of addresses. A
- * larger backend places them by lifetime and has its own. */
+/* Programs that give each temporary value a place of its own in the arena, bound to a table of
+ * addresses. A larger backend places values by lifetime and has its own type. */
 struct opipe_program {
   opipe_device *device;
   const opipe_graph *graph;
@@ -307,7 +307,7 @@ struct opipe_binding {
 static inline uint64_t opipe_host_padded(uint64_t n_bytes) {
   return (n_bytes + OPIPE_HOST_ALIGN - 1) & ~(uint64_t)(OPIPE_HOST_ALIGN - 1);
 }
-/* For compile, once every node is known to be supported. */
+/* For compile, after every node is known to be supported. */
 static inline opipe_status opipe_host_program_new(opipe_device *device, const opipe_graph *graph,
                                                   opipe_program **out_program, opipe_error *err) {
   const opipe_status known = opipe_check_graph(graph, err);
@@ -398,8 +398,8 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
   return OPIPE_OK;
 }
 
-/* The slots of opipe_backend from device_close on, up to the programs' and from the parameters' on.
- */
+/* Slots of opipe_backend from device_close on: those before the programs', and those from the
+ * parameters' on. */
 #define OPIPE_HOST_MEMORY_SLOTS                                                  \
   opipe_host_device_close, opipe_host_device_usage, opipe_host_buffer_alloc,     \
       opipe_host_buffer_free, opipe_host_buffer_host, opipe_host_queue_open,     \
@@ -410,7 +410,7 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
   opipe_host_params_create, opipe_host_params_free, opipe_host_params_prepare,  \
       opipe_host_params_clone, opipe_host_params_write, opipe_host_params_read, \
       opipe_host_params_commit
-/* After `run`, for a backend that cannot train and shares no device with others. */
+/* Slots after `run`, for a backend that cannot train and shares no device with others. */
 #if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \

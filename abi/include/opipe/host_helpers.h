@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For hosts: what each of them writes otherwise. Header only and for C and C++, as helpers.h is for
- * plugins: nothing here is part of the ABI, and whoever includes this gets a copy.
+/* For hosts: functions that each of them would otherwise write. Header only, for C and C++; as with
+ * helpers.h nothing here is part of the ABI, and every user gets a copy.
  *
  *   opipe_open_library   the table of a library, by dlopen
- *   opipe_dl_dtype       an element type as tensors say it
- *   opipe_dense          a tensor whose elements lie one after the other in host memory
- *   opipe_dense_bytes    how many bytes such a tensor has
+ *   opipe_dl_dtype       an element type in DLPack's form
+ *   opipe_dense          a dense tensor in host memory
+ *   opipe_dense_bytes    the size of such a tensor
  *   opipe_named          a tensor with the name of an input or output, without fences
- *   opipe_output_index   where an output of that name stands
- *   opipe_output_named   a finished request's output by its name
- *   opipe_warm_up        compiles for inputs of given shapes before the first request has them
+ *   opipe_output_index   the index of an output, by name
+ *   opipe_output_named   a finished request's output, by name
+ *   opipe_warm_up        compiles for given input shapes before the first request needs them
  *
  * Errors: those of the table's functions, in the caller's opipe_error (NULL allowed).
  */
@@ -42,8 +42,8 @@ static inline opipe_status opipe_host_fail(opipe_error *err, opipe_status status
   return status;
 }
 
-/* Opens libonnxpipe.so at `path` and asks it for its table; it stays open until the process ends.
- * Errors: NOTFOUND, no such library, or one without the function; ABI. [any-thread] */
+/* Opens libonnxpipe.so at `path` and gets its table; the library stays open until the process ends.
+ * Errors: NOTFOUND: no such library, or no such function in it; ABI. [any-thread] */
 static inline opipe_status opipe_open_library(const char *path, const opipe_api **out_api,
                                               opipe_error *err) {
   opipe_get_api_fn get_api;
@@ -57,7 +57,7 @@ static inline opipe_status opipe_open_library(const char *path, const opipe_api 
   return get_api(OPIPE_VIEW, out_api, err);
 }
 
-/* dtype: OPIPE_FLOAT ...; bits 0: a type that no tensor has. */
+/* dtype: OPIPE_FLOAT ...; bits 0: the type cannot be in a tensor. */
 static inline opipe_dtype opipe_dl_dtype(uint32_t dtype) {
   const opipe_dtype_row *row = opipe_dtype_row_of(dtype);
   opipe_dtype own;
@@ -67,12 +67,13 @@ static inline opipe_dtype opipe_dl_dtype(uint32_t dtype) {
   return own;
 }
 
-/* data: dense, row-major, of host memory; shape [rank]: borrowed as long as the tensor is used. */
+/* data: dense, row-major, host memory; shape [rank]; both borrowed as long as the tensor is used.
+ */
 static inline opipe_tensor opipe_dense(uint32_t dtype, const void *data, const int64_t *shape,
                                        uint32_t rank) {
   opipe_tensor own;
   memset(&own, 0, sizeof own);
-  own.data = (void *)(uintptr_t)data; /* of inputs it is only read */
+  own.data = (void *)(uintptr_t)data; /* inputs are only read */
   own.device_type = OPIPE_DL_CPU;
   own.rank = (int32_t)rank;
   own.dtype = opipe_dl_dtype(dtype);
@@ -80,7 +81,7 @@ static inline opipe_tensor opipe_dense(uint32_t dtype, const void *data, const i
   return own;
 }
 
-/* Elements below 8 bits are packed. UINT64_MAX: a dimension is negative, or it is too large. */
+/* Elements below 8 bits are packed. UINT64_MAX: a negative dimension, or overflow. */
 static inline uint64_t opipe_dense_bytes(const opipe_tensor *tensor) {
   uint64_t n = tensor->dtype.bits;
   for (int32_t d = 0; d < tensor->rank; ++d) {
@@ -103,8 +104,8 @@ static inline opipe_binding_io opipe_named(const char *name, opipe_tensor tensor
   return own;
 }
 
-/* The index of `model`'s output `name`, by which request_output knows it in sessions of plans for
- * inference. (Training sessions have "loss" as 0, and what it judges as 1.) Errors: NOTFOUND. */
+/* Index of `model`'s output `name` for request_output, in sessions of plans for inference. (In
+ * training sessions "loss" is 0, and the tensor that the loss reads is 1.) Errors: NOTFOUND. */
 static inline opipe_status opipe_output_index(const opipe_api *api, opipe_model *model,
                                               const char *name, uint32_t *out_index,
                                               opipe_error *err) {
@@ -136,7 +137,7 @@ static inline opipe_status opipe_output_named(const opipe_api *api, opipe_model 
 
 /* ---- warming up ---- */
 
-/* One request, to its end. `own` holds copies of the caller's inputs. */
+/* Runs one request to its end. `own` holds copies of the caller's inputs. */
 static inline opipe_status opipe_run_zeros_(const opipe_api *api, opipe_session *session,
                                             const opipe_binding_io *own, uint32_t n_inputs,
                                             opipe_error *err) {
@@ -160,11 +161,11 @@ static inline opipe_status opipe_run_zeros_(const opipe_api *api, opipe_session 
   return status;
 }
 
-/* Compiles an inference session's programs for inputs of these shapes, so that the first request
- * that has them does not wait for it: a request whose elements are all 0 goes through. Of `inputs`
- * [n_inputs], all that the model has, names, types and shapes count, data may be NULL. As many
- * shapes stay compiled as opipe_session_params.max_shapes says. PENDING (before 1.3 alone): there
- * is no room, call again. Errors: as session_submit and request_wait; NOMEM. [any-thread] */
+/* Compiles an inference session's programs for inputs of these shapes, so that the first request of
+ * such shapes does not wait: it sends a request whose elements are all 0. `inputs` [n_inputs] lists
+ * all the model's inputs; names, types and shapes count, data may be NULL.
+ * opipe_session_params.max_shapes limits how many shapes stay compiled. PENDING (before 1.3 only):
+ * there is no room, call again. Errors: as session_submit and request_wait; NOMEM. [any-thread] */
 static inline opipe_status opipe_warm_up(const opipe_api *api, opipe_session *session,
                                          const opipe_binding_io *inputs, uint32_t n_inputs,
                                          opipe_error *err) {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For writers of transports whose ranks see one memory: how the two ends of a stream, and the
- * members of a group, find what they share. Header only, as helpers.h; nothing here is part of the
- * ABI.
+/* For writers of transports whose ranks share memory: how the two ends of a stream, and the members
+ * of a group, find their common object. Header only, as helpers.h; nothing here is part of the ABI.
  *
  *   wires     opipe_wire_open, opipe_wire_leave, opipe_wire_drop
  *   circles   opipe_circle_join, opipe_circle_leave
  *
- * A transport's own struct has an opipe_wire, or an opipe_circle, as its first member; a list says
- * how large it is. Who comes first makes it, the second must describe it alike, the last one to
- * leave takes it down.
+ * A transport's own struct has an opipe_wire, or an opipe_circle, as its first member; the list
+ * states its size. The first to open makes the object, the others must describe it alike, and the
+ * last to leave destroys it.
  *
  * Thread rule: set-up only, under one lock of the caller. Memory is the host's.
  */
@@ -23,13 +22,13 @@ extern "C" {
 
 enum { OPIPE_MEETING_ALIGN = 16 };
 
-/* ---- wires: what the ends of a stream share ---- */
+/* ---- wires: the shared object of a stream's ends ---- */
 
 typedef struct opipe_wire {
   struct opipe_wire *next;
   opipe_stream_params params;
-  void *cells;    /* [params.depth] of the transport, zeroed at first */
-  uint64_t sides; /* that are open: bit 0 source, bit 1 destination */
+  void *cells;    /* [params.depth] the transport's own, initially zero */
+  uint64_t sides; /* open ends: bit 0 source, bit 1 destination */
 } opipe_wire;
 
 typedef struct opipe_wires {
@@ -37,11 +36,11 @@ typedef struct opipe_wires {
   uint32_t n_ranks; /* of the world */
   uint32_t reserved;
   opipe_wire *first;
-  size_t wire_bytes, wire_align; /* of the transport's own struct, and of its cells */
+  size_t wire_bytes, wire_align; /* sizes of the transport's own struct, and of its cells */
   size_t cell_bytes, cell_align;
 } opipe_wires;
 
-/* Gives back a wire that is not in the list. */
+/* Frees a wire that is not in the list. */
 static inline void opipe_wire_free(const opipe_wires *all, opipe_wire *w) {
   opipe_free(all->host, w->cells, (uint64_t)w->params.depth * all->cell_bytes, all->cell_align);
   opipe_free(all->host, w, all->wire_bytes, all->wire_align);
@@ -66,8 +65,8 @@ static inline opipe_status opipe_wire_make(opipe_wires *all, const opipe_stream_
   return OPIPE_OK;
 }
 
-/* Takes the sides that `rank` holds. Errors: those of opipe_stream_check; NOMEM; INVALID (the peer
- * describes it otherwise); STATE (open already). */
+/* Opens the ends that `rank` holds. Errors: those of opipe_stream_check; NOMEM; INVALID (the peer
+ * describes the stream differently); STATE (already open). */
 static inline opipe_status opipe_wire_open(opipe_wires *all, uint32_t rank,
                                            const opipe_stream_params *params, opipe_wire **out_wire,
                                            opipe_error *err) {
@@ -94,7 +93,7 @@ static inline opipe_status opipe_wire_open(opipe_wires *all, uint32_t rank,
   return status;
 }
 
-/* True: nobody has it open any more; it is to be dropped. */
+/* True: no end is open any more, so the wire is to be dropped. */
 static inline bool opipe_wire_leave(opipe_wire *w, uint32_t sides) {
   w->sides &= ~(uint64_t)sides;
   return w->sides == 0;
@@ -108,8 +107,9 @@ static inline void opipe_wire_drop(opipe_wires *all, opipe_wire *w) {
   opipe_wire_free(all, w);
 }
 
-/* For endpoint_ready of a transport whose worlds are not joined with others: UNSUPPORTED, `rank`
- * has a wire to one that has no endpoint in its world, and never will. is_there: has it one? */
+/* For endpoint_ready of a transport whose worlds are not joined with others. UNSUPPORTED: `rank`
+ * has a wire to a rank that has no endpoint in its world, and never will. is_there: tells whether a
+ * rank has one. */
 static inline opipe_status opipe_wires_within(const opipe_wires *all, uint32_t rank, const char *id,
                                               bool (*is_there)(const void *world, uint32_t rank),
                                               const void *world, opipe_error *err) {
@@ -126,13 +126,13 @@ static inline opipe_status opipe_wires_within(const opipe_wires *all, uint32_t r
   return OPIPE_OK;
 }
 
-/* ---- circles: what the members of a group share ---- */
+/* ---- circles: the shared object of a group's members ---- */
 
 typedef struct opipe_circle {
   struct opipe_circle *next;
-  uint32_t *ranks; /* [n] as every member gave them */
+  uint32_t *ranks; /* [n] in the order that every member gave */
   bool *joined;    /* [n] */
-  void *members;   /* [n] of the transport, zeroed at first */
+  void *members;   /* [n] the transport's own, initially zero */
   uint32_t n;
   uint32_t n_open;
   uint64_t n_bytes;
@@ -143,12 +143,12 @@ typedef struct opipe_circles {
   uint32_t n_ranks; /* of the world */
   uint32_t reserved;
   opipe_circle *first;
-  size_t circle_bytes, circle_align; /* of the transport's own struct, and of its members */
+  size_t circle_bytes, circle_align; /* sizes of the transport's own struct, and of its members */
   size_t member_bytes, member_align;
 } opipe_circles;
 
-/* The first place of `rank` that nobody has taken; c->n: none. A rank that stands in the list
- * several times takes its places in the order in which it opens. */
+/* The first free place of `rank`; c->n: none. A rank that is listed several times takes its places
+ * in the order in which it opens. */
 static inline uint32_t opipe_circle_place(const opipe_circle *c, uint32_t rank) {
   uint32_t i = 0;
   while (i < c->n && (c->ranks[i] != rank || c->joined[i]))
@@ -156,7 +156,7 @@ static inline uint32_t opipe_circle_place(const opipe_circle *c, uint32_t rank) 
   return i;
 }
 
-/* Gives back a circle that is not in the list. */
+/* Frees a circle that is not in the list. */
 static inline void opipe_circle_free(const opipe_circles *all, opipe_circle *c) {
   const uint64_t n = c->n;
   opipe_free(all->host, c->ranks, n * sizeof *c->ranks, OPIPE_MEETING_ALIGN);
@@ -190,9 +190,9 @@ static inline opipe_status opipe_circle_make(opipe_circles *all, const uint32_t 
   return OPIPE_OK;
 }
 
-/* The circle of these ranks in which `rank` has a place left, and that place, which it takes.
- * Several of equal members are told apart by the order of opening. Errors: those of
- * opipe_group_check; NOMEM; INVALID (its peers said other bytes). */
+/* Finds or makes the circle of these ranks in which `rank` has a free place, and takes the place.
+ * Several circles with equal members are told apart by the order of opening. Errors: those of
+ * opipe_group_check; NOMEM; INVALID (peers gave another size). */
 static inline opipe_status opipe_circle_join(opipe_circles *all, uint32_t rank,
                                              const uint32_t *ranks, uint32_t n, uint64_t n_bytes,
                                              opipe_circle **out_circle, uint32_t *out_index,
@@ -222,7 +222,7 @@ static inline opipe_status opipe_circle_join(opipe_circles *all, uint32_t rank,
   return status;
 }
 
-/* A place that was taken stays so: the last one to leave takes the circle down. */
+/* Places are not freed one by one: the last member to leave destroys the circle. */
 static inline void opipe_circle_leave(opipe_circles *all, opipe_circle *c) {
   if (--c->n_open > 0)
     return;

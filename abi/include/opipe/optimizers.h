@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers, a row each: what one is called, what it takes and what it keeps stands here and
- * nowhere else. A new one is a row, and its arithmetic in the backends.
+/* Optimizers, one row each: the only place that says what one is called, takes and keeps. A new one
+ * needs a row here and arithmetic in the backends.
  *
- * The numbers are part of the ABI; the other columns, like helpers.h, are not: whoever includes
- * this gets a copy.
+ * The numbers are part of the ABI. The other columns are not: as with helpers.h, every user gets a
+ * copy.
  */
 #ifndef OPIPE_OPTIMIZERS_H
 #define OPIPE_OPTIMIZERS_H
@@ -14,13 +14,13 @@
 extern "C" {
 #endif
 
-/* Of options, and of a step's own (OPIPE_SUBMIT_LR). */
+/* Largest learning rate, of options and of a single step (OPIPE_SUBMIT_LR). */
 #define OPIPE_LR_MOST 1e30
 
-/* What optimizers may take, in the order in which it is listed.
+/* Settings of optimizers, in the order in which they are listed.
  *   NUMBER(KEY, field, key, most)    a number from 0 to `most`
- *   SWITCH(KEY, field, key, off, on) a flag: OPIPE_TRAIN_KEY, OPIPE_UPDATE_KEY; its words
- * field: of opipe_train_options, opipe_update and plan files; key: in texts ("eps=1e-8") */
+ *   SWITCH(KEY, field, key, off, on) a flag (OPIPE_TRAIN_KEY, OPIPE_UPDATE_KEY) and its two words
+ * field: in opipe_train_options, opipe_update and plan files; key: in texts ("eps=1e-8") */
 /* clang-format off */
 #define OPIPE_TAKES(NUMBER, SWITCH) \
   NUMBER(LR, lr, "lr", OPIPE_LR_MOST) \
@@ -34,13 +34,13 @@ extern "C" {
 
 /* X(KEY, number, name, title, takes, moments, with_momentum, decoupled, usual...), in the order of
  * numbers:
- *   KEY, number  OPIPE_OPTIMIZER_KEY, OPIPE_UPDATE_KEY; the formulas are in backend.h
- *   name, title  in texts and plan files; in descriptions
- *   takes        OPIPE_TAKES_* of what it does not ignore
- *   moments      tensors of state for each parameter, fp32: first, second
- *   with_momentum  the same where its momentum is not 0
- *   decoupled    1: decay is taken from the weight; 0: it is added to the gradient
- *   usual        of each number in its order, for texts that do not say it; -1: they must */
+ *   KEY, number    OPIPE_OPTIMIZER_KEY, OPIPE_UPDATE_KEY; the formulas are in backend.h
+ *   name, title    name: in texts and plan files; title: in descriptions
+ *   takes          OPIPE_TAKES_* of the settings that it uses
+ *   moments        fp32 tensors of state for each parameter: first, second
+ *   with_momentum  the same if its momentum is not 0
+ *   decoupled      1: decay is subtracted from the weight; 0: it is added to the gradient
+ *   usual          default of each number, in order; -1: texts must state it */
 #define OPIPE_OPTIMIZERS(X) \
   X(SGD, 0, "sgd", "SGD", OPIPE_TAKES_OF_SGD, 0, 1, 0, -1, 0, 0.9, 0.999, 1e-8, 0) \
   X(ADAM, 1, "adam", "Adam", OPIPE_TAKES_OF_ADAM, 2, 2, 0, -1, 0, 0.9, 0.999, 1e-8, 0) \
@@ -52,7 +52,7 @@ extern "C" {
    OPIPE_TAKES_DECAY | OPIPE_TAKES_EPS_INNER)
 /* clang-format on */
 
-#define OPIPE_LEFT_OUT(...) /* for users of only one kind of OPIPE_TAKES */
+#define OPIPE_LEFT_OUT(...) /* for users of only one kind of row */
 #define OPIPE_COUNT_(...) +1
 #define OPIPE_TAKES_PLACE_(KEY, ...) OPIPE_TAKES_PLACE_##KEY,
 #define OPIPE_TAKES_BIT_(KEY, ...) OPIPE_TAKES_##KEY = 1 << OPIPE_TAKES_PLACE_##KEY,
@@ -63,7 +63,7 @@ enum { OPIPE_TAKES(OPIPE_TAKES_BIT_, OPIPE_TAKES_BIT_) };
 enum { OPIPE_OPTIMIZERS(OPIPE_OPTIMIZER_) OPIPE_N_OPTIMIZERS = OPIPE_OPTIMIZERS(OPIPE_COUNT_) };
 enum { OPIPE_OPTIMIZERS(OPIPE_UPDATE_) };
 enum { OPIPE_N_OPTIMIZER_NUMBERS = OPIPE_TAKES(OPIPE_COUNT_, OPIPE_LEFT_OUT) };
-enum { OPIPE_MOMENTS_MOST = 2 }; /* opipe_update has places for so many */
+enum { OPIPE_MOMENTS_MOST = 2 }; /* opipe_update has fields for so many */
 
 typedef struct opipe_optimizer_row {
   const char *name, *title;

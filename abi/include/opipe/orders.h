@@ -4,16 +4,15 @@
  *
  *   settings      opipe_setting_find, opipe_setting_int, opipe_setting_chunks
  *   layouts       opipe_layout_chunks: several stages per rank, in a loop or in a V
- *   records       opipe_action_of, opipe_emit_pass: one pass of one stage on the rank where the
- *                 layout has it; opipe_emit_forwards, opipe_emit_forwards_v: forward forms of loops
- *                 and Vs
- *   memory        opipe_work: zeroed arrays from the host's allocator, given back together
+ *   records       opipe_action_of, opipe_emit_pass: one pass of one stage on its rank;
+ *                 opipe_emit_forwards, opipe_emit_forwards_v: forward forms of loops and Vs
+ *   memory        opipe_work: zeroed arrays from the host's allocator, freed together
  *   tables        OPIPE_SCHEDULE_TABLE, OPIPE_SCHEDULE_TABLE_PLAIN: with and without options
  *   idle cells    opipe_emit_idle, opipe_emit_idle_first; OPIPE_SCHEDULE_CELLS
  *   descriptors   OPIPE_SCHEDULE_PLUGIN: a schedule whose instance is the host's table;
  *                 OPIPE_SCHEDULE_PLUGIN_CELLS: one that was published as a table
  *
- * Thread rule: functions work on their arguments alone.
+ * Thread rule: functions work only on their arguments.
  */
 #ifndef OPIPE_ORDERS_H
 #define OPIPE_ORDERS_H
@@ -26,7 +25,7 @@ extern "C" {
 
 /* ---- settings ---- */
 
-/* NULL when the key was not given. The last one holds. */
+/* Value of `key`, the last if it was given several times; NULL: not given. */
 static inline const char *opipe_setting_find(const opipe_schedule_setting *settings, uint32_t n,
                                              const char *key) {
   const char *found = NULL;
@@ -37,7 +36,7 @@ static inline const char *opipe_setting_find(const opipe_schedule_setting *setti
   return found;
 }
 
-/* Digits alone, at most `most`. False on anything else. */
+/* Parses digits, at most `most`. False on anything else. */
 static inline bool opipe_parse_count(const char *text, uint32_t most, uint32_t *out) {
   uint64_t n = 0;
   if (*text == '\0')
@@ -53,7 +52,7 @@ static inline bool opipe_parse_count(const char *text, uint32_t most, uint32_t *
   return true;
 }
 
-/* The number of `key` in [least, most]; `fallback` when it was not given. */
+/* The number given for `key`, in [least, most]; `fallback` if it was not given. */
 static inline opipe_status opipe_setting_int(const opipe_schedule_setting *settings, uint32_t n,
                                              const char *key, uint32_t least, uint32_t most,
                                              uint32_t fallback, uint32_t *out, opipe_error *err) {
@@ -68,7 +67,7 @@ static inline opipe_status opipe_setting_int(const opipe_schedule_setting *setti
 
 enum { OPIPE_CHUNKS_MOST = 4096 };
 
-/* The row of an option `chunks`, and what it says. */
+/* The row of an option `chunks`, and its value. */
 #define OPIPE_OPTION_CHUNKS                                                          \
   {                                                                                  \
     "chunks", NULL, NULL,                                                            \
@@ -85,12 +84,12 @@ static inline opipe_status opipe_setting_chunks(const opipe_layout_request *requ
 
 /* ---- layouts ---- */
 
-/* With n ranks, stage s lies on rank s mod n (loop), or goes down the ranks and up again (V: 2 per
- * rank, stage s on rank s, then on 2n - 1 - s). */
+/* With n ranks, stage s is on rank s mod n (LOOP), or stages go down the ranks and up again (V: 2
+ * per rank, stage s on rank s, then on 2n - 1 - s). */
 enum { OPIPE_PLACE_LOOP = 0, OPIPE_PLACE_V = 1 };
 
-/* `chunks` stages on every rank, one replica, one slice, one part; for both modes. One of the
- * request's numbers may be 0. `name` stands in messages. */
+/* Lays out `chunks` stages on every rank, with one replica, one slice, one part; for both modes.
+ * One of the request's two numbers may be 0. name: for messages. */
 static inline opipe_status opipe_layout_chunks(const opipe_layout_request *request,
                                                opipe_layout *io_layout, uint32_t chunks,
                                                uint32_t place, const char *name, opipe_error *err) {
@@ -129,7 +128,7 @@ static inline opipe_status opipe_layout_chunks(const opipe_layout_request *reque
 
 /* ---- records ---- */
 
-/* The record of one pass of (stage, micro-batch) on its rank, for layouts of one replica. */
+/* Record of one pass of (stage, micro-batch) on its rank, for layouts of one replica. */
 static inline opipe_action opipe_action_of(const opipe_schedule_problem *problem, uint32_t stage,
                                            uint32_t microbatch, uint32_t pass) {
   opipe_action action;
@@ -141,7 +140,7 @@ static inline opipe_action opipe_action_of(const opipe_schedule_problem *problem
   return action;
 }
 
-/* The same, emitted. */
+/* Emits such a record. */
 static inline opipe_status opipe_emit_pass(const opipe_schedule_problem *problem,
                                            opipe_emit_fn emit, void *emit_ctx, uint32_t stage,
                                            uint32_t microbatch, uint32_t slice, uint32_t pass,
@@ -152,9 +151,9 @@ static inline opipe_status opipe_emit_pass(const opipe_schedule_problem *problem
   return emit(emit_ctx, &action, 1, err);
 }
 
-/* Forward form of any layout of one replica: every rank computes micro-batch after micro-batch, the
- * token slices of each in rising order, in groups of `group` micro-batches through its stages in
- * rising order (0: all of them in one group). */
+/* Emits the forward form of any layout of one replica: every rank computes its micro-batches in
+ * order, each one's token slices in rising order, in groups of `group` micro-batches that pass its
+ * stages in rising order (0: one group of all). */
 static inline opipe_status opipe_emit_forwards(const opipe_schedule_problem *problem,
                                                uint32_t group, opipe_emit_fn emit, void *emit_ctx,
                                                opipe_error *err) {
@@ -177,8 +176,8 @@ static inline opipe_status opipe_emit_forwards(const opipe_schedule_problem *pro
   return OPIPE_OK;
 }
 
-/* Forward form of a V: every rank runs ahead by the micro-batches that fit between its two stages,
- * then alternates the upper and the lower one. */
+/* Emits the forward form of a V: every rank runs ahead by the micro-batches that fit between its
+ * two stages, then alternates between the upper and the lower stage. */
 static inline opipe_status opipe_emit_forwards_v(const opipe_schedule_problem *problem,
                                                  opipe_emit_fn emit, void *emit_ctx,
                                                  opipe_error *err) {
@@ -205,7 +204,7 @@ static inline opipe_status opipe_emit_forwards_v(const opipe_schedule_problem *p
 
 /* ---- idle cells ---- */
 
-/* n idle cells of a rank, for opipe_schedule_cells. */
+/* Emits n idle cells of a rank, for opipe_schedule_cells. */
 static inline opipe_status opipe_emit_idle(opipe_emit_fn emit, void *emit_ctx, uint32_t rank,
                                            uint32_t n, opipe_error *err) {
   opipe_action action;
@@ -218,7 +217,7 @@ static inline opipe_status opipe_emit_idle(opipe_emit_fn emit, void *emit_ctx, u
   return status;
 }
 
-/* Every rank begins one slot after the one before. */
+/* Emits idle cells so that every rank begins one slot after the previous one. */
 static inline opipe_status opipe_emit_idle_first(const opipe_schedule_problem *problem,
                                                  opipe_emit_fn emit, void *emit_ctx,
                                                  opipe_error *err) {
@@ -235,13 +234,13 @@ typedef struct opipe_work_block {
   size_t size;
 } opipe_work_block;
 
-/* Start with {host, NULL}; give back with opipe_work_end. */
+/* Initialise with {host, NULL}; free with opipe_work_end. */
 typedef struct opipe_work {
   const opipe_host *host;
   opipe_work_block *blocks;
 } opipe_work;
 
-/* A zeroed array of n elements; NULL when there is no memory or the size cannot be said. */
+/* A zeroed array of n elements; NULL: out of memory, or the size overflows. */
 static inline void *opipe_work_array(opipe_work *work, uint64_t n, size_t element_size) {
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(n, (uint64_t)element_size, &bytes) ||
@@ -269,10 +268,10 @@ static inline void opipe_work_end(opipe_work *work) {
 
 /* ---- tables and descriptors ---- */
 
-/* The schedule's table: options() answers the array `options_` (static memory of the plugin). */
+/* The schedule's table; options() returns the array `options_` (static memory of the plugin). */
 #define OPIPE_SCHEDULE_TABLE(table_, options_, layout_, plan_) \
   OPIPE_SCHEDULE_TABLE_(table_, options_, sizeof(options_) / sizeof((options_)[0]), layout_, plan_)
-/* That of a schedule without options. */
+/* Table of a schedule without options. */
 #define OPIPE_SCHEDULE_TABLE_PLAIN(table_, layout_, plan_) \
   OPIPE_SCHEDULE_TABLE_(table_, NULL, 0, layout_, plan_)
 #define OPIPE_SCHEDULE_TABLE_(table_, options_, n_, layout_, plan_)                   \
@@ -292,7 +291,7 @@ static inline void opipe_work_end(opipe_work *work) {
   static const opipe_schedule_cells table_ = {(uint32_t)OPIPE_END(opipe_schedule_cells, cells), 0, \
                                               cells_}
 
-/* The descriptor of a schedule that needs working memory: `self->host` is the host's table. */
+/* Descriptor of a schedule that needs working memory: `self->host` is the host's table. */
 #define OPIPE_SCHEDULE_PLUGIN(id_, version_, license_, summary_, table_) \
   OPIPE_SCHEDULE_PLUGIN_(id_, version_, license_, summary_, table_, NULL)
 #define OPIPE_SCHEDULE_PLUGIN_CELLS(id_, version_, license_, summary_, table_, cells_table_) \

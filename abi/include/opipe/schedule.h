@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interface "opipe.schedule/1": when each rank computes what.
+/* Interface "opipe.schedule/1": what each rank computes, and in which order.
  *
- * A schedule plugin emits *compute order only*; the core inserts and places communication,
+ * A schedule plugin emits *compute order only*. The core inserts and places communication,
  * reductions and frees, then proves the result (completeness, dependencies, deadlock, memory)
  * before anything runs. A bad plugin can be refused; it cannot hang or corrupt. Both calls are
- * pure: same arguments, same records; no I/O, no clock, no global state; any thread at any time.
+ * pure: the same arguments give the same records, without I/O, clock or global state, on any thread
+ * at any time.
  *
  *   layout(ranks, micro-batches, options)
  *       -> stages, replicas, the rank of each stage instance, slices, halves, versions, sync policy
  *   plan(problem: the layout, costs and bytes per instance)
  *       -> one 32-byte record per action, in each rank's order
- * Between the two the core cuts the model into that many stages.
+ * Between the two calls the core cuts the model into that many stages.
  */
 #ifndef OPIPE_SCHEDULE_H
 #define OPIPE_SCHEDULE_H
@@ -28,7 +29,7 @@ typedef struct opipe_action {
   uint32_t rank;
   uint32_t stage;
   uint32_t microbatch; /* 0 .. M - 1, counted over the whole mini-batch and all replicas */
-  uint16_t replica;    /* which instance of the stage */
+  uint16_t replica;    /* instance of the stage */
   uint16_t slice;      /* token slice, 0 when slices == 1 */
   uint8_t part;        /* half of a backward, 0 when parts == 1 */
   uint8_t pass; /* OPIPE_PASS_FORWARD, _BACKWARD, _BACKWARD_INPUT, _BACKWARD_WEIGHT or _UPDATE */
@@ -38,13 +39,13 @@ typedef struct opipe_action {
 } opipe_action;
 OPIPE_FROZEN_SIZE(opipe_action, 32);
 
-/* NEXT_STEP (double-buffered versions only): a forward of the next mini-batch. The
- * records are then the body of an endless stream: the flagged ones, in order, are its prologue, the
- * body without them is its epilogue. */
-/* RECOMPUTE (B and I only): a backward that makes its forward's values again. Orders with it are
- * proven and played; no plan executes one, what training computes again is its own option (of
- * opipe_train_options). Any other flag is refused. OVERLAP_NEXT: a forward that shares
- * a slot with the rank's next action; who cannot overlap runs one after the other. */
+/* NEXT_STEP (double-buffered versions only): a forward of the next mini-batch. The records are then
+ * the body of an endless stream: the flagged ones, in order, are its prologue, and the body without
+ * them is its epilogue. */
+/* RECOMPUTE (B and I only): a backward that computes its forward's values again. Orders with it are
+ * proven and played, but no plan executes one: training has its own option for recomputation
+ * (opipe_train_options). OVERLAP_NEXT: a forward that shares a slot with the rank's next action; a
+ * rank that cannot overlap them runs one after the other. Any other flag is refused. */
 enum { OPIPE_ACTION_RECOMPUTE = 1u, OPIPE_ACTION_OVERLAP_NEXT = 2u, OPIPE_ACTION_NEXT_STEP = 4u };
 
 /* An option of a schedule: NAME:key=value. type: 'i' integer in [min, max], 's' one of `choices`
@@ -52,7 +53,7 @@ enum { OPIPE_ACTION_RECOMPUTE = 1u, OPIPE_ACTION_OVERLAP_NEXT = 2u, OPIPE_ACTION
 typedef struct opipe_schedule_option {
   const char *key;
   const char *choices; /* type 's' only, else NULL */
-  const char *preset;  /* what holds when the key is not given, NULL: nothing */
+  const char *preset;  /* default when the key is not given; NULL: none */
   const char *help;    /* one line */
   double min;
   double max;
@@ -61,39 +62,39 @@ typedef struct opipe_schedule_option {
 } opipe_schedule_option;
 OPIPE_FROZEN_SIZE(opipe_schedule_option, 56);
 
-/* An option as it was given: `value` is checked against type, range and choices by the caller. */
+/* An option as given. The caller has checked `value` for type, range and choices. */
 typedef struct opipe_schedule_setting {
   const char *key;
   const char *value;
 } opipe_schedule_setting;
 OPIPE_FROZEN_SIZE(opipe_schedule_setting, 16);
 
-enum { OPIPE_MODE_FORWARD = 0, OPIPE_MODE_TRAIN = 1 }; /* forwards alone; forwards and backwards */
+enum { OPIPE_MODE_FORWARD = 0, OPIPE_MODE_TRAIN = 1 }; /* forwards only; forwards and backwards */
 
-/* What layout() is asked; borrowed for the call. */
+/* The arguments of layout(); borrowed for the call. */
 typedef struct opipe_layout_request {
   uint32_t struct_size;
-  uint32_t mode;    /* OPIPE_MODE_* */
-  uint32_t n_ranks; /* 0: the plugin says how many it needs for n_stages */
-  uint32_t
-      n_stages; /* 0: the plugin says how many it makes of n_ranks. One of the two is non-zero */
+  uint32_t mode;     /* OPIPE_MODE_* */
+  uint32_t n_ranks;  /* 0: the plugin decides how many n_stages needs */
+  uint32_t n_stages; /* 0: the plugin decides from n_ranks. One of the two is non-zero */
   uint32_t n_microbatches;
   uint32_t n_settings;
   const opipe_schedule_setting
       *settings; /* only keys that the plugin lists, checked for type and range */
 } opipe_layout_request;
 
-/* Weights: ONE version, flushed every mini-batch; DOUBLE_BUFFERED: two, no flush (Narayanan et al.,
- * PipeDream-2BW, section 3.1): who passes forward with one goes back with the same. */
+/* Weight versions. ONE: a single version, flushed every mini-batch. DOUBLE_BUFFERED: two versions,
+ * no flush; a micro-batch goes back with the version that it went forward with (Narayanan et al.,
+ * PipeDream-2BW, section 3.1). */
 enum { OPIPE_VERSIONS_ONE = 0, OPIPE_VERSIONS_DOUBLE_BUFFERED = 1 };
-/* When replicas' gradients are summed: at the END of the mini-batch; EAGER, as soon as an instance
- * has its last one; EAGER_OPT, so only where a bubble hides it (Li and Hoefler, Chimera, figure 4).
- */
+/* When gradients of replicas are summed. END: at the end of the mini-batch. EAGER: as soon as an
+ * instance has its last one. EAGER_OPT: the same, but only where a bubble hides it (Li and Hoefler,
+ * Chimera, figure 4). */
 enum { OPIPE_SYNC_END = 0, OPIPE_SYNC_EAGER = 1, OPIPE_SYNC_EAGER_OPT = 2 };
 
-/* Filled by layout(); instance_rank [n_stages * n_replicas] (index stage * n_replicas + replica) is
- * the caller's memory, room for `instance_room` entries: when that is too small, layout returns
- * OPIPE_E_LIMIT with a message, n_stages and n_replicas set, and is called again. */
+/* Filled by layout(). instance_rank [n_stages * n_replicas] (index stage * n_replicas + replica) is
+ * the caller's memory, with room for `instance_room` entries. If that is too small, layout returns
+ * OPIPE_E_LIMIT with a message and with n_stages and n_replicas set, and is called again. */
 typedef struct opipe_layout {
   uint32_t struct_size;
   uint32_t n_ranks;
@@ -108,11 +109,12 @@ typedef struct opipe_layout {
                          stage, at most 65536; 0: no limit */
   uint32_t *instance_rank;
   const uint32_t
-      *slice_lengths; /* [n_slices] in tokens, plugin's memory until close; NULL: equal lengths */
+      *slice_lengths; /* [n_slices] in tokens; the plugin's memory until close; NULL: equal lengths
+                       */
 } opipe_layout;
 
-/* What the core knows after the cut; borrowed for the call. Arrays are indexed [stage * n_replicas
- * + replica], for one whole micro-batch; nanoseconds and bytes, each may be 0. */
+/* The result of the cut; borrowed for the call. Arrays are indexed [stage * n_replicas + replica]
+ * and hold values for one whole micro-batch, in nanoseconds and bytes; each value may be 0. */
 typedef struct opipe_schedule_problem {
   uint32_t struct_size;
   uint32_t mode;
@@ -128,19 +130,19 @@ typedef struct opipe_schedule_problem {
   const uint64_t *rank_memory_bytes;  /* [n_ranks] left for stashes; UINT64_MAX: no cap */
 } opipe_schedule_problem;
 
-/* Takes `n` records, copied; a negative status must be returned by plan() as it is: the order is
- * refused for that reason whatever plan() does then. [callback: the caller's thread] */
+/* Takes `n` records, copied. plan() must return a negative status as it is; the order is refused
+ * for that reason whatever plan() returns. [callback: the caller's thread] */
 typedef opipe_status (*opipe_emit_fn)(void *ctx, const opipe_action *actions, uint32_t n,
                                       opipe_error *err);
 
 typedef struct opipe_schedule {
   uint32_t struct_size;
   uint32_t reserved;
-  /* The options that the schedule knows; static memory of the plugin. [any-thread] */
+  /* Lists the schedule's options; static memory of the plugin. [any-thread] */
   opipe_status (*options)(opipe_instance *self, const opipe_schedule_option **out_options,
                           uint32_t *out_count, opipe_error *err);
-  /* Pure. Errors: OPIPE_E_INVALID with the constraint and both numbers; OPIPE_E_UNSUPPORTED when
-   * the mode has no form. [any-thread] */
+  /* Fills the layout. Pure. Errors: OPIPE_E_INVALID with the constraint and both numbers;
+   * OPIPE_E_UNSUPPORTED: the schedule has no form for the mode. [any-thread] */
   opipe_status (*layout)(opipe_instance *self, const opipe_layout_request *request,
                          opipe_layout *io_layout, opipe_error *err);
   /* Pure. Emits every (stage, micro-batch, slice, part) exactly once per pass. [any-thread] */
@@ -148,15 +150,16 @@ typedef struct opipe_schedule {
                        opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
 } opipe_schedule;
 
-/* Of schedules that were published as tables: their cells, idle ones too, which follow from the
- * count of whoever published them and not from a clock. Not settled: the id ends in "/0". */
+/* Optional interface of schedules that were published as tables: their cells, including idle ones,
+ * which follow from the publication's own counting and not from a clock. Not settled: the id ends
+ * in "/0". */
 #define OPIPE_SCHEDULE_CELLS_ID "opipe.schedule.cells/0"
 enum { OPIPE_CELL_IDLE = 255 }; /* opipe_action.pass of an idle cell; only its rank counts */
 typedef struct opipe_schedule_cells {
   uint32_t struct_size;
   uint32_t reserved;
-  /* As plan() in mode TRAIN, with an idle record wherever the table has an empty cell. Errors also:
-   * OPIPE_E_UNSUPPORTED when there is no table of these settings. [any-thread] */
+  /* As plan() in mode TRAIN, with an idle record for every empty cell of the table. Errors also:
+   * OPIPE_E_UNSUPPORTED when no table exists for these settings. [any-thread] */
   opipe_status (*cells)(opipe_instance *self, const opipe_schedule_problem *problem,
                         opipe_emit_fn emit, void *emit_ctx, opipe_error *err);
 } opipe_schedule_cells;

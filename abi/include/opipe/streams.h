@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For writers of transports: what every one of them has to check and to answer. Header only, as
+/* For writers of transports: checks and answers that every transport needs. Header only, as
  * helpers.h; nothing here is part of the ABI.
  *
  *   worlds        opipe_transport_tell, opipe_world_check, opipe_endpoint_check
@@ -8,7 +8,7 @@
  *   devices       opipe_endpoint_address, opipe_endpoint_record
  *   reductions    opipe_group_check, opipe_reduce_size, opipe_reduce_check
  *
- * Thread rule: functions work on their arguments alone, and call the backend as a message call of
+ * Thread rule: functions work only on their arguments, and call the backend as a message call of
  * the same endpoint would. Errors name the rank, the stream and both numbers.
  */
 #ifndef OPIPE_STREAMS_H
@@ -25,7 +25,7 @@ enum { OPIPE_RANKS_MOST = 65536, OPIPE_DEPTH_MOST = 65536 };
 
 /* ---- worlds and endpoints ---- */
 
-/* The answer of info(): as much of `full` as the caller's struct has room for. Errors: ABI. */
+/* Answers info(): copies as much of `full` as the caller's struct holds. Errors: ABI. */
 static inline opipe_status opipe_transport_tell(opipe_transport_info *io_info,
                                                 const opipe_transport_info *full,
                                                 opipe_error *err) {
@@ -38,7 +38,7 @@ static inline opipe_status opipe_transport_tell(opipe_transport_info *io_info,
   return OPIPE_OK;
 }
 
-/* Options are the transport's own business. Errors: ABI, INVALID. */
+/* Checks all but the options, which are the transport's own. Errors: ABI, INVALID. */
 static inline opipe_status opipe_world_check(const opipe_world_params *params, opipe_error *err) {
   if (params->struct_size < OPIPE_END(opipe_world_params, options)) {
     return opipe_fail(err, OPIPE_E_ABI, "world_open: struct_size %u is too small",
@@ -51,7 +51,8 @@ static inline opipe_status opipe_world_check(const opipe_world_params *params, o
   return OPIPE_OK;
 }
 
-/* Whether the rank has an endpoint already is for the world to know. Errors: ABI, INVALID. */
+/* Does not check whether the rank already has an endpoint; the world knows that. Errors: ABI,
+ * INVALID. */
 static inline opipe_status opipe_endpoint_check(uint32_t n_ranks,
                                                 const opipe_endpoint_params *params,
                                                 opipe_error *err) {
@@ -68,7 +69,7 @@ static inline opipe_status opipe_endpoint_check(uint32_t n_ranks,
 
 /* ---- streams ---- */
 
-/* What `rank` of `n_ranks` asks stream_open for. Errors: ABI, INVALID. */
+/* Checks the params of a stream_open by `rank` of `n_ranks`. Errors: ABI, INVALID. */
 static inline opipe_status opipe_stream_check(uint32_t rank, uint32_t n_ranks,
                                               const opipe_stream_params *params, opipe_error *err) {
   if (params->struct_size < OPIPE_END(opipe_stream_params, n_bytes)) {
@@ -93,7 +94,7 @@ static inline opipe_status opipe_stream_check(uint32_t rank, uint32_t n_ranks,
   return OPIPE_OK;
 }
 
-/* Two ends of one stream? */
+/* True if both describe the same stream. */
 static inline bool opipe_stream_same(const opipe_stream_params *a, const opipe_stream_params *b) {
   return a->kind == b->kind && a->src_rank == b->src_rank && a->dst_rank == b->dst_rank &&
          a->src_stage == b->src_stage && a->dst_stage == b->dst_stage &&
@@ -101,12 +102,12 @@ static inline bool opipe_stream_same(const opipe_stream_params *a, const opipe_s
          a->index == b->index;
 }
 
-/* The ends that `rank` holds: bit 0 source, bit 1 destination; both when it sends to itself. */
+/* Ends that `rank` holds: bit 0 source, bit 1 destination; both if it sends to itself. */
 static inline uint32_t opipe_stream_sides(const opipe_stream_params *params, uint32_t rank) {
   return (params->src_rank == rank ? 1u : 0u) | (params->dst_rank == rank ? 2u : 0u);
 }
 
-/* Both ends of a stream say the same. Errors: INVALID. */
+/* Checks that both ends of a stream agree. Errors: INVALID. */
 static inline opipe_status opipe_stream_agree(uint32_t rank, const opipe_stream_params *params,
                                               const opipe_stream_params *peer, opipe_error *err) {
   if (params->depth == peer->depth && params->n_bytes == peer->n_bytes)
@@ -119,7 +120,7 @@ static inline opipe_status opipe_stream_agree(uint32_t rank, const opipe_stream_
                     (unsigned long long)peer->n_bytes);
 }
 
-/* For a call on an end that the rank does not hold. Always STATE. */
+/* The error of a call on an end that the rank does not hold. Always STATE. */
 static inline opipe_status opipe_stream_not_held(uint32_t rank, const opipe_stream_params *params,
                                                  const char *call, opipe_error *err) {
   return opipe_fail(err, OPIPE_E_STATE,
@@ -127,7 +128,7 @@ static inline opipe_status opipe_stream_not_held(uint32_t rank, const opipe_stre
                     params->index, params->src_stage, params->dst_stage, rank);
 }
 
-/* ---- the rank's device, where its buffers are host memory ---- */
+/* ---- devices whose buffers are host memory ---- */
 
 /* Host address of a region; 0 bytes need no buffer (NULL). Errors: INVALID, the backend's. */
 static inline opipe_status opipe_endpoint_address(uint32_t rank, const opipe_backend *backend,
@@ -157,7 +158,7 @@ static inline opipe_status opipe_endpoint_address(uint32_t rank, const opipe_bac
   return OPIPE_OK;
 }
 
-/* Records `event` on the endpoint's queue; NULL: nothing. Errors: INVALID, the backend's. */
+/* Records `event` on the endpoint's queue; NULL: does nothing. Errors: INVALID, the backend's. */
 static inline opipe_status opipe_endpoint_record(uint32_t rank, const opipe_backend *backend,
                                                  opipe_queue *queue, opipe_event *event,
                                                  opipe_error *err) {
@@ -173,7 +174,7 @@ static inline opipe_status opipe_endpoint_record(uint32_t rank, const opipe_back
 
 /* ---- reductions ---- */
 
-/* Members of a group that `rank` of `n_ranks` opens. Errors: INVALID. */
+/* Checks the members of a group that `rank` of `n_ranks` opens. Errors: INVALID. */
 static inline opipe_status opipe_group_check(uint32_t rank, uint32_t n_ranks,
                                              const uint32_t *members, uint32_t n_members,
                                              uint64_t n_bytes, opipe_error *err) {
@@ -195,13 +196,13 @@ static inline opipe_status opipe_group_check(uint32_t rank, uint32_t n_ranks,
                                              (unsigned long long)n_bytes);
 }
 
-/* Bytes of one value: fp64, or fp32. */
+/* Bytes of one value of fp64 or fp32. */
 static inline uint64_t opipe_reduce_size(uint32_t dtype) {
   return dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
 }
 
-/* What all_reduce is asked for, in a group opened with `group_bytes`. Errors: UNSUPPORTED (types
- * other than fp32 and fp64), INVALID. */
+/* Checks the arguments of all_reduce in a group opened with `group_bytes`. Errors: UNSUPPORTED
+ * (types other than fp32 and fp64), INVALID. */
 static inline opipe_status opipe_reduce_check(uint64_t group_bytes, const opipe_region *region,
                                               uint64_t n_elems, uint32_t dtype, opipe_error *err) {
   const uint64_t size = opipe_reduce_size(dtype);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For plugins that start threads, and for the library's own: a thread of ours must be no trouble to
- * the process that we are loaded into. Header only, as helpers.h; nothing here is part of the ABI.
+/* For plugins that start threads, and for the library's own: such a thread must not disturb the
+ * process that hosts it. Header only, as helpers.h; nothing here is part of the ABI.
  *
  *   opipe_thread_create   a thread to which the system delivers none of the host's signals
  *   opipe_thread_enter    the first call on it: its name, its floating-point environment
- *   opipe_fp_defaults     the floating-point environment that every program starts in
+ *   opipe_fp_defaults     the floating-point environment in which every program starts
  *
  * Signals: asynchronous ones (SIGINT, SIGTERM, SIGCHLD, SIGUSR1, timers ...) are blocked, so that
- * the host's handlers run on the host's threads, and one that the host has blocked everywhere waits
- * for its sigwait or signalfd. Those that a thread raises by what it does (SIGSEGV, SIGBUS, SIGFPE,
+ * the host's handlers run on the host's threads, and a signal that the host has blocked everywhere
+ * waits for its sigwait or signalfd. Signals that a thread raises itself (SIGSEGV, SIGBUS, SIGFPE,
  * SIGILL, SIGTRAP, SIGSYS, and SIGABRT by abort) stay deliverable, so that the host's handler runs:
  * the system ends a process at once that raises a blocked one.
  *
- * Needs POSIX, so build with -std=gnu11 or -D_GNU_SOURCE; without it nothing is declared.
+ * Needs POSIX: build with -std=gnu11 or -D_GNU_SOURCE; otherwise nothing is declared.
  */
 #ifndef OPIPE_THREADS_H
 #define OPIPE_THREADS_H
@@ -32,7 +32,7 @@
 extern "C" {
 #endif
 
-/* The signals that a thread raises by what it does, and all others. */
+/* Splits the signals into those that a thread raises itself, and all others. */
 static inline void opipe_signals_split(sigset_t *out_raised, sigset_t *out_others) {
   static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
   (void)sigemptyset(out_raised);
@@ -43,8 +43,8 @@ static inline void opipe_signals_split(sigset_t *out_raised, sigset_t *out_other
   }
 }
 
-/* Starts run(arg), which calls opipe_thread_enter first, with the host's signals blocked.
- * attributes may be NULL. Returns what pthread_create says: 0, or an errno value. */
+/* Starts run(arg) with the host's signals blocked; run calls opipe_thread_enter first. attributes
+ * may be NULL. Returns the result of pthread_create: 0, or an errno value. */
 static inline int opipe_thread_create(pthread_t *out_thread, const pthread_attr_t *attributes,
                                       void *(*run)(void *arg), void *arg) {
   sigset_t raised, others, before;
@@ -57,8 +57,8 @@ static inline int opipe_thread_create(pthread_t *out_thread, const pthread_attr_
   return failed;
 }
 
-/* Round to nearest, no flushing of small numbers to zero, no traps, no flags raised. A thread
- * begins with the environment of the one that made it, which may be any host's. */
+/* Round to nearest, no flushing of small numbers to zero, no traps, no flags raised. A new thread
+ * inherits the environment of its creator, which may be any host's. */
 static inline void opipe_fp_defaults(void) {
 #if defined(__x86_64__)
   const uint32_t sse = 0x1f80;
@@ -71,8 +71,8 @@ static inline void opipe_fp_defaults(void) {
 #endif
 }
 
-/* `name`: what debuggers and `top -H` show, its first 15 characters. Whatever the host has blocked
- * of the signals that a thread raises itself is unblocked. */
+/* name: shown by debuggers and `top -H`, its first 15 characters. Unblocks signals that a thread
+ * raises itself, if the host has blocked any. */
 static inline void opipe_thread_enter(const char *name) {
   sigset_t raised, others;
   opipe_signals_split(&raised, &others);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that cross the borders: element types, tensors as views, the description of a static graph
- * (what a backend compiles).
+/* Values that cross the borders: element types, tensors as views, and the static graph that a
+ * backend compiles.
  *
- * Two tensor forms: opipe_tensor is the host border's view and has the layout of DLPack's DLTensor
- * (a DLTensor* may be passed as it is); opipe_value describes a value of a static graph, whose
- * storage lies elsewhere.
+ * There are two tensor forms. opipe_tensor is the view at the host's border and has the layout of
+ * DLPack's DLTensor (a DLTensor* may be passed as it is). opipe_value describes a value of a static
+ * graph, whose storage lies elsewhere.
  */
 #ifndef OPIPE_TYPES_H
 #define OPIPE_TYPES_H
@@ -27,11 +27,11 @@ typedef struct opipe_dtype {
   uint16_t lanes; /* 1 */
 } opipe_dtype;
 
-/* A tensor at the host border: a view that owns nothing. Same layout as DLTensor.
+/* A tensor at the host's border: a view that owns nothing. Same layout as DLTensor.
  *   data     memory of (device_type, device_id); the first element is at data + byte_offset
  *   shape    [rank] elements
  *   strides  [rank] in elements, or NULL for dense row-major
- * Lifetime of data, shape and strides: stated by the function that takes or returns the view. */
+ * The function that takes or returns the view states the lifetime of data, shape and strides. */
 typedef struct opipe_tensor {
   void *data;
   int32_t device_type;
@@ -44,14 +44,15 @@ typedef struct opipe_tensor {
 } opipe_tensor;
 OPIPE_FROZEN_SIZE(opipe_tensor, 48);
 
-/* When a tensor may be touched. kind NONE: at once. HOST_FLAG: when the uint32_t at `handle` is
- * non-zero (release order). From 1.3 on, where the device of a rank that touches the tensor knows
- * the host's handles (CUDA: a CUstream, a CUevent; else OPIPE_E_UNSUPPORTED):
- *   NATIVE_STREAM  ready: once all is done that the stream was given before the call. done: what
- * the stream is given after the fence was set waits. handle NULL: the default stream NATIVE_EVENT
- * ready: once what it was recorded behind is done. done: it is recorded. One that is given as
- * `ready` is recorded before the call, and not again until the request is queued (request_queued)
- */
+/* Says when a tensor may be touched. NONE: at once. HOST_FLAG: when the uint32_t at `handle` is
+ * non-zero (release order). From 1.3 on also native handles, if the device of a rank that touches
+ * the tensor knows them (CUDA: a CUstream, a CUevent; otherwise OPIPE_E_UNSUPPORTED):
+ *   NATIVE_STREAM  ready: once all work is done that the stream had before the call.
+ *                  done: work given to the stream after the fence was set waits for it.
+ *                  handle NULL: the default stream.
+ *   NATIVE_EVENT   ready: once the work before the event's record is done. The host records it
+ *                  before the call, and not again until the request is queued (request_queued).
+ *                  done: the library records it. */
 enum {
   OPIPE_FENCE_NONE = 0,
   OPIPE_FENCE_HOST_FLAG = 1,
@@ -67,7 +68,7 @@ OPIPE_FROZEN_SIZE(opipe_fence, 16);
 
 /* ---- static graphs: what a backend sees ---- */
 
-/* Where a value of a program comes from or goes to. */
+/* Role of a value in a program. */
 enum {
   OPIPE_VALUE_TEMP =
       0, /* made and used inside the program; the backend places it in the arena slot */
@@ -76,12 +77,12 @@ enum {
   OPIPE_VALUE_INPUT = 3,     /* `slot`: index of its boundary region at bind; read only */
   OPIPE_VALUE_OUTPUT = 4,  /* `slot`: index of its boundary region at bind; written by the program,
                               may be read by it afterwards */
-  OPIPE_VALUE_STATE = 5,   /* reserved: a tensor that stays on the device between runs */
+  OPIPE_VALUE_STATE = 5,   /* reserved: a tensor kept on the device between runs */
   OPIPE_VALUE_SCALAR = 6,  /* `slot`: index in the per-run table of int64 scalars; rank 0, dtype
-                              INT64 (the number) or DOUBLE (the bits of one) */
-  OPIPE_VALUE_GRADIENT = 7 /* `slot`: index in the parameter set: the accumulator of that
-                              parameter's gradient in the bound gradient set; only as the output
-                              of opipe.Accumulate (fp32, the parameter's shape) */
+                              INT64 (the number) or DOUBLE (its bits) */
+  OPIPE_VALUE_GRADIENT = 7 /* `slot`: index in the parameter set; the accumulator of that
+                              parameter's gradient in the bound gradient set. Only as the output of
+                              opipe.Accumulate (fp32, the parameter's shape) */
 };
 
 typedef struct opipe_value {
@@ -109,7 +110,7 @@ enum {
   OPIPE_ATTR_TENSOR = 6,
   OPIPE_ATTR_STRINGS = 7,
   OPIPE_ATTR_GRAPH =
-      8 /* 1.3: in build.h alone, no backend sees one: data is an opipe_build_graph */
+      8 /* 1.3: only in build.h; backends never see one. data is an opipe_build_graph */
 };
 
 /* A dense tensor literal in host memory. */
@@ -133,8 +134,8 @@ typedef struct opipe_attr {
 } opipe_attr;
 OPIPE_FROZEN_SIZE(opipe_attr, 40);
 
-/* Which pass a node belongs to (forward; gradient that feeds an input gradient; gradient that feeds
- * only weight gradients; update). */
+/* The pass that a node belongs to: forward, gradient for an input gradient, gradient only for
+ * weight gradients, update. */
 enum {
   OPIPE_PASS_FORWARD = 0,
   OPIPE_PASS_BACKWARD_INPUT = 1,
@@ -143,9 +144,9 @@ enum {
   OPIPE_PASS_BACKWARD = 4 /* I and W in one */
 };
 
-/* A node in its canonical form: that of the operator's newest known version (abi/guide/operators.md
- * lists them). Inputs that the operator text requires to be known (axes, shapes, pads, ...) are
- * CONSTANT values. */
+/* A node in its canonical form, that of the operator's newest known version (listed in
+ * abi/guide/operators.md). Inputs that the operator requires to be known (axes, shapes, pads, ...)
+ * are CONSTANT values. */
 typedef struct opipe_node {
   const char *name;
   const char *op;
@@ -163,7 +164,7 @@ typedef struct opipe_node {
 } opipe_node;
 OPIPE_FROZEN_SIZE(opipe_node, 80);
 
-/* A program to compile: nodes in an executable order. Everything behind the pointers stays valid
+/* A program to compile: nodes in an executable order. All memory behind the pointers stays valid
  * and unchanged as long as the program. */
 typedef struct opipe_graph {
   uint32_t struct_size;
@@ -172,28 +173,28 @@ typedef struct opipe_graph {
   const opipe_node *nodes;
   uint32_t n_nodes;
   uint32_t
-      n_boundaries;   /* regions that bind takes: inputs and outputs, `slot` counts them from 0 */
+      n_boundaries;   /* regions that bind takes: inputs and outputs, numbered by `slot` from 0 */
   uint32_t n_params;  /* parameters of the set that `slot` of PARAMETER values indexes */
   uint32_t n_scalars; /* int64 values that run takes */
 } opipe_graph;
 
-/* ---- descriptions: opipe_plan_params of host.h ---- */
+/* ---- descriptions, for opipe_plan_params of host.h ---- */
 
-/* 1.1. What a plan needs to know of a device that cannot be asked from here. No plugin of its kind
- * is opened then: the device is believed to run every node, its rates decide the cut, its bytes are
- * estimates. Numbers out of range: INVALID, with the field. */
+/* 1.1. Properties of a device that cannot be asked from here. No plugin of its kind is opened: the
+ * device is assumed to run every node, its rates decide the cut, and its bytes are estimates.
+ * Numbers out of range: INVALID, with the field. */
 typedef struct opipe_device_description {
   double flops;          /* fp32 operations per second of the whole device, 1 to 1e30; 0: unknown */
   double bandwidth;      /* bytes per second of its memory, 1 to 1e30; 0: unknown */
   double launch_ns;      /* fixed cost of one node, 0 to 1e15 */
-  uint64_t memory_bytes; /* what it has: the cap where the choice has none; 0: no cap */
-  uint32_t max_threads;  /* compute threads that make sense; 0: not applicable */
-  uint32_t alignment;    /* of regions: a power of two from 1 to 2^24 */
+  uint64_t memory_bytes; /* of the device: the cap if the device choice has none; 0: no cap */
+  uint32_t max_threads;  /* useful number of compute threads; 0: not applicable */
+  uint32_t alignment;    /* of regions; a power of two from 1 to 2^24 */
   uint32_t flags;        /* OPIPE_DEVICE_* of backend.h */
-  uint32_t domain;       /* devices of one kind with host memory share it within a domain */
+  uint32_t domain;       /* devices of one kind in one domain share host memory */
 } opipe_device_description;
 
-/* 1.1. The same of the transport: it is not opened, nor asked. */
+/* 1.1. Properties of a transport, which is neither opened nor asked. */
 typedef struct opipe_link_description {
   uint32_t struct_size;
   uint32_t rule;        /* OPIPE_RULE_* of transport.h */
@@ -202,7 +203,7 @@ typedef struct opipe_link_description {
   uint32_t max_ranks;   /* 0: no limit */
   uint32_t reserved;    /* 0 */
   double latency_ns;    /* of one message, 0 to 1e15 */
-  double bandwidth;     /* bytes per second, 1 to 1e18; 0: by address, no copy */
+  double bandwidth;     /* bytes per second, 1 to 1e18; 0: passes addresses, copies nothing */
 } opipe_link_description;
 
 #include "frozen/types.h"

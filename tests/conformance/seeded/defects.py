@@ -83,7 +83,7 @@ TRANSPORT = {
     "info-beyond": "info writes beyond what is known",
     "info-rule": "rule 17",
     "groups-null": "the slots of groups are NULL",
-    "table-half-a-group": "slot 19 (group_test) of its table is NULL, others that go with it are there",
+    "table-half-a-group": "slot 19 (group_test) of its table is NULL, but others that belong with it are not",
     "table-slot-null": "slot 2 (world_close) of its table is NULL",
     "world-without-object": "world_open answers OK without an object",
     "world-silent": "an error without a message",
@@ -141,7 +141,7 @@ BACKEND = {
     "": "",
     "late-events": None,
     "table-slot-null": "slot 2 (device_open) of its table is NULL",
-    "table-half-of-training": "others that go with it are there",
+    "table-half-of-training": "others that belong with it are not",
     "query-beyond": "device_query writes beyond",
     "query-silent": "an error without a message",
     "alignment": "alignment 48",
@@ -207,7 +207,7 @@ BATCHES = {
     "batch-of-nothing": "batch_end without a batch: status 0",
     "batch-never-open": "batch_end without a batch: status 0",
     "batch-too-early": "a batch begins while the one before is under way",
-    "batch-without-end": "is NULL, others that go with it are there",
+    "batch-without-end": "is NULL, but others that belong with it are not",
 }
 
 # The inner backend works late, by a thread of its own.
