@@ -9,7 +9,9 @@
  *   ODD    anything else: a linear form of several of these (shares.c), or (a root, a maximum) of
  * the whole mini-batch alone
  *
- * Each value of the bound graph has such a form; operators that are linear hand it on.
+ * Each value of the bound graph has such a form; operators that are linear hand it on. A sum
+ * divided by the rows of the batch, or by a multiple of them, is a mean, and a mean times them a
+ * sum.
  */
 #include <string.h>
 
@@ -98,6 +100,30 @@ static uint32_t of_rows(const opi_op *op) {
   return op->kind == OPI_KIND_MEAN ? OPI_FORM_MEAN : OPI_FORM_ODD;
 }
 
+int32_t opi_grad_power(const opi_node *node, const opi_carry *carry, uint32_t *out_of) {
+  const opi_op *op = opi_op_of(node);
+  int32_t power = 0;
+  *out_of = OPIPE_NONE;
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const int32_t own = node->in[i] == OPIPE_NONE ? 0 : carry[node->in[i]].power;
+    if (own == 0)
+      continue;
+    const bool divides = op->range == OPI_RANGE_DIV && i == 1;
+    if (power != 0 || node->n_in != 2 || (op->range != OPI_RANGE_MUL && !divides))
+      return OPI_POWER_ODD;
+    power = divides ? -own : own;
+    *out_of = node->in[1 - i];
+  }
+  return power;
+}
+
+/* Of a product with a number of rows, or a quotient by it. */
+static uint32_t form_of_power(const former *f, int32_t power, uint32_t of) {
+  if (power == -1 && f->form[of] == OPI_FORM_SUM)
+    return OPI_FORM_MEAN;
+  return power == 1 && f->form[of] == OPI_FORM_MEAN ? OPI_FORM_SUM : OPI_FORM_ODD;
+}
+
 /* Of what a node makes that reads the batch and does not carry it. */
 static uint32_t form_of(const former *f, uint32_t n, uint32_t *out_lower) {
   const opi_node *node = &f->graph->nodes[n];
@@ -124,7 +150,7 @@ static uint32_t form_of(const former *f, uint32_t n, uint32_t *out_lower) {
 
 static void follow_node(former *f, uint32_t n) {
   const opi_node *node = &f->graph->nodes[n];
-  uint32_t lower = OPIPE_NONE, odd = n, form = OPI_FORM_FIXED;
+  uint32_t lower = OPIPE_NONE, odd = n, form = OPI_FORM_FIXED, of;
   bool reads = false, learned = false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
@@ -135,7 +161,10 @@ static void follow_node(former *f, uint32_t n) {
     if (f->form[v] == OPI_FORM_ODD)
       odd = f->odd[v];
   }
-  if (reads)
+  const int32_t power = opi_grad_power(node, f->carry, &of);
+  if (power != 0)
+    form = power == OPI_POWER_ODD || of == OPIPE_NONE ? OPI_FORM_ODD : form_of_power(f, power, of);
+  else if (reads)
     form = form_of(f, n, &lower);
   for (uint32_t o = 0; o < node->n_out; ++o) {
     const uint32_t v = node->out[o];

@@ -8,7 +8,7 @@
  *           *totals*, numbers of data alone that are added up over the mini-batch before its first
  *           backward (scalars of the run)
  *   ROWS    it carries the batch
- *   MEAN    a mean over rows: shares by rows
+ *   MEAN    a mean over rows, or a sum divided by the rows: shares by rows
  *   SUM     a sum over rows: shares as they are
  *   LINEAR  a sum of the others' shares
  *   ODD     none of these
@@ -114,12 +114,21 @@ static uint32_t form_of_parts(const struct opi_grad_shares *h, const opi_graph *
   return hands_on(g, node) ? h->form[a] : ODD;
 }
 
+/* Of a product with a number of rows, or a quotient by it; `of`: the other input. */
+static uint32_t form_of_power(const struct opi_grad_shares *h, int32_t power, uint32_t of) {
+  if (power == OPI_POWER_ODD || of == OPIPE_NONE)
+    return ODD;
+  if (power == -1 && h->form[of] == SUM)
+    return MEAN;
+  return power == 1 && h->form[of] == MEAN ? SUM : ODD;
+}
+
 static void follow(struct opi_grad_shares *h, const opi_graph *g, const opi_carry *carry,
                    uint32_t n) {
   const opi_node *node = &g->nodes[n];
   bool varies = false, rows = false, odd = false, counts = false;
   bool data = opi_op_of(node)->kind != OPI_KIND_RANDOM;
-  uint32_t form = FIXED, first = 0;
+  uint32_t form = FIXED, first = 0, of;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
     if (v == OPIPE_NONE)
@@ -129,8 +138,11 @@ static void follow(struct opi_grad_shares *h, const opi_graph *g, const opi_carr
     odd = odd || h->form[v] == ODD;
     data = data && h->data[v];
   }
+  const int32_t power = opi_grad_power(node, carry, &of);
   if (odd)
     form = ODD;
+  else if (power != 0)
+    form = form_of_power(h, power, of);
   else if (rows)
     form = form_of_rows(h, g, node, &counts);
   else if (varies)

@@ -97,6 +97,11 @@ typedef struct opi_loss_form {
   const opi_node *odd; /* ODD: what makes it so; may be NULL */
 } opi_loss_form;
 opipe_status opi_grad_form(opi_grad_state *s, opi_loss_form *out, opipe_error *err);
+/* Of a node that reads a number of rows (opi_carry.power): by how many powers of the rows what it
+ * makes differs from *out_of, its other input: -1 where it divides by them. 0: no such node. ODD
+ * (2): it does something else with them. form.c */
+enum { OPI_POWER_ODD = 2 };
+int32_t opi_grad_power(const opi_node *node, const opi_carry *carry, uint32_t *out_of);
 /* shares.c: finds a loss that is a linear form of several sums, before the forward copy. */
 opipe_status opi_grad_find_shares(opi_grad_state *s, opipe_error *err);
 /* Inputs of bound node n about to be copied, and its output 0 afterwards, as far as they are such a

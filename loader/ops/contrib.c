@@ -174,7 +174,7 @@ static const opi_op ops[] = {
                  OPI_A(FLOAT, "q_norm_epsilon", OPI_NO_EFFECT),
                  OPI_A(INT, "kv_cache_bit_width", OPI_NO_EFFECT), OPI_A(INT, "num_heads"),
                  OPI_A(FLOAT, "softcap"), OPI_A(INT, "kv_num_heads"),
-                 OPI_A(INT, "sliding_window_cache", OPI_ONLY(0)), OPI_A(INT, "do_rotary"),
+                 OPI_A(INT, "sliding_window_cache", OPI_RANGE(0, 1)), OPI_A(INT, "do_rotary"),
                  OPI_A(INT, "causal", OPI_RANGE(0, 1), OPI_PRESET(1)), OPI_A(FLOAT, "scale"),
                  OPI_A(INT, "local_window_size", OPI_PRESET(-1)), OPI_A(INT, "rotary_interleaved"),
                  OPI_A(INT, "qk_output", OPI_ONLY(0)),

@@ -21,10 +21,12 @@ typedef struct opi_grad opi_grad;       /* loader/ops/rules.h */
  * N * inner elements in row-major factors, N the length of the special axis. axis -1: the value
  * does not carry it (every part sees the same value).
  * count: not 0 for positions that count along the axis, as row * tokens + token does: the entries
- * of element n are n * count more than they are where that element stands first. */
+ * of element n are n * count more than they are where that element stands first.
+ * power: of a known number: 1 where it is a multiple of N, -1 where of 1 / N (a loss divided by the
+ * rows of its batch); 0: what it is does not hang on N. */
 typedef struct opi_carry {
   int32_t axis;
-  uint32_t reserved;
+  int32_t power;
   int64_t outer;
   int64_t inner;
   int64_t count;

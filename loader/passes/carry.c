@@ -301,6 +301,8 @@ static opipe_status follow_all(opi_follower *f, const opi_carry *in_carry, opipe
     if (graph->values[v].data != NULL && f->derived[v].count != 0)
       f->carry[v] = f->derived[v];
   }
+  if (status >= 0)
+    status = opi_known_count_mark(f, err);
   opi_arena_release(&scratch);
   return status;
 }

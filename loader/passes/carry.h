@@ -35,5 +35,17 @@ opipe_status opi_carry_counted(const opi_follower *f, const opi_node *node, cons
  * any). */
 bool opi_known_carry(const opi_known_axis *known, const opi_graph *graph, uint32_t v,
                      int64_t length, opi_carry *out_carry);
+/* carry_count.c: numbers that go with the length of the axis. */
+typedef struct opi_known_counts opi_known_counts;
+opi_known_counts *opi_known_counts_new(opi_arena *arena);
+opi_known_counts *opi_known_axis_counts(const opi_known_axis *known);
+/* Notes number v of `part` as one of them, if it is `a` in an axis of `whole` elements, its own in
+ * one of `length`, and the same multiple of either length or of its inverse; *out_is: whether. */
+opipe_status opi_known_count_note(opi_known_counts *counts, const opi_value *a, int64_t whole,
+                                  const opi_value *b, int64_t length, bool *out_is,
+                                  opipe_error *err);
+/* Marks them in the follower's graph. UNSUPPORTED: one is another number than its length makes it.
+ */
+opipe_status opi_known_count_mark(const opi_follower *f, opipe_error *err);
 
 #endif /* OPI_CARRY_H */

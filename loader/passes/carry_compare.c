@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The length of the axis read as data: a scale of 1 / batch, positions counted through the batch.
  *
- * One bound graph cannot show it, because such numbers are constants there. Two graphs of the same
- * model, bound for the whole request and for one part of it, can: constants that are data must be
- * the same in both, but for dimensions that grow with the axis, along which they must repeat.
- * Constants that only shape a result (of Reshape, Slice, ...) may differ. Constants are matched by
- * name; one that is folded in one graph alone is not compared.
+ * One bound graph cannot show it, because such numbers are constants there, or fused into a node.
+ * Two graphs of the same model, bound for the whole request and for one part of it, can: attributes
+ * with fractions must be the same in both, and constants that are data, but for dimensions that
+ * grow with the axis, along which they must repeat. Constants that only shape a result (of Reshape,
+ * Slice, ...) may differ, and so may numbers of rows that scale sums over them (carry_count.c).
+ * Constants are matched by name; one that is folded in one graph alone is not compared.
  */
+#include <string.h>
+
 #include "loader/passes/carry.h"
 
 static bool is_known_to_carry(const opi_graph *graph, const opi_known_axis *known, uint32_t v) {
@@ -133,20 +136,97 @@ static opipe_status compare(const opi_value *a, const opi_value *b, const opi_ca
                   opi_shape_text(part, sizeof(part), b->shape, (uint32_t)b->rank));
 }
 
-static opipe_status compare_all(const opi_graph *whole, const opi_graph *part,
-                                const opi_known_axis *known, const opi_map *names, const bool *data,
-                                opipe_error *err) {
-  for (uint32_t v = 0; v < part->n_values; ++v) {
+typedef struct comparison {
+  const opi_graph *whole, *part;
+  const bool *nodes, *sums;
+  const opi_known_axis *known;
+} comparison;
+
+/* The length of the axis in a graph: of the first input that is longer in the whole. */
+static int64_t length_in(const comparison *c, const opi_graph *graph) {
+  for (uint32_t i = 0; i < c->part->n_inputs && i < c->whole->n_inputs; ++i) {
+    const uint32_t v = c->part->inputs[i];
+    opi_carry carry = OPI_CARRY_NONE;
+    if (c->known != NULL && opi_known_carry(c->known, c->part, v, -1, &carry) &&
+        opi_carries(&carry))
+      return opi_carry_length(&graph->values[graph->inputs[i]], &carry);
+  }
+  return 0;
+}
+
+/* Do all nodes that read the number read it beside sums over the axis? */
+static bool scales_sums(const comparison *c, uint32_t v) {
+  for (uint32_t n = 0; n < c->part->n_nodes; ++n) {
+    const opi_node *node = &c->part->nodes[n];
+    bool reads = false, is_sum = true;
+    for (uint32_t i = 0; (c->nodes == NULL || c->nodes[n]) && i < node->n_in; ++i)
+      reads = reads || node->in[i] == v;
+    for (uint32_t o = 0; o < node->n_out; ++o)
+      is_sum = is_sum && (node->out[o] == OPIPE_NONE || c->sums[node->out[o]]);
+    if (reads && !is_sum)
+      return false;
+  }
+  return true;
+}
+
+/* A number of rows that scales sums over them. */
+static opipe_status note_count(const comparison *c, const opi_value *a, uint32_t v, bool *out_is,
+                               opipe_error *err) {
+  *out_is = false;
+  if (c->sums == NULL || !scales_sums(c, v))
+    return OPIPE_OK;
+  return opi_known_count_note(opi_known_axis_counts(c->known), a, length_in(c, c->whole),
+                              &c->part->values[v], length_in(c, c->part), out_is, err);
+}
+
+/* A node's numbers with fractions, as a scale that was fused into it. */
+static opipe_status compare_attributes(const opi_node *whole, const opi_node *part,
+                                       opipe_error *err) {
+  for (uint32_t i = 0; i < part->n_attrs; ++i) {
+    const opipe_attr *b = &part->attrs[i], *a = opi_attr_find(whole, b->name);
+    if (a == NULL || a->kind != OPIPE_ATTR_FLOAT || b->kind != OPIPE_ATTR_FLOAT || a->f == b->f)
+      continue;
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "node '%s' (%s): attribute '%s' depends on the length that is split: it is %g "
+                    "in the whole and %g in a part",
+                    part->name, part->op, b->name, a->f, b->f);
+  }
+  return OPIPE_OK;
+}
+
+/* Nodes that make the same value. */
+static opipe_status compare_nodes(const comparison *c, const opi_map *names, opipe_error *err) {
+  for (uint32_t n = 0; n < c->part->n_nodes; ++n) {
+    const opi_node *node = &c->part->nodes[n];
     uint32_t other = 0;
-    const opi_value *b = &part->values[v];
+    if ((c->nodes != NULL && !c->nodes[n]) || node->n_out == 0 || node->out[0] == OPIPE_NONE ||
+        !opi_map_get(names, c->part->values[node->out[0]].name, &other) ||
+        c->whole->values[other].producer == OPIPE_NONE)
+      continue;
+    const opi_node *twin = &c->whole->nodes[c->whole->values[other].producer];
+    if (strcmp(twin->op, node->op) == 0)
+      OPI_TRY(compare_attributes(twin, node, err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status compare_all(const comparison *c, const opi_map *names, const bool *data,
+                                opipe_error *err) {
+  for (uint32_t v = 0; v < c->part->n_values; ++v) {
+    uint32_t other = 0;
+    const opi_value *b = &c->part->values[v];
     if (b->data == NULL || !data[v] || !opi_map_get(names, b->name, &other))
       continue;
-    const opi_value *a = &whole->values[other];
+    const opi_value *a = &c->whole->values[other];
     opi_carry carry = OPI_CARRY_NONE;
-    if (known != NULL)
-      (void)opi_known_carry(known, part, v, -1, &carry);
-    if (a->data != NULL)
-      OPI_TRY(compare(a, b, &carry, err));
+    bool counts = false;
+    if (c->known != NULL)
+      (void)opi_known_carry(c->known, c->part, v, -1, &carry);
+    if (a->data == NULL || compare(a, b, &carry, NULL) >= 0)
+      continue;
+    OPI_TRY(note_count(c, a, v, &counts, err));
+    if (!counts)
+      return compare(a, b, &carry, err);
   }
   return OPIPE_OK;
 }
@@ -175,7 +255,8 @@ static opipe_status compare_outputs(const opi_graph *whole, const opi_graph *par
 }
 
 opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, const bool *nodes,
-                               const opi_known_axis *known, opipe_error *err) {
+                               const bool *sums, const opi_known_axis *known, opipe_error *err) {
+  const comparison c = {whole, part, nodes, sums, known};
   const opipe_allocator *allocator = part->arena->allocator;
   opi_arena scratch;
   opi_map *names = NULL;
@@ -183,14 +264,15 @@ opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, co
   opi_arena_init(&scratch, allocator, 0);
   opipe_status status = OPIPE_OK;
   for (uint32_t v = 0; v < whole->n_values && status >= 0; ++v) {
-    if (whole->values[v].data != NULL)
-      status = opi_map_set(names, whole->values[v].name, v, err);
+    status = opi_map_set(names, whole->values[v].name, v, err);
   }
   const bool *data = mark_data(part, nodes, known, &scratch);
   if (status >= 0 && data == NULL)
     status = opi_fail_nomem(err, part->n_values, "marking constants");
   if (status >= 0)
-    status = compare_all(whole, part, known, names, data, err);
+    status = compare_all(&c, names, data, err);
+  if (status >= 0)
+    status = compare_nodes(&c, names, err);
   if (status >= 0)
     status = compare_outputs(whole, part, nodes, known, err);
   opi_arena_release(&scratch);

@@ -24,6 +24,7 @@ typedef struct known_value {
 struct opi_known_axis {
   known_value *values; /* [n_values] by name */
   uint32_t n_values;
+  opi_known_counts *counts; /* what opi_carry_compare has noted */
 };
 
 static bool divides_some(const opi_graph *graph, int64_t length) {
@@ -97,13 +98,16 @@ opipe_status opi_known_axis_make(const opi_graph *graph, const opi_carry_part *p
   const opi_carry_part all = {.nodes = NULL};
   const opi_carry_part *of = part == NULL ? &all : part;
   opi_known_axis *known = OPI_ARENA_NEW(arena, opi_known_axis);
+  opi_known_counts *counts = opi_known_counts_new(arena);
   const opipe_allocator *allocator = graph->arena->allocator;
   const size_t room = (size_t)graph->n_values + 1;
   opi_carry *carry = opi_alloc_zero(allocator, room, sizeof *carry);
   bool *sums = opi_alloc_zero(allocator, room, sizeof *sums);
-  opipe_status status = known == NULL || carry == NULL || sums == NULL
+  opipe_status status = known == NULL || counts == NULL || carry == NULL || sums == NULL
                             ? opi_fail_nomem(err, graph->n_values * sizeof *carry, "an axis")
                             : opi_carry_through(graph, of, NULL, in_carry, carry, sums, err);
+  if (known != NULL)
+    known->counts = counts;
   if (status == OPIPE_OK)
     status = keep(graph, of->nodes, carry, sums, arena, known, err);
   opi_free(allocator, sums, room * sizeof *sums);
@@ -125,4 +129,8 @@ bool opi_known_carry(const opi_known_axis *known, const opi_graph *graph, uint32
     return false;
   *out_carry = *carry;
   return true;
+}
+
+opi_known_counts *opi_known_axis_counts(const opi_known_axis *known) {
+  return known == NULL ? NULL : known->counts;
 }

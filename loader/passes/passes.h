@@ -180,9 +180,12 @@ opipe_status opi_known_axis_make(const opi_graph *graph, const opi_carry_part *p
 
 /* Finds the length of the axis read as data: compares the graphs of one model bound for a whole
  * request and for a part of it (a micro-batch), of which `nodes` count [part->n_nodes] (NULL: all).
- * OPIPE_E_UNSUPPORTED names the constant that differs, or the output that grows with the axis and
- * does not hold it. */
+ * sums [part->n_values], may be NULL: what is made of sums over the axis (opi_carry_through). A
+ * number that is read beside such values alone, and is a multiple of the length or of its inverse
+ * in both graphs, may differ: from then on `known` tells of it (opi_carry.power).
+ * OPIPE_E_UNSUPPORTED names the constant or attribute that differs, or the output that grows with
+ * the axis and does not hold it. */
 opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, const bool *nodes,
-                               const opi_known_axis *known, opipe_error *err);
+                               const bool *sums, const opi_known_axis *known, opipe_error *err);
 
 #endif /* OPI_PASSES_H */

@@ -4,7 +4,8 @@
  * The model is bound with a prime number of rows that divides none of its extents, so that whatever
  * is a multiple of it was computed from the batch, and the batch is followed through that graph.
  * What is found holds for the graphs of the whole request and of a micro-batch, value by value;
- * what is theirs alone is followed there; and nothing may have read the number of rows as data. */
+ * what is theirs alone is followed there; and nothing may have read the number of rows as data, but
+ * for what scales a loss. */
 #include <string.h>
 
 #include "partition/make/make.h"
@@ -69,9 +70,10 @@ static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, op
   return opi_plan_bind(p->plan, p->model, p->base, rows, out_bound, err);
 }
 
-/* A graph with another number of rows. */
+/* A graph with another number of rows. out_sums [g->n_values], may be NULL: made of sums over them.
+ */
 static opipe_status follow(const proof *p, const opi_graph *g, const opi_known_axis *known,
-                           opipe_error *err) {
+                           bool *out_sums, opipe_error *err) {
   const opi_decision *plan = p->plan;
   opi_arena scratch;
   opi_arena_init(&scratch, plan->allocator, 0);
@@ -85,7 +87,7 @@ static opipe_status follow(const proof *p, const opi_graph *g, const opi_known_a
     opi_batch_inputs(plan, p->model, g, -1, in);
     status = opi_batch_part(plan, g, &scratch, &part, err);
     if (status == OPIPE_OK)
-      status = opi_carry_through(g, &part, known, in, out, NULL, err);
+      status = opi_carry_through(g, &part, known, in, out, out_sums, err);
   }
   opi_arena_release(&scratch);
   return status;
@@ -95,11 +97,14 @@ static opipe_status prove(proof *p, const opi_graph *whole, const opi_graph *par
                           opipe_error *err) {
   const opi_known_axis *known = NULL;
   opi_carry_part counts;
+  bool *sums = OPI_ARENA_ARRAY(p->arena, bool, part->n_values);
+  if (sums == NULL)
+    return opi_fail_nomem(err, part->n_values, "sums over rows");
   OPI_TRY(opi_batch_learn(p->plan, p->model, whole, bind_rows, p, p->arena, &known, err));
-  OPI_TRY(follow(p, whole, known, err));
-  OPI_TRY(follow(p, part, known, err));
+  OPI_TRY(follow(p, whole, known, NULL, err));
+  OPI_TRY(follow(p, part, known, sums, err));
   OPI_TRY(opi_batch_part(p->plan, part, p->arena, &counts, err));
-  OPI_TRY(opi_carry_compare(whole, part, counts.nodes, known, err));
+  OPI_TRY(opi_carry_compare(whole, part, counts.nodes, counts.sums ? sums : NULL, known, err));
   p->plan->binding.batch = known;
   return OPIPE_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GroupQueryAttention computed: a sequence decoded token by token from its cache gives what one
  * prompt over the whole sequence gives, with rotary embedding, a local window, several tokens at
- * once, and sequences of different length in one batch.
+ * once, sequences of different length in one batch, and a cache that holds a window alone.
  */
 #include <math.h>
 
@@ -24,6 +24,7 @@ typedef struct step {
   const int32_t *lengths;       /* [batch] seqlens_k */
   bool known;                   /* are the lengths known before the run? */
   float *y, *present_k, *present_v;
+  bool slides; /* sliding_window_cache */
 } step;
 
 static float table[2][MAX_POSITIONS * SIZE / 2];
@@ -50,8 +51,9 @@ static bool run_step(const step *s) {
   opi_bound *bound = NULL;
   test_graph t;
   uint32_t in[9], out[3];
-  opipe_attr attrs[4] = {OPI_ATTR_I("num_heads", HEADS), OPI_ATTR_I("kv_num_heads", KV),
-                         OPI_ATTR_I("do_rotary", 1), OPI_ATTR_I("local_window_size", s->window)};
+  opipe_attr attrs[5] = {OPI_ATTR_I("num_heads", HEADS), OPI_ATTR_I("kv_num_heads", KV),
+                         OPI_ATTR_I("do_rotary", 1), OPI_ATTR_I("local_window_size", s->window),
+                         OPI_ATTR_I("sliding_window_cache", s->slides)};
   void *results[3];
   bool good = false;
   test_open(&t);
@@ -67,7 +69,7 @@ static bool run_step(const step *s) {
   in[6] = test_known(&t, "total", OPIPE_INT32, &one, 1, &total);
   in[7] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[0]);
   in[8] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[1]);
-  test_node(&t, "GroupQueryAttention", 1, in, 9, attrs, 4, out, 3)->domain = "com.microsoft";
+  test_node(&t, "GroupQueryAttention", 1, in, 9, attrs, 5, out, 3)->domain = "com.microsoft";
   for (uint32_t o = 0; o < 3; ++o)
     test_output(&t, out[o]);
   opi_bind_options options = test_options();
@@ -180,6 +182,99 @@ static void test_decoding_equals_the_prompt(void) {
   check_decoding(3, 2, 3, false);
 }
 
+/* Of a cache that slides: `kept` rows are the newest keys of both sequences, of `at` so far. */
+static void check_rows(const sequences *s, const float *present, int64_t capacity, int64_t at,
+                       int64_t kept) {
+  for (int64_t h = 0; h < BATCH * KV; ++h) {
+    OPI_ASSERT_NEAR(present + h * capacity * SIZE, s->cache_k + (h * LENGTH + at - kept) * SIZE,
+                    (size_t)(kept * SIZE), OPIPE_FLOAT, 1e-6, 1e-6);
+  }
+}
+
+/* A prompt of `first` tokens, then `n` at a time, from a cache of `capacity` rows: every row is the
+ * whole prompt's. Token by token, a full cache gives up all but the window. */
+static void check_sliding(int64_t capacity, int64_t window, int64_t first, int64_t n, bool known) {
+  static sequences s;
+  static float q[BATCH * LENGTH * Q_WIDTH], k[BATCH * LENGTH * KV_WIDTH],
+      v[BATCH * LENGTH * KV_WIDTH], y[BATCH * LENGTH * Q_WIDTH];
+  static float wanted[BATCH * LENGTH * Q_WIDTH], cache[2][2][BATCH * LENGTH * KV_WIDTH];
+  int64_t kept = 0;
+  uint32_t side = 0;
+  if (!prompt(&s, window))
+    return;
+  memset(cache, 0, sizeof cache);
+  for (int64_t at = 0, now = 0; at < LENGTH; at += now) {
+    now = at == 0 ? first : n;
+    const int32_t lengths[BATCH] = {(int32_t)(at + now - 1), (int32_t)(at + now - 1)};
+    tokens(s.q, BATCH, LENGTH, Q_WIDTH, at, now, q);
+    tokens(s.k, BATCH, LENGTH, KV_WIDTH, at, now, k);
+    tokens(s.v, BATCH, LENGTH, KV_WIDTH, at, now, v);
+    tokens(s.whole, BATCH, LENGTH, Q_WIDTH, at, now, wanted);
+    const step one = {.batch = BATCH,
+                      .length = now,
+                      .cache = capacity,
+                      .total = at + now,
+                      .window = window,
+                      .q = q,
+                      .k = k,
+                      .v = v,
+                      .past_k = cache[side][0],
+                      .past_v = cache[side][1],
+                      .lengths = lengths,
+                      .known = known,
+                      .y = y,
+                      .present_k = cache[1 - side][0],
+                      .present_v = cache[1 - side][1],
+                      .slides = true};
+    if (!run_step(&one))
+      return;
+    for (int64_t t = 0; t < now; ++t)
+      kept = kept < capacity ? kept + 1 : window;
+    OPI_ASSERT_NEAR(y, wanted, (size_t)(BATCH * now * Q_WIDTH), OPIPE_FLOAT, 1e-5, 1e-5);
+    side = 1 - side;
+    check_rows(&s, cache[side][0], capacity, at + now, kept);
+  }
+}
+
+static void test_sliding_cache(void) {
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  check_sliding(3, 3, 1, 1, false);
+  check_sliding(3, 2, 1, 2, false);
+  check_sliding(4, 2, 5, 1, true);
+  check_sliding(2, 2, 3, 4, false); /* more tokens at once than the cache holds */
+  check_sliding(5, 1, 7, 1, false);
+  check_sliding(LENGTH, 3, 3, 2, true); /* gives up nothing */
+}
+
+/* A cache of fewer rows than the window is refused with both numbers. */
+static void test_small_sliding_cache(void) {
+  const int64_t q_shape[3] = {1, 1, Q_WIDTH}, kv_shape[3] = {1, 1, KV_WIDTH}, one = 1;
+  const int64_t past_shape[4] = {1, KV, 3, SIZE};
+  const int32_t total = 1;
+  opipe_attr attrs[4] = {OPI_ATTR_I("num_heads", HEADS), OPI_ATTR_I("kv_num_heads", KV),
+                         OPI_ATTR_I("local_window_size", 4), OPI_ATTR_I("sliding_window_cache", 1)};
+  opi_bind_options options = test_options();
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bound *bound = NULL;
+  uint32_t out[3];
+  test_graph t;
+  test_open(&t);
+  const uint32_t in[7] = {test_input(&t, "q", OPIPE_FLOAT, q_shape, 3),
+                          test_input(&t, "k", OPIPE_FLOAT, kv_shape, 3),
+                          test_input(&t, "v", OPIPE_FLOAT, kv_shape, 3),
+                          test_input(&t, "past_k", OPIPE_FLOAT, past_shape, 4),
+                          test_input(&t, "past_v", OPIPE_FLOAT, past_shape, 4),
+                          test_input(&t, "lengths", OPIPE_INT32, &one, 1),
+                          test_known(&t, "total", OPIPE_INT32, &one, 1, &total)};
+  test_node(&t, "GroupQueryAttention", 1, in, 7, attrs, 4, out, 3)->domain = "com.microsoft";
+  test_output(&t, out[0]);
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err,
+                   "input 'past_k' holds 3 keys, it must hold at least local_window_size, 4");
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
 /* Sequence 0 has 6 keys in the cache, sequence 1 only 4 (its cache's rest is rubbish): each sees
  * its own. */
 static void test_lengths_differ(void) {
@@ -223,4 +318,5 @@ static void test_lengths_differ(void) {
 }
 
 OPI_TEST_MAIN("grouped attention", OPI_TEST(test_decoding_equals_the_prompt),
-              OPI_TEST(test_lengths_differ))
+              OPI_TEST(test_lengths_differ), OPI_TEST(test_sliding_cache),
+              OPI_TEST(test_small_sliding_cache))

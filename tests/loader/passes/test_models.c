@@ -207,7 +207,7 @@ static void check_batch(const char *folder, const opi_model *model, const opi_bo
   (void)opi_test_check(carried >= 0, __FILE__, __LINE__, false, "%s: %s", folder,
                        carried < 0 ? err.message : "");
   OPI_ASSERT_OK(opi_carry_axis(one->graph, NULL, held, part, &err), &err);
-  OPI_ASSERT_OK(opi_carry_compare(four->graph, one->graph, NULL, NULL, &err), &err);
+  OPI_ASSERT_OK(opi_carry_compare(four->graph, one->graph, NULL, NULL, NULL, &err), &err);
   for (uint32_t o = 0; carried >= 0 && o < four->graph->n_outputs; ++o) {
     OPI_ASSERT_INT(part[one->graph->outputs[o]].axis, whole[four->graph->outputs[o]].axis);
     OPI_ASSERT(whole[four->graph->outputs[o]].axis >= 0);
