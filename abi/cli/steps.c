@@ -242,8 +242,7 @@ static void say_pinned(const cli_options *o, cli_session *s, const char *input,
                        const opipe_error *err) {
   char said[700];
   (void)snprintf(said, sizeof(said), "input '%s' is pinned to the values of %s: %s", input,
-                 o->train ? "the first mini-batch, for all of them" : "--input",
-                 err->message);
+                 o->train ? "the first mini-batch, for all of them" : "--input", err->message);
   if (s->pinned[0] == '\0')
     (void)snprintf(s->pinned, sizeof(s->pinned), "%s", input);
   cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);

@@ -326,8 +326,8 @@ static opipe_status report_circle(const opi_registry *r, const candidate *c, opi
                    r->candidates[i]->plugin->id);
   }
   return opi_fail(err, OPIPE_E_STATE, "%s '%s' is being opened: its open() depends on itself%s%s",
-                  opi_kind_name(c->plugin->kind), c->plugin->id, others[0] == '\0' ? "" : " by ",
-                  others);
+                  opi_kind_name(c->plugin->kind), c->plugin->id,
+                  others[0] == '\0' ? "" : " through ", others);
 }
 
 static opipe_status find_locked(opi_registry *r, uint32_t kind, const char *id,

@@ -404,7 +404,7 @@ static void test_what_is_missing(void) {
   params = question(&a);
   params.planner = "megatron";
   params.replicas = 2;
-  expect_limit(&a, &params, OPIPE_E_INVALID, "replicas is planner auto's");
+  expect_limit(&a, &params, OPIPE_E_INVALID, "only planner auto takes replicas");
   close_asker(&a);
 }
 
