@@ -263,9 +263,8 @@ opipe_status opi_carry_compare(const opi_graph *whole, const opi_graph *part, co
   OPI_TRY(opi_map_create(allocator, &names, err));
   opi_arena_init(&scratch, allocator, 0);
   opipe_status status = OPIPE_OK;
-  for (uint32_t v = 0; v < whole->n_values && status >= 0; ++v) {
+  for (uint32_t v = 0; v < whole->n_values && status >= 0; ++v)
     status = opi_map_set(names, whole->values[v].name, v, err);
-  }
   const bool *data = mark_data(part, nodes, known, &scratch);
   if (status >= 0 && data == NULL)
     status = opi_fail_nomem(err, part->n_values, "marking constants");
