@@ -123,9 +123,10 @@ static int check_values(const cli_options *o, uint32_t kind) {
     return cli_usage("--recompute %s: --auto=latency is for requests, which do not train",
                      o->t.recompute);
   }
-  if ((kind & ASKED) != 0 && o->cluster != NULL && o->transport != NULL)
+  if ((kind & ASKED) != 0 && o->cluster != NULL && o->transport != NULL) {
     return cli_usage("--transport %s: --cluster %s already gives the links", o->transport,
                      o->cluster);
+  }
   return CLI_DONE;
 }
 

@@ -29,9 +29,10 @@ static int check_played(const cli_options *o) {
               {"scattered", (o->play.flags & OPIPE_PLAY_SCATTERED) != 0},
               {"pipeline-first", (o->play.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0}};
   for (size_t i = 0; o->cluster == NULL && i < sizeof(rows) / sizeof(rows[0]); ++i) {
-    if (rows[i].given)
+    if (rows[i].given) {
       return cli_usage("schedule: --%s applies to a described cluster: add --cluster",
                        rows[i].name);
+    }
   }
   return CLI_DONE;
 }
