@@ -11,8 +11,8 @@
  *    outlive the plan; whoever changes an array in a copy replaces the pointer.
  * 4. Reading it asks no device and needs no model.
  */
-#ifndef OPI_DECISION_H
-#define OPI_DECISION_H
+#ifndef OPI_PLAN_DECISION_H
+#define OPI_PLAN_DECISION_H
 
 #include "partition/plan/device.h"
 #include "partition/plan/training.h"
@@ -137,4 +137,4 @@ uint32_t opi_route_depth(const opi_decision *plan);
  * enough, so that the slots of all of a stage's tensors come round together. */
 uint32_t opi_forward_slots(const opi_decision *plan, uint32_t distance);
 
-#endif /* OPI_DECISION_H */
+#endif /* OPI_PLAN_DECISION_H */

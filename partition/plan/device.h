@@ -2,8 +2,8 @@
 /* Devices and links as plans know them: opened plugins, a rank's device as it was asked for, facts
  * about it, and a transport's link.
  */
-#ifndef OPI_DEVICE_H
-#define OPI_DEVICE_H
+#ifndef OPI_PLAN_DEVICE_H
+#define OPI_PLAN_DEVICE_H
 
 #include "loader/passes/passes.h"
 
@@ -100,4 +100,4 @@ typedef struct opi_link {
 /* Modelled time of one message between ranks. */
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);
 
-#endif /* OPI_DEVICE_H */
+#endif /* OPI_PLAN_DEVICE_H */

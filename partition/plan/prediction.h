@@ -3,8 +3,8 @@
  * Nothing that runs depends on it but the modelled order in which the lists place messages, which
  * takes the stages' times.
  */
-#ifndef OPI_PREDICTION_H
-#define OPI_PREDICTION_H
+#ifndef OPI_PLAN_PREDICTION_H
+#define OPI_PLAN_PREDICTION_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -107,4 +107,4 @@ enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1, OPI_COST_GIVEN = 2 };
 /* "rates", "measured", "given" */
 const char *opi_cost_name(uint32_t kind);
 
-#endif /* OPI_PREDICTION_H */
+#endif /* OPI_PLAN_PREDICTION_H */

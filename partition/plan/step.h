@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps: lowered actions, of which the list of every rank is made (partition/lists). */
-#ifndef OPI_STEP_H
-#define OPI_STEP_H
+#ifndef OPI_PLAN_STEP_H
+#define OPI_PLAN_STEP_H
 
 #include <stdint.h>
 
@@ -38,4 +38,4 @@ typedef struct opi_step {
  * the first. */
 #define OPI_ROUTE_CREDIT (UINT32_MAX - 1)
 
-#endif /* OPI_STEP_H */
+#endif /* OPI_PLAN_STEP_H */

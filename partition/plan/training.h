@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a plan trains: its optimizer, and the specification that it was made for. */
-#ifndef OPI_TRAINING_H
-#define OPI_TRAINING_H
+#ifndef OPI_PLAN_TRAINING_H
+#define OPI_PLAN_TRAINING_H
 
 #include "loader/gradient/gradient.h"
 
@@ -54,4 +54,4 @@ typedef struct opi_train_spec {
   opi_optimizer optimizer;
 } opi_train_spec;
 
-#endif /* OPI_TRAINING_H */
+#endif /* OPI_PLAN_TRAINING_H */
