@@ -8,7 +8,7 @@ from lib import tree
 
 CORE = ("loader/", "partition/", "runtime/")
 # How graphs, orders, lists and bytes are made, what is written of them, and what ranks do with them.
-PLACES = ("partition/file/", "partition/lists/", "partition/make/make.c", "partition/memory/", "partition/program/", "partition/schedule/", "partition/search/",
+PLACES = ("partition/file/", "partition/lists/", "partition/make/make.c", "partition/make/read.c", "partition/memory/", "partition/program/", "partition/schedule/", "partition/search/",
           "partition/study/simulate/", "runtime/executor/", "runtime/peers/", "runtime/trace/", "runtime/train/", "runtime/variants/")
 ASKS = re.compile(r"\btrain\s*(?:==|!=)\s*NULL|\bopi_session_trains\(")
 FIRST = re.compile(r"\bopi_plan_rank\([^()]*,\s*0\)")
