@@ -5,6 +5,8 @@
 #ifndef OPI_PLAN_DEVICE_H
 #define OPI_PLAN_DEVICE_H
 
+#include <string.h>
+
 #include "loader/passes/passes.h"
 
 #include <opipe/schedule.h>
@@ -61,6 +63,11 @@ typedef struct opi_device_spec {
   uint32_t memory_with;  /* memory_bytes is one cap for this rank and an earlier one together: that
                             rank's number + 1; 0: no earlier rank has it */
 } opi_device_spec;
+
+/* Are two devices one, with one memory? */
+static inline bool opi_is_one_device(const opi_device_spec *a, const opi_device_spec *b) {
+  return a->index == b->index && a->domain == b->domain && strcmp(a->kind, b->kind) == 0;
+}
 
 /* The first of the ranks that have one cap together with rank `rank`. */
 static inline uint32_t opi_cap_holder(const opi_device_spec *devices, uint32_t rank) {

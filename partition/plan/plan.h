@@ -27,4 +27,18 @@ typedef struct opi_plan {
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_plan_free(opi_plan *plan); /* accepts NULL */
 
+/* A node's key in plans: the name of its first present output. */
+const char *opi_node_key(const opi_graph *graph, const opi_node *node);
+/* Is `key` one of the names in `batch_dim` ("ids.0,mask.0")? */
+bool opi_is_batch_dim(const char *batch_dim, const char *key);
+
+/* Model-flops utilisation in the steady state: flops over what the plan's devices could do in
+ * interval_ns. 0: not known. */
+static inline double opi_plan_utilisation(const opi_plan *plan) {
+  return plan->predicted.peak_flops > 0 && plan->predicted.interval_ns > 0
+             ? plan->predicted.flops /
+                   (plan->predicted.peak_flops * plan->predicted.interval_ns * 1e-9)
+             : 0;
+}
+
 #endif /* OPI_PLAN_H */

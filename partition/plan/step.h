@@ -20,6 +20,17 @@ enum {
   OPI_ACT_COPY = 9,    /* rows of a tensor, from one place of the rank to another */
   OPI_ACT_RESERVE = 10 /* a message that its maker writes in place may be written */
 };
+/* Programs. E: the forward of an evaluation, where it is not F: dropout is off, or an output of the
+ * model is made that a training step does not return; there nothing is kept for a backward. */
+enum {
+  OPI_PROGRAM_F = 0,
+  OPI_PROGRAM_B = 1,
+  OPI_PROGRAM_I = 2,
+  OPI_PROGRAM_W = 3,
+  OPI_PROGRAM_E = 4,
+  OPI_PROGRAMS = 5
+};
+
 typedef struct opi_step {
   uint32_t kind; /* OPI_ACT_* */
   uint32_t stage;

@@ -8,7 +8,7 @@
  * for what scales a loss. */
 #include <string.h>
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
 
