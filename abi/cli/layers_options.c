@@ -99,9 +99,10 @@ static int refuse(const cli_option *option, const option_row *row, uint32_t kind
   const char *why = row == NULL || row->why == NULL ? "applies to a model" : row->why;
   if (kind == EXPLAIN)
     return cli_usage("plan explain takes no --%s: --html and --json do", option->name);
-  if (kind == MACHINE)
+  if (kind == MACHINE) {
     return cli_usage("profile --cluster: --%s %s, but this profiles the machine", option->name,
                      why);
+  }
   return cli_usage("--%s %s: --%s has none", option->name, why, kind == FILED ? "profile" : "arch");
 }
 
