@@ -373,9 +373,10 @@ opipe_status opi_reading_stages(opi_reading *r, const opi_graph *graph) {
   opipe_status status = OPIPE_OK;
   for (uint32_t s = 0; s < plan->decided.n_stages && status == OPIPE_OK; ++s)
     status = read_stage(r, json_array_get(list, s), s, stages);
-  if (status == OPIPE_OK)
-    status =
-        graph == NULL ? opi_json_list_nodes(list, plan, r->err) : place_nodes(r, graph, stages);
+  if (status == OPIPE_OK && graph == NULL)
+    status = opi_json_list_nodes(list, plan, r->err);
+  else if (status == OPIPE_OK)
+    status = place_nodes(r, graph, stages);
   opi_map_free(stages);
   return status;
 }

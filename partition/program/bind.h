@@ -23,7 +23,7 @@ opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_decision *plan, const 
 
 /* The bound graph of a micro-batch with `rows` rows, where env->bound is not that already:
  * *out_own is NULL if it is, else *out_bound and the caller's to free, on failure too. */
-opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
+opipe_status opi_plan_bound(const opi_plan_env *env, const opi_decision *plan, int64_t rows,
                             const opi_bound **out_bound, opi_bound **out_own, opipe_error *err);
 
 #endif /* OPI_PLAN_BIND_H */
