@@ -17,9 +17,6 @@
 #include "partition/make.h"
 #include "partition/schedule/order.h"
 #include "partition/search/auto/auto.h"
-#include "runtime/base/handles.h"
-#include "runtime/device/budget.h"
-#include "runtime/requests/train.h"
 #include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;

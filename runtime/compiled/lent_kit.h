@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a request has of what its host lends; private to runtime/lent.
+/* What a request has of what its host lends; private to runtime/compiled.
  *
  *   opi_rank ── imports   handles of the host's as objects of the rank's opening, found again
  *   opi_request ── opi_lent ── items [n_here][n_items]   what a rank does about a tensor
- *   opi_session ── places   programs bound to sets of tensors, found again
+ *   opi_shapes ── places   programs bound to sets of tensors, found again
  */
 #ifndef OPI_LENT_KIT_H
 #define OPI_LENT_KIT_H
 
-#include "runtime/compiled/lent.h"
+#include "runtime/compiled/build.h"
 
 enum {
   OPI_IMPORTS = 128,   /* of a rank, beside those in use */
@@ -71,17 +71,17 @@ typedef struct opi_places {
   uint64_t last_used;       /* request number */
 } opi_places;
 
-static inline uint32_t opi_n_items(const opi_session *s) {
+static inline uint32_t opi_n_items(const opi_setup *s) {
   return s->n_inputs + s->n_outputs;
 }
 static inline opi_lent_item *opi_lent_at(const opi_request *request, uint32_t place,
                                          uint32_t item) {
-  return &request->lent->items[place * opi_n_items(request->session) + item];
+  return &request->lent->items[place * opi_n_items(request->setup) + item];
 }
 static inline bool opi_is_touched(const opi_compiled *t, uint32_t place, uint32_t item) {
-  return t->touched[place * opi_n_items(t->session) + item];
+  return t->touched[place * opi_n_items(t->setup) + item];
 }
-static inline const char *opi_item_name(const opi_session *s, uint32_t item) {
+static inline const char *opi_item_name(const opi_setup *s, uint32_t item) {
   return item < s->n_inputs ? s->inputs[item].name : s->output_names[item - s->n_inputs];
 }
 
@@ -101,6 +101,6 @@ opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opi
 /* places.c: programs bound to the request's tensors, those that there are or new ones. No room, or
  * nothing fits: none. */
 opipe_status opi_places_find(opi_request *request, opipe_error *err);
-void opi_places_free(opi_session *session, opi_places *places);
+void opi_places_free(opi_setup *setup, opi_places *places);
 
 #endif /* OPI_LENT_KIT_H */

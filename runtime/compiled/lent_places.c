@@ -12,7 +12,7 @@
 
 /* Dense, and there before its first program, be it by the queue's wait. 0: the tensor is copied. */
 static uint64_t key_of(const opi_request *request, uint32_t item) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   const opi_feed *feed = &request->feeds[item];
   const opi_result *result = &request->results[item - s->n_inputs];
   if (item >= s->n_inputs) {
@@ -56,7 +56,7 @@ static bool find_fed(const opi_request *request, const opi_cell *cell, uint32_t 
 }
 
 /* Is the cell two outputs at once? */
-static bool is_shared(const opi_cut *cut, const opi_session *s, uint32_t cell, uint32_t stage) {
+static bool is_shared(const opi_cut *cut, const opi_setup *s, uint32_t cell, uint32_t stage) {
   uint32_t n = 0;
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     n += opi_output_cell_at(cut, o, stage) == cell;
@@ -67,7 +67,7 @@ static bool is_shared(const opi_cut *cut, const opi_session *s, uint32_t cell, u
 static bool find_made(const opi_request *request, uint32_t index, uint32_t m, uint32_t *out_item,
                       only *out) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cut *cut = t->model->cuts[opi_class_at(t, m)];
   const opi_cell *cell = &cut->cells[index];
   const uint32_t item = s->n_inputs + cell->output;
@@ -93,7 +93,7 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
 static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
                        opipe_region *out_region) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[index];
   const opi_rank *rank =
       &s->ranks[t->pieces->plan.instance_rank[opi_instance_at(t, cell->stage, m)]];
@@ -102,7 +102,7 @@ static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
   const bool lies = cell->source == OPI_CELL_REQUEST ? find_fed(request, cell, m, &item, &at)
                     : cell->source == OPI_CELL_MADE  ? find_made(request, index, m, &item, &at)
                                                      : false;
-  if (!lies || rank->session == NULL || at.n_bytes == 0 || at.whole_at % rank->alignment != 0)
+  if (!lies || rank->setup == NULL || at.n_bytes == 0 || at.whole_at % rank->alignment != 0)
     return false;
   const opi_import *memory = opi_lent_at(request, rank->place, item)->memory;
   if (memory == NULL)
@@ -128,8 +128,7 @@ static opipe_status bind_step(const opi_request *request, opi_places *places, ui
   const opi_program_unit *unit =
       opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
   bool any = false;
-  if (!opi_rank_is_here(t->session, t->pieces->plan.instance_rank[instance]) ||
-      unit->program == NULL)
+  if (!opi_rank_is_here(t->setup, t->pieces->plan.instance_rank[instance]) || unit->program == NULL)
     return OPIPE_OK;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     const uint32_t cell = unit->cut->cells[b];
@@ -151,14 +150,14 @@ static uint32_t most_boundaries(const opi_compiled *t) {
 }
 
 static size_t places_bytes(const opi_compiled *t) {
-  const size_t n = opi_n_items(t->session);
-  return sizeof(opi_places) + n * sizeof(uint64_t) + n * t->session->n_here * sizeof(opi_import *) +
+  const size_t n = opi_n_items(t->setup);
+  return sizeof(opi_places) + n * sizeof(uint64_t) + n * t->setup->n_here * sizeof(opi_import *) +
          t->lists->n_steps * sizeof(opipe_binding *);
 }
 
 static opi_places *new_places(const opi_request *request, opipe_error *err) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const size_t n = opi_n_items(s);
   opi_places *places = opi_alloc_zero(s->allocator, 1, places_bytes(t));
   if (places == NULL) {
@@ -180,7 +179,7 @@ static opi_places *new_places(const opi_request *request, opipe_error *err) {
 
 static opipe_status make_places(opi_request *request, opi_places **out_places, opipe_error *err) {
   const opi_compiled *t = request->runs;
-  opi_session *s = request->session;
+  opi_setup *s = request->setup;
   const uint32_t most = most_boundaries(t);
   opi_places *places = new_places(request, err);
   opipe_region *regions = opi_alloc_zero(s->allocator, most, sizeof *regions);
@@ -201,7 +200,7 @@ static opipe_status make_places(opi_request *request, opi_places **out_places, o
   return status;
 }
 
-void opi_places_free(opi_session *s, opi_places *places) {
+void opi_places_free(opi_setup *s, opi_places *places) {
   const opi_compiled *t = places->shape;
   const size_t n = (size_t)opi_n_items(s) * s->n_here;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
@@ -217,17 +216,17 @@ void opi_places_free(opi_session *s, opi_places *places) {
 }
 
 /* True: there is room for another set. */
-static bool make_room(opi_session *s) {
+static bool make_room(opi_setup *s) {
   opi_places **oldest = NULL;
   uint32_t n = 0;
-  for (opi_places **at = &s->places; *at != NULL; at = &(*at)->next, ++n) {
+  for (opi_places **at = &s->shapes->places; *at != NULL; at = &(*at)->next, ++n) {
     if (opi_is_idle(s, &(*at)->n_users) &&
         (oldest == NULL || (*at)->last_used < (*oldest)->last_used))
       oldest = at;
   }
   if (n < OPI_PLACES)
     return true;
-  if (oldest == NULL || s->n_numbered - (*oldest)->last_used <= OPI_PLACE_REST)
+  if (oldest == NULL || s->shapes->n_numbered - (*oldest)->last_used <= OPI_PLACE_REST)
     return false;
   opi_places *old = *oldest;
   *oldest = old->next;
@@ -236,7 +235,7 @@ static bool make_room(opi_session *s) {
 }
 
 opipe_status opi_places_find(opi_request *request, opipe_error *err) {
-  opi_session *s = request->session;
+  opi_setup *s = request->setup;
   struct opi_lent *lent = request->lent;
   const uint32_t n = opi_n_items(s);
   bool any = false;
@@ -246,7 +245,7 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
   }
   if (!any || request->stream_kept != NULL || request->ticket != NULL)
     return OPIPE_OK;
-  opi_places *found = s->places;
+  opi_places *found = s->shapes->places;
   while (found != NULL && (found->shape != request->runs ||
                            memcmp(found->key, lent->key, n * sizeof *lent->key) != 0))
     found = found->next;
@@ -254,10 +253,10 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
     if (!make_room(s))
       return OPIPE_OK;
     OPI_TRY(make_places(request, &found, err));
-    found->next = s->places;
-    s->places = found;
+    found->next = s->shapes->places;
+    s->shapes->places = found;
   }
-  found->last_used = s->n_numbered;
+  found->last_used = s->shapes->n_numbered;
   atomic_fetch_add(&found->n_users, 1);
   lent->places = found;
   request->bound = found->bound;
@@ -265,8 +264,8 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
 }
 
 void opi_lent_forget(const opi_compiled *t) {
-  opi_session *s = t->session;
-  for (opi_places **at = &s->places; *at != NULL;) {
+  opi_setup *s = t->setup;
+  for (opi_places **at = &s->shapes->places; *at != NULL;) {
     opi_places *old = *at;
     if (old->shape != t) {
       at = &old->next;

@@ -4,7 +4,6 @@
  */
 #include <string.h>
 
-#include "runtime/device/record.h"
 #include "runtime/weights/optimizer.h"
 #include "runtime/weights/state.h"
 

@@ -7,7 +7,6 @@
 #define OPI_WEIGHTS_STATE_H
 
 #include "partition/memory/weights.h"
-#include "runtime/device/pinned.h"
 #include "runtime/weights/weights.h"
 
 enum { OPI_SETS = 2 };

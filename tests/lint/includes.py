@@ -6,10 +6,9 @@ import re
 
 from lib import tree
 
-# What a plan is, and what a session is: the headers at the top of their folders, and all below them.
+# What a plan is: the headers at the top of its folder, and all below them; and what every layer of the runtime reads.
 PLAN = ["partition/*.h", "loader", "abi/include"]
-SESSION = ["runtime/*.h", "runtime/base", "runtime/device", "runtime/compiled", "runtime/executor", "runtime/requests", "runtime/session",
-           "partition", "loader", "abi/include"]
+BELOW = ["partition", "loader", "abi/registry", "abi/include"]
 
 # Folder (the longest match counts) -> the folders of ours that it may include from.
 ALLOWED = {
@@ -35,16 +34,16 @@ ALLOWED = {
     "partition/arch": ["partition/arch", "partition/cluster", "partition/cost/layers.h", *PLAN],
     "partition/json": ["partition/json", "partition/lists/playlist.h", "partition/program", "partition/cut", "partition/schedule", *PLAN],
     "partition": ["partition", "loader", "abi/include"],
-    "runtime/base": ["runtime/base", "partition", "loader", "abi/registry", "abi/include"],
-    "runtime/device": ["runtime/device", *SESSION],
-    "runtime/weights": ["runtime/weights", *SESSION],
-    "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *SESSION],
-    "runtime/compiled": ["runtime/compiled", *SESSION],
-    "runtime/executor": ["runtime/executor", "runtime/compiled", *SESSION],
-    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", *SESSION],
-    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", *SESSION],
-    "runtime/session": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
-    "runtime": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
+    "runtime/base": ["runtime/base", "loader/base", "abi/include"],
+    "runtime/device": ["runtime/device", "runtime/base", *BELOW],
+    "runtime/weights": ["runtime/weights", "runtime/device", *BELOW],
+    "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *BELOW],
+    "runtime/compiled": ["runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *BELOW],
+    "runtime/executor": ["runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *BELOW],
+    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *BELOW],
+    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", "runtime/device", *BELOW],
+    "runtime/session": ["runtime/session", "runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base",
+                        *BELOW],
 }
 
 
