@@ -338,15 +338,15 @@ static void count_units(opi_compiled *t) {
 
 static opipe_status place_parts(opi_compiled *t, opipe_error *err) {
   const uint32_t n = t->given.n_microbatches;
-  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_part, t->pieces->plan.n_microbatches);
+  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_microbatch, t->pieces->plan.n_microbatches);
   if (t->parts == NULL)
     return opi_fail_nomem(err, t->pieces->plan.n_microbatches * sizeof *t->parts, "micro-batches");
   for (uint32_t i = 0; i < t->pieces->plan.n_microbatches; ++i) {
     const uint32_t m = i % n, n_large = m < t->n_large ? m : t->n_large;
     t->parts[i] =
-        (opi_part){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
-                   .class = m < t->n_large ? 0 : 1,
-                   .in_request = m};
+        (opi_microbatch){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
+                         .class = m < t->n_large ? 0 : 1,
+                         .in_request = m};
   }
   return OPIPE_OK;
 }

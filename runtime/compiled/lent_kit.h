@@ -11,10 +11,10 @@
 #include "runtime/compiled/build.h"
 
 enum {
-  OPI_IMPORTS = 128,   /* of a rank, beside those in use */
-  OPI_PLACES = 16,     /* sets of tensors that programs are bound to */
-  OPI_PLACE_REST = 64, /* requests: one that was not used for so many makes room for another */
-  OPI_RUNS = 1024      /* copies that one part of a tensor takes, at most */
+  OPI_IMPORTS = 128,    /* of a rank, beside those in use */
+  OPI_LENT_PLACES = 16, /* sets of tensors that programs are bound to */
+  OPI_PLACE_REST = 64,  /* requests: one that was not used for so many makes room for another */
+  OPI_RUNS = 1024       /* copies that one part of a tensor takes, at most */
 };
 enum { OPI_IMPORT_BUFFER = 0, OPI_IMPORT_EVENT = 1, OPI_IMPORT_QUEUE = 2 };
 
@@ -55,21 +55,21 @@ struct opi_lent {
   opipe_event **ends;   /* [n_here] ours: behind the last work of the request */
   uint64_t *key;        /* [n_items] */
   bool *begun;          /* [n_here] that rank's own */
-  _Atomic uint32_t n_left;   /* ranks whose part is not queued */
-  _Atomic uint32_t held;     /* 1: imports and places count it */
-  struct opi_places *places; /* NULL: all is copied */
+  _Atomic uint32_t n_left;        /* ranks whose part is not queued */
+  _Atomic uint32_t held;          /* 1: imports and places count it */
+  struct opi_lent_places *places; /* NULL: all is copied */
 };
 
 /* Bindings with tensors of the host's in the place of a shape's cells. */
-typedef struct opi_places {
-  struct opi_places *next;
+typedef struct opi_lent_places {
+  struct opi_lent_places *next;
   const opi_compiled *shape;
   uint64_t *key;            /* [n_items] addresses; 0: not in place */
   opi_import **memory;      /* [n_here][n_items] */
   opipe_binding **bound;    /* [steps of the shape] NULL: the shape's own */
   _Atomic uint32_t n_users; /* requests */
   uint64_t last_used;       /* request number */
-} opi_places;
+} opi_lent_places;
 
 static inline uint32_t opi_n_items(const opi_setup *s) {
   return s->n_inputs + s->n_outputs;
@@ -100,7 +100,7 @@ opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opi
 
 /* places.c: programs bound to the request's tensors, those that there are or new ones. No room, or
  * nothing fits: none. */
-opipe_status opi_places_find(opi_request *request, opipe_error *err);
-void opi_places_free(opi_setup *setup, opi_places *places);
+opipe_status opi_lent_places_find(opi_request *request, opipe_error *err);
+void opi_lent_places_free(opi_setup *setup, opi_lent_places *places);
 
 #endif /* OPI_LENT_KIT_H */

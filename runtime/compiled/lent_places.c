@@ -120,7 +120,7 @@ bool opi_lent_in_place(const opi_request *request, uint32_t cell, uint32_t micro
 
 /* ---- sets ---- */
 
-static opipe_status bind_step(const opi_request *request, opi_places *places, uint32_t index,
+static opipe_status bind_step(const opi_request *request, opi_lent_places *places, uint32_t index,
                               opipe_region *regions, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_step *step = &t->lists->steps[index];
@@ -151,15 +151,15 @@ static uint32_t most_boundaries(const opi_compiled *t) {
 
 static size_t places_bytes(const opi_compiled *t) {
   const size_t n = opi_n_items(t->setup);
-  return sizeof(opi_places) + n * sizeof(uint64_t) + n * t->setup->n_here * sizeof(opi_import *) +
-         t->lists->n_steps * sizeof(opipe_binding *);
+  return sizeof(opi_lent_places) + n * sizeof(uint64_t) +
+         n * t->setup->n_here * sizeof(opi_import *) + t->lists->n_steps * sizeof(opipe_binding *);
 }
 
-static opi_places *new_places(const opi_request *request, opipe_error *err) {
+static opi_lent_places *new_places(const opi_request *request, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_setup *s = t->setup;
   const size_t n = opi_n_items(s);
-  opi_places *places = opi_alloc_zero(s->allocator, 1, places_bytes(t));
+  opi_lent_places *places = opi_alloc_zero(s->allocator, 1, places_bytes(t));
   if (places == NULL) {
     (void)opi_fail_nomem(err, places_bytes(t), "bindings of a host's tensors");
     return NULL;
@@ -177,11 +177,12 @@ static opi_places *new_places(const opi_request *request, opipe_error *err) {
   return places;
 }
 
-static opipe_status make_places(opi_request *request, opi_places **out_places, opipe_error *err) {
+static opipe_status make_places(opi_request *request, opi_lent_places **out_places,
+                                opipe_error *err) {
   const opi_compiled *t = request->runs;
   opi_setup *s = request->setup;
   const uint32_t most = most_boundaries(t);
-  opi_places *places = new_places(request, err);
+  opi_lent_places *places = new_places(request, err);
   opipe_region *regions = opi_alloc_zero(s->allocator, most, sizeof *regions);
   opipe_status status = OPIPE_OK;
   if (places == NULL)
@@ -196,11 +197,11 @@ static opipe_status make_places(opi_request *request, opi_places **out_places, o
   if (status == OPIPE_OK)
     *out_places = places;
   else if (places != NULL)
-    opi_places_free(s, places);
+    opi_lent_places_free(s, places);
   return status;
 }
 
-void opi_places_free(opi_setup *s, opi_places *places) {
+void opi_lent_places_free(opi_setup *s, opi_lent_places *places) {
   const opi_compiled *t = places->shape;
   const size_t n = (size_t)opi_n_items(s) * s->n_here;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
@@ -217,24 +218,24 @@ void opi_places_free(opi_setup *s, opi_places *places) {
 
 /* True: there is room for another set. */
 static bool make_room(opi_setup *s) {
-  opi_places **oldest = NULL;
+  opi_lent_places **oldest = NULL;
   uint32_t n = 0;
-  for (opi_places **at = &s->shapes->places; *at != NULL; at = &(*at)->next, ++n) {
+  for (opi_lent_places **at = &s->shapes->places; *at != NULL; at = &(*at)->next, ++n) {
     if (opi_is_idle(s, &(*at)->n_users) &&
         (oldest == NULL || (*at)->last_used < (*oldest)->last_used))
       oldest = at;
   }
-  if (n < OPI_PLACES)
+  if (n < OPI_LENT_PLACES)
     return true;
   if (oldest == NULL || s->shapes->n_numbered - (*oldest)->last_used <= OPI_PLACE_REST)
     return false;
-  opi_places *old = *oldest;
+  opi_lent_places *old = *oldest;
   *oldest = old->next;
-  opi_places_free(s, old);
+  opi_lent_places_free(s, old);
   return true;
 }
 
-opipe_status opi_places_find(opi_request *request, opipe_error *err) {
+opipe_status opi_lent_places_find(opi_request *request, opipe_error *err) {
   opi_setup *s = request->setup;
   struct opi_lent *lent = request->lent;
   const uint32_t n = opi_n_items(s);
@@ -245,7 +246,7 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
   }
   if (!any || request->stream_kept != NULL || request->ticket != NULL)
     return OPIPE_OK;
-  opi_places *found = s->shapes->places;
+  opi_lent_places *found = s->shapes->places;
   while (found != NULL && (found->shape != request->runs ||
                            memcmp(found->key, lent->key, n * sizeof *lent->key) != 0))
     found = found->next;
@@ -265,13 +266,13 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
 
 void opi_lent_forget(const opi_compiled *t) {
   opi_setup *s = t->setup;
-  for (opi_places **at = &s->shapes->places; *at != NULL;) {
-    opi_places *old = *at;
+  for (opi_lent_places **at = &s->shapes->places; *at != NULL;) {
+    opi_lent_places *old = *at;
     if (old->shape != t) {
       at = &old->next;
       continue;
     }
     *at = old->next;
-    opi_places_free(s, old);
+    opi_lent_places_free(s, old);
   }
 }

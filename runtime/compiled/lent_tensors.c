@@ -309,7 +309,7 @@ opipe_status opi_lent_take(opi_request *request, bool look, opipe_error *err) {
   if (status == OPIPE_OK)
     status = check_copies(request, err);
   if (status == OPIPE_OK)
-    status = opi_places_find(request, err);
+    status = opi_lent_places_find(request, err);
   return status;
 }
 
@@ -393,9 +393,9 @@ opipe_status opi_lent_store(opi_rank *rank, const opi_request *request, const op
 
 void opi_lent_stop_places(opi_setup *s) {
   while (s->shapes->places != NULL) {
-    opi_places *places = s->shapes->places;
+    opi_lent_places *places = s->shapes->places;
     s->shapes->places = places->next;
-    opi_places_free(s, places);
+    opi_lent_places_free(s, places);
   }
 }
 

@@ -108,10 +108,10 @@ typedef struct opi_ports {
 } opi_ports;
 
 /* A micro-batch of the lists: of a body, those of one request after the other. */
-typedef struct opi_part {
+typedef struct opi_microbatch {
   int64_t first_row;
   uint32_t class, in_request; /* in_request: which of its request's */
-} opi_part;
+} opi_microbatch;
 
 typedef struct opi_compiled {
   opi_setup *setup;
@@ -121,7 +121,7 @@ typedef struct opi_compiled {
   const opi_piece_plan *pieces; /* of the model: the lists' plan */
   opi_cut_model *model;
   opi_lists *lists;
-  opi_part *parts;           /* [plan->n_microbatches] */
+  opi_microbatch *parts;     /* [plan->n_microbatches] */
   opi_program_unit *units;   /* [(instance * n_classes + class) * OPI_PROGRAMS + program] */
   opi_seat *seats;           /* [n_ranks] */
   opi_wire *wires;           /* [n_streams] */
@@ -152,7 +152,7 @@ typedef struct opi_shapes_above {
 } opi_shapes_above;
 
 struct opi_streams;
-struct opi_places;
+struct opi_lent_places;
 
 /* All shapes of a session, and what they share. */
 typedef struct opi_shapes {
@@ -169,7 +169,7 @@ typedef struct opi_shapes {
   uint64_t n_numbered; /* requests so far: what was used longest ago goes first; submit_lock */
   _Atomic(const uint32_t *) awaited; /* flag of the value that the last submit needed; NULL: none */
   struct opi_streams *streams;       /* NULL: the plan has no pairs */
-  struct opi_places *places;         /* programs bound to tensors of hosts; submit_lock */
+  struct opi_lent_places *places;    /* programs bound to tensors of hosts; submit_lock */
   /* written with the plan's own shape, by open */
   const opi_cut *master;       /* whose parameter table all shapes use */
   opi_weights *weights;        /* NULL: no training session */
