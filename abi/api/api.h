@@ -13,10 +13,10 @@
 
 #include "abi/api/params.h"
 #include "abi/registry/registry.h"
-#include "partition/layers/apply.h"
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "partition/schedule/order.h"
-#include "partition/search/auto/auto.h"
+#include "partition/study/auto/auto.h"
+#include "partition/study/planners/apply.h"
 #include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;

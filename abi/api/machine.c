@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* This machine as a cluster. */
-#include "partition/layers/machine.h"
+#include "partition/study/layers/machine.h"
 #include "abi/api/api.h"
 #include "runtime/base/base.h"
 

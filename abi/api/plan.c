@@ -3,10 +3,10 @@
 #include "abi/api/api.h"
 #include "loader/base/fp.h"
 #include "loader/gradient/account.h"
-#include "partition/cluster/cluster.h"
-#include "partition/cut/assign.h"
-#include "partition/cut/batch.h"
-#include "partition/work.h"
+#include "partition/make/work.h"
+#include "partition/program/assign.h"
+#include "partition/program/batch.h"
+#include "partition/study/cluster/cluster.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;

@@ -4,7 +4,7 @@
 #define OPI_API_PLANNING_H
 
 #include "abi/api/api.h"
-#include "partition/cluster/cluster.h"
+#include "partition/study/cluster/cluster.h"
 
 typedef struct opi_cluster_text {
   const void *data;

@@ -3,8 +3,8 @@
  * plans nor types. */
 #include "abi/api/plugins.h"
 
-#include "partition/improve/ask.h"
-#include "partition/simulate/baselines.h"
+#include "partition/study/improve/ask.h"
+#include "partition/study/simulate/baselines.h"
 
 static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref,
                                  opipe_error *err) {

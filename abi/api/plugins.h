@@ -4,7 +4,7 @@
 #define OPI_API_PLUGINS_H
 
 #include "abi/registry/registry.h"
-#include "partition/make.h"
+#include "partition/make/make.h"
 
 /* Borrows the registry, which outlives what is found. Thread-safe as opi_registry_find. */
 opi_plugins opi_registry_plugins(opi_registry *registry);

@@ -2,10 +2,10 @@
 /* Profiles: made of models and of descriptions, read, asked. [any-thread] */
 #include "abi/api/api.h"
 #include "abi/api/planning.h"
-#include "partition/arch/arch.h"
-#include "partition/layers/describe.h"
-#include "partition/layers/of_graph.h"
-#include "partition/spec.h"
+#include "partition/plan/spec.h"
+#include "partition/study/arch/arch.h"
+#include "partition/study/layers/describe.h"
+#include "partition/study/layers/of_graph.h"
 
 enum { SAMPLES_MOST = 1 << 20 };
 

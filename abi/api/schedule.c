@@ -3,13 +3,13 @@
  * is immutable; lowering makes a new one. [any-thread]
  */
 #include "abi/api/api.h"
-#include "partition/improve/ask.h"
-#include "partition/json/json.h"
-#include "partition/page/play_page.h"
+#include "loader/base/json.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/compute_order.h"
-#include "partition/simulate/baselines.h"
-#include "partition/simulate/draw.h"
+#include "partition/schedule/draw.h"
+#include "partition/study/improve/ask.h"
+#include "partition/study/page/play_page.h"
+#include "partition/study/simulate/baselines.h"
 
 /* Takes `order` over, also on failure. */
 static opipe_status wrap(opi_context_object *context, opi_order *order, opipe_order **out_order,

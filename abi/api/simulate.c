@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Described clusters by name, and orders and plans played on them. [any-thread] */
 #include "abi/api/planning.h"
-#include "partition/json/json.h"
-#include "partition/layers/loads.h"
-#include "partition/lists/plan_play.h"
-#include "partition/make.h"
-#include "partition/page/plan_page.h"
-#include "partition/page/play_page.h"
+#include "loader/base/json.h"
+#include "partition/make/make.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/proof.h"
-#include "partition/simulate/report.h"
+#include "partition/study/page/plan_page.h"
+#include "partition/study/page/play_page.h"
+#include "partition/study/planners/loads.h"
+#include "partition/study/simulate/plan_play.h"
+#include "partition/study/simulate/report.h"
 
 enum { PATH_ROOM = 4096, FOLDERS_MOST = 4 };
 

@@ -2,9 +2,9 @@
 /* Strategies: asked of planners, described, made plans of, compared. [any-thread] */
 #include "abi/api/planning.h"
 #include "loader/base/nearest.h"
-#include "partition/layers/compare.h"
-#include "partition/page/compare_page.h"
 #include "partition/schedule/ask.h"
+#include "partition/study/layers/compare.h"
+#include "partition/study/page/compare_page.h"
 
 #include <stdio.h>
 #include <string.h>

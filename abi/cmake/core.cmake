@@ -34,15 +34,15 @@ foreach(proto IN LISTS proto_sources)
   set_source_files_properties(${out}.c PROPERTIES COMPILE_OPTIONS "-w" SKIP_LINTING ON)
 endforeach()
 
-# The document of pages (partition/page), as C arrays.
-file(GLOB page_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/page/web/*)
-set(page_document ${OPI_GENERATED_DIR}/partition/page/document.c)
-file(MAKE_DIRECTORY ${OPI_GENERATED_DIR}/partition/page)
+# The document of pages (partition/study/page), as C arrays.
+file(GLOB page_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/study/page/web/*)
+set(page_document ${OPI_GENERATED_DIR}/partition/study/page/document.c)
+file(MAKE_DIRECTORY ${OPI_GENERATED_DIR}/partition/study/page)
 add_custom_command(OUTPUT ${page_document}
-  COMMAND ${CMAKE_COMMAND} -DFOLDER=${PROJECT_SOURCE_DIR}/partition/page/web -DOUT=${page_document}
+  COMMAND ${CMAKE_COMMAND} -DFOLDER=${PROJECT_SOURCE_DIR}/partition/study/page/web -DOUT=${page_document}
     -P ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
   DEPENDS ${page_sources} ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
-  COMMENT "partition/page/web" VERBATIM)
+  COMMENT "partition/study/page/web" VERBATIM)
 list(APPEND generated_sources ${page_document})
 
 # What every source of the core may include: its own tree from the top ("loader/base/...") and
@@ -83,7 +83,7 @@ opi_export_only(onnxpipe ${PROJECT_SOURCE_DIR}/abi/cmake/library.map)
 target_link_options(onnxpipe PRIVATE -Wl,-z,nodelete)
 
 # Ready clusters lie beside the plugins, in the build tree too: --cluster finds them by name.
-file(GLOB ready_clusters CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/cluster/ready/*.json)
+file(GLOB ready_clusters CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/study/cluster/ready/*.json)
 foreach(cluster IN LISTS ready_clusters)
   get_filename_component(name ${cluster} NAME)
   configure_file(${cluster} ${PROJECT_BINARY_DIR}/lib/onnx-pipe/clusters/${name} COPYONLY)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Run as a script: makes OUT, C arrays of the document of partition/page/web (page.html with style
+# Run as a script: makes OUT, C arrays of the document of partition/study/page/web (page.html with style
 # and scripts in it, cut where the data stand), from the FOLDER of its sources.
 cmake_minimum_required(VERSION 3.25)
 
@@ -27,7 +27,7 @@ math(EXPR end "${begin} + ${length}")
 string(SUBSTRING "${page}" 0 ${begin} before)
 string(SUBSTRING "${page}" ${end} -1 after)
 
-set(text "/* Made by abi/cmake/page.cmake. */\n#include \"partition/page/document.h\"\n")
+set(text "/* Made by abi/cmake/page.cmake. */\n#include \"partition/study/page/document.h\"\n")
 foreach(part IN ITEMS before after)
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${${part}}")
   string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)"

@@ -4,7 +4,7 @@
 #define OPI_COST_BACKWARD_H
 
 #include "loader/gradient/gradient.h"
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* Backward time of every node of a bound graph, input and weight part: of the nodes that it
  * anchors, as measured (measured_ns of the training graph's nodes), or by the device's rates

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "partition/cost/measure.h"
-#include "partition/memory/estimate.h"
+#include "partition/plan/estimate.h"
 
 enum { REPORT_MOST = 6 };
 

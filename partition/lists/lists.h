@@ -28,7 +28,7 @@
 #ifndef OPI_LISTS_H
 #define OPI_LISTS_H
 
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 
 /* One tensor of one micro-batch on its way between ranks. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the lists of a plan take when they are played, without its graph: what every rank does in
  * order, what its programs take and keep, which messages and sums travel. A plan keeps it beside
- * what it predicts, and so does its file (partition/json/playlist.h), which can be played alone.
+ * what it predicts, and so does its file (partition/file/playlist.h), which can be played alone.
  *
  *   lists, cut (of all pieces) -> playlist -> list_play.h -> operations on a cluster
  *
@@ -12,7 +12,7 @@
 #define OPI_PLAYLIST_H
 
 #include "partition/lists/lists.h"
-#include "partition/simulate/play.h"
+#include "partition/study/simulate/play.h"
 
 typedef struct opi_playlist_item {
   uint8_t kind;        /* OPI_PLAY_* */

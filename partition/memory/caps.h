@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* Devices of a plan while it is made: one opening per rank. */
 typedef struct opi_rank_device {

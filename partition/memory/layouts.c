@@ -2,7 +2,7 @@
 /* See layouts.h. */
 #include "partition/memory/layouts.h"
 
-#include "partition/memory/estimate.h"
+#include "partition/plan/estimate.h"
 
 opipe_status opi_layouts_begin(opi_layout_set *set, uint32_t n_params, opi_arena *arena,
                                opipe_error *err) {

@@ -4,7 +4,7 @@
 #ifndef OPI_MEMORY_LAYOUTS_H
 #define OPI_MEMORY_LAYOUTS_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* One layout of a parameter in one place (a rank, a stage instance); those of a parameter form a
  * list. */

@@ -5,7 +5,7 @@
 #ifndef OPI_MEMORY_PARTS_H
 #define OPI_MEMORY_PARTS_H
 
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "partition/memory/caps.h"
 
 /* Parts [from, to). */

@@ -5,10 +5,10 @@
  */
 #include <string.h>
 
-#include "partition/memory/estimate.h"
 #include "partition/memory/layouts.h"
 #include "partition/memory/predict.h"
 #include "partition/memory/weights.h"
+#include "partition/plan/estimate.h"
 #include "partition/program/states.h"
 
 typedef struct predict {

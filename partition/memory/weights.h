@@ -10,7 +10,7 @@
 #ifndef OPI_MEMORY_WEIGHTS_H
 #define OPI_MEMORY_WEIGHTS_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* One stage instance, which reads parameters. All borrowed. */
 typedef struct opi_weight_reader {

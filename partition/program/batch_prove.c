@@ -7,8 +7,8 @@
  * what is theirs alone is followed there; and nothing may have read the number of rows as data. */
 #include <string.h>
 
-#include "partition/cut/batch.h"
-#include "partition/make.h"
+#include "partition/make/make.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 
 void opi_batch_inputs(const opi_plan *plan, const opi_model *model, const opi_graph *graph,

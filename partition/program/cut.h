@@ -24,7 +24,7 @@
 #define OPI_CUT_H
 
 #include "loader/gradient/gradient.h"
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 #include "partition/schedule/actions.h"
 
 /* Programs. E: the forward of an evaluation, where it is not F: dropout is off, or an output of the

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 
 /* The first dimension that so many rows divide; 0: none. */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "partition/program/records.h"
 
 enum { PIECES_MOST = 1 << 20 };

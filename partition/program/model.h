@@ -5,7 +5,7 @@
 #ifndef OPI_CUT_MODEL_H
 #define OPI_CUT_MODEL_H
 
-#include "partition/bind.h"
+#include "partition/program/bind.h"
 #include "partition/program/cut.h"
 
 enum { OPI_ROW_CLASSES = 2 /* micro-batches have at most two row counts */ };

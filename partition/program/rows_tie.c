@@ -5,7 +5,7 @@
  * rows begin as they did where they were counted. A search for a cut leaves the nodes that make and
  * read one together, as far as it can.
  */
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 
 /* May some of its rows travel, or is it the same for all? */

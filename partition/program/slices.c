@@ -2,7 +2,7 @@
 /* Token slices: which tokens each has, and its graph. */
 #include <string.h>
 
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 
 /* ---- the tokens ---- */

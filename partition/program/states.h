@@ -8,7 +8,7 @@
 
 #include <opipe/host.h>
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* Copies the pairs that were asked for; names are looked up by opi_states_check. */
 opipe_status opi_states_copy(opi_plan *plan, const opipe_plan_params *params, opipe_error *err);

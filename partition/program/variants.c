@@ -8,8 +8,8 @@
  */
 #include <string.h>
 
-#include "partition/cut/assign.h"
-#include "partition/cut/batch.h"
+#include "partition/program/assign.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 #include "partition/program/states.h"
 

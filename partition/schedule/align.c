@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Orders with their idle time written out: a cell per slot, so that columns are moments. */
+#include "partition/schedule/events.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/passes.h"
-#include "partition/simulate/events.h"
 
 opipe_status opi_order_lower(const opi_order *order, const opi_lowering *how,
                              const opipe_allocator *allocator, opi_order **out_order,

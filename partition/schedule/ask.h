@@ -3,9 +3,9 @@
 #ifndef OPI_ASK_H
 #define OPI_ASK_H
 
-#include "partition/make.h"
+#include "partition/make/make.h"
+#include "partition/schedule/events.h"
 #include "partition/schedule/order.h"
-#include "partition/simulate/events.h"
 
 typedef struct opi_question {
   const char *schedule;       /* "NAME:key=value,..." or "file:PATH" */

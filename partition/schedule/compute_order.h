@@ -3,7 +3,7 @@
 #ifndef OPI_COMPUTE_ORDER_H
 #define OPI_COMPUTE_ORDER_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 #include "partition/schedule/actions.h"
 
 /* The plugin that a schedule's name means: "file" is that of texts. */

@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
+#include "partition/schedule/events.h"
 #include "partition/schedule/passes.h"
-#include "partition/simulate/events.h"
 
 static bool is_flagged(const opi_do *a) {
   return (a->flags & OPIPE_ACTION_NEXT_STEP) != 0;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/simulate/events.h"
+#include "partition/schedule/events.h"
 
 enum { BODIES = 2 };
 

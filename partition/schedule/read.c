@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/json/json.h"
+#include "loader/base/json.h"
 #include "partition/schedule/order.h"
 
 enum { TEXT_MOST = 256 << 20, RANKS_MOST = 1 << 16, STAGES_MOST = 1 << 16, EDGES_MOST = 1 << 20 };

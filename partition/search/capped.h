@@ -9,7 +9,7 @@
 #ifndef OPI_CAPPED_H
 #define OPI_CAPPED_H
 
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "partition/search/dp.h"
 
 /* All borrowed. */

@@ -5,7 +5,7 @@
 #ifndef OPI_SHARED_CAPS_H
 #define OPI_SHARED_CAPS_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 enum {
   OPI_SHARE_LEAST = 0, /* a byte each: schedules that heed caps keep as little as they can */

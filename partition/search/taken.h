@@ -5,7 +5,7 @@
 #define OPI_TAKEN_H
 
 #include "partition/cost/profile.h"
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* profiles [n_ranks]. UNSUPPORTED: there are nodes that no rank takes, or more that rank 0 does
  * not. */

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "partition/json/json.h"
+#include "loader/base/json.h"
 
 enum { SIZE_MOST = 100 << 20, VERSION = 2 };
 const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST] = {"first/", "second/"};

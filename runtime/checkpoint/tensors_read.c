@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "partition/json/json.h"
+#include "loader/base/json.h"
 #include "runtime/checkpoint/safetensors.h"
 
 static const uint64_t HEADER_MOST = UINT64_C(100) << 20;

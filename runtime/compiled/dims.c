@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "runtime/compiled/build.h"
 
 /* The free dimensions of all inputs with their numbers; the batch has `rows`. */

@@ -10,7 +10,7 @@
  */
 #include <string.h>
 
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "runtime/compiled/build.h"
 
 /* ---- inputs and outputs ---- */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "loader/base/nearest.h"
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "runtime/compiled/build.h"
 
 static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, opipe_error *err) {

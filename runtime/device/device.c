@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "loader/base/sizes.h"
-#include "partition/kernels.h"
+#include "partition/plan/kernels.h"
 #include "runtime/device/device.h"
 #include "runtime/device/record.h"
 

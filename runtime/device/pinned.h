@@ -4,7 +4,7 @@
 #ifndef OPI_PINNED_H
 #define OPI_PINNED_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 typedef struct opi_pinned {
   char *data; /* NULL: none */

@@ -3,7 +3,7 @@
 #ifndef OPI_RUNTIME_READY_H
 #define OPI_RUNTIME_READY_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 typedef struct opi_ready {
   const opi_transport_ref *transport;

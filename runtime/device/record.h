@@ -3,7 +3,7 @@
 #ifndef OPI_RECORD_H
 #define OPI_RECORD_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* As long as what is queued may borrow memory of the caller's, an event behind it is not done
  * without. */

@@ -11,7 +11,7 @@
 #include <opipe/host.h>
 #include <stdatomic.h>
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 #include "runtime/base/base.h"
 #include "runtime/device/budget.h"
 

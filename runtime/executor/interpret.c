@@ -15,7 +15,7 @@ static bool has_steps(const opi_rank *rank, const opi_request *request) {
   return lists->request_first[p] != lists->request_first[p + 1];
 }
 
-/* Where it has not, results that are inputs are still rank 0's to store. */
+/* Without steps, rank 0 still stores outputs that are passed through from inputs. */
 static bool has_part(const opi_rank *rank, const opi_request *request) {
   return request->ticket != NULL || request->runs->lists->n_taking == NULL ||
          has_steps(rank, request) || (rank == opi_session_first(rank->setup) && request->has_plain);
@@ -81,20 +81,24 @@ static bool take_request(opi_rank *rank) {
   const opi_setup *s = rank->setup;
   const opi_elsewhere *there = s->engine->elsewhere;
   const uint64_t n = atomic_load_explicit(&rank->worker->n_taken, memory_order_relaxed);
+  uint32_t no = OPI_BEGUN_NO;
+  /* Get the next request of the ring, if there is one and the other sessions begin it, too. */
   if (n >= atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire) ||
       (there != NULL && !there->let_begin(there->ctx, rank, n)))
     return false;
-  rank->worker->request = s->engine->ring[n % s->engine->ring_room];
-  if (rank->worker->request->stream_kept != NULL)
-    opi_stream_look(rank->worker->request);
-  uint32_t no = OPI_BEGUN_NO;
-  if (rank->worker->request->ticket != NULL && rank->worker->request->deadline_ns != 0)
-    opi_request_check_deadline(rank->worker->request, rank, OPIPE_NONE);
-  if (rank->worker->request->ticket != NULL && opi_request_failed(rank->worker->request))
-    (void)opi_request_withdraw(rank->worker->request);
-  if (atomic_load_explicit(&rank->worker->request->begun, memory_order_acquire) == OPI_BEGUN_NO &&
-      has_part(rank, rank->worker->request))
-    (void)atomic_compare_exchange_strong(&rank->worker->request->begun, &no, OPI_BEGUN_YES);
+  opi_request *request = s->engine->ring[n % s->engine->ring_room];
+  rank->worker->request = request;
+  /* Fail it where its stream is broken or a step is late; a failed step is left out. */
+  if (request->stream_kept != NULL)
+    opi_stream_look(request);
+  if (request->ticket != NULL && request->deadline_ns != 0)
+    opi_request_check_deadline(request, rank, OPIPE_NONE);
+  if (request->ticket != NULL && opi_request_failed(request))
+    (void)opi_request_withdraw(request);
+  /* Begin it: from here on it cannot be withdrawn. */
+  if (atomic_load_explicit(&request->begun, memory_order_acquire) == OPI_BEGUN_NO &&
+      has_part(rank, request))
+    (void)atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_YES);
   count_step(rank);
   opi_count_on(&rank->worker->n_taken);
   return true;
@@ -220,21 +224,25 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
+    /* Do what the device has got to, and hear the other sessions, which may let the rank go on. */
     status = opi_ahead_move(rank, &local);
     if (status == OPIPE_OK)
-      status = opi_peers_move(rank, &local); /* it may let the rank take the next, */
+      status = opi_peers_move(rank, &local);
+    /* Take the next request; without one, move on what lags behind and return. */
     if (status == OPIPE_OK && rank->worker->request == NULL &&
         (!opi_ahead_has_room(rank) || !take_request(rank))) {
       status = idle(rank, &local);
       if (status >= 0)
         return status;
     } else if (status == OPIPE_OK) {
-      status = opi_peers_move(rank, &local); /* and others are told that it is taken */
+      status = opi_peers_move(rank, &local); /* the others are told that it is taken */
     }
+    /* Run its list as far as it goes. */
     if (status == OPIPE_OK)
       status = opi_list_run(rank, &local);
     if (status != OPIPE_OK)
       break;
+    /* Leave it: the last rank ends it. */
     opi_request *done = rank->worker->request;
     rank->worker->request = NULL;
     opi_count_on(&rank->worker->n_moves);
@@ -243,7 +251,8 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;
-  opipe_error before = OPIPE_ERROR_INIT; /* late errors come with whatever is asked next, too */
+  /* Fail the session, with the first error: late ones come with whatever is asked next, too. */
+  opipe_error before = OPIPE_ERROR_INIT;
   if (opi_ahead_move(rank, &before) < 0)
     local = before;
   if (strncmp(local.message, "rank ", 5) != 0) /* it does not say so yet */

@@ -147,9 +147,11 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   const bool strict = t->strict;
   opi_waiting_send waiting = {.message = step->route};
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
+  /* An event behind what the device was given, on which the message waits. */
   opipe_status status = opi_ahead_ready(rank, &waiting.ready, err);
   if (status != OPIPE_OK)
     return status;
+  /* Send at once, unless others wait in front of it. */
   if (strict || seat->n_waiting == 0) {
     status = deliver(t, &waiting, err);
     if (status == OPIPE_OK)
@@ -159,6 +161,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
     if (status != OPIPE_PENDING || (strict && !waiting.sent))
       return status; /* strict: nothing may be issued in front of it */
   }
+  /* Else put it aside, and go on. */
   status = put_aside(rank, t, &waiting, err);
   if (status != OPIPE_OK)
     return status;

@@ -302,16 +302,18 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_span *span = &opi_ran_at(t, rank->index, index)->span;
   opi_cursor *cursor = opi_cursor_of(rank);
-  const opipe_status settled = opi_rank_settle(rank, err); /* the step before */
+  /* The step before must be settled, and this one's loss be there. */
+  const opipe_status settled = opi_rank_settle(rank, err);
   if (settled != OPIPE_OK)
     return settled;
-  if (opi_ahead_stores(rank)) /* the loss has not come */
+  if (opi_ahead_stores(rank))
     return OPIPE_PENDING;
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_span){opi_clock_ns(), 0};
     cursor->finite = opi_train_is_finite(t, rank->worker->request, rank->index);
   }
   OPI_TRY(move_sums(rank, err));
+  /* Sums, norm and update: tried until all ranks have got there. */
   const struct opi_ticket *ticket = rank->worker->request->ticket;
   opi_weights *weights = rank->setup->shapes->weights;
   const opipe_status status = opi_weights_step(weights, rank->index, cursor->finite,
@@ -448,7 +450,7 @@ static bool goes_on(const opi_compiled *t, const opi_rank *rank) {
   return t->setup->shapes->periodic && cursor->item.kind == OPI_ITEM_EVALUATE && !cursor->second;
 }
 
-/* Those of a batch that take part; *io_step: its first step, then the first of them. */
+/* Runs the batch's applicable steps. *io_step: in, its first; out, the first applicable. */
 static opipe_status run_batch(opi_rank *rank, const opi_step **io_step, opipe_error *err) {
   const opi_step *first = *io_step, *end = first + first->batch;
   while (first < end && !opi_step_takes_part(opi_compiled_at(rank), opi_cursor_of(rank), first))
@@ -468,10 +470,12 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   for (uint32_t i = rank->worker->step; i < end;) {
     const opi_step *step = &steps[i];
     const uint32_t batch = step->batch;
+    /* Try the step, or all of a batch; what does not belong to the item is passed over. */
     const opipe_status status = batch != 0 ? run_batch(rank, &step, err)
                                 : all || opi_step_takes_part(t, cursor, step)
                                     ? run_step(rank, step, i, err)
                                     : OPIPE_OK;
+    /* Blocked: use the time for norms, sums and the device, and say what the rank waits for. */
     if (status == OPIPE_PENDING) {
       const opipe_status settled = opi_rank_settle(rank, err);
       if (settled < 0)
@@ -483,6 +487,7 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
     }
     if (status != OPIPE_OK)
       return status;
+    /* Done: on to the next. */
     opi_rank_moves(rank, step);
     opi_cursor_of(rank)->part = 0;
     i += batch != 0 ? batch : 1;
@@ -510,6 +515,7 @@ static opipe_status leave_nothing(opi_rank *rank, opipe_error *err) {
 
 static opipe_status run_request(opi_rank *rank, opipe_error *err) {
   OPI_TRY(opi_messages_flush(rank, err));
+  /* The receives of a shape's first body, then the request itself. */
   opipe_status status = run_list(rank, err);
   if (status == OPIPE_OK && opi_cursor_of(rank)->posting) {
     begin_request(rank);
@@ -532,6 +538,7 @@ opipe_status opi_list_run(opi_rank *rank, opipe_error *err) {
   OPI_TRY(begin(rank, err));
   if (!trains)
     return run_request(rank, err);
+  /* Sends that wait, then the list; a double-buffered evaluation runs it a second time. */
   opi_compiled *t = cursor->item.shape;
   OPI_TRY(opi_messages_flush(rank, err));
   opipe_status status = run_list(rank, err);

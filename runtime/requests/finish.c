@@ -101,10 +101,12 @@ opipe_status opi_result_ask(const opi_setup *s, const opipe_submit_params *param
 /* Of whoever has moved it from ACTIVE to ENDING. */
 static void hand_back(opi_request *request) {
   opi_session *s = request->caller->session;
+  /* Nobody fails it any more, and nobody looks at its fences. */
   opi_request_close_fate(request);
   while (atomic_load(&s->held.looked_at) ==
          request) { /* no longer: whoever looks next sees it failed */
   }
+  /* Results are complete: loss, fences, counters. */
   if (request->ticket != NULL)
     opi_train_finished(request);
   for (uint32_t i = 0; i < s->setup->n_inputs; ++i)
@@ -115,8 +117,10 @@ static void hand_back(opi_request *request) {
     atomic_fetch_add(opi_request_failed(request) ? &s->n_failed : &s->n_done, 1);
   if (request->stream_kept != NULL)
     opi_stream_finish(request);
+  /* Tell the host. After FINISHED the request is the caller's. */
   tell(request);
-  set_phase(request, OPI_REQUEST_FINISHED); /* from here on it is the caller's */
+  set_phase(request, OPI_REQUEST_FINISHED);
+  /* Wake who waits. */
   if (atomic_load_explicit(&s->waits.finished_fd, memory_order_relaxed) >= 0)
     opi_session_ring_finished(s);
   if (atomic_load(&s->waits.n_waiters) == 0)

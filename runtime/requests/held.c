@@ -175,6 +175,7 @@ static opi_request *admit(opi_session *s) {
   opi_request *ended = NULL, **end = &ended;
   for (opi_request **at = &s->held.first; *at != NULL && !opi_session_failed(s->setup);) {
     opi_request *request = *at;
+    /* May it go now? Look at its fences, and count a step's labels. */
     opi_request_check_held(request);
     opipe_error why = OPIPE_ERROR_INIT;
     opipe_status status = OPIPE_OK;
@@ -184,6 +185,7 @@ static opi_request *admit(opi_session *s) {
       fail_for_labels(request, &why);
     if (opi_session_failed(s->setup))
       break;
+    /* Keep it, give it to the ranks, or end it. */
     const bool fails = opi_request_failed(request), ends = fails && !opi_is_shared(s->setup);
     if (!ends && !(next && (may || fails))) {
       at = &request->caller->next_fenced;

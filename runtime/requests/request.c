@@ -258,6 +258,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
   }
   if (request->ticket != NULL && timeout_ns != 0 && !is_finished(request))
     opi_train_let_finish(request);
+  /* Look for a while, then sleep. */
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint32_t n_waiters = atomic_fetch_add(&s->waits.n_waiters, 1) + 1;
   spin(request, now, looks_until(request, now, until, n_waiters));

@@ -194,6 +194,7 @@ static void enqueue(opi_session *s, opi_request *request) {
 static void publish_one(opi_session *s, opi_request *request) {
   const uint32_t version = atomic_load(&s->shapes->version);
   const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
+  /* Its place in the order, then the ring; the ranks may have it from here on. */
   enqueue(s, request);
   const bool all = request->has_plain || s->rung_version != version ||
                    request->body == 0; /* the first of its shape: receives are posted */
@@ -201,6 +202,7 @@ static void publish_one(opi_session *s, opi_request *request) {
   s->rung_version = version;
   s->engine->ring[request->order % s->engine->ring_room] = request;
   atomic_store_explicit(&s->engine->n_submitted, request->order + 1, memory_order_release);
+  /* Wake the ranks that no message will wake. */
   for (uint32_t i = 0; i < s->setup->n_here; ++i) {
     if (all || t->seats[s->setup->here[i]].wakes[position])
       s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
@@ -296,11 +298,13 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   request->shape = NULL;
   request->caller->stream = params->stream;
   const uint64_t passed = atomic_load(&s->room.n_passed); /* before what may find no room */
+  /* Whose it is, what was given, which shape it is of. */
   opipe_status status = opi_stream_begin(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_read_inputs(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_shape_find(s->setup, request, err);
+  /* Where results go, with what its programs are bound, what the host lends. */
   if (status == OPIPE_OK)
     status = place_results(s->setup, params, request, err);
   if (status == OPIPE_OK)
@@ -309,15 +313,16 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_stream_bind(request, err);
   if (status == OPIPE_OK)
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
-  if (status !=
-      OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
-    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
+  /* Refused, or OPIPE_PENDING: its shape finds no room, or the host's flag is waited for. */
+  if (status != OPIPE_OK) {
+    if (status == OPIPE_PENDING)
       atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
     opi_shape_let_go(request);
     opi_request_recycle(request);
     return status;
   }
+  /* Accepted: number it, begin it, and give it to the ranks or hold it. */
   const bool goes = opi_request_may_go(request) && opi_held_last(request) == NULL;
   note_stream(s, request);
   number(s, request, params);

@@ -4,7 +4,7 @@
 #ifndef OPI_AGREE_H
 #define OPI_AGREE_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 /* A rank of this process. All borrowed. */
 typedef struct opi_agree_rank {

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/cut/batch.h"
-#include "partition/kernels.h"
+#include "partition/program/batch.h"
+#include "partition/plan/kernels.h"
 #include "partition/memory/caps.h"
 #include "runtime/session/agree.h"
 

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "partition/json/json.h"
-#include "partition/page/plan_page.h"
+#include "loader/base/json.h"
+#include "partition/study/page/plan_page.h"
 
 /* The last that made a tensor of a micro-batch (and slice). */
 typedef struct maker {

@@ -3,7 +3,7 @@
 #ifndef OPI_TRACE_PAGE_H
 #define OPI_TRACE_PAGE_H
 
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 #include "runtime/trace/trace.h"
 
 /* Two tracks, planned and measured, of events of both kinds in any order; beside them what the

@@ -9,7 +9,7 @@
 
 #include "tests/abi/host_kit.h"
 
-#define CLUSTER "partition/cluster/ready/config-a.json"
+#define CLUSTER "partition/study/cluster/ready/config-a.json"
 #define ARCH "gpt:layers=8,hidden=256,heads=4,vocab=512,seq=64"
 static const char *const GPT = "tests/data/gpt_8block/model.onnx";
 static const uint32_t SAMPLES[] = {1, 2, 4};

@@ -84,10 +84,10 @@ ADDITIONS = (
          '  if (o->label != NULL)\n    (void)printf("%s\\n", o->label);\n'),
     )),
     ("a field of plan files", 3, (
-        ("partition/plan.h", "  uint32_t depth; ", "  uint32_t colour;             /* for people */\n"),
-        ("partition/json/write.c", "  if (plan->batch_dim != NULL) {",
+        ("partition/plan/plan.h", "  uint32_t depth; ", "  uint32_t colour;             /* for people */\n"),
+        ("partition/file/write.c", "  if (plan->batch_dim != NULL) {",
          '  opi_text_printf(t, "  \\"colour\\": %u,\\n", plan->colour);\n'),
-        ("partition/json/read.c", "  if (plan->n_microbatches == 0 || plan->depth == 0) {",
+        ("partition/file/read.c", "  if (plan->n_microbatches == 0 || plan->depth == 0) {",
          '  OPI_TRY(read_u32(r, r->root, "colour", UINT32_MAX, &plan->colour));\n'),
     )),
 )

@@ -6,14 +6,14 @@
 #include <math.h>
 
 #include "partition/schedule/order.h"
-#include "partition/simulate/order_play.h"
+#include "partition/study/simulate/order_play.h"
 #include "tests/fuzz/must.h"
 #include "tests/fuzz/seeds.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
-  static const char *const folders[] = {"partition/cluster/ready"};
+  static const char *const folders[] = {"partition/study/cluster/ready"};
   seeds_add(argc, argv, folders, OPI_COUNT(folders));
   return 0;
 }

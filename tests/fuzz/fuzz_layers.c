@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include "partition/arch/arch.h"
+#include "partition/study/arch/arch.h"
 #include "tests/fuzz/must.h"
 
 enum { TEXT, JSON, ARCH, KINDS, SPEC_ROOM = 512, LAYERS_DRAWN = 4096 };

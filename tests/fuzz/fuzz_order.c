@@ -3,9 +3,9 @@
  * again, alike; it goes through every pass, the proof and the simulation, which accept it or say
  * why not.
  */
+#include "partition/schedule/draw.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/passes.h"
-#include "partition/simulate/draw.h"
 #include "tests/fuzz/must.h"
 
 enum { ITEMS_MOST = 4096, UNITS_MOST = 1 << 16, STAGES_MOST = 64 };

@@ -2,7 +2,7 @@
 /* An accepted plan runs: two requests, or two steps of training, by its schedule and by its
  * reference; see plans.h. Data is seeded: the same plan, the same outcome.
  */
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 #include "tests/fuzz/plans.h"
 #include "tests/support/support.h"
 

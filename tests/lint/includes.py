@@ -6,9 +6,9 @@ import re
 
 from lib import tree
 
-# What a plan is: the headers at the top of its folder, and all below them; and what every layer of the runtime reads.
-PLAN = ["partition/*.h", "loader", "abi/include"]
-BELOW = ["partition", "loader", "abi/registry", "abi/include"]
+# What lies below plans, and below every layer of the runtime.
+BELOW = ["loader", "abi/include"]
+RUN = ["partition", "loader", "abi/registry", "abi/include"]
 
 # Folder (the longest match counts) -> the folders of ours that it may include from.
 ALLOWED = {
@@ -23,27 +23,33 @@ ALLOWED = {
     "loader/passes": ["loader/passes", "loader/ops", "loader/graph", "loader/base", "abi/include"],
     "loader/gradient": ["loader/gradient", "loader/passes", "loader/ops", "loader/graph", "loader/base", "abi/include"],
     "loader": ["loader", "abi/include"],
-    "partition/schedule": ["partition/schedule", "partition/simulate", "partition/json/json.h", *PLAN],
-    "partition/simulate": ["partition/simulate", "partition/cluster", "partition/cost/layers.h", "partition/json/json.h", "partition/schedule", *PLAN],
-    "partition/cluster": ["partition/cluster", "partition/json", *PLAN],
-    "partition/cut": ["partition/cut", *PLAN],
-    "partition/program": ["partition/program", "partition/cut", "partition/schedule", "partition/simulate", *PLAN],
-    "partition/lists": ["partition/lists", "partition/program", "partition/cut", "partition/schedule", "partition/simulate", *PLAN],
-    "partition/memory": ["partition/memory", "partition/lists", "partition/program", *PLAN],
-    "partition/cost": ["partition/cost", "partition/memory", "partition/program", "partition/json/json.h", *PLAN],
-    "partition/arch": ["partition/arch", "partition/cluster", "partition/cost/layers.h", *PLAN],
-    "partition/json": ["partition/json", "partition/lists/playlist.h", "partition/program", "partition/cut", "partition/schedule", *PLAN],
+    "partition/plan": ["partition/plan", "partition/schedule", "partition/make", *BELOW],
+    "partition/schedule": ["partition/schedule", "partition/plan", "partition/make", *BELOW],
+    "partition/file": ["partition/file", "partition/plan", "partition/schedule", "partition/program", "partition/lists/playlist.h", "partition/make", *BELOW],
+    "partition/program": ["partition/program", "partition/plan", "partition/schedule", "partition/make", *BELOW],
+    "partition/cost": ["partition/cost", "partition/plan", "partition/program", *BELOW],
+    "partition/lists": ["partition/lists", "partition/plan", "partition/schedule", "partition/program", "partition/study/simulate/play.h", *BELOW],
+    "partition/memory": ["partition/memory", "partition/plan", "partition/program", "partition/lists", "partition/make", *BELOW],
+    "partition/search": ["partition/search", "partition/plan", "partition/program", "partition/cost", "partition/memory", "partition/make", *BELOW],
+    "partition/study/cluster": ["partition/study/cluster", "partition/plan", "partition/file", "partition/make", *BELOW],
+    "partition/study/layers": ["partition/study/layers", "partition/plan", "partition/program", "partition/cost", "partition/memory", "partition/file", "partition/make", "partition/study/cluster", *BELOW],
+    "partition/study/arch": ["partition/study/arch", "partition/study/cluster", "partition/study/layers", *BELOW],
+    "partition/study/simulate": ["partition/study/simulate", "partition/plan", "partition/schedule", "partition/lists", "partition/study/cluster", "partition/study/layers", *BELOW],
+    "partition/study/planners": ["partition/study/planners", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", *BELOW],
+    "partition/study/auto": ["partition/study/auto", "partition/plan", "partition/schedule", "partition/study/planners", "partition/study/simulate", *BELOW],
+    "partition/study/improve": ["partition/study/improve", "partition/plan", "partition/schedule", *BELOW],
+    "partition/study/page": ["partition/study/page", "partition/plan", "partition/schedule", "partition/make", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", *BELOW],
     "partition": ["partition", "loader", "abi/include"],
     "runtime/base": ["runtime/base", "loader/base", "abi/include"],
-    "runtime/device": ["runtime/device", "runtime/base", *BELOW],
-    "runtime/weights": ["runtime/weights", "runtime/device", *BELOW],
-    "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *BELOW],
-    "runtime/compiled": ["runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *BELOW],
-    "runtime/executor": ["runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *BELOW],
-    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *BELOW],
-    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", "runtime/device", *BELOW],
+    "runtime/device": ["runtime/device", "runtime/base", *RUN],
+    "runtime/weights": ["runtime/weights", "runtime/device", *RUN],
+    "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *RUN],
+    "runtime/compiled": ["runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *RUN],
+    "runtime/executor": ["runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *RUN],
+    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *RUN],
+    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", "runtime/device", *RUN],
     "runtime/session": ["runtime/session", "runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base",
-                        *BELOW],
+                        *RUN],
 }
 
 
@@ -52,7 +58,7 @@ def owner(path):
     parts = path.split("/")
     if parts[0] == "plugins" and len(parts) > 2:
         return "/".join(parts[:2])
-    for length in (2, 1):
+    for length in (3, 2, 1):
         folder = "/".join(parts[:length])
         if folder in ALLOWED:
             return folder

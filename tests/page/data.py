@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of a page, read anew: what partition/page/page.h says of their form."""
+"""The data of a page, read anew: what partition/study/page/page.h says of their form."""
 import base64
 import json
 import re

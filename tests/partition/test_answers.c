@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "partition/schedule/compute_order.h"
 #include "tests/support/support.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Given cuts: the syntax, what goes where, and what contradicts. */
-#include "partition/cut/given.h"
+#include "partition/search/given.h"
 #include "tests/partition/toy.h"
 
 static void test_the_syntax_is_read(void) {

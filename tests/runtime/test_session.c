@@ -7,9 +7,9 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "partition/cut/assign.h"
 #include "partition/lists/lists.h"
 #include "partition/memory/predict.h"
+#include "partition/program/assign.h"
 #include "partition/program/model.h"
 #include "runtime/trace/trace.h"
 #include "tests/runtime/toy.h"

@@ -13,7 +13,7 @@
 
 #include <stdatomic.h>
 
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "runtime/session/session.h"
 #include "tests/support/support.h"
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "abi/api/plugins.h"
-#include "partition/improve/improve.h"
-#include "partition/improve/named.h"
+#include "partition/study/improve/improve.h"
+#include "partition/study/improve/named.h"
 
 enum { STAGES_MOST = 32, PROBLEMS = 60 };
 

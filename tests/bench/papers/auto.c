@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What planner `auto` finds for a question's model and machine, and a given plan beside it, both
  * played by the judge of `auto`. */
-#include "partition/search/auto/auto.h"
+#include "partition/study/auto/auto.h"
 
 #include <string.h>
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "abi/api/plugins.h"
-#include "partition/simulate/baselines.h"
+#include "partition/study/simulate/baselines.h"
 
 enum { INPUT_MOST = 64 << 20 };
 

@@ -3,11 +3,11 @@
 #ifndef PAPERS_ENGINE_H
 #define PAPERS_ENGINE_H
 
-#include "partition/arch/arch.h"
-#include "partition/json/json.h"
+#include "loader/base/json.h"
 #include "partition/schedule/ask.h"
-#include "partition/search/planners/strategy.h"
-#include "partition/simulate/stage_loads.h"
+#include "partition/study/arch/arch.h"
+#include "partition/study/planners/strategy.h"
+#include "partition/study/simulate/stage_loads.h"
 
 enum { PAPERS_STAGES_MOST = 4096, PAPERS_SLICES_MOST = 2048 };
 

@@ -24,7 +24,7 @@ class Engine:
     """Asks the command; remembers what it answered."""
 
     def __init__(self, clusters=None):
-        self.folder = pathlib.Path(clusters) if clusters else ROOT / "partition/cluster/ready"
+        self.folder = pathlib.Path(clusters) if clusters else ROOT / "partition/study/cluster/ready"
         self.command = BUILD / "tests/bench/papers_engine"
         self.known = {}
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "partition/search/planners/dapple.h"
+#include "partition/study/planners/dapple.h"
 #include "tests/bench/papers/engine.h"
 
 opipe_status papers_planning(const json_t *question, const opi_cluster *cluster, opi_planning *out,

@@ -64,7 +64,7 @@ def test_cluster_file():
     data["runs"] = {n: r for n, r in data["runs"].items() if n.startswith("bert48-32")}
     data["rows"] = [r for r in data["rows"] if r["id"].startswith("17")]
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(papers.ROOT / "partition/cluster/ready", folder, dirs_exist_ok=True)
+        shutil.copytree(papers.ROOT / "partition/study/cluster/ready", folder, dirs_exist_ok=True)
         engine = figures.Engine(folder)
         before = [r.ours for r in papers.evaluate(data, engine.answers(data))]
         path = pathlib.Path(folder) / "piz-daint.json"

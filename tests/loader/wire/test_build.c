@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "loader/wire/save.h"
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "tests/loader/wire/tables.h"
 
 /* ---- files as tables ---- */

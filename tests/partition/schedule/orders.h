@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "partition/schedule/events.h"
 #include "partition/schedule/order.h"
-#include "partition/simulate/events.h"
 #include "tests/support/support.h"
 
 static inline opi_order *order_read(const char *text, uint32_t dialect) {

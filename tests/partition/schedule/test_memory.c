@@ -2,7 +2,7 @@
 /* Every allocation of reading, lowering, proving, timing, drawing and printing fails once: an error
  * each time, and nothing leaks. Malformed files end the same way.
  */
-#include "partition/simulate/draw.h"
+#include "partition/schedule/draw.h"
 #include "tests/partition/schedule/orders.h"
 
 static const char table[] =

@@ -5,8 +5,8 @@
  */
 #include <math.h>
 
+#include "partition/schedule/events.h"
 #include "partition/schedule/order.h"
-#include "partition/simulate/events.h"
 #include "tests/plugins/schedules/lab.h"
 
 static opipe_error err = OPIPE_ERROR_INIT;

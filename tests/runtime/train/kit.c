@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "abi/api/plugins.h"
-#include "partition/cut/batch.h"
+#include "partition/program/batch.h"
 
 const opipe_plugin *const *kit_static_plugins;
 

@@ -5,7 +5,7 @@
 #define TESTS_TRAIN_KIT_H
 
 #include "abi/registry/registry.h"
-#include "partition/make.h"
+#include "partition/make/make.h"
 #include "runtime/device/budget.h"
 #include "runtime/session/session.h"
 #include "tests/support/support.h"

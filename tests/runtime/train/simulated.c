@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "partition/lists/plan_play.h"
+#include "partition/study/simulate/plan_play.h"
 
 enum { STAGES_MOST = 16, TEXT = 1024, TRIES = 12, IN_FLIGHT = 11, CLASSES = 32 };
 static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, NEAR = 0.015;

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan meets the devices that it shall run on: made from descriptions, or read from a file, it
+ * has not been judged by them. */
+#include <string.h>
+
+#include "partition/cost/profile.h"
+#include "partition/make/make.h"
+#include "partition/program/batch.h"
+#include "partition/search/taken.h"
+
+typedef struct recount {
+  const opi_plan_env *env;
+  opi_plan own; /* the decisions; what is predicted anew lies in an arena of its own */
+  opi_bound *bound;
+  opi_device_facts *facts; /* [n_ranks] */
+  bool *here;              /* [n_nodes] of the rank at hand */
+  opipe_error *err;
+} recount;
+
+/* Only what the plan does not decide is taken from the device: a session compares the rest. */
+static opipe_status look(recount *c, uint32_t rank) {
+  opi_device_spec here = c->own.devices[rank];
+  const opipe_status status = opi_device_look(c->env, &here, &c->facts[rank], c->err);
+  return status < 0
+             ? opi_error_prefix(c->err, "rank %u (device %s:%u): ", rank, here.kind, here.index)
+             : OPIPE_OK;
+}
+
+/* Does the rank's backend take the nodes of its stages? */
+static opipe_status ask_support(recount *c, uint32_t rank) {
+  const opi_plan *plan = &c->own;
+  const opi_device_spec *spec = &plan->devices[rank];
+  opi_backend_ref backend;
+  opipe_device *device = NULL;
+  const opipe_device_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_device_params, options),
+      .index = spec->index,
+      .threads = spec->threads,
+      .options = spec->options[0] == '\0' ? NULL : spec->options};
+  opi_taken_nodes(plan, rank, c->here);
+  OPI_TRY(c->env->plugins->backend(c->env->plugins->ctx, spec->kind, &backend, c->err));
+  OPI_TRY(OPI_MAKE("backend", &backend, device_open, &device, c->err, backend.self, &params));
+  const opipe_status status =
+      opi_profile_support(c->bound->graph, c->here, &backend, device, plan->allocator, c->err);
+  backend.table->device_close(device);
+  return status;
+}
+
+static opipe_status support(recount *c, uint32_t rank) {
+  const opipe_status status = ask_support(c, rank);
+  return status < 0 ? opi_error_prefix(c->err, "rank %u: ", rank) : OPIPE_OK;
+}
+
+static opipe_status count(recount *c) {
+  opi_plan *own = &c->own;
+  const int64_t rows =
+      own->batch_dim == NULL ? 0 : opi_microbatch_rows(own->batch_rows, own->n_microbatches, 0);
+  c->facts = OPI_ARENA_ARRAY(&own->arena, opi_device_facts, own->n_ranks);
+  c->here = OPI_ARENA_ARRAY(&own->arena, bool, own->n_nodes);
+  if (c->facts == NULL || c->here == NULL)
+    return opi_fail_nomem(c->err, own->n_nodes, "a plan");
+  for (uint32_t r = 0; r < own->n_ranks; ++r)
+    OPI_TRY(look(c, r));
+  OPI_TRY(opi_plan_bind(own, c->env->model, c->env->bind, rows, &c->bound, c->err));
+  for (uint32_t r = 0; r < own->n_ranks; ++r)
+    OPI_TRY(support(c, r));
+  own->facts = c->facts;
+  return opi_plan_finish(c->env, own, c->bound, c->err);
+}
+
+opipe_status opi_plan_recount(const opi_plan_env *env, const opi_plan *plan, opipe_error *err) {
+  return plan->counted ? OPIPE_OK : opi_plan_count_memory(env, plan, NULL, NULL, err);
+}
+
+opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan,
+                                   const opi_program_visitor *visitor, opi_memory *out_memory,
+                                   opipe_error *err) {
+  opi_plan_env seen = *env;
+  recount c = {.env = &seen, .own = *plan, .err = err};
+  seen.visitor = visitor;
+  opi_arena_init(&c.own.arena, plan->allocator, 0);
+  const opipe_status status = count(&c);
+  if (status == OPIPE_OK && out_memory != NULL)
+    memcpy(out_memory, c.own.memory, plan->n_ranks * sizeof *out_memory);
+  opi_bound_free(c.bound);
+  opi_arena_release(&c.own.arena);
+  return status;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan binds its model with. */
+#include "partition/program/bind.h"
+
+#include <string.h>
+
+#include "partition/make/make.h"
+#include "partition/program/batch.h"
+
+static opipe_status take_pin(opi_plan *plan, const opi_pin *pin, opi_pin *out, opipe_error *err) {
+  uint64_t n_bytes = 0;
+  if (!opi_tensor_bytes(pin->dtype, pin->shape, pin->rank, &n_bytes))
+    return opi_fail(err, OPIPE_E_INVALID, "pinned input '%s' has no valid shape", pin->input);
+  *out = (opi_pin){.input = opi_arena_strdup(&plan->arena, pin->input),
+                   .data = opi_arena_copy(&plan->arena, pin->data, (size_t)n_bytes),
+                   .shape = opi_arena_copy(&plan->arena, pin->shape, pin->rank * sizeof(int64_t)),
+                   .rank = pin->rank,
+                   .dtype = pin->dtype};
+  return out->input == NULL || out->data == NULL || out->shape == NULL
+             ? opi_fail_nomem(err, n_bytes, "a plan")
+             : OPIPE_OK;
+}
+
+opipe_status opi_plan_take_binding(opi_plan *plan, const opi_bind_options *bind, uint32_t n_more,
+                                   opipe_error *err) {
+  plan->dims = OPI_ARENA_ARRAY(&plan->arena, opi_dim_binding, bind->n_dims);
+  plan->pins = OPI_ARENA_ARRAY(&plan->arena, opi_pin, bind->n_pins);
+  plan->barriers = OPI_ARENA_ARRAY(&plan->arena, const char *, (size_t)bind->n_barriers + n_more);
+  if (plan->dims == NULL || plan->pins == NULL || plan->barriers == NULL)
+    return opi_fail_nomem(err, 0, "a plan");
+  for (uint32_t i = 0; i < bind->n_dims; ++i) {
+    const opi_dim_binding *dim = &bind->dims[i];
+    plan->dims[i] = (opi_dim_binding){opi_arena_strdup(&plan->arena, dim->name), dim->value};
+    if (plan->dims[i].name == NULL)
+      return opi_fail_nomem(err, 0, "a plan");
+  }
+  for (uint32_t i = 0; i < bind->n_pins; ++i)
+    OPI_TRY(take_pin(plan, &bind->pins[i], &plan->pins[i], err));
+  for (uint32_t i = 0; i < bind->n_barriers; ++i) {
+    plan->barriers[i] = opi_arena_strdup(&plan->arena, bind->barriers[i]);
+    if (plan->barriers[i] == NULL)
+      return opi_fail_nomem(err, 0, "a plan");
+  }
+  plan->n_dims = bind->n_dims;
+  plan->n_pins = bind->n_pins;
+  plan->n_barriers = bind->n_barriers;
+  plan->bind_flags = bind->flags & ~(uint32_t)OPI_BIND_DEFAULTS;
+  plan->dropout = bind->dropout;
+  plan->dropout_ratio = bind->dropout_ratio;
+  return OPIPE_OK;
+}
+
+/* One-element initializers that are trained must not be folded away: those that the plan lists, or
+ * that are asked for by name. */
+static opipe_status keep_named(const opi_plan *plan, opi_arena *scratch, opi_bind_options *options,
+                               opipe_error *err) {
+  const char **keep = OPI_ARENA_ARRAY(scratch, const char *,
+                                      (size_t)plan->train->n_globs + plan->train->choice.n_trained);
+  if (keep == NULL)
+    return opi_fail_nomem(err, plan->train->n_globs * sizeof(*keep), "a binding");
+  options->keep = keep;
+  options->n_keep = 0;
+  for (uint32_t i = 0; i < plan->train->n_globs; ++i) {
+    const opi_train_glob *glob = &plan->train->globs[i];
+    if (glob->trainable && strpbrk(glob->pattern, "*?") == NULL)
+      keep[options->n_keep++] = glob->pattern;
+  }
+  for (uint32_t i = 0; i < plan->train->choice.n_trained; ++i)
+    keep[options->n_keep++] = plan->train->choice.trained[i];
+  return OPIPE_OK;
+}
+
+/* What the plan's micro-batch of `rows` rows is bound with. */
+static opipe_status bind_options(const opi_plan *plan, const opi_bind_options *base, int64_t rows,
+                                 opi_arena *scratch, opi_bind_options *out_options,
+                                 opipe_error *err) {
+  opi_bind_options options = *base;
+  options.shapes = NULL;
+  options.n_shapes = 0;
+  options.dims = plan->dims;
+  options.n_dims = plan->n_dims;
+  options.pins = plan->pins;
+  options.n_pins = plan->n_pins;
+  options.barriers = plan->barriers;
+  options.n_barriers = plan->n_barriers;
+  options.flags = plan->bind_flags;
+  options.dropout = plan->dropout;
+  options.dropout_ratio = plan->dropout_ratio;
+  if (plan->train != NULL)
+    OPI_TRY(keep_named(plan, scratch, &options, err));
+  if (rows > 0 && plan->batch_dim != NULL) {
+    options.dims = opi_batch_bind(plan->dims, &options.n_dims, plan->batch_dim, rows, scratch);
+    if (options.dims == NULL)
+      return opi_fail_nomem(err, plan->n_dims * sizeof(*options.dims), "a binding");
+  }
+  *out_options = options;
+  return OPIPE_OK;
+}
+
+opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
+                              const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                              opipe_error *err) {
+  opi_arena scratch;
+  opi_bind_options options;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opipe_status status = bind_options(plan, base, rows, &scratch, &options, err);
+  if (status == OPIPE_OK)
+    status = (bind == NULL ? opi_bind : bind)(model, &options, out_bound, err);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
+                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                           opipe_error *err) {
+  return opi_plan_bind_by(NULL, plan, model, base, rows, out_bound, err);
+}
+
+opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
+                            const opi_bound **out_bound, opi_bound **out_own, opipe_error *err) {
+  opi_arena scratch;
+  opi_bind_options options;
+  *out_own = NULL;
+  opi_arena_init(&scratch, plan->allocator, 0);
+  opipe_status status = bind_options(plan, env->bind, rows, &scratch, &options, err);
+  const bool at_hand =
+      status == OPIPE_OK && env->bound != NULL && opi_bind_same(&options, env->bind);
+  if (at_hand)
+    status = opi_model_check_files(env->model, err);
+  else if (status == OPIPE_OK)
+    status = opi_bind(env->model, &options, out_own, err);
+  *out_bound = at_hand ? env->bound : *out_own;
+  opi_arena_release(&scratch);
+  return status;
+}

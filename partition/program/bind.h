@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan binds its model with. */
+#ifndef OPI_PLAN_BIND_H
+#define OPI_PLAN_BIND_H
+
+#include "partition/plan/plan.h"
+
+/* Copies into the plan what a model was bound with: dimensions, pins, barriers (with room for
+ * n_more of them), flags. Errors: INVALID, a pin without a valid shape; NOMEM. */
+opipe_status opi_plan_take_binding(opi_plan *plan, const opi_bind_options *bind, uint32_t n_more,
+                                   opipe_error *err);
+/* The bound graph of one micro-batch with `rows` rows under the plan (rows 0: the plan has no batch
+ * dimension). */
+opipe_status opi_plan_bind(const opi_plan *plan, const opi_model *model,
+                           const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                           opipe_error *err);
+/* The same with another function in the place of opi_bind; NULL: that. */
+typedef opipe_status (*opi_bind_fn)(const opi_model *model, const opi_bind_options *options,
+                                    opi_bound **out_bound, opipe_error *err);
+opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
+                              const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
+                              opipe_error *err);
+
+#endif /* OPI_PLAN_BIND_H */

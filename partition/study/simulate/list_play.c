@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a playlist to operations: one for each of its items, for every mini-batch that is played. */
+#include "partition/study/simulate/list_play.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BODIES = 8 };
+
+/* A message of a body, by its stream and micro-batch. */
+typedef struct message {
+  uint32_t stream, microbatch;
+} message;
+
+typedef struct builder {
+  const opi_plan *plan;
+  const opi_playlist *list;
+  opi_play *play;
+  opi_arena *arena;
+  opi_play_op *ops;
+  uint32_t *batch;   /* [n_ops] mini-batch */
+  uint32_t *work_at; /* [pieces * OPI_PROGRAMS] OPIPE_NONE: there is none */
+  message *messages; /* [n_messages] of a body, by stream and micro-batch */
+  uint32_t *come;    /* [groups] last mini-batch + 1 for which the rank at hand came to it */
+  uint32_t n_ops, room_ops, room_batch, n_messages, n_items, n_batches;
+  bool twice; /* double-buffered weights */
+  opipe_error *err;
+} builder;
+
+static opipe_status add_op(builder *b, uint32_t kind, uint32_t index, uint32_t item,
+                           uint32_t batch) {
+  if (b->n_ops == UINT32_MAX - 1)
+    return opi_fail(b->err, OPIPE_E_LIMIT, "a simulation of more than %u operations", b->n_ops);
+  if (!opi_arena_grow(b->arena, (void **)&b->ops, &b->room_ops, b->n_ops + 1, sizeof *b->ops) ||
+      !opi_arena_grow(b->arena, (void **)&b->batch, &b->room_batch, b->n_ops + 1, sizeof *b->batch))
+    return opi_fail_nomem(b->err, (uint64_t)b->n_ops * sizeof *b->ops, "a simulation");
+  b->batch[b->n_ops] = batch;
+  b->ops[b->n_ops++] = (opi_play_op){kind, index, item};
+  return OPIPE_OK;
+}
+
+/* ---- programs ---- */
+
+static opipe_status make_works(builder *b) {
+  const opi_playlist *l = b->list;
+  opi_play_work *works = OPI_ARENA_ARRAY(b->arena, opi_play_work, l->n_works);
+  if (works == NULL)
+    return opi_fail_nomem(b->err, l->n_works * sizeof *works, "a simulation");
+  for (uint32_t i = 0; i < l->n_works; ++i) {
+    const opi_playlist_work *w = &l->works[i];
+    works[i] = (opi_play_work){w->ns, w->take_bytes, w->give_bytes};
+    b->work_at[w->piece * OPI_PROGRAMS + w->pass] = i;
+  }
+  b->play->work = works;
+  return OPIPE_OK;
+}
+
+static opipe_status add_compute(builder *b, const opi_playlist_item *item, uint32_t i,
+                                uint32_t batch) {
+  const uint32_t work = b->work_at[item->at * OPI_PROGRAMS + item->pass];
+  if (work == OPIPE_NONE) {
+    return opi_fail(b->err, OPIPE_E_INVALID, "pass %u of piece %u is played and has no time",
+                    item->pass, item->at);
+  }
+  return add_op(b, OPI_PLAY_COMPUTE, work, i, batch);
+}
+
+/* ---- messages ---- */
+
+static int by_stream(const void *left, const void *right) {
+  const message *a = left, *b = right;
+  if (a->stream != b->stream)
+    return a->stream < b->stream ? -1 : 1;
+  return a->microbatch < b->microbatch ? -1 : a->microbatch > b->microbatch;
+}
+
+/* Every message is sent once in a body. */
+static opipe_status number_messages(builder *b) {
+  const opi_playlist *l = b->list;
+  const uint32_t n = l->rank_first[b->plan->n_ranks];
+  for (uint32_t i = 0; i < n; ++i)
+    b->n_messages += l->items[i].kind == OPI_PLAY_SEND;
+  b->messages = OPI_ARENA_ARRAY(b->arena, message, b->n_messages);
+  if (b->messages == NULL)
+    return opi_fail_nomem(b->err, b->n_messages * sizeof *b->messages, "a simulation");
+  for (uint32_t i = 0, k = 0; i < n; ++i) {
+    if (l->items[i].kind == OPI_PLAY_SEND)
+      b->messages[k++] = (message){l->items[i].at, l->items[i].microbatch};
+  }
+  if (b->n_messages > 1)
+    qsort(b->messages, b->n_messages, sizeof *b->messages, by_stream);
+  for (uint32_t k = 1; k < b->n_messages; ++k) {
+    if (by_stream(&b->messages[k - 1], &b->messages[k]) == 0) {
+      return opi_fail(b->err, OPIPE_E_INVALID, "stream %u: micro-batch %u is sent twice",
+                      b->messages[k].stream, b->messages[k].microbatch);
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status make_streams(builder *b) {
+  const opi_playlist *l = b->list;
+  const size_t n = (size_t)b->n_messages * b->n_batches;
+  opi_play_stream *streams = OPI_ARENA_ARRAY(b->arena, opi_play_stream, l->n_streams);
+  uint32_t *of = OPI_ARENA_ARRAY(b->arena, uint32_t, n);
+  if (streams == NULL || of == NULL)
+    return opi_fail_nomem(b->err, n * sizeof *of, "a simulation");
+  for (uint32_t s = 0; s < l->n_streams; ++s) {
+    streams[s] = (opi_play_stream){l->streams[s].src_rank, l->streams[s].dst_rank,
+                                   (double)l->streams[s].n_bytes};
+  }
+  for (size_t m = 0; m < n; ++m)
+    of[m] = b->messages[m % b->n_messages].stream;
+  b->play->streams = streams;
+  b->play->n_streams = l->n_streams;
+  b->play->message_stream = of;
+  b->play->n_messages = (uint32_t)n;
+  return OPIPE_OK;
+}
+
+static bool receives(const opi_playlist_item *item) {
+  return item->kind == OPI_PLAY_POST || item->kind == OPI_PLAY_WAIT;
+}
+
+/* The mini-batch that what an item is about is of; false: of before the first, or behind the last.
+ */
+static bool batch_of(const builder *b, uint32_t body, const opi_playlist_item *item,
+                     uint32_t *out_batch) {
+  const int64_t own = b->twice ? (int64_t)body + item->next - 1 : (int64_t)body;
+  const int64_t batch = own + item->lap;
+  *out_batch = batch < 0 ? 0 : (uint32_t)batch;
+  return batch >= 0 && batch < (int64_t)b->n_batches;
+}
+
+static opipe_status add_end(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *item = &b->list->items[i];
+  const opi_playlist_stream *stream = &b->list->streams[item->at];
+  const message key = {item->at, item->microbatch};
+  const message *found = b->n_messages == 0 ? NULL
+                                            : bsearch(&key, b->messages, b->n_messages,
+                                                      sizeof *b->messages, by_stream);
+  uint32_t batch = 0;
+  if (found == NULL || rank != (receives(item) ? stream->dst_rank : stream->src_rank)) {
+    return opi_fail(b->err, OPIPE_E_INVALID,
+                    "rank %u has an end of micro-batch %u on stream %u, which %s", rank,
+                    item->microbatch, item->at, found == NULL ? "nobody sends" : "is not its own");
+  }
+  return batch_of(b, body, item, &batch)
+             ? add_op(b, item->kind, batch * b->n_messages + (uint32_t)(found - b->messages), i,
+                      batch)
+             : OPIPE_OK;
+}
+
+/* ---- groups ---- */
+
+/* Each has a collective in every mini-batch. */
+static opipe_status make_groups(builder *b, uint32_t algorithm) {
+  const opi_playlist *l = b->list;
+  const size_t n = (size_t)l->n_groups * b->n_batches;
+  uint32_t n_members = 0, at = 0;
+  for (uint32_t g = 0; g < l->n_groups; ++g)
+    n_members += l->groups[g].n_ranks;
+  opi_play_group *groups = OPI_ARENA_ARRAY(b->arena, opi_play_group, l->n_groups);
+  uint32_t *members = OPI_ARENA_ARRAY(b->arena, uint32_t, n_members);
+  uint32_t *of = OPI_ARENA_ARRAY(b->arena, uint32_t, n);
+  b->come = OPI_ARENA_ARRAY(b->arena, uint32_t, l->n_groups);
+  if (groups == NULL || members == NULL || of == NULL || b->come == NULL)
+    return opi_fail_nomem(b->err, n * sizeof *of, "a simulation");
+  for (uint32_t g = 0; g < l->n_groups; ++g) {
+    const opi_playlist_group *from = &l->groups[g];
+    groups[g] = (opi_play_group){.op = OPI_OP_ALL_REDUCE,
+                                 .algorithm = from->waits ? 0 : algorithm,
+                                 .times = from->waits ? 0 : 1,
+                                 .n_bytes = from->n_bytes,
+                                 .first = at,
+                                 .n_lists = from->n_ranks};
+    for (uint32_t i = 0; i < from->n_ranks; ++i)
+      members[at++] = from->ranks[i];
+  }
+  for (size_t c = 0; c < n; ++c)
+    of[c] = (uint32_t)(c % l->n_groups);
+  b->play->groups = groups;
+  b->play->n_groups = l->n_groups;
+  b->play->group_lists = members;
+  b->play->collective_group = of;
+  b->play->n_collectives = (uint32_t)n;
+  return OPIPE_OK;
+}
+
+static bool is_member(const opi_playlist_group *group, uint32_t rank) {
+  for (uint32_t i = 0; i < group->n_ranks; ++i) {
+    if (group->ranks[i] == rank)
+      return true;
+  }
+  return false;
+}
+
+/* A rank comes to a group of its own once in a mini-batch, and joins what it came to. */
+static opipe_status add_collective(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *item = &b->list->items[i];
+  const bool starts = item->kind == OPI_PLAY_START;
+  uint32_t batch = 0;
+  if (!batch_of(b, body, item, &batch))
+    return OPIPE_OK;
+  const uint32_t come = b->come[item->at];
+  if (!is_member(&b->list->groups[item->at], rank) || (starts ? come > batch : come < batch + 1)) {
+    return opi_fail(b->err, OPIPE_E_INVALID, "rank %u %s group %u, %s", rank,
+                    starts ? "comes to" : "waits for", item->at,
+                    !is_member(&b->list->groups[item->at], rank) ? "in which it has no part"
+                    : starts                                     ? "to which it has come already"
+                                                                 : "to which it has not come");
+  }
+  if (starts)
+    b->come[item->at] = batch + 1;
+  return add_op(b, item->kind, batch * b->list->n_groups + item->at, i, batch);
+}
+
+/* ---- items ---- */
+
+static opipe_status add_item(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *item = &b->list->items[i];
+  if (item->kind == OPI_PLAY_COMPUTE)
+    return add_compute(b, item, i, b->twice ? body + item->next - 1 : body);
+  return item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN
+             ? add_collective(b, rank, body, i)
+             : add_end(b, rank, body, i);
+}
+
+/* Bodies of a double-buffered run: prologue, bodies, epilogue. */
+static bool takes_part(const builder *b, uint32_t body, const opi_playlist_item *item) {
+  if (!b->twice)
+    return true;
+  return body == 0 ? item->next == 1 : body + 1 < b->n_items || item->next == 0;
+}
+
+/* Those of a batch that take part begin together. */
+static opipe_status add_batch(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
+  const opi_playlist_item *items = &b->list->items[i];
+  const uint32_t room = b->list->rank_first[rank + 1] - i - 1;
+  uint32_t n = 0, batch = 0;
+  for (uint32_t k = 1; k <= items[0].at; ++k) {
+    if (k > room || (items[k].kind != OPI_PLAY_SEND && items[k].kind != OPI_PLAY_POST)) {
+      return opi_fail(b->err, OPIPE_E_INVALID,
+                      "rank %u has a batch of %u sends and posts, of which %u follow", rank,
+                      items[0].at, k - 1);
+    }
+    n += takes_part(b, body, &items[k]) && batch_of(b, body, &items[k], &batch);
+  }
+  return n == 0 ? OPIPE_OK : add_op(b, OPI_PLAY_BATCH, n, i, 0);
+}
+
+static opipe_status build_rank(builder *b, uint32_t rank) {
+  const opi_playlist *l = b->list;
+  for (uint32_t body = 0; body < b->n_items; ++body) {
+    for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
+      if (l->items[i].kind == OPI_PLAY_BATCH)
+        OPI_TRY(add_batch(b, rank, body, i));
+      else if (takes_part(b, body, &l->items[i]))
+        OPI_TRY(add_item(b, rank, body, i));
+    }
+  }
+  return OPIPE_OK;
+}
+
+static uint32_t *new_index(opi_arena *arena, uint64_t n) {
+  uint32_t *index = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)n);
+  if (index != NULL && n != 0)
+    memset(index, 0xff, (size_t)n * sizeof *index);
+  return index;
+}
+
+static opipe_status allocate(builder *b) {
+  const size_t n_works = (size_t)b->plan->n_stages * b->list->n_pieces * OPI_PROGRAMS;
+  b->work_at = new_index(b->arena, n_works);
+  return b->work_at == NULL ? opi_fail_nomem(b->err, n_works * sizeof *b->work_at, "a simulation")
+                            : OPIPE_OK;
+}
+
+static opipe_status build(builder *b, const opi_order_play *how) {
+  opi_play *play = b->play;
+  const uint32_t n_ranks = b->plan->n_ranks;
+  uint32_t *first = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)n_ranks + 1);
+  uint32_t *device = OPI_ARENA_ARRAY(b->arena, uint32_t, n_ranks);
+  if (first == NULL || device == NULL)
+    return opi_fail_nomem(b->err, n_ranks * sizeof *first, "a simulation");
+  if (n_ranks > how->cluster->n_devices) {
+    return opi_fail(b->err, OPIPE_E_INVALID, "%u ranks, and the cluster has %u devices", n_ranks,
+                    how->cluster->n_devices);
+  }
+  OPI_TRY(allocate(b));
+  OPI_TRY(make_works(b));
+  OPI_TRY(number_messages(b));
+  OPI_TRY(make_streams(b));
+  OPI_TRY(make_groups(b, how->collective));
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    first[rank] = b->n_ops;
+    device[rank] = how->device == NULL ? rank : how->device[rank];
+    for (uint32_t g = 0; g < b->list->n_groups; ++g)
+      b->come[g] = 0;
+    OPI_TRY(build_rank(b, rank));
+  }
+  first[n_ranks] = b->n_ops;
+  play->device = device;
+  play->list_first = first;
+  play->ops = b->ops;
+  return OPIPE_OK;
+}
+
+/* ---- for people ---- */
+
+/* A batch has that of its first. */
+static opi_do label_of(const builder *b, const opi_playlist_item *item) {
+  static const uint8_t passes[OPI_PROGRAMS] = {OPI_DO_F, OPI_DO_B, OPI_DO_I, OPI_DO_W, OPI_DO_F};
+  const bool slices = b->plan->n_slices > 1;
+  if (item->kind == OPI_PLAY_BATCH)
+    ++item;
+  opi_do label = {.stage = item->at,
+                  .microbatch = item->microbatch,
+                  .edge = OPIPE_NONE,
+                  .replica = item->replica,
+                  .flags = item->next == 1 ? OPIPE_ACTION_NEXT_STEP : 0};
+  if (item->kind == OPI_PLAY_COMPUTE) {
+    label.kind = passes[item->pass];
+    label.stage = item->at / b->list->n_pieces;
+    label.slice = (uint16_t)(slices ? item->at % b->list->n_pieces : 0);
+  } else if (item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN) {
+    const uint32_t stage = b->list->groups[item->at].stage;
+    const bool sums = item->kind == OPI_PLAY_START && stage != OPIPE_NONE;
+    label.kind = sums ? OPI_DO_REDUCE : OPI_DO_STEP;
+    label.stage = sums ? stage : OPIPE_NONE;
+  } else {
+    const opi_playlist_stream *s = &b->list->streams[item->at];
+    const bool in = receives(item);
+    label.kind = in ? (s->backward ? OPI_DO_RECV_B : OPI_DO_RECV_F)
+                    : (s->backward ? OPI_DO_SEND_B : OPI_DO_SEND_F);
+    label.stage = in ? s->dst_stage : s->src_stage;
+    label.replica = in ? s->dst_replica : s->src_replica;
+    label.slice = in ? s->dst_slice : s->src_slice;
+  }
+  return label;
+}
+
+static opipe_status make_labels(const builder *b, opi_do_list **out_labels) {
+  const opi_playlist *l = b->list;
+  const uint32_t n_ranks = b->plan->n_ranks;
+  opi_do_list *labels = NULL;
+  opipe_status status = OPIPE_OK;
+  OPI_TRY(
+      opi_do_list_create(b->arena->allocator, n_ranks, l->rank_first[n_ranks], &labels, b->err));
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    opi_do_list_rank(labels, rank);
+    for (uint32_t i = l->rank_first[rank]; status == OPIPE_OK && i < l->rank_first[rank + 1]; ++i)
+      status = opi_do_list_add(labels, label_of(b, &l->items[i]), b->err);
+  }
+  opi_do_list_rank(labels, n_ranks);
+  if (status < 0)
+    opi_do_list_free(labels);
+  else
+    *out_labels = labels;
+  return status;
+}
+
+/* Between the ends of mini-batches in the middle, as the order repeats. */
+static double period_of(const builder *b, const opi_played *r, double *ends) {
+  const uint32_t n = b->n_batches - 1, half = n / 2;
+  for (uint32_t i = 0; i < b->n_ops; ++i) {
+    double *end = &ends[b->batch[i]];
+    if (b->ops[i].kind == OPI_PLAY_COMPUTE && r->end[i] > *end)
+      *end = r->end[i];
+  }
+  return half == 0 ? ends[0] : (ends[n - 1] - ends[half - 1]) / (n - half);
+}
+
+opipe_status opi_list_play_run(const opi_plan *plan, const opi_order_play *how, opi_arena *arena,
+                               opi_list_played *out, opipe_error *err) {
+  const uint32_t n_bodies = how->n_bodies == 0 ? BODIES : how->n_bodies;
+  builder b = {.plan = plan,
+               .list = plan->play,
+               .play = &out->play,
+               .arena = arena,
+               .twice = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+               .err = err};
+  b.n_items = b.twice ? n_bodies + 2 : 1;
+  b.n_batches = b.twice ? n_bodies + 1 : 1;
+  *out = (opi_list_played){.n_batches = b.n_batches};
+  out->play = (opi_play){.cluster = how->cluster,
+                         .n_lists = plan->n_ranks,
+                         .n_tensor = 1,
+                         .n_data = 1,
+                         .rule = plan->n_ranks > 1 ? plan->link.rule : OPI_RULE_TAG,
+                         .apart = how->apart};
+  double *ends = OPI_ARENA_ARRAY(arena, double, (size_t)b.n_batches);
+  if (ends == NULL)
+    return opi_fail_nomem(err, b.n_batches * sizeof *ends, "a simulation");
+  OPI_TRY(build(&b, how));
+  OPI_TRY(opi_play_run(&out->play, arena, &out->result, err));
+  out->step_ns = b.twice ? period_of(&b, &out->result, ends) : out->result.makespan;
+  return make_labels(&b, &out->labels);
+}
