@@ -30,7 +30,7 @@ opipe_status opi_engine_open(opi_engine *engine, opi_setup *s, opipe_error *err)
     atomic_init(&engine->workers[r].driven_ns, opi_clock_ns());
   }
   s->engine = engine;
-  s->above.watch = opi_watch;
+  s->above = (opi_device_above){.watch = opi_watch};
   return OPIPE_OK;
 }
 
