@@ -221,9 +221,10 @@ opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool wh
                              opipe_error *err) {
   const opi_setup *s = stream->setup;
   const uint32_t n = atomic_load(&stream->n_unfinished);
-  if (atomic_load(&s->ending.failed) != 0)
+  if (opi_session_failed(s)) {
     return opi_fail(err, OPIPE_E_STATE, "%s: the session has failed: %s", call,
                     s->ending.why.message);
+  }
   if (n != 0) {
     return opi_fail(err, OPIPE_E_STATE, "%s: %u request%s of the state %s unfinished: wait for %s",
                     call, n, n == 1 ? "" : "s", n == 1 ? "is" : "are", n == 1 ? "it" : "them");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entry of runtime/executor: what a rank does with the requests that it was given.
  *
- *   engine.h   what the ranks are at; what is told upwards (opi_engine_above, opi_elsewhere)
+ *   workers.h   what the ranks are at; what is told upwards (opi_engine_above, opi_elsewhere)
  *
  * One thread per rank interprets its list, or the host drives it; the reference runs all lists in
  * the submitting thread.
@@ -18,12 +18,12 @@
  * - A request ends for the caller when the last rank with a part in it leaves it (finish), and is
  *   the requests layer's again when the last rank of all has (passed).
  * - The executor knows the session's fixed part and its shapes. It calls the layer above only
- *   through the tables of engine.h, and only where a request begins or ends, or a thread waits.
+ *   through the tables of workers.h, and only where a request begins or ends, or a thread waits.
  */
 #ifndef OPI_EXECUTOR_H
 #define OPI_EXECUTOR_H
 
-#include "runtime/executor/engine.h"
+#include "runtime/executor/workers.h"
 
 /* ---- with the session ---- */
 

@@ -93,9 +93,9 @@ typedef struct opi_share {
   bool begun;      /* it is here, or begins to come */
   opipe_error why;
   _Atomic uint64_t n_parts; /* letters, for whoever waits */
-  _Atomic uint32_t state;   /* OPI_SHARE_* */
+  _Atomic uint32_t state;   /* OPI_SHARING_* */
 } opi_share;
-enum { OPI_SHARE_NONE = 0, OPI_SHARE_RUNS = 1, OPI_SHARE_DONE = 2 };
+enum { OPI_SHARING_NONE = 0, OPI_SHARING_RUNS = 1, OPI_SHARING_DONE = 2 };
 
 struct opi_peers {
   opi_session *session;

@@ -379,9 +379,10 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                     "request %llu has not finished: its outputs are not there yet",
                     (unsigned long long)request->number);
   }
-  if (index >= s->setup->n_outputs)
+  if (index >= s->setup->n_outputs) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "output %u of a model with %u", index,
                     s->setup->n_outputs);
+  }
   if (opi_request_failed(request)) {
     return opi_fail(err, OPIPE_E_STATE, "request %llu has failed and has no outputs: %s",
                     (unsigned long long)request->number, request->error.message);

@@ -47,7 +47,7 @@ static bool goes_to(const opi_peers *p, const opi_lane *lane) {
 opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *letter, bool *out_taken,
                             opipe_error *err) {
   opi_share *share = &p->share;
-  *out_taken = atomic_load_explicit(&share->state, memory_order_acquire) == OPI_SHARE_RUNS &&
+  *out_taken = atomic_load_explicit(&share->state, memory_order_acquire) == OPI_SHARING_RUNS &&
                !(share->begun && share->n_there == share->n_bytes);
   if (!*out_taken)
     return OPIPE_OK; /* of the next call, which comes here too */
@@ -102,7 +102,7 @@ static opipe_status give(opi_share *share, opi_lane *lane, bool *io_all, opipe_e
 opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err) {
   opi_share *share = &p->share;
   if (rank->index != p->session->setup->here[0] ||
-      atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARE_RUNS ||
+      atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARING_RUNS ||
       !all_are_known(p) || !share->begun)
     return OPIPE_OK;
   bool all = share->n_there == share->n_bytes;
@@ -116,7 +116,7 @@ opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err
     p->lanes[i].shares = false;
     p->lanes[i].n_shared = 0;
   }
-  atomic_store_explicit(&share->state, OPI_SHARE_DONE, memory_order_release);
+  atomic_store_explicit(&share->state, OPI_SHARING_DONE, memory_order_release);
   return OPIPE_OK;
 }
 
@@ -135,7 +135,7 @@ static void drive(opi_session *s) {
 static void wait_for(opi_session *s, const opi_share *share) {
   const struct timespec again = {.tv_nsec = 20000};
   uint64_t since = opi_clock_ns(), parts = 0, now = since;
-  while (atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARE_DONE &&
+  while (atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARING_DONE &&
          !opi_session_failed(s->setup) && now - since < s->setup->watchdog_ns) {
     drive(s);
     (void)nanosleep(&again, NULL);
@@ -180,12 +180,12 @@ opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64
   share->why = (opipe_error)OPIPE_ERROR_INIT;
   if (has && had < 0)
     (void)opi_fail(&share->why, had, "%s", err->message);
-  atomic_store_explicit(&share->state, OPI_SHARE_RUNS, memory_order_release);
+  atomic_store_explicit(&share->state, OPI_SHARING_RUNS, memory_order_release);
   s->setup->transport->ring(s->setup->ranks[s->setup->here[0]].endpoint);
   wait_for(s, share);
-  if (atomic_load(&share->state) != OPI_SHARE_DONE)
+  if (atomic_load(&share->state) != OPI_SHARING_DONE)
     return give_up(s, err); /* nobody looks at it any more */
-  atomic_store(&share->state, OPI_SHARE_NONE);
+  atomic_store(&share->state, OPI_SHARING_NONE);
   if (had < 0)
     return had;
   return share->why.status < 0

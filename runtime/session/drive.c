@@ -53,9 +53,10 @@ opipe_status opi_session_fd(opi_session *s, uint32_t rank, int32_t *out_fd, opip
       return opi_fail(err, OPIPE_E_STATE,
                       "session_fd: rank %u has a thread of its own, or none at all", rank);
     }
-    if (rank >= s->setup->plan->n_ranks)
+    if (rank >= s->setup->plan->n_ranks) {
       return opi_fail(err, OPIPE_E_INVALID, "session_fd: rank %u of %u", rank,
                       s->setup->plan->n_ranks);
+    }
     OPI_TRY(opi_rank_find(s->setup, "session_fd", rank, err));
     if (s->setup->transport->notify == NULL) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,

@@ -61,9 +61,10 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
     return opi_fail(err, OPIPE_E_ABI, "session_memory: struct_size %u is too small",
                     io_info->struct_size);
   }
-  if (index >= s->setup->plan->n_ranks)
+  if (index >= s->setup->plan->n_ranks) {
     return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index,
                     s->setup->plan->n_ranks);
+  }
   OPI_TRY(opi_rank_find(s->setup, "session_memory", index, err));
   opi_rank *rank = &s->setup->ranks[index];
   uint32_t home = 0;

@@ -10,12 +10,12 @@
 typedef struct opi_weights opi_weights;
 
 enum {
-  OPI_STATE_WEIGHT = 0,   /* the initializer's own type */
-  OPI_STATE_GRADIENT = 1, /* of the last mini-batch, summed, before clipping, loss scale taken out;
+  OPI_TENSOR_WEIGHT = 0,   /* the initializer's own type */
+  OPI_TENSOR_GRADIENT = 1, /* of the last mini-batch, summed, before clipping, loss scale taken out;
                              needs keep_gradients */
-  OPI_STATE_FIRST = 2,    /* momentum, first moment; the others of the optimizer follow */
-  OPI_STATE_SECOND = 3,
-  OPI_STATE_MASTER = 4 /* the weight in fp32, as the optimizer has it */
+  OPI_TENSOR_FIRST = 2,    /* momentum, first moment; the others of the optimizer follow */
+  OPI_TENSOR_SECOND = 3,
+  OPI_TENSOR_MASTER = 4 /* the weight in fp32, as the optimizer has it */
 };
 /* Dense row-major fp32 but for WEIGHT. `version` of double-buffered weights, else 0. `set` changes
  * every copy. Errors: NOTFOUND says what is missing; INVALID both byte counts. */

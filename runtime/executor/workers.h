@@ -2,8 +2,8 @@
 /* What a session's ranks are at: the requests that they were given, and each one's place in its
  * list.
  */
-#ifndef OPI_ENGINE_H
-#define OPI_ENGINE_H
+#ifndef OPI_WORKERS_H
+#define OPI_WORKERS_H
 
 #include "runtime/compiled/compiled.h"
 
@@ -137,4 +137,4 @@ typedef struct opi_engine {
   uint64_t watch_moves, watch_since_ns, watch_looked_ns;
 } opi_engine;
 
-#endif /* OPI_ENGINE_H */
+#endif /* OPI_WORKERS_H */
