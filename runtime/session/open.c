@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/program/batch.h"
-#include "partition/plan/kernels.h"
 #include "partition/memory/caps.h"
+#include "partition/plan/kernels.h"
+#include "partition/program/batch.h"
 #include "runtime/session/agree.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
