@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects behind a host's handles (runtime/base/handles.h). They are reference-counted, so the
- * order in which a host destroys them cannot break the rest. A handle has one reference, from its
- * making until it was destroyed and no call is inside. table.c takes handles; everything behind it
- * takes objects.
+/* What stands behind a host's handles (runtime/base/handles.h): objects that are kept by counted
+ * references, so that the order in which a host destroys them cannot break what is left. A handle
+ * has one reference, from its making until it was destroyed and no call is inside; table.c takes
+ * handles, everything behind it objects.
  */
 #ifndef OPI_API_H
 #define OPI_API_H
@@ -17,9 +17,6 @@
 #include "partition/schedule/order.h"
 #include "partition/study/auto/auto.h"
 #include "partition/study/planners/apply.h"
-#include "runtime/base/handles.h"
-#include "runtime/device/budget.h"
-#include "runtime/requests/train.h"
 #include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;
@@ -33,13 +30,13 @@ typedef struct opi_strategy_object opi_strategy_object;
 struct opi_context_object {
   atomic_uint refs;
   uint64_t handle;
-  opipe_allocator allocator, host_allocator; /* the library's, which calls the host's */
+  opipe_allocator allocator, host_allocator; /* ours, by way of which the host's is called */
   opi_logger logger;
   void *host_log_ctx;
   void (*host_log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
   opi_registry *registry;
   opi_budget *budget;
-  opi_evaluator *evaluator; /* made on first use, under lock */
+  opi_evaluator *evaluator; /* made when first needed, under lock */
   opi_plugins plugins;
   pthread_mutex_t lock;
   uint32_t cores;
@@ -54,7 +51,7 @@ struct opi_model_object {
   opi_bound *bound; /* NULL: unbound */
   opi_arena arena;  /* options below */
   opi_bind_options options;      /* as bound: all dims, pins, barriers, flags */
-  void (*on_release)(void *ctx); /* models from memory: the host's bytes are no longer needed */
+  void (*on_release)(void *ctx); /* loaded from memory: the host's bytes are not needed any more */
   void *release_ctx;
 };
 
@@ -71,7 +68,7 @@ struct opi_session_object {
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] is it here? */
   uint32_t n_ranks;
-  atomic_bool warned_of_rate; /* warned about steps with learning rate 0 */
+  atomic_bool warned_of_rate; /* of steps by a learning rate of 0 */
 };
 
 struct opi_order_object {
@@ -80,12 +77,11 @@ struct opi_order_object {
   opi_order *order;
 };
 
-/* Source of a profile. A profile by rates can be made again for other devices. */
+/* What a profile was made from. By rates it can be made again for other devices. */
 typedef struct opi_profile_source {
-  const char *arch;        /* in the profile's arena, as all below; neither: it was read */
+  const char *arch;        /* in the profile's arena, as all below; none of both: it was read */
   opi_model_object *model; /* a reference */
-  opi_plan *trained;       /* plan of the model with its train options; owned; NULL: forwards only
-                            */
+  opi_plan *trained;       /* of the model: holds train options; owned; NULL: forwards alone */
   const char *batch_dim;
   const uint32_t *samples; /* [n_samples] */
   uint32_t n_samples;
@@ -98,17 +94,16 @@ struct opi_profile_object {
   opi_arena arena;
   opi_layers *layers;
   opi_profile_source source;
-  bool forward; /* from a model without training: no backward times */
+  bool forward; /* of a model that was not trained: no backward times */
 };
 
 struct opi_strategy_object {
   atomic_uint refs;
   opi_profile_object *profile;   /* a reference */
-  opi_strategy_object *found_by; /* a reference: the strategy whose answer this is in; NULL: itself,
-                                    or none */
-  const opi_auto_answer *answer; /* of planner auto, else NULL; owned if found_by is NULL */
+  opi_strategy_object *found_by; /* a reference: whose answer has this one; NULL: itself, or none */
+  const opi_auto_answer *answer; /* of planner auto, else NULL; owned where found_by is NULL */
   uint32_t index;                /* in the answer */
-  const opi_strategy *strategy;  /* belongs to the answer; owned if there is none */
+  const opi_strategy *strategy;  /* the answer's; without one, owned */
   double state_bytes;            /* of the question */
   uint64_t batch;                /* the same */
   bool forward;                  /* the same */
@@ -117,7 +112,7 @@ struct opi_strategy_object {
 void opi_ref(atomic_uint *refs);
 bool opi_unref(atomic_uint *refs); /* true: it was the last */
 
-/* Functions for handles that are made or ended; void * for all kinds. Accept NULL. */
+/* Take what a handle's making or its end wants: void * for all kinds. Accept NULL. */
 void opi_context_unref(void *context);
 void opi_model_unref(void *model);
 void opi_plan_unref(void *plan);
@@ -125,25 +120,26 @@ void opi_session_unref(void *session);
 void opi_order_unref(void *order);
 void opi_profile_unref(void *profile);
 void opi_strategy_unref(void *strategy);
-/* Ends a handle for the functions that return nothing. Waits for calls inside a session or request.
- * A handle that `call` cannot take is logged: to its context's log if known, else to standard
- * error. Does nothing for NULL and in a forked child. */
+/* The end of a handle, by the functions that return nothing: waits for the calls that are inside a
+ * session or request. A handle that is not what `call` wants is logged: by its context's log where
+ * that is known, else to standard error. Nothing for NULL and in a forked child. */
 void opi_handle_destroy(const void *handle, uint32_t kind, const char *call);
-/* Calls back with the context only, in the host's floating-point environment. */
+/* A callback without anything but its context, with the host's floating-point environment. */
 void opi_host_call(void (*call)(void *ctx), void *ctx);
 void opi_log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
 
-/* The context's constant folder, which uses backend "cpu". */
+/* The constant folder of the context: stands on backend "cpu". */
 opipe_status opi_context_evaluator(opi_context_object *context, const opi_evaluator **out_evaluator,
                                    opipe_error *err);
 uint64_t opi_now_ns(void);
-/* Converts the host's options to a plan's spec; globs in `arena`, all strings borrowed. */
+/* The host's options as a plan's spec; globs in `arena`, all strings borrowed. */
 opipe_status opi_train_options_read(const opipe_train_options *options, const char *call,
                                     opi_arena *arena, opi_train_spec *out_spec, opipe_error *err);
 
-/* The error of `call` inside an on_done, where it would wait for the very thread that it blocks. */
+/* What `call` answers inside an on_done, where it may not be called: it would wait for the very
+ * thread that it holds up. */
 opipe_status opi_refuse_inside(const char *call, opipe_error *err);
-/* Bracket a callback of the host in which no function of the table may be called; STATE inside. */
+/* Around a callback of the host in which no function of the table may be called; STATE inside. */
 void opi_callback_enter(void);
 void opi_callback_leave(void);
 opipe_status opi_callback_check(const char *call, opipe_error *err);
@@ -156,8 +152,8 @@ opipe_status opi_api_context_register_static(opi_context_object *context,
 opipe_status opi_api_context_plugins(opi_context_object *context, uint32_t format,
                                      opipe_write_fn write, void *ctx, opipe_error *err);
 
-/* Makes the model's handle for the host; takes `file` over, also on failure. on_release: called
- * once nothing needs the lent memory any more; never if this fails. */
+/* A model, for the host; takes `file` over, also on failure. on_release: once nothing needs what is
+ * lent to it any more; never when this fails. */
 opipe_status opi_model_hand_out(opi_context_object *context, opi_model *file,
                                 void (*on_release)(void *ctx), void *release_ctx,
                                 opipe_model **out_model, opipe_error *err);
@@ -183,11 +179,11 @@ opipe_status opi_api_model_describe(opi_model_object *model, uint32_t format, op
 
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err);
-/* The same with checked params. Cut, recomputation and the devices of ranks come from a strategy,
- * whose other decisions are already in the params. */
+/* The same with params that were checked; cut, recomputation and which rank has which of the
+ * devices as a strategy says them, the rest of which is in the params already. */
 opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
                               const opi_applied *as, opipe_plan **out_plan, opipe_error *err);
-/* Environment of plan making: a model bound as `bind` says. */
+/* What plan making asks for: a model that is bound as `bind` says. */
 opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *bind);
 opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64_t n_bytes,
                                opipe_plan **out_plan, opipe_error *err);
@@ -215,7 +211,7 @@ opipe_status opi_api_request_queued(opi_request *request, uint64_t timeout_ns, o
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                     opipe_error *err);
-/* Completes a submit's answer: OPIPE_PENDING leaves no handle. */
+/* Of a submit's answer: OPIPE_PENDING leaves no handle. */
 opipe_status opi_started(opipe_status status, opipe_request **out_request);
 opipe_status opi_api_session_submit_wait(opi_session_object *session, uint32_t what,
                                          const opipe_submit_params *params, uint64_t timeout_ns,
@@ -247,9 +243,8 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err);
-/* train.c: checks the learning rate of a submit, whatever the call: with its flag, in a struct that
- * has the field, in a call that uses it, 0 to OPIPE_LR_MOST. given: the host's own struct, of its
- * size. */
+/* train.c: the learning rate of a submit, whatever the call: with its flag, in a struct that has
+ * it, where it is used, 0 to OPIPE_LR_MOST. given: the host's own struct, of its size. */
 opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
                           opipe_error *err);
 opipe_status opi_api_session_evaluate(opi_session_object *session,
@@ -286,7 +281,7 @@ opipe_status opi_api_model_describe_training(opi_model_object *model,
 
 opipe_status opi_api_schedule_list(opi_context_object *context, uint32_t format,
                                    opipe_write_fn write, void *ctx, opipe_error *err);
-/* Costs as given by the host, arrays borrowed; NULL: 1, 1, 1, 0. */
+/* Costs as the host gives them, its arrays borrowed; NULL: 1, 1, 1, 0. */
 opipe_status opi_costs_from_host(const opipe_order_costs *given, const char *call, opi_costs *out,
                                  opipe_error *err);
 opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_params *params,

@@ -2,7 +2,7 @@
 /* This machine as a cluster. */
 #include "partition/study/layers/machine.h"
 #include "abi/api/api.h"
-#include "runtime/base/between.h"
+#include "runtime/base/base.h"
 
 enum { DEVICES_MOST = 4096 };
 

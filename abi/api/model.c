@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "abi/api/api.h"
-#include "runtime/base/strided.h"
+#include "runtime/base/base.h"
 
 static opipe_status new_model(opi_context_object *context, opi_model_object **out_model,
                               opipe_error *err) {

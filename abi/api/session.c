@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "abi/api/api.h"
+#include "runtime/trace/trace.h"
 
 void opi_session_unref(void *session) {
   opi_session_object *s = session;

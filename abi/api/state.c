@@ -19,7 +19,7 @@ opipe_status opi_api_session_state_open(opi_session_object *s, const opipe_state
   if (out_state == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_state_open: out_state is NULL");
   OPI_TRY(opi_params_read(&opi_struct_state_params, "session_state_open", params, &own, err));
-  return opi_stream_open(s->session, &own, out_state, err);
+  return opi_stream_open(s->session->setup, &own, out_state, err);
 }
 
 opipe_status opi_api_state_reset(opi_stream *stream, opipe_error *err) {

@@ -41,10 +41,10 @@ OPIPE_STATIC_ASSERT((int)OPIPE_SKIP_OVERFLOW == (int)OPI_SKIP_OVERFLOW &&
                     "reasons for skipped steps agree");
 OPIPE_STATIC_ASSERT((int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
                         (int)OPIPE_LR_COSINE == (int)OPI_LR_COSINE &&
-                        (int)OPIPE_STATE_MASTER == (int)OPI_STATE_MASTER &&
-                        (int)OPIPE_STATE_GRADIENT == (int)OPI_STATE_GRADIENT &&
-                        (int)OPIPE_STATE_FIRST_MOMENT == (int)OPI_STATE_FIRST &&
-                        (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_STATE_SECOND &&
+                        (int)OPIPE_STATE_MASTER == (int)OPI_TENSOR_MASTER &&
+                        (int)OPIPE_STATE_GRADIENT == (int)OPI_TENSOR_GRADIENT &&
+                        (int)OPIPE_STATE_FIRST_MOMENT == (int)OPI_TENSOR_FIRST &&
+                        (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_TENSOR_SECOND &&
                         (int)OPIPE_POSITION == (int)OPI_POSITION,
                     "learning rates and states agree");
 OPIPE_STATIC_ASSERT(sizeof(opipe_train_glob) == sizeof(opi_train_glob) &&
@@ -489,7 +489,7 @@ static opipe_status gather(const opi_graph *file, opi_weights *weights, bool val
     if (values && data == NULL)
       return opi_fail_nomem(err, s->n_bytes, s->name);
     if (values)
-      OPI_TRY(opi_weights_get(weights, s->name, OPI_STATE_WEIGHT, 0, data, s->n_bytes, err));
+      OPI_TRY(opi_weights_get(weights, s->name, OPI_TENSOR_WEIGHT, 0, data, s->n_bytes, err));
     opi_replacement *r = &list[(*out_n)++];
     *r = (opi_replacement){.name = s->name,
                            .data = data,

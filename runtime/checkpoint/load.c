@@ -145,7 +145,7 @@ static opipe_status take(const loading *l, const opi_tensors *from, const char *
 static opipe_status take_set(const loading *l, const char *name, opipe_error *err) {
   const bool has = find_set(l, name) != NULL;
   for (uint32_t v = 0; has && v < opi_weights_versions(l->weights); ++v)
-    OPI_TRY(take(l, l->state, OPI_PREFIX_SET, name, OPI_STATE_WEIGHT, v, err));
+    OPI_TRY(take(l, l->state, OPI_PREFIX_SET, name, OPI_TENSOR_WEIGHT, v, err));
   return OPIPE_OK;
 }
 
@@ -159,13 +159,13 @@ static opipe_status take_all(const loading *l, opipe_error *err) {
       OPI_TRY(take_set(l, name, err));
       continue;
     }
-    OPI_TRY(take(l, l->values, "", name, OPI_STATE_MASTER, 0, err));
+    OPI_TRY(take(l, l->values, "", name, OPI_TENSOR_MASTER, 0, err));
     if (opi_weights_versions(l->weights) > 1) {
       OPI_TRY(take(l, older ? l->state : l->values, older ? OPI_PREFIX_OLDER : "", name,
-                   OPI_STATE_MASTER, 1, err));
+                   OPI_TENSOR_MASTER, 1, err));
     }
     for (uint32_t k = 0; k < moments; ++k)
-      OPI_TRY(take(l, l->state, opi_prefix_moment[k], name, OPI_STATE_FIRST + k, 0, err));
+      OPI_TRY(take(l, l->state, opi_prefix_moment[k], name, OPI_TENSOR_FIRST + k, 0, err));
   }
   opi_weights_set_clock(l->weights, &l->manifest.clock);
   return OPIPE_OK;

@@ -10,7 +10,7 @@
 
 #define OPI_MANIFEST "manifest.json"
 #define OPI_MANIFEST_NEW "manifest.json.new"
-extern const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST]; /* from OPI_STATE_FIRST on */
+extern const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST]; /* from OPI_TENSOR_FIRST on */
 #define OPI_PREFIX_OLDER "older/"
 #define OPI_PREFIX_SET "set/" /* not trained, and set by the host; in its own type */
 

@@ -43,7 +43,7 @@ static opipe_status add(pieces *p, const opi_weight_info *info, const char *pref
       !opi_arena_grow(&p->arena, (void **)&p->list, &room, p->n + 1, sizeof *p->list) ||
       !opi_arena_grow(&p->arena, (void **)&p->entries, &p->room, p->n + 1, sizeof *p->entries))
     return opi_fail_nomem(err, (p->n + 1) * sizeof *p->entries, "a checkpoint");
-  const bool own = state == OPI_STATE_WEIGHT; /* in its own type */
+  const bool own = state == OPI_TENSOR_WEIGHT; /* in its own type */
   (void)opi_weight_dense_bytes(s, &n_bytes);
   n_bytes = own ? s->n_bytes : n_bytes;
   p->entries[p->n] = (opi_tensor_entry){.name = name,
@@ -61,7 +61,7 @@ static opipe_status list_weights(const opi_weights *w, pieces *p, opipe_error *e
   opi_weight_info info;
   for (uint32_t i = 0; opi_weights_info(w, i, &info); ++i) {
     if (info.trained != 0)
-      OPI_TRY(add(p, &info, "", OPI_STATE_MASTER, 0, err));
+      OPI_TRY(add(p, &info, "", OPI_TENSOR_MASTER, 0, err));
   }
   return OPIPE_OK;
 }
@@ -70,7 +70,7 @@ static opipe_status list_gradients(const opi_weights *w, pieces *p, opipe_error 
   opi_weight_info info;
   for (uint32_t i = 0; opi_weights_info(w, i, &info); ++i) {
     if (info.trained != 0)
-      OPI_TRY(add(p, &info, "", OPI_STATE_GRADIENT, 0, err));
+      OPI_TRY(add(p, &info, "", OPI_TENSOR_GRADIENT, 0, err));
   }
   return OPIPE_OK;
 }
@@ -79,13 +79,13 @@ static opipe_status list_state(const opi_weights *w, pieces *p, opipe_error *err
   opi_weight_info info;
   for (uint32_t i = 0; opi_weights_info(w, i, &info); ++i) {
     if (info.trained == 0 && info.changed != 0)
-      OPI_TRY(add(p, &info, OPI_PREFIX_SET, OPI_STATE_WEIGHT, 0, err));
+      OPI_TRY(add(p, &info, OPI_PREFIX_SET, OPI_TENSOR_WEIGHT, 0, err));
     if (info.trained == 0)
       continue;
     for (uint32_t m = 0; m < opi_weights_moments(w); ++m)
-      OPI_TRY(add(p, &info, opi_prefix_moment[m], OPI_STATE_FIRST + m, 0, err));
+      OPI_TRY(add(p, &info, opi_prefix_moment[m], OPI_TENSOR_FIRST + m, 0, err));
     if (opi_weights_versions(w) > 1)
-      OPI_TRY(add(p, &info, OPI_PREFIX_OLDER, OPI_STATE_MASTER, 1, err));
+      OPI_TRY(add(p, &info, OPI_PREFIX_OLDER, OPI_TENSOR_MASTER, 1, err));
   }
   return OPIPE_OK;
 }

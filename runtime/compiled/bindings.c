@@ -3,7 +3,7 @@
  * repeat. */
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/compiled/build.h"
 
 static opipe_bind_params params_of(const opi_compiled *t, const opi_program_unit *unit,
                                    const opi_rank *rank, const opipe_region *regions) {
@@ -23,7 +23,7 @@ static opipe_bind_params params_of(const opi_compiled *t, const opi_program_unit
 opipe_status opi_unit_bind(const opi_compiled *t, const opi_program_unit *unit, uint32_t instance,
                            const opipe_region *regions, opipe_binding **out_binding,
                            opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_rank *rank = &s->ranks[t->pieces->instance_rank[instance]];
   const opipe_bind_params params = params_of(t, unit, rank, regions);
   return opi_rank_bind(rank, opi_whole_instance(t, instance) / s->plan->decided.n_replicas, &params,
@@ -33,7 +33,7 @@ opipe_status opi_unit_bind(const opi_compiled *t, const opi_program_unit *unit, 
 static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t instance,
                               uint32_t microbatch, opi_unit_binding *binding, opipe_region *regions,
                               opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const uint32_t rank_index = t->pieces->instance_rank[instance];
   const uint32_t whole = opi_whole_instance(t, instance);
   const opi_rank *rank = &s->ranks[rank_index];
@@ -46,9 +46,9 @@ static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t 
     return opi_unit_bind(t, unit, instance, regions, &binding->sets[0], err);
   opipe_bind_params params = params_of(t, unit, rank, regions);
   params.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients);
-  params.gradients = opi_weights_gradients(s->engine->weights, whole);
+  params.gradients = opi_weights_gradients(s->shapes->weights, whole);
   for (uint32_t set = 0; set < n_sets; ++set) {
-    params.params = opi_weights_params(s->engine->weights, whole, set);
+    params.params = opi_weights_params(s->shapes->weights, whole, set);
     OPI_TRY(opi_rank_bind(rank, whole / s->plan->decided.n_replicas, &params, &binding->sets[set],
                           err));
   }
@@ -99,12 +99,12 @@ opipe_status opi_bindings_make(opi_compiled *t, opipe_error *err) {
     if (step->kind != OPI_ACT_COMPUTE)
       continue;
     OPI_TRY(find_binding(t, instance, step->pass, step->microbatch, &t->binding_of_step[i], err));
-    if (!opi_session_trains(t->session) && t->binding_of_step[i] != OPIPE_NONE) {
+    if (!opi_session_trains(t->setup) && t->binding_of_step[i] != OPIPE_NONE) {
       const opi_program_unit *unit =
           opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
       t->bound[i] = unit->bindings[t->binding_of_step[i]].sets[0];
     }
-    if (step->pass == OPI_PROGRAM_F && opi_session_trains(t->session))
+    if (step->pass == OPI_PROGRAM_F && opi_session_trains(t->setup))
       OPI_TRY(find_binding(t, instance, OPI_PROGRAM_E, step->microbatch, &t->eval_of_step[i], err));
   }
   return OPIPE_OK;

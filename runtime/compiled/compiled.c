@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "partition/schedule/compute_order.h"
-#include "runtime/compiled/lent.h"
+#include "runtime/compiled/build.h"
 
 /* ---- programs ---- */
 
 static opipe_status compile_unit(opi_compiled *t, uint32_t instance, uint32_t class,
                                  uint32_t program, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const uint32_t stage = instance / t->pieces->n_replicas, r = t->pieces->instance_rank[instance];
   opi_program_unit *unit = opi_unit_at(t, instance, class, program);
   if (program >= t->model->cuts[class]->n_kinds)
@@ -50,7 +50,7 @@ static opipe_status compile_all(opi_compiled *t, opipe_error *err) {
 /* ---- memory ---- */
 
 static opipe_status take_memory(opi_compiled *t, opipe_error *err) {
-  opi_session *s = t->session;
+  opi_setup *s = t->setup;
   opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->decided.n_ranks);
   if (needs == NULL)
     return opi_fail_nomem(err, s->plan->decided.n_ranks * sizeof *needs, "ranks");
@@ -116,7 +116,7 @@ static uint64_t most_bytes(const opi_compiled *t, uint32_t route) {
 
 static opipe_status open_ends(opi_compiled *t, uint32_t i, const opipe_stream_params *params,
                               opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   opi_wire *wire = &t->wires[i];
   opipe_endpoint *src = s->ranks[params->src_rank].endpoint;
   opipe_endpoint *dst = s->ranks[params->dst_rank].endpoint;
@@ -225,7 +225,7 @@ static opipe_status prepare_seat(opi_compiled *t, uint32_t r, opipe_error *err) 
 /* ---- all of it ---- */
 
 static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const uint32_t n_ranks = s->plan->decided.n_ranks;
   uint32_t *alignment = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_ranks);
   t->seats = OPI_ARENA_ARRAY(&t->arena, opi_seat, n_ranks);
@@ -245,7 +245,7 @@ static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
 
 opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   opi_compiled *t = shape->compiled;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   OPI_TRY(list_steps(t, err));
   OPI_TRY(compile_all(t, err));
   if (!opi_session_trains(s))
@@ -279,7 +279,7 @@ void opi_compiled_stop(opi_shape *shape) {
   opi_compiled *t = shape->compiled;
   if (t == NULL)
     return;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
   opi_streams_forget(t);
   opi_lent_forget(t);
@@ -299,12 +299,12 @@ void opi_compiled_free(opi_shape *shape) {
   opi_compiled *t = shape->compiled;
   if (t == NULL)
     return;
-  if (shape->session->master != NULL && t->model != NULL && shape->keep)
-    shape->session->master = NULL;
+  if (shape->setup->shapes->master != NULL && t->model != NULL && shape->keep)
+    shape->setup->shapes->master = NULL;
   opi_train_close_counters(t);
   opi_lists_free(t->lists);
   opi_cut_model_free(t->model);
   opi_arena_release(&t->arena);
-  opi_free(shape->session->allocator, t, sizeof *t);
+  opi_free(shape->setup->allocator, t, sizeof *t);
   shape->compiled = NULL;
 }

@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "loader/passes/passes.h"
-#include "runtime/base/strided.h"
-#include "runtime/engine.h"
+#include "runtime/compiled/build.h"
 
 struct opi_train_counter {
   opi_prepared *graph; /* NULL: the number is known */
@@ -42,11 +41,11 @@ static opipe_status open_counter(opi_compiled *t, const opi_training *training,
                                  struct opi_train_counter *counter, opipe_error *err) {
   if (training->count_graph == NULL)
     return OPIPE_OK;
-  if (t->session->env.evaluator == NULL)
+  if (t->setup->env.evaluator == NULL)
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "counting labels needs an evaluator");
   OPI_TRY(match_inputs(t, training, counter, err));
   const opipe_status status =
-      opi_prepared_create(t->session->env.evaluator, training->count_graph, &counter->graph, err);
+      opi_prepared_create(t->setup->env.evaluator, training->count_graph, &counter->graph, err);
   return status < 0 ? opi_error_prefix(err, "the count of valid labels: ") : OPIPE_OK;
 }
 
@@ -112,7 +111,7 @@ static opipe_status count_piece(opi_compiled *t, const opi_request *request, uin
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
                       "input '%s' lies on device %d:%d: labels are counted by the host, in host "
                       "memory",
-                      t->session->inputs[input].name, request->feeds[input].device_type,
+                      t->setup->inputs[input].name, request->feeds[input].device_type,
                       request->feeds[input].device_id);
     }
     take_input(t, request, piece, slice, m, i);
@@ -130,7 +129,7 @@ opipe_status opi_train_count(opi_compiled *t, const opi_request *request, double
                              double *out_sums, opipe_error *err) {
   *out_count = 0;
   memset(out_sums, 0, OPI_MOST_SUMS * sizeof *out_sums);
-  for (uint32_t m = 0; m < t->session->plan->decided.n_microbatches; ++m) {
+  for (uint32_t m = 0; m < t->setup->plan->decided.n_microbatches; ++m) {
     for (uint32_t k = 0; k < t->model->n_pieces; ++k) {
       OPI_TRY(count_piece(t, request, m, t->model->loss_stage * t->model->n_pieces + k, out_count,
                           out_sums, err));

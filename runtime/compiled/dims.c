@@ -8,12 +8,12 @@
 #include <string.h>
 
 #include "partition/program/batch.h"
-#include "runtime/engine.h"
+#include "runtime/compiled/build.h"
 
 /* The free dimensions of all inputs with their numbers; the batch has `rows`. */
 static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *scratch,
                               opi_bind_options *options, opipe_error *err) {
-  const opi_session *s = shape->session;
+  const opi_setup *s = shape->setup;
   opi_dim_binding *dims = OPI_ARENA_ARRAY(scratch, opi_dim_binding, s->n_dims);
   uint32_t n = 0, at = 0;
   char buffer[256];
@@ -51,7 +51,7 @@ static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *s
 
 static opipe_status name_pins(const opi_shape *shape, opi_arena *scratch, opi_bind_options *options,
                               opipe_error *err) {
-  const opi_session *s = shape->session;
+  const opi_setup *s = shape->setup;
   opi_pin *pins = OPI_ARENA_ARRAY(scratch, opi_pin, shape->n_pins);
   if (pins == NULL)
     return opi_fail_nomem(err, shape->n_pins * sizeof *pins, "pinned inputs");
@@ -79,7 +79,7 @@ opipe_status opi_shape_name(const opi_shape *shape, int64_t rows, opi_arena *are
 
 /* The plan's signature, read off its bound graph; pinned inputs are not in it. */
 opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *g, opipe_error *err) {
-  const opi_session *s = shape->session;
+  const opi_setup *s = shape->setup;
   uint32_t at = 0;
   shape->dims = OPI_ARENA_ARRAY(&shape->arena, int64_t, s->n_dims);
   shape->pins = OPI_ARENA_ARRAY(&shape->arena, opi_shape_pin, s->n_inputs);

@@ -11,11 +11,11 @@
 #include <string.h>
 
 #include "partition/program/batch.h"
-#include "runtime/engine.h"
+#include "runtime/compiled/build.h"
 
 /* ---- inputs and outputs ---- */
 
-static uint32_t find_input(const opi_session *s, const char *name) {
+static uint32_t find_input(const opi_setup *s, const char *name) {
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     if (strcmp(s->inputs[i].name, name) == 0)
       return i;
@@ -24,7 +24,7 @@ static uint32_t find_input(const opi_session *s, const char *name) {
 }
 
 /* An input that the model's file does not have. */
-static opipe_status add_labels(opi_session *s, const opi_value *value, opipe_error *err) {
+static opipe_status add_labels(opi_setup *s, const opi_value *value, opipe_error *err) {
   opi_input *inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, (size_t)s->n_inputs + 1);
   opi_value *own = OPI_ARENA_NEW(&s->arena, opi_value);
   int64_t *shape = OPI_ARENA_ARRAY(&s->arena, int64_t, (size_t)value->rank);
@@ -47,7 +47,7 @@ static opipe_status add_labels(opi_session *s, const opi_value *value, opipe_err
 }
 
 static opipe_status name_outputs(const opi_compiled *t, opipe_error *err) {
-  opi_session *s = t->session;
+  opi_setup *s = t->setup;
   const opi_training *training = t->model->variants[0].slices[0].training;
   s->n_outputs = training->output == OPIPE_NONE ? 1 : 2;
   s->output_names = OPI_ARENA_ARRAY(&s->arena, const char *, s->n_outputs);
@@ -66,7 +66,7 @@ static opipe_status name_outputs(const opi_compiled *t, opipe_error *err) {
 
 /* How all of a session's outputs carry the batch. */
 static opipe_status carry_request(opi_compiled *t, const opi_carry *all, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_graph *g = t->model->variants[t->model->base].bound->graph;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     const opi_value *value = &g->values[g->outputs[o]];
@@ -82,7 +82,7 @@ static opipe_status carry_request(opi_compiled *t, const opi_carry *all, opipe_e
 
 static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry *all,
                                  opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   opi_carry *in = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_inputs);
   if (in == NULL)
     return opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
@@ -95,12 +95,12 @@ static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry 
     return s->env.source.carry(g, in, all, err);
   opi_carry_part part;
   OPI_TRY(opi_batch_part(&t->given, g, &t->arena, &part, err));
-  return opi_carry_through(g, &part, t->given.binding.batch, in, all, NULL, err);
+  return opi_carry_through(g, &part, t->given.decided.binding.batch, in, all, NULL, err);
 }
 
 /* How outputs carry the batch. In training those are the logits; the labels carry it alike. */
 static opipe_status carry_outputs(opi_compiled *t, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_bound *bound = t->model->variants[t->model->base].bound;
   const opi_graph *g = bound->graph;
   const bool trains = opi_session_trains(s), split = opi_plan_cuts_rows(&t->given);
@@ -128,7 +128,7 @@ static opipe_status carry_outputs(opi_compiled *t, opipe_error *err) {
 /* Labels are split like the output that they are compared with. */
 static opipe_status place_labels(const opi_compiled *t, const opi_value *value, int32_t *io_axis,
                                  opipe_error *err) {
-  if (*io_axis >= 0 || t->session->plan->decided.binding.batch_dim == NULL)
+  if (*io_axis >= 0 || t->setup->plan->decided.binding.batch_dim == NULL)
     return OPIPE_OK;
   *io_axis = t->output_carry[1].axis;
   if (t->output_carry[1].axis >= value->rank || t->output_carry[1].outer != 1) {
@@ -141,7 +141,7 @@ static opipe_status place_labels(const opi_compiled *t, const opi_value *value, 
 
 static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice, opi_ports *ports,
                                 opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_training *training = slice->training;
   const opi_graph *g = slice->graph;
   ports->input = OPI_ARENA_ARRAY(&t->arena, uint32_t, g->n_inputs);
@@ -170,15 +170,15 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
 
 /* With slices: [rows, tokens, ...] for what the loss judges. */
 static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
-  if (t->model->n_slices == 1 || !opi_session_trains(t->session))
+  if (t->model->n_slices == 1 || !opi_session_trains(t->setup))
     return OPIPE_OK;
   t->token_axis = t->model->variants[t->model->base].slices[0].outputs[0].carry.axis;
   const bool batch_first = t->output_carry[1].axis <= 0 && t->output_carry[1].inner == 1;
-  if (t->token_axis == 1 && batch_first && t->session->n_outputs == 2)
+  if (t->token_axis == 1 && batch_first && t->setup->n_outputs == 2)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
                   "slices of tokens: output '%s' must be [batch, tokens, ...]",
-                  t->session->output_names[t->session->n_outputs - 1]);
+                  t->setup->output_names[t->setup->n_outputs - 1]);
 }
 
 /* ---- the plan ---- */
@@ -188,7 +188,7 @@ static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
 static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const uint32_t *slices,
                               opipe_error *err) {
   opi_decision *given = &t->given;
-  const opi_decision *plan = &t->session->plan->decided;
+  const opi_decision *plan = &t->setup->plan->decided;
   uint32_t n = 0;
   opipe_action *actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, plan->n_actions);
   uint32_t *rank_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)plan->n_ranks + 1);
@@ -226,8 +226,8 @@ static opipe_status check_rows(const opi_shape *shape, const opi_decision *given
 
 /* The session's plan with the dimensions that the step brought. */
 static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opipe_error *err) {
-  const opi_session *s = t->session;
-  const int64_t units = s->engine->units_per_row;
+  const opi_setup *s = t->setup;
+  const int64_t units = s->shapes->units_per_row;
   opi_decision *given = &t->given;
   opi_bind_options named = {.n_dims = 0};
   const uint32_t *slices = NULL;
@@ -265,12 +265,12 @@ static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t r
   for (int32_t d = 0; d < value->rank; ++d)
     out[d] = value->shape[d];
   if (axis >= 0)
-    out[axis] = value->shape[axis] / rows * t->given.binding.batch_rows;
+    out[axis] = value->shape[axis] / rows * t->given.decided.binding.batch_rows;
 }
 
 /* The shape that the graphs give to input `i`; false: none of them reads it. */
 static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_variant *base = &t->model->variants[t->model->base];
   const opi_graph *g = base->bound->graph;
   const opi_ports *ports = &t->ports[0][0];
@@ -294,7 +294,7 @@ static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
 
 /* Writes the plan's signature, or checks the one that a step brought. */
 static opipe_status sign(opi_compiled *t, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   opi_shape *shape = t->shape;
   char given[128], wanted[128];
   if (shape->keep)
@@ -319,15 +319,15 @@ static opipe_status sign(opi_compiled *t, opipe_error *err) {
 
 /* How many of the batch axis make a sample. */
 static void count_units(opi_compiled *t) {
-  opi_session *s = t->session;
-  s->engine->units_per_row = 1;
+  opi_setup *s = t->setup;
+  s->shapes->units_per_row = 1;
   for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
     const int32_t axis = s->inputs[i].batch_axis;
-    if (axis < 0 || t->given.binding.batch_rows <= 0)
+    if (axis < 0 || t->given.decided.binding.batch_rows <= 0)
       continue;
     t->shape->rows = t->shape->dims[at + (uint32_t)axis];
-    if (t->shape->rows >= t->given.binding.batch_rows)
-      s->engine->units_per_row = t->shape->rows / t->given.binding.batch_rows;
+    if (t->shape->rows >= t->given.decided.binding.batch_rows)
+      s->shapes->units_per_row = t->shape->rows / t->given.decided.binding.batch_rows;
     return;
   }
 }
@@ -335,16 +335,16 @@ static void count_units(opi_compiled *t) {
 /* ---- all of it ---- */
 
 static opipe_status place_parts(opi_compiled *t, opipe_error *err) {
-  const uint32_t n = t->given.n_microbatches;
-  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_part, t->pieces->n_microbatches);
+  const uint32_t n = t->given.decided.n_microbatches;
+  t->parts = OPI_ARENA_ARRAY(&t->arena, opi_microbatch, t->pieces->n_microbatches);
   if (t->parts == NULL)
     return opi_fail_nomem(err, t->pieces->n_microbatches * sizeof *t->parts, "micro-batches");
   for (uint32_t i = 0; i < t->pieces->n_microbatches; ++i) {
     const uint32_t m = i % n, n_large = m < t->n_large ? m : t->n_large;
     t->parts[i] =
-        (opi_part){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
-                   .class = m < t->n_large ? 0 : 1,
-                   .in_request = m};
+        (opi_microbatch){.first_row = t->rows[0] * n_large + t->rows[1] * (int64_t)(m - n_large),
+                         .class = m < t->n_large ? 0 : 1,
+                         .in_request = m};
   }
   return OPIPE_OK;
 }
@@ -365,12 +365,12 @@ static void count_rows(opi_compiled *t) {
 
 /* What the session's inputs and outputs are is told by the plan's own shape. */
 static opipe_status name_session(opi_compiled *t, opipe_error *err) {
-  opi_session *s = t->session;
+  opi_setup *s = t->setup;
   const opi_variant_slice *first = &t->model->variants[0].slices[0];
   const opi_training *training = first->training;
-  s->engine->n_pieces = t->model->n_pieces;
-  s->engine->n_slices = t->model->n_slices;
-  s->engine->loss_stage = t->model->loss_stage;
+  s->shapes->n_pieces = t->model->n_pieces;
+  s->shapes->n_slices = t->model->n_slices;
+  s->shapes->loss_stage = t->model->loss_stage;
   for (uint32_t o = 0; o < s->n_outputs && training == NULL; ++o)
     s->output_dtypes[o] = first->graph->values[first->graph->outputs[o]].dtype;
   if (training == NULL)
@@ -378,7 +378,7 @@ static opipe_status name_session(opi_compiled *t, opipe_error *err) {
   if (training->labels != OPIPE_NONE) {
     if (find_input(s, training->labels_name) == OPIPE_NONE)
       OPI_TRY(add_labels(s, &training->graph->values[training->labels], err));
-    s->engine->labels_input = find_input(s, training->labels_name);
+    s->shapes->labels_input = find_input(s, training->labels_name);
   }
   return name_outputs(t, err);
 }
@@ -398,12 +398,12 @@ static opipe_status bind_ports(opi_compiled *t, opipe_error *err) {
 }
 
 opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
-  opi_session *s = shape->session;
+  opi_setup *s = shape->setup;
   opi_compiled *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
   if (t == NULL)
     return opi_fail_nomem(err, sizeof *t, "a training shape");
   shape->compiled = t;
-  t->session = s;
+  t->setup = s;
   t->shape = shape;
   opi_arena_init(&t->arena, s->allocator, 0);
   const opi_bind_options base = {
@@ -414,7 +414,7 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
                                 .n_positions = s->reference ? 1 : 0, /* one after the other */
                                 .file = s->env.model,
                                 .base = &base,
-                                .master = s->master,
+                                .master = s->shapes->master,
                                 .bind = s->env.source.bind};
   OPI_TRY(opi_cut_model_build(&from, &t->model, err));
   if (!opi_session_trains(s))
@@ -427,8 +427,8 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   t->draws = !opi_session_trains(s) && bound->slices[0].scalars != NULL;
   count_rows(t);
   OPI_TRY(place_parts(t, err));
-  if (s->master == NULL)
-    s->master = t->model->variants[t->model->base].slices[0].cut;
+  if (s->shapes->master == NULL)
+    s->shapes->master = t->model->variants[t->model->base].slices[0].cut;
   if (shape->keep)
     OPI_TRY(name_session(t, err));
   OPI_TRY(carry_outputs(t, err));

@@ -10,23 +10,24 @@
  *
  * Items of a request: its inputs, then its outputs. Under submit_lock but for what ranks call.
  */
-#ifndef OPI_RUNTIME_LENT_H
-#define OPI_RUNTIME_LENT_H
+#ifndef OPI_LENT_H
+#define OPI_LENT_H
 
-#include "runtime/engine.h"
+#include "runtime/compiled/parts.h"
 
 /* Whether the rank's device can take tensors and fences of hosts. After it is open. */
 opipe_status opi_lent_open(opi_rank *rank, opipe_error *err);
 /* The shape goes, and all bindings that were made of it. */
 void opi_lent_forget(const opi_compiled *shape);
-/* What is the backends', before devices close; and the rest. */
-void opi_lent_stop(opi_session *session);
+/* The end, before devices close, in this order: bindings; a request's memory and events; imported
+ * handles. Then the rest of a request. */
+void opi_lent_stop_places(opi_setup *setup);
+void opi_lent_stop_request(opi_request *request);
+void opi_lent_stop_imports(opi_setup *setup);
 void opi_lent_free(opi_request *request);
 
 /* ---- submitting ---- */
 
-/* Does a device here know tensors of that kind and number? */
-bool opi_lent_knows(const opi_session *session, int32_t device_type, int32_t device_id);
 /* The library's own memory for an output on the device of the rank that makes it, or (host false)
  * which device that is. result->on_device false: it stays in host memory. */
 void opi_lent_place(const opi_request *request, uint32_t output, opi_result *result);
@@ -41,15 +42,6 @@ void opi_lent_drop(opi_request *request);
 /* May the host look at it, or a rank begin with it? Any thread. */
 bool opi_feed_ready(const opi_request *request, uint32_t input);
 bool opi_result_ready(const opi_request *request, uint32_t output);
-/* A rank cannot go on before the host sets a fence: it looks again soon, and the time is not the
- * library's. Returns OPIPE_PENDING. */
-static inline opipe_status opi_rank_at_fence(opi_rank *rank) {
-  rank->polls = rank->at_fence = true;
-  return OPIPE_PENDING;
-}
-/* held.c, under submit_lock: may ranks be given the request, as far as fences go? */
-bool opi_request_may_go(const opi_request *request);
-
 /* ---- ranks ---- */
 
 opipe_status opi_lent_wait_fences(opi_rank *rank, opi_request *request, opipe_error *err);
@@ -81,4 +73,4 @@ opipe_status opi_lent_store(opi_rank *rank, const opi_request *request, const op
 /* Does the cell lie in the host's tensor for this micro-batch? */
 bool opi_lent_in_place(const opi_request *request, uint32_t cell, uint32_t microbatch);
 
-#endif /* OPI_RUNTIME_LENT_H */
+#endif /* OPI_LENT_H */

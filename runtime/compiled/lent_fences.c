@@ -28,7 +28,7 @@ static opipe_status take_event(opi_rank *rank, opipe_event **io_event, opipe_err
 static opipe_status take_ready(const opi_request *request, opi_rank *rank, uint32_t item,
                                const opipe_fence *ready, opipe_event **out_event,
                                opipe_error *err) {
-  const uint32_t at = rank->place * opi_n_items(request->session) + item;
+  const uint32_t at = rank->place * opi_n_items(request->setup) + item;
   opi_lent_item *it = &request->lent->items[at];
   if (ready->kind == OPIPE_FENCE_NATIVE_EVENT) {
     OPI_TRY(opi_import_take(rank, OPI_IMPORT_EVENT, handle_of(ready), 0, &it->event, err));
@@ -55,7 +55,7 @@ static opipe_status take_done(const opi_request *request, opi_rank *rank, uint32
 /* One event says no more than what one queue has done. */
 static opipe_status check_done(const opi_request *request, uint32_t item, const opipe_fence *done,
                                opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   uint32_t n = 0;
   for (uint32_t h = 0; h < s->n_here; ++h)
     n += opi_is_touched(request->runs, h, item);
@@ -76,7 +76,7 @@ static opipe_status check_done(const opi_request *request, uint32_t item, const 
 
 opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opipe_fence *ready,
                                   const opipe_fence *done, bool look, opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   OPI_TRY(check_done(request, item, done, err));
   for (uint32_t h = 0; h < s->n_here; ++h) {
     opi_rank *rank = &s->ranks[s->here[h]];
@@ -118,13 +118,13 @@ bool opi_feed_ready(const opi_request *request, uint32_t input) {
 }
 
 bool opi_result_ready(const opi_request *request, uint32_t output) {
-  return is_ready(request, request->session->n_inputs + output, &request->results[output].ready);
+  return is_ready(request, request->setup->n_inputs + output, &request->results[output].ready);
 }
 
 /* ---- ranks ---- */
 
 opipe_status opi_lent_wait_fences(opi_rank *rank, opi_request *request, opipe_error *err) {
-  const uint32_t n = opi_n_items(rank->session);
+  const uint32_t n = opi_n_items(rank->setup);
   if (request->lent->begun[rank->place])
     return OPIPE_OK;
   for (uint32_t i = 0; i < n; ++i) {
@@ -137,7 +137,7 @@ opipe_status opi_lent_wait_fences(opi_rank *rank, opi_request *request, opipe_er
 }
 
 static opipe_status set_done(opi_rank *rank, const opi_request *request, opipe_error *err) {
-  const uint32_t n = opi_n_items(rank->session);
+  const uint32_t n = opi_n_items(rank->setup);
   opipe_event *end = NULL;
   for (uint32_t i = 0; i < n; ++i) {
     const opi_lent_item *it = opi_lent_at(request, rank->place, i);
@@ -156,14 +156,9 @@ static opipe_status set_done(opi_rank *rank, const opi_request *request, opipe_e
 
 /* A rank that has done nothing for it has nothing to tell. */
 opipe_status opi_lent_set_fences(opi_rank *rank, opi_request *request, opipe_error *err) {
-  opi_session *s = rank->session;
   if (request->lent->begun[rank->place])
     OPI_TRY(set_done(rank, request, err));
-  if (atomic_fetch_sub(&request->lent->n_left, 1) == 1 && atomic_load(&s->n_waiters) != 0) {
-    opi_lock_take(&s->lock);
-    opi_lock_signal(&s->lock);
-    opi_lock_give(&s->lock);
-  }
+  atomic_fetch_sub(&request->lent->n_left, 1);
   return OPIPE_OK;
 }
 

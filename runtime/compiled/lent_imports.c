@@ -15,7 +15,7 @@ static void free_import(opi_rank *rank, opi_import *import) {
     rank->backend->event_destroy(import->as.event);
   else
     rank->backend->queue_close(import->as.queue);
-  opi_free(rank->session->allocator, import, sizeof *import);
+  opi_free(rank->setup->allocator, import, sizeof *import);
   --rank->n_imports;
 }
 
@@ -25,7 +25,7 @@ static void make_room(opi_rank *rank) {
   if (rank->n_imports < OPI_IMPORTS)
     return;
   for (opi_import **at = &rank->imports; *at != NULL; at = &(*at)->next) {
-    if (opi_is_idle(rank->session, &(*at)->n_users))
+    if (opi_is_idle(rank->setup, &(*at)->n_users))
       found = at;
   }
   if (found == NULL)
@@ -48,7 +48,7 @@ static opipe_status make(opi_rank *rank, opi_import *import, opipe_error *err) {
 
 static opipe_status add(opi_rank *rank, uint32_t kind, uint64_t native, uint64_t n_bytes,
                         opipe_error *err) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   make_room(rank);
   opi_import *import = opi_alloc_zero(s->allocator, 1, sizeof *import);
   if (import == NULL)

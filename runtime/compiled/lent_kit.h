@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a request has of what its host lends; private to runtime/lent.
+/* What a request has of what its host lends; private to runtime/compiled.
  *
  *   opi_rank ── imports   handles of the host's as objects of the rank's opening, found again
  *   opi_request ── opi_lent ── items [n_here][n_items]   what a rank does about a tensor
- *   opi_session ── places   programs bound to sets of tensors, found again
+ *   opi_shapes ── places   programs bound to sets of tensors, found again
  */
 #ifndef OPI_LENT_KIT_H
 #define OPI_LENT_KIT_H
 
-#include "runtime/compiled/lent.h"
+#include "runtime/compiled/build.h"
 
 enum {
-  OPI_IMPORTS = 128,   /* of a rank, beside those in use */
-  OPI_PLACES = 16,     /* sets of tensors that programs are bound to */
-  OPI_PLACE_REST = 64, /* requests: one that was not used for so many makes room for another */
-  OPI_RUNS = 1024      /* copies that one part of a tensor takes, at most */
+  OPI_IMPORTS = 128,    /* of a rank, beside those in use */
+  OPI_LENT_PLACES = 16, /* sets of tensors that programs are bound to */
+  OPI_PLACE_REST = 64,  /* requests: one that was not used for so many makes room for another */
+  OPI_RUNS = 1024       /* copies that one part of a tensor takes, at most */
 };
 enum { OPI_IMPORT_BUFFER = 0, OPI_IMPORT_EVENT = 1, OPI_IMPORT_QUEUE = 2 };
 
@@ -55,33 +55,33 @@ struct opi_lent {
   opipe_event **ends;   /* [n_here] ours: behind the last work of the request */
   uint64_t *key;        /* [n_items] */
   bool *begun;          /* [n_here] that rank's own */
-  _Atomic uint32_t n_left;   /* ranks whose part is not queued */
-  _Atomic uint32_t held;     /* 1: imports and places count it */
-  struct opi_places *places; /* NULL: all is copied */
+  _Atomic uint32_t n_left;        /* ranks whose part is not queued */
+  _Atomic uint32_t held;          /* 1: imports and places count it */
+  struct opi_lent_places *places; /* NULL: all is copied */
 };
 
 /* Bindings with tensors of the host's in the place of a shape's cells. */
-typedef struct opi_places {
-  struct opi_places *next;
+typedef struct opi_lent_places {
+  struct opi_lent_places *next;
   const opi_compiled *shape;
   uint64_t *key;            /* [n_items] addresses; 0: not in place */
   opi_import **memory;      /* [n_here][n_items] */
   opipe_binding **bound;    /* [steps of the shape] NULL: the shape's own */
   _Atomic uint32_t n_users; /* requests */
   uint64_t last_used;       /* request number */
-} opi_places;
+} opi_lent_places;
 
-static inline uint32_t opi_n_items(const opi_session *s) {
+static inline uint32_t opi_n_items(const opi_setup *s) {
   return s->n_inputs + s->n_outputs;
 }
 static inline opi_lent_item *opi_lent_at(const opi_request *request, uint32_t place,
                                          uint32_t item) {
-  return &request->lent->items[place * opi_n_items(request->session) + item];
+  return &request->lent->items[place * opi_n_items(request->setup) + item];
 }
 static inline bool opi_is_touched(const opi_compiled *t, uint32_t place, uint32_t item) {
-  return t->touched[place * opi_n_items(t->session) + item];
+  return t->touched[place * opi_n_items(t->setup) + item];
 }
-static inline const char *opi_item_name(const opi_session *s, uint32_t item) {
+static inline const char *opi_item_name(const opi_setup *s, uint32_t item) {
   return item < s->n_inputs ? s->inputs[item].name : s->output_names[item - s->n_inputs];
 }
 
@@ -100,7 +100,7 @@ opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opi
 
 /* places.c: programs bound to the request's tensors, those that there are or new ones. No room, or
  * nothing fits: none. */
-opipe_status opi_places_find(opi_request *request, opipe_error *err);
-void opi_places_free(opi_session *session, opi_places *places);
+opipe_status opi_lent_places_find(opi_request *request, opipe_error *err);
+void opi_lent_places_free(opi_setup *setup, opi_lent_places *places);
 
 #endif /* OPI_LENT_KIT_H */

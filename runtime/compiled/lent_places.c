@@ -12,7 +12,7 @@
 
 /* Dense, and there before its first program, be it by the queue's wait. 0: the tensor is copied. */
 static uint64_t key_of(const opi_request *request, uint32_t item) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   const opi_feed *feed = &request->feeds[item];
   const opi_result *result = &request->results[item - s->n_inputs];
   if (item >= s->n_inputs) {
@@ -56,7 +56,7 @@ static bool find_fed(const opi_request *request, const opi_cell *cell, uint32_t 
 }
 
 /* Is the cell two outputs at once? */
-static bool is_shared(const opi_cut *cut, const opi_session *s, uint32_t cell, uint32_t stage) {
+static bool is_shared(const opi_cut *cut, const opi_setup *s, uint32_t cell, uint32_t stage) {
   uint32_t n = 0;
   for (uint32_t o = 0; o < s->n_outputs; ++o)
     n += opi_output_cell_at(cut, o, stage) == cell;
@@ -67,7 +67,7 @@ static bool is_shared(const opi_cut *cut, const opi_session *s, uint32_t cell, u
 static bool find_made(const opi_request *request, uint32_t index, uint32_t m, uint32_t *out_item,
                       only *out) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cut *cut = t->model->cuts[opi_class_at(t, m)];
   const opi_cell *cell = &cut->cells[index];
   const uint32_t item = s->n_inputs + cell->output;
@@ -93,7 +93,7 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
 static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
                        opipe_region *out_region) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[index];
   const opi_rank *rank = &s->ranks[t->pieces->instance_rank[opi_instance_at(t, cell->stage, m)]];
   uint32_t item = 0;
@@ -101,7 +101,7 @@ static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
   const bool lies = cell->source == OPI_CELL_REQUEST ? find_fed(request, cell, m, &item, &at)
                     : cell->source == OPI_CELL_MADE  ? find_made(request, index, m, &item, &at)
                                                      : false;
-  if (!lies || rank->session == NULL || at.n_bytes == 0 || at.whole_at % rank->alignment != 0)
+  if (!lies || rank->setup == NULL || at.n_bytes == 0 || at.whole_at % rank->alignment != 0)
     return false;
   const opi_import *memory = opi_lent_at(request, rank->place, item)->memory;
   if (memory == NULL)
@@ -119,7 +119,7 @@ bool opi_lent_in_place(const opi_request *request, uint32_t cell, uint32_t micro
 
 /* ---- sets ---- */
 
-static opipe_status bind_step(const opi_request *request, opi_places *places, uint32_t index,
+static opipe_status bind_step(const opi_request *request, opi_lent_places *places, uint32_t index,
                               opipe_region *regions, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_step *step = &t->lists->steps[index];
@@ -127,7 +127,7 @@ static opipe_status bind_step(const opi_request *request, opi_places *places, ui
   const opi_program_unit *unit =
       opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
   bool any = false;
-  if (!opi_rank_is_here(t->session, t->pieces->instance_rank[instance]) || unit->program == NULL)
+  if (!opi_rank_is_here(t->setup, t->pieces->instance_rank[instance]) || unit->program == NULL)
     return OPIPE_OK;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     const uint32_t cell = unit->cut->cells[b];
@@ -149,16 +149,16 @@ static uint32_t most_boundaries(const opi_compiled *t) {
 }
 
 static size_t places_bytes(const opi_compiled *t) {
-  const size_t n = opi_n_items(t->session);
-  return sizeof(opi_places) + n * sizeof(uint64_t) + n * t->session->n_here * sizeof(opi_import *) +
-         t->lists->n_steps * sizeof(opipe_binding *);
+  const size_t n = opi_n_items(t->setup);
+  return sizeof(opi_lent_places) + n * sizeof(uint64_t) +
+         n * t->setup->n_here * sizeof(opi_import *) + t->lists->n_steps * sizeof(opipe_binding *);
 }
 
-static opi_places *new_places(const opi_request *request, opipe_error *err) {
+static opi_lent_places *new_places(const opi_request *request, opipe_error *err) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const size_t n = opi_n_items(s);
-  opi_places *places = opi_alloc_zero(s->allocator, 1, places_bytes(t));
+  opi_lent_places *places = opi_alloc_zero(s->allocator, 1, places_bytes(t));
   if (places == NULL) {
     (void)opi_fail_nomem(err, places_bytes(t), "bindings of a host's tensors");
     return NULL;
@@ -176,11 +176,12 @@ static opi_places *new_places(const opi_request *request, opipe_error *err) {
   return places;
 }
 
-static opipe_status make_places(opi_request *request, opi_places **out_places, opipe_error *err) {
+static opipe_status make_places(opi_request *request, opi_lent_places **out_places,
+                                opipe_error *err) {
   const opi_compiled *t = request->runs;
-  opi_session *s = request->session;
+  opi_setup *s = request->setup;
   const uint32_t most = most_boundaries(t);
-  opi_places *places = new_places(request, err);
+  opi_lent_places *places = new_places(request, err);
   opipe_region *regions = opi_alloc_zero(s->allocator, most, sizeof *regions);
   opipe_status status = OPIPE_OK;
   if (places == NULL)
@@ -195,11 +196,11 @@ static opipe_status make_places(opi_request *request, opi_places **out_places, o
   if (status == OPIPE_OK)
     *out_places = places;
   else if (places != NULL)
-    opi_places_free(s, places);
+    opi_lent_places_free(s, places);
   return status;
 }
 
-void opi_places_free(opi_session *s, opi_places *places) {
+void opi_lent_places_free(opi_setup *s, opi_lent_places *places) {
   const opi_compiled *t = places->shape;
   const size_t n = (size_t)opi_n_items(s) * s->n_here;
   for (uint32_t i = 0; i < t->lists->n_steps; ++i) {
@@ -215,26 +216,26 @@ void opi_places_free(opi_session *s, opi_places *places) {
 }
 
 /* True: there is room for another set. */
-static bool make_room(opi_session *s) {
-  opi_places **oldest = NULL;
+static bool make_room(opi_setup *s) {
+  opi_lent_places **oldest = NULL;
   uint32_t n = 0;
-  for (opi_places **at = &s->places; *at != NULL; at = &(*at)->next, ++n) {
+  for (opi_lent_places **at = &s->shapes->places; *at != NULL; at = &(*at)->next, ++n) {
     if (opi_is_idle(s, &(*at)->n_users) &&
         (oldest == NULL || (*at)->last_used < (*oldest)->last_used))
       oldest = at;
   }
-  if (n < OPI_PLACES)
+  if (n < OPI_LENT_PLACES)
     return true;
-  if (oldest == NULL || s->n_numbered - (*oldest)->last_used <= OPI_PLACE_REST)
+  if (oldest == NULL || s->shapes->n_numbered - (*oldest)->last_used <= OPI_PLACE_REST)
     return false;
-  opi_places *old = *oldest;
+  opi_lent_places *old = *oldest;
   *oldest = old->next;
-  opi_places_free(s, old);
+  opi_lent_places_free(s, old);
   return true;
 }
 
-opipe_status opi_places_find(opi_request *request, opipe_error *err) {
-  opi_session *s = request->session;
+opipe_status opi_lent_places_find(opi_request *request, opipe_error *err) {
+  opi_setup *s = request->setup;
   struct opi_lent *lent = request->lent;
   const uint32_t n = opi_n_items(s);
   bool any = false;
@@ -244,7 +245,7 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
   }
   if (!any || request->stream_kept != NULL || request->ticket != NULL)
     return OPIPE_OK;
-  opi_places *found = s->places;
+  opi_lent_places *found = s->shapes->places;
   while (found != NULL && (found->shape != request->runs ||
                            memcmp(found->key, lent->key, n * sizeof *lent->key) != 0))
     found = found->next;
@@ -252,10 +253,10 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
     if (!make_room(s))
       return OPIPE_OK;
     OPI_TRY(make_places(request, &found, err));
-    found->next = s->places;
-    s->places = found;
+    found->next = s->shapes->places;
+    s->shapes->places = found;
   }
-  found->last_used = s->n_numbered;
+  found->last_used = s->shapes->n_numbered;
   atomic_fetch_add(&found->n_users, 1);
   lent->places = found;
   request->bound = found->bound;
@@ -263,14 +264,14 @@ opipe_status opi_places_find(opi_request *request, opipe_error *err) {
 }
 
 void opi_lent_forget(const opi_compiled *t) {
-  opi_session *s = t->session;
-  for (opi_places **at = &s->places; *at != NULL;) {
-    opi_places *old = *at;
+  opi_setup *s = t->setup;
+  for (opi_lent_places **at = &s->shapes->places; *at != NULL;) {
+    opi_lent_places *old = *at;
     if (old->shape != t) {
       at = &old->next;
       continue;
     }
     *at = old->next;
-    opi_places_free(s, old);
+    opi_lent_places_free(s, old);
   }
 }

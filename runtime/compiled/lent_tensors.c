@@ -29,20 +29,11 @@ opipe_status opi_lent_open(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
-bool opi_lent_knows(const opi_session *s, int32_t device_type, int32_t device_id) {
-  for (uint32_t h = 0; h < s->n_here; ++h) {
-    const opi_rank *rank = &s->ranks[s->here[h]];
-    if (rank->device_type == device_type && rank->device_id == device_id)
-      return true;
-  }
-  return false;
-}
-
 /* ---- outputs that stay the library's ---- */
 
 void opi_lent_place(const opi_request *request, uint32_t output, opi_result *result) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   uint32_t n = 0, maker = 0;
   result->on_device = false;
   for (uint32_t h = 0; h < s->n_here; ++h) {
@@ -64,12 +55,12 @@ void opi_lent_place(const opi_request *request, uint32_t output, opi_result *res
 
 opipe_status opi_lent_own(const opi_request *request, uint32_t output, opi_result *result,
                           opipe_error *err) {
-  opi_rank *rank = &request->session->ranks[result->block_rank];
+  opi_rank *rank = &request->setup->ranks[result->block_rank];
   uint64_t address = 0;
   if (result->block.n_bytes < result->n_bytes) {
     opi_rank_give(rank, &result->block);
     OPI_TRY(opi_rank_take(rank, result->n_bytes, OPIPE_BUFFER_STAGING,
-                          request->session->output_names[output], &result->block, err));
+                          request->setup->output_names[output], &result->block, err));
   }
   OPI_TRY(OPI_ASK_RANK(rank, native, err, rank->device, OPIPE_NATIVE_BUFFER, result->block.buffer,
                        &address));
@@ -84,7 +75,7 @@ typedef struct range {
   uint64_t first, n_bytes;
 } range;
 
-static opipe_status range_of_feed(const opi_session *s, const opi_feed *feed, uint32_t input,
+static opipe_status range_of_feed(const opi_setup *s, const opi_feed *feed, uint32_t input,
                                   range *out, opipe_error *err) {
   const opi_value *value = s->inputs[input].value;
   const uint64_t bytes = opi_dtype_bits(value->dtype) / 8;
@@ -113,16 +104,17 @@ static opipe_status take_memory(const opi_request *request, opi_rank *rank, uint
   const opipe_status status =
       opi_import_take(rank, OPI_IMPORT_BUFFER, base, at->first + at->n_bytes - base,
                       &opi_lent_at(request, rank->place, item)->memory, err);
-  return status < 0 ? opi_error_prefix(err, "tensor '%s', rank %u: ",
-                                       opi_item_name(request->session, item), rank->index)
-                    : OPIPE_OK;
+  return status < 0
+             ? opi_error_prefix(err, "tensor '%s', rank %u: ", opi_item_name(request->setup, item),
+                                rank->index)
+             : OPIPE_OK;
 }
 
 /* One tensor, by each rank that touches it. */
 static opipe_status take_item(const opi_request *request, uint32_t item, int32_t device_type,
                               int32_t device_id, const range *at, uint64_t elem_bytes,
                               opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   const char *name = opi_item_name(s, item);
   if (elem_bytes != 0 && at->first % elem_bytes != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
@@ -149,7 +141,7 @@ static opipe_status take_item(const opi_request *request, uint32_t item, int32_t
 
 static opipe_status check_plain(const opi_request *request, uint32_t output, opipe_error *err) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cut *cut = t->model->cuts[0];
   const uint32_t port = cut->output_port[output];
   const uint32_t input = port == OPIPE_NONE ? OPIPE_NONE : t->ports[0][0].input[port];
@@ -163,7 +155,7 @@ static opipe_status check_plain(const opi_request *request, uint32_t output, opi
 }
 
 static opipe_status take_items(opi_request *request, bool look, opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_feed *feed = &request->feeds[i];
     const uint64_t bytes = opi_dtype_bits(s->inputs[i].value->dtype) / 8;
@@ -209,7 +201,7 @@ static opipe_status count_run(void *ctx, uint64_t whole_at, uint64_t part_at, ui
 static opipe_status check_cell(const opi_request *request, uint32_t index, uint32_t m,
                                opipe_error *err) {
   const opi_compiled *t = request->runs;
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[index];
   int64_t dims[OPIPE_MAX_RANK];
   opi_result_part rows, tokens;
@@ -256,7 +248,7 @@ static opipe_status check_copies(const opi_request *request, opipe_error *err) {
 /* ---- a request ---- */
 
 static bool is_lending(const opi_request *request) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   bool any = false;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_feed *feed = &request->feeds[i];
@@ -271,7 +263,7 @@ static bool is_lending(const opi_request *request) {
   return any;
 }
 
-static size_t lent_bytes(const opi_session *s) {
+static size_t lent_bytes(const opi_setup *s) {
   const size_t n = opi_n_items(s), all = n * s->n_here;
   return sizeof(struct opi_lent) + all * (sizeof(opi_lent_item) + sizeof(opipe_event *)) +
          n * (sizeof(opi_lent_look) + sizeof(uint64_t)) +
@@ -279,7 +271,7 @@ static size_t lent_bytes(const opi_session *s) {
 }
 
 static opipe_status make_lent(opi_request *request, opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   const size_t n = opi_n_items(s), all = n * s->n_here;
   if (request->lent != NULL)
     return OPIPE_OK;
@@ -297,7 +289,7 @@ static opipe_status make_lent(opi_request *request, opipe_error *err) {
 }
 
 opipe_status opi_lent_take(opi_request *request, bool look, opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   const size_t n = opi_n_items(s), all = n * s->n_here;
   request->lends = is_lending(request);
   if (!request->lends)
@@ -318,13 +310,13 @@ opipe_status opi_lent_take(opi_request *request, bool look, opipe_error *err) {
   if (status == OPIPE_OK)
     status = check_copies(request, err);
   if (status == OPIPE_OK)
-    status = opi_places_find(request, err);
+    status = opi_lent_places_find(request, err);
   return status;
 }
 
 void opi_lent_drop(opi_request *request) {
   struct opi_lent *lent = request->lent;
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   if (lent == NULL || atomic_exchange(&lent->held, 0) == 0)
     return;
   for (size_t i = 0; i < (size_t)opi_n_items(s) * s->n_here; ++i) {
@@ -388,7 +380,7 @@ opipe_status opi_lent_load(opi_rank *rank, const opi_request *request, uint32_t 
 
 opipe_status opi_lent_store(opi_rank *rank, const opi_request *request, const opi_lent_part *part,
                             const opipe_region *region, opipe_error *err) {
-  const uint32_t item = request->session->n_inputs + part->output;
+  const uint32_t item = request->setup->n_inputs + part->output;
   copy c = {.rank = rank,
             .memory = opi_lent_at(request, rank->place, item)->memory,
             .first = (uint64_t)(uintptr_t)request->results[part->output].data,
@@ -400,7 +392,16 @@ opipe_status opi_lent_store(opi_rank *rank, const opi_request *request, const op
 
 /* ---- the end ---- */
 
-static void stop_request(const opi_session *s, opi_request *request) {
+void opi_lent_stop_places(opi_setup *s) {
+  while (s->shapes->places != NULL) {
+    opi_lent_places *places = s->shapes->places;
+    s->shapes->places = places->next;
+    opi_lent_places_free(s, places);
+  }
+}
+
+void opi_lent_stop_request(opi_request *request) {
+  const opi_setup *s = request->setup;
   const struct opi_lent *lent = request->lent;
   const uint32_t n = opi_n_items(s);
   for (uint32_t o = 0; o < s->n_outputs; ++o)
@@ -413,21 +414,14 @@ static void stop_request(const opi_session *s, opi_request *request) {
   }
 }
 
-void opi_lent_stop(opi_session *s) {
-  while (s->places != NULL) {
-    opi_places *places = s->places;
-    s->places = places->next;
-    opi_places_free(s, places);
-  }
-  for (uint32_t i = 0; i < s->n_pool; ++i)
-    stop_request(s, s->pool[i]);
+void opi_lent_stop_imports(opi_setup *s) {
   for (uint32_t h = 0; s->ranks != NULL && h < s->n_here; ++h) {
-    if (s->ranks[s->here[h]].session != NULL)
+    if (s->ranks[s->here[h]].setup != NULL)
       opi_imports_free(&s->ranks[s->here[h]]);
   }
 }
 
 void opi_lent_free(opi_request *request) {
   if (request->lent != NULL)
-    opi_free(request->session->allocator, request->lent, lent_bytes(request->session));
+    opi_free(request->setup->allocator, request->lent, lent_bytes(request->setup));
 }

@@ -2,7 +2,7 @@
 /* Which results the ranks of this session make: all of them, or some of their rows, or none, where
  * other ranks are in other sessions. And which ranks touch which tensors of a request.
  */
-#include "runtime/engine.h"
+#include "runtime/compiled/build.h"
 
 typedef struct count {
   uint32_t all, here; /* parts */
@@ -19,7 +19,7 @@ static bool is_taken(const opi_compiled *t, const opi_step *step, uint32_t outpu
 
 static bool makes(const opi_compiled *t, const opi_step *step, uint32_t output) {
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  if (!opi_session_trains(t->session))
+  if (!opi_session_trains(t->setup))
     return opi_output_cell_at(cut, output, step->stage) != OPIPE_NONE && is_taken(t, step, output);
   for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
     if (cut->cells[c].output == output)
@@ -29,7 +29,7 @@ static bool makes(const opi_compiled *t, const opi_step *step, uint32_t output) 
 }
 
 static count count_parts(const opi_compiled *t, uint32_t output) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   count n = {0, 0};
   for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
@@ -44,12 +44,12 @@ static count count_parts(const opi_compiled *t, uint32_t output) {
 }
 
 opipe_status opi_results_find(opi_compiled *t, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   t->made = OPI_ARENA_ARRAY(&t->arena, uint8_t, s->n_outputs);
   if (t->made == NULL)
     return opi_fail_nomem(err, s->n_outputs, "results");
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    const bool whole = s->peers == NULL && s->n_here == s->plan->decided.n_ranks;
+    const bool whole = !opi_is_shared(s);
     const count n = whole ? (count){0, 0} : count_parts(t, o);
     t->made[o] = n.here == n.all ? OPI_MADE_ALL : n.here == 0 ? OPI_MADE_NONE : OPI_MADE_SOME;
   }
@@ -69,7 +69,7 @@ static void touch_inputs(const opi_compiled *t, const opi_step *step, bool *touc
 
 /* Outputs that no program makes, and the inputs that they are, are the first rank's. */
 static void touch_plain(const opi_compiled *t, bool *touched) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cut *cut = t->model->cuts[0];
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     if (opi_output_is_made(cut, o))
@@ -81,7 +81,7 @@ static void touch_plain(const opi_compiled *t, bool *touched) {
 }
 
 opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const size_t n = s->n_inputs + s->n_outputs;
   t->touched = OPI_ARENA_ARRAY(&t->arena, bool, n * s->n_here);
   if (t->touched == NULL)

@@ -4,7 +4,7 @@
  * old one goes when the last shape bound to it goes. Everything is charged to the budget before it
  * is taken.
  */
-#include "runtime/state.h"
+#include "runtime/compiled/build.h"
 
 #include "loader/base/sizes.h"
 
@@ -34,7 +34,7 @@ static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_byte
 }
 
 opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err) {
-  opi_session *s = shape->session;
+  opi_setup *s = shape->setup;
   const uint32_t n = s->plan->decided.n_ranks;
   shape->boundary = OPI_ARENA_ARRAY(&shape->arena, opi_block, n);
   uint32_t *arenas = OPI_ARENA_ARRAY(&shape->arena, uint32_t, n);
@@ -57,7 +57,7 @@ opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opi
 }
 
 void opi_shape_memory_free(opi_shape *shape) {
-  opi_session *s = shape->session;
+  opi_setup *s = shape->setup;
   for (uint32_t i = 0; shape->arena_of_rank != NULL && i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     opi_rank *rank = &s->ranks[r];

@@ -3,7 +3,7 @@
  * master), by which all shapes are cut.
  */
 #include "partition/memory/layouts.h"
-#include "runtime/engine.h"
+#include "runtime/compiled/build.h"
 
 /* The k-th program of the shape that runs on the rank; NULL: it is another's, or none. */
 static opipe_program *program_on(const opi_shape *shape, const opi_rank *rank, uint32_t k) {
@@ -53,7 +53,7 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
 static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, opi_arena *scratch,
                                 uint64_t *out_bytes, opipe_error *err) {
   opi_layout_set set;
-  OPI_TRY(opi_layouts_begin(&set, rank->session->master->n_params, scratch, err));
+  OPI_TRY(opi_layouts_begin(&set, rank->setup->shapes->master->n_params, scratch, err));
   for (uint32_t k = 0; k < n_programs(shape); ++k) {
     const opipe_program *program = program_on(shape, rank, k);
     if (program != NULL)
@@ -68,7 +68,7 @@ static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, op
 static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {
   uint64_t n_bytes = 0;
   opi_arena scratch;
-  opi_arena_init(&scratch, rank->session->allocator, 0);
+  opi_arena_init(&scratch, rank->setup->allocator, 0);
   opipe_status status = sum_layouts(shape, rank, &scratch, &n_bytes, err);
   if (status == OPIPE_OK)
     status = prepare_sets(shape, rank, n_bytes, err);
@@ -77,14 +77,14 @@ static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *
 }
 
 opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
-  opi_session *s = shape->session;
+  opi_setup *s = shape->setup;
   for (uint32_t i = 0; i < s->n_here; ++i) {
     opi_rank *rank = &s->ranks[s->here[i]];
-    if (s->master->n_params == 0)
+    if (s->shapes->master->n_params == 0)
       return OPIPE_OK;
     if (rank->params == NULL) {
       OPI_TRY(OPI_MAKE_RANK(rank, params_create, &rank->params, err, rank->device,
-                            s->master->sources, s->master->n_params));
+                            s->shapes->master->sources, s->shapes->master->n_params));
     }
     OPI_TRY(prepare_rank(shape, rank, err));
   }

@@ -10,8 +10,7 @@
 
 #include "loader/base/nearest.h"
 #include "partition/program/batch.h"
-#include "runtime/base/strided.h"
-#include "runtime/state.h"
+#include "runtime/compiled/build.h"
 
 static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, opipe_error *err) {
   char given[128], wanted[128];
@@ -33,7 +32,7 @@ static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, o
 
 /* The host looks at it before any device does. OPIPE_PENDING: it is not there yet, and may be when
  * the host's flag is set. */
-static opipe_status check_value(opi_session *s, const opi_input *input, const opi_feed *feed,
+static opipe_status check_value(opi_setup *s, const opi_input *input, const opi_feed *feed,
                                 opipe_error *err) {
   const opipe_fence *ready = &feed->ready;
   if (!feed->given && input->pin == NULL) {
@@ -47,7 +46,7 @@ static opipe_status check_value(opi_session *s, const opi_input *input, const op
   if (!feed->on_device && ready->kind == OPIPE_FENCE_HOST_FLAG) {
     if (opi_fence_set(ready))
       return OPIPE_OK;
-    opi_room_await(s, (const uint32_t *)ready->handle);
+    s->shapes->above.await_value(s->shapes->above.ctx, (const uint32_t *)ready->handle);
     return OPIPE_PENDING;
   }
   if (!feed->on_device) {
@@ -62,7 +61,7 @@ static opipe_status check_value(opi_session *s, const opi_input *input, const op
                   input->name, feed->device_type, feed->device_id);
 }
 
-static opipe_status read_feed(const opi_session *s, const opi_input *input,
+static opipe_status read_feed(const opi_setup *s, const opi_input *input,
                               const opipe_binding_io *io, opi_feed *feed, opipe_error *err) {
   const opipe_tensor *t = &io->tensor;
   uint64_t n_bytes = 0;
@@ -108,7 +107,7 @@ static void feed_pin(const opi_pin *pin, opi_feed *feed) {
   feed->data = pin->data;
 }
 
-static opipe_status find_input(const opi_session *s, const char *name, uint32_t *out_index,
+static opipe_status find_input(const opi_setup *s, const char *name, uint32_t *out_index,
                                opipe_error *err) {
   char meant[OPI_NEAREST_ROOM];
   opi_nearest nearest = {.word = name, .n = name == NULL ? 0 : strlen(name)};
@@ -127,7 +126,7 @@ static opipe_status find_input(const opi_session *s, const char *name, uint32_t 
 }
 
 /* Rows of the request along the batch axis, the same for every input that carries it. */
-static opipe_status find_rows(const opi_session *s, opi_request *request, opipe_error *err) {
+static opipe_status find_rows(const opi_setup *s, opi_request *request, opipe_error *err) {
   uint32_t first = OPIPE_NONE;
   request->rows = 0;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
@@ -149,9 +148,9 @@ static opipe_status find_rows(const opi_session *s, opi_request *request, opipe_
   return OPIPE_OK;
 }
 
-opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
-                             opi_request *request, opipe_error *err) {
-  opi_room_await(s, NULL);
+opipe_status opi_read_inputs(opi_setup *s, const opipe_submit_params *params, opi_request *request,
+                             opipe_error *err) {
+  s->shapes->above.await_value(s->shapes->above.ctx, NULL);
   for (uint32_t i = 0; i < s->n_inputs; ++i)
     request->feeds[i] = (opi_feed){.given = false};
   for (uint32_t i = 0; i < params->n_inputs; ++i) {
@@ -183,7 +182,7 @@ opipe_status opi_read_inputs(opi_session *s, const opipe_submit_params *params,
   return find_rows(s, request, err);
 }
 
-static opi_view view_of(const opi_session *s, const opi_request *request, uint32_t input) {
+static opi_view view_of(const opi_setup *s, const opi_request *request, uint32_t input) {
   const opi_feed *feed = &request->feeds[input];
   return (opi_view){.data = feed->data,
                     .shape = feed->shape,
@@ -193,7 +192,7 @@ static opi_view view_of(const opi_session *s, const opi_request *request, uint32
 }
 
 bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t rows) {
-  const opi_session *s = shape->session;
+  const opi_setup *s = shape->setup;
   uint32_t at = 0;
   if (shape->rows != rows)
     return false;
@@ -214,7 +213,7 @@ bool opi_shape_fits(const opi_shape *shape, const opi_request *request, int64_t 
 
 static opipe_status sign_pin(opi_shape *shape, const opi_request *request, uint32_t input,
                              opipe_error *err) {
-  opi_session *s = shape->session;
+  opi_setup *s = shape->setup;
   const opi_input *in = &s->inputs[input];
   opi_shape_pin *pin = &shape->pins[shape->n_pins];
   const opipe_status status = check_value(s, in, &request->feeds[input], err);
@@ -246,7 +245,7 @@ static opipe_status sign_pin(opi_shape *shape, const opi_request *request, uint3
 
 opipe_status opi_shape_sign(opi_shape *shape, const opi_request *request, int64_t rows,
                             opipe_error *err) {
-  const opi_session *s = shape->session;
+  const opi_setup *s = shape->setup;
   uint32_t at = 0;
   shape->rows = rows;
   shape->n_pins = 0;

@@ -5,16 +5,15 @@
  */
 #include <string.h>
 
-#include "runtime/compiled/streams.h"
-#include "runtime/device/record.h"
+#include "runtime/compiled/stream.h"
 
 /* ---- a rank's own way ---- */
 
-opipe_status opi_sides_open(opi_session *s, opipe_error *err) {
+opipe_status opi_sides_open(opi_setup *s, opipe_error *err) {
   const uint32_t plain = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    opi_side *side = &s->streams->sides[rank->index];
+    opi_side *side = &s->shapes->streams->sides[rank->index];
     if ((rank->device_flags & plain) == plain)
       continue;
     OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &side->queue, err, rank->device));
@@ -23,10 +22,10 @@ opipe_status opi_sides_open(opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-void opi_sides_close(opi_session *s) {
+void opi_sides_close(opi_setup *s) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    opi_side *side = &s->streams->sides[rank->index];
+    opi_side *side = &s->shapes->streams->sides[rank->index];
     if (side->event != NULL)
       rank->backend->event_destroy(side->event);
     if (side->queue != NULL)
@@ -43,9 +42,9 @@ static opipe_status settle(const opi_rank *rank, const opi_side *side, opipe_err
 
 static opipe_status read_kept(const opi_stream *stream, uint32_t p, void *dst, uint64_t n_bytes,
                               opipe_error *err) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const uint32_t r = stream->pairs[p].holder;
-  const opi_side *side = &s->streams->sides[r];
+  const opi_side *side = &s->shapes->streams->sides[r];
   const opipe_region region = opi_kept_region(stream, p, stream->turn, n_bytes);
   if (n_bytes == 0)
     return OPIPE_OK;
@@ -59,9 +58,9 @@ static opipe_status read_kept(const opi_stream *stream, uint32_t p, void *dst, u
 
 static opipe_status write_kept(const opi_stream *stream, uint32_t p, const void *src,
                                uint64_t n_bytes, opipe_error *err) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const uint32_t r = stream->pairs[p].holder;
-  const opi_side *side = &s->streams->sides[r];
+  const opi_side *side = &s->shapes->streams->sides[r];
   const opipe_region region = opi_kept_region(stream, p, stream->turn, n_bytes);
   if (side->queue == NULL) {
     memcpy(opi_kept_host(stream, p, stream->turn), src, (size_t)n_bytes);
@@ -76,7 +75,7 @@ static opipe_status write_kept(const opi_stream *stream, uint32_t p, const void 
 /* Replicas lie on other ranks: by way of host memory. */
 static opipe_status carry_over(const opi_stream *to, const opi_stream *from, uint32_t p,
                                opipe_error *err) {
-  const opipe_allocator *allocator = to->session->allocator;
+  const opipe_allocator *allocator = to->setup->allocator;
   const uint64_t n_bytes = from->pairs[p].n_bytes;
   char *between = opi_alloc(allocator, (size_t)n_bytes);
   if (between == NULL)
@@ -90,10 +89,10 @@ static opipe_status carry_over(const opi_stream *to, const opi_stream *from, uin
 
 static opipe_status copy_pair(const opi_stream *to, const opi_stream *from, uint32_t p,
                               opipe_error *err) {
-  const opi_session *s = to->session;
+  const opi_setup *s = to->setup;
   const uint32_t r = from->pairs[p].holder;
   const uint64_t n_bytes = from->pairs[p].n_bytes;
-  const opi_side *side = &s->streams->sides[r];
+  const opi_side *side = &s->shapes->streams->sides[r];
   if (n_bytes == 0 || !opi_rank_is_here(s, r))
     return OPIPE_OK;
   if (to->pairs[p].holder != r)
@@ -107,12 +106,12 @@ static opipe_status copy_pair(const opi_stream *to, const opi_stream *from, uint
 }
 
 static opipe_status check_copy(const opi_stream *to, const opi_stream *from, opipe_error *err) {
-  const opi_session *s = to->session;
-  if (from->session != s)
+  const opi_setup *s = to->setup;
+  if (from->setup != s)
     return opi_fail(err, OPIPE_E_INVALID, "state_copy: the states are of two sessions");
   OPI_TRY(opi_stream_rest(to, "state_copy", false, err));
   OPI_TRY(opi_stream_rest(from, "state_copy", true, err));
-  if (to->home != from->home && s->peers != NULL) {
+  if (to->home != from->home && opi_is_shared(s)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "state_copy: from replica %u to replica %u, and only %u of %u ranks are here",
                     from->home, to->home, s->n_here, s->plan->decided.n_ranks);
@@ -130,7 +129,7 @@ static opipe_status check_copy(const opi_stream *to, const opi_stream *from, opi
 }
 
 static opipe_status copy_locked(opi_stream *to, const opi_stream *from, opipe_error *err) {
-  const uint32_t n = to->session->plan->decided.n_states;
+  const uint32_t n = to->setup->plan->decided.n_states;
   OPI_TRY(check_copy(to, from, err));
   if (to == from)
     return OPIPE_OK;
@@ -148,18 +147,18 @@ static opipe_status copy_locked(opi_stream *to, const opi_stream *from, opipe_er
 }
 
 opipe_status opi_stream_copy(opi_stream *to, opi_stream *from, opipe_error *err) {
-  opi_session *s = to->session;
+  opi_setup *s = to->setup;
   OPI_TRY(opi_session_check(s, err));
-  opi_lock_take(&s->submit_lock);
+  opi_lock_take(&s->shapes->submit_lock);
   const opipe_status status = copy_locked(to, from, err);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
   return status;
 }
 
 /* ---- looking ---- */
 
 static void tell(const opi_stream *stream, uint32_t p, opipe_state_info *out_info) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const opi_state_pair *pair = &s->plan->decided.states[p];
   const opi_kept *kept = &stream->pairs[p];
   *out_info = (opipe_state_info){
@@ -180,7 +179,7 @@ static void tell(const opi_stream *stream, uint32_t p, opipe_state_info *out_inf
 
 static opipe_status check_get(const opi_stream *stream, uint32_t p, uint64_t n_bytes,
                               opipe_error *err) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const opi_kept *kept = &stream->pairs[p];
   OPI_TRY(opi_rank_find(s, "state_get", kept->holder, err));
   OPI_TRY(opi_stream_rest(stream, "state_get", true, err));
@@ -205,14 +204,14 @@ static opipe_status get_locked(const opi_stream *stream, uint32_t p, opipe_state
 
 opipe_status opi_stream_get(opi_stream *stream, uint32_t p, opipe_state_info *out_info, void *dst,
                             uint64_t n_bytes, opipe_error *err) {
-  opi_session *s = stream->session;
+  opi_setup *s = stream->setup;
   OPI_TRY(opi_session_check(s, err));
   if (p >= s->plan->decided.n_states) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "state_get: pair %u of %u", p,
                     s->plan->decided.n_states);
   }
-  opi_lock_take(&s->submit_lock);
+  opi_lock_take(&s->shapes->submit_lock);
   const opipe_status status = get_locked(stream, p, out_info, dst, n_bytes, err);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
   return status;
 }

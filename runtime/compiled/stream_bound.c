@@ -3,14 +3,14 @@
  * stream's buffers, so that nothing is copied between requests. Made when the stream first has a
  * request of the shape in a turn (cold: as the shape itself is, mostly), kept until either goes.
  */
-#include "runtime/compiled/streams.h"
+#include "runtime/compiled/stream.h"
 
 #include <string.h>
 
 /* The pair that cell `index` of the shape is the input or (*out_made) the output of; one that other
  * stages read too is made for them, and copied (opi_stream_store). */
 static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_made) {
-  const opi_streams *streams = t->session->streams;
+  const opi_streams *streams = t->setup->shapes->streams;
   const opi_cut *cut = t->model->cuts[0];
   const opi_cell *cell = &cut->cells[index];
   *out_made = cell->source == OPI_CELL_MADE;
@@ -43,7 +43,7 @@ static bool place(const opi_stream *stream, const opi_compiled *t, const opi_pro
  * compute with a buffer that nobody fills. */
 static opipe_status check_stage(const opi_stream *stream, uint32_t p, uint32_t stage,
                                 opipe_error *err) {
-  const opi_state_pair *pair = &stream->session->plan->decided.states[p];
+  const opi_state_pair *pair = &stream->setup->plan->decided.states[p];
   return stage == pair->stage
              ? OPIPE_OK
              : opi_fail(err, OPIPE_E_INTERNAL,
@@ -81,7 +81,7 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
 }
 
 static void free_table(const opi_stream *stream, opi_stream_table *table) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const opi_compiled *t = table->shape;
   for (uint32_t i = 0; i < table->n_steps; ++i) {
     const opi_step *step = &t->lists->steps[i];
@@ -98,7 +98,7 @@ static void free_table(const opi_stream *stream, opi_stream_table *table) {
 
 static opipe_status make_table(opi_stream *stream, opi_compiled *t, uint32_t turn,
                                opi_stream_table **out_table, opipe_error *err) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const uint32_t n_steps = t->lists->n_steps;
   const size_t n_bytes = sizeof(opi_stream_table) + n_steps * sizeof(opipe_binding *);
   uint32_t most = 1;
@@ -154,7 +154,7 @@ void opi_stream_unbind(opi_stream *stream) {
 }
 
 void opi_streams_forget(const opi_compiled *t) {
-  opi_stream *at = t->session->streams == NULL ? NULL : t->session->streams->list;
+  opi_stream *at = t->setup->shapes->streams == NULL ? NULL : t->setup->shapes->streams->list;
   for (; at != NULL; at = at->next) {
     for (opi_stream_table **table = &at->tables; *table != NULL;) {
       opi_stream_table *old = *table;

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request of a stream on its way: what it finds instead of inputs, what it leaves instead of
  * outputs. */
-#include "runtime/compiled/streams.h"
+#include "runtime/compiled/stream.h"
 
 #include <string.h>
 
-#include "runtime/executor/ahead.h"
-
-uint32_t opi_stream_pair_in(const opi_session *s, uint32_t input) {
-  return s->streams == NULL ? OPIPE_NONE : s->streams->pair_of_input[input];
+uint32_t opi_stream_pair_in(const opi_setup *s, uint32_t input) {
+  return s->shapes->streams == NULL ? OPIPE_NONE : s->shapes->streams->pair_of_input[input];
 }
 
 bool opi_stream_keeps(const opi_request *request, uint32_t output) {
   return request->stream_kept != NULL &&
-         request->session->streams->pair_of_output[output] != OPIPE_NONE;
+         request->setup->shapes->streams->pair_of_output[output] != OPIPE_NONE;
 }
 
 static uint64_t count(const int64_t *shape, uint32_t rank) {
@@ -25,7 +23,7 @@ static uint64_t count(const int64_t *shape, uint32_t rank) {
 
 static opipe_status check_room(const opi_stream *stream, uint32_t p, const char *which,
                                const int64_t *shape, uint32_t rank, opipe_error *err) {
-  const opi_state_pair *pair = &stream->session->plan->decided.states[p];
+  const opi_state_pair *pair = &stream->setup->plan->decided.states[p];
   const uint64_t n = count(shape, rank), room = stream->pairs[p].capacity;
   char text[128];
   if (n <= room)
@@ -37,15 +35,15 @@ static opipe_status check_room(const opi_stream *stream, uint32_t p, const char 
                   (unsigned long long)n, (unsigned long long)room);
 }
 
-opipe_status opi_stream_begin(opi_session *s, const opipe_submit_params *params,
-                              opi_request *request, opipe_error *err) {
+opipe_status opi_stream_begin(opi_setup *s, const opipe_submit_params *params, opi_request *request,
+                              opipe_error *err) {
   request->stream_kept = NULL;
   if (!OPIPE_HAS(params, opipe_submit_params, state) || params->state == NULL)
     return OPIPE_OK;
   opi_stream *stream = (opi_stream *)(void *)params->state;
-  if (stream->session != s)
+  if (stream->setup != s)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: the state belongs to another session");
-  if (s->peers == NULL && atomic_load(&stream->broken_at) != UINT64_MAX) {
+  if (!opi_is_shared(s) && atomic_load(&stream->broken_at) != UINT64_MAX) {
     return opi_fail(err, OPIPE_E_STATE,
                     "session_submit: a request of the state has failed: reset it");
   }
@@ -55,7 +53,7 @@ opipe_status opi_stream_begin(opi_session *s, const opipe_submit_params *params,
 
 opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_feed *feed,
                              bool *out_kept, opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   const opi_stream *stream = request->stream_kept;
   const uint32_t p = stream == NULL ? OPIPE_NONE : opi_stream_pair_in(s, input);
   *out_kept = false;
@@ -89,9 +87,8 @@ opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_fee
 
 opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err) {
   const opi_stream *stream = request->stream_kept;
-  for (uint32_t p = 0; stream != NULL && p < request->session->plan->decided.n_states; ++p) {
-    const opi_result *result =
-        &request->results[request->session->plan->decided.states[p].output_index];
+  for (uint32_t p = 0; stream != NULL && p < request->setup->plan->decided.n_states; ++p) {
+    const opi_result *result = &request->results[request->setup->plan->decided.states[p].output_index];
     OPI_TRY(check_room(stream, p, "output", result->shape, result->rank, err));
   }
   return OPIPE_OK;
@@ -99,11 +96,11 @@ opipe_status opi_stream_check_results(const opi_request *request, opipe_error *e
 
 void opi_stream_advance(opi_request *request) {
   opi_stream *stream = request->stream_kept;
-  const opi_decision *plan = &request->session->plan->decided;
+  const opi_plan *plan = request->setup->plan;
   if (stream == NULL)
     return;
-  for (uint32_t p = 0; p < plan->n_states; ++p) {
-    const opi_result *result = &request->results[plan->states[p].output_index];
+  for (uint32_t p = 0; p < plan->decided.n_states; ++p) {
+    const opi_result *result = &request->results[plan->decided.states[p].output_index];
     opi_kept *kept = &stream->pairs[p];
     kept->rank = result->rank;
     memcpy(kept->shape, result->shape, result->rank * sizeof *kept->shape);
@@ -117,7 +114,8 @@ void opi_stream_advance(opi_request *request) {
 }
 
 uint32_t opi_stream_gap(const opi_request *request) {
-  const uint32_t n_homes = request->stream_kept == NULL ? 1 : request->session->streams->n_homes;
+  const uint32_t n_homes =
+      request->stream_kept == NULL ? 1 : request->setup->shapes->streams->n_homes;
   const opi_shape *shape = request->shape;
   if (n_homes == 1)
     return 0;
@@ -126,36 +124,18 @@ uint32_t opi_stream_gap(const opi_request *request) {
   return (request->stream_kept->home + n_homes - position % n_homes) % n_homes;
 }
 
-opipe_status opi_stream_store(opi_rank *rank, const opi_request *request, uint32_t output,
-                              uint32_t cell, uint32_t microbatch, opipe_error *err) {
-  static const int64_t one = 1;
-  const opi_ahead_entry e = {.kind = OPI_AHEAD_DATA};
-  const opi_compiled *t = opi_compiled_at(rank);
-  const uint32_t p = request->session->streams->pair_of_output[output];
+void opi_stream_place(const opi_request *request, uint32_t output, uint64_t n_bytes,
+                      opipe_region *out_region, char **out_host) {
+  const uint32_t p = request->setup->shapes->streams->pair_of_output[output];
   const uint32_t turn = request->turn ^ 1;
-  const size_t occurrence = (size_t)cell * t->pieces->n_microbatches + microbatch;
-  const opipe_region src = opi_cell_region(t, cell, microbatch);
-  const opipe_region dst = opi_kept_region(request->stream_kept, p, turn, src.n_bytes);
-  const int64_t n_bytes = (int64_t)src.n_bytes;
-  if (t->model->cuts[0]->cells[cell].first_out == OPIPE_NONE || n_bytes == 0)
-    return OPIPE_OK; /* it was made where it is kept */
-  const char *host = opi_cell_host(t, cell, microbatch);
-  const bool own = t->lists->lies_on[occurrence] == rank->index;
-  if (own ? !opi_ahead_has_room(rank) : !opi_ahead_is_empty(rank))
-    return OPIPE_PENDING;
-  if (own && (host == NULL || rank->ahead != NULL)) {
-    OPI_TRY(OPI_ASK_RANK(rank, copy, err, rank->queue, &dst, &src));
-    return rank->ahead == NULL ? opi_rank_sync(rank, err) : opi_ahead_push(rank, &e, err);
-  }
-  const opi_view view = {
-      .data = host, .shape = &n_bytes, .strides = &one, .rank = 1, .elem_bytes = 1};
-  return opi_rank_write(rank, &view, &dst, opi_kept_host(request->stream_kept, p, turn), err);
+  *out_region = opi_kept_region(request->stream_kept, p, turn, n_bytes);
+  *out_host = opi_kept_host(request->stream_kept, p, turn);
 }
 
 bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
                      char **io_host) {
   const opi_stream *stream = request->stream_kept;
-  const uint32_t p = stream == NULL ? OPIPE_NONE : opi_stream_pair_in(request->session, input);
+  const uint32_t p = stream == NULL ? OPIPE_NONE : opi_stream_pair_in(request->setup, input);
   if (p == OPIPE_NONE)
     return true;
   if (!request->feeds[input].given)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Life of what streams keep: opened, reset, closed, and the memory of it. */
-#include "runtime/compiled/streams.h"
+#include "runtime/compiled/stream.h"
 
 #include "partition/program/states.h"
 
 /* ---- with the session ---- */
 
-opipe_status opi_streams_open(opi_session *s, opipe_error *err) {
+opipe_status opi_streams_open(opi_setup *s, opipe_error *err) {
   const opi_decision *plan = &s->plan->decided;
   if (plan->n_states == 0)
     return OPIPE_OK;
@@ -27,63 +27,63 @@ opipe_status opi_streams_open(opi_session *s, opipe_error *err) {
     t->pair_of_output[plan->states[p].output_index] = p;
   }
   t->n_homes = s->reference ? 1 : opi_states_homes(plan);
-  s->streams = t;
+  s->shapes->streams = t;
   return opi_sides_open(s, err);
 }
 
 static void give_memory(opi_stream *stream) {
-  opi_session *s = stream->session;
+  opi_setup *s = stream->setup;
   opi_stream_unbind(stream);
   for (uint32_t i = 0; i < s->n_here; ++i)
     opi_rank_give(&s->ranks[s->here[i]], &stream->blocks[s->here[i]]);
   stream->filled = false;
 }
 
-void opi_streams_shut(opi_session *s) {
-  opi_stream *first = s->streams == NULL ? NULL : s->streams->list;
+void opi_streams_shut(opi_setup *s) {
+  opi_stream *first = s->shapes->streams == NULL ? NULL : s->shapes->streams->list;
   for (const opi_stream *at = first; at != NULL; at = at->next)
     opi_handle_slot_disarm(at->slot);
   for (const opi_stream *at = first; at != NULL; at = at->next)
     opi_handle_slot_drain(at->slot, 0);
 }
 
-void opi_streams_stop(opi_session *s) {
-  if (s->streams == NULL)
+void opi_streams_stop(opi_setup *s) {
+  if (s->shapes->streams == NULL)
     return;
-  for (opi_stream *at = s->streams->list; at != NULL; at = at->next)
+  for (opi_stream *at = s->shapes->streams->list; at != NULL; at = at->next)
     give_memory(at);
   opi_sides_close(s);
 }
 
 static void unmake(opi_stream *stream) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   opi_handle_slot_give(stream->slot);
   opi_free(s->allocator, stream->pairs, s->plan->decided.n_states * sizeof *stream->pairs);
   opi_free(s->allocator, stream->blocks, s->plan->decided.n_ranks * sizeof *stream->blocks);
   opi_free(s->allocator, stream, sizeof *stream);
 }
 
-void opi_streams_free(opi_session *s) {
-  while (s->streams != NULL && s->streams->list != NULL) {
-    opi_stream *stream = s->streams->list;
-    s->streams->list = stream->next;
+void opi_streams_free(opi_setup *s) {
+  while (s->shapes->streams != NULL && s->shapes->streams->list != NULL) {
+    opi_stream *stream = s->shapes->streams->list;
+    s->shapes->streams->list = stream->next;
     unmake(stream);
   }
 }
 
-void opi_streams_reclaim(opi_session *s) {
-  for (opi_stream *at = s->streams->list; at != NULL; at = at->next) {
+void opi_streams_reclaim(opi_setup *s) {
+  for (opi_stream *at = s->shapes->streams->list; at != NULL; at = at->next) {
     if (at->filled && !at->leased && opi_is_idle(s, &at->n_unfinished))
       give_memory(at);
   }
 }
 
-void opi_streams_tidy(opi_session *s) {
-  if (s->streams == NULL)
+void opi_streams_tidy(opi_setup *s) {
+  if (s->shapes->streams == NULL)
     return;
-  opi_lock_take(&s->submit_lock);
+  opi_lock_take(&s->shapes->submit_lock);
   opi_streams_reclaim(s);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
 }
 
 /* ---- one stream ---- */
@@ -91,20 +91,20 @@ void opi_streams_tidy(opi_session *s) {
 /* The host's handle has ended. */
 static void end_lease(void *object) {
   opi_stream *stream = object;
-  opi_session *s = stream->session;
-  opi_lock_take(&s->submit_lock);
+  opi_setup *s = stream->setup;
+  opi_lock_take(&s->shapes->submit_lock);
   stream->leased = false;
   opi_streams_reclaim(s);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
 }
 
-static opi_stream *make(opi_session *s, opipe_error *err) {
+static opi_stream *make(opi_setup *s, opipe_error *err) {
   opi_stream *stream = opi_alloc_zero(s->allocator, 1, sizeof *stream);
   if (stream == NULL) {
     (void)opi_fail_nomem(err, sizeof *stream, "a state");
     return NULL;
   }
-  stream->session = s;
+  stream->setup = s;
   stream->pairs = opi_alloc_zero(s->allocator, s->plan->decided.n_states, sizeof *stream->pairs);
   stream->blocks = opi_alloc_zero(s->allocator, s->plan->decided.n_ranks, sizeof *stream->blocks);
   if (stream->pairs == NULL || stream->blocks == NULL)
@@ -115,14 +115,14 @@ static opi_stream *make(opi_session *s, opipe_error *err) {
     unmake(stream);
     return NULL;
   }
-  stream->next = s->streams->list;
-  s->streams->list = stream;
+  stream->next = s->shapes->streams->list;
+  s->shapes->streams->list = stream;
   return stream;
 }
 
 /* One that nobody has, or a new one. */
-static opi_stream *find_free(opi_session *s, opipe_error *err) {
-  opi_stream *at = s->streams->list;
+static opi_stream *find_free(opi_setup *s, opipe_error *err) {
+  opi_stream *at = s->shapes->streams->list;
   while (at != NULL && (at->leased || at->filled))
     at = at->next;
   return at == NULL ? make(s, err) : at;
@@ -132,14 +132,14 @@ void opi_stream_clear(opi_stream *stream) {
   stream->empty = true;
   stream->turn = 0;
   atomic_store(&stream->broken_at, UINT64_MAX);
-  for (uint32_t p = 0; p < stream->session->plan->decided.n_states; ++p)
+  for (uint32_t p = 0; p < stream->setup->plan->decided.n_states; ++p)
     stream->pairs[p].n_elems = stream->pairs[p].n_bytes = stream->pairs[p].rank = 0;
 }
 
 /* Where every pair lies; *out_bytes [n_ranks]: what the ranks have of it. */
 static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params,
                             uint64_t *out_bytes, opipe_error *err) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const opi_decision *plan = &s->plan->decided;
   for (uint32_t p = 0; p < plan->n_states; ++p) {
     const opi_state_pair *pair = &plan->states[p];
@@ -162,12 +162,12 @@ static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params
 }
 
 static opipe_status fill(opi_stream *stream, const opipe_state_params *params, opipe_error *err) {
-  opi_session *s = stream->session;
+  opi_setup *s = stream->setup;
   const uint32_t n_ranks = s->plan->decided.n_ranks;
   uint64_t *bytes = opi_alloc_zero(s->allocator, n_ranks, sizeof *bytes);
   if (bytes == NULL)
     return opi_fail_nomem(err, n_ranks * sizeof *bytes, "a state");
-  stream->home = (uint32_t)(s->streams->n_opened % s->streams->n_homes);
+  stream->home = (uint32_t)(s->shapes->streams->n_opened % s->shapes->streams->n_homes);
   opipe_status status = lay_out(stream, params, bytes, err);
   stream->filled = true;
   for (uint32_t i = 0; i < s->n_here && status == OPIPE_OK; ++i) {
@@ -181,36 +181,36 @@ static opipe_status fill(opi_stream *stream, const opipe_state_params *params, o
   return status;
 }
 
-static opipe_status open_locked(opi_session *s, const opipe_state_params *params,
+static opipe_status open_locked(opi_setup *s, const opipe_state_params *params,
                                 opi_stream **out_stream, opipe_error *err) {
   if (opi_session_failed(s))
-    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->ending.why.message);
   opi_streams_reclaim(s);
   opi_stream *stream = find_free(s, err);
   if (stream == NULL)
     return OPIPE_E_NOMEM;
   OPI_TRY(fill(stream, params, err));
-  ++s->streams->n_opened;
+  ++s->shapes->streams->n_opened;
   stream->leased = true;
   opi_stream_clear(stream);
   *out_stream = stream;
   return OPIPE_OK;
 }
 
-opipe_status opi_stream_open(opi_session *s, const opipe_state_params *params,
+opipe_status opi_stream_open(opi_setup *s, const opipe_state_params *params,
                              opipe_state **out_state, opipe_error *err) {
   opi_stream *stream = NULL;
   OPI_TRY(opi_session_check(s, err));
-  if (s->streams == NULL)
+  if (s->shapes->streams == NULL)
     return opi_fail(err, OPIPE_E_STATE, "session_state_open: the plan has no pairs to keep");
   if (params != NULL && params->n_capacities != 0 &&
       params->n_capacities != s->plan->decided.n_states) {
     return opi_fail(err, OPIPE_E_INVALID, "session_state_open: %u capacities for %u pairs",
                     params->n_capacities, s->plan->decided.n_states);
   }
-  opi_lock_take(&s->submit_lock);
+  opi_lock_take(&s->shapes->submit_lock);
   const opipe_status status = open_locked(s, params, &stream, err);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
   if (status == OPIPE_OK)
     *out_state = opi_handle_pointer(opi_handle_slot_arm(stream->slot));
   return status;
@@ -220,10 +220,12 @@ opipe_status opi_stream_open(opi_session *s, const opipe_state_params *params,
 
 opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool whole,
                              opipe_error *err) {
-  const opi_session *s = stream->session;
+  const opi_setup *s = stream->setup;
   const uint32_t n = atomic_load(&stream->n_unfinished);
-  if (atomic_load(&s->failed) != 0)
-    return opi_fail(err, OPIPE_E_STATE, "%s: the session has failed: %s", call, s->why.message);
+  if (opi_session_failed(s)) {
+    return opi_fail(err, OPIPE_E_STATE, "%s: the session has failed: %s", call,
+                    s->ending.why.message);
+  }
   if (n != 0) {
     return opi_fail(err, OPIPE_E_STATE, "%s: %u request%s of the state %s unfinished: wait for %s",
                     call, n, n == 1 ? "" : "s", n == 1 ? "is" : "are", n == 1 ? "it" : "them");
@@ -234,13 +236,13 @@ opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool wh
 }
 
 opipe_status opi_stream_reset(opi_stream *stream, opipe_error *err) {
-  opi_session *s = stream->session;
+  opi_setup *s = stream->setup;
   OPI_TRY(opi_session_check(s, err));
-  opi_lock_take(&s->submit_lock);
+  opi_lock_take(&s->shapes->submit_lock);
   const opipe_status status = opi_stream_rest(stream, "state_reset", false, err);
   if (status == OPIPE_OK)
     opi_stream_clear(stream);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
   return status;
 }
 

@@ -1,95 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of requests keep: a plan's pairs of outputs and inputs; private to runtime/.
+/* What streams of requests keep: a plan's pairs say which output is which input of the same
+ * stream's next request. A state (the host's handle) is one stream: of every pair two buffers on
+ * the rank that has the pair's stage. Nothing of it travels or passes through the host.
  *
- *   opi_session ── opi_streams ── opi_stream (one per state; pooled: its address lasts)
- *                                     ├─ pairs    where, how large, which shape now
- *                                     ├─ blocks   one per rank: two buffers of each pair it holds
- *                                     └─ tables   one per compiled shape and turn: bindings of the
- *                                                 programs that read or make what is kept
+ *   submit (under submit_lock)                                                ranks
+ *   begin ► feed ► shape ► results ► bind ► advance ► publish      look ► load ► compute ► store
  *
- * All is decided when a request is submitted: its turn (which buffer it reads), the shapes, the
- * bindings. So requests of one stream can be under way one behind the other; a rank that comes to
- * the next one has left the one before, and finds its input made. Under the session's submit_lock
- * but for what is atomic.
+ * A stream's life; submit_lock but where it says otherwise:
+ *
+ *   FREE ──open──► LEASED ──the handle ends──► CLOSED ──reclaim──► FREE
+ *   no memory      the host has it             requests of it      once n_unfinished is 0 and the
+ *                                              may be unfinished   session has not failed
+ *
+ * The code's words: FREE !leased && !filled, LEASED leased && filled, CLOSED !leased && filled. In
+ * LEASED and CLOSED a stream may also be broken (broken_at, any thread): the first request that
+ * fails breaks it from there on, and reset makes it whole. After reclaim nothing of a stream is
+ * touched: a rank reads its buffers only for a request that counts in n_unfinished, and ranks that
+ * are still at work after a failure are why a failed session's streams are freed only with the
+ * session (opi_is_idle).
  */
 #ifndef OPI_STREAMS_H
 #define OPI_STREAMS_H
 
-#include "runtime/engine.h"
+#include "runtime/compiled/shape.h"
 
-typedef struct opi_kept {
-  uint32_t holder;       /* rank */
-  uint32_t rank;         /* dimensions */
-  uint64_t capacity;     /* elements of a buffer */
-  uint64_t offset_bytes; /* of the first of the two in the holder's block */
-  uint64_t buffer_bytes; /* from the first to the second */
-  uint64_t n_elems, n_bytes;
-  int64_t shape[OPIPE_MAX_RANK];
-} opi_kept;
+/* In `params->state` of a submit stands the opi_stream. */
+typedef struct opi_stream opi_stream;
 
-/* Bindings with a stream's buffers in the place of a shape's. */
-typedef struct opi_stream_table {
-  struct opi_stream_table *next;
-  const opi_compiled *shape;
-  uint32_t turn;
-  uint32_t n_steps;
-  opipe_binding **bound; /* [n_steps] of the shape's lists; NULL: the shape's own */
-} opi_stream_table;
+/* ---- for the host ---- */
 
-struct opi_stream {
-  opi_session *session;
-  opi_handle_entry *slot; /* kept from state to state */
-  opi_stream *next;
-  uint32_t home; /* replica */
-  uint32_t turn; /* the buffer that the next request reads, 0 or 1 */
-  bool empty;
-  bool leased;                   /* the host has it */
-  bool filled;                   /* it has memory */
-  uint64_t sequence;             /* of its next request */
-  _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
-  _Atomic uint32_t n_breaking;   /* who may be about to set that */
-  _Atomic uint32_t n_unfinished; /* requests; one that is over is touched by no rank */
-  opi_kept *pairs;               /* [n_states] */
-  opi_block *blocks;             /* [n_ranks] */
-  opi_stream_table *tables;
-};
+opipe_status opi_stream_open(opi_setup *setup, const opipe_state_params *params,
+                             opipe_state **out_state, opipe_error *err);
+opipe_status opi_stream_reset(opi_stream *stream, opipe_error *err);
+opipe_status opi_stream_copy(opi_stream *to, opi_stream *from, opipe_error *err);
+/* dst NULL: no content. */
+opipe_status opi_stream_get(opi_stream *stream, uint32_t pair, opipe_state_info *out_info,
+                            void *dst, uint64_t n_bytes, opipe_error *err);
 
-/* A rank's own way to its device for calls that come from the host's threads. */
-typedef struct opi_side {
-  opipe_queue *queue; /* NULL: plain host memory */
-  opipe_event *event;
-} opi_side;
+/* ---- with the session ---- */
 
-typedef struct opi_streams {
-  opi_stream *list;         /* all ever made */
-  uint32_t *pair_of_input;  /* [session->n_inputs] OPIPE_NONE: of none */
-  uint32_t *pair_of_output; /* [session->n_outputs] */
-  opi_side *sides;          /* [n_ranks] */
-  uint64_t n_opened;
-  uint32_t n_homes;
-} opi_streams;
-
-static inline opipe_region opi_kept_region(const opi_stream *stream, uint32_t pair, uint32_t turn,
-                                           uint64_t n_bytes) {
-  const opi_kept *kept = &stream->pairs[pair];
-  return (opipe_region){.buffer = stream->blocks[kept->holder].buffer,
-                        .offset_bytes = kept->offset_bytes + turn * kept->buffer_bytes,
-                        .n_bytes = n_bytes};
-}
-/* NULL: the device has no host memory. */
-static inline char *opi_kept_host(const opi_stream *stream, uint32_t pair, uint32_t turn) {
-  const opi_kept *kept = &stream->pairs[pair];
-  char *host = stream->blocks[kept->holder].host;
-  return host == NULL ? NULL : host + kept->offset_bytes + turn * kept->buffer_bytes;
-}
-
-/* streams.c: memory of those that were closed, once no request needs it. After a failure ranks may
- * be at work with what is over: the session's end frees it. Under submit_lock. */
-void opi_streams_reclaim(opi_session *session);
-/* access.c: queues of the sides */
-opipe_status opi_sides_open(opi_session *session, opipe_error *err);
-void opi_sides_close(opi_session *session);
-/* bound.c: all bindings of a stream. */
-void opi_stream_unbind(opi_stream *stream);
-
+opipe_status opi_streams_open(opi_setup *setup, opipe_error *err); /* once devices are open */
+void opi_streams_shut(opi_setup *setup); /* handles become stale; nobody is inside any more */
+void opi_streams_stop(opi_setup *setup); /* what is the backends' */
+void opi_streams_free(opi_setup *setup);
+void opi_streams_tidy(opi_setup *setup); /* gives back what closed ones had */
+/* A compiled shape goes, and all bindings that were made of it. Under submit_lock. */
+void opi_streams_forget(const struct opi_compiled *shape);
+/* The pair that an input belongs to; OPIPE_NONE: to none. */
+uint32_t opi_stream_pair_in(const opi_setup *setup, uint32_t input);
+/* Does the request's stream keep the output? */
+bool opi_stream_keeps(const opi_request *request, uint32_t output);
+/* Submitting, in this order, under submit_lock: whose request it is; each input, given or
+ * (*out_kept) kept, with the shape of what is kept; the outputs' sizes against the room; the
+ * bindings; and, when nothing can fail any more, what the next request finds. */
+opipe_status opi_stream_begin(opi_setup *setup, const opipe_submit_params *params,
+                              opi_request *request, opipe_error *err);
+opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_feed *feed,
+                             bool *out_kept, opipe_error *err);
+opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err);
+opipe_status opi_stream_bind(opi_request *request, opipe_error *err);
+void opi_stream_advance(opi_request *request);
+/* Requests that must stand before it so that its stream's replica takes it. */
+uint32_t opi_stream_gap(const opi_request *request);
+/* A rank comes to it: it fails if one before it in its stream has. */
+void opi_stream_look(opi_request *request);
+/* Where a given input goes instead; false: it is kept, there is nothing to load. */
+bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
+                     char **io_host);
+void opi_stream_break(const opi_request *request); /* it has failed */
+/* Around a request's failing: whoever looks at the stream meanwhile waits. */
+void opi_stream_hold(opi_stream *stream);
+void opi_stream_let_go(opi_stream *stream);
+void opi_stream_finish(const opi_request *request); /* no rank uses the stream for it any more */
+/* Where an output that is kept goes; *out_host NULL: the device has no host memory. */
+void opi_stream_place(const opi_request *request, uint32_t output, uint64_t n_bytes,
+                      opipe_region *out_region, char **out_host);
 #endif /* OPI_STREAMS_H */

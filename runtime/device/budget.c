@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "loader/base/sizes.h"
-#include "runtime/base/thread.h"
+#include "runtime/base/base.h"
 
 typedef struct account {
   struct account *next;

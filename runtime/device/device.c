@@ -5,13 +5,14 @@
 #include <stdio.h>
 
 #include "loader/base/sizes.h"
+#include "partition/plan/kernels.h"
+#include "runtime/device/device.h"
 #include "runtime/device/record.h"
-#include "runtime/state.h"
 
 /* ---- memory ---- */
 
 opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what, opipe_error *err) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   char whose[96];
   if (s->env.budget == NULL || n_bytes == 0)
     return OPIPE_OK;
@@ -23,7 +24,7 @@ opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what,
 }
 
 void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   if (s->env.budget == NULL)
     return;
   opi_budget_release(s->env.budget, s->env.backends[rank->index].id,
@@ -59,7 +60,7 @@ opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, cons
 opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_error *err) {
   if (block->buffer == NULL || rank->endpoint == NULL)
     return OPIPE_OK;
-  const opipe_status status = OPI_ASK_WIRE(rank->session, memory_register, err, rank->endpoint,
+  const opipe_status status = OPI_ASK_WIRE(rank->setup, memory_register, err, rank->endpoint,
                                            block->buffer, block->n_bytes, &block->memory);
   return status < 0 ? opi_error_prefix(err, "rank %u, a buffer of %s: ", rank->index,
                                        OPI_SIZE(block->n_bytes))
@@ -70,7 +71,7 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
   if (block->n_bytes == 0)
     return;
   if (block->memory != NULL)
-    rank->session->transport->memory_drop(block->memory);
+    rank->setup->transport->memory_drop(block->memory);
   rank->backend->buffer_free(block->buffer);
   opi_rank_discharge(rank, block->n_bytes);
   *block = (opi_block){.buffer = NULL};
@@ -80,7 +81,7 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
 
 /* The plan's table goes to the device. One that does not fit is warned of, or refused. */
 opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   const bool needed = (s->flags & OPIPE_SESSION_TUNED) != 0;
   char why[OPI_KERNELS_WHY_ROOM];
   if (!needed && s->plan->predicted.kernels == NULL)
@@ -105,7 +106,7 @@ opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err) {
  * consent. */
 static opipe_status check_kernels(const opi_rank *rank, const opipe_program *program,
                                   uint32_t stage, opipe_error *err) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   const char *first = NULL;
   opipe_kernel *kernels = NULL;
   opi_arena arena;
@@ -136,12 +137,12 @@ opipe_status opi_queue_sync(const opi_rank *rank, opipe_queue *queue, opipe_even
     return OPIPE_OK;
   OPI_TRY(opi_record(opi_rank_backend(rank), queue, event, OPI_RECORD_NS, err));
   opipe_status status = OPIPE_E_TIMEOUT;
-  while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->session)) {
+  while (status == OPIPE_E_TIMEOUT && !opi_session_failed(rank->setup)) {
     status = rank->backend->event_sync(event, OPI_LOOK_NS, err);
     if (status != OPIPE_E_TIMEOUT)
       status = opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
     if (status == OPIPE_E_TIMEOUT)
-      opi_watch(rank->session);
+      rank->setup->above.watch(rank->setup);
   }
   return status;
 }
@@ -151,7 +152,7 @@ opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, ui
                               opipe_program_info *out_info, opipe_error *err) {
   const opipe_compile_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
-      .flags = rank->session->compile_flags | flags,
+      .flags = rank->setup->compile_flags | flags,
       .graph = graph,
       .stage = stage};
   *out_info =
@@ -179,8 +180,8 @@ static bool is_plain_host(const opi_rank *rank) {
 
 /* Ranks may be at work with what was there before: it is kept until the end. */
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
-  opi_session *s = rank->session;
-  if (rank->ahead != NULL) {
+  opi_setup *s = rank->setup;
+  if (rank->event != NULL) {
     const uint64_t many = OPI_STAGED * n_bytes, most = OPI_STAGING_BYTES;
     n_bytes = many < most ? many : 2 * n_bytes > most ? 2 * n_bytes : most;
   }

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <time.h>
 
-#include "runtime/base/thread.h"
+#include "runtime/base/base.h"
 
 enum { AGAIN_NS = 100000 };
 

@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-#include "runtime/base/thread.h"
+#include "runtime/base/base.h"
 
 static const long AGAIN_NS = 50000;
 

@@ -2,20 +2,19 @@
 /* Queueing ahead: entries in the order of the work, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
-#include "runtime/device/record.h"
 #include "runtime/executor/stamps.h"
 
 /* ---- open and close ---- */
 
 opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
-  struct opi_ahead *a = opi_alloc_zero(rank->session->allocator, 1, sizeof *a);
+  struct opi_ahead *a = opi_alloc_zero(rank->setup->allocator, 1, sizeof *a);
   if (a == NULL)
     return opi_fail_nomem(err, sizeof *a, "a queue");
-  rank->ahead = a;
+  rank->worker->ahead = a;
   OPI_TRY(opi_stamps_open(rank, err));
   for (uint32_t i = 0; i < OPI_AHEAD; ++i) {
     OPI_TRY(opi_stamps_event(rank, &a->entries[i].event, err));
-    if (rank->stamps != NULL)
+    if (rank->worker->stamps != NULL)
       OPI_TRY(opi_stamps_event(rank, &a->entries[i].begun, err));
   }
   for (uint32_t i = 0; i < OPI_AHEAD_SENDS; ++i) {
@@ -42,11 +41,11 @@ static void take_back(struct opi_ahead *a, opi_shape *const *shapes, uint32_t n,
 }
 
 void opi_ahead_close(opi_rank *rank) {
-  const opi_session *s = rank->session;
-  struct opi_ahead *a = rank->ahead;
+  const opi_setup *s = rank->setup;
+  struct opi_ahead *a = rank->worker->ahead;
   if (a == NULL)
     return;
-  take_back(a, s->shapes, s->shapes == NULL ? 0 : s->n_places, rank->index);
+  take_back(a, s->shapes->list, s->shapes->list == NULL ? 0 : s->shapes->n_places, rank->index);
   for (uint32_t i = 0; i < OPI_AHEAD; ++i) {
     rank->backend->event_destroy(a->entries[i].event);
     rank->backend->event_destroy(a->entries[i].begun);
@@ -55,18 +54,18 @@ void opi_ahead_close(opi_rank *rank) {
     rank->backend->event_destroy(a->sends[i]);
   opi_stamps_close(rank);
   opi_free(s->allocator, a, sizeof *a);
-  rank->ahead = NULL;
+  rank->worker->ahead = NULL;
 }
 
 /* Waits until the device has finished what was queued, so that its memory can be freed. A device
  * that the watchdog has given up on is not waited for once more: whoever frees what it is at waits
  * then, or says so. A queue that takes no event any more is closed, which finishes its work. */
 void opi_ahead_end(opi_rank *rank) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   opipe_error why = OPIPE_ERROR_INIT;
   if (rank->event == NULL)
     return;
-  const bool given_up = s->why.status == OPIPE_E_TIMEOUT && s->watchdog_ns > OPI_LOOK_NS;
+  const bool given_up = s->ending.why.status == OPIPE_E_TIMEOUT && s->watchdog_ns > OPI_LOOK_NS;
   const uint64_t patience_ns = given_up ? OPI_LOOK_NS : s->watchdog_ns;
   opipe_status status =
       opi_record(opi_rank_backend(rank), rank->queue, rank->event, patience_ns, &why);
@@ -96,14 +95,15 @@ bool opi_ahead_finds(const struct opi_ahead *a, const opi_message_run *message, 
 }
 
 opipe_status opi_ahead_begin(opi_rank *rank, opipe_error *err) {
-  struct opi_ahead *a = rank->ahead;
-  return a == NULL || rank->stamps == NULL ? OPIPE_OK
-                                           : OPI_ASK_RANK(rank, event_record, err, rank->queue,
-                                                          a->entries[a->n_in % OPI_AHEAD].begun);
+  struct opi_ahead *a = rank->worker->ahead;
+  return a == NULL || rank->worker->stamps == NULL
+             ? OPIPE_OK
+             : OPI_ASK_RANK(rank, event_record, err, rank->queue,
+                            a->entries[a->n_in % OPI_AHEAD].begun);
 }
 
 opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_error *err) {
-  struct opi_ahead *a = rank->ahead;
+  struct opi_ahead *a = rank->worker->ahead;
   opi_ahead_entry *e = &a->entries[a->n_in % OPI_AHEAD];
   opipe_event *event = e->event, *begun = e->begun;
   *e = *entry;
@@ -121,7 +121,7 @@ opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_
 
 /* Memory that has grown is used from its beginning; what lies in the one before stays there. */
 char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes) {
-  struct opi_ahead *a = rank->ahead;
+  struct opi_ahead *a = rank->worker->ahead;
   const opi_staging *now = atomic_load_explicit(&rank->staging, memory_order_acquire);
   if (a->staging != now) {
     a->staging = now;
@@ -140,13 +140,13 @@ char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes) {
 
 static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_error *err) {
   const opi_message_run *m = &e->work.shape->messages[e->message];
-  return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, e->number, &m->to, NULL);
+  return OPI_POLL_WIRE(rank->setup, recv, err, m->wire->dst, e->number, &m->to, NULL);
 }
 
 /* The program's event is complete, with that status. */
 static opipe_status ran(opi_rank *rank, opi_ahead_entry *e, opipe_status status, opipe_error *local,
                         opipe_error *err) {
-  const bool stamped = rank->stamps != NULL && status == OPIPE_OK;
+  const bool stamped = rank->worker->stamps != NULL && status == OPIPE_OK;
   opi_span at = {0, 0};
   if (stamped)
     status = opi_stamps_span(rank, e->begun, &e->event, &at, local);
@@ -187,25 +187,25 @@ static void pop(struct opi_ahead *a, const opi_ahead_entry *e, uint64_t number) 
 }
 
 opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err) {
-  struct opi_ahead *a = rank->ahead;
+  struct opi_ahead *a = rank->worker->ahead;
   opipe_status status = OPIPE_OK;
   while (status == OPIPE_OK && a->n_out != a->n_in) {
     opi_ahead_entry *e = &a->entries[a->n_out % OPI_AHEAD];
     status = act(rank, e, err);
     if (status < 0 && e->work.request != NULL)
-      rank->request = e->work.request; /* whose failure it is */
+      rank->worker->request = e->work.request; /* whose failure it is */
     if (status != OPIPE_OK)
       break;
     pop(a, e, a->n_out);
-    opi_count_on(&rank->n_moves);
+    opi_count_on(&rank->worker->n_moves);
   }
-  rank->polls = rank->polls || a->n_out != a->n_in;
+  rank->worker->polls = rank->worker->polls || a->n_out != a->n_in;
   return status < 0 ? status : OPIPE_OK;
 }
 
 opipe_status opi_ahead_drain(opi_rank *rank, opipe_error *err) {
   OPI_TRY(opi_ahead_move(rank, err));
-  while (!opi_ahead_is_empty(rank) && !opi_session_failed(rank->session)) {
+  while (!opi_ahead_is_empty(rank) && !opi_session_failed(rank->setup)) {
     opipe_error late = OPIPE_ERROR_INIT; /* comes with the entries */
     (void)opi_rank_sync(rank, &late);
     OPI_TRY(opi_ahead_move(rank, err));
@@ -214,14 +214,14 @@ opipe_status opi_ahead_drain(opi_rank *rank, opipe_error *err) {
 }
 
 void opi_ahead_note(opi_rank *rank) {
-  const struct opi_ahead *a = rank->ahead;
+  const struct opi_ahead *a = rank->worker->ahead;
   opi_rank_note_ahead(rank, &a->entries[a->n_out % OPI_AHEAD], a->moved_ns);
 }
 
 /* ---- messages ---- */
 
 opipe_status opi_ahead_ready(opi_rank *rank, opipe_event **out, opipe_error *err) {
-  struct opi_ahead *a = rank->ahead;
+  struct opi_ahead *a = rank->worker->ahead;
   *out = a == NULL ? NULL : a->standing;
   if (a == NULL || a->standing != NULL || a->n_in == a->n_out)
     return OPIPE_OK;

@@ -20,7 +20,7 @@
 #ifndef OPI_AHEAD_H
 #define OPI_AHEAD_H
 
-#include "runtime/engine.h"
+#include "runtime/executor/steps.h"
 
 enum {
   OPI_AHEAD = 64,
@@ -77,23 +77,24 @@ struct opi_ahead {
 };
 
 static inline bool opi_ahead_is_empty(const opi_rank *rank) {
-  return rank->ahead == NULL || rank->ahead->n_in == rank->ahead->n_out;
+  return rank->worker->ahead == NULL || rank->worker->ahead->n_in == rank->worker->ahead->n_out;
 }
 /* For one more entry, beside those that the end of a request needs. */
 static inline bool opi_ahead_has_room(const opi_rank *rank) {
-  return rank->ahead == NULL || rank->ahead->n_in - rank->ahead->n_out < OPI_AHEAD - OPI_AHEAD_KEPT;
+  return rank->worker->ahead == NULL ||
+         rank->worker->ahead->n_in - rank->worker->ahead->n_out < OPI_AHEAD - OPI_AHEAD_KEPT;
 }
 /* Stores that have not been made. */
 static inline bool opi_ahead_stores(const opi_rank *rank) {
-  return rank->ahead != NULL && rank->ahead->n_stores != 0;
+  return rank->worker->ahead != NULL && rank->worker->ahead->n_stores != 0;
 }
 /* Is that receive among what waits to be posted? */
 bool opi_ahead_finds(const struct opi_ahead *ahead, const opi_message_run *message,
                      uint64_t number);
 static inline bool opi_ahead_posts(const opi_rank *rank, const opi_message_run *message,
                                    uint64_t number) {
-  return rank->ahead != NULL && rank->ahead->n_posts != 0 &&
-         opi_ahead_finds(rank->ahead, message, number);
+  return rank->worker->ahead != NULL && rank->worker->ahead->n_posts != 0 &&
+         opi_ahead_finds(rank->worker->ahead, message, number);
 }
 
 /* A program comes next: what it is entered with notes when the device comes to it. */
@@ -105,7 +106,7 @@ char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes);
 /* Does what is due. Polls: the rank looks again soon as long as something is left. */
 opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err); /* the device is asynchronous */
 static inline opipe_status opi_ahead_move(opi_rank *rank, opipe_error *err) {
-  return rank->ahead == NULL ? OPIPE_OK : opi_ahead_act(rank, err);
+  return rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_act(rank, err);
 }
 /* The same until nothing is left, or the session has failed. Blocks. */
 opipe_status opi_ahead_drain(opi_rank *rank, opipe_error *err);
@@ -120,13 +121,13 @@ void opi_rank_note_ahead(opi_rank *rank, const opi_ahead_entry *entry,
 opipe_status opi_ahead_ready(opi_rank *rank, opipe_event **out, opipe_error *err);
 /* The message is the transport's, with its event. */
 static inline void opi_ahead_given(opi_rank *rank) {
-  if (rank->ahead != NULL)
-    rank->ahead->standing = NULL;
+  if (rank->worker->ahead != NULL)
+    rank->worker->ahead->standing = NULL;
 }
 /* It has arrived: its event is free. Accepts NULL. */
 static inline void opi_ahead_arrived(opi_rank *rank, opipe_event *ready) {
   if (ready != NULL)
-    rank->ahead->sends[rank->ahead->n_sends++] = ready;
+    rank->worker->ahead->sends[rank->worker->ahead->n_sends++] = ready;
 }
 
 /* What the entries do, where the step is: step.c, feed.c, interpret.c. `status` is that of the

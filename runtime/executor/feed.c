@@ -5,37 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
+#include "runtime/executor/steps.h"
 
 /* ---- in ---- */
-
-const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports, uint32_t port) {
-  const struct opi_ticket *ticket = request->ticket;
-  return ticket != NULL && port == ports->labels && ticket->judge.data != NULL
-             ? &ticket->judge
-             : &request->feeds[ports->input[port]];
-}
-
-opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                       uint32_t port, uint32_t microbatch, int64_t *shape) {
-  const opi_piece *piece = opi_piece_at(t, stage, microbatch);
-  const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
-  const opi_ports *ports = opi_ports_at(t, piece);
-  const opi_graph *g = slice->graph;
-  const opi_value *value = &g->values[g->inputs[port]];
-  const opi_feed *feed = opi_port_feed(request, ports, port);
-  const int32_t axis = ports->axis[port];
-  int64_t first = 0;
-  if (value->rank > 0)
-    memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
-  if (axis >= 0) /* it may hold several units of one row: tokens flattened into the batch */
-    first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
-  opi_view view = opi_feed_part(feed, value, shape, axis, first);
-  if (port == ports->labels && t->model->n_slices > 1)
-    view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
-  return view;
-}
 
 static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32_t cell,
                               uint32_t microbatch, opipe_error *err) {
@@ -53,7 +26,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
                ? OPIPE_OK
                : opi_lent_load(rank, request, input, &view, &region, err);
   }
-  if (rank->ahead == NULL || region.n_bytes == 0)
+  if (rank->worker->ahead == NULL || region.n_bytes == 0)
     return opi_rank_write(rank, &view, &region, host, err);
   char *staged = opi_ahead_stage(rank, region.n_bytes);
   if (staged == NULL)
@@ -76,7 +49,7 @@ static opipe_status load_cells(opi_rank *rank, const opi_request *request, const
       status = load_cell(rank, request, first + *part, step->microbatch, err);
     *part += status == OPIPE_OK;
   }
-  if (status >= 0 && rank->ahead != NULL && *part != before)
+  if (status >= 0 && rank->worker->ahead != NULL && *part != before)
     OPI_TRY(opi_ahead_push(rank, &e, err));
   return status;
 }
@@ -116,22 +89,6 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
 }
 
 /* ---- out ---- */
-
-void opi_step_rows(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                   uint32_t microbatch, uint32_t index, const opi_carry *carry,
-                   opi_result_part *out_rows, opi_result_part *out_tokens) {
-  const opi_piece *piece = opi_piece_at(t, stage, microbatch);
-  const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
-  *out_rows = (opi_result_part){.carry = *carry,
-                                .n_whole = request->rows,
-                                .first = opi_piece_row(t, piece, microbatch),
-                                .n = piece->rows};
-  *out_tokens = (opi_result_part){.carry = {.axis = -1}};
-  if (slice->n_outputs > index) {
-    const opi_token_output *part = &slice->outputs[index];
-    *out_tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
-  }
-}
 
 static const opi_value *value_of(const opi_compiled *t, const opi_cell *cell, uint32_t microbatch) {
   return &opi_graphs_at(t, cell->stage, microbatch)->graph->values[cell->value];
@@ -180,7 +137,7 @@ static opipe_status store_on_device(opi_rank *rank, opi_ahead_entry *e, const op
                 &rows, &tokens);
   OPI_TRY(opi_lent_store(rank, e->work.request, &part, own ? region : NULL, err));
   const opi_ahead_entry data = {.kind = OPI_AHEAD_DATA};
-  OPI_TRY(rank->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &data, err));
+  OPI_TRY(rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &data, err));
   return own ? OPIPE_OK : opi_rank_sync(rank, err); /* what it was written from may be reused */
 }
 
@@ -198,7 +155,7 @@ static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) 
     return OPIPE_PENDING;
   if (e->work.request->results[e->output].on_device)
     return store_on_device(rank, e, &region, own, err);
-  if (own && rank->ahead != NULL) {
+  if (own && rank->worker->ahead != NULL) {
     char *staged = opi_ahead_has_room(rank) ? opi_ahead_stage(rank, region.n_bytes) : NULL;
     if (staged == NULL)
       return OPIPE_PENDING;
@@ -212,6 +169,34 @@ static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) 
   return OPIPE_OK;
 }
 
+/* An output that its stream keeps. Other stages read it too, so it was made in its cell: it is
+ * copied once. Else it was made where it is kept. */
+static opipe_status store_kept(opi_rank *rank, uint32_t output, uint32_t cell, uint32_t microbatch,
+                               opipe_error *err) {
+  static const int64_t one = 1;
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_DATA};
+  const opi_compiled *t = opi_compiled_at(rank);
+  const size_t occurrence = (size_t)cell * t->pieces->n_microbatches + microbatch;
+  const opipe_region src = opi_cell_region(t, cell, microbatch);
+  const int64_t n_bytes = (int64_t)src.n_bytes;
+  opipe_region dst;
+  char *kept = NULL;
+  if (t->model->cuts[0]->cells[cell].first_out == OPIPE_NONE || n_bytes == 0)
+    return OPIPE_OK;
+  opi_stream_place(rank->worker->request, output, src.n_bytes, &dst, &kept);
+  const char *host = opi_cell_host(t, cell, microbatch);
+  const bool own = t->lists->lies_on[occurrence] == rank->index;
+  if (own ? !opi_ahead_has_room(rank) : !opi_ahead_is_empty(rank))
+    return OPIPE_PENDING;
+  if (own && (host == NULL || rank->worker->ahead != NULL)) {
+    OPI_TRY(OPI_ASK_RANK(rank, copy, err, rank->queue, &dst, &src));
+    return rank->worker->ahead == NULL ? opi_rank_sync(rank, err) : opi_ahead_push(rank, &e, err);
+  }
+  const opi_view view = {
+      .data = host, .shape = &n_bytes, .strides = &one, .rank = 1, .elem_bytes = 1};
+  return opi_rank_write(rank, &view, &dst, kept, err);
+}
+
 /* A result that is the same for all rows and slices is taken from the first. */
 static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
                                  opipe_error *err) {
@@ -219,11 +204,11 @@ static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t 
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   const opi_carry *carry = &t->output_carry[output];
   const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
-  opi_ahead_entry e = {.work = {.step = step, .request = rank->request, .shape = t},
+  opi_ahead_entry e = {.work = {.step = step, .request = rank->worker->request, .shape = t},
                        .cell = opi_output_cell_at(cut, output, step->stage),
                        .output = output};
-  if (opi_stream_keeps(rank->request, output))
-    return opi_stream_store(rank, rank->request, output, e.cell, step->microbatch, err);
+  if (opi_stream_keeps(rank->worker->request, output))
+    return store_kept(rank, output, e.cell, step->microbatch, err);
   if ((carry->axis < 0 && !opi_has_first_rows(t, step->stage, step->microbatch)) ||
       (slice->first != 0 && slice->outputs[output].carry.axis < 0))
     return OPIPE_OK;
@@ -236,19 +221,19 @@ static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output)
 
 static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
-  const uint32_t n = rank->session->n_outputs;
+  const uint32_t n = rank->setup->n_outputs;
   opipe_status status = OPIPE_OK;
   bool ready = true;
-  if (opi_request_failed(rank->request) || !opi_rank_touch(rank))
+  if (opi_request_failed(rank->worker->request) || !opi_rank_touch(rank))
     return OPIPE_OK;
   for (uint32_t o = 0; o < n && ready; ++o)
-    ready = !makes_result(t, step->stage, o) || opi_result_ready(rank->request, o);
+    ready = !makes_result(t, step->stage, o) || opi_result_ready(rank->worker->request, o);
   opi_rank_let_go(rank);
   if (!ready) {
-    opi_request_check_deadline(rank->request, rank, step->stage / t->model->n_pieces);
-    return opi_request_failed(rank->request) ? OPIPE_OK : opi_rank_at_fence(rank);
+    opi_request_check_deadline(rank->worker->request, rank, step->stage / t->model->n_pieces);
+    return opi_request_failed(rank->worker->request) ? OPIPE_OK : opi_rank_at_fence(rank);
   }
-  OPI_TRY(opi_lent_begin(rank, rank->request, err));
+  OPI_TRY(opi_lent_begin(rank, rank->worker->request, err));
   uint32_t *part = &opi_cursor_of(rank)->part;
   while (status == OPIPE_OK && *part < n) {
     if (makes_result(t, step->stage, *part))
@@ -259,7 +244,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
 }
 
 opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  if (!opi_session_trains(rank->session))
+  if (!opi_session_trains(rank->setup))
     return store_results(rank, step, err);
   opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
@@ -296,32 +281,33 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
 /* ---- labels ---- */
 
 /* Row t is judged by label t + 1; the last one by nothing. */
-opipe_status opi_train_shift(opi_engine *t, opi_request *request, opipe_error *err) {
-  const opi_loss *loss = &t->session->plan->decided.train->loss;
+opipe_status opi_train_shift(opi_setup *s, opi_request *request, opipe_error *err) {
+  const opi_loss *loss = &s->plan->decided.train->loss;
   struct opi_ticket *ticket = request->ticket;
   ticket->judge.data = NULL;
-  if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY || t->labels_input == OPIPE_NONE)
+  if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY ||
+      s->shapes->labels_input == OPIPE_NONE)
     return OPIPE_OK;
-  const opi_feed *feed = &request->feeds[t->labels_input];
-  const uint32_t rank = (uint32_t)t->session->inputs[t->labels_input].value->rank;
+  const opi_feed *feed = &request->feeds[s->shapes->labels_input];
+  const uint32_t rank = (uint32_t)s->inputs[s->shapes->labels_input].value->rank;
   uint64_t n_bytes = 0;
-  if (rank == 0 || t->session->inputs[t->labels_input].value->dtype != OPIPE_INT64 ||
+  if (rank == 0 || s->inputs[s->shapes->labels_input].value->dtype != OPIPE_INT64 ||
       !opi_tensor_bytes(OPIPE_INT64, feed->shape, rank, &n_bytes)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "labels '%s' cannot be shifted: int64 with a token axis is needed",
-                    t->session->inputs[t->labels_input].name);
+                    s->inputs[s->shapes->labels_input].name);
   }
   if (feed->on_device) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "labels '%s' lie on device %d:%d: they are shifted by the host, in host memory",
-                    t->session->inputs[t->labels_input].name, feed->device_type, feed->device_id);
+                    s->inputs[s->shapes->labels_input].name, feed->device_type, feed->device_id);
   }
-  if (!opi_feed_ready(request, t->labels_input))
+  if (!opi_feed_ready(request, s->shapes->labels_input))
     return OPIPE_PENDING;
   if (ticket->labels_bytes < n_bytes) {
-    opi_free(t->session->allocator, ticket->labels, (size_t)ticket->labels_bytes);
+    opi_free(s->allocator, ticket->labels, (size_t)ticket->labels_bytes);
     ticket->labels_bytes = 0;
-    ticket->labels = opi_alloc(t->session->allocator, (size_t)n_bytes);
+    ticket->labels = opi_alloc(s->allocator, (size_t)n_bytes);
     if (ticket->labels == NULL)
       return opi_fail_nomem(err, n_bytes, "labels");
     ticket->labels_bytes = n_bytes;

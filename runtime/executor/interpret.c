@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
+#include "runtime/executor/steps.h"
 
 /* Has the rank steps of it? Requests in turn are one copy of the pipeline's alone. */
 static bool has_steps(const opi_rank *rank, const opi_request *request) {
@@ -15,15 +15,14 @@ static bool has_steps(const opi_rank *rank, const opi_request *request) {
   return lists->request_first[p] != lists->request_first[p + 1];
 }
 
-/* Where it has not, results that are inputs are still rank 0's to store. */
+/* Without steps, rank 0 still stores outputs that are passed through from inputs. */
 static bool has_part(const opi_rank *rank, const opi_request *request) {
   return request->ticket != NULL || request->runs->lists->n_taking == NULL ||
-         has_steps(rank, request) ||
-         (rank == opi_session_first(rank->session) && request->has_plain);
+         has_steps(rank, request) || (rank == opi_session_first(rank->setup) && request->has_plain);
 }
 
 uint32_t opi_request_n_taking(const opi_request *request) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   if (request->ticket != NULL || request->runs->lists->n_taking == NULL)
     return s->n_here;
   return request->runs->lists->n_taking[request->position] +
@@ -33,32 +32,36 @@ uint32_t opi_request_n_taking(const opi_request *request) {
 /* The last of those that have a part ends it for the caller, the last of all lets it go; where
  * other sessions share it, their verdict has come before. */
 void opi_request_leave(const opi_rank *rank, opi_request *request) {
-  opi_session *s = rank->session;
-  if (request->ticket == NULL && request->runs->lists->n_taking != NULL && s->peers == NULL &&
-      has_part(rank, request) && atomic_fetch_sub(&request->n_taking_left, 1) == 1)
-    opi_request_finish(request);
+  const opi_setup *s = rank->setup;
+  const opi_engine *engine = s->engine;
+  if (request->ticket == NULL && request->runs->lists->n_taking != NULL &&
+      engine->elsewhere == NULL && has_part(rank, request) &&
+      atomic_fetch_sub(&request->n_taking_left, 1) == 1)
+    engine->above.finish(request);
   const uint32_t left = atomic_fetch_sub(&request->n_ranks_left, 1);
   if (left == 1)
-    opi_request_passed(request);
-  else if (left == 2 && s->peers != NULL)
+    engine->above.passed(request);
+  else if (left == 2 && engine->elsewhere != NULL)
     s->transport->ring(opi_session_first(s)->endpoint); /* it may have waited for the others */
 }
 
 /* Where all reports go through rank 0 its session's other ranks have nobody to tell. */
 void opi_rank_leave(opi_rank *rank, opi_request *request) {
-  const opi_session *s = rank->session;
+  const opi_elsewhere *there = opi_engine_of(rank)->elsewhere;
   if (request->stream_kept != NULL)
     opi_stream_look(request); /* queued ahead: what failed before it is known only now */
-  if (s->peers == NULL || (opi_rank_is_here(s, 0) && rank->index != 0))
+  if (there == NULL || (opi_rank_is_here(rank->setup, 0) && rank->index != 0))
     opi_request_leave(rank, request);
   else
-    opi_peers_await(rank, request);
+    there->await(there->ctx, rank, request);
 }
 
 /* Once nothing of it is left on the device; there is always room for that. */
 static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_ahead_entry e = {.kind = OPI_AHEAD_LEAVE, .work.request = request};
   OPI_TRY(opi_lent_end(rank, request, err));
+  if (opi_lent_queued(request))
+    opi_engine_of(rank)->above.queued(opi_engine_of(rank)->above.ctx);
   if (!opi_ahead_is_empty(rank))
     return opi_ahead_push(rank, &e, err);
   opi_rank_leave(rank, request);
@@ -67,100 +70,103 @@ static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_er
 
 /* It is decided whether the ranks do it: all of them come to the same number. */
 static void count_step(const opi_rank *rank) {
-  opi_cursor *cursor = rank->cursor;
-  const opi_request *request = rank->request;
+  opi_cursor *cursor = rank->worker->cursor;
+  const opi_request *request = rank->worker->request;
   cursor->number = cursor->n_steps;
   cursor->n_steps += request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
                      !opi_request_withdrawn(request);
 }
 
 static bool take_request(opi_rank *rank) {
-  opi_session *s = rank->session;
-  const uint64_t n = atomic_load_explicit(&rank->n_taken, memory_order_relaxed);
-  if (n >= atomic_load_explicit(&s->n_submitted, memory_order_acquire) ||
-      !opi_peers_let_begin(rank, n))
-    return false;
-  rank->request = s->ring[n % s->ring_room];
-  if (rank->request->stream_kept != NULL)
-    opi_stream_look(rank->request);
+  const opi_setup *s = rank->setup;
+  const opi_elsewhere *there = s->engine->elsewhere;
+  const uint64_t n = atomic_load_explicit(&rank->worker->n_taken, memory_order_relaxed);
   uint32_t no = OPI_BEGUN_NO;
-  if (rank->request->ticket != NULL && rank->request->deadline_ns != 0)
-    opi_request_check_deadline(rank->request, rank, OPIPE_NONE);
-  if (rank->request->ticket != NULL && opi_request_failed(rank->request))
-    (void)opi_request_withdraw(rank->request);
-  if (atomic_load_explicit(&rank->request->begun, memory_order_acquire) == OPI_BEGUN_NO &&
-      has_part(rank, rank->request))
-    (void)atomic_compare_exchange_strong(&rank->request->begun, &no, OPI_BEGUN_YES);
+  /* Get the next request of the ring, if there is one and the other sessions begin it, too. */
+  if (n >= atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire) ||
+      (there != NULL && !there->let_begin(there->ctx, rank, n)))
+    return false;
+  opi_request *request = s->engine->ring[n % s->engine->ring_room];
+  rank->worker->request = request;
+  /* Fail it where its stream is broken or a step is late; a failed step is left out. */
+  if (request->stream_kept != NULL)
+    opi_stream_look(request);
+  if (request->ticket != NULL && request->deadline_ns != 0)
+    opi_request_check_deadline(request, rank, OPIPE_NONE);
+  if (request->ticket != NULL && opi_request_failed(request))
+    (void)opi_request_withdraw(request);
+  /* Begin it: from here on it cannot be withdrawn. */
+  if (atomic_load_explicit(&request->begun, memory_order_acquire) == OPI_BEGUN_NO &&
+      has_part(rank, request))
+    (void)atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_YES);
   count_step(rank);
-  opi_count_on(&rank->n_taken);
+  opi_count_on(&rank->worker->n_taken);
   return true;
 }
 
 /* Remembers since when the step has been blocked, or that it moves again. */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
   if (!opi_ahead_is_empty(rank)) { /* its device has something to do */
-    rank->blocked_since_ns = 0;
+    rank->worker->blocked_since_ns = 0;
     opi_ahead_note(rank);
   }
-  if (rank->at_fence) /* the host's */
-    opi_count_on(&rank->n_looks);
-  if (rank->at_fence && rank->fence_ns == 0)
-    rank->fence_ns = opi_clock_ns();
-  if (rank->at_fence && opi_ahead_is_empty(rank)) {
+  if (rank->worker->at_fence) /* the host's */
+    opi_count_on(&rank->worker->n_looks);
+  if (rank->worker->at_fence && rank->worker->fence_ns == 0)
+    rank->worker->fence_ns = opi_clock_ns();
+  if (rank->worker->at_fence && opi_ahead_is_empty(rank)) {
     opi_rank_unblocked(rank, step);
     return;
   }
-  if (rank->blocked_since_ns != 0 || !opi_ahead_is_empty(rank))
+  if (rank->worker->blocked_since_ns != 0 || !opi_ahead_is_empty(rank))
     return;
-  rank->blocked_since_ns = opi_clock_ns();
-  opi_rank_note(rank, OPI_DOING_STEP, step, rank->blocked_since_ns);
+  rank->worker->blocked_since_ns = opi_clock_ns();
+  opi_rank_note(rank, OPI_DOING_STEP, step, rank->worker->blocked_since_ns);
 }
 
 void opi_rank_unblocked(opi_rank *rank, const opi_step *step) {
-  rank->blocked_since_ns = 0;
+  rank->worker->blocked_since_ns = 0;
   opi_rank_note(rank, OPI_DOING_STEP, step, 0);
 }
 
-static opipe_status why_failed(opi_session *s, opipe_error *err) {
-  return opi_fail(err, s->why.status, "%s", s->why.message);
+static opipe_status why_failed(opi_setup *s, opipe_error *err) {
+  return opi_fail(err, s->ending.why.status, "%s", s->ending.why.message);
 }
 
 /* Whoever was first may still be writing down why: then it is the rank's own reason. */
 static opipe_status fail_session(opi_rank *rank, const opipe_error *own, opipe_error *err) {
-  opi_session *s = rank->session;
-  opi_session_fail(s, rank->index, rank->request, own);
+  opi_setup *s = rank->setup;
+  opi_session_fail(s, rank->index, rank->worker->request, own);
   return opi_session_failed(s) ? why_failed(s, err)
                                : opi_fail(err, own->status, "%s", own->message);
 }
 
-static opipe_status settle_peers(opi_rank *rank, opipe_status settled, opipe_error *err) {
-  OPI_TRY(opi_peers_move(rank, err));
-  return settled;
-}
-
 opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
-  opi_weights *weights = rank->session->engine->weights;
-  opi_cursor *cursor = rank->cursor;
+  opi_weights *weights = rank->setup->shapes->weights;
+  opi_cursor *cursor = rank->worker->cursor;
   const opipe_status status =
       weights == NULL ? OPIPE_OK : opi_weights_settle(weights, rank->index, err);
   opi_request *owed = cursor->owed;
-  if (status == OPIPE_PENDING && rank->ahead != NULL)
-    rank->polls = true; /* a device that is asynchronous rings no bell */
+  if (status == OPIPE_PENDING && rank->worker->ahead != NULL)
+    rank->worker->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK && owed != NULL) {
     cursor->owed = NULL;
     if (rank->index == opi_weights_reporter(weights))
       opi_weights_report(weights, rank->index, &owed->ticket->report);
-    opi_count_on(&rank->n_moves);
+    opi_count_on(&rank->worker->n_moves);
     OPI_TRY(leave_request(rank, owed, err));
   }
-  return status < 0 || rank->session->peers == NULL ? status : settle_peers(rank, status, err);
+  if (status < 0)
+    return status;
+  OPI_TRY(opi_peers_move(rank, err));
+  return status;
 }
 
 /* The rank is done with its list of a request; it lets go of a step when its norms are settled. */
 static opipe_status end_request(opi_rank *rank, opi_request *request, opipe_error *err) {
   if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
-      opi_weights_lags(rank->session->engine->weights, rank->index))
-    rank->cursor->owed = request;
+      opi_weights_lags(rank->setup->shapes->weights, rank->index))
+    rank->worker->cursor->owed = request;
   else
     return leave_request(rank, request, err);
   return OPIPE_OK;
@@ -176,14 +182,16 @@ static opipe_status idle(opi_rank *rank, opipe_error *err) {
   const opipe_status sends = lags < 0 ? lags : opi_list_idle(rank, err);
   if (sends != OPIPE_OK || lags != OPIPE_OK)
     return sends != OPIPE_OK ? sends : lags;
-  return opi_peers_awaits(rank) || !opi_ahead_is_empty(rank) ? OPIPE_PENDING : OPIPE_OK;
+  const opi_elsewhere *there = opi_engine_of(rank)->elsewhere;
+  const bool awaits = there != NULL && there->awaits(there->ctx, rank);
+  return awaits || !opi_ahead_is_empty(rank) ? OPIPE_PENDING : OPIPE_OK;
 }
 
 /* Are all ranks done with the steps before the one that this rank is at? */
 static bool are_even(const opi_rank *rank) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   for (uint32_t i = 0; i < s->n_here; ++i) {
-    if (atomic_load(&s->engine->cursors[s->here[i]].n_done) + 1 < rank->cursor->n_steps)
+    if (atomic_load(&s->engine->cursors[s->here[i]].n_done) + 1 < rank->worker->cursor->n_steps)
       return false;
   }
   return true;
@@ -192,54 +200,59 @@ static bool are_even(const opi_rank *rank) {
 /* A training step with bad data ends the session, but parameters are to be had as the step before
  * left them: on all ranks, which may still be at that. */
 static opipe_status fail_evenly(opi_rank *rank, const opipe_error *own, opipe_error *err) {
-  opi_session *s = rank->session;
-  opi_cursor *cursor = rank->cursor;
+  opi_setup *s = rank->setup;
+  opi_cursor *cursor = rank->worker->cursor;
   const bool waits = own->status == OPIPE_E_INVALID && opi_session_trains(s) &&
-                     !s->engine->periodic && s->peers == NULL && !opi_session_failed(s) &&
-                     !are_even(rank);
+                     !s->shapes->periodic && s->engine->elsewhere == NULL &&
+                     !opi_session_failed(s) && !are_even(rank);
   if (!waits)
     return fail_session(rank, own, err);
   if (own != &cursor->bad)
     cursor->bad = *own;
   (void)idle(rank, NULL); /* what others need of it */
-  rank->polls = true;
+  rank->worker->polls = true;
   return OPIPE_PENDING;
 }
 
 opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
-  opi_session *s = rank->session;
+  opi_setup *s = rank->setup;
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
-  rank->polls = rank->at_fence = false;
-  if (rank->cursor->bad.status < 0)
-    return fail_evenly(rank, &rank->cursor->bad, err);
+  rank->worker->polls = rank->worker->at_fence = false;
+  if (rank->worker->cursor->bad.status < 0)
+    return fail_evenly(rank, &rank->worker->cursor->bad, err);
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
+    /* Do what the device has got to, and hear the other sessions, which may let the rank go on. */
     status = opi_ahead_move(rank, &local);
     if (status == OPIPE_OK)
-      status = opi_peers_move(rank, &local); /* it may let the rank take the next, */
-    if (status == OPIPE_OK && rank->request == NULL &&
+      status = opi_peers_move(rank, &local);
+    /* Take the next request; without one, move on what lags behind and return. */
+    if (status == OPIPE_OK && rank->worker->request == NULL &&
         (!opi_ahead_has_room(rank) || !take_request(rank))) {
       status = idle(rank, &local);
       if (status >= 0)
         return status;
     } else if (status == OPIPE_OK) {
-      status = opi_peers_move(rank, &local); /* and others are told that it is taken */
+      status = opi_peers_move(rank, &local); /* the others are told that it is taken */
     }
+    /* Run its list as far as it goes. */
     if (status == OPIPE_OK)
       status = opi_list_run(rank, &local);
     if (status != OPIPE_OK)
       break;
-    opi_request *done = rank->request;
-    rank->request = NULL;
-    opi_count_on(&rank->n_moves);
+    /* Leave it: the last rank ends it. */
+    opi_request *done = rank->worker->request;
+    rank->worker->request = NULL;
+    opi_count_on(&rank->worker->n_moves);
     if (done != NULL)
       status = end_request(rank, done, &local);
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;
-  opipe_error before = OPIPE_ERROR_INIT; /* late errors come with whatever is asked next, too */
+  /* Fail the session, with the first error: late ones come with whatever is asked next, too. */
+  opipe_error before = OPIPE_ERROR_INIT;
   if (opi_ahead_move(rank, &before) < 0)
     local = before;
   if (strncmp(local.message, "rank ", 5) != 0) /* it does not say so yet */

@@ -4,14 +4,25 @@
 #include <sys/prctl.h>
 
 #include "runtime/executor/ahead.h"
-#include "runtime/requests/held.h"
+#include "runtime/executor/steps.h"
+
+enum {
+  LOOKS_PER_WAIT = 16,    /* how late a flag is seen: by that part of the time it was waited for, */
+  LOOKS_MOST_NS = 5000000 /* at most so much */
+};
+
+uint64_t opi_flag_looks_ns(uint64_t since_ns) {
+  const uint64_t now = opi_clock_ns();
+  const uint64_t next = now > since_ns ? (now - since_ns) / LOOKS_PER_WAIT : 0;
+  return next < OPI_POLL_NS ? OPI_POLL_NS : next < LOOKS_MOST_NS ? next : LOOKS_MOST_NS;
+}
 
 /* How soon a rank looks again after its device, which rings no bell: the sooner, the less it has
  * waited for what is at its turn, so that an end is seen by a sixteenth of the wait late. */
 uint64_t opi_rank_looks_ns(const opi_rank *rank) {
-  const struct opi_ahead *a = rank->ahead;
-  if (rank->at_fence && opi_ahead_is_empty(rank))
-    return opi_flag_looks_ns(rank->fence_ns);
+  const struct opi_ahead *a = rank->worker->ahead;
+  if (rank->worker->at_fence && opi_ahead_is_empty(rank))
+    return opi_flag_looks_ns(rank->worker->fence_ns);
   const uint64_t now = opi_clock_ns();
   const uint64_t waited = a != NULL && now > a->moved_ns ? now - a->moved_ns : 0;
   const uint64_t next = a == NULL ? OPI_POLL_NS : waited / 16;
@@ -19,11 +30,13 @@ uint64_t opi_rank_looks_ns(const opi_rank *rank) {
 }
 
 opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t until_ns) {
-  opi_session *s = rank->session;
-  const uint64_t held = rank == opi_session_first(s) ? opi_held_looks_ns(s) : UINT64_MAX;
-  uint64_t slice = !idle && rank->polls ? opi_rank_looks_ns(rank)
-                   : idle               ? UINT64_C(10) * OPI_LOOK_NS
-                                        : OPI_LOOK_NS;
+  opi_setup *s = rank->setup;
+  const opi_engine_above *above = &s->engine->above;
+  const uint64_t held =
+      rank == opi_session_first(s) ? above->held_looks_ns(above->ctx) : UINT64_MAX;
+  uint64_t slice = !idle && rank->worker->polls ? opi_rank_looks_ns(rank)
+                   : idle                       ? UINT64_C(10) * OPI_LOOK_NS
+                                                : OPI_LOOK_NS;
   if (held < slice)
     slice = held;
   if (!idle && s->watchdog_ns / 4 < slice)
@@ -50,21 +63,22 @@ opipe_status opi_rank_wait(opi_rank *rank, uint32_t seen, bool idle, uint64_t un
 
 void *opi_rank_thread(void *arg) {
   opi_rank *rank = arg;
-  const opipe_transport *t = rank->session->transport;
+  const opipe_transport *t = rank->setup->transport;
+  const opi_engine_above *above = &rank->setup->engine->above;
   opipe_status status = OPIPE_OK;
   /* Sleeps until a point in time end there, not 50 microseconds (the kernel's preset) later: a rank
    * that waits for a device or a message does so some hundred times in a step. */
   (void)prctl(PR_SET_TIMERSLACK, 1UL);
   while (status >= 0) {
     const uint32_t seen = t->doorbell(rank->endpoint);
-    if (rank == opi_session_first(rank->session))
-      opi_session_admit(rank->session);
+    if (rank == opi_session_first(rank->setup))
+      above->admit(above->ctx);
     status = opi_rank_advance(rank, NULL);
     if (status >= 0)
       status = opi_rank_wait(rank, seen, status == OPIPE_OK, UINT64_MAX);
   }
   opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
-  atomic_store(&rank->gone, 1);
-  opi_session_settle(rank->session);
+  atomic_store(&rank->worker->gone, 1);
+  above->settle(above->ctx);
   return NULL;
 }

@@ -31,7 +31,7 @@ opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error 
   uint64_t number = 0;
   (void)number_of(opi_cursor_of(rank), m, step, false, &number);
   if (opi_ahead_is_empty(rank))
-    return OPI_POLL_WIRE(rank->session, recv, err, m->wire->dst, number, &m->to, NULL);
+    return OPI_POLL_WIRE(rank->setup, recv, err, m->wire->dst, number, &m->to, NULL);
   if (t->strict || !opi_ahead_has_room(rank))
     return OPIPE_PENDING; /* strict: nothing may be issued in front of it */
   const opi_ahead_entry e = {
@@ -46,7 +46,7 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
     return OPIPE_OK; /* a credit that needs none */
   if (opi_ahead_posts(rank, m, number))
     return OPIPE_PENDING;
-  return OPI_POLL_WIRE(rank->session, test, err, m->wire->dst, number);
+  return OPI_POLL_WIRE(rank->setup, test, err, m->wire->dst, number);
 }
 
 /* ---- the maker's end ---- */
@@ -55,7 +55,7 @@ opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_err
   const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
   uint64_t number = 0;
   (void)number_of(opi_cursor_of(rank), m, step, true, &number);
-  return OPI_POLL_WIRE(rank->session, reserve, err, m->wire->src, number);
+  return OPI_POLL_WIRE(rank->setup, reserve, err, m->wire->src, number);
 }
 
 /* Sent, once its receive stands, and the memory is free again; what is written in place is the
@@ -65,9 +65,9 @@ static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, op
   if (!waiting->sent) {
     opipe_status status = OPIPE_OK;
     if (!m->direct)
-      status = OPI_POLL_WIRE(t->session, reserve, err, m->wire->src, waiting->number);
+      status = OPI_POLL_WIRE(t->setup, reserve, err, m->wire->src, waiting->number);
     if (status == OPIPE_OK) {
-      status = OPI_POLL_WIRE(t->session, send, err, m->wire->src, waiting->number, &m->from,
+      status = OPI_POLL_WIRE(t->setup, send, err, m->wire->src, waiting->number, &m->from,
                              waiting->ready, NULL);
     }
     if (status != OPIPE_OK)
@@ -76,7 +76,7 @@ static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, op
   }
   return m->direct && waiting->ready == NULL
              ? OPIPE_OK
-             : OPI_POLL_WIRE(t->session, test, err, m->wire->src, waiting->number);
+             : OPI_POLL_WIRE(t->setup, test, err, m->wire->src, waiting->number);
 }
 
 /* Tries what waits, the messages of one stream in their order. */
@@ -102,7 +102,7 @@ static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err)
       opi_ahead_arrived(rank, waiting.ready);
   }
   if (kept != seat->n_waiting)
-    opi_count_on(&rank->n_moves);
+    opi_count_on(&rank->worker->n_moves);
   seat->n_waiting = kept;
   return failed;
 }
@@ -147,9 +147,11 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   const bool strict = t->strict;
   opi_waiting_send waiting = {.message = step->route};
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
+  /* An event behind what the device was given, on which the message waits. */
   opipe_status status = opi_ahead_ready(rank, &waiting.ready, err);
   if (status != OPIPE_OK)
     return status;
+  /* Send at once, unless others wait in front of it. */
   if (strict || seat->n_waiting == 0) {
     status = deliver(t, &waiting, err);
     if (status == OPIPE_OK)
@@ -159,6 +161,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
     if (status != OPIPE_PENDING || (strict && !waiting.sent))
       return status; /* strict: nothing may be issued in front of it */
   }
+  /* Else put it aside, and go on. */
   status = put_aside(rank, t, &waiting, err);
   if (status != OPIPE_OK)
     return status;
@@ -171,7 +174,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
 /* An operation of an open batch. */
 static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
-  const opi_transport_ref *via = &rank->session->env.transport;
+  const opi_transport_ref *via = &rank->setup->env.transport;
   const opi_message_run *m = &t->messages[step->route];
   const bool sends = step->kind == OPI_ACT_SEND;
   opi_waiting_send waiting = {.message = step->route, .sent = true};
@@ -195,7 +198,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
     if (seat->room_waiting - seat->n_waiting < n)
       return OPIPE_PENDING;
   }
-  opipe_status status = OPI_POLL_WIRE(rank->session, batch_begin, err, rank->endpoint);
+  opipe_status status = OPI_POLL_WIRE(rank->setup, batch_begin, err, rank->endpoint);
   if (status != OPIPE_OK)
     return status;
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
@@ -204,7 +207,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
   }
   opipe_error late = OPIPE_ERROR_INIT;
   const opipe_status ended =
-      OPI_ASK("transport", &rank->session->env.transport, batch_end, &late, rank->endpoint);
+      OPI_ASK("transport", &rank->setup->env.transport, batch_end, &late, rank->endpoint);
   if (status < 0 || ended == OPIPE_OK)
     return status;
   if (err != NULL)

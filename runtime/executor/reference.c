@@ -6,11 +6,11 @@
  */
 #include <string.h>
 
-#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
+#include "runtime/executor/steps.h"
 
 static opipe_status hand_on(opi_compiled *t, const opi_step *step, opipe_error *err) {
-  opi_session *s = t->session;
+  opi_setup *s = t->setup;
   const opi_list_message *m = &t->lists->messages[step->route];
   const opi_list_stream *stream = &t->lists->streams[m->stream];
   opipe_region src, dst;
@@ -20,7 +20,7 @@ static opipe_status hand_on(opi_compiled *t, const opi_step *step, opipe_error *
 
 static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t index,
                              opipe_error *err) {
-  opi_session *s = t->session;
+  opi_setup *s = t->setup;
   const opi_step *step = &t->lists->steps[index];
   const bool evaluate = request->ticket != NULL && request->ticket->kind == OPI_TICKET_EVALUATE;
   opi_rank *rank = &s->ranks[opi_piece_rank(t->pieces, step->stage, step->replica)];
@@ -28,7 +28,7 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
   if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_UPDATE ||
       (evaluate && step->pass != OPI_PROGRAM_F))
     return OPIPE_OK;
-  rank->request = request;
+  rank->worker->request = request;
   s->engine->cursors[rank->index].item =
       (opi_item){.current = request, .next = request, .shape = t, .kind = OPI_ITEM_ALL};
   while (status == OPIPE_PENDING) { /* until the host's flag is set */
@@ -53,29 +53,30 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
       OPI_TRY(opi_ahead_drain(rank, err));
   }
   s->engine->cursors[rank->index].part = 0;
-  rank->request = NULL;
+  rank->worker->request = NULL;
   return status;
 }
 
 static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error *err) {
-  const uint32_t n_ranks = t->session->plan->decided.n_ranks;
+  const uint32_t n_ranks = t->setup->plan->decided.n_ranks;
   for (uint32_t r = 0; r < n_ranks; ++r) {
-    const double scale = opi_weights_loss_scale(t->weights, r);
+    const double scale = opi_weights_loss_scale(t->setup->shapes->weights, r);
     memcpy(&t->cursors[r].scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
     if (request->ticket->kind == OPI_TICKET_TRAIN)
-      OPI_TRY(opi_weights_begin(t->weights, r, err));
+      OPI_TRY(opi_weights_begin(t->setup->shapes->weights, r, err));
   }
   return OPIPE_OK;
 }
 
 /* All ranks' sums and updates, in turns. */
 static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err) {
-  const opi_decision *plan = &t->session->plan->decided;
+  const opi_decision *plan = &t->setup->plan->decided;
+  opi_weights *weights = t->setup->shapes->weights;
   const double *lr = request->ticket->has_lr ? &request->ticket->lr : NULL;
   uint32_t left = plan->n_ranks;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
     if (plan->instance_rank[i] != OPIPE_NONE)
-      OPI_TRY(opi_weights_reduce(t->weights, i, err));
+      OPI_TRY(opi_weights_reduce(weights, i, err));
   }
   opipe_status status = OPIPE_OK;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -85,24 +86,24 @@ static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err
   for (uint32_t r = 0; status >= 0 && left > 0; r = (r + 1) % plan->n_ranks) {
     if (t->cursors[r].updated)
       continue;
-    status = opi_weights_step(t->weights, r, t->cursors[r].finite, lr, err);
+    status = opi_weights_step(weights, r, t->cursors[r].finite, lr, err);
     t->cursors[r].updated = status == OPIPE_OK;
     left -= status == OPIPE_OK;
   }
   if (status >= 0)
-    opi_weights_report(t->weights, opi_weights_reporter(t->weights), &request->ticket->report);
+    opi_weights_report(weights, opi_weights_reporter(weights), &request->ticket->report);
   return status < 0 ? status : OPIPE_OK;
 }
 
 /* Outputs that no program makes. */
-static opipe_status store_plain(opi_session *s, opi_request *request, opipe_error *err) {
+static opipe_status store_plain(opi_setup *s, opi_request *request, opipe_error *err) {
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) /* until the host's flag is set */
     status = opi_store_plain(&s->ranks[0], request, err);
   return status;
 }
 
-opipe_status opi_reference_run(opi_session *s, opi_request *request, opipe_error *err) {
+opipe_status opi_reference_run(opi_setup *s, opi_request *request, opipe_error *err) {
   opi_compiled *t = request->runs;
   const bool trains = opi_session_trains(s);
   if (trains)
@@ -111,6 +112,8 @@ opipe_status opi_reference_run(opi_session *s, opi_request *request, opipe_error
     OPI_TRY(run_step(t, request, i, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
     OPI_TRY(opi_lent_end(&s->ranks[s->here[i]], request, err));
+  if (opi_lent_queued(request))
+    s->engine->above.queued(s->engine->above.ctx);
   if (!trains)
     return store_plain(s, request, err);
   return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->engine, request, err);

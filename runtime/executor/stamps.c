@@ -14,7 +14,7 @@ static void exchange(opipe_event **a, opipe_event **b) {
 /* `met` is done at met_ns of the host's clock: of several looks the one counts that took the host
  * the shortest time, and its middle. */
 static opipe_status look(const opi_rank *first, opipe_error *err) {
-  struct opi_stamps *stamps = first->stamps;
+  struct opi_stamps *stamps = first->worker->stamps;
   uint64_t shortest = UINT64_MAX;
   for (uint32_t i = 0; i < LOOKS; ++i) {
     const uint64_t since = opi_clock_ns();
@@ -41,10 +41,10 @@ static opipe_status elapsed(const opi_rank *rank, opipe_event *from, opipe_event
 
 /* The first rank here that is on the device and has stamps: itself, if no other. */
 static const opi_rank *first_of(const opi_rank *rank) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   for (uint32_t i = 0; i < rank->place; ++i) {
     const opi_rank *other = &s->ranks[s->here[i]];
-    if (other->stamps != NULL && other->instance == rank->instance &&
+    if (other->worker->stamps != NULL && other->instance == rank->instance &&
         s->plan->decided.devices[other->index].index == s->plan->decided.devices[rank->index].index)
       return other;
   }
@@ -52,20 +52,20 @@ static const opi_rank *first_of(const opi_rank *rank) {
 }
 
 opipe_status opi_stamps_event(const opi_rank *rank, opipe_event **out_event, opipe_error *err) {
-  return rank->stamps == NULL
+  return rank->worker->stamps == NULL
              ? OPI_MAKE_RANK(rank, event_create, out_event, err, rank->device)
              : OPI_MAKE_RANK(rank, event_create_timed, out_event, err, rank->device);
 }
 
 opipe_status opi_stamps_open(opi_rank *rank, opipe_error *err) {
-  if ((rank->session->flags & OPIPE_SESSION_TRACE) == 0 ||
+  if ((rank->setup->flags & OPIPE_SESSION_TRACE) == 0 ||
       !OPIPE_HAS(rank->backend, opipe_backend, event_elapsed) ||
       rank->backend->event_elapsed == NULL)
     return OPIPE_OK;
-  struct opi_stamps *stamps = opi_alloc_zero(rank->session->allocator, 1, sizeof *stamps);
+  struct opi_stamps *stamps = opi_alloc_zero(rank->setup->allocator, 1, sizeof *stamps);
   if (stamps == NULL)
     return opi_fail_nomem(err, sizeof *stamps, "stamps");
-  rank->stamps = stamps;
+  rank->worker->stamps = stamps;
   OPI_TRY(opi_stamps_event(rank, &stamps->mark, err));
   OPI_TRY(opi_queue_sync(rank, rank->queue, stamps->mark, err));
   stamps->mark_ns = opi_clock_ns();
@@ -77,20 +77,20 @@ opipe_status opi_stamps_open(opi_rank *rank, opipe_error *err) {
 }
 
 void opi_stamps_close(opi_rank *rank) {
-  struct opi_stamps *stamps = rank->stamps;
+  struct opi_stamps *stamps = rank->worker->stamps;
   if (stamps == NULL)
     return;
   rank->backend->event_destroy(stamps->mark);
   rank->backend->event_destroy(stamps->met);
   rank->backend->event_destroy(stamps->spare);
   rank->backend->queue_close(stamps->queue);
-  opi_free(rank->session->allocator, stamps, sizeof *stamps);
-  rank->stamps = NULL;
+  opi_free(rank->setup->allocator, stamps, sizeof *stamps);
+  rank->worker->stamps = NULL;
 }
 
 opipe_status opi_stamps_span(opi_rank *rank, opipe_event *begun, opipe_event **io_end,
                              opi_span *out_span, opipe_error *err) {
-  struct opi_stamps *stamps = rank->stamps;
+  struct opi_stamps *stamps = rank->worker->stamps;
   int64_t after = 0, length = 0;
   OPI_TRY(elapsed(rank, stamps->mark, *io_end, &after, err));
   OPI_TRY(elapsed(rank, begun, *io_end, &length, err));
@@ -103,22 +103,26 @@ opipe_status opi_stamps_span(opi_rank *rank, opipe_event *begun, opipe_event **i
   return OPIPE_OK;
 }
 
-opipe_status opi_stamps_meet(const opi_session *s, opipe_error *err) {
+opipe_status opi_stamps_meet(const opi_setup *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
     int64_t after = 0;
-    if (rank->stamps == NULL)
+    if (rank->worker->stamps == NULL)
       continue;
     const opi_rank *first = first_of(rank);
     if (first == rank)
       OPI_TRY(look(rank, err));
-    OPI_TRY(elapsed(rank, rank->stamps->mark, first->stamps->met, &after, err));
-    rank->stamps->shift_ns =
-        (int64_t)(first->stamps->met_ns - (rank->stamps->mark_ns + (uint64_t)after));
+    OPI_TRY(elapsed(rank, rank->worker->stamps->mark, first->worker->stamps->met, &after, err));
+    rank->worker->stamps->shift_ns = (int64_t)(first->worker->stamps->met_ns -
+                                               (rank->worker->stamps->mark_ns + (uint64_t)after));
   }
   return OPIPE_OK;
 }
 
 int64_t opi_stamps_shift(const opi_rank *rank) {
-  return rank->stamps == NULL ? 0 : rank->stamps->shift_ns;
+  return rank->worker->stamps == NULL ? 0 : rank->worker->stamps->shift_ns;
+}
+
+bool opi_rank_has_stamps(const opi_rank *rank) {
+  return rank->worker->stamps != NULL;
 }

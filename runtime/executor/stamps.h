@@ -16,7 +16,7 @@
 #ifndef OPI_STAMPS_H
 #define OPI_STAMPS_H
 
-#include "runtime/state.h"
+#include "runtime/executor/executor.h"
 
 struct opi_stamps {
   opipe_event *mark;

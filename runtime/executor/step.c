@@ -8,8 +8,8 @@
  */
 #include <string.h>
 
-#include "runtime/compiled/lent.h"
 #include "runtime/executor/ahead.h"
+#include "runtime/executor/steps.h"
 
 static bool in_evaluate(const opi_step *step) {
   return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&
@@ -25,21 +25,20 @@ static opipe_status move_sums(opi_rank *rank, opipe_error *err) {
   uint32_t kept = 0;
   if (cursor->n_reducing == 0)
     return OPIPE_OK;
-  const opipe_status status =
-      opi_weights_progress(rank->session->engine->weights, rank->index, err);
+  const opipe_status status = opi_weights_progress(rank->setup->shapes->weights, rank->index, err);
   if (status < 0)
     return status;
   for (uint32_t i = 0; i < cursor->n_reducing; ++i) {
     const uint32_t index = cursor->reducing[i];
     const opi_step *step = &t->lists->steps[index];
     const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
-    if (opi_weights_is_summed(rank->session->engine->weights, opi_whole_instance(t, instance)))
+    if (opi_weights_is_summed(rank->setup->shapes->weights, opi_whole_instance(t, instance)))
       opi_ran_at(t, rank->index, index)->span.end_ns = opi_clock_ns();
     else
       cursor->reducing[kept++] = index;
   }
   cursor->n_reducing = kept;
-  rank->polls = rank->polls || (kept != 0 && rank->ahead != NULL);
+  rank->worker->polls = rank->worker->polls || (kept != 0 && rank->worker->ahead != NULL);
   return OPIPE_OK;
 }
 
@@ -50,15 +49,14 @@ static uint64_t step_number(const opi_compiled *t, const opi_request *request,
                             const opi_cursor *cursor) {
   if (request->ticket == NULL)
     return request->number;
-  return t->session->engine->periodic || t->session->reference ? request->ticket->step
-                                                               : cursor->number;
+  return t->setup->shapes->periodic || t->setup->reference ? request->ticket->step : cursor->number;
 }
 
 static void set_scalars(const opi_compiled *t, const opi_request *request, uint32_t stage,
                         uint32_t microbatch, opi_cursor *cursor) {
   int64_t *scalars = cursor->scalars;
   const struct opi_ticket *ticket = request->ticket;
-  const opi_train_spec *train = t->session->plan->decided.train;
+  const opi_train_spec *train = t->setup->plan->decided.train;
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const double count = ticket == NULL ? 1 : ticket->count;
   scalars[OPI_SCALAR_SEED] = train == NULL ? 0 : (int64_t)train->seed;
@@ -107,19 +105,19 @@ static void name_failure(const opi_rank *rank, const opi_errand *run, opipe_erro
  * no use. */
 opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
                           opipe_status status, opipe_error *local, opipe_error *err) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   const uint32_t stage = run->step->stage / run->shape->model->n_pieces;
   const struct opi_ticket *ticket = run->request->ticket;
   const bool trains = ticket != NULL && ticket->kind == OPI_TICKET_TRAIN;
   opi_span span = {run->since_ns, opi_clock_ns()};
   if (at != NULL)
     span = *at;
-  else if (rank->ahead != NULL && rank->ahead->moved_ns > span.start_ns)
-    span.start_ns = rank->ahead->moved_ns; /* it waited for the one before */
-  atomic_store_explicit(
-      &rank->busy_ns,
-      atomic_load_explicit(&rank->busy_ns, memory_order_relaxed) + (span.end_ns - span.start_ns),
-      memory_order_relaxed);
+  else if (rank->worker->ahead != NULL && rank->worker->ahead->moved_ns > span.start_ns)
+    span.start_ns = rank->worker->ahead->moved_ns; /* it waited for the one before */
+  atomic_store_explicit(&rank->worker->busy_ns,
+                        atomic_load_explicit(&rank->worker->busy_ns, memory_order_relaxed) +
+                            (span.end_ns - span.start_ns),
+                        memory_order_relaxed);
   if (run->ran != NULL)
     *run->ran = (opi_ran){span, run->ran_number};
   if (status >= 0) {
@@ -142,7 +140,7 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span 
 /* On an asynchronous device it ends later; an error may come at once all the same. */
 static opipe_status run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
                         uint32_t n_scalars, opipe_error *err) {
-  const bool ahead = rank->ahead != NULL;
+  const bool ahead = rank->worker->ahead != NULL;
   opipe_error local = OPIPE_ERROR_INIT;
   work->since_ns = opi_clock_ns();
   opi_rank_note(rank, ahead ? OPI_DOING_STEP : OPI_DOING_PROGRAM, work->step,
@@ -158,7 +156,7 @@ static opipe_status run(opi_rank *rank, opi_errand *work, opipe_binding *binding
     return opi_step_ran(rank, work, NULL, status, &local, err);
   const opi_ahead_entry e = {.kind = OPI_AHEAD_RUN, .work = *work};
   status = opi_ahead_push(rank, &e, err);
-  return status < 0 || (rank->session->flags & OPIPE_SESSION_POISON) == 0
+  return status < 0 || (rank->setup->flags & OPIPE_SESSION_POISON) == 0
              ? status
              : opi_ahead_drain(rank, err);
 }
@@ -166,7 +164,7 @@ static opipe_status run(opi_rank *rank, opi_errand *work, opipe_binding *binding
 static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32_t index,
                                     opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
-  opi_request *request = rank->request;
+  opi_request *request = rank->worker->request;
   opi_errand work = {.step = step,
                      .request = request,
                      .shape = t,
@@ -190,7 +188,7 @@ static opipe_status compute_request(opi_rank *rank, const opi_step *step, uint32
 
 static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t index,
                                  opipe_error *err) {
-  opi_session *s = rank->session;
+  opi_setup *s = rank->setup;
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
@@ -210,7 +208,7 @@ static opipe_status compute_step(opi_rank *rank, const opi_step *step, uint32_t 
   if (cursor->item.kind == OPI_ITEM_PROLOGUE ||
       (s->reference && s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED))
     version = 1;
-  const uint32_t set = opi_weights_set_of(s->engine->weights, rank->index, evaluate ? 0 : version);
+  const uint32_t set = opi_weights_set_of(s->shapes->weights, rank->index, evaluate ? 0 : version);
   opi_errand work = {.step = step,
                      .request = request,
                      .shape = t,
@@ -227,8 +225,8 @@ opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t ind
                               opipe_error *err) {
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;
-  return opi_session_trains(rank->session) ? compute_step(rank, step, index, err)
-                                           : compute_request(rank, step, index, err);
+  return opi_session_trains(rank->setup) ? compute_step(rank, step, index, err)
+                                         : compute_request(rank, step, index, err);
 }
 
 /* Rows that a backward cannot read where they lie. */
@@ -242,7 +240,7 @@ opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *er
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;
   OPI_TRY(OPI_ASK_RANK(rank, copy, err, rank->queue, &dst, &src));
-  return rank->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &e, err);
+  return rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &e, err);
 }
 
 /* ---- the list ---- */
@@ -275,7 +273,7 @@ static opipe_status reduce(opi_rank *rank, const opi_step *step, uint32_t index,
     OPI_TRY(opi_ahead_push(rank, &e, err));
   e.work.ran->span = (opi_span){opi_clock_ns(), 0};
   cursor->reducing[cursor->n_reducing++] = index;
-  OPI_TRY(opi_weights_reduce(rank->session->engine->weights, opi_whole_instance(t, instance), err));
+  OPI_TRY(opi_weights_reduce(rank->setup->shapes->weights, opi_whole_instance(t, instance), err));
   return move_sums(rank, err);
 }
 
@@ -286,7 +284,7 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
     return status;
   OPI_TRY(opi_messages_flush(rank, err));
   OPI_TRY(opi_ahead_move(rank, err));
-  if (!opi_session_trains(rank->session))
+  if (!opi_session_trains(rank->setup))
     return opi_peers_move(rank, err);
   const opipe_status settled = opi_rank_settle(rank, err);
   return settled < 0 ? settled : move_sums(rank, err);
@@ -304,28 +302,30 @@ static opipe_status update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_span *span = &opi_ran_at(t, rank->index, index)->span;
   opi_cursor *cursor = opi_cursor_of(rank);
-  const opipe_status settled = opi_rank_settle(rank, err); /* the step before */
+  /* The step before must be settled, and this one's loss be there. */
+  const opipe_status settled = opi_rank_settle(rank, err);
   if (settled != OPIPE_OK)
     return settled;
-  if (opi_ahead_stores(rank)) /* the loss has not come */
+  if (opi_ahead_stores(rank))
     return OPIPE_PENDING;
   if (span->start_ns == 0 || span->end_ns != 0) { /* the first try */
     *span = (opi_span){opi_clock_ns(), 0};
-    cursor->finite = opi_train_is_finite(t, rank->request, rank->index);
+    cursor->finite = opi_train_is_finite(t, rank->worker->request, rank->index);
   }
   OPI_TRY(move_sums(rank, err));
-  const struct opi_ticket *ticket = rank->request->ticket;
-  opi_weights *weights = rank->session->engine->weights;
+  /* Sums, norm and update: tried until all ranks have got there. */
+  const struct opi_ticket *ticket = rank->worker->request->ticket;
+  opi_weights *weights = rank->setup->shapes->weights;
   const opipe_status status = opi_weights_step(weights, rank->index, cursor->finite,
                                                ticket->has_lr ? &ticket->lr : NULL, err);
-  if (status == OPIPE_PENDING && rank->ahead != NULL)
-    rank->polls = true; /* a device that is asynchronous rings no bell */
+  if (status == OPIPE_PENDING && rank->worker->ahead != NULL)
+    rank->worker->polls = true; /* a device that is asynchronous rings no bell */
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
     end_sums(t, rank);
   if (status == OPIPE_OK && rank->index == opi_weights_reporter(weights))
-    opi_weights_report(weights, rank->index, &rank->request->ticket->report);
+    opi_weights_report(weights, rank->index, &rank->worker->request->ticket->report);
   return status;
 }
 
@@ -339,7 +339,7 @@ bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const 
       return step->next == 0;
     case OPI_ITEM_EVALUATE:
       return in_evaluate(step) &&
-             (!t->session->engine->periodic || cursor->second == (step->next == 0));
+             (!t->setup->shapes->periodic || cursor->second == (step->next == 0));
     default:
       return true;
   }
@@ -376,13 +376,13 @@ static opipe_status run_step(opi_rank *rank, const opi_step *step, uint32_t inde
 /* A shape's first request is preceded by the receives of the first body. */
 static void begin_request(opi_rank *rank) {
   opi_cursor *cursor = opi_cursor_of(rank);
-  const opi_request *request = rank->request;
+  const opi_request *request = rank->worker->request;
   opi_compiled *t = request->runs;
   const opi_lists *lists = t->lists;
   const uint32_t p = rank->index * lists->n_positions + request->position;
   if (!cursor->begun) {
-    cursor->item = (opi_item){.current = rank->request,
-                              .next = rank->request,
+    cursor->item = (opi_item){.current = rank->worker->request,
+                              .next = rank->worker->request,
                               .shape = t,
                               .body = request->body,
                               .kind = OPI_ITEM_REQUEST};
@@ -391,28 +391,29 @@ static void begin_request(opi_rank *rank) {
   } else {
     cursor->posting = false;
   }
-  rank->step = cursor->posting ? lists->rank_first[rank->index] : lists->request_first[p];
+  rank->worker->step = cursor->posting ? lists->rank_first[rank->index] : lists->request_first[p];
   cursor->end = cursor->posting ? lists->rank_first[rank->index + 1] : lists->request_first[p + 1];
 }
 
 static opipe_status begin(opi_rank *rank, opipe_error *err) {
-  opi_engine *engine = rank->session->engine;
+  const opi_engine *engine = opi_engine_of(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   if (cursor->begun)
     return OPIPE_OK;
-  if (!opi_session_trains(rank->session)) {
+  if (!opi_session_trains(rank->setup)) {
     begin_request(rank);
     return OPIPE_OK;
   }
-  cursor->item = engine->items[(rank->n_taken - 1) % rank->session->ring_room];
+  opi_weights *weights = opi_weights_of(rank);
+  cursor->item = engine->items[(rank->worker->n_taken - 1) % engine->ring_room];
   const opi_compiled *t = cursor->item.shape;
   cursor->second = false;
   if (cursor->item.kind == OPI_ITEM_ALL || cursor->item.kind == OPI_ITEM_EPILOGUE)
-    OPI_TRY(opi_weights_begin(engine->weights, rank->index, err));
-  const double scale = opi_weights_loss_scale(engine->weights, rank->index);
+    OPI_TRY(opi_weights_begin(weights, rank->index, err));
+  const double scale = opi_weights_loss_scale(weights, rank->index);
   memcpy(&cursor->scalars[OPI_SCALAR_SCALE], &scale, sizeof scale);
   cursor->begun = true;
-  rank->step = t->lists->rank_first[rank->index];
+  rank->worker->step = t->lists->rank_first[rank->index];
   cursor->end = t->lists->rank_first[rank->index + 1];
   return OPIPE_OK;
 }
@@ -427,7 +428,7 @@ static void end(opi_rank *rank) {
   if (kind == OPI_ITEM_REQUEST)
     return;
   if (kind == OPI_ITEM_PROLOGUE) {
-    rank->request = NULL; /* not done with it: its body comes */
+    rank->worker->request = NULL; /* not done with it: its body comes */
     return;
   }
   for (uint32_t i = 0; i < t->lists->n_streams; ++i) {
@@ -446,10 +447,10 @@ static void end(opi_rank *rank) {
 /* A double-buffered evaluation runs the list twice: what a prologue has, then the rest. */
 static bool goes_on(const opi_compiled *t, const opi_rank *rank) {
   const opi_cursor *cursor = opi_cursor_of(rank);
-  return t->session->engine->periodic && cursor->item.kind == OPI_ITEM_EVALUATE && !cursor->second;
+  return t->setup->shapes->periodic && cursor->item.kind == OPI_ITEM_EVALUATE && !cursor->second;
 }
 
-/* Those of a batch that take part; *io_step: its first step, then the first of them. */
+/* Runs the batch's applicable steps. *io_step: in, its first; out, the first applicable. */
 static opipe_status run_batch(opi_rank *rank, const opi_step **io_step, opipe_error *err) {
   const opi_step *first = *io_step, *end = first + first->batch;
   while (first < end && !opi_step_takes_part(opi_compiled_at(rank), opi_cursor_of(rank), first))
@@ -466,29 +467,32 @@ static opipe_status run_list(opi_rank *rank, opipe_error *err) {
   const bool all = cursor->item.kind == OPI_ITEM_REQUEST && !cursor->posting;
   const opi_step *steps = t->lists->steps;
   const uint32_t end = cursor->end;
-  for (uint32_t i = rank->step; i < end;) {
+  for (uint32_t i = rank->worker->step; i < end;) {
     const opi_step *step = &steps[i];
     const uint32_t batch = step->batch;
+    /* Try the step, or all of a batch; what does not belong to the item is passed over. */
     const opipe_status status = batch != 0 ? run_batch(rank, &step, err)
                                 : all || opi_step_takes_part(t, cursor, step)
                                     ? run_step(rank, step, i, err)
                                     : OPIPE_OK;
+    /* Blocked: use the time for norms, sums and the device, and say what the rank waits for. */
     if (status == OPIPE_PENDING) {
       const opipe_status settled = opi_rank_settle(rank, err);
       if (settled < 0)
         return settled;
       OPI_TRY(move_sums(rank, err));
       OPI_TRY(opi_ahead_move(rank, err));
-      rank->peer = peer_of(t, step);
+      rank->worker->peer = peer_of(t, step);
       opi_rank_blocked(rank, step);
     }
     if (status != OPIPE_OK)
       return status;
+    /* Done: on to the next. */
     opi_rank_moves(rank, step);
     opi_cursor_of(rank)->part = 0;
     i += batch != 0 ? batch : 1;
-    rank->step = i;
-    if (step->kind == OPI_ACT_COMPUTE && opi_session_failed(rank->session))
+    rank->worker->step = i;
+    if (step->kind == OPI_ACT_COMPUTE && opi_session_failed(rank->setup))
       return OPIPE_PENDING;
   }
   return OPIPE_OK;
@@ -504,22 +508,23 @@ opipe_status opi_list_idle(opi_rank *rank, opipe_error *err) {
 static opipe_status leave_nothing(opi_rank *rank, opipe_error *err) {
   const opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t kind = cursor->item.kind;
-  if (!rank->session->engine->periodic || kind == OPI_ITEM_PROLOGUE || kind == OPI_ITEM_ALL)
+  if (!rank->setup->shapes->periodic || kind == OPI_ITEM_PROLOGUE || kind == OPI_ITEM_ALL)
     return OPIPE_OK;
   return opi_list_idle(rank, err);
 }
 
 static opipe_status run_request(opi_rank *rank, opipe_error *err) {
   OPI_TRY(opi_messages_flush(rank, err));
+  /* The receives of a shape's first body, then the request itself. */
   opipe_status status = run_list(rank, err);
   if (status == OPIPE_OK && opi_cursor_of(rank)->posting) {
     begin_request(rank);
     status = run_list(rank, err);
   }
-  if (status == OPIPE_OK && rank == opi_session_first(rank->session))
-    status = opi_store_plain(rank, rank->request, err);
-  if (status == OPIPE_PENDING && rank->at_fence)
-    opi_count_on(&rank->n_looks);
+  if (status == OPIPE_OK && rank == opi_session_first(rank->setup))
+    status = opi_store_plain(rank, rank->worker->request, err);
+  if (status == OPIPE_PENDING && rank->worker->at_fence)
+    opi_count_on(&rank->worker->n_looks);
   if (status == OPIPE_OK)
     end(rank);
   return status;
@@ -527,18 +532,19 @@ static opipe_status run_request(opi_rank *rank, opipe_error *err) {
 
 opipe_status opi_list_run(opi_rank *rank, opipe_error *err) {
   opi_cursor *cursor = opi_cursor_of(rank);
-  const bool trains = opi_session_trains(rank->session);
-  if (trains && opi_request_withdrawn(rank->request))
+  const bool trains = opi_session_trains(rank->setup);
+  if (trains && opi_request_withdrawn(rank->worker->request))
     return opi_messages_flush(rank, err); /* no rank does anything for it */
   OPI_TRY(begin(rank, err));
   if (!trains)
     return run_request(rank, err);
+  /* Sends that wait, then the list; a double-buffered evaluation runs it a second time. */
   opi_compiled *t = cursor->item.shape;
   OPI_TRY(opi_messages_flush(rank, err));
   opipe_status status = run_list(rank, err);
   if (status == OPIPE_OK && goes_on(t, rank)) {
     cursor->second = true;
-    rank->step = t->lists->rank_first[rank->index];
+    rank->worker->step = t->lists->rank_first[rank->index];
     status = run_list(rank, err);
   }
   if (status == OPIPE_OK)

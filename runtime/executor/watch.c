@@ -12,21 +12,22 @@
 static void note(opi_rank *rank, uint32_t doing, const opi_step *step, const opi_request *request,
                  const opi_compiled *t, uint64_t since_ns) {
   if (request != NULL) {
-    atomic_store_explicit(&rank->doing_request, request->number, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_kind, step->kind, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_pass, step->pass, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_stage, step->stage, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_pieces, t->model->n_pieces, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_microbatch, step->microbatch, memory_order_relaxed);
-    atomic_store_explicit(&rank->doing_peer, doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->peer,
+    atomic_store_explicit(&rank->worker->doing.request, request->number, memory_order_relaxed);
+    atomic_store_explicit(&rank->worker->doing.kind, step->kind, memory_order_relaxed);
+    atomic_store_explicit(&rank->worker->doing.pass, step->pass, memory_order_relaxed);
+    atomic_store_explicit(&rank->worker->doing.stage, step->stage, memory_order_relaxed);
+    atomic_store_explicit(&rank->worker->doing.pieces, t->model->n_pieces, memory_order_relaxed);
+    atomic_store_explicit(&rank->worker->doing.microbatch, step->microbatch, memory_order_relaxed);
+    atomic_store_explicit(&rank->worker->doing.peer,
+                          doing == OPI_DOING_PROGRAM ? OPIPE_NONE : rank->worker->peer,
                           memory_order_relaxed);
   }
-  atomic_store_explicit(&rank->doing, doing, memory_order_relaxed);
-  atomic_store_explicit(&rank->doing_since_ns, since_ns, memory_order_release);
+  atomic_store_explicit(&rank->worker->doing.doing, doing, memory_order_relaxed);
+  atomic_store_explicit(&rank->worker->doing.since_ns, since_ns, memory_order_release);
 }
 
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns) {
-  if (step != NULL && rank->request != NULL)
+  if (step != NULL && rank->worker->request != NULL)
     note(rank, doing, step, opi_step_request(rank, step), opi_compiled_at(rank), since_ns);
   else
     note(rank, doing, NULL, NULL, NULL, since_ns);
@@ -44,20 +45,26 @@ static const char *kind_name(uint32_t kind) {
 }
 
 /* What runs in a rank: the pass of a training program. */
-static const char *program_name(const opi_session *s, uint32_t pass) {
+static const char *program_name(const opi_setup *s, uint32_t pass) {
   static const char *const names[OPI_PROGRAMS] = {"forward", "backward", "input backward",
                                                   "weight backward", "forward"};
-  return s->engine->weights == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
+  return s->shapes->weights == NULL || pass >= OPI_PROGRAMS ? "program" : names[pass];
+}
+
+static bool others_move(const opi_setup *s, uint64_t now) {
+  const opi_elsewhere *there = s->engine->elsewhere;
+  return there != NULL && there->moves(there->ctx, now);
 }
 
 /* True when some rank stands still, and none that has work moves. */
-static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
+static bool is_stuck(opi_setup *s, uint64_t now, uint32_t *out_rank) {
   bool any = false;
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     opi_rank *rank = &s->ranks[r];
-    const uint32_t doing = atomic_load_explicit(&rank->doing, memory_order_relaxed);
-    const uint64_t since = atomic_load_explicit(&rank->doing_since_ns, memory_order_acquire);
+    const uint32_t doing = atomic_load_explicit(&rank->worker->doing.doing, memory_order_relaxed);
+    const uint64_t since =
+        atomic_load_explicit(&rank->worker->doing.since_ns, memory_order_acquire);
     if (doing == OPI_DOING_NOTHING)
       continue;
     if (since == 0 || now < since || now - since < s->watchdog_ns)
@@ -66,45 +73,45 @@ static bool is_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
       *out_rank = r;
     any = true;
   }
-  return any && !opi_peers_move_elsewhere(s, now);
+  return any && !others_move(s, now);
 }
 
-static bool has_work(opi_session *s, const opi_rank *rank) {
-  return atomic_load(&rank->doing) != OPI_DOING_NOTHING ||
-         atomic_load(&rank->n_taken) < atomic_load(&s->n_submitted);
+static bool has_work(opi_setup *s, const opi_rank *rank) {
+  return atomic_load(&rank->worker->doing.doing) != OPI_DOING_NOTHING ||
+         atomic_load(&rank->worker->n_taken) < atomic_load(&s->engine->n_submitted);
 }
 
 /* The same where the host drives: nothing has moved on any rank although there is work. */
-static bool is_still(opi_session *s, uint64_t now) {
+static bool is_still(opi_setup *s, uint64_t now) {
   uint64_t moves = 0;
   bool work = false;
-  if (atomic_exchange(&s->watching, 1) != 0)
+  if (atomic_exchange(&s->engine->watching, 1) != 0)
     return false; /* another thread is looking */
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed) +
-             atomic_load_explicit(&rank->n_looks, memory_order_relaxed);
+    moves += atomic_load_explicit(&rank->worker->n_moves, memory_order_relaxed) +
+             atomic_load_explicit(&rank->worker->n_looks, memory_order_relaxed);
     work = work || has_work(s, rank);
   }
-  if (!work || moves != s->watch_moves || now - s->watch_looked_ns > s->watchdog_ns / 2 ||
-      opi_peers_move_elsewhere(s, now))
-    s->watch_since_ns = now;
-  s->watch_moves = moves;
-  s->watch_looked_ns = now;
-  const bool still = now - s->watch_since_ns >= s->watchdog_ns;
-  atomic_store(&s->watching, 0);
+  if (!work || moves != s->engine->watch_moves ||
+      now - s->engine->watch_looked_ns > s->watchdog_ns / 2 || others_move(s, now))
+    s->engine->watch_since_ns = now;
+  s->engine->watch_moves = moves;
+  s->engine->watch_looked_ns = now;
+  const bool still = now - s->engine->watch_since_ns >= s->watchdog_ns;
+  atomic_store(&s->engine->watching, 0);
   return still;
 }
 
 /* The rank with work that has not been driven for longest; OPIPE_NONE: all are. */
-static uint32_t left_alone(opi_session *s, uint64_t now) {
+static uint32_t left_alone(opi_setup *s, uint64_t now) {
   uint32_t found = OPIPE_NONE;
   uint64_t longest = s->watchdog_ns / 2;
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
-    const uint64_t driven = atomic_load(&s->ranks[r].driven_ns);
-    if (atomic_load(&s->ranks[r].driving) != 0 || !has_work(s, &s->ranks[r]) || now < driven ||
-        now - driven < longest)
+    const uint64_t driven = atomic_load(&s->ranks[r].worker->driven_ns);
+    if (atomic_load(&s->ranks[r].worker->driving) != 0 || !has_work(s, &s->ranks[r]) ||
+        now < driven || now - driven < longest)
       continue;
     longest = now - driven;
     found = r;
@@ -113,21 +120,23 @@ static uint32_t left_alone(opi_session *s, uint64_t now) {
 }
 
 /* A rank that stands at something. */
-static uint32_t first_busy(opi_session *s) {
+static uint32_t first_busy(opi_setup *s) {
   uint32_t i = 0;
-  while (i + 1 < s->n_here && atomic_load(&s->ranks[s->here[i]].doing) == OPI_DOING_NOTHING)
+  while (i + 1 < s->n_here &&
+         atomic_load(&s->ranks[s->here[i]].worker->doing.doing) == OPI_DOING_NOTHING)
     ++i;
   return s->here[i];
 }
 
 /* From rank to the rank it waits for, until one that waits for nobody, or that has been seen. */
-static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
+static uint32_t follow(opi_setup *s, uint32_t r, uint32_t *out_waiter) {
   for (uint32_t i = 0; i < s->plan->decided.n_ranks; ++i) {
     const opi_rank *rank = &s->ranks[r];
-    if (atomic_load(&rank->doing) != OPI_DOING_STEP)
+    if (atomic_load(&rank->worker->doing.doing) != OPI_DOING_STEP)
       break;
-    const uint32_t peer = atomic_load(&rank->doing_peer);
-    if (peer >= s->plan->decided.n_ranks || atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING)
+    const uint32_t peer = atomic_load(&rank->worker->doing.peer);
+    if (peer >= s->plan->decided.n_ranks ||
+        atomic_load(&s->ranks[peer].worker->doing.doing) == OPI_DOING_NOTHING)
       break;
     *out_waiter = r;
     r = peer;
@@ -136,35 +145,36 @@ static uint32_t follow(opi_session *s, uint32_t r, uint32_t *out_waiter) {
 }
 
 /* Slices and pieces of a stage are stages of the view that a shape has of the plan. */
-static void describe_place(const opi_session *s, const opi_rank *rank, char *text, size_t room) {
-  const uint32_t noted = atomic_load(&rank->doing_pieces), n_pieces = noted == 0 ? 1 : noted;
-  const uint32_t stage = atomic_load(&rank->doing_stage);
+static void describe_place(const opi_setup *s, const opi_rank *rank, char *text, size_t room) {
+  const uint32_t noted = atomic_load(&rank->worker->doing.pieces),
+                 n_pieces = noted == 0 ? 1 : noted;
+  const uint32_t stage = atomic_load(&rank->worker->doing.stage);
   char part[40] = "";
   if (n_pieces > 1) {
-    (void)snprintf(part, sizeof part, ", %s %u", s->engine->n_slices > 1 ? "slice" : "piece",
+    (void)snprintf(part, sizeof part, ", %s %u", s->shapes->n_slices > 1 ? "slice" : "piece",
                    stage % n_pieces);
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
-                 (unsigned long long)atomic_load(&rank->doing_request),
-                 atomic_load(&rank->doing_microbatch) % s->plan->decided.n_microbatches, part);
+                 (unsigned long long)atomic_load(&rank->worker->doing.request),
+                 atomic_load(&rank->worker->doing.microbatch) % s->plan->decided.n_microbatches, part);
 }
 
 /* peer: the rank that it waits for, OPIPE_NONE: nobody, or all. */
-static void describe(opi_session *s, uint32_t r, uint32_t peer, uint64_t now, char *text,
+static void describe(opi_setup *s, uint32_t r, uint32_t peer, uint64_t now, char *text,
                      size_t room) {
   const opi_rank *rank = &s->ranks[r];
-  const double seconds = (double)(now - atomic_load(&rank->doing_since_ns)) * 1e-9;
+  const double seconds = (double)(now - atomic_load(&rank->worker->doing.since_ns)) * 1e-9;
   char place[120];
   describe_place(s, rank, place, sizeof place);
-  if (atomic_load(&rank->doing) == OPI_DOING_PROGRAM) {
+  if (atomic_load(&rank->worker->doing.doing) == OPI_DOING_PROGRAM) {
     (void)snprintf(text, room, "rank %u has been in the %s of %s for %.3g s", r,
-                   program_name(s, atomic_load(&rank->doing_pass)), place, seconds);
+                   program_name(s, atomic_load(&rank->worker->doing.pass)), place, seconds);
     return;
   }
   const int n = snprintf(text, room, "rank %u has been held up at %s of %s for %.3g s", r,
-                         kind_name(atomic_load(&rank->doing_kind)), place, seconds);
+                         kind_name(atomic_load(&rank->worker->doing.kind)), place, seconds);
   if (peer != OPIPE_NONE && n > 0 && (size_t)n < room) {
-    const bool idle = atomic_load(&s->ranks[peer].doing) == OPI_DOING_NOTHING;
+    const bool idle = atomic_load(&s->ranks[peer].worker->doing.doing) == OPI_DOING_NOTHING;
     (void)snprintf(text + n, room - (size_t)n, ", waiting for rank %u%s", peer,
                    !opi_rank_is_here(s, peer) ? ", which is in another session"
                    : idle                     ? ", which has nothing left to do"
@@ -173,26 +183,29 @@ static void describe(opi_session *s, uint32_t r, uint32_t peer, uint64_t now, ch
 }
 
 /* A sum over all ranks has no one peer: whoever is in a program holds it up. */
-static uint32_t in_program(opi_session *s, uint32_t r) {
+static uint32_t in_program(opi_setup *s, uint32_t r) {
   for (uint32_t i = 0;
-       i < s->plan->decided.n_ranks && atomic_load(&s->ranks[r].doing) == OPI_DOING_STEP; ++i) {
-    if (atomic_load(&s->ranks[i].doing) == OPI_DOING_PROGRAM)
+       i < s->plan->decided.n_ranks && atomic_load(&s->ranks[r].worker->doing.doing) == OPI_DOING_STEP; ++i) {
+    if (atomic_load(&s->ranks[i].worker->doing.doing) == OPI_DOING_PROGRAM)
       return i;
   }
   return r;
 }
 
-static void fail_undriven(opi_session *s, uint32_t rank, uint64_t now) {
+static void fail_undriven(opi_setup *s, uint32_t rank, uint64_t now) {
   opipe_error why = OPIPE_ERROR_INIT;
-  const uint64_t taken = atomic_load(&s->ranks[rank].n_taken);
+  const uint64_t taken = atomic_load(&s->ranks[rank].worker->n_taken);
   (void)opi_fail(&why, OPIPE_E_TIMEOUT,
                  "watchdog: rank %u has work and has not been driven for %.3g s (session_drive)",
-                 rank, (double)(now - atomic_load(&s->ranks[rank].driven_ns)) * 1e-9);
-  opi_session_fail(
-      s, rank, taken < atomic_load(&s->n_submitted) ? s->ring[taken % s->ring_room] : NULL, &why);
+                 rank, (double)(now - atomic_load(&s->ranks[rank].worker->driven_ns)) * 1e-9);
+  opi_session_fail(s, rank,
+                   taken < atomic_load(&s->engine->n_submitted)
+                       ? s->engine->ring[taken % s->engine->ring_room]
+                       : NULL,
+                   &why);
 }
 
-static bool find_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
+static bool find_stuck(opi_setup *s, uint64_t now, uint32_t *out_rank) {
   if (s->threads != OPIPE_THREADS_HOST)
     return is_stuck(s, now, out_rank);
   if (!is_still(s, now))
@@ -207,16 +220,16 @@ static bool find_stuck(opi_session *s, uint64_t now, uint32_t *out_rank) {
 }
 
 /* What the rank is at: the last that it has taken, unless its device is behind. */
-static opi_request *request_at(const opi_session *s, const opi_rank *rank, uint64_t n_taken) {
-  const uint64_t number = atomic_load(&rank->doing_request);
+static opi_request *request_at(const opi_setup *s, const opi_rank *rank, uint64_t n_taken) {
+  const uint64_t number = atomic_load(&rank->worker->doing.request);
   uint64_t n = n_taken - 1;
-  while (rank->ahead != NULL && n != 0 && n_taken - n < s->ring_room &&
-         s->ring[n % s->ring_room]->number != number)
+  while (rank->worker->ahead != NULL && n != 0 && n_taken - n < s->engine->ring_room &&
+         s->engine->ring[n % s->engine->ring_room]->number != number)
     --n;
-  return s->ring[n % s->ring_room];
+  return s->engine->ring[n % s->engine->ring_room];
 }
 
-void opi_watch(opi_session *s) {
+void opi_watch(opi_setup *s) {
   const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
   if (s->reference || opi_session_failed(s) || !find_stuck(s, now, &rank))
@@ -226,13 +239,13 @@ void opi_watch(opi_session *s) {
   rank = follow(s, rank, &waiter);
   const uint32_t busy = in_program(s, rank);
   waiter = busy == rank ? waiter : rank;
-  describe(s, busy, atomic_load(&s->ranks[busy].doing_peer), now, culprit, sizeof culprit);
+  describe(s, busy, atomic_load(&s->ranks[busy].worker->doing.peer), now, culprit, sizeof culprit);
   if (waiter != OPIPE_NONE)
     describe(s, waiter, busy, now, other, sizeof other);
   rank = busy;
   (void)opi_fail(&why, OPIPE_E_TIMEOUT, "watchdog: %s%s%s", culprit, other[0] == '\0' ? "" : "; ",
                  other);
-  const uint64_t taken = atomic_load(&s->ranks[rank].n_taken);
-  const bool counted = !s->engine->periodic && taken > 0; /* requests are the ring's entries */
+  const uint64_t taken = atomic_load(&s->ranks[rank].worker->n_taken);
+  const bool counted = !s->shapes->periodic && taken > 0; /* requests are the ring's entries */
   opi_session_fail(s, rank, counted ? request_at(s, &s->ranks[rank], taken) : NULL, &why);
 }

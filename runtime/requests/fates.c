@@ -7,14 +7,14 @@
 #include "runtime/requests/peers.h"
 
 opipe_status opi_fates_open(opi_peers *p, opipe_error *err) {
-  const opi_session *s = p->session;
+  const opi_setup *s = p->session->setup;
   p->awaited = OPI_ARENA_ARRAY(&p->arena, opi_awaited, s->plan->decided.n_ranks);
   for (uint32_t r = 0; p->awaited != NULL && r < s->plan->decided.n_ranks; ++r) {
     if (!opi_rank_is_here(s, r))
       continue;
-    p->awaited[r].ring = OPI_ARENA_ARRAY(&p->arena, opi_request *, s->ring_room);
+    p->awaited[r].ring = OPI_ARENA_ARRAY(&p->arena, opi_request *, s->engine->ring_room);
     if (p->awaited[r].ring == NULL)
-      return opi_fail_nomem(err, s->ring_room * sizeof(opi_request *), "requests");
+      return opi_fail_nomem(err, s->engine->ring_room * sizeof(opi_request *), "requests");
   }
   return p->awaited != NULL
              ? OPIPE_OK
@@ -22,7 +22,7 @@ opipe_status opi_fates_open(opi_peers *p, opipe_error *err) {
 }
 
 static opi_request **place_at(const opi_peers *p, uint32_t rank, uint64_t number) {
-  return &p->awaited[rank].ring[number % p->session->ring_room];
+  return &p->awaited[rank].ring[number % p->session->engine->ring_room];
 }
 
 /* The oldest that the rank is done with; NULL: none. */
@@ -31,14 +31,13 @@ static opi_request *foremost(const opi_peers *p, uint32_t rank) {
   return a->n_out == a->n_in ? NULL : *place_at(p, rank, a->n_out);
 }
 
-void opi_peers_await(opi_rank *rank, opi_request *request) {
-  opi_peers *p = rank->session->peers;
+void opi_peers_await(void *ctx, const opi_rank *rank, opi_request *request) {
+  opi_peers *p = ctx;
   *place_at(p, rank->index, p->awaited[rank->index].n_in++) = request;
 }
 
-bool opi_peers_awaits(const opi_rank *rank) {
-  const opi_peers *p = rank->session->peers;
-  return p != NULL && foremost(p, rank->index) != NULL;
+bool opi_peers_awaits(const void *ctx, const opi_rank *rank) {
+  return foremost(ctx, rank->index) != NULL;
 }
 
 /* ---- losses ---- */
@@ -64,33 +63,25 @@ static uint32_t copy_losses(const opi_request *request, uint32_t rank, double *l
   return n;
 }
 
-uint64_t opi_fate_bytes(const opi_session *s, uint32_t rank) {
+uint64_t opi_fate_bytes(const opi_setup *s, uint32_t rank) {
   const opi_decision *plan = &s->plan->decided;
-  const uint32_t stage = s->engine->loss_stage;
+  const uint32_t stage = s->shapes->loss_stage;
   bool judges = false;
   for (uint32_t i = 0; stage != OPIPE_NONE && i < plan->n_replicas; ++i)
     judges = judges || plan->instance_rank[stage * plan->n_replicas + i] == rank;
-  return !judges ? 0 : (uint64_t)plan->n_microbatches * s->engine->n_pieces * sizeof(double);
+  return !judges ? 0 : (uint64_t)plan->n_microbatches * s->shapes->n_pieces * sizeof(double);
 }
 
 /* ---- letters ---- */
 
-static void set_fate(opi_letter *letter, const opi_request *request) {
+static void set_fate(opi_letter *letter, opi_request *request) {
+  opipe_error why = OPIPE_ERROR_INIT;
   letter->status = OPIPE_OK;
   letter->stage = OPIPE_NONE;
-  if (!opi_request_failed(request))
+  if (!opi_request_reason(request, &why, &letter->stage))
     return;
-  while (atomic_load_explicit(&request->failed, memory_order_acquire) == OPI_FATE_WRITTEN) {
-  }
-  letter->status = request->error.status;
-  letter->stage = request->failed_stage;
-  (void)snprintf(letter->text, sizeof letter->text, "%.*s", OPI_LETTER_TEXT - 1,
-                 request->error.message);
-}
-
-static void seal(opi_request *request) {
-  uint32_t open = OPI_FATE_OPEN;
-  (void)atomic_compare_exchange_strong(&request->failed, &open, OPI_FATE_SEALED);
+  letter->status = why.status;
+  (void)snprintf(letter->text, sizeof letter->text, "%.*s", OPI_LETTER_TEXT - 1, why.message);
 }
 
 static opipe_error reason_of(const opi_letter *letter) {
@@ -134,13 +125,13 @@ static opipe_status hear_report(opi_peers *p, opi_lane *lane, const opi_letter *
 
 static void hear_go(const opi_peers *p, opi_lane *lane, const opi_letter *letter, bool *out_taken) {
   const opi_session *s = p->session;
-  *out_taken = letter->number < atomic_load_explicit(&s->n_submitted, memory_order_acquire);
+  *out_taken = letter->number < atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire);
   if (!*out_taken)
     return;
   ++lane->n_gone;
   if (letter->status < 0) {
     const opipe_error why = reason_of(letter);
-    (void)opi_step_leave_out(s->ring[letter->number % s->ring_room], &why);
+    (void)opi_step_leave_out(s->engine->ring[letter->number % s->engine->ring_room], &why);
   }
 }
 
@@ -213,9 +204,9 @@ static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
     opi_letter letter = {.kind = OPI_LETTER_REPORT, .number = request->number};
     double *losses = (double *)(void *)(lane->going + sizeof letter);
     if (atomic_fetch_sub(&request->n_reports_left, 1) == 1)
-      seal(request);
+      opi_request_seal(request);
     set_fate(&letter, request);
-    if (request->ticket != NULL && opi_fate_bytes(p->session, lane->rank->index) != 0)
+    if (request->ticket != NULL && opi_fate_bytes(p->session->setup, lane->rank->index) != 0)
       letter.n_bytes = sizeof(double) * copy_losses(request, lane->rank->index, losses, true);
     OPI_TRY(opi_lane_write(lane, &letter, losses, err));
   }
@@ -224,18 +215,18 @@ static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
 
 /* Is it decided whether the ranks begin what they are given as number n? Steps of double-buffered
  * weights cannot be left out. */
-static bool is_decided(const opi_session *s, const opi_request *request) {
-  return (s->engine->periodic && request->ticket->kind == OPI_TICKET_TRAIN) ||
+static bool is_decided(const opi_setup *s, const opi_request *request) {
+  return (s->shapes->periodic && request->ticket->kind == OPI_TICKET_TRAIN) ||
          atomic_load_explicit(&request->begun, memory_order_acquire) != OPI_BEGUN_NO;
 }
 
 static opipe_status tell_go(const opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_session *s = p->session;
-  const uint64_t n = atomic_load_explicit(&s->n_submitted, memory_order_acquire);
-  while (opi_session_trains(s) && lane->n_gone < n && opi_lane_has_room(lane)) {
-    const opi_request *request = s->ring[lane->n_gone % s->ring_room];
+  const uint64_t n = atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire);
+  while (opi_session_trains(s->setup) && lane->n_gone < n && opi_lane_has_room(lane)) {
+    opi_request *request = s->engine->ring[lane->n_gone % s->engine->ring_room];
     opi_letter letter = {.kind = OPI_LETTER_GO, .number = lane->n_gone};
-    if (!is_decided(s, request))
+    if (!is_decided(s->setup, request))
       return OPIPE_OK;
     if (opi_request_withdrawn(request))
       set_fate(&letter, request);
@@ -258,7 +249,7 @@ static void judge(opi_peers *p, opi_request *request) {
   opi_letter own = {.kind = OPI_LETTER_VERDICT};
   if (p->judged || atomic_load(&request->n_ranks_left) != 1 || !all_have_reported(p))
     return;
-  seal(request);
+  opi_request_seal(request);
   set_fate(&own, request);
   if (own.status < 0 && comes_before(&own, &p->first))
     p->first = own;

@@ -18,11 +18,11 @@ static opipe_status open_stream(const opi_lane *lane, uint32_t src, uint32_t dst
       .index = 1, /* which has index 0 */
       .depth = OPI_LETTERS,
       .n_bytes = lane->place_bytes};
-  return OPI_MAKE_WIRE(lane->rank->session, stream_open, out, err, lane->rank->endpoint, &params);
+  return OPI_MAKE_WIRE(lane->rank->setup, stream_open, out, err, lane->rank->endpoint, &params);
 }
 
 static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opipe_error *err) {
-  const uint64_t losses = opi_fate_bytes(p->session, member);
+  const uint64_t losses = opi_fate_bytes(p->session->setup, member);
   const uint32_t own = lane->rank->index;
   lane->leader = OPIPE_NONE;
   lane->place_bytes =
@@ -44,7 +44,7 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opi
 }
 
 opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
-  opi_session *s = p->session;
+  const opi_setup *s = p->session->setup;
   const uint32_t n = p->owns ? s->plan->decided.n_ranks - s->n_here : s->n_here;
   p->lanes = OPI_ARENA_ARRAY(&p->arena, opi_lane, n);
   if (p->lanes == NULL)
@@ -61,7 +61,7 @@ opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
 }
 
 void opi_lanes_close(opi_peers *p) {
-  const opipe_transport *t = p->session->transport;
+  const opipe_transport *t = p->session->setup->transport;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     opi_lane *lane = &p->lanes[i];
     t->stream_close(lane->in);
@@ -106,7 +106,7 @@ opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void
 }
 
 static opipe_status move_out(opi_lane *lane, opipe_error *err) {
-  const opi_session *s = lane->rank->session;
+  const opi_setup *s = lane->rank->setup;
   opipe_status status = OPIPE_OK;
   while (status == OPIPE_OK && lane->n_sent < lane->n_written) {
     const opipe_region place = place_of(lane, lane->n_sent, true);
@@ -127,7 +127,7 @@ static opipe_status move_out(opi_lane *lane, opipe_error *err) {
 /* ---- what comes ---- */
 
 static opipe_status move_in(opi_lane *lane, opipe_error *err) {
-  const opi_session *s = lane->rank->session;
+  const opi_setup *s = lane->rank->setup;
   opipe_status status = OPIPE_OK;
   while (status == OPIPE_OK && lane->n_posted < lane->n_read + OPI_LETTERS) {
     const opipe_region place = place_of(lane, lane->n_posted, false);
@@ -158,8 +158,7 @@ opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *
   *out = NULL;
   if (!lane->peeked && lane->n_read < lane->n_posted) {
     const opipe_region place = place_of(lane, lane->n_read, false);
-    const opipe_status status =
-        OPI_POLL_WIRE(lane->rank->session, test, err, lane->in, lane->n_read);
+    const opipe_status status = OPI_POLL_WIRE(lane->rank->setup, test, err, lane->in, lane->n_read);
     if (status != OPIPE_OK)
       return status < 0 ? status : OPIPE_OK;
     OPI_TRY(OPI_ASK_RANK(lane->rank, read, err, queue_of(lane), lane->come, &place));

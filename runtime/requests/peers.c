@@ -6,13 +6,13 @@
 
 #include "runtime/requests/peers.h"
 
-/* ---- open and close ---- */
+/* ---- refusals ---- */
 
 /* What is made in the reader's memory is made by a rank of the same session. */
-static opipe_status check_edges(const opi_session *s, opipe_error *err) {
+static opipe_status check_edges(const opi_setup *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
-      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(&s->plan->decided, s->here[i], r))
+      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(s->plan, s->here[i], r))
         continue;
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
                       "session_open: by the plan ranks %u and %u write into each other's memory "
@@ -24,7 +24,7 @@ static opipe_status check_edges(const opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_peers_check(const opi_session *s, opipe_error *err) {
+opipe_status opi_peers_check(const opi_setup *s, opipe_error *err) {
   const uint32_t rule = s->plan->decided.link.rule;
   if (s->n_here == s->plan->decided.n_ranks)
     return OPIPE_OK;
@@ -40,32 +40,7 @@ opipe_status opi_peers_check(const opi_session *s, opipe_error *err) {
       "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
       "which ranks issue them (rule %u), and what sessions tell each other comes between: "
       "one of the rules tag (%d) and stream (%d) is needed",
-      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG,
-      OPIPE_RULE_STREAM);
-}
-
-opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
-  if (s->n_here == s->plan->decided.n_ranks)
-    return OPIPE_OK;
-  opi_peers *p = opi_alloc_zero(s->allocator, 1, sizeof *p);
-  if (p == NULL)
-    return opi_fail_nomem(err, sizeof *p, "ranks of other sessions");
-  p->session = s;
-  p->owns = opi_rank_is_here(s, 0);
-  opi_arena_init(&p->arena, s->allocator, 0);
-  s->peers = p;
-  OPI_TRY(opi_fates_open(p, err));
-  return opi_lanes_open(p, err);
-}
-
-void opi_peers_close(opi_session *s) {
-  opi_peers *p = s->peers;
-  if (p == NULL)
-    return;
-  opi_lanes_close(p);
-  opi_arena_release(&p->arena);
-  opi_free(s->allocator, p, sizeof *p);
-  s->peers = NULL;
+      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
 }
 
 /* ---- is somebody there? ---- */
@@ -73,10 +48,10 @@ void opi_peers_close(opi_session *s) {
 static uint64_t moves_of(const opi_peers *p) {
   const opi_session *s = p->session;
   uint64_t moves = atomic_load_explicit(&p->n_heard, memory_order_relaxed);
-  for (uint32_t i = 0; i < s->n_here; ++i) {
-    const opi_rank *rank = &s->ranks[s->here[i]];
-    moves += atomic_load_explicit(&rank->n_moves, memory_order_relaxed) +
-             atomic_load_explicit(&rank->n_looks, memory_order_relaxed);
+  for (uint32_t i = 0; i < s->setup->n_here; ++i) {
+    const opi_rank *rank = &s->setup->ranks[s->setup->here[i]];
+    moves += atomic_load_explicit(&rank->worker->n_moves, memory_order_relaxed) +
+             atomic_load_explicit(&rank->worker->n_looks, memory_order_relaxed);
   }
   return moves;
 }
@@ -87,8 +62,8 @@ static opipe_status tell_alive(const opi_peers *p, opi_lane *lane, opipe_error *
   const opi_session *s = p->session;
   static const opi_letter letter = {.kind = OPI_LETTER_ALIVE};
   const uint64_t now = opi_clock_ns(), moves = moves_of(p);
-  const bool held = atomic_load_explicit(&s->n_fenced, memory_order_relaxed) != 0;
-  if (now - lane->alive_ns < s->watchdog_ns / 8 || (moves == lane->alive_moves && !held) ||
+  const bool held = atomic_load_explicit(&s->held.n, memory_order_relaxed) != 0;
+  if (now - lane->alive_ns < s->setup->watchdog_ns / 8 || (moves == lane->alive_moves && !held) ||
       atomic_load_explicit(&p->session->n_unfinished, memory_order_relaxed) == 0 ||
       !opi_lane_has_room(lane))
     return OPIPE_OK;
@@ -97,9 +72,10 @@ static opipe_status tell_alive(const opi_peers *p, opi_lane *lane, opipe_error *
   return opi_lane_write(lane, &letter, NULL, err);
 }
 
-bool opi_peers_move_elsewhere(const opi_session *s, uint64_t now) {
-  const uint64_t heard = s->peers == NULL ? 0 : atomic_load(&s->peers->heard_ns);
-  return heard != 0 && (now < heard || now - heard < s->watchdog_ns);
+static bool moves_elsewhere(const void *ctx, uint64_t now) {
+  const opi_peers *p = ctx;
+  const uint64_t heard = atomic_load(&p->heard_ns);
+  return heard != 0 && (now < heard || now - heard < p->session->setup->watchdog_ns);
 }
 
 /* ---- leaving ---- */
@@ -115,7 +91,7 @@ static opipe_status say(opi_lane *lane, uint32_t kind, bool when, bool *io_said,
 }
 
 static opipe_status tell_leave(opi_peers *p, opi_lane *lane, opipe_error *err) {
-  const bool may = !p->owns || !opi_peers_awaits(lane->rank);
+  const bool may = !p->owns || !opi_peers_awaits(p, lane->rank);
   bool any = atomic_load(&p->leaving) != 0 || lane->leave_got, all = p->owns && may;
   for (uint32_t i = 0; p->owns && i < p->n_lanes; ++i) {
     any = any || p->lanes[i].leave_got;
@@ -134,29 +110,30 @@ static opipe_status tell_leave(opi_peers *p, opi_lane *lane, opipe_error *err) {
 void opi_peers_leave(opi_session *s) {
   opi_peers *p = s->peers;
   const struct timespec again = {.tv_nsec = 50000};
-  if (p == NULL || p->n_lanes == 0 || !s->opened || opi_session_failed(s) ||
+  if (p == NULL || p->n_lanes == 0 || !s->opened || opi_session_failed(s->setup) ||
       atomic_load(&s->n_unfinished) != 0)
     return;
-  const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
+  const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
   atomic_store(&p->leaving, 1);
-  if (s->threads == OPIPE_THREADS_HOST && opi_session_start(s, NULL) < 0)
+  if (s->setup->threads == OPIPE_THREADS_HOST && opi_session_start(s->setup, NULL) < 0)
     return; /* the host drives no more */
-  for (uint32_t i = 0; i < s->n_here; ++i)
-    s->transport->ring(s->ranks[s->here[i]].endpoint);
-  while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s) && opi_clock_ns() < until)
+  for (uint32_t i = 0; i < s->setup->n_here; ++i)
+    s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
+  while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s->setup) &&
+         opi_clock_ns() < until)
     (void)nanosleep(&again, NULL);
 }
 
-bool opi_peers_have_gone(const opi_session *s) {
-  const opi_peers *p = s->peers;
-  return p != NULL && (atomic_load(&p->gone) != 0 || atomic_load(&p->leaving) != 0);
+static bool have_gone(const void *ctx) {
+  const opi_peers *p = ctx;
+  return atomic_load(&p->gone) != 0 || atomic_load(&p->leaving) != 0;
 }
 
 /* ---- a rank ---- */
 
 /* The first letter that rank 0 gets. */
 static opipe_status say_hello(const opi_peers *p, opi_lane *lane, opipe_error *err) {
-  const opi_letter letter = {.kind = OPI_LETTER_HELLO, .leader = p->session->here[0]};
+  const opi_letter letter = {.kind = OPI_LETTER_HELLO, .leader = p->session->setup->here[0]};
   return p->owns || lane->n_written != 0 ? OPIPE_OK : opi_lane_write(lane, &letter, NULL, err);
 }
 
@@ -188,8 +165,8 @@ static opipe_status hear_all(opi_peers *p, const opi_rank *rank, opipe_error *er
 }
 
 /* Who has been judged makes room for the next, whose reports may have come long ago. */
-opipe_status opi_peers_exchange(opi_rank *rank, opipe_error *err) {
-  opi_peers *p = rank->session->peers;
+static opipe_status exchange(void *ctx, opi_rank *rank, opipe_error *err) {
+  opi_peers *p = ctx;
   const uint64_t *n_out = &p->awaited[rank->index].n_out;
   uint64_t before = 0;
   do {
@@ -208,13 +185,48 @@ opipe_status opi_peers_exchange(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
-bool opi_peers_let_begin(const opi_rank *rank, uint64_t number) {
-  const opi_peers *p = rank->session->peers;
-  if (p == NULL || p->owns || !opi_session_trains(rank->session))
+static bool let_begin(const void *ctx, const opi_rank *rank, uint64_t number) {
+  const opi_peers *p = ctx;
+  if (p->owns || !opi_session_trains(rank->setup))
     return true;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     if (p->lanes[i].rank == rank)
       return p->lanes[i].n_gone > number;
   }
   return true;
+}
+
+/* ---- open and close ---- */
+
+opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
+  if (s->setup->n_here == s->setup->plan->decided.n_ranks)
+    return OPIPE_OK;
+  opi_peers *p = opi_alloc_zero(s->setup->allocator, 1, sizeof *p);
+  if (p == NULL)
+    return opi_fail_nomem(err, sizeof *p, "ranks of other sessions");
+  p->session = s;
+  p->owns = opi_rank_is_here(s->setup, 0);
+  opi_arena_init(&p->arena, s->setup->allocator, 0);
+  p->seen = (opi_elsewhere){.ctx = p,
+                            .exchange = exchange,
+                            .let_begin = let_begin,
+                            .await = opi_peers_await,
+                            .awaits = opi_peers_awaits,
+                            .moves = moves_elsewhere,
+                            .have_gone = have_gone};
+  s->peers = p;
+  s->engine->elsewhere = &p->seen;
+  OPI_TRY(opi_fates_open(p, err));
+  return opi_lanes_open(p, err);
+}
+
+void opi_peers_close(opi_session *s) {
+  opi_peers *p = s->peers;
+  if (p == NULL)
+    return;
+  opi_lanes_close(p);
+  opi_arena_release(&p->arena);
+  opi_free(s->setup->allocator, p, sizeof *p);
+  s->peers = NULL;
+  s->engine->elsewhere = NULL;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside runtime/peers: a session that holds some of its plan's ranks. The others are in sessions
+/* A session that holds some of its plan's ranks. The others are in sessions
  * of their own, in this process or another, and are reached through the transport alone: nothing is
  * shared by pointer.
  *
@@ -23,7 +23,7 @@
 #ifndef OPI_PEERS_H
 #define OPI_PEERS_H
 
-#include "runtime/engine.h"
+#include "runtime/requests/requests.h"
 
 enum {
   OPI_LETTERS = 4, /* that a lane holds in either direction */
@@ -81,7 +81,7 @@ typedef struct opi_lane {
 
 /* Requests that a rank is done with but for the verdict, oldest first. */
 typedef struct opi_awaited {
-  opi_request **ring; /* [session->ring_room] */
+  opi_request **ring; /* [engine->ring_room] */
   uint64_t n_in, n_reported, n_out;
 } opi_awaited;
 
@@ -93,12 +93,13 @@ typedef struct opi_share {
   bool begun;      /* it is here, or begins to come */
   opipe_error why;
   _Atomic uint64_t n_parts; /* letters, for whoever waits */
-  _Atomic uint32_t state;   /* OPI_SHARE_* */
+  _Atomic uint32_t state;   /* OPI_SHARING_* */
 } opi_share;
-enum { OPI_SHARE_NONE = 0, OPI_SHARE_RUNS = 1, OPI_SHARE_DONE = 2 };
+enum { OPI_SHARING_NONE = 0, OPI_SHARING_RUNS = 1, OPI_SHARING_DONE = 2 };
 
 struct opi_peers {
   opi_session *session;
+  opi_elsewhere seen; /* by the ranks here */
   opi_arena arena;
   opi_lane *lanes; /* [n_lanes] owner: one per rank elsewhere; else one per rank here */
   uint32_t n_lanes;
@@ -137,10 +138,13 @@ opipe_status opi_fates_open(opi_peers *peers, opipe_error *err);
 /* *out_taken: false, the letter has to wait until something is done here. */
 opipe_status opi_fate_hear(opi_peers *peers, opi_lane *lane, const opi_letter *letter,
                            bool *out_taken, opipe_error *err);
+/* The rank is done with a request but for the verdict; is any such left? */
+void opi_peers_await(void *ctx, const opi_rank *rank, opi_request *request);
+bool opi_peers_awaits(const void *ctx, const opi_rank *rank);
 /* What the rank has to say: reports; or, of rank 0, what goes and verdicts. */
 opipe_status opi_fates_tell(opi_peers *peers, opi_rank *rank, opipe_error *err);
 /* Bytes of the losses that a rank may report. */
-uint64_t opi_fate_bytes(const opi_session *session, uint32_t rank);
+uint64_t opi_fate_bytes(const opi_setup *setup, uint32_t rank);
 
 /* -- share.c -- */
 opipe_status opi_share_hear(opi_peers *peers, opi_lane *lane, const opi_letter *letter,

@@ -35,7 +35,7 @@ static bool all_are_known(const opi_peers *p) {
 
 /* Does what is shared go out on this lane? */
 static bool goes_to(const opi_peers *p, const opi_lane *lane) {
-  const opi_session *s = p->session;
+  const opi_setup *s = p->session->setup;
   const bool has = opi_rank_is_here(s, p->share.holder);
   if (!p->owns)
     return has && lane->rank->index == s->here[0];
@@ -47,7 +47,7 @@ static bool goes_to(const opi_peers *p, const opi_lane *lane) {
 opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *letter, bool *out_taken,
                             opipe_error *err) {
   opi_share *share = &p->share;
-  *out_taken = atomic_load_explicit(&share->state, memory_order_acquire) == OPI_SHARE_RUNS &&
+  *out_taken = atomic_load_explicit(&share->state, memory_order_acquire) == OPI_SHARING_RUNS &&
                !(share->begun && share->n_there == share->n_bytes);
   if (!*out_taken)
     return OPIPE_OK; /* of the next call, which comes here too */
@@ -101,8 +101,8 @@ static opipe_status give(opi_share *share, opi_lane *lane, bool *io_all, opipe_e
 
 opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err) {
   opi_share *share = &p->share;
-  if (rank->index != p->session->here[0] ||
-      atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARE_RUNS ||
+  if (rank->index != p->session->setup->here[0] ||
+      atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARING_RUNS ||
       !all_are_known(p) || !share->begun)
     return OPIPE_OK;
   bool all = share->n_there == share->n_bytes;
@@ -116,7 +116,7 @@ opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err
     p->lanes[i].shares = false;
     p->lanes[i].n_shared = 0;
   }
-  atomic_store_explicit(&share->state, OPI_SHARE_DONE, memory_order_release);
+  atomic_store_explicit(&share->state, OPI_SHARING_DONE, memory_order_release);
   return OPIPE_OK;
 }
 
@@ -124,19 +124,19 @@ opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err
 
 /* Where the host drives, the call itself drives the rank that speaks. */
 static void drive(opi_session *s) {
-  opi_rank *rank = opi_session_first(s);
-  if (s->threads != OPIPE_THREADS_HOST || atomic_exchange(&rank->driving, 1) != 0)
+  opi_rank *rank = opi_session_first(s->setup);
+  if (s->setup->threads != OPIPE_THREADS_HOST || atomic_exchange(&rank->worker->driving, 1) != 0)
     return;
   (void)opi_rank_advance(rank, NULL);
-  atomic_store(&rank->driving, 0);
+  atomic_store(&rank->worker->driving, 0);
 }
 
 /* Until it is done, or the session has failed, or nothing has moved for the watchdog's time. */
 static void wait_for(opi_session *s, const opi_share *share) {
   const struct timespec again = {.tv_nsec = 20000};
   uint64_t since = opi_clock_ns(), parts = 0, now = since;
-  while (atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARE_DONE &&
-         !opi_session_failed(s) && now - since < s->watchdog_ns) {
+  while (atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARING_DONE &&
+         !opi_session_failed(s->setup) && now - since < s->setup->watchdog_ns) {
     drive(s);
     (void)nanosleep(&again, NULL);
     now = opi_clock_ns();
@@ -149,17 +149,18 @@ static void wait_for(opi_session *s, const opi_share *share) {
 static opipe_status give_up(opi_session *s, opipe_error *err) {
   const struct timespec again = {.tv_nsec = 20000};
   opipe_error why = OPIPE_ERROR_INIT;
-  if (!opi_session_failed(s)) {
+  if (!opi_session_failed(s->setup)) {
     (void)opi_fail(&why, OPIPE_E_TIMEOUT,
                    "watchdog: the sessions of the other ranks have not made the same call within "
                    "%.3g s",
-                   (double)s->watchdog_ns * 1e-9);
-    opi_session_fail(s, s->here[0], NULL, &why);
+                   (double)s->setup->watchdog_ns * 1e-9);
+    opi_session_fail(s->setup, s->setup->here[0], NULL, &why);
   }
   /* who fails it at the same time may still be writing down why */
-  while (atomic_load(&opi_session_first(s)->touching) != 0 || !opi_session_failed(s))
+  while (atomic_load(&opi_session_first(s->setup)->worker->touching) != 0 ||
+         !opi_session_failed(s->setup))
     (void)nanosleep(&again, NULL);
-  return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
+  return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
 }
 
 opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64_t n_bytes,
@@ -169,7 +170,7 @@ opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64
   opipe_error local = OPIPE_ERROR_INIT, *err = io_err == NULL ? &local : io_err;
   if (p == NULL)
     return had;
-  const bool has = opi_rank_is_here(s, holder);
+  const bool has = opi_rank_is_here(s->setup, holder);
   opi_share *share = &p->share;
   share->data = data == NULL ? nothing : data;
   share->n_bytes = n_bytes;
@@ -179,12 +180,12 @@ opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64
   share->why = (opipe_error)OPIPE_ERROR_INIT;
   if (has && had < 0)
     (void)opi_fail(&share->why, had, "%s", err->message);
-  atomic_store_explicit(&share->state, OPI_SHARE_RUNS, memory_order_release);
-  s->transport->ring(s->ranks[s->here[0]].endpoint);
+  atomic_store_explicit(&share->state, OPI_SHARING_RUNS, memory_order_release);
+  s->setup->transport->ring(s->setup->ranks[s->setup->here[0]].endpoint);
   wait_for(s, share);
-  if (atomic_load(&share->state) != OPI_SHARE_DONE)
+  if (atomic_load(&share->state) != OPI_SHARING_DONE)
     return give_up(s, err); /* nobody looks at it any more */
-  atomic_store(&share->state, OPI_SHARE_NONE);
+  atomic_store(&share->state, OPI_SHARING_NONE);
   if (had < 0)
     return had;
   return share->why.status < 0

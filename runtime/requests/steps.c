@@ -3,18 +3,17 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/compiled/lent.h"
-#include "runtime/requests/held.h"
+#include "runtime/requests/requests.h"
 
 /* ---- tickets ---- */
 
 /* One of every piece of every micro-batch. */
-static size_t n_losses(const opi_session *s) {
-  return (size_t)s->plan->decided.n_microbatches * s->engine->n_pieces;
+static size_t n_losses(const opi_setup *s) {
+  return (size_t)s->plan->decided.n_microbatches * s->shapes->n_pieces;
 }
 
 opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   if (!opi_session_trains(s))
     return OPIPE_OK;
   struct opi_ticket *ticket = opi_alloc_zero(s->allocator, 1, sizeof *ticket);
@@ -30,7 +29,7 @@ opipe_status opi_ticket_make(opi_request *request, opipe_error *err) {
 }
 
 void opi_ticket_free(opi_request *request) {
-  const opi_session *s = request->session;
+  const opi_setup *s = request->setup;
   struct opi_ticket *ticket = request->ticket;
   if (ticket == NULL)
     return;
@@ -41,7 +40,7 @@ void opi_ticket_free(opi_request *request) {
 
 /* Whatever finished first. */
 double opi_train_loss(const opi_request *request) {
-  const size_t n = n_losses(request->session);
+  const size_t n = n_losses(request->setup);
   double loss = 0;
   for (size_t m = 0; m < n; ++m)
     loss += request->ticket->losses[m];
@@ -54,8 +53,8 @@ void opi_train_finished(opi_request *request) {
   atomic_store(&ticket->end_ns, opi_clock_ns());
   if (opi_request_failed(request))
     return;
-  ticket->loss = opi_rank_is_here(request->session, 0) ? opi_train_loss(request)
-                                                       : atomic_load(&ticket->told_loss);
+  ticket->loss = opi_rank_is_here(request->setup, 0) ? opi_train_loss(request)
+                                                     : atomic_load(&ticket->told_loss);
   const float loss = (float)ticket->loss;
   if (request->results[0].data != NULL)
     memcpy(request->results[0].data, &loss, sizeof loss);
@@ -68,7 +67,7 @@ static bool gives_lr(const opipe_submit_params *params) {
   return OPIPE_HAS(params, opipe_submit_params, lr) && (params->flags & OPIPE_SUBMIT_LR) != 0;
 }
 
-static opipe_status check_params(const opi_session *s, const opipe_submit_params *params,
+static opipe_status check_params(const opi_setup *s, const opipe_submit_params *params,
                                  uint32_t kind, opipe_error *err) {
   if (OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -79,7 +78,7 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "flags 0x%x: outputs of training sessions are in host memory", params->flags);
   }
-  if (params->deadline_ns == 0 || !s->engine->periodic || kind != OPI_TICKET_TRAIN)
+  if (params->deadline_ns == 0 || !s->shapes->periodic || kind != OPI_TICKET_TRAIN)
     return OPIPE_OK;
   return opi_fail(
       err, OPIPE_E_UNSUPPORTED,
@@ -92,7 +91,7 @@ static opipe_status check_params(const opi_session *s, const opipe_submit_params
 
 static opipe_status place_results(const opi_compiled *t, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_variant *variant = &t->model->variants[0];
   const opi_training *training = variant->slices[0].training;
   const bool evaluate = request->ticket->kind == OPI_TICKET_EVALUATE;
@@ -113,7 +112,7 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
         result->shape[d] = value->shape[d];
       if (t->output_carry[1].axis >= 0) {
         result->shape[t->output_carry[1].axis] =
-            value->shape[t->output_carry[1].axis] / variant->rows * t->given.binding.batch_rows;
+            value->shape[t->output_carry[1].axis] / variant->rows * t->given.decided.binding.batch_rows;
       }
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
@@ -154,22 +153,20 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
 
 /* ---- starting ---- */
 
-static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, opi_request *request,
+static opipe_status prepare(opi_session *s, const opipe_submit_params *params, opi_request *request,
                             opipe_error *err) {
-  opi_session *s = t->session;
   struct opi_ticket *ticket = request->ticket;
-  opipe_status status = opi_read_inputs(s, params, request, err);
+  opipe_status status = opi_read_inputs(s->setup, params, request, err);
   if (status == OPIPE_OK)
-    status = opi_shape_find(s, request, err);
+    status = opi_shape_find(s->setup, request, err);
   if (status != OPIPE_OK)
     return status;
   opi_compiled *shape = request->runs;
-  const opi_decision *given = &shape->given;
-  request->rows =
-      given->binding.batch_dim == NULL ? (int64_t)given->n_microbatches : given->binding.batch_rows;
-  request->n_microbatches = s->plan->decided.n_microbatches;
+  const opi_plan *given = &shape->given;
+  request->rows = given->decided.binding.batch_dim == NULL ? (int64_t)given->decided.n_microbatches : given->decided.binding.batch_rows;
+  request->n_microbatches = s->setup->plan->decided.n_microbatches;
   request->has_plain = false;
-  for (size_t m = 0; m < n_losses(s); ++m)
+  for (size_t m = 0; m < n_losses(s->setup); ++m)
     ticket->losses[m] = 0;
   memset(&ticket->report, 0, sizeof ticket->report);
   atomic_store(&ticket->end_ns, 0);
@@ -180,12 +177,12 @@ static opipe_status prepare(opi_engine *t, const opipe_submit_params *params, op
 }
 
 opipe_status opi_train_look(opi_request *request, opipe_error *err) {
-  opi_engine *t = request->session->engine;
+  opi_setup *s = request->setup;
+  const uint32_t labels = s->shapes->labels_input;
   struct opi_ticket *ticket = request->ticket;
-  const bool away =
-      t->labels_input != OPIPE_NONE && request->feeds[t->labels_input].on_device; /* refused */
+  const bool away = labels != OPIPE_NONE && request->feeds[labels].on_device; /* refused */
   if (!ticket->shifted) {
-    const opipe_status status = opi_train_shift(t, request, err);
+    const opipe_status status = opi_train_shift(s, request, err);
     if (status != OPIPE_OK)
       return status;
     ticket->shifted = true;
@@ -200,68 +197,69 @@ opipe_status opi_train_look(opi_request *request, opipe_error *err) {
 }
 
 static void publish(opi_session *s, opi_request *current, opi_request *next, uint32_t kind) {
-  opi_engine *t = s->engine;
+  opi_steps *t = &s->steps;
   const uint64_t k = t->n_items++;
-  s->ring[k % s->ring_room] = current != NULL ? current : next;
-  t->items[k % s->ring_room] = (opi_item){.current = current,
-                                          .next = next,
-                                          .shape = s->ring[k % s->ring_room]->shape->compiled,
-                                          .kind = kind};
-  atomic_store_explicit(&s->n_submitted, k + 1, memory_order_release);
-  for (uint32_t i = 0; i < s->n_here; ++i)
-    s->transport->ring(s->ranks[s->here[i]].endpoint);
+  s->engine->ring[k % s->engine->ring_room] = current != NULL ? current : next;
+  s->engine->items[k % s->engine->ring_room] =
+      (opi_item){.current = current,
+                 .next = next,
+                 .shape = s->engine->ring[k % s->engine->ring_room]->shape->compiled,
+                 .kind = kind};
+  atomic_store_explicit(&s->engine->n_submitted, k + 1, memory_order_release);
+  for (uint32_t i = 0; i < s->setup->n_here; ++i)
+    s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
 }
 
-static void publish_epilogue(opi_engine *t) {
-  if (t->held != NULL)
-    publish(t->session, t->held, NULL, OPI_ITEM_EPILOGUE);
-  t->held = NULL;
+static void publish_epilogue(opi_session *s) {
+  if (s->steps.held != NULL)
+    publish(s, s->steps.held, NULL, OPI_ITEM_EPILOGUE);
+  s->steps.held = NULL;
 }
 
 /* In this thread. */
 static void run_reference(opi_request *request) {
-  opi_session *s = request->session;
-  opi_engine *t = s->engine;
+  opi_session *s = request->caller->session;
+  opi_steps *t = &s->steps;
   opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = opi_reference_run(s, request, &why);
+  const opipe_status status = opi_reference_run(s->setup, request, &why);
   if (status < 0)
     (void)opi_request_fail(request, &why);
   t->n_steps += status == OPIPE_OK && request->ticket->kind == OPI_TICKET_TRAIN;
 }
 
 void opi_train_publish(opi_request *request) {
-  opi_session *s = request->session;
-  opi_engine *t = s->engine;
+  opi_session *s = request->caller->session;
+  opi_steps *t = &s->steps;
   const bool trains = request->ticket->kind == OPI_TICKET_TRAIN;
   request->ticket->step = t->n_steps;
-  t->n_steps += trains && t->periodic;
-  if (s->reference) {
+  t->n_steps += trains && s->shapes->periodic;
+  if (s->setup->reference) {
     run_reference(request);
   } else if (!trains) {
-    publish_epilogue(t);
+    publish_epilogue(s);
     publish(s, request, request, OPI_ITEM_EVALUATE);
-  } else if (!t->periodic) {
+  } else if (!s->shapes->periodic) {
     publish(s, request, request, OPI_ITEM_ALL);
   } else {
     if (t->held != NULL && t->held->shape != request->shape)
-      publish_epilogue(t); /* its bodies are of other tensors: the pipeline drains */
+      publish_epilogue(s); /* its bodies are of other tensors: the pipeline drains */
     publish(s, t->held, request, t->held == NULL ? OPI_ITEM_PROLOGUE : OPI_ITEM_ALL);
     t->held = request;
     if (request->ticket->wanted)
-      publish_epilogue(t);
+      publish_epilogue(s);
   }
 }
 
 /* Returns its handle: once published, an on_done may let go of it. */
 static opipe_request *begin(opi_session *s, opi_request *request,
                             const opipe_submit_params *params) {
-  request->number = s->n_numbered++;
+  request->number = s->shapes->n_numbered++;
   request->shape->last_used = request->number + 1;
   request->ticket->start_ns = opi_clock_ns();
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
-  const bool goes = request->ticket->counted && s->fenced == NULL && request->number < s->gate &&
-                    opi_request_may_go(request);
+  const bool goes = request->ticket->counted && s->held.first == NULL &&
+                    request->number < s->held.gate && opi_request_may_go(request);
   opi_request_begin(request, params); /* whoever sees the session fail may end it from here on */
   opipe_request *handle = opi_request_handle(request);
   opi_request_start(request, goes);
@@ -271,9 +269,9 @@ static opipe_request *begin(opi_session *s, opi_request *request,
 static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                                  opi_request **out_request, opipe_request **out_handle,
                                  opipe_error *err) {
-  if (opi_session_failed(s))
-    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
-  if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
+  if (opi_session_failed(s->setup))
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
+  if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
     return OPIPE_PENDING;
   opi_request *request = opi_request_new(s, err);
   if (request == NULL)
@@ -283,13 +281,13 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   request->ticket->shifted = request->ticket->counted = request->ticket->wanted = false;
   request->ticket->has_lr = gives_lr(params);
   request->ticket->lr = request->ticket->has_lr ? params->lr : 0;
-  const uint64_t passed = atomic_load(&s->n_passed);
-  const opipe_status status = prepare(s->engine, params, request, err);
+  const uint64_t passed = atomic_load(&s->room.n_passed);
+  const opipe_status status = prepare(s, params, request, err);
   if (status != OPIPE_OK) {
     if (status == OPIPE_PENDING) /* or the host's flag is waited for */
-      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
+      atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
-    opi_request_drop_shape(request);
+    opi_shape_let_go(request);
     opi_request_recycle(request);
     return status;
   }
@@ -305,23 +303,16 @@ opipe_status opi_train_refuse_kind(opipe_error *err) {
 static opipe_status start(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                           opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
   opipe_request *handle = NULL;
-  OPI_TRY(opi_session_check(s, err));
-  if (!opi_session_trains(s))
+  OPI_TRY(opi_session_check(s->setup, err));
+  if (!opi_session_trains(s->setup))
     return opi_train_refuse_kind(err);
-  OPI_TRY(check_params(s, params, kind, err));
+  OPI_TRY(check_params(s->setup, params, kind, err));
   opi_submit_begin(s);
   const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
   opi_submit_end(s, status == OPIPE_OK ? *out_request : NULL);
   if (status == OPIPE_OK && out_handle != NULL)
     *out_handle = handle;
   return status;
-}
-
-opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
-                            opi_session **out_session, opipe_error *err) {
-  if (!opi_plan_trains(&env->plan->decided))
-    return opi_fail(err, OPIPE_E_STATE, "the plan is for inference: it cannot train");
-  return opi_session_open(env, params, out_session, err);
 }
 
 opipe_status opi_train_step(opi_session *s, const opipe_submit_params *params,
@@ -337,26 +328,26 @@ opipe_status opi_train_evaluate(opi_session *s, const opipe_submit_params *param
 }
 
 void opi_train_let_finish(opi_request *request) {
-  opi_session *s = request->session;
-  if (!s->engine->periodic)
+  opi_session *s = request->caller->session;
+  if (!s->shapes->periodic)
     return;
-  opi_lock_take(&s->submit_lock);
-  if (s->engine->held == request)
-    publish_epilogue(s->engine);
+  opi_lock_take(&s->shapes->submit_lock);
+  if (s->steps.held == request)
+    publish_epilogue(s);
   else
     request->ticket->wanted = true; /* the ranks may not have got it */
-  opi_lock_give(&s->submit_lock);
-  if (opi_session_failed(s))
+  opi_lock_give(&s->shapes->submit_lock);
+  if (opi_session_failed(s->setup))
     opi_session_settle(s);
 }
 
 void opi_train_leave_none(opi_session *s) {
-  if (!s->engine->periodic)
+  if (!s->shapes->periodic)
     return;
-  opi_lock_take(&s->submit_lock);
-  publish_epilogue(s->engine);
-  opi_lock_give(&s->submit_lock);
-  if (opi_session_failed(s))
+  opi_lock_take(&s->shapes->submit_lock);
+  publish_epilogue(s);
+  opi_lock_give(&s->shapes->submit_lock);
+  if (opi_session_failed(s->setup))
     opi_session_settle(s);
 }
 
@@ -381,7 +372,7 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 }
 
 opi_weights *opi_train_weights(opi_session *session) {
-  return !opi_session_trains(session) ? NULL : session->engine->weights;
+  return !opi_session_trains(session->setup) ? NULL : session->shapes->weights;
 }
 
 opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
@@ -389,7 +380,8 @@ opipe_status opi_train_param_name(opi_session *session, uint32_t index, const ch
   opi_weight_info info;
   uint32_t trained = 0;
   for (uint32_t i = 0;
-       opi_session_trains(session) && opi_weights_info(session->engine->weights, i, &info); ++i) {
+       opi_session_trains(session->setup) && opi_weights_info(session->shapes->weights, i, &info);
+       ++i) {
     if (info.trained == 0 || trained++ != index)
       continue;
     *out_name = info.source->name;
@@ -399,13 +391,13 @@ opipe_status opi_train_param_name(opi_session *session, uint32_t index, const ch
 }
 
 void opi_train_set_step(opi_session *session, uint64_t step) {
-  if (!opi_session_trains(session))
+  if (!opi_session_trains(session->setup))
     return;
-  opi_lock_take(&session->submit_lock);
-  session->engine->n_steps = step;
-  for (uint32_t r = 0; r < session->plan->decided.n_ranks; ++r) {
+  opi_lock_take(&session->shapes->submit_lock);
+  session->steps.n_steps = step;
+  for (uint32_t r = 0; r < session->setup->plan->decided.n_ranks; ++r) {
     session->engine->cursors[r].n_steps = step;
     atomic_store(&session->engine->cursors[r].n_done, step);
   }
-  opi_lock_give(&session->submit_lock);
+  opi_lock_give(&session->shapes->submit_lock);
 }

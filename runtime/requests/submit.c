@@ -6,18 +6,11 @@
 #include <string.h>
 
 #include "loader/base/nearest.h"
-#include "runtime/compiled/lent.h"
-#include "runtime/requests/held.h"
-
-void opi_request_drop_shape(opi_request *request) {
-  if (request->shape != NULL)
-    atomic_fetch_sub(&request->shape->n_users, 1);
-  request->shape = NULL;
-}
+#include "runtime/requests/requests.h"
 
 /* ---- results ---- */
 
-static opipe_status result_shape(const opi_session *s, const opi_request *request, uint32_t output,
+static opipe_status result_shape(const opi_setup *s, const opi_request *request, uint32_t output,
                                  opi_result *result, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_cut *c = t->model->cuts[0];
@@ -41,7 +34,7 @@ static opipe_status result_shape(const opi_session *s, const opi_request *reques
   return opi_fail(err, OPIPE_E_INVALID, "output '%s': its size overflows", s->output_names[output]);
 }
 
-opipe_status opi_result_own(const opi_session *s, uint32_t output, opi_result *result,
+opipe_status opi_result_own(const opi_setup *s, uint32_t output, opi_result *result,
                             opipe_error *err) {
   const uint64_t need = result->n_bytes == 0 ? 1 : result->n_bytes;
   if (result->own_bytes < need) {
@@ -56,7 +49,7 @@ opipe_status opi_result_own(const opi_session *s, uint32_t output, opi_result *r
   return OPIPE_OK;
 }
 
-opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_binding_io *io,
+opipe_status opi_result_take(const opi_setup *s, uint32_t output, const opipe_binding_io *io,
                              opi_result *result, opipe_error *err) {
   char given[128], wanted[128];
   const opipe_tensor *t = &io->tensor;
@@ -97,7 +90,7 @@ opipe_status opi_result_take(const opi_session *s, uint32_t output, const opipe_
   return OPIPE_OK;
 }
 
-static opipe_status find_output(const opi_session *s, const char *name, uint32_t *out_index,
+static opipe_status find_output(const opi_setup *s, const char *name, uint32_t *out_index,
                                 opipe_error *err) {
   char meant[OPI_NEAREST_ROOM];
   opi_nearest nearest = {.word = name, .n = name == NULL ? 0 : strlen(name)};
@@ -116,7 +109,7 @@ static opipe_status find_output(const opi_session *s, const char *name, uint32_t
 }
 
 /* Those that the host gave no memory for. */
-static opipe_status place_others(const opi_session *s, const opipe_submit_params *params,
+static opipe_status place_others(const opi_setup *s, const opipe_submit_params *params,
                                  opi_request *request, opipe_error *err) {
   const bool asks =
       OPIPE_HAS(params, opipe_submit_params, on_output_ctx) && params->on_output != NULL;
@@ -146,7 +139,7 @@ static opipe_status place_others(const opi_session *s, const opipe_submit_params
   return OPIPE_OK;
 }
 
-static opipe_status place_results(const opi_session *s, const opipe_submit_params *params,
+static opipe_status place_results(const opi_setup *s, const opipe_submit_params *params,
                                   opi_request *request, opipe_error *err) {
   request->has_plain = false;
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
@@ -181,8 +174,8 @@ static opipe_status place_results(const opi_session *s, const opipe_submit_param
 /* ---- publishing ---- */
 
 static void number(opi_session *s, opi_request *request, const opipe_submit_params *params) {
-  request->number = s->n_numbered++;
-  request->stream = params->stream;
+  request->number = s->shapes->n_numbered++;
+  request->caller->stream = params->stream;
   request->deadline_ns =
       params->deadline_ns == 0 ? 0 : opi_later_ns(opi_clock_ns(), params->deadline_ns);
   request->shape->last_used = request->number + 1;
@@ -193,24 +186,26 @@ static void enqueue(opi_session *s, opi_request *request) {
   const uint32_t n_positions = request->runs->lists->n_positions;
   request->body = request->shape->n_requests / n_positions;
   request->position = (uint32_t)(request->shape->n_requests++ % n_positions);
-  request->order = atomic_load_explicit(&s->n_submitted, memory_order_relaxed);
+  request->order = atomic_load_explicit(&s->engine->n_submitted, memory_order_relaxed);
   atomic_store(&request->n_taking_left, opi_request_n_taking(request));
 }
 
 /* A rank whose first step is a receive is woken by the message. */
 static void publish_one(opi_session *s, opi_request *request) {
-  const uint32_t version = atomic_load(&s->shapes_version);
+  const uint32_t version = atomic_load(&s->shapes->version);
   const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
+  /* Its place in the order, then the ring; the ranks may have it from here on. */
   enqueue(s, request);
   const bool all = request->has_plain || s->rung_version != version ||
                    request->body == 0; /* the first of its shape: receives are posted */
   const uint32_t position = request->position;
   s->rung_version = version;
-  s->ring[request->order % s->ring_room] = request;
-  atomic_store_explicit(&s->n_submitted, request->order + 1, memory_order_release);
-  for (uint32_t i = 0; i < s->n_here; ++i) {
-    if (all || t->seats[s->here[i]].wakes[position])
-      s->transport->ring(s->ranks[s->here[i]].endpoint);
+  s->engine->ring[request->order % s->engine->ring_room] = request;
+  atomic_store_explicit(&s->engine->n_submitted, request->order + 1, memory_order_release);
+  /* Wake the ranks that no message will wake. */
+  for (uint32_t i = 0; i < s->setup->n_here; ++i) {
+    if (all || t->seats[s->setup->here[i]].wakes[position])
+      s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
   }
 }
 
@@ -222,9 +217,9 @@ static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_e
   opi_request *gap = opi_request_new(s, err);
   if (gap == NULL)
     return OPIPE_E_NOMEM;
-  for (uint32_t i = 0; i < s->n_inputs; ++i)
+  for (uint32_t i = 0; i < s->setup->n_inputs; ++i)
     gap->feeds[i] = (opi_feed){.given = false};
-  for (uint32_t o = 0; o < s->n_outputs; ++o) {
+  for (uint32_t o = 0; o < s->setup->n_outputs; ++o) {
     gap->results[o].made = OPI_MADE_NONE;
     gap->results[o].on_device = false;
     gap->results[o].ready = gap->results[o].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
@@ -249,14 +244,14 @@ static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_e
 static void run_now(opi_session *s, opi_request *request) {
   opipe_error why = OPIPE_ERROR_INIT;
   enqueue(s, request);
-  if (opi_reference_run(s, request, &why) < 0)
+  if (opi_reference_run(s->setup, request, &why) < 0)
     (void)opi_request_fail(request, &why);
 }
 
 void opi_request_publish(opi_request *request) {
-  opi_session *s = request->session;
+  opi_session *s = request->caller->session;
   opipe_error why = OPIPE_ERROR_INIT;
-  if (s->reference) {
+  if (s->setup->reference) {
     run_now(s, request);
     return;
   }
@@ -265,66 +260,69 @@ void opi_request_publish(opi_request *request) {
     status = publish_gap(s, request, &why);
   publish_one(s, request);
   if (status < 0) /* another replica would take it */
-    opi_session_break(s, opi_session_first(s)->index, request, &why);
+    opi_session_break(s->setup, opi_session_first(s->setup)->index, request, &why);
 }
 
 /* ---- submitting ---- */
 
 static bool is_of_first(const opi_session *s, const opi_request *request) {
-  return s->n_numbered == 0 ||
+  return s->shapes->n_numbered == 0 ||
          (s->first_kept == request->stream_kept &&
-          (request->stream_kept != NULL || s->first_stream == request->stream));
+          (request->stream_kept != NULL || s->first_stream == request->caller->stream));
 }
 
 /* May it be waited for by devices, and hold up what they are given behind it? Only as long as that
  * is of its own stream. Where sessions share the work all requests are of one. */
 static bool may_hold_up(const opi_session *s, const opi_request *request) {
-  return s->peers != NULL || (!s->has_streams && is_of_first(s, request));
+  return opi_is_shared(s->setup) || (!s->has_streams && is_of_first(s, request));
 }
 
 static void note_stream(opi_session *s, const opi_request *request) {
   s->has_streams = s->has_streams || !is_of_first(s, request);
-  if (s->n_numbered != 0)
+  if (s->shapes->n_numbered != 0)
     return;
-  s->first_stream = request->stream;
+  s->first_stream = request->caller->stream;
   s->first_kept = request->stream_kept;
 }
 
 static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
                                   opi_request **out_request, opipe_request **out_handle,
                                   opipe_error *err) {
-  if (opi_session_failed(s))
-    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->why.message);
-  if (atomic_load(&s->n_unfinished) >= s->max_in_flight)
+  if (opi_session_failed(s->setup))
+    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
+  if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
     return OPIPE_PENDING;
   opi_request *request = opi_request_new(s, err);
   if (request == NULL)
     return OPIPE_E_NOMEM;
   request->shape = NULL;
-  request->stream = params->stream;
-  const uint64_t passed = atomic_load(&s->n_passed); /* before what may find no room */
-  opipe_status status = opi_stream_begin(s, params, request, err);
+  request->caller->stream = params->stream;
+  const uint64_t passed = atomic_load(&s->room.n_passed); /* before what may find no room */
+  /* Whose it is, what was given, which shape it is of. */
+  opipe_status status = opi_stream_begin(s->setup, params, request, err);
   if (status == OPIPE_OK)
-    status = opi_read_inputs(s, params, request, err);
+    status = opi_read_inputs(s->setup, params, request, err);
   if (status == OPIPE_OK)
-    status = opi_shape_find(s, request, err);
+    status = opi_shape_find(s->setup, request, err);
+  /* Where results go, with what its programs are bound, what the host lends. */
   if (status == OPIPE_OK)
-    status = place_results(s, params, request, err);
+    status = place_results(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_stream_check_results(request, err);
   if (status == OPIPE_OK)
     status = opi_stream_bind(request, err);
   if (status == OPIPE_OK)
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
-  if (status !=
-      OPIPE_OK) { /* also OPIPE_PENDING: its shape finds no room as long as others are in use */
-    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
-      atomic_store(&s->full_at, atomic_load(&s->awaited) == NULL ? passed + 1 : 0);
+  /* Refused, or OPIPE_PENDING: its shape finds no room, or the host's flag is waited for. */
+  if (status != OPIPE_OK) {
+    if (status == OPIPE_PENDING)
+      atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
     opi_lent_drop(request);
-    opi_request_drop_shape(request);
+    opi_shape_let_go(request);
     opi_request_recycle(request);
     return status;
   }
+  /* Accepted: number it, begin it, and give it to the ranks or hold it. */
   const bool goes = opi_request_may_go(request) && opi_held_last(request) == NULL;
   note_stream(s, request);
   number(s, request, params);
@@ -344,24 +342,24 @@ opipe_status opi_session_check_counts(const opi_session *s, const char *call, bo
                                       const opipe_submit_params *params, opipe_error *err) {
   if (params->struct_size < OPIPE_END(opipe_submit_params, n_outputs))
     return OPIPE_OK; /* refused by its size */
-  if (params->n_inputs <= s->n_inputs && params->n_outputs <= s->n_outputs)
+  if (params->n_inputs <= s->setup->n_inputs && params->n_outputs <= s->setup->n_outputs)
     return OPIPE_OK;
-  if (trains != opi_session_trains(s))
+  if (trains != opi_session_trains(s->setup))
     return trains ? opi_train_refuse_kind(err) : refuse_kind(err);
-  if (params->n_inputs > s->n_inputs) {
+  if (params->n_inputs > s->setup->n_inputs) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs are given, there are %u", call,
-                    params->n_inputs, s->n_inputs);
+                    params->n_inputs, s->setup->n_inputs);
   }
   return opi_fail(err, OPIPE_E_INVALID, "%s: %u outputs are given, there are %u", call,
-                  params->n_outputs, s->n_outputs);
+                  params->n_outputs, s->setup->n_outputs);
 }
 
 opipe_status opi_session_submit(opi_session *s, const opipe_submit_params *params,
                                 opi_request **out_request, opipe_request **out_handle,
                                 opipe_error *err) {
   opipe_request *handle = NULL;
-  OPI_TRY(opi_session_check(s, err));
-  if (s->engine->weights != NULL)
+  OPI_TRY(opi_session_check(s->setup, err));
+  if (s->shapes->weights != NULL)
     return refuse_kind(err);
   opi_submit_begin(s);
   const opipe_status status = submit_locked(s, params, out_request, &handle, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training sessions: a session (runtime/session/session.h) whose plan has a training part.
+/* Training sessions: a session whose plan has a training part.
  *
- *   opi_train_open -> opi_train_step -> opi_request_wait -> opi_train_report -> release, ...
+ *   opi_session_open -> opi_train_step -> opi_request_wait -> opi_train_report -> release, ...
  *                     opi_train_evaluate, opi_train_flush, opi_train_weights -> opi_session_close
  *
  * A ticket is an opi_request: poll, wait, output, release work on it as ever; so do
@@ -14,14 +14,7 @@
 #ifndef OPI_TRAIN_H
 #define OPI_TRAIN_H
 
-#include "runtime/session/session.h"
-#include "runtime/weights/weights.h"
-
-/* The plan of env must train. params: as session_open; flags REFERENCE: the plan's own programs
- * by a plain loop over micro-batches and stages in the submitting thread, no schedule, no
- * transport. OPIPE_SESSION_CHECK_FINITE is the NaN check. */
-opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
-                            opi_session **out_session, opipe_error *err);
+#include "runtime/requests/serving.h"
 
 opipe_status opi_train_refuse_kind(opipe_error *err); /* STATE: the plan is for inference */
 /* One mini-batch: inputs are the model's and the labels (opi_train_spec.loss.labels), whole batch,

@@ -6,9 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/base/thread.h"
-#include "runtime/device/ready.h"
-#include "runtime/device/record.h"
+#include "runtime/device/device.h"
 
 enum { HASHES = 2, HASH_BYTES = HASHES * 16, WAIT_NS = 1000000 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "partition/program/states.h"
-#include "runtime/engine.h"
+#include "runtime/session/session.h"
 
 /* Copies what the caller's struct has room for. */
 static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_size) {
@@ -15,8 +15,8 @@ static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_s
  * shapes. */
 static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
   uint64_t largest = 0, workspace = 0;
-  for (uint32_t i = 0; i < s->n_places; ++i) {
-    const opi_compiled *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->compiled;
+  for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
+    const opi_compiled *shape = s->shapes->list[i] == NULL ? NULL : s->shapes->list[i]->compiled;
     if (shape == NULL || shape->seats[rank].arena_bytes <= largest)
       continue;
     largest = shape->seats[rank].arena_bytes;
@@ -27,8 +27,8 @@ static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
 
 /* Of the session's own: the plan's are copies for nodes that the device lacks. */
 static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
-  uint64_t n = opi_weights_pinned(s->engine->weights, index);
-  for (const opi_staging *at = s->ranks[index].stagings; at != NULL; at = at->next)
+  uint64_t n = opi_weights_pinned(s->shapes->weights, index);
+  for (const opi_staging *at = s->setup->ranks[index].stagings; at != NULL; at = at->next)
     n += opi_pinned_bytes(&at->memory);
   return n;
 }
@@ -38,7 +38,7 @@ static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
 static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
                          opipe_memory_info *info) {
   opi_weight_bytes bytes = {0, 0, 0, 0};
-  opi_weights_bytes(s->engine->weights, index, &bytes);
+  opi_weights_bytes(s->shapes->weights, index, &bytes);
   const uint64_t others = bytes.gradients + bytes.optimizer + bytes.versions;
   const uint64_t params = usage->live_bytes[OPIPE_BUFFER_PARAMS];
   const uint64_t boundaries = usage->live_bytes[OPIPE_BUFFER_BOUNDARY];
@@ -46,59 +46,50 @@ static void train_memory(const opi_session *s, uint32_t index, const opipe_devic
   info->gradient_bytes = bytes.gradients;
   info->optimizer_bytes = bytes.optimizer;
   info->version_bytes = bytes.versions;
-  for (uint32_t i = 0; i < s->n_places; ++i) {
-    const opi_compiled *shape = s->shapes[i] == NULL ? NULL : s->shapes[i]->compiled;
+  for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
+    const opi_compiled *shape = s->shapes->list[i] == NULL ? NULL : s->shapes->list[i]->compiled;
     info->stash_bytes += shape == NULL ? 0 : shape->lists->stash_bytes[index];
   }
   info->boundary_bytes =
       boundaries - (info->stash_bytes < boundaries ? info->stash_bytes : boundaries);
 }
 
-opipe_status opi_rank_find(const opi_session *s, const char *call, uint32_t rank,
-                           opipe_error *err) {
-  if (opi_rank_is_here(s, rank))
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_NOTFOUND,
-                  "%s: rank %u is in another session; the first of %u here is rank %u", call, rank,
-                  s->n_here, s->here[0]);
-}
-
 opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_info *io_info,
                                 opipe_error *err) {
-  OPI_TRY(opi_session_check(s, err));
+  OPI_TRY(opi_session_check(s->setup, err));
   if (io_info->struct_size < OPIPE_END(opipe_memory_info, total_bytes)) {
     return opi_fail(err, OPIPE_E_ABI, "session_memory: struct_size %u is too small",
                     io_info->struct_size);
   }
-  if (index >= s->plan->decided.n_ranks) {
+  if (index >= s->setup->plan->decided.n_ranks) {
     return opi_fail(err, OPIPE_E_INVALID, "session_memory: rank %u of %u", index,
-                    s->plan->decided.n_ranks);
+                    s->setup->plan->decided.n_ranks);
   }
-  OPI_TRY(opi_rank_find(s, "session_memory", index, err));
-  opi_rank *rank = &s->ranks[index];
+  OPI_TRY(opi_rank_find(s->setup, "session_memory", index, err));
+  opi_rank *rank = &s->setup->ranks[index];
   uint32_t home = 0;
-  opi_streams_tidy(s);
+  opi_streams_tidy(s->setup);
   opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, host_bytes)};
   OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
-  const uint64_t cap = s->plan->decided.devices[index].memory_bytes;
+  const uint64_t cap = s->setup->plan->decided.devices[index].memory_bytes;
   opipe_memory_info info = {
       .struct_size = io_info->struct_size,
       .rank = index,
       .cap_bytes = cap == 0 ? UINT64_MAX : cap,
       .mapped_bytes = usage.mapped_bytes,
       .state_bytes = usage.live_bytes[OPIPE_BUFFER_STATE],
-      .stream_bytes = opi_stream_bytes(&s->plan->decided, index, rank->alignment, &home)};
+      .stream_bytes = opi_stream_bytes(&s->setup->plan->decided, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
-  opi_lock_take(&s->submit_lock); /* no shape comes or goes meanwhile */
+  opi_lock_take(&s->shapes->submit_lock); /* no shape comes or goes meanwhile */
   info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
   info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   info.workspace_bytes = workspace_of(s, index);
   const uint64_t pinned = pinned_bytes(s, index);
   info.host_bytes = usage.host_bytes - (pinned < usage.host_bytes ? pinned : usage.host_bytes);
-  if (s->engine->weights != NULL)
+  if (s->shapes->weights != NULL)
     train_memory(s, index, &usage, &info);
-  opi_lock_give(&s->submit_lock);
+  opi_lock_give(&s->shapes->submit_lock);
   const uint64_t arena = usage.live_bytes[OPIPE_BUFFER_ARENA];
   if (info.workspace_bytes > arena)
     info.workspace_bytes = arena;
@@ -108,18 +99,18 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
 }
 
 opipe_status opi_session_info(opi_session *s, opipe_session_info *io_info, opipe_error *err) {
-  OPI_TRY(opi_session_check(s, err));
+  OPI_TRY(opi_session_check(s->setup, err));
   if (io_info->struct_size < OPIPE_END(opipe_session_info, requests_failed)) {
     return opi_fail(err, OPIPE_E_ABI, "session_info: struct_size %u is too small",
                     io_info->struct_size);
   }
   opipe_session_info info = {.struct_size = io_info->struct_size,
-                             .n_ranks = s->plan->decided.n_ranks,
+                             .n_ranks = s->setup->plan->decided.n_ranks,
                              .requests_done = atomic_load(&s->n_done),
                              .requests_failed = atomic_load(&s->n_failed),
-                             .shapes_compiled = atomic_load(&s->n_shapes)};
-  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r)
-    info.busy_ns += atomic_load(&s->ranks[r].busy_ns);
+                             .shapes_compiled = atomic_load(&s->shapes->n_compiled)};
+  for (uint32_t r = 0; r < s->setup->plan->decided.n_ranks; ++r)
+    info.busy_ns += atomic_load(&s->setup->ranks[r].worker->busy_ns);
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, reserved));
   return OPIPE_OK;
 }

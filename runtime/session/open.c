@@ -9,10 +9,8 @@
 #include <string.h>
 
 #include "partition/memory/caps.h"
+#include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
-#include "runtime/compiled/lent.h"
-#include "runtime/device/ready.h"
-#include "runtime/requests/held.h"
 #include "runtime/session/agree.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
@@ -25,7 +23,7 @@ enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
 /* ---- what was asked for ---- */
 
 /* Callers would take time from what such a rank computes, where others want the cores too. */
-static bool ranks_compute(const opi_session *s) {
+static bool ranks_compute(const opi_setup *s) {
   bool found = s->ranks == NULL;
   for (uint32_t i = 0; !found && i < s->n_here; ++i)
     found = (s->ranks[s->here[i]].device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0;
@@ -33,7 +31,8 @@ static bool ranks_compute(const opi_session *s) {
 }
 
 /* Who spins: nobody for long where threads outnumber cores. */
-static void share_cores(opi_session *s, uint32_t spin_us) {
+static void share_cores(opi_session *session, uint32_t spin_us) {
+  opi_setup *s = session->setup;
   uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t threads = s->plan->decided.devices[s->here[i]].threads;
@@ -43,14 +42,16 @@ static void share_cores(opi_session *s, uint32_t spin_us) {
   const bool crowded = n_threads > cores, chosen = spin_us != UINT32_MAX;
   s->spin_us = chosen ? spin_us : crowded ? (uint32_t)SPIN_CROWDED_US : (uint32_t)SPIN_US;
   s->worker_spin_us = crowded && !chosen ? 0 : s->spin_us;
-  s->wait_spin_us = n_threads < cores ? s->spin_us : 0;
-  s->wait_cores =
+  session->waits.spin_us = n_threads < cores ? s->spin_us : 0;
+  session->waits.cores =
       n_threads < cores && !chosen && !ranks_compute(s) ? cores - (uint32_t)n_threads : 0;
 }
 
-static opipe_status read_params(opi_session *s, const opipe_session_params *p, opipe_error *err) {
+static opipe_status read_params(opi_session *session, const opipe_session_params *p,
+                                opipe_error *err) {
   static const opipe_session_params none = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .spin_us = UINT32_MAX};
+  opi_setup *s = session->setup;
   if (p == NULL)
     p = &none;
   if (p->max_in_flight > IN_FLIGHT_MOST) {
@@ -62,12 +63,12 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
   s->reference = (p->flags & OPIPE_SESSION_REFERENCE) != 0;
   s->max_in_flight = p->max_in_flight != 0 ? p->max_in_flight : 2 * s->plan->decided.n_stages;
   s->watchdog_ns = p->watchdog_ns != 0 ? p->watchdog_ns : WATCHDOG_NS;
-  s->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
-  if (s->n_places < PLACES_LEAST)
-    s->n_places = PLACES_LEAST;
-  if (s->n_places > 65535) {
+  s->shapes->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
+  if (s->shapes->n_places < PLACES_LEAST)
+    s->shapes->n_places = PLACES_LEAST;
+  if (s->shapes->n_places > 65535) {
     return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
-                    s->n_places);
+                    s->shapes->n_places);
   }
   if ((p->flags & OPIPE_SESSION_CHECK_FINITE) != 0)
     s->compile_flags |= OPIPE_COMPILE_CHECK_FINITE;
@@ -75,11 +76,11 @@ static opipe_status read_params(opi_session *s, const opipe_session_params *p, o
     s->compile_flags |= OPIPE_COMPILE_POISON;
   if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0)
     s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
-  share_cores(s, p->spin_us);
+  share_cores(session, p->spin_us);
   return OPIPE_OK;
 }
 
-static opipe_status list_ranks(opi_session *s, opipe_error *err) {
+static opipe_status list_ranks(opi_setup *s, opipe_error *err) {
   const uint32_t n = s->plan->decided.n_ranks;
   bool *local = OPI_ARENA_ARRAY(&s->arena, bool, n);
   uint32_t *here = OPI_ARENA_ARRAY(&s->arena, uint32_t, n);
@@ -95,7 +96,7 @@ static opipe_status list_ranks(opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status list_inputs(opi_session *s, opipe_error *err) {
+static opipe_status list_inputs(opi_setup *s, opipe_error *err) {
   const opi_graph *g = s->env.model->graph;
   s->n_inputs = g->n_inputs;
   s->n_outputs = g->n_outputs;
@@ -113,9 +114,8 @@ static opipe_status list_inputs(opi_session *s, opipe_error *err) {
                       input->name, input->value->rank, OPIPE_MAX_RANK);
     }
     s->n_dims += (uint32_t)input->value->rank;
-    input->batch_axis = s->plan->decided.binding.batch_dim == NULL
-                            ? -1
-                            : opi_batch_axis(s->env.model, s->plan->decided.binding.batch_dim, i);
+    input->batch_axis =
+        s->plan->decided.binding.batch_dim == NULL ? -1 : opi_batch_axis(s->env.model, s->plan->decided.binding.batch_dim, i);
     if (input->batch_axis >= 0)
       ++s->n_batch_inputs;
     for (uint32_t p = 0; p < s->plan->decided.binding.n_pins; ++p) {
@@ -150,7 +150,7 @@ static opipe_status check_device(const opi_device_spec *spec, const opipe_device
   return OPIPE_OK;
 }
 
-static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) {
+static opipe_status open_rank(opi_setup *s, uint32_t place, opipe_error *err) {
   const uint32_t r = s->here[place];
   const opi_device_spec *spec = &s->plan->decided.devices[r];
   opi_rank *rank = &s->ranks[r];
@@ -162,12 +162,9 @@ static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) 
       .threads = spec->threads,
       .spin_us = s->worker_spin_us,
       .options = spec->options == NULL || spec->options[0] == '\0' ? NULL : spec->options};
-  rank->session = s;
+  rank->setup = s;
   rank->index = r;
   rank->place = place;
-  rank->peer = OPIPE_NONE;
-  atomic_init(&rank->fd, -1);
-  atomic_init(&rank->driven_ns, opi_clock_ns());
   rank->backend = s->env.backends[r].table;
   rank->instance = s->env.backends[r].self;
   OPI_TRY(opi_device_ask(&s->env.backends[r], spec->index, &info, err));
@@ -186,7 +183,8 @@ static opipe_status open_rank(opi_session *s, uint32_t place, opipe_error *err) 
 
 /* Caps that ranks have together hold for what all of them take: their devices know of one rank
  * each. A device on which some rank has no cap is not limited. */
-static opipe_status cap_together(opi_session *s, opipe_error *err) {
+static opipe_status cap_together(opi_session *session, opipe_error *err) {
+  opi_setup *s = session->setup;
   const opi_device_spec *devices = s->plan->decided.devices;
   const uint32_t n = s->plan->decided.n_ranks;
   bool shared = false;
@@ -194,9 +192,9 @@ static opipe_status cap_together(opi_session *s, opipe_error *err) {
     shared = shared || devices[r].memory_with != 0;
   if (!shared || s->reference)
     return OPIPE_OK;
-  OPI_TRY(opi_budget_create(s->allocator, &s->caps, err));
-  opi_budget_put_within(s->caps, s->env.budget);
-  s->env.budget = s->caps;
+  OPI_TRY(opi_budget_create(s->allocator, &session->caps, err));
+  opi_budget_put_within(session->caps, s->env.budget);
+  s->env.budget = session->caps;
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     uint64_t sum = 0;
@@ -209,15 +207,17 @@ static opipe_status cap_together(opi_session *s, opipe_error *err) {
         sum = UINT64_MAX;
     }
     if (capped)
-      OPI_TRY(opi_budget_cap(s->caps, s->env.backends[r].id, devices[r].index, sum, err));
+      OPI_TRY(opi_budget_cap(session->caps, s->env.backends[r].id, devices[r].index, sum, err));
   }
   return OPIPE_OK;
 }
 
-static opipe_status open_ranks(opi_session *s, opipe_error *err) {
+static opipe_status open_ranks(opi_setup *s, opipe_error *err) {
   s->ranks = opi_alloc_zero(s->allocator, s->plan->decided.n_ranks, sizeof *s->ranks);
   if (s->ranks == NULL)
     return opi_fail_nomem(err, s->plan->decided.n_ranks * sizeof *s->ranks, "ranks");
+  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r)
+    s->ranks[r].worker = &s->engine->workers[r];
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     const opipe_status status = open_rank(s, i, err);
@@ -231,7 +231,7 @@ static opipe_status open_ranks(opi_session *s, opipe_error *err) {
 }
 
 static void close_rank(opi_rank *rank) {
-  const opi_session *s = rank->session;
+  const opi_setup *s = rank->setup;
   if (s == NULL)
     return;
   opi_ahead_close(rank);
@@ -249,7 +249,7 @@ static void close_rank(opi_rank *rank) {
 
 /* ---- messages ---- */
 
-static opipe_status open_world(opi_session *s, opipe_error *err) {
+static opipe_status open_world(opi_setup *s, opipe_error *err) {
   const opipe_world_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
       .n_ranks = s->plan->decided.n_ranks,
@@ -272,24 +272,24 @@ static opipe_status open_world(opi_session *s, opipe_error *err) {
 }
 
 /* Ranks of one session share the plan; those of others bring their own. */
-static opipe_status agree(opi_session *s, opipe_error *err) {
+static opipe_status agree(opi_setup *s, opipe_error *err) {
   const uint32_t n = s->n_here;
   opi_agree_rank *ranks = opi_alloc_zero(s->allocator, n, sizeof *ranks);
   if (ranks == NULL)
     return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
   for (uint32_t i = 0; i < n; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    ranks[i] = (opi_agree_rank){
-        .backend = opi_rank_backend(rank),
-        .device = rank->device,
-        .queue = rank->queue,
-        .event = rank->event,
-        .endpoint = rank->endpoint,
-        .plan = {s->plan->hash[0], s->plan->hash[1]},
-        .kernels = {s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[0],
-                    s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[1]},
-        .index = rank->index,
-        .alignment = rank->alignment};
+    ranks[i] =
+        (opi_agree_rank){.backend = opi_rank_backend(rank),
+                         .device = rank->device,
+                         .queue = rank->queue,
+                         .event = rank->event,
+                         .endpoint = rank->endpoint,
+                         .plan = {s->plan->hash[0], s->plan->hash[1]},
+                         .kernels = {s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[0],
+                                     s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[1]},
+                         .index = rank->index,
+                         .alignment = rank->alignment};
   }
   const opi_agree_params params = {.transport = &s->env.transport,
                                    .world = s->world,
@@ -303,190 +303,141 @@ static opipe_status agree(opi_session *s, opipe_error *err) {
   return status;
 }
 
-static opipe_endpoint *endpoint_of(const void *ctx, uint32_t index) {
-  const opi_session *s = ctx;
-  return s->ranks[s->here[index]].endpoint;
-}
-
-opipe_status opi_session_ready(const opi_session *s, opipe_error *err) {
-  const opi_ready what = {.transport = &s->env.transport,
-                          .endpoint = endpoint_of,
-                          .ctx = s,
-                          .n = s->n_here,
-                          .timeout_ns = s->watchdog_ns};
-  return s->reference ? OPIPE_OK : opi_endpoints_ready(&what, err);
-}
-
-static void close_world(opi_session *s) {
+static void close_world(opi_setup *s) {
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     s->transport->endpoint_close(s->ranks[s->here[i]].endpoint);
   s->transport->world_close(s->world);
 }
 
-/* ---- the plan's own shape ---- */
-
-static opipe_status open_shapes(opi_session *s, opipe_error *err) {
-  s->shapes = OPI_ARENA_ARRAY(&s->arena, opi_shape *, s->n_places);
-  if (s->shapes == NULL)
-    return opi_fail_nomem(err, s->n_places * sizeof *s->shapes, "shapes");
-  return opi_engine_build(s, err);
-}
-
-static opipe_status open_requests(opi_session *s, opipe_error *err) {
-  s->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, s->ring_room);
-  if (s->ring == NULL)
-    return opi_fail_nomem(err, s->ring_room * sizeof *s->ring, "requests");
-  OPI_TRY(opi_held_open(s, err));
-  return opi_requests_make(s, s->max_in_flight < 64 ? s->max_in_flight : 64, err);
-}
-
-opipe_status opi_session_start(opi_session *s, opipe_error *err) {
-  for (uint32_t i = 0; i < s->n_here; ++i) {
-    const uint32_t r = s->here[i];
-    char name[16];
-    (void)snprintf(name, sizeof name, "opipe-r%u", r % 100000);
-    OPI_TRY(opi_thread_start(&s->ranks[r].thread, name, opi_rank_thread, &s->ranks[r], err));
-  }
-  return OPIPE_OK;
-}
-
 /* ---- open and close ---- */
 
-static opipe_status open_all(opi_session *s, const opipe_session_params *params, opipe_error *err) {
+/* The layers' parts in one piece of memory. */
+typedef struct whole {
+  opi_session session;
+  opi_setup setup;
+  opi_shapes shapes;
+  opi_engine engine;
+} whole;
+
+static opipe_status open_all(opi_session *session, const opipe_session_params *params,
+                             opipe_error *err) {
+  opi_setup *s = session->setup;
+  const uint32_t spin_us = params == NULL ? UINT32_MAX : params->spin_us;
+  /* What was asked for. */
   OPI_TRY(list_ranks(s, err));
-  OPI_TRY(read_params(s, params, err));
+  OPI_TRY(read_params(session, params, err));
   OPI_TRY(opi_peers_check(s, err));
   OPI_TRY(list_inputs(s, err));
-  OPI_TRY(opi_engine_prepare(s, err));
-  OPI_TRY(cap_together(s, err));
+  OPI_TRY(opi_engine_open(session->engine, s, err));
+  /* Devices and messages. */
+  OPI_TRY(cap_together(session, err));
   OPI_TRY(open_ranks(s, err));
-  share_cores(s, params == NULL ? UINT32_MAX : params->spin_us); /* devices may have taken some */
+  share_cores(session, spin_us); /* devices may have taken some */
   if (!s->reference) {
     OPI_TRY(open_world(s, err));
     OPI_TRY(agree(s, err));
   }
+  /* What requests run. */
+  session->shapes->periodic = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   OPI_TRY(opi_streams_open(s, err));
-  OPI_TRY(open_shapes(s, err));
-  OPI_TRY(opi_peers_open(s, err));
+  OPI_TRY(opi_shapes_open(session->shapes, err));
+  OPI_TRY(opi_engine_build(session->engine, err));
+  OPI_TRY(opi_peers_open(session, err));
   OPI_TRY(opi_session_ready(s, err));
-  OPI_TRY(open_requests(s, err));
+  OPI_TRY(opi_requests_open(session, err));
   opi_model_relax(s->env.model); /* packed weights have been read */
-  s->opened = true;
+  session->opened = true;
   return s->threads == OPIPE_THREADS_HOST || s->reference ? OPIPE_OK : opi_session_start(s, err);
-}
-
-static opipe_status open_locks(opi_session *s, opipe_error *err) {
-  opipe_status status = opi_lock_init(&s->lock, err);
-  if (status < 0)
-    return status;
-  status = opi_lock_init(&s->submit_lock, err);
-  if (status < 0)
-    goto fail_lock;
-  status = opi_lock_init(&s->shapes_lock, err);
-  if (status < 0)
-    goto fail_submit_lock;
-  status = opi_lock_init(&s->room_lock, err);
-  if (status < 0)
-    goto fail_shapes_lock;
-  status = opi_lock_init(&s->run_lock, err);
-  if (status < 0)
-    goto fail_room_lock;
-  status = opi_lock_init(&s->rest_lock, err);
-  if (status < 0)
-    goto fail_run_lock;
-  return OPIPE_OK;
-fail_run_lock:
-  opi_lock_destroy(&s->run_lock);
-fail_room_lock:
-  opi_lock_destroy(&s->room_lock);
-fail_shapes_lock:
-  opi_lock_destroy(&s->shapes_lock);
-fail_submit_lock:
-  opi_lock_destroy(&s->submit_lock);
-fail_lock:
-  opi_lock_destroy(&s->lock);
-  return status;
 }
 
 opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,
                               opi_session **out_session, opipe_error *err) {
-  opi_session *s = opi_alloc_zero(env->allocator, 1, sizeof *s);
-  if (s == NULL)
-    return opi_fail_nomem(err, sizeof *s, "a session");
+  whole *all = opi_alloc_zero(env->allocator, 1, sizeof *all);
+  if (all == NULL)
+    return opi_fail_nomem(err, sizeof *all, "a session");
+  opi_session *session = &all->session;
+  opi_setup *s = &all->setup;
+  session->setup = all->shapes.setup = s;
+  session->shapes = s->shapes = &all->shapes;
+  session->engine = s->engine = &all->engine;
+  all->shapes.labels_input = OPIPE_NONE;
+  all->shapes.units_per_row = 1;
   s->env = *env;
   s->allocator = env->allocator;
   s->plan = env->plan;
   s->transport = env->transport.table;
   s->pid = opi_process_id();
-  atomic_init(&s->finished_fd, -1);
   if (s->env.source.bind == NULL)
     s->env.source.bind = opi_bind;
   opi_arena_init(&s->arena, env->allocator, 0);
-  opipe_status status = open_locks(s, err);
+  opipe_status status = opi_requests_begin(session, err);
   if (status < 0) {
-    opi_free(env->allocator, s, sizeof *s);
+    opi_free(env->allocator, all, sizeof *all);
     return status;
   }
-  status = open_all(s, params, err);
+  status = open_all(session, params, err);
   if (status < 0) {
-    opi_session_close(s);
+    opi_session_close(session);
     return status;
   }
-  *out_session = s;
+  *out_session = session;
   return OPIPE_OK;
 }
 
-void opi_session_stop(opi_session *s) {
+opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
+                            opi_session **out_session, opipe_error *err) {
+  if (env->plan->decided.train == NULL)
+    return opi_fail(err, OPIPE_E_STATE, "the plan is for inference: it cannot train");
+  return opi_session_open(env, params, out_session, err);
+}
+
+void opi_session_stop(opi_session *session) {
+  opi_setup *s = session->setup;
+  opi_waits *waits = &session->waits;
   opipe_error why = OPIPE_ERROR_INIT;
-  opi_peers_leave(s);
+  opi_peers_leave(session);
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "the session was closed");
-  atomic_store(&s->closing, 1);
+  atomic_store(&s->ending.closing, 1);
   opi_session_fail(s, s->n_here == 0 ? 0 : s->here[0], NULL, &why);
-  for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
-    opi_thread_join(&s->ranks[s->here[i]].thread);
-  opi_session_settle(s);
-  while (atomic_load(&s->n_waiters) != 0) {
-    opi_room_tell(s);
-    opi_lock_take(&s->lock);
-    opi_lock_signal(&s->lock);
-    opi_lock_wait(&s->lock, opi_clock_ns() + OPI_POLL_NS);
-    opi_lock_give(&s->lock);
+  opi_session_join(s);
+  opi_session_settle(session);
+  while (atomic_load(&waits->n_waiters) != 0) {
+    opi_room_tell(session);
+    opi_lock_take(&waits->lock);
+    opi_lock_signal(&waits->lock);
+    opi_lock_wait(&waits->lock, opi_clock_ns() + OPI_POLL_NS);
+    opi_lock_give(&waits->lock);
   }
 }
 
-void opi_session_close(opi_session *s) {
-  if (s == NULL || s->pid != opi_process_id())
+void opi_session_close(opi_session *session) {
+  if (session == NULL || session->setup->pid != opi_process_id())
     return;
+  opi_setup *s = session->setup;
   const opipe_allocator *allocator = s->allocator;
-  opi_session_stop(s);
-  opi_requests_shut(s); /* nobody is inside any more */
+  /* Nobody is inside any more. */
+  opi_session_stop(session);
+  opi_requests_shut(session);
   opi_streams_shut(s);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     opi_ahead_end(&s->ranks[s->here[i]]);
+  /* The backends' and the transport's, from the top down. */
   opi_streams_stop(s);
-  opi_lent_stop(s);
-  for (uint32_t i = 0; s->shapes != NULL && i < s->n_places; ++i) {
-    if (s->shapes[i] != NULL)
-      opi_shape_stop(s->shapes[i]);
-  }
-  opi_engine_stop(s);
-  opi_peers_close(s);
+  opi_lent_stop_places(s);
+  opi_requests_stop(session);
+  opi_lent_stop_imports(s);
+  opi_shapes_stop(session->shapes);
+  opi_peers_close(session);
   close_world(s);
-  opi_session_close_fds(s);
+  opi_session_close_fds(session);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     close_rank(&s->ranks[s->here[i]]);
-  opi_shapes_free(s);
-  opi_requests_free(s);
+  /* Host memory. */
+  opi_shapes_free(session->shapes);
   opi_streams_free(s);
-  opi_engine_free(s);
+  opi_requests_end(session);
   opi_free(allocator, s->ranks, s->plan->decided.n_ranks * sizeof *s->ranks);
-  opi_budget_free(s->caps);
-  opi_lock_destroy(&s->rest_lock);
-  opi_lock_destroy(&s->run_lock);
-  opi_lock_destroy(&s->room_lock);
-  opi_lock_destroy(&s->shapes_lock);
-  opi_lock_destroy(&s->submit_lock);
-  opi_lock_destroy(&s->lock);
+  opi_budget_free(session->caps);
   opi_arena_release(&s->arena);
-  opi_free(allocator, s, sizeof *s);
+  opi_free(allocator, session, sizeof(whole));
 }

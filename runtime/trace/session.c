@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "partition/program/records.h"
-#include "runtime/engine.h"
+#include "runtime/requests/requests.h"
 #include "runtime/trace/page.h"
 
 static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event,
@@ -30,7 +30,7 @@ static bool is_shared(const opi_decision *plan, uint32_t stage) {
 
 static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_step *step,
                                 const opi_span *span, uint64_t first) {
-  const uint32_t n_replicas = t->session->plan->decided.n_replicas;
+  const uint32_t n_replicas = t->setup->plan->decided.n_replicas;
   const uint32_t whole = opi_whole_instance(t, step->stage * t->pieces->n_replicas + step->replica);
   opi_trace_event event = {.pass = "update",
                            .kind = OPI_TRACE_MEASURED,
@@ -54,7 +54,7 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
 /* Did the step run for the last of a stream's requests (its number + 1)? A training step's are all
  * of the last. */
 static bool is_last(const opi_compiled *t, const opi_ran *ran, uint64_t last) {
-  return ran->span.end_ns != 0 && (opi_session_trains(t->session) || ran->request == last);
+  return ran->span.end_ns != 0 && (opi_session_trains(t->setup) || ran->request == last);
 }
 
 /* When a step ran, by the host's clock: a program's time may be its device's. */
@@ -63,7 +63,7 @@ static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   opi_span span = opi_ran_at(t, rank, index)->span;
   if (step->kind == OPI_ACT_COMPUTE) {
     const uint32_t by = opi_piece_rank(t->pieces, step->stage, step->replica);
-    const int64_t shift = opi_stamps_shift(&t->session->ranks[by]);
+    const int64_t shift = opi_stamps_shift(&t->setup->ranks[by]);
     span.start_ns += (uint64_t)shift;
     span.end_ns += (uint64_t)shift;
   }
@@ -74,8 +74,8 @@ static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_f
   *out_last = 0;
   *out_first_ns = UINT64_MAX;
   for (uint32_t pass = 0; pass < 2; ++pass) {
-    for (uint32_t k = 0; k < t->session->n_here; ++k) {
-      const uint32_t r = t->session->here[k];
+    for (uint32_t k = 0; k < t->setup->n_here; ++k) {
+      const uint32_t r = t->setup->here[k];
       for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
         const opi_ran *ran = opi_ran_at(t, r, i);
         if (pass == 0 && ran->request > *out_last)
@@ -100,8 +100,8 @@ static void put_behind(opi_span *io_span, uint64_t end_ns) {
 static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
   uint64_t first = UINT64_MAX, last = 0;
   find_last(t, &last, &first);
-  for (uint32_t k = 0; k < t->session->n_here; ++k) {
-    const uint32_t r = t->session->here[k];
+  for (uint32_t k = 0; k < t->setup->n_here; ++k) {
+    const uint32_t r = t->setup->here[k];
     uint64_t end_ns = 0; /* of the programs so far */
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
@@ -110,10 +110,10 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
         continue;
       if (step->kind == OPI_ACT_COMPUTE)
         end_ns = span.end_ns;
-      else if (t->session->ranks[r].stamps != NULL)
+      else if (opi_rank_has_stamps(&t->setup->ranks[r]))
         put_behind(&span, end_ns);
       const opi_trace_event event = describe(t, r, step, &span, first);
-      if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->session->plan->decided, event.stage))
+      if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->setup->plan->decided, event.stage))
         continue; /* nothing to add up */
       OPI_TRY(add_event(list, &event, err));
     }
@@ -126,16 +126,16 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
   enum { PROLOGUE_BODY_EPILOGUE = 3 };
-  const bool twice = t->given.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  const bool twice = t->given.decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions),
                              .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions)};
   if (times.start_ns == NULL || times.end_ns == NULL)
     return opi_fail_nomem(err, t->pieces->n_actions * sizeof(double), "a trace");
   OPI_TRY(opi_lists_replay(t->pieces, t->lists, t->model->cuts[0],
                            twice ? PROLOGUE_BODY_EPILOGUE : 1, arena->allocator, &times, err));
-  for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
-    for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
-      const uint32_t at = t->pieces->rank_first[r] + a - t->given.rank_first[r];
+  for (uint32_t r = 0; r < t->given.decided.n_ranks; ++r) {
+    for (uint32_t a = t->given.decided.rank_first[r]; a < t->given.decided.rank_first[r + 1]; ++a) {
+      const uint32_t at = t->pieces->rank_first[r] + a - t->given.decided.rank_first[r];
       start[a] = times.start_ns[at];
       end[a] = times.end_ns[at];
     }
@@ -171,37 +171,37 @@ static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opi
 
 /* The shape of the last request or step. */
 static const opi_compiled *last_used(const opi_session *session) {
-  const opi_shape *last = session->shapes[0];
-  for (uint32_t i = 1; i < session->n_places; ++i) {
-    if (session->shapes[i] != NULL && session->shapes[i]->last_used > last->last_used)
-      last = session->shapes[i];
+  const opi_shape *last = session->shapes->list[0];
+  for (uint32_t i = 1; i < session->shapes->n_places; ++i) {
+    if (session->shapes->list[i] != NULL && session->shapes->list[i]->last_used > last->last_used)
+      last = session->shapes->list[i];
   }
   return last->compiled;
 }
 
 static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opipe_error *err) {
-  list->n_ranks = s->plan->decided.n_ranks;
+  list->n_ranks = s->setup->plan->decided.n_ranks;
   list->clocks = OPI_ARENA_ARRAY(&list->arena, uint8_t, list->n_ranks);
   if (list->clocks == NULL)
     return opi_fail_nomem(err, list->n_ranks, "a trace");
-  for (uint32_t k = 0; k < s->n_here; ++k) {
-    const uint32_t r = s->here[k];
-    list->clocks[r] = s->ranks[r].stamps == NULL ? OPI_CLOCK_HOST : OPI_CLOCK_DEVICE;
+  for (uint32_t k = 0; k < s->setup->n_here; ++k) {
+    const uint32_t r = s->setup->here[k];
+    list->clocks[r] = opi_rank_has_stamps(&s->setup->ranks[r]) ? OPI_CLOCK_DEVICE : OPI_CLOCK_HOST;
   }
-  return opi_stamps_meet(s, err);
+  return opi_stamps_meet(s->setup, err);
 }
 
 /* Are all requests that are unfinished their callers' already? Some rank, with no part in them, has
  * yet to pass them. */
 static bool only_passes(opi_session *s) {
   bool over = true;
-  opi_lock_take(&s->lock);
-  for (uint32_t i = 0; i < s->n_pool && over; ++i) {
-    const uint32_t state = atomic_load(&s->pool[i]->state);
+  opi_lock_take(&s->waits.lock);
+  for (uint32_t i = 0; i < s->pool.n && over; ++i) {
+    const uint32_t state = atomic_load(&s->pool.all[i]->caller->state);
     over = state == OPI_REQUEST_FREE || (state & OPI_REQUEST_PASSED) != 0 ||
            (state & OPI_REQUEST_PROGRESS) == OPI_REQUEST_FINISHED;
   }
-  opi_lock_give(&s->lock);
+  opi_lock_give(&s->waits.lock);
   return over;
 }
 
@@ -209,16 +209,17 @@ static bool only_passes(opi_session *s) {
  * may be the caller's to drive. */
 static void wait_for_passes(opi_session *s) {
   const struct timespec again = {.tv_nsec = 100000};
-  const uint64_t until = opi_later_ns(opi_clock_ns(), s->watchdog_ns);
-  while (s->threads != OPIPE_THREADS_HOST && !opi_session_failed(s) &&
+  const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
+  while (s->setup->threads != OPIPE_THREADS_HOST && !opi_session_failed(s->setup) &&
          atomic_load(&s->n_unfinished) != 0 && only_passes(s) && opi_clock_ns() < until)
     (void)nanosleep(&again, NULL);
 }
 
 static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
-  const bool trains = opi_session_trains(session);
+  const bool trains = opi_session_trains(session->setup);
   wait_for_passes(session);
-  opi_lock_take(&session->submit_lock); /* no shape comes or goes meanwhile, no request begins */
+  opi_lock_take(
+      &session->shapes->submit_lock); /* no shape comes or goes meanwhile, no request begins */
   const opi_compiled *t = last_used(session);
   opipe_status status = OPIPE_OK;
   if (!trains && atomic_load(&session->n_unfinished) != 0) {
@@ -235,12 +236,12 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
   }
   if (status == OPIPE_OK)
     status = add_planned(t, list, err);
-  opi_lock_give(&session->submit_lock);
+  opi_lock_give(&session->shapes->submit_lock);
   return status;
 }
 
 static opipe_status list_all(opi_session *session, opi_trace_list *list, opipe_error *err) {
-  if (!opi_session_trains(session))
+  if (!opi_session_trains(session->setup))
     return list_spans(session, list, err);
   OPI_TRY(opi_train_rest(session, err));
   const opipe_status status = list_spans(session, list, err);
@@ -252,12 +253,12 @@ opipe_status opi_session_trace(opi_session *s, uint32_t format, const char *titl
                                opipe_write_fn write, void *ctx, opipe_error *err) {
   opi_trace_list list = {.n = 0};
   opi_text text;
-  OPI_TRY(opi_session_check(s, err));
-  opi_arena_init(&list.arena, s->allocator, 0);
-  opi_text_init(&text, s->allocator);
+  OPI_TRY(opi_session_check(s->setup, err));
+  opi_arena_init(&list.arena, s->setup->allocator, 0);
+  opi_text_init(&text, s->setup->allocator);
   opipe_status status = list_all(s, &list, err);
   if (status == OPIPE_OK && format == OPIPE_TRACE_HTML) {
-    status = opi_trace_page(s->plan, title, &list, s->allocator, write, ctx, err);
+    status = opi_trace_page(s->setup->plan, title, &list, s->setup->allocator, write, ctx, err);
   } else if (status == OPIPE_OK) {
     if (format == OPIPE_TRACE_SVG)
       opi_trace_svg(&list, &text);

@@ -5,7 +5,7 @@
 #ifndef OPI_TRACE_H
 #define OPI_TRACE_H
 
-#include "loader/base/base.h"
+#include "runtime/requests/requests.h"
 
 enum { OPI_TRACE_MEASURED = 0, OPI_TRACE_PLANNED = 1, OPI_TRACE_KINDS = 2 };
 
@@ -39,5 +39,10 @@ extern const char *const opi_clock_names[OPI_CLOCKS]; /* NULL: of none */
 
 void opi_trace_chrome(const opi_trace_list *list, opi_text *text);
 void opi_trace_svg(const opi_trace_list *list, opi_text *text);
+
+/* The last request or training step, measured and planned. format: OPIPE_TRACE_*. Training flushes.
+ * title: of the page; NULL: none. Errors: STATE, some are unfinished, or nothing has run. */
+opipe_status opi_session_trace(opi_session *session, uint32_t format, const char *title,
+                               opipe_write_fn write, void *ctx, opipe_error *err);
 
 #endif /* OPI_TRACE_H */

@@ -8,8 +8,8 @@
  */
 #include <string.h>
 
+#include "runtime/weights/kept.h"
 #include "runtime/weights/optimizer.h"
-#include "runtime/weights/state.h"
 
 static opipe_status not_found(const opi_weights *w, const char *name, opipe_error *err) {
   for (uint32_t i = 0; i < w->n_sources; ++i) {
@@ -32,7 +32,7 @@ static bool reads(const opi_holder *holder, uint32_t slot) {
 }
 
 static bool is_moment(uint32_t state) {
-  return state >= OPI_STATE_FIRST && state < OPI_STATE_FIRST + OPIPE_MOMENTS_MOST;
+  return state >= OPI_TENSOR_FIRST && state < OPI_TENSOR_FIRST + OPIPE_MOMENTS_MOST;
 }
 
 /* The slot called `name` and the first rank that holds it, here or elsewhere; checks state,
@@ -44,22 +44,22 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
   uint32_t u = 0, i = 0;
   while (u < w->n_used && strcmp(w->sources[w->used[u]].name, name) != 0)
     ++u;
-  if (u == w->n_used || (state != OPI_STATE_WEIGHT && !w->trained[w->used[u]]))
+  if (u == w->n_used || (state != OPI_TENSOR_WEIGHT && !w->trained[w->used[u]]))
     return not_found(w, name, err);
   const opipe_param_source *source = &w->sources[w->used[u]];
   if (version >= w->n_versions) {
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': version %u, there are %u", name, version,
                     w->n_versions);
   }
-  if (state > OPI_STATE_MASTER || (is_moment(state) && state - OPI_STATE_FIRST >= w->n_moments)) {
+  if (state > OPI_TENSOR_MASTER || (is_moment(state) && state - OPI_TENSOR_FIRST >= w->n_moments)) {
     return opi_fail(err, OPIPE_E_NOTFOUND, "parameter '%s': the optimizer has %u moments, not %u",
                     name, w->n_moments, state - 1);
   }
-  if (state == OPI_STATE_GRADIENT && !w->keep_gradients) {
+  if (state == OPI_TENSOR_GRADIENT && !w->keep_gradients) {
     return opi_fail(err, OPIPE_E_STATE,
                     "parameter '%s': gradients are not kept after the step in this session", name);
   }
-  if (state == OPI_STATE_WEIGHT)
+  if (state == OPI_TENSOR_WEIGHT)
     want = source->n_bytes;
   else if (!opi_weight_dense_bytes(source, &want))
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': its bytes do not fit 64 bits", name);
@@ -151,7 +151,7 @@ static const opipe_region *state_region(const opi_weights *w, const opi_holder *
                                         const opi_weight_param *p, uint32_t state,
                                         uint32_t version) {
   if (is_moment(state))
-    return &p->moments[state - OPI_STATE_FIRST];
+    return &p->moments[state - OPI_TENSOR_FIRST];
   return &p->weight[opi_weights_set_of(w, holder->env.rank, version)];
 }
 
@@ -173,12 +173,12 @@ static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint
                             opipe_error *err) {
   const opi_weight_param *p = opi_holder_param(holder, slot);
   OPI_TRY(opi_holder_sync(holder, err)); /* the step may be queued, its updates too */
-  if (state == OPI_STATE_WEIGHT) {
+  if (state == OPI_TENSOR_WEIGHT) {
     const uint32_t set = opi_weights_set_of(weights, holder->env.rank, version);
     return OPI_ASK("backend", holder->env.backend, params_read, err, holder->sets[set], slot, dst,
                    n_bytes);
   }
-  if (state == OPI_STATE_GRADIENT)
+  if (state == OPI_TENSOR_GRADIENT)
     return get_gradient(weights, holder, slot, dst, n_bytes, err);
   return unpack(weights, holder, p, state_region(weights, holder, p, state, version), dst, n_bytes,
                 err);
@@ -210,18 +210,18 @@ static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t s
   const uint32_t set = opi_weights_set_of(w, holder->env.rank, version);
   const opi_weight_param *p = opi_holder_param(holder, slot);
   OPI_TRY(opi_holder_sync(holder, err)); /* what is queued may read it */
-  if (state == OPI_STATE_WEIGHT) {
+  if (state == OPI_TENSOR_WEIGHT) {
     OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->sets[set], slot, src,
                     n_bytes));
     return OPI_ASK("backend", holder->env.backend, params_commit, err, holder->sets[set]);
   }
-  if (state == OPI_STATE_GRADIENT) {
+  if (state == OPI_TENSOR_GRADIENT) {
     OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->gradients, slot, src,
                     n_bytes));
     return OPI_ASK("backend", holder->env.backend, params_commit, err, holder->gradients);
   }
   OPI_TRY(pack(w, holder, p, state_region(w, holder, p, state, version), src, n_bytes, err));
-  if (state != OPI_STATE_MASTER)
+  if (state != OPI_TENSOR_MASTER)
     return OPIPE_OK;
   OPI_TRY(OPI_ASK("backend", holder->env.backend, params_refresh, err, holder->sets[set],
                   holder->env.queue, slot));

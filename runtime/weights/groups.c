@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "runtime/weights/state.h"
+#include "runtime/weights/kept.h"
 
 typedef struct plain_part {
   opi_holder *holder;

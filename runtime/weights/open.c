@@ -4,9 +4,8 @@
  */
 #include <string.h>
 
-#include "runtime/device/record.h"
+#include "runtime/weights/kept.h"
 #include "runtime/weights/optimizer.h"
-#include "runtime/weights/state.h"
 
 /* ---- what was asked for ---- */
 

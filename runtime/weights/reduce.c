@@ -5,7 +5,7 @@
  * A parameter that several instances of a rank read is complete when the last of them is; what one
  * of them adds is in no sum of its own. Nothing here waits.
  */
-#include "runtime/weights/state.h"
+#include "runtime/weights/kept.h"
 
 /* ---- replicas ---- */
 

@@ -2,7 +2,7 @@
 /* What of the weights travels: the buffers that hold what groups sum are registered with the
  * endpoints of their ranks, each once, as far as its regions reach.
  */
-#include "runtime/weights/state.h"
+#include "runtime/weights/kept.h"
 
 static opipe_status note(opi_weights *w, opipe_endpoint *endpoint, const opipe_region *region,
                          opipe_error *err) {

@@ -17,8 +17,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/weights/kept.h"
 #include "runtime/weights/optimizer.h"
-#include "runtime/weights/state.h"
 
 enum { GOOD_STEPS = 2000 }; /* without overflow, until the loss scale is doubled */
 static const double SCALE_MOST = 16777216.0;

@@ -6,9 +6,9 @@ import re
 
 from lib import tree
 
-# What lies below plans, and what a session is: the headers at the top of its folder, and all below them.
+# What lies below plans, and below every layer of the runtime.
 BELOW = ["loader", "abi/include"]
-SESSION = ["runtime/*.h", "runtime/base", "runtime/device", "runtime/compiled", "runtime/executor", "runtime/requests", "runtime/session",
+RUN = ["partition", "loader", "abi/registry", "abi/include"]
            "partition", "loader", "abi/include"]
 
 # Folder (the longest match counts) -> the folders of ours that it may include from.
@@ -42,16 +42,16 @@ ALLOWED = {
     "partition/study/improve": ["partition/study/improve", "partition/schedule", *BELOW],
     "partition/study/page": ["partition/study/page", "partition/plan", "partition/schedule", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", *BELOW],
     "partition": ["partition", "loader", "abi/include"],
-    "runtime/base": ["runtime/base", "partition", "loader", "abi/registry", "abi/include"],
-    "runtime/device": ["runtime/device", *SESSION],
-    "runtime/weights": ["runtime/weights", *SESSION],
-    "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *SESSION],
-    "runtime/compiled": ["runtime/compiled", *SESSION],
-    "runtime/executor": ["runtime/executor", "runtime/compiled", *SESSION],
-    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", *SESSION],
-    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", *SESSION],
-    "runtime/session": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
-    "runtime": ["runtime", "partition", "loader", "abi/registry", "abi/include"],
+    "runtime/base": ["runtime/base", "loader/base", "abi/include"],
+    "runtime/device": ["runtime/device", "runtime/base", *RUN],
+    "runtime/weights": ["runtime/weights", "runtime/device", *RUN],
+    "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *RUN],
+    "runtime/compiled": ["runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *RUN],
+    "runtime/executor": ["runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *RUN],
+    "runtime/requests": ["runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base", *RUN],
+    "runtime/trace": ["runtime/trace", "runtime/requests", "runtime/executor", "runtime/device", *RUN],
+    "runtime/session": ["runtime/session", "runtime/requests", "runtime/executor", "runtime/compiled", "runtime/weights", "runtime/device", "runtime/base",
+                        *RUN],
 }
 
 

@@ -120,7 +120,7 @@ static opipe_status train_uncut(bench *b, uint32_t shape, uint32_t optimizer) {
   OPI_TRY(kit_session(k, 0, &session));
   opipe_status status = kit_step(k, session, &b->batches[shape][0], &u->loss);
   if (status == OPIPE_OK)
-    status = kit_state(k, session, OPI_STATE_WEIGHT, &u->weights, &u->n);
+    status = kit_state(k, session, OPI_TENSOR_WEIGHT, &u->weights, &u->n);
   opi_session_close(session);
   return status;
 }
@@ -223,7 +223,7 @@ static opipe_status take_turns(running *r, turns *out) {
   OPI_TRY(flush(r));
   if (r->c->start == 0)
     OPI_TRY(check_memory(r));
-  OPI_TRY(kit_state(k, r->session, OPI_STATE_WEIGHT, &out->first, &out->n_first));
+  OPI_TRY(kit_state(k, r->session, OPI_TENSOR_WEIGHT, &out->first, &out->n_first));
   OPI_TRY(submit(r, 1));
   OPI_TRY(submit(r, 2));
   OPI_TRY(evaluate(r, 0, out));
@@ -236,7 +236,7 @@ static opipe_status take_turns(running *r, turns *out) {
     OPI_TRY(opi_train_report(r->tickets[t], &result, &k->err));
     out->losses[t] = result.loss;
   }
-  return kit_state(k, r->session, OPI_STATE_WEIGHT, &out->last, &out->n_last);
+  return kit_state(k, r->session, OPI_TENSOR_WEIGHT, &out->last, &out->n_last);
 }
 
 /* With both shapes there: what belongs to weights as predicted, and all of it charged for. */

@@ -254,10 +254,10 @@ static void test_close_waits_for_the_device(void) {
  * rank has waited, and in the end at a steady pace. */
 static void check_looks(opi_rank *rank) {
   uint64_t last = 0, waited = 0;
-  rank->ahead->moved_ns = opi_clock_ns();
+  rank->worker->ahead->moved_ns = opi_clock_ns();
   while (last < OPI_POLL_NS && waited < 10000000000) {
     const uint64_t next = opi_rank_looks_ns(rank);
-    waited = opi_clock_ns() - rank->ahead->moved_ns;
+    waited = opi_clock_ns() - rank->worker->ahead->moved_ns;
     OPI_ASSERT_FATAL(next >= OPI_POLL_LEAST_NS && next <= OPI_POLL_NS && next >= last);
     OPI_ASSERT_FATAL(next == OPI_POLL_LEAST_NS || next <= waited / 4);
     last = next;
@@ -265,7 +265,8 @@ static void check_looks(opi_rank *rank) {
   OPI_ASSERT_INT(last, OPI_POLL_NS);
   rest(20);
   OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_NS);
-  rank->ahead->moved_ns = opi_clock_ns() + 1000000000; /* a clock that is read on another core */
+  rank->worker->ahead->moved_ns =
+      opi_clock_ns() + 1000000000; /* a clock that is read on another core */
   OPI_ASSERT_INT(opi_rank_looks_ns(rank), OPI_POLL_LEAST_NS);
 }
 
@@ -277,10 +278,10 @@ static void test_a_device_is_looked_at_soon(void) {
   submit(&t, 1, 0, &r);
   OPI_ASSERT(opi_session_drive(t.session, 0, 0, &err) >= 0);
   OPI_ASSERT_INT(atomic_load(&gate.n_waiting), 1);
-  const uint64_t moved = t.session->ranks[0].ahead->moved_ns;
+  const uint64_t moved = t.session->setup->ranks[0].worker->ahead->moved_ns;
   for (uint32_t i = 0; i < 5; ++i)
-    check_looks(&t.session->ranks[0]);
-  t.session->ranks[0].ahead->moved_ns = moved;
+    check_looks(&t.session->setup->ranks[0]);
+  t.session->setup->ranks[0].worker->ahead->moved_ns = moved;
   held_let_all_go();
   while (opi_request_poll(r.request, &err) == OPIPE_PENDING)
     OPI_ASSERT_FATAL(opi_session_drive(t.session, 0, 1000000, &err) >= 0);
@@ -329,11 +330,11 @@ static void test_who_looks_and_who_sleeps(void) {
       t.backends[r].table = held_table();
     t.env.cores = cores;
     OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
-    OPI_ASSERT_INT(t.session->wait_cores, chosen || computes ? 0 : left);
-    OPI_ASSERT_INT(t.session->wait_spin_us, left == 0 ? 0 : chosen ? 7 : 50);
+    OPI_ASSERT_INT(t.session->waits.cores, chosen || computes ? 0 : left);
+    OPI_ASSERT_INT(t.session->waits.spin_us, left == 0 ? 0 : chosen ? 7 : 50);
     for (uint32_t n = 0; n < 20; ++n)
       OPI_ASSERT(toy_round(&t, 4, 2, n, 0));
-    const uint64_t waited = atomic_load(&t.session->waited_ns);
+    const uint64_t waited = atomic_load(&t.session->waits.lately_ns);
     OPI_ASSERT(waited > 0 && waited <= 4000000);
     toy_end(&t);
   }

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/state.h"
+#include "runtime/requests/requests.h"
 #include "tests/runtime/toy.h"
 
 static const toy_plan three_ranks = {.n_nodes = 12,
@@ -187,7 +187,7 @@ static void *wait_for_it(void *arg) {
 
 /* A busy machine may take its time to start a thread. */
 static void until_it_waits(const toy *t) {
-  for (uint32_t i = 0; i < 10000 && atomic_load(&t->session->n_waiters) == 0; ++i)
+  for (uint32_t i = 0; i < 10000 && atomic_load(&t->session->waits.n_waiters) == 0; ++i)
     (void)usleep(1000);
 }
 

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "runtime/state.h"
+#include "runtime/requests/requests.h"
 #include "tests/plugins/transport-strict/counts.h"
 #include "tests/runtime/toy.h"
 
@@ -372,7 +372,8 @@ static void test_driven_by_the_host(void) {
     (void)pthread_join(drivers[r].thread, NULL);
     OPI_ASSERT(drivers[r].status >= 0);
   }
-  sides[0].t.session->watchdog_ns = 20000000; /* nobody drives the other one's ranks any more */
+  sides[0].t.session->setup->watchdog_ns =
+      20000000; /* nobody drives the other one's ranks any more */
   close_sides(sides, 0);
 }
 

@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <string.h>
 
-#include "runtime/compiled/streams.h"
-#include "runtime/state.h"
+#include "runtime/compiled/stream.h"
+#include "runtime/requests/requests.h"
 #include "tests/runtime/toy.h"
 
 enum { THREADS = 3, ROUNDS = 1000, LOOKS = 20 };
@@ -42,9 +42,9 @@ static void begin_and_end(worker *w) {
     }
     request->shape = NULL;
     request->is_gap = true; /* it counts for nobody */
-    for (uint32_t in = 0; in < w->session->n_inputs; ++in)
+    for (uint32_t in = 0; in < w->session->setup->n_inputs; ++in)
       request->feeds[in] = (opi_feed){.given = false};
-    for (uint32_t out = 0; out < w->session->n_outputs; ++out)
+    for (uint32_t out = 0; out < w->session->setup->n_outputs; ++out)
       request->results[out].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     opi_request_begin(request, &none);
     for (uint32_t look = 0; look < LOOKS && w->n_ended == 0; ++look)
@@ -124,6 +124,60 @@ static void test_whoever_sees_a_failure_finds_the_stream_broken(void) {
   OPI_ASSERT_INT(n_whole, 0);
 }
 
+/* ---- the reason of a failure ---- */
+
+typedef struct reasons {
+  opi_request request;
+  _Atomic uint32_t stop;
+  uint32_t n_read, n_torn;
+} reasons;
+enum { STAGES = 400, ROUNDS_OF_REASONS = 200 };
+
+/* A message of one letter, told by the stage. */
+static opipe_error reason_at(uint32_t stage) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  why.status = OPIPE_E_INVALID;
+  memset(why.message, 'a' + (int)(stage % 26), sizeof why.message - 1);
+  return why;
+}
+
+static void *read_reasons(void *arg) {
+  reasons *r = arg;
+  while (atomic_load(&r->stop) == 0) {
+    opipe_error why = OPIPE_ERROR_INIT;
+    uint32_t stage = 0;
+    if (!opi_request_reason(&r->request, &why, &stage))
+      continue;
+    const opipe_error whole = reason_at(stage);
+    ++r->n_read;
+    r->n_torn += strcmp(why.message, whole.message) != 0;
+  }
+  return NULL;
+}
+
+/* A lower stage's reason replaces a higher one's, as late devices tell them, while another thread
+ * copies it. */
+static void test_a_reason_is_copied_whole(void) {
+  static reasons r;
+  pthread_t thread;
+  OPI_ASSERT_FATAL(pthread_create(&thread, NULL, read_reasons, &r) == 0);
+  for (uint32_t round = 0; round < ROUNDS_OF_REASONS || (r.n_read == 0 && round < 1000000);
+       ++round) {
+    for (uint32_t stage = STAGES; stage > 0; --stage) {
+      const opipe_error why = reason_at(stage - 1);
+      OPI_ASSERT(opi_request_fail_at(&r.request, stage - 1, &why));
+    }
+    opi_request_close_fate(&r.request);
+    const opipe_error late = reason_at(0);
+    OPI_ASSERT(!opi_request_fail_at(&r.request, 0, &late)); /* what was told stays */
+    atomic_store(&r.request.failed, OPI_FATE_OPEN);
+  }
+  atomic_store(&r.stop, 1);
+  (void)pthread_join(thread, NULL);
+  OPI_ASSERT(r.n_read > 0);
+  OPI_ASSERT_INT(r.n_torn, 0);
+}
+
 /* ---- a session that has failed ---- */
 
 typedef struct failed {
@@ -146,9 +200,9 @@ static void *begin_in_failed(void *arg) {
       break;
     request->shape = NULL;
     request->is_gap = true;
-    for (uint32_t in = 0; in < f->session->n_inputs; ++in)
+    for (uint32_t in = 0; in < f->session->setup->n_inputs; ++in)
       request->feeds[in] = (opi_feed){.given = false};
-    for (uint32_t out = 0; out < f->session->n_outputs; ++out)
+    for (uint32_t out = 0; out < f->session->setup->n_outputs; ++out)
       request->results[out].done = (opipe_fence){.kind = OPIPE_FENCE_NONE};
     opi_request_begin(request, &none);
     uint32_t look = 0;
@@ -179,7 +233,7 @@ static void test_what_a_failed_session_ends_has_failed(void) {
   OPI_ASSERT_OK_FATAL(toy_make(&t, &one_rank, &OPIPE_PLUGIN_STATIC(transport_local), &err), &err);
   OPI_ASSERT_OK_FATAL(toy_open(&t, &params, &err), &err);
   (void)opi_fail(&why, OPIPE_E_CANCELLED, "it is over");
-  opi_session_fail(t.session, 0, NULL, &why);
+  opi_session_fail(t.session->setup, 0, NULL, &why);
   failed f = {.session = t.session, .until_ns = toy_now_ns() + SECOND};
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, begin_in_failed, &f) == 0);
   while (atomic_load(&f.stop) == 0)
@@ -223,5 +277,6 @@ static void test_a_reason_that_was_handed_back_stays(void) {
 
 OPI_TEST_MAIN("requests", OPI_TEST(test_nobody_ends_the_next_request),
               OPI_TEST(test_whoever_sees_a_failure_finds_the_stream_broken),
+              OPI_TEST(test_a_reason_is_copied_whole),
               OPI_TEST(test_what_a_failed_session_ends_has_failed),
               OPI_TEST(test_a_reason_that_was_handed_back_stays))

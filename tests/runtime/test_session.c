@@ -11,6 +11,7 @@
 #include "partition/memory/predict.h"
 #include "partition/program/assign.h"
 #include "partition/program/model.h"
+#include "runtime/trace/trace.h"
 #include "tests/runtime/toy.h"
 
 /* ---- every allocation of the process is counted ---- */

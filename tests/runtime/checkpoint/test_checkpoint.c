@@ -39,7 +39,7 @@ static void save(tw_place_set *t, const char *folder) {
 /* Every state of every trained parameter, one after the other. */
 static size_t collect(tw_place_set *t, float *out) {
   opipe_error err = OPIPE_ERROR_INIT;
-  static const uint32_t states[] = {OPI_STATE_FIRST, OPI_STATE_SECOND, OPI_STATE_MASTER};
+  static const uint32_t states[] = {OPI_TENSOR_FIRST, OPI_TENSOR_SECOND, OPI_TENSOR_MASTER};
   size_t n = 0;
   for (uint32_t slot = 0; slot < TW_FROZEN; ++slot) {
     for (uint32_t s = 0; s < 3; ++s) {
@@ -102,9 +102,9 @@ static void test_another_number_of_versions(void) {
   OPI_ASSERT_OK(opi_checkpoint_load(&again.memory.allocator, again.weights,
                                     opi_test_tmp("versions"), NULL, &err),
                 &err);
-  OPI_ASSERT_OK(opi_weights_get(two.weights, "a", OPI_STATE_MASTER, 0, x, 60, &err), &err);
+  OPI_ASSERT_OK(opi_weights_get(two.weights, "a", OPI_TENSOR_MASTER, 0, x, 60, &err), &err);
   for (uint32_t v = 0; v < 2; ++v) {
-    OPI_ASSERT_OK(opi_weights_get(again.weights, "a", OPI_STATE_MASTER, v, y, 60, &err), &err);
+    OPI_ASSERT_OK(opi_weights_get(again.weights, "a", OPI_TENSOR_MASTER, v, y, 60, &err), &err);
     OPI_ASSERT(memcmp(x, y, 60) == 0);
   }
   tw_end(&two);

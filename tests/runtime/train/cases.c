@@ -236,7 +236,7 @@ static opipe_status train(running *r, bool reference) {
   for (uint32_t s = 0; s < KIT_TEN; ++s)
     opi_request_release(tickets[s]);
   if (status == OPIPE_OK)
-    status = kit_bench_weights(b, session, OPI_STATE_WEIGHT, b->weights[reference]);
+    status = kit_bench_weights(b, session, OPI_TENSOR_WEIGHT, b->weights[reference]);
   opi_session_close(session);
   return status;
 }

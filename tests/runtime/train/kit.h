@@ -7,7 +7,7 @@
 #include "abi/registry/registry.h"
 #include "partition/make/make.h"
 #include "runtime/device/budget.h"
-#include "runtime/requests/train.h"
+#include "runtime/session/session.h"
 #include "tests/support/support.h"
 
 enum { KIT_INPUTS = 16, KIT_RESIZES = 64 };

@@ -34,7 +34,7 @@ opipe_status kit_train_in(kit *k, opi_session *session, const kit_case *c, int64
   for (uint32_t s = 0; s < STEPS; ++s)
     opi_request_release(tickets[s]);
   return status != OPIPE_OK ? status
-                            : kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
+                            : kit_state(k, session, OPI_TENSOR_WEIGHT, &out->weights, &out->n);
 }
 
 opipe_status kit_train(kit *k, const kit_case *c, int64_t n_classes, uint32_t flags,

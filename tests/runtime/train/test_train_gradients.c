@@ -42,7 +42,7 @@ static void compare(kit *k, opi_session *session, const kit_tensors *tensors) {
     ++n_found;
     float *found = OPI_ARENA_ARRAY(&k->arena, float, n);
     OPI_ASSERT_OK(
-        opi_weights_get(w, info.source->name, OPI_STATE_GRADIENT, 0, found, n * 4, &k->err),
+        opi_weights_get(w, info.source->name, OPI_TENSOR_GRADIENT, 0, found, n * 4, &k->err),
         &k->err);
     const double b = norm(wanted, n), floor = 0.2 * whole * sqrt((double)n);
     for (size_t e = 0; e < n; ++e)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/trace/trace.h"
 #include "tests/runtime/train/memory.h"
 
 enum { VOCABULARY = 32 };

@@ -141,7 +141,7 @@ static opipe_status run_turns(kit *k, const kit_case *c, uint32_t flags, series 
     opi_request_release(tickets[i]);
   }
   if (status == OPIPE_OK)
-    status = kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
+    status = kit_state(k, session, OPI_TENSOR_WEIGHT, &out->weights, &out->n);
   opi_session_close(session);
   return status;
 }

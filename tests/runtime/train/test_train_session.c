@@ -29,7 +29,7 @@ static void run(kit *k, const kit_case *c, uint32_t flags, double *losses, float
     OPI_ASSERT_OK_FATAL(kit_batch_random(k, c, 32, 7 + s, &batch), &k->err);
     OPI_ASSERT_OK_FATAL(kit_step(k, session, &batch, &losses[s]), &k->err);
   }
-  OPI_ASSERT_OK(kit_state(k, session, OPI_STATE_WEIGHT, weights, n), &k->err);
+  OPI_ASSERT_OK(kit_state(k, session, OPI_TENSOR_WEIGHT, weights, n), &k->err);
   opi_session_close(session);
 }
 
@@ -195,7 +195,7 @@ static void test_not_finite(void) {
   for (uint64_t e = 0; e < info.source->n_bytes / 4; ++e)
     weight[e] = INFINITY;
   OPI_ASSERT_OK_FATAL(opi_weights_set(opi_train_weights(session), info.source->name,
-                                      OPI_STATE_WEIGHT, 0, weight, info.source->n_bytes, &k.err),
+                                      OPI_TENSOR_WEIGHT, 0, weight, info.source->n_bytes, &k.err),
                       &k.err);
   OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, 32, 3, &batch), &k.err);
   const opi_weights_clock clock = {.n_steps = 41, .n_updates = 41, .loss_scale = 1};

@@ -65,7 +65,7 @@ static opipe_status run_turns(kit *k, const kit_case *c, opi_session *session, s
   for (uint32_t i = 0; i < TURNS; ++i)
     opi_request_release(tickets[i]);
   if (status == OPIPE_OK)
-    status = kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
+    status = kit_state(k, session, OPI_TENSOR_WEIGHT, &out->weights, &out->n);
   return status;
 }
 
@@ -90,7 +90,7 @@ static opipe_status first_step(kit *k, const kit_case *c, size at, kit_outcome *
   for (uint32_t s = 0; s < KIT_STEPS && status == OPIPE_OK; ++s)
     status = kit_step(k, session, &batch, &out->losses[s]);
   if (status == OPIPE_OK)
-    status = kit_state(k, session, OPI_STATE_WEIGHT, &out->weights, &out->n);
+    status = kit_state(k, session, OPI_TENSOR_WEIGHT, &out->weights, &out->n);
   opi_session_close(session);
   return status;
 }

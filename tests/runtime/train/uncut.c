@@ -108,7 +108,7 @@ static opipe_status put_weights(uncut *u, opi_session *session, const double *we
     float *values = u->gradients + param->first; /* free until the step is done */
     for (size_t i = 0; i < param->n; ++i)
       values[i] = (float)weights[param->first + i];
-    OPI_TRY(opi_weights_set(opi_train_weights(session), param->name, OPI_STATE_WEIGHT, 0, values,
+    OPI_TRY(opi_weights_set(opi_train_weights(session), param->name, OPI_TENSOR_WEIGHT, 0, values,
                             param->n * sizeof *values, &b->k.err));
   }
   return OPIPE_OK;
@@ -121,7 +121,7 @@ static opipe_status train(uncut *u, opi_session *session, bool lag, kit_uncut *o
   for (uint32_t t = 0; t < KIT_TEN; ++t) {
     OPI_TRY(put_weights(u, session, lag ? u->before : u->weights));
     OPI_TRY(kit_step(&b->k, session, &b->batches[t], &out->losses[t]));
-    OPI_TRY(kit_bench_weights(b, session, OPI_STATE_GRADIENT, u->gradients));
+    OPI_TRY(kit_bench_weights(b, session, OPI_TENSOR_GRADIENT, u->gradients));
     memcpy(u->before, u->weights, n_bytes);
     step_all(u, t, out->noise);
   }
@@ -155,7 +155,7 @@ static opipe_status train_one(kit_bench *b, opi_session *session, const float *s
 }
 
 opipe_status kit_uncut_train(kit_bench *b, opi_session *session) {
-  opipe_status status = kit_bench_weights(b, session, OPI_STATE_WEIGHT, b->weights[0]);
+  opipe_status status = kit_bench_weights(b, session, OPI_TENSOR_WEIGHT, b->weights[0]);
   for (uint32_t i = 0; i < 4 && status == OPIPE_OK; ++i)
     status = train_one(b, session, b->weights[0], i / 2, i % 2 != 0, &b->uncut[i / 2][i % 2]);
   return status;

@@ -295,22 +295,22 @@ static void test_state_by_name(void) {
   t.options.keep_gradients = 1;
   tw_open(&t);
   tw_step(&t, 0, 1);
-  OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", OPI_STATE_GRADIENT, 0, found, 48, &err), &err);
+  OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", OPI_TENSOR_GRADIENT, 0, found, 48, &err), &err);
   for (uint32_t e = 0; e < 12; ++e)
     OPI_ASSERT(found[e] == tw_sum(&t, TW_TIED, e, 0));
-  OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", OPI_STATE_FIRST, 0, want, 48, &err), &err);
+  OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", OPI_TENSOR_FIRST, 0, want, 48, &err), &err);
   OPI_ASSERT(memcmp(found, want, 48) == 0); /* the first momentum is the gradient */
   for (uint32_t e = 0; e < 12; ++e)
     want[e] = (float)e;
-  OPI_ASSERT_OK(opi_weights_set(t.weights, "tied", OPI_STATE_FIRST, 0, want, 48, &err), &err);
-  OPI_ASSERT_OK(opi_weights_set(t.weights, "tied", OPI_STATE_MASTER, 0, want, 48, &err), &err);
-  for (uint32_t state = OPI_STATE_FIRST; state <= OPI_STATE_MASTER; ++state) {
-    if (state == OPI_STATE_SECOND)
+  OPI_ASSERT_OK(opi_weights_set(t.weights, "tied", OPI_TENSOR_FIRST, 0, want, 48, &err), &err);
+  OPI_ASSERT_OK(opi_weights_set(t.weights, "tied", OPI_TENSOR_MASTER, 0, want, 48, &err), &err);
+  for (uint32_t state = OPI_TENSOR_FIRST; state <= OPI_TENSOR_MASTER; ++state) {
+    if (state == OPI_TENSOR_SECOND)
       continue;
     OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", state, 0, found, 48, &err), &err);
     OPI_ASSERT(memcmp(found, want, 48) == 0);
   }
-  OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", OPI_STATE_GRADIENT, 0, found, 48, &err), &err);
+  OPI_ASSERT_OK(opi_weights_get(t.weights, "tied", OPI_TENSOR_GRADIENT, 0, found, 48, &err), &err);
   OPI_ASSERT(found[0] == tw_sum(&t, TW_TIED, 0, 0)); /* unpacking gave it back */
   double w[TW_SLOTS][16];
   for (uint32_t slot = 0; slot < TW_SLOTS; ++slot) {
@@ -322,18 +322,18 @@ static void test_state_by_name(void) {
     }
   }
   expect_copies(&t, 0, w);
-  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tied", OPI_STATE_SECOND, 0, found, 48, &err),
+  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tied", OPI_TENSOR_SECOND, 0, found, 48, &err),
                    OPIPE_E_NOTFOUND, &err, "1 moments");
-  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tied", OPI_STATE_WEIGHT, 0, found, 44, &err),
+  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tied", OPI_TENSOR_WEIGHT, 0, found, 44, &err),
                    OPIPE_E_INVALID, &err, "has 48 bytes, the buffer 44");
-  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tide", OPI_STATE_WEIGHT, 0, found, 48, &err),
+  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "tide", OPI_TENSOR_WEIGHT, 0, found, 48, &err),
                    OPIPE_E_NOTFOUND, &err, "'tide'");
-  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "frozen", OPI_STATE_FIRST, 0, found, 8, &err),
+  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "frozen", OPI_TENSOR_FIRST, 0, found, 8, &err),
                    OPIPE_E_NOTFOUND, &err, "not trained");
-  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "a", OPI_STATE_WEIGHT, 1, found, 60, &err),
+  OPI_ASSERT_ERROR(opi_weights_get(t.weights, "a", OPI_TENSOR_WEIGHT, 1, found, 60, &err),
                    OPIPE_E_INVALID, &err, "version 1, there are 1");
   tw_step(&t, 1, 1); /* kept gradients are cleared first */
-  OPI_ASSERT_OK(opi_weights_get(t.weights, "b", OPI_STATE_GRADIENT, 0, found, 28, &err), &err);
+  OPI_ASSERT_OK(opi_weights_get(t.weights, "b", OPI_TENSOR_GRADIENT, 0, found, 28, &err), &err);
   for (uint32_t e = 0; e < 7; ++e)
     OPI_ASSERT(found[e] == tw_sum(&t, TW_B, e, 1));
   tw_end(&t);

@@ -3,11 +3,10 @@
  * a rank writes while it steps is its own (opi_weight_rank, its holder and parts); groups are the
  * transport's, or the plain ones below, which one thread drives.
  */
-#ifndef OPI_WEIGHTS_STATE_H
-#define OPI_WEIGHTS_STATE_H
+#ifndef OPI_WEIGHTS_KEPT_H
+#define OPI_WEIGHTS_KEPT_H
 
 #include "partition/memory/weights.h"
-#include "runtime/device/pinned.h"
 #include "runtime/weights/weights.h"
 
 enum { OPI_SETS = 2 };
@@ -174,4 +173,4 @@ static inline const opipe_backend *opi_backend_of(const opi_holder *holder) {
   return holder->env.backend->table;
 }
 
-#endif /* OPI_WEIGHTS_STATE_H */
+#endif /* OPI_WEIGHTS_KEPT_H */

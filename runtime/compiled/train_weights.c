@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the training part of a session: weights, which all shapes share, and the plan's own shape;
- * and takes it down in reverse order.
- */
-#include "runtime/engine.h"
-#include "partition/program/states.h"
-
-/* ---- weights ---- */
+/* Opens the weights of a training session, which all shapes share, with the plan's own shape. */
+#include "runtime/compiled/build.h"
 
 static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_instance *out,
                                       opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const uint32_t stage = i / s->plan->decided.n_replicas, r = s->plan->decided.instance_rank[i];
   const uint32_t n_pieces = t->model->n_pieces, each = t->n_classes * OPI_PROGRAMS;
   const uint32_t n = each * n_pieces, n_replicas = t->pieces->n_replicas;
@@ -44,13 +39,8 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   return OPIPE_OK;
 }
 
-static opipe_status share(void *ctx, uint32_t holder, void *data, uint64_t n_bytes,
-                          opipe_status had, opipe_error *io_err) {
-  return opi_peers_share(ctx, holder, data, n_bytes, had, io_err);
-}
-
 /* A glob that matches nothing may be one of a list for all models; or it is misspelt. */
-static void tell_unused_globs(const opi_session *s, const opi_cut *cut) {
+static void tell_unused_globs(const opi_setup *s, const opi_cut *cut) {
   const opi_optimizer *optimizer = &s->plan->decided.train->optimizer;
   for (uint32_t g = 0; g < optimizer->n_no_decay && !s->reference; ++g) {
     uint32_t n_trained = 0;
@@ -67,7 +57,7 @@ static void tell_unused_globs(const opi_session *s, const opi_cut *cut) {
 }
 
 opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
-  const opi_session *s = t->session;
+  const opi_setup *s = t->setup;
   const opi_cut *cut = t->model->cuts[0];
   const uint32_t n = s->plan->decided.n_stages * s->plan->decided.n_replicas;
   opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, n);
@@ -90,62 +80,9 @@ opipe_status opi_train_open_weights(opi_compiled *t, opipe_error *err) {
       .n_versions = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
       .keep_gradients = (s->flags & OPIPE_SESSION_KEEP_GRADIENTS) != 0,
       .hold = (s->flags & OPIPE_SESSION_HOLD) != 0,
-      .share = s->n_here == s->plan->decided.n_ranks ? NULL : share,
-      .share_ctx = t->session};
-  OPI_TRY(opi_weights_open(&options, &s->engine->weights, err));
+      .share = opi_is_shared(s) ? s->shapes->above.share : NULL,
+      .share_ctx = s->shapes->above.ctx};
+  OPI_TRY(opi_weights_open(&options, &s->shapes->weights, err));
   tell_unused_globs(s, cut);
   return OPIPE_OK;
-}
-
-/* ---- all of it ---- */
-
-opipe_status opi_engine_prepare(opi_session *s, opipe_error *err) {
-  opi_engine *t = opi_alloc_zero(s->allocator, 1, sizeof *t);
-  if (t == NULL)
-    return opi_fail_nomem(err, sizeof *t, "a session");
-  t->session = s;
-  t->labels_input = OPIPE_NONE;
-  t->periodic = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
-  t->units_per_row = 1;
-  opi_arena_init(&t->arena, s->allocator, 0);
-  s->engine = t;
-  s->ring_room = opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
-  if (s->plan->decided.n_states != 0) {
-    s->ring_room =
-        s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with what fills gaps */
-  }
-  t->items = OPI_ARENA_ARRAY(&t->arena, opi_item, s->ring_room);
-  t->cursors = OPI_ARENA_ARRAY(&t->arena, opi_cursor, s->plan->decided.n_ranks);
-  return t->items == NULL || t->cursors == NULL
-             ? opi_fail_nomem(err, s->ring_room * sizeof *t->items, "steps")
-             : OPIPE_OK;
-}
-
-opipe_status opi_engine_build(opi_session *s, opipe_error *err) {
-  opi_engine *t = s->engine;
-  opi_shape *shape = NULL;
-  for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r)
-    s->ranks[r].cursor = &t->cursors[r];
-  OPI_TRY(opi_shape_get(s, NULL, 0, &shape, err));
-  for (uint32_t i = 0; i < s->n_here && opi_session_trains(s); ++i) {
-    const uint32_t r = s->here[i];
-    t->cursors[r].reducing = OPI_ARENA_ARRAY(&t->arena, uint32_t, shape->compiled->n_instances);
-    if (t->cursors[r].reducing == NULL)
-      return opi_fail_nomem(err, shape->compiled->n_instances * sizeof(uint32_t), "sums");
-  }
-  return OPIPE_OK;
-}
-
-void opi_engine_stop(opi_session *s) {
-  if (s->engine != NULL && s->engine->weights != NULL)
-    opi_weights_close(s->engine->weights);
-}
-
-void opi_engine_free(opi_session *s) {
-  opi_engine *t = s->engine;
-  if (t == NULL)
-    return;
-  opi_arena_release(&t->arena);
-  opi_free(s->allocator, t, sizeof *t);
-  s->engine = NULL;
 }

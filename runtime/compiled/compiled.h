@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Entry of runtime/compiled: shapes and all that is bound to them.
+ *
+ *   request.h  a request as the ranks see it, and how it fails
+ *   shape.h    what is compiled for a shape; all shapes of a session
+ *   parts.h    which part of a request's tensors a step has
+ *   streams.h  what streams keep from request to request
+ *   lent.h     tensors, streams and events that hosts lend on a device
+ *
+ * Invariants
+ * - A shape (signature: every input dimension, and the values that decide shapes) has graphs,
+ *   programs, lists, boundary buffers and streams of messages of its own. Parameter sets and arenas
+ *   are per rank and shared. The plan's own shape stays; others are evicted when idle, the one used
+ *   longest ago first.
+ * - Nothing of a shape is freed while n_users is not 0, or after a failure before the session ends.
+ * - Bindings with a stream's or a host's memory go before the programs that they bind.
+ * - What ranks read of a shape is written before its first request is published, but for seats
+ *   (each its rank's own) and wires (each end its rank's own).
+ * - Shapes come and go under submit_lock.
+ *
+ * Told upwards (opi_shapes_above): a value that a submit needs is behind a host's flag; weights are
+ * to be shared with other sessions.
+ */
+#ifndef OPI_COMPILED_H
+#define OPI_COMPILED_H
+
+#include "runtime/compiled/lent.h"
+#include "runtime/compiled/parts.h"
+#include "runtime/compiled/request.h"
+#include "runtime/compiled/shape.h"
+#include "runtime/compiled/streams.h"
+
+/* The plan's own shape, and with it a training session's weights. Once devices are open. */
+opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err);
+/* Gives back all that is the backends' and the transport's; nothing runs any more. */
+void opi_shapes_stop(opi_shapes *shapes);
+void opi_shapes_free(opi_shapes *shapes);
+
+/* Submitting, under submit_lock. What a request's inputs are: names, types and shapes checked.
+ * OPIPE_PENDING: a value is not there yet. */
+opipe_status opi_read_inputs(opi_setup *setup, const opipe_submit_params *params,
+                             opi_request *request, opipe_error *err);
+/* The shape that `request` is of, built if need be, in use until it has passed. OPIPE_PENDING: no
+ * room until one that is in use is let go. */
+opipe_status opi_shape_find(opi_setup *setup, opi_request *request, opipe_error *err);
+void opi_shape_let_go(opi_request *request); /* it will not use it; accepts that it has none */
+
+#endif /* OPI_COMPILED_H */

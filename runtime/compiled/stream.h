@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a stream is made of; private to runtime/compiled.
+ *
+ *   opi_shapes ── opi_streams ── opi_stream (one per state; pooled: its address lasts)
+ *                                     ├─ pairs    where, how large, which shape now
+ *                                     ├─ blocks   one per rank: two buffers of each pair it holds
+ *                                     └─ tables   one per compiled shape and turn: bindings of the
+ *                                                 programs that read or make what is kept
+ *
+ * All is decided when a request is submitted: its turn (which buffer it reads), the shapes, the
+ * bindings. So requests of one stream can be under way one behind the other; a rank that comes to
+ * the next one has left the one before, and finds its input made. Under the session's submit_lock
+ * but for what is atomic.
+ */
+#ifndef OPI_STREAM_H
+#define OPI_STREAM_H
+
+#include "runtime/compiled/build.h"
+
+typedef struct opi_kept {
+  uint32_t holder;       /* rank */
+  uint32_t rank;         /* dimensions */
+  uint64_t capacity;     /* elements of a buffer */
+  uint64_t offset_bytes; /* of the first of the two in the holder's block */
+  uint64_t buffer_bytes; /* from the first to the second */
+  uint64_t n_elems, n_bytes;
+  int64_t shape[OPIPE_MAX_RANK];
+} opi_kept;
+
+/* Bindings with a stream's buffers in the place of a shape's. */
+typedef struct opi_stream_table {
+  struct opi_stream_table *next;
+  const opi_compiled *shape;
+  uint32_t turn;
+  uint32_t n_steps;
+  opipe_binding **bound; /* [n_steps] of the shape's lists; NULL: the shape's own */
+} opi_stream_table;
+
+struct opi_stream {
+  opi_setup *setup;
+  opi_handle_entry *slot; /* kept from state to state */
+  opi_stream *next;
+  uint32_t home; /* replica */
+  uint32_t turn; /* the buffer that the next request reads, 0 or 1 */
+  bool empty;
+  bool leased;                   /* the host has it */
+  bool filled;                   /* it has memory */
+  uint64_t sequence;             /* of its next request */
+  _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
+  _Atomic uint32_t n_breaking;   /* who may be about to set that */
+  _Atomic uint32_t n_unfinished; /* requests; one that is over is touched by no rank */
+  opi_kept *pairs;               /* [plan->n_states] */
+  opi_block *blocks;             /* [plan->n_ranks] */
+  opi_stream_table *tables;
+};
+
+/* A rank's own way to its device for calls that come from the host's threads. */
+typedef struct opi_side {
+  opipe_queue *queue; /* NULL: plain host memory */
+  opipe_event *event;
+} opi_side;
+
+typedef struct opi_streams {
+  opi_stream *list;         /* all ever made */
+  uint32_t *pair_of_input;  /* [setup->n_inputs] OPIPE_NONE: of none */
+  uint32_t *pair_of_output; /* [setup->n_outputs] */
+  opi_side *sides;          /* [plan->n_ranks] */
+  uint64_t n_opened;
+  uint32_t n_homes;
+} opi_streams;
+
+static inline opipe_region opi_kept_region(const opi_stream *stream, uint32_t pair, uint32_t turn,
+                                           uint64_t n_bytes) {
+  const opi_kept *kept = &stream->pairs[pair];
+  return (opipe_region){.buffer = stream->blocks[kept->holder].buffer,
+                        .offset_bytes = kept->offset_bytes + turn * kept->buffer_bytes,
+                        .n_bytes = n_bytes};
+}
+/* NULL: the device has no host memory. */
+static inline char *opi_kept_host(const opi_stream *stream, uint32_t pair, uint32_t turn) {
+  const opi_kept *kept = &stream->pairs[pair];
+  char *host = stream->blocks[kept->holder].host;
+  return host == NULL ? NULL : host + kept->offset_bytes + turn * kept->buffer_bytes;
+}
+
+/* streams.c: memory of those that were closed, once no request needs it. After a failure ranks may
+ * be at work with what is over: the session's end frees it. Under submit_lock. */
+void opi_streams_reclaim(opi_setup *setup);
+/* access.c: queues of the sides */
+opipe_status opi_sides_open(opi_setup *setup, opipe_error *err);
+void opi_sides_close(opi_setup *setup);
+/* bound.c: all bindings of a stream. */
+void opi_stream_unbind(opi_stream *stream);
+
+/* STATE: requests of it are unfinished; `whole`: or one has failed. */
+opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool whole,
+                             opipe_error *err);
+void opi_stream_clear(opi_stream *stream); /* as it was opened */
+
+#endif /* OPI_STREAM_H */

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's device: opened with the session, its memory charged to the budget. */
+#ifndef OPI_RANK_H
+#define OPI_RANK_H
+
+#include "runtime/device/pinned.h"
+#include "runtime/device/setup.h"
+
+/* Memory of a rank's device, charged to the budget. */
+typedef struct opi_block {
+  opipe_buffer *buffer; /* NULL: none */
+  opipe_memory *memory; /* with the rank's endpoint: regions of it travel; NULL: none do */
+  char *host;           /* of a boundary buffer; NULL: none */
+  uint64_t n_bytes;
+} opi_block;
+
+typedef struct opi_rank_arena {
+  opi_block block;   /* none: freed */
+  uint32_t n_shapes; /* that are bound to it */
+} opi_rank_arena;
+enum { OPI_ARENAS = 32 /* an arena is made only when a shape needs more than all before */ };
+
+/* Staging memory that grew: a rank may still be at work with the one before, so all are kept. */
+typedef struct opi_staging {
+  struct opi_staging *next;
+  opi_pinned memory;
+} opi_staging;
+
+struct opi_import; /* compiled/ */
+struct opi_worker; /* executor/ */
+
+typedef struct opi_rank {
+  opi_setup *setup; /* NULL: the rank is in another session */
+  uint32_t index;
+  uint32_t place; /* in setup->here */
+  const opipe_backend *backend;
+  opipe_instance *instance;
+  opipe_device *device;
+  opipe_queue *queue;
+  opipe_event *event; /* NULL: the device is synchronous */
+  uint32_t device_flags;
+  uint32_t alignment;
+  bool has_kernels;               /* the plan's table of kernels was given to the device */
+  int32_t device_type, device_id; /* DLPack's, of tensors that it takes; 0: host memory alone */
+  opipe_endpoint *endpoint;
+  opipe_params *params;   /* NULL: the model has none, or it trains */
+  uint64_t charged_bytes; /* to the budget */
+  /* under the shapes' submit_lock */
+  opi_rank_arena arenas[OPI_ARENAS];
+  uint32_t n_arenas;
+  struct opi_import *imports; /* handles of hosts */
+  uint32_t n_imports;
+  uint64_t staging_bytes;
+  opi_staging *stagings;          /* all, for freeing */
+  _Atomic(opi_staging *) staging; /* the latest; NULL: plain host memory */
+  struct opi_worker *worker;      /* what its thread is at */
+} opi_rank;
+
+/* The rank that looks after what is the session's and no rank's. */
+static inline opi_rank *opi_session_first(const opi_setup *setup) {
+  return &setup->ranks[setup->here[0]];
+}
+static inline const opi_backend_ref *opi_rank_backend(const opi_rank *rank) {
+  return &rank->setup->env.backends[rank->index];
+}
+
+/* Calls a slot of the rank's backend or of the transport, see OPI_ASK. */
+#define OPI_ASK_RANK(rank, slot, err, ...) \
+  OPI_ASK("backend", &(rank)->setup->env.backends[(rank)->index], slot, err, __VA_ARGS__)
+#define OPI_ASK_WIRE(fixed, slot, err, ...) \
+  OPI_ASK("transport", &(fixed)->env.transport, slot, err, __VA_ARGS__)
+#define OPI_MAKE_RANK(rank, slot, out, err, ...) \
+  OPI_MAKE("backend", &(rank)->setup->env.backends[(rank)->index], slot, out, err, __VA_ARGS__)
+#define OPI_MAKE_WIRE(fixed, slot, out, err, ...) \
+  OPI_MAKE("transport", &(fixed)->env.transport, slot, out, err, __VA_ARGS__)
+#define OPI_POLL_WIRE(fixed, slot, err, ...) \
+  OPI_POLL("transport", &(fixed)->env.transport, slot, err, __VA_ARGS__)
+
+/* Host address of a buffer of the rank's device, never NULL. */
+static inline opipe_status opi_buffer_host(const opi_rank *rank, opipe_buffer *buffer,
+                                           void **out_data, opipe_error *err) {
+  *out_data = NULL;
+  OPI_TRY(OPI_ASK_RANK(rank, buffer_host, err, buffer, out_data));
+  return *out_data != NULL
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID,
+                        "backend '%s': a buffer of a device with host memory has none",
+                        opi_rank_backend(rank)->id);
+}
+
+/* ---- memory ---- */
+
+/* Against the budget; what is not discharged is given back with the rank. */
+opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what, opipe_error *err);
+void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes);
+/* Charged, then taken; nothing for 0 bytes. kind: OPIPE_BUFFER_*; `what` is for messages. */
+opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
+                           opi_block *out_block, opipe_error *err);
+/* Regions of it may be sent and received from now on; the reference has no transport. */
+opipe_status opi_rank_register(const opi_rank *rank, opi_block *block, opipe_error *err);
+/* Its streams are closed. */
+void opi_rank_give(opi_rank *rank, opi_block *block);
+
+/* ---- programs ---- */
+
+opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err);
+/* flags: beside the session's. */
+opipe_status opi_rank_compile(const opi_rank *rank, const opipe_graph *graph, uint32_t stage,
+                              uint32_t flags, opipe_program **out_program,
+                              opipe_program_info *out_info, opipe_error *err);
+opipe_status opi_rank_bind(const opi_rank *rank, uint32_t stage, const opipe_bind_params *params,
+                           opipe_binding **out_binding, opipe_error *err);
+/* Waits for a queue of the rank's device by `event`; late errors come out here. NULL: the device is
+ * synchronous. `watch` is called now and then meanwhile. */
+opipe_status opi_queue_sync(const opi_rank *rank, opipe_queue *queue, opipe_event *event,
+                            opipe_error *err);
+static inline opipe_status opi_rank_sync(const opi_rank *rank, opipe_error *err) {
+  return opi_queue_sync(rank, rank->queue, rank->event, err);
+}
+/* Until messages can use what was opened on the ranks' endpoints; within the watchdog's time. */
+opipe_status opi_session_ready(const opi_setup *setup, opipe_error *err);
+
+/* ---- tensors ---- */
+
+typedef struct opi_span {
+  uint64_t start_ns, end_ns; /* 0: not yet */
+} opi_span;
+
+/* For tensors up to n_bytes, where the device is not plain host memory. Where it is asynchronous:
+ * for OPI_STAGED of them, or as many as OPI_STAGING_BYTES hold, at least two. Under submit_lock. */
+opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err);
+static inline char *opi_rank_staging(const opi_rank *rank) {
+  opi_staging *staging = atomic_load_explicit(&rank->staging, memory_order_acquire);
+  return staging == NULL ? NULL : staging->memory.data;
+}
+/* Synchronous devices. A view of host memory into a region, `host` its address where it has one;
+ * and a region's bytes, in place or in the rank's staging memory. */
+opipe_status opi_rank_write(opi_rank *rank, const opi_view *view, const opipe_region *region,
+                            char *host, opipe_error *err);
+opipe_status opi_rank_read(opi_rank *rank, const opipe_region *region, char *host,
+                           const char **out_data, opipe_error *err);
+
+/* ---- the host's border (border.c) ---- */
+
+/* Checks of tensors, naming tensor `name`: place and type; fences. */
+opipe_status opi_check_tensor(const opi_setup *setup, const char *name, const opipe_tensor *tensor,
+                              uint32_t dtype, opipe_error *err);
+opipe_status opi_check_fence(const opi_setup *setup, const char *name, const opipe_fence *fence,
+                             opipe_error *err);
+/* Has the host set its flag? True of every other kind. */
+bool opi_fence_set(const opipe_fence *fence);
+
+#endif /* OPI_RANK_H */

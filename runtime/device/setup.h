@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fixed part of a session, which every layer reads: plan, plugins, ranks, inputs and outputs.
+ *
+ * Session open writes it, and the plan's own shape (compiled/) adds a training session's labels and
+ * outputs; afterwards only `ending` and the ranks change. The pointers to the layers above are for
+ * those layers: nothing below them knows what they point to.
+ */
+#ifndef OPI_SETUP_H
+#define OPI_SETUP_H
+
+#include <opipe/host.h>
+#include <stdatomic.h>
+
+#include "partition/plan/plan.h"
+#include "runtime/base/base.h"
+#include "runtime/device/budget.h"
+
+enum {
+  OPI_LOOK_NS = 100000000,  /* waits look up at least so often: deadlines, watchdog */
+  OPI_POLL_NS = 50000,      /* waits for something that rings no bell: host fences, devices */
+  OPI_POLL_LEAST_NS = 2000, /* the shortest of those waits, for devices */
+  OPI_STAGED = 64,
+  OPI_STAGING_BYTES = 16 << 20
+};
+
+/* How a shape's graph is made. NULL members: opi_bind, and what is known of the batch from a
+ * binding of its own. */
+typedef struct opi_shape_source {
+  opipe_status (*bind)(const opi_model *model, const opi_bind_options *options,
+                       opi_bound **out_bound, opipe_error *err);
+  opipe_status (*carry)(const opi_graph *graph, const opi_carry *in_carry, opi_carry *out_carry,
+                        opipe_error *err);
+} opi_shape_source;
+
+/* All borrowed: must outlive the session. */
+typedef struct opi_session_env {
+  const opipe_allocator *allocator;
+  const opi_logger *logger; /* may be NULL */
+  const opi_model *model;
+  const opi_plan *plan;
+  const opi_backend_ref *backends; /* [plan->n_ranks] */
+  opi_transport_ref transport;
+  const char *transport_options;  /* may be NULL */
+  const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
+  opi_budget *budget;             /* may be NULL */
+  opi_shape_source source;
+  uint64_t owner;    /* handle of the context, to which its requests belong; 0: none */
+  const bool *local; /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
+  uint32_t cores;    /* cores that the ranks may use; 0: those the process is allowed */
+} opi_session_env;
+
+typedef struct opi_input {
+  const char *name;
+  const opi_value *value; /* of the model's file graph: what is fixed about it */
+  const opi_pin *pin;     /* the plan's value, NULL: none */
+  int32_t batch_axis;     /* -1: none */
+  bool valued;            /* shapes depend on its value: part of the signature */
+  bool labels;            /* of training's loss: the model's file does not have it */
+} opi_input;
+
+/* How a session ends. opi_session_break (executor/) writes it once: `failing` decides who, `why`
+ * is complete before `failed` is 1, and stays as it is then. `closing` is close's. */
+typedef struct opi_ending {
+  _Atomic uint32_t failed; /* 1: `why` holds, nothing runs any more */
+  _Atomic uint32_t failing;
+  _Atomic uint32_t closing;
+  opipe_error why;
+} opi_ending;
+
+/* Told upwards; the executor fills it in. */
+typedef struct opi_setup opi_setup;
+typedef struct opi_device_above {
+  void (*watch)(opi_setup *setup); /* a thread waits for a device: the watchdog is to look */
+} opi_device_above;
+
+struct opi_rank;
+struct opi_shapes; /* compiled/ */
+struct opi_engine; /* executor/ */
+
+struct opi_setup {
+  opi_session_env env;
+  const opipe_allocator *allocator;
+  const opi_plan *plan;
+  const opipe_transport *transport;
+  opi_arena arena; /* of the session's life */
+  int32_t pid;
+  uint32_t flags, threads; /* OPIPE_SESSION_*, OPIPE_THREADS_* */
+  uint32_t max_in_flight;
+  uint32_t compile_flags;
+  uint32_t spin_us, worker_spin_us; /* of ranks; of devices */
+  uint64_t watchdog_ns;
+  bool reference;
+
+  opi_input *inputs;
+  const char **output_names;
+  uint32_t *output_dtypes;
+  uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
+  uint32_t n_batch_inputs;              /* that carry the batch */
+
+  opipe_world *world;
+  struct opi_rank *ranks; /* [plan->n_ranks] those of other sessions are empty */
+  const bool *local;      /* [plan->n_ranks] is it here? */
+  const uint32_t *here;   /* [n_here] rising */
+  uint32_t n_here;
+  opi_ending ending;
+  opi_device_above above;
+  struct opi_shapes *shapes;
+  struct opi_engine *engine;
+};
+
+static inline bool opi_rank_is_here(const opi_setup *setup, uint32_t rank) {
+  return setup->local[rank];
+}
+/* Are some of the plan's ranks in other sessions? */
+static inline bool opi_is_shared(const opi_setup *setup) {
+  return setup->n_here != setup->plan->decided.n_ranks;
+}
+static inline bool opi_session_trains(const opi_setup *setup) {
+  return setup->plan->decided.train != NULL;
+}
+static inline bool opi_session_failed(const opi_setup *setup) {
+  return atomic_load(&setup->ending.failed) != 0;
+}
+
+/* Does nobody count on it any more? A count is looked at before `failed`: after a failure requests
+ * are ended although ranks may still be at work with what they count on. That begins only once
+ * `failed` is 1, so whoever reads a count that went down for that reason reads `failed` as 1
+ * afterwards. In the other order `failed` could be read just before the failure and the count just
+ * after it. Both loads are sequentially consistent. */
+static inline bool opi_is_idle(const opi_setup *setup, const _Atomic uint32_t *n_users) {
+  return atomic_load(n_users) == 0 && !opi_session_failed(setup);
+}
+
+/* STATE: the session was opened in another process (a fork's child); or it is being closed. */
+opipe_status opi_process_check(const opi_setup *setup, opipe_error *err);
+opipe_status opi_session_check(const opi_setup *setup, opipe_error *err);
+/* NOTFOUND: the rank is in another session. */
+opipe_status opi_rank_find(const opi_setup *setup, const char *call, uint32_t rank,
+                           opipe_error *err);
+
+#endif /* OPI_SETUP_H */

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The interpreter's parts; private to runtime/executor. */
+#ifndef OPI_STEPS_H
+#define OPI_STEPS_H
+
+#include "runtime/executor/executor.h"
+
+static inline opi_cursor *opi_cursor_of(const opi_rank *rank) {
+  return rank->worker->cursor;
+}
+/* The shape that the rank is at work with. */
+static inline opi_compiled *opi_compiled_at(const opi_rank *rank) {
+  return opi_cursor_of(rank)->item.shape;
+}
+/* The mini-batch that a step of the rank works for. */
+static inline opi_request *opi_step_request(const opi_rank *rank, const opi_step *step) {
+  const opi_item *item = &opi_cursor_of(rank)->item;
+  return step->next != 0 ? item->next : item->current;
+}
+static inline opi_engine *opi_engine_of(const opi_rank *rank) {
+  return rank->setup->engine;
+}
+static inline opi_weights *opi_weights_of(const opi_rank *rank) {
+  return rank->setup->shapes->weights;
+}
+static inline bool opi_is_periodic(const opi_rank *rank) {
+  return rank->setup->shapes->periodic;
+}
+
+/* -- interpret.c -- */
+/* Moves on what lags behind the rank's last step, and ends the ticket that waits for its report.
+ * OPIPE_PENDING: not there yet. */
+opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err);
+/* The rank's step blocks, is done: for the watchdog. */
+void opi_rank_blocked(opi_rank *rank, const opi_step *step);
+void opi_rank_unblocked(opi_rank *rank, const opi_step *step);
+static inline void opi_rank_moves(opi_rank *rank, const opi_step *step) {
+  opi_count_on(&rank->worker->n_moves);
+  rank->worker->fence_ns = 0;
+  if (rank->worker->blocked_since_ns != 0)
+    opi_rank_unblocked(rank, step);
+}
+/* A rank cannot go on before the host sets a fence: it looks again soon, and the time is not the
+ * library's. Returns OPIPE_PENDING. */
+static inline opipe_status opi_rank_at_fence(opi_rank *rank) {
+  rank->worker->polls = rank->worker->at_fence = true;
+  return OPIPE_PENDING;
+}
+/* Ranks of other sessions are heard and told. */
+static inline opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
+  const opi_elsewhere *there = opi_engine_of(rank)->elsewhere;
+  return there == NULL ? OPIPE_OK : there->exchange(there->ctx, rank, err);
+}
+
+/* -- loop.c -- */
+void *opi_rank_thread(void *arg);
+
+/* -- watch.c -- */
+/* Takes note of what the rank is doing. */
+void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);
+
+/* -- step.c -- */
+/* Runs the rank's list of its request; OPIPE_PENDING: blocked. */
+opipe_status opi_list_run(opi_rank *rank, opipe_error *err);
+/* Nothing to run: sends that still wait are tried; OPIPE_PENDING: some still do. */
+opipe_status opi_list_idle(opi_rank *rank, opipe_error *err);
+/* Does the step belong to what the rank does now? */
+bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step);
+
+/* -- programs.c -- */
+opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
+                              opipe_error *err);
+opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
+
+/* -- feed.c -- */
+opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* Outputs that are inputs or known values. */
+opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err);
+/* Is what a rank has of the mini-batch's loss a number? On its thread, before its update. */
+bool opi_train_is_finite(const opi_compiled *shape, const opi_request *request, uint32_t rank);
+/* Between regions of two ranks, on the calling thread. */
+opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to,
+                             const opipe_region *dst, opipe_error *err);
+
+/* -- messages.c: the steps of messages; OPIPE_PENDING: not yet -- */
+opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* steps [n]. OPIPE_PENDING: none has begun */
+opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t n,
+                                opipe_error *err);
+/* Tries the sends that wait. */
+opipe_status opi_messages_try(opi_rank *rank, opipe_error *err);
+static inline opipe_status opi_messages_flush(opi_rank *rank, opipe_error *err) {
+  return opi_cursor_of(rank)->busy == NULL ? OPIPE_OK : opi_messages_try(rank, err);
+}
+
+#endif /* OPI_STEPS_H */
