@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
-#include "abi/api/api.h"
+#include "abi/api/study.h"
 #include "loader/base/fp.h"
 #include "loader/gradient/account.h"
 #include "partition/make/work.h"
 #include "partition/program/assign.h"
 #include "partition/program/batch.h"
-#include "partition/study/cluster/cluster.h"
 
 void opi_plan_unref(void *plan) {
   opi_plan_object *p = plan;
@@ -45,6 +44,7 @@ opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *b
                         .plugins = &model->context->plugins,
                         .model = model->file,
                         .bind = bind,
+                        .search = opi_study_order_search(),
                         .now_ns = opi_now_ns};
 }
 
@@ -129,40 +129,6 @@ static opipe_status place_ranks(opi_arena *arena, const opi_applied *as,
   return OPIPE_OK;
 }
 
-/* A cluster's devices and link in the place of the host's own. What it is read into must outlive
- * the use of `io_params`. */
-static opipe_status take_cluster(opi_arena *arena, opipe_plan_params *io_params, opipe_error *err) {
-  opipe_plan_params *p = io_params;
-  opi_cluster *c = OPI_ARENA_NEW(arena, opi_cluster);
-  const char *name = p->cluster_name == NULL ? "the cluster" : p->cluster_name;
-  if (p->cluster == NULL)
-    return OPIPE_OK;
-  if (c == NULL)
-    return opi_fail_nomem(err, sizeof *c, "a cluster");
-  if (p->n_devices != 0 || p->n_descriptions != 0 || p->link != NULL) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_make: a cluster, and %u devices, %u descriptions and %u links: one of "
-                    "both",
-                    p->n_devices, p->n_descriptions, p->link != NULL);
-  }
-  OPI_TRY(opi_cluster_read(name, p->cluster, p->cluster_bytes, arena, c, err));
-  p->devices = c->devices;
-  p->descriptions = c->descriptions;
-  p->n_devices = p->n_descriptions = c->n_devices;
-  p->devices_stride = (uint32_t)sizeof *c->devices;
-  p->descriptions_stride = (uint32_t)sizeof *c->descriptions;
-  if (c->transport == NULL)
-    return OPIPE_OK;
-  if (p->transport != NULL) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"transport\" is '%.60s', and '%.60s' was asked for: one of both", name,
-                    c->transport, p->transport);
-  }
-  p->transport = c->transport;
-  p->link = &c->link;
-  return OPIPE_OK;
-}
-
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err) {
   opipe_plan_params own = {.struct_size = (uint32_t)sizeof own};
@@ -189,7 +155,7 @@ opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *
   }
   opi_arena arena;
   opi_arena_init(&arena, env.allocator, 0);
-  opipe_status status = take_cluster(&arena, &own, err);
+  opipe_status status = opi_study_take_cluster(&arena, &own, err);
   if (status == OPIPE_OK && as != NULL)
     status = place_ranks(&arena, as, &own, err);
   if (status == OPIPE_OK)

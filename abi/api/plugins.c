@@ -3,8 +3,7 @@
  * plans nor types. */
 #include "abi/api/plugins.h"
 
-#include "partition/study/improve/ask.h"
-#include "partition/study/simulate/baselines.h"
+#include "partition/schedule/order_search.h"
 
 static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out_ref,
                                  opipe_error *err) {

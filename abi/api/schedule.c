@@ -2,14 +2,11 @@
 /* Schedules without a model: orders made, read, lowered, proven, timed, drawn and written. An order
  * is immutable; lowering makes a new one. [any-thread]
  */
-#include "abi/api/api.h"
+#include "abi/api/study.h"
 #include "loader/base/json.h"
 #include "partition/schedule/ask.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/schedule/draw.h"
-#include "partition/study/improve/ask.h"
-#include "partition/study/page/play_page.h"
-#include "partition/study/simulate/baselines.h"
 
 /* Takes `order` over, also on failure. */
 static opipe_status wrap(opi_context_object *context, opi_order *order, opipe_order **out_order,
@@ -94,27 +91,6 @@ static opipe_status align(opi_order **io_order, const opipe_allocator *allocator
   return status;
 }
 
-/* Orders of other systems, to be compared with: no plan has them. */
-static opipe_status make_baseline(const opi_question *q, uint32_t flags,
-                                  const opipe_allocator *allocator, opi_order **out_order,
-                                  opipe_error *err) {
-  const uint32_t n = q->n_ranks != 0 ? q->n_ranks : q->n_stages;
-  if (flags != 0 || q->replicas > 1 || (q->n_stages != 0 && q->n_stages != n)) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "%s: trains one stage per rank, %u stages, %u replicas and flags %u were asked "
-                    "for",
-                    q->schedule, q->n_stages, q->replicas, flags);
-  }
-  if (strcmp(q->schedule, "gems") == 0)
-    return opi_order_gems(n, q->n_microbatches, allocator, out_order, err);
-  if (q->n_microbatches != n) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "pipedream: what repeats has one micro-batch per stage, %u, not %u", n,
-                    q->n_microbatches);
-  }
-  return opi_order_pipedream(n, allocator, out_order, err);
-}
-
 opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_params *params,
                                 opipe_order **out_order, opipe_error *err) {
   opipe_order_params own = {0};
@@ -132,16 +108,14 @@ opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_p
       .n_microbatches = own.n_microbatches,
       .replicas = own.replicas,
       .costs = &costs};
-  if (opi_is_baseline(own.schedule)) {
-    OPI_TRY(make_baseline(&question, own.flags, &context->allocator, &order, err));
-    return wrap(context, order, out_order, err);
-  }
   const bool aligned = (own.flags & OPIPE_ORDER_ALIGNED) != 0;
   const bool improve = (own.flags & OPIPE_ORDER_IMPROVE) != 0 || opi_is_search(own.schedule);
-  OPI_TRY(aligned && !improve ? opi_order_ask_aligned(&context->plugins, &question,
-                                                      &context->allocator, &order, err)
-                              : opi_search_ask(&context->plugins, &question, improve,
-                                               &context->allocator, &order, NULL, err));
+  if (improve || opi_is_baseline(own.schedule))
+    OPI_TRY(opi_study_order(context, &question, own.flags, &order, err));
+  else if (aligned)
+    OPI_TRY(opi_order_ask_aligned(&context->plugins, &question, &context->allocator, &order, err));
+  else
+    OPI_TRY(opi_order_ask(&context->plugins, &question, &context->allocator, &order, err));
   if (aligned && improve)
     OPI_TRY(align(&order, &context->allocator, err));
   return wrap(context, order, out_order, err);
@@ -281,27 +255,9 @@ static opipe_status find_bound(const opi_order *order, const opi_costs *costs,
                                const opi_simulation *s, double *out_bound, opipe_error *err) {
   opipe_error unused = OPIPE_ERROR_INIT;
   *out_bound = 0;
-  const opipe_status status = opi_improve_bound(&order->problem, order->list, costs,
-                                                order->arena.allocator, out_bound, &unused);
+  const opipe_status status = opi_study_bound(order, costs, out_bound, &unused);
   *out_bound = status < 0 || s->makespan <= 0 ? 0 : *out_bound;
   return status == OPIPE_E_NOMEM ? opi_fail_nomem(err, 1, "a bound") : OPIPE_OK;
-}
-
-static opipe_status write_page(const opi_order *order, const opi_costs *costs,
-                               const opi_simulation *result, const char *figures,
-                               const opipe_allocator *allocator, opipe_write_fn write, void *ctx,
-                               opipe_error *err) {
-  opi_page page;
-  opi_arena arena;
-  opi_arena_init(&arena, allocator, 0);
-  opi_page_begin(&page, allocator, "", "");
-  opipe_status status = opi_page_add_order(&page, "simulated", &order->problem, order->list, costs,
-                                           NULL, figures, result->makespan, &arena, err);
-  if (status == OPIPE_OK)
-    status = opi_page_write(&page, write, ctx, err);
-  opi_page_release(&page);
-  opi_arena_release(&arena);
-  return status;
 }
 
 opipe_status opi_api_order_simulate(opi_order_object *order, const opipe_order_costs *costs,
@@ -324,7 +280,8 @@ opipe_status opi_api_order_simulate(opi_order_object *order, const opipe_order_c
   if (status == OPIPE_OK) {
     describe_simulation(p, &result, bound, format != OPIPE_FORMAT_TEXT, &text);
     status = format == OPIPE_FORMAT_HTML
-                 ? write_page(order->order, &own, &result, text.data, allocator, write, ctx, err)
+                 ? opi_study_order_page(order->order, &own, &result, text.data, allocator, write,
+                                        ctx, err)
                  : opi_text_write(&text, write, ctx, err);
   }
   opi_text_release(&text);
@@ -444,8 +401,10 @@ opipe_status opi_api_schedule_list(opi_context_object *context, uint32_t format,
       opi_registry_each(context->registry, OPIPE_KIND_SCHEDULE, list_schedule, &l, err);
   if (status >= 0) {
     const opipe_schedule_option *options = NULL;
-    const uint32_t n = opi_search_options(&options);
-    list_entry(&l, "search", opi_search_summary, NULL, options, n);
+    const char *summary = NULL;
+    const uint32_t n = opi_study_search_options(&options, &summary);
+    if (summary != NULL)
+      list_entry(&l, "search", summary, NULL, options, n);
     opi_text_puts(&text, l.json ? "\n]\n" : "");
     status = opi_text_write(&text, write, ctx, err);
   }

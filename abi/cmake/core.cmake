@@ -9,6 +9,13 @@ file(GLOB_RECURSE core_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
   loader/*.c partition/*.c runtime/*.c)
 file(GLOB abi_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
   abi/registry/*.c abi/api/*.c)
+if(OPIPE_STUDY)
+  list(FILTER abi_sources EXCLUDE REGEX "/without_study\\.c$")
+  list(FILTER core_sources EXCLUDE REGEX "/without_page\\.c$")
+else() # what answers for it stands in abi/api/without_study.c
+  list(FILTER abi_sources EXCLUDE REGEX "^abi/api/(machine|profile|search|simulate|strategy|study)\\.c$")
+  list(FILTER core_sources EXCLUDE REGEX "^partition/study/|^runtime/trace/page\\.c$")
+endif()
 file(GLOB proto_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} loader/wire/*.proto)
 
 if(OPIPE_SANITIZE)
@@ -35,15 +42,17 @@ foreach(proto IN LISTS proto_sources)
 endforeach()
 
 # The document of pages (partition/study/page), as C arrays.
-file(GLOB page_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/study/page/web/*)
-set(page_document ${OPI_GENERATED_DIR}/partition/study/page/document.c)
-file(MAKE_DIRECTORY ${OPI_GENERATED_DIR}/partition/study/page)
-add_custom_command(OUTPUT ${page_document}
-  COMMAND ${CMAKE_COMMAND} -DFOLDER=${PROJECT_SOURCE_DIR}/partition/study/page/web -DOUT=${page_document}
-    -P ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
-  DEPENDS ${page_sources} ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
-  COMMENT "partition/study/page/web" VERBATIM)
-list(APPEND generated_sources ${page_document})
+if(OPIPE_STUDY)
+  file(GLOB page_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/study/page/web/*)
+  set(page_document ${OPI_GENERATED_DIR}/partition/study/page/document.c)
+  file(MAKE_DIRECTORY ${OPI_GENERATED_DIR}/partition/study/page)
+  add_custom_command(OUTPUT ${page_document}
+    COMMAND ${CMAKE_COMMAND} -DFOLDER=${PROJECT_SOURCE_DIR}/partition/study/page/web -DOUT=${page_document}
+      -P ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
+    DEPENDS ${page_sources} ${PROJECT_SOURCE_DIR}/abi/cmake/page.cmake
+    COMMENT "partition/study/page/web" VERBATIM)
+  list(APPEND generated_sources ${page_document})
+endif()
 
 # What every source of the core may include: its own tree from the top ("loader/base/...") and
 # the public headers ("opipe/...").
@@ -83,7 +92,10 @@ opi_export_only(onnxpipe ${PROJECT_SOURCE_DIR}/abi/cmake/library.map)
 target_link_options(onnxpipe PRIVATE -Wl,-z,nodelete)
 
 # Ready clusters lie beside the plugins, in the build tree too: --cluster finds them by name.
-file(GLOB ready_clusters CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/study/cluster/ready/*.json)
+set(ready_clusters)
+if(OPIPE_STUDY)
+  file(GLOB ready_clusters CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/partition/study/cluster/ready/*.json)
+endif()
 foreach(cluster IN LISTS ready_clusters)
   get_filename_component(name ${cluster} NAME)
   configure_file(${cluster} ${PROJECT_BINARY_DIR}/lib/onnx-pipe/clusters/${name} COPYONLY)

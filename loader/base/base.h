@@ -218,8 +218,6 @@ int32_t opi_process_id(void);
 /* True when `text` matches a glob of '*' and '?'. */
 bool opi_glob(const char *glob, const char *text);
 
-/* Parses "300MiB", "1.5GiB", "4096", "64k"; false when malformed or too large. */
-bool opi_parse_size(const char *text, uint64_t *out_bytes);
 /* Whole text as a decimal integer within [min, max]. */
 bool opi_parse_int(const char *text, int64_t min, int64_t max, int64_t *out);
 

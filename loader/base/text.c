@@ -211,45 +211,6 @@ bool opi_glob(const char *glob, const char *text) {
   return *glob == '\0';
 }
 
-static bool unit_scale(const char *unit, double *out_scale) {
-  static const struct {
-    const char *name;
-    double scale;
-  } units[] = {{"", 1},
-               {"B", 1},
-               {"k", 1024.},
-               {"K", 1024.},
-               {"KiB", 1024.},
-               {"M", 1048576.},
-               {"MiB", 1048576.},
-               {"G", 1073741824.},
-               {"GiB", 1073741824.},
-               {"kB", 1e3},
-               {"KB", 1e3},
-               {"MB", 1e6},
-               {"GB", 1e9},
-               {"TiB", 1099511627776.}};
-  for (size_t i = 0; i < OPI_COUNT(units); ++i) {
-    if (strcmp(unit, units[i].name) == 0) {
-      *out_scale = units[i].scale;
-      return true;
-    }
-  }
-  return false;
-}
-
-bool opi_parse_size(const char *text, uint64_t *out_bytes) {
-  char *end = NULL;
-  double scale = 1;
-  if (text[0] < '0' || text[0] > '9')
-    return false;
-  const double value = strtod(text, &end);
-  if (!unit_scale(end, &scale) || !(value * scale < 9.2e18))
-    return false;
-  *out_bytes = (uint64_t)(value * scale);
-  return true;
-}
-
 bool opi_parse_int(const char *text, int64_t min, int64_t max, int64_t *out) {
   char *end = NULL;
   if (!((text[0] >= '0' && text[0] <= '9') || (text[0] == '-' && text[1] >= '0' && text[1] <= '9')))

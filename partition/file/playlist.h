@@ -16,7 +16,7 @@
 #define OPI_JSON_PLAYLIST_H
 
 #include "loader/base/json.h"
-#include "partition/lists/playlist.h"
+#include "partition/plan/playlist.h"
 
 /* As a member behind others; nothing where the plan has none. */
 void opi_json_write_playlist(opi_text *text, const opi_plan *plan);

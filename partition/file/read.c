@@ -1,27 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a plan. What it says is checked like any input: the fingerprint first, then every node must
- * be there, every edge go forward, and the order be proven; the hash last. No plugin is asked:
- * devices, link and memory are as the plan has them, and are compared with those that are here when
- * a session opens. Alone, without its model, it is what can be played: nodes are those that it
- * lists, what follows from the graph is as it was predicted.
+/* Reads the parts of a plan file. What it says is checked like any input: the fingerprint first,
+ * then every node must be there; the hash last. No plugin is asked: devices, link and memory are as
+ * the file has them, and are compared with those that are here when a session opens. Alone, without
+ * its model, it is what can be played: nodes are those that it lists, what follows from the graph
+ * is as it was predicted.
  */
+#include "partition/file/read.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "partition/file/devices.h"
+#include "partition/file/file.h"
 #include "partition/file/kernels.h"
 #include "partition/file/outline.h"
 #include "partition/file/playlist.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
-#include "partition/make/make.h"
-#include "partition/plan/spec.h"
-#include "partition/program/assign.h"
-#include "partition/program/batch.h"
-#include "partition/program/model.h"
-#include "partition/program/states.h"
 #include "partition/schedule/order.h"
 
 static const char *const WHAT = "the plan";
@@ -29,14 +26,7 @@ static const char STRATEGY[] = "onnx-pipe strategy"; /* the format of another fi
 enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };
 static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16; /* a sum of all parts fits */
 
-typedef struct reader {
-  const opi_plan_env *env; /* NULL: there is no model */
-  const json_t *root;
-  opi_plan *plan;
-  opi_bound *bound;
-  opi_arena scratch;
-  opipe_error *err;
-} reader;
+typedef opi_reading reader;
 
 static opipe_status copy_text(reader *r, const char *text, const char **out) {
   *out = opi_arena_strdup(&r->plan->arena, text);
@@ -69,9 +59,9 @@ static opipe_status read_head(reader *r) {
                     format);
   }
   OPI_TRY(opi_json_get_string(r->root, WHAT, "fingerprint", &print, r->err));
-  if (r->env == NULL)
+  if (r->model == NULL)
     return opi_json_read_print(print, r->plan->fingerprint, r->err);
-  opi_model_fingerprint(r->env->model, r->plan->fingerprint);
+  opi_model_fingerprint(r->model, r->plan->fingerprint);
   (void)snprintf(own, sizeof(own), "%016" PRIx64 "%016" PRIx64, r->plan->fingerprint[0],
                  r->plan->fingerprint[1]);
   if (strcmp(print, own) != 0) {
@@ -329,9 +319,8 @@ static opipe_status read_stage(reader *r, const json_t *object, uint32_t s, opi_
   return OPIPE_OK;
 }
 
-static opipe_status place_nodes(reader *r, opi_map *stages) {
+static opipe_status place_nodes(reader *r, const opi_graph *g, opi_map *stages) {
   opi_plan *plan = r->plan;
-  const opi_graph *g = r->bound->graph;
   plan->node_keys = OPI_ARENA_ARRAY(&plan->arena, const char *, g->n_nodes);
   plan->stage_of_node = OPI_ARENA_ARRAY(&plan->arena, uint32_t, g->n_nodes);
   if (plan->node_keys == NULL || plan->stage_of_node == NULL)
@@ -354,7 +343,7 @@ static opipe_status place_nodes(reader *r, opi_map *stages) {
   return OPIPE_OK;
 }
 
-static opipe_status read_stages(reader *r) {
+opipe_status opi_reading_stages(opi_reading *r, const opi_graph *graph) {
   opi_plan *plan = r->plan;
   const json_t *list = NULL;
   opi_map *stages = NULL;
@@ -374,8 +363,10 @@ static opipe_status read_stages(reader *r) {
   opipe_status status = OPIPE_OK;
   for (uint32_t s = 0; s < plan->n_stages && status == OPIPE_OK; ++s)
     status = read_stage(r, json_array_get(list, s), s, stages);
-  if (status == OPIPE_OK)
-    status = r->env == NULL ? opi_json_list_nodes(list, plan, r->err) : place_nodes(r, stages);
+  if (status == OPIPE_OK && graph == NULL)
+    status = opi_json_list_nodes(list, plan, r->err);
+  else if (status == OPIPE_OK)
+    status = place_nodes(r, graph, stages);
   opi_map_free(stages);
   return status;
 }
@@ -601,7 +592,7 @@ static opipe_status check_hash(const reader *r) {
                   "the plan: \"hash\" is %.40s, its decisions have %s: it was changed", hash, own);
 }
 
-static opipe_status read_beginning(reader *r) {
+opipe_status opi_reading_beginning(opi_reading *r) {
   OPI_TRY(read_head(r));
   OPI_TRY(read_binding(r));
   OPI_TRY(read_devices(r));
@@ -620,28 +611,42 @@ static opipe_status read_play(const reader *r) {
                                          : OPIPE_OK;
 }
 
-static opipe_status read_all(reader *r) {
-  OPI_TRY(read_beginning(r));
-  const int64_t rows = r->plan->batch_dim == NULL
-                           ? 0
-                           : opi_microbatch_rows(r->plan->batch_rows, r->plan->n_microbatches, 0);
-  OPI_TRY(opi_plan_bind(r->plan, r->env->model, r->env->bind, rows, &r->bound, r->err));
-  if (r->plan->train != NULL)
-    OPI_TRY(opi_train_check_choice(r->plan, r->bound->graph, r->err));
-  OPI_TRY(read_stages(r));
-  OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
-  OPI_TRY(opi_states_check(r->plan, r->env->model->graph, r->bound->graph, r->err));
-  OPI_TRY(opi_plan_check_link(r->plan, r->err)); /* by what the plan is for, and its layout */
+opipe_status opi_reading_layout(opi_reading *r) {
+  return opi_json_read_layout(r->root, r->plan, r->err);
+}
+
+opipe_status opi_reading_orders(opi_reading *r) {
   OPI_TRY(read_actions(r));
   OPI_TRY(read_memory(r));
-  OPI_TRY(read_play(r));
-  return opi_plan_finish(r->env, r->plan, r->bound, r->err);
+  return read_play(r);
+}
+
+opipe_status opi_reading_begin(const opipe_allocator *allocator, const void *json, uint64_t n_bytes,
+                               opi_reading *r) {
+  OPI_TRY(opi_json_parse(json, n_bytes, WHAT, &r->root, r->err));
+  return opi_plan_new(allocator, &r->plan, r->err);
+}
+
+opipe_status opi_reading_end(opi_reading *r, opipe_status status, opi_plan **out_plan) {
+  if (status == OPIPE_OK)
+    status = opi_plan_hash(r->plan, r->err);
+  if (status == OPIPE_OK)
+    status = check_hash(r);
+  if (r->plan != NULL)
+    r->plan->facts = NULL;
+  json_decref(r->root);
+  if (status < 0) {
+    opi_plan_free(r->plan);
+    return status;
+  }
+  *out_plan = r->plan;
+  return OPIPE_OK;
 }
 
 static opipe_status read_alone(reader *r) {
-  OPI_TRY(read_beginning(r));
-  OPI_TRY(read_stages(r));
-  OPI_TRY(opi_json_read_layout(r->root, r->plan, r->err));
+  OPI_TRY(opi_reading_beginning(r));
+  OPI_TRY(opi_reading_stages(r, NULL));
+  OPI_TRY(opi_reading_layout(r));
   OPI_TRY(read_actions(r));
   if (json_object_get(r->root, "hash") == NULL) {
     return opi_fail(r->err, OPIPE_E_INVALID,
@@ -652,40 +657,11 @@ static opipe_status read_alone(reader *r) {
   return opi_json_read_outline(r->root, r->plan, r->err);
 }
 
-static opipe_status read_plan(reader *r, const opipe_allocator *allocator, const void *json,
-                              uint64_t n_bytes, opi_plan **out_plan) {
-  json_t *root = NULL;
-  OPI_TRY(opi_json_parse(json, n_bytes, WHAT, &root, r->err));
-  opipe_status status = opi_plan_new(allocator, &r->plan, r->err);
-  opi_arena_init(&r->scratch, allocator, 0);
-  r->root = root;
-  if (status == OPIPE_OK)
-    status = r->env == NULL ? read_alone(r) : read_all(r);
-  if (status == OPIPE_OK)
-    status = opi_plan_hash(r->plan, r->err);
-  if (status == OPIPE_OK)
-    status = check_hash(r);
-  if (r->plan != NULL)
-    r->plan->facts = NULL;
-  opi_bound_free(r->bound);
-  opi_arena_release(&r->scratch);
-  json_decref(root);
-  if (status < 0) {
-    opi_plan_free(r->plan);
-    return status;
-  }
-  *out_plan = r->plan;
-  return OPIPE_OK;
-}
-
-opipe_status opi_plan_read(const opi_plan_env *env, const void *json, uint64_t n_bytes,
-                           opi_plan **out_plan, opipe_error *err) {
-  reader r = {.env = env, .err = err};
-  return read_plan(&r, env->allocator, json, n_bytes, out_plan);
-}
-
 opipe_status opi_plan_read_alone(const opipe_allocator *allocator, const void *json,
                                  uint64_t n_bytes, opi_plan **out_plan, opipe_error *err) {
-  reader r = {.err = err};
-  return read_plan(&r, allocator, json, n_bytes, out_plan);
+  opi_reading r = {.err = err};
+  opipe_status status = opi_reading_begin(allocator, json, n_bytes, &r);
+  if (status == OPIPE_OK)
+    status = read_alone(&r);
+  return opi_reading_end(&r, status, out_plan);
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "partition/plan/spec.h"
-#include "partition/program/model.h"
 
 static const char *const WHAT = "the plan's replicas or training";
 enum { COUNT_MOST = 1 << 20 };

@@ -5,12 +5,11 @@
 #include <inttypes.h>
 
 #include "partition/file/devices.h"
+#include "partition/file/file.h"
 #include "partition/file/kernels.h"
 #include "partition/file/playlist.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
-#include "partition/make/make.h"
-#include "partition/make/work.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/schedule/order.h"
 

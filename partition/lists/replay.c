@@ -24,7 +24,7 @@
 #include <stdio.h>
 
 #include "partition/lists/lists.h"
-#include "partition/schedule/actions.h"
+#include "partition/plan/rules.h"
 
 /* When the ends of a message were there, and when what it brings; NEVER before that. */
 typedef struct ends {

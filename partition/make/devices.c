@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-#include "partition/memory/caps.h"
-
 typedef struct choosing {
   const opi_plan_env *env;
   const opipe_plan_params *params;

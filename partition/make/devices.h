@@ -3,7 +3,7 @@
 #ifndef OPI_SEARCH_DEVICES_H
 #define OPI_SEARCH_DEVICES_H
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 
 /* Fills plan->devices and plan->facts, *out_facts too, [n_ranks], in `scratch`: every rank has its
  * entry of params->devices, the last one is for all ranks behind it. Errors: of backends; INVALID,

@@ -15,12 +15,11 @@
 #include "partition/program/model.h"
 #include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"
+#include "partition/schedule/order_search.h"
 #include "partition/search/capped.h"
 #include "partition/search/given.h"
 #include "partition/search/shared_caps.h"
 #include "partition/search/taken.h"
-#include "partition/study/improve/named.h"
-#include "partition/study/improve/plan.h"
 
 enum { STAGES_MOST = 4096 };
 
@@ -92,16 +91,17 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
       .costs = &opi_unit_costs};
   p->searches = opi_is_search(spec) || (p->params->flags & OPIPE_PLAN_IMPROVE) != 0;
   p->from = text_or(spec, "gpipe");
+  const opi_order_search *search = p->env->search;
+  if (p->searches && search == NULL) {
+    return opi_fail(p->err, OPIPE_E_UNSUPPORTED,
+                    "a search for a better order: built without the study");
+  }
   if (p->searches) {
-    OPI_TRY(opi_search_parse(spec, &p->scratch, &p->search, p->err));
+    OPI_TRY(search->parse(spec, &p->scratch, &p->search, p->err));
     p->from = p->search.from;
   }
-  if (p->from == NULL) {
-    opi_named best;
-    OPI_TRY(opi_named_best(p->env->plugins, &question, NULL, &p->scratch, &best, p->err));
-    opi_order_free(best.order);
-    p->from = best.spec;
-  }
+  if (p->from == NULL)
+    OPI_TRY(search->best(p->env->plugins, &question, &p->scratch, &p->from, p->err));
   OPI_TRY(
       opi_schedule_split(p->from, &plan->arena, &name, &plan->settings, &plan->n_settings, p->err));
   plan->schedule = name;
@@ -556,7 +556,7 @@ static opipe_status improve(planner *p) {
   OPI_TRY(opi_shared_caps_needs(p->plan, &p->scratch, &needs, &devices, p->err));
   opi_shared_caps_divide(p->plan, &needs, OPI_SHARE_REST, devices);
   const opipe_status status =
-      opi_improve_plan(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
+      p->env->search->improve(p->env->plugins, &p->search, p->from, p->plan, finish, p, p->err);
   opi_shared_caps_restore(p->plan, devices);
   return status;
 }

@@ -13,12 +13,4 @@ void opi_plan_count_work(opi_plan *plan, const opi_cut_model *model);
  */
 opipe_status opi_plan_count_few_bits(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 
-/* Model-flops utilisation in the steady state: flops over what the plan's devices could do in
- * interval_ns. 0: not known. */
-static inline double opi_plan_utilisation(const opi_plan *plan) {
-  return plan->peak_flops > 0 && plan->interval_ns > 0
-             ? plan->flops / (plan->peak_flops * plan->interval_ns * 1e-9)
-             : 0;
-}
-
 #endif /* OPI_WORK_H */

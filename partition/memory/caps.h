@@ -3,8 +3,6 @@
 #ifndef OPI_CAPS_H
 #define OPI_CAPS_H
 
-#include <string.h>
-
 #include "partition/plan/plan.h"
 
 /* Devices of a plan while it is made: one opening per rank. */
@@ -14,11 +12,6 @@ typedef struct opi_rank_device {
   const opi_program_visitor *visitor; /* of its programs; NULL: none */
   uint32_t alignment;
 } opi_rank_device;
-
-/* Are two devices one, with one memory? */
-static inline bool opi_is_one_device(const opi_device_spec *a, const opi_device_spec *b) {
-  return a->index == b->index && a->domain == b->domain && strcmp(a->kind, b->kind) == 0;
-}
 
 /* Bytes that the *out_n ranks with the same cap as rank `rank` need together; UINT64_MAX: more. */
 uint64_t opi_caps_sum(const opi_plan *plan, uint32_t rank, uint32_t *out_n);

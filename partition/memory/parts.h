@@ -5,8 +5,8 @@
 #ifndef OPI_MEMORY_PARTS_H
 #define OPI_MEMORY_PARTS_H
 
-#include "partition/make/make.h"
 #include "partition/memory/caps.h"
+#include "partition/plan/env.h"
 
 /* Parts [from, to). */
 typedef struct opi_run {

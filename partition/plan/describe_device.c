@@ -3,8 +3,8 @@
  * answers of plugins are. */
 #include <inttypes.h>
 
-#include "partition/make/make.h"
-#include "partition/schedule/actions.h"
+#include "partition/plan/env.h"
+#include "partition/plan/rules.h"
 
 /* 0, or within [least, most]; "x": 1e99 is refused by name. */
 static opipe_status check_number(const char *what, const char *name, double value, double least,

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 
 /* "kind:uuid", or a beginning of the uuid that one device alone has: its kind and index. */
 static opipe_status find_by_uuid(const opi_plan_env *env, opi_device_spec *io_spec,

@@ -2,8 +2,8 @@
 /* What a plan's transport declares with its options, checked: rule, threads, ranks, times. */
 #include <math.h>
 
-#include "partition/make/make.h"
-#include "partition/schedule/actions.h"
+#include "partition/plan/env.h"
+#include "partition/plan/rules.h"
 
 enum { BYTES_PER_NS = 8 }; /* of a copy, where a transport that hands over addresses has none */
 

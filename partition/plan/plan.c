@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of a plan, and the fingerprint of the model that it belongs to. */
+/* Life of a plan, the names in it, and the slots of its streams. */
 #include "partition/plan/plan.h"
 
 #include <string.h>
-
-#define XXH_INLINE_ALL
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wundef"
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wshadow"
-#include <xxhash.h>
-#pragma GCC diagnostic pop
-
-#include "partition/make/make.h"
 
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err) {
   opi_plan *plan = opi_alloc_zero(allocator, 1, sizeof(*plan));
@@ -39,109 +27,24 @@ const char *opi_cost_name(uint32_t kind) {
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 
-static void add(XXH3_state_t *state, const void *data, size_t n) {
-  if (n != 0)
-    (void)XXH3_128bits_update(state, data, n);
-}
-
-static void add_text(XXH3_state_t *state, const char *text) {
-  add(state, text, strlen(text) + 1);
-}
-
-static void add_u64(XXH3_state_t *state, uint64_t value) {
-  add(state, &value, sizeof(value));
-}
-
-static void add_value(XXH3_state_t *state, const opi_value *value) {
-  add_text(state, value->name);
-  add_u64(state, value->dtype);
-  add_u64(state, (uint64_t)(int64_t)value->rank);
-  for (int32_t d = 0; d < value->rank; ++d) {
-    add_u64(state, (uint64_t)value->shape[d]);
-    if (value->dim_names != NULL && value->dim_names[d] != NULL)
-      add_text(state, value->dim_names[d]);
+const char *opi_node_key(const opi_graph *graph, const opi_node *node) {
+  for (uint32_t i = 0; i < node->n_out; ++i) {
+    if (node->out[i] != OPIPE_NONE)
+      return graph->values[node->out[i]].name;
   }
+  return node->name;
 }
 
-static void add_graph(XXH3_state_t *state, const opi_graph *graph);
-
-static void add_attr(XXH3_state_t *state, const opipe_attr *attr) {
-  add_text(state, attr->name);
-  add_u64(state, attr->kind);
-  add_u64(state, (uint64_t)attr->i);
-  add(state, &attr->f, sizeof(attr->f));
-  if (attr->data == NULL)
-    return;
-  const opipe_literal *literal = attr->data;
-  const char *const *strings = attr->data;
-  switch (attr->kind) {
-    case OPIPE_ATTR_STRING:
-      add(state, attr->data, attr->n);
-      break;
-    case OPIPE_ATTR_INTS:
-      add(state, attr->data, attr->n * sizeof(int64_t));
-      break;
-    case OPIPE_ATTR_FLOATS:
-      add(state, attr->data, attr->n * sizeof(float));
-      break;
-    case OPIPE_ATTR_STRINGS:
-      for (uint32_t i = 0; i < attr->n; ++i)
-        add_text(state, strings[i]);
-      break;
-    case OPIPE_ATTR_TENSOR:
-      add_u64(state, literal->dtype);
-      add(state, literal->shape, literal->rank * sizeof(int64_t));
-      break;
-    case OPI_ATTR_GRAPH:
-      add_graph(state, attr->data);
-      break;
-    default:
-      break;
+bool opi_is_batch_dim(const char *batch_dim, const char *key) {
+  const size_t n = strlen(key);
+  for (const char *at = batch_dim; at != NULL && *at != '\0';) {
+    const char *end = strchr(at, ',');
+    const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
+    if (length == n && memcmp(at, key, n) == 0)
+      return true;
+    at += length + (end != NULL);
   }
-}
-
-static void add_graph(XXH3_state_t *state, const opi_graph *graph) {
-  add_u64(state, graph->n_values);
-  for (uint32_t v = 0; v < graph->n_values; ++v)
-    add_value(state, &graph->values[v]);
-  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    const opi_node *node = &graph->nodes[n];
-    add_text(state, node->op);
-    add_text(state, node->domain);
-    add_u64(state, node->version);
-    add(state, node->in, node->n_in * sizeof(*node->in));
-    add(state, node->out, node->n_out * sizeof(*node->out));
-    for (uint32_t a = 0; a < node->n_attrs; ++a)
-      add_attr(state, &node->attrs[a]);
-  }
-  add(state, graph->inputs, graph->n_inputs * sizeof(*graph->inputs));
-  add(state, graph->outputs, graph->n_outputs * sizeof(*graph->outputs));
-}
-
-void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]) {
-  XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  (void)XXH3_128bits_reset(&state);
-  add_graph(&state, model->graph);
-  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
-  out_fingerprint[0] = hash.high64;
-  out_fingerprint[1] = hash.low64;
-}
-
-static int add_written(void *ctx, const void *data, size_t n) {
-  add(ctx, data, n);
-  return OPIPE_OK;
-}
-
-opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
-  XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  (void)XXH3_128bits_reset(&state);
-  OPI_TRY(opi_plan_write_decisions(plan, add_written, &state, err));
-  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
-  plan->hash[0] = hash.high64;
-  plan->hash[1] = hash.low64;
-  return OPIPE_OK;
+  return false;
 }
 
 /* ---- slots of a stream ---- */

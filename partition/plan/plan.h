@@ -9,6 +9,8 @@
 #ifndef OPI_PLAN_H
 #define OPI_PLAN_H
 
+#include <string.h>
+
 #include "loader/gradient/gradient.h"
 #include "loader/passes/passes.h"
 
@@ -66,6 +68,11 @@ typedef struct opi_device_spec {
   uint32_t memory_with;  /* memory_bytes is one cap for this rank and an earlier one together: that
                             rank's number + 1; 0: no earlier rank has it */
 } opi_device_spec;
+
+/* Are two devices one, with one memory? */
+static inline bool opi_is_one_device(const opi_device_spec *a, const opi_device_spec *b) {
+  return a->index == b->index && a->domain == b->domain && strcmp(a->kind, b->kind) == 0;
+}
 
 /* The first of the ranks that have one cap together with rank `rank`. */
 static inline uint32_t opi_cap_holder(const opi_device_spec *devices, uint32_t rank) {
@@ -149,6 +156,17 @@ enum {
   OPI_ACT_COPY = 9,    /* rows of a tensor, from one place of the rank to another */
   OPI_ACT_RESERVE = 10 /* a message that its maker writes in place may be written */
 };
+/* Programs. E: the forward of an evaluation, where it is not F: dropout is off, or an output of the
+ * model is made that a training step does not return; there nothing is kept for a backward. */
+enum {
+  OPI_PROGRAM_F = 0,
+  OPI_PROGRAM_B = 1,
+  OPI_PROGRAM_I = 2,
+  OPI_PROGRAM_W = 3,
+  OPI_PROGRAM_E = 4,
+  OPI_PROGRAMS = 5
+};
+
 typedef struct opi_step {
   uint32_t kind; /* OPI_ACT_* */
   uint32_t stage;
@@ -328,7 +346,7 @@ typedef struct opi_plan {
   double *input_ns,
       *weight_ns; /* [n_stages] training: backward of one micro-batch, its two halves */
   uint64_t *stage_stash_bytes;     /* [n_stages] training: kept from F to B, one micro-batch */
-  const struct opi_playlist *play; /* what playing its lists takes (partition/lists/playlist.h) */
+  const struct opi_playlist *play; /* what playing its lists takes (playlist.h) */
   uint64_t *free_bytes; /* [n_ranks] training, while the schedule is asked: left for stashes */
   const uint64_t *told_bytes; /* [n_ranks] training, while the plan is made: caps that it is asked
                                  for where they are not the devices', UINT64_MAX: none; or NULL */
@@ -360,6 +378,7 @@ enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1, OPI_COST_GIVEN = 2 };
 /* "rates", "measured", "given" */
 const char *opi_cost_name(uint32_t kind);
 
+opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
 void opi_plan_free(opi_plan *plan); /* accepts NULL */
 
 /* Are the rows of the batch ever cut? */
@@ -378,6 +397,19 @@ static inline bool opi_plan_is_strict(const opi_plan *plan) {
 static inline bool opi_plan_is_periodic(const opi_plan *plan) {
   return plan->train == NULL ? !opi_plan_is_strict(plan)
                              : plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+}
+
+/* A node's key in plans: the name of its first present output. */
+const char *opi_node_key(const opi_graph *graph, const opi_node *node);
+/* Is `key` one of the names in `batch_dim` ("ids.0,mask.0")? */
+bool opi_is_batch_dim(const char *batch_dim, const char *key);
+
+/* Model-flops utilisation in the steady state: flops over what the plan's devices could do in
+ * interval_ns. 0: not known. */
+static inline double opi_plan_utilisation(const opi_plan *plan) {
+  return plan->peak_flops > 0 && plan->interval_ns > 0
+             ? plan->flops / (plan->peak_flops * plan->interval_ns * 1e-9)
+             : 0;
 }
 
 /* May a producer on one of two ranks write into the other's memory? Only over a transport that

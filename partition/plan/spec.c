@@ -2,7 +2,7 @@
 /* A training spec of a plan's own. */
 #include "partition/plan/spec.h"
 #include <string.h>
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 
 static bool copy_text(opi_arena *arena, const char **io_text) {
   if (*io_text == NULL)

@@ -9,14 +9,6 @@
 
 #include <string.h>
 
-const char *opi_node_key(const opi_graph *graph, const opi_node *node) {
-  for (uint32_t i = 0; i < node->n_out; ++i) {
-    if (node->out[i] != OPIPE_NONE)
-      return graph->values[node->out[i]].name;
-  }
-  return node->name;
-}
-
 /* The first n characters without "_NUMBER" at their end. */
 static size_t stem_length(const char *name, size_t n) {
   size_t at = n;

@@ -5,8 +5,6 @@
 
 #include "partition/plan/plan.h"
 
-/* A node's key in plans: the name of its first present output. */
-const char *opi_node_key(const opi_graph *graph, const opi_node *node);
 /* Are two names the same but for a counter at their end ("_12")? */
 bool opi_same_stem(const char *a, const char *b);
 

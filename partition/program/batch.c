@@ -13,18 +13,6 @@ const char *opi_batch_dim_key(const opi_value *input, uint32_t axis, char *buffe
   return buffer;
 }
 
-bool opi_is_batch_dim(const char *batch_dim, const char *key) {
-  const size_t n = strlen(key);
-  for (const char *at = batch_dim; at != NULL && *at != '\0';) {
-    const char *end = strchr(at, ',');
-    const size_t length = end == NULL ? strlen(at) : (size_t)(end - at);
-    if (length == n && memcmp(at, key, n) == 0)
-      return true;
-    at += length + (end != NULL);
-  }
-  return false;
-}
-
 int32_t opi_batch_axis(const opi_model *model, const char *batch_dim, uint32_t index) {
   const opi_value *input = &model->graph->values[model->graph->inputs[index]];
   char buffer[256];

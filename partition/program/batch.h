@@ -14,8 +14,6 @@
 /* The name of dimension `axis` of a file graph's input as bindings know it: its dim_param, or
  * "INPUT.axis" in `buffer`. */
 const char *opi_batch_dim_key(const opi_value *input, uint32_t axis, char *buffer, size_t room);
-/* Is `key` one of the names in `batch_dim`? */
-bool opi_is_batch_dim(const char *batch_dim, const char *key);
 /* Does an expression ("2*batch") depend on one of the names? */
 bool opi_depends_on_batch(const char *batch_dim, const char *key);
 /* Axis of the file graph's input `index` that carries the batch, -1: none. */

@@ -3,7 +3,7 @@
 #ifndef OPI_SEARCH_BATCH_H
 #define OPI_SEARCH_BATCH_H
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 
 /* Takes the names of the batch from `asked` ("a" or "a,b"), or else the first dimensions of all
  * inputs that have as many rows as the first input; sets batch_dim and batch_rows. plan->dims must

@@ -7,7 +7,7 @@
  * what is theirs alone is followed there; and nothing may have read the number of rows as data. */
 #include <string.h>
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/program/batch.h"
 
 static opipe_status take_pin(opi_plan *plan, const opi_pin *pin, opi_pin *out, opipe_error *err) {

@@ -3,7 +3,7 @@
 #ifndef OPI_PLAN_BIND_H
 #define OPI_PLAN_BIND_H
 
-#include "partition/plan/plan.h"
+#include "partition/plan/env.h"
 
 /* Copies into the plan what a model was bound with: dimensions, pins, barriers (with room for
  * n_more of them), flags. Errors: INVALID, a pin without a valid shape; NOMEM. */
@@ -20,5 +20,10 @@ typedef opipe_status (*opi_bind_fn)(const opi_model *model, const opi_bind_optio
 opipe_status opi_plan_bind_by(opi_bind_fn bind, const opi_plan *plan, const opi_model *model,
                               const opi_bind_options *base, int64_t rows, opi_bound **out_bound,
                               opipe_error *err);
+
+/* The bound graph of a micro-batch with `rows` rows, where env->bound is not that already:
+ * *out_own is NULL if it is, else *out_bound and the caller's to free, on failure too. */
+opipe_status opi_plan_bound(const opi_plan_env *env, const opi_plan *plan, int64_t rows,
+                            const opi_bound **out_bound, opi_bound **out_own, opipe_error *err);
 
 #endif /* OPI_PLAN_BIND_H */

@@ -27,17 +27,6 @@
 #include "partition/plan/plan.h"
 #include "partition/schedule/actions.h"
 
-/* Programs. E: the forward of an evaluation, where it is not F: dropout is off, or an output of the
- * model is made that a training step does not return; there nothing is kept for a backward. */
-enum {
-  OPI_PROGRAM_F = 0,
-  OPI_PROGRAM_B = 1,
-  OPI_PROGRAM_I = 2,
-  OPI_PROGRAM_W = 3,
-  OPI_PROGRAM_E = 4,
-  OPI_PROGRAMS = 5
-};
-
 enum { OPI_CELL_REQUEST = 0, OPI_CELL_RECEIVED = 1, OPI_CELL_MADE = 2 };
 
 /* Token slices: what a cell has to do with the slice's states (loader/gradient). */

@@ -14,6 +14,7 @@
 #include <opipe/schedule.h>
 
 #include "loader/base/base.h"
+#include "partition/plan/rules.h"
 
 /* Kinds. Text: stage KIND micro-batch, as 2F0, 2SEND_F0; REDUCE, SCATTER, GATHER, UNSHARD, RESHARD
  * have no micro-batch, STEP neither (it belongs to the rank). */
@@ -217,25 +218,6 @@ opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *orde
                              opi_do_list **out_list, opipe_error *err);
 
 /* ---- proof ---- */
-
-/* How a transport matches messages.
- *   TAG       by number; a send never stops the rank, a consumer waits for its message
- *   STREAM    first in first out per (edge, direction, replicas)
- *   EDGE      first in first out per directed pair of ranks
- *   PAIR      one queue per pair of ranks, both directions: sends and receives in one order
- *   BLOCKING  send and receive meet; both ranks stand still until then
- *   GROUPED   neighbouring messages of a rank start together and are waited for together */
-enum {
-  OPI_RULE_TAG = 0,
-  OPI_RULE_STREAM,
-  OPI_RULE_EDGE,
-  OPI_RULE_PAIR,
-  OPI_RULE_BLOCKING,
-  OPI_RULE_GROUPED,
-  OPI_RULES
-};
-const char *opi_rule_name(uint32_t rule);
-bool opi_rule_parse(const char *text, uint32_t *out_rule);
 
 typedef struct opi_proof {
   uint64_t *peak_stash; /* [n_ranks] bytes, or with stash_bytes NULL in 1/scale micro-batches;

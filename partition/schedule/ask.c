@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asks through a plan that holds nothing but the question. Times are the costs in millionths. */
-#include "partition/schedule/ask.h"
+#include "partition/schedule/order_search.h"
 
 #include <string.h>
 
@@ -142,4 +142,14 @@ opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_questio
                            question->schedule);
   }
   return status;
+}
+
+/* ---- names that no plugin has ---- */
+
+bool opi_is_search(const char *spec) {
+  return spec != NULL && strncmp(spec, "search", 6) == 0 && (spec[6] == '\0' || spec[6] == ':');
+}
+
+bool opi_is_baseline(const char *schedule) {
+  return schedule != NULL && (strcmp(schedule, "gems") == 0 || strcmp(schedule, "pipedream") == 0);
 }

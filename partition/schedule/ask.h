@@ -3,7 +3,7 @@
 #ifndef OPI_ASK_H
 #define OPI_ASK_H
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/schedule/events.h"
 #include "partition/schedule/order.h"
 

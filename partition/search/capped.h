@@ -9,7 +9,7 @@
 #ifndef OPI_CAPPED_H
 #define OPI_CAPPED_H
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/search/dp.h"
 
 /* All borrowed. */

@@ -61,6 +61,7 @@ static void test_unknown_choices_among_arguments(void) {
   REFUSED("rule", api->order_check(order, 6, err));
   REFUSED("format", api->session_trace(w.t.session, OPIPE_TRACE_HTML + 1, drop, NULL, err));
   REFUSED("what", api->session_try_save(w.t.session, 3, "x", err));
+#if OPI_TEST_STUDY
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
   const opipe_play_params play = {.struct_size = sizeof play};
@@ -72,6 +73,7 @@ static void test_unknown_choices_among_arguments(void) {
           api->plans_compare(w.k.context, "{}", 2, NULL, "{}", 2, NULL, 2, drop, NULL, err));
   api->strategy_destroy(strategy);
   api->profile_destroy(profile);
+#endif
 #undef REFUSED
   api->order_destroy(order);
   close_world(&w);
@@ -130,6 +132,7 @@ static void test_infos_are_written_as_far_as_they_reach(void) {
   CHECK_INFO(opipe_train_report, api->request_report(ticket, info, NULL));
   CHECK_INFO(opipe_train_clock, api->session_clock(w.t.session, info, NULL));
   CHECK_INFO(opipe_order_info, api->order_info(order, info, NULL));
+#if OPI_TEST_STUDY
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
   kit_strategy(&w.k, &profile, &strategy);
@@ -139,6 +142,7 @@ static void test_infos_are_written_as_far_as_they_reach(void) {
   CHECK_INFO(opipe_strategy_stage_info, api->strategy_stage(strategy, 0, info, NULL));
   api->strategy_destroy(strategy);
   api->profile_destroy(profile);
+#endif
   api->request_release(ticket);
   api->order_destroy(order);
   close_world(&w);

@@ -8,7 +8,7 @@ if(OPI_HAVE_CUNIT)
     ${CMAKE_CURRENT_LIST_DIR}/train/outcomes.c
     ${CMAKE_CURRENT_LIST_DIR}/train/random.c
     ${CMAKE_CURRENT_LIST_DIR}/train/references.c
-    ${CMAKE_CURRENT_LIST_DIR}/train/simulated.c
+    $<$<BOOL:${OPIPE_STUDY}>:${CMAKE_CURRENT_LIST_DIR}/train/simulated.c>
     ${CMAKE_CURRENT_LIST_DIR}/train/uncut.c)
   target_link_libraries(opi_test_train PUBLIC opi_test_support)
   foreach(target IN LISTS OPI_TEST_TARGETS)

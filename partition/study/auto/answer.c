@@ -14,15 +14,6 @@ const char *opi_auto_objective_name(uint32_t objective) {
   return objective < OPI_AUTO_OBJECTIVES ? objectives[objective] : "?";
 }
 
-bool opi_auto_objective_parse(const char *text, uint32_t *out_objective) {
-  for (uint32_t i = 0; i < OPI_AUTO_OBJECTIVES; ++i) {
-    *out_objective = i;
-    if (strcmp(objectives[i], text) == 0)
-      return true;
-  }
-  return false;
-}
-
 /* ---- a point as a strategy ---- */
 
 static opipe_status fill_devices(const opi_point *p, opi_strategy *out, opipe_error *err) {

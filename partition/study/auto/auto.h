@@ -25,7 +25,6 @@ enum {
 };
 /* "step", "throughput", "memory", "latency" */
 const char *opi_auto_objective_name(uint32_t objective);
-bool opi_auto_objective_parse(const char *text, uint32_t *out_objective);
 
 enum { OPI_RECOMPUTES_FREE = 0, OPI_RECOMPUTES_NEVER, OPI_RECOMPUTES_ALWAYS };
 

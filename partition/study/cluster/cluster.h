@@ -51,7 +51,6 @@ enum {
   OPI_COLLECTIVES
 };
 /* "auto", "ring", "rabenseifner", "tree", "hierarchical" */
-const char *opi_collective_name(uint32_t algorithm);
 bool opi_collective_parse(const char *text, uint32_t *out_algorithm);
 
 typedef struct opi_tier {
@@ -134,8 +133,6 @@ enum {
   OPI_OP_BROADCAST, /* from the group's first */
   OPI_OPS
 };
-/* "all-reduce", "reduce-scatter", "all-gather", "broadcast" */
-const char *opi_op_name(uint32_t op);
 
 /* Groups of devices that do the same at the same time. */
 typedef struct opi_groups {

@@ -8,12 +8,6 @@
 
 #include "partition/study/cluster/cluster.h"
 
-static const char *const OPS[OPI_OPS] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast"};
-
-const char *opi_op_name(uint32_t op) {
-  return op < OPI_OPS ? OPS[op] : "unknown";
-}
-
 /* Sets of devices, which may be of several sizes: set s is devices[first[s]] ..
  * devices[first[s + 1] - 1]. */
 typedef struct sets {

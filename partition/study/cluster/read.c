@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "partition/file/devices.h"
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
+#include "partition/plan/flags.h"
 
 enum { DEVICES_MOST = OPI_CLUSTER_DEVICES_MOST, FIELDS_MOST = 15 };
 

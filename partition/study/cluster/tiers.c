@@ -9,10 +9,6 @@
 static const char *const NAMES[OPI_COLLECTIVES] = {"auto", "ring", "rabenseifner", "tree",
                                                    "hierarchical"};
 
-const char *opi_collective_name(uint32_t algorithm) {
-  return algorithm < OPI_COLLECTIVES ? NAMES[algorithm] : "unknown";
-}
-
 bool opi_collective_parse(const char *text, uint32_t *out_algorithm) {
   for (uint32_t i = 0; i < OPI_COLLECTIVES; ++i) {
     if (strcmp(NAMES[i], text) == 0) {

@@ -8,10 +8,6 @@
 
 enum { MOVES_MOST = 1000000000 };
 
-bool opi_is_search(const char *spec) {
-  return spec != NULL && strncmp(spec, "search", 6) == 0 && (spec[6] == '\0' || spec[6] == ':');
-}
-
 #define TEXT_OF(number) #number
 #define AS_TEXT(macro) TEXT_OF(macro)
 

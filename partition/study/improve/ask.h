@@ -6,18 +6,10 @@
 
 #include "partition/study/improve/improve.h"
 
-typedef struct opi_search_request {
-  opi_improve_effort effort;
-  const char *from; /* NULL: the best */
-} opi_search_request;
-
-/* "search", with or without options? */
-bool opi_is_search(const char *spec);
 /* What lists of schedules say of it. Returns how many options there are. */
 extern const char *const opi_search_summary;
 uint32_t opi_search_options(const opipe_schedule_option **out_options);
-/* spec may be NULL, and need be no search: then the request begins with it. In `arena`. Errors:
- * INVALID, an option that there is not, a number out of range, a search from a search. */
+/* As opi_order_search has it. */
 opipe_status opi_search_parse(const char *spec, opi_arena *arena, opi_search_request *out_request,
                               opipe_error *err);
 

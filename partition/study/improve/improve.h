@@ -9,17 +9,9 @@
 #ifndef OPI_IMPROVE_H
 #define OPI_IMPROVE_H
 
-#include "partition/schedule/ask.h"
+#include "partition/schedule/order_search.h"
 
 #define OPI_IMPROVE_MOVES 4000 /* the preset: orders that are made and timed */
-
-/* How far to look. Zeros are presets. */
-typedef struct opi_improve_effort {
-  uint64_t moves; /* 0: OPI_IMPROVE_MOVES */
-  uint64_t seed;
-  bool whole;    /* backwards are not cut in halves */
-  bool no_exact; /* small problems too are searched, not solved */
-} opi_improve_effort;
 
 typedef struct opi_improved {
   double start_ns, found_ns; /* makespans, in the unit of the costs */

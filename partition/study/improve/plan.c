@@ -292,9 +292,9 @@ static opipe_status say(planned *x, double start_ns, uint64_t moves) {
   return OPIPE_OK;
 }
 
-opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_request *request,
-                              const char *from, opi_plan *plan, opi_finish_fn finish, void *ctx,
-                              opipe_error *err) {
+static opipe_status improve_plan(const opi_plugins *plugins, const opi_search_request *request,
+                                 const char *from, opi_plan *plan, opi_finish_fn finish, void *ctx,
+                                 opipe_error *err) {
   planned x = {.plan = plan,
                .plugins = plugins,
                .request = request,
@@ -327,3 +327,15 @@ opipe_status opi_improve_plan(const opi_plugins *plugins, const opi_search_reque
   opi_arena_release(&x.scratch);
   return status < 0 ? opi_error_prefix(err, "schedule 'search': ") : OPIPE_OK;
 }
+
+static opipe_status best(const opi_plugins *plugins, const opi_question *question, opi_arena *arena,
+                         const char **out_spec, opipe_error *err) {
+  opi_named found;
+  OPI_TRY(opi_named_best(plugins, question, NULL, arena, &found, err));
+  opi_order_free(found.order);
+  *out_spec = found.spec;
+  return OPIPE_OK;
+}
+
+const opi_order_search opi_study_search = {
+    .parse = opi_search_parse, .best = best, .improve = improve_plan};

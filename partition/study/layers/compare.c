@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "loader/base/json.h"
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/study/layers/cuts.h"
 
 #define STRATEGY_FORMAT "onnx-pipe strategy 1"

@@ -6,8 +6,7 @@
 #include <string.h>
 
 #include "partition/cost/profile.h"
-#include "partition/file/devices.h"
-#include "partition/memory/caps.h"
+#include "partition/plan/flags.h"
 #include "partition/study/cluster/cluster.h"
 
 static const uint32_t extents[] = {32, 128, 512}; /* of square products */

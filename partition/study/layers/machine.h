@@ -3,7 +3,7 @@
 #ifndef OPI_LAYERS_MACHINE_H
 #define OPI_LAYERS_MACHINE_H
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 
 /* All borrowed. */
 typedef struct opi_this_machine {

@@ -3,7 +3,7 @@
 #ifndef OPI_LAYERS_OF_GRAPH_H
 #define OPI_LAYERS_OF_GRAPH_H
 
-#include "partition/make/make.h"
+#include "partition/plan/env.h"
 #include "partition/study/layers/layers.h"
 
 /* All borrowed. */

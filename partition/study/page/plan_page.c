@@ -5,7 +5,7 @@
 #include <inttypes.h>
 
 #include "loader/base/json.h"
-#include "partition/make/work.h"
+#include "partition/plan/plan.h"
 #include "partition/schedule/actions.h"
 
 /* ---- for people ---- */

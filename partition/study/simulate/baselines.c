@@ -2,12 +2,6 @@
 /* Rank by rank, in order. */
 #include "partition/study/simulate/baselines.h"
 
-#include <string.h>
-
-bool opi_is_baseline(const char *schedule) {
-  return schedule != NULL && (strcmp(schedule, "gems") == 0 || strcmp(schedule, "pipedream") == 0);
-}
-
 typedef opipe_status (*fill_fn)(opi_do_list *list, uint32_t rank, const opi_problem *problem,
                                 opipe_error *err);
 

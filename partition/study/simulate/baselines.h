@@ -4,9 +4,8 @@
 #ifndef OPI_BASELINES_H
 #define OPI_BASELINES_H
 
-#include "partition/schedule/order.h"
+#include "partition/schedule/order_search.h"
 
-bool opi_is_baseline(const char *schedule); /* the name of one of these; NULL is none */
 /* GEMS (Jain et al., SC'20): two replicas in opposite directions over an even number of ranks;
  * micro-batches take turns, and the forward of the next one follows the backward of the one before
  * down the ranks, so that each rank keeps one micro-batch at a time. Bubble (D - 1) / (D + 1/2)

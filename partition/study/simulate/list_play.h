@@ -4,7 +4,7 @@
 #ifndef OPI_LIST_PLAY_H
 #define OPI_LIST_PLAY_H
 
-#include "partition/lists/playlist.h"
+#include "partition/plan/playlist.h"
 #include "partition/study/simulate/order_play.h"
 
 typedef struct opi_list_played {

@@ -20,25 +20,9 @@
 #ifndef OPI_PLAY_H
 #define OPI_PLAY_H
 
+#include "partition/plan/playlist.h"
 #include "partition/schedule/actions.h"
 #include "partition/study/cluster/cluster.h"
-
-enum {
-  OPI_PLAY_COMPUTE = 0, /* index: work */
-  OPI_PLAY_SEND,        /* index: message, as the next four. Under the rules above STREAM the rank
-                           stands still until it is posted */
-  OPI_PLAY_POST,        /* it may come. Under BLOCKING and GROUPED an endpoint has one of these two
-                           under way: the next begins when it has arrived; in between the rank
-                           computes */
-  OPI_PLAY_WAIT,        /* the receiver needs it */
-  OPI_PLAY_DRAIN,       /* the sender needs its bytes back */
-  OPI_PLAY_RESERVE,     /* the sender needs the place where it is to be written */
-  OPI_PLAY_START,       /* index: collective, as the next: the rank has come to it, and goes on */
-  OPI_PLAY_JOIN,        /* the rank needs what it brings */
-  OPI_PLAY_BATCH,       /* index: so many operations that come next, sends and posts, begin together
-                           and hold nobody up (GROUPED) */
-  OPI_PLAY_KINDS
-};
 
 /* Groups whose operation is a copy between the memory of a device and its host's: of one list, one
  * copy. What leaves is given back when the rank has joined it, what comes is taken when it starts.
