@@ -41,7 +41,6 @@ ALLOWED = {
     "partition/study/auto": ["partition/study/auto", "partition/plan", "partition/schedule", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", "partition/study/planners", *BELOW],
     "partition/study/improve": ["partition/study/improve", "partition/schedule", *BELOW],
     "partition/study/page": ["partition/study/page", "partition/plan", "partition/schedule", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", *BELOW],
-    "partition": ["partition", "loader", "abi/include"],
     "runtime/base": ["runtime/base", "loader/base", "abi/include"],
     "runtime/device": ["runtime/device", "runtime/base", *RUN],
     "runtime/weights": ["runtime/weights", "runtime/device", *RUN],

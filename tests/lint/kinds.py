@@ -8,7 +8,7 @@ from lib import tree
 
 CORE = ("loader/", "partition/", "runtime/")
 # How graphs, orders, lists and bytes are made, what is written of them, and what ranks do with them.
-PLACES = ("partition/file/", "partition/lists/", "partition/make/make.c", "partition/memory/", "partition/program/", "partition/schedule/", "partition/search/",
+PLACES = ("partition/file/", "partition/lists/", "partition/make/make.c", "partition/make/read.c", "partition/memory/", "partition/program/", "partition/schedule/", "partition/search/",
           "partition/study/simulate/",
           "runtime/compiled/", "runtime/executor/", "runtime/requests/fates.c", "runtime/requests/lane.c",
           "runtime/requests/peers.c", "runtime/requests/rest.c", "runtime/requests/share.c", "runtime/requests/steps.c", "runtime/trace/")
