@@ -15,7 +15,7 @@
 enum { BINDINGS_MOST = 256, PROGRAMS_MOST = 64 };
 
 typedef struct bound {
-  const opipe_binding *binding;
+  const opipe_binding *_Atomic binding;
   bool counted; /* of a program that has the node */
   opipe_region last;
 } bound;
@@ -29,7 +29,7 @@ struct opipe_instance {
 /* One of them at a time in a process: slots with objects of the device do not say whose. */
 static const opipe_backend *cpu;
 static bound bindings[BINDINGS_MOST];
-static const opipe_program *programs[PROGRAMS_MOST]; /* that have the node */
+static const opipe_program *_Atomic programs[PROGRAMS_MOST]; /* that have the node */
 static atomic_uint n_programs, n_bindings, n_runs;
 static uint32_t spoils;
 static const char *spoiled_node;
@@ -82,7 +82,13 @@ static opipe_status compile_others(opipe_device *device, const opipe_compile_par
     has_node = has_node || (spoils != 0 && strcmp(node->name, spoiled_node) == 0);
   }
   const opipe_status status = cpu->compile(device, params, out_program, err);
-  if (status == OPIPE_OK && has_node)
+  if (status != OPIPE_OK)
+    return status;
+  for (uint32_t i = 0; i < PROGRAMS_MOST; ++i) { /* one that is gone stood where this one stands */
+    if (programs[i] == *out_program)
+      programs[i] = NULL;
+  }
+  if (has_node)
     programs[atomic_fetch_add(&n_programs, 1) % PROGRAMS_MOST] = *out_program;
   return status;
 }
@@ -97,10 +103,15 @@ static bool has_node(const opipe_program *program) {
 static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
                                   opipe_binding **out_binding, opipe_error *err) {
   const opipe_status status = cpu->bind(device, params, out_binding, err);
+  for (uint32_t i = 0; status == OPIPE_OK && i < BINDINGS_MOST; ++i) { /* as above */
+    if (bindings[i].binding == *out_binding)
+      bindings[i].binding = NULL;
+  }
   if (status == OPIPE_OK && params->n_boundaries != 0) {
     const uint32_t at = atomic_fetch_add(&n_bindings, 1) % BINDINGS_MOST;
-    bindings[at] = (bound){*out_binding, has_node(params->program),
-                           params->boundaries[params->n_boundaries - 1]};
+    bindings[at].counted = has_node(params->program);
+    bindings[at].last = params->boundaries[params->n_boundaries - 1];
+    bindings[at].binding = *out_binding;
   }
   return status;
 }
