@@ -18,14 +18,6 @@ else() # what answers for it stands in abi/api/without_study.c
 endif()
 file(GLOB proto_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} loader/wire/*.proto)
 
-if(OPIPE_SANITIZE)
-  # Searching and simulating are loops over numbers: three times as fast with -Og as with -O0.
-  set(search_sources ${core_sources})
-  list(FILTER search_sources INCLUDE REGEX "^partition/")
-  set_property(SOURCE ${search_sources} APPEND PROPERTY COMPILE_OPTIONS -Og
-    -DXXH_NO_INLINE_HINTS=1)
-endif()
-
 set(generated_sources)
 foreach(proto IN LISTS proto_sources)
   get_filename_component(folder ${proto} DIRECTORY)
@@ -72,10 +64,28 @@ endif()
 
 add_library(opi_core OBJECT ${core_sources} ${abi_sources} ${generated_sources})
 target_link_libraries(opi_core PRIVATE opi_core_usage)
+if(OPIPE_SANITIZE)
+  target_compile_definitions(opi_core PRIVATE XXH_NO_INLINE_HINTS=1) # inlined, it takes minutes to compile
+endif()
 
 add_library(opi_core_static STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:opi_core>)
 target_link_libraries(opi_core_static PUBLIC opi_core_usage)
 set_target_properties(opi_core_static PROPERTIES LINKER_LANGUAGE C)
+
+# opi_test_core: the core with its internal names, for units: the archive, or one library that all of them share. The
+# latter makes a build of units shorter by minutes; its objects have default visibility, what they are part of besides
+# exports what its version script says.
+if(OPIPE_SHARED_TEST_CORE)
+  set_target_properties(opi_core PROPERTIES OPI_VISIBILITY default)
+  add_library(opi_test_core SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:opi_core>)
+  target_link_libraries(opi_test_core PUBLIC opi_core_usage)
+  target_compile_options(opi_test_core INTERFACE -fPIC) # no copies of its variables in executables
+  target_link_options(opi_test_core PRIVATE -Wl,-Bsymbolic ${OPI_NO_UNDEFINED})
+  set_target_properties(opi_test_core PROPERTIES LINKER_LANGUAGE C
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+else()
+  add_library(opi_test_core ALIAS opi_core_static)
+endif()
 
 add_library(onnxpipe SHARED $<TARGET_OBJECTS:opi_core>)
 add_library(onnxpipe::onnxpipe ALIAS onnxpipe)

@@ -7,7 +7,7 @@ include(CheckLinkerFlag)
 add_library(opi_flags INTERFACE)
 target_compile_definitions(opi_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
 target_compile_options(opi_flags INTERFACE
-  -fvisibility=hidden
+  -fvisibility=$<IF:$<BOOL:$<TARGET_PROPERTY:OPI_VISIBILITY>>,$<TARGET_PROPERTY:OPI_VISIBILITY>,hidden>
   -fno-common
   -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion -Wvla -Wundef
   $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes>

@@ -83,9 +83,6 @@ foreach(folder IN LISTS plugin_folders)
     if(plugin STREQUAL "backend-cpu" AND plugin_objects)
       # The same bits on every instruction set: a product and a sum are joined only where we say so.
       target_compile_options(${plugin_objects} PRIVATE -ffp-contract=off -fno-math-errno)
-      if(OPIPE_SANITIZE) # whatever the rest has: without it the loops take minutes
-        target_compile_options(${plugin_objects} PRIVATE -O1)
-      endif()
     endif()
     unset(plugin_skip)
     include(${folder}/plugin.cmake OPTIONAL)

@@ -107,6 +107,7 @@ if(OPI_HAVE_CUNIT)
     endforeach()
   endforeach()
   list(APPEND OPI_TEST_TARGETS ${OPI_OLD_TARGETS})
+  list(APPEND OPI_GATE_UNIT ${OPI_OLD_TARGETS})
 
   list(APPEND OPI_TEST_PLUGIN_TARGETS ${OPI_MOCKS})
   if(TARGET abi-test_registry)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=120
+# ctest: timeout=120 label=headers
 """Layout fingerprints: the lists are those of the headers; a few changed structs are refused by
 name (test_layouts_full.py: all of them); an older target minor hides what a newer one has."""
 import sys

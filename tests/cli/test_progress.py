@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 
 import small
 from command import COMMAND, DATA, DONE, REFUSED, SHARED, SOURCE, USAGE, run
@@ -21,8 +20,8 @@ TEXT = ["--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "seq=16
 BRANCH = os.path.join(SHARED, "trials", "data_dependent_if")
 
 
-def on_terminal(*arguments):
-    """Standard error is a terminal: (status, output, what the terminal got)."""
+def on_terminal(*arguments, until=None):
+    """Standard error is a terminal: (status, output, what the terminal got). until: SIGINT is sent when it shows this."""
     ours, theirs = pty.openpty()
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen([COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=theirs)
@@ -36,6 +35,9 @@ def on_terminal(*arguments):
             if not part:
                 break
             got += part
+            if until and re.search(until, got):
+                process.send_signal(signal.SIGINT)
+                until = None
         os.close(ours)
         status = process.wait(60)
         out.seek(0)
@@ -60,13 +62,9 @@ def terminal(count, _):
 def stopped(count, _):
     """SIGINT ends a stream in order; what it has measured so far is its answer."""
     for more in ([], ["--json"]):
-        process = subprocess.Popen([COMMAND, "run", MODEL, "--stages", "2", "--requests", "5000000", *more], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(1.5)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        status, out, err = on_terminal("run", MODEL, "--stages", "2", "--requests", "5000000", *more, until=rb"request [1-9]\d* of")
         said = re.search(r"SIGINT: stopped after (\d+) of 5000000 requests", err)
-        problem = None if process.returncode == 128 + signal.SIGINT and said else f"{process.returncode}: {err[-200:]}"
+        problem = None if status == 128 + signal.SIGINT and said else f"{status}: {err[-200:]}"
         if not problem:
             n = int(said.group(1))
             told = json.loads(out)["requests"] if more else int(re.search(r"(\d+) requests in .* per second", out).group(1))

@@ -152,14 +152,14 @@ def reports(count, folder):
 
 
 def seconds(count):
-    """No step takes no time, whenever its end is seen; all of them are no more than the run."""
+    """No step takes no time, whenever its end is seen (nothing computes one in 50 us); all of them are no more than the run."""
     begun = time.monotonic()
     result = run("train", GPT, *COMMON, "--steps", "40", "--json")
     most = time.monotonic() - begun
     problem = wrong(result)
     if not problem:
         times = [step["seconds"] for step in json.loads(result.out)["steps"]]
-        if min(times) < 0.1 * sorted(times)[20] or sum(times) > most:
+        if min(times) < 5e-5 or sum(times) > most:
             problem = f"{min(times)} to {max(times)} s, {sum(times)} of {most}"
     count.check("times of steps", problem)
 

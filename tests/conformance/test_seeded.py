@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=300
+# ctest: timeout=300 label=seeded
 """Every seeded defect ends a conformance program with status 1 and a line that says what is wrong: never with a signal, never with a hang.
 Without a defect the same plugin passes."""
 import os

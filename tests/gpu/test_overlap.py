@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: always
 """overlap.py: shares of time of small traces that were written by hand."""
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=300
+# ctest: timeout=300 always
 """PyTorch's side of the record, on the CPU: steps of both ways train, and its gradients are those of `train` within what types
 allow, so that what is compared on a GPU is the same network. Where no environment here has PyTorch it is skipped."""
 import glob

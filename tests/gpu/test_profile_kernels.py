@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: always
 """profile_kernels.py: what ncu writes, shortened and with its words around it, and what comes of it."""
 import os
 import sys

@@ -70,18 +70,33 @@ static void test_copying_transport_gives_the_plain_result(void) {
   }
 }
 
-static void test_stalled_message_only_delays(void) {
+/* Two rounds of two micro-batches: messages 0 and 1, then the stalled one. How long the first one
+ * took; UINT64_MAX: nothing was run. */
+static uint64_t stalled_round(void) {
   toy t = {.allocator = NULL};
   opipe_session_params params = session_params();
-  params.watchdog_ns = 2000000000;
+  params.watchdog_ns = UINT64_C(20000000000);
   if (!open_toy(&t, &three_ranks, "stall=0:1:2:80", &params))
-    return;
+    return UINT64_MAX;
   const uint64_t start = toy_now_ns();
-  OPI_ASSERT(toy_round(&t, 5, 2, 1, 0)); /* two micro-batches: messages 0 and 1 */
-  OPI_ASSERT(toy_now_ns() - start < 80000000);
+  OPI_ASSERT(toy_round(&t, 5, 2, 1, 0));
+  const uint64_t before = toy_now_ns() - start;
   OPI_ASSERT(toy_round(&t, 5, 2, 2, 0));
   OPI_ASSERT(toy_now_ns() - start >= 80000000);
   toy_end(&t);
+  return before;
+}
+
+/* A busy machine may keep any one round waiting, not the quickest of many. */
+static void test_stalled_message_only_delays(void) {
+  uint64_t quickest = UINT64_MAX;
+  for (uint32_t i = 0; i < 20 && quickest >= 80000000; ++i) {
+    const uint64_t took = stalled_round();
+    if (took == UINT64_MAX)
+      return;
+    quickest = took < quickest ? took : quickest;
+  }
+  OPI_ASSERT(quickest < 80000000);
 }
 
 static void test_lost_message_is_named(void) {

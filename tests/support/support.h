@@ -88,8 +88,8 @@ const char *opi_test_build(const char *relative);
 
 /* ---- covers ---- */
 
-/* `./dev test` runs the units twice, once under ASan, where a cover of a long series is enough:
- * OPIPE_TEST_COVER is set, to another number in each run; `--all` runs all of it. */
+/* A cover of a long series is enough for `./dev test`: OPIPE_TEST_COVER is set, to another number
+ * in each build; `--all` runs all of it. */
 bool opi_test_is_cover(void);
 /* Is case i one of it? Every n-th is. */
 bool opi_test_covers(size_t i, size_t n);

@@ -93,8 +93,8 @@ static bool read_schema(char *line, schema *out) {
 
 static bool read_table(const char *name, schemas *out) {
   char path[1024];
-  (void)snprintf(path, sizeof(path), OPIPE_SOURCE_DIR "/tests/loader/ops/schemas/%s", name);
-  FILE *file = fopen(path, "rb");
+  (void)snprintf(path, sizeof(path), "tests/loader/ops/schemas/%s", name);
+  FILE *file = fopen(opi_test_source(path), "rb");
   if (file == NULL)
     return false;
   const size_t room = (size_t)1 << 20;

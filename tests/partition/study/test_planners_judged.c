@@ -8,14 +8,12 @@
 
 #include "partition/study/arch/arch.h"
 
-static const char folder[] = OPIPE_SOURCE_DIR "/partition/study/cluster/ready";
-
 static opi_cluster find_cluster(const char *spec) {
-  static const char *const folders[] = {folder};
+  const char *const folder = opi_test_source("partition/study/cluster/ready");
   opi_cluster cluster;
   opi_text text;
   opi_text_init(&text, opi_allocator_system());
-  OPI_ASSERT_OK_FATAL(opi_cluster_find(spec, folders, 1, &text, &err), &err);
+  OPI_ASSERT_OK_FATAL(opi_cluster_find(spec, &folder, 1, &text, &err), &err);
   OPI_ASSERT_OK_FATAL(opi_cluster_read(spec, text.data, text.n, &arena, &cluster, &err), &err);
   opi_text_release(&text);
   return cluster;

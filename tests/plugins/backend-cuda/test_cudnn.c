@@ -2,7 +2,7 @@
 /* Attention by cuDNN, on its double: close to our own kernels, in every layout and form, the same
  * bits in every run unless they are not asked for, some sequences at a time where memory is small;
  * our own kernels where it refuses.
- */
+ * ctest: always */
 #include "cudnn_bench.h"
 
 static opipe_error err = OPIPE_ERROR_INIT;

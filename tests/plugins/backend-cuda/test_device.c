@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend as a guest of its process and of the driver: contexts, forks, memory, late
  * errors, order between queues. On the doubles, which hold it to the driver's rules.
- */
+ * ctest: always */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The doubles hold their caller to what the vendor leaves undefined (doubles/driver.h): what is
- * refused, and what ends the process with its name on stderr. */
+ * refused, and what ends the process with its name on stderr.
+ * ctest: always */
 #include <stdio.h>
 
 #include "cuda_test.h"

@@ -2,7 +2,7 @@
 /* Nodes that the device lacks, on the CPU: bits of the CPU backend, in the queue's order, with what
  * they take counted and given back. On the doubles, where a function that the driver calls may not
  * call the driver, and pinned memory may not go while queued work uses it.
- */
+ * ctest: always */
 #include "cuda_test.h"
 
 #define LONG_NS UINT64_C(30000000000)

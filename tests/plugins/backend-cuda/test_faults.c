@@ -2,7 +2,7 @@
 /* A kernel that faults while more is queued behind it: the first call that meets it names the run,
  * every later one says that the context is lost. Each case is a child of its own: a lost context
  * stays lost.
- */
+ * ctest: always */
 #include <sys/wait.h>
 #include <unistd.h>
 

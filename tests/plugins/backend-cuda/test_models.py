@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=300
+# ctest: timeout=300 always
 """No node of the models here, of the modern ones, of GPT-2 and LLaMA lacks a rule of the CUDA backend:
 forward, and backward in fp32 and bf16. On the doubles; plans are made, nothing is run."""
 import glob

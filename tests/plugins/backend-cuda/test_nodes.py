@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=600
+# ctest: timeout=600 always
 """The standard's node tests that must pass (tests/nodes), on the CUDA backend's doubles: which of their
 rows the device lacks is the committed table fallback.txt, at most a quarter of them; with the CPU for those
 all rows pass.

@@ -1,5 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
+# ctest: always
 # What is missing or too old for the CUDA backend is named, with both numbers, by plugins --why and by a run that asks
 # for it, and nothing else changes. On the doubles, which take their versions from the environment.
 set -u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fused forms that must occur in models: as many as fused.txt says, forward and backward. Plans
  * are made on the doubles, and what the backend compiles for them is looked into.
- * ctest: timeout=120
+ * ctest: timeout=120 always
  */
 #include "plugins/backend-cuda/program.h"
 #include "tests/plugins/backend-cuda/training.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Updates and norms of many parameters: a launch or two whatever their number, bits as one by one,
- * copies of half types rounded along. */
+ * copies of half types rounded along.
+ * ctest: always */
 #include "cuda_test.h"
 
 static opipe_error err = OPIPE_ERROR_INIT;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backend "impaired", for the tests: the device of backend "cpu", with what the environment asks
  * for.
- *   OPIPE_SPOILS=N     run number N of the process (from 1) leaves one bit wrong in the last tensor
- *                      that it makes: what compares results must see it
+ *   OPIPE_SPOILS=N:NODE  run number N (from 1) of the program that has that node leaves one bit
+ *                      wrong in the last tensor that it makes: what compares results must see it.
+ *                      A stage runs its requests in their order, so this is request N.
  *   OPIPE_HAS=BYTES    the device says that it has so much memory
  *   OPIPE_REFUSES=OP   nodes of that operator are not supported; !OP: those of all others are not
  * Every slot but those below takes objects of the device, so they are cpu's own.
@@ -11,10 +12,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { BINDINGS_MOST = 256 };
+enum { BINDINGS_MOST = 256, PROGRAMS_MOST = 64 };
 
 typedef struct bound {
-  const opipe_binding *binding;
+  const opipe_binding *_Atomic binding;
+  bool counted; /* of a program that has the node */
   opipe_region last;
 } bound;
 
@@ -27,8 +29,10 @@ struct opipe_instance {
 /* One of them at a time in a process: slots with objects of the device do not say whose. */
 static const opipe_backend *cpu;
 static bound bindings[BINDINGS_MOST];
-static atomic_uint n_bindings, n_runs;
+static const opipe_program *_Atomic programs[PROGRAMS_MOST]; /* that have the node */
+static atomic_uint n_programs, n_bindings, n_runs;
 static uint32_t spoils;
+static const char *spoiled_node;
 static const char *refuses; /* NULL: nothing */
 
 static opipe_status device_count(opipe_instance *self, uint32_t *out_count, opipe_error *err) {
@@ -70,41 +74,63 @@ static opipe_status support_others(opipe_device *device, const opipe_graph *grap
 
 static opipe_status compile_others(opipe_device *device, const opipe_compile_params *params,
                                    opipe_program **out_program, opipe_error *err) {
+  bool has_node = false;
   for (uint32_t n = 0; n < params->graph->n_nodes; ++n) {
     const opipe_node *node = &params->graph->nodes[n];
     if (refused(node))
       return opipe_fail(err, OPIPE_E_UNSUPPORTED, "node '%s' (%s): impaired", node->name, node->op);
+    has_node = has_node || (spoils != 0 && strcmp(node->name, spoiled_node) == 0);
   }
-  return cpu->compile(device, params, out_program, err);
+  const opipe_status status = cpu->compile(device, params, out_program, err);
+  if (status != OPIPE_OK)
+    return status;
+  for (uint32_t i = 0; i < PROGRAMS_MOST; ++i) { /* one that is gone stood where this one stands */
+    if (programs[i] == *out_program)
+      programs[i] = NULL;
+  }
+  if (has_node)
+    programs[atomic_fetch_add(&n_programs, 1) % PROGRAMS_MOST] = *out_program;
+  return status;
+}
+
+static bool has_node(const opipe_program *program) {
+  uint32_t i = 0;
+  while (i < PROGRAMS_MOST && programs[i] != program)
+    ++i;
+  return i < PROGRAMS_MOST;
 }
 
 static opipe_status bind_and_note(opipe_device *device, const opipe_bind_params *params,
                                   opipe_binding **out_binding, opipe_error *err) {
   const opipe_status status = cpu->bind(device, params, out_binding, err);
+  for (uint32_t i = 0; status == OPIPE_OK && i < BINDINGS_MOST; ++i) { /* as above */
+    if (bindings[i].binding == *out_binding)
+      bindings[i].binding = NULL;
+  }
   if (status == OPIPE_OK && params->n_boundaries != 0) {
     const uint32_t at = atomic_fetch_add(&n_bindings, 1) % BINDINGS_MOST;
-    bindings[at] = (bound){*out_binding, params->boundaries[params->n_boundaries - 1]};
+    bindings[at].counted = has_node(params->program);
+    bindings[at].last = params->boundaries[params->n_boundaries - 1];
+    bindings[at].binding = *out_binding;
   }
   return status;
 }
 
-static void spoil(const opipe_binding *binding) {
+static void spoil(const bound *b) {
   opipe_error err = OPIPE_ERROR_INIT;
-  for (uint32_t i = 0; i < BINDINGS_MOST; ++i) {
-    const opipe_region *last = &bindings[i].last;
-    void *data = NULL;
-    if (bindings[i].binding != binding || last->n_bytes == 0 ||
-        cpu->buffer_host(last->buffer, &data, &err) != OPIPE_OK)
-      continue;
-    ((unsigned char *)data)[last->offset_bytes + 2] ^= 1;
-  }
+  void *data = NULL;
+  if (b->last.n_bytes != 0 && cpu->buffer_host(b->last.buffer, &data, &err) == OPIPE_OK)
+    ((unsigned char *)data)[b->last.offset_bytes + 2] ^= 1;
 }
 
 static opipe_status run_and_spoil(opipe_binding *binding, opipe_queue *queue,
                                   const int64_t *scalars, uint32_t n_scalars, opipe_error *err) {
   const opipe_status status = cpu->run(binding, queue, scalars, n_scalars, err);
-  if (atomic_fetch_add(&n_runs, 1) + 1 == spoils)
-    spoil(binding);
+  for (uint32_t i = 0; spoils != 0 && i < BINDINGS_MOST; ++i) {
+    if (bindings[i].binding == binding && bindings[i].counted &&
+        atomic_fetch_add(&n_runs, 1) + 1 == spoils)
+      spoil(&bindings[i]);
+  }
   return status;
 }
 
@@ -124,7 +150,9 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
     host->realloc(host->ctx, self, sizeof *self, 0, 16);
     return status;
   }
-  spoils = which == NULL ? 0 : (uint32_t)strtoul(which, NULL, 10);
+  char *node = NULL;
+  spoils = which == NULL ? 0 : (uint32_t)strtoul(which, &node, 10);
+  spoiled_node = node != NULL && node[0] == ':' ? node + 1 : "";
   refuses = getenv("OPIPE_REFUSES");
   self->table = *cpu;
   self->table.device_count = device_count;

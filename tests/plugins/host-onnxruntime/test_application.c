@@ -2,7 +2,7 @@
 /* The adapter in ONNX Runtime itself, called from C, so that sanitizers see it: sessions of the
  * oldest and the newest version below build/onnxruntime against its own provider, 8 threads of
  * mixed shapes with runs that are ended, one in mid-flight, sessions one after the other.
- * ctest: timeout=300
+ * ctest: timeout=300 always
  */
 #include <glob.h>
 #include <pthread.h>

@@ -2,6 +2,7 @@
 /* The adapter for ONNX Runtime inside a stand-in for it: every slot that it uses is called, results
  * are those of plain loops, weights are lent, mapped or copied as they lie, calls come from many
  * threads; what it refuses, and that nothing of the stand-in's is left over. ctest: timeout=120
+ * always
  */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backend in a stand-in for its server: what it completes and refuses, what it answers to
  * requests that come alone, together, in pieces, from many threads, cancelled or wrong, and when
- * the server itself fails; whatever it was given it gives back. ctest: timeout=120
+ * the server itself fails; whatever it was given it gives back. ctest: timeout=120 always
  */
 #include <dlfcn.h>
 #include <opipe/host.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 */
+/* ctest: timeout=120 always */
 /* Losses with their gradients against plain loops in double; dropout against the definition of its
  * masks. */
 #include "kit.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctest: timeout=120 */
+/* ctest: timeout=120 always */
 /* Element-wise kernels: every function and type, dense, repeated and strided operands, against
  * double or 64-bit integers. */
 #include "kit.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim finds what a device leaves undefined, in every order of threads, and says what it is. */
+/* The shim finds what a device leaves undefined, in every order of threads, and says what it is.
+ * ctest: always */
 #include <stdio.h>
 
 #include "tests/plugins/backend-cuda/kernels/shim/faulty.h"
