@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+ADAPTER = os.path.join(HERE, "..", "..", "plugins", "host-onnxruntime")
 PACKAGE = "onnxruntime_ep_onnx_pipe"
 # What every manylinux system has: https://peps.python.org/pep-0600/
 SYSTEM = r"(linux-vdso|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux-x86-64)\.so.*"
@@ -40,7 +41,7 @@ def copy(source, target):
 def fill(stage, folder):
     lib = os.path.join(stage, "lib")
     os.makedirs(os.path.join(folder, "onnx-pipe"))
-    shutil.copyfile(os.path.join(HERE, "python", "__init__.py"), os.path.join(folder, "__init__.py"))
+    shutil.copyfile(os.path.join(ADAPTER, "python", "__init__.py"), os.path.join(folder, "__init__.py"))
     copies = {"libopipe-ort-ep.so": "libopipe-ort-ep.so", "libonnxpipe.so": "libonnxpipe.so"}
     for name in sorted(os.listdir(os.path.join(lib, "onnx-pipe"))):
         if name.endswith(".so"):
