@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The package onnxpipe of Python: its sources and the declarations for cffi, in build/python/onnxpipe. There it finds the library of
-# the build tree; a wheel (pyproject.toml, ./dev wheel) holds the library too.
-option(OPIPE_PYTHON_PACKAGE "install the package of Python as a wheel holds it, and nothing else" OFF)
+# the build tree. Component "python" of an installation is what a wheel holds (pyproject.toml, ./dev wheel), configured with
+# CMAKE_INSTALL_LIBDIR=. and CMAKE_PLATFORM_NO_VERSIONED_SONAME=ON: onnxpipe/ with library, plugins, command and the adapter for
+# ONNX Runtime inside.
 set(OPI_PYTHON_DIR ${PROJECT_BINARY_DIR}/python)
 file(GLOB python_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/abi/python/onnxpipe
   ${PROJECT_SOURCE_DIR}/abi/python/onnxpipe/*.py ${PROJECT_SOURCE_DIR}/abi/python/onnxpipe/py.typed)
@@ -27,6 +28,12 @@ foreach(source IN LISTS python_sources)
   list(APPEND python_files ${OPI_PYTHON_DIR}/onnxpipe/${source})
 endforeach()
 add_custom_target(python_package ALL DEPENDS ${python_files} COMMENT "package of Python")
-if(OPIPE_PYTHON_PACKAGE)
-  install(FILES ${python_files} DESTINATION .)
+
+set(wheel COMPONENT python EXCLUDE_FROM_ALL)
+install(FILES ${python_files} DESTINATION onnxpipe ${wheel})
+install(TARGETS onnxpipe opipe-host-onnxruntime LIBRARY DESTINATION onnxpipe ${wheel})
+install(TARGETS ${OPI_PLUGIN_TARGETS} LIBRARY DESTINATION onnxpipe/onnx-pipe ${wheel})
+install(FILES ${ready_clusters} DESTINATION onnxpipe/onnx-pipe/clusters ${wheel})
+if(OPI_HAVE_COMMAND)
+  install(TARGETS onnx-pipe RUNTIME DESTINATION onnxpipe/bin ${wheel})
 endif()
