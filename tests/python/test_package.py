@@ -235,6 +235,17 @@ def test_training():
         assert asyncio.run(awaited()).step == 12
 
 
+def test_double_buffered():
+    """Weights of two versions: a step ends with the next one, or when somebody waits for it."""
+    with trainer(ranks=2, schedule="2bw", in_flight=4) as own:
+        assert own.submit(batches(1)[0]).result(20).step == 1
+        requests = [own.submit(each) for each in batches(3)]
+        kit.threads(3, lambda i: requests[i].result(20))
+        assert [step.step for step in own.steps(batches(5), ahead=3)] == [5, 6, 7, 8, 9]
+        kept = [own.submit(each) for each in batches(2)]
+    assert all(request.done() for request in kept), "closing waits for steps"
+
+
 def test_checkpoints():
     with tempfile.TemporaryDirectory() as folder:
         path, file = os.path.join(folder, "saved"), os.path.join(folder, "trained", "model.onnx")

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Generator, Generic, List, Optional, Type
 
 from ._errors import CancelledError, StateError
 from ._handles import destroy
-from ._library import FOREVER, Library, forks, guard_fork
+from ._library import FOREVER, SLICE, Library, forks, guard_fork
 
 T = TypeVar("T")
 # Deadlines and the watchdog need somebody who asks: at the latest after so long. Seconds.
@@ -40,6 +40,7 @@ class Request(Future[T], Generic[T]):
         self._made_at = forks()
         self._dispatcher: Optional["Dispatcher"] = None
         self._stop = False
+        self._flushing: Optional[threading.Lock] = None  # of training steps: who waits has the library flush
 
     def cancel(self) -> bool:
         """Asks for its end: True where it is accepted. What no rank has begun ends at once, other requests when the ranks have passed
@@ -60,13 +61,30 @@ class Request(Future[T], Generic[T]):
     def result(self, timeout: Optional[float] = None) -> T:
         """Waits for it, at most `timeout` seconds. Raises how it failed; concurrent.futures.TimeoutError when it still goes on."""
         self._may_wait()
+        self._flush(timeout)
         found: T = super().result(timeout)
         return found
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
         """Waits likewise; None where it has succeeded."""
         self._may_wait()
+        self._flush(timeout)
         return super().exception(timeout)
+
+    def _flush(self, timeout: Optional[float]) -> None:
+        """With double-buffered weights the newest step finishes only when somebody waits for it in the library."""
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        while self._flushing is not None and not self.done() and time.monotonic() < until:
+            if self._flushing.acquire(blocking=False):
+                try:
+                    left = until - time.monotonic()
+                    status = wait_once(self._library, self._pointer, SLICE if left > 1 else max(0, min(SLICE, int(left * 1e9))))
+                finally:
+                    self._flushing.release()
+                if status != -9:
+                    return  # it has ended: the session's thread says so
+            else:
+                time.sleep(0.01)
 
     def _may_wait(self) -> None:
         guard_fork(self._made_at, "this request")
@@ -216,6 +234,10 @@ class Dispatcher:
             self.wake()
             thread.join()
             afterwards()
+
+
+def wait_once(library: Library, pointer: Any, slice_ns: int) -> int:
+    return int(library.functions["request_wait"](pointer, slice_ns, library.ffi.NULL))
 
 
 def wait(library: Library, pointer: Any, slice_ns: int) -> Any:

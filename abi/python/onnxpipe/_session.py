@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
@@ -156,6 +157,8 @@ class Runner(Handle):
         try:
             pointer = self._begin(what, params, results, timeout, out)
             request: Request[Any] = Request(self._library, self, pointer, keep, lambda handle: settle(handle, results), until)
+            if what == STEP:
+                request._flushing = threading.Lock()
             self._dispatcher.add(request)
         except BaseException:
             self._give_up(out)

@@ -171,7 +171,8 @@ class Trainer(Runner):
         self, inputs: Inputs, *, lr: Optional[float] = None, deadline: Optional[float] = None, timeout: Optional[float] = None
     ) -> Request[Step]:
         """step() as a future, and awaitable: submit the next one before the last has finished, and stages stay at work. The arrays must
-        not be written to before it is done. With double-buffered weights a step finishes only with the next one or a flush."""
+        not be written to before it is done. With double-buffered weights a step finishes only with the next one, with flush(), or when
+        result() is asked for: awaiting the newest does not do."""
         return self._submit(STEP, inputs, None, deadline, timeout, self._stepped, _rate(lr))
 
     def evaluate(self, inputs: Inputs) -> Evaluation:
