@@ -29,6 +29,7 @@ from ._errors import (
     StateError,
     UnsupportedError,
 )
+from ._export import cache_pairs, from_torch, from_transformers
 from ._library import Library
 from ._model import Context, Model, TensorInfo, default_context
 from ._plan import Device, Pair, Plan, RankMemory, Training
@@ -40,5 +41,6 @@ __all__ = [
     "AbiError", "Bound", "CancelledError", "Clock", "Context", "DeadlineError", "Device", "DeviceError", "Error", "Evaluation",
     "InputOutputError", "InternalError", "InvalidError", "Library", "LimitError", "Model", "NoMemoryError", "NotFoundError", "Pair",
     "ParameterInfo", "Parameters", "PeerError", "Plan", "RankMemory", "Request", "Session", "State", "StateError", "StateInfo", "Step",
-    "Tensor", "TensorInfo", "Trace", "Trainer", "Training", "UnsupportedError", "as_tensor", "default_context",
+    "Tensor", "TensorInfo", "Trace", "Trainer", "Training", "UnsupportedError", "as_tensor", "cache_pairs", "default_context", "from_torch",
+    "from_transformers",
 ]  # fmt: skip
