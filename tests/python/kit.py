@@ -43,11 +43,11 @@ def raises(kind, words, function, *arguments, **named):
     raise AssertionError(f"nothing was raised, {kind.__name__} should have been")
 
 
-def child(text, *arguments, timeout=50):
+def child(text, *arguments, timeout=50, cwd=None):
     """A Python process of its own that has the package."""
     environment = dict(os.environ, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")
     command = [sys.executable, "-X", "faulthandler", "-c", text, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, env=environment, cwd=cwd)
 
 
 def threads(n, function):

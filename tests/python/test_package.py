@@ -307,5 +307,33 @@ def test_command():
     assert done.returncode == 0 and "2 stages on 2 ranks" in done.stdout, done
 
 
+def test_reference():
+    """The page of the guide is of this package."""
+    script, page = (os.path.join(kit.SOURCE, "abi", *path) for path in (("python", "reference.py"), ("guide", "python-reference.md")))
+    made = kit.child("import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')", script, kit.PACKAGE)
+    with open(page, encoding="utf-8") as file:
+        assert made.returncode == 0 and made.stdout == file.read(), f"abi/guide/python-reference.md is not what {script} writes: {made.stderr}"
+
+
+def test_examples():
+    """The scripts of tests/examples/python, of twenty lines at most."""
+    folder = os.path.join(kit.SOURCE, "tests", "examples", "python")
+    wanted = [("run.py", [kit.DEMO], "request 15: the likeliest"), ("serve.py", [kit.DEMO], "tokens "),
+              ("train.py", [kit.DEMO, "."], "step 20: loss 0.0")]  # fmt: skip
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            assert len(file.readlines()) <= 20, name
+    with tempfile.TemporaryDirectory() as out:
+
+        def one(i):
+            name, arguments, words = wanted[i]
+            script = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+            done = kit.child(script, os.path.join(folder, name), *arguments, cwd=out)
+            assert done.returncode == 0 and words in done.stdout, (name, done)
+
+        kit.threads(len(wanted), one)
+        assert {"trace.svg", "checkpoint", "trained.onnx"} <= set(os.listdir(out))
+
+
 if __name__ == "__main__":
     sys.exit(kit.main(globals()))
