@@ -30,11 +30,11 @@ class Request(Future[T], Generic[T]):
     `result()` of a request is a dict of outputs, of a step its Step. Whatever it reads is kept until it has finished.
     """
 
-    _settle: Callable[[Any], T]
 
     def __init__(self, library: Library, session: Any, pointer: Any, keep: List[Any], settle: Callable[[Any], T], until: float) -> None:
         super().__init__()
-        self._library, self._pointer, self._keep, self._settle = library, pointer, keep, settle
+        self._library, self._pointer, self._keep = library, pointer, keep
+        self._settle: Callable[[Any], T] = settle
         self._session = session  # is open as long as a request is under way
         self._until = until  # by time.monotonic(): its deadline
         self._made_at = forks()
@@ -108,7 +108,7 @@ class Request(Future[T], Generic[T]):
             except BaseException as caught:
                 failure = caught
         destroy(self._library, "request_release", self._pointer, self._made_at)
-        self._keep, self._session = [], None
+        self._keep, self._session, self._settle = [], None, _settled  # a request that is kept does not keep its session
         if self._stop and isinstance(failure, CancelledError):
             super().cancel()
             self.set_running_or_notify_cancel()
@@ -117,6 +117,10 @@ class Request(Future[T], Generic[T]):
                 self.set_exception(failure)
             else:
                 self.set_result(found)
+
+
+def _settled(_pointer: Any) -> Any:
+    raise StateError("this request has ended before")
 
 
 class Dispatcher:
@@ -220,20 +224,19 @@ class Dispatcher:
             self._ended(request, self._library.functions["request_wait"](request._pointer, FOREVER, error), error)
 
     def stop(self, afterwards: Callable[[], None]) -> None:
-        """Ends the thread, and then the session by `afterwards`: at once, or where this is that thread, when it comes to its end."""
+        """Ends the thread, which then ends the session by `afterwards`; waits for it, unless this is that thread. (Who is interrupted
+        while waiting has closed the session all the same.)"""
         if self._made_at != forks():
             return
         with self._lock:
-            self._closing = True
+            self._closing, self._afterwards = True, afterwards
             thread = self._thread
         if thread is None:
             afterwards()
-        elif thread is threading.current_thread():
-            self._afterwards = afterwards
-        else:
-            self.wake()
+            return
+        self.wake()
+        if thread is not threading.current_thread():
             thread.join()
-            afterwards()
 
 
 def wait_once(library: Library, pointer: Any, slice_ns: int) -> int:

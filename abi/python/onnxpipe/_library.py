@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import types
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cffi
@@ -27,6 +28,7 @@ _ffi: Optional[Any] = None
 _callbacks: Dict[str, Any] = {}
 _libraries: Dict[str, "Library"] = {}
 _in_callback = threading.local()
+_kept: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()  # by struct: a pointer in a field keeps nothing
 _forks = 0
 
 
@@ -173,7 +175,8 @@ class Library:
         return out[0]
 
     def struct(self, kind: str, **fields: Any) -> Any:
-        """A params or info struct: size and strides set, all else as given, or 0. Raises with the field's name."""
+        """A params or info struct: size and strides set, all else as given, or 0. It keeps what its fields point to. Raises with the
+        field's name."""
         made = self.ffi.new(kind + " *")
         known = dict(self.ffi.typeof(kind).fields)
         if "struct_size" in known:
@@ -187,6 +190,7 @@ class Library:
             if name.endswith("_stride"):
                 array = "inputs" if name == "io_stride" else name[:-7]
                 setattr(made, name, self.ffi.sizeof(known[array].type.item))
+        _kept[made] = tuple(fields.values())
         return made
 
     def text(self, function: str, *arguments: Any) -> bytes:
