@@ -34,8 +34,11 @@ install(EXPORT onnxpipe-targets NAMESPACE onnxpipe:: DESTINATION ${package_dir})
 configure_package_config_file(abi/cmake/onnxpipe-config.cmake.in
   ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake INSTALL_DESTINATION ${package_dir}
   PATH_VARS CMAKE_INSTALL_LIBDIR)
+# find_package(onnxpipe 1.4) asks for that version of the ABI, or a later one of its major; the product's may be 0.x.
+file(STRINGS abi/include/opipe/abi.h abi_minor REGEX "^#define OPIPE_ABI_MINOR ")
+string(REGEX REPLACE ".* " "" abi_minor "${abi_minor}")
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/onnxpipe-config-version.cmake
-  COMPATIBILITY SameMajorVersion)
+  VERSION ${OPI_ABI_MAJOR}.${abi_minor} COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/onnxpipe-config.cmake
   ${PROJECT_BINARY_DIR}/onnxpipe-config-version.cmake DESTINATION ${package_dir})
 install(FILES abi/cmake/plugin.map DESTINATION ${package_dir})

@@ -132,6 +132,12 @@ cmake -G Ninja -S "$here" -B "$prefix/consumer" -DCMAKE_PREFIX_PATH="$root" -DCM
   fail "the project that uses find_package(onnxpipe)"
 }
 "$prefix/consumer/consumer" | grep -q '^version [0-9]' || fail "the program built with find_package"
+minor=$(sed -n 's/^#define OPIPE_ABI_MINOR //p' "$OPIPE_SOURCE_DIR/abi/include/opipe/abi.h")
+cmake "-DWANTED=1.$minor" "$prefix/consumer" >"$prefix/consumer.log" 2>&1 || fail "the ABI's own version is refused: $(cat "$prefix/consumer.log")"
+for wanted in "1.$((minor + 1))" 2 0.1; do
+  if cmake "-DWANTED=$wanted" "$prefix/consumer" >"$prefix/consumer.log" 2>&1; then fail "version $wanted is found, the ABI is 1.$minor"; fi
+  grep -q "version: 1.$minor" "$prefix/consumer.log" || fail "version $wanted: $(cat "$prefix/consumer.log")"
+done
 names=$(nm -D --defined-only --format=posix "$prefix/consumer/opipe-schedule-nothing.so" | cut -d' ' -f1)
 [ "$names" = opipe_plugin_v1 ] || fail "the plugin built with the package exports: $names"
 OPIPE_PLUGIN_PATH=$prefix/consumer "$root/bin/onnx-pipe" plugins --why >"$prefix/why.txt" || true

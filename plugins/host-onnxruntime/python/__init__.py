@@ -8,6 +8,7 @@
     options.add_provider_for_devices(devices, {"stages": "2"})
 """
 
+import importlib.util
 import os
 
 __all__ = ["get_library_path", "get_ep_name", "get_ep_names"]
@@ -15,7 +16,10 @@ __all__ = ["get_library_path", "get_ep_name", "get_ep_names"]
 
 def get_library_path():
     """Path of the library that ONNX Runtime registers."""
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "libopipe-ort-ep.so")
+    found = importlib.util.find_spec("onnxpipe")  # which is not imported: numpy and cffi are of no use here
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("the package onnxpipe, which holds the library, is not installed")
+    return os.path.join(os.path.abspath(found.submodule_search_locations[0]), "libopipe-ort-ep.so")
 
 
 def get_ep_name():

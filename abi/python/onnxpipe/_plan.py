@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: where a model is cut, what each rank does when, proven before anything runs."""
+from __future__ import annotations
+
+import html
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _tensors
+from ._errors import InvalidError, NotFoundError
+from ._handles import Handle
+from ._library import Library
+from ._model import Context, Model, Path, bytes_of
+
+LOSSES = ("output", "cross-entropy", "mse", "bce")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+LR_SCHEDULES = ("constant", "linear", "cosine")
+RECOMPUTE = ("none", "stage", "block", "attention")
+COMPUTE = {"fp32": "OPIPE_FLOAT", "bf16": "OPIPE_BFLOAT16", "fp16": "OPIPE_FLOAT16"}
+
+
+def choice(value: str, known: Sequence[str], what: str) -> int:
+    if value not in known:
+        raise ValueError(f"{what} is {value!r}, but should be one of {', '.join(known)}")
+    return list(known).index(value)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a rank runs. kind: a backend's id; options: its "key=value,..."; memory: its cap in bytes, or "300MiB" (None: none);
+    index: which of its kind; threads: compute threads of the rank, 0: the backend's choice."""
+
+    kind: str = "cpu"
+    options: Optional[str] = None
+    memory: Union[int, str, None] = None
+    index: int = 0
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a plan trains for.
+
+    loss:       "cross-entropy" (logits [.., classes], labels of int64), "mse", "bce", or "output": a scalar of the graph
+    output:     the tensor it judges; None: the only scalar float output
+    labels:     an input with labels or targets, of the graph or added
+    shift:      position t is judged by label t + 1; labels are given unshifted
+    ignore:     the label that does not count; smoothing: of labels, [0, 1)
+    optimizer:  "sgd", "adam", "adamw", with lr, momentum, betas, epsilon, decay (None: 0.01 for adamw, else 0)
+    lr_schedule: "constant", "linear" or "cosine", to 0 at total_steps, after warmup_steps
+    clip_norm:  of all gradients together; 0: none
+    trainable, frozen: patterns of initializer names, with * and ?; no_decay: those that do not decay
+    recompute:  "none", "stage", "block" or "attention"
+    compute:    "fp32", "bf16" or "fp16" (with a dynamic loss scale): type of activations and products; parameters stay float32
+    seed:       of dropout
+    """
+
+    loss: str = "output"
+    output: Optional[str] = None
+    labels: Optional[str] = None
+    shift: bool = False
+    ignore: int = -100
+    smoothing: float = 0.0
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    nesterov: bool = False
+    betas: Tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    decay: Optional[float] = None
+    lr_schedule: str = "constant"
+    warmup_steps: int = 0
+    total_steps: int = 0
+    clip_norm: float = 0.0
+    trainable: Sequence[str] = ()
+    frozen: Sequence[str] = ()
+    no_decay: Sequence[str] = ()
+    recompute: str = "none"
+    compute: str = "fp32"
+    seed: int = 0
+
+    def options(self, library: Library, names: _tensors.Names, keep: List[Any]) -> Any:
+        """opipe_train_options; `keep` gets what they point to."""
+        ffi = library.ffi
+        # The last match wins: what is frozen first, so that exceptions are spelled as trainable.
+        globs = [(pattern, 0) for pattern in self.frozen] + [(pattern, 1) for pattern in self.trainable]
+        rows = ffi.new("opipe_train_glob[]", len(globs))
+        for row, (pattern, trainable) in zip(rows, globs):
+            row.pattern, row.trainable = names[pattern], trainable
+        no_decay = ffi.new("const char *[]", [names[pattern] for pattern in self.no_decay])
+        if self.compute not in COMPUTE:
+            raise ValueError(f"Training.compute is {self.compute!r}, but should be one of {', '.join(COMPUTE)}")
+        decay = self.decay if self.decay is not None else 0.01 if self.optimizer == "adamw" else 0.0
+        keep += [rows, no_decay, names]
+        return library.struct(
+            "opipe_train_options",
+            loss=choice(self.loss, LOSSES, "Training.loss"),
+            output=ffi.NULL if self.output is None else names[self.output],
+            labels=ffi.NULL if self.labels is None else names[self.labels],
+            ignore=self.ignore, smoothing=self.smoothing, shift=int(self.shift), n_globs=len(globs), globs=rows,
+            recompute=choice(self.recompute, RECOMPUTE, "Training.recompute"), compute=getattr(library.dl, COMPUTE[self.compute]),
+            optimizer=choice(self.optimizer, OPTIMIZERS, "Training.optimizer"), seed=self.seed, lr=self.lr, momentum=self.momentum,
+            beta1=self.betas[0], beta2=self.betas[1], epsilon=self.epsilon, decay=decay, clip_norm=self.clip_norm,
+            flags=1 if self.nesterov else 0, lr_schedule=choice(self.lr_schedule, LR_SCHEDULES, "Training.lr_schedule"),
+            warmup_steps=self.warmup_steps, total_steps=self.total_steps, no_decay=no_decay, n_no_decay=len(no_decay),
+            loss_scaling=int(self.compute == "fp16"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An output that is the same stream's input in its next request (keys and values of a decoder). capacity: elements of each of
+    its two buffers, 0: what the model is bound with."""
+
+    output: str
+    input: str
+    capacity: int = 0
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank, by what they are for; `cap` is None where there is none, `estimated` where the device cannot be asked."""
+
+    rank: int
+    total: int
+    cap: Optional[int]
+    estimated: bool
+    parts: Dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, info: Any) -> "RankMemory":
+        parts = {
+            name: int(getattr(info, name + "_bytes"))
+            for name in "params activation workspace boundary gradient optimizer version stash state mapped host".split()
+        }
+        cap = None if info.cap_bytes == 2**64 - 1 else int(info.cap_bytes)
+        return cls(int(info.rank), int(info.total_bytes), cap, bool(info.flags & 1), parts)
+
+
+class Plan(Handle):
+    """How a model runs as a pipeline. Shows itself in a notebook as a page: the order on each rank, the bytes, the cut.
+
+    model:        a loaded model, which is bound to `dims` here, or a bound one
+    dims:         {"batch": 8, "seq": 128}; what is not given gets a number of the library's
+    stages:       0: as many as there are devices, or 1; ranks: 0: as the schedule needs
+    devices:      one for each rank, fewer: the last repeats; a Device, or a backend's id
+    microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
+    schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
+    memory:       cap of every device that has none of its own, in bytes or as "300MiB"
+    measured:     costs of nodes are measured here, not computed from rates
+    improve:      search for an order faster than the schedule's own
+    training:     what a Trainer trains for; None: for inference
+    states:       pairs that streams keep, streams: for how many of them memory is counted
+    cluster:      the text of a cluster of devices that need not be here
+    """
+
+    _what = "plan"
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        dims: Optional[Mapping[str, int]] = None,
+        pins: Optional[Mapping[str, _tensors.ArrayLike]] = None,
+        stages: int = 0,
+        ranks: int = 0,
+        devices: Union[Device, str, Sequence[Union[Device, str]]] = (),
+        microbatches: int = 0,
+        replicas: int = 0,
+        stage_replicas: Sequence[int] = (),
+        schedule: Optional[str] = None,
+        cut: Optional[str] = None,
+        batch_dim: Optional[str] = None,
+        memory: Union[int, str, None] = None,
+        depth: int = 0,
+        measured: bool = False,
+        improve: bool = False,
+        ignore_annotations: bool = False,
+        transport: Optional[str] = None,
+        training: Optional[Training] = None,
+        states: Sequence[Union[Pair, Tuple[str, str], Tuple[str, str, int]]] = (),
+        streams: int = 0,
+        cluster: Union[str, bytes, None] = None,
+    ) -> None:
+        library, ffi = model._library, model._library.ffi
+        if model.bound and (dims or pins):
+            raise InvalidError("this model is bound already: its dimensions and pins cannot be given again")
+        bound = model if model.bound else model.bind(dims, pins=pins, train=training is not None)
+        names = _tensors.Names()
+        chosen = [devices] if isinstance(devices, (Device, str)) else list(devices)
+        rows = ffi.new("opipe_device_choice[]", len(chosen))
+        for row, device in zip(rows, (Device(d) if isinstance(d, str) else d for d in chosen)):
+            row.kind, row.index, row.threads = names[device.kind], device.index, device.threads
+            row.options = ffi.NULL if device.options is None else names[device.options]
+            row.memory_bytes = bytes_of(device.memory, "a device's memory")
+        given = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in states]
+        pairs = ffi.new("opipe_state_pair[]", len(given))
+        for row, pair in zip(pairs, given):
+            row.output, row.input, row.capacity = names[pair.output], names[pair.input], pair.capacity
+        keep: List[Any] = []
+        copies = ffi.new("uint32_t[]", list(stage_replicas))
+        text = cluster.encode() if isinstance(cluster, str) else cluster
+        params = library.struct(
+            "opipe_plan_params", n_stages=stages, devices=rows, n_devices=len(chosen), n_microbatches=microbatches, replicas=replicas,
+            schedule=_text(names, schedule, ffi), cut=_text(names, cut, ffi), batch_dim=_text(names, batch_dim, ffi),
+            memory_bytes=bytes_of(memory, "memory"), depth=depth, cost=int(measured),
+            flags=(1 if ignore_annotations else 0) | (2 if improve else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
+            train=ffi.NULL if training is None else training.options(library, names, keep),
+            stage_replicas=copies, n_stage_replicas=len(copies), states=pairs, n_states=len(pairs), n_streams=streams,
+        )  # fmt: skip
+        if text is not None:
+            keep.append(ffi.from_buffer("char[]", text))
+            params.cluster, params.cluster_bytes = keep[-1], len(text)
+        self._start(bound, library.make("opipe_plan", "plan_make", bound._handle(), params), training)
+
+    def _start(self, model: Model, pointer: Any, training: Optional[Training]) -> None:
+        self.model = model
+        self.training = training
+        self._hold(model._library, pointer, "plan_destroy")
+        info = self._library.struct("opipe_plan_info")
+        self._library.call("plan_info", pointer, info)
+        self._info = info
+        options = self._library.struct("opipe_train_options")
+        try:
+            self._library.call("plan_training", pointer, options)
+        except NotFoundError:
+            options = None
+        self._options: Any = options  # opipe_train_options, whose strings are the plan's
+
+    @classmethod
+    def read(cls, model: Model, source: Union[Path, bytes]) -> "Plan":
+        """A plan that save() wrote, from its path or its bytes, for the model it was made for."""
+        if isinstance(source, (str, os.PathLike)):
+            with open(source, "rb") as file:
+                data = file.read()
+        else:
+            data = bytes(source)
+        library = model._library
+        own = cls.__new__(cls)
+        made = library.make("opipe_plan", "plan_read", model._handle(), library.ffi.from_buffer("char[]", data), len(data))
+        own._start(model, made, None)
+        return own
+
+    @property
+    def context(self) -> Context:
+        return self.model.context
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a plan for training."""
+        return self._options is not None
+
+    @property
+    def n_stages(self) -> int:
+        return int(self._info.n_stages)
+
+    @property
+    def n_ranks(self) -> int:
+        return int(self._info.n_ranks)
+
+    @property
+    def n_microbatches(self) -> int:
+        return int(self._info.n_microbatches)
+
+    @property
+    def request_seconds(self) -> float:
+        """Simulated time of one request, or mini-batch, alone."""
+        return float(self._info.request_ns) / 1e9
+
+    @property
+    def interval_seconds(self) -> float:
+        """Simulated time between requests of a stream, or mini-batches."""
+        return float(self._info.interval_ns) / 1e9
+
+    @property
+    def bound_seconds(self) -> float:
+        """A lower bound on interval_seconds."""
+        return float(self._info.bound_ns) / 1e9
+
+    def memory(self, rank: int) -> RankMemory:
+        """What a rank needs, predicted."""
+        info = self._library.struct("opipe_memory_info")
+        self._library.call("plan_memory", self._handle(), rank, info)
+        return RankMemory.of(info)
+
+    @property
+    def cut_tensors(self) -> List[Tuple[str, int, int]]:
+        """(tensor, from stage, to stage) of all that crosses."""
+        library, found = self._library, []  # type: ignore[var-annotated]
+        name, stages = library.ffi.new("const char **"), library.ffi.new("uint32_t[2]")
+        while True:
+            try:
+                library.call("plan_cut_tensor", self._handle(), len(found), name, stages, stages + 1)
+            except NotFoundError:
+                return found
+            found.append((library.plain(name[0]) or "", int(stages[0]), int(stages[1])))
+
+    def describe(self) -> str:
+        """Stages, ranks, memory, times: for people."""
+        return self._library.text("plan_describe", self._handle(), 0).decode()
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The same for programs."""
+        found: Dict[str, Any] = json.loads(self._library.text("plan_describe", self._handle(), 1))
+        return found
+
+    def to_json(self) -> bytes:
+        """The plan itself: the same plan, the same bytes."""
+        return self._library.text("plan_write", self._handle())
+
+    def save(self, path: Path) -> None:
+        """Writes to_json() to a file."""
+        data = self.to_json()
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def annotated(self) -> bytes:
+        """The model file with the plan as ONNX annotations (IR 11)."""
+        return self._library.text("plan_annotate", self._handle())
+
+    def play(self, form: str = "text") -> str:
+        """What the plan predicts, played: "text", "json", "trace" (for Perfetto), "svg" or "html"."""
+        params = self._library.struct("opipe_play_params")
+        number = choice(form, ("text", "json", "trace", "svg", "html"), "the form")
+        return self._library.text("plan_play", self._handle(), params, number).decode()
+
+    def _repr_svg_(self) -> str:
+        return self.play("svg")
+
+    def _repr_html_(self) -> str:
+        return framed(self.play("html"))
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<onnxpipe.Plan, closed>"
+        kind = "training" if self.trains else "inference"
+        return f"<onnxpipe.Plan for {kind}: {self.n_stages} stages on {self.n_ranks} ranks, {self.n_microbatches} micro-batches>"
+
+
+def framed(page: str) -> str:
+    """A whole page inside that of a notebook."""
+    return f'<iframe srcdoc="{html.escape(page)}" style="width: 100%; height: 640px; border: 0"></iframe>'
+
+
+def _text(names: _tensors.Names, value: Optional[str], ffi: Any) -> Any:
+    return ffi.NULL if value is None else names[value]
