@@ -95,7 +95,7 @@ static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry 
     return s->env.source.carry(g, in, all, err);
   opi_carry_part part;
   OPI_TRY(opi_batch_part(&t->given, g, &t->arena, &part, err));
-  return opi_carry_through(g, &part, t->given.decided.binding.batch, in, all, NULL, err);
+  return opi_carry_through(g, &part, t->given.binding.batch, in, all, NULL, err);
 }
 
 /* How outputs carry the batch. In training those are the logits; the labels carry it alike. */
@@ -265,7 +265,7 @@ static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t r
   for (int32_t d = 0; d < value->rank; ++d)
     out[d] = value->shape[d];
   if (axis >= 0)
-    out[axis] = value->shape[axis] / rows * t->given.decided.binding.batch_rows;
+    out[axis] = value->shape[axis] / rows * t->given.binding.batch_rows;
 }
 
 /* The shape that the graphs give to input `i`; false: none of them reads it. */
@@ -323,11 +323,11 @@ static void count_units(opi_compiled *t) {
   s->shapes->units_per_row = 1;
   for (uint32_t i = 0, at = 0; i < s->n_inputs; at += (uint32_t)s->inputs[i++].value->rank) {
     const int32_t axis = s->inputs[i].batch_axis;
-    if (axis < 0 || t->given.decided.binding.batch_rows <= 0)
+    if (axis < 0 || t->given.binding.batch_rows <= 0)
       continue;
     t->shape->rows = t->shape->dims[at + (uint32_t)axis];
-    if (t->shape->rows >= t->given.decided.binding.batch_rows)
-      s->shapes->units_per_row = t->shape->rows / t->given.decided.binding.batch_rows;
+    if (t->shape->rows >= t->given.binding.batch_rows)
+      s->shapes->units_per_row = t->shape->rows / t->given.binding.batch_rows;
     return;
   }
 }
@@ -335,7 +335,7 @@ static void count_units(opi_compiled *t) {
 /* ---- all of it ---- */
 
 static opipe_status place_parts(opi_compiled *t, opipe_error *err) {
-  const uint32_t n = t->given.decided.n_microbatches;
+  const uint32_t n = t->given.n_microbatches;
   t->parts = OPI_ARENA_ARRAY(&t->arena, opi_microbatch, t->pieces->n_microbatches);
   if (t->parts == NULL)
     return opi_fail_nomem(err, t->pieces->n_microbatches * sizeof *t->parts, "micro-batches");

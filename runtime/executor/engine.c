@@ -8,7 +8,7 @@
 /* Requests that may be under way at once, and one more; of training, bodies and what ends them. */
 static uint32_t ring_room(const opi_setup *s) {
   if (s->plan->decided.n_states != 0)
-    return s->max_in_flight * opi_states_homes(s->plan) + 1; /* with what fills gaps */
+    return s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with what fills gaps */
   return opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
 }
 

@@ -12,7 +12,7 @@
 static opipe_status check_edges(const opi_setup *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
-      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(s->plan, s->here[i], r))
+      if (opi_rank_is_here(s, r) || !opi_plan_edge_is_direct(&s->plan->decided, s->here[i], r))
         continue;
       return opi_fail(err, OPIPE_E_UNSUPPORTED,
                       "session_open: by the plan ranks %u and %u write into each other's memory "

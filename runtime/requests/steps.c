@@ -112,7 +112,7 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
         result->shape[d] = value->shape[d];
       if (t->output_carry[1].axis >= 0) {
         result->shape[t->output_carry[1].axis] =
-            value->shape[t->output_carry[1].axis] / variant->rows * t->given.decided.binding.batch_rows;
+            value->shape[t->output_carry[1].axis] / variant->rows * t->given.binding.batch_rows;
       }
       if (t->model->n_slices > 1)
         result->shape[t->token_axis] = t->model->n_tokens;
@@ -162,8 +162,8 @@ static opipe_status prepare(opi_session *s, const opipe_submit_params *params, o
   if (status != OPIPE_OK)
     return status;
   opi_compiled *shape = request->runs;
-  const opi_plan *given = &shape->given;
-  request->rows = given->decided.binding.batch_dim == NULL ? (int64_t)given->decided.n_microbatches : given->decided.binding.batch_rows;
+  const opi_decision *given = &shape->given;
+  request->rows = given->binding.batch_dim == NULL ? (int64_t)given->n_microbatches : given->binding.batch_rows;
   request->n_microbatches = s->setup->plan->decided.n_microbatches;
   request->has_plain = false;
   for (size_t m = 0; m < n_losses(s->setup); ++m)

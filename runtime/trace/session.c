@@ -126,16 +126,16 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
   enum { PROLOGUE_BODY_EPILOGUE = 3 };
-  const bool twice = t->given.decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
+  const bool twice = t->given.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions),
                              .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions)};
   if (times.start_ns == NULL || times.end_ns == NULL)
     return opi_fail_nomem(err, t->pieces->n_actions * sizeof(double), "a trace");
   OPI_TRY(opi_lists_replay(t->pieces, t->lists, t->model->cuts[0],
                            twice ? PROLOGUE_BODY_EPILOGUE : 1, arena->allocator, &times, err));
-  for (uint32_t r = 0; r < t->given.decided.n_ranks; ++r) {
-    for (uint32_t a = t->given.decided.rank_first[r]; a < t->given.decided.rank_first[r + 1]; ++a) {
-      const uint32_t at = t->pieces->rank_first[r] + a - t->given.decided.rank_first[r];
+  for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
+    for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
+      const uint32_t at = t->pieces->rank_first[r] + a - t->given.rank_first[r];
       start[a] = times.start_ns[at];
       end[a] = times.end_ns[at];
     }

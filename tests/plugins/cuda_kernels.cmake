@@ -23,7 +23,7 @@ if(CMAKE_CXX_COMPILER)
   if(OPIPE_SANITIZE)
     set(optimized -Og)
   endif()
-  target_compile_options(opi_cuda_shim PRIVATE ${optimized} -ffp-contract=off -Wno-conversion -Wno-float-conversion)
+  target_compile_options(opi_cuda_shim PRIVATE ${optimized} -ffp-contract=off -Wno-conversion -Wno-float-conversion -Wno-maybe-uninitialized)
   set(machine -O2) # what runs the kernels: in every switch and product of theirs, and without memory of others
   if(OPIPE_SANITIZE)
     list(APPEND machine -fno-sanitize=${OPIPE_SANITIZE})
