@@ -46,9 +46,9 @@ typedef struct opi_plan_env {
 opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
                                  opipe_error *err);
 
-/* Asks the plan's transport, fills decided.link. Errors: NOTFOUND; UNSUPPORTED, what the plan's ranks
- * cannot use (opi_plan_check_link); those of the transport about its options; ABI, numbers out of
- * range. */
+/* Asks the plan's transport, fills decided.link. Errors: NOTFOUND; UNSUPPORTED, what the plan's
+ * ranks cannot use (opi_plan_check_link); those of the transport about its options; ABI, numbers
+ * out of range. */
 opipe_status opi_plan_find_link(const opi_plan_env *env, opi_decision *plan, opipe_error *err);
 /* Is the transport that is here the one that the plan was made for? Times may differ. Errors: those
  * of finding it; UNSUPPORTED names what differs, with both values. */

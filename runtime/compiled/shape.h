@@ -117,7 +117,7 @@ typedef struct opi_compiled {
   opi_setup *setup;
   opi_shape *shape; /* index, signature, blocks of memory */
   opi_arena arena;
-  opi_decision given;               /* the session's, with the dimensions of these requests */
+  opi_decision given;           /* the session's, with the dimensions of these requests */
   const opi_piece_plan *pieces; /* of the model: the lists' plan */
   opi_cut_model *model;
   opi_lists *lists;

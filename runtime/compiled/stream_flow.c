@@ -88,7 +88,8 @@ opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_fee
 opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err) {
   const opi_stream *stream = request->stream_kept;
   for (uint32_t p = 0; stream != NULL && p < request->setup->plan->decided.n_states; ++p) {
-    const opi_result *result = &request->results[request->setup->plan->decided.states[p].output_index];
+    const opi_result *result =
+        &request->results[request->setup->plan->decided.states[p].output_index];
     OPI_TRY(check_room(stream, p, "output", result->shape, result->rank, err));
   }
   return OPIPE_OK;

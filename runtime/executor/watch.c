@@ -156,7 +156,8 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),
-                 atomic_load(&rank->worker->doing.microbatch) % s->plan->decided.n_microbatches, part);
+                 atomic_load(&rank->worker->doing.microbatch) % s->plan->decided.n_microbatches,
+                 part);
 }
 
 /* peer: the rank that it waits for, OPIPE_NONE: nobody, or all. */
@@ -184,8 +185,9 @@ static void describe(opi_setup *s, uint32_t r, uint32_t peer, uint64_t now, char
 
 /* A sum over all ranks has no one peer: whoever is in a program holds it up. */
 static uint32_t in_program(opi_setup *s, uint32_t r) {
-  for (uint32_t i = 0;
-       i < s->plan->decided.n_ranks && atomic_load(&s->ranks[r].worker->doing.doing) == OPI_DOING_STEP; ++i) {
+  for (uint32_t i = 0; i < s->plan->decided.n_ranks &&
+                       atomic_load(&s->ranks[r].worker->doing.doing) == OPI_DOING_STEP;
+       ++i) {
     if (atomic_load(&s->ranks[i].worker->doing.doing) == OPI_DOING_PROGRAM)
       return i;
   }

@@ -40,7 +40,8 @@ opipe_status opi_peers_check(const opi_setup *s, opipe_error *err) {
       "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
       "which ranks issue them (rule %u), and what sessions tell each other comes between: "
       "one of the rules tag (%d) and stream (%d) is needed",
-      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
+      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG,
+      OPIPE_RULE_STREAM);
 }
 
 /* ---- is somebody there? ---- */

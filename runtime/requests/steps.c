@@ -163,7 +163,8 @@ static opipe_status prepare(opi_session *s, const opipe_submit_params *params, o
     return status;
   opi_compiled *shape = request->runs;
   const opi_decision *given = &shape->given;
-  request->rows = given->binding.batch_dim == NULL ? (int64_t)given->n_microbatches : given->binding.batch_rows;
+  request->rows =
+      given->binding.batch_dim == NULL ? (int64_t)given->n_microbatches : given->binding.batch_rows;
   request->n_microbatches = s->setup->plan->decided.n_microbatches;
   request->has_plain = false;
   for (size_t m = 0; m < n_losses(s->setup); ++m)

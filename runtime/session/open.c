@@ -114,8 +114,9 @@ static opipe_status list_inputs(opi_setup *s, opipe_error *err) {
                       input->name, input->value->rank, OPIPE_MAX_RANK);
     }
     s->n_dims += (uint32_t)input->value->rank;
-    input->batch_axis =
-        s->plan->decided.binding.batch_dim == NULL ? -1 : opi_batch_axis(s->env.model, s->plan->decided.binding.batch_dim, i);
+    input->batch_axis = s->plan->decided.binding.batch_dim == NULL
+                            ? -1
+                            : opi_batch_axis(s->env.model, s->plan->decided.binding.batch_dim, i);
     if (input->batch_axis >= 0)
       ++s->n_batch_inputs;
     for (uint32_t p = 0; p < s->plan->decided.binding.n_pins; ++p) {
@@ -279,17 +280,17 @@ static opipe_status agree(opi_setup *s, opipe_error *err) {
     return opi_fail_nomem(err, n * sizeof *ranks, "ranks");
   for (uint32_t i = 0; i < n; ++i) {
     const opi_rank *rank = &s->ranks[s->here[i]];
-    ranks[i] =
-        (opi_agree_rank){.backend = opi_rank_backend(rank),
-                         .device = rank->device,
-                         .queue = rank->queue,
-                         .event = rank->event,
-                         .endpoint = rank->endpoint,
-                         .plan = {s->plan->hash[0], s->plan->hash[1]},
-                         .kernels = {s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[0],
-                                     s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[1]},
-                         .index = rank->index,
-                         .alignment = rank->alignment};
+    ranks[i] = (opi_agree_rank){
+        .backend = opi_rank_backend(rank),
+        .device = rank->device,
+        .queue = rank->queue,
+        .event = rank->event,
+        .endpoint = rank->endpoint,
+        .plan = {s->plan->hash[0], s->plan->hash[1]},
+        .kernels = {s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[0],
+                    s->plan->predicted.kernels == NULL ? 0 : s->plan->predicted.kernels->hash[1]},
+        .index = rank->index,
+        .alignment = rank->alignment};
   }
   const opi_agree_params params = {.transport = &s->env.transport,
                                    .world = s->world,
@@ -338,7 +339,8 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
     OPI_TRY(agree(s, err));
   }
   /* What requests run. */
-  session->shapes->periodic = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
+  session->shapes->periodic =
+      s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   OPI_TRY(opi_streams_open(s, err));
   OPI_TRY(opi_shapes_open(session->shapes, err));
   OPI_TRY(opi_engine_build(session->engine, err));
