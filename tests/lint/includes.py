@@ -9,7 +9,6 @@ from lib import tree
 # What lies below plans, and below every layer of the runtime.
 BELOW = ["loader", "abi/include"]
 RUN = ["partition", "loader", "abi/registry", "abi/include"]
-           "partition", "loader", "abi/include"]
 
 # Folder (the longest match counts) -> the folders of ours that it may include from.
 ALLOWED = {

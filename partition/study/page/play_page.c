@@ -34,7 +34,7 @@ static opi_page_span program(const drawer *d, const opi_play_op *op, double star
 /* A barrier moves nothing: the rank has come to the end of its mini-batch. */
 static uint32_t cause_of_sum(const opi_play *play, uint32_t collective) {
   const opi_play_group *g = &play->groups[play->collective_group[collective]];
-  if (g->op == OPI_PLAY_OUT || g->op == OPI_PLAY_IN)
+  if (g->op == OPI_STASH_OUT || g->op == OPI_STASH_IN)
     return OPI_SPAN_COPY;
   return g->over_tensor               ? OPI_SPAN_TENSOR
          : g->times == 0              ? OPI_SPAN_DRAIN

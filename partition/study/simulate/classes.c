@@ -397,7 +397,7 @@ static opipe_status make_group(flows *f, uint32_t group, uint32_t class_, opi_pl
   uint32_t step = 0, n_joined = 0, n_alike = 0;
   *flow = (opi_play_flow){.work_ns = c->group_ns[group], .first = f->n_uses};
   if (g->op >= OPI_OPS && flow->work_ns > 0) {
-    return add_use(f, flow, host_port(c, p->group_lists[g->first], class_, g->op == OPI_PLAY_IN),
+    return add_use(f, flow, host_port(c, p->group_lists[g->first], class_, g->op == OPI_STASH_IN),
                    1);
   }
   if (c->out->joined[kind * n_classes + class_] != class_)

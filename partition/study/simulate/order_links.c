@@ -80,8 +80,8 @@ static opi_play_group make_group(const opi_order_builder *b, uint32_t which, uin
                      [GROUP_SCATTER_B] = {OPI_OP_REDUCE_SCATTER, part, s->tensor_sums},
                      [GROUP_ARRIVE] = {OPI_OP_ALL_GATHER, arriving_bytes(b, stage) * rows, 1},
                      [GROUP_RETURN] = {OPI_OP_ALL_GATHER, s->send_bytes * rows / p->n_parts, 1},
-                     [GROUP_OUT] = {OPI_PLAY_OUT, kept, 1},
-                     [GROUP_IN] = {OPI_PLAY_IN, kept, 1}};
+                     [GROUP_OUT] = {OPI_STASH_OUT, kept, 1},
+                     [GROUP_IN] = {OPI_STASH_IN, kept, 1}};
   const uint32_t n = p->n_stages * p->n_replicas, instance = stage * p->n_replicas + replica;
   return (opi_play_group){.op = kinds[which].op,
                           .algorithm = b->how->collective,

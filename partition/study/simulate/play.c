@@ -402,9 +402,9 @@ void opi_play_op_bytes(const opi_play *play, const opi_play_op *op, double *out_
     *out_give = play->work[op->index].give_bytes;
   } else if (op->kind == OPI_PLAY_START || op->kind == OPI_PLAY_JOIN) {
     const opi_play_group *g = &play->groups[play->collective_group[op->index]];
-    if (g->op == OPI_PLAY_IN && op->kind == OPI_PLAY_START)
+    if (g->op == OPI_STASH_IN && op->kind == OPI_PLAY_START)
       *out_take = g->kept_bytes;
-    if (g->op == OPI_PLAY_OUT && op->kind == OPI_PLAY_JOIN)
+    if (g->op == OPI_STASH_OUT && op->kind == OPI_PLAY_JOIN)
       *out_give = g->kept_bytes;
   }
 }

@@ -27,7 +27,7 @@
 /* Groups whose operation is a copy between the memory of a device and its host's: of one list, one
  * copy. What leaves is given back when the rank has joined it, what comes is taken when it starts.
  */
-enum { OPI_PLAY_OUT = OPI_OPS, OPI_PLAY_IN };
+enum { OPI_STASH_OUT = OPI_OPS, OPI_STASH_IN };
 
 typedef struct opi_play_op {
   uint32_t kind; /* OPI_PLAY_* */
@@ -49,7 +49,7 @@ typedef struct opi_play_stream {
 /* Collectives of one kind: over every list of [first, first + n_lists) of group_lists, and of
  * copies: those that differ in their tensor rank, in their data rank, in both, or one alone. */
 typedef struct opi_play_group {
-  uint32_t op, algorithm; /* OPI_OP_*, OPI_PLAY_OUT, OPI_PLAY_IN; OPI_COLLECTIVE_* */
+  uint32_t op, algorithm; /* OPI_OP_*, OPI_STASH_OUT, OPI_STASH_IN; OPI_COLLECTIVE_* */
   uint64_t n_bytes;
   double kept_bytes; /* OUT, IN: given back, taken */
   uint32_t times;    /* so many, one after the other; 0: a barrier */
