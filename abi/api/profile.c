@@ -320,10 +320,10 @@ void opi_profile_free_classes(opi_layers **layers, uint32_t n) {
 
 double opi_profile_state_bytes(const opi_profile_object *profile, bool forward) {
   enum { ADAM_STATE = 4, TRAINED = 2 }; /* weight and gradient, and two moments */
-  const opi_decision *trained = &profile->source.trained->decided;
+  const opi_plan *trained = profile->source.trained;
   return forward           ? 1
          : trained == NULL ? ADAM_STATE
-                           : TRAINED + opi_optimizer_moments(&trained->train->optimizer);
+                           : TRAINED + opi_optimizer_moments(&trained->decided.train->optimizer);
 }
 
 opipe_status opi_api_profile_read(opi_context_object *context, const void *text, uint64_t n_bytes,

@@ -21,7 +21,7 @@ uint32_t opi_study_search_options(const opipe_schedule_option **out_options,
   return opi_search_options(out_options);
 }
 
-/* Orders of other systems, to be compared with: no plan has them. */
+/* Orders of other systems, for comparison only: no plan has them. */
 static opipe_status make_baseline(const opi_question *q, uint32_t flags,
                                   const opipe_allocator *allocator, opi_order **out_order,
                                   opipe_error *err) {
@@ -86,8 +86,8 @@ opipe_status opi_study_take_cluster(opi_arena *arena, opipe_plan_params *io_para
     return opi_fail_nomem(err, sizeof *c, "a cluster");
   if (p->n_devices != 0 || p->n_descriptions != 0 || p->link != NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "plan_make: a cluster, and %u devices, %u descriptions and %u links: one of "
-                    "both",
+                    "plan_make: a cluster, and %u devices, %u descriptions and %u links: give only "
+                    "one",
                     p->n_devices, p->n_descriptions, p->link != NULL);
   }
   OPI_TRY(opi_cluster_read(name, p->cluster, p->cluster_bytes, arena, c, err));
@@ -100,7 +100,7 @@ opipe_status opi_study_take_cluster(opi_arena *arena, opipe_plan_params *io_para
     return OPIPE_OK;
   if (p->transport != NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"transport\" is '%.60s', and '%.60s' was asked for: one of both", name,
+                    "%s: \"transport\" is '%.60s', but '%.60s' was asked for: give only one", name,
                     c->transport, p->transport);
   }
   p->transport = c->transport;

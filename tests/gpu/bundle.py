@@ -21,9 +21,10 @@ import tarfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(SOURCE, "plugins", "host-onnxruntime"))
-import wheel  # noqa: E402
-from bundle_kit import KERNEL_TESTS  # noqa: E402
+from bundle_kit import KERNEL_TESTS
+
+# Every manylinux system has these: https://peps.python.org/pep-0600/
+SYSTEM = r"(linux-vdso|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux-x86-64)\.so.*"
 
 MOST_BYTES = 20 << 20
 PLUGIN = os.path.join("lib", "onnx-pipe", "opipe-backend-cuda.so")
@@ -38,11 +39,24 @@ class Refused(Exception):
     pass
 
 
+def needed(path):
+    """Libraries that `path` needs, where the loader finds them, without the system's."""
+    text = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^\s+(\S+) => (\S+)", text, flags=re.M)
+    return {name: where for name, where in found if not re.fullmatch(SYSTEM, name)}
+
+
+def copy(source, target):
+    """Copies what a link leads to, without debug information."""
+    shutil.copyfile(os.path.realpath(source), target)
+    subprocess.run(["strip", "--strip-unneeded", target], check=True)
+
+
 def take(source, target, mode=0o755):
     if not os.path.exists(source):
         raise Refused("%s is not there: build it first" % source)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    wheel.copy(source, target)
+    copy(source, target)
     os.chmod(target, mode)
     return source
 
@@ -69,7 +83,7 @@ def fill(build, out, plugin):
             taken.append(take(os.path.join(kernels, one), os.path.join(out, "tests", one)))
     others = {}
     for one in taken:
-        others.update(wheel.needed(one))
+        others.update(needed(one))
     for one, where in sorted(others.items()):
         if not where.startswith(os.path.realpath(build)):
             take(where, os.path.join(out, "lib", one))

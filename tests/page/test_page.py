@@ -384,7 +384,7 @@ def seen(colour, how):
 
 
 def colours(t):
-    with open(os.path.join(SOURCE, "partition", "page", "web", "style.css"), encoding="utf-8") as file:
+    with open(os.path.join(SOURCE, "partition", "study", "page", "web", "style.css"), encoding="utf-8") as file:
         schemes = data.style(file.read())
     t.equal("both ways to be dark", schemes["dark"], schemes["dark by the system"])
     passes = ("f", "b", "i", "w", "r", "step", "sum")
@@ -398,10 +398,10 @@ def colours(t):
                 for b in passes[:i]:
                     apart = sum((x - y) ** 2 for x, y in zip(seen(c[a], how), seen(c[b], how))) ** 0.5
                     t.count.check(f"{scheme}, {how}: {a} and {b}", None if apart >= 10 else f"apart by {apart:.1f}")
-        with open(os.path.join(SOURCE, "partition", "page", "web", "panels.js"), encoding="utf-8") as file:
+        with open(os.path.join(SOURCE, "partition", "study", "page", "web", "panels.js"), encoding="utf-8") as file:
             plural = re.findall(r'" (?:micro-batches|ranks|samples)', file.read())
         t.count.check("counts of one", str(plural) if plural else None)
-        with open(os.path.join(SOURCE, "partition", "page", "web", "data.js"), encoding="utf-8") as file:
+        with open(os.path.join(SOURCE, "partition", "study", "page", "web", "data.js"), encoding="utf-8") as file:
             idle = re.findall(r'colour: "([a-z-]+)", title[^\n]*\n *what:', file.read())
         t.count.check("a colour for each cause", None if len(idle) == len(set(idle)) == 10 else str(idle))
         for i, a in enumerate(idle):
