@@ -364,7 +364,7 @@ static void test_a_read_is_refused_as_a_whole(void) {
   *last = good;
   last->data = NULL;
   OPI_ASSERT_ERROR(k.api->session_read(k.session, &a.params, &clock, &k.err), OPIPE_E_INVALID,
-                   &k.err, "has no data to read to");
+                   &k.err, "has no memory to read into");
   *last = good;
   last->state = OPIPE_STATE_GRADIENT;
   OPI_ASSERT_ERROR(k.api->session_read(k.session, &a.params, &clock, &k.err), OPIPE_E_STATE, &k.err,

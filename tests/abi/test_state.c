@@ -481,7 +481,7 @@ static void test_a_failure_breaks_the_stream(void) {
 
 /* So does one that is cancelled, and what is behind it. */
 static void test_a_cancelled_request_breaks_it(void) {
-  static const place at = {"emulated", "time_us=20000", NULL, 0, 2, 2, 0, NULL};
+  static const place at = {"emulated", "time_us=300000", NULL, 0, 2, 2, 0, NULL};
   static answer nothing, out[3];
   static work w[3];
   opipe_state *state = NULL;
