@@ -26,7 +26,7 @@ extern "C" {
 #define OPIPE_VERSION "0.1.0"
 
 #define OPIPE_ABI_MAJOR 1
-#define OPIPE_ABI_MINOR 4
+#define OPIPE_ABI_MINOR 5
 /* An author may pin an older minor. Later additions stand within `#if OPIPE_TARGET_MINOR >= N`, so
  * tables and structs then end where that minor ended. */
 #ifndef OPIPE_TARGET_MINOR

@@ -34,11 +34,13 @@ OPIPE_FREEZE(opipe_train_clock, loss_scale, 40, 0xc99501925bf934b3)
 #define OPIPE_FIELDS_opipe_tensor_read(X, T) \
   X(T, name) X(T, data) X(T, n_bytes) X(T, state) X(T, version)
 OPIPE_ORDER(opipe_tensor_read)
+OPIPE_FREEZE(opipe_tensor_read, version, 32, 0x0207dd79fa16c69a)
 #endif
 #if OPIPE_TARGET_MINOR >= 4
 #define OPIPE_FIELDS_opipe_read_params(X, T) \
   X(T, struct_size) X(T, n_tensors) X(T, tensors) X(T, tensors_stride) X(T, reserved)
 OPIPE_ORDER(opipe_read_params)
+OPIPE_FREEZE(opipe_read_params, reserved, 24, 0x01fa2579fa0b0396)
 #endif
 #if OPIPE_TARGET_MINOR >= 4
 #define OPIPE_ROWS_TRAIN_4 \

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Interface "opipe.transport/1": moves boundary tensors between ranks.
+ *
+ *   world     the ranks that talk to each other (in one process: one object)
+ *   endpoint  one rank's end. All hot calls of an endpoint come from that rank's thread
+ *             [step:endpoint]; abort, ring and doorbell from any
+ *   stream    messages of one kind from one stage instance to another, numbered 0, 1, 2 ... by
+ *             `sequence`
+ *
+ * Back-pressure: a receiver posts `recv` with the region that it has set aside. `reserve` tells the
+ * sender whether the matching receive has been posted; outside batches nothing is sent before it
+ * answers OK. With OPIPE_TRANSPORT_DIRECT, between two ranks that share memory (devices of one
+ * kind, in one domain, with host memory), the core binds the producer's output to the *receiver's*
+ * region and calls reserve before the producer runs; `send` then only publishes. Otherwise the
+ * sender's region is in use until `test` says OK.
+ *
+ * Errors of every slot: INVALID names the broken rule, stream, rank and both numbers; NOMEM; PEER
+ * after abort; others where stated. Outputs are set only on success.
+ *
+ * Waiting: every endpoint has a doorbell, a counter that grows (rings) whenever something may have
+ * changed for its rank. Read it, try, and if nothing moved wait for it to leave the value read: no
+ * wake-up is lost.
+ */
+#ifndef OPIPE_TRANSPORT_H
+#define OPIPE_TRANSPORT_H
+
+#include "backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPIPE_TRANSPORT_ID "opipe.transport/1"
+
+typedef struct opipe_world opipe_world;
+typedef struct opipe_endpoint opipe_endpoint;
+typedef struct opipe_stream opipe_stream;
+typedef struct opipe_memory opipe_memory; /* a registered buffer */
+typedef struct opipe_group opipe_group;   /* ranks that reduce together */
+
+/* Which messages may overtake others; a plan is proven under the transport's rule. */
+enum {
+  OPIPE_RULE_TAG = 0,      /* matched by (stream, sequence); any order */
+  OPIPE_RULE_STREAM = 1,   /* FIFO per stream */
+  OPIPE_RULE_EDGE = 2,     /* FIFO per directed pair of ranks */
+  OPIPE_RULE_PAIR = 3,     /* FIFO per pair of ranks, both directions together */
+  OPIPE_RULE_BLOCKING = 4, /* rendezvous: a send ends when its receive runs */
+  OPIPE_RULE_GROUPED = 5   /* operations issued together proceed together */
+};
+/* Threads of hot calls. SINGLE: one for all of a world. PER_ENDPOINT: one for each endpoint. */
+enum { OPIPE_THREADS_SINGLE = 0, OPIPE_THREADS_PER_ENDPOINT = 1 };
+/* DIRECT: messages between ranks that share memory are written in place. REDUCES: the group slots
+ * are present. EMULATED: times are declared. */
+enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPORT_EMULATED = 4u };
+
+typedef struct opipe_transport_info {
+  uint32_t struct_size;
+  uint32_t rule;        /* OPIPE_RULE_* */
+  uint32_t thread_rule; /* OPIPE_THREADS_* */
+  uint32_t flags;       /* OPIPE_TRANSPORT_* */
+  uint32_t fence_kinds; /* bit (1 << OPIPE_FENCE_*) for each native handle that the transport
+                           understands */
+  uint32_t max_ranks;   /* 0: no limit */
+  double latency_ns;    /* one message; 0 to 1e15 */
+  double bandwidth;     /* bytes per second, 1 to 1e18; 0: passes addresses, copies nothing */
+} opipe_transport_info;
+
+/* params are borrowed for the call; stream params are copied. */
+typedef struct opipe_world_params {
+  uint32_t struct_size;
+  uint32_t n_ranks;
+  const char *options; /* "key=value,..." or NULL; unknown keys are errors */
+} opipe_world_params;
+
+typedef struct opipe_endpoint_params {
+  uint32_t struct_size;
+  uint32_t rank;
+  const opipe_backend *backend; /* of the rank's device: for events and copies of regions */
+  opipe_device *device;
+  opipe_queue *queue; /* this rank's transfers are ordered after its events; may be NULL on
+                         synchronous devices */
+  opipe_instance *backend_self; /* the backend's instance, for calls that take no device */
+  const char *backend_id;       /* its plugin's id, "cpu"; NULL without a backend */
+  uint32_t spin_us;             /* how long `wait` spins before it sleeps; 0: sleep at once */
+  uint32_t reserved;            /* 0 */
+} opipe_endpoint_params;
+
+#if OPIPE_TARGET_MINOR >= 1
+enum { OPIPE_BATCH_MOST = 256 }; /* operations between batch_begin and batch_end */
+#endif
+
+enum { OPIPE_STREAM_FORWARD = 0, OPIPE_STREAM_GRADIENT = 1, OPIPE_STREAM_CONTROL = 2 };
+
+typedef struct opipe_stream_params {
+  uint32_t struct_size;
+  uint32_t kind; /* OPIPE_STREAM_* */
+  uint32_t src_rank, dst_rank;
+  uint32_t src_stage, dst_stage;
+  uint32_t src_replica, dst_replica;
+  uint32_t index;   /* distinguishes the tensors of one pair of instances */
+  uint32_t depth;   /* receives that may be posted at once, at least 1 */
+  uint64_t n_bytes; /* largest message */
+} opipe_stream_params;
+
+typedef struct opipe_transport {
+  uint32_t struct_size;
+  uint32_t reserved;
+  opipe_status (*info)(opipe_instance *self, opipe_transport_info *io_info,
+                       opipe_error *err); /* [any-thread] */
+
+  /* -- set-up [control]; may run while the rank steps other streams of the same endpoint. None of
+   * these calls waits for a peer: one thread may open all local ends of a world one after the
+   * other, in any order. Work that needs the peers (connections, communicators) is done by
+   * endpoint_ready -- */
+  opipe_status (*world_open)(opipe_instance *self, const opipe_world_params *params,
+                             opipe_world **out_world, opipe_error *err);
+  void (*world_close)(opipe_world *world); /* after its endpoints; accepts NULL */
+  opipe_status (*endpoint_open)(opipe_world *world, const opipe_endpoint_params *params,
+                                opipe_endpoint **out_endpoint, opipe_error *err);
+  void (*endpoint_close)(opipe_endpoint *endpoint); /* accepts NULL */
+  /* Opens one end of a stream; both ends pass equal params (endpoint: src rank's or dst rank's). If
+   * they differ the error names both sides. */
+  opipe_status (*stream_open)(opipe_endpoint *endpoint, const opipe_stream_params *params,
+                              opipe_stream **out_stream, opipe_error *err);
+  void (*stream_close)(opipe_stream *stream); /* accepts NULL */
+  /* Registers the first n_bytes of a buffer, before its regions are sent, received or reduced by
+   * this rank; a message sent in place lies in memory that the receiver has registered. Regions of
+   * it may be in flight until memory_drop, which is called after the streams and groups that use it
+   * are closed and before the buffer is freed. */
+  opipe_status (*memory_register)(opipe_endpoint *endpoint, opipe_buffer *buffer, uint64_t n_bytes,
+                                  opipe_memory **out_memory, opipe_error *err);
+  void (*memory_drop)(opipe_memory *memory); /* accepts NULL */
+
+  /* -- messages [step:endpoint]; none blocks or allocates. OK | PENDING (nothing happened, call
+   * again) | < 0 -- */
+  /* Sender: OK once the receive of `sequence` has been posted. */
+  opipe_status (*reserve)(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+  /* Sender: message `sequence` is `region`, valid once `ready` (NULL: now) has completed. `done`,
+   * if not NULL, is recorded when the region may be reused. With OPIPE_TRANSPORT_DIRECT nothing is
+   * copied if the region lies inside the receiver's posted region. */
+  opipe_status (*send)(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                       opipe_event *ready, opipe_event *done, opipe_error *err);
+  /* Receiver: posts `region` for message `sequence`. `done`, if not NULL, is recorded when the data
+   * has arrived. */
+  opipe_status (*recv)(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                       opipe_event *done, opipe_error *err);
+  /* Either side: OK once its operation on `sequence` has finished. Sender: the region may be
+   * reused. Receiver: the data has arrived. Once OK, it stays OK. */
+  opipe_status (*test)(opipe_stream *stream, uint64_t sequence, opipe_error *err);
+
+  /* -- doorbell -- */
+  uint32_t (*doorbell)(opipe_endpoint *endpoint); /* current value, acquire order. [any-thread] */
+  void (*ring)(opipe_endpoint *endpoint); /* moves the doorbell and wakes a waiter. [any-thread] */
+  /* Blocks until doorbell != seen, the world is aborted, or `timeout_ns` has passed
+   * (OPIPE_E_TIMEOUT). [step:endpoint], blocks */
+  opipe_status (*wait)(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
+                       opipe_error *err);
+
+  /* -- reductions over a group, added in rising order of member, whatever arrives first; NULL slots
+   * without OPIPE_TRANSPORT_REDUCES. Members are `ranks` in the order given; a rank listed several
+   * times opens the group as often and takes its places in order. The caller of group_test may be
+   * the one that computes the sum, so all members must go on calling it until it answers OK -- */
+  opipe_status (*group_open)(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
+                             uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
+  void (*group_close)(opipe_group *group); /* accepts NULL. [control] */
+  /* Sums n_elems values of dtype (fp32 or fp64) over the members, in place; every member gets the
+   * same bits. Rounds are numbered from 0; PENDING while the previous round, or `ready`, is not
+   * complete. `done`, if not NULL, is recorded when the sum is available. [step:endpoint] */
+  opipe_status (*all_reduce)(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                             uint64_t n_elems, uint32_t dtype, opipe_event *ready,
+                             opipe_event *done, opipe_error *err);
+  /* Round `sequence`: OK once this member's region holds the sum. [step:endpoint] */
+  opipe_status (*group_test)(opipe_group *group, uint64_t sequence, opipe_error *err);
+
+  /* -- failure -- */
+  /* Ends the world: every pending and later call on any endpoint returns OPIPE_E_PEER with `why`
+   * (the first call wins). [any-thread] */
+  void (*abort)(opipe_world *world, uint32_t rank, const opipe_error *why);
+
+  /* -- each of the following slots may be NULL -- */
+  /* Describes a world opened with these options; NULL: info holds for every world. Plans are proven
+   * and laid out by the answer, so it must be the same on every machine and contain nothing
+   * measured. Errors: those of world_open for options. [any-thread] */
+  opipe_status (*world_info)(opipe_instance *self, const char *options,
+                             opipe_transport_info *io_info, opipe_error *err);
+  /* Continues the set-up that needs peers, for the streams, groups and registrations opened on the
+   * endpoint so far, and tells whether it is done: OK | PENDING | < 0. Does not wait. Whoever
+   * opened them calls it for all local endpoints in turn until each has answered OK, before the
+   * first message on them, and again after a later opening. NULL: no set-up needs peers. Errors:
+   * PEER, and any fault of a peer that the transport detects. [control], as the other set-up calls
+   */
+  opipe_status (*endpoint_ready)(opipe_endpoint *endpoint, opipe_error *err);
+  /* `wait` without a thread: calls fn(ctx) once, on any thread, when the doorbell leaves `seen` or
+   * `wait` would return for any reason but its time-out; at once if that is already so. It replaces
+   * an earlier request, also with fn NULL; after it, or endpoint_close, has returned, no thread is
+   * inside the earlier fn. fn is short and calls nothing of the transport. NULL: a host cannot wait
+   * for a rank in a loop of its own (session_fd). [step:endpoint] */
+  void (*notify)(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx);
+#if OPIPE_TARGET_MINOR >= 1
+  /* Batches: both slots or neither; called if the world's rule is GROUPED. Between the two calls,
+   * send and recv on the endpoint (at most OPIPE_BATCH_MOST, no operation twice) are only noted;
+   * they start together at batch_end, where none waits for a peer and none answers PENDING. A send
+   * then need not find its receive posted; its region and `ready` belong to the transport until
+   * test says OK. test answers OK for an operation once all of its batch have finished. In between,
+   * only doorbell and ring are called on the endpoint, and abort on its world. NULL: the core
+   * issues the operations one by one, in the same order. Errors: STATE: a batch is already open, or
+   * none is; a fault of an operation is reported by its own call or by batch_end, which closes the
+   * batch whatever it answers; PEER. */
+  /* OK | PENDING (earlier operations have not finished; no batch was opened) | < 0. [step:endpoint]
+   */
+  opipe_status (*batch_begin)(opipe_endpoint *endpoint, opipe_error *err);
+  opipe_status (*batch_end)(opipe_endpoint *endpoint, opipe_error *err); /* OK | < 0.
+                                                                             [step:endpoint] */
+#endif
+} opipe_transport;
+
+#include "frozen/transport.h"
+static const opipe_struct_row opipe_rows_of_OPIPE_KIND_TRANSPORT[] OPIPE_UNUSED = {
+    OPIPE_ROWS_ABI, OPIPE_ROWS_TYPES, OPIPE_ROWS_BACKEND, OPIPE_ROWS_TRANSPORT};
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPIPE_TRANSPORT_H */
