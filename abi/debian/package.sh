@@ -59,7 +59,7 @@ tree=onnx-pipe-$version-linux-$(uname -m)
 cmake --install obj --prefix "$out/$tree" --strip >>"$out/build.log"
 epoch=$(dpkg-parsechangelog -S Timestamp)
 cd "$out"
-tar -c --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner "$tree" | xz >"$tree.tar.xz"
+tar -c --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner "$tree" | gzip -9n >"$tree.tar.gz"
 
 lintian --allow-root --fail-on error --tag-display-limit 0 ./*.changes || {
   echo "package.sh: lintian finds errors" >&2
@@ -67,4 +67,4 @@ lintian --allow-root --fail-on error --tag-display-limit 0 ./*.changes || {
 }
 rm -rf "$source" "$tree"
 echo "version $version, CUDA: $cuda"
-ls -1 "$out"/*.deb "$out/$tree.tar.xz"
+ls -1 "$out"/*.deb "$out/$tree.tar.gz"
