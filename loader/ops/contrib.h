@@ -38,6 +38,8 @@ typedef struct opi_padding {
   int64_t batch, q_len, total;
   double filter;  /* mask_filter_value */
   uint32_t dtype; /* of the queries */
+  bool one_mark;  /* a mask of [B or 1, 1] is none, however many keys there are (Attention): all
+                   * keys of a row get the same number */
 } opi_padding;
 /* The padding, where the node has it, plus attention_bias (input `bias`): the added mask of `heads`
  * heads; OPIPE_NONE when there is neither. Errors name the input. */
