@@ -44,7 +44,8 @@ typedef struct opi_clock_rules {
   /* Looks at the action at which the rank stands. If it can happen, moves the rank behind it and
    * returns when the rank is through with it, >= now. If not, OPI_CLOCK_STANDS, after
    * opi_clock_wait or opi_clock_again; so at the end of the list. `now`: in TURNS the rank's own
-   * time, that of its last answer; else the time of the queue. */
+   * time, clock->now, that of its last answer, which the callback may raise; else the time of the
+   * queue. */
   double (*act)(void *ctx, uint32_t rank, double now);
   /* Sees an entry of opi_clock_put; NULL: there are none. */
   void (*due)(void *ctx, uint32_t what, uint32_t version, double now);
