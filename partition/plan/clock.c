@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue is a binary heap. Waiting ranks lie in a table by their events, so that whoever makes
- * an event happen finds them. */
+/* The queue is a binary heap, or, in turns, two sets of ranks. Waiting ranks lie in a table by
+ * their events, so that whoever makes an event happen finds them. */
 #include "partition/plan/clock.h"
 
 #include <string.h>
@@ -37,14 +37,36 @@ static opi_clock_entry take(opi_clock *c) {
   return first;
 }
 
-/* In turns, a rank behind the running one still has its turn; one before it has the next. */
+/* A rank behind the running one still has its turn; one before it has the next. */
+static void put_turn(opi_clock *c, uint32_t rank) {
+  uint64_t *set = rank > c->running ? c->turn : c->next_turn;
+  set[rank / 64] |= UINT64_C(1) << rank % 64;
+  ++c->n;
+}
+
+/* There must be one. */
+static uint32_t take_turn(opi_clock *c) {
+  uint32_t word = c->running / 64; /* this turn's ranks are all behind the running one */
+  while (word < c->n_words && c->turn[word] == 0)
+    ++word;
+  if (word >= c->n_words) {
+    uint64_t *ended = c->turn;
+    c->turn = c->next_turn;
+    c->next_turn = ended;
+    for (word = 0; c->turn[word] == 0;)
+      ++word;
+  }
+  const uint32_t bit = (uint32_t)__builtin_ctzll(c->turn[word]);
+  c->turn[word] &= c->turn[word] - 1;
+  --c->n;
+  return word * 64 + bit;
+}
+
 static void put_rank(opi_clock *c, uint32_t rank, double at) {
-  opi_clock_entry entry = {at, rank, rank, 0};
   if (c->rules.order == OPI_CLOCK_TURNS)
-    entry.at = c->turn + (rank > c->running ? 0 : 1);
-  if (c->rules.order == OPI_CLOCK_TIME)
-    entry.order = c->n_put++;
-  put(c, entry);
+    put_turn(c, rank);
+  else
+    put(c, (opi_clock_entry){at, c->rules.order == OPI_CLOCK_TIME ? c->n_put++ : rank, rank, 0});
 }
 
 double opi_clock_again(opi_clock *c, uint32_t rank, double at) {
@@ -99,7 +121,11 @@ void opi_clock_happen(opi_clock *c, uint64_t event, double at) {
 
 opipe_status opi_clock_open(uint32_t n_ranks, const opi_clock_rules *rules, opi_arena *arena,
                             opi_clock *c, opipe_error *err) {
-  *c = (opi_clock){.rules = *rules, .arena = arena, .n_ranks = n_ranks, .n_sleepers = 1};
+  *c = (opi_clock){.rules = *rules,
+                   .arena = arena,
+                   .n_ranks = n_ranks,
+                   .n_sleepers = 1,
+                   .n_words = n_ranks / 64 + 1};
   while (c->n_sleepers < n_ranks)
     c->n_sleepers *= 2;
   c->now = OPI_ARENA_ARRAY(arena, double, n_ranks);
@@ -107,39 +133,40 @@ opipe_status opi_clock_open(uint32_t n_ranks, const opi_clock_rules *rules, opi_
   c->sleeper = OPI_ARENA_ARRAY(arena, uint32_t, c->n_sleepers);
   c->next_sleeper = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks);
   c->previous_sleeper = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks);
+  c->turn = OPI_ARENA_ARRAY(arena, uint64_t, c->n_words);
+  c->next_turn = OPI_ARENA_ARRAY(arena, uint64_t, c->n_words);
   if (c->now == NULL || c->waits_for == NULL || c->sleeper == NULL || c->next_sleeper == NULL ||
-      c->previous_sleeper == NULL)
+      c->previous_sleeper == NULL || c->turn == NULL || c->next_turn == NULL)
     return opi_fail_nomem(err, n_ranks * sizeof *c->now, "a clock");
   memset(c->waits_for, 0xff, n_ranks * sizeof *c->waits_for);
   memset(c->sleeper, 0xff, c->n_sleepers * sizeof *c->sleeper);
   return OPIPE_OK;
 }
 
-/* Looks at a rank until it waits, is at its end, or, by time, is in an action. */
-static void run_rank(opi_clock *c, uint32_t rank, double at) {
-  const bool ahead = c->rules.order == OPI_CLOCK_TURNS;
-  c->running = rank;
-  if (ahead)
-    c->turn = at;
-  else
-    c->now[rank] = at;
-  for (;;) {
-    const double until = c->rules.act(c->rules.ctx, rank, c->now[rank]);
-    if (until < 0)
-      return;
-    if (until > c->now[rank] && !ahead) {
-      put_rank(c, rank, until);
-      return;
+/* Rank after rank, each until it waits or is at its end. */
+static void run_turns(opi_clock *c) {
+  while (c->n > 0 && !c->failed) {
+    const uint32_t rank = c->running = take_turn(c);
+    double until = c->now[rank];
+    while (until >= 0) {
+      c->now[rank] = until;
+      until = c->rules.act(c->rules.ctx, rank, until);
     }
-    c->now[rank] = until;
   }
 }
 
-opipe_status opi_clock_run(opi_clock *c, opipe_error *err) {
-  c->running = OPIPE_NONE; /* behind every rank: all have the first turn */
-  c->turn = -1;
-  for (uint32_t rank = 0; rank < c->n_ranks; ++rank)
-    put_rank(c, rank, 0);
+/* Looks at a rank until it waits, is at its end, or is in an action. */
+static void run_rank(opi_clock *c, uint32_t rank, double at) {
+  double until = at;
+  c->running = rank;
+  c->now[rank] = at;
+  while (until >= 0 && until <= at)
+    until = c->rules.act(c->rules.ctx, rank, at);
+  if (until > at)
+    put_rank(c, rank, until);
+}
+
+static void run_by_time(opi_clock *c) {
   while (c->n > 0 && !c->failed) {
     const opi_clock_entry entry = take(c);
     if (entry.what < c->n_ranks)
@@ -147,5 +174,15 @@ opipe_status opi_clock_run(opi_clock *c, opipe_error *err) {
     else
       c->rules.due(c->rules.ctx, entry.what - c->n_ranks, entry.version, entry.at);
   }
+}
+
+opipe_status opi_clock_run(opi_clock *c, opipe_error *err) {
+  c->running = OPIPE_NONE; /* behind every rank: all have the next turn */
+  for (uint32_t rank = 0; rank < c->n_ranks; ++rank)
+    put_rank(c, rank, 0);
+  if (c->rules.order == OPI_CLOCK_TURNS)
+    run_turns(c);
+  else
+    run_by_time(c);
   return c->failed ? opi_fail_nomem(err, c->n * sizeof *c->heap, "a clock") : OPIPE_OK;
 }

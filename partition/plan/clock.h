@@ -54,7 +54,7 @@ typedef struct opi_clock_rules {
 } opi_clock_rules;
 
 typedef struct opi_clock_entry {
-  double at;      /* TURNS: the turn */
+  double at;
   uint64_t order; /* among entries of one time */
   uint32_t what;  /* a rank, or n_ranks + what is due */
   uint32_t version;
@@ -69,11 +69,12 @@ typedef struct opi_clock {
   uint32_t *sleeper;   /* [n_sleepers] first of the ranks whose event falls there; OPIPE_NONE */
   uint32_t n_sleepers; /* a power of 2 */
   uint32_t *next_sleeper, *previous_sleeper; /* [n_ranks] of the same place; OPIPE_NONE */
-  opi_clock_entry *heap;
-  uint32_t n, room; /* entries */
+  uint32_t running;                          /* rank that `act` looks at */
+  uint64_t *turn, *next_turn; /* TURNS: bits of the ranks that still have this turn, and the next */
+  uint32_t n_words;           /* of each */
+  opi_clock_entry *heap;      /* else */
+  uint32_t n, room;           /* n: entries, or ranks that have a turn */
   uint64_t n_put;
-  uint32_t running; /* rank that `act` looks at */
-  double turn;
   bool failed; /* out of memory */
 } opi_clock;
 
