@@ -106,5 +106,9 @@ typedef struct opi_link {
 } opi_link;
 /* Modelled time of one message between ranks. */
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);
+/* When a message of a stream arrives whose both ends are there at `at`. Where the transport has a
+ * bandwidth, messages of a stream leave one after the other. *io_free: when the last one has left.
+ */
+double opi_link_pass(const opi_link *link, double at, uint64_t n_bytes, double *io_free);
 
 #endif /* OPI_PLAN_DEVICE_H */

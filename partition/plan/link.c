@@ -103,3 +103,12 @@ uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes) {
   const double ns = link->latency_ns + (double)n_bytes / rate;
   return ns < 1e15 ? (uint64_t)ns : (uint64_t)1e15;
 }
+
+double opi_link_pass(const opi_link *link, double at, uint64_t n_bytes, double *io_free) {
+  if (link->bytes_per_ns > 0) {
+    at = at > *io_free ? at : *io_free;
+    at += (double)n_bytes / link->bytes_per_ns;
+    *io_free = at;
+  }
+  return at + link->latency_ns;
+}

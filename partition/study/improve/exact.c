@@ -37,7 +37,7 @@ typedef struct solver {
   double *scratch;    /* [n_times] */
   uint32_t n_entries, n_most, n_times;
   uint64_t nodes;
-  opi_clock clock;
+  opi_works_clock clock;
   opi_works_order trial;
   opi_works_order *best;
 } solver;
@@ -169,7 +169,7 @@ static void finish(solver *v) {
   memcpy(filled, w->rank_first, w->n_ranks * sizeof *filled);
   for (uint32_t i = 0; i < w->n; ++i)
     v->trial.work[filled[w->rank[v->chosen[i]]]++] = v->chosen[i];
-  opi_clock_run(w, &v->clock, &v->trial);
+  opi_works_clock_run(w, &v->clock, &v->trial);
   if (v->trial.makespan < v->best->makespan)
     opi_works_order_copy(w, &v->trial, v->best);
 }
@@ -252,7 +252,7 @@ static bool open_solver(solver *v, opi_arena *arena) {
   v->times = OPI_ARENA_ARRAY(arena, double, (size_t)v->n_most * v->n_times);
   v->scratch = OPI_ARENA_ARRAY(arena, double, v->n_times);
   return v->chosen != NULL && v->left != NULL && v->bucket != NULL && v->entries != NULL &&
-         v->times != NULL && v->scratch != NULL && opi_clock_make(w, arena, &v->clock) &&
+         v->times != NULL && v->scratch != NULL && opi_works_clock_make(w, arena, &v->clock) &&
          opi_works_order_make(w, arena, &v->trial) && make_stands(v, arena);
 }
 

@@ -31,12 +31,12 @@ typedef struct improvement {
 } improvement;
 
 static opipe_status time_start(improvement *m) {
-  opi_clock clock;
+  opi_works_clock clock;
   uint32_t rank = 0;
   int64_t most = 0;
-  if (!opi_clock_make(&m->works, &m->arena, &clock))
+  if (!opi_works_clock_make(&m->works, &m->arena, &clock))
     return opi_fail_nomem(m->err, m->works.n * sizeof(double), "an order to improve");
-  opi_clock_run(&m->works, &clock, &m->best);
+  opi_works_clock_run(&m->works, &clock, &m->best);
   if (!isfinite(m->best.makespan))
     return opi_fail(m->err, OPIPE_E_INVALID, "the order to improve deadlocks");
   if (!opi_works_fits(&m->works, &m->best, &rank, &most)) {

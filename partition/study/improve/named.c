@@ -65,17 +65,17 @@ static opipe_status time_order(const contest *c, const opi_order *order, double 
   opi_arena arena;
   opi_works works;
   opi_works_order sequence;
-  opi_clock clock;
+  opi_works_clock clock;
   uint32_t rank = 0;
   int64_t most = 0;
   *out_ns = INFINITY;
   opi_arena_init(&arena, c->allocator, 0);
   opipe_status status =
       opi_works_build(&order->problem, order->list, c->costs, &arena, &works, &sequence, c->err);
-  if (status == OPIPE_OK && !opi_clock_make(&works, &arena, &clock))
+  if (status == OPIPE_OK && !opi_works_clock_make(&works, &arena, &clock))
     status = opi_fail_nomem(c->err, works.n * sizeof(double), "a schedule");
   if (status == OPIPE_OK && opi_works_fits(&works, &sequence, &rank, &most)) {
-    opi_clock_run(&works, &clock, &sequence);
+    opi_works_clock_run(&works, &clock, &sequence);
     *out_ns = sequence.makespan;
   }
   opi_arena_release(&arena);

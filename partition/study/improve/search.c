@@ -16,7 +16,7 @@ static const double WORSE = 0.02; /* how much worse an order may be to go on wit
 typedef struct search {
   const opi_works *w;
   opi_works back;
-  opi_clock clock;
+  opi_works_clock clock;
   opi_works_order best, now, trial, packed;
   double *key;  /* [n] */
   double *tail; /* [n] what follows the end of a compute whatever is done, ranks left out */
@@ -56,7 +56,7 @@ static bool is_done(const search *s) {
 
 static bool make_order(search *s, double patience, opi_works_order *out) {
   ++s->moves;
-  const bool made = opi_clock_make_order(s->w, &s->clock, s->key, patience, out);
+  const bool made = opi_works_clock_order(s->w, &s->clock, s->key, patience, out);
   if (made)
     keep_best(s, out);
   return made;
@@ -78,10 +78,10 @@ static void pack(search *s, double patience, opi_works_order *x) {
   for (uint32_t i = 0; i < s->w->n; ++i)
     s->key[i] = -x->end[i];
   ++s->moves;
-  if (!opi_clock_make_order(&s->back, &s->clock, s->key, patience, &s->packed))
+  if (!opi_works_clock_order(&s->back, &s->clock, s->key, patience, &s->packed))
     return;
   turn_round(s->w, &s->packed);
-  opi_clock_run(s->w, &s->clock, &s->packed);
+  opi_works_clock_run(s->w, &s->clock, &s->packed);
   keep_best(s, &s->packed);
   if (s->packed.makespan <= x->makespan)
     opi_works_order_copy(s->w, &s->packed, x);
@@ -197,7 +197,7 @@ static bool open_search(search *s, opi_arena *arena, const opi_works_order *star
   s->key = OPI_ARENA_ARRAY(arena, double, w->n);
   s->tail = OPI_ARENA_ARRAY(arena, double, w->n);
   if (s->key == NULL || s->tail == NULL || !opi_works_reverse(w, arena, &s->back) ||
-      !opi_clock_make(w, arena, &s->clock) || !opi_works_order_make(w, arena, &s->best) ||
+      !opi_works_clock_make(w, arena, &s->clock) || !opi_works_order_make(w, arena, &s->best) ||
       !opi_works_order_make(w, arena, &s->now) || !opi_works_order_make(w, arena, &s->trial) ||
       !opi_works_order_make(w, arena, &s->packed))
     return false;

@@ -55,7 +55,7 @@ bool opi_works_fits(const opi_works *works, const opi_works_order *sequence, uin
 /* ---- clock.c ---- */
 
 /* Room for timing and making orders of one problem. */
-typedef struct opi_clock {
+typedef struct opi_works_clock {
   uint32_t *waits, *queue;         /* [n] */
   uint32_t *at;                    /* [max(n_streams, n_ranks)] */
   double *ready;                   /* [n] */
@@ -63,15 +63,16 @@ typedef struct opi_clock {
   int64_t *held;                   /* [n_ranks] */
   bool *stale;                     /* [n_ranks] */
   uint32_t *filled;                /* [n_ranks] */
-} opi_clock;
-bool opi_clock_make(const opi_works *works, opi_arena *arena, opi_clock *out);
+} opi_works_clock;
+bool opi_works_clock_make(const opi_works *works, opi_arena *arena, opi_works_clock *out);
 /* Times of a sequence: each compute as early as can be. */
-void opi_clock_run(const opi_works *works, opi_clock *clock, opi_works_order *io_sequence);
+void opi_works_clock_run(const opi_works *works, opi_works_clock *clock,
+                         opi_works_order *io_sequence);
 /* Makes a sequence: always on the rank that could end something first, of what could start before
  * that the one with the smallest key [n]. patience in [0, 1]: 0, only what could start first.
  * False: under the caps it gets stuck. Times are filled. */
-bool opi_clock_make_order(const opi_works *works, opi_clock *clock, const double *key,
-                          double patience, opi_works_order *out);
+bool opi_works_clock_order(const opi_works *works, opi_works_clock *clock, const double *key,
+                           double patience, opi_works_order *out);
 
 /* ---- heads.c ---- */
 
