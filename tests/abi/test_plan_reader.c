@@ -100,7 +100,7 @@ static void test_edited_inference_plans(void) {
       {"\"cost\": \"rates\"", "\"cost\": \"guess\"", "\"cost\" is 'guess'"},
       {"\"time_ns\": ", "\"time_ns\": -", "\"time_ns\" must be a number from 0"},
       {"\"time_ns\": ", "\"time_ns\": 1e300, \"was\": ", "\"time_ns\" must be a number from 0"},
-      {"\"batch_dim\": \"batch\"", "\"batch_dim\": \"gpipe\"", "'gpipe' is none of its dimensions"},
+      {"\"batch_dim\": \"batch\"", "\"batch_dim\": \"gpipe\"", "'gpipe' is not one of its dimensions"},
       {"\"batch_rows\": 4", "\"batch_rows\": 5", "\"batch_rows\" is 5, dimension 'batch' is 4"},
       {"\"bound_ns\": ", "\"bound_ns\": -0.0, \"was\": ", NULL},
       {"\"bound_ns\": ", "\"bound_ns\": -", "\"bound_ns\" must be a number from 0"},
