@@ -198,7 +198,7 @@ def nothing_fits(count, folder):
                        (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
                        (["--ranks", "5"], "planner 'auto': 5 ranks on 2 devices"),
                        (["--schedule", "2bw"], "its weights are late"),
-                       (["--auto=memory", "--within", "0.001"], "that is the smallest limit that helps")):
+                       (["--auto=memory", "--within", "0.001"], "which is the smallest limit that helps")):
         expect(count, text, [*small, *more], REFUSED, text)
     bert = ["plan", "--arch", "bert:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", cluster, "--batch", "8", "--auto"]
     expect(count, "causality", [*bert, "--schedule", "terapipe:slices=2"], REFUSED, "no token depends on later ones")
