@@ -143,7 +143,7 @@ def played_where_they_stand(count, folder):
         return json.loads(expect(count, name, ["simulate", *arguments, "--json"], DONE))["step_ns"]
     by_file = played("its file", path, "--cluster", cluster)
     count.check("model and file", None if played("the model", *asked) == by_file else "they differ")
-    for where, text in (([0, 9999], "no number from 0"), ([0], "1 entries for 2 ranks"), ("x", "cluster_devices"), (None, "")):
+    for where, text in (([0, 9999], "not a number from 0"), ([0], "1 entries for 2 ranks"), ("x", "cluster_devices"), (None, "")):
         with open(path, "w", encoding="utf-8") as file:
             json.dump({key: value for key, value in {**plan, "cluster_devices": where}.items() if value is not None}, file)
         if where is not None:

@@ -203,7 +203,7 @@ static void test_topology(void) {
                    OPIPE_E_INVALID, &err, "device 1, twice");
   bad.devices = (const uint32_t[]){1, 8};
   OPI_ASSERT_ERROR(opi_cluster_collective_ns(&c, 0, 0, &bad, 1, opi_allocator_system(), &ns, &err),
-                   OPIPE_E_INVALID, &err, "device 8, which there is not");
+                   OPIPE_E_INVALID, &err, "device 8, which does not exist");
   opi_arena_release(&arena);
 }
 
@@ -247,7 +247,7 @@ static void test_refusals(void) {
             "2}, {\"bandwidth\": 1e9, \"devices\": 2}]}",
        "tiers[1]: it joins 2 devices or 0 nodes", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU ", \"rates\": [{\"dtype\": \"half\", \"flops\": 1}]}]}",
-       "rates[0]: \"dtype\" is 'half'; fp64", OPIPE_E_INVALID},
+       "rates[0]: \"dtype\" is 'half'; known types are fp64", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU ", \"rates\": [{\"dtype\": \"fp16\"}]}]}",
        "rates[0]: \"flops\" is missing", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU ", \"rates\": [{\"dtype\": \"fp16\", \"flops\": 1}, "
@@ -298,7 +298,7 @@ static void test_ready(void) {
   OPI_ASSERT_ERROR(opi_cluster_find("selen", folders, 2, &text, &err), OPIPE_E_NOTFOUND, &err,
                    "config-a, config-b, config-c, h100, h200, p3.16xlarge, piz-daint, selene");
   OPI_ASSERT_ERROR(opi_cluster_find("h100:nodes=x", folders, 2, &text, &err), OPIPE_E_INVALID, &err,
-                   "nodes=x; 1 to 4096");
+                   "nodes=x; it must be from 1 to 4096");
   OPI_ASSERT_ERROR(opi_cluster_find("../ready/h100", folders, 2, &text, &err), OPIPE_E_NOTFOUND,
                    &err, "there is no cluster");
   opi_text_release(&text);
