@@ -40,7 +40,7 @@ typedef struct opi_loss {
   double smoothing;   /* [0, 1) */
 } opi_loss;
 
-/* The last match wins. Has the layout of the host interface, which exposes a plan's globs. */
+/* The last match wins. The layout is that of the host interface, which exposes a plan's globs. */
 typedef struct opi_train_glob {
   const char *pattern; /* fnmatch, of initializer names */
   uint32_t trainable;

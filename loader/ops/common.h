@@ -92,8 +92,8 @@ opipe_status opi_carry_broadcast(const opi_graph *graph, const opi_node *node, c
 /* Outputs carry what input 0 carries; other inputs must not carry anything. */
 opipe_status opi_carry_same(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                             opi_carry *out, opipe_error *err);
-/* As opi_carry_same, but the dimensions [first, last) mix and must not carry the axis. `what`, for
- * messages: "normalised" ... */
+/* As opi_carry_same, but the dimensions [first, last) mix and must not carry the axis. Messages say
+ * that they are `what`: "normalised" ... */
 opipe_status opi_carry_mixing(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                               opi_carry *out, uint32_t first, uint32_t last, const char *what,
                               opipe_error *err);

@@ -83,7 +83,7 @@ enum {
   OPI_TAKES_ENTRIES = 1 << 11,   /* input 0's, one for each index */
   OPI_TAKES_JOINED = 1 << 12,    /* all inputs', concatenated */
   OPI_TAKES_EXTREME = 1 << 13,   /* any input's, by size */
-  OPI_TAKES_CHOSEN = 1 << 14,    /* those of inputs 1 and 2, selected by input 0 */
+  OPI_TAKES_CHOSEN = 1 << 14,    /* inputs 1 and 2's, selected by input 0 */
   OPI_TAKES_SCATTERED = 1 << 15, /* input 0's and input 2's */
   OPI_TAKES_LIMITED = 1 << 16,   /* input 0's, clamped */
   OPI_TAKES_FUNCTION = 1 << 17   /* functions of input 0's that make one parameter from another */
