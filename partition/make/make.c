@@ -37,12 +37,12 @@ typedef struct planner {
   opi_arena scratch;
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
-  opi_profile **profiles;     /* [n_ranks] shared between equal devices */
-  uint32_t *profile_owner;    /* [n_ranks] the rank that owns the profile */
-  const char **other_options; /* [n_ranks] the devices' options with or without kernels, whichever
-                                 are not in the plan now */
-  bool kernels_chosen;        /* the two differ for some rank */
-  bool searches;              /* searches for a better order: */
+  opi_profile **profiles;  /* [n_ranks] shared between equal devices */
+  uint32_t *profile_owner; /* [n_ranks] the rank that owns the profile */
+  const char *
+      *other_options;  /* [n_ranks] devices' options not in the plan now, with or without kernels */
+  bool kernels_chosen; /* the two differ for some rank */
+  bool searches;       /* searches for a better order: */
   opi_search_request search;
   const char *from; /* the schedule that the search starts from */
   opipe_error *err;
@@ -75,13 +75,11 @@ static opipe_status check_costs(const planner *p) {
   return opi_costs_check(costs, p->plan->decided.n_stages, p->err);
 }
 
-/* Chooses the schedule to ask. A search starts from the given one or, if none is given, from the
- * best for equal stages. */
+/* Chooses the schedule to ask. A search without one starts from the best for equal stages. */
 static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_ref *out_schedule) {
   opi_decision *plan = &p->plan->decided;
   const char *spec = p->params->schedule, *name = NULL;
-  const uint32_t listed =
-      p->params->n_stage_replicas; /* counts as the number of ranks if nothing else says it */
+  const uint32_t listed = p->params->n_stage_replicas; /* if nothing else gives the ranks */
   const uint32_t n_ranks = p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks;
   const uint32_t n_copies = plan->copies == 0 ? 1 : plan->copies;
   const opi_question question = {
@@ -232,7 +230,7 @@ static opipe_status measure_backward(planner *p, const opi_device_spec *spec, do
   return status;
 }
 
-/* Training: adds the backward to the cost of each node and keeps the parts for the stages' times.
+/* Training: adds the backward to each node's cost and keeps the parts for the stages' times.
  */
 static opipe_status add_backward(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->decided.devices[rank];
@@ -374,8 +372,7 @@ static double given_ns(const double *stages, double alike, uint32_t stage) {
   return (stages == NULL ? alike : stages[stage]) * 1e6;
 }
 
-/* Replaces modelled times by the caller's: they come from a profile of their own, or the devices
- * only sleep. */
+/* Replaces modelled times by the caller's: profiles of their own, or devices that only sleep. */
 static void take_given_times(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   opi_stage_times *times = &p->plan->predicted.times;
@@ -403,7 +400,7 @@ static void swap_options(planner *p) {
   }
 }
 
-/* Finishes with the decided options, then counts bytes and checks caps with the requested kernels.
+/* Finishes with decided options, then counts bytes and checks caps with the requested kernels.
  */
 static opipe_status finish(void *ctx, opipe_error *err) {
   planner *p = ctx;
@@ -515,7 +512,7 @@ static opipe_status cut_once(planner *p) {
   return opi_cut_capped(&c, p->err);
 }
 
-/* Finds the least that the ranks of the current cut need: the schedule keeps as little as it can.
+/* Finds the least that the ranks of the current cut need: schedules keep as little as they can.
  */
 static void find_least(planner *p, opi_rank_bytes *io_needs, opi_device_spec *devices) {
   opipe_error unused = OPIPE_ERROR_INIT;
@@ -532,8 +529,7 @@ static void find_least(planner *p, opi_rank_bytes *io_needs, opi_device_spec *de
   opi_shared_caps_restore(p->plan, devices);
 }
 
-/* If ranks need more than their shared cap, divides the cap between them and searches for cuts and
- * orders within the parts. */
+/* If a shared cap is exceeded, divides it between its ranks and searches within the parts. */
 static opipe_status cut(planner *p) {
   opipe_error *err = p->err;
   opi_rank_bytes needs;

@@ -63,9 +63,8 @@ typedef struct opi_decision {
   uint32_t *instance_rank; /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
   uint32_t *shares; /* [n_stages] if set: the first shares[s] replicas of stage s divide the rows of
                        each micro-batch; n_replicas is the largest */
-  uint32_t
-      copies;   /* forward: copies of the whole pipeline, each on its own ranks, which divide the
-                   micro-batches; 0 means 1. Included in n_replicas. Training: see train->replicas */
+  uint32_t copies;  /* forward: whole pipelines, each on its own ranks, which divide the
+                       micro-batches; 0 means 1. n_replicas counts them. In training: train */
   bool in_turn; /* copies take whole requests in turn, because there are fewer micro-batches than
                    copies; the actions are then those of copy 0 */
   uint32_t in_flight;         /* at most OPI_CREDITS_MOST; 0: no limit */

@@ -51,8 +51,7 @@ opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opip
   opipe_status status = OPIPE_OK;
   spec.choice = (opi_train_choice){.trained = trained, .doubts = doubts};
   if (trained == NULL || doubts == NULL)
-    status = opi_fail_nomem(err, training->n_params * sizeof *doubts,
-                            "the choice of trained parameters");
+    status = opi_fail_nomem(err, training->n_params * sizeof *doubts, "trained names");
   for (uint32_t i = 0; status == OPIPE_OK && i < training->n_params; ++i) {
     const opi_train_param *p = &training->params[i];
     if (p->why == OPI_TRAINED || p->why == OPI_TRAINED_BY_GLOB) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Needs of ranks that share a cap, and divisions of it. */
 #include "partition/search/shared_caps.h"
 
 #include "partition/memory/caps.h"

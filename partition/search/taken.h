@@ -7,8 +7,8 @@
 #include "partition/cost/profile.h"
 #include "partition/plan/plan.h"
 
-/* profiles [n_ranks]. Errors: UNSUPPORTED, if some node is supported by no rank; lists all nodes that
- * rank 0 refuses. */
+/* profiles [n_ranks]. Errors: UNSUPPORTED, no rank supports some node; lists all nodes that rank 0
+ * refuses. */
 opipe_status opi_taken_somewhere(const opi_decision *plan, const opi_graph *graph,
                                  opi_profile *const *profiles, opipe_error *err);
 /* Errors: UNSUPPORTED, names the first rank that does not support all nodes of its stages. */

@@ -145,8 +145,7 @@ static void rank_kinds(search *s, uint32_t order) {
 static void find_tails(search *s) {
   const opi_works *w = s->w;
   for (uint32_t i = 0; i < w->n; ++i)
-    s->packed.work[i] =
-        w->before.first[i + 1] - w->before.first[i]; /* predecessors still to come */
+    s->packed.work[i] = w->before.first[i + 1] - w->before.first[i]; /* still to come */
   uint32_t *left = s->packed.work, n = 0;
   uint32_t *queue = s->trial.work;
   for (uint32_t i = 0; i < w->n; ++i) {

@@ -30,8 +30,7 @@ typedef struct opi_slice_problem {
   uint32_t n_rows;   /* in the batch */
   const opi_slice_times *const
       *times;  /* [n_rows] by rows - 1; NULL: that many rows cannot go together */
-  double step; /* distance between bounds tried for the longest slice; the result is at most (K - 1)
-                  * step above the optimum; 0: exact */
+  double step; /* distance of bounds tried; the result is within step * (K - 1) of the optimum */
 } opi_slice_problem;
 
 /* Rows that go together and are cut alike. */
