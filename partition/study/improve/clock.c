@@ -37,7 +37,7 @@ static void begin(const opi_works *w, opi_works_clock *c) {
 
 /* ---- times of a sequence ---- */
 
-/* The next of the rank, if all that it reads has a time. */
+/* True if everything that the rank's next compute reads has a time. */
 static bool is_next(const opi_works *w, const opi_works_clock *c, const opi_works_order *s,
                     uint32_t rank) {
   return c->at[rank] < w->rank_first[rank + 1] && c->waits[s->work[c->at[rank]]] == 0;
@@ -80,7 +80,7 @@ static double start_of(const opi_works_clock *c, uint32_t rank, uint32_t x) {
   return c->ready[x] > c->free_at[rank] ? c->ready[x] : c->free_at[rank];
 }
 
-/* The next of a stream that may start; OPIPE_NONE. */
+/* The next compute of a stream if it may start, else OPIPE_NONE. */
 static uint32_t head_of(const opi_works *w, const opi_works_clock *c, uint32_t rank,
                         uint32_t stream) {
   if (c->at[stream] == w->stream_first[stream + 1])
@@ -90,7 +90,7 @@ static uint32_t head_of(const opi_works *w, const opi_works_clock *c, uint32_t r
   return c->waits[x] == 0 && fits ? x : OPIPE_NONE;
 }
 
-/* When the rank could begin, and end, something. */
+/* Finds when the rank could first start, and first end, something. */
 static void look(const opi_works *w, opi_works_clock *c, uint32_t rank) {
   c->least[rank] = c->first[rank] = INFINITY;
   for (uint32_t s = w->rank_stream[rank]; s < w->rank_stream[rank + 1]; ++s) {
@@ -104,7 +104,7 @@ static void look(const opi_works *w, opi_works_clock *c, uint32_t rank) {
   c->stale[rank] = false;
 }
 
-/* Of what could start before the first end, that with the smallest key. */
+/* The compute with the smallest key among those that could start before the first end. */
 static uint32_t choose(const opi_works *w, const opi_works_clock *c, uint32_t rank,
                        const double *key, double patience) {
   const double until = c->first[rank] + patience * (c->least[rank] - c->first[rank]);
