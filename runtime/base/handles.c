@@ -37,10 +37,6 @@ static const struct {
     [OPI_HANDLE_PROFILE] = {"profile", "a profile", "destroyed"},
     [OPI_HANDLE_STRATEGY] = {"strategy", "a strategy", "destroyed"}};
 
-const char *opi_handle_kind(uint32_t kind) {
-  return kinds[kind < OPI_HANDLE_KINDS ? kind : 0].name;
-}
-
 /* ---- slots ---- */
 
 /* NULL: there is none yet. */

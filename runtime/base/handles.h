@@ -57,9 +57,6 @@ typedef struct opi_entry {
   void *object;
 } opi_entry;
 
-/* "context", "model", ... */
-const char *opi_handle_kind(uint32_t kind);
-
 /* A slot for `object`, for one handle after another: arm, ..., give. NULL: no memory (or 2^24
  * objects live). [any-thread] */
 opi_handle_entry *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_end_fn end,

@@ -23,9 +23,6 @@ static inline opi_engine *opi_engine_of(const opi_rank *rank) {
 static inline opi_weights *opi_weights_of(const opi_rank *rank) {
   return rank->setup->shapes->weights;
 }
-static inline bool opi_is_periodic(const opi_rank *rank) {
-  return rank->setup->shapes->periodic;
-}
 
 /* -- interpret.c -- */
 /* Moves on what lags behind the rank's last step, and ends the ticket that waits for its report.

@@ -108,6 +108,14 @@ opi_request *opi_held_last(const opi_request *like);
 uint32_t opi_held_from(const opi_session *session, uint64_t number);
 
 /* -- submit.c -- */
+/* A request from the pool, without a shape. OPIPE_PENDING: max_in_flight are unfinished.
+ * submit_lock */
+opipe_status opi_submit_admit(opi_session *session, opi_request **out_request, opipe_error *err);
+/* Gives back a request that was not begun. status: why; n_passed: room.n_passed before its shape
+ * was looked for. OPIPE_PENDING without a flag that is waited for: the shape finds no room.
+ * submit_lock */
+void opi_submit_refuse(opi_session *session, opi_request *request, uint64_t n_passed,
+                       opipe_status status);
 void opi_request_publish(opi_request *request); /* the ranks get it; the reference runs it */
 /* Memory of the library's own for a result. */
 opipe_status opi_result_own(const opi_setup *setup, uint32_t output, opi_result *result,

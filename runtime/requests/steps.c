@@ -270,14 +270,10 @@ static opipe_request *begin(opi_session *s, opi_request *request,
 static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                                  opi_request **out_request, opipe_request **out_handle,
                                  opipe_error *err) {
-  if (opi_session_failed(s->setup))
-    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
-  if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
-    return OPIPE_PENDING;
-  opi_request *request = opi_request_new(s, err);
-  if (request == NULL)
-    return OPIPE_E_NOMEM;
-  request->shape = NULL;
+  opi_request *request = NULL;
+  const opipe_status admitted = opi_submit_admit(s, &request, err);
+  if (admitted != OPIPE_OK)
+    return admitted;
   request->ticket->kind = kind;
   request->ticket->shifted = request->ticket->counted = request->ticket->wanted = false;
   request->ticket->has_lr = gives_lr(params);
@@ -285,11 +281,7 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   const uint64_t passed = atomic_load(&s->room.n_passed);
   const opipe_status status = prepare(s, params, request, err);
   if (status != OPIPE_OK) {
-    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
-      atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
-    opi_lent_drop(request);
-    opi_shape_let_go(request);
-    opi_request_recycle(request);
+    opi_submit_refuse(s, request, passed, status);
     return status;
   }
   *out_request = request;
@@ -374,21 +366,6 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 
 opi_weights *opi_train_weights(opi_session *session) {
   return !opi_session_trains(session->setup) ? NULL : session->shapes->weights;
-}
-
-opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
-                                  opipe_error *err) {
-  opi_weight_info info;
-  uint32_t trained = 0;
-  for (uint32_t i = 0;
-       opi_session_trains(session->setup) && opi_weights_info(session->shapes->weights, i, &info);
-       ++i) {
-    if (info.trained == 0 || trained++ != index)
-      continue;
-    *out_name = info.source->name;
-    return OPIPE_OK;
-  }
-  return opi_fail(err, OPIPE_E_NOTFOUND, "parameter %u of %u trained ones", index, trained);
 }
 
 void opi_train_set_step(opi_session *session, uint64_t step) {

@@ -285,17 +285,36 @@ static void note_stream(opi_session *s, const opi_request *request) {
   s->first_kept = request->stream_kept;
 }
 
-static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
-                                  opi_request **out_request, opipe_request **out_handle,
-                                  opipe_error *err) {
+opipe_status opi_submit_admit(opi_session *s, opi_request **out_request, opipe_error *err) {
   if (opi_session_failed(s->setup))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
   if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
     return OPIPE_PENDING;
-  opi_request *request = opi_request_new(s, err);
-  if (request == NULL)
+  *out_request = opi_request_new(s, err);
+  if (*out_request == NULL)
     return OPIPE_E_NOMEM;
-  request->shape = NULL;
+  (*out_request)->shape = NULL;
+  return OPIPE_OK;
+}
+
+void opi_submit_refuse(opi_session *s, opi_request *request, uint64_t n_passed,
+                       opipe_status status) {
+  if (status == OPIPE_PENDING) {
+    const bool awaits_flag = atomic_load(&s->shapes->awaited) != NULL;
+    atomic_store(&s->room.full_at, awaits_flag ? 0 : n_passed + 1);
+  }
+  opi_lent_drop(request);
+  opi_shape_let_go(request);
+  opi_request_recycle(request);
+}
+
+static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
+                                  opi_request **out_request, opipe_request **out_handle,
+                                  opipe_error *err) {
+  opi_request *request = NULL;
+  const opipe_status admitted = opi_submit_admit(s, &request, err);
+  if (admitted != OPIPE_OK)
+    return admitted;
   request->caller->stream = params->stream;
   const uint64_t passed = atomic_load(&s->room.n_passed); /* before what may find no room */
   /* Whose it is, what was given, which shape it is of. */
@@ -315,11 +334,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
   /* Refused, or OPIPE_PENDING: its shape finds no room, or the host's flag is waited for. */
   if (status != OPIPE_OK) {
-    if (status == OPIPE_PENDING)
-      atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
-    opi_lent_drop(request);
-    opi_shape_let_go(request);
-    opi_request_recycle(request);
+    opi_submit_refuse(s, request, passed, status);
     return status;
   }
   /* Accepted: number it, begin it, and give it to the ranks or hold it. */

@@ -52,9 +52,6 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 
 /* For get, set, save and load: only between steps (opi_train_rest). The session's. */
 opi_weights *opi_train_weights(opi_session *session);
-/* Name of every trained parameter; OPIPE_E_NOTFOUND past the last. */
-opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
-                                  opipe_error *err);
 /* A live session takes the plan's spec; this changes the dropout seed's stream position after a
  * load: mini-batches since training began. */
 void opi_train_set_step(opi_session *session, uint64_t step);

@@ -386,13 +386,6 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   return OPIPE_OK;
 }
 
-opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
-                            opi_session **out_session, opipe_error *err) {
-  if (env->plan->decided.train == NULL)
-    return opi_fail(err, OPIPE_E_STATE, "the plan is for inference: it cannot train");
-  return opi_session_open(env, params, out_session, err);
-}
-
 void opi_session_stop(opi_session *session) {
   opi_setup *s = session->setup;
   opi_waits *waits = &session->waits;

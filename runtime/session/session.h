@@ -24,11 +24,6 @@
 
 opipe_status opi_session_open(const opi_session_env *env, const opipe_session_params *params,
                               opi_session **out_session, opipe_error *err);
-/* The same of a training session; env->plan->train must be there. Flags REFERENCE: the plan's own
- * programs by a plain loop over micro-batches and stages in the submitting thread, no schedule, no
- * transport. OPIPE_SESSION_CHECK_FINITE is the NaN check. */
-opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
-                            opi_session **out_session, opipe_error *err);
 /* Ends all that is in flight and the threads; calls that are inside return soon. To be closed. */
 void opi_session_stop(opi_session *session);
 void opi_session_close(opi_session *session); /* accepts NULL */
