@@ -56,7 +56,7 @@ void *opi_rank_thread(void *arg);
 /* Takes note of what the rank is doing. */
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);
 
-/* -- step.c -- */
+/* -- list.c -- */
 /* Runs the rank's list of its request; OPIPE_PENDING: blocked. */
 opipe_status opi_list_run(opi_rank *rank, opipe_error *err);
 /* Nothing to run: sends that still wait are tried; OPIPE_PENDING: some still do. */
@@ -64,7 +64,6 @@ opipe_status opi_list_idle(opi_rank *rank, opipe_error *err);
 /* Does the step belong to what the rank does now? */
 bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step);
 
-/* -- programs.c -- */
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                               opipe_error *err);
 opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
