@@ -130,7 +130,12 @@ static inline void opi_ahead_arrived(opi_rank *rank, opipe_event *ready) {
     rank->worker->ahead->sends[rank->worker->ahead->n_sends++] = ready;
 }
 
-/* What the entries do, where the step is: list.c, feed.c, interpret.c. `status` is that of the
+/* Runs work->step's program with the first n_scalars of the rank's scalars. There is room for its
+ * entry. programs.c */
+opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
+                             uint32_t n_scalars, opipe_error *err);
+
+/* Entries that are due, in programs.c, training.c, feed.c, interpret.c. `status` is that of the
  * run's event; at: when the device was at it, NULL: as the host saw it. */
 opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
                           opipe_status status, opipe_error *local, opipe_error *err);

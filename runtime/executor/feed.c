@@ -219,7 +219,7 @@ static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output)
   return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE;
 }
 
-static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
+opipe_status opi_store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const uint32_t n = rank->setup->n_outputs;
   opipe_status status = OPIPE_OK;
@@ -243,9 +243,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   return status;
 }
 
-opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  if (!opi_session_trains(rank->setup))
-    return store_results(rank, step, err);
+opipe_status opi_store_losses(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   opi_request *request = opi_step_request(rank, step);

@@ -187,7 +187,7 @@ static opipe_status idle(opi_rank *rank, opipe_error *err) {
   return awaits || !opi_ahead_is_empty(rank) ? OPIPE_PENDING : OPIPE_OK;
 }
 
-/* Are all ranks done with the steps before the one that this rank is at? */
+/* Have all ranks done the training steps before the one that this rank is at? */
 static bool are_even(const opi_rank *rank) {
   const opi_setup *s = rank->setup;
   for (uint32_t i = 0; i < s->n_here; ++i) {
@@ -202,9 +202,8 @@ static bool are_even(const opi_rank *rank) {
 static opipe_status fail_evenly(opi_rank *rank, const opipe_error *own, opipe_error *err) {
   opi_setup *s = rank->setup;
   opi_cursor *cursor = rank->worker->cursor;
-  const bool waits = own->status == OPIPE_E_INVALID && opi_session_trains(s) &&
-                     !s->shapes->periodic && s->engine->elsewhere == NULL &&
-                     !opi_session_failed(s) && !are_even(rank);
+  const bool waits = own->status == OPIPE_E_INVALID && !s->shapes->periodic &&
+                     s->engine->elsewhere == NULL && !opi_session_failed(s) && !are_even(rank);
   if (!waits)
     return fail_session(rank, own, err);
   if (own != &cursor->bad)

@@ -37,7 +37,7 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
         status = opi_step_load(rank, step, err);
         break;
       case OPI_ACT_STORE:
-        status = opi_step_store(rank, step, err);
+        status = s->engine->runner->store(rank, step, err);
         break;
       case OPI_ACT_SEND:
         status = hand_on(t, step, err);
@@ -103,18 +103,28 @@ static opipe_status store_plain(opi_setup *s, opi_request *request, opipe_error 
   return status;
 }
 
-opipe_status opi_reference_run(opi_setup *s, opi_request *request, opipe_error *err) {
+static opipe_status run_steps(opi_setup *s, opi_request *request, opipe_error *err) {
   opi_compiled *t = request->runs;
-  const bool trains = opi_session_trains(s);
-  if (trains)
-    OPI_TRY(begin(s->engine, request, err));
   for (uint32_t i = 0; i < t->lists->n_steps; ++i)
     OPI_TRY(run_step(t, request, i, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
     OPI_TRY(opi_lent_end(&s->ranks[s->here[i]], request, err));
   if (opi_lent_queued(request))
     s->engine->above.queued(s->engine->above.ctx);
-  if (!trains)
-    return store_plain(s, request, err);
+  return OPIPE_OK;
+}
+
+opipe_status opi_reference_request(opi_setup *s, opi_request *request, opipe_error *err) {
+  OPI_TRY(run_steps(s, request, err));
+  return store_plain(s, request, err);
+}
+
+opipe_status opi_reference_step(opi_setup *s, opi_request *request, opipe_error *err) {
+  OPI_TRY(begin(s->engine, request, err));
+  OPI_TRY(run_steps(s, request, err));
   return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->engine, request, err);
+}
+
+opipe_status opi_reference_run(opi_setup *s, opi_request *request, opipe_error *err) {
+  return s->engine->runner->reference(s, request, err);
 }

@@ -5,6 +5,20 @@
 
 #include "runtime/executor/executor.h"
 
+/* How a session's ranks work on what they are given. The engine has one of the two from open. */
+typedef struct opi_runner {
+  uint32_t n_items; /* of the ring, for each request in flight and for one more */
+  /* The rank's list of its request. OPIPE_PENDING: blocked. */
+  opipe_status (*run)(opi_rank *rank, opipe_error *err);
+  /* Steps of its list. OPIPE_PENDING: tried again. */
+  opipe_status (*compute)(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err);
+  opipe_status (*store)(opi_rank *rank, const opi_step *step, opipe_error *err);
+  /* All lists of a request, in this thread. */
+  opipe_status (*reference)(opi_setup *setup, opi_request *request, opipe_error *err);
+} opi_runner;
+extern const opi_runner opi_request_runner; /* inference.c */
+extern const opi_runner opi_step_runner;    /* training.c */
+
 static inline opi_cursor *opi_cursor_of(const opi_rank *rank) {
   return rank->worker->cursor;
 }
@@ -64,13 +78,32 @@ opipe_status opi_list_idle(opi_rank *rank, opipe_error *err);
 /* Does the step belong to what the rank does now? */
 bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step);
 
+/* Tries the steps of the rank's item in turn; OPIPE_PENDING: one is blocked. */
+opipe_status opi_list_walk(opi_rank *rank, opipe_error *err);
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                               opipe_error *err);
+
+/* -- programs.c -- */
+/* Writes the scalars that say where a program stands: `number`, first row, first token. */
+void opi_program_place(opi_rank *rank, const opi_step *step, uint64_t number);
 opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
+
+/* -- training.c -- */
+/* Moves on the sums over replicas that have begun, and notes when each is done. */
+opipe_status opi_sums_move(opi_rank *rank, opipe_error *err);
+opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t index,
+                             opipe_error *err);
+opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err);
+
+/* -- reference.c: opi_runner.reference -- */
+opipe_status opi_reference_request(opi_setup *setup, opi_request *request, opipe_error *err);
+opipe_status opi_reference_step(opi_setup *setup, opi_request *request, opipe_error *err);
 
 /* -- feed.c -- */
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err);
-opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* opi_runner.store: outputs of a request; losses of a mini-batch, and an evaluation's logits. */
+opipe_status opi_store_results(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_store_losses(opi_rank *rank, const opi_step *step, opipe_error *err);
 /* Outputs that are inputs or known values. */
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err);
 /* Is what a rank has of the mini-batch's loss a number? On its thread, before its update. */

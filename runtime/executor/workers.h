@@ -123,6 +123,7 @@ typedef struct opi_elsewhere {
 
 typedef struct opi_engine {
   opi_setup *setup;
+  const struct opi_runner *runner; /* requests, or mini-batches */
   opi_engine_above above;
   const opi_elsewhere *elsewhere; /* NULL: all ranks are here */
   opi_worker *workers;            /* [n_ranks] */
