@@ -205,6 +205,7 @@ void opi_shape_let_go(opi_request *request) {
 opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err) {
   opi_setup *s = shapes->setup;
   opi_shape *own = NULL;
+  shapes->kind = opi_session_trains(s) ? &opi_step_shapes : &opi_request_shapes;
   shapes->list = OPI_ARENA_ARRAY(&s->arena, opi_shape *, shapes->n_places);
   if (shapes->list == NULL)
     return opi_fail_nomem(err, shapes->n_places * sizeof *shapes->list, "shapes");

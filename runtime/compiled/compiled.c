@@ -23,8 +23,7 @@ static opipe_status compile_unit(opi_compiled *t, uint32_t instance, uint32_t cl
   opi_seat *seat = &t->seats[r];
   opipe_program_info info;
   OPI_TRY(opi_rank_compile(rank, &unit->cut->graph, stage / t->model->n_pieces,
-                           opi_session_trains(s) ? OPIPE_COMPILE_OWNED : 0, &unit->program, &info,
-                           err));
+                           s->shapes->kind->compile_flags, &unit->program, &info, err));
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
   if (arena > seat->arena_bytes) {
     seat->arena_bytes = arena;
@@ -49,7 +48,7 @@ static opipe_status compile_all(opi_compiled *t, opipe_error *err) {
 
 /* ---- memory ---- */
 
-static opipe_status take_memory(opi_compiled *t, opipe_error *err) {
+opipe_status opi_compiled_memory(opi_compiled *t, opipe_error *err) {
   opi_setup *s = t->setup;
   opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->decided.n_ranks);
   if (needs == NULL)
@@ -248,11 +247,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   const opi_setup *s = t->setup;
   OPI_TRY(list_steps(t, err));
   OPI_TRY(compile_all(t, err));
-  if (!opi_session_trains(s))
-    OPI_TRY(opi_shape_params(shape, err));
-  OPI_TRY(take_memory(t, err));
-  if (shape->keep && opi_session_trains(s))
-    OPI_TRY(opi_train_open_weights(t, err));
+  OPI_TRY(s->shapes->kind->take(t, err));
   OPI_TRY(opi_bindings_make(t, err));
   t->wires = OPI_ARENA_ARRAY(&t->arena, opi_wire, t->lists->n_streams);
   if (t->wires == NULL)

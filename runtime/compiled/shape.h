@@ -126,7 +126,7 @@ typedef struct opi_compiled {
   opi_seat *seats;           /* [n_ranks] */
   opi_wire *wires;           /* [n_streams] */
   opi_message_run *messages; /* [n_messages] */
-  opipe_binding **bound;     /* [n_steps] inference, COMPUTE: with what it runs; NULL: nothing to */
+  opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
   opi_ports **ports;         /* [n_variants][n_slices] */
@@ -157,6 +157,7 @@ struct opi_lent_places;
 /* All shapes of a session, and what they share. */
 typedef struct opi_shapes {
   opi_setup *setup;
+  const struct opi_shape_kind *kind; /* of requests, or of mini-batches */
   opi_shapes_above above;
   /* Accepting requests, building and evicting shapes, streams, tensors of hosts: cold. What is said
    * to be under submit_lock anywhere is under this. */

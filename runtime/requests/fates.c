@@ -223,7 +223,7 @@ static bool is_decided(const opi_setup *s, const opi_request *request) {
 static opipe_status tell_go(const opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_session *s = p->session;
   const uint64_t n = atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire);
-  while (opi_session_trains(s->setup) && lane->n_gone < n && opi_lane_has_room(lane)) {
+  while (p->says_go && lane->n_gone < n && opi_lane_has_room(lane)) {
     opi_request *request = s->engine->ring[lane->n_gone % s->engine->ring_room];
     opi_letter letter = {.kind = OPI_LETTER_GO, .number = lane->n_gone};
     if (!is_decided(s->setup, request))

@@ -188,7 +188,7 @@ static opipe_status exchange(void *ctx, opi_rank *rank, opipe_error *err) {
 
 static bool let_begin(const void *ctx, const opi_rank *rank, uint64_t number) {
   const opi_peers *p = ctx;
-  if (p->owns || !opi_session_trains(rank->setup))
+  if (p->owns || !p->says_go)
     return true;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     if (p->lanes[i].rank == rank)
@@ -207,6 +207,7 @@ opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, sizeof *p, "ranks of other sessions");
   p->session = s;
   p->owns = opi_rank_is_here(s->setup, 0);
+  p->says_go = opi_session_trains(s->setup);
   opi_arena_init(&p->arena, s->setup->allocator, 0);
   p->seen = (opi_elsewhere){.ctx = p,
                             .exchange = exchange,

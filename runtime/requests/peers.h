@@ -104,6 +104,7 @@ struct opi_peers {
   opi_lane *lanes; /* [n_lanes] owner: one per rank elsewhere; else one per rank here */
   uint32_t n_lanes;
   bool owns;            /* rank 0 is here */
+  bool says_go;         /* ranks elsewhere begin nothing before rank 0's GO: steps, not requests */
   opi_awaited *awaited; /* [n_ranks] of those here */
   /* owner: of the foremost request that rank 0 is done with */
   bool judged;

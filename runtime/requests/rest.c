@@ -51,9 +51,7 @@ static opipe_status flush(opi_session *s, uint64_t mark, uint64_t timeout_ns, op
 }
 
 opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
-  OPI_TRY(opi_session_check(s->setup, err));
-  if (!opi_session_trains(s->setup))
-    return opi_train_refuse_kind(err);
+  OPI_TRY(opi_train_check(s, err));
   return flush(s, UINT64_MAX, timeout_ns, err);
 }
 
@@ -66,9 +64,7 @@ static uint64_t this_thread(void) {
 }
 
 static opipe_status close_gate(opi_session *s, opipe_error *err) {
-  OPI_TRY(opi_session_check(s->setup, err));
-  if (!opi_session_trains(s->setup))
-    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  OPI_TRY(opi_train_check(s, err));
   if (atomic_load(&s->steps.resting) == this_thread()) {
     return opi_fail(err, OPIPE_E_STATE,
                     "a call of this thread's reads or writes the session's parameters already: "

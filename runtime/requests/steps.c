@@ -289,16 +289,19 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   return OPIPE_OK;
 }
 
-opipe_status opi_train_refuse_kind(opipe_error *err) {
+opipe_status opi_train_check(const opi_session *s, opipe_error *err) {
+  OPI_TRY(opi_session_check(s->setup, err));
+  return opi_session_trains(s->setup) ? OPIPE_OK : opi_train_refuse(err);
+}
+
+opipe_status opi_train_refuse(opipe_error *err) {
   return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
 }
 
 static opipe_status start(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                           opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
   opipe_request *handle = NULL;
-  OPI_TRY(opi_session_check(s->setup, err));
-  if (!opi_session_trains(s->setup))
-    return opi_train_refuse_kind(err);
+  OPI_TRY(opi_train_check(s, err));
   OPI_TRY(check_params(s->setup, params, kind, err));
   opi_submit_begin(s);
   const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
@@ -365,12 +368,10 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 }
 
 opi_weights *opi_train_weights(opi_session *session) {
-  return !opi_session_trains(session->setup) ? NULL : session->shapes->weights;
+  return session->shapes->weights;
 }
 
 void opi_train_set_step(opi_session *session, uint64_t step) {
-  if (!opi_session_trains(session->setup))
-    return;
   opi_lock_take(&session->shapes->submit_lock);
   session->steps.n_steps = step;
   for (uint32_t r = 0; r < session->setup->plan->decided.n_ranks; ++r) {

@@ -360,7 +360,7 @@ opipe_status opi_session_check_counts(const opi_session *s, const char *call, bo
   if (params->n_inputs <= s->setup->n_inputs && params->n_outputs <= s->setup->n_outputs)
     return OPIPE_OK;
   if (trains != opi_session_trains(s->setup))
-    return trains ? opi_train_refuse_kind(err) : refuse_kind(err);
+    return trains ? opi_train_refuse(err) : refuse_kind(err);
   if (params->n_inputs > s->setup->n_inputs) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs are given, there are %u", call,
                     params->n_inputs, s->setup->n_inputs);

@@ -16,7 +16,10 @@
 
 #include "runtime/requests/serving.h"
 
-opipe_status opi_train_refuse_kind(opipe_error *err); /* STATE: the plan is for inference */
+/* STATE: the session is being closed or of another process; or its plan is for inference, which
+ * alone is said by refuse. */
+opipe_status opi_train_check(const opi_session *session, opipe_error *err);
+opipe_status opi_train_refuse(opipe_error *err);
 /* One mini-batch: inputs are the model's and the labels (opi_train_spec.loss.labels), whole batch,
  * any order; borrowed until the ticket has finished. With loss.shift labels are given unshifted
  * (row t of sample b is the token t itself, int64 [batch, tokens]). No outputs may be given but
@@ -50,7 +53,8 @@ typedef struct opi_train_result {
 /* Of a finished ticket; OPIPE_E_STATE before. */
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err);
 
-/* For get, set, save and load: only between steps (opi_train_rest). The session's. */
+/* The session's, for get, set, save and load: only between steps (opi_train_rest). NULL: its plan is
+ * for inference. */
 opi_weights *opi_train_weights(opi_session *session);
 /* A live session takes the plan's spec; this changes the dropout seed's stream position after a
  * load: mini-batches since training began. */

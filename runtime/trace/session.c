@@ -51,10 +51,12 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
   return event;
 }
 
-/* Did the step run for the last of a stream's requests (its number + 1)? A training step's are all
- * of the last. */
-static bool is_last(const opi_compiled *t, const opi_ran *ran, uint64_t last) {
-  return ran->span.end_ns != 0 && (opi_session_trains(t->setup) || ran->request == last);
+/* In place of a request: a training step's list has run for nothing but the last step. */
+#define EVERY UINT64_MAX
+
+/* Did the step run for the last of a stream's requests (its number + 1)? */
+static bool is_last(const opi_ran *ran, uint64_t last) {
+  return ran->span.end_ns != 0 && (last == EVERY || ran->request == last);
 }
 
 /* When a step ran, by the host's clock: a program's time may be its device's. */
@@ -70,17 +72,17 @@ static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   return span;
 }
 
-static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_first_ns) {
-  *out_last = 0;
+/* *io_last: EVERY, or 0 for the request that ran last, which is put there. */
+static void find_last(const opi_compiled *t, uint64_t *io_last, uint64_t *out_first_ns) {
   *out_first_ns = UINT64_MAX;
   for (uint32_t pass = 0; pass < 2; ++pass) {
     for (uint32_t k = 0; k < t->setup->n_here; ++k) {
       const uint32_t r = t->setup->here[k];
       for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
         const opi_ran *ran = opi_ran_at(t, r, i);
-        if (pass == 0 && ran->request > *out_last)
-          *out_last = ran->request;
-        if (pass == 1 && is_last(t, ran, *out_last) && span_of(t, r, i).start_ns < *out_first_ns)
+        if (pass == 0 && ran->request > *io_last)
+          *io_last = ran->request;
+        if (pass == 1 && is_last(ran, *io_last) && span_of(t, r, i).start_ns < *out_first_ns)
           *out_first_ns = span_of(t, r, i).start_ns;
       }
     }
@@ -97,8 +99,9 @@ static void put_behind(opi_span *io_span, uint64_t end_ns) {
     io_span->end_ns = io_span->start_ns;
 }
 
-static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
-  uint64_t first = UINT64_MAX, last = 0;
+static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace_list *list,
+                                 opipe_error *err) {
+  uint64_t first = UINT64_MAX;
   find_last(t, &last, &first);
   for (uint32_t k = 0; k < t->setup->n_here; ++k) {
     const uint32_t r = t->setup->here[k];
@@ -106,7 +109,7 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
       opi_span span = span_of(t, r, i);
-      if (!is_last(t, opi_ran_at(t, r, i), last))
+      if (!is_last(opi_ran_at(t, r, i), last))
         continue;
       if (step->kind == OPI_ACT_COMPUTE)
         end_ns = span.end_ns;
@@ -215,8 +218,9 @@ static void wait_for_passes(opi_session *s) {
     (void)nanosleep(&again, NULL);
 }
 
-static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
-  const bool trains = opi_session_trains(session->setup);
+/* trains: no step is under way, and none begins. */
+static opipe_status list_spans(opi_session *session, bool trains, opi_trace_list *list,
+                               opipe_error *err) {
   wait_for_passes(session);
   opi_lock_take(
       &session->shapes->submit_lock); /* no shape comes or goes meanwhile, no request begins */
@@ -229,7 +233,7 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
   if (status == OPIPE_OK)
     status = list_clocks(session, list, err);
   if (status == OPIPE_OK)
-    status = add_measured(t, list, err);
+    status = add_measured(t, trains ? EVERY : 0, list, err);
   if (status == OPIPE_OK && list->n == 0) {
     status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no %s",
                       trains ? "step has been done" : "request has been computed");
@@ -242,9 +246,9 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
 
 static opipe_status list_all(opi_session *session, opi_trace_list *list, opipe_error *err) {
   if (!opi_session_trains(session->setup))
-    return list_spans(session, list, err);
+    return list_spans(session, false, list, err);
   OPI_TRY(opi_train_rest(session, err));
-  const opipe_status status = list_spans(session, list, err);
+  const opipe_status status = list_spans(session, true, list, err);
   opi_train_go_on(session);
   return status;
 }
