@@ -30,6 +30,15 @@ opipe_status opi_unit_bind(const opi_compiled *t, const opi_program_unit *unit, 
                        out_binding, err);
 }
 
+uint32_t opi_most_boundaries(const opi_compiled *t) {
+  uint32_t most = 1;
+  for (uint32_t u = 0; u < t->n_instances * t->n_classes * OPI_PROGRAMS; ++u) {
+    const opi_program *cut = t->units[u].cut;
+    most = cut != NULL && cut->graph.n_boundaries > most ? cut->graph.n_boundaries : most;
+  }
+  return most;
+}
+
 static opipe_status find_binding(opi_compiled *t, uint32_t instance, uint32_t program,
                                  uint32_t microbatch, uint32_t *out_binding, opipe_error *err) {
   opi_program_unit *unit = opi_unit_at(t, instance, opi_class_at(t, microbatch), program);
@@ -83,7 +92,7 @@ opipe_status opi_bindings_make(opi_compiled *t, opipe_error *err) {
           opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
       t->bound[i] = unit->bindings[t->binding_of_step[i]].sets[0];
     }
-    if (step->pass == OPI_PROGRAM_F) /* of inference there is no E: it has none */
+    if (step->pass == OPI_PROGRAM_F) /* inference has no program E, and so no binding */
       OPI_TRY(find_binding(t, instance, OPI_PROGRAM_E, step->microbatch, &t->eval_of_step[i], err));
   }
   return OPIPE_OK;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The graphs of a shape, by the session's plan or by what a request or step brought: how its inputs
- * and outputs carry the batch and the tokens, where the graphs get their inputs from. The plan's
- * own shape comes first; it names a training session's outputs and adds the labels.
+/* The graphs of a shape: how inputs and outputs carry the batch and the tokens, and where the
+ * graphs get their inputs from. The plan's own shape comes first; it names a training session's
+ * outputs and adds the labels.
  *
  * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
- * and parameter table are the same, so that weights and optimizer state are. A request with fewer
- * rows than the plan has micro-batches (times the most replicas of a stage, where these cut them),
- * or fewer tokens than slices, leaves some of those out.
+ * and parameter table are the same, so that weights and optimizer state are shared. A request with
+ * fewer rows than the plan has micro-batches (times the replicas of a stage, where these divide
+ * rows), or with fewer tokens than slices, leaves micro-batches or slices out.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@ static uint32_t find_input(const opi_setup *s, const char *name) {
   return OPIPE_NONE;
 }
 
-/* An input that the model's file does not have. */
+/* Adds the labels, which the model's file does not have, to the session's inputs. */
 static opipe_status add_labels(opi_setup *s, const opi_value *value, opipe_error *err) {
   opi_input *inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, (size_t)s->n_inputs + 1);
   opi_value *own = OPI_ARENA_NEW(&s->arena, opi_value);
@@ -37,7 +37,7 @@ static opipe_status add_labels(opi_setup *s, const opi_value *value, opipe_error
   if (own->name == NULL)
     return opi_fail_nomem(err, 0, "inputs");
   for (int32_t d = 0; d < value->rank; ++d)
-    shape[d] = -1; /* checked against the whole mini-batch's */
+    shape[d] = -1; /* checked against the mini-batch's shape later */
   inputs[s->n_inputs] =
       (opi_input){.name = own->name, .value = own, .batch_axis = -1, .labels = true};
   s->inputs = inputs;
@@ -137,7 +137,7 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
 
 /* ---- the plan ---- */
 
-/* The session's plan with the dimensions that the step brought. */
+/* Copies the session's plan with the dimensions of the shape. */
 static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opipe_error *err) {
   const opi_setup *s = t->setup;
   const int64_t units = s->shapes->units_per_row;
@@ -166,7 +166,7 @@ static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opi
 
 /* ---- the signature ---- */
 
-/* Of a whole mini-batch, where `rows` rows have the shape of `value`. */
+/* The shape for the whole mini-batch, where `rows` rows have the shape of `value`. */
 static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t rows, int32_t axis,
                         int64_t *out) {
   for (int32_t d = 0; d < value->rank; ++d)
@@ -175,7 +175,7 @@ static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t r
     out[axis] = value->shape[axis] / rows * t->given.binding.batch_rows;
 }
 
-/* The shape that the graphs give to input `i`; false: none of them reads it. */
+/* The shape that the graphs give to input `i`; false: no graph reads it. */
 static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
   const opi_setup *s = t->setup;
   const opi_variant *base = &t->model->variants[t->model->base];
@@ -199,7 +199,7 @@ static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
   return false;
 }
 
-/* Writes the plan's signature, or checks the one that a step brought. */
+/* Writes the plan's signature, or checks that of a request or step. */
 static opipe_status sign(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
   opi_shape *shape = t->shape;
@@ -224,7 +224,7 @@ static opipe_status sign(opi_compiled *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* How many of the batch axis make a sample. */
+/* Finds how many entries of the batch axis make a sample. */
 static void count_units(opi_compiled *t) {
   opi_setup *s = t->setup;
   s->shapes->units_per_row = 1;
@@ -270,7 +270,7 @@ static void count_rows(opi_compiled *t) {
   t->rows[1] = whole / plan->n_microbatches;
 }
 
-/* What the session's inputs and outputs are is told by the plan's own shape. */
+/* The plan's own shape completes the session's inputs and outputs. */
 static opipe_status name_session(opi_compiled *t, opipe_error *err) {
   opi_setup *s = t->setup;
   const opi_variant_slice *first = &t->model->variants[0].slices[0];
@@ -316,13 +316,14 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   const opi_bind_options base = {
       .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
   OPI_TRY(give_plan(t, &base, err));
-  const opi_cut_sources from = {.plan = &t->given,
-                                .times = &s->plan->predicted.times,
-                                .n_positions = s->reference ? 1 : 0, /* one after the other */
-                                .file = s->env.model,
-                                .base = &base,
-                                .master = s->shapes->master,
-                                .bind = s->env.source.bind};
+  const opi_cut_sources from = {
+      .plan = &t->given,
+      .times = &s->plan->predicted.times,
+      .n_positions = s->reference ? 1 : 0, /* one request after the other */
+      .file = s->env.model,
+      .base = &base,
+      .master = s->shapes->master,
+      .bind = s->env.source.bind};
   OPI_TRY(opi_cut_model_build(&from, &t->model, err));
   OPI_TRY(s->shapes->kind->complete(t, err));
   count_rows(t);

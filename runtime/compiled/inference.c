@@ -7,8 +7,7 @@
 
 /* ---- the plan ---- */
 
-/* The records of the micro-batches that have rows, and of the slices that have tokens (NULL: all).
- */
+/* Keeps the records of micro-batches that have rows and of slices that have tokens (NULL: all). */
 static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const uint32_t *slices,
                               opipe_error *err) {
   opi_decision *given = &t->given;
@@ -101,7 +100,7 @@ static bool makes(const opi_compiled *t, const opi_step *step, uint32_t output) 
   return opi_output_cell_at(cut, output, step->stage) != OPIPE_NONE && is_taken(t, step, output);
 }
 
-/* Outputs that no program makes, and the inputs that they are, are the first rank's. */
+/* The first rank touches outputs that no program makes, and the inputs that they are copies of. */
 static void tell_rest(opi_compiled *t) {
   bool *touched = t->touched;
   const opi_setup *s = t->setup;

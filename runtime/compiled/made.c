@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which results the ranks of this session make: all of them, or some of their rows, or none, where
- * other ranks are in other sessions. And which ranks touch which tensors of a request.
+/* How much of every result the ranks of this session make, where other ranks are in other sessions;
+ * and which ranks touch which tensors of a request.
  */
 #include "runtime/compiled/build.h"
 

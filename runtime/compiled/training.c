@@ -94,7 +94,7 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   return OPIPE_OK;
 }
 
-/* A glob that matches nothing may be one of a list for all models; or it is misspelt. */
+/* Warns of globs without a match: the list may serve several models, or a name is misspelt. */
 static void tell_unused_globs(const opi_setup *s, const opi_cut *cut) {
   const opi_optimizer *optimizer = &s->plan->decided.train->optimizer;
   for (uint32_t g = 0; g < optimizer->n_no_decay && !s->reference; ++g) {

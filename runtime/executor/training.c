@@ -103,7 +103,8 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
                      .program = program};
   set_scalars(rank, step, request->ticket, work.number);
   return opi_program_run(rank, &work, unit->bindings[binding].sets[set],
-             opi_scalar_count(opi_graphs_at(t, step->stage, step->microbatch)->scalars), err);
+                         opi_scalar_count(opi_graphs_at(t, step->stage, step->microbatch)->scalars),
+                         err);
 }
 
 /* ---- the update ---- */

@@ -53,8 +53,8 @@ typedef struct opi_train_result {
 /* Of a finished ticket; OPIPE_E_STATE before. */
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err);
 
-/* The session's, for get, set, save and load: only between steps (opi_train_rest). NULL: its plan is
- * for inference. */
+/* The session's, for get, set, save and load: only between steps (opi_train_rest). NULL: its plan
+ * is for inference. */
 opi_weights *opi_train_weights(opi_session *session);
 /* A live session takes the plan's spec; this changes the dropout seed's stream position after a
  * load: mini-batches since training began. */
