@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing what the ranks are at: ring, places, threads. */
+/* Opens and closes the engine: ring, cursors, threads. */
 #include <stdio.h>
 
 #include "partition/program/states.h"
 #include "runtime/executor/steps.h"
 
-/* Requests that may be under way at once, and one more; in training, bodies and what ends them. */
+/* Room for the requests that may be under way at once, and one more. Training may need two entries
+ * for each: a body, and the epilogue that ends it. */
 static uint32_t ring_room(const opi_setup *s) {
   if (s->plan->decided.n_states != 0)
-    return s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with what fills gaps */
+    return s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with gaps */
   return s->engine->runner->n_items * (s->max_in_flight + 1);
 }
 

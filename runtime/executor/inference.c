@@ -18,11 +18,11 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
                      .program = OPI_PROGRAM_F};
   if (request->deadline_ns != 0)
     opi_request_check_deadline(request, rank, step->stage / t->model->n_pieces);
-  if (opi_request_failed(request)) /* its stream may have gone, with what it had bound */
+  if (opi_request_failed(request)) /* its stream may be closed, with its bindings freed */
     return OPIPE_OK;
   opipe_binding *bound = t->bound[index];
   if (request->bound != NULL && request->bound[index] != NULL)
-    bound = request->bound[index]; /* with what its stream keeps */
+    bound = request->bound[index]; /* with its stream's or host's memory */
   if (bound == NULL)
     return OPIPE_OK;
   OPI_TRY(opi_lent_begin(rank, request, err));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's list, step by step: each step happens or answers OPIPE_PENDING and is tried again; sums
- * over replicas are moved on meanwhile.
+/* A rank's list, step by step. Each step happens, or answers OPIPE_PENDING and is tried again; the
+ * time is used for sums over replicas, norms and the device.
  *
- * A request that has failed flows on: its messages are received and sent as ever, so that the
- * counting of all ranks stays in step; only loads, programs and stores are left out.
+ * A failed request flows on: its messages are received and sent as ever, so that all ranks go on
+ * counting alike; only loads, programs and stores are left out.
  */
 #include "runtime/executor/ahead.h"
 #include "runtime/executor/steps.h"
@@ -106,12 +106,13 @@ opipe_status opi_list_walk(opi_rank *rank, opipe_error *err) {
   for (uint32_t i = rank->worker->step; i < end;) {
     const opi_step *step = &steps[i];
     const uint32_t batch = step->batch;
-    /* Try the step, or all of a batch; what does not belong to the item is passed over. */
+    /* Try the step, or a batch as a whole. Pass over steps that do not belong to the item. */
     const opipe_status status = batch != 0 ? run_batch(rank, &step, err)
                                 : all || opi_step_takes_part(t, cursor, step)
                                     ? run_step(rank, step, i, err)
                                     : OPIPE_OK;
-    /* Blocked: use the time for norms, sums and the device, and say what the rank waits for. */
+    /* Blocked: use the time for norms, sums and the device, and note the rank that is waited for.
+     */
     if (status == OPIPE_PENDING) {
       const opipe_status settled = opi_rank_settle(rank, err);
       if (settled < 0)

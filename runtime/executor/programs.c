@@ -47,9 +47,9 @@ static void name_failure(const opi_rank *rank, const opi_errand *run, opipe_erro
   }
 }
 
-/* OPIPE_E_INVALID is about a request's data (a NaN with the check on, an index out of range): it
- * fails the request, an evaluation too. Any other error fails the rank, and with it the session; so
- * does every error of a training step, since gradients that miss a micro-batch are of no use. */
+/* OPIPE_E_INVALID is about a request's data (a NaN with the check on, an index out of range). It
+ * fails the request or evaluation only. Any other error fails the rank, and with it the session; so
+ * does every error of a training step, since gradients that lack a micro-batch are of no use. */
 opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
                           opipe_status status, opipe_error *local, opipe_error *err) {
   const opi_setup *s = rank->setup;
@@ -60,7 +60,7 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span 
   if (at != NULL)
     span = *at;
   else if (rank->worker->ahead != NULL && rank->worker->ahead->moved_ns > span.start_ns)
-    span.start_ns = rank->worker->ahead->moved_ns; /* it waited for the one before */
+    span.start_ns = rank->worker->ahead->moved_ns; /* the device was at the entry before */
   atomic_store_explicit(&rank->worker->busy_ns,
                         atomic_load_explicit(&rank->worker->busy_ns, memory_order_relaxed) +
                             (span.end_ns - span.start_ns),
@@ -75,7 +75,7 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span 
   name_failure(rank, run, local);
   local->status = status;
   if (run->request->stream_kept != NULL)
-    opi_stream_look(run->request); /* it may have computed on what one before it left behind */
+    opi_stream_look(run->request); /* an earlier request may have left bad data in the stream */
   if (status == OPIPE_E_INVALID && !trains) {
     (void)opi_request_fail_at(run->request, stage, local);
     return OPIPE_OK;
@@ -84,7 +84,7 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span 
   return status;
 }
 
-/* On an asynchronous device the program ends later; an error may come at once all the same. */
+/* On an asynchronous device the program ends later, but an error may come at once. */
 opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
                              uint32_t n_scalars, opipe_error *err) {
   const bool ahead = rank->worker->ahead != NULL;

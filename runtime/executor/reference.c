@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference: the plan's own programs in the submitting thread, one after the other, no
- * schedule, no transport, no other thread: all forwards, then all backwards, those of a rank in the
- * order of its records, so that gradients are added in that order. Every tensor has memory of its
- * own; what travels is copied.
+/* The reference runs the plan's own programs in the submitting thread, one after the other, without
+ * schedule, transport or other threads: all forwards, then all backwards, each rank's in the order
+ * of its records, so that gradients are added in that order. Every tensor has memory of its own;
+ * messages are copies.
  */
 #include <string.h>
 
@@ -68,7 +68,7 @@ static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error
   return OPIPE_OK;
 }
 
-/* All ranks' sums and updates, in turns. */
+/* Makes the sums and updates of all ranks, in turns. */
 static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err) {
   const opi_decision *plan = &t->setup->plan->decided;
   opi_weights *weights = t->setup->shapes->weights;
@@ -95,7 +95,6 @@ static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err
   return status < 0 ? status : OPIPE_OK;
 }
 
-/* Outputs that no program makes. */
 static opipe_status store_plain(opi_setup *s, opi_request *request, opipe_error *err) {
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) /* until the host's flag is set */

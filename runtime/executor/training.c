@@ -32,7 +32,7 @@ opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Its members are queued, and it may even be over when that is seen. */
+/* The members of a sum are queued. The sum may even be done when the host sees that. */
 void opi_step_summing(const opi_ahead_entry *e) {
   const uint64_t now = opi_clock_ns(), end = e->work.ran->span.end_ns;
   e->work.ran->span.start_ns = end != 0 && end < now ? end : now;
@@ -109,7 +109,7 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
 
 /* ---- the update ---- */
 
-/* The step has been made with all of them. */
+/* The update needed all sums, so they are done. */
 static void end_sums(const opi_compiled *t, const opi_rank *rank) {
   opi_cursor *cursor = opi_cursor_of(rank);
   for (uint32_t i = 0; i < cursor->n_reducing; ++i)
@@ -121,7 +121,7 @@ opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_span *span = &opi_ran_at(t, rank->index, index)->span;
   opi_cursor *cursor = opi_cursor_of(rank);
-  /* The step before must be settled, and this one's loss be there. */
+  /* Wait until the previous step is settled and this one's loss is there. */
   const opipe_status settled = opi_rank_settle(rank, err);
   if (settled != OPIPE_OK)
     return settled;
@@ -132,13 +132,13 @@ opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err) {
     cursor->finite = opi_train_is_finite(t, rank->worker->request, rank->index);
   }
   OPI_TRY(opi_sums_move(rank, err));
-  /* Sums, norm and update: tried until all ranks have got there. */
+  /* Try sums, norm and update until all ranks have got there. */
   const struct opi_ticket *ticket = rank->worker->request->ticket;
   opi_weights *weights = rank->setup->shapes->weights;
   const opipe_status status = opi_weights_step(weights, rank->index, cursor->finite,
                                                ticket->has_lr ? &ticket->lr : NULL, err);
   if (status == OPIPE_PENDING && rank->worker->ahead != NULL)
-    rank->worker->polls = true; /* a device that is asynchronous rings no bell */
+    rank->worker->polls = true; /* an asynchronous device has no doorbell */
   if (status == OPIPE_OK)
     span->end_ns = opi_clock_ns();
   if (status == OPIPE_OK)
@@ -177,7 +177,7 @@ static void end(opi_rank *rank) {
   const bool evaluate = kind == OPI_ITEM_EVALUATE;
   cursor->begun = false;
   if (kind == OPI_ITEM_PROLOGUE) {
-    rank->worker->request = NULL; /* not done with it: its body comes */
+    rank->worker->request = NULL; /* its body is still to come */
     return;
   }
   for (uint32_t i = 0; i < t->lists->n_streams; ++i) {
@@ -193,7 +193,7 @@ static void end(opi_rank *rank) {
     opi_count_on(&cursor->n_done);
 }
 
-/* A double-buffered evaluation runs the list twice: what a prologue has, then the rest. */
+/* A double-buffered evaluation runs the list twice: the steps of a prologue, then the rest. */
 static bool goes_on(const opi_compiled *t, const opi_rank *rank) {
   const opi_cursor *cursor = opi_cursor_of(rank);
   return t->setup->shapes->periodic && cursor->item.kind == OPI_ITEM_EVALUATE && !cursor->second;
@@ -212,9 +212,9 @@ static opipe_status leave_nothing(opi_rank *rank, opipe_error *err) {
 static opipe_status run(opi_rank *rank, opipe_error *err) {
   opi_cursor *cursor = opi_cursor_of(rank);
   if (opi_request_withdrawn(rank->worker->request))
-    return opi_messages_flush(rank, err); /* no rank does anything for it */
+    return opi_messages_flush(rank, err); /* all ranks leave the step out */
   OPI_TRY(begin(rank, err));
-  /* Sends that wait, then the list; a double-buffered evaluation runs it a second time. */
+  /* Try the sends that wait, then run the list; a double-buffered evaluation runs it twice. */
   opi_compiled *t = cursor->item.shape;
   OPI_TRY(opi_messages_flush(rank, err));
   opipe_status status = opi_list_walk(rank, err);
