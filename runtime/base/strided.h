@@ -15,7 +15,7 @@ typedef struct opi_view {
   uint32_t elem_bytes;
 } opi_view;
 
-/* Finds the first byte of a host's tensor of n_bytes. `what` and `name` are for messages. Errors:
+/* Finds the first byte of a host's tensor of n_bytes. Messages say `what` and `name`. Errors:
  * INVALID if byte_offset or strides lead beyond any memory. */
 opipe_status opi_tensor_begin(const opipe_tensor *tensor, uint64_t n_bytes, const char *what,
                               const char *name, const char **out_first, opipe_error *err);

@@ -130,7 +130,7 @@ typedef struct opi_request {
   _Atomic uint32_t failed_stage;   /* with `error`; OPIPE_NONE: before any stage */
   opipe_error error;               /* see above */
   _Atomic uint32_t n_ranks_left;   /* ranks here that have not left it */
-  _Atomic uint32_t n_taking_left;  /* those of them that have steps of it */
+  _Atomic uint32_t n_taking_left;  /* ranks among these that have steps of it */
   _Atomic uint32_t n_reports_left; /* ranks here that have not told the other sessions */
 } opi_request;
 

@@ -39,7 +39,7 @@ void opi_budget_release(opi_budget *budget, const char *kind, uint32_t index,
  * [any-thread] */
 opipe_status opi_budget_threads(opi_budget *budget, const char *kind, uint32_t index,
                                 int64_t threads, opipe_error *err);
-/* Those threads, summed over all devices. [any-thread] */
+/* The sum of these threads over all devices. [any-thread] */
 uint64_t opi_budget_all_threads(opi_budget *budget);
 /* Bytes charged now; *out_cap_bytes UINT64_MAX: no cap. [any-thread] */
 void opi_budget_state(opi_budget *budget, const char *kind, uint32_t index,

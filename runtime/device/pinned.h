@@ -12,7 +12,7 @@ typedef struct opi_pinned {
   bool pinned; /* counted by the device, in host_bytes */
 } opi_pinned;
 
-/* `what` is for messages. [control] */
+/* Messages say `what`. [control] */
 opipe_status opi_pinned_take(const opi_backend_ref *backend, opipe_device *device,
                              const opipe_allocator *allocator, uint64_t n_bytes, const char *what,
                              opi_pinned *out, opipe_error *err);

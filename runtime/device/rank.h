@@ -93,8 +93,8 @@ static inline opipe_status opi_buffer_host(const opi_rank *rank, opipe_buffer *b
 /* Charges the budget. Bytes that are not discharged are released with the rank. */
 opipe_status opi_rank_charge(opi_rank *rank, uint64_t n_bytes, const char *what, opipe_error *err);
 void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes);
-/* Charges memory, then takes it; 0 bytes take nothing. kind: OPIPE_BUFFER_*; `what` is for
- * messages. */
+/* Charges memory, then takes it; 0 bytes take nothing. kind: OPIPE_BUFFER_*; messages say
+ * `what`. */
 opipe_status opi_rank_take(opi_rank *rank, uint64_t n_bytes, uint32_t kind, const char *what,
                            opi_block *out_block, opipe_error *err);
 /* Regions of the block may be sent and received from now on. Does nothing without an endpoint, as

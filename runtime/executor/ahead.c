@@ -153,7 +153,7 @@ static opipe_status ran(opi_rank *rank, opi_ahead_entry *e, opipe_status status,
   return opi_step_ran(rank, &e->work, stamped ? &at : NULL, status, local, err);
 }
 
-/* Does an entry. OPIPE_PENDING: it is not due yet. */
+/* Carries out an entry. OPIPE_PENDING: it is not due yet. */
 static opipe_status act(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;

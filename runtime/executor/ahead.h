@@ -103,7 +103,7 @@ opipe_status opi_ahead_begin(opi_rank *rank, opipe_error *err);
 opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_error *err);
 /* Takes n_bytes of staging memory for the next entry; NULL: none is free yet. */
 char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes);
-/* Does the entries that are due. As long as some are left the rank looks again soon. */
+/* Carries out the entries that are due. As long as some are left the rank looks again soon. */
 opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err); /* the device is asynchronous */
 static inline opipe_status opi_ahead_move(opi_rank *rank, opipe_error *err) {
   return rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_act(rank, err);

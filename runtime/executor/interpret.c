@@ -227,7 +227,7 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
-    /* Do the entries that the device has got to, and hear the other sessions' letters. */
+    /* Carry out the entries that the device has got to, and hear the other sessions' letters. */
     status = opi_ahead_move(rank, &local);
     if (status == OPIPE_OK)
       status = opi_peers_move(rank, &local);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trace of the last request or step: when the programs of the lists and the sums over replicas
- * ran, and when the plan had the programs run. */
+/* The trace of the last request or step: measured times of the lists' programs and of the sums over
+ * replicas, and planned times of the programs. */
 #include "runtime/trace/trace.h"
 
 #include <time.h>
@@ -51,15 +51,15 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
   return event;
 }
 
-/* In place of a request: a training step's list has run for nothing but the last step. */
+/* Stands for every request: in training all times in the lists are the last step's. */
 #define EVERY UINT64_MAX
 
-/* Did the step run for the last of a stream's requests (its number + 1)? */
+/* Did the step run for the last request? `last`: its number + 1. */
 static bool is_last(const opi_ran *ran, uint64_t last) {
   return ran->span.end_ns != 0 && (last == EVERY || ran->request == last);
 }
 
-/* When a step ran, by the host's clock: a program's time may be its device's. */
+/* When a step ran, by the host's clock. A program's times may be its device's. */
 static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const opi_step *step = &t->lists->steps[index];
   opi_span span = opi_ran_at(t, rank, index)->span;
@@ -89,9 +89,8 @@ static void find_last(const opi_compiled *t, uint64_t *io_last, uint64_t *out_fi
   }
 }
 
-/* A sum or an update, whose times are the host's, is begun behind the programs in front of it: the
- * host may have come to it before they were done, and the two clocks meet no better than to some
- * microseconds. */
+/* Moves a sum or an update, whose times are the host's, behind the programs before it: the host may
+ * have come to it before they were done, and the two clocks agree to some microseconds only. */
 static void put_behind(opi_span *io_span, uint64_t end_ns) {
   if (io_span->start_ns < end_ns)
     io_span->start_ns = end_ns;
@@ -117,15 +116,16 @@ static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace
         put_behind(&span, end_ns);
       const opi_trace_event event = describe(t, r, step, &span, first);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->setup->plan->decided, event.stage))
-        continue; /* nothing to add up */
+        continue; /* a single replica sums nothing */
       OPI_TRY(add_event(list, &event, err));
     }
   }
   return OPIPE_OK;
 }
 
-/* Start and end of every action of the plan, in a request or mini-batch that nothing is in front
- * of, or in a double-buffered body: of several, a rank's records of the first come first. */
+/* Start and end of every action of the plan, in a request or mini-batch of its own, or in a
+ * double-buffered body. If a body has several requests, a rank's records of the first come first.
+ */
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
   enum { PROLOGUE_BODY_EPILOGUE = 3 };
@@ -147,7 +147,7 @@ static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *
 }
 
 static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
-  const opi_decision *plan = &t->given; /* whose actions are the view's, one by one */
+  const opi_decision *plan = &t->given; /* its actions are the view's, one by one */
   double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   if (start == NULL || end == NULL)
@@ -194,8 +194,8 @@ static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opip
   return opi_stamps_meet(s->setup, err);
 }
 
-/* Are all requests that are unfinished their callers' already? Some rank, with no part in them, has
- * yet to pass them. */
+/* Are all unfinished requests their callers' already, so that ranks without a part in them only
+ * have to pass them? */
 static bool only_passes(opi_session *s) {
   bool over = true;
   opi_lock_take(&s->waits.lock);
@@ -208,8 +208,8 @@ static bool only_passes(opi_session *s) {
   return over;
 }
 
-/* A caller has its results before the last rank has passed the request; ranks that the host drives
- * may be the caller's to drive. */
+/* Waits for ranks that have yet to pass requests whose callers have the results already. Does not
+ * wait for host-driven ranks, which the caller may have to drive. */
 static void wait_for_passes(opi_session *s) {
   const struct timespec again = {.tv_nsec = 100000};
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
@@ -218,12 +218,12 @@ static void wait_for_passes(opi_session *s) {
     (void)nanosleep(&again, NULL);
 }
 
-/* trains: no step is under way, and none begins. */
+/* trains: the session is at rest, between steps. */
 static opipe_status list_spans(opi_session *session, bool trains, opi_trace_list *list,
                                opipe_error *err) {
   wait_for_passes(session);
   opi_lock_take(
-      &session->shapes->submit_lock); /* no shape comes or goes meanwhile, no request begins */
+      &session->shapes->submit_lock); /* keeps shapes from changing, requests from beginning */
   const opi_compiled *t = last_used(session);
   opipe_status status = OPIPE_OK;
   if (!trains && atomic_load(&session->n_unfinished) != 0) {

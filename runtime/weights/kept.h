@@ -26,7 +26,7 @@ typedef struct opi_member {
 typedef struct opi_weight_param {
   uint32_t slot;
   uint32_t n_readers;  /* instances of the rank whose programs add to the gradient */
-  uint32_t n_complete; /* those of them that are done in this mini-batch */
+  uint32_t n_complete; /* readers that are done in this mini-batch */
   bool tied;           /* several stages read it: summed at the step */
   bool dense;          /* tied, and summed in dense form */
   bool owner;          /* the rank has its first reader, and takes its norm */
