@@ -29,10 +29,11 @@ case ${1:-} in
 esac
 
 rm -rf "$out"
-mkdir -p "$source/tests/data"
+mkdir -p "$source/tests/data" "$source/tests/bench/records"
 cp -R CMakeLists.txt LICENSE README.md abi loader partition plugins runtime "$source"
 cp -R tests/examples tests/conformance "$source/tests"
 cp -R tests/data/demo tests/data/text "$source/tests/data"
+cp tests/bench/records/*.md "$source/tests/bench/records"
 find "$source" -name __pycache__ -prune -exec rm -rf {} +
 cp -R abi/debian "$source/debian"
 date=$(git log -1 --format=%aD 2>/dev/null || LC_ALL=C date -R)

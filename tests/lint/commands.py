@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Commands in README and the guides: each stands in a block labelled sh, whose commands tests/install/test_pages*.py run, but for those
-that tests/install/pages.txt names with a reason; a verb of ./dev is one of dev's. What pages.txt names is there."""
+that tests/install/pages.txt names with a reason; a verb of ./dev is one of dev's. Every command that pages.txt names is there."""
 import os
 import re
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the built library, and every built plugin, exports: exactly the names in tests/abi/symbols.txt. Debian's file of symbols has those of
+# The built library, and every built plugin, exports exactly the names in tests/abi/symbols.txt. Debian's file of symbols has those of
 # the library, with its version: the table behind them grows with each minor of the ABI.
 set -eu
 cd "$(dirname "$0")/../.."
