@@ -142,7 +142,7 @@ static opipe_status place_on(placing *p, uint32_t rank) {
     fits = !opi_add_u64(at, n_bytes, &end);
   }
   if (!fits) {
-    return opi_fail(s->err, OPIPE_E_LIMIT, "what evaluations make on rank %u exceeds 2^64 bytes",
+    return opi_fail(s->err, OPIPE_E_LIMIT, "outputs of evaluations on rank %u exceed 2^64 bytes",
                     rank);
   }
   for (uint32_t c = 0; c < s->cut->n_cells; ++c) {

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
- *   head posts | DRAIN.. LOAD RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. (DRAIN.. POST)..
- * REDUCE.. | ... | REDUCE.. DRAIN.. UPDATE
+ *   head posts
+ *   | DRAIN.. LOAD RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. (DRAIN.. POST).. REDUCE..
+ *   | ...
+ *   | REDUCE.. DRAIN.. UPDATE
  *
- * (around a circle neither a POST nor a LOAD needs a DRAIN, and the LOAD comes first) */
+ * Around a circle neither a POST nor a LOAD needs a DRAIN, and the LOAD comes first.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,20 +6,21 @@
  * and gives the times of all. If it stops short, the chain of "waits for" is the cycle to report.
  * If messages are matched by order, two ranks that disagree on the order are an error too.
  *
- *   TAG, STREAM  a receive is posted in passing; a send waits aside until it is
- *   EDGE, PAIR   so is a receive; a send stops the rank until it is
- *   BLOCKING     proof: sends and receives stop the rank until the other end is there. Clock: an
- *                endpoint has one operation under way; the rank stops in front of the next until
- *                that has arrived, and at a send until it is posted
- *   GROUPED      proof: the same: lists hold one operation after the other, so that they also do
- *                where those of a batch start together, and later ones no later than here. Clock:
- *                as BLOCKING, with batches as one operation, in which sends stop nobody
+ *   TAG, STREAM  posting a receive never waits; a send waits in the background for its receive
+ *   EDGE, PAIR   posting a receive never waits; a send blocks the rank until its receive is posted
+ *   BLOCKING     proof: sends and receives block the rank until the other end is there. Clock: an
+ *                endpoint has one operation in progress; the rank waits in front of the next until
+ *                that has arrived, and at a send until its receive is posted
+ *   GROUPED      proof: as BLOCKING. Lists that pass with one operation after the other also pass
+ *                if a batch starts together, as no operation starts later. Clock: as BLOCKING, with
+ *                a batch as one operation, in which sends do not block
  *
- * The clock waits for nothing that the proof does not, but for what is under way to arrive: what is
- * proven ends by the clock too.
+ * Beyond the proof's waits, the clock only waits for operations in progress to arrive: a proven
+ * list ends by the clock too.
  *
- * A training step is a barrier: no rank goes on before all have come to their update.
- * Double-buffered ranks that step alone wait for those with which they share a weight. */
+ * A training step is a barrier: no rank proceeds before all have reached their update.
+ * Double-buffered ranks that step alone wait for those with which they share a weight.
+ */
 #include <stdio.h>
 
 #include "partition/lists/lists.h"

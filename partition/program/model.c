@@ -52,7 +52,7 @@ opipe_status opi_batch_part(const opi_decision *plan, const opi_graph *g, opi_ar
   bool *values = OPI_ARENA_ARRAY(arena, bool, g->n_values);
   bool *nodes = OPI_ARENA_ARRAY(arena, bool, (size_t)g->n_nodes + 1);
   if (values == NULL || nodes == NULL)
-    return opi_fail_nomem(err, g->n_values, "what a loss needs");
+    return opi_fail_nomem(err, g->n_values, "the nodes that a loss needs");
   mark_target(plan, g, values);
   for (uint32_t n = g->n_nodes; n-- > 0;) {
     const opi_node *node = &g->nodes[n];

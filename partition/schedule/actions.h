@@ -38,8 +38,8 @@ enum {
   /* over the data group of an instance: its replicas in all copies */
   OPI_DO_SCATTER, /* in place of REDUCE: each member gets its part of the sum */
   OPI_DO_GATHER,  /* weights, behind the STEP: each member has stepped its part */
-  /* sums what a forward made */
-  OPI_DO_SUM_F, /* what a forward made is summed */
+  /* over the tensor group of an instance, for one pass of a micro-batch */
+  OPI_DO_SUM_F, /* sums what a forward made */
   OPI_DO_SUM_B,
   /* over the sequence group: the same ranks, each with a part of the tokens */
   OPI_DO_GATHER_F, /* before a forward: puts the parts together */

@@ -127,7 +127,7 @@ static opipe_status check_offload(const checker *c, const opi_do *a) {
     return refuse(c, "its forward %uF%u does not run before it", a->stage, a->microbatch);
   for (uint32_t part = 0; part < c->problem->n_parts && !flagged; ++part) {
     if ((*unit & DONE_R) != 0 || (*unit_of(c, a, a->slice, part) & DONE_I) != 0)
-      return refuse(c, "what reads the stash has already run");
+      return refuse(c, "a reader of the stash has already run");
   }
   c->offloaded[unit - c->marks] = c->n_computes;
   *unit |= OFFLOADED;

@@ -7,12 +7,14 @@
  * times in ticks (a power of two, so that its multiples stay exact), as differences from the span
  * before:
  *
- *   class        LEB128, index in the lane's "classes": [kind, stage, replica, slice, part, take,
- * give] micro-batch  zigzag LEB128, from that of the class's span before, plus one gap zigzag
- * LEB128, ticks from the end of the lane's span before length       zigzag LEB128, ticks from the
- * length of the class's span before
+ *   class        LEB128, index in the lane's "classes":
+ *                [kind, stage, replica, slice, part, take, give]
+ *   micro-batch  zigzag LEB128, from that of the class's last span, plus one
+ *   gap          zigzag LEB128, ticks from the end of the lane's last span
+ *   length       zigzag LEB128, ticks from the length of the class's last span
  *
- * Nothing in the data ends the element that they stand in: every '<' is written as an escape. */
+ * The data cannot end their HTML element: every '<' is written as an escape.
+ */
 #ifndef OPI_PAGE_H
 #define OPI_PAGE_H
 
