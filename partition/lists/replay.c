@@ -363,8 +363,7 @@ static opipe_status stuck(const replay *p) {
   for (uint32_t i = 0, first = rank, last = OPIPE_NONE;
        i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
     char one[320];
-    if (i > 0 && (rank == first || rank == last)) /* around the circle; or a rank's own later step
-                                                   */
+    if (i > 0 && (rank == first || rank == last)) /* a cycle; or a rank's own later step */
       break;
     last = rank;
     rank = describe(p, rank, one, sizeof one);

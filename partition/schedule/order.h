@@ -23,7 +23,7 @@ typedef struct opi_order {
   opi_do_list *list;   /* owned */
 } opi_order;
 
-/* Recognizes the form by its first bytes. A table without header implies ranks, stages,
+/* Detects the form from its first bytes. A table without header implies ranks, stages,
  * micro-batches and places. Errors: INVALID with row, column and text. */
 opipe_status opi_order_read(const char *text, size_t n, uint32_t dialect,
                             const opipe_allocator *allocator, opi_order **out_order,
