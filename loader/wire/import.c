@@ -102,17 +102,30 @@ static bool is_constant(const opi_map *inputs, const OpiOnnx__ValueInfoProto *in
   return opi_map_get(inputs, opi_wire_text(info->name), &constant) && constant != 0;
 }
 
-/* ONNX Runtime's optimiser writes an initializer once for each time that it folded it: as with
- * Constant nodes, the last one of a name counts. */
-static opipe_status place_initializer(opi_scope *scope, const char *name, uint32_t *out_value,
+/* ONNX Runtime's optimiser writes an initializer once for each time that it folded it: among
+ * several of one name, type and shape the last one counts, as with Constant nodes. */
+static opipe_status place_initializer(opi_scope *scope, const opi_dense *dense, uint32_t *out_value,
                                       opipe_error *err) {
-  if (!opi_map_get(scope->names, name, out_value) ||
-      (scope->graph->values[*out_value].flags & OPI_VALUE_INITIALIZER) == 0)
-    return opi_scope_define(scope, name, out_value, err);
+  const opi_graph *graph = scope->graph;
+  const opi_value *first = NULL;
+  char was[64], is[64];
+  if (opi_map_get(scope->names, dense->name, out_value))
+    first = &graph->values[*out_value];
+  if (first == NULL || (first->flags & OPI_VALUE_INITIALIZER) == 0)
+    return opi_scope_define(scope, dense->name, out_value, err);
+  if (first->dtype != dense->dtype || first->rank != (int32_t)dense->rank ||
+      memcmp(first->shape, dense->shape, dense->rank * sizeof *dense->shape) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "initializer '%.200s' stands twice in graph '%.200s', as %s %s and as %s %s",
+                    dense->name, graph->name, opi_dtype_name(first->dtype),
+                    opi_shape_text(was, sizeof was, first->shape, (uint32_t)first->rank),
+                    opi_dtype_name(dense->dtype),
+                    opi_shape_text(is, sizeof is, dense->shape, dense->rank));
+  }
   if (opi_load_first(scope->load, OPI_WARNED_TWIN)) {
     opi_log(scope->load->logger, OPIPE_LOG_WARN,
-            "initializer '%.200s' stands twice in graph '%.200s': the last one counts", name,
-            scope->graph->name);
+            "initializer '%.200s' stands twice in graph '%.200s': the last one counts", dense->name,
+            graph->name);
   }
   return OPIPE_OK;
 }
@@ -126,7 +139,7 @@ static opipe_status add_initializer(void *ctx, const OpiOnnx__TensorProto *tenso
     OPI_TRY(opi_wire_tensor(scope->load, tensor, &dense, err));
   else
     OPI_TRY(opi_wire_sparse(scope->load, sparse, &dense, err));
-  OPI_TRY(place_initializer(scope, dense.name, &v, err));
+  OPI_TRY(place_initializer(scope, &dense, &v, err));
   opi_value *value = &scope->graph->values[v];
   value->dtype = dense.dtype;
   value->rank = (int32_t)dense.rank;

@@ -313,7 +313,7 @@ def tensor_attacks():
                     [node("Add", "x weight0", "y")],
                     [X],
                     [Y],
-                    [tensor("weight0", FLOAT, [2, 4], eight)] * 2,
+                    [tensor("weight0", FLOAT, shape, eight) for shape in ([2, 4], [4, 2])],
                 )
             ),
             "load weight0",
