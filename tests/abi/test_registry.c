@@ -91,7 +91,7 @@ static void test_each_broken_rule_is_named(void) {
       {"magic", "magic 0x00000001"},
       {"size", "its descriptor has 40 bytes"},
       {"major", "ABI major 2, this library has 1"},
-      {"needs-newer", "it needs ABI 1.7, this library has 1.4"},
+      {"needs-newer", "it needs ABI 1.7, this library has 1.5"},
       {"kind", "its kind 9 is unknown"},
       {"layout", "struct opipe_error out in 512 bytes with fingerprint 0000000000000001"},
       {"build", "another sanitizer"},
