@@ -41,6 +41,8 @@ typedef struct opi_session_env {
   const opi_backend_ref *backends; /* [plan->n_ranks] */
   opi_transport_ref transport;
   const char *transport_options;  /* may be NULL */
+  const char *job;                /* for the transport; may be NULL */
+  const opipe_board *board;       /* where other sessions of the plan are found; may be NULL */
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;

@@ -252,9 +252,13 @@ static void close_rank(opi_rank *rank) {
 
 static opipe_status open_world(opi_setup *s, opipe_error *err) {
   const opipe_world_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
+      .struct_size = (uint32_t)OPIPE_END(opipe_world_params, board),
       .n_ranks = s->plan->decided.n_ranks,
-      .options = s->env.transport_options};
+      .options = s->env.transport_options,
+      .local_ranks = s->here,
+      .n_local_ranks = s->n_here == s->plan->decided.n_ranks ? 0 : s->n_here,
+      .job = s->env.job,
+      .board = s->env.board};
   OPI_TRY(OPI_MAKE_WIRE(s, world_open, &s->world, err, s->env.transport.self, &params));
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
