@@ -157,12 +157,15 @@ opipe_status machine_receive(int fd, void *out_bytes, size_t n_bytes, int *out_f
                            .msg_controllen = sizeof room.bytes};
   for (int i = 0; i < MACHINE_FDS_MOST; ++i)
     out_fds[i] = -1;
-  const ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && errno == ECONNRESET) /* said once; what came before it is still there */
+    n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0 && (errno == EAGAIN || errno == EINTR))
     return OPIPE_PENDING;
-  if (n <= 0)
+  if (n <= 0) {
     return opipe_fail(err, OPIPE_E_PEER, "the connection to a peer has ended%s%s",
                       n < 0 ? ": " : "", n < 0 ? strerror(errno) : "");
+  }
   take_fds(&message, out_fds);
   if ((size_t)n == n_bytes && (message.msg_flags & MSG_TRUNC) == 0)
     return OPIPE_OK;

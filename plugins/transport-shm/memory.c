@@ -106,9 +106,8 @@ bool shm_find(const opipe_endpoint *endpoint, const void *data, uint64_t n_bytes
   _Atomic(shm_mapped *) *table = atomic_load(&endpoint->world->seats[endpoint->rank].table);
   for (uint32_t i = 0; i < SHM_SEGMENTS; ++i) {
     const shm_mapped *m = atomic_load_explicit(&table[i], memory_order_acquire);
-    if (m == NULL) { /* numbers rise from 0 */
-      return false;
-    }
+    if (m == NULL)
+      return false; /* numbers rise from 0 */
     const uint64_t at = (uint64_t)((uintptr_t)data - (uintptr_t)m->data);
     if (atomic_load_explicit(&m->dropped, memory_order_relaxed) == 0 &&
         (uintptr_t)data >= (uintptr_t)m->data && at <= m->n_bytes && n_bytes <= m->n_bytes - at) {

@@ -24,9 +24,10 @@ opipe_status shm_note_check(const shm_note *note, uint32_t n_ranks, opipe_error 
   }
   if (memchr(note->text, '\0', sizeof note->text) == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "a note whose text has no end");
-  if (note->kind == SHM_NOTE_SEGMENT && (note->n_bytes == 0 || note->n_bytes > INT64_MAX))
+  if (note->kind == SHM_NOTE_SEGMENT && (note->n_bytes == 0 || note->n_bytes > INT64_MAX)) {
     return opipe_fail(err, OPIPE_E_INVALID, "a segment of %llu bytes",
                       (unsigned long long)note->n_bytes);
+  }
   if (note->kind == SHM_NOTE_GROUP &&
       (note->n_members > MEMBERS_MOST || note->index >= note->n_members)) {
     return opipe_fail(err, OPIPE_E_INVALID, "a note of member %u of %u", note->index,
@@ -34,9 +35,10 @@ opipe_status shm_note_check(const shm_note *note, uint32_t n_ranks, opipe_error 
   }
   if (note->kind != SHM_NOTE_STREAM)
     return OPIPE_OK;
-  if (note->index > 1 || note->rank != (note->index == 0 ? p->src_rank : p->dst_rank))
+  if (note->index > 1 || note->rank != (note->index == 0 ? p->src_rank : p->dst_rank)) {
     return opipe_fail(err, OPIPE_E_INVALID, "rank %u tells side %u of a stream of ranks %u -> %u",
                       note->rank, note->index, p->src_rank, p->dst_rank);
+  }
   return opipe_stream_check(note->rank, n_ranks, p, err);
 }
 

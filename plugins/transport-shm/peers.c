@@ -203,9 +203,10 @@ static void lose(opipe_world *world, shm_peer *peer, const char *how) {
 static bool take_hello(opipe_world *world, shm_peer *peer, const shm_note *note, int *fds) {
   opipe_error err = OPIPE_ERROR_INIT;
   const bool waits = peer->first_rank == UINT32_MAX; /* it has connected to us */
+  const bool knows = note->hash[0] == world->token[0] && note->hash[1] == world->token[1];
   if (shm_note_check(note, world->n_ranks, &err) < 0 || note->kind != SHM_NOTE_HELLO ||
-      note->hash[0] != world->token[0] || note->hash[1] != world->token[1] ||
-      note->n_bytes != world->n_ranks || (!waits && note->rank != peer->first_rank))
+      note->n_bytes != world->n_ranks || (waits && !knows) ||
+      (!waits && note->rank != peer->first_rank))
     return false;
   peer->process = fds[0];
   fds[0] = -1;
@@ -231,8 +232,11 @@ static void hear_all(opipe_world *world, shm_peer *peer) {
     if (status == OPIPE_PENDING)
       return;
     if (status == OPIPE_OK && !peer->greeted) {
-      if (!take_hello(world, peer, &note, fds))
+      const bool came = peer->first_rank == UINT32_MAX;
+      if (!take_hello(world, peer, &note, fds) && came)
         peer->gone = true; /* a stranger */
+      else if (!peer->greeted && !peer->gone)
+        lose(world, peer, "answers with another greeting");
     } else if (status == OPIPE_OK) {
       status = shm_hear(world, peer, &note, fds, &err);
     }

@@ -134,9 +134,10 @@ static opipe_status go_on(opipe_group *g, opipe_error *err) {
       moved = true;
     }
     if (g->taken < g->added && all_have(g, ADDED, g->base + g->taken + 1)) {
-      if (elems_of(g, g->taken) != 0)
+      if (elems_of(g, g->taken) != 0) {
         memcpy(data_of(g, g->taken), chunk_of(g, 0, g->base + g->taken),
                elems_of(g, g->taken) * size);
+      }
       say(g, TAKEN, g->base + ++g->taken);
       moved = true;
     }
