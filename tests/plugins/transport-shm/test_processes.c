@@ -217,9 +217,10 @@ static opipe_status exchange(end *e, uint32_t rank, uint64_t q) {
   UNTIL(e, e->t->test(e->in, q, &e->err));
   const unsigned char *got = opipe_host_at(&to);
   for (uint64_t i = 0; i < n; ++i) {
-    if (got[i] != (q + 1 - rank) % 251)
+    if (got[i] != (q + 1 - rank) % 251) {
       return opipe_fail(&e->err, OPIPE_E_INTERNAL, "message %llu is not whole",
                         (unsigned long long)q);
+    }
   }
   return OPIPE_OK;
 }
