@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins answer, before anybody believes it: statuses and messages of their slots, and the
+/* Checks the answers of plugins before they are used: statuses and messages of their slots, and the
  * numbers of devices and programs, which become sizes and offsets. Messages name the plugin and the
  * number.
  */

@@ -28,7 +28,7 @@ opipe_status opi_write_all(int fd, const void *data, uint64_t n_bytes, opipe_err
   return OPIPE_OK;
 }
 
-/* What the link `io_path` names in the place of it: *out_link false where it is none. */
+/* Replaces the link `io_path` by its target; *out_link false if it is not a link. */
 static opipe_status follow_link(int dir, char io_path[PATH_MAX], bool *out_link, opipe_error *err) {
   char target[PATH_MAX], joined[PATH_MAX];
   const ssize_t n = readlinkat(dir, io_path, target, sizeof target - 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IEEE half and bfloat16, as bits, from and to float32. To: the nearest number, ties to even; what
- * is NaN stays NaN, beyond the largest is infinity. */
+/* IEEE half and bfloat16, as bits, from and to float32. Conversion to a half type rounds to nearest
+ * even; NaN stays NaN, numbers beyond the largest become infinity. */
 #ifndef OPI_HALVES_H
 #define OPI_HALVES_H
 

@@ -49,7 +49,7 @@ static uint32_t letters_apart(const char *a, size_t n, const char *b, size_t m) 
   return (uint32_t)row[m];
 }
 
-/* Is the shorter one's end the longer one's, as a word of its own behind a '-', '.' or '/'? */
+/* True if the longer word ends in the shorter one, as a word of its own after '-', '.' or '/'. */
 static bool ends_alike(const char *longer, size_t n, const char *shorter, size_t m) {
   return n > m && strchr("-./", plain(longer[n - m - 1])) != NULL &&
          equal(longer + n - m, shorter, m);

@@ -2,8 +2,8 @@
 /* Reverse mode: forward nodes from the last stage to the first, within a stage from the last node
  * to the first, each by its operator's rule.
  *
- * What a node gives a parameter is accumulated right behind it: no gradient of a weight waits for
- * another (a tied table's would live as long as the whole pass), and a backend may let the node
+ * A node's contribution to a parameter is accumulated right after it. So no gradient of a weight
+ * waits for another (a tied table's would live for the whole pass), and a backend may let the node
  * itself add to the accumulator.
  */
 #include <inttypes.h>

@@ -81,8 +81,9 @@ static bool is_mask(const opi_node *node, uint32_t i) {
   return opi_op_of(node)->kind == OPI_KIND_ATTENTION && i == OPI_ATT_MASK;
 }
 
-/* What comes from the slice before has the type that it was made with there: the half type where
- * attention keeps it, else that of the own part that it is joined with. One node reads it. */
+/* A value from the previous slice has the type with which it was produced there: the half type if
+ * attention keeps it, else that of the slice's own part, with which it is joined. One node reads
+ * it. */
 static void type_past(const opi_grad_state *s, const uint32_t *in, uint32_t n_in, bool half) {
   const opi_graph *graph = s->training->graph;
   const opi_token_slice *slice = s->options->slice;

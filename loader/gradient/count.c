@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a mini-batch's loss is divided by: a graph of its own, cut out of the training graph, that
- * counts a micro-batch's labels (those that are not ignored, or their weights), or adds up what the
- * file's loss divides by, before the first backward; or a constant.
+/* The divisor of a mini-batch's loss. It is a separate graph, cut out of the training graph, that
+ * runs before the first backward and counts a micro-batch's labels (those that are not ignored, or
+ * their weights) or sums the divisor of the file's own loss; or it is a constant.
  */
 #include <string.h>
 

@@ -41,7 +41,7 @@ static bool moves(const former *f, const opi_node *node) {
          op->range == OPI_RANGE_NEG || op->kind == OPI_KIND_SUM || op->kind == OPI_KIND_MEAN;
 }
 
-/* Of a + b, or of a and b side by side. RATIOs have one lower sum. */
+/* The form of a + b, or of a and b concatenated. RATIOs must share their divisor. */
 static uint32_t join(const former *f, uint32_t a, uint32_t b) {
   const uint32_t x = f->form[a], y = f->form[b];
   if (x == y)
@@ -117,14 +117,14 @@ int32_t opi_grad_power(const opi_node *node, const opi_carry *carry, uint32_t *o
   return power;
 }
 
-/* Of a product with a number of rows, or a quotient by it. */
+/* The form of a product with a number of rows, or of a quotient by it. */
 static uint32_t form_of_power(const former *f, int32_t power, uint32_t of) {
   if (power == -1 && f->form[of] == OPI_FORM_SUM)
     return OPI_FORM_MEAN;
   return power == 1 && f->form[of] == OPI_FORM_MEAN ? OPI_FORM_SUM : OPI_FORM_ODD;
 }
 
-/* Of what a node makes that reads the batch and does not carry it. */
+/* The form of the output of a node that reads the batch but does not carry it. */
 static uint32_t form_of(const former *f, uint32_t n, uint32_t *out_lower) {
   const opi_node *node = &f->graph->nodes[n];
   const opi_op *op = opi_op_of(node);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The forward part of a training graph: what the loss needs of the bound graph, node by node.
+/* The forward part of a training graph: the nodes of the bound graph that the loss needs.
  *
- * What is made of constants and parameters only (a transposed weight, a table turned into a bias, a
- * Cast) is no activation: every stage that reads it gets its own copy, so that nothing of it
- * travels, and its gradient ends in an Accumulate of that stage. Edges of all other values lead
- * from a stage to the same or a later one.
+ * Values made from constants and parameters only (a transposed weight, a table turned into a bias,
+ * a Cast) are not activations: every stage that reads one gets its own copy, so that it never
+ * travels and its gradient ends in an Accumulate of that stage. Edges of all other values lead from
+ * a stage to the same or a later one.
  */
 #include <inttypes.h>
 #include <string.h>

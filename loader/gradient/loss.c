@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is minimised: one scalar of the graph, or a loss attached to one of its outputs.
+/* The loss: a scalar of the graph, or a loss attached to one of its outputs.
  *
  *   share of this micro-batch = sum of its valid terms / COUNT
  *
- * COUNT is a per-run scalar that whoever drives the steps adds up over the mini-batch before: by
+ * COUNT is a per-run scalar that the driver of the steps sums over the mini-batch beforehand: by
  * the count graph (labels that are not ignored, or their weights), or by the constant `count`
  * (elements of the predictions, rows of the batch).
  */
@@ -132,7 +132,8 @@ static opipe_status add_labels(opi_grad_state *s, const char *name, uint32_t dty
   return OPIPE_OK;
 }
 
-/* What the model reads as well stays as it is: a second input of the same tensor is shifted. */
+/* If the model reads the labels too, adds a second input of the same tensor for the shifted labels;
+ * the model's own stays unshifted. */
 static opipe_status apart(opi_grad_state *s, const char *name, uint32_t dtype, const int64_t *shape,
                           uint32_t rank, opipe_error *err) {
   opi_text text;
@@ -224,7 +225,7 @@ static opipe_status wide(opi_grad_state *s, uint32_t x, uint32_t *out, opipe_err
   return opi_k_cast(&s->builder, x, dtype == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT, out, err);
 }
 
-/* Of what the loss judges. */
+/* True for the batch axis of the loss's input. */
 static bool is_batch_axis(const opi_grad_state *s, int32_t axis) {
   const opi_carry *carry = s->options->carry;
   return carry != NULL && carry[s->target].axis == axis && carry[s->target].inner == 1;

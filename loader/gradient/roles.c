@@ -80,7 +80,7 @@ static void mark_scores(opi_roles *r) {
   }
 }
 
-/* What the loss judges, and the same before its form was changed. */
+/* True for the input of the loss, also before a change of form. */
 static bool is_judged(const opi_roles *r, uint32_t v) {
   const uint32_t forms = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST | OPI_TAKES_PART;
   const opi_graph *graph = r->s->training->graph;
@@ -139,7 +139,7 @@ static uint32_t in_product(const opi_roles *r, const opi_node *node, uint32_t i,
   return outer ? OPI_ROLE_COUNT : OPI_ROLE_WEIGHT;
 }
 
-/* Of what meets value `other` as input i of a sum, a product or a quotient. */
+/* Roles of a constant that meets value `other` as input i of a sum, a product or a quotient. */
 static uint32_t on_input(const opi_roles *r, const opi_node *node, uint32_t i, uint32_t other) {
   const uint32_t range = opi_op_of(node)->range;
   if (other == OPIPE_NONE || !is_raw_input(r, other))
@@ -150,7 +150,7 @@ static uint32_t on_input(const opi_roles *r, const opi_node *node, uint32_t i, u
          (r->s->training->graph->values[other].rank == 4 ? (uint32_t)OPI_ROLE_IMAGE : 0u);
 }
 
-/* Of a sum with activations. */
+/* Roles of a constant in a sum with activations. */
 static uint32_t in_sum(const opi_roles *r, uint32_t out) {
   uint32_t roles = OPI_ROLE_SHIFT;
   if (out != OPIPE_NONE && (r->kinds[out] & KIND_FEEDS_SCORES) != 0)
@@ -248,7 +248,7 @@ uint32_t opi_roles_of(opi_roles *r, uint32_t v) {
   return roles;
 }
 
-/* What the loss judges; where the graph makes the loss itself, what its operator reads. */
+/* The input of the loss or, if the graph computes the loss itself, the input of its operator. */
 static uint32_t find_judged(const opi_grad_state *s) {
   const opi_graph *graph = s->training->graph;
   if (s->training->output != OPIPE_NONE)
@@ -262,7 +262,7 @@ static uint32_t find_judged(const opi_grad_state *s) {
   return OPIPE_NONE;
 }
 
-/* What the file's own names and types are like. */
+/* Determines how the file names its parameters, and their types. */
 static void look_at_names(opi_roles *r) {
   const opi_graph *graph = r->s->training->graph;
   double half = 0, all = 0;

@@ -114,7 +114,7 @@ static uint32_t form_of_parts(const struct opi_grad_shares *h, const opi_graph *
   return hands_on(g, node) ? h->form[a] : ODD;
 }
 
-/* Of a product with a number of rows, or a quotient by it; `of`: the other input. */
+/* The form of a product with a number of rows, or of a quotient by it; `of`: the other input. */
 static uint32_t form_of_power(const struct opi_grad_shares *h, int32_t power, uint32_t of) {
   if (power == OPI_POWER_ODD || of == OPIPE_NONE)
     return ODD;

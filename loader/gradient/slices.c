@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of the keys and values that token slices hand on (TeraPipe, Li et al. 2021).
+/* Gradients of the keys and values that token slices pass on (TeraPipe, Li et al. 2021).
  *
- * Backwards, slices run from the last to the first. What a slice's attention reads of earlier
- * tokens (past) gets a gradient that belongs to the slices before it; what it hands on (present)
- * has one that the slices behind it have added up. present = concat(past, own), so a contribution
- * travels back slice by slice until it meets the tokens that it is about.
+ * Backwards, slices run from the last to the first. The earlier tokens that a slice's attention
+ * reads (past) get a gradient that belongs to the previous slices; those that it passes on
+ * (present) have one that the later slices have summed. present = concat(past, own), so a
+ * contribution travels back slice by slice until it reaches its own tokens.
  */
 #include "loader/gradient/state.h"
 

@@ -156,7 +156,7 @@ static bool is_only(uint32_t roles, uint32_t wanted) {
   return roles != 0 && (roles & ~(wanted | (uint32_t)OPI_ROLE_HALF)) == 0;
 }
 
-/* What the place alone says, whatever the name: a reason, or OPI_TRAINED. */
+/* The verdict by place alone, regardless of the name: a reason, or OPI_TRAINED. */
 static uint32_t by_place(const opi_roles *r, const opi_value *value, uint32_t roles,
                          opi_train_param *p) {
   const uint32_t input = OPI_ROLE_INPUT | OPI_ROLE_IMAGE | OPI_ROLE_MEAN | OPI_ROLE_SHIFT |
@@ -230,7 +230,8 @@ static bool follows_another(const opi_roles *r, const opi_value *value) {
   return false;
 }
 
-/* What an exporter writes where a norm wants a scale and a bias that the module does not have. */
+/* True for the constants that an exporter writes where a norm operator needs a scale and a bias
+ * that the module lacks. */
 static bool is_neutral(const opi_roles *r, const opi_value *value, uint32_t roles) {
   return (roles & (OPI_ROLE_GROUP | OPI_ROLE_NORM)) != 0 && (roles & OPI_ROLE_WEIGHT) == 0 &&
          is_made(r, value->name) && opi_values_neutral(value);
@@ -241,7 +242,7 @@ static bool is_pattern(const opi_value *value, uint32_t roles) {
   return is_only(roles, OPI_ROLE_SCALE) && value->rank > 1 && opi_values_repeat(value);
 }
 
-/* What is decided by a name alone, or by equal numbers, is said. */
+/* Reports decisions based on a name alone, or on equal numbers, as doubtful. */
 static void doubt_equal(const opi_roles *r, const opi_value *value, uint32_t roles, uint32_t why,
                         opi_train_param *p) {
   const uint32_t terms = OPI_ROLE_SHIFT | OPI_ROLE_SCALE;
@@ -400,7 +401,7 @@ static opipe_status warn_unused(const opi_grad_state *s, const bool *used, opipe
   return OPIPE_OK;
 }
 
-/* What trained parameters lead to. */
+/* Marks all values that depend on trained parameters. */
 static void mark_wanted(opi_grad_state *s) {
   const opi_graph *graph = s->training->graph;
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The newest versions of the format whose text was read: of the file format itself, and of each
- * domain's operators. A file that is newer is refused with both numbers. Raise a number once the
- * changes up to it are in the rows of loader/ops: tests/loader/ops/test_schemas.c names every row
- * that is behind.
+/* The newest supported versions of the file format and of each domain's operators. Newer files are
+ * refused with both numbers. Raise a number once all changes up to it are in the rows of
+ * loader/ops; tests/loader/ops/test_schemas.c names every row that is behind.
  */
 #ifndef OPI_OPSETS_H
 #define OPI_OPSETS_H
@@ -21,7 +20,7 @@ enum {
   OPI_NEWEST_MS = 1        /* com.microsoft */
 };
 
-/* Newest known opset of a domain ("": ai.onnx); 0: nothing is known of the domain. */
+/* Newest supported opset of a domain ("": ai.onnx); 0: unknown domain. */
 static inline uint32_t opi_newest_opset(const char *domain) {
   static const struct {
     const char *domain;

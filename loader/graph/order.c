@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order of nodes: who reads a value, and an executable order that keeps the file's wherever it can.
+/* Order of nodes: the readers of each value, and an executable order that keeps the file's wherever
+ * possible.
  *
- * Sorting takes, of all nodes whose inputs are made, the one that stands first in the file (a
- * binary heap of indices), so a file that is in order stays as it is. A subgraph's captured values
- * count as inputs of the node that holds it. What is left over when nothing is ready is a cycle: it
- * is printed.
+ * Sorting takes, among the nodes whose inputs exist, the one that is first in the file (a binary
+ * heap of indices), so a file in order stays as it is. A subgraph's captured values count as inputs
+ * of the node that contains it. If no node is ready, the remaining ones contain a cycle, which is
+ * printed.
  */
 #include "loader/graph/graph.h"
 

@@ -323,7 +323,7 @@ static opipe_status resize_all(const resizing *r) {
   if (a->n_nodes != b->n_nodes || a->n_values != b->n_values ||
       !same_wires(a->inputs, a->n_inputs, b->inputs, b->n_inputs) ||
       !same_wires(a->outputs, a->n_outputs, b->outputs, b->n_outputs))
-    return differs(r, "what they hold, graph", a->name);
+    return differs(r, "the contents, graph", a->name);
   for (uint32_t v = 0; v < a->n_values; ++v)
     OPI_TRY(resize_value(r, &a->values[v], &b->values[v], &out->values[v]));
   return OPIPE_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contents of half types as float32, and back: training computes from float32 masters, whatever
- * the file stores. */
+/* Contents of half types as float32, and back. Training computes from float32 masters, whatever the
+ * file stores. */
 #ifndef OPI_WIDE_H
 #define OPI_WIDE_H
 
@@ -12,14 +12,14 @@ static inline bool opi_dtype_is_half(uint32_t dtype) {
 
 /* `dtype`: OPIPE_FLOAT16 or OPIPE_BFLOAT16; n elements, dense. */
 void opi_widen(uint32_t dtype, const void *from, uint64_t n, float *to);
-void opi_narrow(uint32_t dtype, const float *from, uint64_t n, void *to); /* may begin at `from` */
+void opi_narrow(uint32_t dtype, const float *from, uint64_t n, void *to); /* to may equal from */
 
-/* What a model keeps of its initializers in float32, made when they are first asked for. */
+/* A model's initializers in float32, each made on first use. */
 typedef struct opi_wide opi_wide;
 opipe_status opi_wide_new(const opipe_allocator *allocator, opi_wide **out_wide, opipe_error *err);
 void opi_wide_free(opi_wide *wide); /* accepts NULL */
-/* The content of value `index` of the model's main graph, of a half type and with data, in float32;
- * it lives as long as the model. [any-thread] */
+/* The content in float32 of value `index` of the model's main graph, which has a half type and
+ * data. It lives as long as the model. [any-thread] */
 opipe_status opi_model_widened(const opi_model *model, uint32_t index, const float **out_data,
                                opipe_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's extents and its emission, shared by the operator, the contrib forms and the fusion.
+/* Attention's extents and emission, shared by the operator, the contrib forms and the fusion.
  */
 #ifndef OPI_ATTENTION_H
 #define OPI_ATTENTION_H
@@ -17,8 +17,8 @@ enum {
   OPI_ATT_INPUTS
 };
 enum { OPI_ATT_Y, OPI_ATT_PRESENT_K, OPI_ATT_PRESENT_V, OPI_ATT_QK, OPI_ATT_OUTPUTS };
-/* What devices that hand on (OPIPE_DEVICE_HANDS_ON) have beside these: an output of Attention; Y
- * and it are the last inputs of AttentionGrad, behind dY and the others. */
+/* With OPIPE_DEVICE_HANDS_ON, Attention has one more output, FOUND; Y and FOUND are then the last
+ * inputs of AttentionGrad, after dY and the others. */
 enum {
   OPI_ATT_FOUND = OPI_ATT_OUTPUTS,
   OPI_ATT_GRAD_Y = 1 + OPI_ATT_INPUTS,
@@ -26,35 +26,35 @@ enum {
   OPI_ATT_GRAD_INPUTS
 };
 
-/* What the canonical node needs beside its inputs. */
+/* Parameters of the canonical node beside its inputs. */
 typedef struct opi_attention {
   int64_t q_heads, kv_heads;
-  double scale;   /* of q.k */
+  double scale;   /* factor of q.k */
   double softcap; /* 0: none */
   bool causal;
   int64_t qk_mode;
   int64_t precision; /* OPIPE_FLOAT or OPIPE_DOUBLE */
 } opi_attention;
 
-/* What a canonical node says. */
+/* Reads the parameters of a canonical node. */
 opi_attention opi_attention_of(const opi_node *node);
-/* in [OPI_ATT_INPUTS], want: bit per output; out [OPI_ATT_OUTPUTS]. */
+/* in [OPI_ATT_INPUTS]; want: one bit per output; out [OPI_ATT_OUTPUTS]. */
 opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const uint32_t *in,
                                 uint32_t want, uint32_t pattern, uint32_t *out, opipe_error *err);
 
-/* Which keys a row may see by its place (attention_mask.c). */
+/* The keys that a row may see by its position (attention_mask.c). */
 typedef struct opi_attention_window {
   int64_t batch, rows, keys; /* B, S and T = past + new keys */
-  int64_t past;              /* keys before the first row; with nonpad_kv_seqlen it decides */
-  int64_t left, right;       /* keys before and behind a row's place that it sees; -1: all */
+  int64_t past;              /* keys before the first row; overridden by nonpad_kv_seqlen */
+  int64_t left, right;       /* visible keys before and after a row's position; -1: all */
 } opi_attention_window;
-/* Puts what plain causality cannot say into the mask *io_mask (a value, or OPIPE_NONE) and clears
- * *io_causal where it did. lengths: nonpad_kv_seqlen, or OPIPE_NONE. */
+/* Adds to the mask *io_mask (a value, or OPIPE_NONE) whatever plain causality cannot express, and
+ * clears *io_causal if the mask covers it. lengths: nonpad_kv_seqlen, or OPIPE_NONE. */
 opipe_status opi_attention_places(opi_builder *b, const opi_attention_window *places,
                                   uint32_t *io_mask, uint32_t lengths, bool *io_causal,
                                   opipe_error *err);
 
-/* Checks all of a canonical node's inputs; the shape of Y, shape [4]. */
+/* Checks all inputs of a canonical node and computes the shape of Y, shape [4]. */
 opipe_status opi_attention_shape(const opi_builder *b, const opi_node *node, int64_t *shape,
                                  uint32_t *out_rank, opipe_error *err);
 

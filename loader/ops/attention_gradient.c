@@ -34,7 +34,8 @@ opipe_status opi_attention_grad_infer(opi_builder *b, const opi_node *node, opip
                              opi_input(b, &forward, OPI_ATT_Q)->shape[rank - 2]};
     OPI_TRY(opi_need_same_type(b, node, 0, OPI_ATT_GRAD_Y, err));
     OPI_TRY(opi_need_shape(b, node, OPI_ATT_GRAD_Y, shape, rank, err));
-    OPI_TRY(opi_need(b, node, OPI_ATT_GRAD_FOUND, "what was found", OPI_T_FLOAT, 3, 3, err));
+    OPI_TRY(
+        opi_need(b, node, OPI_ATT_GRAD_FOUND, "the intermediate results", OPI_T_FLOAT, 3, 3, err));
     OPI_TRY(opi_need_shape(b, node, OPI_ATT_GRAD_FOUND, rows, 3, err));
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {

@@ -48,7 +48,7 @@ static opipe_status ragged_band(opi_builder *b, const opi_attention_window *p, u
   return high == OPIPE_NONE ? OPIPE_OK : opi_b_op2(b, "And", high, low, out, err);
 }
 
-/* What the mask hides and what the band hides. */
+/* Joins a mask with the band: a key must pass both. */
 static opipe_status join_mask(opi_builder *b, uint32_t mask, uint32_t band, uint32_t *out,
                               opipe_error *err) {
   const uint32_t dtype = opi_b_value(b, mask)->dtype;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds a bound graph node by node: each emitted node gets its output shapes at once, and is
- * folded when all it reads is known.
+/* Builds a bound graph node by node. Each emitted node gets its output shapes at once, and is
+ * folded if everything it reads is known.
  *
  * Lift rules, binding, fusions and gradient rules all write through it. Values of the graph under
- * construction are named by index. A builder and its graph belong to one thread.
+ * construction are referred to by index. A builder and its graph belong to one thread.
  */
 #ifndef OPI_BUILDER_H
 #define OPI_BUILDER_H
@@ -13,46 +13,46 @@
 
 #include <string.h>
 
-/* Computes one node on known inputs. Made of a backend's table (passes/evaluate.c). */
+/* Computes one node on known inputs, by way of a backend (passes/evaluate.c). */
 typedef struct opi_evaluator {
   void *ctx;
-  /* graph: one node, inputs CONSTANT, outputs of role OUTPUT with slots 0..; out_data
+  /* graph: one node, inputs CONSTANT, outputs of role OUTPUT with slots from 0; out_data
    * [n_boundaries] host memory of the right sizes. */
   opipe_status (*run)(void *ctx, const opipe_graph *graph, void *const *out_data, opipe_error *err);
 } opi_evaluator;
 
-/* A sequence of tensors exists only while binding: a list of bound values behind a handle. */
+/* A sequence of tensors, a list of bound values behind a handle. It exists only while binding. */
 typedef struct opi_sequence {
   uint32_t *items; /* [n] bound values, in the builder's scratch */
   uint32_t n;
-  uint32_t dtype; /* of its tensors; OPIPE_UNDEFINED when empty and unknown */
+  uint32_t dtype; /* of its tensors; OPIPE_UNDEFINED if empty and unknown */
 } opi_sequence;
 
-/* A known value that folding made of codes: (codes - zero) * scale, by DequantizeLinear. */
+/* A known value that folding computed from codes: (codes - zero) * scale, by DequantizeLinear. */
 typedef struct opi_unpacked {
   uint32_t value, codes, scale, zero; /* zero OPIPE_NONE: 0 */
-  uint32_t axis;                      /* of scales that are several */
-  uint32_t blocks;                    /* not 0: scales of blocks */
+  uint32_t axis;                      /* of the scales, if there are several */
+  uint32_t blocks;                    /* not 0: block size of the scales */
 } opi_unpacked;
 
-/* Which bound value each value of a file graph became. One per file graph that is being walked (the
- * main graph, bodies of If and Loop). */
+/* Bound values of a file graph's values. There is one frame per file graph being walked (the main
+ * graph, bodies of If and Loop). */
 typedef struct opi_frame {
   const opi_graph *file; /* NULL: results of opi_b_lift_within, which have no names */
-  uint32_t *values;      /* [file->n_values]: a bound value, a sequence's handle, OPI_POISONED, or
-                       OPIPE_NONE (not made) */
+  uint32_t *values;      /* [file->n_values] a bound value, a sequence's handle, OPI_POISONED, or
+                            OPIPE_NONE (not made) */
   const struct opi_frame *outer; /* NULL: the main graph */
 } opi_frame;
 
-/* What stands for a value whose node could not be lifted: its readers are skipped, the first cause
- * is in the report. */
+/* Placeholder for a value whose node could not be lifted: its readers are skipped, and the report
+ * has the first cause. */
 #define OPI_POISONED (OPIPE_NONE - 1)
 #define OPI_SEQUENCE_BIT 0x80000000u
 static inline bool opi_is_sequence(uint32_t v) {
   return (v & OPI_SEQUENCE_BIT) != 0 && v < OPI_POISONED;
 }
 
-/* Another name of the file for a bound value (the output of an Identity, of a Reshape to the same
+/* Another name in the file for a bound value (the output of an Identity, of a Reshape to the same
  * shape, ...). */
 typedef struct opi_alias {
   const char *name;
@@ -61,47 +61,46 @@ typedef struct opi_alias {
 
 struct opi_builder {
   opi_graph *graph;               /* under construction */
-  opi_arena *scratch;             /* freed after the pass */
-  const opi_evaluator *evaluator; /* NULL: nothing is folded but shapes */
+  opi_arena *scratch;             /* released after the pass */
+  const opi_evaluator *evaluator; /* NULL: folds only shapes */
   const opipe_allocator *allocator;
   const opi_logger *logger;
-  const opi_node *origin;    /* the file node being lifted: gives name, source, stage to what is
-                                emitted; NULL: none */
-  uint64_t fold_limit_bytes; /* results (and inputs) above it are not folded: parameters stay where
+  const opi_node *origin; /* the file node being lifted, which gives emitted nodes name, source and
+                             stage; NULL: none */
+  uint64_t fold_limit_bytes; /* larger results and inputs are not folded, so parameters stay where
                                 they are (1 MiB) */
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
   uint32_t noise_bits, noise_pattern; /* passes/fuse_noise.c; 0 bits: none */
-  struct opi_map *names;              /* taken value names */
-  struct opi_map *next_names;         /* for made-up names: the next number of each stem */
+  struct opi_map *names;              /* value names in use */
+  struct opi_map *next_names;         /* next number for each stem of generated names */
   /* -- the rest is private to the builder and loader/passes -- */
-  bool keep_parameters; /* nodes that read a float parameter of more than one element are not folded
-                         */
-  const char *const *keep; /* [n_keep] one-element parameters, by name */
+  bool keep_parameters; /* do not fold nodes that read a float parameter of more than one element */
+  const char *const *keep; /* [n_keep] names of one-element parameters */
   uint32_t n_keep;
-  struct opi_map *kept;   /* names of the one-element parameters that opi_keep_scalars found, in the
-                             main graph and in bodies; NULL: none */
-  struct opi_map *merged; /* names of values that opi_find_merged found; NULL: none */
-  struct opi_map *taken;  /* initializers of bodies, by place in the file -> bound value */
+  struct opi_map *kept;   /* names of one-element parameters found by opi_keep_scalars, in the main
+                             graph and in bodies; NULL: none */
+  struct opi_map *merged; /* names of values found by opi_find_merged; NULL: none */
+  struct opi_map *taken;  /* initializers of bodies, by position in the file -> bound value */
   uint32_t origin_index;  /* main graph node that `origin` belongs to */
   int32_t origin_stage;
-  uint32_t n_emitted; /* since `origin` was set */
-  uint32_t depth;     /* of bodies being inlined */
-  uint64_t n_walked;  /* file nodes walked, bodies counted at each inlining: bounded */
-  opi_frame *scope;   /* the innermost; NULL: no file graph is being walked */
+  uint32_t n_emitted; /* nodes since `origin` was set */
+  uint32_t depth;     /* nesting of bodies being inlined */
+  uint64_t n_walked;  /* file nodes walked, with bodies counted at each inlining: bounded */
+  opi_frame *scope;   /* innermost frame; NULL: no file graph is being walked */
   opi_sequence *sequences;
   uint32_t n_sequences, room_sequences;
   opi_alias *aliases;
   uint32_t n_aliases, room_aliases;
   opi_unpacked *unpacked;
   uint32_t n_unpacked, room_unpacked;
-  struct opi_report *report; /* what is unsupported so far; NULL: the first ends the pass */
+  struct opi_report *report; /* collects unsupported nodes; NULL: the first ends the pass */
 };
 
-/* RATIO: every Dropout drops `dropout_ratio`, whatever the graph says. */
+/* RATIO: every Dropout uses `dropout_ratio`, whatever the graph states. */
 enum { OPI_DROPOUT_OFF = 0, OPI_DROPOUT_GRAPH = 1, OPI_DROPOUT_RATIO = 2 };
 
-/* Names map and defaults; `graph` must be empty or have its names registered by opi_b_adopt.
+/* Initialises names and defaults. `graph` must be empty, or its names registered by opi_b_adopt.
  * Release with opi_b_close. */
 opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
                         const opipe_allocator *allocator, opipe_error *err);
@@ -111,9 +110,9 @@ void opi_b_close(opi_builder *b);
 static inline opi_value *opi_b_value(opi_builder *b, uint32_t v) {
   return &b->graph->values[v];
 }
-/* A fresh name "<origin or 'v'>~<n>" that no other value has. NULL: out of memory. */
+/* A fresh name "<origin or 'v'>~<n>", unique among values. NULL: out of memory. */
 const char *opi_b_name(opi_builder *b);
-/* Constants; data is copied into the graph's arena. OPIPE_NONE: out of memory. */
+/* Constants; the data is copied into the graph's arena. OPIPE_NONE: out of memory. */
 uint32_t opi_b_const(opi_builder *b, uint32_t dtype, const int64_t *shape, uint32_t rank,
                      const void *data);
 uint32_t opi_b_const_ints(opi_builder *b, const int64_t *ints, uint32_t n); /* int64 [n] */
@@ -129,35 +128,36 @@ typedef struct opi_emit {
   uint32_t n_out;
   const opipe_attr *attrs; /* copied */
   uint32_t n_attrs;
-  uint32_t version;             /* 0: the operator's newest */
-  const char *const *out_names; /* [n_out], NULL or NULL entries: made up; "" : output absent */
-  uint32_t pattern;             /* OPI_PATTERN_* */
+  uint32_t version; /* 0: the operator's newest */
+  const char *const
+      *out_names;   /* [n_out] names; NULL, for one or all: generated; "": output absent */
+  uint32_t pattern; /* OPI_PATTERN_* */
 } opi_emit;
 
-/* Emits a canonical node: infers, folds if everything it reads is known, and gives its outputs'
- * values (OPIPE_NONE for absent ones). An Identity emits nothing: out = in, unless a graph output
- * needs a name of its own. */
+/* Emits a canonical node: infers shapes, folds if everything it reads is known, and returns its
+ * outputs' values (OPIPE_NONE for absent ones). An Identity emits nothing, out = in, unless a graph
+ * output needs a name of its own. */
 opipe_status opi_b_emit(opi_builder *b, const opi_emit *emit, uint32_t *out_values,
                         opipe_error *err);
-/* One output, shorthand forms. */
+/* Short forms with one output. */
 opipe_status opi_b_op1(opi_builder *b, const char *op, uint32_t a, uint32_t *out, opipe_error *err);
 opipe_status opi_b_op2(opi_builder *b, const char *op, uint32_t a, uint32_t c, uint32_t *out,
                        opipe_error *err);
-/* Says that output `i` of the file node being lifted is `value` (file names are kept where
- * possible). */
+/* Binds output `i` of the file node being lifted to `value`; names of the file are kept if
+ * possible. */
 opipe_status opi_b_result(opi_builder *b, const opi_node *file_node, uint32_t i, uint32_t value,
                           opipe_error *err);
-/* As opi_b_emit, but never folded and never an alias. */
+/* As opi_b_emit, but never folds and never makes an alias. */
 opipe_status opi_b_emit_kept(opi_builder *b, const opi_emit *emit, uint32_t *out_values,
                              opipe_error *err);
-/* A bound node once more, never folded, with other inputs [node->n_in] and names of outputs
+/* Emits a copy of a bound node, never folded, with other inputs [node->n_in] and output names
  * [node->n_out]. */
 opipe_status opi_b_emit_again(opi_builder *b, const opi_node *node, const uint32_t *in,
                               const char *const *out_names, uint32_t *out_values, opipe_error *err);
-/* Adds a value that is known: data is borrowed (the model's own memory), not copied. */
+/* Adds a known value whose data is borrowed (the model's own memory). */
 uint32_t opi_b_borrow(opi_builder *b, const char *name, uint32_t dtype, const int64_t *shape,
                       uint32_t rank, const void *data);
-/* The same content under another shape of equal size (known values only): no copy. */
+/* The same content in another shape of equal size, without a copy. Known values only. */
 uint32_t opi_b_reshaped(opi_builder *b, uint32_t value, const int64_t *shape, uint32_t rank);
 
 /* Short forms of attributes, for emit. */
@@ -170,22 +170,22 @@ uint32_t opi_b_reshaped(opi_builder *b, uint32_t value, const int64_t *shape, ui
       .name = (name_), .data = (text_), .kind = OPIPE_ATTR_STRING, .n = (uint32_t)strlen(text_)})
 #define OPI_ATTR_N(name_, ints_, n_) \
   ((opipe_attr){.name = (name_), .data = (ints_), .kind = OPIPE_ATTR_INTS, .n = (n_)})
-/* Emits `op` for the file node being lifted and registers its outputs (absent ones stay absent). */
+/* Emits `op` for the file node being lifted and binds its outputs; absent ones stay absent. */
 opipe_status opi_b_lift(opi_builder *b, const opi_node *file_node, const char *op,
                         const uint32_t *in, uint32_t n_in, const opipe_attr *attrs,
                         uint32_t n_attrs, opipe_error *err);
 
-/* Lifts `node`, which no file has: another operator of the file form, inputs mapped already, for
- * the lift rule of one that is made of it. Its results are out_values [node->n_out], without the
+/* Lifts `node`, an operator in file form that is not in the file, with inputs already mapped: for
+ * lift rules of operators composed of others. Results go to out_values [node->n_out] without the
  * file's names; outputs that are OPIPE_NONE in `node` are absent. */
 opipe_status opi_b_lift_within(opi_builder *b, const opi_node *node, uint32_t *out_values,
                                opipe_error *err);
 
 /* -- control flow and sequences, for lift rules -- */
-/* Walks `body` inline with `feeds` for its formal inputs; out_values [body->n_outputs]. */
+/* Walks `body` inline with `feeds` as its formal inputs; out_values [body->n_outputs]. */
 opipe_status opi_b_inline(opi_builder *b, const opi_graph *body, const uint32_t *feeds,
                           uint32_t n_feeds, uint32_t *out_values, opipe_error *err);
-/* items are copied; *out_handle stands for the sequence in scopes and in node inputs. */
+/* Copies items; *out_handle represents the sequence in scopes and in node inputs. */
 opipe_status opi_b_sequence(opi_builder *b, const uint32_t *items, uint32_t n, uint32_t dtype,
                             uint32_t *out_handle, opipe_error *err);
 static inline const opi_sequence *opi_b_items(const opi_builder *b, uint32_t handle) {
@@ -193,31 +193,31 @@ static inline const opi_sequence *opi_b_items(const opi_builder *b, uint32_t han
 }
 
 /* -- for infer rules -- */
-/* Sets an output's type and shape (output OPIPE_NONE: nothing). Checks sizes for overflow. */
+/* Sets an output's type and shape (output OPIPE_NONE: does nothing). Checks sizes for overflow. */
 opipe_status opi_b_set(opi_builder *b, const opi_node *node, uint32_t output, uint32_t dtype,
                        const int64_t *shape, uint32_t rank, opipe_error *err);
-/* Content of input `i` as int64 (int32 and int64 tensors), in scratch. OPIPE_E_UNSUPPORTED "node X
- * needs the value of Y" when not known; that text carries the graph input's name when Y is one, so
- * that callers can pin it. */
+/* Content of input `i` as int64 (int32 and int64 tensors), in scratch. Errors: UNSUPPORTED, "node X
+ * needs the value of Y", if unknown; names the graph input if Y is one, so that callers can pin it.
+ */
 opipe_status opi_known_ints(opi_builder *b, const opi_node *node, uint32_t i,
                             const int64_t **out_ints, uint32_t *out_n, opipe_error *err);
-/* Content of any known integer or bool value. NULL: not known or of another type, or out of memory.
+/* Content of any known integer or bool value. NULL: unknown, of another type, or out of memory.
  */
 const int64_t *opi_b_ints(opi_builder *b, uint32_t value, uint32_t *out_n);
-/* An OPIPE_E_UNSUPPORTED that names the value and the graph inputs that it depends on, so that
+/* An UNSUPPORTED error that names the value and the graph inputs that it depends on, so that
  * callers can pin or bind them. */
 opipe_status opi_need_value(opi_builder *b, const opi_node *node, uint32_t value, opipe_error *err);
 /* An error about one input: "node 'n' (Op): input 'x' ..." */
 opipe_status opi_node_fail(const opi_builder *b, const opi_node *node, opipe_error *err,
                            opipe_status status, const char *fmt, ...) OPIPE_PRINTF(5, 6);
-/* As many inputs and outputs as the operator has. */
+/* Checks the numbers of inputs and outputs against the operator. */
 opipe_status opi_check_arity(const opi_builder *b, const opi_op *op, const opi_node *node,
                              opipe_error *err);
-/* Multidirectional broadcast of two shapes; false when they do not fit. out has room for
+/* Multidirectional broadcast of two shapes; false if they do not match. out has room for
  * OPIPE_MAX_RANK. */
 bool opi_broadcast(const int64_t *a, uint32_t rank_a, const int64_t *b, uint32_t rank_b,
                    int64_t *out, uint32_t *out_rank);
-/* axis in [-rank, rank) -> [0, rank); false when outside. */
+/* Maps axis in [-rank, rank) to [0, rank); false if outside. */
 bool opi_axis(int64_t axis, uint32_t rank, uint32_t *out_axis);
 
 #endif /* OPI_BUILDER_H */

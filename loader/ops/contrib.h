@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lift rules of com.microsoft operators that stand in files of their own, and what they share. The
- * table is in contrib.c. */
+/* Lift rules of com.microsoft operators in files of their own, and shared functions. The table is
+ * in contrib.c. */
 #ifndef OPI_CONTRIB_H
 #define OPI_CONTRIB_H
 
@@ -28,22 +28,24 @@ opipe_status opi_ms_skip_lift(opi_builder *b, const opi_node *node,
 opipe_status opi_ms_gemm_lift(opi_builder *b, const opi_node *node, opipe_error *err);
 opipe_status opi_ms_conv_lift(opi_builder *b, const opi_node *node, opipe_error *err);
 
-/* Attributes that a lift rule does not know must be absent or at their default `value`. */
+/* Attributes unknown to a lift rule must be absent or equal the default `value`. */
 opipe_status opi_ms_only(const opi_builder *b, const opi_node *node, const char *name,
                          int64_t value, opipe_error *err);
 
-/* Padding of keys as ORT's CPU kernels read it, as an added mask. */
+/* Padding of keys as ORT's CPU kernels interpret it, as an added mask. */
 typedef struct opi_padding {
   uint32_t input; /* index of the mask input of the node */
   int64_t batch, q_len, total;
   double filter;  /* mask_filter_value */
   uint32_t dtype; /* of the queries */
+  bool one_mark;  /* a mask of [B or 1, 1] is none, however many keys there are (Attention): all
+                   * keys of a row get the same number */
 } opi_padding;
-/* The padding, where the node has it, plus attention_bias (input `bias`): the added mask of `heads`
- * heads; OPIPE_NONE when there is neither. Errors name the input. */
+/* The added mask for `heads` heads: padding, if the node has it, plus attention_bias (input
+ * `bias`); OPIPE_NONE if there is neither. Errors name the input. */
 opipe_status opi_ms_mask(opi_builder *b, const opi_node *node, const opi_padding *how,
                          uint32_t bias, int64_t heads, uint32_t *out, opipe_error *err);
-/* attention_bias (input i, [B or 1, N or 1, S, T]) plus `mask` (OPIPE_NONE: none); OPIPE_NONE when
+/* attention_bias (input i, [B or 1, N or 1, S, T]) plus `mask` (OPIPE_NONE: none); OPIPE_NONE if
  * there is neither. */
 opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, const int64_t *full,
                              uint32_t mask, uint32_t *out, opipe_error *err);

@@ -137,7 +137,8 @@ opipe_status opi_ms_attention_lift(opi_builder *b, const opi_node *node, opipe_e
                                .q_len = p.length,
                                .total = p.total,
                                .filter = opi_attr_float(node, "mask_filter_value", -10000.0),
-                               .dtype = opi_input(b, node, IN_X)->dtype};
+                               .dtype = opi_input(b, node, IN_X)->dtype,
+                               .one_mark = true};
   for (uint32_t i = 0; i < OPI_ATT_INPUTS; ++i)
     in[i] = OPIPE_NONE;
   OPI_TRY(opi_ms_mask(b, node, &padding, IN_ATTENTION_BIAS, p.heads, &in[OPI_ATT_MASK], err));

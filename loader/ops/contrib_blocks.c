@@ -2,8 +2,9 @@
 /* com.microsoft GatherBlockQuantized: entries of a table of few bits, by indices.
  *
  * Inputs: data (int4, uint4, int8 or uint8, which holds 8 / bits numbers along its last axis),
- * indices, scales (one for each block along quantize_axis), zero_points? (as data). What is picked
- * is unpacked and scaled, never the table: Gather of data, of scales and of zero points, then (code
+ * indices, scales (one for each block along quantize_axis), zero_points? (as data). Only the
+ * picked entries are unpacked and scaled, never the table: Gather of data, of scales and of zero
+ * points, then (code
  * - zero point) * scale in fp32, rounded once to the type of the scales.
  */
 #include "loader/ops/contrib.h"

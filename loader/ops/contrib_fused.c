@@ -15,7 +15,8 @@
 
 enum { NUMBERS_MOST = 2, IN_GEMM = 1, IN_CONV = 2 };
 
-/* Of the standard: its attributes in the order of activation_params. Clip's are inputs. */
+/* An activation of the standard: its attributes in the order of activation_params. Clip's are
+ * inputs. */
 typedef struct activation {
   const char *op;
   const char *numbers[NUMBERS_MOST];

@@ -309,8 +309,8 @@ static opipe_status gather_present(opi_builder *b, const opi_node *node, const o
   return OPIPE_OK;
 }
 
-/* bool [B, 1, S, T]: key j counts for row i of sequence b when past[b] + i - window <= j <= past[b]
- * + i. Of a cache that slides [B, 1, S, cache + S]: the same of the keys' positions. */
+/* bool [B, 1, S, T]: key j counts for row i of sequence b if past[b] + i - window <= j <= past[b] +
+ * i. With a sliding cache [B, 1, S, cache + S]: the same test on the keys' positions. */
 static opipe_status ragged_mask(opi_builder *b, const opi_gqa *g, uint32_t *out, opipe_error *err) {
   const int64_t rows[4] = {g->batch, 1, g->length, 1},
                 keys[4] = {g->batch, 1, 1, g->cache + g->length};

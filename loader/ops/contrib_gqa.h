@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of com.microsoft GroupQueryAttention share: the node as it was read, and the cache
- * that holds a window of the keys alone (contrib_gqa_window.c). */
+/* com.microsoft GroupQueryAttention: the parsed node, and the cache that holds only a window of the
+ * keys (contrib_gqa_window.c). */
 #ifndef OPI_CONTRIB_GQA_H
 #define OPI_CONTRIB_GQA_H
 
@@ -23,8 +23,8 @@ enum {
 
 typedef struct opi_gqa {
   int64_t batch, length, heads, kv_heads, head, cache, total;
-  int64_t window;               /* keys before the row's own that count, -1: all */
-  bool causal;                  /* attribute causal; without: every key that counts */
+  int64_t window;               /* visible keys before the row's own; -1: all */
+  bool causal;                  /* attribute causal; if false, a row sees every valid key */
   bool packed, prompt, aligned; /* aligned: every sequence's past fills the cache exactly */
   bool slides;                  /* attribute sliding_window_cache */
   uint32_t dtype;
@@ -35,17 +35,17 @@ typedef struct opi_gqa {
 opipe_status opi_gqa_by_head(opi_builder *b, const opi_gqa *g, uint32_t x, uint32_t *out,
                              opipe_error *err);
 
-/* -- a cache that slides: g->slides ------------------------------------------------------------ */
+/* -- sliding cache: g->slides -- */
 
-/* Attributes and inputs that go with it. */
+/* Checks the attributes and inputs that a sliding cache allows. */
 opipe_status opi_gqa_window_check(const opi_builder *b, const opi_node *node, const opi_gqa *g,
                                   opipe_error *err);
-/* The node's present_key (i = 1) or present_value (2) [B, K, cache, H] of `joined`, cache and new
- * rows [B, K, cache + S, H]. */
+/* Binds the node's present_key (i = 1) or present_value (2) [B, K, cache, H], cut from `joined`,
+ * the cache and the new rows [B, K, cache + S, H]. */
 opipe_status opi_gqa_window_present(opi_builder *b, const opi_node *node, const opi_gqa *g,
                                     uint32_t i, uint32_t joined, opipe_error *err);
-/* int64 [B, cache + S]: positions of the rows of cache and new keys; rows that hold no key are at
- * `total`, behind every row's own. */
+/* int64 [B, cache + S]: positions of cached and new keys; rows without a key are at `total`, after
+ * every row's own. */
 opipe_status opi_gqa_window_positions(opi_builder *b, const opi_gqa *g, uint32_t *out,
                                       opipe_error *err);
 

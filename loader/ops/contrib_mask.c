@@ -144,11 +144,18 @@ opipe_status opi_ms_add_bias(opi_builder *b, const opi_node *node, uint32_t i, c
   return opi_b_op2(b, "Add", node->in[i], mask, out, err);
 }
 
+/* A mask with one mark for each sample, or for all, that stands for every key. */
+static bool is_one_mark(opi_builder *b, const opi_node *node, const opi_padding *how) {
+  const opi_value *m = opi_input(b, node, how->input);
+  return how->one_mark && m->rank == 2 && m->shape[1] == 1 &&
+         (m->shape[0] == 1 || (m->shape[0] == how->batch && how->total != 1));
+}
+
 opipe_status opi_ms_mask(opi_builder *b, const opi_node *node, const opi_padding *how,
                          uint32_t bias, int64_t heads, uint32_t *out, opipe_error *err) {
   const int64_t full[4] = {how->batch, heads, how->q_len, how->total};
   uint32_t mask = OPIPE_NONE;
-  if (opi_node_in(node, how->input) != OPIPE_NONE)
+  if (opi_node_in(node, how->input) != OPIPE_NONE && !is_one_mark(b, node, how))
     OPI_TRY(padding(b, node, how, &mask, err));
   return opi_ms_add_bias(b, node, bias, full, mask, out, err);
 }

@@ -233,7 +233,7 @@ static opipe_status one_trip(opi_builder *b, loop *l, opipe_error *err) {
   return known_flag(b, l->node, l->results[0], &l->go_on, err);
 }
 
-/* Of no trips: an empty tensor, whose other dimensions a body made for nothing tells. */
+/* The result of no trips: an empty tensor; a body made for nothing gives its other dimensions. */
 static opipe_status empty_scan(opi_builder *b, loop *l, uint32_t s, uint32_t *out,
                                opipe_error *err) {
   const int64_t zero = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows over spatial axes: the convolution of a fused form (conv.c), and gradients
- * (conv_gradient.c) for the rows in conv.c and train.c. */
+/* Windows over spatial axes: convolution for fused forms (conv.c), and gradients (conv_gradient.c)
+ * for the rows in conv.c and train.c. */
 #ifndef OPI_OPS_CONV_H
 #define OPI_OPS_CONV_H
 
@@ -8,14 +8,15 @@
 
 enum { OPI_MAX_SPATIAL = 3 };
 
-/* Attribute `name` into dst [n], `fallback` when it is absent; each number within [min, INT32_MAX].
+/* Reads attribute `name` into dst [n], `fallback` if absent; each number must be in [min,
+ * INT32_MAX].
  */
 opipe_status opi_window_ints(const opi_builder *b, const opi_node *node, const char *name,
                              uint32_t n, int64_t fallback, int64_t min, int64_t *dst,
                              opipe_error *err);
-/* A file node's inputs X, W, B? and its attributes of Conv as the canonical Conv: *out. */
+/* Converts a file node's inputs X, W, B? and Conv attributes into the canonical Conv: *out. */
 opipe_status opi_conv_emit(opi_builder *b, const opi_node *node, uint32_t *out, opipe_error *err);
-/* The same of ConvTranspose, as canonical nodes. */
+/* The same for ConvTranspose, as canonical nodes. */
 opipe_status opi_conv_transpose_emit(opi_builder *b, const opi_node *node, uint32_t *out,
                                      opipe_error *err);
 

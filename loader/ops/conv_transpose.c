@@ -65,8 +65,8 @@ static opipe_status read_numbers(const opi_builder *b, const opi_node *node, uin
              : opi_window_ints(b, node, "output_shape", n, 1, 1, out->wanted, err);
 }
 
-/* What of the whole result is cut off in all, and where it begins: `out` may be more than there is
- * (zeros follow, and the bias). */
+/* How much of the whole result is cropped, and where it begins. `out` may exceed the result; zeros
+ * follow then, and the bias. */
 static opipe_status place(const opi_builder *b, const opi_node *node, const numbers *said,
                           uint32_t n, uint32_t i, axis *a, opipe_error *err) {
   const int64_t whole = (a->in - 1) * a->stride + a->reach + said->more[i];

@@ -2,9 +2,9 @@
 /* Einsum: parses the equation, spells out the ellipsis and the implicit output, lowers two-operand
  * products to one MatMul.
  *
- * Labels are the letters themselves; an ellipsis gets letters that the equation does not use. What
- * is no plain product of two operands (diagonals, one or three operands, axes that only one operand
- * has and the output lacks) stays an Einsum whose equation has one letter per axis.
+ * Labels are the letters themselves; an ellipsis gets letters that the equation does not use.
+ * Everything but a plain product of two operands (diagonals, one or three operands, axes that only
+ * one operand has and the output lacks) stays an Einsum whose equation has one letter per axis.
  */
 #include "loader/ops/einsum.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Einsum's rules: a file of their own because of the equation. Listed in linear.c. */
+/* Einsum's rules, in a file of their own because of the equation. Listed in linear.c. */
 #ifndef OPI_EINSUM_H
 #define OPI_EINSUM_H
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules that arithmetic and logic share. Private to loader/ops. */
+/* Rules shared by arithmetic and logic. Private to loader/ops. */
 #ifndef OPI_OPS_ELEMENTWISE_H
 #define OPI_OPS_ELEMENTWISE_H
 
 #include "loader/ops/common.h"
 #include "loader/ops/rules.h"
 
-/* Two inputs, opset < 7's attributes broadcast and axis resolved. */
+/* Lifts an operator with two inputs; resolves the attributes broadcast and axis of opset < 7. */
 opipe_status opi_lift_binary(opi_builder *b, const opi_node *node, opipe_error *err);
-/* As it is, without attributes. */
+/* Lifts an operator unchanged, without attributes. */
 opipe_status opi_lift_plain(opi_builder *b, const opi_node *node, opipe_error *err);
-/* Output 0: dtype, and the broadcast shape of inputs first .. first + n - 1. */
+/* Output 0 has type dtype and the broadcast shape of inputs first .. first + n - 1. */
 opipe_status opi_infer_broadcast(opi_builder *b, const opi_node *node, uint32_t first, uint32_t n,
                                  uint32_t dtype, opipe_error *err);
 
@@ -28,7 +28,7 @@ opipe_status opi_gradient_clip(opi_grad *g, const opi_node *node, opipe_error *e
 opipe_status opi_gradient_cast(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_where(opi_grad *g, const opi_node *node, opipe_error *err);
 
-/* Attributes of operators that broadcast by an attribute up to opset 6, and by shapes since. */
+/* Attributes of operators that broadcast by attribute up to opset 6, and by shape since. */
 #define OPI_A_BROADCASTS OPI_A_BROADCAST, OPI_A(INT, "broadcast", .since = 7, OPI_NO_EFFECT)
 
 #endif /* OPI_OPS_ELEMENTWISE_H */

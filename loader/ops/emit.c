@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Emitting a node: outputs are made, the operator's shape rule runs, and when everything it reads
- * is known and small enough the evaluator computes it at once and only its results stay.
+/* Emitting a node: its outputs are created, the operator's shape rule runs, and if everything it
+ * reads is known and small enough, the evaluator computes it at once and only its results stay.
  *
- * What is folded: inputs all known, no input or result above the fold limit; 64 times the limit
- * where no parameter (a float initializer of more than one element) is read: index tables and masks
- * that shapes decide; no limit where weights become numbers of few bits. Never folded: random
- * operators, matrices unpacked from few bits, and with keep_parameters whatever reads a parameter.
+ * A node is folded if all inputs are known and no input or result exceeds the fold limit. The limit
+ * is 64 times larger if the node reads no parameter (a float initializer of more than one element),
+ * as for index tables and masks that follow from shapes; there is no limit where weights become
+ * few-bit numbers. Random operators and matrices unpacked from few bits are never folded, nor, with
+ * keep_parameters, readers of a parameter.
  */
 #include "loader/ops/builder.h"
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The form of an operator in files: the newest schema that was read, and every attribute that its
- * schemas have, with the values that the row's rules honour.
+/* The form of an operator in files: its newest supported schema, and every attribute of its
+ * schemas, with the values that the row's rules support.
  *
- * A row says it in one column:
+ * A row states it in one column:
  *
  *   OPI_ATTRS(28, OPI_A(INT, "to", .since = 6), OPI_A(STRING, "round_mode", OPI_TEXTS("up")))
  *   OPI_NO_ATTRS(14)
  *
- * A node's attribute that the row does not list, or whose value it does not honour, is refused by
- * node, attribute and value; one that equals its default changes nothing and is never refused, not
- * even under a name that is misspelt by a letter or two.
- * Names that begin with "__" are notes of the program that wrote the file.
+ * An attribute of a node that the row does not list, or with an unsupported value, is refused by
+ * node, attribute and value. One that equals its default has no effect and is never refused, not
+ * even under a name misspelt by a letter or two. Names that begin with "__" are notes of the
+ * exporter.
  */
 #ifndef OPI_FORM_H
 #define OPI_FORM_H
@@ -18,28 +18,29 @@
 #include "loader/graph/graph.h"
 #include "loader/graph/opsets.h"
 
-/* opi_attr_rule.honours: the values that the row's rules compute with. */
+/* opi_attr_rule.honours: the values that the row's rules support. */
 enum {
-  OPI_HONOURS_ALL = 0, /* every value that is valid; the rules check it */
+  OPI_HONOURS_ALL = 0, /* every valid value; the rules check it */
   OPI_HONOURS_RANGE,   /* numbers from `low` to `high`, in lists each entry */
-  OPI_HONOURS_TEXTS,   /* texts in `texts`, in lists each entry */
-  OPI_HONOURS_DEFAULT, /* the default alone; without one no value */
-  OPI_HONOURS_NOTHING  /* it changes no value: hints and what is obsolete */
+  OPI_HONOURS_TEXTS,   /* strings in `texts`, in lists each entry */
+  OPI_HONOURS_DEFAULT, /* only the default; if there is none, no value */
+  OPI_HONOURS_NOTHING  /* the attribute has no effect: hints, and obsolete ones */
 };
 
 typedef struct opi_attr_rule {
-  const char *name;      /* with '*' at its end: every name that begins so */
-  const char *texts;     /* TEXTS: the texts, a space between; the default is the first */
+  const char *name;      /* a trailing '*' matches every name with that prefix */
+  const char *texts;     /* TEXTS: the strings, separated by spaces; the first is the default */
   double low, high;      /* RANGE */
-  double preset;         /* default of a number, where has_preset */
+  double preset;         /* default of a number, if has_preset */
   uint16_t kind;         /* OPIPE_ATTR_*, OPI_ATTR_GRAPH */
-  uint16_t since, until; /* first and last opset that has it; 0: no bound */
-  uint8_t input;         /* behind `until` it is this input: honoured where that is absent; 0: no */
-  uint8_t honours;       /* OPI_HONOURS_* */
+  uint16_t since, until; /* first and last opset that has it; 0: unbounded */
+  uint8_t input; /* input that replaces it after `until`; the attribute is honoured if that input is
+                    absent; 0: none */
+  uint8_t honours; /* OPI_HONOURS_* */
   uint8_t has_preset;
 } opi_attr_rule;
 
-/* One attribute: kind by the end of its name, name, then any of what follows. */
+/* One attribute: the suffix of its kind, its name, then any of the macros below. */
 #define OPI_A(kind_, ...) \
   { .kind = OPIPE_ATTR_##kind_, .name = __VA_ARGS__ }
 #define OPI_A_GRAPH(name_) \
@@ -51,7 +52,7 @@ typedef struct opi_attr_rule {
 #define OPI_NEVER .honours = OPI_HONOURS_DEFAULT
 #define OPI_NO_EFFECT .honours = OPI_HONOURS_NOTHING
 
-/* Attributes of the first opsets that many operators had. */
+/* Attributes that many operators had in the first opsets. */
 #define OPI_A_CONSUMED OPI_A(INTS, "consumed_inputs", OPI_NO_EFFECT)
 #define OPI_A_BROADCAST \
   OPI_A(INT, "axis", .until = 6), OPI_A(INT, "broadcast", .until = 6, OPI_PRESET(0))
@@ -68,20 +69,20 @@ typedef struct opi_attr_rule {
     { .name = NULL }                                      \
   }
 
-/* The rule for attribute `name` of kind `kind` in opset `version`: the one whose versions and kind
- * fit, else one of that name. NULL: none has the name. attrs: a row's, ended by a rule without a
- * name. */
+/* The rule for attribute `name` of kind `kind` in opset `version`: the one with matching versions
+ * and kind, else any with that name. NULL: the name is not listed. attrs: a row's, ended by a rule
+ * without a name. */
 const opi_attr_rule *opi_attr_rule_of(const opi_attr_rule *attrs, const char *name, uint32_t kind,
                                       uint32_t version);
 static inline bool opi_attr_in_version(const opi_attr_rule *rule, uint32_t version) {
   return version >= rule->since && (rule->until == 0 || version <= rule->until);
 }
-/* "INT", "FLOATS", "GRAPH" ...; "?" for none of them. */
+/* "INT", "FLOATS", "GRAPH" ...; "?" for other numbers. */
 const char *opi_attr_kind_name(uint32_t kind);
 
-/* All attributes of a file's node against its row's. OPIPE_E_UNSUPPORTED: one is not listed, not in
- * that version, or has a value that is not honoured; OPIPE_E_INVALID: one is of another kind.
- * attrs NULL: nothing is listed, nothing is checked. */
+/* Checks all attributes of a file's node against its row. Errors: UNSUPPORTED, one is not listed,
+ * not in that version, or has an unsupported value; INVALID, one is of another kind. attrs NULL: no
+ * check. */
 opipe_status opi_check_attrs(const opi_attr_rule *attrs, const opi_node *node, opipe_error *err);
 
 #endif /* OPI_FORM_H */

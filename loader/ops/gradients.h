@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient rules that stand in a file of their own beside their family's (FAMILY_gradient.c).
- * Private to loader/ops.
+/* Gradient rules in files of their own beside their family's (FAMILY_gradient.c). Private to
+ * loader/ops.
  */
 #ifndef OPI_OPS_GRADIENTS_H
 #define OPI_OPS_GRADIENTS_H

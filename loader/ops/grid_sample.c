@@ -164,8 +164,8 @@ static opipe_status mask(opi_builder *b, const sampling *s, int64_t extent, neig
 
 /* -- neighbours along an axis ------------------------------------------------------------------ */
 
-/* [N, places], in elements from the first: from -1 .. 1 of the grid. What lies far outside is
- * brought near: the same is read there. */
+/* [N, places]: coordinates in elements from the first, converted from -1 .. 1 of the grid.
+ * Coordinates far outside are clamped near the border, where the same is read. */
 static opipe_status coordinate(opi_builder *b, const sampling *s, uint32_t grid, uint32_t axis,
                                int64_t extent, uint32_t *out, opipe_error *err) {
   const int64_t batch = opi_b_value(b, grid)->shape[0], flat[2] = {batch, s->places};

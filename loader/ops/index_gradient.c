@@ -2,10 +2,10 @@
 /* Gradients of reading and writing by index: Gather GatherElements GatherND ScatterElements
  * ScatterND TensorScatter OneHot TopK.
  *
- * What is read several times gets the sum of the gradients, added in rising order of index
- * position. What is written several times (reduction none) keeps the last update only, so only that
- * one gets a gradient: positions are scattered the same way and compared, unless the indices are
- * known to differ.
+ * An element read several times gets the sum of the gradients, added in rising order of index
+ * position. An element written several times (reduction none) keeps the last update only, so only
+ * that one gets a gradient: positions are scattered the same way and compared, unless the indices
+ * are known to differ.
  */
 #include "loader/ops/gradients.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What shape rules share: setting an output, reading a known input, errors that name node and
+/* Functions for shape rules: setting an output, reading a known input, errors that name node and
  * tensor, broadcasting, axes.
  */
 #include "loader/ops/builder.h"

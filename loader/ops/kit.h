@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operator rules share: checks of inputs that write the whole error message, attribute lists,
- * short forms of emission.
+/* Functions shared by operator rules: checks of inputs that write the whole error message,
+ * attribute lists, short forms of emission.
  *
  * The checks never trust a file: every rule calls opi_need() before it looks at an input. Messages
  * name node, input and both numbers.
@@ -23,48 +23,47 @@ enum {
   OPI_T_BOOL = 32u
 };
 
-/* Input `i`, NULL when absent. */
+/* Input `i`; NULL if absent. */
 const opi_value *opi_input(const opi_builder *b, const opi_node *node, uint32_t i);
-/* True when output `i` is asked for. */
+/* True if output `i` is requested. */
 static inline bool opi_wants(const opi_node *node, uint32_t i) {
   return opi_node_out(node, i) != OPIPE_NONE;
 }
 
-/* Input `i` must be there, of one of the classes, with a rank in [min_rank, max_rank]. `role` is
- * the operator text's name of the input. */
+/* Requires input `i` to be present, of one of the classes, with a rank in [min_rank, max_rank].
+ * `role` is the input's name in the operator's specification. */
 opipe_status opi_need(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
                       uint32_t classes, int32_t min_rank, int32_t max_rank, opipe_error *err);
-/* The same for an optional input; nothing when it is absent. */
+/* The same for an optional input; does nothing if absent. */
 opipe_status opi_may(const opi_builder *b, const opi_node *node, uint32_t i, const char *role,
                      uint32_t classes, int32_t min_rank, int32_t max_rank, opipe_error *err);
-/* Inputs `i` and `j` (both there) must be of one type. */
+/* Requires inputs `i` and `j`, both present, to have the same type. */
 opipe_status opi_need_same_type(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t j,
                                 opipe_error *err);
-/* Input `i` must be there, of int8 or uint8. */
+/* Requires input `i` to be present, of int8 or uint8. */
 opipe_status opi_need_bytes(const opi_builder *b, const opi_node *node, uint32_t i,
                             const char *role, int32_t min_rank, int32_t max_rank, opipe_error *err);
-/* Input `i`, if it is there, is the zero point of input `i - 2`: of its type, one number, or `n` of
- * them, one for each `unit`; with n 1 only one. */
+/* Requires input `i`, if present, to be the zero point of input `i - 2`: of its type, with one
+ * number or `n`, one for each `unit`; with n 1 only one. */
 opipe_status opi_need_zero_point(const opi_builder *b, const opi_node *node, uint32_t i, int64_t n,
                                  const char *unit, opipe_error *err);
-/* Axis `axis` of input `i` must be `want`; `what` says of what ("the hidden size"). Nothing when
- * the input is absent. */
+/* Requires axis `axis` of input `i` to be `want`; `what` describes it ("the hidden size"). Does
+ * nothing if the input is absent. */
 opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,
                           int64_t want, const char *what, opipe_error *err);
-/* Input `i` must have exactly this shape. Nothing when the input is absent. */
+/* Requires input `i` to have exactly this shape. Does nothing if the input is absent. */
 opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t i,
                             const int64_t *shape, uint32_t rank, opipe_error *err);
-/* Attribute `name` as an axis of input 0 in [0, rank). */
+/* Attribute `axis` as an axis of input 0 in [0, rank). */
 opipe_status opi_need_axis(const opi_builder *b, const opi_node *node, int64_t fallback,
                            uint32_t *out_axis, opipe_error *err);
 /* A required integer attribute within [min, max]. */
 opipe_status opi_need_int(const opi_builder *b, const opi_node *node, const char *name, int64_t min,
                           int64_t max, int64_t *out_value, opipe_error *err);
-/* The first element of a known tensor as double; false when not known, empty or of another kind
- * than number or bool. */
-bool opi_known_scalar(const opi_value *value, double *out_value);
-/* Element i of a value whose content is there, as double; NaN for a type that is neither number nor
+/* The first element of a known tensor as double; false if unknown, empty, or neither number nor
  * bool. */
+bool opi_known_scalar(const opi_value *value, double *out_value);
+/* Element i of a value with known content, as double; NaN if it is neither number nor bool. */
 double opi_known_element(const opi_value *value, uint64_t i);
 /* Elements of a value. */
 double opi_k_elems(const opi_value *value);
@@ -81,15 +80,15 @@ void opi_attrs_float(opi_attrs *attrs, const char *name, double value);
 void opi_attrs_string(opi_attrs *attrs, const char *name, const char *value);
 void opi_attrs_ints(opi_attrs *attrs, const char *name, const int64_t *ints, uint32_t n);
 
-/* Emits a canonical node of any outputs; out [n_out]. domain NULL: "". Outputs not in `want` (bit
- * per output) are absent. */
+/* Emits a canonical node with any outputs; out [n_out]. domain NULL: "". Outputs not in `want` (one
+ * bit per output) are absent. */
 opipe_status opi_k_node(opi_builder *b, const char *op, const char *domain, uint32_t version,
                         const uint32_t *in, uint32_t n_in, uint32_t want, const opi_attrs *attrs,
                         uint32_t *out, opipe_error *err);
 /* One output. attrs may be NULL. */
 opipe_status opi_k_one(opi_builder *b, const char *op, uint32_t version, const uint32_t *in,
                        uint32_t n_in, const opi_attrs *attrs, uint32_t *out, opipe_error *err);
-/* The file node's single output: emits and binds it. */
+/* Emits the file node's single output and binds it. */
 opipe_status opi_k_lift(opi_builder *b, const opi_node *node, const char *op, const char *domain,
                         uint32_t version, const opi_attrs *attrs, opipe_error *err);
 
@@ -97,7 +96,7 @@ opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uin
                            uint32_t *out, opipe_error *err);
 opipe_status opi_k_transpose(opi_builder *b, uint32_t x, const int64_t *perm, uint32_t rank,
                              uint32_t *out, opipe_error *err);
-/* Zeros before and behind each axis, pads [2 * rank]; negative: cut off there. */
+/* Pads zeros before and after each axis, pads [2 * rank]; negative numbers crop. */
 opipe_status opi_k_pad(opi_builder *b, uint32_t x, const int64_t *pads, uint32_t *out,
                        opipe_error *err);
 opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *out,
@@ -113,23 +112,23 @@ opipe_status opi_k_reduce(opi_builder *b, const char *op, uint32_t version, uint
                           opipe_error *err);
 opipe_status opi_k_where(opi_builder *b, uint32_t cond, uint32_t yes, uint32_t no, uint32_t *out,
                          opipe_error *err);
-/* A constant that could not be made is out of memory. */
+/* Reports out of memory if the constant could not be made. */
 opipe_status opi_k_const(uint32_t value, opipe_error *err);
-/* A bool constant [rows, cols]: key col allowed for row when lo <= col - row - offset <= hi. */
+/* A bool constant [rows, cols]: a row may see key col if lo <= col - row - offset <= hi. */
 opipe_status opi_k_band(opi_builder *b, int64_t rows, int64_t cols, int64_t offset, int64_t lo,
                         int64_t hi, uint32_t *out, opipe_error *err);
 
-/* -- rules that many operators share ----------------------------------------------------------- */
+/* -- common rules -- */
 
 opipe_status opi_k_infer_same(opi_builder *b, const opi_node *node, uint32_t classes,
                               opipe_error *err); /* output like input 0 */
 opipe_status opi_infer_float(opi_builder *b, const opi_node *node,
                              opipe_error *err); /* the same, F only */
-/* Outputs carry as input 0 does; the other inputs must not. */
+/* Outputs carry what input 0 carries; the other inputs must not carry anything. */
 opipe_status opi_carry_first(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                              opi_carry *out, opipe_error *err);
-/* As opi_carry_first, refused when the carried dimension is `from` or later (or exactly `from` with
- * only_that). */
+/* As opi_carry_first, but refused if the carried dimension is `from` or later (only_that: exactly
+ * `from`). */
 opipe_status opi_carry_not(const opi_graph *graph, const opi_node *node, uint32_t from,
                            bool only_that, const opi_carry *in, opi_carry *out, opipe_error *err);
 opipe_status opi_carry_refuse(const opi_graph *graph, const opi_node *node, uint32_t i,

@@ -30,8 +30,8 @@ static opipe_status safe_labels(opi_grad *g, const opi_node *node, uint32_t drop
   return opi_k_where(g->builder, drop, zero, node->in[1], out, err);
 }
 
-/* What each label's term is multiplied by: 0, or its class's weight (1). Of the labels' shape; a
- * scalar where all are 1. */
+/* The factor of each label's term: 0, or its class's weight (1). It has the labels' shape, or is a
+ * scalar if all are 1. */
 static opipe_status factors(opi_grad *g, const opi_node *node, uint32_t *out, opipe_error *err) {
   opi_builder *b = g->builder;
   const uint32_t weights = opi_node_in(node, 2);

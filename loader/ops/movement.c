@@ -169,7 +169,7 @@ static opipe_status lift_concat(opi_builder *b, const opi_node *node, opipe_erro
     for (int32_t d = 0; fits && d < x->rank; ++d)
       fits = d == (int32_t)axis || x->shape[d] == first->shape[d];
     if (!fits)
-      in[n++] = node->in[i]; /* what does not fit is left for the shape rule to name */
+      in[n++] = node->in[i]; /* leave mismatches for the shape rule to report */
   }
   if (n == 0)
     in[n++] = node->in[0];

@@ -51,7 +51,7 @@ static opipe_status row_mean(opi_grad *g, const opi_node *node, uint32_t x, uint
   return opi_k_reduce(g->builder, "ReduceMean", 0, x, axes, rank - axis, true, out, err);
 }
 
-/* What the outputs Mean and InvStdDev pass to X: (dMean - dInv inv^3 (x - mean)) / n. */
+/* Gradient of X through the outputs Mean and InvStdDev: (dMean - dInv inv^3 (x - mean)) / n. */
 static opipe_status statistics_gradient(opi_grad *g, const opi_node *node, uint32_t *io_dx,
                                         opipe_error *err) {
   const uint32_t dmean = opi_grad_of(g, node, 1), dinv = opi_grad_of(g, node, 2);

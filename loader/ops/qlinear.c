@@ -232,7 +232,8 @@ static opipe_status binary_lift(opi_builder *b, const opi_node *node, opipe_erro
   return finish(b, node, y, 6, err);
 }
 
-/* Of one tensor: the operator's name behind QLinear. Channels last where the operator has them. */
+/* Lifts an operator on one tensor, named after QLinear. Channels are last if the operator has such
+ * an attribute. */
 static opipe_status unary_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   static const char *const names[] = {"alpha",    "auto_pad", "axes",    "axis", "ceil_mode",
                                       "keepdims", "pads",     "strides", NULL};
@@ -280,7 +281,7 @@ static opipe_status concat_lift(opi_builder *b, const opi_node *node, opipe_erro
   return opi_b_result(b, node, 0, y, err);
 }
 
-/* -- what transformers have -------------------------------------------------------------------- */
+/* -- operators of transformers -- */
 
 /* The operator of com.microsoft without its Q, all attributes as they are, and its outputs. */
 static opipe_status apply_fused(opi_builder *b, const opi_node *node, uint32_t *in, uint32_t n_in,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of few bits: DequantizeLinear, QuantizeLinear, DynamicQuantizeLinear, and
- * opipe.DequantizeNBits, which MatMulNBits becomes. Those of com.microsoft, written for types that
- * the standard's took later, are the same.
+ * opipe.DequantizeNBits, which MatMulNBits becomes. The variants of com.microsoft, for types that
+ * the standard added later, are the same.
  *
  * Canonical DequantizeLinear and QuantizeLinear: attributes axis and block_size (and output_dtype)
  * are there. A scale of one element

@@ -6,9 +6,9 @@
  *   G = X W^T + biases     one product over all steps (Gemm), time first
  *   opipe.LSTM|GRU|RNN     the steps (recurrent_layer.c)
  *
- * and the directions are joined. What the text leaves open is done as ONNX Runtime does it: clip
- * acts on what the gates' activations take, not on the LSTM's h(c); values of activation_alpha and
- * activation_beta go in turn to those activations that have such a number; a row without steps
+ * and the directions are joined. Where the specification is silent, ONNX Runtime is followed: clip
+ * acts on the inputs of the gates' activations, not on the LSTM's h(c); values of activation_alpha
+ * and activation_beta go in turn to those activations that have such a number; a row without steps
  * keeps its initial state.
  */
 #include <string.h>
@@ -169,7 +169,7 @@ static opipe_status part(const layer *l, uint32_t i, uint32_t axis, uint32_t d, 
   return opi_k_reshape(l->b, *out, shape, (uint32_t)v.rank - 1, out, err);
 }
 
-/* What is added to X W^T, [N*H]; *out_extra: to h R^T of a GRU's last gate, where that is apart. */
+/* Biases added to X W^T, [N*H]; *out_extra: to h R^T of a GRU's last gate, if that is separate. */
 static opipe_status biases(const layer *l, uint32_t d, uint32_t *out, uint32_t *out_extra,
                            opipe_error *err) {
   opi_builder *b = l->b;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recurrent layers: what their lifting and their canonical operators share. Private to loader/ops.
+/* Recurrent layers: definitions for their lifting and their canonical operators. Private to
+ * loader/ops.
  */
 #ifndef OPI_OPS_RECURRENT_H
 #define OPI_OPS_RECURRENT_H
 
 #include "loader/ops/kit.h"
 
-/* Inputs of opipe.LSTM, GRU, RNN; of their gradients: G, R, Y, then these from LENS on, then dY,
- * dY_h, dY_c. */
+/* Inputs of opipe.LSTM, GRU, RNN. Their gradients have G, R, Y, then the inputs from LENS on, then
+ * dY, dY_h, dY_c. */
 enum {
   OPI_REC_G = 0,
   OPI_REC_R = 1,

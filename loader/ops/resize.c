@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resize and its forerunner Upsample. Neither is left in a bound graph: sizes, scales and roi are
+/* Resize and its forerunner Upsample. Bound graphs contain neither: sizes, scales and roi are
  * numbers by then, and interpolation goes axis by axis, so that
  *
  *   nearest         is a Gather along each axis that changes,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gradient rules call: see rules.h. */
+/* The interface that gradient rules call; see rules.h. */
 #include "loader/ops/rules.h"
 
 #include <string.h>

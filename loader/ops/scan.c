@@ -85,7 +85,7 @@ static opipe_status make_room(opi_builder *b, scan *s, int64_t trips, opipe_erro
 
 /* -- trips -- */
 
-/* Of no trips: zeros of an entry's shape, for a body made for nothing. */
+/* The scan input of no trips: zeros of an entry's shape, for a body made for nothing. */
 static opipe_status part_of_nothing(opi_builder *b, uint32_t value, uint32_t axis, uint32_t *out,
                                     opipe_error *err) {
   const uint32_t dtype = opi_b_value(b, value)->dtype;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A slice's numbers, clamped. Private to loader/ops. */
+/* The numbers of a Slice, clamped. Private to loader/ops. */
 #ifndef OPI_OPS_SLICE_H
 #define OPI_OPS_SLICE_H
 
@@ -11,7 +11,7 @@ typedef struct opi_slice_axis {
   int64_t count;            /* elements taken */
 } opi_slice_axis;
 
-/* out_axes has room for OPIPE_MAX_RANK, in the order given. */
+/* out_axes has room for OPIPE_MAX_RANK, in the given order. */
 opipe_status opi_slice_read(opi_builder *b, const opi_node *node, const opi_value *x,
                             opi_slice_axis *out_axes, uint32_t *out_n, opipe_error *err);
 

@@ -3,8 +3,8 @@
  * training graph has (Accumulate, Dropout by counter). See abi/guide/operators.md, families C.
  *
  * All have one version and no file form: inputs and attributes come from gradient rules, the checks
- * catch rules that are wrong. X, Y, dX, dY are named as in the forward operator. What needs a
- * family's own shapes (AttentionGrad, ConvGrad*, *PoolGrad) is checked in that family's file.
+ * catch rules that are wrong. X, Y, dX, dY are named as in the forward operator. Operators that
+ * need a family's own shapes (AttentionGrad, ConvGrad*, *PoolGrad) are checked in its file.
  */
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"

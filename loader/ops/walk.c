@@ -2,8 +2,8 @@
 /* Walks a file graph in order: each needed node's inputs are looked up, its form is checked against
  * the operator's table, and its lift rule emits canonical nodes.
  *
- * What is unsupported does not end the walk: the node's outputs are poisoned, its readers skipped,
- * and the cause goes into one report. Nodes that no output needs are never looked at.
+ * An unsupported node does not end the walk: its outputs are poisoned, its readers skipped, and the
+ * cause goes into one report. Nodes that no output needs are never looked at.
  */
 #include "loader/ops/walk.h"
 
@@ -272,7 +272,7 @@ opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* What the body reads of its surroundings, as far as it is made there. */
+/* Maps the values that the body captures, if they exist. */
 static opipe_status map_captures(opi_builder *b, const opi_frame *outer, const opi_frame *scope,
                                  opipe_error *err) {
   const opi_graph *body = scope->file;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walking a file graph: what binding a model and inlining the bodies of If and Loop have in common;
- * and the report of what is unsupported. */
+/* Walking a file graph, for binding a model and for inlining the bodies of If and Loop; and the
+ * report of unsupported nodes. */
 #ifndef OPI_OPS_WALK_H
 #define OPI_OPS_WALK_H
 
 #include "loader/ops/builder.h"
 
-/* Everything unsupported of one file: a line per cause. The first also goes into the error's
- * message, with the number of the others. */
+/* Everything unsupported in one file, one line per cause. The first cause also goes into the
+ * error's message, with the number of the others. */
 typedef struct opi_report {
   opi_text text; /* lines */
   uint32_t n;
   opipe_error first;
 } opi_report;
-/* A cause that stands there already (a body that is inlined many times) is not added again. */
+/* Adds a cause unless it is there already (a body may be inlined many times). */
 void opi_report_add(opi_report *report, const opipe_error *err);
 
-/* Walks the nodes of scope->file that its outputs need, in order. */
+/* Walks, in order, the nodes of scope->file that its outputs need. */
 opipe_status opi_walk(opi_builder *b, opi_frame *scope, opipe_error *err);
-/* The bound value of a file value; initializers are taken over at their first use. OPIPE_NONE when
- * it was never made (an error of the file). */
+/* The bound value of a file value; initializers are adopted on first use. OPIPE_NONE if it was
+ * never made (an error of the file). */
 opipe_status opi_frame_value(opi_builder *b, const opi_frame *scope, uint32_t file_value,
                              uint32_t *out_value, opipe_error *err);
 /* A scope whose values are all OPIPE_NONE, in the builder's scratch. */

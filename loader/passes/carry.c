@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Follows one axis (batch, token, feature) from the inputs through every node.
  *
- * Nodes that read nothing carrying it carry nothing; the others answer by their operator's rule.
- * What has no rule, or whose rule says that splitting does not commute, is refused by name.
+ * Nodes that read nothing carrying it carry nothing; for the others their operator's rule decides.
+ * A node without a rule, or whose rule says that splitting does not commute, is refused by name.
  */
 #include <string.h>
 
@@ -47,9 +47,9 @@ static opi_carry uniform_dimension(const opi_follower *f, uint32_t v) {
 
 enum { MOST_STEPS_BACK = 64 };
 
-/* What does not depend on the split, but was expanded to the axis' length (latents, a class token),
- * may be taken to carry it: each part is made from the same. So may positions that count along it.
- * Followed back to where it was expanded. */
+/* A value that does not depend on the split but was expanded to the axis' length (latents, a class
+ * token) may be taken to carry it, because all parts are equal. So may positions that count along
+ * it. Followed back to where it was expanded. */
 static opi_carry derive(opi_follower *f, uint32_t v, uint32_t depth) {
   if (v == OPIPE_NONE || depth == 0)
     return OPI_CARRY_NONE;
@@ -169,7 +169,7 @@ static void note_end(const opi_follower *f, const opi_node *node) {
     mark_sums(f, node);
 }
 
-/* What reads a sum is one too. */
+/* Whatever reads a sum depends on it. */
 static opipe_status follow_sum(const opi_follower *f, const opi_node *node, uint32_t sum,
                                opipe_error *err) {
   const uint32_t rows = input_of(f, node, false);

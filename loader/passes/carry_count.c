@@ -47,7 +47,7 @@ static bool number_of(const opi_value *v, double *out) {
   return true;
 }
 
-/* What makes x of a length; rounded once or twice in fp32. */
+/* The factor between x and a length (or its inverse); x was rounded once or twice in fp32. */
 static double times_of(double x, double length, int32_t power) {
   return power > 0 ? x / length : x * length;
 }

@@ -55,7 +55,7 @@ opi_carry opi_carry_counting(const opi_follower *f, uint32_t v) {
   return OPI_CARRY_NONE;
 }
 
-/* ---- what `local` may be ---- */
+/* ---- the range of `local` ---- */
 
 typedef struct range {
   int64_t low, high;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of an axis from one binding, for the other bindings of the same model.
+/* Knowledge about an axis from one binding, for the other bindings of the same model.
  *
- * Rules that look at lengths alone can take another extent for the axis, or an axis of 1 for any
- * extent of 1. A binding whose axis has a prime length that divides nothing else leaves no doubt;
- * what was found there holds in a binding of any length for every value of the same name that is
- * made in the same way: by the same operator and, where the name is made up, of values of the same
- * names.
+ * Rules that look at lengths alone can mistake another extent for the axis, or an axis of 1 for any
+ * extent of 1. A binding whose axis has a prime length that divides nothing else leaves no doubt.
+ * Its results hold in a binding of any length for every value of the same name that is made in the
+ * same way: by the same operator and, if the name is generated, from values of the same names.
  */
 #define XXH_INLINE_ALL
 #include <stdlib.h>
@@ -24,7 +23,7 @@ typedef struct known_value {
 struct opi_known_axis {
   known_value *values; /* [n_values] by name */
   uint32_t n_values;
-  opi_known_counts *counts; /* what opi_carry_compare has noted */
+  opi_known_counts *counts; /* recorded by opi_carry_compare */
 };
 
 static bool divides_some(const opi_graph *graph, int64_t length) {
@@ -47,8 +46,8 @@ int64_t opi_axis_probe_length(const opi_graph *graph) {
   return primes[i];
 }
 
-/* Tells of its producer; 0: none. Names of the file mean the same in every binding; a made-up one
- * may be of another step of its node. What is constant may be so in one binding alone. */
+/* Identifies its producer; 0: none. Names of the file mean the same in every binding; a generated
+ * one may be another step of its node. A value may be constant in one binding only. */
 static uint64_t made_of(const opi_graph *graph, const opi_value *value) {
   if (value->producer == OPIPE_NONE)
     return 0;
@@ -67,7 +66,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const known_value *)a)->name, ((const known_value *)b)->name);
 }
 
-/* Of sums over the axis nothing is known: they are other numbers in every binding. */
+/* Keeps nothing about sums over the axis, which differ between bindings. */
 static opipe_status keep(const opi_graph *graph, const bool *nodes, const opi_carry *carry,
                          const bool *sums, opi_arena *arena, opi_known_axis *known,
                          opipe_error *err) {

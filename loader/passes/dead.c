@@ -142,7 +142,7 @@ opipe_status opi_pass_dead(opi_builder *b, opipe_error *err) {
 
 /* -- copies -- */
 
-/* What programs hold as constants is copied, so that running them reads no file. */
+/* Constants of programs are copied, so that running them reads no file. */
 static bool is_small(const opi_value *value) {
   enum { MOST_BYTES = 1024 };
   return value->n_bytes <= MOST_BYTES;

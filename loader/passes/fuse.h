@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the fusions share: looking at a bound graph by producers and consumers, and putting a new
- * node in an old one's place.
+/* Functions shared by fusions: looking at a bound graph by producers and consumers, and replacing
+ * an old node by a new one.
  *
  * A fusion looks at one node at a time. When it recognises a group whose last value is V, it emits
  * canonical nodes through the builder and lets the new node produce V itself (name, flags and
  * readers stay); the old nodes die afterwards. A value inside a group must have no reader outside,
- * be no graph output and no barrier (opi_f_free); groups never join nodes of different stage
- * annotations.
+ * and must not be a graph output or a barrier (opi_f_free). Groups never join nodes with different
+ * stage annotations.
  */
 #ifndef OPI_FUSE_H
 #define OPI_FUSE_H
@@ -18,25 +18,25 @@
 typedef struct opi_fuse_memo {
   uint32_t key[3];
   uint32_t value;
-  double number; /* of masks: what a dropped score becomes */
+  double number; /* for masks: value of a dropped score */
 } opi_fuse_memo;
 
 typedef struct opi_fuse {
   opi_builder *b;
-  opi_uses uses;     /* as the pass began */
-  uint32_t n_values; /* as the pass began */
+  opi_uses uses;     /* when the pass began */
+  uint32_t n_values; /* when the pass began */
   uint32_t n_fused;
-  int32_t stage; /* of the node being looked at */
+  int32_t stage; /* of the current node */
   opi_fuse_memo *memos;
   uint32_t n_memos, room_memos;
-  const uint8_t *mask_bits; /* of the known mask looked at last, by fuse_mask.c; NULL: none */
+  const uint8_t *mask_bits; /* of the known mask examined last, by fuse_mask.c; NULL: none */
   uint32_t mask_value;
   uint32_t mask_flags;
 } opi_fuse;
 
 typedef opipe_status (*opi_fuse_visit)(opi_fuse *f, uint32_t node, opipe_error *err);
 
-/* The fusions, in the order in which they run. Each is called for every node of the graph. */
+/* The fusions, in execution order. Each is called for every node of the graph. */
 opipe_status opi_fuse_tidy(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_activation(opi_fuse *f, uint32_t node, opipe_error *err);
 opipe_status opi_fuse_norm(opi_fuse *f, uint32_t node, opipe_error *err);
@@ -59,37 +59,38 @@ static inline opi_node *opi_f_node(const opi_fuse *f, uint32_t n) {
 static inline bool opi_f_is(const opi_node *node, const char *op) {
   return node->domain[0] == '\0' && strcmp(node->op, op) == 0;
 }
-/* The node that makes `v`, when it is `op` (any when NULL), of the stage being looked at, and `v`
- * is no barrier; NULL otherwise. */
+/* The producer of `v`, if it is `op` (NULL: any) in the current stage, and `v` is not a barrier;
+ * else NULL. */
 const opi_node *opi_f_made(const opi_fuse *f, uint32_t v, const char *op);
-/* Readers of `v` in the graph (entries, a node that reads it twice counts twice). */
+/* Number of uses of `v` in the graph; a node that reads it twice counts twice. */
 uint32_t opi_f_uses(const opi_fuse *f, uint32_t v);
-/* The only node that reads `v` (perhaps twice), when it is `op` (any when NULL) and nothing else
- * needs `v`; OPIPE_NONE otherwise. */
+/* The only node that reads `v` (perhaps twice), if it is `op` (NULL: any) and nothing else needs
+ * `v`; else OPIPE_NONE. */
 uint32_t opi_f_next(const opi_fuse *f, uint32_t v, const char *op);
-/* May `v` vanish when `n` of its uses do? */
+/* True if `v` may be removed along with `n` of its uses. */
 bool opi_f_free(const opi_fuse *f, uint32_t v, uint32_t n);
-/* `v` is known and one number. */
+/* True if `v` is known and a single number. */
 bool opi_f_number(const opi_fuse *f, uint32_t v, double *out);
-/* |a - b| within what the constant's type can tell. */
+/* |a - b| is within the precision of the constant's type. */
 bool opi_f_near(uint32_t dtype, double a, double b);
 bool opi_f_same_shape(const opi_fuse *f, uint32_t a, uint32_t b);
-/* Through Casts between floating-point types, upwards. */
+/* Skips Casts between floating-point types, upwards. */
 uint32_t opi_f_uncast(const opi_fuse *f, uint32_t v);
-/* The other operand of a node of two inputs. */
+/* The other operand of a node with two inputs. */
 static inline uint32_t opi_f_other(const opi_node *node, uint32_t i) {
   return node->in[1 - i];
 }
-/* Are the permutation's last two entries swapped and the rest in place? */
+/* True if the permutation swaps exactly the last two dimensions. */
 bool opi_f_swaps_last(const opi_node *transpose);
 
-/* Lets what made `fresh` produce `old` from now on. Shapes and types must be equal: checked. */
+/* Makes the producer of `fresh` produce `old` from now on. Checks that shapes and types are equal.
+ */
 opipe_status opi_f_replace(opi_fuse *f, uint32_t old, uint32_t fresh, uint32_t pattern,
                            opipe_error *err);
-/* Lets every reader of `old` read `v` instead; `old` must be made as the pass began, and be no
- * graph output and no barrier. */
+/* Redirects every reader of `old` to `v`. `old` must have existed when the pass began, and must not
+ * be a graph output or a barrier. */
 void opi_f_forward(opi_fuse *f, uint32_t old, uint32_t v);
-/* Notes the pattern on the node that makes `v`. */
+/* Records the pattern on the node that produces `v`. */
 void opi_f_mark(const opi_fuse *f, uint32_t v, uint32_t pattern);
 /* Memo of a made value; OPIPE_NONE: not made yet. */
 uint32_t opi_f_recall(const opi_fuse *f, uint32_t kind, uint32_t a, uint32_t b);

@@ -6,9 +6,9 @@
  * softcap, scales, the product of queries and keys. Downwards: Casts, Reshapes, Where(IsNaN(p), 0,
  * p), the product with the values. Scales on either operand, transposed keys, key heads repeated by
  * Expand or one key head that the products broadcast, and a past joined by Concat are taken apart
- * too. What does not fit is left as it is;
- * where only a multiplied mask that nobody knows stands in the way, the Softmax is marked, so that
- * the attention is counted.
+ * too. Anything else is left as it is. If
+ * only a multiplied mask of unknown content prevents the fusion, the Softmax is marked, so that the
+ * attention is counted.
  */
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attention fusion's two halves: finding the group (fuse_attention.c) and joining its masks
- * (fuse_mask.c). */
+/* The two halves of the attention fusion: finding the group (fuse_attention.c) and joining its
+ * masks (fuse_mask.c). */
 #ifndef OPI_FUSE_ATTENTION_H
 #define OPI_FUSE_ATTENTION_H
 
@@ -8,15 +8,15 @@
 
 enum { OPI_MAX_MASKS = 4 };
 
-/* One thing that is added to the scores or decides which of them count. */
+/* One value that is added to the scores or selects them. */
 typedef struct opi_mask_item {
-  uint32_t value; /* bool: which scores are kept (dropped when `inverted`); else added */
-  bool keeps;     /* `value` is bool, or known and kept where it is not 0 */
+  uint32_t value; /* bool: keeps scores (drops them if `inverted`); otherwise added */
+  bool keeps;     /* `value` is bool, or known and keeps where it is not 0 */
   bool inverted;
-  bool subtracted; /* added with a minus sign */
-  double fill;     /* what a score that is not kept becomes */
-  double factor;   /* what is added is multiplied by it: the scales behind the mask */
-  int32_t rank;    /* of the scores where the mask stands */
+  bool subtracted; /* added with negative sign */
+  double fill;     /* value of a score that is not kept */
+  double factor;   /* factor of an added value: scales applied after the mask */
+  int32_t rank;    /* of the scores at the mask */
 } opi_mask_item;
 
 typedef struct opi_scores {
@@ -26,16 +26,16 @@ typedef struct opi_scores {
   double softcap;
   uint32_t left, right; /* operands of the product */
   bool trans_right;
-  bool transposed; /* the product is K Q^T, the softmax goes along its rows */
-  bool kept; /* recognised, but its mask is multiplied and not known to be of zeros and ones: stays
-                as it is written */
+  bool transposed; /* the product is K Q^T, with the softmax along its rows */
+  bool kept; /* recognised but left as written, because its mask is multiplied and not known to be
+                zeros and ones */
   int64_t dims[4]; /* B, H, S, T */
   uint32_t dtype;  /* of the scores where masks are added */
 } opi_scores;
 
-/* Joins the masks: *out a value for attn_mask or OPIPE_NONE, *out_causal the flag. past: keys that
- * stand before the first row's own position. *out_ok false: the masks do not fit; nothing was
- * emitted that matters. */
+/* Joins the masks: *out is a value for attn_mask or OPIPE_NONE, *out_causal the flag. past: keys
+ * before the first row's own position. *out_ok false: the masks cannot be joined; nothing relevant
+ * was emitted. */
 opipe_status opi_fuse_masks(opi_fuse *f, const opi_scores *s, int64_t past, uint32_t *out,
                             bool *out_causal, bool *out_ok, opipe_error *err);
 

@@ -8,8 +8,8 @@
  *
  * x: 8 bits, one scale. W: known, 8 bits, one scale or one for each column or output channel; a
  * transposed W stays a Transpose of codes, which backends pack. The sums are exact, so that the
- * result is what the numbers give but for the rounding of their sums. What is behind (bias,
- * activation, QuantizeLinear) stays as it is: backends make one step of it.
+ * result is what the numbers give but for the rounding of their sums. Later nodes (bias,
+ * activation, QuantizeLinear) stay as they are: backends fuse them.
  *
  * Not in training, which wants the gradient of the numbers.
  */
@@ -40,7 +40,7 @@ static bool usable(const opi_fuse *f, quantized *q) {
   return q->one || scale->rank == 1;
 }
 
-/* What unpacks `v`, or has unpacked it when it was folded. */
+/* Finds the codes that `v` was unpacked from, even if that was folded. */
 static bool read_quantized(const opi_fuse *f, uint32_t v, quantized *out) {
   const opi_node *node = opi_f_made(f, v, "DequantizeLinear");
   *out = (quantized){.codes = OPIPE_NONE};

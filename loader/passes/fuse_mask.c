@@ -129,7 +129,7 @@ static opipe_status remember_mask(opi_fuse *f, uint32_t kind, const opi_mask_ite
   return OPIPE_OK;
 }
 
-/* What is added, times the scales behind it; made once for all layers. */
+/* The added value times the scales after it; made once for all layers. */
 static opipe_status scaled(opi_fuse *f, const opi_mask_item *m, uint32_t *io, opipe_error *err) {
   opi_mask_item key = *m;
   uint32_t factor;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Noise in front of every rounding to few bits: opi_bind_options.flags, OPI_BIND_NOISE.
+/* Noise before every rounding to few bits: opi_bind_options.flags, OPI_BIND_NOISE.
  *
- * What becomes an integer of few bits is multiplied by 1 + e first, |e| at most 2^-n, another e for
- * each element along the last axis and in each pattern. Two such graphs differ by what rounding
- * makes of noise: what right kernels may differ by, too. No kernel takes part in it that would be
- * another in the graph without noise, so that what they have in common says nothing of a kernel
- * that is wrong.
+ * Values about to become few-bit integers are first multiplied by 1 + e, |e| at most 2^-n, with
+ * another e for each element along the last axis and in each pattern. Two such graphs differ by
+ * what rounding makes of noise, and correct kernels may differ by as much. The noise uses no kernel
+ * that the graph without noise does not use, so agreement never hides a wrong kernel.
  *
  *   QuantizeLinear, DynamicQuantizeLinear        their x
  *   products of weights with accuracy_level 4    the other operand, which backends may round

@@ -12,7 +12,7 @@
 #include "loader/passes/fuse.h"
 
 typedef struct norm {
-  uint32_t x;           /* what is normalised, as the arithmetic reads it */
+  uint32_t x;           /* the normalised value, as the arithmetic reads it */
   uint32_t result;      /* last value of the group so far */
   uint32_t gamma, beta; /* OPIPE_NONE: none */
   uint32_t axis;

@@ -24,7 +24,7 @@ static bool inner(const opi_fuse *f, uint32_t v) {
   return (opi_f_value(f, v)->flags & (OPI_VALUE_OUTPUT | OPI_VALUE_BARRIER)) == 0;
 }
 
-/* What unpacks activations of 8 bits with one positive, known scale; NULL: nothing such. */
+/* The node that unpacks 8-bit activations with one positive, known scale; NULL: none. */
 static const opi_node *unpacked(const opi_fuse *f, uint32_t v) {
   const opi_node *node = opi_f_made(f, v, "DequantizeLinear");
   double scale;
@@ -56,7 +56,7 @@ static bool moves(const opi_node *node) {
   return (opi_op_of(node)->takes & takes) != 0 || opi_f_is(node, "MaxPool");
 }
 
-/* Of `like`, for codes. */
+/* Unpacks `codes` like `like` does. */
 static opipe_status unpack_like(opi_fuse *f, const opi_node *like, uint32_t codes, uint32_t *out,
                                 opipe_error *err) {
   const uint32_t in[3] = {codes, like->in[1], opi_node_in(like, 2)};

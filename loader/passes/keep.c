@@ -275,8 +275,8 @@ static bool is_one_of(const char *op, const char *const *list, size_t n) {
   return false;
 }
 
-/* What leaves a parameter a parameter: one number in, one number out; sums and products with other
- * constants among it. */
+/* True if a parameter remains one behind this node: one number in, one number out, including sums
+ * and products with other constants. */
 static bool passes_on(const opi_node *node) {
   const uint32_t numbers = OPI_TAKES_FORM | OPI_TAKES_TURNED | OPI_TAKES_CAST |
                            OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED | OPI_TAKES_EXTREME |

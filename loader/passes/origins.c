@@ -21,7 +21,7 @@ typedef struct stretch {
   uint64_t n;
 } stretch;
 
-/* What the metadata of one node say. */
+/* The metadata of one node. */
 typedef struct node_text {
   stretch scopes, arguments;
 } node_text;
@@ -175,7 +175,7 @@ static opipe_status mark_counted(finder *f) {
 
 /* ---- places ---- */
 
-/* What a layer calls a constant that it reads as input i; NULL: the place does not say. */
+/* A layer's name for a constant that it reads as input i; NULL: the place does not tell. */
 static const char *name_of_place(const finder *f, const opi_node *node, uint32_t i) {
   const uint32_t other = node->n_in == 2 ? node->in[1 - i] : OPIPE_NONE;
   const uint32_t p = other != OPIPE_NONE ? f->file->values[other].producer : OPIPE_NONE;
@@ -234,7 +234,8 @@ static opipe_status by_arguments(finder *f, stretch text, const char *module, co
   return OPIPE_OK;
 }
 
-/* What node says of the initializer, which it reads as input i, as it is or in another form. */
+/* Evidence of a node about the initializer that it reads as input i, directly or in another form.
+ */
 static opipe_status ask_node(finder *f, const opi_node *node, uint32_t i, bool lost) {
   char module[MOST_NAME];
   const stretch text =

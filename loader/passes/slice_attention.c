@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention in a token slice: keys and values of earlier slices come in as past_key and past_value
- * and leave, extended, as present_key and present_value. Those that the model itself has are kept:
- * the first slice reads the model's own past, and what of the present the caller wants is put
- * together from all slices.
+/* Attention in a token slice. Keys and values of earlier slices come in as past_key and past_value
+ * and leave, extended, as present_key and present_value. A past and present of the model itself are
+ * kept: the first slice reads the model's own past, and the requested part of the present is
+ * assembled from all slices.
  */
 #include <stdio.h>
 

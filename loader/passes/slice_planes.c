@@ -32,7 +32,7 @@ static int32_t right_axis(const slicer *s, const opi_node *node, bool summed) {
   return whole_value(s, node->in[1])->rank - (turned == summed ? 1 : 2);
 }
 
-/* ---- what stands for scores in the whole graph ---- */
+/* ---- scores in the whole graph ---- */
 
 static bool has_axis(const slicer *s, uint32_t v, int32_t axis) {
   return s->t->dims[v][0] == axis && s->t->dims[v][1] < 0;
@@ -116,7 +116,7 @@ bool opi_s_at_scores(const slicer *s, const opi_node *node) {
          opi_s_sliced(s, node->in[0]) && opi_s_sliced(s, node->in[1]);
 }
 
-/* ---- what is left out ---- */
+/* ---- omitted columns ---- */
 
 static opipe_status need_above(slicer *s, const opi_node *node, uint32_t what) {
   char why[300] = "", text[360];
@@ -259,7 +259,7 @@ static opipe_status place_operand(slicer *s, const opi_node *node, uint32_t i, o
   }
   if (opi_s_sliced(s, v)) {
     if (broadcasts(node) && column >= 0 && x->shape[column] != 1)
-      return opi_s_refuse(s, node, "what it reads for each key is made from activations");
+      return opi_s_refuse(s, node, "its inputs for each key are made from activations");
     return OPIPE_OK;
   }
   if (s->t->differs[v] || s->t->dims[v][0] == -2)

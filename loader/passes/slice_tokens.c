@@ -51,7 +51,8 @@ static opipe_status operand(slicer *s, uint32_t v, const opi_carry *how, uint32_
 
 /* ---- nodes ---- */
 
-/* What is made for a node is called after it, by names that no value of the whole graph has. */
+/* Names everything that replaces a node after it, with names that no value of the whole graph has.
+ */
 static opipe_status name_after(slicer *s, const opi_node *node) {
   opi_node *origin = OPI_ARENA_NEW(&s->scratch, opi_node);
   if (origin == NULL)
@@ -179,7 +180,8 @@ static opipe_status agree(slicer *s, const opi_node *node, opi_carry *in, opi_ca
 
 /* ---- the walk ---- */
 
-/* What node n reads: is any of it sliced, a parameter's, or of the token axis? */
+/* Looks at the inputs of node n: is any of them sliced, dependent on a parameter, or along the
+ * token axis? */
 static void look(const slicer *s, const opi_node *node, opi_carry *in, bool *out_sliced,
                  bool *out_weighty, bool *out_tokens) {
   *out_sliced = *out_weighty = *out_tokens = false;
@@ -234,7 +236,8 @@ static void mark_producer(const slicer *s, uint32_t v, bool main) {
   s->main[n] = s->main[n] || main;
 }
 
-/* What only masks need stays whole: rows and columns are cut where attention reads it. */
+/* Values that only masks need stay whole; attention cuts their rows and columns when it reads them.
+ */
 static void mark_needed(const slicer *s) {
   for (uint32_t o = 0; o < s->n_wanted; ++o)
     mark_producer(s, s->wanted[o], true);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to solve_dims.c and solve_names.c: the free dimensions of one model while they are given
- * numbers. Names are looked up once, when a dimension is collected; from then on they are indices.
+/* State of solving one model's free dimensions. Private to solve_dims.c and solve_names.c. Names
+ * are looked up once, when a dimension is collected; from then on they are indices.
  */
 #ifndef OPI_SOLVE_H
 #define OPI_SOLVE_H
@@ -9,11 +9,11 @@
 
 typedef struct opi_unknown {
   const char *name;
-  int64_t value;               /* -1: not known */
-  bool first_axis, other_axis; /* where it stands in inputs */
+  int64_t value;               /* -1: unknown */
+  bool first_axis, other_axis; /* where it occurs in inputs */
   bool whole;                  /* the name is an expression over others */
-  bool handed;                 /* stands in the result */
-  uint32_t first_use, n_uses;  /* in uses: dimensions whose expression has to do with it */
+  bool handed;                 /* part of the result */
+  uint32_t first_use, n_uses;  /* in uses: dimensions whose expressions involve it */
 } opi_unknown;
 
 /* One free dimension. */
@@ -22,8 +22,8 @@ typedef struct opi_dimension {
   opi_expr *expr;       /* NULL: the key is the unknown itself */
   uint32_t size;        /* of the expression */
   uint32_t unknown;     /* of the key */
-  uint32_t input, axis; /* a file value, and where */
-  int64_t own;          /* a number of its own, against its name; -1: none */
+  uint32_t input, axis; /* a file value, and its axis */
+  int64_t own;          /* a number of its own that overrides its name; -1: none */
 } opi_dimension;
 
 /* An expression's dimension and one of its unknowns. */
@@ -43,25 +43,25 @@ typedef struct opi_solver {
   bool *queued; /* [n_dims] */
   uint32_t n_unknowns, room_unknowns, n_dims, room_dims, n_pairs, room_pairs;
   uint32_t queue_first, n_queue; /* a ring of n_dims */
-  bool took_default;             /* for an unknown that nothing says */
+  bool took_default;             /* for an unknown that nothing determines */
   uint64_t work;                 /* names, numbers and operations evaluated so far */
   opi_map *names;                /* of unknowns */
-  opi_map *places;               /* "INPUT.axis" of dims; NULL: not asked for yet */
+  opi_map *places;               /* "INPUT.axis" of dims; NULL: not built yet */
   opi_map *pins, *shapes;        /* of the options */
 } opi_solver;
 
-/* The most work of one model: exporters' files take some thousands. */
+/* Limit on the work for one model; exporters' files take a few thousand. */
 enum { OPI_SOLVE_BUDGET = 1 << 26 };
 
 uint32_t opi_solver_find(const opi_solver *s, const char *name); /* OPIPE_NONE: no such unknown */
-/* A dimension of input `input` (a file value) with its unknowns. */
+/* Adds a dimension of input `input` (a file value) and its unknowns. */
 opipe_status opi_solver_add(opi_solver *s, uint32_t input, uint32_t axis, opipe_error *err);
-/* After the last opi_solver_add, before the first opi_solver_assign. */
+/* Call after the last opi_solver_add and before the first opi_solver_assign. */
 opipe_status opi_solver_link(opi_solver *s, opipe_error *err);
-/* `why` stands in the message when it contradicts. */
+/* Assigns a number. The message about a contradiction contains `why`. */
 opipe_status opi_solver_assign(opi_solver *s, uint32_t u, int64_t value, const char *why,
                                opipe_error *err);
-/* Evaluates expressions, or solves them for their only unknown name, until nothing moves. */
+/* Evaluates expressions, or solves them for a single unknown name, until nothing changes. */
 opipe_status opi_solver_propagate(opi_solver *s, opipe_error *err);
 
 #endif /* OPI_SOLVE_H */

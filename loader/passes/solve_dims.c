@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gives every free dimension of the inputs a number.
  *
- * Unknowns are names: a dim_param, a name inside an expression, or "INPUT.axis". What is given (by
- * name or by the shapes at hand) is written down; what follows from it follows (solve_names.c).
- * What is left takes defaults one by one, or is an error that lists it.
+ * Unknowns are names: a dim_param, a name inside an expression, or "INPUT.axis". Given numbers (by
+ * name or by known shapes) are recorded, and their consequences propagated (solve_names.c). The
+ * remaining unknowns take defaults one by one, or are listed in an error.
  */
 #include "loader/passes/solve.h"
 

@@ -7,9 +7,9 @@
  * apart). So it does not matter how a mask is spelt. Bounds stay as small as they broadcast from: a
  * batch that a constant was expanded to costs nothing.
  *
- * What nobody knows: a graph input that a mask is computed from holds numbers from 0 to 1 (that
- * such a number decides a comparison is not believed, unless it was made very large); activations
- * and parameters' products are ordinary numbers, of which a score of LOW leaves nothing.
+ * Assumptions: a graph input that a mask is computed from holds numbers from 0 to 1 (such a number
+ * never decides a comparison, unless it was made very large); activations and products of
+ * parameters are ordinary numbers, of which a score of LOW leaves nothing.
  */
 #include "loader/passes/token_mask.h"
 
@@ -255,7 +255,7 @@ static opipe_status move_one(prover *p, const opi_node *node, uint32_t data, boo
   return OPIPE_OK;
 }
 
-/* What is known of every element, where it is one pair of numbers: movements keep it. */
+/* True if one pair of bounds holds for every element; movements keep that. */
 static bool is_uniform(const prover *p, const bounds *x) {
   return p->b.graph->values[x->lo].rank == 0 && p->b.graph->values[x->hi].rank == 0;
 }
@@ -422,7 +422,7 @@ static opipe_status bound_node(prover *p, const opi_node *node, uint32_t output,
       return compare(p, node->op, opi_op_of(node)->range == OPI_RANGE_LESS, a, c, out);
     case OPI_RANGE_WEIGHTS:
       return weights(p, a, out);
-    case OPI_RANGE_NEVER: /* what is looked at are numbers */
+    case OPI_RANGE_NEVER: /* ordinary numbers only */
       return between(p, 0, 0, out);
     case OPI_RANGE_DROPPED:
       return drop(p, a, out);

@@ -30,7 +30,8 @@ static bool has_halves(const opi_graph *graph) {
 
 /* ---- values ---- */
 
-/* Of an initializer of the file the model has it once, for every graph that is bound. */
+/* The model caches the widened content of the file's initializers, for every graph that is bound.
+ */
 static opipe_status widen_data(widening *w, opi_value *value) {
   const opi_graph *file = w->model->graph;
   const uint64_t n = value->n_bytes / sizeof(uint16_t);

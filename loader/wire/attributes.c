@@ -191,7 +191,8 @@ static opipe_status read_value(opi_scope *scope, const OpiOnnx__AttributeProto *
   }
 }
 
-/* What `a`, a reference to an attribute of the function around, stands for; kind 0: for nothing. */
+/* Resolves `a`, a reference to an attribute of the enclosing function; kind 0: the caller does not
+ * set it. */
 static opipe_status read_reference(opi_scope *scope, const OpiOnnx__AttributeProto *a,
                                    opipe_attr *out, opipe_error *err) {
   const opi_call *call = scope->call;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside loader/wire: models from a host's tables (opipe/build.h). */
+/* Models from a host's tables (opipe/build.h). Private to loader/wire. */
 #ifndef OPI_WIRE_BUILD_H
 #define OPI_WIRE_BUILD_H
 
@@ -7,9 +7,9 @@
 
 #include "loader/wire/wire.h"
 
-/* The model as a file would have it, as a message: `out` NULL measures. Tensors of the main graph
- * are external, at a location that is their index; all others hold their content. What the tables
- * hold was checked. encode.c */
+/* Encodes the model as the message of a file; with `out` NULL only measures it. Tensors of the main
+ * graph are external, with their index as location; all others contain their data. The tables have
+ * been checked. encode.c */
 uint64_t opi_build_encode(const opipe_build_params *params, uint8_t *out);
 
 /* Element `index` of a graph's tensors. */

@@ -49,7 +49,7 @@ static uint64_t room_bytes(const opi_model *model) {
   return ((uint64_t)model->graph->n_values + 1) * sizeof(opi_replacement);
 }
 
-/* ---- what was built ---- */
+/* ---- models from a host's tables ---- */
 
 static opipe_status fill_data(const opi_out_file *f, const opi_replacement *list, uint32_t n,
                               opi_model_data *data, opipe_error *err) {
@@ -147,7 +147,7 @@ opipe_status opi_built_write(const opi_model *model, opipe_write_fn write, void 
   return status;
 }
 
-/* ---- what was loaded, or built ---- */
+/* ---- any model ---- */
 
 opipe_status opi_model_write(const opi_model *model, const char *path, opipe_error *err) {
   uint32_t n = 0;

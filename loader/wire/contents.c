@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the model's own bytes say, apart from what the import made of them: its float initializers,
- * as an independent count of what may be trained, and the metadata of its nodes, which nothing else
- * needs. Both walk the messages field by field; the bytes have been checked by the pre-scan.
+/* Facts from the model's own bytes, independent of the import: its float initializers, as an
+ * independent count of what may be trained, and the metadata of its nodes, which nothing else
+ * needs. Both walk the messages field by field; the pre-scan has checked the bytes.
  */
 #include <string.h>
 

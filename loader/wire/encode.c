@@ -129,7 +129,8 @@ static void put_place(encoder *e, const void *what) {
   put_text(e, 2, what);
 }
 
-/* Of the main graph: `index` is where its content is found again; OPIPE_NONE: it is in a body. */
+/* A tensor of the main graph, whose content is found again by `index`; OPIPE_NONE: it is in a body.
+ */
 typedef struct tensor_at {
   opipe_build_tensor tensor;
   uint32_t index;

@@ -325,7 +325,7 @@ static opipe_status find_in_file(opi_load *load, const place *at, uint64_t n_byt
   return *out_data != NULL ? OPIPE_OK : opi_fail_nomem(err, 16, "a tensor");
 }
 
-/* Of a host's graph: the location is the index of the tensor there. */
+/* For a host's graph, the location is the index of the tensor there. */
 static opipe_status find_built(opi_load *load, const char *location, uint64_t n_bytes,
                                const uint8_t **out_data, opipe_error *err) {
   uint64_t index = 0;

@@ -17,7 +17,8 @@ static size_t count_initializers(const OpiOnnx__GraphProto *message) {
   return message->n_initializer + message->n_sparse_initializer;
 }
 
-/* What is done with each initializer; `tensor` lasts for the call. sparse: its values are `tensor`.
+/* Callback for each initializer; `tensor` is valid during the call. sparse: its values are
+ * `tensor`.
  */
 typedef opipe_status (*initializer_fn)(void *ctx, const OpiOnnx__TensorProto *tensor,
                                        const OpiOnnx__SparseTensorProto *sparse, opipe_error *err);

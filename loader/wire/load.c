@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading a model: the file is mapped, checked and unpacked without its weights, and turned into a
- * file graph. What is kept lies in the model's arena; the messages end with the load.
+/* Loading a model: the file is mapped, checked, unpacked without its weights, and turned into a
+ * file graph in the model's arena. The messages are released when the load ends.
  *
- * Nothing here reads tensor contents, so the time and the memory that a load takes follow the size
- * of the graph, not that of the weights.
+ * Nothing here reads tensor contents, so time and memory of a load depend on the size of the graph,
+ * not on that of the weights.
  */
 #include <string.h>
 

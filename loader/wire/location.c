@@ -3,8 +3,8 @@
  *
  * A location is relative, has no "..", no backslash, and stays below the folder of the model file:
  * openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS), or where the kernel has
- * no openat2 one component after the other with O_NOFOLLOW. What was opened must be a regular file
- * with one name. O_NONBLOCK keeps a FIFO from holding the loader.
+ * no openat2 one component after the other with O_NOFOLLOW. The opened file must be regular
+ * and have one name. O_NONBLOCK keeps a FIFO from holding the loader.
  *
  * Model hubs' caches hold links: model.onnx -> ../blobs/A, model.onnx.data -> ../blobs/B. So where
  * the model was reached by a link, a data file that is a link in the same folder, and whose target

@@ -131,7 +131,7 @@ static opipe_status too_many(scanner *s, uint64_t found, uint64_t most, const ch
                   (unsigned long long)most);
 }
 
-/* What n bytes take in an arena, with the pointer that refers to them. */
+/* Size of n bytes in an arena, with the pointer to them. */
 static uint64_t block(uint64_t n) {
   return opi_align_up(n, 16) + 8;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The structure of the format, one table per message: what the loader reads, field by field.
- * What is not listed (documentation, metadata, value_info, training_info, ...) is stepped over: it
- * is checked for its length only and never unpacked. Numbers and names are the format's.
+/* The structure of the format, one table per message, as far as the loader reads it. Other fields
+ * (documentation, metadata, value_info, training_info, ...) are skipped: only their length is
+ * checked and they are never unpacked. Numbers and names are the format's.
  */
 #include "loader/wire/scan.h"
 #include "onnx_model.pb-c.h"

@@ -52,7 +52,7 @@ typedef struct saver {
   target *targets;                     /* [n_targets] rising; the others of the list are added */
   bool *added;                         /* [n] */
   uint32_t n, n_targets, n_identities; /* added in place of Identity nodes */
-  uint64_t main_at, main_end;          /* what the main graph holds */
+  uint64_t main_at, main_end;          /* extent of the main graph */
   opipe_write_fn write;
   void *ctx;
   opipe_error *err;
@@ -82,7 +82,7 @@ static opipe_status next_field(const saver *s, uint64_t end, uint64_t *io_at, op
 
 /* ---- one tensor ---- */
 
-/* What of a tensor's message matters here. */
+/* The parts of a tensor's message that matter here. */
 typedef struct tensor_view {
   const opi_replacement *with;
   uint32_t index;   /* of `with` */

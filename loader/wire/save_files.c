@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving a model: the model file, and beside it copies of its external files, with new values.
+/* Saving a model: the model file and, beside it, copies of its external files with new values.
  *
- * Every file is written under another name and flushed; when all are whole they are renamed, the
- * model file last. What fails leaves nothing. The source's own external files are never written to,
- * nor those of any other model that lies in the folder: but for files of the model that is
- * replaced, what is there stays. What was built from a host's tables has a file of data of its own,
- * if any: built.c.
+ * Every file is written under a temporary name and flushed. When all are complete they are renamed,
+ * the model file last; a failure leaves nothing behind. The source's own external files are never
+ * written to, nor those of other models in the folder: only files of the model being replaced are
+ * overwritten. A model built from a host's tables has a data file of its own, if any: built.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -155,7 +154,7 @@ static opipe_status check_place(const opi_model *model, const opi_mapping *m, co
   char path[PATH_MAX];
   struct stat st;
   opi_model *replaced = NULL;
-  opipe_error ignored = OPIPE_ERROR_INIT; /* what cannot be loaded has no files */
+  opipe_error ignored = OPIPE_ERROR_INIT; /* an unloadable model has no files */
   OPI_TRY(place_in(path, folder, m->location, err));
   if (strcmp(path, target) == 0) {
     return opi_fail(err, OPIPE_E_INVALID,

@@ -7,7 +7,7 @@
  */
 #include "loader/wire/wire.h"
 
-/* What the dtype asks of an address. */
+/* Alignment that the type requires. */
 static uint32_t element_align(uint32_t dtype) {
   const uint32_t n_bytes = opi_dtype_bits(dtype) / 8;
   if (n_bytes <= 1)

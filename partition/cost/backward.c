@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the backward of each node costs: the nodes that it anchors, by the device's rates or as
- * measured. */
+/* Backward costs by node of the forward: the sum over the backward nodes that it anchors, by the
+ * device's rates or measured. */
 #include "partition/cost/backward.h"
 #include <string.h>
 #include "partition/cost/profile.h"

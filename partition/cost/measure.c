@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures nodes by running them: one buffer for all boundaries and scratch of a node, zero inputs,
- * best of three. */
+ * best of three runs. */
 #include "partition/cost/measure.h"
 
 #include <string.h>

@@ -5,9 +5,8 @@
 
 #include "partition/program/cut.h"
 
-/* Runs every program (one node each) 3 times on zeros and takes the best.
- * sources [n_params]: what slots of PARAMETER values index; all of them must be present. out_ns
- * [n]. */
+/* Runs every program (one node each) 3 times on zeros; the best counts. PARAMETER values index
+ * sources [n_params], all of which must be present. out_ns [n]. */
 opipe_status opi_measure_programs(const opipe_graph *const *graphs, uint32_t n,
                                   const opipe_param_source *sources, uint32_t n_params,
                                   const opi_backend_ref *backend, opipe_device *device,

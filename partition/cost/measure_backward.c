@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures the backward nodes of a training graph: each becomes a stage of its own, whose inputs
- * are boundaries, parameters or scalars, and is run by partition/cost.
+/* Measures the backward nodes of a training graph. Each becomes a stage of its own, with
+ * boundaries, parameters or scalars as inputs, and is run by measure.c.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 typedef struct lone {
   const opi_training *training;
   opi_arena arena;
-  uint32_t *slot_of; /* [n_values] in sources, OPIPE_NONE: no parameter */
+  uint32_t *slot_of; /* [n_values] index in sources; OPIPE_NONE: not a parameter */
   opipe_param_source *sources;
   uint32_t n_params, room;
   opipe_error *err;
@@ -42,7 +42,7 @@ static opipe_status param_slot(lone *l, uint32_t v, uint32_t *out_slot) {
   return OPIPE_OK;
 }
 
-/* An input: a scalar, a parameter, a constant, or a boundary. */
+/* Gives an input its role: scalar, parameter, constant or boundary. */
 static opipe_status place_input(lone *l, opipe_graph *graph, uint32_t v, opipe_value *out) {
   const opi_value *value = &l->training->graph->values[v];
   const uint32_t scalar = scalar_of(l->training, v);
@@ -78,7 +78,7 @@ static opipe_status isolate(lone *l, const opi_node *node, opipe_graph *graph) {
     const bool made = i >= node->n_in;
     const uint32_t v = made ? node->out[i - node->n_in] : node->in[i];
     uint32_t at = 0;
-    while (at < n && globals[at] != v) /* read twice, it is there once */
+    while (at < n && globals[at] != v) /* listed once even if read twice */
       ++at;
     locals[i] = v == OPIPE_NONE ? OPIPE_NONE : at;
     if (v == OPIPE_NONE || at < n)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles nodes by compiling each as a program of its own: exact parameter layouts and workspaces
- * (of a described device estimates), and a time from the device's rates or from a measurement. A
- * layout depends on the parameter and its consumer only, so what holds for one node holds in any
- * stage.
+/* Profiles nodes by compiling each as a program of its own. This gives exact parameter layouts and
+ * workspaces (estimates for a described device), and a time from the device's rates or from a
+ * measurement. A layout depends only on the parameter and its consumer, so what holds for one node
+ * holds in any stage.
  */
 #include "partition/cost/profile.h"
 
@@ -22,14 +22,13 @@ static bool is_refused(const opipe_support *support, uint32_t node) {
   return support != NULL && support[node].status != OPIPE_OK;
 }
 
-/* The backend's reason, as one line that ends. */
+/* The backend's reason, as one terminated line. */
 static const char *reason_of(const opipe_support *support, char line[OPI_LINE_ROOM]) {
   char reason[sizeof support->reason + 1] = "";
   memcpy(reason, support->reason, sizeof support->reason);
   return opi_text_line(line, reason);
 }
 
-/* [n_nodes] by the arena. */
 static opipe_status ask_support(const opi_graph *graph, const opi_backend_ref *backend,
                                 opipe_device *device, opi_arena *arena, opipe_support **out_support,
                                 opipe_error *err) {
@@ -81,7 +80,7 @@ opipe_status opi_profile_refusal(const opi_profile *profile, const opi_graph *gr
   return report(graph, profile->support, wanted, kind, profile->arena.allocator, err);
 }
 
-/* Appends a layout to those of node `n`, the last node so far. */
+/* Appends a layout to node `n`, which must be the last one so far. */
 static opipe_status add_param(opi_profile *profile, const opipe_param_layout *layout, uint32_t n,
                               uint32_t *io_room, opipe_error *err) {
   const uint32_t used = profile->param_first[n + 1];
@@ -94,7 +93,7 @@ static opipe_status add_param(opi_profile *profile, const opipe_param_layout *la
   return OPIPE_OK;
 }
 
-/* The layouts that the node's program wants. */
+/* Appends the layouts that the node's program wants. */
 static opipe_status add_params(opi_profile *profile, const opi_backend_ref *backend,
                                opipe_program *program, uint32_t n, uint32_t *io_room,
                                opipe_error *err) {
@@ -175,7 +174,7 @@ static opipe_status make_single(opi_profile *profile, const opi_graph *graph,
   return opi_cut_build(&source, allocator, &profile->single, err);
 }
 
-/* Times as the device runs them, of the nodes that it takes. */
+/* Measures the nodes that the device supports. */
 static opipe_status measure(opi_profile *profile, const opi_profile_place *place,
                             const opipe_allocator *allocator, uint64_t (*now_ns)(void),
                             opipe_error *err) {
@@ -199,7 +198,7 @@ static opipe_status measure(opi_profile *profile, const opi_profile_place *place
   return OPIPE_OK;
 }
 
-/* What the device takes of the graph. */
+/* Asks which nodes the device supports. */
 static opipe_status support(opi_profile *profile, const opi_graph *graph,
                             const opi_profile_place *place, opipe_error *err) {
   opipe_support *answers = NULL;
@@ -217,14 +216,14 @@ static opipe_status fill(opi_profile *profile, const opi_graph *graph,
   uint32_t room = 0;
   if (place->backend == NULL && kind == OPI_COST_MEASURED) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "measured costs need the devices, and these are only described");
+                    "measured costs need real devices, these are only described");
   }
   if (place->backend != NULL)
     OPI_TRY(support(profile, graph, place, err));
   OPI_TRY(make_single(profile, graph, allocator, err));
   for (uint32_t n = 0; n < graph->n_nodes; ++n)
     OPI_TRY(profile_node(profile, graph, place, n, &room, err));
-  /* A boundary tensor is written by one core and read cold by another: about half the memory's
+  /* A boundary tensor is written by one core and read cold by another, at about half the memory's
    * rate. */
   profile->transfer_bytes_per_ns = facts->bandwidth > 0 ? facts->bandwidth * 0.5e-9 : 10.0;
   profile->transfer_ns = 1000.0;

@@ -46,7 +46,7 @@ static opipe_status read_u32(const json_t *object, const char *what, const char 
   return OPIPE_OK;
 }
 
-/* A cap that an earlier rank on the same device has, and has first. */
+/* Reads "memory_with": the first rank on the same device that has the same cap. */
 static opipe_status read_memory_with(const json_t *object, const char *what, uint32_t rank,
                                      opi_device_spec *io_devices, opipe_error *err) {
   static const char name[] = "memory_with";
@@ -61,8 +61,8 @@ static opipe_status read_memory_with(const json_t *object, const char *what, uin
       other->memory_bytes != d->memory_bytes || other->index != d->index ||
       other->domain != d->domain || strcmp(other->kind, d->kind) != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"%s\" of rank %u is %u: the first of the ranks that have the same "
-                    "\"memory_bytes\" of the same device is needed",
+                    "%s: \"%s\" of rank %u is %u; it must be the first rank with the same "
+                    "\"memory_bytes\" on the same device",
                     what, name, rank, first);
   }
   d->memory_with = first + 1;
@@ -118,7 +118,7 @@ opipe_status opi_json_read_link(const json_t *object, const char *what, opi_link
   for (l->thread_rule = 0; strcmp(threads, thread_rules[l->thread_rule]) != 0;) {
     if (++l->thread_rule == OPI_COUNT(thread_rules)) {
       return opi_fail(err, OPIPE_E_INVALID,
-                      "%s: \"threads\" of the link is '%.40s'; %s or %s can be", what, threads,
+                      "%s: \"threads\" of the link is '%.40s'; it must be %s or %s", what, threads,
                       thread_rules[0], thread_rules[1]);
     }
   }
@@ -137,7 +137,7 @@ opipe_status opi_json_read_link(const json_t *object, const char *what, opi_link
 }
 
 opipe_status opi_json_read_places(const json_t *root, opi_plan *plan, opipe_error *err) {
-  enum { DEVICES_MOST = 4096 }; /* of a cluster */
+  enum { DEVICES_MOST = 4096 }; /* in a cluster */
   static const char what[] = "the plan", name[] = "cluster_devices";
   const json_t *list = NULL;
   if (json_object_get(root, name) == NULL)
@@ -154,8 +154,8 @@ opipe_status opi_json_read_places(const json_t *root, opi_plan *plan, opipe_erro
     const json_t *value = json_array_get(list, r);
     if (!json_is_integer(value) || json_integer_value(value) < 0 ||
         json_integer_value(value) >= DEVICES_MOST) {
-      return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" of rank %u is no number from 0 to %d", what,
-                      name, r, DEVICES_MOST - 1);
+      return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" of rank %u is not a number from 0 to %d",
+                      what, name, r, DEVICES_MOST - 1);
     }
     devices[r] = (uint32_t)json_integer_value(value);
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plan files: written whole, or their decisions alone; the hash of these; read without the model.
- * A file is read with its model by partition/make (read.h beside this one says in which steps). */
+/* Plan files: writing a plan or its decisions alone, hashing the decisions, reading without the
+ * model. partition/make reads a file together with its model, in the steps of read.h. */
 #ifndef OPI_FILE_H
 #define OPI_FILE_H
 
@@ -10,17 +10,19 @@
 
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
                             opipe_error *err);
-/* The decisions alone, as opi_plan_write has them: what is hashed. */
+/* Writes the decisions alone, in the form in which opi_plan_write has them: the input of the hash.
+ */
 opipe_status opi_plan_write_decisions(const opi_plan *plan, opipe_write_fn write, void *ctx,
                                       opipe_error *err);
-/* Fills plan->hash: the last act of making and reading. */
+/* Fills plan->hash: the last step of making or reading a plan. */
 opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err);
-/* Of graph, names, types and shapes; not of weight values. */
+/* Covers graph, names, types and shapes, not weight values. */
 void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
 
-/* Without its model: for playing it (partition/study/simulate/plan_play.h) and for people alone.
- * What follows from the graph is as the file predicts it; its nodes are not checked. Errors: as
- * opi_plan_read; NOTFOUND, a file that was written without what its lists take. */
+/* Reads a plan without its model, for people and for playing it
+ * (partition/study/simulate/plan_play.h). Whatever follows from the graph is taken from the file's
+ * prediction, and nodes are not checked. Errors: as opi_plan_read; NOTFOUND, the file has no
+ * "play". */
 opipe_status opi_plan_read_alone(const opipe_allocator *allocator, const void *json,
                                  uint64_t n_bytes, opi_plan **out_plan, opipe_error *err);
 

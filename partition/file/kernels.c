@@ -49,7 +49,7 @@ void opi_json_write_kernels(opi_text *t, const opi_plan *plan) {
 
 /* ---- reading ---- */
 
-/* One line, as backends write them. */
+/* Reads a string without line breaks, as backends write them. */
 static opipe_status read_line(const json_t *object, const char *name, char *out, size_t room,
                               opipe_error *err) {
   const char *text = NULL;
@@ -88,7 +88,7 @@ static opipe_status read_table(const json_t *object, opi_plan *plan, opi_kernel_
   OPI_TRY(opi_json_get_array(object, WHAT, "choices", &list, err));
   const size_t n = json_array_size(list);
   if (n == 0 || n > KERNELS_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: a table of %zu choices; 1 to %d are possible", WHAT,
+    return opi_fail(err, OPIPE_E_INVALID, "%s: a table of %zu choices; it must have 1 to %d", WHAT,
                     n, KERNELS_MOST);
   }
   opipe_kernel *kernels = OPI_ARENA_ARRAY(&plan->arena, opipe_kernel, n);
@@ -111,8 +111,8 @@ static opipe_status check_hash(const json_t *root, const opi_kernels *kernels, o
   return strcmp(hash, own) == 0
              ? OPIPE_OK
              : opi_fail(err, OPIPE_E_INVALID,
-                        "%s: \"hash\" is %.40s, the choices have %s: they were changed", WHAT, hash,
-                        own);
+                        "%s: \"hash\" is %.40s, but the choices hash to %s: they were changed",
+                        WHAT, hash, own);
 }
 
 opipe_status opi_json_read_kernels(const json_t *root, opi_plan *plan, opipe_error *err) {
@@ -124,7 +124,7 @@ opipe_status opi_json_read_kernels(const json_t *root, opi_plan *plan, opipe_err
   OPI_TRY(opi_json_get_array(object, WHAT, "tables", &list, err));
   const size_t n = json_array_size(list);
   if (n == 0 || n > TABLES_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: %zu tables; 1 to %d are possible", WHAT, n,
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %zu tables; there must be 1 to %d", WHAT, n,
                     TABLES_MOST);
   }
   opi_kernels *kernels = OPI_ARENA_NEW(&plan->arena, opi_kernels);

@@ -21,7 +21,7 @@ opipe_status opi_json_read_print(const char *text, uint64_t out_print[2], opipe_
   }
   if (!good) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "the plan: \"fingerprint\" is '%.40s', %d hexadecimal digits are needed", text,
+                    "the plan: \"fingerprint\" is '%.40s'; it must be %d hexadecimal digits", text,
                     DIGITS);
   }
   memcpy(out_print, print, sizeof print);
@@ -49,7 +49,7 @@ opipe_status opi_json_list_nodes(const json_t *stages, opi_plan *plan, opipe_err
   return OPIPE_OK;
 }
 
-/* Of training. */
+/* Training plans only. */
 static opipe_status read_stashes(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *stages = json_object_get(root, "stages");
   if (!opi_plan_trains(&plan->decided))
@@ -101,12 +101,12 @@ static opipe_status read_times(const json_t *root, opi_plan *plan, opipe_error *
   OPI_TRY(opi_json_get_number(root, WHAT, "flops", &plan->predicted.flops, err));
   if (plan->predicted.flops >= 0 && plan->predicted.flops <= flops_most)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "the plan: \"flops\" is %g, 0 to %g can be",
+  return opi_fail(err, OPIPE_E_INVALID, "the plan: \"flops\" is %g; it must be from 0 to %g",
                   plan->predicted.flops, flops_most);
 }
 
 opipe_status opi_json_read_outline(const json_t *root, opi_plan *plan, opipe_error *err) {
-  OPI_TRY(opi_json_read_playlist(root, plan, err)); /* what older files lack, first */
+  OPI_TRY(opi_json_read_playlist(root, plan, err)); /* first, because older files lack it */
   OPI_TRY(read_stashes(root, plan, err));
   OPI_TRY(read_cut(root, plan, err));
   return read_times(root, plan, err);

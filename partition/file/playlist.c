@@ -7,7 +7,7 @@
 
 static const char *const WHAT = "the plan's \"play\"";
 static const char PASSES[] = "FBIW"; /* by OPI_PROGRAM_* */
-/* Other words than passes. */
+/* Letters of all operations but COMPUTE. */
 static const struct {
   char letter;
   uint8_t kind;
@@ -56,7 +56,7 @@ static void write_numbers(opi_text *t, const uint32_t *numbers, uint32_t n) {
   opi_text_puts(t, "]");
 }
 
-/* Of training: barriers have no bytes, updates no stage. */
+/* Training plans only. Barriers have no bytes, updates no stage. */
 static void write_groups(opi_text *t, const opi_playlist *l) {
   opi_text_puts(t, ",\n    \"groups\": [");
   for (uint32_t i = 0; i < l->n_groups; ++i) {
@@ -134,12 +134,12 @@ static uint32_t n_pieces(const reader *r) {
   return r->plan->decided.n_stages * r->list->n_pieces;
 }
 
-/* An array of so many numbers, each at most its `most`. */
+/* An array of exactly n numbers; number i is at most most[i]. */
 static opipe_status read_numbers(const reader *r, const json_t *object, const char *name,
                                  const uint32_t *most, uint32_t n, uint32_t *out) {
   const json_t *list = json_object_get(object, name);
   if (json_array_size(list) != n) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers, %u are needed", WHAT,
+    return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers; it must have %u", WHAT,
                     name, json_array_size(list), n);
   }
   for (uint32_t i = 0; i < n; ++i) {
@@ -175,10 +175,11 @@ static opipe_status read_stream(const reader *r, const json_t *object, opi_playl
                                .dst_slice = (uint16_t)to[SLICE],
                                .backward = strcmp(pass, "B") == 0};
   if ((!out->backward && strcmp(pass, "F") != 0) || from[RANK] == to[RANK]) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "%s: a stream from rank %u to rank %u of pass '%.8s'; between two ranks, F or "
-                    "B, can be",
-                    WHAT, from[RANK], to[RANK], pass);
+    return opi_fail(
+        r->err, OPIPE_E_INVALID,
+        "%s: a stream from rank %u to rank %u of pass '%.8s'; it must join two ranks and be "
+        "of pass F or B",
+        WHAT, from[RANK], to[RANK], pass);
   }
   return opi_json_get_u64(object, WHAT, "bytes", BYTES_MOST, &out->n_bytes, r->err);
 }
@@ -201,11 +202,11 @@ static opipe_status read_bytes(const reader *r, const json_t *object, const char
   OPI_TRY(opi_json_get_number(object, WHAT, name, out, r->err));
   if (*out >= 0 && *out <= (double)BYTES_MOST)
     return OPIPE_OK;
-  return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"%s\" is %g, 0 to %g can be", WHAT, name, *out,
-                  (double)BYTES_MOST);
+  return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"%s\" is %g; it must be from 0 to %g", WHAT, name,
+                  *out, (double)BYTES_MOST);
 }
 
-/* By piece, then pass: each once. */
+/* Works are sorted by piece, then pass, without repeats. */
 static opipe_status read_work(const reader *r, const json_t *object, opi_playlist_work *out) {
   const opi_playlist_work *before = r->list->n_works == 0 ? NULL : out - 1;
   const char *pass = NULL;
@@ -216,9 +217,10 @@ static opipe_status read_work(const reader *r, const json_t *object, opi_playlis
   if (at == NULL ||
       (before != NULL && (before->piece > out->piece ||
                           (before->piece == out->piece && before->pass >= out->pass)))) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "%s: pass '%.8s' of piece %u: F, B, I, W can be, each once, in this order",
-                    WHAT, pass, out->piece);
+    return opi_fail(
+        r->err, OPIPE_E_INVALID,
+        "%s: pass '%.8s' of piece %u; passes are F, B, I and W, each at most once, in this order",
+        WHAT, pass, out->piece);
   }
   OPI_TRY(opi_json_time(json_object_get(object, "ns"), WHAT, "ns", &out->ns, r->err));
   OPI_TRY(read_bytes(r, object, "take_bytes", &out->take_bytes));
@@ -246,7 +248,8 @@ static bool has_stage(const opi_decision *plan, uint32_t rank, uint32_t stage) {
   return false;
 }
 
-/* Ranks of a group, each once, and with a replica of its stage where it has one. */
+/* The ranks of a group, without repeats; for a stage's sum, each must have a replica of the stage.
+ */
 static opipe_status read_ranks(const reader *r, const json_t *list, opi_playlist_group *out) {
   const opi_decision *plan = &r->plan->decided;
   const size_t n = json_array_size(list);
@@ -263,7 +266,7 @@ static opipe_status read_ranks(const reader *r, const json_t *list, opi_playlist
     if (!good) {
       return opi_fail(r->err, OPIPE_E_INVALID,
                       "%s: group %u: rank %" JSON_INTEGER_FORMAT
-                      " is none of %u, has no replica of its stage, or is there twice",
+                      " is not one of %u, has no replica of the stage, or occurs twice",
                       WHAT, r->list->n_groups, rank, plan->n_ranks);
     }
     out->ranks[out->n_ranks] = (uint32_t)rank;
@@ -282,8 +285,8 @@ static opipe_status read_group(const reader *r, const json_t *object, opi_playli
     OPI_TRY(opi_json_get_u64(object, WHAT, "bytes", BYTES_MOST, &out->n_bytes, r->err));
   OPI_TRY(opi_json_get_array(object, WHAT, "ranks", &ranks, r->err));
   if (json_array_size(ranks) == 0 || json_array_size(ranks) > plan->n_ranks) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "%s: group %u of %zu ranks; 1 to %u can be", WHAT,
-                    r->list->n_groups, json_array_size(ranks), plan->n_ranks);
+    return opi_fail(r->err, OPIPE_E_INVALID, "%s: group %u has %zu ranks; it must have 1 to %u",
+                    WHAT, r->list->n_groups, json_array_size(ranks), plan->n_ranks);
   }
   return read_ranks(r, ranks, out);
 }
@@ -305,7 +308,7 @@ static opipe_status read_groups(const reader *r, const json_t *play) {
 
 /* ---- lists ---- */
 
-/* Digits below `end`, a number up to `most`. */
+/* Takes digits before `end`: a number up to `most`. */
 static bool take_number(const char **io_at, const char *end, uint32_t most, uint32_t *out) {
   uint64_t value = 0;
   const char *at = *io_at;
@@ -318,7 +321,7 @@ static bool take_number(const char **io_at, const char *end, uint32_t most, uint
   return true;
 }
 
-/* Its kind, and how many there are of what it is about. */
+/* Takes the letter of an operation; *out_n is the number of objects that its index may name. */
 static bool take_kind(const reader *r, char letter, opi_playlist_item *out, uint32_t *out_n) {
   const char *pass = letter == '\0' ? NULL : strchr(PASSES, letter);
   if (pass != NULL) {
@@ -338,7 +341,7 @@ static bool take_kind(const reader *r, char letter, opi_playlist_item *out, uint
   return false;
 }
 
-/* "+1n" and its parts, of double-buffered weights. */
+/* Takes the suffix of double-buffered weights: "+1", "-1", "n", or both. */
 static bool take_mark(const reader *r, const char **io_at, const char *end,
                       opi_playlist_item *out) {
   const char *at = *io_at;
@@ -387,8 +390,8 @@ static opipe_status read_list(reader *r, uint32_t rank, const char *line) {
                         sizeof *l->items))
       return opi_fail_nomem(r->err, r->n_items * sizeof *l->items, "a plan");
     if (!take_item(r, at, at + length, &l->items[r->n_items++])) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "%s: rank %u: '%.*s' is no word of its list", WHAT,
-                      rank, (int)(length > 40 ? 40 : length), at);
+      return opi_fail(r->err, OPIPE_E_INVALID, "%s: rank %u: '%.*s' is not an operation of a list",
+                      WHAT, rank, (int)(length > 40 ? 40 : length), at);
     }
     at += length;
   }
@@ -400,7 +403,7 @@ static opipe_status read_lists(reader *r, const json_t *play) {
   const json_t *list = NULL;
   OPI_TRY(opi_json_get_array(play, WHAT, "lists", &list, r->err));
   if (json_array_size(list) != n_ranks) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "%s: lists of %zu ranks, the plan has %u", WHAT,
+    return opi_fail(r->err, OPIPE_E_INVALID, "%s: lists for %zu ranks, the plan has %u", WHAT,
                     json_array_size(list), n_ranks);
   }
   r->list->rank_first = OPI_ARENA_ARRAY(&r->plan->arena, uint32_t, (size_t)n_ranks + 1);
@@ -422,9 +425,10 @@ opipe_status opi_json_read_playlist(const json_t *root, opi_plan *plan, opipe_er
   const json_t *play = json_object_get(root, "play");
   reader r = {.plan = plan, .list = OPI_ARENA_NEW(&plan->arena, opi_playlist), .err = err};
   if (play == NULL) {
-    return opi_fail(err, OPIPE_E_NOTFOUND,
-                    "the plan was written without \"play\", what its lists take: 'onnx-pipe plan "
-                    "MODEL --plan FILE -o FILE' writes it anew");
+    return opi_fail(
+        err, OPIPE_E_NOTFOUND,
+        "the plan was written without \"play\", the costs of its lists: 'onnx-pipe plan "
+        "MODEL --plan FILE -o FILE' writes it again");
   }
   if (r.list == NULL)
     return opi_fail_nomem(err, sizeof *r.list, "a plan");
@@ -434,7 +438,7 @@ opipe_status opi_json_read_playlist(const json_t *root, opi_plan *plan, opipe_er
       (sliced && r.list->n_pieces != plan->decided.n_slices)) {
     return opi_fail(
         err, OPIPE_E_INVALID,
-        "%s: %u stages of %u pieces, %u token slices; 1 to %d pieces of all can be, one "
+        "%s: %u stages of %u pieces, %u token slices; there must be 1 to %d pieces in all, one "
         "for each slice",
         WHAT, plan->decided.n_stages, r.list->n_pieces, sliced ? plan->decided.n_slices : 1,
         PIECES_MOST);

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fingerprint of the model that a plan belongs to, and the hash of the plan's decisions. */
+/* Fingerprints of models, and hashes of plans' decisions. */
 #include <string.h>
 
 #define XXH_INLINE_ALL
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wundef"
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wshadow"
 #include <xxhash.h>
-#pragma GCC diagnostic pop
 
 #include "partition/file/file.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the parts of a plan file. What it says is checked like any input: the fingerprint first,
- * then every node must be there; the hash last. No plugin is asked: devices, link and memory are as
- * the file has them, and are compared with those that are here when a session opens. Alone, without
- * its model, it is what can be played: nodes are those that it lists, what follows from the graph
- * is as it was predicted.
+/* Reads the parts of a plan file. All contents are checked like any input: the fingerprint first,
+ * then that every node exists, the hash last. No plugin is asked: devices, link and memory are
+ * taken from the file and compared with the actual ones when a session opens. Without its model a
+ * plan can only be played: nodes are those that it lists, and whatever follows from the graph is as
+ * predicted.
  */
 #include "partition/file/read.h"
 
@@ -22,9 +22,10 @@
 #include "partition/schedule/order.h"
 
 static const char *const WHAT = "the plan";
-static const char STRATEGY[] = "onnx-pipe strategy"; /* the format of another file of planners */
+static const char STRATEGY[] =
+    "onnx-pipe strategy"; /* the format of another file that planners write */
 enum { COUNT_MOST = 1 << 20, RANKS_MOST = 4096, STAGES_MOST = 1 << 16 };
-static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16; /* a sum of all parts fits */
+static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16; /* so that the sum of all parts fits */
 
 typedef opi_reading reader;
 
@@ -161,7 +162,7 @@ static opipe_status read_pins(reader *r) {
   return OPIPE_OK;
 }
 
-/* "off", "graph", or the ratio of every Dropout. */
+/* Reads "off", "graph", or a ratio that overrides that of every Dropout. */
 static opipe_status read_dropout(reader *r, const char *text) {
   char *end = NULL;
   opi_decision *plan = &r->plan->decided;
@@ -173,7 +174,7 @@ static opipe_status read_dropout(reader *r, const char *text) {
   if (end == text || *end != '\0' ||
       !(plan->binding.dropout_ratio >= 0 && plan->binding.dropout_ratio < 1)) {
     return opi_fail(r->err, OPIPE_E_INVALID,
-                    "the plan: \"dropout\" is '%.40s'; off, graph or a ratio below 1 is needed",
+                    "the plan: \"dropout\" is '%.40s'; it must be off, graph or a ratio below 1",
                     text);
   }
   return OPIPE_OK;
@@ -220,7 +221,7 @@ static opipe_status read_devices(reader *r) {
   OPI_TRY(opi_json_get_array(r->root, WHAT, "devices", &devices, r->err));
   const size_t n = json_array_size(devices);
   if (n == 0 || n > RANKS_MOST) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; 1 to %d are possible", n,
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu devices; it must have 1 to %d", n,
                     RANKS_MOST);
   }
   r->plan->decided.n_ranks = (uint32_t)n;
@@ -256,7 +257,7 @@ static opipe_status read_settings(reader *r) {
   return OPIPE_OK;
 }
 
-/* The rows that micro-batches split are those of a dimension that the plan binds. */
+/* The rows that micro-batches split must be those of a dimension that the plan binds. */
 static opipe_status check_batch(const reader *r) {
   const opi_decision *plan = &r->plan->decided;
   for (uint32_t i = 0; i < plan->binding.n_dims; ++i) {
@@ -270,7 +271,7 @@ static opipe_status check_batch(const reader *r) {
                     plan->binding.dims[i].value);
   }
   return opi_fail(r->err, OPIPE_E_INVALID,
-                  "the plan: \"batch_dim\" '%.100s' is none of its dimensions",
+                  "the plan: \"batch_dim\" '%.100s' is not one of its dimensions",
                   plan->binding.batch_dim);
 }
 
@@ -360,7 +361,7 @@ opipe_status opi_reading_stages(opi_reading *r, const opi_graph *graph) {
   OPI_TRY(opi_json_get_array(r->root, WHAT, "stages", &list, r->err));
   const size_t n = json_array_size(list);
   if (n == 0 || n > STAGES_MOST) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; 1 to %d are possible", n,
+    return opi_fail(r->err, OPIPE_E_INVALID, "the plan has %zu stages; it must have 1 to %d", n,
                     STAGES_MOST);
   }
   plan->decided.n_stages = (uint32_t)n;
@@ -383,7 +384,7 @@ opipe_status opi_reading_stages(opi_reading *r, const opi_graph *graph) {
 
 /* ---- actions ---- */
 
-/* NULL, or what is wrong with the actions of a cell. */
+/* NULL, or the reason why a cell's actions are wrong. */
 static const char *take_cell(const reader *r, uint32_t rank, const opi_cell_text *cells, uint32_t n,
                              opipe_action out[2]) {
   for (uint32_t i = 0; i < n; ++i) {
@@ -398,7 +399,7 @@ static const char *take_cell(const reader *r, uint32_t rank, const opi_cell_text
   return NULL;
 }
 
-/* Cells of the grammar of orders, with spaces between. */
+/* Reads cells in the grammar of orders, separated by spaces. */
 static opipe_status read_rank_actions(reader *r, uint32_t rank, const char *line,
                                       uint32_t *io_room) {
   opi_plan *plan = r->plan;
@@ -485,7 +486,8 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
   OPI_TRY(opi_json_get_u64(object, WHAT, "total_bytes", INT64_MAX, &m->total_bytes, r->err));
   if (m->total_bytes != sum) {
     return opi_fail(r->err, OPIPE_E_INVALID,
-                    "the plan: \"total_bytes\" of rank %u is %" PRIu64 ", its parts are %" PRIu64,
+                    "the plan: \"total_bytes\" of rank %u is %" PRIu64
+                    ", its parts add up to %" PRIu64,
                     rank, m->total_bytes, sum);
   }
   if (json_object_get(object, "fallback_nodes") != NULL) {
@@ -503,8 +505,8 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
   return OPIPE_OK;
 }
 
-/* Decisions that were changed by hand come without the hash of what was predicted for: the bytes of
- * devices that cannot be asked here are estimated. */
+/* Estimates bytes of decisions that were edited by hand: they come without a hash, so the predicted
+ * bytes are of other decisions, and the devices cannot be asked here. */
 static opipe_status describe_devices(reader *r) {
   const opi_decision *plan = &r->plan->decided;
   opi_device_facts *facts = OPI_ARENA_ARRAY(&r->scratch, opi_device_facts, plan->n_ranks);
@@ -534,7 +536,8 @@ static opipe_status read_memory(reader *r) {
   return OPIPE_OK;
 }
 
-/* Of devices that nobody asks now; what follows from it is told anew. Files of before have none. */
+/* The devices are not asked now, so their peak is the file's; the utilisation follows from it.
+ * Older files have no peak. */
 static opipe_status read_peak(const reader *r) {
   static const double most = 1e30;
   const json_t *peak = json_object_get(r->root, "peak_flops");
@@ -546,7 +549,7 @@ static opipe_status read_peak(const reader *r) {
                         "the plan: \"peak_flops\" must be a number from 0 to %g", most);
 }
 
-/* A member that may be left out. */
+/* An optional member. */
 static opipe_status read_word(reader *r, const char *name, const char **out) {
   const char *word = NULL;
   if (json_object_get(r->root, name) == NULL)
@@ -555,7 +558,7 @@ static opipe_status read_word(reader *r, const char *name, const char **out) {
   return copy_text(r, word, out);
 }
 
-/* A member that plans with a searched order have. */
+/* Only plans with a searched order have this member. */
 static opipe_status read_searched(const reader *r) {
   const json_t *object = json_object_get(r->root, "searched");
   opi_searched *s = &r->plan->predicted.searched;
@@ -586,7 +589,7 @@ static opipe_status read_cost(reader *r) {
     return OPIPE_OK;
   }
   return opi_fail(r->err, OPIPE_E_INVALID,
-                  "the plan: \"cost\" is '%.40s'; rates, measured or given", cost);
+                  "the plan: \"cost\" is '%.40s'; it must be rates, measured or given", cost);
 }
 
 static opipe_status check_hash(const reader *r) {
@@ -600,7 +603,8 @@ static opipe_status check_hash(const reader *r) {
   if (strcmp(hash, own) == 0)
     return OPIPE_OK;
   return opi_fail(r->err, OPIPE_E_INVALID,
-                  "the plan: \"hash\" is %.40s, its decisions have %s: it was changed", hash, own);
+                  "the plan: \"hash\" is %.40s, but its decisions hash to %s: it was changed", hash,
+                  own);
 }
 
 opipe_status opi_reading_beginning(opi_reading *r) {
@@ -614,10 +618,11 @@ opipe_status opi_reading_beginning(opi_reading *r) {
   return read_cost(r);
 }
 
-/* Of training what its sums move, which devices decide; the rest follows from the model. */
+/* Training plans take the bytes of sums from the file, because they depend on devices; the rest
+ * follows from the model. */
 static opipe_status read_play(const reader *r) {
   const bool known = json_object_get(r->root, "hash") != NULL &&
-                     json_object_get(r->root, "play") != NULL; /* of these decisions */
+                     json_object_get(r->root, "play") != NULL; /* it belongs to these decisions */
   return opi_plan_trains(&r->plan->decided) && known
              ? opi_json_read_playlist(r->root, r->plan, r->err)
              : OPIPE_OK;
@@ -661,9 +666,10 @@ static opipe_status read_alone(reader *r) {
   OPI_TRY(opi_reading_layout(r));
   OPI_TRY(read_actions(r));
   if (json_object_get(r->root, "hash") == NULL) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "the plan has no \"hash\": its decisions were changed, and what was predicted "
-                    "is not of these: 'onnx-pipe plan MODEL --plan FILE -o FILE' makes it anew");
+    return opi_fail(
+        r->err, OPIPE_E_INVALID,
+        "the plan has no \"hash\": its decisions were changed, so its predictions no longer "
+        "hold: 'onnx-pipe plan MODEL --plan FILE -o FILE' renews them");
   }
   OPI_TRY(read_memory(r));
   return opi_json_read_outline(r->root, r->plan, r->err);

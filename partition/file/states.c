@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of a plan in its file: the names and the room of each, and how many streams are counted. */
+/* State pairs in plan files: names and capacity of each, and the number of streams counted. */
 #include "partition/file/states.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 static const char *const WHAT = "the plan";
 enum { PAIRS_MOST = 1 << 16, STREAMS_MOST = 1 << 20 };
 
-/* How many streams the bytes are counted for is no decision: a rank may open others. */
+/* The number of streams that the bytes count is not a decision: a rank may open more or fewer. */
 void opi_json_write_states(opi_text *t, const opi_plan *plan, bool decisions) {
   if (plan->decided.n_states == 0)
     return;
@@ -40,7 +40,7 @@ opipe_status opi_json_read_states(const json_t *root, opi_plan *plan, opipe_erro
   OPI_TRY(opi_json_get_array(root, WHAT, "states", &list, err));
   const size_t n = json_array_size(list);
   if (n == 0 || n > PAIRS_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "the plan has %zu states; 1 to %d are possible", n,
+    return opi_fail(err, OPIPE_E_INVALID, "the plan has %zu states; it must have 1 to %d", n,
                     PAIRS_MOST);
   }
   plan->decided.states = OPI_ARENA_ARRAY(&plan->arena, opi_state_pair, n);

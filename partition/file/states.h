@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of outputs and inputs in a plan file; a plan without has no member of theirs. */
+/* The member "states" of a plan file: pairs of outputs and inputs. Plans without states lack it. */
 #ifndef OPI_JSON_STATES_H
 #define OPI_JSON_STATES_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas of plans as JSON; and training plans: what is trained and how, versions, times of the
- * three passes.
+/* Replicas and slices of plans as JSON, and all that concerns training: parameters, loss,
+ * optimizer, versions, times of the three passes.
  */
 #include "partition/file/train.h"
 
@@ -101,7 +101,7 @@ static void write_counts(opi_text *t, const char *name, const uint32_t *counts, 
   opi_text_puts(t, "]");
 }
 
-/* Of a forward plan that has several. */
+/* Forward plans with several replicas only. */
 static void write_replicas(opi_text *t, const opi_decision *plan) {
   if (plan->n_replicas == 1)
     return;
@@ -113,7 +113,7 @@ static void write_replicas(opi_text *t, const opi_decision *plan) {
   opi_text_puts(t, "\n  },\n");
 }
 
-/* Of a forward plan that has any. */
+/* Forward plans with token slices only. */
 static void write_slices(opi_text *t, const opi_decision *plan) {
   if (plan->n_slices <= 1)
     return;
@@ -173,7 +173,7 @@ static opipe_status read_u32(const json_t *object, const char *name, uint32_t ma
   return OPIPE_OK;
 }
 
-/* A string that may be absent: NULL. */
+/* An optional string; NULL if absent. */
 static opipe_status read_name(const json_t *object, const char *name, const char **out,
                               opipe_error *err) {
   *out = NULL;
@@ -308,8 +308,8 @@ static opipe_status read_counts(const json_t *object, const char *name, opi_plan
   if (json_array_size(list) == 0)
     return OPIPE_OK;
   if (json_array_size(list) != n) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers, %zu are needed", WHAT, name,
-                    json_array_size(list), n);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" has %zu numbers; it must have %zu", WHAT,
+                    name, json_array_size(list), n);
   }
   *out = OPI_ARENA_ARRAY(&plan->arena, uint32_t, n);
   if (*out == NULL)
@@ -345,8 +345,8 @@ static opipe_status read_times(const json_t *object, const char *name, opi_plan 
   return OPIPE_OK;
 }
 
-/* Replicas that cut micro-batches: every stage has the first so many, and every other stage's
- * replicas are all there. */
+/* Reads how many replicas divide micro-batches. Stage s must have exactly its first shares[s]
+ * replicas; every other stage must have all. */
 static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *err) {
   plan->decided.shares = NULL;
   if (json_object_get(t, "shares") != NULL) {
@@ -368,7 +368,7 @@ static opipe_status read_shares(const json_t *t, opi_plan *plan, opipe_error *er
   return OPIPE_OK;
 }
 
-/* Where the replicas of every stage are; the stages themselves say it of the first. */
+/* Reads the ranks of all replicas; those of replica 0 must agree with "stages". */
 static opipe_status read_ranks(const json_t *t, opi_plan *plan, opipe_error *err) {
   const uint32_t *ranks = plan->decided.instance_rank;
   OPI_TRY(read_u32(t, "replicas", COUNT_MOST, &plan->decided.n_replicas, err));
@@ -390,7 +390,7 @@ static opipe_status read_ranks(const json_t *t, opi_plan *plan, opipe_error *err
   return read_shares(t, plan, err);
 }
 
-/* A forward plan has them where it has several replicas. */
+/* Forward plans have this member if they have several replicas. */
 static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *t = json_object_get(root, "replicas");
   if (t == NULL)
@@ -401,7 +401,7 @@ static opipe_status read_replicas(const json_t *root, opi_plan *plan, opipe_erro
   if (plan->decided.shares == NULL || plan->decided.copies <= 1)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
-                  "%s: \"shares\" of replicas that cut micro-batches, and %u copies of the "
+                  "%s: both \"shares\" of replicas that divide micro-batches and %u copies of the "
                   "pipeline",
                   WHAT, plan->decided.copies);
 }
@@ -416,7 +416,7 @@ static opipe_status read_lengths(const json_t *t, opi_plan *plan, opipe_error *e
   return OPIPE_OK;
 }
 
-/* A forward plan says so where it has several. */
+/* Forward plans have this member if they have several slices. */
 static opipe_status read_slices(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *t = json_object_get(root, "slices");
   if (t == NULL)

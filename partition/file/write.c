@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as JSON. The same plan gives the same bytes: fixed order of members, shortest exact
- * numbers, no clock, no host name. Written as decisions it lacks what is only predicted: that is
- * what the hash is made of. */
+/* Writes a plan as JSON. The same plan gives the same bytes: members have a fixed order, numbers
+ * are the shortest exact ones, and there is no clock and no host name. Written as decisions, it
+ * lacks everything that is only predicted; the hash is computed over that form. */
 #include <inttypes.h>
 
 #include "partition/file/devices.h"
@@ -141,7 +141,7 @@ static void write_actions(opi_text *t, const opi_decision *plan) {
   opi_text_puts(t, "\n  ]");
 }
 
-/* What plans that are compared by their files alone tell of their cuts. */
+/* Lets plans be compared by their files alone. */
 static void write_crossings(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, ",\n  \"crossings\": [");
   for (uint32_t i = 0; i < plan->predicted.n_crossings; ++i) {
@@ -156,7 +156,7 @@ static void write_crossings(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, plan->predicted.n_crossings == 0 ? "]" : "\n  ]");
 }
 
-/* What the model's file asks for: told anew when a plan is read. */
+/* Follows from the model's file; recomputed when a plan is read. */
 static void write_few_bits(opi_text *t, const opi_plan *plan) {
   for (uint32_t i = 0; i < plan->predicted.n_few_bits; ++i) {
     const opi_few_bits *form = &plan->predicted.few_bits[i];
@@ -244,7 +244,7 @@ static void write_binding(opi_text *t, const opi_decision *plan) {
   write_pins(t, plan);
   write_barriers(t, plan);
   if ((plan->binding.bind_flags & OPI_BIND_KEEP_PARAMETERS) != 0 && !opi_plan_trains(plan))
-    opi_text_puts(t, "  \"keep_parameters\": true,\n"); /* one for training has them anyway */
+    opi_text_puts(t, "  \"keep_parameters\": true,\n"); /* training keeps them anyway */
   if ((plan->binding.bind_flags & OPI_BIND_NOISE) != 0) {
     opi_text_printf(t, "  \"noise\": %" PRIu32 ",\n",
                     plan->binding.bind_flags & (uint32_t)OPI_BIND_NOISE);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When does each of the schedule's records run? A list-by-list replay: always the action that can
- * start first. All ranks begin a mini-batch together, since a step is a barrier; a double-buffered
- * body finds what forwards of its mini-batch made in the body before.
+/* Times of the schedule's records, on the clock (partition/plan/clock.h): always the record that
+ * can start first, over links of fixed times. All ranks begin a mini-batch together, since a step
+ * is a barrier; a double-buffered body finds what forwards of its mini-batch made in the body
+ * before.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "partition/lists/lists.h"
+#include "partition/plan/clock.h"
 
 /* A phase of a micro-batch. */
 typedef struct pass {
@@ -22,7 +24,8 @@ typedef struct replay {
   uint32_t *credit;  /* [n_actions * n_givers] forward: actions whose ends give the credit to
                         start; OPIPE_NONE: none */
   uint32_t n_givers;
-  uint32_t *next; /* [n_ranks] action */
+  opi_clock clock; /* events: phases, by phase_index */
+  uint32_t *next;  /* [n_ranks] action */
   uint32_t n_run;
   uint64_t *free_at_ns; /* [n_ranks] */
   opipe_error *err;
@@ -216,6 +219,8 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
       continue;
     r->t->phase_start[phase_index(plan, action->stage, action->microbatch, p)] = start;
     r->t->phase_end[phase_index(plan, action->stage, action->microbatch, p)] = end;
+    /* its end is known from now on, and with it when readers can start */
+    opi_clock_happen(&r->clock, phase_index(plan, action->stage, action->microbatch, p), 0);
   }
   r->free_at_ns[action->rank] = end;
   r->t->sequence[r->n_run++] = a;
@@ -270,28 +275,32 @@ static opipe_status stuck(replay *r) {
                   text, rank == first ? "" : "; and so on");
 }
 
-static opipe_status run_all(replay *r) {
-  const opi_piece_plan *plan = r->plan;
-  for (uint32_t left = plan->n_actions; left > 0; --left) {
-    uint64_t best = UINT64_MAX;
-    uint32_t best_rank = OPIPE_NONE;
-    for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
-      if (r->next[rank] == plan->rank_first[rank + 1])
-        continue;
-      uint32_t stopped = 0;
-      uint64_t at = startable_at(r, r->next[rank], &stopped);
-      if (at < r->free_at_ns[rank])
-        at = r->free_at_ns[rank];
-      if (at < best) {
-        best = at;
-        best_rank = rank;
-      }
-    }
-    if (best_rank == OPIPE_NONE)
-      return stuck(r);
-    run_action(r, r->next[best_rank], best);
+/* The rank's next record on the clock. A record whose start is known, and later, is looked at again
+ * then, so that records begin in the order of their starts. */
+static double act(void *ctx, uint32_t rank, double now) {
+  replay *r = ctx;
+  const uint32_t a = r->next[rank];
+  uint32_t stopped = 0;
+  if (a == r->plan->rank_first[rank + 1])
+    return OPI_CLOCK_STANDS;
+  uint64_t at = startable_at(r, a, &stopped);
+  if (at == UINT64_MAX) {
+    return opi_clock_wait(
+        &r->clock, rank,
+        phase_index(r->plan, r->missing.stage, r->missing.microbatch, r->missing.phase));
   }
-  return OPIPE_OK;
+  at = at < r->free_at_ns[rank] ? r->free_at_ns[rank] : at;
+  if ((double)at > now)
+    return opi_clock_again(&r->clock, rank, (double)at);
+  run_action(r, a, at);
+  return (double)r->free_at_ns[rank];
+}
+
+static opipe_status run_all(replay *r, opi_arena *arena) {
+  const opi_clock_rules rules = {act, NULL, r, OPI_CLOCK_STARTS};
+  OPI_TRY(opi_clock_open(r->plan->n_ranks, &rules, arena, &r->clock, r->err));
+  OPI_TRY(opi_clock_run(&r->clock, r->err));
+  return r->n_run == r->plan->n_actions ? OPIPE_OK : stuck(r);
 }
 
 /* Positions instead of times, see lists.h. */
@@ -349,7 +358,7 @@ opipe_status opi_times_build(const opi_piece_plan *plan, const opi_cut *cut, opi
   const bool periodic = opi_plan_is_periodic(plan->whole);
   if (!periodic || plan->trains) {
     OPI_TRY(note_credits(&r, arena));
-    OPI_TRY(run_all(&r));
+    OPI_TRY(run_all(&r, arena));
   }
   t->clock_start = t->start;
   t->clock_end = t->end;

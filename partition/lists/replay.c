@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replays exactly the lists that run, under the executor's own rules and the transport's: the
- * proof, and the one clock of what is simulated. A rank's steps are a fixed sequence, and every
- * wait is for one end of a message that one other rank brings: a Kahn network, so that one greedy
- * replay decides for every interleaving whether it ends, and gives the times of all. When it stops
- * short, following the arrows "waits for" gives the cycle that is printed. An order of messages on
- * which two ranks do not agree is an error too where they are matched by it.
+/* Replays exactly the lists that run, under the executor's own rules and the transport's, on the
+ * clock (partition/plan/clock.h): the proof, untimed, and the times that plans predict. A rank's
+ * steps are a fixed sequence, and every wait is for one end of a message that one other rank
+ * brings: a Kahn network, so that one greedy replay decides for every interleaving whether it ends,
+ * and gives the times of all. When it stops short, following the arrows "waits for" gives the cycle
+ * that is printed. An order of messages on which two ranks do not agree is an error too where they
+ * are matched by it.
  *
  *   TAG, STREAM  a receive is posted in passing; a send waits aside until it is
  *   EDGE, PAIR   so is a receive; a send stops the rank until it is
@@ -24,11 +25,13 @@
 #include <stdio.h>
 
 #include "partition/lists/lists.h"
+#include "partition/plan/clock.h"
 #include "partition/plan/rules.h"
 
 /* When the ends of a message were there, and when what it brings; NEVER before that. */
+enum { POSTED, SENT, ARRIVED, ENDS, NOTHING = ENDS };
 typedef struct ends {
-  double posted, sent, arrived;
+  double at[ENDS];
 } ends;
 static const double NEVER = -1.0;
 
@@ -49,7 +52,8 @@ typedef struct replay {
   ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
   uint32_t *item, *step; /* [n_ranks] where each rank is */
   uint32_t *position;    /* [n_ranks] in which request of the item */
-  double *now;           /* [n_ranks] */
+  opi_clock clock;       /* events: ends and arrivals of messages, then groups at their updates */
+  double *now;           /* [n_ranks] the clock's */
   double *link_free;     /* [n_streams] when the last message has left the sender */
   under_way *under_way;  /* [n_ranks] */
   double *finish;        /* [n_items * n_positions] when the last rank was done with a request, or,
@@ -85,52 +89,68 @@ static ends *ends_of(const replay *p, uint32_t item, const opi_step *step) {
   return &p->ends[(size_t)batch * p->lists->n_messages + step->route];
 }
 
+/* The clock's event of an end of a message, or of its arrival. */
+static uint64_t event_of(const replay *p, const ends *e, uint32_t end) {
+  return (uint64_t)(e - p->ends) * ENDS + end;
+}
+
+static void happen(replay *p, ends *e, uint32_t end, double at) {
+  e->at[end] = at;
+  opi_clock_happen(&p->clock, event_of(p, e, end), at);
+}
+
+/* The rank waits for it. */
+static bool await(replay *p, uint32_t rank, const ends *e, uint32_t end) {
+  (void)opi_clock_wait(&p->clock, rank, event_of(p, e, end));
+  return false;
+}
+
 static bool is_end(const opi_step *step) {
   return step->kind == OPI_ACT_POST || step->kind == OPI_ACT_SEND;
 }
 
-/* Both ends are there: messages of a stream go one after the other where the transport has a
- * bandwidth. */
+/* If both ends are there, the message is on its way. */
 static void meet(replay *p, const opi_step *step, ends *e) {
   const opi_list_message *m = &p->lists->messages[step->route];
   const opi_link *link = &p->plan->whole->link;
-  if (e->arrived >= 0 || e->posted < 0 || e->sent < 0)
+  if (e->at[ARRIVED] >= 0 || e->at[POSTED] < 0 || e->at[SENT] < 0)
     return;
-  double *free_at = &p->link_free[m->stream];
-  double at = e->sent > e->posted ? e->sent : e->posted;
-  if (p->timed && link->bytes_per_ns > 0) {
-    const uint64_t n_bytes = m->route == OPI_ROUTE_CREDIT ? 0 : p->cut->routes[m->route].n_bytes;
-    at = at > *free_at ? at : *free_at;
-    at += (double)n_bytes / link->bytes_per_ns;
-    *free_at = at;
-  }
-  e->arrived = at + (p->timed ? link->latency_ns : 0);
+  const uint64_t n_bytes = m->route == OPI_ROUTE_CREDIT ? 0 : p->cut->routes[m->route].n_bytes;
+  const double at = e->at[SENT] > e->at[POSTED] ? e->at[SENT] : e->at[POSTED];
+  happen(p, e, ARRIVED, p->timed ? opi_link_pass(link, at, n_bytes, &p->link_free[m->stream]) : at);
 }
 
 /* The rank stands at the end of a message: others see that. */
 static void arrive(replay *p, uint32_t rank, const opi_step *step) {
   ends *e = ends_of(p, p->item[rank], step);
-  double *end = e == NULL ? NULL : step->kind == OPI_ACT_POST ? &e->posted : &e->sent;
-  if (end != NULL && *end < 0)
-    *end = p->now[rank];
-  if (e != NULL)
-    meet(p, step, e);
+  const uint32_t end = step->kind == OPI_ACT_POST ? POSTED : SENT;
+  if (e == NULL)
+    return;
+  if (e->at[end] < 0)
+    happen(p, e, end, p->now[rank]);
+  meet(p, step, e);
 }
 
-/* What the step waits for, as a time; NEVER: it is not there yet. */
-static double wanted_at(const replay *p, const opi_step *step, const ends *e) {
-  if (e == NULL)
-    return 0;
+/* The end of its message, or the arrival, that a step waits for. */
+static uint32_t wanted(const replay *p, const opi_step *step) {
   switch (step->kind) {
     case OPI_ACT_POST:
-      return p->meets ? e->sent : 0;
+      return p->meets ? SENT : NOTHING;
     case OPI_ACT_SEND:
-      return p->rule <= OPI_RULE_STREAM ? 0 : e->posted;
+      return p->rule <= OPI_RULE_STREAM ? NOTHING : POSTED;
     case OPI_ACT_RESERVE:
-      return e->posted;
+      return POSTED;
     default: /* RECV, DRAIN */
-      return e->arrived;
+      return ARRIVED;
   }
+}
+
+/* Is that there? Then the rank's time is at least its own. */
+static bool take(replay *p, uint32_t rank, const ends *e, uint32_t end) {
+  if (e->at[end] < 0)
+    return await(p, rank, e, end);
+  p->now[rank] = e->at[end] > p->now[rank] ? e->at[end] : p->now[rank];
+  return true;
 }
 
 static double duration(const replay *p, const opi_step *step) {
@@ -157,35 +177,35 @@ static bool update(replay *p, uint32_t rank) {
   *last = p->now[rank] > *last ? p->now[rank] : *last;
   p->n_updates[at] += !p->updates[rank];
   p->updates[rank] = p->n_updates[at] < p->group_size[p->group[rank]];
-  if (!p->updates[rank])
-    p->now[rank] = *last;
-  return !p->updates[rank];
+  const uint64_t event = (uint64_t)(p->n_items + 1) * p->lists->n_messages * ENDS + at;
+  if (p->updates[rank]) {
+    (void)opi_clock_wait(&p->clock, rank, event);
+    return false;
+  }
+  p->now[rank] = *last;
+  opi_clock_happen(&p->clock, event, *last);
+  return true;
 }
 
 /* By the clock, under BLOCKING and GROUPED: what was under way has arrived? */
 static bool take_turn(replay *p, uint32_t rank) {
   under_way *u = &p->under_way[rank];
-  for (uint32_t i = 0; i < u->n; ++i) {
-    if (u->of[i]->arrived < 0)
-      return false;
-    p->now[rank] = u->of[i]->arrived > p->now[rank] ? u->of[i]->arrived : p->now[rank];
-  }
-  u->n = 0;
-  return true;
+  bool all = true;
+  for (uint32_t i = 0; i < u->n && all; ++i)
+    all = take(p, rank, u->of[i], ARRIVED);
+  u->n = all ? 0 : u->n;
+  return all;
 }
 
 /* A receiver, or a sender, asks for a message: is it through, with the batch that it is of? */
 static bool is_through(replay *p, uint32_t rank, const ends *e) {
   const under_way *u = &p->under_way[rank];
-  bool found = false;
+  bool found = false, all = true;
   for (uint32_t i = 0; i < u->n && u->is_batch; ++i)
     found = found || u->of[i] == e;
-  for (uint32_t i = 0; i < u->n && found; ++i) {
-    if (u->of[i]->arrived < 0)
-      return false;
-    p->now[rank] = u->of[i]->arrived > p->now[rank] ? u->of[i]->arrived : p->now[rank];
-  }
-  return true;
+  for (uint32_t i = 0; i < u->n && found && all; ++i)
+    all = take(p, rank, u->of[i], ARRIVED);
+  return all;
 }
 
 static void begin_batch(under_way *u, uint32_t end) {
@@ -200,13 +220,13 @@ static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
   const bool batched = p->step[rank] < u->batch_end, sends = step->kind == OPI_ACT_SEND;
   if (e == NULL)
     return true;
-  if (sends && !batched && e->posted < 0)
-    return false;
+  if (sends && !batched && e->at[POSTED] < 0)
+    return await(p, rank, e, POSTED);
   const bool joins = (batched ? u->begun : u->open) && u->n < OPIPE_BATCH_MOST;
   if (!joins && !take_turn(p, rank))
     return false;
-  if (sends && !batched && e->posted > p->now[rank])
-    p->now[rank] = e->posted;
+  if (sends && !batched)
+    (void)take(p, rank, e, POSTED);
   u->of[u->n++] = e;
   u->begun = u->is_batch = batched;
   u->open = p->rule == OPI_RULE_GROUPED && !batched && !sends;
@@ -233,10 +253,9 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
     return false;
   if (is_end(step))
     arrive(p, rank, step);
-  const double at = wanted_at(p, step, ends_of(p, p->item[rank], step));
-  if (at > p->now[rank])
-    p->now[rank] = at;
-  return at >= 0;
+  const ends *e = ends_of(p, p->item[rank], step);
+  const uint32_t end = e == NULL ? NOTHING : wanted(p, step);
+  return end == NOTHING || take(p, rank, e, end);
 }
 
 /* The rank has come to `step`: it is done with the requests that end there. */
@@ -251,28 +270,34 @@ static void note_finish(replay *p, uint32_t rank, uint32_t step) {
   }
 }
 
-static bool run_rank(replay *p, uint32_t rank) {
-  const opi_lists *l = p->lists;
-  bool moved = false;
-  while (p->item[rank] < p->n_items) {
-    while (p->step[rank] < l->rank_first[rank + 1]) {
-      const opi_step *step = &l->steps[p->step[rank]];
-      if (step->batch != 0)
-        begin_batch(&p->under_way[rank], p->step[rank] + step->batch);
-      if (takes_part(p, p->item[rank], step) && !advance(p, rank, step))
-        return moved;
-      moved = true;
-      note_finish(p, rank, ++p->step[rank]);
-    }
-    p->step[rank] = l->rank_first[rank];
-    p->under_way[rank].batch_end = 0;
-    p->position[rank] = 0;
-    if (p->plan->trains && p->now[rank] > p->finish[p->item[rank]])
-      p->finish[p->item[rank]] = p->now[rank];
-    ++p->item[rank];
-    moved = true;
+/* The rank has come to the end of its list, and begins it again for the next item. */
+static void end_item(replay *p, uint32_t rank) {
+  double *finish = &p->finish[p->item[rank]];
+  p->step[rank] = p->lists->rank_first[rank];
+  p->under_way[rank].batch_end = 0;
+  p->position[rank] = 0;
+  if (p->plan->trains && p->now[rank] > *finish)
+    *finish = p->now[rank];
+  ++p->item[rank];
+}
+
+/* The rank's next step on the clock. */
+static double act(void *ctx, uint32_t rank, double now) {
+  replay *p = ctx;
+  (void)now; /* p->now[rank], which waiting raises */
+  if (p->item[rank] == p->n_items)
+    return OPI_CLOCK_STANDS;
+  if (p->step[rank] == p->lists->rank_first[rank + 1]) {
+    end_item(p, rank);
+    return p->now[rank];
   }
-  return moved;
+  const opi_step *step = &p->lists->steps[p->step[rank]];
+  if (step->batch != 0)
+    begin_batch(&p->under_way[rank], p->step[rank] + step->batch);
+  if (takes_part(p, p->item[rank], step) && !advance(p, rank, step))
+    return OPI_CLOCK_STANDS;
+  note_finish(p, rank, ++p->step[rank]);
+  return p->now[rank];
 }
 
 /* ---- what is wrong ---- */
@@ -314,7 +339,7 @@ static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room
     return describe_update(p, rank, text, room);
   const opi_list_message *m = &p->lists->messages[step->route];
   const opi_list_stream *stream = &p->lists->streams[m->stream];
-  const bool posted = ends_of(p, p->item[rank], step)->posted >= 0;
+  const bool posted = ends_of(p, p->item[rank], step)->at[POSTED] >= 0;
   char src[64], dst[64];
   (void)snprintf(text, room,
                  "rank %u at step %u, tensor '%s' of micro-batch %u from %s to %s was %s", rank,
@@ -405,7 +430,7 @@ static void post_first(replay *p) {
   for (uint32_t i = 0; i < p->lists->n_steps && !p->plan->trains; ++i) {
     const opi_step *step = &p->lists->steps[i];
     if (step->kind == OPI_ACT_POST && step->lap > 0)
-      p->ends[step->route].posted = 0;
+      p->ends[step->route].at[POSTED] = 0;
   }
 }
 
@@ -422,13 +447,15 @@ static opipe_status find_groups(replay *p, opi_arena *scratch) {
 }
 
 static opipe_status prepare(replay *p, opi_arena *scratch) {
+  const opi_clock_rules rules = {act, NULL, p, OPI_CLOCK_TURNS};
+  OPI_TRY(opi_clock_open(p->plan->n_ranks, &rules, scratch, &p->clock, p->err));
+  p->now = p->clock.now;
   const uint32_t n_ranks = p->plan->n_ranks;
   const size_t n = (size_t)(p->n_items + 1) * p->lists->n_messages;
   p->ends = OPI_ARENA_ARRAY(scratch, ends, n);
   p->item = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->step = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->position = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
-  p->now = OPI_ARENA_ARRAY(scratch, double, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
   p->under_way = OPI_ARENA_ARRAY(scratch, under_way, n_ranks);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
@@ -436,11 +463,11 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)p->n_items * n_ranks);
   p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
   if (p->ends == NULL || p->item == NULL || p->step == NULL || p->position == NULL ||
-      p->now == NULL || p->link_free == NULL || p->under_way == NULL || p->finish == NULL ||
-      p->barrier == NULL || p->n_updates == NULL || p->updates == NULL)
+      p->link_free == NULL || p->under_way == NULL || p->finish == NULL || p->barrier == NULL ||
+      p->n_updates == NULL || p->updates == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
-    p->ends[i] = (ends){NEVER, NEVER, NEVER};
+    p->ends[i] = (ends){{NEVER, NEVER, NEVER}};
   for (uint32_t rank = 0; rank < n_ranks; ++rank)
     p->step[rank] = p->lists->rank_first[rank];
   post_first(p);
@@ -476,11 +503,7 @@ static void measure(replay *p) {
 
 static opipe_status run_all(replay *p, opi_arena *scratch) {
   OPI_TRY(prepare(p, scratch));
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (uint32_t rank = 0; rank < p->plan->n_ranks; ++rank)
-      moved = run_rank(p, rank) || moved;
-  }
+  OPI_TRY(opi_clock_run(&p->clock, p->err));
   OPI_TRY(stuck(p));
   if (p->result != NULL)
     measure(p);

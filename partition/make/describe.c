@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan for people: who, where, what it takes, how long, and how far from the best possible. */
+/* Describes a plan for people: what runs where, how much memory and time it takes, and how far it
+ * is from the bound. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static bool is_on(const opi_decision *plan, uint32_t stage, uint32_t rank) {
   return false;
 }
 
-/* "0,4,8": the stages of a rank, as far as there is room. Returns the length. */
+/* Writes the stages of a rank, as in "0,4,8", as far as they fit. Returns the length. */
 static int list_stages(const opi_decision *plan, uint32_t rank, char *out, size_t room) {
   size_t n = 0;
   out[0] = '\0';
@@ -91,7 +92,7 @@ static void describe_ranks(opi_text *t, const opi_plan *plan) {
   }
 }
 
-/* Caps of which several ranks have one. */
+/* Caps shared by several ranks. */
 static void describe_caps(opi_text *t, const opi_plan *plan) {
   bool any = false;
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
@@ -110,7 +111,7 @@ static void describe_caps(opi_text *t, const opi_plan *plan) {
   }
 }
 
-/* Nodes that a device lacks run elsewhere, and cost copies: nobody should have to ask for that. */
+/* Nodes that a device lacks run on the CPU and cost copies; the user should see that unasked. */
 static void describe_fallback(opi_text *t, const opi_plan *plan) {
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
     const opi_memory *m = &plan->predicted.memory[r];
@@ -126,7 +127,8 @@ static void describe_fallback(opi_text *t, const opi_plan *plan) {
   }
 }
 
-/* How exactly they compute: rows of 8 bits where the file lets them and the device does it. */
+/* Precision of products with few-bit weights: rows are rounded to 8 bits if the file permits it and
+ * the device does it. */
 static void describe_few_bits(opi_text *t, const opi_plan *plan) {
   for (uint32_t i = 0; i < plan->predicted.n_few_bits; ++i) {
     const opi_few_bits *form = &plan->predicted.few_bits[i];
@@ -252,14 +254,14 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
   }
   opi_text_printf(t, ": %.3f ms, before %.3f ms", now * 1e-6, s->start_ns * 1e-6);
   if (s->bound_ns > 0) {
-    const double gap = 100 * (now / s->bound_ns - 1); /* a rounding may lie below */
+    const double gap = 100 * (now / s->bound_ns - 1); /* rounding may make it negative */
     opi_text_printf(t, "; %.2f %% above what no order of these stages beats", gap > 0 ? gap : 0);
   }
   opi_text_puts(t, "\n");
 }
 
 static void describe_times(opi_text *t, const opi_plan *plan) {
-  enum { TIMES_LEAST = 2 }; /* a gap below is told in per cent */
+  enum { TIMES_LEAST = 2 }; /* smaller gaps are printed in per cent */
   const double bound = plan->predicted.bound_ns * plan->decided.n_microbatches;
   static const char *const bases[] = {"device rates", "measured nodes", "given times of stages"};
   const char *basis =
@@ -275,7 +277,7 @@ static void describe_times(opi_text *t, const opi_plan *plan) {
                     basis, plan->predicted.request_ns * 1e-6, plan->predicted.interval_ns * 1e-6);
   }
   if (bound >= 1) {                                           /* ns */
-    const double times = plan->predicted.interval_ns / bound; /* a rounding may lie below 1 */
+    const double times = plan->predicted.interval_ns / bound; /* rounding may make it less than 1 */
     if (times < TIMES_LEAST)
       opi_text_printf(t, "; %.1f %% above", 100.0 * (times > 1 ? times - 1 : 0));
     else

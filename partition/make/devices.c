@@ -9,11 +9,11 @@ typedef struct choosing {
   const opipe_plan_params *params;
   opi_plan *plan;
   opi_device_facts *facts; /* [n_ranks] */
-  bool *own_caps;          /* [n_ranks] the rank's entry has a cap */
+  bool *own_caps;          /* [n_ranks] the rank's entry has a cap of its own */
   opipe_error *err;
 } choosing;
 
-/* Device `index` of the caller's, for `rank`: described or asked. */
+/* Describes or asks device `index` of the caller's list, for `rank`. */
 static opipe_status look(const choosing *c, uint32_t rank, uint32_t index) {
   opi_device_spec *spec = &c->plan->decided.devices[rank];
   opipe_device_description d = {.alignment = 0};
@@ -28,8 +28,8 @@ static opipe_status look(const choosing *c, uint32_t rank, uint32_t index) {
   return OPIPE_OK;
 }
 
-/* The cap of an entry is one for all ranks that the entry stands for; the caller's cap of all other
- * devices is one for each device. A description is a device of its own. */
+/* The cap of an entry is shared by all ranks that the entry stands for; the caller's cap for all
+ * other devices applies to each device. A description is a device of its own. */
 static void share_cap(const choosing *c, uint32_t rank) {
   opi_device_spec *devices = c->plan->decided.devices, *spec = &devices[rank];
   const bool own = c->own_caps[rank];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From "which node in which stage" to a whole plan: devices, graphs, schedule, lists, exact memory
- * against the caps, times. */
+/* Completes a plan, given which node is in which stage: devices, graphs, schedule, lists, exact
+ * memory against the caps, times. */
 #include <string.h>
 
 #include "partition/lists/playlist.h"
@@ -19,13 +19,13 @@ enum { STEPS_REPLAYED = 1 << 21 };
 typedef struct finish {
   const opi_plan_env *env;
   opi_making *making;
-  opi_plan *plan; /* of the making */
+  opi_plan *plan; /* making->plan */
   const opi_bound *bound;
   opi_rank_device *devices;  /* [n_ranks]; NULL: the plan was read */
   opi_backend_ref *backends; /* [n_ranks] */
   opi_cut_model *model;
   opi_lists *lists;
-  uint64_t *sums; /* [parameters] training: as predicted; NULL: the plan was read */
+  uint64_t *sums; /* [parameters] training: predicted bytes of sums; NULL: the plan was read */
   opi_arena scratch;
   opipe_error *err;
 } finish;
@@ -51,14 +51,15 @@ static opipe_status open_device(finish *f, uint32_t r) {
   f->devices[r].visitor = f->env->visitor;
   OPI_TRY(OPI_MAKE("backend", &f->backends[r], device_open, &f->devices[r].device, f->err,
                    f->backends[r].self, &params));
-  /* What does not fit is said when a session opens. */
+  /* Misfits are reported when a session opens. */
   return f->plan->predicted.kernels == NULL
              ? OPIPE_OK
              : opi_kernels_give(f->plan->predicted.kernels, &f->backends[r], f->devices[r].device,
                                 &given, why, f->err);
 }
 
-/* Those that were not only described. A plan that was read has its memory, and needs none. */
+/* Opens all devices that are not described. A plan that was read has its memory already and needs
+ * none. */
 static opipe_status open_devices(finish *f) {
   const uint32_t n = f->plan->decided.n_ranks;
   if (f->making->facts == NULL)
@@ -72,7 +73,7 @@ static opipe_status open_devices(finish *f) {
   return OPIPE_OK;
 }
 
-/* The graph must carry the batch axis when a request is split. */
+/* If a request is split, the graph must carry the batch axis. */
 static opipe_status check_batch(const finish *f) {
   if (!opi_plan_cuts_rows(&f->plan->decided) || f->plan->decided.binding.batch != NULL)
     return OPIPE_OK;
@@ -87,8 +88,6 @@ static opipe_status check_batch(const finish *f) {
   return status;
 }
 
-/* ---- all of it ---- */
-
 static opipe_status build_model(finish *f) {
   opi_cut_model_free(f->model);
   f->model = NULL;
@@ -100,15 +99,16 @@ static opipe_status build_model(finish *f) {
   return opi_cut_model_build(&from, &f->model, f->err);
 }
 
-/* Is it there with whole backwards too? What only I leaves for W of its own stage is not. */
+/* True if the cell also exists when backwards run whole. Cells passed only from I to W of one stage
+ * do not. */
 static bool is_of_whole_backwards(const opi_cell *cell) {
   return cell->phase == OPI_PHASE_F || cell->source != OPI_CELL_MADE ||
          cell->first_out != OPIPE_NONE || cell->output != OPIPE_NONE || cell->state != 0;
 }
 
-/* What a micro-batch leaves behind in an instance of each stage, for the schedule's eyes, and so
- * the same whatever passes its order is made of: of replicas that cut it, the first has the most of
- * its rows. */
+/* Stash bytes per stage and micro-batch as shown to the schedule, independent of the passes it
+ * chooses. The first of the replicas that divide a micro-batch counts, because it has the most
+ * rows. */
 static opipe_status sum_stashes(finish *f) {
   opi_plan *plan = f->plan;
   const opi_cut *cut = f->model->cuts[0];
@@ -124,7 +124,7 @@ static opipe_status sum_stashes(finish *f) {
   return OPIPE_OK;
 }
 
-/* Do all stages use F and B and nothing else, as the first model did? */
+/* True if all stages use exactly F and B, as the first model did. */
 static bool is_plain(const finish *f, const uint32_t *used) {
   for (uint32_t s = 0; s < f->plan->decided.n_stages; ++s) {
     if (used[s] != (1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B))
@@ -133,7 +133,7 @@ static bool is_plain(const finish *f, const uint32_t *used) {
   return true;
 }
 
-/* A model for the programs that the schedule uses. */
+/* Asks the schedule for an order, then builds a model for the programs that it uses. */
 static opipe_status ask_schedule(finish *f, const uint64_t *free_bytes) {
   opi_plan *plan = f->plan;
   opi_schedule_ref schedule;
@@ -149,20 +149,21 @@ static opipe_status ask_schedule(finish *f, const uint64_t *free_bytes) {
   return is_plain(f, used) ? OPIPE_OK : build_model(f);
 }
 
-/* How many bodies show the steady state: of very long lists as many as take about a second. */
+/* Number of bodies to replay until the steady state shows; limited to about a second for very long
+ * lists. */
 static uint32_t bodies_of(const finish *f) {
   const opi_decision *plan = &f->plan->decided;
   const uint32_t n_positions = f->lists->n_positions, n_steps = f->lists->n_steps;
   const uint32_t wanted = (2 * plan->n_stages + 4 + n_positions - 1) / n_positions + 1;
   const uint32_t most = n_steps == 0 ? wanted : STEPS_REPLAYED / n_steps;
   if (opi_plan_trains(plan) && !opi_plan_is_periodic(plan))
-    return 1; /* a step is a barrier: one is like the next */
+    return 1; /* a step is a barrier, so each is like the next */
   return wanted <= most ? wanted : most < 4 ? 4 : most;
 }
 
-/* Simulated times: of a request or mini-batch alone, and between them in a steady state. */
+/* Simulates a request or mini-batch alone, and the interval between them in the steady state. */
 static opipe_status predict_times(finish *f) {
-  enum { ALONE = 2 /* a prologue and an epilogue */ };
+  enum { ALONE = 2 /* with prologue and epilogue */ };
   opi_plan *plan = f->plan;
   const opi_cut *cut = f->model->cuts[f->model->n_classes - 1];
   opi_replay_result times = {0}, alone = {0};
@@ -178,13 +179,13 @@ static opipe_status predict_times(finish *f) {
   return OPIPE_OK;
 }
 
-/* Lists and memory of the order at hand. */
+/* Builds lists and counts memory for the current order. */
 static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *out_memory) {
   opi_plan *plan = f->plan;
   opi_lists_free(f->lists);
   f->lists = NULL;
   OPI_TRY(opi_records_check(&plan->decided, f->model->variants[0].slices[0].cut, f->err));
-  OPI_TRY(opi_piece_plan_build(&plan->decided, f->model, f->err)); /* the schedule has spoken */
+  OPI_TRY(opi_piece_plan_build(&plan->decided, f->model, f->err)); /* the schedule has answered */
   if (opi_plan_trains(&plan->decided))
     OPI_TRY(opi_reductions_place(&plan->decided, f->model, f->err));
   OPI_TRY(opi_lists_build(f->model, alignment, false, plan->decided.allocator, &f->lists, f->err));
@@ -203,7 +204,7 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
                             f->devices, 0, out_memory, f->sums, f->err);
 }
 
-/* Bytes of the stashes that one micro-batch leaves on the rank. */
+/* Stash bytes that one micro-batch leaves on the rank. */
 static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
   uint64_t most = 0;
   for (uint32_t k = 0; k < plan->decided.n_replicas; ++k) {
@@ -215,9 +216,10 @@ static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
   return most;
 }
 
-/* What the schedule may fill with stashes, from a prediction that is over a cap: all that nothing
- * else needs, less `excess` where slots are larger than what they hold, but one micro-batch at
- * least: the next prediction knows its slots exactly. False: it fits, or nothing is left to take.
+/* Lowers io_free, the bytes that the schedule may fill with stashes, after a prediction exceeded a
+ * cap: all bytes that nothing else needs, less `excess` in case slots are larger than their
+ * contents, but at least one micro-batch, since the next prediction knows the slots exactly. False:
+ * everything fits, or nothing is left to take.
  */
 static bool leave_for_stashes(const finish *f, const opi_memory *memory, uint64_t *io_free) {
   const opi_plan *plan = f->plan;
@@ -240,8 +242,8 @@ static bool leave_for_stashes(const finish *f, const opi_memory *memory, uint64_
   return less;
 }
 
-/* Asks for an order without a bound; where that does not fit, for one within the memory that is
- * left. A schedule that takes no notice, or finds none, leaves the first answer. */
+/* Asks for an order without a bound; if it does not fit, for one within the memory that is left. If
+ * the schedule ignores the bound or finds no such order, the first answer stands. */
 static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
   enum { ATTEMPTS = 4 };
   opi_plan *plan = f->plan;
@@ -263,7 +265,7 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
     told->bounded = true;
     const opipe_status status = ask_schedule(f, left);
     told->refused = status == OPIPE_E_LIMIT || status == OPIPE_E_INVALID;
-    if (told->refused) /* told by the caps */
+    if (told->refused) /* because of the caps */
       return OPIPE_OK;
     OPI_TRY(status);
     OPI_TRY(predict(f, alignment, memory));
@@ -272,7 +274,8 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
   return OPIPE_OK;
 }
 
-/* What sums move follows from devices' layouts: of a plan that was read, its file knows. */
+/* Bytes of sums follow from devices' layouts. If the plan was read, they are taken from its file.
+ */
 static opipe_status keep_playlist(const finish *f) {
   opi_playlist *play = NULL;
   OPI_TRY(opi_playlist_build(f->model, f->lists, f->sums, &f->plan->arena, &play, f->err));

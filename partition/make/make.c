@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner for streams: devices and layout first, then the cut (given, annotated or searched
- * under the caps: capped.h), then opi_plan_finish.
+/* The planner. Chooses devices and layout first, then the cut (given, annotated, or searched under
+ * the caps: search/capped.h), then finishes the plan.
  */
 #include <stdio.h>
 #include <string.h>
@@ -28,22 +28,23 @@ typedef struct planner {
   const opipe_plan_params *params;
   const opi_train_spec *spec; /* NULL: a forward plan */
   opi_making making;
-  opi_plan *plan;                               /* of the making */
-  opi_layout_wish wish;                         /* replicas from the first; the rest by layout */
-  const opi_bound *bound;                       /* the larger class */
-  opi_bound *own_bound;                         /* the same, unless it was there before */
-  opi_training *training;                       /* of a whole micro-batch, for costs */
+  opi_plan *plan;         /* making.plan */
+  opi_layout_wish wish;   /* replicas are set at the start, the rest by the layout */
+  const opi_bound *bound; /* of the larger shape class */
+  opi_bound *own_bound;   /* the same if bound here, else NULL */
+  opi_training *training; /* of a whole micro-batch, for costs */
   double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
-  opi_profile **profiles;     /* [n_ranks] shared where devices are equal */
-  uint32_t *profile_owner;    /* [n_ranks] the rank whose entry owns the profile */
-  const char **other_options; /* [n_ranks] devices' options with kernels, or without them */
-  bool kernels_chosen;        /* some rank's differ */
-  bool searches;              /* for a better order: */
+  opi_profile **profiles;  /* [n_ranks] shared between equal devices */
+  uint32_t *profile_owner; /* [n_ranks] the rank that owns the profile */
+  const char *
+      *other_options;  /* [n_ranks] devices' options not in the plan now, with or without kernels */
+  bool kernels_chosen; /* the two differ for some rank */
+  bool searches;       /* searches for a better order: */
   opi_search_request search;
-  const char *from; /* it begins with that schedule */
+  const char *from; /* the schedule that the search starts from */
   opipe_error *err;
 } planner;
 
@@ -51,8 +52,7 @@ static const char *text_or(const char *text, const char *fallback) {
   return text == NULL ? fallback : text;
 }
 
-/* ---- what the caller gave ---- */
-/* What the model was bound with; cut tensors are barriers as well. */
+/* Copies the model's binding; cut tensors become barriers. */
 static opipe_status copy_dims(planner *p) {
   opi_plan *plan = p->plan;
   OPI_TRY(opi_plan_take_binding(plan, p->env->bind, p->n_edges, p->err));
@@ -75,12 +75,11 @@ static opipe_status check_costs(const planner *p) {
   return opi_costs_check(costs, p->plan->decided.n_stages, p->err);
 }
 
-/* The schedule that is asked; of a search, that which it begins with: the best there is by equal
- * stages, where none is said. */
+/* Chooses the schedule to ask. A search without one starts from the best for equal stages. */
 static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_ref *out_schedule) {
   opi_decision *plan = &p->plan->decided;
   const char *spec = p->params->schedule, *name = NULL;
-  const uint32_t listed = p->params->n_stage_replicas; /* says it where nothing else does */
+  const uint32_t listed = p->params->n_stage_replicas; /* if nothing else gives the ranks */
   const uint32_t n_ranks = p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks;
   const uint32_t n_copies = plan->copies == 0 ? 1 : plan->copies;
   const opi_question question = {
@@ -109,7 +108,7 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
 }
 
-/* A device, and a cap of it, that no rank would have. */
+/* Refuses a device, and with it a cap, that no rank would use. */
 static opipe_status check_device_count(const planner *p) {
   const uint32_t n = p->params->n_devices, n_ranks = p->plan->decided.n_ranks;
   opipe_device_choice spare = {.kind = NULL};
@@ -117,7 +116,7 @@ static opipe_status check_device_count(const planner *p) {
     return OPIPE_OK;
   opi_array_get(p->params->devices, p->params->devices_stride, n_ranks, &spare, sizeof spare);
   return opi_fail(p->err, OPIPE_E_INVALID,
-                  "%u devices for %u rank%s: devices[%u], %s:%u, is no rank's", n, n_ranks,
+                  "%u devices for %u rank%s: devices[%u], %s:%u, has no rank", n, n_ranks,
                   n_ranks == 1 ? "" : "s", n_ranks, text_or(spare.kind, "cpu"), spare.index);
 }
 
@@ -135,7 +134,7 @@ static opipe_status choose_layout(planner *p) {
   }
   const bool annotated =
       p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
-  const bool listed = p->wish.n_rank_replicas != 0; /* says how many ranks */
+  const bool listed = p->wish.n_rank_replicas != 0; /* the list determines the number of ranks */
   if (n_stages == 0 && p->params->n_ranks == 0 && (annotated || !listed)) {
     n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
                : p->params->n_devices > 1 ? p->params->n_devices
@@ -175,7 +174,7 @@ static opipe_status choose_link(planner *p) {
 
 /* ---- profiles ---- */
 
-/* Does every node cost the same on both ranks? */
+/* True if every node costs the same on both ranks. */
 static bool same_device(const planner *p, uint32_t one, uint32_t other) {
   const opi_device_spec *a = &p->plan->decided.devices[one], *b = &p->plan->decided.devices[other];
   const opi_device_facts *x = &p->making.facts[one], *y = &p->making.facts[other];
@@ -212,7 +211,7 @@ static opipe_status profile_rank(planner *p, uint32_t rank) {
   return status;
 }
 
-/* Times of the backward's nodes where costs are measured; *out_ns NULL: by rates. */
+/* Measures the backward's nodes if costs are measured. *out_ns NULL: use rates. */
 static opipe_status measure_backward(planner *p, const opi_device_spec *spec, double **out_ns) {
   opi_backend_ref backend;
   opipe_device *device = NULL;
@@ -231,7 +230,8 @@ static opipe_status measure_backward(planner *p, const opi_device_spec *spec, do
   return status;
 }
 
-/* Training: a node costs its forward and its backward; the parts are kept for the stages' times. */
+/* Training: adds the backward to each node's cost and keeps the parts for the stages' times.
+ */
 static opipe_status add_backward(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->decided.devices[rank];
   const uint32_t n_nodes = p->bound->graph->n_nodes, owner = p->profile_owner[rank];
@@ -277,7 +277,7 @@ static opipe_status add_backwards(planner *p) {
   return OPIPE_OK;
 }
 
-/* Of a whole micro-batch, whatever shares of it the profiles of the search had. */
+/* Counts whole micro-batches, although profiles of the search may have counted shares. */
 static void forward_times(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   opi_stage_times *times = &p->plan->predicted.times;
@@ -289,7 +289,7 @@ static void forward_times(planner *p) {
   }
 }
 
-/* The three times of every stage. */
+/* Sums the three times of every stage. */
 static void train_times(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   opi_stage_times *times = &p->plan->predicted.times;
@@ -318,8 +318,8 @@ static opipe_status profile_ranks(planner *p) {
 
 /* ---- the cut ---- */
 
-/* A stage without a node only passes on. A model of a node or two, as tests of operators have it,
- * may leave some of few stages idle. */
+/* Refuses more stages than nodes. A stage without nodes only passes data on; up to ALWAYS stages
+ * may be idle, for tiny models such as tests of single operators. */
 static opipe_status check_stage_count(const planner *p) {
   enum { ALWAYS = 4 };
   const uint32_t n_stages = p->plan->decided.n_stages, n_nodes = p->bound->graph->n_nodes;
@@ -348,8 +348,8 @@ static opipe_status name_nodes(planner *p) {
   return OPIPE_OK;
 }
 
-/* max(sum / stages, largest node), with each node on the device that is best at it; where replicas
- * cut micro-batches, on as many as a stage has at most. */
+/* max(sum / stages, largest node), with each node on its fastest device, or divided by the largest
+ * number of replicas that share a micro-batch. */
 static double lower_bound(const planner *p) {
   const opi_decision *plan = &p->plan->decided;
   double sum = 0, largest = 0;
@@ -372,7 +372,7 @@ static double given_ns(const double *stages, double alike, uint32_t stage) {
   return (stages == NULL ? alike : stages[stage]) * 1e6;
 }
 
-/* The caller knows better: a profile of its own, or devices that only sleep. */
+/* Replaces modelled times by the caller's: profiles of their own, or devices that only sleep. */
 static void take_given_times(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   opi_stage_times *times = &p->plan->predicted.times;
@@ -391,7 +391,7 @@ static void take_given_times(planner *p) {
   p->plan->predicted.cost_kind = OPI_COST_GIVEN;
 }
 
-/* Devices' options: those that decide, and all that were given. */
+/* Exchanges the devices' decided options with those that were given. */
 static void swap_options(planner *p) {
   for (uint32_t r = 0; r < p->plan->decided.n_ranks; ++r) {
     const char *now = p->plan->decided.devices[r].options;
@@ -400,11 +400,12 @@ static void swap_options(planner *p) {
   }
 }
 
-/* By decided options, then bytes and caps by the kernels that were asked for. */
+/* Finishes with decided options, then counts bytes and checks caps with the requested kernels.
+ */
 static opipe_status finish(void *ctx, opipe_error *err) {
   planner *p = ctx;
   opipe_status status = opi_making_finish(&p->making, p->bound, err);
-  if (status == OPIPE_OK && p->kernels_chosen) { /* it must fit by those too */
+  if (status == OPIPE_OK && p->kernels_chosen) { /* must fit with these as well */
     swap_options(p);
     status = opi_making_finish(&p->making, p->bound, err);
     swap_options(p);
@@ -412,11 +413,11 @@ static opipe_status finish(void *ctx, opipe_error *err) {
   return status;
 }
 
-/* Of the stages that the plan says. */
+/* Finishes the cut; the stages are already in the plan. */
 static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_error *err) {
   planner *p = ctx;
   opi_cut_problem own = *problem;
-  own.link_ns_per_byte = 0; /* no work of a stage */
+  own.link_ns_per_byte = 0; /* not part of a stage's work */
   p->plan->decided.actions = NULL;
   OPI_TRY(opi_taken_by_ranks(&p->plan->decided, p->bound->graph, p->profiles, err));
   OPI_TRY(opi_cut_times(&own, p->plan->decided.stage_of_node, p->plan->decided.allocator,
@@ -430,8 +431,7 @@ static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_
   return finish(p, err);
 }
 
-/* A profile in which every node takes its share of the time: replicas of the stage have the rest of
- * the rows. */
+/* Scales a profile by the stage's number of shares, because replicas take the other rows. */
 static opipe_status shared_profile(planner *p, const opi_profile *profile, uint32_t n_shares,
                                    const opi_profile **out_profile) {
   opi_profile *own = opi_arena_copy(&p->scratch, profile, sizeof *profile);
@@ -447,8 +447,8 @@ static opipe_status shared_profile(planner *p, const opi_profile *profile, uint3
   return OPIPE_OK;
 }
 
-/* Where the pairs of streams, and tensors of which no rows can travel, leave a cut, and which nodes
- * they hold together. */
+/* Finds nodes that must stay together: around the states of streams, and where a tensor's rows
+ * cannot be divided. */
 static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   const opi_decision *plan = &p->plan->decided;
   const uint32_t n = plan->n_nodes;
@@ -512,7 +512,8 @@ static opipe_status cut_once(planner *p) {
   return opi_cut_capped(&c, p->err);
 }
 
-/* What the ranks of the cut at hand need where their schedule keeps as little as it can. */
+/* Finds the least that the ranks of the current cut need: schedules keep as little as they can.
+ */
 static void find_least(planner *p, opi_rank_bytes *io_needs, opi_device_spec *devices) {
   opipe_error unused = OPIPE_ERROR_INIT;
   if (!opi_plan_trains(&p->plan->decided))
@@ -528,8 +529,7 @@ static void find_least(planner *p, opi_rank_bytes *io_needs, opi_device_spec *de
   opi_shared_caps_restore(p->plan, devices);
 }
 
-/* Where ranks need more than a cap that they have together, they get parts of it, and other cuts
- * and orders are looked for within these. */
+/* If a shared cap is exceeded, divides it between its ranks and searches within the parts. */
 static opipe_status cut(planner *p) {
   opipe_error *err = p->err;
   opi_rank_bytes needs;
@@ -559,7 +559,7 @@ static opipe_status cut(planner *p) {
                   (unsigned long long)enough);
 }
 
-/* Ranks that have a cap together get equal parts of what it leaves free. */
+/* Ranks that share a cap get equal parts of what it leaves free. */
 static opipe_status improve(planner *p) {
   opi_rank_bytes needs;
   opi_device_spec *devices = NULL;
@@ -573,8 +573,8 @@ static opipe_status improve(planner *p) {
   return status;
 }
 
-/* Decides by what devices need whatever their kernels are: opened as they open without the choice.
- * Measured costs are those of the kernels that were asked for. */
+/* Plans by what devices need regardless of their kernels: they are opened as if no choice had been
+ * made. Measured costs are still those of the requested kernels. */
 static opipe_status leave_kernels_out(planner *p) {
   opi_decision *plan = &p->plan->decided;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -609,7 +609,7 @@ static opipe_status cut_for_any_kernels(planner *p) {
   return status;
 }
 
-/* For inference: copies, or replicas of single stages; one of each stage is no list. */
+/* For inference: copies, or replicas of single stages. A list of ones counts as none. */
 static void take_replicas(planner *p) {
   const uint32_t *list = p->params->stage_replicas, n = p->params->n_stage_replicas;
   uint32_t i = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a plan with its model: the file's parts (partition/file/read.h), each checked against the
- * bound graph, then finished like a plan that is made here: every edge goes forward, the order is
- * proven. */
+/* Reads a plan with its model. The parts of the file (partition/file/read.h) are checked against
+ * the bound graph, then the plan is finished like one made here: every edge goes forward, the order
+ * is proven. */
 #include "partition/file/read.h"
 
 #include "partition/make/make.h"
@@ -20,7 +20,7 @@ static opipe_status read_parts(opi_reading *r, const opi_plan_env *env, opi_boun
   OPI_TRY(opi_reading_stages(r, graph));
   OPI_TRY(opi_reading_layout(r));
   OPI_TRY(opi_states_check(&r->plan->decided, env->model->graph, graph, r->err));
-  OPI_TRY(opi_plan_check_link(plan, r->err)); /* by what the plan is for, and its layout */
+  OPI_TRY(opi_plan_check_link(plan, r->err)); /* once its mode and layout are known */
   OPI_TRY(opi_reading_orders(r));
   return opi_plan_finish(env, r->plan, r->facts, *out_bound, r->err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan meets the devices that it shall run on: made from descriptions, or read from a file, it
- * has not been judged by them. */
+/* Checks a plan against the devices on which it will run. A plan that was made from descriptions or
+ * read from a file has not been checked against them. */
 #include <string.h>
 
 #include "partition/cost/profile.h"
@@ -10,14 +10,14 @@
 
 typedef struct recount {
   const opi_plan_env *env;
-  opi_plan own; /* the decisions; what is predicted anew lies in an arena of its own */
+  opi_plan own; /* copied decisions, new predictions in its own arena */
   opi_bound *bound;
   opi_device_facts *facts; /* [n_ranks] */
-  bool *here;              /* [n_nodes] of the rank at hand */
+  bool *here;              /* [n_nodes] on the current rank */
   opipe_error *err;
 } recount;
 
-/* Only what the plan does not decide is taken from the device: a session compares the rest. */
+/* Takes from the device only what the plan does not decide; sessions compare the rest. */
 static opipe_status look(recount *c, uint32_t rank) {
   opi_device_spec here = c->own.decided.devices[rank];
   const opipe_status status = opi_device_look(c->env, &here, &c->facts[rank], c->err);
@@ -26,7 +26,7 @@ static opipe_status look(recount *c, uint32_t rank) {
              : OPIPE_OK;
 }
 
-/* Does the rank's backend take the nodes of its stages? */
+/* Asks whether the rank's backend supports the nodes of its stages. */
 static opipe_status ask_support(recount *c, uint32_t rank) {
   const opi_decision *plan = &c->own.decided;
   const opi_device_spec *spec = &plan->devices[rank];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures the kernels of a plan's programs on one device, and counts the plan's memory with what
- * was chosen: workspaces are other ones.
+/* Measures the kernels of a plan's programs on one device, and counts the plan's memory with the
+ * chosen ones, whose workspaces differ.
  */
 #include <string.h>
 
@@ -10,8 +10,8 @@
 typedef struct tuner {
   const opi_plan_env *env;
   const opi_tuning *how;
-  opi_plan *plan;    /* gets the table */
-  opi_arena scratch; /* of one program's kernels */
+  opi_plan *plan;    /* receives the table */
+  opi_arena scratch; /* for one program's kernels */
   const char *fit;
   opipe_kernel *found; /* [n], in the plan's arena */
   uint32_t n, room;
@@ -64,7 +64,7 @@ static opipe_status note_fit(tuner *t, const opi_backend_ref *backend, opipe_dev
     return OPIPE_OK;
   if (!opi_backend_tunes(backend)) {
     return opi_fail(t->err, OPIPE_E_UNSUPPORTED,
-                    "backend '%s' has no kernels that are chosen by measuring", backend->id);
+                    "backend '%s' has no kernels to choose by measuring", backend->id);
   }
   OPI_TRY(OPI_ASK("backend", backend, kernels_fit, t->err, device, fit, sizeof fit));
   fit[sizeof fit - 1] = '\0';
@@ -72,7 +72,7 @@ static opipe_status note_fit(tuner *t, const opi_backend_ref *backend, opipe_dev
   return t->fit == NULL ? opi_fail_nomem(t->err, sizeof fit, "kernels") : OPIPE_OK;
 }
 
-/* Of a program that was compiled: those that no program before has. */
+/* Measures the kernels of a compiled program that no earlier program had. */
 static opipe_status visit(void *ctx, uint32_t rank, const opi_backend_ref *backend,
                           opipe_device *device, opipe_program *program, opipe_error *err) {
   tuner *t = ctx;
@@ -94,7 +94,7 @@ static opipe_status visit(void *ctx, uint32_t rank, const opi_backend_ref *backe
 
 /* ---- the plan ---- */
 
-/* The plan's other tables stay; one for devices like this one is replaced. */
+/* Adds the table, replacing the one for devices like this one, if any. */
 static opipe_status put_table(tuner *t) {
   const opi_kernels *before = t->plan->predicted.kernels;
   const uint32_t n_before = before == NULL ? 0 : before->n;
@@ -116,7 +116,7 @@ static opipe_status put_table(tuner *t) {
   return OPIPE_OK;
 }
 
-/* The plan with the device that is measured on in the place of all of its kind. */
+/* A view of the plan in which the measured device replaces all devices of its kind. */
 static opipe_status view_on(const tuner *t, bool capped, opi_arena *arena, opi_plan *out_view) {
   const opi_plan *plan = t->plan;
   uint32_t n_found = 0;
@@ -153,7 +153,7 @@ static opipe_status count_again(tuner *t, opi_arena *arena) {
   return OPIPE_OK;
 }
 
-/* A device that is named by its uuid, as kind and index. */
+/* Resolves a device named by its uuid to kind and index. */
 static opipe_status settle_device(const opi_plan_env *env, opi_tuning *io_how, opipe_error *err) {
   opi_device_spec spec = {.kind = io_how->kind, .index = io_how->index};
   opi_device_facts facts;
@@ -176,7 +176,7 @@ opipe_status opi_plan_tune(const opi_plan_env *env, opi_plan *plan, const opi_tu
   opi_arena_init(&arena, env->allocator, 0);
   opipe_status status = view_on(&t, false, &arena, &view);
   if (status == OPIPE_OK) {
-    view.predicted.kernels = NULL; /* candidates come from the library, not from a table before */
+    view.predicted.kernels = NULL; /* candidates come from the library, not from an earlier table */
     status = opi_plan_count_memory(env, &view, &visitor, NULL, err);
   }
   t.err = err;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much a plan computes, and how much its devices could. */
+/* The work of a plan in flops, and the peak of its devices. */
 #include "partition/make/work.h"
 
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "loader/ops/op.h"
 #include "partition/program/assign.h"
 
-/* Operations by the type of the nodes. */
+/* Types by which work is counted. */
 enum { TYPES = 4 };
 static const uint32_t types[TYPES] = {OPIPE_FLOAT, OPIPE_DOUBLE, OPIPE_FLOAT16, OPIPE_BFLOAT16};
 
-/* Nodes of the largest micro-batch, in all its slices; what is computed again is no work.
+/* Work of the largest micro-batch, all its slices included; recomputation does not count.
  * *out_dtype: the type of most of it. */
 static double microbatch_flops(const opi_cut_model *model, uint32_t *out_dtype) {
   const opi_variant *variant = &model->variants[model->base];
@@ -35,7 +35,7 @@ static double microbatch_flops(const opi_cut_model *model, uint32_t *out_dtype) 
   return sum;
 }
 
-/* By nominal rates, the share of its threads in a device; 0: one of them says none. */
+/* Sum of nominal rates, each scaled by the share of threads in use; 0: unknown for some device. */
 static double peak_flops(const opi_decision *plan, const opi_device_facts *facts, uint32_t dtype) {
   double sum = 0;
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
@@ -64,7 +64,7 @@ void opi_plan_count_work(opi_plan *plan, const opi_device_facts *facts,
 
 enum { BITS_MOST = 8 };
 
-/* Does the node unpack a matrix of few bits that is a parameter? *out_form: which, n 0. */
+/* True if the node unpacks a parameter matrix of few bits. *out_form: its form, with n 0. */
 static bool unpacks(const opi_graph *g, const opi_node *node, opi_few_bits *out_form) {
   const opi_value *codes = &g->values[node->in[0]];
   if (opi_op_of(node)->kind != OPI_KIND_UNPACK || (codes->flags & OPI_VALUE_INITIALIZER) == 0 ||
@@ -80,7 +80,7 @@ static bool is_before(const opi_few_bits *a, const opi_few_bits *b) {
   return a->bits != b->bits ? a->bits < b->bits : a->level < b->level;
 }
 
-/* The list stays sorted; it has room. */
+/* Inserts into the sorted list, which has room. */
 static void add_form(opi_plan *plan, const opi_few_bits *form, uint32_t n) {
   opi_few_bits *list = plan->predicted.few_bits;
   uint32_t at = 0;

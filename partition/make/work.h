@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much a plan computes. */
+/* The work of a plan. */
 #ifndef OPI_WORK_H
 #define OPI_WORK_H
 
 #include "partition/program/model.h"
 
-/* Sets the predicted flops and, where the devices are known (facts [n_ranks], else NULL), their
- * peak; model: the plan's graphs. */
+/* Sets the predicted flops of the plan's graphs, `model`, and the devices' peak if `facts`
+ * [n_ranks] is not NULL. */
 void opi_plan_count_work(opi_plan *plan, const opi_device_facts *facts, const opi_cut_model *model);
 
-/* Sets the predicted few_bits: readers, but gathers, of the matrices that nodes unpack
- * (OPI_KIND_UNPACK).
+/* Sets the predicted few_bits: counts the readers, other than gathers, of matrices that nodes
+ * unpack (OPI_KIND_UNPACK).
  */
 opipe_status opi_plan_count_few_bits(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What backends say of devices and programs, checked: these numbers become sizes, offsets
- * and indices. Messages name the plugin and the number.
+/* Checked answers of backends about devices and programs. These numbers become sizes, offsets and
+ * indices, so each is checked here; messages name the plugin and the number.
  */
 #include "partition/plan/plan.h"
 
-enum { LAYOUTS_MOST = 64 }; /* of one parameter in one program */
+enum { LAYOUTS_MOST = 64 }; /* per parameter of a program */
 
 opipe_status opi_device_ask(const opi_backend_ref *backend, uint32_t index,
                             opipe_device_info *out_info, opipe_error *err) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision: the part of a plan that all ranks must have in common.
+/* The decision: the part of a plan on which all ranks must agree.
  *
  * 1. Making (partition/make) or reading a plan writes it, group by group in the order below. After
  *    opi_plan_hash nobody changes it.
- * 2. The hash covers the decision and nothing else: opi_plan_write_decisions writes every field,
- *    except those that follow from other fields and the model (binding.batch; of a state its
- *    indices, type and stage), those that only choose how fast or how much a device computes (of a
- *    device its threads, caps and option `kernels`; the times of the link), and the allocator.
- * 3. Pointers lead into the arena of the plan. A copy of the struct shares them, so it must not
- *    outlive the plan; whoever changes an array in a copy replaces the pointer.
- * 4. Reading it asks no device and needs no model.
+ * 2. The hash covers the decision and nothing else. opi_plan_write_decisions writes every field but
+ *    three kinds: those that follow from other fields and the model (binding.batch; a state's
+ * indices, type and stage), those that only affect speed or capacity (a device's threads, caps and
+ * option `kernels`; the link's times), and the allocator.
+ * 3. Pointers lead into the plan's arena. A copy of the struct shares them, so it must not outlive
+ *    the plan; to change an array in a copy, replace the pointer.
+ * 4. Reading a decision asks no device and needs no model.
  */
 #ifndef OPI_PLAN_DECISION_H
 #define OPI_PLAN_DECISION_H
@@ -17,68 +17,68 @@
 #include "partition/plan/device.h"
 #include "partition/plan/training.h"
 
-/* An output whose content a stream of requests keeps for an input of its next one. */
+/* An output whose content is kept between the requests of a stream, as an input of the next one. */
 typedef struct opi_state_pair {
-  const char *output, *input; /* as the model's file names them */
-  uint64_t capacity;          /* elements of each of a stream's two buffers */
-  /* These follow from the model and the cut (partition/program/states.h). */
-  uint32_t output_index, input_index; /* of the model's file */
+  const char *output, *input; /* names in the model's file */
+  uint64_t capacity;          /* elements in each of a stream's two buffers */
+  /* Derived from the model and the cut (partition/program/states.h). */
+  uint32_t output_index, input_index; /* in the model's file */
   uint32_t dtype;
-  uint32_t stage; /* that makes the one and reads the other */
+  uint32_t stage; /* produces the output and reads the input */
 } opi_state_pair;
 
-/* How the model is bound: the graph of every micro-batch follows from this. Written before the
- * layout; the batch is chosen, then settled by how many micro-batches there are. */
+/* How the model is bound; the graph of every micro-batch follows from it. Written before the
+ * layout. The batch is chosen first and settled once the number of micro-batches is known. */
 typedef struct opi_plan_binding {
-  opi_dim_binding *dims; /* [n_dims] shapes of the whole request (batch = rows of the request) */
+  opi_dim_binding *dims; /* [n_dims] shapes of a whole request (batch = its rows) */
   uint32_t n_dims;
   opi_pin *pins; /* [n_pins] */
   uint32_t n_pins;
   uint32_t bind_flags;   /* OPI_BIND_* */
   uint32_t dropout;      /* OPI_DROPOUT_* */
-  double dropout_ratio;  /* of OPI_DROPOUT_RATIO */
-  const char **barriers; /* [n_barriers] cut tensors that fusion keeps */
+  double dropout_ratio;  /* with OPI_DROPOUT_RATIO */
+  const char **barriers; /* [n_barriers] cut tensors that fusion must keep */
   uint32_t n_barriers;
   const char *batch_dim;       /* name(s) of the dimension that micro-batches split
                                   (partition/program/batch.h); NULL: none is free */
-  int64_t batch_rows;          /* rows of a whole request; 0 without batch_dim */
+  int64_t batch_rows;          /* rows of a whole request; 0: no batch_dim */
   const opi_known_axis *batch; /* how the batch runs through the model (opi_batch_prove); NULL: not
-                                  proven. Follows from the model */
+                                  proven. Derived from the model */
 } opi_plan_binding;
 
 typedef struct opi_decision {
-  const opipe_allocator *allocator; /* for the scratch memory of readers */
-  uint64_t fingerprint[2]; /* of the model, XXH3-128: graph, names, types, shapes; not the values of
-                              weights */
+  const opipe_allocator *allocator; /* scratch memory of readers */
+  uint64_t fingerprint[2]; /* XXH3-128 of the model's graph, names, types and shapes, not of its
+                              weight values */
   opi_plan_binding binding;
   const opi_train_spec *train; /* NULL: a forward plan */
-  opi_state_pair *states;      /* [n_states] forward plans; a stream has a buffer of each twice */
+  opi_state_pair *states;      /* [n_states] forward plans; each stream has two buffers of each */
   uint32_t n_states;
-  uint32_t n_microbatches; /* of a request or mini-batch, over all replicas */
+  uint32_t n_microbatches; /* per request or mini-batch, over all replicas */
   /* The schedule and its layout (opi_schedule_layout). */
   const char *schedule;             /* "gpipe" */
   opipe_schedule_setting *settings; /* [n_settings] */
   uint32_t n_settings;
   uint32_t n_ranks, n_stages, n_replicas;
   uint32_t *instance_rank; /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
-  uint32_t *shares; /* [n_stages] not NULL: each micro-batch is cut along its rows between the first
-                       so many replicas of the stage; n_replicas is the most */
-  uint32_t copies;  /* forward: of the whole pipeline, each on ranks of its own, which share out the
-                       micro-batches; 0: 1. n_replicas counts them. Training: train->replicas */
-  bool in_turn;     /* each copy takes a whole request, one after the other: there are fewer
-                       micro-batches than copies. The actions are then those of copy 0 */
+  uint32_t *shares; /* [n_stages] if set: the first shares[s] replicas of stage s divide the rows of
+                       each micro-batch; n_replicas is the largest */
+  uint32_t copies;  /* forward: whole pipelines, each on its own ranks, which divide the
+                       micro-batches; 0 means 1. n_replicas counts them. In training: train */
+  bool in_turn; /* copies take whole requests in turn, because there are fewer micro-batches than
+                   copies; the actions are then those of copy 0 */
   uint32_t in_flight;         /* at most OPI_CREDITS_MOST; 0: no limit */
-  uint32_t n_slices, n_parts; /* 0 as 1. Forward plans have no parts */
+  uint32_t n_slices, n_parts; /* 0 means 1. Forward plans have no parts */
   uint32_t *slice_lengths;    /* [n_slices] tokens; NULL: equal */
   uint32_t versions, sync;    /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
-  /* Where ranks compute, and how they send. */
+  /* Where ranks compute and how they send. */
   opi_device_spec *devices; /* [n_ranks] */
-  uint32_t depth;           /* slots of a boundary tensor between neighbours */
+  uint32_t depth;           /* slots per boundary tensor between neighbours */
   const char *transport;    /* plugin id, or "id:key=value,..." */
-  opi_link link;            /* as the transport declares it */
+  opi_link link;            /* as declared by the transport */
   /* The cut. */
-  const char **node_keys;  /* [n_nodes] the name of the first output that is there, of every node of
-                              the bound graph, in order */
+  const char **node_keys;  /* [n_nodes] key of every node of the bound graph, in order: the name of
+                              its first output that is present */
   uint32_t *stage_of_node; /* [n_nodes] */
   uint32_t n_nodes;
   /* The order, rank by rank (opi_schedule_order). */
@@ -87,40 +87,39 @@ typedef struct opi_decision {
   uint32_t *rank_first; /* [n_ranks + 1] into actions */
 } opi_decision;
 
-enum { OPI_CREDITS_MOST = 65536 }; /* they are posted in a stream: OPIPE_DEPTH_MOST */
+enum { OPI_CREDITS_MOST = 65536 }; /* credits are posted in a stream, so OPIPE_DEPTH_MOST applies */
 
-/* Does the plan train? Otherwise it runs requests. */
+/* True for a training plan, false for one that runs requests. */
 static inline bool opi_plan_trains(const opi_decision *plan) {
   return plan->train != NULL;
 }
-/* OPIPE_MODE_*, as schedules are told. */
+/* OPIPE_MODE_*, as passed to schedules. */
 static inline uint32_t opi_plan_mode(const opi_decision *plan) {
   return opi_plan_trains(plan) ? OPIPE_MODE_TRAIN : OPIPE_MODE_FORWARD;
 }
 
-/* Are the rows of the batch ever cut? */
+/* True if the rows of a batch are ever divided. */
 static inline bool opi_plan_cuts_rows(const opi_decision *plan) {
   return plan->n_microbatches > 1 || plan->n_parts > 1 || plan->shares != NULL;
 }
 
-/* Are messages matched by the order in which ranks issue them (rules above STREAM)? Then every rank
- * issues them in the order of its list, one after the other. */
+/* True if messages are matched by the order in which ranks issue them (rules above STREAM). Each
+ * rank then issues them one at a time, in the order of its list. */
 static inline bool opi_plan_is_strict(const opi_decision *plan) {
   return plan->n_ranks > 1 && plan->link.rule > OPIPE_RULE_STREAM;
 }
 
-/* Has the list of a rank no beginning and no end? Streams of requests, and weights in two versions:
- * what follows a body is the body. */
+/* True if a rank's list has no beginning and no end: streams of requests, and double-buffered
+ * weights, where each body is followed by the next. */
 static inline bool opi_plan_is_periodic(const opi_decision *plan) {
   return opi_plan_trains(plan) ? plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED
                                : !opi_plan_is_strict(plan);
 }
 
-/* May a producer on one of two ranks write into the other's memory? Only over a transport that
- * writes in place, and where both devices are of one kind, in one domain, and have host memory.
- * device.c */
+/* True if a producer on src_rank may write into dst_rank's memory: the transport writes in place,
+ * and both devices are of the same kind, in the same domain, with host memory. device.c */
 bool opi_plan_edge_is_direct(const opi_decision *plan, uint32_t src_rank, uint32_t dst_rank);
-/* Between any two of its ranks? */
+/* True if any two ranks have such an edge. */
 bool opi_plan_is_direct(const opi_decision *plan);
 
 /* Rank of instance (stage, replica). */
@@ -128,13 +127,13 @@ static inline uint32_t opi_plan_rank(const opi_decision *plan, uint32_t stage, u
   return plan->instance_rank[stage * plan->n_replicas + replica];
 }
 
-/* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth, or one per
- * micro-batch of a request (and slice) where a rank has several stages and may compute all of one
- * before the next. */
+/* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth; or, if a
+ * rank has several stages and may run all of one before the next, one per micro-batch of a request
+ * (and slice). */
 uint32_t opi_route_depth(const opi_decision *plan);
-/* The same between stages of the plan that lie `distance` apart: at least one more for each between
- * them, since in a stream that many micro-batches lie between its ends; doubled until there are
- * enough, so that the slots of all of a stage's tensors come round together. */
+/* The same for stages `distance` apart. Each stage in between adds at least one slot, because that
+ * many more micro-batches of a stream are in flight between the ends. The number is doubled until
+ * it suffices, so that all tensors of a stage wrap around together. */
 uint32_t opi_forward_slots(const opi_decision *plan, uint32_t distance);
 
 #endif /* OPI_PLAN_DECISION_H */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices and links that a caller describes, in numbers or as a cluster file: checked as far as the
- * answers of plugins are. */
+/* Devices and links described by the caller, in numbers or in a cluster file. They are checked as
+ * strictly as the answers of plugins. */
 #include <inttypes.h>
 
 #include "partition/plan/env.h"
 #include "partition/plan/rules.h"
 
-/* 0, or within [least, most]; "x": 1e99 is refused by name. */
+/* A value must be 0 or within [least, most]. */
 static opipe_status check_number(const char *what, const char *name, double value, double least,
                                  double most, opipe_error *err) {
   if (value == 0 || (value >= least && value <= most))
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is %g; 0, or %g to %g is needed", what, name,
-                  value, least, most);
+  return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is %g; it must be 0, or from %g to %g", what,
+                  name, value, least, most);
 }
 
 static opipe_status check_flags(const char *what, uint32_t flags, uint32_t known,
@@ -33,7 +33,7 @@ opipe_status opi_device_describe(const opipe_device_description *d, const char *
   if (d->alignment == 0 || (d->alignment & (d->alignment - 1)) != 0 ||
       d->alignment > ALIGNMENT_MOST) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"alignment\" is %u; a power of two from 1 to %d is needed", what,
+                    "%s: \"alignment\" is %u; it must be a power of two from 1 to %d", what,
                     d->alignment, ALIGNMENT_MOST);
   }
   OPI_TRY(check_number(what, "flops", d->flops, 1, 1e30, err));

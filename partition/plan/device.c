@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plan making knows of devices. */
+/* Devices of a plan: found, asked and opened; rates, modelled times, direct edges. */
 #include <stdio.h>
 #include <string.h>
 
 #include "partition/plan/env.h"
 
-/* "kind:uuid", or a beginning of the uuid that one device alone has: its kind and index. */
+/* Resolves "kind:uuid" to kind and index. A prefix of the uuid will do if it is unique. */
 static opipe_status find_by_uuid(const opi_plan_env *env, opi_device_spec *io_spec,
                                  const char *colon, opipe_error *err) {
   char kind[64];
@@ -24,9 +24,10 @@ static opipe_status find_by_uuid(const opi_plan_env *env, opi_device_spec *io_sp
     ++n_found;
   }
   if (n_found != 1) {
-    return opi_fail(err, OPIPE_E_NOTFOUND,
-                    "device '%s': %u of the %u devices of backend '%s' have a uuid that begins so",
-                    io_spec->kind, n_found, count, kind);
+    return opi_fail(
+        err, OPIPE_E_NOTFOUND,
+        "device '%s': %u of the %u devices of backend '%s' have a uuid with this prefix",
+        io_spec->kind, n_found, count, kind);
   }
   io_spec->kind = backend.id;
   return OPIPE_OK;

@@ -6,7 +6,8 @@ static bool is_temporary(const opipe_graph *graph, uint32_t v) {
   return v != OPIPE_NONE && graph->values[v].role == OPIPE_VALUE_TEMP;
 }
 
-/* last [n_values]: node + 1 that uses the value last; of what nobody reads the one that makes it.
+/* last [n_values]: number + 1 of the node that uses the value last, or of its producer if nothing
+ * reads it.
  */
 static void find_ends(const opipe_graph *graph, uint32_t *last) {
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
@@ -22,7 +23,7 @@ static void find_ends(const opipe_graph *graph, uint32_t *last) {
   }
 }
 
-/* Ends the lives of a node's values; each is taken off once. */
+/* Ends the lives of a node's values. A value that occurs twice is subtracted once. */
 static void end_lives(const opipe_graph *graph, const uint32_t *values, uint32_t n_values,
                       uint32_t node, uint32_t alignment, uint32_t *last, uint64_t *io_live) {
   for (uint32_t i = 0; i < n_values; ++i) {

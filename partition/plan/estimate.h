@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of programs on devices that can only be described: parameters dense, temporaries by the
- * lives of tensors, no workspace. What a backend makes of a program is not known before it compiles
- * it. */
+/* Estimated bytes of programs on devices that are only described: dense parameters, temporaries by
+ * the lives of tensors, no workspace. Backends report exact bytes only after compiling. */
 #ifndef OPI_MEMORY_ESTIMATE_H
 #define OPI_MEMORY_ESTIMATE_H
 
 #include "partition/plan/plan.h"
 
-/* Temporaries of `graph` at the fullest moment, its nodes run in order, each tensor rounded to
- * `alignment` (a power of two). Tensors that others hold (inputs, outputs, parameters, gradients)
- * do not count. Errors: NOMEM; LIMIT, beyond 2^64 bytes. */
+/* Peak bytes of `graph`'s temporaries when its nodes run in order, each tensor rounded up to
+ * `alignment` (a power of two). Inputs, outputs, parameters and gradients are held by others and do
+ * not count. Errors: NOMEM; LIMIT, beyond 2^64 bytes. */
 opipe_status opi_estimate_arena(const opipe_graph *graph, uint32_t alignment,
                                 const opipe_allocator *allocator, uint64_t *out_bytes,
                                 opipe_error *err);
 
-/* The layout of a parameter: dense, of one that is trained in fp32 (its master). */
+/* The layout of a parameter: dense, in fp32 (the master) if it is trained. */
 opipe_param_layout opi_estimate_layout(const opipe_param_source *source, uint32_t slot,
                                        bool trained);
 

@@ -69,7 +69,7 @@ opipe_status opi_json_get_flags(const json_t *object, const char *what, uint32_t
       continue;
     char known[128];
     list_flags(which, known, sizeof known);
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; %s can be", what,
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"flags\" holds '%.40s'; known flags are %s", what,
                     name == NULL ? "(no string)" : name, known);
   }
   return OPIPE_OK;
@@ -77,13 +77,13 @@ opipe_status opi_json_get_flags(const json_t *object, const char *what, uint32_t
 
 opipe_status opi_json_get_alignment(const json_t *object, const char *what, uint32_t *out_bytes,
                                     opipe_error *err) {
-  enum { MOST = 1 << 24 }; /* as backends may have it */
+  enum { MOST = 1 << 24 }; /* the same limit as for backends */
   uint64_t bytes = 0;
   OPI_TRY(opi_json_get_u64(object, what, "alignment", MOST, &bytes, err));
   if (bytes == 0 || (bytes & (bytes - 1)) != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"alignment\" is %" PRIu64 ", a power of two from 1 to %d is needed", what,
-                    bytes, MOST);
+                    "%s: \"alignment\" is %" PRIu64 "; it must be a power of two from 1 to %d",
+                    what, bytes, MOST);
   }
   *out_bytes = (uint32_t)bytes;
   return OPIPE_OK;
@@ -95,7 +95,8 @@ opipe_status opi_json_get_rule(const json_t *object, const char *what, uint32_t 
   OPI_TRY(opi_json_get_string(object, what, "rule", &rule, err));
   if (opi_rule_parse(rule, out_rule))
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "%s: \"rule\" is '%.40s'; tag, stream, edge, pair, blocking or grouped can be",
-                  what, rule);
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "%s: \"rule\" is '%.40s'; known rules are tag, stream, edge, pair, blocking and grouped",
+      what, rule);
 }

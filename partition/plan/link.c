@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan's transport declares with its options, checked: rule, threads, ranks, times. */
+/* The link that a plan's transport declares with its options, checked: rule, threads, ranks, times.
+ */
 #include <math.h>
 
 #include "partition/plan/env.h"
 #include "partition/plan/rules.h"
 
-enum { BYTES_PER_NS = 8 }; /* of a copy, where a transport that hands over addresses has none */
+enum {
+  BYTES_PER_NS = 8
+}; /* copy rate assumed if a transport that passes addresses declares none */
 
 opipe_status opi_transport_split(const char *spec, char out_id[64], const char **out_options,
                                  opipe_error *err) {
@@ -21,7 +24,7 @@ opipe_status opi_transport_split(const char *spec, char out_id[64], const char *
   return OPIPE_OK;
 }
 
-/* A transport of before the slot declares the same whatever its options. */
+/* Transports older than the slot world_info declare the same link whatever their options. */
 static opipe_status ask(const opi_transport_ref *ref, const char *id, const char *options,
                         opi_link *out_link, opipe_error *err) {
   opipe_transport_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
@@ -47,12 +50,12 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
   return OPIPE_OK;
 }
 
-/* May ranks of one process, a thread each, talk over it? */
 opipe_status opi_plan_check_link(const opi_decision *plan, opipe_error *err) {
   const opi_link *link = &plan->link;
   const uint32_t n_ranks = plan->n_ranks;
   if (link->max_ranks != 0 && link->max_ranks < n_ranks) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "transport '%.100s' takes %u ranks, the plan has %u",
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "transport '%.100s' supports at most %u ranks, the plan has %u",
                     plan->transport, link->max_ranks, n_ranks);
   }
   if (n_ranks > 1 && link->thread_rule != OPIPE_THREADS_PER_ENDPOINT) {
@@ -88,8 +91,8 @@ opipe_status opi_plan_compare_link(const opi_plan_env *env, const opi_decision *
     return here.max_ranks == 0 || here.max_ranks >= plan->n_ranks
                ? OPIPE_OK
                : opi_fail(err, OPIPE_E_UNSUPPORTED,
-                          "transport '%.100s' takes %u ranks, the plan has %u", plan->transport,
-                          here.max_ranks, plan->n_ranks);
+                          "transport '%.100s' supports at most %u ranks, the plan has %u",
+                          plan->transport, here.max_ranks, plan->n_ranks);
   }
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
                   "transport '%.100s' has rule '%s', threads %u, flags 0x%x; the plan was made for "
@@ -102,4 +105,13 @@ uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes) {
   const double rate = link->bytes_per_ns > 0 ? link->bytes_per_ns : BYTES_PER_NS;
   const double ns = link->latency_ns + (double)n_bytes / rate;
   return ns < 1e15 ? (uint64_t)ns : (uint64_t)1e15;
+}
+
+double opi_link_pass(const opi_link *link, double at, uint64_t n_bytes, double *io_free) {
+  if (link->bytes_per_ns > 0) {
+    at = at > *io_free ? at : *io_free;
+    at += (double)n_bytes / link->bytes_per_ns;
+    *io_free = at;
+  }
+  return at + link->latency_ns;
 }

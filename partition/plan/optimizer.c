@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says of its optimizer: numbers in their ranges, tensors of state. The updates
- * themselves are runtime/weights'.
+/* Checks of a plan's optimizer: ranges of its numbers, tensors of state. The updates themselves are
+ * in runtime/weights.
  */
 #include <math.h>
 #include <stdio.h>
 
 #include "partition/plan/plan.h"
 
-/* The rows of opipe/optimizers.h are found by their number. */
+/* Rows of opipe/optimizers.h are found by their number. */
 #define PLACE(KEY, ...) PLACE_##KEY,
 #define IN_PLACE(KEY, number, ...) \
   OPIPE_STATIC_ASSERT((int)PLACE_##KEY == (number), "rows of optimizers rise by one");
@@ -19,7 +19,7 @@ uint32_t opi_optimizer_moments(const opi_optimizer *optimizer) {
   return optimizer->momentum != 0 ? row->with_momentum : row->moments;
 }
 
-/* A limit that is next to a whole number stands for all below that number. */
+/* A limit just below a whole number is printed as "below" that number. */
 static opipe_status check_range(const char *what, double value, double low, double high,
                                 opipe_error *err) {
   const double above = ceil(high);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of a plan, the names in it, and the slots of its streams. */
+/* Life of a plan, keys of nodes, slots of streams. */
 #include "partition/plan/plan.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules of matching by name. */
+/* Names of the matching rules. */
 #include "partition/plan/rules.h"
 
 #include <string.h>

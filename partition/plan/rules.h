@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How transports match messages, and the names of these rules. */
+/* How transports match messages: the rules and their names. */
 #ifndef OPI_RULES_H
 #define OPI_RULES_H
 
 #include "loader/base/base.h"
 
 /* How a transport matches messages.
- *   TAG       by number; a send never stops the rank, a consumer waits for its message
+ *   TAG       by number; sends never block the rank, consumers wait for their message
  *   STREAM    first in first out per (edge, direction, replicas)
  *   EDGE      first in first out per directed pair of ranks
- *   PAIR      one queue per pair of ranks, both directions: sends and receives in one order
- *   BLOCKING  send and receive meet; both ranks stand still until then
- *   GROUPED   neighbouring messages of a rank start together and are waited for together */
+ *   PAIR      one queue per pair of ranks for both directions: sends and receives in one order
+ *   BLOCKING  send and receive rendezvous; both ranks block until then
+ *   GROUPED   adjacent messages of a rank start together and are waited for together */
 enum {
   OPI_RULE_TAG = 0,
   OPI_RULE_STREAM,
@@ -21,9 +21,9 @@ enum {
   OPI_RULE_GROUPED,
   OPI_RULES
 };
-/* "tag", "stream" ...; "?": it is none. */
+/* "tag", "stream" ...; "?" for any other number. */
 const char *opi_rule_name(uint32_t rule);
-/* False: the text names no rule. */
+/* False if `text` names no rule. */
 bool opi_rule_parse(const char *text, uint32_t *out_rule);
 
 #endif /* OPI_RULES_H */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training spec of a plan's own. */
+/* The training spec that a plan owns: copied, checked, chosen. */
 #include "partition/plan/spec.h"
 #include <string.h>
 #include "partition/plan/env.h"
@@ -31,7 +31,7 @@ static bool copy_choice(opi_arena *arena, opi_train_choice *choice) {
   return true;
 }
 
-/* Masters, moments and gradients are fp32: of what else there is, one would lose bits. */
+/* Masters, moments and gradients are fp32; any other type would lose bits. */
 static opipe_status check_type(const char *name, uint32_t dtype, opipe_error *err) {
   if (dtype == OPIPE_FLOAT || dtype == OPIPE_FLOAT16 || dtype == OPIPE_BFLOAT16)
     return OPIPE_OK;
@@ -51,7 +51,7 @@ opipe_status opi_train_choose(opi_plan *plan, const opi_training *training, opip
   opipe_status status = OPIPE_OK;
   spec.choice = (opi_train_choice){.trained = trained, .doubts = doubts};
   if (trained == NULL || doubts == NULL)
-    status = opi_fail_nomem(err, training->n_params * sizeof *doubts, "what is trained");
+    status = opi_fail_nomem(err, training->n_params * sizeof *doubts, "trained names");
   for (uint32_t i = 0; status == OPIPE_OK && i < training->n_params; ++i) {
     const opi_train_param *p = &training->params[i];
     if (p->why == OPI_TRAINED || p->why == OPI_TRAINED_BY_GLOB) {
@@ -101,8 +101,8 @@ static const char *compute_name(uint32_t compute) {
   return opi_dtype_name(compute);
 }
 
-/* The backward pass multiplies by a loss scale in fp16 alone; the step would divide by it all the
- * same. */
+/* The backward pass multiplies by a loss scale under fp16 only, while the step would divide by it
+ * regardless. */
 static opipe_status check_scaling(const opi_train_spec *spec, opipe_error *err) {
   if (!opi_optimizer_scales(&spec->optimizer) || spec->compute == OPIPE_FLOAT16)
     return OPIPE_OK;

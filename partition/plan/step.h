@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps: lowered actions, of which the list of every rank is made (partition/lists). */
+/* Steps: lowered actions, which make up the list of every rank (partition/lists). */
 #ifndef OPI_PLAN_STEP_H
 #define OPI_PLAN_STEP_H
 
 #include <stdint.h>
 
-/* Lowered actions: what a rank's interpreter executes. */
+/* Kinds of steps, as a rank's interpreter executes them. */
 enum {
   OPI_ACT_COMPUTE = 0,
   OPI_ACT_RECV = 1,
@@ -13,15 +13,15 @@ enum {
   OPI_ACT_LOAD = 3,
   OPI_ACT_STORE = 4,
   /* training */
-  OPI_ACT_POST = 5,    /* the receive of a message is posted */
-  OPI_ACT_DRAIN = 6,   /* a message that was sent has left its memory */
-  OPI_ACT_REDUCE = 7,  /* gradients of an instance: over its replicas */
-  OPI_ACT_UPDATE = 8,  /* ties, norm, clip, optimizer of all instances of the rank */
-  OPI_ACT_COPY = 9,    /* rows of a tensor, from one place of the rank to another */
-  OPI_ACT_RESERVE = 10 /* a message that its maker writes in place may be written */
+  OPI_ACT_POST = 5,    /* posts the receive of a message */
+  OPI_ACT_DRAIN = 6,   /* waits until a sent message has left its memory */
+  OPI_ACT_REDUCE = 7,  /* sums an instance's gradients over its replicas */
+  OPI_ACT_UPDATE = 8,  /* ties, norm, clip and optimizer of all instances of the rank */
+  OPI_ACT_COPY = 9,    /* copies rows of a tensor from one place of the rank to another */
+  OPI_ACT_RESERVE = 10 /* allows the producer of a message to write it in place */
 };
-/* Programs. E: the forward of an evaluation, where it is not F: dropout is off, or an output of the
- * model is made that a training step does not return; there nothing is kept for a backward. */
+/* Programs. E is the forward of an evaluation where it differs from F, because dropout is off or
+ * the model has outputs that a training step does not return; it keeps nothing for a backward. */
 enum {
   OPI_PROGRAM_F = 0,
   OPI_PROGRAM_B = 1,
@@ -36,17 +36,17 @@ typedef struct opi_step {
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route;   /* of messages: which one; COPY: route; COMPUTE: action */
-  uint32_t pass;    /* COMPUTE */
-  uint32_t batch;   /* POST, SEND under the rule GROUPED: so many of them, from this one on, start
-                       together; 0: it starts alone, or with one before */
-  int32_t lap;      /* a message of a later body (above 0), or of one before (below); training:
-                       DRAIN, in mini-batches from that of `next` */
-  uint16_t next;    /* training: 1: of the next mini-batch (double-buffered weights) */
-  uint16_t version; /* training, COMPUTE: of the weights */
+  uint32_t route; /* messages: route; COPY: route; COMPUTE: action */
+  uint32_t pass;  /* COMPUTE */
+  uint32_t batch; /* POST, SEND under GROUPED: number of messages that start together, from this one
+                     on; 0: starts alone, or with an earlier one */
+  int32_t lap;    /* messages of a later body (above 0) or an earlier one (below); training DRAIN:
+                     offset in mini-batches from `next` */
+  uint16_t next;  /* training: 1: belongs to the next mini-batch (double-buffered weights) */
+  uint16_t version; /* training COMPUTE: version of the weights */
 } opi_step;
-/* A message's route where it is the schedule's in-flight credit: no bytes, from the last stage to
- * the first. */
+/* Route of the schedule's in-flight credits: messages without bytes from the last stage to the
+ * first. */
 #define OPI_ROUTE_CREDIT (UINT32_MAX - 1)
 
 #endif /* OPI_PLAN_STEP_H */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Discrete events. Ranks run in order and nothing contends, so the time of a compute follows from
- * its rank's last and from what it reads; ranks take turns until all is timed.
+/* Times of an order alone, on the clock (partition/plan/clock.h), without links: the time of a
+ * compute follows from its rank's last one and from what it reads, `comm` later if another rank
+ * made that.
  */
 #include "partition/schedule/events.h"
 
 #include <string.h>
 
+#include "partition/plan/clock.h"
 #include "partition/schedule/passes.h"
 
 const opi_costs opi_unit_costs = {.forward = 1, .input = 1, .weight = 1};
@@ -24,9 +26,9 @@ typedef struct timer {
   const uint32_t *step; /* [n_items] mini-batch, NULL: one */
   const opi_costs *costs;
   opi_index index;
-  double *done;    /* [n_steps * n_units * OPI_PHASES] end; < 0: not yet */
-  double *free_at; /* [n_ranks] */
-  uint32_t *next;  /* [n_ranks] */
+  double *done;   /* [n_steps * n_units * OPI_PHASES] end; < 0: not yet */
+  uint32_t *next; /* [n_ranks] item */
+  opi_clock clock;
   opi_timeline *out;
   opipe_error *err;
 } timer;
@@ -35,17 +37,16 @@ static uint32_t step_of(const timer *t, uint32_t item) {
   return t->step == NULL ? 0 : t->step[item];
 }
 
-static double *event(const timer *t, uint32_t step, uint32_t stage, uint32_t replica,
-                     const opi_do *a, uint32_t slice, uint32_t part, uint32_t phase) {
+/* A phase of a unit, of a micro-batch of that mini-batch: index in `done`. */
+static uint64_t event_of(const timer *t, uint32_t step, uint32_t stage, uint32_t replica,
+                         const opi_do *a, uint32_t slice, uint32_t part, uint32_t phase) {
   const uint64_t unit = opi_unit(&t->index, stage, replica, a->microbatch, slice, part);
-  return &t->done[((uint64_t)step * t->index.n_units + unit) * OPI_PHASES + phase];
+  return ((uint64_t)step * t->index.n_units + unit) * OPI_PHASES + phase;
 }
 
-/* Raises *io_at to `when`; false: not yet known. */
-static bool after(double when, double delay, double *io_at) {
-  if (when >= 0 && when + delay > *io_at)
-    *io_at = when + delay;
-  return when >= 0;
+static void happen(timer *t, uint64_t event, double end) {
+  t->done[event] = end;
+  opi_clock_happen(&t->clock, event, end);
 }
 
 /* When an action can start. */
@@ -53,6 +54,7 @@ typedef struct question {
   const timer *t;
   uint32_t step;
   double at;
+  uint64_t missing; /* the first event that has no time; OPI_CLOCK_NO_EVENT: none has it */
 } question;
 
 static bool follows(void *ctx, const opi_do *a, const opi_need *need) {
@@ -60,11 +62,18 @@ static bool follows(void *ctx, const opi_do *a, const opi_need *need) {
   const timer *t = q->t;
   if (need->replica == OPIPE_NONE)
     return false;
+  const uint64_t event =
+      event_of(t, q->step, need->stage, need->replica, a, need->slice, need->part, need->phase);
+  const double made = t->done[event];
+  if (made < 0) {
+    q->missing = event;
+    return false;
+  }
   const bool here = opi_problem_rank(t->problem, need->stage, need->replica) ==
                     opi_problem_rank(t->problem, a->stage, a->replica);
-  return after(
-      *event(t, q->step, need->stage, need->replica, a, need->slice, need->part, need->phase),
-      here ? 0 : opi_edge_comm(t->costs, need->edge), &q->at);
+  const double there = made + (here ? 0 : opi_edge_comm(t->costs, need->edge));
+  q->at = there > q->at ? there : q->at;
+  return true;
 }
 
 static double stage_cost(const double *by_stage, double all, uint32_t stage) {
@@ -114,30 +123,30 @@ static double cost_of(const timer *t, const opi_do *a) {
   return opi_compute_takes(t->problem, t->costs, t->slices, a);
 }
 
-/* Times as much of a rank's list as can be timed now. */
-static bool run_rank(timer *t, uint32_t rank) {
-  bool moved = false;
-  for (; t->next[rank] < t->list->rank_first[rank + 1]; ++t->next[rank]) {
-    const uint32_t item = t->next[rank];
-    const opi_do *a = &t->list->items[item];
-    if (opi_do_is_compute(a->kind)) {
-      const uint32_t step = step_of(t, item);
-      question q = {t, step, t->free_at[rank]};
-      if (!opi_each_need(&t->index, a, follows, &q))
-        return moved;
-      const double end = q.at + cost_of(t, a);
-      t->out->start[item] = q.at;
-      t->out->end[item] = end;
-      t->free_at[rank] = end;
-      t->out->makespan = end > t->out->makespan ? end : t->out->makespan;
-      if (a->kind == OPI_DO_F)
-        *event(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_F) = end;
-      if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
-        *event(t, step, a->stage, a->replica, a, a->slice, a->part, OPI_PHASE_I) = end;
-    }
-    moved = true;
-  }
-  return moved;
+/* Times the rank's next compute, if all that it reads has a time: the earliest start is when the
+ * rank is free and the last of that is there. What is no compute takes no time. */
+static double act(void *ctx, uint32_t rank, double now) {
+  timer *t = ctx;
+  const uint32_t end_of_list = t->list->rank_first[rank + 1];
+  while (t->next[rank] < end_of_list && !opi_do_is_compute(t->list->items[t->next[rank]].kind))
+    ++t->next[rank];
+  if (t->next[rank] == end_of_list)
+    return OPI_CLOCK_STANDS;
+  const uint32_t item = t->next[rank], step = step_of(t, item);
+  const opi_do *a = &t->list->items[item];
+  question q = {t, step, now, OPI_CLOCK_NO_EVENT};
+  if (!opi_each_need(&t->index, a, follows, &q))
+    return opi_clock_wait(&t->clock, rank, q.missing);
+  const double end = q.at + cost_of(t, a);
+  t->out->start[item] = q.at;
+  t->out->end[item] = end;
+  t->out->makespan = end > t->out->makespan ? end : t->out->makespan;
+  ++t->next[rank];
+  if (a->kind == OPI_DO_F)
+    happen(t, event_of(t, step, a->stage, a->replica, a, a->slice, 0, OPI_PHASE_F), end);
+  if (a->kind == OPI_DO_B || a->kind == OPI_DO_I)
+    happen(t, event_of(t, step, a->stage, a->replica, a, a->slice, a->part, OPI_PHASE_I), end);
+  return end;
 }
 
 static opipe_status stands_still(const timer *t) {
@@ -164,21 +173,17 @@ static opipe_status run(const opi_problem *problem, const opi_do_list *list, con
   OPI_TRY(opi_index_build(problem, list, arena, &t.index, err));
   const uint64_t n = t.index.n_units * n_steps * OPI_PHASES;
   t.done = OPI_ARENA_ARRAY(arena, double, (size_t)n);
-  t.free_at = OPI_ARENA_ARRAY(arena, double, list->n_ranks);
   t.next = OPI_ARENA_ARRAY(arena, uint32_t, list->n_ranks);
   *out = (opi_timeline){.start = OPI_ARENA_ARRAY(arena, double, (size_t)list->n_items + 1),
                         .end = OPI_ARENA_ARRAY(arena, double, (size_t)list->n_items + 1)};
-  if (t.done == NULL || t.free_at == NULL || t.next == NULL || out->start == NULL ||
-      out->end == NULL)
+  if (t.done == NULL || t.next == NULL || out->start == NULL || out->end == NULL)
     return opi_fail_nomem(err, n * sizeof(double), "a simulation");
   for (uint64_t i = 0; i < n; ++i)
     t.done[i] = -1;
   memcpy(t.next, list->rank_first, list->n_ranks * sizeof(uint32_t));
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (uint32_t rank = 0; rank < list->n_ranks; ++rank)
-      moved = run_rank(&t, rank) || moved;
-  }
+  const opi_clock_rules rules = {act, NULL, &t, OPI_CLOCK_TURNS};
+  OPI_TRY(opi_clock_open(list->n_ranks, &rules, arena, &t.clock, err));
+  OPI_TRY(opi_clock_run(&t.clock, err));
   return stands_still(&t);
 }
 

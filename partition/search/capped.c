@@ -10,13 +10,13 @@
 #include "partition/search/fit.h"
 
 enum {
-  PARTS_MOST = 48,         /* where every rank has one stage; of several: */
-  PARTS_OF_SHARED = 24,    /* or twice the stages */
-  JUDGMENTS_LEAST = 4,     /* of exact bytes, however large the model */
-  JUDGMENTS_MOST = 48,     /* and however small */
-  NODES_JUDGED = 40000,    /* in all of them together, about */
-  LOOKS_JUDGED = 20000000, /* at ends of stages, in all of them together, about */
-  STAGES_FITTED = 128,     /* more are not searched by exact bytes */
+  PARTS_MOST = 48,         /* if every rank has one stage; otherwise: */
+  PARTS_OF_SHARED = 24,    /* or twice the number of stages */
+  JUDGMENTS_LEAST = 4,     /* by exact bytes, even for the largest models */
+  JUDGMENTS_MOST = 48,     /* even for the smallest */
+  NODES_JUDGED = 40000,    /* roughly, over all judgments */
+  LOOKS_JUDGED = 20000000, /* roughly, candidate ends of stages over all judgments */
+  STAGES_FITTED = 128,     /* larger cuts are not searched by exact bytes */
   SHRINKS_MOST = 8,
   LOWERS_MOST = 4,
   RAISES_MOST = 8
@@ -26,22 +26,22 @@ typedef struct capped {
   const opi_capped *given;
   opi_plan *plan;
   opi_arena scratch;
-  uint64_t *caps_bytes; /* [n_ranks] the plan's, UINT64_MAX: none */
-  uint64_t *told_bytes; /* [n_ranks] for schedules */
+  uint64_t *caps_bytes; /* [n_ranks] the plan's; UINT64_MAX: none */
+  uint64_t *told_bytes; /* [n_ranks] caps passed to schedules */
   uint32_t *first_node; /* [n_parts + 1] */
   uint32_t n_parts;
   const opi_parts_run **runs; /* [n_ranks] */
-  double *live;               /* [n_instances] micro-batches that wait for their backward */
-  uint32_t *first_cut;        /* [n_nodes] stages of what was tried first */
-  uint64_t first_overflow;    /* of its fullest rank, in bytes */
-  double first_ns;            /* of its plan; INFINITY: it does not fit */
+  double *live;               /* [n_instances] micro-batches waiting for their backward */
+  uint32_t *first_cut;        /* [n_nodes] stages of the first attempt */
+  uint64_t first_overflow;    /* bytes of its fullest rank */
+  double first_ns;            /* of its plan; INFINITY: does not fit */
   opi_fit_problem fit;
   opipe_error *err;
 } capped;
 
 /* ---- by estimates ---- */
 
-/* One cut under the caps as they stand: contiguous, refined if that fits, finished exactly. */
+/* Finishes one cut under the current caps exactly: contiguous, then refined if that fits. */
 static opipe_status try_cut(capped *c) {
   const opi_cut_problem *problem = c->given->problem;
   opi_decision *plan = &c->plan->decided;
@@ -69,8 +69,8 @@ static uint64_t overflow_of(const capped *c) {
   return most;
 }
 
-/* c->first_cut not NULL: some rank is over its cap, or its schedule was told to keep less, and
- * another cut may be faster. */
+/* Sets c->first_cut if the cut must be searched by exact bytes: a rank exceeds its cap, or its
+ * schedule was told to keep less and another cut may be faster. */
 static opipe_status by_estimates(capped *c) {
   opi_plan *plan = c->plan;
   plan->predicted.memory = NULL;
@@ -90,8 +90,8 @@ static opipe_status by_estimates(capped *c) {
 
 /* ---- by exact bytes ---- */
 
-/* Every cap as it is, larger by `more`, or (`least`) so small that nothing fits: then schedules
- * that heed them keep as little as they can. */
+/* Sets every cap to its value plus `more`, or (`least`) so low that nothing fits. Schedules that
+ * heed caps then keep as little as they can. */
 static void set_caps(const capped *c, uint64_t more, bool least) {
   for (uint32_t r = 0; r < c->plan->decided.n_ranks; ++r) {
     const uint64_t cap = c->caps_bytes[r];
@@ -120,7 +120,7 @@ static const opi_parts_run *run_of(const capped *c, uint32_t rank, const uint32_
   return &c->runs[rank][(size_t)ends[stage] * (c->n_parts + 1) + ends[stage + 1]];
 }
 
-/* What one record changes: parts of micro-batches that an instance holds. */
+/* Change of the stashes that an instance holds, in micro-batches, by one record. */
 static double share_held(const opi_decision *plan, const opipe_action *action) {
   const uint32_t n_slices = plan->n_slices > 1 ? plan->n_slices : 1;
   const uint32_t n_shares = plan->shares != NULL ? plan->shares[action->stage] : 1;
@@ -131,7 +131,7 @@ static double share_held(const opi_decision *plan, const opipe_action *action) {
                                                    : -one / (plan->n_parts > 1 ? plan->n_parts : 1);
 }
 
-/* Walks the order of the plan as it was judged last. */
+/* Walks the plan's order as last judged. */
 static void count_held(capped *c, const uint32_t *ends) {
   const opi_decision *plan = &c->plan->decided;
   const uint32_t n = plan->n_stages * plan->n_replicas;
@@ -154,7 +154,8 @@ static void count_held(capped *c, const uint32_t *ends) {
   }
 }
 
-/* Of the cut at hand, under caps that nothing fits: out_bytes [n_ranks]. OK: they were predicted.
+/* Finds the least bytes of the current cut, [n_ranks], by caps under which nothing fits. OK: the
+ * bytes were predicted.
  */
 static opipe_status find_least(const capped *c, uint64_t *out_bytes, opipe_error *err) {
   const opi_plan *plan = c->plan;
@@ -171,9 +172,9 @@ static opipe_status find_least(const capped *c, uint64_t *out_bytes, opipe_error
   return status;
 }
 
-/* A schedule that finds no order where nothing fits may find one where a little is missing: asked
- * for a byte less than there was, again and again. OK: the plan is made, within the caps; LIMIT:
- * io_bytes [n_ranks] are the least that were found. */
+/* A schedule may find no order when nothing fits, but one when little is missing. So asks
+ * repeatedly for one byte less than the last answer needed. OK: the plan is made, within the caps;
+ * LIMIT: io_bytes [n_ranks] are the least found. */
 static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err) {
   opi_plan *plan = c->plan;
   opipe_status status = OPIPE_OK;
@@ -195,8 +196,8 @@ static opipe_status shrink(const capped *c, uint64_t *io_bytes, opipe_error *err
   return status == OPIPE_OK && over > 0 ? OPIPE_E_LIMIT : status;
 }
 
-/* Of the cut at hand whose least bytes fit. A schedule may keep too much where it is told a cap,
- * and little enough where it is told a smaller one. */
+/* Finishes the current cut, whose least bytes fit. A schedule may keep too much under its cap, but
+ * little enough under a smaller one. */
 static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *err) {
   opi_decision *plan = &c->plan->decided;
   opipe_status status = OPIPE_E_LIMIT;
@@ -207,7 +208,7 @@ static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *e
       if (cap == UINT64_MAX)
         c->told_bytes[r] = cap;
       else
-        c->told_bytes[r] = i <= LOWERS_MOST ? cap - less : 1; /* 1: the least */
+        c->told_bytes[r] = i <= LOWERS_MOST ? cap - less : 1; /* 1: keep the least */
     }
     status = finish(c, err);
   }
@@ -215,7 +216,7 @@ static opipe_status lower(const capped *c, const uint64_t *bytes, opipe_error *e
   return status;
 }
 
-/* The plan of the cut at hand, whose least bytes were just found. */
+/* Makes the plan of the current cut, whose least bytes have just been found. */
 static opipe_status settle(const capped *c, uint64_t *io_bytes, opipe_error *err) {
   if (overflow_of(c) == 0)
     return lower(c, io_bytes, err);
@@ -316,7 +317,7 @@ static opipe_status measure(capped *c) {
   return OPIPE_OK;
 }
 
-/* Of the parts before each, by the profile of the stage's device. */
+/* Times of all parts before each part, by the profile of the stage's device. */
 static opipe_status add_times(capped *c) {
   const opi_cut_problem *problem = c->given->problem;
   const uint32_t n_stages = c->plan->decided.n_stages;
@@ -382,9 +383,9 @@ static void raise_caps(const capped *c, uint64_t more) {
   set_caps(c, 0, false);
 }
 
-/* By how much all caps must grow for the plan of the cut at hand: tried out, since a schedule may
- * keep more where more is allowed. judged: as it was judged, else as it was tried first. False: not
- * found. */
+/* Finds how much all caps must grow for the plan of the current cut. This takes trials, since a
+ * schedule may keep more when more is allowed. judged: finish as a judged cut, else as the first
+ * attempt. False: not found. */
 static bool find_raise(const capped *c, bool judged, uint64_t *bytes, uint64_t *io_more) {
   opipe_error own = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_E_LIMIT;
@@ -399,7 +400,8 @@ static bool find_raise(const capped *c, bool judged, uint64_t *bytes, uint64_t *
   return status == OPIPE_OK;
 }
 
-/* What the cut at hand, which comes closest, is over by, and what caps would do. */
+/* Reports by how much the current cut, the closest one, exceeds its caps, and which caps would
+ * suffice. */
 static opipe_status report(const capped *c, bool judged, uint64_t *bytes, uint64_t more) {
   opipe_error closest = OPIPE_ERROR_INIT;
   bool alike = true;
@@ -440,7 +442,7 @@ static opipe_status by_exact_bytes(capped *c) {
   return report(c, false, bytes, c->first_overflow);
 }
 
-/* Has it its cap together with others? Then that holds for their sum (partition/memory/caps.h). */
+/* True if the rank shares its cap; the cap then applies to the sum (partition/memory/caps.h). */
 static bool shares_cap(const opi_decision *plan, uint32_t rank) {
   uint32_t other = rank + 1;
   while (other < plan->n_ranks && plan->devices[other].memory_with != rank + 1)

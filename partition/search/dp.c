@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact bottleneck partition of the node order. best[k][c]: the least largest-stage-time with the
- * first k stages covering positions up to candidate c. The tables of a segment's cost grow as its
- * end moves, so that filling them is linear in the segment.
+/* Exact bottleneck partition of the node order. best[k][c] is the smallest possible largest-stage
+ * time when the first k stages cover all positions up to candidate c. A segment's cost tables grow
+ * as its end moves, so filling them is linear in the segment.
  *
- * A segment's memory: distinct parameter layouts + the largest live set inside + scratch + `depth`
- * slots of what crosses into it. The live set is an estimate (a backend may fuse and alias); the
- * caller checks the result exactly and lowers the caps where it was too low.
+ * Memory of a segment: distinct parameter layouts + the largest live set inside + scratch + `depth`
+ * slots for whatever crosses into it. The live set is an estimate, since a backend may fuse and
+ * alias; the caller checks the result exactly and lowers the caps if the estimate was too low.
  */
 #include "partition/search/dp.h"
 
@@ -16,8 +16,8 @@
 
 enum {
   POSITIONS_MOST = 1200,
-  POSITIONS_LEAST = 64, /* of a stage's share: 4 */
-  ROWS_MOST = 20000000  /* nodes that are looked at for all segments together */
+  POSITIONS_LEAST = 64, /* and at least 4 per stage */
+  ROWS_MOST = 20000000  /* nodes visited for all segments together */
 };
 
 typedef struct segment {
@@ -26,8 +26,8 @@ typedef struct segment {
 } segment;
 
 typedef struct cell {
-  double worst;  /* largest stage time, or largest overflow in bytes when minimising that */
-  double tie;    /* bytes that cross, summed */
+  double worst;  /* largest stage time, or largest overflow in bytes (by_bytes) */
+  double tie;    /* total bytes that cross */
   uint32_t from; /* candidate index of the previous cut */
 } cell;
 
@@ -35,19 +35,19 @@ typedef struct dp {
   const opi_cut_problem *problem;
   opi_arena scratch;
   uint32_t n_nodes;
-  uint32_t n_cuts;        /* candidates, 0 and n_nodes included */
-  uint32_t *cuts;         /* [n_cuts] positions: the cut stands before node cuts[i] */
-  uint64_t *live_bytes;   /* [n_nodes + 1] crossing position p, routed values only */
+  uint32_t n_cuts;        /* candidates, including 0 and n_nodes */
+  uint32_t *cuts;         /* [n_cuts] positions: cut i is before node cuts[i] */
+  uint64_t *live_bytes;   /* [n_nodes + 1] bytes that cross position p, routed values only */
   uint32_t *live_count;   /* [n_nodes + 1] */
-  uint32_t *last_use;     /* [n_values] last node that reads the value; outputs: n_nodes */
-  uint32_t *previous_use; /* [n_params of the profile] node before, that wants the same layout
-                             (OPIPE_NONE) */
-  segment *segments;      /* [n_cuts][n_cuts] of the profile at hand */
+  uint32_t *last_use;     /* [n_values] last reader of the value; outputs: n_nodes */
+  uint32_t *previous_use; /* [n_params of the profile] previous node that wants the same layout;
+                             OPIPE_NONE */
+  segment *segments;      /* [n_cuts][n_cuts] for the current profile */
   cell *cells;            /* [n_stages + 1][n_cuts] */
   opipe_error *err;
 } dp;
 
-/* ---- what crosses ---- */
+/* ---- crossings ---- */
 
 static opipe_status find_live(dp *d, const opi_graph *g) {
   d->live_bytes = OPI_ARENA_ARRAY(&d->scratch, uint64_t, (size_t)d->n_nodes + 2);
@@ -65,7 +65,8 @@ static opipe_status find_live(dp *d, const opi_graph *g) {
     const uint32_t producer = g->values[v].producer;
     if (producer == OPIPE_NONE || d->last_use[v] <= producer)
       continue;
-    d->live_bytes[producer + 1] += g->values[v].n_bytes; /* by how much it changes there */
+    d->live_bytes[producer + 1] +=
+        g->values[v].n_bytes; /* holds differences until they are summed */
     d->live_bytes[d->last_use[v] + 1] -= g->values[v].n_bytes;
     ++d->live_count[producer + 1];
     --d->live_count[d->last_use[v] + 1];
@@ -77,8 +78,8 @@ static opipe_status find_live(dp *d, const opi_graph *g) {
   return OPIPE_OK;
 }
 
-/* How many positions are kept: all of a small graph; of a large one as many as keep the work near
- * linear, and some for every stage. */
+/* Number of candidate positions: all in a small graph; in a large one as many as keep the work near
+ * linear, but a few per stage. */
 static uint32_t count_positions(const dp *d) {
   const uint32_t by_work = ROWS_MOST / d->n_nodes, by_stages = 4 * d->problem->n_stages;
   uint32_t n = by_work < POSITIONS_MOST ? by_work : POSITIONS_MOST;
@@ -91,8 +92,8 @@ static bool is_open(const dp *d, uint32_t position) {
   return d->problem->closed == NULL || !d->problem->closed[position];
 }
 
-/* All positions, or of as many runs of nodes, equally long, the one with the smallest live set: in
- * the middle of equal ones. */
+/* Chooses all positions or, if there are too many, one in each of equally long runs of nodes: that
+ * with the smallest live set, the middle one of equals. */
 static opipe_status choose_positions(dp *d) {
   const uint32_t n = d->n_nodes == 0 ? 0 : count_positions(d);
   d->cuts = OPI_ARENA_ARRAY(&d->scratch, uint32_t, (size_t)n + 2);
@@ -120,13 +121,13 @@ static opipe_status choose_positions(dp *d) {
 static opipe_status find_previous_uses(dp *d, const opi_profile *profile) {
   const uint32_t n = profile->param_first[profile->n_nodes];
   uint32_t *last = OPI_ARENA_ARRAY(&d->scratch, uint32_t,
-                                   n); /* by layout entry: the latest entry of the same layout */
+                                   n); /* [entries] the previous entry of the same parameter */
   d->previous_use = OPI_ARENA_ARRAY(&d->scratch, uint32_t, n);
   uint32_t *first_of_param = OPI_ARENA_ARRAY(&d->scratch, uint32_t, profile->single->n_params);
   if (last == NULL || d->previous_use == NULL || first_of_param == NULL)
     return opi_fail_nomem(d->err, n * sizeof(*last), "a cut");
-  /* Entries of one parameter form a list, newest first: last[e] is the entry before e,
-   * first_of_param the newest (+ 1). */
+  /* Entries of a parameter form a list, newest first: last[e] is the entry before e,
+   * first_of_param[p] the newest + 1. */
   for (uint32_t node = 0; node < profile->n_nodes; ++node) {
     for (uint32_t e = profile->param_first[node]; e < profile->param_first[node + 1]; ++e) {
       const opi_node_param *use = &profile->params[e];
@@ -205,7 +206,7 @@ static bool better(double worst, double tie, const cell *than) {
   return worst < than->worst - slack || (worst <= than->worst + slack && tie < than->tie);
 }
 
-/* One stage more. by_bytes: minimise the largest overflow of a cap instead of the largest time. */
+/* Adds one stage. by_bytes: minimise the largest overflow of a cap instead of the largest time. */
 static void extend(dp *d, uint32_t stage, bool by_bytes) {
   const uint64_t cap = d->problem->caps_bytes[stage];
   const cell *before = &d->cells[(size_t)stage * d->n_cuts];
@@ -276,7 +277,7 @@ static opipe_status solve(dp *d, uint32_t *out_stage_of_node) {
   const uint32_t n_stages = d->problem->n_stages;
   OPI_TRY(find_live(d, d->problem->graph));
   OPI_TRY(choose_positions(d));
-  if (d->n_nodes < n_stages) { /* fewer nodes than stages: the last ones stay empty */
+  if (d->n_nodes < n_stages) { /* fewer nodes than stages: the last stages stay empty */
     for (uint32_t n = 0; n < d->n_nodes; ++n)
       out_stage_of_node[n] = n;
     return OPIPE_OK;
@@ -314,7 +315,8 @@ opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *a
 
 /* ---- narrow positions ---- */
 
-/* Of the positions [first, end), which are all as wide. */
+/* True if all positions of [first, end), which are equally wide, are narrower than their
+ * neighbours. */
 static bool is_narrow(const dp *d, uint32_t first, uint32_t end) {
   const uint64_t width = d->live_bytes[first];
   return (first == 1 || d->live_bytes[first - 1] > width) &&

@@ -8,28 +8,28 @@
 
 typedef struct opi_cut_problem {
   const opi_graph *graph;
-  const opi_profile *const *profiles; /* [n_stages] of the device each stage runs on (may repeat) */
-  const uint64_t *caps_bytes;         /* [n_stages] memory a stage may take; UINT64_MAX: no cap */
-  const bool *closed; /* [n_nodes + 1] positions where no cut may stand; NULL: none is */
-  const bool *stays;  /* [n_nodes] nodes that refinement leaves where they are; NULL: none */
+  const opi_profile *const *profiles; /* [n_stages] profile of each stage's device; may repeat */
+  const uint64_t *caps_bytes;         /* [n_stages] UINT64_MAX: no cap */
+  const bool *closed; /* [n_nodes + 1] positions where no cut is allowed; NULL: none */
+  const bool *stays;  /* [n_nodes] nodes that refinement must not move; NULL: none */
   uint32_t n_stages;
-  uint32_t depth;          /* slots of a boundary tensor */
-  double link_ns_per_byte; /* of the transport: a stage is held to receive as long as that takes */
+  uint32_t depth;          /* slots per boundary tensor */
+  double link_ns_per_byte; /* of the transport; receiving counts as work of the stage */
 } opi_cut_problem;
 
-/* Minimises the largest stage time (compute, plus receiving what crosses), ties by the bytes that
- * cross; stage of every node in out_stage_of_node [n_nodes]. Stages may be empty only when there
- * are fewer nodes than stages. OPIPE_E_LIMIT: no contiguous cut fits the caps: says which stage
- * misses by how much in the cut that overflows least. Bottleneck partition of a chain by dynamic
- * programming: O(stages * positions^2); of more than 1,200 positions (fewer in graphs of more than
- * 16,000 nodes) those with the smallest live set of each run of nodes are kept. */
+/* Minimises the largest stage time (compute plus receiving), ties by the bytes that cross.
+ * out_stage_of_node [n_nodes]. Stages may be empty only if there are fewer nodes than stages.
+ * Bottleneck partition of a chain by dynamic programming, O(stages * positions^2); of more than
+ * 1,200 positions (fewer in graphs of more than 16,000 nodes) the one with the smallest live set in
+ * each run of nodes is kept. Errors: LIMIT, no contiguous cut fits the caps; names the stage and
+ * its overflow in the cut that overflows least. */
 opipe_status opi_cut_dp(const opi_cut_problem *problem, const opipe_allocator *allocator,
                         uint32_t *out_stage_of_node, opipe_error *err);
 
-/* Moves single nodes over a neighbouring boundary as long as that lowers the largest stage time
- * (then the sum of squares), keeping every edge forward and a node in every stage that has one:
- * cuts that are not contiguous in the node order. Memory is left to the caller's exact check.
- * Returns the number of moves. */
+/* Moves single nodes across neighbouring boundaries while that lowers the largest stage time, then
+ * the sum of squares. Every edge stays forward and no stage loses its last node; the cut need not
+ * be contiguous in the node order. Memory is not checked; the caller checks it exactly. *out_moves:
+ * number of moves. */
 opipe_status opi_cut_refine(const opi_cut_problem *problem, const opipe_allocator *allocator,
                             uint32_t *io_stage_of_node, uint32_t *out_moves, opipe_error *err);
 
@@ -37,9 +37,9 @@ opipe_status opi_cut_refine(const opi_cut_problem *problem, const opipe_allocato
 opipe_status opi_cut_times(const opi_cut_problem *problem, const uint32_t *stage_of_node,
                            const opipe_allocator *allocator, double *out_ns, opipe_error *err);
 
-/* Positions between nodes (a cut stands before that node) where less crosses than a little before
- * and behind, as between the blocks of a transformer; all positions where that is fewer than
- * n_least. Of more than n_most, so many, evenly. In `arena`. */
+/* Lists narrow positions (a cut stands before that node): those where less crosses than shortly
+ * before and after, as between the blocks of a transformer. If there are fewer than n_least, lists
+ * all positions; if more than n_most, evenly chosen ones. In `arena`. */
 opipe_status opi_cut_narrow(const opi_graph *graph, uint32_t n_least, uint32_t n_most,
                             opi_arena *arena, uint32_t **out_positions, uint32_t *out_n,
                             opipe_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See fit.h. Where every rank has one stage, the best estimate is found by dynamic programming over
- * the ends of stages; else by trying all ends, stage by stage, as long as what is cut so far can
- * still be better than the best cut that was judged.
+/* If every rank has one stage, the best estimate is found by dynamic programming over the ends of
+ * stages. Otherwise all ends are tried, stage by stage, while the partial cut may still beat the
+ * best cut that was judged.
  */
 #include "partition/search/fit.h"
 
@@ -9,28 +9,29 @@
 #include <string.h>
 
 enum {
-  LOOKS_MOST = 3000000, /* at ends, where all are tried, for all judgments together */
-  FASTER_MOST = 8       /* judgments that look for a faster cut once one fits */
+  LOOKS_MOST = 3000000, /* candidate ends tried exhaustively, over all judgments */
+  FASTER_MOST = 8       /* judgments that look for a faster cut after one fits */
 };
 
-/* What estimates may be too high by: cuts that can only be better if theirs are, are judged. Twice
- * what they were off by on average, and between these. */
+/* Share by which estimates may be too high: a cut is judged if it could be better by that much. It
+ * is twice the mean error so far, within these limits. */
 static const double DOUBT_LEAST = 0.01, DOUBT_MOST = 0.08;
-/* Bytes of a rank that differ by more where its stages are the same depend on all of the cut. */
+/* If a rank's bytes differ by more than this share although its stages are the same, they depend on
+ * the whole cut. */
 static const double SAME = 0.002;
 
 typedef struct judged {
   uint32_t *ends;
-  uint64_t *bytes; /* [n_ranks] NULL: it is no cut */
-  double *held;    /* [n_instances] the problem's, as it was then */
-  double *error;   /* [n_ranks] bytes less what runs come to with that */
+  uint64_t *bytes; /* [n_ranks]; NULL: not a valid cut */
+  double *held;    /* [n_instances] problem->held at that time */
+  double *error;   /* [n_ranks] exact bytes less the sum of runs under `held` */
 } judged;
 
 typedef struct value {
   double overflow, ns;
 } value;
 
-/* One way to come to an end of a stage. */
+/* The best way to reach an end of a stage. */
 typedef struct arrival {
   value value;
   uint32_t from;
@@ -41,17 +42,17 @@ typedef struct search {
   opi_arena scratch;
   judged *all; /* [n_all] */
   uint32_t n_all;
-  uint32_t *first, *instances; /* instances of rank r: instances[first[r]] ... by stage */
-  uint32_t *ends, *found;      /* [n_stages + 1] at hand; the best of this round */
-  double *least_error;         /* [n_ranks] of all that were judged */
-  double *least_held;          /* [n_instances] the same */
+  uint32_t *first, *instances; /* instances of rank r, by stage: from instances[first[r]] on */
+  uint32_t *ends, *found;      /* [n_stages + 1] current; best of this round */
+  double *least_error;         /* [n_ranks] least of all judged cuts */
+  double *least_held;          /* [n_instances] least of all judged cuts */
   arrival *arrivals;           /* [n_stages + 1][n_parts + 1] */
   value best;
   uint32_t n_looks;
-  double doubt, sum_of_errors; /* shares: by which estimates were off */
-  bool any_that_fits; /* what fits is as good as what fits by far: the faster one is better */
+  double doubt, sum_of_errors; /* relative errors of estimates */
+  bool any_that_fits;          /* a cut has fitted: from then on only the time counts */
   bool any;
-  bool coupled; /* a rank's bytes depend on stages of others too, as their order does */
+  bool coupled; /* a rank's bytes also depend on the stages of others, through their order */
   opipe_error *err;
 } search;
 
@@ -67,8 +68,8 @@ static const opi_parts_run *run_of(const search *f, uint32_t rank, const uint32_
   return &f->problem->runs[rank][(size_t)ends[s] * (f->problem->n_parts + 1) + ends[s + 1]];
 }
 
-/* Of the rank's stages before `n_stages`, without what estimates are off by. held NULL: without
- * stashes. */
+/* Bytes of the rank's stages before `n_stages` by their runs, without correction. held NULL:
+ * without stashes. */
 static double sum_runs(const search *f, uint32_t rank, const uint32_t *ends, uint32_t n_stages,
                        const double *held) {
   double sum = 0;
@@ -94,7 +95,7 @@ static uint32_t apart(uint32_t a, uint32_t b) {
   return a > b ? a - b : b - a;
 }
 
-/* How far the rank's stages are from those of a cut that was judged: in parts, all ends together.
+/* Distance of the rank's stages from those of a judged cut: in parts, summed over all ends.
  */
 static uint32_t distance(const search *f, uint32_t rank, const uint32_t *ends, const judged *j) {
   uint32_t sum = 0;
@@ -105,7 +106,8 @@ static uint32_t distance(const search *f, uint32_t rank, const uint32_t *ends, c
   return sum;
 }
 
-/* All of the rank's stages: what the cuts that were judged say together, the nearest ones most. */
+/* Estimate for all of the rank's stages: their runs, corrected by the errors of judged cuts, the
+ * nearest weighted most. */
 static double estimate(const search *f, uint32_t rank, const uint32_t *ends) {
   double weights = 0, sum = 0;
   for (uint32_t k = f->n_all; k-- > 0;) {
@@ -133,7 +135,7 @@ static double stage_ns(const opi_fit_problem *p, uint32_t stage, uint32_t from, 
   return p->ns_before[stage][to] - p->ns_before[stage][from];
 }
 
-/* Of the rank that computes longest. */
+/* Time of the slowest rank. */
 static double slowest_ns(const search *f, const uint32_t *ends) {
   double most = 0;
   for (uint32_t r = 0; r < f->problem->n_ranks; ++r) {
@@ -211,7 +213,8 @@ static void find_by_ends(search *f) {
 
 /* ---- the best estimate: several stages on a rank ---- */
 
-/* What the ranks of stage `s` are over by, at least: those whose last stage it is, by as much. */
+/* A lower bound on the overflow of the ranks of stage `s`; exact for those whose last stage it is.
+ */
 static double over_so_far(const search *f, uint32_t s) {
   const opi_fit_problem *p = f->problem;
   double most = -INFINITY;
@@ -239,7 +242,7 @@ static void take(search *f, value v) {
   memcpy(f->found, f->ends, (p->n_stages + 1) * sizeof *f->found);
 }
 
-/* Walks the ends of all stages, the last ones fastest; so_far[s]: of the stages before s. */
+/* Walks the ends of all stages, the last fastest. so_far[s]: value of the stages before s. */
 static void find_by_trying(search *f, value *so_far) {
   const opi_fit_problem *p = f->problem;
   uint32_t s = 0;
@@ -249,7 +252,7 @@ static void find_by_trying(search *f, value *so_far) {
     const uint32_t left = p->n_stages - 1 - s;
     const uint32_t to = f->ends[s + 1] =
         left == 0 && f->ends[s + 1] < p->n_parts ? p->n_parts : f->ends[s + 1] + 1;
-    if (to + left > p->n_parts) { /* back to the stage before */
+    if (to + left > p->n_parts) { /* back to the previous stage */
       more = s > 0;
       s -= more;
       continue;
@@ -277,7 +280,7 @@ static bool has_one_stage_each(const search *f) {
   return true;
 }
 
-/* What the cut that was judged last adds to what is known. */
+/* Adds the last judged cut to the statistics. */
 static void learn(search *f, judged *j) {
   const opi_fit_problem *p = f->problem;
   const uint32_t n_instances = p->n_stages * p->n_replicas;
@@ -303,7 +306,7 @@ static void learn(search *f, judged *j) {
   }
 }
 
-/* By what share the estimate was off, where it was so most. */
+/* The largest relative error of the estimate. */
 static double find_error(search *f, const judged *j) {
   double most = 0;
   f->doubt = 0;
@@ -314,7 +317,7 @@ static double find_error(search *f, const judged *j) {
   return most;
 }
 
-/* *out_any: there may be a better cut than `best`: in f->found. */
+/* Proposes the cut in f->found. *out_any: it may be better than `best`. */
 static opipe_status propose(search *f, const value *best, bool *out_any) {
   const opi_fit_problem *p = f->problem;
   value *so_far = OPI_ARENA_ARRAY(&f->scratch, value, (size_t)p->n_stages + 1);
@@ -332,7 +335,7 @@ static opipe_status propose(search *f, const value *best, bool *out_any) {
   return OPIPE_OK;
 }
 
-/* Asks for the bytes of f->found. */
+/* Asks for the exact bytes of f->found. */
 static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) {
   const opi_fit_problem *p = f->problem;
   const size_t n_ends = (size_t)p->n_stages + 1;
@@ -357,7 +360,7 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
   for (uint32_t r = 0; status == OPIPE_OK && r < p->n_ranks; ++r)
     v.overflow = fmax(v.overflow, over(f, r, (double)j->bytes[r]));
   v.ns = slowest_ns(f, j->ends);
-  if (status < 0 || (v.overflow <= 0 && isinf(ns))) { /* not to be proposed again */
+  if (status < 0 || (v.overflow <= 0 && isinf(ns))) { /* excluded from further proposals */
     j->bytes = NULL;
     return OPIPE_OK;
   }
@@ -370,7 +373,7 @@ static opipe_status judge(search *f, opi_fit_result *io_result, value *io_best) 
   return OPIPE_OK;
 }
 
-/* Stages of about as many bytes each. */
+/* Cuts into stages of about equal bytes. */
 static void cut_evenly(search *f) {
   const opi_fit_problem *p = f->problem;
   const opi_parts_run *runs = p->runs[0];

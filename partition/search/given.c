@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Given cuts. The meaning is that of edges taken out of the graph: boundary k separates all that
- * its tensors are computed from (stages 0 .. k) from the consumers behind them; a node that neither
- * feeds a boundary nor reads across one stays with its producers.
+/* Given cuts. Boundary k separates everything from which its tensors are computed (stages 0 .. k)
+ * from their consumers, as if those edges were removed from the graph. A node that neither feeds a
+ * boundary nor reads across one stays with its producers.
  */
 #include "partition/search/given.h"
 
@@ -19,8 +19,8 @@ typedef struct parser {
   opipe_error *err;
 } parser;
 
-/* A name up to an unescaped delimiter of the syntax. "::" is none: exporters write it in names, and
- * no consumer's name is empty. */
+/* Takes a name up to an unescaped delimiter. "::" does not delimit: exporters write it in names,
+ * and no consumer's name is empty. */
 static opipe_status take_name(parser *p, const char *spec, const char **out_name) {
   char *name = opi_arena_alloc(p->arena, strlen(p->at) + 1);
   size_t n = 0;
@@ -93,10 +93,10 @@ typedef struct given {
   const opi_graph *graph;
   const opi_graph *file_graph;
   opi_arena scratch;
-  opi_map *nodes;    /* output or node name -> node */
-  uint32_t *ceiling; /* [n_nodes] latest stage: what some boundary is computed from */
-  uint32_t *floor;   /* [n_nodes] earliest stage: what reads across a boundary */
-  bool *free;        /* [n_nodes] reads graph inputs only and feeds no boundary */
+  opi_map *nodes;    /* name of output or node -> node */
+  uint32_t *ceiling; /* [n_nodes] latest stage, because a boundary is computed from it */
+  uint32_t *floor;   /* [n_nodes] earliest stage, because it reads across a boundary */
+  bool *free;        /* [n_nodes] reads only graph inputs and feeds no boundary */
   opi_uses uses;
   uint32_t n_stages;
   opipe_error *err;
@@ -122,7 +122,7 @@ static bool in_file(const given *g, const char *name) {
   return false;
 }
 
-/* A tensor of that name is nowhere: the nearest one of the file is said. */
+/* Reports an unknown tensor and the nearest name in the file. */
 static opipe_status no_tensor(const given *g, const char *name) {
   char meant[OPI_NEAREST_ROOM];
   opi_nearest nearest = {.word = name, .n = strlen(name)};
@@ -163,7 +163,7 @@ static opipe_status mark_edge(given *g, const opi_cut_edge *edge) {
   const uint32_t value = opi_bound_value(g->bound, edge->tensor);
   if (value == OPIPE_NONE) {
     if (in_file(g, edge->tensor))
-      return OPIPE_OK; /* a constant now: every stage has it */
+      return OPIPE_OK; /* now a constant: every stage has it */
     return no_tensor(g, edge->tensor);
   }
   const uint32_t producer = g->graph->values[value].producer;
@@ -182,8 +182,8 @@ static opipe_status mark_edge(given *g, const opi_cut_edge *edge) {
   return OPIPE_OK;
 }
 
-/* The latest stage among a node's producers; *out_free: it reads graph inputs and known values only
- * (or nodes that do). */
+/* The latest stage among a node's producers. *out_free: the node reads only graph inputs, known
+ * values, and nodes of the same kind. */
 static uint32_t producer_stage(const given *g, uint32_t n, const uint32_t *stage, bool *out_free) {
   const opi_graph *graph = g->graph;
   uint32_t latest = 0;
@@ -199,8 +199,8 @@ static uint32_t producer_stage(const given *g, uint32_t n, const uint32_t *stage
   return latest;
 }
 
-/* Ceilings flow to producers: what boundary k needs stands in stage k, or before where an earlier
- * boundary needs it too. */
+/* Passes ceilings on to producers: all that boundary k needs is in stage k at the latest, or
+ * earlier if an earlier boundary needs it too. */
 static void lower_ceilings(given *g) {
   for (uint32_t n = g->graph->n_nodes; n-- > 0;) {
     for (uint32_t i = 0; i < g->graph->nodes[n].n_in; ++i) {
@@ -212,7 +212,8 @@ static void lower_ceilings(given *g) {
   }
 }
 
-/* A node that no boundary needs and that reads no other stage's work goes to its first reader. */
+/* Moves nodes that no boundary needs and that read nothing of other stages to their first reader.
+ */
 static void move_to_readers(given *g, uint32_t *io_stage) {
   for (uint32_t n = g->graph->n_nodes; n-- > 0;) {
     const opi_node *node = &g->graph->nodes[n];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Local search over single nodes near the boundaries: a move must keep every edge forward and lower
- * the largest stage time, or keep it and lower the sum of squares. Times count what a stage
- * receives, so that a move which cuts more tensors pays for them. A stage keeps its last node.
+/* Local search over single nodes near the boundaries. A move must keep every edge forward and lower
+ * the largest stage time, or keep that and lower the sum of squares. Times include receiving, so a
+ * move that cuts more tensors pays for them. No stage loses its last node.
  */
 #include "partition/search/dp.h"
 
@@ -24,15 +24,15 @@ static const opi_profile *profile_of(const refine *r, uint32_t stage) {
   return r->problem->profiles[stage];
 }
 
-/* Receiving value v in `stage`. */
+/* Time of receiving value v in `stage`. */
 static double receive_ns(const refine *r, uint32_t v, uint32_t stage) {
   const opi_profile *p = profile_of(r, stage);
   return p->transfer_ns + (double)r->problem->graph->values[v].n_bytes *
                               (1 / p->transfer_bytes_per_ns + r->problem->link_ns_per_byte);
 }
 
-/* Adds to `ns` (times sign) the cost of receiving v in each stage other than its producer's that
- * reads it. */
+/* Adds the cost of receiving v, times `sign`, to every stage that reads it, except its producer's.
+ */
 static void count_routes(const refine *r, uint32_t v, double sign, double *ns) {
   const opi_value *value = &r->problem->graph->values[v];
   if (value->producer == OPIPE_NONE || value->data != NULL)

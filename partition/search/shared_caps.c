@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See shared_caps.h. */
+/* Needs of ranks that share a cap, and divisions of it. */
 #include "partition/search/shared_caps.h"
 
 #include "partition/memory/caps.h"
@@ -27,13 +27,13 @@ opipe_status opi_shared_caps_needs(const opi_plan *plan, opi_arena *arena, opi_r
   return OPIPE_OK;
 }
 
-/* What the ranks of one cap need together. */
+/* Total needs of the ranks that share a cap. */
 typedef struct sums {
   double now, least;
   uint32_t n;
 } sums;
 
-/* A rank's part of `cap`, at least a byte: 0 would be no cap. */
+/* A rank's part of `cap`: at least one byte, because 0 means no cap. */
 static uint64_t part_of(uint64_t cap, double now, double least, const sums *all, uint32_t how) {
   const double shrinks = all->now - all->least, room = (double)cap - all->least;
   double part = 0;

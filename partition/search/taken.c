@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank takes which node. */
+/* Which rank supports which node. */
 #include "partition/search/taken.h"
 
 void opi_taken_nodes(const opi_decision *plan, uint32_t rank, bool *out_nodes) {
@@ -26,7 +26,7 @@ opipe_status opi_taken_somewhere(const opi_decision *plan, const opi_graph *grap
   return OPIPE_OK;
 }
 
-/* Some of the wanted nodes, or none are. */
+/* True if the rank supports some wanted node, or none is wanted. */
 static bool takes_some(const opi_profile *profile, const bool *wanted) {
   bool some = false, takes = false;
   for (uint32_t n = 0; n < profile->n_nodes && !takes; ++n) {
@@ -36,7 +36,7 @@ static bool takes_some(const opi_profile *profile, const bool *wanted) {
   return takes || !some;
 }
 
-/* A rank for which no cut was found that leaves it anything is told of the whole graph's nodes. */
+/* If the cut leaves this rank no node that it supports, reports over the whole graph. */
 static opipe_status check_rank(const opi_decision *plan, const opi_graph *graph, uint32_t rank,
                                const opi_profile *profile, const bool *wanted, opipe_error *err) {
   const char *kind = plan->devices[rank].kind;

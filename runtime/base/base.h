@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry of runtime/base: what knows no plan and no session.
+/* Entry of runtime/base, which knows no plan and no session.
  *
  *   thread.h   threads, locks with a signal, the monotonic clock; the only use of pthreads
- *   handles.h  what hosts hold in place of addresses: a table that is looked up without a lock
+ *   handles.h  handles that hosts hold in place of addresses; a table without locks
  *   strided.h  strided copies, parts of tensors
- *   between.h  what a message between two threads takes, measured
+ *   between.h  the measured latency and bandwidth between two threads
  *
  * Invariants
  * - A handle never becomes an object's address again once it is stale.
- * - Nothing here calls back into a layer above, but for the function that ends a handle's object.
+ * - Nothing here calls a layer above, except the function that ends a handle's object.
  */
 #ifndef OPI_RUNTIME_BASE_H
 #define OPI_RUNTIME_BASE_H

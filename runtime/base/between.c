@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two threads that hand each other one word, and then a buffer. Waiting is as ranks wait: a short
- * spin, then the core is given away. */
+/* Two threads that hand each other one word, and then a buffer. They wait as ranks do: they spin
+ * for a short time, then yield. */
 #include "runtime/base/between.h"
 
 #include <sched.h>

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a message between two threads of this process takes: measured. */
+/* The latency and bandwidth of messages between two threads of this process, measured. */
 #ifndef OPI_BETWEEN_H
 #define OPI_BETWEEN_H
 
 #include "loader/base/base.h"
 
 typedef struct opi_between {
-  double latency_ns;   /* from a thread that says so to one that waits for it: half a round trip */
-  double bytes_per_ns; /* of a copy of what another thread has just written, larger than caches */
+  double latency_ns;   /* half a round trip between a thread that stores and one that waits */
+  double bytes_per_ns; /* of copying what another thread just wrote; larger than the caches */
 } opi_between;
 
-/* Medians of many rounds; takes about a second, and two cores. Errors: NOMEM; INTERNAL, no thread.
- */
+/* Takes medians over many rounds: about a second, on two cores. Errors: NOMEM; INTERNAL if no
+ * thread can be started. */
 opipe_status opi_between_measure(const opipe_allocator *allocator, opi_between *out,
                                  opipe_error *err);
 

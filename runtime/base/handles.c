@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of handles: chunks that never move, published with release order; free slots on a stack
- * whose head carries a count, so that no lock is taken anywhere and a fork at any moment leaves a
- * table that works.
+/* The table of handles. Chunks never move and are published with release order; free slots are on a
+ * stack whose head carries a count. No lock is taken anywhere, so that a fork at any moment leaves
+ * a working table.
  */
 #include "runtime/base/handles.h"
 
@@ -19,7 +19,7 @@ enum { SLOTS_MOST = 1 << INDEX_BITS, CHUNKS = SLOTS_MOST / OPI_SLOTS };
 static struct {
   opi_handle_entry first[OPI_SLOTS];
   _Atomic(opi_handle_entry *) chunks[CHUNKS]; /* [0] is not used: `first` */
-  _Atomic uint32_t n_fresh;                   /* slots that were ever taken */
+  _Atomic uint32_t n_fresh;                   /* slots taken so far */
   _Atomic uint64_t free; /* index + 1 of the newest free slot; above it a count */
 } table;
 
@@ -36,10 +36,6 @@ static const struct {
     [OPI_HANDLE_STATE] = {"state", "a state", "closed, or its session,"},
     [OPI_HANDLE_PROFILE] = {"profile", "a profile", "destroyed"},
     [OPI_HANDLE_STRATEGY] = {"strategy", "a strategy", "destroyed"}};
-
-const char *opi_handle_kind(uint32_t kind) {
-  return kinds[kind < OPI_HANDLE_KINDS ? kind : 0].name;
-}
 
 /* ---- slots ---- */
 
@@ -67,7 +63,7 @@ static bool make_chunk(uint32_t chunk) {
   return true;
 }
 
-/* One that was never used, of the first `most`. */
+/* Takes a slot that was never used from the first `most`; NULL: there is none. */
 static opi_handle_entry *fresh_slot(uint32_t most) {
   uint32_t n = atomic_load(&table.n_fresh);
   while (n < most) {
@@ -164,7 +160,7 @@ opipe_status opi_handle_new(uint32_t kind, void *object, opi_handle_end_fn end, 
   return OPIPE_OK;
 }
 
-/* The slot that a handle names, if it is or was one. */
+/* The slot that a handle names; NULL: it never was a handle. */
 static opi_handle_entry *find(uint64_t handle, uint32_t *out_kind) {
   const uint32_t low = handle & ((1u << INDEX_SHIFT) - 1);
   opi_handle_entry *slot = slot_at((uint32_t)(handle >> INDEX_SHIFT) & (SLOTS_MOST - 1));

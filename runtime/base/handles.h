@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles: what a host holds in place of an address. A handle is a number in a pointer's clothes,
- * looked up in one table of the process and never followed, so that NULL, a handle of another kind,
- * one of an object that is gone and plain garbage are told apart and refused, whenever they come.
+/* Handles, which hosts hold in place of addresses. A handle is a number with a pointer's type. It
+ * is looked up in the process's one table and never dereferenced, so that NULL, a handle of another
+ * kind, a stale handle and garbage are told apart and refused.
  *
- *   bits 63..29  generation: which of the objects that its slot has had
+ *   bits 63..29  generation: counts the objects that its slot has held
  *   bits 28..5   index of the slot
  *   bits  4..0   2 * kind + 1: odd, so that no aligned address looks like a handle
  *
- * A slot is one word {generation, live, killed, pins} and what stands beside it. Looking up is one
- * compare-and-swap that pins the slot: no lock, and what is pinned stays in memory. An object that
- * is destroyed while calls are inside ends with the last of them. Slots are never given back to the
- * system: the table's memory (64 bytes for each object that lives at the same time; the first
- * OPI_SLOTS are part of the library) is the process's and not a context's.
+ * A slot is one word {generation, live, killed, pins} and the fields beside it. A look-up is one
+ * compare-and-swap, which pins the slot; a pinned object stays in memory. An object that is
+ * destroyed while calls are inside ends with the last of them. Slots are never given back to the
+ * system: the table (64 bytes for each object alive at the same time; the first OPI_SLOTS are part
+ * of the library) belongs to the process and not to a context.
  *
  * In a forked child every handle from before answers OPIPE_E_STATE "opened in another process".
  */
@@ -41,14 +41,14 @@ typedef void (*opi_handle_end_fn)(void *object);
 typedef struct opi_handle_entry {
   _Alignas(64) _Atomic uint64_t word; /* generation, live, killed, pins; 0: never used */
   void *object;
-  opi_handle_end_fn end;  /* the handle was destroyed and nobody is inside any more */
+  opi_handle_end_fn end;  /* called once the handle is destroyed and no call is inside */
   _Atomic uint64_t owner; /* handle of the context, for its log */
-  _Atomic uint64_t since; /* generation before the taker's first */
+  _Atomic uint64_t since; /* the generation before the taker's first */
   uint32_t index;
-  _Atomic uint32_t next; /* of the free ones: index + 1 */
+  _Atomic uint32_t next; /* index + 1 of the next free slot */
   _Atomic int32_t pid;   /* the process that took it */
   uint16_t kind;
-  uint16_t kept; /* 1: its taker gives it back, not the end of a handle */
+  uint16_t kept; /* 1: the taker gives the slot back; 0: the end of its handle does */
 } opi_handle_entry;
 
 /* A call that is inside an object. */
@@ -57,42 +57,37 @@ typedef struct opi_entry {
   void *object;
 } opi_entry;
 
-/* "context", "model", ... */
-const char *opi_handle_kind(uint32_t kind);
-
-/* A slot for `object`, for one handle after another: arm, ..., give. NULL: no memory (or 2^24
- * objects live). [any-thread] */
+/* Takes a slot for `object`, which may arm one handle after another in it and gives it back at the
+ * end. NULL: no memory, or 2^24 objects are alive. [any-thread] */
 opi_handle_entry *opi_handle_slot_take(uint32_t kind, void *object, opi_handle_end_fn end,
                                        uint64_t owner, opipe_error *err);
-/* A new handle; all earlier ones of the slot are stale. The slot must not be live. */
+/* Makes a new handle; earlier ones of the slot are stale. The slot must not be live. */
 uint64_t opi_handle_slot_arm(opi_handle_entry *slot);
-/* The handle becomes stale without an end. Nothing if it is. */
+/* Makes the handle stale without ending the object; does nothing if it is stale. */
 void opi_handle_slot_disarm(opi_handle_entry *slot);
-/* Sleeps until at most `n` calls are inside. */
+/* Blocks until at most `n` calls are inside. */
 void opi_handle_slot_drain(opi_handle_entry *slot, uint32_t n);
 void opi_handle_slot_give(opi_handle_entry *slot); /* disarmed, nobody inside; accepts NULL */
 
-/* A slot that lives as long as its one handle. `end` is called for the object also when this fails.
- */
+/* Makes a handle whose slot lives as long as it does. If that fails, `end` is called as well. */
 opipe_status opi_handle_new(uint32_t kind, void *object, opi_handle_end_fn end, uint64_t owner,
                             uint64_t *out_handle, opipe_error *err);
 
-/* Enters the object behind `handle`, for `call` (its name stands in messages). Errors: INVALID
- * (NULL, another kind, no handle at all), STATE (destroyed; opened in another process).
- * [any-thread] */
+/* Enters the object behind `handle`. `call` names the function in messages. Errors: INVALID (NULL,
+ * another kind, no handle at all), STATE (destroyed; opened in another process). [any-thread] */
 opipe_status opi_handle_enter(const void *handle, uint32_t kind, const char *call,
                               opi_entry *out_entry, opipe_error *err);
-void opi_handle_leave(const opi_entry *entry); /* ends the object when it was destroyed meanwhile */
-/* From here on the pinned handle is stale; false: another thread was faster. The object ends with
- * the last unpin. */
+void opi_handle_leave(const opi_entry *entry); /* ends an object that was destroyed meanwhile */
+/* Makes the pinned handle stale; false: another thread did so first. The object ends with the last
+ * unpin. */
 bool opi_handle_kill(const opi_entry *entry);
-/* Made by the process that this one was forked from. */
+/* Was the handle made by the process that this one was forked from? */
 bool opi_handle_inherited(const void *handle);
-/* The context to which a handle belongs or, as long as its slot has the same taker, belonged; 0:
- * nobody knows. */
+/* The context that a handle belongs to, or belonged to if its slot still has the same taker. 0:
+ * unknown. */
 uint64_t opi_handle_owner(const void *handle);
 
-/* Handles cross the border as pointers that are not followed. */
+/* Handles cross the API as pointers that are never dereferenced. */
 static inline void *opi_handle_pointer(uint64_t handle) {
   return (void *)(uintptr_t)handle; /* NOLINT(performance-no-int-to-ptr) */
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strided copies: the trailing dense dimensions are one block, the leading ones are walked like an
- * odometer. */
+/* Strided copies: the trailing dense dimensions form one block, the leading ones are counted like
+ * an odometer. */
 #include "runtime/base/strided.h"
 
 #include <string.h>
 
 static const uint64_t REACH_MOST = UINT64_C(1) << 62;
 
-/* Adds what one dimension may move an address by, one step more than its elements do. */
+/* Adds the bytes that one dimension may move an address by, one step more than its elements do. */
 static bool reaches(const opipe_tensor *t, int32_t d, uint64_t *io_bytes) {
   const int64_t stride = t->strides[d];
   const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
@@ -31,7 +31,7 @@ opipe_status opi_tensor_begin(const opipe_tensor *t, uint64_t n_bytes, const cha
                     name, (unsigned long long)t->byte_offset, (unsigned long long)n_bytes);
   }
   for (int32_t d = t->rank - 1; d >= 0 && t->strides != NULL; --d) {
-    if (t->shape[d] == 1 || reaches(t, d, &reach)) /* along one element nothing steps */
+    if (t->shape[d] == 1 || reaches(t, d, &reach)) /* a single element needs no step */
       continue;
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s '%s': with stride %lld at dimension %d, of %lld elements, it reaches "

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads, locks and clocks: the one place where pthreads are used by the core.
+/* Threads, locks and clocks: the core's only use of pthreads.
  *
- * pthreads and not C11 threads, because ThreadSanitizer understands the former. Waits are on the
- * monotonic clock.
+ * ThreadSanitizer understands pthreads but not C11 threads. Waits use the monotonic clock.
  */
 #ifndef OPI_THREAD_H
 #define OPI_THREAD_H
@@ -26,19 +25,19 @@ typedef struct opi_lock {
   pthread_cond_t cond;
 } opi_lock;
 
-/* Starts `run(arg)` on a thread of its own, which the host's signals do not reach (opipe/threads.h)
- * and which computes as every program does by default; `name` (15 characters are kept) is what
- * debuggers show. `thread` stays where it is until it was joined. */
+/* Starts `run(arg)` on a thread that the host's signals do not reach and that has the default
+ * floating-point environment (opipe/threads.h). Debuggers show `name`, of which 15 characters are
+ * kept. `thread` must not move until it is joined. */
 opipe_status opi_thread_start(opi_thread *thread, const char *name, void *(*run)(void *arg),
                               void *arg, opipe_error *err);
-void opi_thread_join(opi_thread *thread); /* nothing when it was never started */
+void opi_thread_join(opi_thread *thread); /* does nothing if it was never started */
 
 opipe_status opi_lock_init(opi_lock *lock, opipe_error *err);
 void opi_lock_destroy(opi_lock *lock);
 static inline void opi_lock_take(opi_lock *lock) {
   (void)pthread_mutex_lock(&lock->mutex);
 }
-/* False: somebody has it. */
+/* False: another thread holds it. */
 static inline bool opi_lock_try(opi_lock *lock) {
   return pthread_mutex_trylock(&lock->mutex) == 0;
 }
@@ -48,8 +47,7 @@ static inline void opi_lock_give(opi_lock *lock) {
 static inline void opi_lock_signal(opi_lock *lock) {
   (void)pthread_cond_broadcast(&lock->cond);
 }
-/* Lets go of the lock until signalled, or until the clock shows `until_ns`; may wake for nothing.
- */
+/* Releases the lock until it is signalled or the clock shows `until_ns`. May wake spuriously. */
 void opi_lock_wait(opi_lock *lock, uint64_t until_ns);
 
 /* Monotonic nanoseconds. */
@@ -59,7 +57,7 @@ static inline uint64_t opi_clock_ns(void) {
   return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-/* a + b, UINT64_MAX on overflow: for ends of waits. */
+/* a + b, or UINT64_MAX on overflow; for the ends of waits. */
 static inline uint64_t opi_later_ns(uint64_t a, uint64_t b) {
   uint64_t sum = 0;
   return opi_add_u64(a, b, &sum) ? UINT64_MAX : sum;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: a folder from which training continues, whatever plan wrote it.
  *
- *   manifest.json               which files belong to it; step, updates, loss scale, position;
- * hashes of every tensor, of the headers, of itself weights-G.safetensors       fp32 weights of
- * every trained parameter, by initializer name state-G.safetensors         "first/NAME",
- * "second/NAME": moments; "older/NAME": weights one version back, of double-buffered schedules
+ *   manifest.json          names the data files; step, updates, loss scale, position; hashes of
+ *                          every tensor, of the headers, of itself
+ *   weights-G.safetensors  fp32 weights of every trained parameter, by initializer name
+ *   state-G.safetensors    "first/NAME", "second/NAME": moments; "older/NAME": weights one version
+ *                          back, of double-buffered schedules; "set/NAME": parameters that are not
+ *                          trained and that the host has set
  *
- * Saving writes new data files (G: one more than the manifest in place says), flushes them, then
- * replaces the manifest by a rename: whoever dies at any instant leaves the old checkpoint or the
- * new one. What an interrupted save left behind is removed by the next.
+ * Saving writes new data files (G: one more than in the manifest), flushes them, then replaces the
+ * manifest by a rename. A process that dies at any instant leaves the old checkpoint or the new
+ * one; the next save removes the files of an interrupted one.
  */
 #ifndef OPI_CHECKPOINT_H
 #define OPI_CHECKPOINT_H
@@ -23,25 +25,25 @@ typedef struct opi_checkpoint_info {
   opi_weights_clock clock;
 } opi_checkpoint_info;
 
-/* Makes the folder if need be. Between steps. Errors: IO names the file. [control] */
+/* Makes the folder if needed. Only between steps. Errors: IO names the file. [control] */
 opipe_status opi_checkpoint_save(const opipe_allocator *allocator, opi_weights *weights,
                                  const char *folder, const uint64_t position[OPI_POSITION],
                                  opipe_error *err);
-/* Could a checkpoint be saved there? Nothing that was not there stays. Errors: as save. */
+/* Could a checkpoint be saved there? Leaves nothing behind. Errors: as save. */
 opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *folder,
                                 opipe_error *err);
-/* Saving there replaces and removes files by name: is none of them one that the model was read
- * from? A folder that is not there has none. Errors: INVALID names the file. */
+/* Saving replaces and removes files of the folder by name. INVALID names the file if the model was
+ * read from one of them. A missing folder is fine. */
 opipe_status opi_checkpoint_check_target(const opi_model *model, const char *folder,
                                          opipe_error *err);
-/* Checks everything, the hash of every tensor too, then takes it over. A session with one version
- * takes the newest; one with two takes it twice when the checkpoint has one. Errors: NOTFOUND (no
- * manifest), INVALID names the tensor and both numbers: damage, missing or surplus names, shapes,
- * moments; nothing is changed then. */
+/* Checks everything, including the hash of every tensor, before it changes anything. A session with
+ * one version takes the newest; one with two takes it twice if the checkpoint has one. Errors:
+ * NOTFOUND (no manifest); INVALID names the tensor and both numbers: damage, missing or surplus
+ * names, shapes, moments. */
 opipe_status opi_checkpoint_load(const opipe_allocator *allocator, opi_weights *weights,
                                  const char *folder, opi_checkpoint_info *out_info,
                                  opipe_error *err);
-/* Gradients of the last step by name into one file, replaced atomically. */
+/* Writes the last step's gradients by name into one file, which is replaced atomically. */
 opipe_status opi_checkpoint_gradients(const opipe_allocator *allocator, opi_weights *weights,
                                       const char *path, opipe_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint's bytes are known by: XXH3, 64 bits. */
+/* XXH3 of 64 bits over a checkpoint's bytes. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -33,7 +33,7 @@ static opipe_status check_tensor(const opi_tensor_entry *e, const char *file,
                   opi_shape_text(want, sizeof want, s->shape, s->rank));
 }
 
-/* Every trained parameter under `prefix`; counts them. `n_missing` and the first one's name. */
+/* Checks that every trained parameter is there under `prefix`, and counts them. */
 static opipe_status check_all(const loading *l, const opi_tensors *tensors, const char *prefix,
                               uint32_t *io_n, opipe_error *err) {
   char name[NAME_MOST];
@@ -64,14 +64,13 @@ static opipe_status check_all(const loading *l, const opi_tensors *tensors, cons
                   tensors->what, n_missing, n, prefix, missing);
 }
 
-/* NULL: the checkpoint has none of it. */
+/* The value of a parameter that the host set and that is not trained; NULL: it has none. */
 static const opi_tensor_entry *find_set(const loading *l, const char *name) {
   char full[NAME_MOST];
   const int n = snprintf(full, sizeof full, "%s%s", OPI_PREFIX_SET, name);
   return n < 0 || n >= NAME_MOST ? NULL : opi_tensors_find(l->state, full);
 }
 
-/* What is not trained, and was set before it was saved. */
 static opipe_status check_set(const loading *l, opipe_error *err) {
   opi_weight_info info;
   for (uint32_t i = 0; opi_weights_info(l->weights, i, &info); ++i) {
@@ -91,7 +90,7 @@ static bool is_known(const loading *l, const char *name) {
   return false;
 }
 
-/* What the checkpoint has and the model does not. */
+/* Refuses tensors that the model does not have. */
 static opipe_status check_surplus(const loading *l, uint32_t n, opipe_error *err) {
   for (uint32_t i = 0; l->values->n > n && i < l->values->n; ++i) {
     if (is_known(l, l->values->entries[i].name))
@@ -125,7 +124,7 @@ static opipe_status check(const loading *l, opipe_error *err) {
 static opipe_status take(const loading *l, const opi_tensors *from, const char *prefix,
                          const char *name, uint32_t state, uint32_t version, opipe_error *err) {
   char full[NAME_MOST];
-  (void)snprintf(full, sizeof full, "%s%s", prefix, name); /* it fitted when it was checked */
+  (void)snprintf(full, sizeof full, "%s%s", prefix, name); /* its length was checked */
   const opi_tensor_entry *e = opi_tensors_find(from, full);
   if (e == NULL)
     return opi_fail(err, OPIPE_E_INTERNAL, "tensor '%s' was there when it was checked", full);
@@ -141,7 +140,6 @@ static opipe_status take(const loading *l, const opi_tensors *from, const char *
   return status;
 }
 
-/* What is not trained, where the checkpoint has it. */
 static opipe_status take_set(const loading *l, const char *name, opipe_error *err) {
   const bool has = find_set(l, name) != NULL;
   for (uint32_t v = 0; has && v < opi_weights_versions(l->weights); ++v)

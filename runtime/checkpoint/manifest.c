@@ -32,7 +32,7 @@ static void put_hashes(const opi_file_hashes *file, uint32_t index, opi_text *te
   opi_text_puts(text, file->n == 0 ? "}" : "\n  }");
 }
 
-/* How the text ends whose bytes so far have this hash. */
+/* The end of a manifest whose bytes so far have this hash. */
 static int ending(char *out, size_t room, uint64_t hash) {
   return snprintf(out, room, ",\n  \"manifest_xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
 }
@@ -54,7 +54,7 @@ void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MA
   opi_text_printf(text, ",\n  \"moments\": %u,\n  \"versions\": %u,\n  \"position\": [", m->moments,
                   m->versions);
   for (uint32_t i = 0; i < OPI_POSITION; ++i) {
-    const char *quote = m->position[i] > INT64_MAX ? "\"" : ""; /* more than a JSON integer holds */
+    const char *quote = m->position[i] > INT64_MAX ? "\"" : ""; /* too large for a JSON integer */
     opi_text_printf(text, "%s%s%llu%s", i == 0 ? "" : ", ", quote,
                     (unsigned long long)m->position[i], quote);
   }
@@ -146,7 +146,7 @@ static opipe_status get_position(const json_t *root, opi_manifest *m, opipe_erro
   return OPIPE_OK;
 }
 
-/* The last line is a hash of all that is before. */
+/* The last line is a hash of everything before it. */
 static opipe_status check_ending(const char *bytes, uint64_t n_bytes, opipe_error *err) {
   char end[64];
   const uint64_t n_end = (uint64_t)ending(end, sizeof end, 0);

@@ -12,11 +12,11 @@
 #define OPI_MANIFEST_NEW "manifest.json.new"
 extern const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST]; /* from OPI_TENSOR_FIRST on */
 #define OPI_PREFIX_OLDER "older/"
-#define OPI_PREFIX_SET "set/" /* not trained, and set by the host; in its own type */
+#define OPI_PREFIX_SET "set/" /* set by the host and not trained; in its own type */
 
 enum { OPI_MANIFEST_FILES = 2 }; /* weights, state */
 
-/* What the manifest knows a data file by. */
+/* The hashes of a data file in the manifest. */
 typedef struct opi_file_hashes {
   const opi_tensor_entry *entries; /* [n] */
   const uint64_t *tensors;         /* [n] */
@@ -29,24 +29,24 @@ typedef struct opi_manifest {
   uint64_t position[OPI_POSITION];
   opi_weights_clock clock;
   uint32_t moments, versions;
-  char weights[64], state[64]; /* file names; "" in one that is not there */
-  json_t *root;                /* as it was read; NULL: it was not */
+  char weights[64], state[64]; /* file names; "" without a checkpoint */
+  json_t *root;                /* the parsed file; NULL: none was read */
 } opi_manifest;
 
-/* Waits until nobody else has the folder `alone`, or has it at all; until it is closed, by the end
- * of the process too. Where the file system knows no locks there is none. */
+/* Locks the folder until `dir` is closed or the process ends: for one (`alone`) or for readers.
+ * Waits for others. On a file system without locks nothing is locked. */
 opipe_status opi_manifest_lock(int dir, bool alone, opipe_error *err);
 
-/* Ends with a hash of all that is before. `files`: weights, state. */
+/* The text ends with a hash of everything before it. `files`: weights, state. */
 void opi_manifest_text(const opi_manifest *manifest,
                        const opi_file_hashes files[OPI_MANIFEST_FILES], opi_text *text);
 /* Errors: NOTFOUND, IO, INVALID names the member, or the manifest's own hash and what it has. */
 opipe_status opi_manifest_read(const opipe_allocator *allocator, int dir,
                                opi_manifest *out_manifest, opipe_error *err);
-/* Is the manifest, whole or damaged, one of ours? */
+/* Was the manifest, be it damaged, written by this library? */
 bool opi_manifest_is_ours(const opipe_allocator *allocator, int dir);
-void opi_manifest_free(opi_manifest *manifest); /* what reading it made */
-/* Has data file `file` (0: weights, 1: state) the bytes that were saved? Errors: INVALID names the
+void opi_manifest_free(opi_manifest *manifest); /* frees what reading allocated */
+/* Compares data file `file` (0: weights, 1: state) with its hashes. Errors: INVALID names the
  * tensor and both hashes. */
 opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,
                                  const opi_tensors *tensors, opipe_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The safetensors format: 8 bytes with the header's length, a JSON header {name: {dtype, shape,
- * data_offsets}}, the tensors' bytes. A writer that declares first and streams then; a reader over
- * a mapped file that believes nothing in it.
+ * data_offsets}}, the tensors' bytes. The writer declares all tensors, then streams them; the
+ * reader maps the file and trusts nothing in it.
  */
 #ifndef OPI_SAFETENSORS_H
 #define OPI_SAFETENSORS_H
@@ -17,24 +17,24 @@ typedef struct opi_tensor_entry {
   uint32_t rank;
 } opi_tensor_entry;
 
-/* XXH3 of 64 bits: what tensors and headers are known by in a manifest. */
+/* XXH3 of 64 bits, by which a manifest knows tensors and headers. */
 uint64_t opi_tensors_hash(const void *data, uint64_t n_bytes);
 
 /* ---- writing ---- */
 
 typedef struct opi_tensors_writer opi_tensors_writer;
 
-/* Makes `path` (which must not exist) in the folder `dir` with a header of `entries` [n] (`data` is
- * not read); their bytes follow by _add in the same order. What fails makes nothing. Errors: IO. */
+/* Makes `path`, which must not exist, in the folder `dir` with a header of `entries` [n] (`data` is
+ * not read). Their bytes follow by _add in the same order. A failure leaves no file. Errors: IO. */
 opipe_status opi_tensors_create(const opipe_allocator *allocator, int dir, const char *path,
                                 const opi_tensor_entry *entries, uint32_t n,
                                 opi_tensors_writer **out_writer, opipe_error *err);
-/* n_bytes must be those of the next entry. */
+/* n_bytes must be the size of the next entry. */
 opipe_status opi_tensors_add(opi_tensors_writer *writer, const void *data, uint64_t n_bytes,
                              opipe_error *err);
-/* Of the file's first bytes, up to the first tensor. */
+/* The hash of the file's bytes before the first tensor. */
 uint64_t opi_tensors_header_hash(const opi_tensors_writer *writer);
-/* Flushes to the disk. The writer is gone whatever the status; a file that lacks tensors is an
+/* Flushes to the disk and frees the writer, whatever the status. A file that lacks tensors is an
  * error. */
 opipe_status opi_tensors_finish(opi_tensors_writer *writer, uint64_t *out_bytes, opipe_error *err);
 void opi_tensors_cancel(opi_tensors_writer *writer); /* leaves the file behind; accepts NULL */
@@ -57,7 +57,7 @@ typedef struct opi_tensors {
  * numbers, LIMIT. */
 opipe_status opi_tensors_open(const opipe_allocator *allocator, int dir, const char *path,
                               opi_tensors **out_tensors, opipe_error *err);
-/* The same of bytes that the caller owns. */
+/* The same for bytes that the caller owns. */
 opipe_status opi_tensors_parse(const opipe_allocator *allocator, const void *bytes,
                                uint64_t n_bytes, const char *what, opi_tensors **out_tensors,
                                opipe_error *err);

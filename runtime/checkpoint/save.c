@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving: data files first, the manifest last, by rename; then what is no longer named goes. All
- * of it while the folder is locked: whoever saves into it at the same time waits. */
+/* Saving: data files first, the manifest last, by rename; then files that it no longer names are
+ * removed. The folder is locked all the time, so that another saver waits. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +92,7 @@ static opipe_status list_state(const opi_weights *w, pieces *p, opipe_error *err
 
 typedef opipe_status (*list_fn)(const opi_weights *w, pieces *p, opipe_error *err);
 
-/* Gets what is listed, for other sessions whose part in it this is. */
+/* Gets the listed tensors and drops them: this session's part in another one's save. */
 static opipe_status serve(const opipe_allocator *allocator, opi_weights *w, list_fn list,
                           opipe_error *err) {
   pieces p = {.n = 0};
@@ -111,8 +111,8 @@ static opipe_status serve(const opipe_allocator *allocator, opi_weights *w, list
   return status;
 }
 
-/* Writes what is listed; nothing is left of a file that could not be written whole. All is got,
- * even when nothing can be written any more: other sessions get it too. */
+/* Writes the listed tensors, and removes a file that could not be written whole. All tensors are
+ * got even after a failed write, since other sessions take part in getting them. */
 static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *w, int dir,
                                  const char *file, pieces *p, opipe_error *err) {
   opi_tensors_writer *writer = NULL;
@@ -135,7 +135,7 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
     if (status == OPIPE_OK)
       status = opi_tensors_add(writer, data, n_bytes, err);
   }
-  const bool made = writer != NULL; /* else what lies there is somebody else's */
+  const bool made = writer != NULL; /* else the file there is not ours */
   if (status == OPIPE_OK)
     status = opi_tensors_finish(writer, NULL, err);
   else
@@ -148,7 +148,7 @@ static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *
   return opi_error_prefix(err, "%s, %u tensors of %s: ", file, p->n, OPI_SIZE(p->total));
 }
 
-/* The pieces' arena holds what they are known by; the caller releases it. */
+/* The pieces' names and hashes are in their arena, which the caller releases. */
 static opipe_status write_tensors(const opipe_allocator *allocator, opi_weights *w, list_fn list,
                                   int dir, const char *file, pieces *out, opipe_error *err) {
   *out = (pieces){.n = 0};
@@ -159,7 +159,7 @@ static opipe_status write_tensors(const opipe_allocator *allocator, opi_weights 
 
 /* ---- the folder ---- */
 
-/* The generation of a data file's name; 0: it is none. */
+/* The generation in a data file's name; 0: it is no data file. */
 static uint64_t generation_of(const char *name) {
   static const char *const kinds[] = {"weights-", "state-"};
   for (size_t k = 0; k < OPI_COUNT(kinds); ++k) {
@@ -184,7 +184,7 @@ opipe_status opi_checkpoint_check_target(const opi_model *model, const char *fol
   opipe_status status = OPIPE_OK;
   DIR *list = opendir(folder);
   if (list == NULL)
-    return OPIPE_OK; /* whoever saves there says why it cannot be read */
+    return OPIPE_OK; /* the save itself will say why it cannot be read */
   for (const struct dirent *e = readdir(list); e != NULL && status == OPIPE_OK; e = readdir(list)) {
     if (is_of_a_checkpoint(e->d_name) &&
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name) < PATH_MAX)
@@ -194,7 +194,7 @@ opipe_status opi_checkpoint_check_target(const opi_model *model, const char *fol
   return status < 0 ? opi_error_prefix(err, "a checkpoint in %s: ", folder) : OPIPE_OK;
 }
 
-/* Files of other generations, and what an interrupted save left. */
+/* Removes files of other generations and those of an interrupted save. */
 static void sweep(int dir, const opi_manifest *keep) {
   const int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *list = copy < 0 ? NULL : fdopendir(copy);
@@ -216,7 +216,7 @@ static bool is_link(const char *path) {
   return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
 }
 
-/* *out_gone: while others had it, the folder was removed. */
+/* *out_gone: another process removed the folder while it was locked. */
 static opipe_status lock_folder(int dir, const char *folder, bool *out_gone, opipe_error *err) {
   struct stat st;
   OPI_TRY(opi_manifest_lock(dir, true, err));
@@ -226,10 +226,10 @@ static opipe_status lock_folder(int dir, const char *folder, bool *out_gone, opi
   return OPIPE_OK;
 }
 
-/* Locked. *out_made: by this call. */
+/* Opens and locks the folder. *out_made: this call made it. */
 static opipe_status open_folder(const char *folder, int *out_dir, bool *out_made,
                                 opipe_error *err) {
-  enum { TRIES_MOST = 1000 }; /* others make it, and remove it again, in between */
+  enum { TRIES_MOST = 1000 }; /* others may make and remove it in between */
   for (uint32_t i = 0; i < TRIES_MOST; ++i) {
     bool gone = false;
     *out_made = mkdir(folder, 0777) == 0;
@@ -249,7 +249,7 @@ static opipe_status open_folder(const char *folder, int *out_dir, bool *out_made
   return opi_fail(err, OPIPE_E_IO, "the folder %s was removed %d times", folder, TRIES_MOST);
 }
 
-/* A folder that was made for nothing goes again, before others may have it. */
+/* Removes a folder that was made in vain, while it is still locked. */
 static void close_folder(const char *folder, int dir, bool made, opipe_status status) {
   if (made && status < 0)
     (void)rmdir(folder);
@@ -306,7 +306,7 @@ static uint64_t newest_generation(int dir) {
   return most;
 }
 
-/* What lies there already. A damaged checkpoint of ours may be replaced, anything else not. */
+/* Reads the manifest in place. A damaged one of ours may be replaced, any other file may not. */
 static opipe_status read_old(const opipe_allocator *allocator, int dir, opi_manifest *out_old,
                              bool *out_damaged, opipe_error *err) {
   const opipe_status found = opi_manifest_read(allocator, dir, out_old, err);
@@ -377,7 +377,7 @@ static opipe_status save(const opipe_allocator *allocator, opi_weights *w, int d
   return opi_weights_agree(w, status, err);
 }
 
-/* The part of a session that does not write: what the one that does calls for, in its order. */
+/* A session that does not write gets the same tensors in the same order as the one that does. */
 static opipe_status follow(const opipe_allocator *allocator, opi_weights *w, opipe_error *err) {
   OPI_TRY(opi_weights_agree(w, OPIPE_OK, err));
   opipe_status status = serve(allocator, w, list_weights, err);
@@ -422,7 +422,7 @@ opipe_status opi_checkpoint_try(const opipe_allocator *allocator, const char *fo
   return status < 0 ? opi_error_prefix(e, "a checkpoint in %s: ", folder) : OPIPE_OK;
 }
 
-/* The gradients, in the place of what is there, when they are whole. */
+/* Writes the gradients to a new file, which replaces the old one once it is whole. */
 static opipe_status save_gradients(const opipe_allocator *allocator, opi_weights *w,
                                    const char *path, opipe_error *err) {
   opi_file_place place;

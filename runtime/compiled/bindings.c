@@ -5,8 +5,8 @@
 
 #include "runtime/compiled/build.h"
 
-static opipe_bind_params params_of(const opi_compiled *t, const opi_program_unit *unit,
-                                   const opi_rank *rank, const opipe_region *regions) {
+opipe_bind_params opi_unit_params(const opi_compiled *t, const opi_program_unit *unit,
+                                  const opi_rank *rank, const opipe_region *regions) {
   const uint32_t arena = t->shape->arena_of_rank[rank->index];
   opipe_bind_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, boundaries),
                               .n_boundaries = unit->cut->graph.n_boundaries,
@@ -25,34 +25,18 @@ opipe_status opi_unit_bind(const opi_compiled *t, const opi_program_unit *unit, 
                            opipe_error *err) {
   const opi_setup *s = t->setup;
   const opi_rank *rank = &s->ranks[t->pieces->instance_rank[instance]];
-  const opipe_bind_params params = params_of(t, unit, rank, regions);
+  const opipe_bind_params params = opi_unit_params(t, unit, rank, regions);
   return opi_rank_bind(rank, opi_whole_instance(t, instance) / s->plan->decided.n_replicas, &params,
                        out_binding, err);
 }
 
-static opipe_status bind_sets(opi_compiled *t, opi_program_unit *unit, uint32_t instance,
-                              uint32_t microbatch, opi_unit_binding *binding, opipe_region *regions,
-                              opipe_error *err) {
-  const opi_setup *s = t->setup;
-  const uint32_t rank_index = t->pieces->instance_rank[instance];
-  const uint32_t whole = opi_whole_instance(t, instance);
-  const opi_rank *rank = &s->ranks[rank_index];
-  const uint32_t n_sets = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
-  for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
-    regions[b] = opi_cell_region(t, unit->cut->cells[b], microbatch);
-    binding->key[b] = regions[b].offset_bytes;
+uint32_t opi_most_boundaries(const opi_compiled *t) {
+  uint32_t most = 1;
+  for (uint32_t u = 0; u < t->n_instances * t->n_classes * OPI_PROGRAMS; ++u) {
+    const opi_program *cut = t->units[u].cut;
+    most = cut != NULL && cut->graph.n_boundaries > most ? cut->graph.n_boundaries : most;
   }
-  if (!opi_session_trains(s))
-    return opi_unit_bind(t, unit, instance, regions, &binding->sets[0], err);
-  opipe_bind_params params = params_of(t, unit, rank, regions);
-  params.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients);
-  params.gradients = opi_weights_gradients(s->shapes->weights, whole);
-  for (uint32_t set = 0; set < n_sets; ++set) {
-    params.params = opi_weights_params(s->shapes->weights, whole, set);
-    OPI_TRY(opi_rank_bind(rank, whole / s->plan->decided.n_replicas, &params, &binding->sets[set],
-                          err));
-  }
-  return OPIPE_OK;
+  return most;
 }
 
 static opipe_status find_binding(opi_compiled *t, uint32_t instance, uint32_t program,
@@ -81,7 +65,11 @@ static opipe_status find_binding(opi_compiled *t, uint32_t instance, uint32_t pr
   *out_binding = unit->n_bindings++;
   opi_unit_binding *binding = &unit->bindings[*out_binding];
   *binding = (opi_unit_binding){.key = key};
-  return bind_sets(t, unit, instance, microbatch, binding, regions, err);
+  for (uint32_t b = 0; b < n; ++b) {
+    regions[b] = opi_cell_region(t, unit->cut->cells[b], microbatch);
+    key[b] = regions[b].offset_bytes;
+  }
+  return t->setup->shapes->kind->bind(t, unit, instance, regions, binding->sets, err);
 }
 
 opipe_status opi_bindings_make(opi_compiled *t, opipe_error *err) {
@@ -99,12 +87,12 @@ opipe_status opi_bindings_make(opi_compiled *t, opipe_error *err) {
     if (step->kind != OPI_ACT_COMPUTE)
       continue;
     OPI_TRY(find_binding(t, instance, step->pass, step->microbatch, &t->binding_of_step[i], err));
-    if (!opi_session_trains(t->setup) && t->binding_of_step[i] != OPIPE_NONE) {
+    if (t->binding_of_step[i] != OPIPE_NONE) {
       const opi_program_unit *unit =
           opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
       t->bound[i] = unit->bindings[t->binding_of_step[i]].sets[0];
     }
-    if (step->pass == OPI_PROGRAM_F && opi_session_trains(t->setup))
+    if (step->pass == OPI_PROGRAM_F) /* inference has no program E, and so no binding */
       OPI_TRY(find_binding(t, instance, OPI_PROGRAM_E, step->microbatch, &t->eval_of_step[i], err));
   }
   return OPIPE_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled shapes by signature: found, built when new, evicted (least recently used, idle, not the
- * plan's own) when there is no place. */
+/* Compiled shapes by signature: found, built when new, and evicted when there is no place. The
+ * least recently used idle one goes, but never the plan's own. */
 #include <stdio.h>
 #include <string.h>
 
@@ -33,10 +33,9 @@ static void shape_free(opi_shape *shape) {
   opi_free(s->allocator, shape, sizeof *shape);
 }
 
-/* The shape that is neither the plan's own nor in use and was used longest ago; OPIPE_NONE: none.
- * *out_busy: a shape that is not the plan's own is in use, so that there will be one later. Where
- * sessions share the work all must choose the same one: that which was used longest ago, as soon as
- * it is not in use. */
+/* The least recently used shape that is idle and not the plan's own; OPIPE_NONE: there is none.
+ * *out_busy: another such shape is in use, so there will be an idle one later. Where sessions share
+ * the work all must evict the same shape: the least recently used of all, once it is idle. */
 static uint32_t find_idle(opi_setup *s, bool *out_busy) {
   uint32_t oldest = OPIPE_NONE;
   *out_busy = false;
@@ -62,7 +61,7 @@ static void evict(opi_setup *s, uint32_t index) {
   shape_free(shape);
 }
 
-/* An empty place, made so if need be; OPIPE_PENDING: all shapes are in use. */
+/* Finds a place, evicting a shape if needed. OPIPE_PENDING: all shapes are in use. */
 static opipe_status find_index(opi_setup *s, uint32_t *out_place, opipe_error *err) {
   bool busy = false;
   for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
@@ -82,8 +81,8 @@ static opipe_status find_index(opi_setup *s, uint32_t *out_place, opipe_error *e
                   s->shapes->n_places);
 }
 
-/* Marks the graph inputs that a loader's message asks values of: "... graph input 'a', 'b': ...".
- * False: none that is not pinned yet. */
+/* Marks the graph inputs whose values a loader's message asks for ("... graph input 'a', 'b':
+ * ..."). False: it names none that is not marked yet. */
 static bool mark_valued(opi_setup *s, const char *message) {
   const char *at = strstr(message, "needs the value of");
   bool any = false;
@@ -95,7 +94,7 @@ static bool mark_valued(opi_setup *s, const char *message) {
     const bool whole =
         opi_dtype_is_integer(input->value->dtype) || input->value->dtype == OPIPE_BOOL;
     if (n < 0 || (size_t)n >= sizeof quoted || input->valued || !whole ||
-        opi_stream_pair_in(s, i) != OPIPE_NONE || /* it has no value when it is submitted */
+        opi_stream_pair_in(s, i) != OPIPE_NONE || /* its value is not known at submit */
         strstr(at, quoted) == NULL)
       continue;
     input->valued = true;
@@ -104,8 +103,8 @@ static bool mark_valued(opi_setup *s, const char *message) {
   return any;
 }
 
-/* One try; OPIPE_PENDING: another input's value turned out to be needed, or (s->awaited) one
- * is not there yet. */
+/* Tries once. OPIPE_PENDING: the value of another input turned out to be needed, or it is not there
+ * yet (shapes->awaited). */
 static opipe_status try_build(opi_setup *s, const opi_request *request, int64_t rows,
                               uint32_t index, opi_shape **out_shape, opipe_error *err) {
   opi_shape *shape = shape_new(s, err);
@@ -131,7 +130,7 @@ static opipe_status try_build(opi_setup *s, const opi_request *request, int64_t 
   return OPIPE_OK;
 }
 
-/* Idle shapes make room, one after the other, for one that does not fit beside them. */
+/* Evicts idle shapes, one after the other, until the new one fits beside the rest. */
 static opipe_status build_in_room(opi_setup *s, const opi_request *request, int64_t rows,
                                   uint32_t index, opi_shape **out_shape, opipe_error *err) {
   bool busy = false;
@@ -140,7 +139,7 @@ static opipe_status build_in_room(opi_setup *s, const opi_request *request, int6
     while (status == OPIPE_PENDING && atomic_load(&s->shapes->awaited) == NULL)
       status = try_build(s, request, rows, index, out_shape, err);
     if (status != OPIPE_E_LIMIT || opi_is_shared(s))
-      return status; /* what there is room for in one s another may refuse */
+      return status; /* sessions that share the work must evict alike, and their room differs */
     const uint32_t idle = find_idle(s, &busy);
     if (idle == OPIPE_NONE)
       return busy ? OPIPE_PENDING : status;
@@ -151,7 +150,7 @@ static opipe_status build_in_room(opi_setup *s, const opi_request *request, int6
 static opipe_status build(opi_setup *s, const opi_request *request, int64_t rows,
                           opi_shape **out_shape, opipe_error *err) {
   opipe_error local =
-      OPIPE_ERROR_INIT; /* the loader's message is read even when the caller wants none */
+      OPIPE_ERROR_INIT; /* the loader's message is read even if the caller wants none */
   uint32_t index = 0;
   opipe_status status = find_index(s, &index, err);
   if (status != OPIPE_OK)
@@ -205,6 +204,7 @@ void opi_shape_let_go(opi_request *request) {
 opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err) {
   opi_setup *s = shapes->setup;
   opi_shape *own = NULL;
+  shapes->kind = opi_session_trains(s) ? &opi_step_shapes : &opi_request_shapes;
   shapes->list = OPI_ARENA_ARRAY(&s->arena, opi_shape *, shapes->n_places);
   if (shapes->list == NULL)
     return opi_fail_nomem(err, shapes->n_places * sizeof *shapes->list, "shapes");
@@ -221,7 +221,7 @@ void opi_shapes_stop(opi_shapes *shapes) {
 }
 
 void opi_shapes_free(opi_shapes *shapes) {
-  /* The plan's own, whose constants others may use, go last. */
+  /* The plan's own shape goes last, since others may use its constants. */
   for (uint32_t i = shapes->n_places; shapes->list != NULL && i > 0; --i) {
     shape_free(shapes->list[i - 1]);
     shapes->list[i - 1] = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a shape needs beside its graphs: lists, programs, memory, bindings, streams;
- * taken down in reverse order.
+/* Builds the parts of a shape that follow its graphs: lists, programs, memory, bindings, streams of
+ * messages. They are taken down in reverse order.
  */
 #include <string.h>
 
@@ -23,8 +23,7 @@ static opipe_status compile_unit(opi_compiled *t, uint32_t instance, uint32_t cl
   opi_seat *seat = &t->seats[r];
   opipe_program_info info;
   OPI_TRY(opi_rank_compile(rank, &unit->cut->graph, stage / t->model->n_pieces,
-                           opi_session_trains(s) ? OPIPE_COMPILE_OWNED : 0, &unit->program, &info,
-                           err));
+                           s->shapes->kind->compile_flags, &unit->program, &info, err));
   const uint64_t arena = opi_align_up(info.arena_bytes, rank->alignment);
   if (arena > seat->arena_bytes) {
     seat->arena_bytes = arena;
@@ -49,7 +48,7 @@ static opipe_status compile_all(opi_compiled *t, opipe_error *err) {
 
 /* ---- memory ---- */
 
-static opipe_status take_memory(opi_compiled *t, opipe_error *err) {
+opipe_status opi_compiled_memory(opi_compiled *t, opipe_error *err) {
   opi_setup *s = t->setup;
   opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->decided.n_ranks);
   if (needs == NULL)
@@ -104,7 +103,7 @@ void opi_route_regions(const opi_compiled *t, uint32_t route, uint32_t microbatc
 
 /* ---- streams ---- */
 
-/* Of a message of either class. */
+/* The larger of a message's sizes in the two row classes. */
 static uint64_t most_bytes(const opi_compiled *t, uint32_t route) {
   uint64_t most = 0;
   for (uint32_t c = 0; c < t->n_classes; ++c) {
@@ -173,7 +172,7 @@ static opipe_status open_wire(opi_compiled *t, uint32_t i, opipe_error *err) {
   return status;
 }
 
-/* What the steps of a message need, in one place. */
+/* Gathers what the steps of each message read. */
 static opipe_status place_messages(opi_compiled *t, opipe_error *err) {
   const opi_lists *lists = t->lists;
   t->messages = OPI_ARENA_ARRAY(&t->arena, opi_message_run, lists->n_messages);
@@ -196,9 +195,9 @@ static opipe_status place_messages(opi_compiled *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Records of when steps ran, and which requests must wake the rank. A rank's lie apart from
- * another's: ranks that write to one cache line (or to two that are fetched together) wait for each
- * other. */
+/* Makes the records of when steps ran, and finds which requests must wake the rank. Records of
+ * different ranks are kept apart: ranks that write to one cache line, or to two that are fetched
+ * together, wait for each other. */
 static opipe_status prepare_seat(opi_compiled *t, uint32_t r, opipe_error *err) {
   enum { APART = 2 * 64 / sizeof(opi_ran) + 1 };
   const opi_lists *lists = t->lists;
@@ -214,7 +213,7 @@ static opipe_status prepare_seat(opi_compiled *t, uint32_t r, opipe_error *err) 
     const uint32_t end = lists->request_first[r * n + p + 1];
     while (first < end && (lists->steps[first].kind == OPI_ACT_RESERVE ||
                            lists->steps[first].kind == OPI_ACT_DRAIN))
-      ++first; /* done when the message is there at the latest */
+      ++first; /* these are done when the message has come at the latest */
     const opi_step *step = first == end ? NULL : &lists->steps[first];
     seat->wakes[p] = step == NULL || step->kind != OPI_ACT_RECV ||
                      lists->messages[step->route].route == OPI_ROUTE_CREDIT;
@@ -233,7 +232,7 @@ static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
     return opi_fail_nomem(err, n_ranks * sizeof *t->seats, "ranks");
   for (uint32_t r = 0; r < n_ranks; ++r) {
     const uint32_t planned =
-        s->plan->decided.devices[r].alignment; /* that of what is here is the same */
+        s->plan->decided.devices[r].alignment; /* equal to that of a device that is here */
     alignment[r] = opi_rank_is_here(s, r) ? s->ranks[r].alignment : planned == 0 ? 1 : planned;
   }
   OPI_TRY(opi_lists_build(t->model, alignment, s->reference, s->allocator, &t->lists, err));
@@ -248,11 +247,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   const opi_setup *s = t->setup;
   OPI_TRY(list_steps(t, err));
   OPI_TRY(compile_all(t, err));
-  if (!opi_session_trains(s))
-    OPI_TRY(opi_shape_params(shape, err));
-  OPI_TRY(take_memory(t, err));
-  if (shape->keep && opi_session_trains(s))
-    OPI_TRY(opi_train_open_weights(t, err));
+  OPI_TRY(s->shapes->kind->take(t, err));
   OPI_TRY(opi_bindings_make(t, err));
   t->wires = OPI_ARENA_ARRAY(&t->arena, opi_wire, t->lists->n_streams);
   if (t->wires == NULL)

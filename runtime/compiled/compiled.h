@@ -4,18 +4,18 @@
  *   request.h  a request as the ranks see it, and how it fails
  *   shape.h    what is compiled for a shape; all shapes of a session
  *   parts.h    which part of a request's tensors a step has
- *   streams.h  what streams keep from request to request
+ *   streams.h  tensors that streams keep from request to request
  *   lent.h     tensors, streams and events that hosts lend on a device
  *
  * Invariants
  * - A shape (signature: every input dimension, and the values that decide shapes) has graphs,
  *   programs, lists, boundary buffers and streams of messages of its own. Parameter sets and arenas
- *   are per rank and shared. The plan's own shape stays; others are evicted when idle, the one used
- *   longest ago first.
+ *   are per rank and shared. The plan's own shape stays; others are evicted when idle, the least
+ *   recently used first.
  * - Nothing of a shape is freed while n_users is not 0, or after a failure before the session ends.
- * - Bindings with a stream's or a host's memory go before the programs that they bind.
- * - What ranks read of a shape is written before its first request is published, but for seats
- *   (each its rank's own) and wires (each end its rank's own).
+ * - Bindings with a stream's or a host's memory are freed before the programs that they bind.
+ * - The parts of a shape that ranks read are written before its first request is published, except
+ *   seats and the two ends of wires, each of which one rank writes.
  * - Shapes come and go under submit_lock.
  *
  * Told upwards (opi_shapes_above): a value that a submit needs is behind a host's flag; weights are
@@ -36,13 +36,13 @@ opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err);
 void opi_shapes_stop(opi_shapes *shapes);
 void opi_shapes_free(opi_shapes *shapes);
 
-/* Submitting, under submit_lock. What a request's inputs are: names, types and shapes checked.
- * OPIPE_PENDING: a value is not there yet. */
+/* Submitting, under submit_lock. Reads a request's inputs and checks names, types and shapes.
+ * OPIPE_PENDING: a value that decides shapes is not there yet. */
 opipe_status opi_read_inputs(opi_setup *setup, const opipe_submit_params *params,
                              opi_request *request, opipe_error *err);
-/* The shape that `request` is of, built if need be, in use until it has passed. OPIPE_PENDING: no
- * room until one that is in use is let go. */
+/* Finds the shape of `request`, which it uses until it has passed, and builds it if needed.
+ * OPIPE_PENDING: there is no room until a shape in use is let go. */
 opipe_status opi_shape_find(opi_setup *setup, opi_request *request, opipe_error *err);
-void opi_shape_let_go(opi_request *request); /* it will not use it; accepts that it has none */
+void opi_shape_let_go(opi_request *request); /* it will not use its shape; it may have none */
 
 #endif /* OPI_COMPILED_H */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many labels of a mini-batch are valid, before its first backward: the training's small count
- * graph, on the host, for every micro-batch and every piece of the last stage that has some of its
- * forward; the numbers are added up. It is prepared with the session, one for each number of rows
- * and slice, so that a step allocates nothing.
+/* Counts a mini-batch's valid labels before its first backward. Training's small count graph runs
+ * on the host for every micro-batch and every piece of the last stage that has a forward, and the
+ * counts are added up. A graph is prepared for each number of rows and each slice when the shape is
+ * built, so that a step allocates nothing.
  */
 #include <string.h>
 
@@ -67,7 +67,7 @@ void opi_train_close_counters(opi_compiled *t) {
     opi_prepared_free(t->counters[i].graph);
 }
 
-/* The part of a micro-batch, dense. */
+/* Copies a micro-batch's part of an input densely to the count graph's. */
 static void take_input(const opi_compiled *t, const opi_request *request, const opi_piece *piece,
                        const opi_variant_slice *slice, uint32_t m, uint32_t input) {
   const opi_ports *ports = opi_ports_at(t, piece);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between a signature and what a graph is bound with.
+/* Signatures as dimensions and pins for binding a graph, and back.
  *
- * When the loader says that it needs the value of an input, that input's value becomes part of
- * every later signature and the binding is tried again with it pinned.
+ * If the loader says that it needs the value of an input, that value becomes part of every later
+ * signature, and the binding is tried again with the input pinned.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "partition/program/batch.h"
 #include "runtime/compiled/build.h"
 
-/* The free dimensions of all inputs with their numbers; the batch has `rows`. */
+/* Lists the free dimensions of all inputs with their lengths; the batch has `rows`. */
 static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *scratch,
                               opi_bind_options *options, opipe_error *err) {
   const opi_setup *s = shape->setup;
@@ -31,11 +31,11 @@ static opipe_status name_dims(const opi_shape *shape, int64_t rows, opi_arena *s
         ++k;
       if (k < n && dims[k].value == length)
         continue;
-      if (k < n) { /* one name for two lengths: the loader takes the second one by its place */
+      if (k < n) { /* a name with two lengths: the second dimension is named by its place */
         (void)snprintf(buffer, sizeof buffer, "%s.%d", s->inputs[i].name, d);
         key = buffer;
       }
-      /* An expression over the batch follows from the batch. */
+      /* The loader computes an expression over the batch from the batch. */
       if (s->plan->decided.binding.batch_dim != NULL &&
           opi_depends_on_batch(s->plan->decided.binding.batch_dim, key))
         continue;
@@ -77,7 +77,7 @@ opipe_status opi_shape_name(const opi_shape *shape, int64_t rows, opi_arena *are
   return name_pins(shape, arena, out_options, err);
 }
 
-/* The plan's signature, read off its bound graph; pinned inputs are not in it. */
+/* Reads the plan's signature off its bound graph and its pins. */
 opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *g, opipe_error *err) {
   const opi_setup *s = shape->setup;
   uint32_t at = 0;
@@ -87,7 +87,7 @@ opipe_status opi_shape_sign_plan(opi_shape *shape, const opi_graph *g, opipe_err
     return opi_fail_nomem(err, s->n_dims * sizeof(int64_t), "a shape signature");
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_pin *pin = s->inputs[i].pin;
-    const int64_t *shape_of = pin == NULL ? NULL : pin->shape; /* of rank 0 there may be none */
+    const int64_t *shape_of = pin == NULL ? NULL : pin->shape; /* may be NULL for rank 0 */
     bool found = pin != NULL && (int32_t)pin->rank == s->inputs[i].value->rank;
     for (uint32_t p = 0; pin == NULL && p < g->n_inputs; ++p) {
       const opi_value *value = &g->values[g->inputs[p]];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a request fails: the arrows of request.h. */
+/* The transitions of a request's fate, as drawn in request.h. */
 #include "runtime/compiled/compiled.h"
 
-/* Whoever sees that it has failed finds its stream broken. */
+/* Breaks the stream before the failure can be seen. */
 static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opipe_error *why) {
   if (request->stream_kept != NULL)
     opi_stream_hold(request->stream_kept);
@@ -20,8 +20,8 @@ static bool fail(opi_request *request, uint32_t from, uint32_t stage, const opip
   return first;
 }
 
-/* Bad data that has flowed on may be noticed downstream first, where devices tell late: the lowest
- * stage is where it began. */
+/* Asynchronous devices report late, so bad data may be noticed downstream first. The lowest stage
+ * that noticed it is where it began. */
 bool opi_request_fail_at(opi_request *request, uint32_t stage, const opipe_error *why) {
   if (fail(request, OPI_FATE_OPEN, stage, why))
     return true;
@@ -31,7 +31,7 @@ bool opi_request_fail_at(opi_request *request, uint32_t stage, const opipe_error
       return true;
     const uint32_t fate = atomic_load(&request->failed);
     if (fate != OPI_FATE_WRITTEN && fate != OPI_FATE_FAILED)
-      return false; /* else somebody was copying `error` */
+      return false; /* else another thread was copying `error`: try again */
   }
   return false;
 }

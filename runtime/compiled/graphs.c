@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The graphs of a shape, by the session's plan or by what a request or step brought: how its inputs
- * and outputs carry the batch and the tokens, where the graphs get their inputs from. The plan's
- * own shape comes first; it names a training session's outputs and adds the labels.
+/* The graphs of a shape: how inputs and outputs carry the batch and the tokens, and where the
+ * graphs get their inputs from. The plan's own shape comes first; it names a training session's
+ * outputs and adds the labels.
  *
  * The plan of another shape is the session's with other dimensions: cut, schedule, trained names
- * and parameter table are the same, so that weights and optimizer state are. A request with fewer
- * rows than the plan has micro-batches (times the most replicas of a stage, where these cut them),
- * or fewer tokens than slices, leaves some of those out.
+ * and parameter table are the same, so that weights and optimizer state are shared. A request with
+ * fewer rows than the plan has micro-batches (times the replicas of a stage, where these divide
+ * rows), or with fewer tokens than slices, leaves micro-batches or slices out.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@ static uint32_t find_input(const opi_setup *s, const char *name) {
   return OPIPE_NONE;
 }
 
-/* An input that the model's file does not have. */
+/* Adds the labels, which the model's file does not have, to the session's inputs. */
 static opipe_status add_labels(opi_setup *s, const opi_value *value, opipe_error *err) {
   opi_input *inputs = OPI_ARENA_ARRAY(&s->arena, opi_input, (size_t)s->n_inputs + 1);
   opi_value *own = OPI_ARENA_NEW(&s->arena, opi_value);
@@ -37,7 +37,7 @@ static opipe_status add_labels(opi_setup *s, const opi_value *value, opipe_error
   if (own->name == NULL)
     return opi_fail_nomem(err, 0, "inputs");
   for (int32_t d = 0; d < value->rank; ++d)
-    shape[d] = -1; /* checked against the whole mini-batch's */
+    shape[d] = -1; /* checked against the mini-batch's shape later */
   inputs[s->n_inputs] =
       (opi_input){.name = own->name, .value = own, .batch_axis = -1, .labels = true};
   s->inputs = inputs;
@@ -64,25 +64,9 @@ static opipe_status name_outputs(const opi_compiled *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* How all of a session's outputs carry the batch. */
-static opipe_status carry_request(opi_compiled *t, const opi_carry *all, opipe_error *err) {
+opipe_status opi_batch_follow(opi_compiled *t, opi_carry *all, opipe_error *err) {
   const opi_setup *s = t->setup;
   const opi_graph *g = t->model->variants[t->model->base].bound->graph;
-  for (uint32_t o = 0; o < s->n_outputs; ++o) {
-    const opi_value *value = &g->values[g->outputs[o]];
-    t->output_carry[o] = all[g->outputs[o]];
-    if (t->output_carry[o].axis >= 0 && opi_dtype_bits(value->dtype) < 8) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                      "output '%s' of type %s cannot be put together from micro-batches",
-                      value->name, opi_dtype_name(value->dtype));
-    }
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry *all,
-                                 opipe_error *err) {
-  const opi_setup *s = t->setup;
   opi_carry *in = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_inputs);
   if (in == NULL)
     return opi_fail_nomem(err, g->n_inputs * sizeof *in, "the batch axis");
@@ -98,31 +82,14 @@ static opipe_status follow_batch(opi_compiled *t, const opi_graph *g, opi_carry 
   return opi_carry_through(g, &part, t->given.binding.batch, in, all, NULL, err);
 }
 
-/* How outputs carry the batch. In training those are the logits; the labels carry it alike. */
 static opipe_status carry_outputs(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
-  const opi_bound *bound = t->model->variants[t->model->base].bound;
-  const opi_graph *g = bound->graph;
-  const bool trains = opi_session_trains(s), split = opi_plan_cuts_rows(&t->given);
   t->output_carry = OPI_ARENA_ARRAY(&t->arena, opi_carry, (size_t)s->n_outputs + 2);
   if (t->output_carry == NULL)
     return opi_fail_nomem(err, s->n_outputs * sizeof *t->output_carry, "outputs");
   for (uint32_t o = 0; o < s->n_outputs + 2; ++o)
     t->output_carry[o] = (opi_carry){.axis = -1, .outer = 1, .inner = 1};
-  if (trains ? s->n_outputs < 2 || s->plan->decided.binding.batch_dim == NULL : !split)
-    return OPIPE_OK;
-  opi_carry *all = OPI_ARENA_ARRAY(&t->arena, opi_carry, g->n_values);
-  if (all == NULL)
-    return opi_fail_nomem(err, g->n_values * sizeof *all, "the batch axis");
-  const opipe_status status = follow_batch(t, g, all, split ? err : NULL);
-  if (status < 0)
-    return split ? status : OPIPE_OK;
-  if (!trains)
-    return carry_request(t, all, err);
-  const uint32_t v = opi_bound_value(bound, s->output_names[1]);
-  if (v != OPIPE_NONE)
-    t->output_carry[1] = all[v];
-  return OPIPE_OK;
+  return s->shapes->kind->carry(t, err);
 }
 
 /* Labels are split like the output that they are compared with. */
@@ -168,63 +135,9 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
   return OPIPE_OK;
 }
 
-/* With slices: [rows, tokens, ...] for what the loss judges. */
-static opipe_status find_token_axis(opi_compiled *t, opipe_error *err) {
-  if (t->model->n_slices == 1 || !opi_session_trains(t->setup))
-    return OPIPE_OK;
-  t->token_axis = t->model->variants[t->model->base].slices[0].outputs[0].carry.axis;
-  const bool batch_first = t->output_carry[1].axis <= 0 && t->output_carry[1].inner == 1;
-  if (t->token_axis == 1 && batch_first && t->setup->n_outputs == 2)
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "slices of tokens: output '%s' must be [batch, tokens, ...]",
-                  t->setup->output_names[t->setup->n_outputs - 1]);
-}
-
 /* ---- the plan ---- */
 
-/* The records of the micro-batches that have rows, and of the slices that have tokens (NULL: all).
- */
-static opipe_status leave_out(opi_compiled *t, uint32_t n_microbatches, const uint32_t *slices,
-                              opipe_error *err) {
-  opi_decision *given = &t->given;
-  const opi_decision *plan = &t->setup->plan->decided;
-  uint32_t n = 0;
-  opipe_action *actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, plan->n_actions);
-  uint32_t *rank_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)plan->n_ranks + 1);
-  if (actions == NULL || rank_first == NULL)
-    return opi_fail_nomem(err, plan->n_actions * sizeof *actions, "a shorter request");
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    rank_first[r] = n;
-    for (uint32_t a = plan->rank_first[r]; a < plan->rank_first[r + 1]; ++a) {
-      opipe_action action = plan->actions[a];
-      if (action.microbatch >= n_microbatches ||
-          (slices != NULL && slices[action.slice] == OPIPE_NONE))
-        continue;
-      if (slices != NULL)
-        action.slice = (uint16_t)slices[action.slice];
-      actions[n++] = action;
-    }
-  }
-  rank_first[plan->n_ranks] = n;
-  given->actions = actions;
-  given->rank_first = rank_first;
-  given->n_actions = n;
-  given->n_microbatches = n_microbatches;
-  return OPIPE_OK;
-}
-
-static opipe_status check_rows(const opi_shape *shape, const opi_decision *given, int64_t units,
-                               opipe_error *err) {
-  if (given->binding.batch_dim == NULL ||
-      (shape->rows % units == 0 && given->binding.batch_rows >= given->n_microbatches))
-    return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "a mini-batch of %lld rows cannot be cut into %u micro-batches of whole samples",
-                  (long long)shape->rows, given->n_microbatches);
-}
-
-/* The session's plan with the dimensions that the step brought. */
+/* Copies the session's plan with the dimensions of the shape. */
 static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opipe_error *err) {
   const opi_setup *s = t->setup;
   const int64_t units = s->shapes->units_per_row;
@@ -245,13 +158,7 @@ static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opi
   if (given->binding.batch_dim != NULL && s->n_batch_inputs != 0)
     given->binding.batch_rows = t->shape->rows / units;
   OPI_TRY(opi_slices_scale(s->env.model, given, &t->arena, &slices, err));
-  const int64_t most = given->binding.batch_rows / (given->shares == NULL ? 1 : given->n_replicas);
-  if (opi_session_trains(s))
-    OPI_TRY(check_rows(t->shape, given, units, err));
-  else if (given->binding.batch_dim != NULL && most < given->n_microbatches)
-    OPI_TRY(leave_out(t, most < 1 ? 1 : (uint32_t)most, slices, err));
-  else if (slices != NULL)
-    OPI_TRY(leave_out(t, given->n_microbatches, slices, err));
+  OPI_TRY(s->shapes->kind->fit(t, units, slices, err));
   if (!opi_plan_cuts_rows(given) || s->env.source.carry != NULL)
     return OPIPE_OK;
   return opi_batch_prove(given, s->env.model, base, NULL, &t->arena, err);
@@ -259,7 +166,7 @@ static opipe_status give_plan(opi_compiled *t, const opi_bind_options *base, opi
 
 /* ---- the signature ---- */
 
-/* Of a whole mini-batch, where `rows` rows have the shape of `value`. */
+/* The shape for the whole mini-batch, where `rows` rows have the shape of `value`. */
 static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t rows, int32_t axis,
                         int64_t *out) {
   for (int32_t d = 0; d < value->rank; ++d)
@@ -268,7 +175,7 @@ static void whole_shape(const opi_compiled *t, const opi_value *value, int64_t r
     out[axis] = value->shape[axis] / rows * t->given.binding.batch_rows;
 }
 
-/* The shape that the graphs give to input `i`; false: none of them reads it. */
+/* The shape that the graphs give to input `i`; false: no graph reads it. */
 static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
   const opi_setup *s = t->setup;
   const opi_variant *base = &t->model->variants[t->model->base];
@@ -292,7 +199,7 @@ static bool made_shape(const opi_compiled *t, uint32_t i, int64_t *out) {
   return false;
 }
 
-/* Writes the plan's signature, or checks the one that a step brought. */
+/* Writes the plan's signature, or checks that of a request or step. */
 static opipe_status sign(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
   opi_shape *shape = t->shape;
@@ -310,14 +217,14 @@ static opipe_status sign(opi_compiled *t, opipe_error *err) {
       continue;
     return opi_fail(
         err, OPIPE_E_INVALID, "input '%s' of a %s has shape %s, beside the others it is %s",
-        s->inputs[i].name, opi_session_trains(s) ? "mini-batch" : "request",
+        s->inputs[i].name, s->shapes->kind->what,
         opi_shape_text(given, sizeof given, &shape->dims[at], (uint32_t)s->inputs[i].value->rank),
         opi_shape_text(wanted, sizeof wanted, made, (uint32_t)s->inputs[i].value->rank));
   }
   return OPIPE_OK;
 }
 
-/* How many of the batch axis make a sample. */
+/* Finds how many entries of the batch axis make a sample. */
 static void count_units(opi_compiled *t) {
   opi_setup *s = t->setup;
   s->shapes->units_per_row = 1;
@@ -363,7 +270,7 @@ static void count_rows(opi_compiled *t) {
   t->rows[1] = whole / plan->n_microbatches;
 }
 
-/* What the session's inputs and outputs are is told by the plan's own shape. */
+/* The plan's own shape completes the session's inputs and outputs. */
 static opipe_status name_session(opi_compiled *t, opipe_error *err) {
   opi_setup *s = t->setup;
   const opi_variant_slice *first = &t->model->variants[0].slices[0];
@@ -409,22 +316,16 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   const opi_bind_options base = {
       .evaluator = s->env.evaluator, .allocator = s->allocator, .logger = s->env.logger};
   OPI_TRY(give_plan(t, &base, err));
-  const opi_cut_sources from = {.plan = &t->given,
-                                .times = &s->plan->predicted.times,
-                                .n_positions = s->reference ? 1 : 0, /* one after the other */
-                                .file = s->env.model,
-                                .base = &base,
-                                .master = s->shapes->master,
-                                .bind = s->env.source.bind};
+  const opi_cut_sources from = {
+      .plan = &t->given,
+      .times = &s->plan->predicted.times,
+      .n_positions = s->reference ? 1 : 0, /* one request after the other */
+      .file = s->env.model,
+      .base = &base,
+      .master = s->shapes->master,
+      .bind = s->env.source.bind};
   OPI_TRY(opi_cut_model_build(&from, &t->model, err));
-  if (!opi_session_trains(s))
-    OPI_TRY(opi_piece_plan_build(&t->given, t->model, err));
-  const opi_variant *bound = &t->model->variants[t->model->base];
-  if (bound->bound->graph->n_outputs != s->n_outputs && !opi_session_trains(s)) {
-    return opi_fail(err, OPIPE_E_INTERNAL, "a bound graph has %u outputs, the model %u",
-                    bound->bound->graph->n_outputs, s->n_outputs);
-  }
-  t->draws = !opi_session_trains(s) && bound->slices[0].scalars != NULL;
+  OPI_TRY(s->shapes->kind->complete(t, err));
   count_rows(t);
   OPI_TRY(place_parts(t, err));
   if (s->shapes->master == NULL)
@@ -432,10 +333,9 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   if (shape->keep)
     OPI_TRY(name_session(t, err));
   OPI_TRY(carry_outputs(t, err));
-  OPI_TRY(find_token_axis(t, err));
   OPI_TRY(bind_ports(t, err));
   OPI_TRY(sign(t, err));
   if (shape->keep)
     count_units(t);
-  return opi_session_trains(s) ? opi_train_open_counters(t, err) : OPIPE_OK;
+  return OPIPE_OK;
 }

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hosts lend on a device: tensors in its memory, streams and events that say when they may be
- * touched. Nothing of it passes through the host.
+/* Tensors, streams and events that hosts lend on a device. Tensors stay in the device's memory;
+ * streams and events say when they may be touched.
  *
- *   submit   each rank that touches a tensor gets it as a buffer of its own opening, imported once
- *            and found again; streams are asked how far they are; programs are bound to the
- *            tensors where these fit their places
- *   ranks    wait on their queues, once per request and before its first work; load and store by
- *            copies in queue order what is not in place; set native `done` fences behind the last
+ *   submit   imports each tensor as a buffer of every rank that touches it, once, and finds it
+ *            again; records an event on streams; binds programs to the tensors where they fit
+ *   ranks    let their queues wait once per request, before its first work; copy tensors that are
+ *            not used in place, in queue order; set native `done` fences behind the last work
  *
- * Items of a request: its inputs, then its outputs. Under submit_lock but for what ranks call.
+ * The items of a request are its inputs, then its outputs. Everything is under submit_lock, except
+ * the functions for ranks.
  */
 #ifndef OPI_LENT_H
 #define OPI_LENT_H
 
 #include "runtime/compiled/parts.h"
 
-/* Whether the rank's device can take tensors and fences of hosts. After it is open. */
+/* Finds whether the rank's device, which is open, can take tensors and fences of hosts. */
 opipe_status opi_lent_open(opi_rank *rank, opipe_error *err);
-/* The shape goes, and all bindings that were made of it. */
+/* Frees all bindings of the shape. */
 void opi_lent_forget(const opi_compiled *shape);
-/* The end, before devices close, in this order: bindings; a request's memory and events; imported
- * handles. Then the rest of a request. */
+/* These end it, in this order, before devices close: bindings; a request's memory and events;
+ * imported handles. Free does the rest of a request. */
 void opi_lent_stop_places(opi_setup *setup);
 void opi_lent_stop_request(opi_request *request);
 void opi_lent_stop_imports(opi_setup *setup);
@@ -28,40 +28,40 @@ void opi_lent_free(opi_request *request);
 
 /* ---- submitting ---- */
 
-/* The library's own memory for an output on the device of the rank that makes it, or (host false)
- * which device that is. result->on_device false: it stays in host memory. */
+/* Place finds the device of the rank that makes an output (result->on_device false: it stays in
+ * host memory); own takes the library's own memory for it there. */
 void opi_lent_place(const opi_request *request, uint32_t output, opi_result *result);
 opipe_status opi_lent_own(const opi_request *request, uint32_t output, opi_result *result,
                           opipe_error *err);
-/* Takes all that was given, once results have their places. look: no device waits for its `ready`
- * fences, they are looked at. Errors: INVALID, another device, memory that is not its; UNSUPPORTED,
- * fences that it does not know, a tensor that has to be the host's. */
+/* Takes everything that was lent, once results have their places. look: the host polls `ready`
+ * fences, instead of a device waiting for them. Errors: INVALID for another device or memory that
+ * is not the device's; UNSUPPORTED for unknown fences, or a tensor that must be in host memory. */
 opipe_status opi_lent_take(opi_request *request, bool look, opipe_error *err);
-/* Gives it back: no rank comes to the request any more, or it was not submitted. Any thread. */
+/* Gives everything back, once no rank comes to the request any more. Any thread. */
 void opi_lent_drop(opi_request *request);
-/* May the host look at it, or a rank begin with it? Any thread. */
+/* May the tensor be touched, by a rank or the host? Any thread. */
 bool opi_feed_ready(const opi_request *request, uint32_t input);
 bool opi_result_ready(const opi_request *request, uint32_t output);
 /* ---- ranks ---- */
 
 opipe_status opi_lent_wait_fences(opi_rank *rank, opi_request *request, opipe_error *err);
-/* The rank's queue waits for what the request's fences say; once. */
+/* Lets the rank's queue wait for the request's fences, once. */
 static inline opipe_status opi_lent_begin(opi_rank *rank, opi_request *request, opipe_error *err) {
   return request->lent == NULL || !request->lends ? OPIPE_OK
                                                   : opi_lent_wait_fences(rank, request, err);
 }
-/* All that the rank does for the request is queued. */
+/* Sets `done` fences, once all of the rank's work for the request is queued. */
 opipe_status opi_lent_set_fences(opi_rank *rank, opi_request *request, opipe_error *err);
 static inline opipe_status opi_lent_end(opi_rank *rank, opi_request *request, opipe_error *err) {
   return request->lent == NULL || !request->lends ? OPIPE_OK
                                                   : opi_lent_set_fences(rank, request, err);
 }
-/* Has it been so by all ranks here? False where nothing of a device was given. Any thread. */
+/* Have all ranks here done so? False if nothing of a device was lent. Any thread. */
 bool opi_lent_queued(const opi_request *request);
-/* The part `view` of input `input` goes to `region`. */
+/* Copies the part `view` of input `input` to `region`. */
 opipe_status opi_lent_load(opi_rank *rank, const opi_request *request, uint32_t input,
                            const opi_view *view, const opipe_region *region, opipe_error *err);
-/* A cell's part of an output goes to its place from `region`, or (NULL) from host memory. */
+/* Copies a cell's part of an output to its place, from `region` or (NULL) from host memory. */
 typedef struct opi_lent_part {
   uint32_t output;
   const opi_value *value;

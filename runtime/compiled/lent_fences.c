@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Native fences. A stream is asked at submit how far it is: an event of ours is recorded on it.
- * Each rank that touches the tensor lets its own queue wait for that, or for the host's event,
- * before its first work for the request; behind the last it lets streams wait and records events.
+/* Native fences. Submit records an event on the host's stream. Each rank that touches the tensor
+ * lets its queue wait for that event, or for the host's own, before its first work for the request;
+ * behind its last work it lets streams wait and records events.
  *
- * A queue works in order, so what it waits for holds up all that comes behind. Where that may not
- * be (the request has a deadline, or the session requests of several streams), or the host itself
- * touches the tensor, the event is looked at from here, as a flag is, and ranks get the request
- * later.
+ * A queue works in order, so a wait holds up everything behind it. If that is not allowed (the
+ * request has a deadline, or the session has requests of several streams), or the host itself
+ * touches the tensor, the event is polled here, like a flag, and ranks get the request later.
  */
 #include "runtime/compiled/lent_kit.h"
 
@@ -52,7 +51,7 @@ static opipe_status take_done(const opi_request *request, opi_rank *rank, uint32
   return opi_import_take(rank, OPI_IMPORT_QUEUE, handle_of(done), 0, &it->stream, err);
 }
 
-/* One event says no more than what one queue has done. */
+/* One event can be recorded by one queue only. */
 static opipe_status check_done(const opi_request *request, uint32_t item, const opipe_fence *done,
                                opipe_error *err) {
   const opi_setup *s = request->setup;
@@ -104,7 +103,7 @@ opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opi
 
 /* ---- looking ---- */
 
-/* An error of the device's is told with the work that meets it. */
+/* A device's error counts as ready: the work behind the fence will report it. */
 static bool is_ready(const opi_request *request, uint32_t item, const opipe_fence *fence) {
   if (!is_native(fence))
     return opi_fence_set(fence);
@@ -154,7 +153,7 @@ static opipe_status set_done(opi_rank *rank, const opi_request *request, opipe_e
   return OPIPE_OK;
 }
 
-/* A rank that has done nothing for it has nothing to tell. */
+/* A rank without work for the request sets no fences. */
 opipe_status opi_lent_set_fences(opi_rank *rank, opi_request *request, opipe_error *err) {
   if (request->lent->begun[rank->place])
     OPI_TRY(set_done(rank, request, err));

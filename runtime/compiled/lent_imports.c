@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles of the host's: made objects of a rank's opening once, and found again. The list is in the
- * order of use; what no request has used for longest goes when there are many.
+/* The host's handles, imported once for a rank and found again. The list is in order of use; when
+ * it is long, the least recently used import that no request uses is freed.
  */
 #include "runtime/compiled/lent_kit.h"
 
@@ -19,7 +19,7 @@ static void free_import(opi_rank *rank, opi_import *import) {
   --rank->n_imports;
 }
 
-/* The last that nobody uses; none: the list grows, by as many as requests use at once. */
+/* Frees the last unused import. Without one the list grows, by as many as requests use at once. */
 static void make_room(opi_rank *rank) {
   opi_import **found = NULL;
   if (rank->n_imports < OPI_IMPORTS)

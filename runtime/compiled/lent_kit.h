@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a request has of what its host lends; private to runtime/compiled.
+/* Lent tensors and fences; private to runtime/compiled.
  *
- *   opi_rank ── imports   handles of the host's as objects of the rank's opening, found again
- *   opi_request ── opi_lent ── items [n_here][n_items]   what a rank does about a tensor
+ *   opi_rank ── imports   the host's handles as objects of the rank's device, found again
+ *   opi_request ── opi_lent ── items [n_here][n_items]   a rank's objects for a tensor
  *   opi_shapes ── places   programs bound to sets of tensors, found again
  */
 #ifndef OPI_LENT_KIT_H
@@ -11,15 +11,14 @@
 #include "runtime/compiled/build.h"
 
 enum {
-  OPI_IMPORTS = 128,    /* of a rank, beside those in use */
-  OPI_LENT_PLACES = 16, /* sets of tensors that programs are bound to */
-  OPI_PLACE_REST = 64,  /* requests: one that was not used for so many makes room for another */
-  OPI_RUNS = 1024       /* copies that one part of a tensor takes, at most */
+  OPI_IMPORTS = 128,    /* kept by a rank, beside those in use */
+  OPI_LENT_PLACES = 16, /* sets of tensors that programs are bound to, at most */
+  OPI_PLACE_REST = 64,  /* a set that this many requests did not use may be replaced */
+  OPI_RUNS = 1024       /* copies for one part of a tensor, at most */
 };
 enum { OPI_IMPORT_BUFFER = 0, OPI_IMPORT_EVENT = 1, OPI_IMPORT_QUEUE = 2 };
 
-/* A handle may outlive what it names: it is used for requests alone whose host says that it is
- * there. */
+/* A handle may outlive its object, so it is used only for requests that name it. */
 typedef struct opi_import {
   struct opi_import *next;
   uint32_t kind; /* OPI_IMPORT_* */
@@ -35,13 +34,13 @@ typedef struct opi_import {
 typedef struct opi_lent_item {
   opi_import *memory; /* NULL: host memory, or the rank does not touch it */
   opi_import *event;  /* the host's, for `ready`; NULL: none */
-  opi_import *source; /* the stream that `ready` is about, for the time of the call */
-  opi_import *stream; /* that waits when it is done; NULL: none */
+  opi_import *source; /* the stream of `ready`, used during submit */
+  opi_import *stream; /* waits until the tensor is done with; NULL: none */
   opipe_event *ready; /* the rank's queue waits for it; NULL: nothing to wait for */
-  uint64_t signal;    /* native event, recorded when it is done; 0: none */
+  uint64_t signal;    /* native event, recorded when the tensor is done with; 0: none */
 } opi_lent_item;
 
-/* `ready` fences that are looked at by the host. */
+/* A `ready` fence that the host polls. */
 typedef struct opi_lent_look {
   const opi_rank *rank;
   opipe_event *event; /* NULL: none */
@@ -50,17 +49,16 @@ typedef struct opi_lent_look {
 struct opi_lent {
   opi_lent_item *items; /* [n_here][n_items] */
   opi_lent_look *looks; /* [n_items] */
-  opipe_event **events; /* [n_here][n_items] ours: how far streams were at submit; NULL: not needed
-                           yet */
-  opipe_event **ends;   /* [n_here] ours: behind the last work of the request */
+  opipe_event **events; /* [n_here][n_items] recorded on streams at submit; NULL: not needed yet */
+  opipe_event **ends;   /* [n_here] recorded behind the request's last work */
   uint64_t *key;        /* [n_items] */
-  bool *begun;          /* [n_here] that rank's own */
-  _Atomic uint32_t n_left;        /* ranks whose part is not queued */
-  _Atomic uint32_t held;          /* 1: imports and places count it */
-  struct opi_lent_places *places; /* NULL: all is copied */
+  bool *begun;          /* [n_here] each written by its rank */
+  _Atomic uint32_t n_left;        /* ranks whose part is not queued yet */
+  _Atomic uint32_t held;          /* 1: it counts in n_users of imports and places */
+  struct opi_lent_places *places; /* NULL: all tensors are copied */
 };
 
-/* Bindings with tensors of the host's in the place of a shape's cells. */
+/* Bindings with the host's tensors in place of a shape's cells. */
 typedef struct opi_lent_places {
   struct opi_lent_places *next;
   const opi_compiled *shape;
@@ -85,7 +83,7 @@ static inline const char *opi_item_name(const opi_setup *s, uint32_t item) {
   return item < s->n_inputs ? s->inputs[item].name : s->output_names[item - s->n_inputs];
 }
 
-/* imports.c: the rank's object for a handle of the host's, of at least n_bytes; counted. */
+/* lent_imports.c: the rank's object for a host's handle, of at least n_bytes; counted as used. */
 opipe_status opi_import_take(opi_rank *rank, uint32_t kind, uint64_t native, uint64_t n_bytes,
                              opi_import **out_import, opipe_error *err);
 static inline void opi_import_drop(opi_import *import) { /* accepts NULL */
@@ -94,12 +92,12 @@ static inline void opi_import_drop(opi_import *import) { /* accepts NULL */
 }
 void opi_imports_free(opi_rank *rank);
 
-/* fences.c: what the request's fences are to the ranks that touch the item. */
+/* lent_fences.c: takes the fences of an item for the ranks that touch it. */
 opipe_status opi_lent_take_fences(opi_request *request, uint32_t item, const opipe_fence *ready,
                                   const opipe_fence *done, bool look, opipe_error *err);
 
-/* places.c: programs bound to the request's tensors, those that there are or new ones. No room, or
- * nothing fits: none. */
+/* lent_places.c: finds or makes bindings to the request's tensors; none if nothing fits or there is
+ * no room for another set. */
 opipe_status opi_lent_places_find(opi_request *request, opipe_error *err);
 void opi_lent_places_free(opi_setup *setup, opi_lent_places *places);
 

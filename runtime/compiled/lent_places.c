@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs that read and make tensors of the host's where these lie: bindings with them in the
- * place of a shape's cells, one set for each set of addresses. A host that gives the same memory
- * again finds its set; one whose memory is always another gets as many sets as there is room for,
- * then copies, so that a submit binds programs only as long as that pays.
+/* Programs bound to the host's tensors, which take the place of a shape's cells: one set of
+ * bindings for each set of addresses. A host that gives the same memory again finds its set. A host
+ * that gives new memory every time gets as many sets as there is room for, and copies afterwards,
+ * so that submits do not go on binding programs in vain.
  */
 #include <string.h>
 
@@ -10,7 +10,8 @@
 
 /* ---- which tensors, which cells ---- */
 
-/* Dense, and there before its first program, be it by the queue's wait. 0: the tensor is copied. */
+/* The address of a tensor that is dense and valid before its first program runs, be it by the
+ * queue's wait. 0: the tensor is copied. */
 static uint64_t key_of(const opi_request *request, uint32_t item) {
   const opi_setup *s = request->setup;
   const opi_feed *feed = &request->feeds[item];
@@ -39,7 +40,7 @@ static opipe_status note_run(void *ctx, uint64_t whole_at, uint64_t part_at, uin
   return part_at == 0 ? OPIPE_OK : OPIPE_PENDING; /* PENDING: there is another */
 }
 
-/* Where cell and micro-batch lie in an input; false: not together. */
+/* Finds the place of a cell's micro-batch in an input; false: it is not contiguous. */
 static bool find_fed(const opi_request *request, const opi_cell *cell, uint32_t m,
                      uint32_t *out_item, only *out) {
   const opi_compiled *t = request->runs;
@@ -63,7 +64,7 @@ static bool is_shared(const opi_cut *cut, const opi_setup *s, uint32_t cell, uin
   return n != 1;
 }
 
-/* The same in an output, which its own rank makes whole, and nobody else reads. */
+/* The same in an output; only if its own rank makes all of the part, and no other rank reads it. */
 static bool find_made(const opi_request *request, uint32_t index, uint32_t m, uint32_t *out_item,
                       only *out) {
   const opi_compiled *t = request->runs;
@@ -80,7 +81,7 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
   const opi_value *value = &opi_graphs_at(t, cell->stage, m)->graph->values[cell->value];
   const opi_carry *carry = &t->output_carry[cell->output];
   if (carry->axis < 0 && !opi_has_first_rows(t, cell->stage, m))
-    return false; /* it is the first one's */
+    return false; /* the first rows' rank makes it */
   opi_step_rows(t, request, cell->stage, m, cell->output, carry, &rows, &tokens);
   *out = (only){.n_bytes = 0};
   const opipe_status status = opi_result_runs(value, &rows, &tokens, note_run, out);
@@ -89,7 +90,7 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
   return status == OPIPE_OK && out->n_bytes == cell->n_bytes;
 }
 
-/* The region of a cell in the host's tensor; false: it has its own. */
+/* The region of a cell in the host's tensor; false: the cell has its own memory. */
 static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
                        opipe_region *out_region) {
   const opi_compiled *t = request->runs;
@@ -139,15 +140,6 @@ static opipe_status bind_step(const opi_request *request, opi_lent_places *place
   return any ? opi_unit_bind(t, unit, instance, regions, &places->bound[index], err) : OPIPE_OK;
 }
 
-static uint32_t most_boundaries(const opi_compiled *t) {
-  uint32_t most = 1;
-  for (uint32_t u = 0; u < t->n_instances * t->n_classes * OPI_PROGRAMS; ++u) {
-    const opi_program *cut = t->units[u].cut;
-    most = cut != NULL && cut->graph.n_boundaries > most ? cut->graph.n_boundaries : most;
-  }
-  return most;
-}
-
 static size_t places_bytes(const opi_compiled *t) {
   const size_t n = opi_n_items(t->setup);
   return sizeof(opi_lent_places) + n * sizeof(uint64_t) +
@@ -180,7 +172,7 @@ static opipe_status make_places(opi_request *request, opi_lent_places **out_plac
                                 opipe_error *err) {
   const opi_compiled *t = request->runs;
   opi_setup *s = request->setup;
-  const uint32_t most = most_boundaries(t);
+  const uint32_t most = opi_most_boundaries(t);
   opi_lent_places *places = new_places(request, err);
   opipe_region *regions = opi_alloc_zero(s->allocator, most, sizeof *regions);
   opipe_status status = OPIPE_OK;
@@ -215,7 +207,7 @@ void opi_lent_places_free(opi_setup *s, opi_lent_places *places) {
   opi_free(s->allocator, places, places_bytes(t));
 }
 
-/* True: there is room for another set. */
+/* Frees the least recently used set if it has rested; false: there is no room. */
 static bool make_room(opi_setup *s) {
   opi_lent_places **oldest = NULL;
   uint32_t n = 0;

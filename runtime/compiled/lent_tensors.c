@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors that lie on devices: whose they are, who touches them, how they are taken at submit and
- * given back, and the copies of those that are not used in place.
+/* Tensors on devices: which rank touches them, how submit takes them and gives them back, and the
+ * copies of those that are not used in place.
  */
 #include <string.h>
 
@@ -70,7 +70,7 @@ opipe_status opi_lent_own(const opi_request *request, uint32_t output, opi_resul
 
 /* ---- taking ---- */
 
-/* First and last byte of a tensor, as a range of whole alignment units below. */
+/* The bytes of a tensor on a device, by their address. */
 typedef struct range {
   uint64_t first, n_bytes;
 } range;
@@ -110,7 +110,7 @@ static opipe_status take_memory(const opi_request *request, opi_rank *rank, uint
              : OPIPE_OK;
 }
 
-/* One tensor, by each rank that touches it. */
+/* Takes one tensor for each rank that touches it. */
 static opipe_status take_item(const opi_request *request, uint32_t item, int32_t device_type,
                               int32_t device_id, const range *at, uint64_t elem_bytes,
                               opipe_error *err) {
@@ -277,7 +277,7 @@ static opipe_status make_lent(opi_request *request, opipe_error *err) {
     return OPIPE_OK;
   struct opi_lent *lent = opi_alloc_zero(s->allocator, 1, lent_bytes(s));
   if (lent == NULL)
-    return opi_fail_nomem(err, lent_bytes(s), "what a host lends");
+    return opi_fail_nomem(err, lent_bytes(s), "lent tensors");
   lent->items = (opi_lent_item *)(void *)(lent + 1);
   lent->looks = (opi_lent_look *)(void *)(lent->items + all);
   lent->events = (opipe_event **)(void *)(lent->looks + n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a shape: a boundary buffer of its own on every rank, registered with its endpoint, and
- * the rank's arena, which all shapes share. A shape that needs a larger arena gets a new one; the
- * old one goes when the last shape bound to it goes. Everything is charged to the budget before it
- * is taken.
+/* Memory of a shape. It has a boundary buffer of its own on every rank, registered with the rank's
+ * endpoint, and uses the rank's arena, which shapes share. A shape that needs a larger arena gets a
+ * new one; the old one is freed with the last shape bound to it. Memory is charged to the budget
+ * before it is taken.
  */
 #include "runtime/compiled/build.h"
 

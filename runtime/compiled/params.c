@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters: one set per rank, shared by all shapes. Its table is that of the plan's own cut (the
- * master), by which all shapes are cut.
+/* Parameters: one set per rank, shared by all shapes. All shapes are cut like the plan's own (the
+ * master), whose parameter table the set has.
  */
 #include "partition/memory/layouts.h"
 #include "runtime/compiled/build.h"
 
-/* The k-th program of the shape that runs on the rank; NULL: it is another's, or none. */
+/* The shape's k-th program if it runs on the rank, else NULL. */
 static opipe_program *program_on(const opi_shape *shape, const opi_rank *rank, uint32_t k) {
   const opi_compiled *t = shape->compiled;
   return t->pieces->instance_rank[k / (t->n_classes * OPI_PROGRAMS)] == rank->index
@@ -24,8 +24,9 @@ static opipe_status held_bytes(const opi_rank *rank, uint64_t *out_bytes, opipe_
   return OPIPE_OK;
 }
 
-/* Makes the layouts that the rank's programs lack. A set does not tell what it holds: first what is
- * surely missing is charged, then, by what the device has handed out meanwhile, the rest. */
+/* Makes the layouts that the rank's programs lack. A set does not tell which layouts it holds, so
+ * the bytes that are surely missing are charged first, and the rest once the device has counted
+ * them. */
 static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need_bytes,
                                  opipe_error *err) {
   uint64_t before = 0, after = 0;
@@ -49,7 +50,7 @@ static opipe_status prepare_sets(opi_shape *shape, opi_rank *rank, uint64_t need
   return opi_rank_charge(rank, made > sure ? made - sure : 0, "the parameters of a session", err);
 }
 
-/* Device bytes of the layouts that the rank's programs want. */
+/* Sums the device bytes of all layouts that the rank's programs use. */
 static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, opi_arena *scratch,
                                 uint64_t *out_bytes, opipe_error *err) {
   opi_layout_set set;

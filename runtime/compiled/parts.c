@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which part of a request's tensors a step reads or makes: rows of a micro-batch's piece, tokens of
- * its slice, and where they lie in the whole.
+/* The part of a request's tensors that a step reads or makes: rows of a micro-batch's piece, tokens
+ * of its slice, and their place in the whole.
  */
 #include <string.h>
 
@@ -8,9 +8,8 @@
 
 /* ---- in ---- */
 
-/* The part of what feeds `value` that has `shape` [value->rank] and begins at index `first` of
- * `axis`
- * (-1: it is not cut). The view borrows `shape`, and changes it for packed types. */
+/* The part of a feed of `value` that has `shape` [value->rank] and begins at index `first` of
+ * `axis` (-1: all of it). The view borrows `shape`, and changes it for packed types. */
 static opi_view feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape,
                           int32_t axis, int64_t first) {
   static const int64_t one = 1;
@@ -20,7 +19,7 @@ static opi_view feed_part(const opi_feed *feed, const opi_value *value, int64_t 
                    .strides = feed->strides,
                    .rank = (uint32_t)value->rank,
                    .elem_bytes = opi_dtype_bits(value->dtype) / 8};
-  if (view.elem_bytes == 0) { /* packed below a byte: dense and never cut */
+  if (view.elem_bytes == 0) { /* elements smaller than a byte are dense and never cut */
     (void)opi_tensor_bytes(value->dtype, shape, view.rank, &n_bytes);
     view.elem_bytes = 1;
     view.rank = 1;
@@ -51,7 +50,7 @@ opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32
   int64_t first = 0;
   if (value->rank > 0)
     memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
-  if (axis >= 0) /* it may hold several units of one row: tokens flattened into the batch */
+  if (axis >= 0) /* a row may have several entries: tokens flattened into the batch */
     first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
   opi_view view = feed_part(feed, value, shape, axis, first);
   if (port == ports->labels && t->model->n_slices > 1)
@@ -77,7 +76,7 @@ void opi_step_rows(const opi_compiled *t, const opi_request *request, uint32_t s
   }
 }
 
-/* Does the part have some of the axis, in dimension d? */
+/* Does the part have only some entries of dimension d? */
 static bool is_cut_in(const opi_result_part *part, int32_t d) {
   return part->carry.axis == d && part->n != part->n_whole;
 }
@@ -100,7 +99,7 @@ static uint32_t split_once(opi_extent *extents, uint32_t n, uint64_t length,
   return add_extent(extents, n, inner, 0, inner);
 }
 
-/* Both in one dimension, one within the other. */
+/* Rows and tokens share the dimension, one within the other. */
 static uint32_t split_twice(opi_extent *extents, uint32_t n, uint64_t length,
                             const opi_result_part *rows, const opi_result_part *tokens) {
   const bool rows_first = rows->carry.inner > tokens->carry.inner;

@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which part of a request's tensors a step has: rows and tokens of inputs, places in results. */
+/* The part of a request's tensors that a step reads or makes: rows and tokens. */
 #ifndef OPI_PARTS_H
 #define OPI_PARTS_H
 
 #include "runtime/compiled/shape.h"
 
-/* Along one axis (rows, tokens) a part has entries first to first + n - 1 of n_whole; carry.axis
- * -1: it has all that there is. */
+/* Along one axis (rows or tokens) a part has entries first to first + n - 1 of n_whole. carry.axis
+ * -1: it has all of them. */
 typedef struct opi_result_part {
   opi_carry carry;
   int64_t n_whole, first, n;
 } opi_result_part;
 
-/* What feeds a port: the request's tensor, or the shifted labels. */
+/* The tensor that feeds a port: the request's, or the shifted labels. */
 const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports, uint32_t port);
-/* The rows that a stage's piece has of what feeds port `port`; borrows dims [rank]. */
+/* The rows of port `port`'s tensor that a stage's piece reads. The view borrows dims [rank]. */
 opi_view opi_step_part(const opi_compiled *shape, const opi_request *request, uint32_t stage,
                        uint32_t port, uint32_t microbatch, int64_t *dims);
-/* Which rows and tokens of output `index` of its graph a stage makes of a micro-batch. */
+/* Rows and tokens of output `index` of its graph that a stage makes for a micro-batch. */
 void opi_step_rows(const opi_compiled *shape, const opi_request *request, uint32_t stage,
                    uint32_t microbatch, uint32_t index, const opi_carry *carry,
                    opi_result_part *out_rows, opi_result_part *out_tokens);
-/* Where the bytes of a part of shape `value` belong in the result, in pieces (strided.h). */
+/* Calls `each` for every run of bytes of a part of shape `value` and its place in the result
+ * (strided.h). */
 opipe_status opi_result_runs(const opi_value *value, const opi_result_part *rows,
                              const opi_result_part *tokens, opi_run_fn each, void *ctx);
 /* Puts a part of shape `value` into its place. */
 void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
                     const opi_result_part *tokens, const char *part);
-/* The number of valid labels of the whole mini-batch, and its other sums [OPI_MOST_SUMS], 0 where
- * there is none. On the host; allocates nothing. */
+/* Counts the valid labels of the mini-batch on the host, and adds up its other sums
+ * [OPI_MOST_SUMS], 0 for those that its loss lacks. Allocates nothing. */
 opipe_status opi_train_count(opi_compiled *shape, const opi_request *request, double *out_count,
                              double *out_sums, opipe_error *err);
 

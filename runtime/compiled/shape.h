@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is compiled for a shape: graphs, programs, lists, bindings, streams of messages.
+/* A compiled shape: graphs, programs, lists, bindings, streams of messages.
  *
  *   opi_shapes ── opi_shape ── opi_compiled ── model (graphs, cuts), lists
  *                                  ├─ units   one per (stage instance, row class, program)
- *                                  ├─ seats   one per rank: boundary buffer, sends that wait
+ *                                  ├─ seats   one per rank: sizes, sends that wait, times
  *                                  └─ wires   one per stream: its two ends, message counts
  *
- * A shape is what requests or mini-batches of some number of rows and tokens need: all is made
- * before the first of its steps, every COMPUTE step knows its binding (training: one per set of
- * weights), every message its regions.
+ * A shape serves requests or mini-batches with the same number of rows and tokens. It is complete
+ * before the first of its steps runs: every COMPUTE step knows its binding (in training one per set
+ * of weights), every message its regions.
  */
 #ifndef OPI_SHAPE_H
 #define OPI_SHAPE_H
@@ -29,16 +29,16 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_setup *setup;
-  struct opi_compiled *compiled; /* what its requests run */
+  struct opi_compiled *compiled; /* run by its requests */
   opi_arena arena;               /* the tables below */
   uint32_t index;                /* in opi_shapes; part of its streams' names */
-  bool keep; /* of the plan itself: never evicted, its constants are the parameter sets' sources */
+  bool keep;     /* the plan's own: never evicted; its constants are the parameter sets' sources */
   int64_t rows;  /* of a request or mini-batch along the batch axis; 0 without one */
   int64_t *dims; /* all dimensions of all inputs, in order */
   opi_shape_pin *pins;
   uint32_t n_pins;
   uint64_t last_used;       /* request number */
-  uint64_t n_requests;      /* of it so far; submit_lock */
+  uint64_t n_requests;      /* so far; submit_lock */
   _Atomic uint32_t n_users; /* unfinished requests, ranks with sends that wait */
   opi_block *boundary;      /* [n_ranks] */
   uint32_t *arena_of_rank;  /* [n_ranks] index in the rank's arenas */
@@ -63,7 +63,7 @@ typedef struct opi_wire {
   uint64_t dst_base; /* the destination rank's */
 } opi_wire;
 
-/* A message of the lists with all that its steps need. */
+/* A message of the lists, with everything that its steps read. */
 typedef struct opi_message_run {
   const opi_wire *wire;
   opipe_region from, to;
@@ -73,51 +73,49 @@ typedef struct opi_message_run {
   bool direct;
 } opi_message_run;
 
-/* When a step ran last, for which request (its number + 1; 0: never). */
+/* When a step ran last, and for which request (its number + 1; 0: never). */
 typedef struct opi_ran {
   opi_span span;
   uint64_t request;
 } opi_ran;
 
-/* A send that waits for its receive, or for its memory to be free again. */
+/* A send that waits for its receive, or until its memory is free again. */
 typedef struct opi_waiting_send {
-  uint64_t number;    /* of its stream, since that was opened */
-  opipe_event *ready; /* it is sent behind; NULL: its memory is valid */
+  uint64_t number;    /* in its stream, since that was opened */
+  opipe_event *ready; /* to be waited for first; NULL: its memory is valid */
   uint32_t message;
   bool sent;
 } opi_waiting_send;
 
-/* What a shape has on a rank; the rank's own but for the bytes. */
+/* A shape's part on a rank. The rank's thread writes it, except the bytes. */
 typedef struct opi_seat {
   uint64_t arena_bytes, workspace_bytes; /* of the largest program */
   opi_waiting_send *waiting;             /* [room_waiting] */
   uint32_t n_waiting, room_waiting;
-  struct opi_seat *next_busy; /* of those with sends that wait */
+  struct opi_seat *next_busy; /* the next seat with sends that wait */
   struct opi_compiled *shape;
-  bool *wakes;  /* [n_positions] a request begins with something that no message announces:
-                   submit rings */
-  opi_ran *ran; /* [steps of the rank] when each program or sum ran last; until the session rests
-                 */
+  bool *wakes; /* [n_positions] the request's first step is announced by no message: submit rings */
+  opi_ran *ran; /* [steps of the rank] when each program or sum ran last; others read at rest */
 } opi_seat;
 
 /* Where a graph (of a variant's slice) gets its inputs from. */
 typedef struct opi_ports {
   uint32_t *input; /* [graph inputs] the session's; OPIPE_NONE: of another slice */
   int32_t *axis;   /* the same: batch axis, -1: none */
-  uint32_t labels; /* port, OPIPE_NONE: none */
+  uint32_t labels; /* the labels' port; OPIPE_NONE: none */
 } opi_ports;
 
-/* A micro-batch of the lists: of a body, those of one request after the other. */
+/* A micro-batch of the lists. A body has the micro-batches of one request after the other. */
 typedef struct opi_microbatch {
   int64_t first_row;
-  uint32_t class, in_request; /* in_request: which of its request's */
+  uint32_t class, in_request; /* in_request: its number within its request */
 } opi_microbatch;
 
 typedef struct opi_compiled {
   opi_setup *setup;
   opi_shape *shape; /* index, signature, blocks of memory */
   opi_arena arena;
-  opi_decision given;           /* the session's, with the dimensions of these requests */
+  opi_decision given;           /* the session's decision with this shape's dimensions */
   const opi_piece_plan *pieces; /* of the model: the lists' plan */
   opi_cut_model *model;
   opi_lists *lists;
@@ -126,27 +124,27 @@ typedef struct opi_compiled {
   opi_seat *seats;           /* [n_ranks] */
   opi_wire *wires;           /* [n_streams] */
   opi_message_run *messages; /* [n_messages] */
-  opipe_binding **bound;     /* [n_steps] inference, COMPUTE: with what it runs; NULL: nothing to */
+  opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
-  uint32_t *eval_of_step;    /* the same for evaluate, where a program without dropout runs */
+  uint32_t *eval_of_step;    /* the same for evaluations, where programs without dropout run */
   opi_ports **ports;         /* [n_variants][n_slices] */
   struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
   int32_t token_axis;                       /* training, with slices: of labels and logits */
   opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
   uint8_t *made;                            /* [session's outputs] OPI_MADE_* */
-  bool *touched;                            /* [n_here][inputs, then outputs] by which ranks */
+  bool *touched;                            /* [n_here][inputs, then outputs] by that rank */
   bool strict;                              /* opi_plan_is_strict */
-  bool draws;                               /* inference: programs read the scalars of the run */
+  bool draws;                               /* inference: programs read scalars (dropout) */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_ROW_CLASSES];            /* of a whole micro-batch */
 } opi_compiled;
 
-/* Told upwards; the session fills it in. */
+/* Told upwards; the requests layer fills it in. */
 typedef struct opi_shapes_above {
   void *ctx;
   /* A submit answers OPIPE_PENDING for a value behind this flag of the host's; NULL: for none. */
   void (*await_value)(void *ctx, const uint32_t *flag);
-  /* opi_weights_options.share: where ranks are in other sessions. */
+  /* opi_weights_options.share, if there are ranks in other sessions. */
   opipe_status (*share)(void *ctx, uint32_t holder, void *data, uint64_t n_bytes, opipe_status had,
                         opipe_error *io_err);
 } opi_shapes_above;
@@ -157,20 +155,21 @@ struct opi_lent_places;
 /* All shapes of a session, and what they share. */
 typedef struct opi_shapes {
   opi_setup *setup;
+  const struct opi_shape_kind *kind; /* of requests, or of mini-batches */
   opi_shapes_above above;
-  /* Accepting requests, building and evicting shapes, streams, tensors of hosts: cold. What is said
-   * to be under submit_lock anywhere is under this. */
+  /* Taken to accept requests, to build and evict shapes, for streams and lent tensors. This is the
+   * lock that comments call submit_lock. */
   opi_lock submit_lock;
-  opi_lock lock;    /* the list, against those who look for a shape without submit_lock */
+  opi_lock lock;    /* the list, for readers that do not hold submit_lock */
   opi_shape **list; /* [n_places] NULL: empty */
   uint32_t n_places;
   _Atomic uint32_t version; /* counts shapes that were added */
   _Atomic uint64_t n_compiled;
-  uint64_t n_numbered; /* requests so far: what was used longest ago goes first; submit_lock */
-  _Atomic(const uint32_t *) awaited; /* flag of the value that the last submit needed; NULL: none */
+  uint64_t n_numbered;               /* requests so far; orders uses, for eviction; submit_lock */
+  _Atomic(const uint32_t *) awaited; /* flag of a value that the last submit needed; NULL: none */
   struct opi_streams *streams;       /* NULL: the plan has no pairs */
   struct opi_lent_places *places;    /* programs bound to tensors of hosts; submit_lock */
-  /* written with the plan's own shape, by open */
+  /* written by open, with the plan's own shape */
   const opi_cut *master;       /* whose parameter table all shapes use */
   opi_weights *weights;        /* NULL: no training session */
   bool periodic;               /* double-buffered, with a schedule */
@@ -180,7 +179,7 @@ typedef struct opi_shapes {
   int64_t units_per_row;       /* of the batch axis as the inputs have it */
 } opi_shapes;
 
-/* Its class, and the first of its rows, counted over the request or mini-batch. */
+/* A micro-batch's class and first row, counted over the request or mini-batch. */
 static inline uint32_t opi_class_at(const opi_compiled *t, uint32_t microbatch) {
   return t->parts[microbatch].class;
 }
@@ -196,7 +195,7 @@ static inline uint32_t opi_instance_at(const opi_compiled *t, uint32_t stage, ui
   return stage * pieces->n_replicas +
          t->lists->replica_of[(size_t)stage * pieces->n_microbatches + microbatch];
 }
-/* What a stage of the view computes of a micro-batch, and the graphs that it does it with. */
+/* The piece that a stage of the view computes of a micro-batch, and its graphs. */
 static inline const opi_piece *opi_piece_at(const opi_compiled *t, uint32_t stage,
                                             uint32_t microbatch) {
   return &t->model->pieces[opi_class_at(t, microbatch)][stage];
@@ -208,21 +207,21 @@ static inline const opi_variant_slice *opi_graphs_at(const opi_compiled *t, uint
 static inline const opi_ports *opi_ports_at(const opi_compiled *t, const opi_piece *piece) {
   return &t->ports[piece->variant][piece->slice];
 }
-/* The first of its rows, counted over the mini-batch. */
+/* The piece's first row, counted over the mini-batch. */
 static inline int64_t opi_piece_row(const opi_compiled *t, const opi_piece *piece,
                                     uint32_t microbatch) {
   return opi_row_at(t, microbatch) + piece->first;
 }
-/* Does it begin the request? What is the same for all rows is taken from there. */
+/* Has the piece the request's first rows? Values that are the same for all rows are taken there. */
 static inline bool opi_has_first_rows(const opi_compiled *t, uint32_t stage, uint32_t microbatch) {
   return t->parts[microbatch].in_request == 0 && opi_piece_at(t, stage, microbatch)->first == 0;
 }
-/* A route as it is for a micro-batch. */
+/* A route in the micro-batch's row class. */
 static inline const opi_route *opi_route_at(const opi_compiled *t, uint32_t route,
                                             uint32_t microbatch) {
   return &t->model->cuts[opi_class_at(t, microbatch)]->routes[route];
 }
-/* The stage instance that an instance of the view belongs to; OPIPE_NONE: there is none. */
+/* The stage instance that an instance of the view belongs to; OPIPE_NONE: none. */
 static inline uint32_t opi_whole_instance(const opi_compiled *t, uint32_t instance) {
   return t->pieces->whole_of[instance];
 }
@@ -231,10 +230,10 @@ static inline opi_ran *opi_ran_at(const opi_compiled *t, uint32_t rank, uint32_t
   const uint32_t r = t->setup->reference ? 0 : rank;
   return &t->seats[r].ran[index - t->lists->rank_first[r]];
 }
-/* Where a cell lies for a micro-batch. */
+/* The region of a cell for a micro-batch. */
 opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t microbatch);
 char *opi_cell_host(const opi_compiled *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
-/* What a route takes from, and where it brings it. */
+/* The regions that a route copies from and to. */
 void opi_route_regions(const opi_compiled *t, uint32_t route, uint32_t microbatch,
                        opipe_region *out_from, opipe_region *out_to);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the inputs of a request are: names, types and shapes checked, the batch found, and which
- * compiled shape they belong to.
+/* Reads a request's inputs: checks names, types and shapes, finds the rows of the batch, and tells
+ * whether a compiled shape fits.
  *
  * A signature is every dimension of every input, with the batch axis counted in rows of one
- * micro-batch, and the values of those inputs on which shapes depend. Nothing here allocates but
- * opi_shape_sign.
+ * micro-batch, and the values of the inputs on which shapes depend. Only opi_shape_sign allocates.
  */
 #include <string.h>
 
@@ -30,8 +29,8 @@ static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, o
       opi_shape_text(wanted, sizeof wanted, input->value->shape, (uint32_t)input->value->rank));
 }
 
-/* The host looks at it before any device does. OPIPE_PENDING: it is not there yet, and may be when
- * the host's flag is set. */
+/* The host reads the value before any device does. OPIPE_PENDING: the host's flag is not set yet.
+ */
 static opipe_status check_value(opi_setup *s, const opi_input *input, const opi_feed *feed,
                                 opipe_error *err) {
   const opipe_fence *ready = &feed->ready;
@@ -78,7 +77,7 @@ static opipe_status read_feed(const opi_setup *s, const opi_input *input,
   int64_t dense = 1;
   for (int32_t d = t->rank - 1; d >= 0; --d) {
     feed->shape[d] = t->shape[d];
-    /* An axis of one element is never stepped along: its stride may be anything, as in DLPack. */
+    /* The stride of an axis with one element is never used and may be anything, as in DLPack. */
     feed->strides[d] = t->strides == NULL || t->shape[d] <= 1 ? dense : t->strides[d];
     if (opi_dtype_bits(input->value->dtype) < 8 && feed->strides[d] != dense) {
       return opi_fail(err, OPIPE_E_UNSUPPORTED,

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream is made of; private to runtime/compiled.
+/* The parts of a stream; private to runtime/compiled.
  *
  *   opi_shapes ── opi_streams ── opi_stream (one per state; pooled: its address lasts)
- *                                     ├─ pairs    where, how large, which shape now
+ *                                     ├─ pairs    place, capacity and present shape
  *                                     ├─ blocks   one per rank: two buffers of each pair it holds
  *                                     └─ tables   one per compiled shape and turn: bindings of the
- *                                                 programs that read or make what is kept
+ *                                                 programs that read or make kept tensors
  *
- * All is decided when a request is submitted: its turn (which buffer it reads), the shapes, the
- * bindings. So requests of one stream can be under way one behind the other; a rank that comes to
- * the next one has left the one before, and finds its input made. Under the session's submit_lock
- * but for what is atomic.
+ * Submit decides a request's turn (which buffer it reads), its shapes and its bindings. So requests
+ * of one stream can be under way one behind the other: a rank that comes to the next one has left
+ * the one before, and its input is made. Under submit_lock, except atomic fields.
  */
 #ifndef OPI_STREAM_H
 #define OPI_STREAM_H
@@ -27,7 +26,7 @@ typedef struct opi_kept {
   int64_t shape[OPIPE_MAX_RANK];
 } opi_kept;
 
-/* Bindings with a stream's buffers in the place of a shape's. */
+/* Bindings with a stream's buffers in place of a shape's cells. */
 typedef struct opi_stream_table {
   struct opi_stream_table *next;
   const opi_compiled *shape;
@@ -43,18 +42,18 @@ struct opi_stream {
   uint32_t home; /* replica */
   uint32_t turn; /* the buffer that the next request reads, 0 or 1 */
   bool empty;
-  bool leased;                   /* the host has it */
+  bool leased;                   /* the host has its handle */
   bool filled;                   /* it has memory */
   uint64_t sequence;             /* of its next request */
-  _Atomic uint64_t broken_at;    /* of the first that has failed; UINT64_MAX: none */
-  _Atomic uint32_t n_breaking;   /* who may be about to set that */
-  _Atomic uint32_t n_unfinished; /* requests; one that is over is touched by no rank */
+  _Atomic uint64_t broken_at;    /* sequence of the first failed request; UINT64_MAX: none */
+  _Atomic uint32_t n_breaking;   /* threads that may be about to set broken_at */
+  _Atomic uint32_t n_unfinished; /* requests that ranks may still touch */
   opi_kept *pairs;               /* [plan->n_states] */
   opi_block *blocks;             /* [plan->n_ranks] */
   opi_stream_table *tables;
 };
 
-/* A rank's own way to its device for calls that come from the host's threads. */
+/* A queue of its own on a rank's device, for calls from the host's threads. */
 typedef struct opi_side {
   opipe_queue *queue; /* NULL: plain host memory */
   opipe_event *event;
@@ -62,7 +61,7 @@ typedef struct opi_side {
 
 typedef struct opi_streams {
   opi_stream *list;         /* all ever made */
-  uint32_t *pair_of_input;  /* [setup->n_inputs] OPIPE_NONE: of none */
+  uint32_t *pair_of_input;  /* [setup->n_inputs] OPIPE_NONE: none */
   uint32_t *pair_of_output; /* [setup->n_outputs] */
   opi_side *sides;          /* [plan->n_ranks] */
   uint64_t n_opened;
@@ -83,18 +82,18 @@ static inline char *opi_kept_host(const opi_stream *stream, uint32_t pair, uint3
   return host == NULL ? NULL : host + kept->offset_bytes + turn * kept->buffer_bytes;
 }
 
-/* streams.c: memory of those that were closed, once no request needs it. After a failure ranks may
- * be at work with what is over: the session's end frees it. Under submit_lock. */
+/* streams.c: frees the memory of closed streams that no request needs. After a failure ranks may
+ * still use it, so the session's end frees it. Under submit_lock. */
 void opi_streams_reclaim(opi_setup *setup);
-/* access.c: queues of the sides */
+/* stream_access.c: the sides' queues. */
 opipe_status opi_sides_open(opi_setup *setup, opipe_error *err);
 void opi_sides_close(opi_setup *setup);
-/* bound.c: all bindings of a stream. */
+/* stream_bound.c: frees all bindings of a stream. */
 void opi_stream_unbind(opi_stream *stream);
 
-/* STATE: requests of it are unfinished; `whole`: or one has failed. */
+/* STATE: the stream has unfinished requests, or (`whole`) one of its requests has failed. */
 opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool whole,
                              opipe_error *err);
-void opi_stream_clear(opi_stream *stream); /* as it was opened */
+void opi_stream_clear(opi_stream *stream); /* back to its state after open */
 
 #endif /* OPI_STREAM_H */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept, looked at from the host's threads: read, and copied from stream to stream. Devices
- * that are not plain host memory are reached by a queue of their own, beside the ranks'; nobody is
- * at work with a stream that rests.
+/* Reads kept tensors and copies them from stream to stream, on the host's threads. Devices that are
+ * not plain host memory have a queue for this beside the ranks'. No rank works with a stream at
+ * rest.
  */
 #include <string.h>
 
 #include "runtime/compiled/stream.h"
 
-/* ---- a rank's own way ---- */
+/* ---- queues ---- */
 
 opipe_status opi_sides_open(opi_setup *s, opipe_error *err) {
   const uint32_t plain = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
@@ -72,7 +72,7 @@ static opipe_status write_kept(const opi_stream *stream, uint32_t p, const void 
 
 /* ---- copying ---- */
 
-/* Replicas lie on other ranks: by way of host memory. */
+/* Copies through host memory, since another replica's buffers are on another rank. */
 static opipe_status carry_over(const opi_stream *to, const opi_stream *from, uint32_t p,
                                opipe_error *err) {
   const opipe_allocator *allocator = to->setup->allocator;
@@ -135,7 +135,7 @@ static opipe_status copy_locked(opi_stream *to, const opi_stream *from, opipe_er
     return OPIPE_OK;
   opi_stream_clear(to);
   for (uint32_t p = 0; p < n; ++p)
-    OPI_TRY(copy_pair(to, from, p, err)); /* it is empty then */
+    OPI_TRY(copy_pair(to, from, p, err)); /* on failure `to` stays empty */
   for (uint32_t p = 0; p < n; ++p) {
     to->pairs[p].rank = from->pairs[p].rank;
     to->pairs[p].n_elems = from->pairs[p].n_elems;

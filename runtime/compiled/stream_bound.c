@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bindings of a stream: the programs of a shape that read or make what is kept, tied to the
- * stream's buffers, so that nothing is copied between requests. Made when the stream first has a
- * request of the shape in a turn (cold: as the shape itself is, mostly), kept until either goes.
+/* Bindings of a stream: a shape's programs that read or make kept tensors, bound to the stream's
+ * buffers, so that nothing is copied between requests. They are made for the stream's first request
+ * of the shape in a turn, and live until the stream or the shape is freed.
  */
 #include "runtime/compiled/stream.h"
 
 #include <string.h>
 
-/* The pair that cell `index` of the shape is the input or (*out_made) the output of; one that other
- * stages read too is made for them, and copied (opi_stream_store). */
+/* The pair whose input or (*out_made) output is cell `index` of the shape. An output that other
+ * stages read too stays in its cell and is copied (store_kept in executor/feed.c). */
 static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_made) {
   const opi_streams *streams = t->setup->shapes->streams;
   const opi_cut *cut = t->model->cuts[0];
@@ -23,7 +23,7 @@ static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_ma
              : OPIPE_NONE;
 }
 
-/* Regions of a step's program with the stream's in place; false: none is. */
+/* Regions of a step's program with the stream's buffers in them; false: it has none of them. */
 static bool place(const opi_stream *stream, const opi_compiled *t, const opi_program_unit *unit,
                   uint32_t microbatch, uint32_t turn, opipe_region *regions) {
   bool any = false;
@@ -39,8 +39,8 @@ static bool place(const opi_stream *stream, const opi_compiled *t, const opi_pro
   return any;
 }
 
-/* A shape's stages are those of the plan as far as pairs go (opi_states_hold): another one would
- * compute with a buffer that nobody fills. */
+/* A shape must keep every pair in the plan's stage (opi_states_hold): any other stage would compute
+ * with a buffer that nobody fills. */
 static opipe_status check_stage(const opi_stream *stream, uint32_t p, uint32_t stage,
                                 opipe_error *err) {
   const opi_state_pair *pair = &stream->setup->plan->decided.states[p];
@@ -67,7 +67,7 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
       continue;
     OPI_TRY(check_stage(stream, p, step->stage / t->model->n_pieces, err));
     if (stream->pairs[p].holder != rank)
-      return OPIPE_OK; /* of another replica */
+      return OPIPE_OK; /* the stream belongs to another replica */
   }
   for (uint32_t i = 0; i < index; ++i) {
     const opi_step *other = &t->lists->steps[i];
@@ -101,11 +101,7 @@ static opipe_status make_table(opi_stream *stream, opi_compiled *t, uint32_t tur
   const opi_setup *s = stream->setup;
   const uint32_t n_steps = t->lists->n_steps;
   const size_t n_bytes = sizeof(opi_stream_table) + n_steps * sizeof(opipe_binding *);
-  uint32_t most = 1;
-  for (uint32_t u = 0; u < t->n_instances * t->n_classes * OPI_PROGRAMS; ++u) {
-    const opi_program *cut = t->units[u].cut;
-    most = cut != NULL && cut->graph.n_boundaries > most ? cut->graph.n_boundaries : most;
-  }
+  const uint32_t most = opi_most_boundaries(t);
   opi_stream_table *table = opi_alloc_zero(s->allocator, 1, n_bytes);
   opipe_region *regions = opi_alloc_zero(s->allocator, most, sizeof *regions);
   opipe_status status = OPIPE_OK;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request of a stream on its way: what it finds instead of inputs, what it leaves instead of
- * outputs. */
+/* A stream's request from submit to its end: kept tensors take the place of inputs and outputs. */
 #include "runtime/compiled/stream.h"
 
 #include <string.h>
@@ -121,7 +120,8 @@ uint32_t opi_stream_gap(const opi_request *request) {
   if (n_homes == 1)
     return 0;
   const uint32_t position =
-      (uint32_t)(shape->n_requests % request->runs->lists->n_positions); /* of n_homes a multiple */
+      (uint32_t)(shape->n_requests %
+                 request->runs->lists->n_positions); /* n_positions is a multiple of n_homes */
   return (request->stream_kept->home + n_homes - position % n_homes) % n_homes;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of what streams keep: opened, reset, closed, and the memory of it. */
+/* A stream's life: open, reset, close, and its memory. */
 #include "runtime/compiled/stream.h"
 
 #include "partition/program/states.h"
@@ -88,7 +88,7 @@ void opi_streams_tidy(opi_setup *s) {
 
 /* ---- one stream ---- */
 
-/* The host's handle has ended. */
+/* The end of the host's handle. */
 static void end_lease(void *object) {
   opi_stream *stream = object;
   opi_setup *s = stream->setup;
@@ -120,7 +120,7 @@ static opi_stream *make(opi_setup *s, opipe_error *err) {
   return stream;
 }
 
-/* One that nobody has, or a new one. */
+/* A stream that is FREE, or a new one. */
 static opi_stream *find_free(opi_setup *s, opipe_error *err) {
   opi_stream *at = s->shapes->streams->list;
   while (at != NULL && (at->leased || at->filled))
@@ -136,7 +136,7 @@ void opi_stream_clear(opi_stream *stream) {
     stream->pairs[p].n_elems = stream->pairs[p].n_bytes = stream->pairs[p].rank = 0;
 }
 
-/* Where every pair lies; *out_bytes [n_ranks]: what the ranks have of it. */
+/* Lays out the pairs; *out_bytes [n_ranks]: bytes on each rank. */
 static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params,
                             uint64_t *out_bytes, opipe_error *err) {
   const opi_setup *s = stream->setup;

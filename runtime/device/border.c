@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors at the host border: their type, where memory may lie, which fences are known. */
+/* The host's tensors: checks of their type, the place of their memory, their fences. */
 #include "runtime/device/device.h"
 
 bool opi_fence_set(const opipe_fence *fence) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device budgets: a short list of (backend, device) with a cap and what is charged, under one lock.
+/* Device budgets: a short list of devices, each with its cap and the bytes charged, under one lock.
  */
 #include "runtime/device/budget.h"
 
@@ -62,7 +62,7 @@ static account *find(const opi_budget *budget, const char *kind, uint32_t index)
   return a;
 }
 
-/* The account of a device, made without a cap when there is none. NULL: `err` says why. */
+/* The account of a device, made without a cap if there is none. NULL: `err` says why. */
 static account *find_or_add(opi_budget *budget, const char *kind, uint32_t index,
                             opipe_error *err) {
   account *a = find(budget, kind, index);
@@ -98,7 +98,7 @@ opipe_status opi_budget_cap(opi_budget *budget, const char *kind, uint32_t index
   return a == NULL ? e->status : OPIPE_OK;
 }
 
-/* Accounts come first in the list and stay as long as it does; caps are there from the beginning.
+/* New accounts are put first and live as long as the list does. Caps are set before sessions open.
  */
 bool opi_budget_next_cap(opi_budget *budget, const void **io_at, opi_capped_device *out) {
   const account *a = *io_at;

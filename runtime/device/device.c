@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What inference and training alike do with a rank's device: memory against the budget, programs,
- * and tensors of the host's in and out of its buffers.
+/* A rank's device, for inference and training alike: memory charged to the budget, programs, and
+ * copies between the host's tensors and its buffers.
  */
 #include <stdio.h>
 
@@ -132,7 +132,8 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
 
 /* ---- kernels ---- */
 
-/* The plan's table goes to the device. One that does not fit is warned of, or refused. */
+/* Gives the plan's table to the device. A table that does not fit causes a warning, or is refused
+ * if the session requires one. */
 opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err) {
   const opi_setup *s = rank->setup;
   const bool needed = (s->flags & OPIPE_SESSION_TUNED) != 0;
@@ -155,8 +156,8 @@ opipe_status opi_rank_give_kernels(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Kernels of a program that the table says nothing of: of another shape, or without the backend's
- * consent. */
+/* Reports kernels that were not chosen by the table, because their shape is not in it or the
+ * backend did not take its choice. */
 static opipe_status check_kernels(const opi_rank *rank, const opipe_program *program,
                                   uint32_t stage, opipe_error *err) {
   const opi_setup *s = rank->setup;
@@ -183,7 +184,7 @@ static opipe_status check_kernels(const opi_rank *rank, const opipe_program *pro
 
 /* ---- programs ---- */
 
-/* An asynchronous device is waited for in slices, so that an abort or the watchdog is never far. */
+/* Waits in slices, so that an abort is noticed and the watchdog looks. */
 opipe_status opi_queue_sync(const opi_rank *rank, opipe_queue *queue, opipe_event *event,
                             opipe_error *err) {
   if (event == NULL)
@@ -231,7 +232,7 @@ static bool is_plain_host(const opi_rank *rank) {
   return (rank->device_flags & both) == both;
 }
 
-/* Ranks may be at work with what was there before: it is kept until the end. */
+/* Ranks may still use the staging memory from before, so it is kept until the end. */
 opipe_status opi_rank_reserve_staging(opi_rank *rank, uint64_t n_bytes, opipe_error *err) {
   opi_setup *s = rank->setup;
   if (rank->event != NULL) {

@@ -3,7 +3,7 @@
  *
  *   setup.h   what a session was opened with, and how it ends
  *   rank.h    a rank's device: memory, programs, tensors in and out, checks of the host's tensors
- *   budget.h  what the sessions of one context may take of a device
+ *   budget.h  caps on the memory that a context's sessions take of a device
  *   pinned.h  host memory that devices copy to and from
  *   record.h  events behind queues that may be full
  *   ready.h   waiting for peers after set-up
@@ -11,11 +11,11 @@
  * Invariants
  * - Memory is charged to the budget before it is taken, and given back with the rank at the latest.
  * - Regions of a block travel only while it is registered with its rank's endpoint.
- * - Staging memory that a rank may be at work with is never freed before the session's end.
- * - A wait for a device is cut into slices of OPI_LOOK_NS: a failed session, or the watchdog, is
- *   never far.
+ * - Staging memory that a rank may still use is never freed before the session's end.
+ * - A wait for a device is cut into slices of OPI_LOOK_NS, after each of which the watchdog looks
+ *   and a failed session is noticed.
  *
- * Told upwards: while a thread waits for a device, the watchdog is to look (opi_device_above).
+ * Told upwards (opi_device_above): a thread waits for a device, so the watchdog should look.
  */
 #ifndef OPI_DEVICE_H
 #define OPI_DEVICE_H

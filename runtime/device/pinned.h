@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory that a device copies to and from: pinned where its backend pins any, so that a copy
- * is queued like other work and whoever queues it goes on; else ordinary memory. */
+/* Host memory that a device copies to and from. It is pinned where the backend can pin memory, so
+ * that a copy is queued like other work and its caller goes on; else it is ordinary memory. */
 #ifndef OPI_PINNED_H
 #define OPI_PINNED_H
 
@@ -12,11 +12,12 @@ typedef struct opi_pinned {
   bool pinned; /* counted by the device, in host_bytes */
 } opi_pinned;
 
-/* `what` names it in errors. [control] */
+/* Messages say `what`. [control] */
 opipe_status opi_pinned_take(const opi_backend_ref *backend, opipe_device *device,
                              const opipe_allocator *allocator, uint64_t n_bytes, const char *what,
                              opi_pinned *out, opipe_error *err);
-/* Work that uses it is done; the device is open. Accepts what was never taken. [control] */
+/* The work that uses it must be done and the device open. Accepts memory that was never taken.
+ * [control] */
 void opi_pinned_give(const opi_backend_ref *backend, opipe_device *device,
                      const opipe_allocator *allocator, opi_pinned *memory);
 

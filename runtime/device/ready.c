@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was opened on the local endpoints is brought to where messages can use it. */
+/* Drives the set-up of the local endpoints until messages can use what was opened on them. */
 #include "runtime/device/ready.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for peers after set-up: the calls that open something do not (transport.h). */
+/* Waits for peers after set-up, since the calls that open something do not (transport.h). */
 #ifndef OPI_RUNTIME_READY_H
 #define OPI_RUNTIME_READY_H
 
@@ -13,9 +13,9 @@ typedef struct opi_ready {
   uint64_t timeout_ns;
 } opi_ready;
 
-/* Asks endpoint_ready of all local endpoints in turn until each has answered OK; a transport
- * without the slot needs nothing. Errors: TIMEOUT names the first one that is left, the
- * transport's. */
+/* Calls endpoint_ready for all local endpoints in turn until each has answered OK. A transport
+ * without the slot needs no set-up. Errors: those of the transport; TIMEOUT names the first
+ * endpoint that is left. */
 opipe_status opi_endpoints_ready(const opi_ready *what, opipe_error *err);
 
 #endif /* OPI_RUNTIME_READY_H */

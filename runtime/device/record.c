@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recording behind queues that may be full. */
+/* See record.h. */
 #include "runtime/device/record.h"
 
 #include <time.h>

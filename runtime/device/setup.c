@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* May a call be made of the session, and is the rank that it names here? */
+/* Checks before a call: may the session be used, and is the rank here? */
 #include "runtime/device/device.h"
 
 opipe_status opi_process_check(const opi_setup *s, opipe_error *err) {

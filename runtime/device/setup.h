@@ -16,15 +16,15 @@
 #include "runtime/device/budget.h"
 
 enum {
-  OPI_LOOK_NS = 100000000,  /* waits look up at least so often: deadlines, watchdog */
-  OPI_POLL_NS = 50000,      /* waits for something that rings no bell: host fences, devices */
-  OPI_POLL_LEAST_NS = 2000, /* the shortest of those waits, for devices */
+  OPI_LOOK_NS = 100000000,  /* the longest sleep without a look at deadlines and the watchdog */
+  OPI_POLL_NS = 50000,      /* between looks at something without a doorbell: fences, devices */
+  OPI_POLL_LEAST_NS = 2000, /* the shortest time between two looks at a device */
   OPI_STAGED = 64,
   OPI_STAGING_BYTES = 16 << 20
 };
 
-/* How a shape's graph is made. NULL members: opi_bind, and what is known of the batch from a
- * binding of its own. */
+/* How a shape's graph is made. NULL members stand for opi_bind, and for following the batch through
+ * a binding of its own. */
 typedef struct opi_shape_source {
   opipe_status (*bind)(const opi_model *model, const opi_bind_options *options,
                        opi_bound **out_bound, opipe_error *err);
@@ -46,22 +46,23 @@ typedef struct opi_session_env {
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
-  uint64_t owner;    /* handle of the context, to which its requests belong; 0: none */
+  uint64_t owner;    /* handle of the context that its requests belong to; 0: none */
   const bool *local; /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
-  uint32_t cores;    /* cores that the ranks may use; 0: those the process is allowed */
+  uint32_t cores;    /* cores that the ranks may use; 0: those of the process */
 } opi_session_env;
 
 typedef struct opi_input {
   const char *name;
-  const opi_value *value; /* of the model's file graph: what is fixed about it */
+  const opi_value *value; /* of the model's file graph, with its fixed dimensions */
   const opi_pin *pin;     /* the plan's value, NULL: none */
   int32_t batch_axis;     /* -1: none */
   bool valued;            /* shapes depend on its value: part of the signature */
-  bool labels;            /* of training's loss: the model's file does not have it */
+  bool labels;            /* of training's loss; not in the model's file */
 } opi_input;
 
-/* How a session ends. opi_session_break (executor/) writes it once: `failing` decides who, `why`
- * is complete before `failed` is 1, and stays as it is then. `closing` is close's. */
+/* How a session ends. opi_session_break (executor/) writes it once: whoever sets `failing` writes
+ * `why`, which is complete before `failed` is 1 and never changes afterwards. Close sets
+ * `closing`. */
 typedef struct opi_ending {
   _Atomic uint32_t failed; /* 1: `why` holds, nothing runs any more */
   _Atomic uint32_t failing;
@@ -72,7 +73,7 @@ typedef struct opi_ending {
 /* Told upwards; the executor fills it in. */
 typedef struct opi_setup opi_setup;
 typedef struct opi_device_above {
-  void (*watch)(opi_setup *setup); /* a thread waits for a device: the watchdog is to look */
+  void (*watch)(opi_setup *setup); /* a thread waits for a device: lets the watchdog look */
 } opi_device_above;
 
 struct opi_rank;
@@ -84,7 +85,7 @@ struct opi_setup {
   const opipe_allocator *allocator;
   const opi_plan *plan;
   const opipe_transport *transport;
-  opi_arena arena; /* of the session's life */
+  opi_arena arena; /* lives as long as the session */
   int32_t pid;
   uint32_t flags, threads; /* OPIPE_SESSION_*, OPIPE_THREADS_* */
   uint32_t max_in_flight;
@@ -97,11 +98,11 @@ struct opi_setup {
   const char **output_names;
   uint32_t *output_dtypes;
   uint32_t n_inputs, n_outputs, n_dims; /* n_dims: of all inputs together */
-  uint32_t n_batch_inputs;              /* that carry the batch */
+  uint32_t n_batch_inputs;              /* inputs that carry the batch */
 
   opipe_world *world;
-  struct opi_rank *ranks; /* [plan->n_ranks] those of other sessions are empty */
-  const bool *local;      /* [plan->n_ranks] is it here? */
+  struct opi_rank *ranks; /* [plan->n_ranks] ranks of other sessions are empty */
+  const bool *local;      /* [plan->n_ranks] is the rank here? */
   const uint32_t *here;   /* [n_here] rising */
   uint32_t n_here;
   opi_ending ending;
@@ -124,11 +125,11 @@ static inline bool opi_session_failed(const opi_setup *setup) {
   return atomic_load(&setup->ending.failed) != 0;
 }
 
-/* Does nobody count on it any more? A count is looked at before `failed`: after a failure requests
- * are ended although ranks may still be at work with what they count on. That begins only once
- * `failed` is 1, so whoever reads a count that went down for that reason reads `failed` as 1
- * afterwards. In the other order `failed` could be read just before the failure and the count just
- * after it. Both loads are sequentially consistent. */
+/* Is an object without users and safe to free? The count is read before `failed`: after a failure
+ * requests are ended although ranks may still work with the objects that they counted on. Counts
+ * drop for that reason only once `failed` is 1, so that whoever reads such a count reads `failed`
+ * as 1 afterwards. In the other order `failed` could be read just before the failure and the count
+ * just after it. Both loads are sequentially consistent. */
 static inline bool opi_is_idle(const opi_setup *setup, const _Atomic uint32_t *n_users) {
   return atomic_load(n_users) == 0 && !opi_session_failed(setup);
 }

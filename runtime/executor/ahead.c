@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queueing ahead: entries in the order of the work, events of messages, staging memory. */
+/* Queueing ahead of a device: entries, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
 #include "runtime/executor/stamps.h"
@@ -24,7 +24,7 @@ opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Events of messages that never arrived are with those messages; their world has ended. */
+/* Takes back the events of messages that never arrived; their world is closed. */
 static void take_back(struct opi_ahead *a, opi_shape *const *shapes, uint32_t n, uint32_t rank) {
   for (uint32_t i = 0; i < n; ++i) {
     const opi_compiled *t = shapes[i] == NULL ? NULL : shapes[i]->compiled;
@@ -57,9 +57,9 @@ void opi_ahead_close(opi_rank *rank) {
   rank->worker->ahead = NULL;
 }
 
-/* Waits until the device has finished what was queued, so that its memory can be freed. A device
- * that the watchdog has given up on is not waited for once more: whoever frees what it is at waits
- * then, or says so. A queue that takes no event any more is closed, which finishes its work. */
+/* Waits until the device has finished its queued work, so that memory can be freed. A device that
+ * the watchdog has given up on is not waited for again: freeing its objects will wait, or fail. A
+ * queue that takes no event any more is closed, which finishes its work. */
 void opi_ahead_end(opi_rank *rank) {
   const opi_setup *s = rank->setup;
   opipe_error why = OPIPE_ERROR_INIT;
@@ -119,7 +119,7 @@ opipe_status opi_ahead_push(opi_rank *rank, const opi_ahead_entry *entry, opipe_
                                   : OPI_ASK_RANK(rank, event_record, err, rank->queue, event);
 }
 
-/* Memory that has grown is used from its beginning; what lies in the one before stays there. */
+/* Staging memory that has grown is used from its beginning; data in the old one stays there. */
 char *opi_ahead_stage(opi_rank *rank, uint64_t n_bytes) {
   struct opi_ahead *a = rank->worker->ahead;
   const opi_staging *now = atomic_load_explicit(&rank->staging, memory_order_acquire);
@@ -143,7 +143,7 @@ static opipe_status post(const opi_rank *rank, const opi_ahead_entry *e, opipe_e
   return OPI_POLL_WIRE(rank->setup, recv, err, m->wire->dst, e->number, &m->to, NULL);
 }
 
-/* The program's event is complete, with that status. */
+/* The program's event is complete with this status. */
 static opipe_status ran(opi_rank *rank, opi_ahead_entry *e, opipe_status status, opipe_error *local,
                         opipe_error *err) {
   const bool stamped = rank->worker->stamps != NULL && status == OPIPE_OK;
@@ -153,7 +153,7 @@ static opipe_status ran(opi_rank *rank, opi_ahead_entry *e, opipe_status status,
   return opi_step_ran(rank, &e->work, stamped ? &at : NULL, status, local, err);
 }
 
-/* What is due. OPIPE_PENDING: it is not yet. */
+/* Carries out an entry. OPIPE_PENDING: it is not due yet. */
 static opipe_status act(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
@@ -193,7 +193,7 @@ opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err) {
     opi_ahead_entry *e = &a->entries[a->n_out % OPI_AHEAD];
     status = act(rank, e, err);
     if (status < 0 && e->work.request != NULL)
-      rank->worker->request = e->work.request; /* whose failure it is */
+      rank->worker->request = e->work.request; /* the failure is this request's */
     if (status != OPIPE_OK)
       break;
     pop(a, e, a->n_out);
@@ -206,7 +206,7 @@ opipe_status opi_ahead_act(opi_rank *rank, opipe_error *err) {
 opipe_status opi_ahead_drain(opi_rank *rank, opipe_error *err) {
   OPI_TRY(opi_ahead_move(rank, err));
   while (!opi_ahead_is_empty(rank) && !opi_session_failed(rank->setup)) {
-    opipe_error late = OPIPE_ERROR_INIT; /* comes with the entries */
+    opipe_error late = OPIPE_ERROR_INIT; /* the entries report it again */
     (void)opi_rank_sync(rank, &late);
     OPI_TRY(opi_ahead_move(rank, err));
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks and callers alike do to end a request early, or the session. */
+/* Ending a request early, or the session; called by ranks and by callers. */
 #include "runtime/executor/steps.h"
 
 /* ---- requests that no rank has begun ---- */
@@ -23,7 +23,8 @@ bool opi_step_leave_out(opi_request *request, const opipe_error *why) {
 
 /* ---- deadlines ---- */
 
-/* With the reason in *out_why. rank, stage: where it was noticed, as below. */
+/* Is the request late? Then *out_why is the reason. rank, stage: as in opi_request_check_deadline.
+ */
 static bool is_late(const opi_request *request, const opi_rank *rank, uint32_t stage,
                     opipe_error *out_why) {
   const uint64_t now = opi_clock_ns();
@@ -39,7 +40,7 @@ static bool is_late(const opi_request *request, const opi_rank *rank, uint32_t s
                    (unsigned long long)request->number, late_ms, rank->index, stage);
   }
   return request->ticket == NULL ||
-         opi_rank_is_here(request->setup, 0); /* else the session with rank 0 decides */
+         opi_rank_is_here(request->setup, 0); /* else rank 0's session decides about steps */
 }
 
 void opi_request_check_deadline(opi_request *request, const opi_rank *rank, uint32_t stage) {
@@ -65,7 +66,7 @@ static bool others_have_gone(const opi_setup *s) {
   return there != NULL && there->have_gone(there->ctx);
 }
 
-/* False: it has before. */
+/* False: the session has failed before. */
 static bool break_off(opi_setup *s, uint32_t rank, opi_request *request, const opipe_error *why) {
   uint32_t none = 0;
   if (!atomic_compare_exchange_strong(&s->ending.failing, &none, 1))

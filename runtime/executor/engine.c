@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing what the ranks are at: ring, places, threads. */
+/* Opens and closes the engine: ring, cursors, threads. */
 #include <stdio.h>
 
 #include "partition/program/states.h"
 #include "runtime/executor/steps.h"
 
-/* Requests that may be under way at once, and one more; of training, bodies and what ends them. */
+/* Room for the requests that may be under way at once, and one more. Training may need two entries
+ * for each: a body, and the epilogue that ends it. */
 static uint32_t ring_room(const opi_setup *s) {
   if (s->plan->decided.n_states != 0)
-    return s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with what fills gaps */
-  return opi_session_trains(s) ? 2 * s->max_in_flight + 2 : s->max_in_flight + 1;
+    return s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with gaps */
+  return s->engine->runner->n_items * (s->max_in_flight + 1);
 }
 
 opipe_status opi_engine_open(opi_engine *engine, opi_setup *s, opipe_error *err) {
   const uint32_t n_ranks = s->plan->decided.n_ranks;
   engine->setup = s;
+  s->engine = engine;
+  engine->runner = opi_session_trains(s) ? &opi_step_runner : &opi_request_runner;
   engine->ring_room = ring_room(s);
   engine->ring = OPI_ARENA_ARRAY(&s->arena, opi_request *, engine->ring_room);
   engine->items = OPI_ARENA_ARRAY(&s->arena, opi_item, engine->ring_room);
@@ -29,7 +32,6 @@ opipe_status opi_engine_open(opi_engine *engine, opi_setup *s, opipe_error *err)
     atomic_init(&engine->workers[r].fd, -1);
     atomic_init(&engine->workers[r].driven_ns, opi_clock_ns());
   }
-  s->engine = engine;
   s->above = (opi_device_above){.watch = opi_watch};
   return OPIPE_OK;
 }
@@ -37,7 +39,7 @@ opipe_status opi_engine_open(opi_engine *engine, opi_setup *s, opipe_error *err)
 opipe_status opi_engine_build(opi_engine *engine, opipe_error *err) {
   opi_setup *s = engine->setup;
   const uint32_t n = s->shapes->list[0]->compiled->n_instances;
-  for (uint32_t i = 0; i < s->n_here && opi_session_trains(s); ++i) {
+  for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     engine->cursors[r].reducing = OPI_ARENA_ARRAY(&s->arena, uint32_t, n);
     if (engine->cursors[r].reducing == NULL)

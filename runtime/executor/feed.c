@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between a ticket's memory and the stages: inputs and labels in, losses and logits out; and
- * labels shifted for causal models, whole rows before anything is split.
+/* Copies between a request's memory and the stages: inputs and labels in, results and losses out.
+ * Labels of causal models are shifted here, as whole rows, before anything is split.
  */
 #include <math.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   return OPI_ASK_RANK(rank, write, err, rank->queue, &region, staged);
 }
 
-/* The request's inputs; those of the step that are in are counted. */
+/* Loads the step's inputs. cursor->part counts the cells that are done, for the next try. */
 static opipe_status load_cells(opi_rank *rank, const opi_request *request, const opi_step *step,
                                opipe_error *err) {
   const opi_cut *cut = opi_compiled_at(rank)->model->cuts[0];
@@ -54,7 +54,7 @@ static opipe_status load_cells(opi_rank *rank, const opi_request *request, const
   return status;
 }
 
-/* Of the inputs that the step reads; flags are the host's, as inputs are. */
+/* Are the inputs that the step reads ready? The host's flags are touched like its inputs. */
 static bool feeds_ready(const opi_compiled *t, const opi_request *request, const opi_step *step) {
   const opi_cut *cut = t->model->cuts[0];
   const opi_ports *ports = opi_ports_at(t, opi_piece_at(t, step->stage, step->microbatch));
@@ -74,12 +74,14 @@ opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *er
     return OPIPE_OK;
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;
+  /* Look at the host's fences of the inputs that the step reads. */
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
   const bool ready = feeds_ready(t, request, step);
   opi_rank_let_go(rank);
   if (!ready)
     return opi_rank_at_fence(rank);
+  /* Copy the inputs. */
   OPI_TRY(opi_lent_begin(rank, request, err));
   if (!opi_rank_touch(rank))
     return OPIPE_OK;
@@ -94,7 +96,7 @@ static const opi_value *value_of(const opi_compiled *t, const opi_cell *cell, ui
   return &opi_graphs_at(t, cell->stage, microbatch)->graph->values[cell->value];
 }
 
-/* What lies in `data` goes where it belongs. */
+/* Copies a STORE's `data` to the request's result, or a loss to its ticket. */
 void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
   const opi_compiled *t = e->work.shape;
   const opi_request *request = e->work.request;
@@ -120,8 +122,8 @@ void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
   opi_rank_let_go(rank);
 }
 
-/* A cell goes to the host's tensor on the device, unless it was made there. `own`: it lies in
- * memory of the rank's. */
+/* Copies a cell to the host's tensor on the device, unless it was made there. `own`: the cell is in
+ * the rank's memory. */
 static opipe_status store_on_device(opi_rank *rank, opi_ahead_entry *e, const opipe_region *region,
                                     bool own, opipe_error *err) {
   const opi_compiled *t = e->work.shape;
@@ -138,11 +140,11 @@ static opipe_status store_on_device(opi_rank *rank, opi_ahead_entry *e, const op
   OPI_TRY(opi_lent_store(rank, e->work.request, &part, own ? region : NULL, err));
   const opi_ahead_entry data = {.kind = OPI_AHEAD_DATA};
   OPI_TRY(rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &data, err));
-  return own ? OPIPE_OK : opi_rank_sync(rank, err); /* what it was written from may be reused */
+  return own ? OPIPE_OK : opi_rank_sync(rank, err); /* its source may be reused */
 }
 
-/* Brings a cell to the host, then to its place. What is made in place may lie in another rank's
- * memory, which is then the host's. */
+/* Copies a cell to the host, then to its place. A cell made in place may be in another rank's
+ * memory, which then is host memory. */
 static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
   const opi_compiled *t = e->work.shape;
   const uint32_t m = e->work.step->microbatch;
@@ -169,8 +171,8 @@ static opipe_status store(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) 
   return OPIPE_OK;
 }
 
-/* An output that its stream keeps. Other stages read it too, so it was made in its cell: it is
- * copied once. Else it was made where it is kept. */
+/* Stores an output that its stream keeps. It was made in its place, unless other stages read it
+ * too: then it was made in its cell, and is copied once. */
 static opipe_status store_kept(opi_rank *rank, uint32_t output, uint32_t cell, uint32_t microbatch,
                                opipe_error *err) {
   static const int64_t one = 1;
@@ -197,7 +199,8 @@ static opipe_status store_kept(opi_rank *rank, uint32_t output, uint32_t cell, u
   return opi_rank_write(rank, &view, &dst, kept, err);
 }
 
-/* A result that is the same for all rows and slices is taken from the first. */
+/* Stores the step's part of a result. A result that is the same for all rows and slices is taken
+ * from the first. */
 static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
                                  opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
@@ -219,11 +222,12 @@ static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output)
   return opi_output_cell_at(t->model->cuts[0], output, stage) != OPIPE_NONE;
 }
 
-static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
+opipe_status opi_store_results(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const uint32_t n = rank->setup->n_outputs;
   opipe_status status = OPIPE_OK;
   bool ready = true;
+  /* Look at the host's fences of the outputs that the step makes. */
   if (opi_request_failed(rank->worker->request) || !opi_rank_touch(rank))
     return OPIPE_OK;
   for (uint32_t o = 0; o < n && ready; ++o)
@@ -233,6 +237,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
     opi_request_check_deadline(rank->worker->request, rank, step->stage / t->model->n_pieces);
     return opi_request_failed(rank->worker->request) ? OPIPE_OK : opi_rank_at_fence(rank);
   }
+  /* Store them, one after the other; those that are done are not stored again. */
   OPI_TRY(opi_lent_begin(rank, rank->worker->request, err));
   uint32_t *part = &opi_cursor_of(rank)->part;
   while (status == OPIPE_OK && *part < n) {
@@ -243,9 +248,7 @@ static opipe_status store_results(opi_rank *rank, const opi_step *step, opipe_er
   return status;
 }
 
-opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  if (!opi_session_trains(rank->setup))
-    return store_results(rank, step, err);
+opipe_status opi_store_losses(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   opi_request *request = opi_step_request(rank, step);
@@ -280,7 +283,7 @@ bool opi_train_is_finite(const opi_compiled *t, const opi_request *request, uint
 
 /* ---- labels ---- */
 
-/* Row t is judged by label t + 1; the last one by nothing. */
+/* Row t is compared with label t + 1, the last row with none. */
 opipe_status opi_train_shift(opi_setup *s, opi_request *request, opipe_error *err) {
   const opi_loss *loss = &s->plan->decided.train->loss;
   struct opi_ticket *ticket = request->ticket;
@@ -304,6 +307,7 @@ opipe_status opi_train_shift(opi_setup *s, opi_request *request, opipe_error *er
   }
   if (!opi_feed_ready(request, s->shapes->labels_input))
     return OPIPE_PENDING;
+  /* Copy the labels densely, into memory that the ticket keeps. */
   if (ticket->labels_bytes < n_bytes) {
     opi_free(s->allocator, ticket->labels, (size_t)ticket->labels_bytes);
     ticket->labels_bytes = 0;
@@ -321,11 +325,13 @@ opipe_status opi_train_shift(opi_setup *s, opi_request *request, opipe_error *er
   const uint64_t n_tokens = (uint64_t)feed->shape[rank - 1];
   const uint64_t n_rows = n_tokens == 0 ? 0 : n_bytes / sizeof(int64_t) / n_tokens;
   int64_t dense = 1;
+  /* Shift each row by one token. */
   for (uint64_t r = 0; r < n_rows; ++r) {
     int64_t *row = ticket->labels + r * n_tokens;
     memmove(row, row + 1, (size_t)(n_tokens - 1) * sizeof *row);
     row[n_tokens - 1] = loss->ignore;
   }
+  /* The labels' port reads the copy from now on. */
   ticket->judge = *feed;
   ticket->judge.data = (const char *)ticket->labels;
   for (uint32_t d = rank; d > 0; --d) {

@@ -8,7 +8,8 @@
 #include "runtime/executor/ahead.h"
 #include "runtime/executor/steps.h"
 
-/* Has the rank steps of it? Requests in turn are one copy of the pipeline's alone. */
+/* Has the rank steps of the request? Copies of the pipeline that take requests in turn do not share
+ * any. */
 static bool has_steps(const opi_rank *rank, const opi_request *request) {
   const opi_lists *lists = request->runs->lists;
   const uint32_t p = rank->index * lists->n_positions + request->position;
@@ -45,18 +46,20 @@ void opi_request_leave(const opi_rank *rank, opi_request *request) {
     s->transport->ring(opi_session_first(s)->endpoint); /* it may have waited for the others */
 }
 
-/* Where all reports go through rank 0 its session's other ranks have nobody to tell. */
+/* Leaves the request, or waits for its verdict where other sessions share it. Reports go to rank 0,
+ * so the other ranks of its session have nobody to tell. */
 void opi_rank_leave(opi_rank *rank, opi_request *request) {
   const opi_elsewhere *there = opi_engine_of(rank)->elsewhere;
   if (request->stream_kept != NULL)
-    opi_stream_look(request); /* queued ahead: what failed before it is known only now */
+    opi_stream_look(request); /* queued ahead: earlier failures are known only now */
   if (there == NULL || (opi_rank_is_here(rank->setup, 0) && rank->index != 0))
     opi_request_leave(rank, request);
   else
     there->await(there->ctx, rank, request);
 }
 
-/* Once nothing of it is left on the device; there is always room for that. */
+/* Leaves the request once nothing of it is left on the device. There is always room for the entry.
+ */
 static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_error *err) {
   const opi_ahead_entry e = {.kind = OPI_AHEAD_LEAVE, .work.request = request};
   OPI_TRY(opi_lent_end(rank, request, err));
@@ -68,7 +71,7 @@ static opipe_status leave_request(opi_rank *rank, opi_request *request, opipe_er
   return OPIPE_OK;
 }
 
-/* It is decided whether the ranks do it: all of them come to the same number. */
+/* Numbers the step. Whether it is left out is decided by now, so all ranks count alike. */
 static void count_step(const opi_rank *rank) {
   opi_cursor *cursor = rank->worker->cursor;
   const opi_request *request = rank->worker->request;
@@ -104,13 +107,13 @@ static bool take_request(opi_rank *rank) {
   return true;
 }
 
-/* Remembers since when the step has been blocked, or that it moves again. */
+/* Notes since when the step has been blocked. */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step) {
-  if (!opi_ahead_is_empty(rank)) { /* its device has something to do */
+  if (!opi_ahead_is_empty(rank)) { /* the device is at work */
     rank->worker->blocked_since_ns = 0;
     opi_ahead_note(rank);
   }
-  if (rank->worker->at_fence) /* the host's */
+  if (rank->worker->at_fence)
     opi_count_on(&rank->worker->n_looks);
   if (rank->worker->at_fence && rank->worker->fence_ns == 0)
     rank->worker->fence_ns = opi_clock_ns();
@@ -133,7 +136,7 @@ static opipe_status why_failed(opi_setup *s, opipe_error *err) {
   return opi_fail(err, s->ending.why.status, "%s", s->ending.why.message);
 }
 
-/* Whoever was first may still be writing down why: then it is the rank's own reason. */
+/* The first to fail the session may still be writing the reason: the rank then returns its own. */
 static opipe_status fail_session(opi_rank *rank, const opipe_error *own, opipe_error *err) {
   opi_setup *s = rank->setup;
   opi_session_fail(s, rank->index, rank->worker->request, own);
@@ -148,7 +151,7 @@ opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
       weights == NULL ? OPIPE_OK : opi_weights_settle(weights, rank->index, err);
   opi_request *owed = cursor->owed;
   if (status == OPIPE_PENDING && rank->worker->ahead != NULL)
-    rank->worker->polls = true; /* a device that is asynchronous rings no bell */
+    rank->worker->polls = true; /* an asynchronous device has no doorbell */
   if (status == OPIPE_OK && owed != NULL) {
     cursor->owed = NULL;
     if (rank->index == opi_weights_reporter(weights))
@@ -162,7 +165,7 @@ opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err) {
   return status;
 }
 
-/* The rank is done with its list of a request; it lets go of a step when its norms are settled. */
+/* The rank is done with its list of a request. It leaves a step once its norms are settled. */
 static opipe_status end_request(opi_rank *rank, opi_request *request, opipe_error *err) {
   if (request->ticket != NULL && request->ticket->kind == OPI_TICKET_TRAIN &&
       opi_weights_lags(rank->setup->shapes->weights, rank->index))
@@ -172,7 +175,7 @@ static opipe_status end_request(opi_rank *rank, opi_request *request, opipe_erro
   return OPIPE_OK;
 }
 
-/* Nothing is submitted: what lags behind is moved on. */
+/* Nothing is submitted: makes progress with norms, sends and the device. */
 static opipe_status idle(opi_rank *rank, opipe_error *err) {
   if (opi_ahead_is_empty(rank))
     opi_rank_note(rank, OPI_DOING_NOTHING, NULL, 0);
@@ -187,7 +190,7 @@ static opipe_status idle(opi_rank *rank, opipe_error *err) {
   return awaits || !opi_ahead_is_empty(rank) ? OPIPE_PENDING : OPIPE_OK;
 }
 
-/* Are all ranks done with the steps before the one that this rank is at? */
+/* Have all ranks done the training steps before the one that this rank is at? */
 static bool are_even(const opi_rank *rank) {
   const opi_setup *s = rank->setup;
   for (uint32_t i = 0; i < s->n_here; ++i) {
@@ -197,19 +200,19 @@ static bool are_even(const opi_rank *rank) {
   return true;
 }
 
-/* A training step with bad data ends the session, but parameters are to be had as the step before
- * left them: on all ranks, which may still be at that. */
+/* A training step with bad data ends the session. Parameters must still be readable as the previous
+ * step left them, so the session fails only once all ranks have done that step. In inference no
+ * steps are counted, and ranks are always even. */
 static opipe_status fail_evenly(opi_rank *rank, const opipe_error *own, opipe_error *err) {
   opi_setup *s = rank->setup;
   opi_cursor *cursor = rank->worker->cursor;
-  const bool waits = own->status == OPIPE_E_INVALID && opi_session_trains(s) &&
-                     !s->shapes->periodic && s->engine->elsewhere == NULL &&
-                     !opi_session_failed(s) && !are_even(rank);
+  const bool waits = own->status == OPIPE_E_INVALID && !s->shapes->periodic &&
+                     s->engine->elsewhere == NULL && !opi_session_failed(s) && !are_even(rank);
   if (!waits)
     return fail_session(rank, own, err);
   if (own != &cursor->bad)
     cursor->bad = *own;
-  (void)idle(rank, NULL); /* what others need of it */
+  (void)idle(rank, NULL); /* others may need this rank's norms and sends */
   rank->worker->polls = true;
   return OPIPE_PENDING;
 }
@@ -224,18 +227,18 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   while (status == OPIPE_OK) {
     if (opi_session_failed(s))
       return why_failed(s, err);
-    /* Do what the device has got to, and hear the other sessions, which may let the rank go on. */
+    /* Carry out the entries that the device has got to, and hear the other sessions' letters. */
     status = opi_ahead_move(rank, &local);
     if (status == OPIPE_OK)
       status = opi_peers_move(rank, &local);
-    /* Take the next request; without one, move on what lags behind and return. */
+    /* Take the next request. Without one, make progress with older work and return. */
     if (status == OPIPE_OK && rank->worker->request == NULL &&
         (!opi_ahead_has_room(rank) || !take_request(rank))) {
       status = idle(rank, &local);
       if (status >= 0)
         return status;
     } else if (status == OPIPE_OK) {
-      status = opi_peers_move(rank, &local); /* the others are told that it is taken */
+      status = opi_peers_move(rank, &local); /* tells the others that it is taken */
     }
     /* Run its list as far as it goes. */
     if (status == OPIPE_OK)
@@ -251,11 +254,11 @@ opipe_status opi_rank_advance(opi_rank *rank, opipe_error *err) {
   }
   if (status == OPIPE_PENDING)
     return opi_session_failed(s) ? why_failed(s, err) : OPIPE_PENDING;
-  /* Fail the session, with the first error: late ones come with whatever is asked next, too. */
+  /* Fail the session with the first error: a late error of the device may come before this one. */
   opipe_error before = OPIPE_ERROR_INIT;
   if (opi_ahead_move(rank, &before) < 0)
     local = before;
-  if (strncmp(local.message, "rank ", 5) != 0) /* it does not say so yet */
+  if (strncmp(local.message, "rank ", 5) != 0) /* it may name its rank already */
     (void)opi_error_prefix(&local, "rank %u: ", rank->index);
   return fail_evenly(rank, &local, err);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's ends of messages. A send whose receive does not stand yet waits aside, so that the rank
- * goes on; it is tried after every program and whenever the rank is woken, also while the rank is
- * at work with another shape.
+/* A rank's ends of messages. A send whose receive is not posted yet is put aside, so that the rank
+ * goes on. It is tried again after every program and whenever the rank wakes, also while the rank
+ * works with another shape.
  */
 #include <string.h>
 
 #include "runtime/executor/ahead.h"
 
-/* A message's number in its stream since that was opened; false: it would be of before the first
- * body, or mini-batch. */
+/* A message's number in its stream since that was opened. False: it belongs to a body or mini-batch
+ * before the first. */
 static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const opi_step *step,
                       bool source, uint64_t *out_number) {
   if (cursor->item.kind == OPI_ITEM_REQUEST) {
@@ -33,7 +33,7 @@ opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error 
   if (opi_ahead_is_empty(rank))
     return OPI_POLL_WIRE(rank->setup, recv, err, m->wire->dst, number, &m->to, NULL);
   if (t->strict || !opi_ahead_has_room(rank))
-    return OPIPE_PENDING; /* strict: nothing may be issued in front of it */
+    return OPIPE_PENDING; /* strict: nothing may be issued before it */
   const opi_ahead_entry e = {
       .kind = OPI_AHEAD_POST, .work.shape = t, .message = step->route, .number = number};
   return opi_ahead_push(rank, &e, err);
@@ -43,13 +43,13 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
   const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
   uint64_t number = 0;
   if (!number_of(opi_cursor_of(rank), m, step, false, &number))
-    return OPIPE_OK; /* a credit that needs none */
+    return OPIPE_OK; /* the first body needs no credit */
   if (opi_ahead_posts(rank, m, number))
     return OPIPE_PENDING;
   return OPI_POLL_WIRE(rank->setup, test, err, m->wire->dst, number);
 }
 
-/* ---- the maker's end ---- */
+/* ---- the writer's end ---- */
 
 opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
@@ -58,8 +58,8 @@ opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_err
   return OPI_POLL_WIRE(rank->setup, reserve, err, m->wire->src, number);
 }
 
-/* Sent, once its receive stands, and the memory is free again; what is written in place is the
- * reader's at once, and its receive stood before it was made. */
+/* Sends a message once its receive is posted, and waits until its memory is free again. A message
+ * written in place needs neither: its receive was posted before it was made. */
 static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, opipe_error *err) {
   const opi_message_run *m = &t->messages[waiting->message];
   if (!waiting->sent) {
@@ -79,7 +79,7 @@ static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, op
              : OPI_POLL_WIRE(t->setup, test, err, m->wire->src, waiting->number);
 }
 
-/* Tries what waits, the messages of one stream in their order. */
+/* Tries the sends that wait, those of one stream in their order. */
 static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err) {
   const opi_compiled *t = seat->shape;
   opipe_status failed = OPIPE_OK;
@@ -117,7 +117,7 @@ opipe_status opi_messages_try(opi_rank *rank, opipe_error *err) {
       continue;
     }
     *at = seat->next_busy;
-    atomic_fetch_sub(&seat->shape->shape->n_users, 1); /* from here on it may go */
+    atomic_fetch_sub(&seat->shape->shape->n_users, 1); /* from here on the shape may be freed */
   }
   return OPIPE_OK;
 }
@@ -147,11 +147,11 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   const bool strict = t->strict;
   opi_waiting_send waiting = {.message = step->route};
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
-  /* An event behind what the device was given, on which the message waits. */
+  /* Record an event behind the device's queued work, for which the message waits. */
   opipe_status status = opi_ahead_ready(rank, &waiting.ready, err);
   if (status != OPIPE_OK)
     return status;
-  /* Send at once, unless others wait in front of it. */
+  /* Send at once, unless other sends wait. */
   if (strict || seat->n_waiting == 0) {
     status = deliver(t, &waiting, err);
     if (status == OPIPE_OK)
@@ -159,9 +159,9 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
     if (status == OPIPE_OK)
       opi_ahead_given(rank);
     if (status != OPIPE_PENDING || (strict && !waiting.sent))
-      return status; /* strict: nothing may be issued in front of it */
+      return status; /* strict: nothing may be issued before it */
   }
-  /* Else put it aside, and go on. */
+  /* Otherwise put it aside and go on. */
   status = put_aside(rank, t, &waiting, err);
   if (status != OPIPE_OK)
     return status;
@@ -171,7 +171,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
 
 /* ---- batches ---- */
 
-/* An operation of an open batch. */
+/* Issues an operation of an open batch. */
 static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_transport_ref *via = &rank->setup->env.transport;
@@ -185,7 +185,7 @@ static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err
   return put_aside(rank, t, &waiting, err);
 }
 
-/* Those operations of a batch that take part start together. One that fails ends it too. */
+/* Issues the batch's operations that belong to the item as one. An error ends the batch, too. */
 opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t n,
                                 opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
@@ -198,6 +198,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
     if (seat->room_waiting - seat->n_waiting < n)
       return OPIPE_PENDING;
   }
+  /* Open the batch, issue its operations, end it: then they start. */
   opipe_status status = OPI_POLL_WIRE(rank->setup, batch_begin, err, rank->endpoint);
   if (status != OPIPE_OK)
     return status;
@@ -215,7 +216,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
   return ended;
 }
 
-/* ---- the maker's end: its memory ---- */
+/* ---- the writer's memory ---- */
 
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference: the plan's own programs in the submitting thread, one after the other, no
- * schedule, no transport, no other thread: all forwards, then all backwards, those of a rank in the
- * order of its records, so that gradients are added in that order. Every tensor has memory of its
- * own; what travels is copied.
+/* The reference runs the plan's own programs in the submitting thread, one after the other, without
+ * schedule, transport or other threads: all forwards, then all backwards, each rank's in the order
+ * of its records, so that gradients are added in that order. Every tensor has memory of its own;
+ * messages are copies.
  */
 #include <string.h>
 
@@ -37,7 +37,7 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
         status = opi_step_load(rank, step, err);
         break;
       case OPI_ACT_STORE:
-        status = opi_step_store(rank, step, err);
+        status = s->engine->runner->store(rank, step, err);
         break;
       case OPI_ACT_SEND:
         status = hand_on(t, step, err);
@@ -68,7 +68,7 @@ static opipe_status begin(opi_engine *t, const opi_request *request, opipe_error
   return OPIPE_OK;
 }
 
-/* All ranks' sums and updates, in turns. */
+/* Makes the sums and updates of all ranks, in turns. */
 static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err) {
   const opi_decision *plan = &t->setup->plan->decided;
   opi_weights *weights = t->setup->shapes->weights;
@@ -95,7 +95,6 @@ static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err
   return status < 0 ? status : OPIPE_OK;
 }
 
-/* Outputs that no program makes. */
 static opipe_status store_plain(opi_setup *s, opi_request *request, opipe_error *err) {
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) /* until the host's flag is set */
@@ -103,18 +102,28 @@ static opipe_status store_plain(opi_setup *s, opi_request *request, opipe_error 
   return status;
 }
 
-opipe_status opi_reference_run(opi_setup *s, opi_request *request, opipe_error *err) {
+static opipe_status run_steps(opi_setup *s, opi_request *request, opipe_error *err) {
   opi_compiled *t = request->runs;
-  const bool trains = opi_session_trains(s);
-  if (trains)
-    OPI_TRY(begin(s->engine, request, err));
   for (uint32_t i = 0; i < t->lists->n_steps; ++i)
     OPI_TRY(run_step(t, request, i, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
     OPI_TRY(opi_lent_end(&s->ranks[s->here[i]], request, err));
   if (opi_lent_queued(request))
     s->engine->above.queued(s->engine->above.ctx);
-  if (!trains)
-    return store_plain(s, request, err);
+  return OPIPE_OK;
+}
+
+opipe_status opi_reference_request(opi_setup *s, opi_request *request, opipe_error *err) {
+  OPI_TRY(run_steps(s, request, err));
+  return store_plain(s, request, err);
+}
+
+opipe_status opi_reference_step(opi_setup *s, opi_request *request, opipe_error *err) {
+  OPI_TRY(begin(s->engine, request, err));
+  OPI_TRY(run_steps(s, request, err));
   return request->ticket->kind == OPI_TICKET_EVALUATE ? OPIPE_OK : update(s->engine, request, err);
+}
+
+opipe_status opi_reference_run(opi_setup *s, opi_request *request, opipe_error *err) {
+  return s->engine->runner->reference(s, request, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Marks, and how they meet the host's clock. */
+/* Marks on the devices' clocks, and their relation to the host's clock. */
 #include "runtime/executor/stamps.h"
 
 enum { LOOKS = 8 };
@@ -11,8 +11,7 @@ static void exchange(opipe_event **a, opipe_event **b) {
   *b = kept;
 }
 
-/* `met` is done at met_ns of the host's clock: of several looks the one counts that took the host
- * the shortest time, and its middle. */
+/* Finds when the host's clock saw `met` done: the middle of the shortest of several looks. */
 static opipe_status look(const opi_rank *first, opipe_error *err) {
   struct opi_stamps *stamps = first->worker->stamps;
   uint64_t shortest = UINT64_MAX;
@@ -39,7 +38,7 @@ static opipe_status elapsed(const opi_rank *rank, opipe_event *from, opipe_event
              : status;
 }
 
-/* The first rank here that is on the device and has stamps: itself, if no other. */
+/* The first rank here on the same device with stamps; the rank itself if there is no other. */
 static const opi_rank *first_of(const opi_rank *rank) {
   const opi_setup *s = rank->setup;
   for (uint32_t i = 0; i < rank->place; ++i) {

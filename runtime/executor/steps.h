@@ -5,10 +5,24 @@
 
 #include "runtime/executor/executor.h"
 
+/* How a session's ranks work: on requests or on mini-batches. The engine has one from open on. */
+typedef struct opi_runner {
+  uint32_t n_items; /* of the ring, for each request in flight and for one more */
+  /* Runs the rank's list of its request. OPIPE_PENDING: blocked. */
+  opipe_status (*run)(opi_rank *rank, opipe_error *err);
+  /* Run a step of that list. OPIPE_PENDING: try again. */
+  opipe_status (*compute)(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err);
+  opipe_status (*store)(opi_rank *rank, const opi_step *step, opipe_error *err);
+  /* Runs all lists of a request in this thread. */
+  opipe_status (*reference)(opi_setup *setup, opi_request *request, opipe_error *err);
+} opi_runner;
+extern const opi_runner opi_request_runner; /* inference.c */
+extern const opi_runner opi_step_runner;    /* training.c */
+
 static inline opi_cursor *opi_cursor_of(const opi_rank *rank) {
   return rank->worker->cursor;
 }
-/* The shape that the rank is at work with. */
+/* The shape that the rank works with. */
 static inline opi_compiled *opi_compiled_at(const opi_rank *rank) {
   return opi_cursor_of(rank)->item.shape;
 }
@@ -23,15 +37,12 @@ static inline opi_engine *opi_engine_of(const opi_rank *rank) {
 static inline opi_weights *opi_weights_of(const opi_rank *rank) {
   return rank->setup->shapes->weights;
 }
-static inline bool opi_is_periodic(const opi_rank *rank) {
-  return rank->setup->shapes->periodic;
-}
 
 /* -- interpret.c -- */
-/* Moves on what lags behind the rank's last step, and ends the ticket that waits for its report.
- * OPIPE_PENDING: not there yet. */
+/* Makes progress with the norms of the rank's last step, and leaves the ticket that waits for them.
+ * OPIPE_PENDING: they are not there yet. */
 opipe_status opi_rank_settle(opi_rank *rank, opipe_error *err);
-/* The rank's step blocks, is done: for the watchdog. */
+/* Tell the watchdog that the rank's step blocks, or moves again. */
 void opi_rank_blocked(opi_rank *rank, const opi_step *step);
 void opi_rank_unblocked(opi_rank *rank, const opi_step *step);
 static inline void opi_rank_moves(opi_rank *rank, const opi_step *step) {
@@ -40,13 +51,13 @@ static inline void opi_rank_moves(opi_rank *rank, const opi_step *step) {
   if (rank->worker->blocked_since_ns != 0)
     opi_rank_unblocked(rank, step);
 }
-/* A rank cannot go on before the host sets a fence: it looks again soon, and the time is not the
- * library's. Returns OPIPE_PENDING. */
+/* The rank waits for a host's fence: it looks again soon, and the watchdog does not count the time.
+ * Returns OPIPE_PENDING. */
 static inline opipe_status opi_rank_at_fence(opi_rank *rank) {
   rank->worker->polls = rank->worker->at_fence = true;
   return OPIPE_PENDING;
 }
-/* Ranks of other sessions are heard and told. */
+/* Exchanges letters with ranks of other sessions. */
 static inline opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
   const opi_elsewhere *there = opi_engine_of(rank)->elsewhere;
   return there == NULL ? OPIPE_OK : there->exchange(there->ctx, rank, err);
@@ -56,30 +67,49 @@ static inline opipe_status opi_peers_move(opi_rank *rank, opipe_error *err) {
 void *opi_rank_thread(void *arg);
 
 /* -- watch.c -- */
-/* Takes note of what the rank is doing. */
+/* Notes the rank's activity for the watchdog. */
 void opi_rank_note(opi_rank *rank, uint32_t doing, const opi_step *step, uint64_t since_ns);
 
-/* -- step.c -- */
+/* -- list.c -- */
 /* Runs the rank's list of its request; OPIPE_PENDING: blocked. */
 opipe_status opi_list_run(opi_rank *rank, opipe_error *err);
-/* Nothing to run: sends that still wait are tried; OPIPE_PENDING: some still do. */
+/* Tries the sends that wait, when there is nothing to run. OPIPE_PENDING: some still wait. */
 opipe_status opi_list_idle(opi_rank *rank, opipe_error *err);
-/* Does the step belong to what the rank does now? */
+/* Does the step belong to the rank's item? */
 bool opi_step_takes_part(const opi_compiled *t, const opi_cursor *cursor, const opi_step *step);
 
-/* -- programs.c -- */
+/* Tries the steps of the rank's item in turn; OPIPE_PENDING: one is blocked. */
+opipe_status opi_list_walk(opi_rank *rank, opipe_error *err);
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,
                               opipe_error *err);
+
+/* -- programs.c -- */
+/* Writes a program's scalars STEP (`number`), SAMPLE (its first row) and TOKEN (its first token).
+ */
+void opi_program_place(opi_rank *rank, const opi_step *step, uint64_t number);
 opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *err);
+
+/* -- training.c -- */
+/* Makes progress with the sums over replicas that have begun, and notes when each is done. */
+opipe_status opi_sums_move(opi_rank *rank, opipe_error *err);
+opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t index,
+                             opipe_error *err);
+opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err);
+
+/* -- reference.c: opi_runner.reference -- */
+opipe_status opi_reference_request(opi_setup *setup, opi_request *request, opipe_error *err);
+opipe_status opi_reference_step(opi_setup *setup, opi_request *request, opipe_error *err);
 
 /* -- feed.c -- */
 opipe_status opi_step_load(opi_rank *rank, const opi_step *step, opipe_error *err);
-opipe_status opi_step_store(opi_rank *rank, const opi_step *step, opipe_error *err);
-/* Outputs that are inputs or known values. */
+/* opi_runner.store: outputs of a request; losses of a mini-batch, and an evaluation's logits. */
+opipe_status opi_store_results(opi_rank *rank, const opi_step *step, opipe_error *err);
+opipe_status opi_store_losses(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* Stores outputs that are copies of inputs, or constants. */
 opipe_status opi_store_plain(opi_rank *rank, opi_request *request, opipe_error *err);
-/* Is what a rank has of the mini-batch's loss a number? On its thread, before its update. */
+/* Is the rank's part of the mini-batch's loss finite? On its thread, before its update. */
 bool opi_train_is_finite(const opi_compiled *shape, const opi_request *request, uint32_t rank);
-/* Between regions of two ranks, on the calling thread. */
+/* Copies between regions of two ranks, on the calling thread. */
 opipe_status opi_move_region(opi_rank *from, const opipe_region *src, opi_rank *to,
                              const opipe_region *dst, opipe_error *err);
 
@@ -89,7 +119,7 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
 opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err);
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err);
-/* steps [n]. OPIPE_PENDING: none has begun */
+/* Runs steps [n] as a batch. OPIPE_PENDING: none has begun. */
 opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t n,
                                 opipe_error *err);
 /* Tries the sends that wait. */

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between a request's memory and the device: inputs are gathered (any strides, the micro-batch's
- * rows) into the stage's slots, results are put into their place in the caller's or the library's
- * buffer.
+/* Guards a request's memory, and stores outputs that no program makes.
  *
- * While a rank touches a request's memory it says so (`touching`) and then looks whether the
- * session has failed, so that a failed request is never handed back to its owner while somebody
- * still copies.
+ * A rank sets `touching` before it touches a request's memory, and then looks whether the session
+ * has failed, so that a failed request is never handed back to its owner while a rank still copies.
  */
 #include <string.h>
 
 #include "runtime/executor/steps.h"
 
-/* False when the session has failed: the memory must not be touched then. */
 bool opi_rank_touch(opi_rank *rank) {
   atomic_store(&rank->worker->touching, 1);
   if (!opi_session_failed(rank->setup))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog: no thread of its own, every waiter looks now and then. The session is stuck when
- * every rank that has work has stood still for the watchdog's time; then the arrows "waits for" are
- * followed to the rank that holds all up, and it is named. Where the host drives, a rank may stand
- * still because nobody does: time counts only while somebody looks, so that a host may pause.
+/* The watchdog has no thread of its own: every waiter looks now and then. The session is stuck when
+ * every rank with work has stood still for the watchdog's time. Then the chain of "waits for" is
+ * followed to the rank that holds up all others, and the error names it. Host-driven ranks may
+ * stand still because nobody drives them: time counts only while somebody looks, so that a host may
+ * pause.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static const char *kind_name(uint32_t kind) {
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 
-/* What runs in a rank: the pass of a training program. */
+/* The name of a rank's program: the pass, in training. */
 static const char *program_name(const opi_setup *s, uint32_t pass) {
   static const char *const names[OPI_PROGRAMS] = {"forward", "backward", "input backward",
                                                   "weight backward", "forward"};
@@ -56,7 +57,7 @@ static bool others_move(const opi_setup *s, uint64_t now) {
   return there != NULL && there->moves(there->ctx, now);
 }
 
-/* True when some rank stands still, and none that has work moves. */
+/* Does a rank stand still, while no rank with work moves? */
 static bool is_stuck(opi_setup *s, uint64_t now, uint32_t *out_rank) {
   bool any = false;
   for (uint32_t i = 0; i < s->n_here; ++i) {
@@ -81,7 +82,7 @@ static bool has_work(opi_setup *s, const opi_rank *rank) {
          atomic_load(&rank->worker->n_taken) < atomic_load(&s->engine->n_submitted);
 }
 
-/* The same where the host drives: nothing has moved on any rank although there is work. */
+/* The same for host-driven ranks: nothing has moved on any rank although there is work. */
 static bool is_still(opi_setup *s, uint64_t now) {
   uint64_t moves = 0;
   bool work = false;
@@ -103,7 +104,7 @@ static bool is_still(opi_setup *s, uint64_t now) {
   return still;
 }
 
-/* The rank with work that has not been driven for longest; OPIPE_NONE: all are. */
+/* The rank with work that has not been driven for the longest time; OPIPE_NONE: all are driven. */
 static uint32_t left_alone(opi_setup *s, uint64_t now) {
   uint32_t found = OPIPE_NONE;
   uint64_t longest = s->watchdog_ns / 2;
@@ -119,7 +120,7 @@ static uint32_t left_alone(opi_setup *s, uint64_t now) {
   return found;
 }
 
-/* A rank that stands at something. */
+/* The first rank with work. */
 static uint32_t first_busy(opi_setup *s) {
   uint32_t i = 0;
   while (i + 1 < s->n_here &&
@@ -128,7 +129,7 @@ static uint32_t first_busy(opi_setup *s) {
   return s->here[i];
 }
 
-/* From rank to the rank it waits for, until one that waits for nobody, or that has been seen. */
+/* Follows the ranks that wait for each other to one that waits for none, or around a cycle once. */
 static uint32_t follow(opi_setup *s, uint32_t r, uint32_t *out_waiter) {
   for (uint32_t i = 0; i < s->plan->decided.n_ranks; ++i) {
     const opi_rank *rank = &s->ranks[r];
@@ -144,7 +145,7 @@ static uint32_t follow(opi_setup *s, uint32_t r, uint32_t *out_waiter) {
   return r;
 }
 
-/* Slices and pieces of a stage are stages of the view that a shape has of the plan. */
+/* Names stage, request and micro-batch. Slices and pieces are stages of the shape's view. */
 static void describe_place(const opi_setup *s, const opi_rank *rank, char *text, size_t room) {
   const uint32_t noted = atomic_load(&rank->worker->doing.pieces),
                  n_pieces = noted == 0 ? 1 : noted;
@@ -160,7 +161,7 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
                  part);
 }
 
-/* peer: the rank that it waits for, OPIPE_NONE: nobody, or all. */
+/* peer: the rank that it waits for; OPIPE_NONE: none, or all. */
 static void describe(opi_setup *s, uint32_t r, uint32_t peer, uint64_t now, char *text,
                      size_t room) {
   const opi_rank *rank = &s->ranks[r];
@@ -183,7 +184,7 @@ static void describe(opi_setup *s, uint32_t r, uint32_t peer, uint64_t now, char
   }
 }
 
-/* A sum over all ranks has no one peer: whoever is in a program holds it up. */
+/* A sum over all ranks has no single peer: a rank in a program holds it up. */
 static uint32_t in_program(opi_setup *s, uint32_t r) {
   for (uint32_t i = 0; i < s->plan->decided.n_ranks &&
                        atomic_load(&s->ranks[r].worker->doing.doing) == OPI_DOING_STEP;
@@ -221,7 +222,7 @@ static bool find_stuck(opi_setup *s, uint64_t now, uint32_t *out_rank) {
   return true;
 }
 
-/* What the rank is at: the last that it has taken, unless its device is behind. */
+/* The request that the rank works on: the last that it has taken, unless its device is behind. */
 static opi_request *request_at(const opi_setup *s, const opi_rank *rank, uint64_t n_taken) {
   const uint64_t number = atomic_load(&rank->worker->doing.request);
   uint64_t n = n_taken - 1;

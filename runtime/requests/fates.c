@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How requests end where several sessions serve them: every rank reports to rank 0, rank 0 judges.
- */
+/* The end of requests that several sessions serve: every rank reports to rank 0, which judges. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +24,7 @@ static opi_request **place_at(const opi_peers *p, uint32_t rank, uint64_t number
   return &p->awaited[rank].ring[number % p->session->engine->ring_room];
 }
 
-/* The oldest that the rank is done with; NULL: none. */
+/* The oldest request that the rank is done with; NULL: none. */
 static opi_request *foremost(const opi_peers *p, uint32_t rank) {
   const opi_awaited *a = &p->awaited[rank];
   return a->n_out == a->n_in ? NULL : *place_at(p, rank, a->n_out);
@@ -42,8 +41,8 @@ bool opi_peers_awaits(const void *ctx, const opi_rank *rank) {
 
 /* ---- losses ---- */
 
-/* Calls nothing back: copies the losses that `rank` has of a step, in the order of micro-batches
- * and pieces, between the ticket and `list`. Returns how many there are. */
+/* Copies the losses that `rank` has of a step between the ticket and `list`, in the order of
+ * micro-batches and pieces. Returns their number. */
 static uint32_t copy_losses(const opi_request *request, uint32_t rank, double *list, bool out) {
   const opi_compiled *t = request->runs;
   const uint32_t n_pieces = t->model->n_pieces;
@@ -90,7 +89,7 @@ static opipe_error reason_of(const opi_letter *letter) {
   return why;
 }
 
-/* Does a's reason come before b's? What comes from no stage comes first. */
+/* Does a's reason come before b's? Reasons without a stage come first, then the lowest stage's. */
 static bool comes_before(const opi_letter *a, const opi_letter *b) {
   return b->status == OPIPE_OK || a->stage + 1 < b->stage + 1;
 }
@@ -106,8 +105,9 @@ static opipe_status check_number(const opi_lane *lane, const opi_letter *letter,
                   (unsigned long long)letter->number);
 }
 
-/* ---- what is heard ---- */
+/* ---- hearing ---- */
 
+/* A rank's report is for the foremost request. A second one waits until that is judged. */
 static opipe_status hear_report(opi_peers *p, opi_lane *lane, const opi_letter *letter,
                                 bool *out_taken, opipe_error *err) {
   opi_request *request = foremost(p, 0);
@@ -123,6 +123,7 @@ static opipe_status hear_report(opi_peers *p, opi_lane *lane, const opi_letter *
   return OPIPE_OK;
 }
 
+/* GO waits until the host has submitted the same step here. */
 static void hear_go(const opi_peers *p, opi_lane *lane, const opi_letter *letter, bool *out_taken) {
   const opi_session *s = p->session;
   *out_taken = letter->number < atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire);
@@ -194,9 +195,10 @@ opipe_status opi_fate_hear(opi_peers *p, opi_lane *lane, const opi_letter *lette
   return status;
 }
 
-/* ---- what is told ---- */
+/* ---- telling ---- */
 
-/* With the last rank's report the session's own part of the request is decided. */
+/* Reports the requests that the rank is done with. With the last rank's report the session's own
+ * part of a request is decided. */
 static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
   opi_awaited *a = &p->awaited[lane->rank->index];
   while (a->n_reported < a->n_in && opi_lane_has_room(lane)) {
@@ -213,8 +215,7 @@ static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Is it decided whether the ranks begin what they are given as number n? Steps of double-buffered
- * weights cannot be left out. */
+/* Is it decided whether the ranks begin the step? Double-buffered steps cannot be left out. */
 static bool is_decided(const opi_setup *s, const opi_request *request) {
   return (s->shapes->periodic && request->ticket->kind == OPI_TICKET_TRAIN) ||
          atomic_load_explicit(&request->begun, memory_order_acquire) != OPI_BEGUN_NO;
@@ -223,7 +224,7 @@ static bool is_decided(const opi_setup *s, const opi_request *request) {
 static opipe_status tell_go(const opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_session *s = p->session;
   const uint64_t n = atomic_load_explicit(&s->engine->n_submitted, memory_order_acquire);
-  while (opi_session_trains(s->setup) && lane->n_gone < n && opi_lane_has_room(lane)) {
+  while (p->says_go && lane->n_gone < n && opi_lane_has_room(lane)) {
     opi_request *request = s->engine->ring[lane->n_gone % s->engine->ring_room];
     opi_letter letter = {.kind = OPI_LETTER_GO, .number = lane->n_gone};
     if (!is_decided(s->setup, request))
@@ -244,11 +245,12 @@ static bool all_have_reported(const opi_peers *p) {
   return true;
 }
 
-/* Once the other ranks here have left it, and those elsewhere have reported. */
+/* Judges the request once the other ranks here have left it and those elsewhere have reported. */
 static void judge(opi_peers *p, opi_request *request) {
   opi_letter own = {.kind = OPI_LETTER_VERDICT};
   if (p->judged || atomic_load(&request->n_ranks_left) != 1 || !all_have_reported(p))
     return;
+  /* The first reason of all counts, this session's own among them. */
   opi_request_seal(request);
   set_fate(&own, request);
   if (own.status < 0 && comes_before(&own, &p->first))
@@ -257,6 +259,7 @@ static void judge(opi_peers *p, opi_request *request) {
     const opipe_error why = reason_of(&p->first);
     opi_request_judge(request, &why);
   }
+  /* Write the verdict, which goes out on all lanes. */
   p->first.kind = OPI_LETTER_VERDICT;
   p->first.number = request->number;
   p->first.n_bytes = 0;
@@ -264,7 +267,7 @@ static void judge(opi_peers *p, opi_request *request) {
   p->judged = true;
 }
 
-/* Did all lanes take it? */
+/* Writes the verdict on lanes with room. *out_all: all lanes have it. */
 static opipe_status tell_verdict(opi_peers *p, bool *out_all, opipe_error *err) {
   *out_all = true;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
@@ -285,12 +288,14 @@ static opipe_status judge_all(opi_peers *p, opi_rank *rank, opipe_error *err) {
   opi_request *request = foremost(p, 0);
   if (request == NULL)
     return OPIPE_OK;
+  /* Judge the foremost request, and tell the others. */
   judge(p, request);
   if (!p->judged)
     return OPIPE_OK;
   OPI_TRY(tell_verdict(p, &all, err));
   if (!all)
     return OPIPE_OK;
+  /* All know: leave it, and start on the next. */
   ++p->n_verdicts;
   p->judged = false;
   p->first = (opi_letter){.status = OPIPE_OK};

@@ -2,8 +2,8 @@
 /* How requests and sessions end: in success, by a reason of their own (cancelled, late, bad data),
  * or because a rank failed.
  *
- * The first reason stays. A request is handed back once, by whoever moves it from ACTIVE to ENDING;
- * after a failure that happens only when no rank touches a request's memory any more.
+ * The first reason stays. A request is handed back once, by the thread that moves it from ACTIVE to
+ * ENDING; after a failure only when no rank touches a request's memory any more.
  */
 #include "loader/base/fp.h"
 #include "runtime/requests/requests.h"
@@ -13,13 +13,14 @@ static void set_done(const opipe_fence *fence) {
     __atomic_store_n((uint32_t *)fence->handle, 1, __ATOMIC_RELEASE);
 }
 
-/* ---- what a request is in ---- */
+/* ---- states ---- */
 
 static bool is_over(uint32_t state) {
   return (state & ~(uint32_t)OPI_REQUEST_PASSING) == OPI_REQUEST_OVER;
 }
 
-/* Unless it completes what makes a request over, the request may be anybody's when this returns. */
+/* Sets the phase, and recycles a request that is over. When this returns the request may be another
+ * one's memory. */
 static void set_phase(opi_request *request, uint32_t phase) {
   uint32_t old = atomic_load(&request->caller->state), next = 0;
   do {
@@ -41,7 +42,7 @@ void opi_request_let_go(opi_request *request) {
 
 /* ---- on_done ---- */
 
-/* The requests whose on_done this thread is in: one cancels another. */
+/* The requests whose on_done runs on this thread, since an on_done may end another request. */
 typedef struct telling {
   const opi_request *request;
   struct telling *outer;
@@ -98,15 +99,15 @@ opipe_status opi_result_ask(const opi_setup *s, const opipe_submit_params *param
 
 /* ---- requests ---- */
 
-/* Of whoever has moved it from ACTIVE to ENDING. */
+/* Hands the request back. Only the thread that has moved it from ACTIVE to ENDING calls this. */
 static void hand_back(opi_request *request) {
   opi_session *s = request->caller->session;
-  /* Nobody fails it any more, and nobody looks at its fences. */
+  /* Decide its fate, and wait until no thread looks at its fences. */
   opi_request_close_fate(request);
   while (atomic_load(&s->held.looked_at) ==
-         request) { /* no longer: whoever looks next sees it failed */
+         request) { /* the next one to look sees that it is over */
   }
-  /* Results are complete: loss, fences, counters. */
+  /* Complete its results: loss, fences, counters. */
   if (request->ticket != NULL)
     opi_train_finished(request);
   for (uint32_t i = 0; i < s->setup->n_inputs; ++i)
@@ -117,10 +118,10 @@ static void hand_back(opi_request *request) {
     atomic_fetch_add(opi_request_failed(request) ? &s->n_failed : &s->n_done, 1);
   if (request->stream_kept != NULL)
     opi_stream_finish(request);
-  /* Tell the host. After FINISHED the request is the caller's. */
+  /* Tell the host. From FINISHED on the request is the caller's. */
   tell(request);
   set_phase(request, OPI_REQUEST_FINISHED);
-  /* Wake who waits. */
+  /* Wake waiting callers. */
   if (atomic_load_explicit(&s->waits.finished_fd, memory_order_relaxed) >= 0)
     opi_session_ring_finished(s);
   if (atomic_load(&s->waits.n_waiters) == 0)
@@ -140,8 +141,8 @@ void opi_request_finish(opi_request *request) {
   hand_back(request);
 }
 
-/* It has passed, and ends if nobody has ended it: at one stroke, since one that has ended and was
- * released is another request's memory the moment it has passed. */
+/* Sets PASSED, and ENDING if nobody has ended the request, in one exchange: a request that has
+ * ended and was released may be another one's memory the moment it has passed. */
 static void set_passed(opi_request *request, bool ends) {
   uint32_t old = atomic_load(&request->caller->state), next = 0;
   bool mine = false;
@@ -155,13 +156,16 @@ static void set_passed(opi_request *request, bool ends) {
     opi_request_recycle(request);
 }
 
-/* Of whoever has set PASSING: until it has passed it is nobody else's. */
+/* Passes the request. Only the thread that has set PASSING calls this, and no other thread recycles
+ * the request before it has passed. */
 static void pass(opi_request *request) {
   opi_session *s = request->caller->session;
-  opi_lent_drop(request); /* bindings of the shape go with it */
+  /* Let go of lent tensors, then of the shape that their bindings belong to. */
+  opi_lent_drop(request);
   if (request->shape != NULL)
     atomic_fetch_sub(&request->shape->n_users, 1);
-  const bool withdrawn = opi_request_withdrawn(request); /* who withdrew it ends it */
+  /* Make room for another request. A withdrawn one is ended by the thread that withdrew it. */
+  const bool withdrawn = opi_request_withdrawn(request);
   atomic_fetch_sub(&s->n_unfinished, request->is_gap ? 0 : 1);
   opi_room_tell(s);
   set_passed(request, !withdrawn);
@@ -205,8 +209,8 @@ bool opi_session_is_ending(opi_session *s) {
   return found;
 }
 
-/* Ends it if nobody has. That it passes is said first: what has passed and was released may be
- * another request's memory, which would then pass without having failed. */
+/* Ends the request if nobody has. PASSING is set first: a request that has passed and was released
+ * may be another one's memory, which would then pass without having failed. */
 static void settle(opi_request *request, const opipe_error *why) {
   uint32_t old = atomic_load(&request->caller->state), phase = 0;
   do {
@@ -216,7 +220,7 @@ static void settle(opi_request *request, const opipe_error *why) {
       return;
   } while (!atomic_compare_exchange_weak(&request->caller->state, &old, old | OPI_REQUEST_PASSING));
   if (phase == OPI_REQUEST_ACTIVE && !opi_rank_is_here(request->setup, 0))
-    opi_request_judge(request, why); /* though well done here: the verdict has not come */
+    opi_request_judge(request, why); /* even if it succeeded here: no verdict has come */
   else if (phase == OPI_REQUEST_ACTIVE)
     (void)opi_request_fail(request, why);
   pass(request);

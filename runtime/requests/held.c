@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests whose tensors are not there yet: kept from the ranks until their fences are set, each
- * with what comes behind it in its own stream; in training also until nobody reads or writes
- * parameters (train/rest.c).
+/* Held requests: kept from the ranks until their fences are set, together with later requests of
+ * the same stream. In training they are also kept while somebody reads or writes parameters
+ * (rest.c).
  *
- *   fenced ── r1 ─► r2 ─► r3 ─► r4        all of them, oldest first: what is looked at
+ *   first ──► r1 ─► r2 ─► r3 ─► r4        all of them, oldest first; a look goes along this list
  *   rows ──── last of stream A, of B ...  hashed; from there back through the stream
  *
- * Nothing that a submit does takes longer the more are held. A look takes all of them, so nobody
- * looks again before the last look has been paid for several times over; a host's flag rings
- * nothing, and the longer one has been waited for, the later it is looked at again.
+ * The time of a submit does not grow with their number. A look at all of them does, so the next
+ * look comes only after several times the last one's duration. A host's flag has no doorbell: the
+ * longer it has been waited for, the later it is looked at again.
  *
- * The reference has no ranks: what may go runs in the thread that looks, under run_lock, and ends
- * once submit_lock is free, so that an on_done may call.
+ * The reference has no ranks. Its admitted requests run on the thread that looks, under run_lock,
+ * and end once submit_lock is free, so that an on_done may call.
  */
 #include "runtime/requests/requests.h"
 
 enum {
   ROWS_MOST = 1 << 16,
-  LOOK_SHARE = 8 /* at least so many times as long as a look lasts nobody looks again */
+  LOOK_SHARE = 8 /* the time between two looks is at least this many times a look's duration */
 };
 
 opipe_status opi_held_open(opi_session *s, opipe_error *err) {
@@ -33,11 +33,11 @@ opipe_status opi_held_open(opi_session *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* ---- what may go ---- */
+/* ---- fences ---- */
 
-/* What ranks are given they do in turn: nothing of it may wait for the host. An output's flag is
- * looked at when it is stored; of a training session before that, since what has begun cannot be
- * left half done, and of the reference, which could do nothing else meanwhile. */
+/* Ranks run requests in order, so a request must not wait for the host. An output's flag may still
+ * be looked at when the output is stored. Training looks before that, since a step that has begun
+ * cannot be left half done, and so does the reference, which could do nothing else meanwhile. */
 bool opi_request_may_go(const opi_request *request) {
   const opi_session *s = request->caller->session;
   for (uint32_t i = 0; i < s->setup->n_inputs; ++i) {
@@ -54,8 +54,8 @@ bool opi_request_may_go(const opi_request *request) {
   return true;
 }
 
-/* Its fences are set, then: labels are read. Whoever ends a request waits as long as somebody looks
- * (opi_request_finish): flags and tensors may go with it. */
+/* Looks at the request's fences; once they are set, reads a step's labels. The end of a request
+ * waits for this (hand_back), since its flags and tensors may be freed then. */
 static bool look(opi_request *request, opipe_status *out_status, opipe_error *why) {
   opi_session *s = request->caller->session;
   atomic_store(&s->held.looked_at, request);
@@ -67,14 +67,14 @@ static bool look(opi_request *request, opipe_status *out_status, opipe_error *wh
 
 /* ---- streams ---- */
 
-/* Where sessions share the work all have one order, so all requests are of one stream. */
+/* Sessions that share the work have one order, so all their requests are of one stream. */
 static bool same_stream(const opi_request *a, const opi_request *b) {
   return opi_is_shared(a->setup) ||
          (a->stream_kept == b->stream_kept &&
           (a->stream_kept != NULL || a->caller->stream == b->caller->stream));
 }
 
-/* The link to the last one of its stream that is held, or where one would be linked. */
+/* The link to the last held request of the same stream, or the link for a first one. */
 static opi_request **link_of(const opi_request *like) {
   const opi_session *s = like->caller->session;
   const uint64_t key = opi_is_shared(s->setup)     ? 0
@@ -90,10 +90,11 @@ opi_request *opi_held_last(const opi_request *like) {
   return *link_of(like);
 }
 
-/* It holds up what comes behind it in its own stream. */
+/* Holds the request, and with it later ones of its stream. */
 static void hold(opi_request *request) {
   opi_session *s = request->caller->session;
   opi_request **at = link_of(request), *last = *at;
+  /* Link it behind the last one of its stream. */
   request->caller->ahead_in_stream = last;
   request->caller->behind_in_stream = NULL;
   request->caller->next_in_row = last == NULL ? NULL : last->caller->next_in_row;
@@ -102,16 +103,17 @@ static void hold(opi_request *request) {
     last->caller->behind_in_stream = request;
   request->caller->foremost = last == NULL;
   request->caller->held = true;
+  /* Link it behind all held ones, and let rank 0 look after them. */
   request->caller->next_fenced = NULL;
   *s->held.end = request;
   s->held.end = &request->caller->next_fenced;
   if (atomic_fetch_add(&s->held.n, 1) == 0)
     atomic_store(&s->held.since_ns, opi_clock_ns());
   if (!s->setup->reference)
-    s->setup->transport->ring(opi_session_first(s->setup)->endpoint); /* which looks after them */
+    s->setup->transport->ring(opi_session_first(s->setup)->endpoint);
 }
 
-/* at: the link to it in the list of all. */
+/* Unlinks a held request. at: the link to it in the list of all. */
 static void let_go(opi_request **at) {
   opi_request *request = *at, *ahead = request->caller->ahead_in_stream,
               *behind = request->caller->behind_in_stream;
@@ -132,7 +134,7 @@ static void let_go(opi_request **at) {
     ahead->caller->behind_in_stream = behind;
   request->caller->held = false;
   atomic_fetch_sub(&s->held.n, 1);
-  atomic_store(&s->held.since_ns, opi_clock_ns()); /* something moves */
+  atomic_store(&s->held.since_ns, opi_clock_ns());
 }
 
 uint32_t opi_held_from(const opi_session *s, uint64_t number) {
@@ -142,7 +144,7 @@ uint32_t opi_held_from(const opi_session *s, uint64_t number) {
   return n;
 }
 
-/* ---- going ---- */
+/* ---- admitting ---- */
 
 static void give(opi_request *request) {
   uint32_t no = OPI_BEGUN_NO;
@@ -164,18 +166,19 @@ void opi_request_start(opi_request *request, bool goes) {
 
 static void fail_for_labels(opi_request *request, const opipe_error *why) {
   opi_session *s = request->caller->session;
-  if (opi_is_shared(s->setup) && !opi_rank_is_here(s->setup, 0)) /* others would go on with it */
+  if (opi_is_shared(s->setup) && !opi_rank_is_here(s->setup, 0)) /* others would run the step */
     opi_session_break(s->setup, opi_session_first(s->setup)->index, request, why);
   else
     (void)opi_request_fail(request, why);
 }
 
-/* Those that can go, go; returns those that have failed, and of the reference all that went. */
+/* Gives the ranks the held requests that may go. Returns those that have failed, and in the
+ * reference all that have run. */
 static opi_request *admit(opi_session *s) {
   opi_request *ended = NULL, **end = &ended;
   for (opi_request **at = &s->held.first; *at != NULL && !opi_session_failed(s->setup);) {
     opi_request *request = *at;
-    /* May it go now? Look at its fences, and count a step's labels. */
+    /* May it go? Look at its fences, and count a step's labels. */
     opi_request_check_held(request);
     opipe_error why = OPIPE_ERROR_INIT;
     opipe_status status = OPIPE_OK;
@@ -185,7 +188,7 @@ static opi_request *admit(opi_session *s) {
       fail_for_labels(request, &why);
     if (opi_session_failed(s->setup))
       break;
-    /* Keep it, give it to the ranks, or end it. */
+    /* Keep it, give it to the ranks, or collect it for its end. */
     const bool fails = opi_request_failed(request), ends = fails && !opi_is_shared(s->setup);
     if (!ends && !(next && (may || fails))) {
       at = &request->caller->next_fenced;
@@ -203,7 +206,7 @@ static opi_request *admit(opi_session *s) {
   return ended;
 }
 
-/* Nobody holds submit_lock any more: an on_done may call. */
+/* Ends the collected requests. submit_lock is free, so that an on_done may call. */
 static void end_all(opi_session *s, opi_request *ended) {
   while (ended != NULL) {
     opi_request *request = ended;
@@ -269,7 +272,7 @@ uint64_t opi_held_looks_ns(const opi_session *s) {
 
 void opi_submit_begin(opi_session *s) {
   if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
-    opi_session_admit(s); /* where nobody else looks that makes room */
+    opi_session_admit(s); /* a late one that is ended makes room */
   (void)take(s, true);
 }
 
@@ -280,6 +283,6 @@ void opi_submit_end(opi_session *s, opi_request *request) {
   if (!s->setup->reference)
     return;
   if (request != NULL && atomic_load(&request->begun) == OPI_BEGUN_YES)
-    opi_request_passed(request); /* it has run */
+    opi_request_passed(request); /* the reference has run it */
   opi_lock_give(&s->run_lock);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes: letters between two ranks, in order, through a ring of places in the memory of each. */
+/* Lanes: letters between two ranks, in order, through rings of places in the memory of both. */
 #include <string.h>
 
 #include "runtime/requests/peers.h"
@@ -13,9 +13,9 @@ static opipe_status open_stream(const opi_lane *lane, uint32_t src, uint32_t dst
       .kind = OPIPE_STREAM_CONTROL,
       .src_rank = src,
       .dst_rank = dst,
-      .src_stage = OPIPE_NONE, /* of no stage, as what the ranks agree by, */
+      .src_stage = OPIPE_NONE,
       .dst_stage = OPIPE_NONE,
-      .index = 1, /* which has index 0 */
+      .index = 1, /* 0 is the stream by which ranks agree on the plan (session/agree.c) */
       .depth = OPI_LETTERS,
       .n_bytes = lane->place_bytes};
   return OPI_MAKE_WIRE(lane->rank->setup, stream_open, out, err, lane->rank->endpoint, &params);
@@ -77,7 +77,7 @@ static opipe_queue *queue_of(const opi_lane *lane) {
   return lane->queue == NULL ? lane->rank->queue : lane->queue;
 }
 
-/* ---- what goes ---- */
+/* ---- sending ---- */
 
 static opipe_region place_of(const opi_lane *lane, uint64_t number, bool goes) {
   const uint64_t at = number % OPI_LETTERS + (goes ? 0 : OPI_LETTERS);
@@ -108,6 +108,7 @@ opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void
 static opipe_status move_out(opi_lane *lane, opipe_error *err) {
   const opi_setup *s = lane->rank->setup;
   opipe_status status = OPIPE_OK;
+  /* Send what is written, in order. */
   while (status == OPIPE_OK && lane->n_sent < lane->n_written) {
     const opipe_region place = place_of(lane, lane->n_sent, true);
     status = OPI_POLL_WIRE(s, reserve, err, lane->out, lane->n_sent);
@@ -115,6 +116,7 @@ static opipe_status move_out(opi_lane *lane, opipe_error *err) {
       status = OPI_POLL_WIRE(s, send, err, lane->out, lane->n_sent, &place, NULL, NULL);
     lane->n_sent += status == OPIPE_OK ? 1 : 0;
   }
+  /* Free the places of letters that have left. */
   while (status >= 0 && lane->n_free < lane->n_sent) {
     status = OPI_POLL_WIRE(s, test, err, lane->out, lane->n_free);
     if (status != OPIPE_OK)
@@ -124,11 +126,12 @@ static opipe_status move_out(opi_lane *lane, opipe_error *err) {
   return status < 0 ? status : OPIPE_OK;
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
 static opipe_status move_in(opi_lane *lane, opipe_error *err) {
   const opi_setup *s = lane->rank->setup;
   opipe_status status = OPIPE_OK;
+  /* Post a receive for every free place. */
   while (status == OPIPE_OK && lane->n_posted < lane->n_read + OPI_LETTERS) {
     const opipe_region place = place_of(lane, lane->n_posted, false);
     status = OPI_POLL_WIRE(s, recv, err, lane->in, lane->n_posted, &place, NULL);

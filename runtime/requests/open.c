@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What serves requests, opened and closed with its session; and what the layers below call up. */
+/* Opens and closes the requests layer with its session, and fills in the tables of functions that
+ * the layers below call. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -76,7 +77,7 @@ static opipe_status make_first(opi_session *s, uint32_t n, opipe_error *err) {
   for (uint32_t i = 0; i < n; ++i) {
     opi_request *request = opi_request_new(s, err);
     if (request == NULL)
-      return OPIPE_E_NOMEM; /* those made are in the pool */
+      return OPIPE_E_NOMEM; /* the pool frees those that were made */
     request->caller->next_free = list;
     list = request;
   }

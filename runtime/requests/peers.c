@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of other sessions: opening, what a rank does for it between its steps, and leaving, so that
- * nobody is cut off from what it still has to hear.
+/* Ranks of other sessions: opening, the exchange between a rank's steps, and leaving, such that
+ * every session still gets the letters that it needs.
  */
 #include <time.h>
 
@@ -8,7 +8,7 @@
 
 /* ---- refusals ---- */
 
-/* What is made in the reader's memory is made by a rank of the same session. */
+/* A rank can write into another's memory only within its session. */
 static opipe_status check_edges(const opi_setup *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
@@ -44,7 +44,7 @@ opipe_status opi_peers_check(const opi_setup *s, opipe_error *err) {
       OPIPE_RULE_STREAM);
 }
 
-/* ---- is somebody there? ---- */
+/* ---- progress ---- */
 
 static uint64_t moves_of(const opi_peers *p) {
   const opi_session *s = p->session;
@@ -57,8 +57,8 @@ static uint64_t moves_of(const opi_peers *p) {
   return moves;
 }
 
-/* Several times in the watchdog's time, as long as something moves here or waits for the host's
- * fences, or is said to elsewhere. */
+/* Says ALIVE several times in the watchdog's time, as long as something moves here or elsewhere, or
+ * waits for the host's fences. */
 static opipe_status tell_alive(const opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_session *s = p->session;
   static const opi_letter letter = {.kind = OPI_LETTER_ALIVE};
@@ -81,8 +81,8 @@ static bool moves_elsewhere(const void *ctx, uint64_t now) {
 
 /* ---- leaving ---- */
 
-/* Who says LEAVE has heard all verdicts: a session that is closed, then all others, since rank 0
- * passes it on. When all have said it rank 0 says BYE, and nobody is cut off by who goes first. */
+/* A session that is closed says LEAVE once it has heard all verdicts. Rank 0 passes that on, and
+ * all others say LEAVE, too. When all have, rank 0 says BYE, so that no session misses a letter. */
 static opipe_status say(opi_lane *lane, uint32_t kind, bool when, bool *io_said, opipe_error *err) {
   const opi_letter letter = {.kind = kind};
   if (!when || *io_said || !opi_lane_has_room(lane))
@@ -92,6 +92,7 @@ static opipe_status say(opi_lane *lane, uint32_t kind, bool when, bool *io_said,
 }
 
 static opipe_status tell_leave(opi_peers *p, opi_lane *lane, opipe_error *err) {
+  /* Who wants to leave, and who has said so? */
   const bool may = !p->owns || !opi_peers_awaits(p, lane->rank);
   bool any = atomic_load(&p->leaving) != 0 || lane->leave_got, all = p->owns && may;
   for (uint32_t i = 0; p->owns && i < p->n_lanes; ++i) {
@@ -100,6 +101,7 @@ static opipe_status tell_leave(opi_peers *p, opi_lane *lane, opipe_error *err) {
   }
   OPI_TRY(say(lane, OPI_LETTER_LEAVE, any && may, &lane->leave_sent, err));
   OPI_TRY(say(lane, OPI_LETTER_BYE, all && lane->leave_sent, &lane->bye_sent, err));
+  /* The lane is done once BYE has arrived at its far end. */
   const bool over = p->owns ? lane->bye_sent && lane->n_free == lane->n_written : lane->bye_got;
   if (lane->left || !over)
     return OPIPE_OK;
@@ -117,7 +119,7 @@ void opi_peers_leave(opi_session *s) {
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
   atomic_store(&p->leaving, 1);
   if (s->setup->threads == OPIPE_THREADS_HOST && opi_session_start(s->setup, NULL) < 0)
-    return; /* the host drives no more */
+    return; /* the host does not drive any more */
   for (uint32_t i = 0; i < s->setup->n_here; ++i)
     s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
   while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s->setup) &&
@@ -132,7 +134,7 @@ static bool have_gone(const void *ctx) {
 
 /* ---- a rank ---- */
 
-/* The first letter that rank 0 gets. */
+/* Writes the first letter that rank 0 gets. */
 static opipe_status say_hello(const opi_peers *p, opi_lane *lane, opipe_error *err) {
   const opi_letter letter = {.kind = OPI_LETTER_HELLO, .leader = p->session->setup->here[0]};
   return p->owns || lane->n_written != 0 ? OPIPE_OK : opi_lane_write(lane, &letter, NULL, err);
@@ -165,16 +167,17 @@ static opipe_status hear_all(opi_peers *p, const opi_rank *rank, opipe_error *er
   return OPIPE_OK;
 }
 
-/* Who has been judged makes room for the next, whose reports may have come long ago. */
 static opipe_status exchange(void *ctx, opi_rank *rank, opipe_error *err) {
   opi_peers *p = ctx;
   const uint64_t *n_out = &p->awaited[rank->index].n_out;
   uint64_t before = 0;
+  /* Hear and tell, again after each judged request: the next one's reports may have come before. */
   do {
     before = *n_out;
     OPI_TRY(hear_all(p, rank, err));
     OPI_TRY(opi_fates_tell(p, rank, err));
   } while (*n_out != before);
+  /* Then shared data, signs of life, and leaving. */
   OPI_TRY(opi_share_tell(p, rank, err));
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     opi_lane *lane = &p->lanes[i];
@@ -188,7 +191,7 @@ static opipe_status exchange(void *ctx, opi_rank *rank, opipe_error *err) {
 
 static bool let_begin(const void *ctx, const opi_rank *rank, uint64_t number) {
   const opi_peers *p = ctx;
-  if (p->owns || !opi_session_trains(rank->setup))
+  if (p->owns || !p->says_go)
     return true;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     if (p->lanes[i].rank == rank)
@@ -207,6 +210,7 @@ opipe_status opi_peers_open(opi_session *s, opipe_error *err) {
     return opi_fail_nomem(err, sizeof *p, "ranks of other sessions");
   p->session = s;
   p->owns = opi_rank_is_here(s->setup, 0);
+  p->says_go = opi_session_trains(s->setup);
   opi_arena_init(&p->arena, s->setup->allocator, 0);
   p->seen = (opi_elsewhere){.ctx = p,
                             .exchange = exchange,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session that holds some of its plan's ranks. The others are in sessions
- * of their own, in this process or another, and are reached through the transport alone: nothing is
- * shared by pointer.
+/* A session that holds only some of its plan's ranks. The others are in other sessions, in this
+ * process or another, and are reached only through the transport: nothing is shared by pointer.
  *
  *   the session with rank 0 (the owner)            another session
  *   rank 0 ◄── REPORT n: how a rank's part of request n ended, its losses ── rank r
@@ -11,14 +10,14 @@
  *          ─── BYE: all have said LEAVE ──────────────────────────────────►
  *
  * A *lane* is the pair of control streams between rank 0 and a rank of another session. A rank that
- * is done with its list of a request goes on; the request ends for the callers of all sessions with
- * the owner's verdict: well if all ranks report so, else for the reason of the lowest stage.
- * Whether a step is left out as a whole (cancel, deadline) is decided by the owner alone, before a
+ * is done with its list of a request goes on. The request ends for the callers of all sessions with
+ * the owner's verdict: successfully if all ranks report so, else for the reason of the lowest
+ * stage. Only the owner decides whether a step is left out as a whole (cancel, deadline), before a
  * rank begins it.
  *
- * Letters travel through buffers of a rank's own, on its own thread. They come between the messages
- * of the lists, which therefore must be matched by tag or stream. What a rank has here belongs to
- * its thread; what is atomic, to all.
+ * Letters go through a rank's own buffers, on its own thread. They come between the messages of the
+ * lists, which must therefore be matched by tag or stream. A rank's fields belong to its thread;
+ * atomic ones are shared.
  */
 #ifndef OPI_PEERS_H
 #define OPI_PEERS_H
@@ -26,7 +25,7 @@
 #include "runtime/requests/requests.h"
 
 enum {
-  OPI_LETTERS = 4, /* that a lane holds in either direction */
+  OPI_LETTERS = 4, /* places of a lane in either direction */
   OPI_LETTER_TEXT = 440,
   OPI_LETTER_MORE = 32768 /* bytes that may follow a letter, at least */
 };
@@ -46,104 +45,105 @@ typedef struct opi_letter {
   uint32_t kind;    /* OPI_LETTER_* */
   int32_t status;   /* OPIPE_OK, or why not */
   uint32_t stage;   /* where it failed, OPIPE_NONE: before any */
-  uint32_t leader;  /* HELLO: the first rank of the session that says so */
-  uint64_t number;  /* REPORT, VERDICT: of the request; GO: by the order in which ranks are given
-                       them; DATA: its first byte */
-  uint64_t n_bytes; /* of what follows: losses, data */
-  uint64_t n_total; /* DATA: of all */
+  uint32_t leader;  /* HELLO: the first rank of the sender's session */
+  uint64_t number;  /* REPORT, VERDICT: of the request; GO: of its entry in the ring; DATA: the
+                       offset of its first byte */
+  uint64_t n_bytes; /* losses or data behind the letter */
+  uint64_t n_total; /* DATA: bytes of all letters */
   double loss;      /* VERDICT */
   char text[OPI_LETTER_TEXT];
 } opi_letter;
 
-/* Between rank 0 and a rank of another session, as seen from this end. Letters are numbered. */
+/* One end of the lane between rank 0 and a rank of another session. Letters are numbered. */
 typedef struct opi_lane {
-  opi_rank *rank;  /* this end */
-  uint32_t far;    /* rank of the other end */
-  uint32_t leader; /* owner: first rank of the far session; OPIPE_NONE: not heard of yet */
+  opi_rank *rank;  /* this end's */
+  uint32_t far;    /* the other end's rank */
+  uint32_t leader; /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
   opipe_stream *in, *out;
-  opipe_queue *queue;                /* of its own where the rank's may be at work for long, with */
-  opipe_event *event;                /* its event; NULL: the device is synchronous */
-  opi_block block;                   /* OPI_LETTERS places for what goes, as many for what comes */
-  char *going, *come;                /* [place_bytes] on the host */
-  uint64_t place_bytes, step_bytes;  /* of a letter with what follows it; from one to the next */
-  uint64_t going_bytes[OPI_LETTERS]; /* of what lies in the places */
-  uint64_t n_written, n_sent, n_free; /* what goes; those below n_free have left */
-  uint64_t n_posted, n_read;          /* what comes */
-  bool peeked;                        /* letter n_read lies in `come` */
-  uint64_t n_gone;                    /* GOs sent, or received */
+  opipe_queue *queue;                 /* of its own, since the rank's may be busy for long */
+  opipe_event *event;                 /* of that queue; both NULL: the device is synchronous */
+  opi_block block;                    /* OPI_LETTERS places to send from, as many to receive into */
+  char *going, *come;                 /* [place_bytes] a letter sent, one received; on the host */
+  uint64_t place_bytes, step_bytes;   /* a letter with its data; from one place to the next */
+  uint64_t going_bytes[OPI_LETTERS];  /* of the letters in the places */
+  uint64_t n_written, n_sent, n_free; /* letters sent; those below n_free have left */
+  uint64_t n_posted, n_read;          /* letters received */
+  bool peeked;                        /* letter n_read is in `come` */
+  uint64_t n_gone;                    /* GOs sent or received */
   uint64_t n_judged;                  /* owner: VERDICTs sent */
-  uint64_t n_shared;                  /* bytes of the share that went */
-  bool reported;                      /* owner: of the foremost request */
-  bool shares;                        /* owner: the share has begun here */
+  uint64_t n_shared;                  /* bytes of the share sent */
+  bool reported;                      /* owner: the foremost request's REPORT is here */
+  bool shares;                        /* owner: a letter of the share was sent */
   bool leave_sent, leave_got, bye_sent, bye_got, left;
-  uint64_t alive_ns, alive_moves; /* when ALIVE went last, and how many moves there were then */
+  uint64_t alive_ns, alive_moves; /* when ALIVE was sent last, and the moves counted then */
 } opi_lane;
 
-/* Requests that a rank is done with but for the verdict, oldest first. */
+/* Requests that a rank is done with except for the verdict, oldest first. */
 typedef struct opi_awaited {
   opi_request **ring; /* [engine->ring_room] */
   uint64_t n_in, n_reported, n_out;
 } opi_awaited;
 
-/* Data that the session that has it gives to all others. */
+/* Data that one session gives to all others. */
 typedef struct opi_share {
   char *data; /* [n_bytes] */
   uint64_t n_bytes, n_there;
-  uint32_t holder; /* rank whose session has it */
-  bool begun;      /* it is here, or begins to come */
+  uint32_t holder; /* a rank of the session that has it */
+  bool begun;      /* it is here, or has begun to come */
   opipe_error why;
-  _Atomic uint64_t n_parts; /* letters, for whoever waits */
+  _Atomic uint64_t n_parts; /* letters so far, for the thread that waits */
   _Atomic uint32_t state;   /* OPI_SHARING_* */
 } opi_share;
 enum { OPI_SHARING_NONE = 0, OPI_SHARING_RUNS = 1, OPI_SHARING_DONE = 2 };
 
 struct opi_peers {
   opi_session *session;
-  opi_elsewhere seen; /* by the ranks here */
+  opi_elsewhere seen; /* the table for the ranks here */
   opi_arena arena;
   opi_lane *lanes; /* [n_lanes] owner: one per rank elsewhere; else one per rank here */
   uint32_t n_lanes;
   bool owns;            /* rank 0 is here */
-  opi_awaited *awaited; /* [n_ranks] of those here */
-  /* owner: of the foremost request that rank 0 is done with */
+  bool says_go;         /* ranks begin an entry only at rank 0's GO: true for steps */
+  opi_awaited *awaited; /* [n_ranks] of ranks here */
+  /* owner: about the foremost request that rank 0 is done with */
   bool judged;
   opi_letter first; /* the report that decides; status OPIPE_OK: none failed */
   uint64_t n_verdicts;
   opi_share share;
-  _Atomic uint64_t n_heard;  /* ALIVEs */
-  _Atomic uint64_t heard_ns; /* the last; 0: none */
+  _Atomic uint64_t n_heard;  /* ALIVEs received */
+  _Atomic uint64_t heard_ns; /* time of the last; 0: none */
   _Atomic uint32_t leaving;  /* this session is being closed */
-  _Atomic uint32_t gone;     /* another one was */
-  _Atomic uint32_t n_left;   /* lanes on which BYE was said */
+  _Atomic uint32_t gone;     /* another session was closed */
+  _Atomic uint32_t n_left;   /* lanes that are done */
 };
 typedef struct opi_peers opi_peers;
 
 /* -- lane.c -- */
 opipe_status opi_lanes_open(opi_peers *peers, opipe_error *err);
 void opi_lanes_close(opi_peers *peers);
-/* Letters that are under way go on. */
+/* Makes progress with letters under way. */
 opipe_status opi_lane_move(opi_lane *lane, opipe_error *err);
 bool opi_lane_has_room(const opi_lane *lane);
-/* Puts a letter on its way, for which there is room; `more` [letter->n_bytes] follows it, and may
- * lie behind a letter's place in lane->going. */
+/* Writes a letter, for which there is room, with `more` [letter->n_bytes] behind it. `more` may be
+ * in lane->going behind the letter's place. */
 opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void *more,
                             opipe_error *err);
-/* The next letter that has come, with what follows behind it; *out NULL: none. It is the next one
- * until it is taken. */
+/* The next letter received, with its data behind it; *out NULL: none. It stays the next one until
+ * it is taken. */
 opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *err);
 void opi_lane_take(opi_lane *lane);
 
 /* -- fates.c -- */
 opipe_status opi_fates_open(opi_peers *peers, opipe_error *err);
-/* *out_taken: false, the letter has to wait until something is done here. */
+/* Handles a letter. *out_taken false: it must wait until something is done here. */
 opipe_status opi_fate_hear(opi_peers *peers, opi_lane *lane, const opi_letter *letter,
                            bool *out_taken, opipe_error *err);
-/* The rank is done with a request but for the verdict; is any such left? */
+/* See opi_elsewhere. */
 void opi_peers_await(void *ctx, const opi_rank *rank, opi_request *request);
 bool opi_peers_awaits(const void *ctx, const opi_rank *rank);
-/* What the rank has to say: reports; or, of rank 0, what goes and verdicts. */
+/* Writes a rank's reports, or rank 0's GOs and verdicts. */
 opipe_status opi_fates_tell(opi_peers *peers, opi_rank *rank, opipe_error *err);
-/* Bytes of the losses that a rank may report. */
+/* Bytes of losses that a rank may report. */
 uint64_t opi_fate_bytes(const opi_setup *setup, uint32_t rank);
 
 /* -- share.c -- */

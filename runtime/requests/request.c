@@ -2,15 +2,15 @@
 /* Requests from the caller's side: poll, wait, cancel, look at results, release; and the pool that
  * they come from.
  *
- * A request belongs to the caller from submit to release, and to the ranks until it has FINISHED.
- * Its memory goes back to the pool with its result buffers, so that after warm-up submitting
- * allocates nothing.
+ * A request belongs to the caller from submit to release, and to the ranks until they have passed
+ * it. Its memory goes back to the pool with its result buffers, so that submitting allocates
+ * nothing after warm-up.
  */
 #include <sched.h>
 
 #include "runtime/requests/requests.h"
 
-enum { SHORT_WAIT_NS = 1000000 }; /* through up to twice as much a caller may look */
+enum { SHORT_WAIT_NS = 1000000 }; /* a caller spins through waits of up to twice this */
 enum { LOOKS_PER_CLOCK = 4 };
 
 /* ---- the pool ---- */
@@ -19,7 +19,7 @@ static void end_request(void *request) {
   opi_request_release(request);
 }
 
-/* A request with both sides and the tables behind it. */
+/* A request's two sides; its tables follow. */
 typedef struct whole {
   opi_request request;
   opi_caller caller;
@@ -140,7 +140,7 @@ opipe_request *opi_request_handle(const opi_request *request) {
 static opipe_status check(const opi_request *request, opipe_error *err) {
   if (request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "no request was given (NULL)");
-  /* What ends while its session closes is still looked at inside its on_done. */
+  /* While a session closes, requests may still be looked at in their on_done. */
   OPI_TRY(opi_session_in_on_done() ? opi_process_check(request->setup, err)
                                    : opi_session_check(request->setup, err));
   const uint32_t state = atomic_load(&request->caller->state);
@@ -160,7 +160,7 @@ static opipe_status outcome(const opi_request *request, opipe_error *err) {
   return request->error.status;
 }
 
-/* Finished? Sees deadlines and failed sessions to it on the way. */
+/* Is the request finished? Also ends it if it is late or its session has failed. */
 static bool is_finished(opi_request *request) {
   if (opi_request_over(request))
     return true;
@@ -178,11 +178,11 @@ static bool is_finished(opi_request *request) {
 opipe_status opi_request_poll(opi_request *request, opipe_error *err) {
   OPI_TRY(check(request, err));
   if (!is_finished(request) && request->caller->session->setup->threads == OPIPE_THREADS_HOST)
-    opi_watch(request->setup); /* no rank may be looking */
+    opi_watch(request->setup); /* perhaps no rank looks */
   return is_finished(request) ? outcome(request, err) : OPIPE_PENDING;
 }
 
-/* Whoever else wants the core gets it after a while. */
+/* Spins until the request is finished or the time is over; yields the core after a while. */
 static void spin(opi_request *request, uint64_t now_ns, uint64_t until_ns) {
   const uint64_t yields_ns = opi_later_ns(now_ns, OPI_POLL_NS);
   while (opi_request_progress(request) != OPI_REQUEST_FINISHED && now_ns < until_ns) {
@@ -197,7 +197,7 @@ static void spin(opi_request *request, uint64_t now_ns, uint64_t until_ns) {
   }
 }
 
-/* Where no rank has a thread that looks after what is held, whoever waits does. */
+/* The reference has no rank that looks at held requests, so the caller does. */
 static uint64_t looks_within(const opi_session *s, uint64_t slice_ns) {
   const uint64_t held = s->setup->reference ? opi_held_looks_ns(s) : UINT64_MAX;
   return held < slice_ns ? held : slice_ns;
@@ -224,9 +224,9 @@ static void sleep_for(opi_request *request, uint64_t until_ns) {
   }
 }
 
-/* Till when a caller looks before it sleeps. Where the host leaves that to the library, cores are
- * idle and devices do the work: through requests as short as the last ones were, of which being
- * woken is a good part. */
+/* How long a caller spins before it sleeps. If the host left that to the library, cores are idle
+ * and devices do the work, it spins through requests as short as the last ones, for which waking up
+ * would take a good part of the time. */
 static uint64_t looks_until(const opi_request *request, uint64_t now, uint64_t until_ns,
                             uint32_t n_waiters) {
   const opi_session *s = request->caller->session;
@@ -241,7 +241,7 @@ static uint64_t looks_until(const opi_request *request, uint64_t now, uint64_t u
   return end < until_ns ? end : until_ns;
 }
 
-/* A mean in which the last waits count most. Callers that write at once lose one of them. */
+/* A moving mean of waits. If two callers write at once, one is lost. */
 static void note_wait(opi_session *s, uint64_t ns) {
   const uint64_t most = UINT64_C(4) * SHORT_WAIT_NS;
   const uint64_t lately = atomic_load_explicit(&s->waits.lately_ns, memory_order_relaxed);
@@ -256,9 +256,10 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
     return opi_fail(err, OPIPE_E_STATE, "request %llu: another thread is waiting for it already",
                     (unsigned long long)request->number);
   }
+  /* A double-buffered step may be held back for the next one. */
   if (request->ticket != NULL && timeout_ns != 0 && !is_finished(request))
     opi_train_let_finish(request);
-  /* Look for a while, then sleep. */
+  /* Spin for a while, then sleep. */
   const uint64_t now = opi_clock_ns(), until = opi_later_ns(now, timeout_ns);
   const uint32_t n_waiters = atomic_fetch_add(&s->waits.n_waiters, 1) + 1;
   spin(request, now, looks_until(request, now, until, n_waiters));
@@ -275,7 +276,7 @@ opipe_status opi_request_wait(opi_request *request, uint64_t timeout_ns, opipe_e
                       (unsigned long long)request->number, (unsigned long long)timeout_ns);
   }
   atomic_store(&request->caller->waiting, 0);
-  atomic_fetch_sub(&s->waits.n_waiters, 1); /* last: closing waits for it */
+  atomic_fetch_sub(&s->waits.n_waiters, 1); /* must be last: close waits for it */
   return status;
 }
 
@@ -286,7 +287,7 @@ opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe
   const uint64_t slice =
       s->setup->watchdog_ns / 4 < OPI_LOOK_NS ? s->setup->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
   uint64_t now = opi_clock_ns();
-  atomic_fetch_add(&s->waits.n_waiters, 1); /* before looking: what is queued from now on tells */
+  atomic_fetch_add(&s->waits.n_waiters, 1); /* before the first look, so that no signal is lost */
   while (!is_finished(request) && !opi_lent_queued(request) && now < until) {
     const uint64_t end = opi_later_ns(now, looks_within(s, slice));
     opi_lock_take(&s->waits.lock);
@@ -307,8 +308,8 @@ opipe_status opi_request_queued(opi_request *request, uint64_t timeout_ns, opipe
   return status;
 }
 
-/* A double-buffered step whose fences are not set: no step before it has begun with its forwards.
- * (Where sessions share the work, the others may have let it go.) */
+/* Leaves out a double-buffered step that is still held, since no earlier step has begun its
+ * forwards then. Not if sessions share the work: the others may have admitted it. */
 static bool leave_out_held(opi_request *request, const opipe_error *why) {
   opi_session *s = request->caller->session;
   uint32_t no = OPI_BEGUN_NO;
@@ -318,14 +319,14 @@ static bool leave_out_held(opi_request *request, const opipe_error *why) {
   const bool out = request->caller->held &&
                    atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_NEVER);
   if (out)
-    (void)opi_request_fail(request, why); /* nobody lets it go any more */
+    (void)opi_request_fail(request, why); /* no thread admits it any more */
   opi_lock_give(&s->shapes->submit_lock);
   if (out)
     opi_request_finish(request);
   return out;
 }
 
-/* Other ranks' sums need what a rank has begun, so a step is left out as a whole or not at all. */
+/* Other ranks' sums need a step that one rank has begun, so it is left out by all ranks or none. */
 static opipe_status cancel_step(opi_request *request, const opipe_error *why, opipe_error *err) {
   const bool periodic = request->caller->session->shapes->periodic;
   if (periodic ? leave_out_held(request, why) : opi_step_leave_out(request, why))
@@ -388,8 +389,7 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                     (unsigned long long)request->number, request->error.message);
   }
   const opi_result *result = &request->results[index];
-  if (request->ticket != NULL &&
-      result->data == NULL) { /* what the loss judges: of evaluations only */
+  if (request->ticket != NULL && result->data == NULL) { /* only evaluations have logits */
     return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
                     s->setup->output_names[index]);
   }
@@ -428,7 +428,7 @@ void opi_request_release(opi_request *request) {
   opipe_status status =
       opi_request_release_waits(request) ? opi_request_wait(request, UINT64_MAX, NULL) : OPIPE_OK;
   while (status == OPIPE_E_STATE &&
-         !opi_request_over(request)) { /* somebody else waits: until it is done */
+         !opi_request_over(request)) { /* another thread waits for it: until it is finished */
     const struct timespec t = {.tv_nsec = 1000000};
     (void)nanosleep(&t, NULL);
   }

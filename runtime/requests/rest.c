@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between steps: waiting until none is under way, and keeping the next one back.
+/* Rest between steps: waits until none is under way, and holds the next ones.
  *
  *   submit 7 ─ submit 8 ─ rest: the gate is 9 ─ submit 9 ─ 8 ends ─ reads ─ go on ─ 9
  *
- * Whoever reads or writes parameters closes the gate: steps and evaluations that were submitted
- * before are waited for, those that come later are accepted and held as if their fences were not
- * set. So nothing moves meanwhile, nobody's submit waits, and whose flag is set behind a later
- * submit waits for nobody. One such call after the other.
+ * A call that reads or writes parameters closes the gate. Steps and evaluations submitted before
+ * are waited for; later ones are accepted and held as if their fences were not set. So nothing
+ * moves meanwhile, and no submit blocks, not even one that must return before the host sets a flag
+ * that the call waits for. Such calls run one after the other.
  */
 #include <time.h>
 
@@ -14,7 +14,7 @@
 
 /* ---- flushing ---- */
 
-/* Is a request with a number below `mark` not over, or not yet its caller's? */
+/* Is a request with a number below `mark` unfinished, or about to be handed back? */
 static bool has_some_before(opi_session *s, uint64_t mark) {
   opi_lock_take(&s->shapes->submit_lock);
   const uint32_t later = opi_held_from(s, mark);
@@ -34,11 +34,11 @@ static opipe_status flush(opi_session *s, uint64_t mark, uint64_t timeout_ns, op
       opi_session_settle(s);
     if (has_held)
       opi_session_admit(s);
-    if (has_held || had_held) /* whoever looked may have let a double-buffered one go */
+    if (has_held || had_held) /* a look may have admitted a double-buffered step */
       opi_train_leave_none(s);
     had_held = has_held;
     if (s->setup->threads == OPIPE_THREADS_HOST && !s->setup->reference)
-      return OPIPE_PENDING; /* the caller may be the one who drives */
+      return OPIPE_PENDING; /* the caller may have to drive */
     if (opi_clock_ns() >= until) {
       return opi_fail(err, OPIPE_E_TIMEOUT, "flush: %u steps are unfinished after %llu ns",
                       atomic_load(&s->n_unfinished), (unsigned long long)timeout_ns);
@@ -51,24 +51,20 @@ static opipe_status flush(opi_session *s, uint64_t mark, uint64_t timeout_ns, op
 }
 
 opipe_status opi_train_flush(opi_session *s, uint64_t timeout_ns, opipe_error *err) {
-  OPI_TRY(opi_session_check(s->setup, err));
-  if (!opi_session_trains(s->setup))
-    return opi_train_refuse_kind(err);
+  OPI_TRY(opi_train_check(s, err));
   return flush(s, UINT64_MAX, timeout_ns, err);
 }
 
 /* ---- resting ---- */
 
-/* A number of the calling thread's own, never 0. */
+/* A number of the calling thread, never 0. */
 static uint64_t this_thread(void) {
   static _Thread_local char own;
   return (uint64_t)(uintptr_t)&own;
 }
 
 static opipe_status close_gate(opi_session *s, opipe_error *err) {
-  OPI_TRY(opi_session_check(s->setup, err));
-  if (!opi_session_trains(s->setup))
-    return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  OPI_TRY(opi_train_check(s, err));
   if (atomic_load(&s->steps.resting) == this_thread()) {
     return opi_fail(err, OPIPE_E_STATE,
                     "a call of this thread's reads or writes the session's parameters already: "
@@ -109,7 +105,7 @@ opipe_status opi_train_rest(opi_session *s, opipe_error *err) {
   return status;
 }
 
-/* Of a session that has failed: no rank touches its device any more. */
+/* Has every rank of the failed session stopped using its device? */
 static bool has_stopped(opi_session *s) {
   bool stopped = atomic_load(&s->n_unfinished) == 0;
   for (uint32_t i = 0; i < s->setup->n_here; ++i) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for room: a host whose threads submit as fast as they are called sleeps here until
- * another request may be accepted, in place of asking over and over.
+/* Waiting for room: a host sleeps here until another request may be accepted, instead of submitting
+ * again and again.
  *
- * Room is there when fewer than max_in_flight requests are unfinished. A submit may find none all
- * the same where every shape that is kept is in use, or a stream's bindings are: then the next
- * request that passes may have made some, so one is waited for. Where it found that a value on
- * which shapes depend lies behind a flag of the host's, that is looked at.
+ * There is room when fewer than max_in_flight requests are unfinished. A submit may still find none
+ * if every shape is in use, or a stream's bindings are. The next request that passes may make room
+ * then, so one is waited for. If a value that decides shapes is behind a host's flag, the flag is
+ * polled.
  */
 #include "runtime/requests/requests.h"
 
@@ -27,14 +27,14 @@ void opi_room_await(opi_session *s, const uint32_t *flag) {
   opi_lock_give(&s->room.lock);
 }
 
-/* Is a value that the last submit needed still not there, as far as anybody knows? room_lock */
+/* Is a value that the last submit needed still missing, as far as is known? room.lock */
 static bool awaits_value(opi_session *s) {
   const uint32_t *flag = atomic_load(&s->shapes->awaited);
   return flag != NULL && atomic_load(&s->room.awaited_at) == atomic_load(&s->room.n_passed) &&
          __atomic_load_n(flag, __ATOMIC_ACQUIRE) == 0;
 }
 
-/* room_lock */
+/* room.lock */
 static bool has_room(opi_session *s) {
   const uint32_t n = atomic_load(&s->n_unfinished);
   if (awaits_value(s))
@@ -49,7 +49,7 @@ static opipe_status look(opi_session *s, opipe_error *err) {
     opi_session_settle(s);
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
   }
-  opi_session_admit(s); /* what waits for fences may go, or be late */
+  opi_session_admit(s); /* held requests may go, or be late */
   opi_lock_take(&s->room.lock);
   const bool has = has_room(s);
   opi_lock_give(&s->room.lock);
@@ -62,7 +62,7 @@ opipe_status opi_session_wait_room(opi_session *s, uint64_t timeout_ns, opipe_er
   const uint64_t looks =
       s->setup->watchdog_ns / 4 < OPI_LOOK_NS ? s->setup->watchdog_ns / 4 + 1 : OPI_LOOK_NS;
   atomic_fetch_add(&s->waits.n_waiters, 1);
-  atomic_fetch_add(&s->room.n_waiters, 1); /* before looking: what passes from now on tells */
+  atomic_fetch_add(&s->room.n_waiters, 1); /* before the first look, so that no signal is lost */
   opipe_status status = look(s, err);
   while (status == OPIPE_PENDING) {
     const uint64_t now = opi_clock_ns();
@@ -74,8 +74,9 @@ opipe_status opi_session_wait_room(opi_session *s, uint64_t timeout_ns, opipe_er
                         s->setup->max_in_flight);
       break;
     }
+    /* Sleep until something has passed, or until the next look at a flag or a held request. */
     opi_lock_take(&s->room.lock);
-    const uint64_t flags = awaits_value(s) ? opi_flag_looks_ns(since) : UINT64_MAX; /* no bell */
+    const uint64_t flags = awaits_value(s) ? opi_flag_looks_ns(since) : UINT64_MAX;
     const uint64_t held = s->setup->reference ? opi_held_looks_ns(s) : UINT64_MAX;
     const uint64_t next = flags < held ? flags : held;
     const uint64_t end = opi_later_ns(now, next < looks ? next : looks);
@@ -87,8 +88,8 @@ opipe_status opi_session_wait_room(opi_session *s, uint64_t timeout_ns, opipe_er
     status = look(s, err);
   }
   if (status == OPIPE_OK)
-    opi_room_await(s, NULL); /* the flag is the host's again */
+    opi_room_await(s, NULL); /* the host may free the flag */
   atomic_fetch_sub(&s->room.n_waiters, 1);
-  atomic_fetch_sub(&s->waits.n_waiters, 1); /* last: closing waits for it */
+  atomic_fetch_sub(&s->waits.n_waiters, 1); /* must be last: close waits for it */
   return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data that one session has and all others get: parameters by name. A thread of the host's posts
- * it, between steps; the ranks that speak for their sessions move it, in parts, by way of rank 0.
+/* Data that one session has and all others get: parameters by name. A host's thread posts it
+ * between steps. Each session's first rank moves it, in parts, through rank 0.
  */
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +8,9 @@
 
 #include "runtime/requests/peers.h"
 
-/* ---- who speaks ---- */
+/* ---- leaders ---- */
 
-/* The lane of rank 0's to the rank that speaks for the session of `rank`; NULL: it is here, or has
- * not said yet who does. */
+/* Rank 0's lane to the first rank of the session of `rank`; NULL: it is here, or not known yet. */
 static opi_lane *lane_of(const opi_peers *p, uint32_t rank) {
   uint32_t leader = OPIPE_NONE;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
@@ -33,7 +32,7 @@ static bool all_are_known(const opi_peers *p) {
   return true;
 }
 
-/* Does what is shared go out on this lane? */
+/* Is the data to be sent on this lane? */
 static bool goes_to(const opi_peers *p, const opi_lane *lane) {
   const opi_setup *s = p->session->setup;
   const bool has = opi_rank_is_here(s, p->share.holder);
@@ -50,7 +49,7 @@ opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *lett
   *out_taken = atomic_load_explicit(&share->state, memory_order_acquire) == OPI_SHARING_RUNS &&
                !(share->begun && share->n_there == share->n_bytes);
   if (!*out_taken)
-    return OPIPE_OK; /* of the next call, which comes here too */
+    return OPIPE_OK; /* it belongs to the next call, which the host has not made here yet */
   if (letter->n_total != share->n_bytes || letter->number != share->n_there ||
       letter->n_bytes > share->n_bytes - share->n_there) {
     return opi_fail(err, OPIPE_E_STATE,
@@ -59,7 +58,7 @@ opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *lett
                     lane->far, (unsigned long long)letter->n_total,
                     (unsigned long long)share->n_bytes);
   }
-  *out_taken = opi_rank_touch(lane->rank); /* whose data it is may have given up */
+  *out_taken = opi_rank_touch(lane->rank); /* false: the caller has given up, with its memory */
   if (!*out_taken)
     return OPIPE_OK;
   if (letter->status < 0)
@@ -73,7 +72,7 @@ opipe_status opi_share_hear(opi_peers *p, opi_lane *lane, const opi_letter *lett
   return OPIPE_OK;
 }
 
-/* One letter at least, also where there is nothing but a status. */
+/* Sends the data in letters, at least one, which has the status. */
 static opipe_status give(opi_share *share, opi_lane *lane, bool *io_all, opipe_error *err) {
   while (!lane->shares || (share->why.status >= 0 && lane->n_shared < share->n_there)) {
     const uint64_t left = share->why.status < 0 ? 0 : share->n_there - lane->n_shared;
@@ -122,7 +121,7 @@ opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err
 
 /* ---- for the host ---- */
 
-/* Where the host drives, the call itself drives the rank that speaks. */
+/* If the host drives the ranks, the call itself drives the first one. */
 static void drive(opi_session *s) {
   opi_rank *rank = opi_session_first(s->setup);
   if (s->setup->threads != OPIPE_THREADS_HOST || atomic_exchange(&rank->worker->driving, 1) != 0)
@@ -131,7 +130,8 @@ static void drive(opi_session *s) {
   atomic_store(&rank->worker->driving, 0);
 }
 
-/* Until it is done, or the session has failed, or nothing has moved for the watchdog's time. */
+/* Waits until the share is done, the session has failed, or no letter has come for the watchdog's
+ * time. */
 static void wait_for(opi_session *s, const opi_share *share) {
   const struct timespec again = {.tv_nsec = 20000};
   uint64_t since = opi_clock_ns(), parts = 0, now = since;
@@ -156,7 +156,7 @@ static opipe_status give_up(opi_session *s, opipe_error *err) {
                    (double)s->setup->watchdog_ns * 1e-9);
     opi_session_fail(s->setup, s->setup->here[0], NULL, &why);
   }
-  /* who fails it at the same time may still be writing down why */
+  /* Wait until no rank touches the data, and until the reason is written. */
   while (atomic_load(&opi_session_first(s->setup)->worker->touching) != 0 ||
          !opi_session_failed(s->setup))
     (void)nanosleep(&again, NULL);
@@ -170,6 +170,7 @@ opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64
   opipe_error local = OPIPE_ERROR_INIT, *err = io_err == NULL ? &local : io_err;
   if (p == NULL)
     return had;
+  /* Post the data, or the memory for it, and wake the first rank. */
   const bool has = opi_rank_is_here(s->setup, holder);
   opi_share *share = &p->share;
   share->data = data == NULL ? nothing : data;
@@ -182,9 +183,10 @@ opipe_status opi_peers_share(opi_session *s, uint32_t holder, void *data, uint64
     (void)opi_fail(&share->why, had, "%s", err->message);
   atomic_store_explicit(&share->state, OPI_SHARING_RUNS, memory_order_release);
   s->setup->transport->ring(s->setup->ranks[s->setup->here[0]].endpoint);
+  /* Wait until all sessions have it. */
   wait_for(s, share);
   if (atomic_load(&share->state) != OPI_SHARING_DONE)
-    return give_up(s, err); /* nobody looks at it any more */
+    return give_up(s, err);
   atomic_store(&share->state, OPI_SHARING_NONE);
   if (had < 0)
     return had;

@@ -7,7 +7,7 @@
 
 /* ---- tickets ---- */
 
-/* One of every piece of every micro-batch. */
+/* One loss for every piece of every micro-batch. */
 static size_t n_losses(const opi_setup *s) {
   return (size_t)s->plan->decided.n_microbatches * s->shapes->n_pieces;
 }
@@ -38,7 +38,7 @@ void opi_ticket_free(opi_request *request) {
   opi_free(s->allocator, ticket, sizeof *ticket);
 }
 
-/* Whatever finished first. */
+/* The order of the sum does not depend on which rank finished first. */
 double opi_train_loss(const opi_request *request) {
   const size_t n = n_losses(request->setup);
   double loss = 0;
@@ -47,7 +47,7 @@ double opi_train_loss(const opi_request *request) {
   return loss;
 }
 
-/* Of a request that failed there is no loss, and other ranks may still be at work on it. */
+/* A failed request has no loss, and other ranks may still work on it. */
 void opi_train_finished(opi_request *request) {
   struct opi_ticket *ticket = request->ticket;
   atomic_store(&ticket->end_ns, opi_clock_ns());
@@ -60,9 +60,9 @@ void opi_train_finished(opi_request *request) {
     memcpy(request->results[0].data, &loss, sizeof loss);
 }
 
-/* ---- what was given ---- */
+/* ---- parameters ---- */
 
-/* Whether it may is the border's to ask. */
+/* Does the host give a learning rate? The API has checked whether it may. */
 static bool gives_lr(const opipe_submit_params *params) {
   return OPIPE_HAS(params, opipe_submit_params, lr) && (params->flags & OPIPE_SUBMIT_LR) != 0;
 }
@@ -173,7 +173,7 @@ static opipe_status prepare(opi_session *s, const opipe_submit_params *params, o
   atomic_store(&ticket->end_ns, 0);
   OPI_TRY(place_results(shape, params, request, err));
   OPI_TRY(opi_lent_take(request, params->deadline_ns != 0, err));
-  OPI_TRY(opi_train_look(request, err)); /* those that are not there wait with it */
+  OPI_TRY(opi_train_look(request, err)); /* PENDING: labels that come later are read later */
   return OPIPE_OK;
 }
 
@@ -217,7 +217,6 @@ static void publish_epilogue(opi_session *s) {
   s->steps.held = NULL;
 }
 
-/* In this thread. */
 static void run_reference(opi_request *request) {
   opi_session *s = request->caller->session;
   opi_steps *t = &s->steps;
@@ -243,7 +242,7 @@ void opi_train_publish(opi_request *request) {
     publish(s, request, request, OPI_ITEM_ALL);
   } else {
     if (t->held != NULL && t->held->shape != request->shape)
-      publish_epilogue(s); /* its bodies are of other tensors: the pipeline drains */
+      publish_epilogue(s); /* another shape: the pipeline drains */
     publish(s, t->held, request, t->held == NULL ? OPI_ITEM_PROLOGUE : OPI_ITEM_ALL);
     t->held = request;
     if (request->ticket->wanted)
@@ -251,7 +250,7 @@ void opi_train_publish(opi_request *request) {
   }
 }
 
-/* Returns its handle: once published, an on_done may let go of it. */
+/* Returns the handle, since an on_done may release the request once it is published. */
 static opipe_request *begin(opi_session *s, opi_request *request,
                             const opipe_submit_params *params) {
   request->number = s->shapes->n_numbered++;
@@ -261,7 +260,7 @@ static opipe_request *begin(opi_session *s, opi_request *request,
       params->deadline_ns == 0 ? 0 : opi_later_ns(request->ticket->start_ns, params->deadline_ns);
   const bool goes = request->ticket->counted && s->held.first == NULL &&
                     request->number < s->held.gate && opi_request_may_go(request);
-  opi_request_begin(request, params); /* whoever sees the session fail may end it from here on */
+  opi_request_begin(request, params); /* from here on a failed session ends it */
   opipe_request *handle = opi_request_handle(request);
   opi_request_start(request, goes);
   return handle;
@@ -270,14 +269,10 @@ static opipe_request *begin(opi_session *s, opi_request *request,
 static opipe_status start_locked(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                                  opi_request **out_request, opipe_request **out_handle,
                                  opipe_error *err) {
-  if (opi_session_failed(s->setup))
-    return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
-  if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
-    return OPIPE_PENDING;
-  opi_request *request = opi_request_new(s, err);
-  if (request == NULL)
-    return OPIPE_E_NOMEM;
-  request->shape = NULL;
+  opi_request *request = NULL;
+  const opipe_status admitted = opi_submit_admit(s, &request, err);
+  if (admitted != OPIPE_OK)
+    return admitted;
   request->ticket->kind = kind;
   request->ticket->shifted = request->ticket->counted = request->ticket->wanted = false;
   request->ticket->has_lr = gives_lr(params);
@@ -285,11 +280,7 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   const uint64_t passed = atomic_load(&s->room.n_passed);
   const opipe_status status = prepare(s, params, request, err);
   if (status != OPIPE_OK) {
-    if (status == OPIPE_PENDING) /* or the host's flag is waited for */
-      atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
-    opi_lent_drop(request);
-    opi_shape_let_go(request);
-    opi_request_recycle(request);
+    opi_submit_refuse(s, request, passed, status);
     return status;
   }
   *out_request = request;
@@ -297,16 +288,19 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   return OPIPE_OK;
 }
 
-opipe_status opi_train_refuse_kind(opipe_error *err) {
+opipe_status opi_train_check(const opi_session *s, opipe_error *err) {
+  OPI_TRY(opi_session_check(s->setup, err));
+  return opi_session_trains(s->setup) ? OPIPE_OK : opi_train_refuse(err);
+}
+
+opipe_status opi_train_refuse(opipe_error *err) {
   return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference: it cannot train");
 }
 
 static opipe_status start(opi_session *s, const opipe_submit_params *params, uint32_t kind,
                           opi_request **out_request, opipe_request **out_handle, opipe_error *err) {
   opipe_request *handle = NULL;
-  OPI_TRY(opi_session_check(s->setup, err));
-  if (!opi_session_trains(s->setup))
-    return opi_train_refuse_kind(err);
+  OPI_TRY(opi_train_check(s, err));
   OPI_TRY(check_params(s->setup, params, kind, err));
   opi_submit_begin(s);
   const opipe_status status = start_locked(s, params, kind, out_request, &handle, err);
@@ -336,7 +330,7 @@ void opi_train_let_finish(opi_request *request) {
   if (s->steps.held == request)
     publish_epilogue(s);
   else
-    request->ticket->wanted = true; /* the ranks may not have got it */
+    request->ticket->wanted = true; /* it may not be published yet */
   opi_lock_give(&s->shapes->submit_lock);
   if (opi_session_failed(s->setup))
     opi_session_settle(s);
@@ -352,7 +346,7 @@ void opi_train_leave_none(opi_session *s) {
     opi_session_settle(s);
 }
 
-/* ---- what came of it ---- */
+/* ---- reports ---- */
 
 opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result, opipe_error *err) {
   if (ticket->ticket == NULL) {
@@ -373,27 +367,10 @@ opipe_status opi_train_report(opi_request *ticket, opi_train_result *out_result,
 }
 
 opi_weights *opi_train_weights(opi_session *session) {
-  return !opi_session_trains(session->setup) ? NULL : session->shapes->weights;
-}
-
-opipe_status opi_train_param_name(opi_session *session, uint32_t index, const char **out_name,
-                                  opipe_error *err) {
-  opi_weight_info info;
-  uint32_t trained = 0;
-  for (uint32_t i = 0;
-       opi_session_trains(session->setup) && opi_weights_info(session->shapes->weights, i, &info);
-       ++i) {
-    if (info.trained == 0 || trained++ != index)
-      continue;
-    *out_name = info.source->name;
-    return OPIPE_OK;
-  }
-  return opi_fail(err, OPIPE_E_NOTFOUND, "parameter %u of %u trained ones", index, trained);
+  return session->shapes->weights;
 }
 
 void opi_train_set_step(opi_session *session, uint64_t step) {
-  if (!opi_session_trains(session->setup))
-    return;
   opi_lock_take(&session->shapes->submit_lock);
   session->steps.n_steps = step;
   for (uint32_t r = 0; r < session->setup->plan->decided.n_ranks; ++r) {

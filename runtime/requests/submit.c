@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accepting a request: its inputs are checked, its compiled shapes found or built, its results
- * given a place, then it is published to the ranks. One submitter at a time; the order of
- * submission is the order in which every rank works.
+/* Accepts a request: checks its inputs, finds or builds its shape, finds places for its results,
+ * and publishes it to the ranks. One thread submits at a time; every rank works in the order of
+ * submission.
  */
 #include <string.h>
 
@@ -108,7 +108,7 @@ static opipe_status find_output(const opi_setup *s, const char *name, uint32_t *
                   opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
-/* Those that the host gave no memory for. */
+/* Finds places for the outputs without memory of the host's. */
 static opipe_status place_others(const opi_setup *s, const opipe_submit_params *params,
                                  opi_request *request, opipe_error *err) {
   const bool asks =
@@ -181,7 +181,7 @@ static void number(opi_session *s, opi_request *request, const opipe_submit_para
   request->shape->last_used = request->number + 1;
 }
 
-/* Which of its shape's and of all requests it is to the ranks. */
+/* Gives the request its place in its shape's bodies and in the ring. */
 static void enqueue(opi_session *s, opi_request *request) {
   const uint32_t n_positions = request->runs->lists->n_positions;
   request->body = request->shape->n_requests / n_positions;
@@ -190,14 +190,14 @@ static void enqueue(opi_session *s, opi_request *request) {
   atomic_store(&request->n_taking_left, opi_request_n_taking(request));
 }
 
-/* A rank whose first step is a receive is woken by the message. */
+/* Publishes a request, and rings the ranks that no message will wake. */
 static void publish_one(opi_session *s, opi_request *request) {
   const uint32_t version = atomic_load(&s->shapes->version);
-  const opi_compiled *t = request->runs; /* it is the ranks' once it is published */
-  /* Its place in the order, then the ring; the ranks may have it from here on. */
+  const opi_compiled *t = request->runs; /* read now: once published the request is the ranks' */
+  /* Give it its place, then the ring: the ranks may have it from here on. */
   enqueue(s, request);
   const bool all = request->has_plain || s->rung_version != version ||
-                   request->body == 0; /* the first of its shape: receives are posted */
+                   request->body == 0; /* the first of its shape: all ranks post receives */
   const uint32_t position = request->position;
   s->rung_version = version;
   s->engine->ring[request->order % s->engine->ring_room] = request;
@@ -209,8 +209,8 @@ static void publish_one(opi_session *s, opi_request *request) {
   }
 }
 
-/* A request that is nobody's, and does nothing, in the place of one for another replica than that
- * of the stream which comes next. */
+/* Publishes a gap: a request without a caller that computes nothing. It takes the place of another
+ * replica's request, so that the next one is its stream's replica's. */
 static opipe_status publish_gap(opi_session *s, const opi_request *like, opipe_error *err) {
   static const opipe_submit_params none = {.struct_size = sizeof none};
   opipe_error why = OPIPE_ERROR_INIT;
@@ -259,7 +259,7 @@ void opi_request_publish(opi_request *request) {
   for (uint32_t n = opi_stream_gap(request); n > 0 && status == OPIPE_OK; --n)
     status = publish_gap(s, request, &why);
   publish_one(s, request);
-  if (status < 0) /* another replica would take it */
+  if (status < 0) /* without the gap another replica would take the request */
     opi_session_break(s->setup, opi_session_first(s->setup)->index, request, &why);
 }
 
@@ -271,8 +271,8 @@ static bool is_of_first(const opi_session *s, const opi_request *request) {
           (request->stream_kept != NULL || s->first_stream == request->caller->stream));
 }
 
-/* May it be waited for by devices, and hold up what they are given behind it? Only as long as that
- * is of its own stream. Where sessions share the work all requests are of one. */
+/* May devices wait for the request's fences, and so hold up later work? Only if all requests are of
+ * its stream. Sessions that share the work have one stream. */
 static bool may_hold_up(const opi_session *s, const opi_request *request) {
   return opi_is_shared(s->setup) || (!s->has_streams && is_of_first(s, request));
 }
@@ -285,26 +285,45 @@ static void note_stream(opi_session *s, const opi_request *request) {
   s->first_kept = request->stream_kept;
 }
 
-static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
-                                  opi_request **out_request, opipe_request **out_handle,
-                                  opipe_error *err) {
+opipe_status opi_submit_admit(opi_session *s, opi_request **out_request, opipe_error *err) {
   if (opi_session_failed(s->setup))
     return opi_fail(err, OPIPE_E_STATE, "the session has failed: %s", s->setup->ending.why.message);
   if (atomic_load(&s->n_unfinished) >= s->setup->max_in_flight)
     return OPIPE_PENDING;
-  opi_request *request = opi_request_new(s, err);
-  if (request == NULL)
+  *out_request = opi_request_new(s, err);
+  if (*out_request == NULL)
     return OPIPE_E_NOMEM;
-  request->shape = NULL;
+  (*out_request)->shape = NULL;
+  return OPIPE_OK;
+}
+
+void opi_submit_refuse(opi_session *s, opi_request *request, uint64_t n_passed,
+                       opipe_status status) {
+  if (status == OPIPE_PENDING) {
+    const bool awaits_flag = atomic_load(&s->shapes->awaited) != NULL;
+    atomic_store(&s->room.full_at, awaits_flag ? 0 : n_passed + 1);
+  }
+  opi_lent_drop(request);
+  opi_shape_let_go(request);
+  opi_request_recycle(request);
+}
+
+static opipe_status submit_locked(opi_session *s, const opipe_submit_params *params,
+                                  opi_request **out_request, opipe_request **out_handle,
+                                  opipe_error *err) {
+  opi_request *request = NULL;
+  const opipe_status admitted = opi_submit_admit(s, &request, err);
+  if (admitted != OPIPE_OK)
+    return admitted;
   request->caller->stream = params->stream;
-  const uint64_t passed = atomic_load(&s->room.n_passed); /* before what may find no room */
-  /* Whose it is, what was given, which shape it is of. */
+  const uint64_t passed = atomic_load(&s->room.n_passed); /* read before looking for a shape */
+  /* Find its stream, read its inputs, find its shape. */
   opipe_status status = opi_stream_begin(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_read_inputs(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_shape_find(s->setup, request, err);
-  /* Where results go, with what its programs are bound, what the host lends. */
+  /* Find places for its results, its stream's bindings, and the lent tensors. */
   if (status == OPIPE_OK)
     status = place_results(s->setup, params, request, err);
   if (status == OPIPE_OK)
@@ -313,13 +332,9 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_stream_bind(request, err);
   if (status == OPIPE_OK)
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
-  /* Refused, or OPIPE_PENDING: its shape finds no room, or the host's flag is waited for. */
+  /* Refuse it, or answer OPIPE_PENDING: no room for its shape, or a host's flag is not set. */
   if (status != OPIPE_OK) {
-    if (status == OPIPE_PENDING)
-      atomic_store(&s->room.full_at, atomic_load(&s->shapes->awaited) == NULL ? passed + 1 : 0);
-    opi_lent_drop(request);
-    opi_shape_let_go(request);
-    opi_request_recycle(request);
+    opi_submit_refuse(s, request, passed, status);
     return status;
   }
   /* Accepted: number it, begin it, and give it to the ranks or hold it. */
@@ -329,7 +344,7 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
   opi_stream_advance(request);
   opi_request_begin(request, params);
   *out_request = request;
-  *out_handle = opi_request_handle(request); /* once published, an on_done may let go of it */
+  *out_handle = opi_request_handle(request); /* once published, an on_done may release it */
   opi_request_start(request, goes);
   return OPIPE_OK;
 }
@@ -341,11 +356,11 @@ static opipe_status refuse_kind(opipe_error *err) {
 opipe_status opi_session_check_counts(const opi_session *s, const char *call, bool trains,
                                       const opipe_submit_params *params, opipe_error *err) {
   if (params->struct_size < OPIPE_END(opipe_submit_params, n_outputs))
-    return OPIPE_OK; /* refused by its size */
+    return OPIPE_OK; /* the size will be refused */
   if (params->n_inputs <= s->setup->n_inputs && params->n_outputs <= s->setup->n_outputs)
     return OPIPE_OK;
   if (trains != opi_session_trains(s->setup))
-    return trains ? opi_train_refuse_kind(err) : refuse_kind(err);
+    return trains ? opi_train_refuse(err) : refuse_kind(err);
   if (params->n_inputs > s->setup->n_inputs) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %u inputs are given, there are %u", call,
                     params->n_inputs, s->setup->n_inputs);

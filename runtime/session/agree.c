@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hashes of plan and kernels once round the ring of ranks, over the transport that will carry
- * the tensors. */
+/* Sends the hashes of plan and kernels once round the ring of ranks, over the transport that will
+ * carry the tensors. */
 #include "runtime/session/agree.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@ enum { HASHES = 2, HASH_BYTES = HASHES * 16, WAIT_NS = 1000000 };
 typedef struct talk {
   const opi_agree_params *p;
   const opi_agree_rank *rank;
-  opipe_buffer *buffer; /* what it sends; at the next multiple of the alignment what it gets */
+  opipe_buffer *buffer; /* the hashes sent; at the next multiple of the alignment, those received */
   opipe_memory *memory;
   opipe_stream *out, *in;
   opipe_region sent, got;
@@ -45,7 +45,7 @@ static opipe_status open_stream(talk *t, uint32_t src, uint32_t dst, opipe_strea
       .kind = OPIPE_STREAM_CONTROL,
       .src_rank = src,
       .dst_rank = dst,
-      .src_stage = OPIPE_NONE, /* of no stage: apart from the credits of forward plans */
+      .src_stage = OPIPE_NONE, /* no stage, unlike the streams of credits */
       .dst_stage = OPIPE_NONE,
       .depth = 1,
       .n_bytes = HASH_BYTES};
@@ -105,8 +105,8 @@ static opipe_status hear(talk *t, bool *io_moved, opipe_error *err) {
   return status < 0 ? status : OPIPE_OK;
 }
 
-/* Rank 0 speaks first, the others hear first: one order of all messages, for transports that match
- * by it, or run one operation at a time. */
+/* Rank 0 tells first, the others hear first. So messages have one order, for transports that match
+ * by order or run one operation at a time. */
 static opipe_status take_turns(talk *t, bool *io_moved, opipe_error *err) {
   const bool first = t->rank->index == 0;
   if (first)
@@ -116,7 +116,8 @@ static opipe_status take_turns(talk *t, bool *io_moved, opipe_error *err) {
   return !first && t->posted ? tell(t, io_moved, err) : OPIPE_OK;
 }
 
-/* Sleeps until something rings for `t`, a while at most: others here may be nearer to the end. */
+/* Sleeps until something rings for `t`, but only for a while: other ranks here may have progressed.
+ */
 static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opipe_error *err) {
   const opi_transport_ref *via = t->p->transport;
   const uint64_t ms = t->p->timeout_ns / 1000000;
@@ -192,7 +193,7 @@ static void end(const talk *t) {
 opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   opipe_error own = OPIPE_ERROR_INIT;
-  err = err == NULL ? &own : err; /* the world is told why */
+  err = err == NULL ? &own : err; /* abort needs the reason */
   if (p->n_ranks < 2 || p->n_ranks_here == 0)
     return OPIPE_OK;
   talk *talks = opi_alloc_zero(p->allocator, p->n_ranks_here, sizeof *talks);
@@ -215,7 +216,7 @@ opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
   if (status < 0)
     p->transport->table->abort(p->world, p->ranks->index, err);
   for (uint32_t i = 0; status < 0 && i < p->n_ranks_here; ++i) {
-    opipe_error late = OPIPE_ERROR_INIT; /* what is queued may use what is freed now */
+    opipe_error late = OPIPE_ERROR_INIT; /* queued work may use the buffers freed below */
     (void)sync(&talks[i], &late);
   }
   for (uint32_t i = 0; i < p->n_ranks_here; ++i)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Do all ranks hold the same plan, and the same table of kernels? Asked once, before the first
- * step: a peer with another schedule would not stop, it would train on with wrong sums. */
+/* Checks once, before the first step, that all ranks hold the same plan and the same table of
+ * kernels. A peer with another schedule would not stop but train on with wrong sums. */
 #ifndef OPI_AGREE_H
 #define OPI_AGREE_H
 
@@ -28,10 +28,10 @@ typedef struct opi_agree_params {
   const opipe_allocator *allocator;
 } opi_agree_params;
 
-/* Every rank tells the next one round a ring; where plans differ, two neighbours do. Blocks;
- * nothing of it is left behind. Called where no thread steps these ranks. Errors: INVALID, both
- * ranks and both plans; TIMEOUT, who was not heard of; the backend's and the transport's. After an
- * error the world has been aborted, so that no rank goes on. */
+/* Every rank tells the next one in a ring; if plans differ, they differ between two neighbours.
+ * Blocks, while no thread runs these ranks, and leaves nothing behind. Errors: INVALID names both
+ * ranks and plans; TIMEOUT the rank that was not heard; the backend's and the transport's. An error
+ * aborts the world, so that no rank goes on. */
 opipe_status opi_agree(const opi_agree_params *params, opipe_error *err);
 
 #endif /* OPI_AGREE_H */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that the host drives, on whichever thread and in whichever loop it likes: session_drive,
- * and file descriptors that say when it is worth while.
+/* Host-driven ranks: session_drive, on any thread and in any loop of the host's, and file
+ * descriptors that are readable when there may be work.
  *
  * No wake-up is lost: the doorbell is read before the interpreter runs for the last time, and the
- * transport is asked to tell when it leaves that value, at once if it has.
+ * transport is asked to notify when it leaves that value, at once if it has.
  */
 #include <errno.h>
 #include <sys/eventfd.h>
@@ -14,7 +14,8 @@
 
 /* ---- file descriptors ---- */
 
-/* A rank's is a timer, so that it can be looked after again soon; 0: it is not readable. */
+/* Makes a rank's descriptor readable in `ns`; 0: not at all. It is a timer, since a device has no
+ * doorbell. */
 static void wake_in(int fd, long ns) {
   const struct itimerspec t = {.it_value = {.tv_nsec = ns}};
   (void)timerfd_settime(fd, 0, &t, NULL);
@@ -26,7 +27,7 @@ static void ring_rank(void *ctx) {
   wake_in(atomic_load_explicit(&rank->worker->fd, memory_order_relaxed), 1);
 }
 
-/* Nothing is given up that somebody may have in a loop: made once, kept until the end. */
+/* Makes a descriptor once. It is kept until the end, since the host may have it in a loop. */
 static opipe_status make_fd(opi_session *s, _Atomic int32_t *place, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   opi_lock_take(&s->waits.lock);
@@ -116,7 +117,7 @@ static opipe_status drive(opi_session *s, opi_rank *rank, uint64_t timeout_ns, o
     opi_watch(s->setup);
   if (fd >= 0 && status >= 0)
     s->setup->transport->notify(rank->endpoint, seen, ring_rank, rank);
-  if (fd >= 0 && status >= 0 && rank->worker->polls) /* nobody rings for what a device has done */
+  if (fd >= 0 && status >= 0 && rank->worker->polls) /* a device has no doorbell */
     wake_in(fd, (long)opi_rank_looks_ns(rank));
   return status;
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a session tells about itself: counters, and the memory that its devices have really handed
- * out. */
+/* A session's counters, and the memory that its devices have handed out. */
 #include <string.h>
 
 #include "partition/program/states.h"
 #include "runtime/session/session.h"
 
-/* Copies what the caller's struct has room for. */
+/* Copies as much as the caller's struct has room for. */
 static void copy_out(void *dst, uint32_t dst_size, const void *src, size_t src_size) {
   memcpy(dst, src, dst_size < src_size ? dst_size : src_size);
 }
@@ -25,7 +24,8 @@ static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
   return workspace;
 }
 
-/* Of the session's own: the plan's are copies for nodes that the device lacks. */
+/* The session's own pinned bytes. The plan counts others: copies for nodes that the device lacks.
+ */
 static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
   uint64_t n = opi_weights_pinned(s->shapes->weights, index);
   for (const opi_staging *at = s->setup->ranks[index].stagings; at != NULL; at = at->next)
@@ -33,8 +33,7 @@ static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
   return n;
 }
 
-/* What the device has handed out, told apart by what the parts of the session say that they hold.
- */
+/* Splits the bytes that the device has handed out by category, as weights and lists count them. */
 static void train_memory(const opi_session *s, uint32_t index, const opipe_device_usage *usage,
                          opipe_memory_info *info) {
   opi_weight_bytes bytes = {0, 0, 0, 0};
@@ -81,7 +80,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
       .stream_bytes = opi_stream_bytes(&s->setup->plan->decided, index, rank->alignment, &home)};
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
-  opi_lock_take(&s->shapes->submit_lock); /* no shape comes or goes meanwhile */
+  opi_lock_take(&s->shapes->submit_lock); /* keeps shapes from coming and going */
   usage.live_bytes[OPIPE_BUFFER_BOUNDARY] += rank->wire_bytes;
   info.total_bytes += rank->wire_bytes;
   info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing a session: devices, message world, the plan's own shapes, threads; in reverse
- * order on the way out and after a failure half-way. What the plan's shape needs is all there when
- * open returns.
+/* Opens a session: devices, message world, the plan's own shape, threads; and closes it in reverse
+ * order, also after a failure half-way. The plan's own shape is complete when open returns.
  */
 #include "runtime/session/session.h"
 
@@ -16,13 +15,13 @@
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
 enum { PLACES_LEAST = 4 };
-/* Where ranks outnumber the cores a rank looks only for about as long as falling asleep and being
- * woken would cost; the transport yields while it looks. */
+/* If ranks outnumber cores a rank spins only for about as long as it takes to fall asleep and wake
+ * up; the transport yields meanwhile. */
 enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
 
-/* ---- what was asked for ---- */
+/* ---- parameters ---- */
 
-/* Callers would take time from what such a rank computes, where others want the cores too. */
+/* Do ranks compute on their own threads, from which spinning callers would take time? */
 static bool ranks_compute(const opi_setup *s) {
   bool found = s->ranks == NULL;
   for (uint32_t i = 0; !found && i < s->n_here; ++i)
@@ -30,7 +29,7 @@ static bool ranks_compute(const opi_setup *s) {
   return found;
 }
 
-/* Who spins: nobody for long where threads outnumber cores. */
+/* Decides for how long ranks and callers spin: briefly if threads outnumber cores. */
 static void share_cores(opi_session *session, uint32_t spin_us) {
   opi_setup *s = session->setup;
   uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
@@ -132,8 +131,8 @@ static opipe_status list_inputs(opi_setup *s, opipe_error *err) {
 
 /* ---- devices ---- */
 
-/* The plan was made for devices that are alike in what it decides by: offsets of buffers, and who
- * writes into whose memory. */
+/* The plan decides offsets of buffers, and which ranks write into each other's memory, for devices
+ * of this alignment and kind of memory. */
 static opipe_status check_device(const opi_device_spec *spec, const opipe_device_info *info,
                                  opipe_error *err) {
   const uint32_t host = OPIPE_DEVICE_HOST_MEMORY;
@@ -182,8 +181,8 @@ static opipe_status open_rank(opi_setup *s, uint32_t place, opipe_error *err) {
   return opi_ahead_open(rank, err);
 }
 
-/* Caps that ranks have together hold for what all of them take: their devices know of one rank
- * each. A device on which some rank has no cap is not limited. */
+/* Holds caps that several ranks have together, since a device knows only its own rank. A device on
+ * which a rank has no cap is not limited. */
 static opipe_status cap_together(opi_session *session, opipe_error *err) {
   opi_setup *s = session->setup;
   const opi_device_spec *devices = s->plan->decided.devices;
@@ -276,7 +275,7 @@ static opipe_status open_world(opi_setup *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Ranks of one session share the plan; those of others bring their own. */
+/* Ranks of other sessions bring plans of their own: are they the same? */
 static opipe_status agree(opi_setup *s, opipe_error *err) {
   const uint32_t n = s->n_here;
   opi_agree_rank *ranks = opi_alloc_zero(s->allocator, n, sizeof *ranks);
@@ -316,7 +315,7 @@ static void close_world(opi_setup *s) {
 
 /* ---- open and close ---- */
 
-/* The layers' parts in one piece of memory. */
+/* The layers' parts, in one block of memory. */
 typedef struct whole {
   opi_session session;
   opi_setup setup;
@@ -328,7 +327,7 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
                              opipe_error *err) {
   opi_setup *s = session->setup;
   const uint32_t spin_us = params == NULL ? UINT32_MAX : params->spin_us;
-  /* What was asked for. */
+  /* Parameters, inputs and the engine. */
   OPI_TRY(list_ranks(s, err));
   OPI_TRY(read_params(session, params, err));
   OPI_TRY(opi_peers_check(s, err));
@@ -337,12 +336,12 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
   /* Devices and messages. */
   OPI_TRY(cap_together(session, err));
   OPI_TRY(open_ranks(s, err));
-  share_cores(session, spin_us); /* devices may have taken some */
+  share_cores(session, spin_us); /* again, since devices may have taken cores */
   if (!s->reference) {
     OPI_TRY(open_world(s, err));
     OPI_TRY(agree(s, err));
   }
-  /* What requests run. */
+  /* The plan's own shape, and the requests that will run it. */
   session->shapes->periodic =
       s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   OPI_TRY(opi_streams_open(s, err));
@@ -390,13 +389,6 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   return OPIPE_OK;
 }
 
-opipe_status opi_train_open(const opi_session_env *env, const opipe_session_params *params,
-                            opi_session **out_session, opipe_error *err) {
-  if (env->plan->decided.train == NULL)
-    return opi_fail(err, OPIPE_E_STATE, "the plan is for inference: it cannot train");
-  return opi_session_open(env, params, out_session, err);
-}
-
 void opi_session_stop(opi_session *session) {
   opi_setup *s = session->setup;
   opi_waits *waits = &session->waits;
@@ -421,13 +413,13 @@ void opi_session_close(opi_session *session) {
     return;
   opi_setup *s = session->setup;
   const opipe_allocator *allocator = s->allocator;
-  /* Nobody is inside any more. */
+  /* Wait until no call is inside. */
   opi_session_stop(session);
   opi_requests_shut(session);
   opi_streams_shut(s);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     opi_ahead_end(&s->ranks[s->here[i]]);
-  /* The backends' and the transport's, from the top down. */
+  /* Free the backends' and the transport's objects, from the top down. */
   opi_streams_stop(s);
   opi_lent_stop_places(s);
   opi_requests_stop(session);
@@ -438,7 +430,7 @@ void opi_session_close(opi_session *session) {
   opi_session_close_fds(session);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
     close_rank(&s->ranks[s->here[i]]);
-  /* Host memory. */
+  /* Free host memory. */
   opi_shapes_free(session->shapes);
   opi_streams_free(s);
   opi_requests_end(session);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From events to lanes: sorted by rank and time; what a rank waited for follows from when others
- * made what it read. */
+/* Sorts events into lanes by rank and time, and finds the causes of waits from the times at which
+ * other ranks made the tensors that a program reads. */
 #include "runtime/trace/page.h"
 
 #include <math.h>
@@ -9,9 +9,9 @@
 #include "loader/base/json.h"
 #include "partition/study/page/plan_page.h"
 
-/* The last that made a tensor of a micro-batch (and slice). */
+/* The last program that made a tensor of a micro-batch and slice. */
 typedef struct maker {
-  double end; /* 0: nobody has */
+  double end; /* 0: none has */
   uint32_t rank;
 } maker;
 
@@ -27,7 +27,7 @@ typedef struct tracer {
   double end;
 } tracer;
 
-/* ---- what an event is ---- */
+/* ---- events ---- */
 
 static uint32_t kind_of(const opi_trace_event *e) {
   static const struct {
@@ -57,7 +57,7 @@ static int by_lane(const void *a, const void *b) {
   return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
 }
 
-/* ---- who made what ---- */
+/* ---- makers ---- */
 
 static maker *maker_of(const tracer *t, const opi_trace_event *e, uint32_t stage, uint32_t way) {
   const uint64_t at =
@@ -77,7 +77,7 @@ static void note_maker(const tracer *t, const opi_trace_event *e) {
     *m = (maker){(double)e->end_ns, e->rank};
 }
 
-/* When the last of what a program reads from other ranks was made; < 0: it reads nothing there. */
+/* When the last tensor was made that a program reads from other ranks; < 0: it reads none. */
 static double made_for(const tracer *t, const opi_trace_event *e, uint32_t way) {
   double last = -1;
   for (uint32_t i = 0; i < t->plan->predicted.n_crossings; ++i) {

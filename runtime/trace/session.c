@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trace of the last request or step: when the programs of the lists and the sums over replicas
- * ran, and when the plan had the programs run. */
+/* The trace of the last request or step: measured times of the lists' programs and of the sums over
+ * replicas, and planned times of the programs. */
 #include "runtime/trace/trace.h"
 
 #include <time.h>
@@ -51,13 +51,15 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
   return event;
 }
 
-/* Did the step run for the last of a stream's requests (its number + 1)? A training step's are all
- * of the last. */
-static bool is_last(const opi_compiled *t, const opi_ran *ran, uint64_t last) {
-  return ran->span.end_ns != 0 && (opi_session_trains(t->setup) || ran->request == last);
+/* Stands for every request: in training all times in the lists are the last step's. */
+#define EVERY UINT64_MAX
+
+/* Did the step run for the last request? `last`: its number + 1. */
+static bool is_last(const opi_ran *ran, uint64_t last) {
+  return ran->span.end_ns != 0 && (last == EVERY || ran->request == last);
 }
 
-/* When a step ran, by the host's clock: a program's time may be its device's. */
+/* When a step ran, by the host's clock. A program's times may be its device's. */
 static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const opi_step *step = &t->lists->steps[index];
   opi_span span = opi_ran_at(t, rank, index)->span;
@@ -70,26 +72,25 @@ static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   return span;
 }
 
-static void find_last(const opi_compiled *t, uint64_t *out_last, uint64_t *out_first_ns) {
-  *out_last = 0;
+/* *io_last: EVERY, or 0 for the request that ran last, which is put there. */
+static void find_last(const opi_compiled *t, uint64_t *io_last, uint64_t *out_first_ns) {
   *out_first_ns = UINT64_MAX;
   for (uint32_t pass = 0; pass < 2; ++pass) {
     for (uint32_t k = 0; k < t->setup->n_here; ++k) {
       const uint32_t r = t->setup->here[k];
       for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
         const opi_ran *ran = opi_ran_at(t, r, i);
-        if (pass == 0 && ran->request > *out_last)
-          *out_last = ran->request;
-        if (pass == 1 && is_last(t, ran, *out_last) && span_of(t, r, i).start_ns < *out_first_ns)
+        if (pass == 0 && ran->request > *io_last)
+          *io_last = ran->request;
+        if (pass == 1 && is_last(ran, *io_last) && span_of(t, r, i).start_ns < *out_first_ns)
           *out_first_ns = span_of(t, r, i).start_ns;
       }
     }
   }
 }
 
-/* A sum or an update, whose times are the host's, is begun behind the programs in front of it: the
- * host may have come to it before they were done, and the two clocks meet no better than to some
- * microseconds. */
+/* Moves a sum or an update, whose times are the host's, behind the programs before it: the host may
+ * have come to it before they were done, and the two clocks agree to some microseconds only. */
 static void put_behind(opi_span *io_span, uint64_t end_ns) {
   if (io_span->start_ns < end_ns)
     io_span->start_ns = end_ns;
@@ -97,8 +98,9 @@ static void put_behind(opi_span *io_span, uint64_t end_ns) {
     io_span->end_ns = io_span->start_ns;
 }
 
-static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
-  uint64_t first = UINT64_MAX, last = 0;
+static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace_list *list,
+                                 opipe_error *err) {
+  uint64_t first = UINT64_MAX;
   find_last(t, &last, &first);
   for (uint32_t k = 0; k < t->setup->n_here; ++k) {
     const uint32_t r = t->setup->here[k];
@@ -106,7 +108,7 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
       opi_span span = span_of(t, r, i);
-      if (!is_last(t, opi_ran_at(t, r, i), last))
+      if (!is_last(opi_ran_at(t, r, i), last))
         continue;
       if (step->kind == OPI_ACT_COMPUTE)
         end_ns = span.end_ns;
@@ -114,15 +116,16 @@ static opipe_status add_measured(const opi_compiled *t, opi_trace_list *list, op
         put_behind(&span, end_ns);
       const opi_trace_event event = describe(t, r, step, &span, first);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->setup->plan->decided, event.stage))
-        continue; /* nothing to add up */
+        continue; /* a single replica sums nothing */
       OPI_TRY(add_event(list, &event, err));
     }
   }
   return OPIPE_OK;
 }
 
-/* Start and end of every action of the plan, in a request or mini-batch that nothing is in front
- * of, or in a double-buffered body: of several, a rank's records of the first come first. */
+/* Start and end of every action of the plan, in a request or mini-batch of its own, or in a
+ * double-buffered body. If a body has several requests, a rank's records of the first come first.
+ */
 static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
                                opipe_error *err) {
   enum { PROLOGUE_BODY_EPILOGUE = 3 };
@@ -144,7 +147,7 @@ static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *
 }
 
 static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
-  const opi_decision *plan = &t->given; /* whose actions are the view's, one by one */
+  const opi_decision *plan = &t->given; /* its actions are the view's, one by one */
   double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
   if (start == NULL || end == NULL)
@@ -191,8 +194,8 @@ static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opip
   return opi_stamps_meet(s->setup, err);
 }
 
-/* Are all requests that are unfinished their callers' already? Some rank, with no part in them, has
- * yet to pass them. */
+/* Are all unfinished requests their callers' already, so that ranks without a part in them only
+ * have to pass them? */
 static bool only_passes(opi_session *s) {
   bool over = true;
   opi_lock_take(&s->waits.lock);
@@ -205,8 +208,8 @@ static bool only_passes(opi_session *s) {
   return over;
 }
 
-/* A caller has its results before the last rank has passed the request; ranks that the host drives
- * may be the caller's to drive. */
+/* Waits for ranks that have yet to pass requests whose callers have the results already. Does not
+ * wait for host-driven ranks, which the caller may have to drive. */
 static void wait_for_passes(opi_session *s) {
   const struct timespec again = {.tv_nsec = 100000};
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
@@ -215,11 +218,12 @@ static void wait_for_passes(opi_session *s) {
     (void)nanosleep(&again, NULL);
 }
 
-static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe_error *err) {
-  const bool trains = opi_session_trains(session->setup);
+/* trains: the session is at rest, between steps. */
+static opipe_status list_spans(opi_session *session, bool trains, opi_trace_list *list,
+                               opipe_error *err) {
   wait_for_passes(session);
   opi_lock_take(
-      &session->shapes->submit_lock); /* no shape comes or goes meanwhile, no request begins */
+      &session->shapes->submit_lock); /* keeps shapes from changing, requests from beginning */
   const opi_compiled *t = last_used(session);
   opipe_status status = OPIPE_OK;
   if (!trains && atomic_load(&session->n_unfinished) != 0) {
@@ -229,7 +233,7 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
   if (status == OPIPE_OK)
     status = list_clocks(session, list, err);
   if (status == OPIPE_OK)
-    status = add_measured(t, list, err);
+    status = add_measured(t, trains ? EVERY : 0, list, err);
   if (status == OPIPE_OK && list->n == 0) {
     status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no %s",
                       trains ? "step has been done" : "request has been computed");
@@ -242,9 +246,9 @@ static opipe_status list_spans(opi_session *session, opi_trace_list *list, opipe
 
 static opipe_status list_all(opi_session *session, opi_trace_list *list, opipe_error *err) {
   if (!opi_session_trains(session->setup))
-    return list_spans(session, list, err);
+    return list_spans(session, false, list, err);
   OPI_TRY(opi_train_rest(session, err));
-  const opipe_status status = list_spans(session, list, err);
+  const opipe_status status = list_spans(session, true, list, err);
   opi_train_go_on(session);
   return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writers of traces. The picture has one scale for both kinds, so that they can be compared. */
+/* Writes traces. The picture has one scale for both kinds, so that they can be compared. */
 #include "runtime/trace/trace.h"
 
 enum { LANE = 22, THIN = 4, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
@@ -7,7 +7,7 @@ enum { LANE = 22, THIN = 4, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
 const char *const opi_clock_names[OPI_CLOCKS] = {NULL, "host", "device"};
 static const char *const titles[OPI_TRACE_KINDS] = {"measured", "planned"};
 
-/* Runs in the background, at the same time as programs? */
+/* Does the event run in the background, beside programs? */
 static bool is_beside(const opi_trace_event *e) {
   return e->microbatch == OPIPE_NONE && e->stage != OPIPE_NONE;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ran when, one lane per rank: planned and measured beside each other, as a Chrome trace
+/* Planned and measured events beside each other, one lane per rank, as a Chrome trace
  * (opens in Perfetto) or as a picture.
  */
 #ifndef OPI_TRACE_H
@@ -9,10 +9,10 @@
 
 enum { OPI_TRACE_MEASURED = 0, OPI_TRACE_PLANNED = 1, OPI_TRACE_KINDS = 2 };
 
-/* Whose clock a rank's measured programs are by. */
+/* The clock of a rank's measured programs. */
 enum {
   OPI_CLOCK_NONE = 0, /* the rank is in another session */
-  OPI_CLOCK_HOST = 1, /* that sees late that an asynchronous device has done one */
+  OPI_CLOCK_HOST = 1, /* sees the end of an asynchronous device's program late */
   OPI_CLOCK_DEVICE = 2,
   OPI_CLOCKS = 3
 };
@@ -35,7 +35,7 @@ typedef struct opi_trace_list {
   uint8_t *clocks; /* [n_ranks] OPI_CLOCK_* */
 } opi_trace_list;
 
-extern const char *const opi_clock_names[OPI_CLOCKS]; /* NULL: of none */
+extern const char *const opi_clock_names[OPI_CLOCKS]; /* NULL for NONE */
 
 void opi_trace_chrome(const opi_trace_list *list, opi_text *text);
 void opi_trace_svg(const opi_trace_list *list, opi_text *text);

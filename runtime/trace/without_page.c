@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces as pages in a build without partition/study, which writes them. */
+/* Refuses traces as pages in a build without partition/study. */
 #include "runtime/trace/page.h"
 
 opipe_status opi_trace_page(const opi_plan *plan, const char *title, const opi_trace_list *list,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights, gradients and moments by name, in dense form. Only between steps.
  *
- * A backend packs and unpacks whole parameter sets, not moments: a moment has the master's layout,
- * so it is laid into the gradient set's accumulator for as long as it is unpacked (or packed):
- * between steps that is zero, and made so again, or holds gradients that are kept, which are put
- * back. No device memory is needed for it, and what is unpacked is copied to the host once.
+ * A backend packs and unpacks parameter sets, not moments. A moment has the master's layout, so it
+ * is put into the gradient set's accumulator while it is packed or unpacked. Between steps the
+ * accumulator is zero, or holds gradients that are kept; either is restored. This takes no device
+ * memory and one copy to the host.
  */
 #include <string.h>
 
@@ -79,7 +79,7 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
 typedef struct borrowed {
   opi_holder *holder;
   const opi_weight_param *param;
-  char *saved; /* what lay in the accumulator; NULL: zeros */
+  char *saved; /* the accumulator's content; NULL: zeros */
 } borrowed;
 
 static opipe_status borrow(const opi_weights *w, opi_holder *holder, const opi_weight_param *param,
@@ -157,7 +157,7 @@ static const opipe_region *state_region(const opi_weights *w, const opi_holder *
 
 /* ---- get and set ---- */
 
-/* The gradient as the step found it, without the loss scale. */
+/* The gradient before the step, with the loss scale taken out. */
 static opipe_status get_gradient(const opi_weights *w, opi_holder *holder, uint32_t slot,
                                  float *dst, uint64_t n_bytes, opipe_error *err) {
   const double scale = w->ranks[holder->env.rank].gradient_scale;
@@ -172,7 +172,7 @@ static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint
                             uint32_t state, uint32_t version, void *dst, uint64_t n_bytes,
                             opipe_error *err) {
   const opi_weight_param *p = opi_holder_param(holder, slot);
-  OPI_TRY(opi_holder_sync(holder, err)); /* the step may be queued, its updates too */
+  OPI_TRY(opi_holder_sync(holder, err)); /* the step's updates may still be queued */
   if (state == OPI_TENSOR_WEIGHT) {
     const uint32_t set = opi_weights_set_of(weights, holder->env.rank, version);
     return OPI_ASK("backend", holder->env.backend, params_read, err, holder->sets[set], slot, dst,
@@ -209,7 +209,7 @@ static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t s
                             uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err) {
   const uint32_t set = opi_weights_set_of(w, holder->env.rank, version);
   const opi_weight_param *p = opi_holder_param(holder, slot);
-  OPI_TRY(opi_holder_sync(holder, err)); /* what is queued may read it */
+  OPI_TRY(opi_holder_sync(holder, err)); /* queued work may read it */
   if (state == OPI_TENSOR_WEIGHT) {
     OPI_TRY(OPI_ASK("backend", holder->env.backend, params_write, err, holder->sets[set], slot, src,
                     n_bytes));
@@ -277,7 +277,7 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
                                 .changed = weights->changed[slot]};
   for (uint32_t i = 0; i < weights->n_holders; ++i)
     out_info->n_copies += reads(&weights->holders[i], slot) ? 1 : 0;
-  if (weights->trained[slot]) /* all ranks have those of all */
+  if (weights->trained[slot]) /* every rank has the norms of all parameters */
     out_info->gradient_norm = any_rank(weights)->norms_now[weights->trained_index[slot]];
   return true;
 }

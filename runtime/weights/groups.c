@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over ranks: the transport's all-reduce, or, without a transport, a plain one that a
- * single thread drives for all ranks: whoever gives the last part adds them up on the host, in the
- * order of members, and writes the sum to all of them. Both add alike.
+/* Sums over ranks: the transport's all-reduce, or, without a transport, a plain one that a single
+ * thread drives for all ranks. The plain one adds up on the host once the last part is given, in
+ * the order of members, and writes the sum to all of them. Both add in the same order.
  */
 #include <string.h>
 
@@ -27,7 +27,7 @@ static void plain_free(const opipe_allocator *a, opi_plain_group *g) {
   opi_free(a, g, sizeof *g);
 }
 
-/* Room for a sum and a part of any group: one thread adds one up at a time. */
+/* Makes room for a sum and a part of any group; the one thread adds up one group at a time. */
 static bool plain_room(opi_weights *w, uint64_t n_bytes) {
   if (n_bytes <= w->plain_bytes)
     return true;
@@ -173,7 +173,7 @@ opipe_status opi_member_start(opi_weights *weights, opi_holder *holder, opi_memb
     status = plain_start(weights, member, region, dtype, err);
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-    /* Once a round: recorded at every attempt it would always mean a place yet to come. */
+    /* Record once per round: recorded again at every attempt, the event would never be reached. */
     if (holder->ready != NULL && !member->asked) {
       OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
                       holder->ready));

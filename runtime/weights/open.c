@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes what a training session holds: sets, gradients, moments, groups; gives it back in reverse
- * order. Sizes come from partition/memory/weights.h and are charged before anything is allocated.
+/* Makes a training session's sets, gradients, moments and groups, and frees them in reverse order.
+ * Sizes come from partition/memory/weights.h and are charged before anything is allocated.
  */
 #include <string.h>
 
 #include "runtime/weights/kept.h"
 #include "runtime/weights/optimizer.h"
 
-/* ---- what was asked for ---- */
+/* ---- options ---- */
 
 static opipe_status copy_optimizer(opi_weights *w, const opi_optimizer *optimizer,
                                    opipe_error *err) {
@@ -26,7 +26,7 @@ static opipe_status copy_optimizer(opi_weights *w, const opi_optimizer *optimize
   return OPIPE_OK;
 }
 
-/* The ranks' instances brought together, as memory sees them. */
+/* Gathers the ranks' instances for the prediction of memory. */
 static opipe_status make_query(opi_weights *w, const opi_weights_options *o,
                                opi_weight_query *query, opipe_error *err) {
   opi_weight_reader *readers = OPI_ARENA_ARRAY(&w->arena, opi_weight_reader, w->n_parts);
@@ -62,7 +62,7 @@ static opipe_status make_query(opi_weights *w, const opi_weights_options *o,
   return OPIPE_OK;
 }
 
-/* The device of a rank is that of its first instance. */
+/* Takes the rank's device from its first instance. */
 static opipe_status place_holder(opi_weights *w, const opi_weights_options *o, uint32_t index,
                                  opi_weight_holder *held, opipe_error *err) {
   opi_holder *holder = &w->holders[index];
@@ -86,7 +86,7 @@ static opipe_status place_holder(opi_weights *w, const opi_weights_options *o, u
   return OPIPE_OK;
 }
 
-/* Which slots are read, trained and tied. */
+/* Lists the slots that are read, trained and tied. */
 static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, opipe_error *err) {
   w->used = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->ties = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
@@ -110,7 +110,7 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
   return OPIPE_OK;
 }
 
-/* ---- what a rank holds ---- */
+/* ---- holders ---- */
 
 static opipe_status charge(opi_weights *w, opi_holder *holder, opipe_error *err) {
   const opi_weight_bytes *b = &holder->bytes;
@@ -168,7 +168,7 @@ static opipe_status find_masters(const opi_weights *w, const opi_holder *holder,
   return OPIPE_OK;
 }
 
-/* Moments: one buffer, parameter after parameter. */
+/* Makes the moments in one buffer, parameter after parameter. */
 static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *err) {
   uint64_t n_bytes = 0;
   for (uint32_t k = 0; k < holder->n_trained; ++k)
@@ -191,8 +191,7 @@ static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *
   return OPIPE_OK;
 }
 
-/* Of the ranks that hold a parameter, in the order of their first readers, number `n`; NULL: there
- * are not so many. */
+/* The n-th rank that holds a parameter, in the order of first readers; NULL: there are fewer. */
 static opi_holder *holder_of(const opi_weights *w, const opi_weight_query *query, uint32_t slot,
                              uint32_t n) {
   uint32_t after = 0;
@@ -308,7 +307,7 @@ static void free_holder(opi_weights *w, opi_holder *holder) {
 
 /* ---- groups ---- */
 
-/* The sum of a parameter over the ranks that hold it: at the step, or as soon as it is complete. */
+/* Opens the sum of a parameter over the ranks that hold it. */
 static opipe_status open_sum(opi_weights *w, const opi_weight_query *query, uint32_t slot,
                              opi_holder **list, opi_member **members, opipe_error *err) {
   uint32_t n = 0;
@@ -330,7 +329,7 @@ static opipe_status open_sum(opi_weights *w, const opi_weight_query *query, uint
   return opi_group_open(w, list, n, n_bytes, members, err);
 }
 
-/* The norms, over the ranks that hold anything. */
+/* Opens the sum of the norms over the ranks that hold parameters. */
 static opipe_status open_norms(opi_weights *w, opi_holder **list, opi_member **members,
                                opipe_error *err) {
   uint32_t n = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an optimizer's numbers are at one update: learning rate, bias corrections, which parameters
- * decay, the first loss scale. In double precision; the backend works in fp32.
+/* An optimizer's numbers at one update: learning rate, bias corrections, which parameters decay,
+ * the first loss scale. They are in double precision; the backend works in fp32.
  */
 #include "runtime/weights/optimizer.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of gradients: over the replicas of a stage as soon as they are complete, all parameters at
- * once; over stages, at the step, in the table's order.
+/* Sums of gradients: over the replicas of a stage as soon as they are complete, for all parameters
+ * at once; over stages at the step, in the table's order.
  *
- * A parameter that several instances of a rank read is complete when the last of them is; what one
- * of them adds is in no sum of its own. Nothing here waits.
+ * A parameter that several instances of a rank read is complete when the last of them is, and is
+ * then summed once. Nothing here waits.
  */
 #include "runtime/weights/kept.h"
 
@@ -24,7 +24,7 @@ static opipe_status begin_sum(opi_part *part, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Gives all that has not been given, then asks for all sums that are not there. */
+/* Starts the sums that have not started, then tests all that are not done. */
 static opipe_status advance_part(opi_weights *w, opi_part *part, opipe_error *err) {
   opi_holder *holder = part->holder;
   bool all = true;
@@ -52,7 +52,7 @@ static opipe_status advance_part(opi_weights *w, opi_part *part, opipe_error *er
   return OPIPE_OK;
 }
 
-/* All sums that have begun. */
+/* Advances all sums that have begun. */
 static opipe_status advance_rank(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
   bool pending = false;
   for (uint32_t i = 0; i < rank->n_parts; ++i) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of the weights travels: the buffers that hold what groups sum are registered with the
- * endpoints of their ranks, each once, as far as its regions reach.
+/* Registers the buffers with regions that groups sum with their ranks' endpoints: each once, as far
+ * as its regions reach.
  */
 #include "runtime/weights/kept.h"
 

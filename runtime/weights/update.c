@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step of a rank: sums, ties, norm, update; a state machine that can stop wherever a peer is
- * awaited.
+/* The step of a rank: sums, ties, norm, update. It is a state machine, which stops wherever a peer
+ * is awaited.
  *
  *   SUM -> TIES -> NORM (squares of the parameters that this rank owns, summed with all ranks')
  *       -> READ (on the host: norm, clip, is all finite) -> update of all it holds, next version
  *
- * All ranks read the same table and so come to the same decision; a step whose loss or norm is not
+ * All ranks read the same table and so make the same decision. A step whose loss or norm is not
  * finite changes nothing. With two sets the new version is written over the oldest one, which no
- * micro-batch reads any more; the one before stays.
+ * micro-batch reads any more.
  *
- * Double-buffered steps that nothing scales (no clipping, no loss scale) do not wait for other
- * ranks' norms, so that the pipeline is never flushed (Narayanan et al., PipeDream-2BW, section
- * 3.1): each rank judges its own part and goes on; the table is summed beside the next mini-batch,
- * for the report.
+ * Double-buffered steps without clipping and loss scale do not wait for other ranks' norms, so that
+ * the pipeline is never flushed (Narayanan et al., PipeDream-2BW, section 3.1): each rank judges
+ * its own part and goes on, and the table is summed beside the next mini-batch, for the report.
  */
 #include <math.h>
 #include <string.h>
@@ -20,7 +19,7 @@
 #include "runtime/weights/kept.h"
 #include "runtime/weights/optimizer.h"
 
-enum { GOOD_STEPS = 2000 }; /* without overflow, until the loss scale is doubled */
+enum { GOOD_STEPS = 2000 }; /* steps without overflow after which the loss scale doubles */
 static const double SCALE_MOST = 16777216.0;
 static const double CLIP_EPSILON = 1e-6;
 
@@ -32,7 +31,7 @@ static bool takes_many(const opi_holder *holder) {
          opi_backend_of(holder)->sum_squares_many != NULL;
 }
 
-/* Sums of squares of the gradients that the rank owns, into its table. */
+/* Writes the sums of squares of the gradients that the rank owns into its table. */
 static opipe_status sum_squares(const opi_weight_rank *rank, opipe_error *err) {
   const opi_holder *holder = rank->holder;
   uint32_t n = 0;
@@ -72,12 +71,12 @@ static opipe_status fill_table(const opi_weights *w, opi_weight_rank *rank, bool
   return OPI_ASK("backend", holder->env.backend, write, err, holder->env.queue, &loss, &one);
 }
 
-/* A rank that alone holds anything has the whole table. */
+/* False for the only rank with parameters: its table is complete. */
 static bool shares_norms(const opi_weight_rank *rank) {
   return rank->norms.group != NULL || rank->norms.plain != NULL;
 }
 
-/* The table summed over all ranks (a parameter has one owner: its cell is a number and zeros). */
+/* Sums the table over all ranks. A parameter has one owner, so its cell is one number and zeros. */
 static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite,
                               opipe_error *err) {
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
@@ -117,7 +116,7 @@ static opipe_status read_table(opi_weight_rank *rank, opipe_error *err) {
              : OPI_POLL("backend", holder->env.backend, event_poll, err, holder->done);
 }
 
-/* Norm of all gradients as they are (loss scale in). */
+/* The norm of all gradients with the loss scale in them. */
 static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
   double sum = 0;
   for (uint32_t t = 0; t < w->n_trained; ++t) {
@@ -131,7 +130,7 @@ static double total_norm(const opi_weights *w, opi_weight_rank *rank) {
 
 /* ---- update ---- */
 
-/* Whether the step is applied, by what the table says: OPI_SKIP_*. */
+/* Decides from the table whether the step is applied: OPI_SKIP_*. */
 static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double norm) {
   double losses = 0;
   if (rank->held)
@@ -144,13 +143,13 @@ static uint32_t judge(const opi_weights *w, const opi_weight_rank *rank, double 
   return losses == 0 && scaled ? OPI_SKIP_OVERFLOW : OPI_SKIP_NOT_FINITE;
 }
 
-/* Set that the step writes. */
+/* The set that the step writes. */
 static uint32_t set_written(const opi_weights *w, const opi_weight_rank *rank) {
   return (rank->newest + w->n_versions - 1) % w->n_versions;
 }
 
-/* A version that is written over begins as the newest one. A rank that is held leaves both versions
- * as the step had them that was not finite. */
+/* Copies the newest version over the oldest, where the new one is made. A held rank keeps both
+ * versions of the step that was not finite. */
 static opipe_status begin_version(const opi_weights *w, const opi_weight_rank *rank,
                                   opipe_error *err) {
   const opi_holder *holder = rank->holder;
@@ -163,7 +162,7 @@ static opipe_status begin_version(const opi_weights *w, const opi_weight_rank *r
   return OPIPE_OK;
 }
 
-/* A step that is not applied: the gradients go. */
+/* Clears the gradients of a step that is not applied. */
 static opipe_status skip_param(const opi_weights *w, const opi_weight_rank *rank,
                                const opi_weight_param *p, opipe_error *err) {
   const opi_holder *holder = rank->holder;
@@ -177,7 +176,7 @@ static opipe_status skip_param(const opi_weights *w, const opi_weight_rank *rank
                  holder->sets[set_written(w, rank)], holder->env.queue, p->slot);
 }
 
-/* One by one, what takes_many does at once. */
+/* Updates one by one what update_many does in one call. */
 static opipe_status update_each(const opi_holder *holder, opipe_update *u, opipe_error *err) {
   for (uint32_t k = 0; k < holder->n_trained; ++k) {
     const opipe_update_part *part = &holder->updates[k];
@@ -230,7 +229,7 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
   return OPIPE_OK;
 }
 
-/* Counts the step; what the loss is scaled by from now on. */
+/* Counts the step, and sets the next loss scale. */
 static void tick(const opi_weights *w, opi_weight_rank *rank) {
   opi_weights_clock *c = &rank->clock;
   const uint32_t skipped = rank->report.skipped;
@@ -313,7 +312,7 @@ static void end_step(opi_weight_rank *rank) {
     rank->parts[i]->sum = OPI_SUM_IDLE;
 }
 
-/* Takes the rank's own part of the table to the host, then gives it to the sum. */
+/* Reads the rank's own part of the table to the host, then gives it to the sum. */
 static opipe_status give_norms(opi_weights *w, opi_weight_rank *rank, bool finite,
                                opipe_error *err) {
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
@@ -334,7 +333,7 @@ static opipe_status give_norms(opi_weights *w, opi_weight_rank *rank, bool finit
              : OPIPE_OK;
 }
 
-/* By its own part alone. */
+/* The step of a rank that judges by its own part alone. */
 static opipe_status step_alone(opi_weights *w, opi_weight_rank *rank, bool finite, const double *lr,
                                opipe_error *err) {
   opipe_status status = opi_weights_settle(w, (uint32_t)(rank - w->ranks), err);
@@ -367,7 +366,8 @@ opipe_status opi_weights_settle(opi_weights *w, uint32_t index, opipe_error *err
   if (status != OPIPE_OK)
     return status;
   const bool before = rank->report.skipped == OPI_SKIP_HELD;
-  rank->held = rank->held && before; /* it may be this step that holds: judged by all */
+  rank->held =
+      rank->held && before; /* this step may be the one that holds: judge it by all parts */
   rank->report.gradient_norm = total_norm(w, rank);
   rank->report.skipped = judge(w, rank, rank->report.gradient_norm);
   rank->held = rank->held || (w->hold && rank->report.skipped == OPI_SKIP_NOT_FINITE);

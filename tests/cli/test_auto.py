@@ -143,7 +143,7 @@ def played_where_they_stand(count, folder):
         return json.loads(expect(count, name, ["simulate", *arguments, "--json"], DONE))["step_ns"]
     by_file = played("its file", path, "--cluster", cluster)
     count.check("model and file", None if played("the model", *asked) == by_file else "they differ")
-    for where, text in (([0, 9999], "no number from 0"), ([0], "1 entries for 2 ranks"), ("x", "cluster_devices"), (None, "")):
+    for where, text in (([0, 9999], "not a number from 0"), ([0], "1 entries for 2 ranks"), ("x", "cluster_devices"), (None, "")):
         with open(path, "w", encoding="utf-8") as file:
             json.dump({key: value for key, value in {**plan, "cluster_devices": where}.items() if value is not None}, file)
         if where is not None:
@@ -198,7 +198,7 @@ def nothing_fits(count, folder):
                        (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
                        (["--ranks", "5"], "planner 'auto': 5 ranks on 2 devices"),
                        (["--schedule", "2bw"], "its weights are late"),
-                       (["--auto=memory", "--within", "0.001"], "that is the smallest limit that helps")):
+                       (["--auto=memory", "--within", "0.001"], "which is the smallest limit that helps")):
         expect(count, text, [*small, *more], REFUSED, text)
     bert = ["plan", "--arch", "bert:layers=4,hidden=64,heads=4,vocab=128,seq=32", "--cluster", cluster, "--batch", "8", "--auto"]
     expect(count, "causality", [*bert, "--schedule", "terapipe:slices=2"], REFUSED, "no token depends on later ones")

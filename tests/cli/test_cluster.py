@@ -50,7 +50,7 @@ def changed(path, value, base=None):
 WRONG = [
     (changed(["format"], "onnx-pipe cluster 2"), "\"format\" is 'onnx-pipe cluster 2', this build reads"),
     (changed(["format"], None), "\"format\" must be a string"),
-    (changed(["nodes"], []), "\"devices\", and \"nodes\" that have their own: one of both"),
+    (changed(["nodes"], []), "it has both \"devices\" and \"nodes\" with devices of their own"),
     (changed(["racks"], 1), "\"racks\" is no field of it; these are: format, name, summary, nodes, devices, links"),
     (changed(["devices"], []), "\"devices\" is empty"),
     (changed(["devices"], {}), "\"devices\" must be an array"),
@@ -58,24 +58,24 @@ WRONG = [
     (changed(["devices", 1, "kind"], None), "devices[1]: \"kind\" is missing"),
     (changed(["devices", 1, "flopz"], 1), "devices[1]: \"flopz\" is no field of it; these are: name, kind, count"),
     (changed(["devices", 1, "flops"], "fast"), "devices[1]: \"flops\" must be a number"),
-    (changed(["devices", 1, "flops"], -1e14), "devices[1]: \"flops\" is -1e+14; 0, or 1 to 1e+30 is needed"),
-    (changed(["devices", 1, "bandwidth"], 0.5), "devices[1]: \"bandwidth\" is 0.5; 0, or 1 to 1e+30 is needed"),
-    (changed(["devices", 1, "launch_ns"], 1e16), "devices[1]: \"launch_ns\" is 1e+16; 0, or 0 to 1e+15 is needed"),
-    (changed(["devices", 1, "alignment"], 48), "devices[1]: \"alignment\" is 48; a power of two from 1 to 16777216"),
+    (changed(["devices", 1, "flops"], -1e14), "devices[1]: \"flops\" is -1e+14; it must be 0, or from 1 to 1e+30"),
+    (changed(["devices", 1, "bandwidth"], 0.5), "devices[1]: \"bandwidth\" is 0.5; it must be 0, or from 1 to 1e+30"),
+    (changed(["devices", 1, "launch_ns"], 1e16), "devices[1]: \"launch_ns\" is 1e+16; it must be 0, or from 0 to 1e+15"),
+    (changed(["devices", 1, "alignment"], 48), "devices[1]: \"alignment\" is 48; it must be a power of two from 1 to 16777216"),
     (changed(["devices", 1, "alignment"], None), "devices[1]: \"alignment\" must be an integer from 0 to"),
-    (changed(["devices", 0, "count"], 0), "devices[0]: \"count\" is 0 behind 0 devices; 1 to 4096 in all"),
-    (changed(["devices", 1, "count"], 4096), "devices[1]: \"count\" is 4096 behind 32 devices; 1 to 4096 in all"),
+    (changed(["devices", 0, "count"], 0), "devices[0]: \"count\" is 0 after 0 devices; there must be 1 to 4096 in all"),
+    (changed(["devices", 1, "count"], 4096), "devices[1]: \"count\" is 4096 after 32 devices; there must be 1 to 4096 in all"),
     (changed(["devices", 1, "count"], 4097), "devices[1]: \"count\" must be an integer from 0 to 4096"),
     (changed(["devices", 1, "memory_bytes"], -1), "devices[1]: \"memory_bytes\" must be an integer from 0 to"),
-    (changed(["devices", 1, "flags"], ["sync"]), "devices[1]: \"flags\" holds 'sync'; host-memory, synchronous, emulated, alone and hands-on can be"),
+    (changed(["devices", 1, "flags"], ["sync"]), "devices[1]: \"flags\" holds 'sync'; known flags are host-memory, synchronous, emulated, alone and hands-on"),
     (changed(["devices", 1, "flags"], "synchronous"), "devices[1]: \"flags\" must be an array"),
-    (changed(["links"], []), "\"links\" has 0 entries; one joins all devices"),
+    (changed(["links"], []), "\"links\" has 0 entries; it must have one, for all devices"),
     (changed(["links", 0, "transport"], None), "links[0]: \"transport\" is missing"),
-    (changed(["links", 0, "rule"], "fifo"), "links[0]: \"rule\" is 'fifo'; tag, stream, edge, pair, blocking or"),
-    (changed(["links", 0, "latency_ns"], 1e16), "links[0]: \"latency_ns\" is 1e+16; 0, or 0 to 1e+15 is needed"),
-    (changed(["links", 0, "bandwidth"], 2e18), "links[0]: \"bandwidth\" is 2e+18; 0, or 1 to 1e+18 is needed"),
-    (changed(["links", 0, "flags"], ["near"]), "links[0]: \"flags\" holds 'near'; direct, reduces and emulated"),
-    (changed(["links", 0, "max_ranks"], 8), "transport 'imagined' takes 8 ranks, the plan has 64"),
+    (changed(["links", 0, "rule"], "fifo"), "links[0]: \"rule\" is 'fifo'; known rules are tag, stream, edge, pair, blocking and"),
+    (changed(["links", 0, "latency_ns"], 1e16), "links[0]: \"latency_ns\" is 1e+16; it must be 0, or from 0 to 1e+15"),
+    (changed(["links", 0, "bandwidth"], 2e18), "links[0]: \"bandwidth\" is 2e+18; it must be 0, or from 1 to 1e+18"),
+    (changed(["links", 0, "flags"], ["near"]), "links[0]: \"flags\" holds 'near'; known flags are direct, reduces and emulated"),
+    (changed(["links", 0, "max_ranks"], 8), "transport 'imagined' supports at most 8 ranks, the plan has 64"),
     (changed(["devices", 1, "memory_bytes"], 1000), "rank 32 (stage 32) needs "),
 ]
 WRONG_TEXTS = [
@@ -175,7 +175,7 @@ def wrong_files(c, cluster):
     c.expect("transport", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--transport", "local"], REFUSED,
              "\"transport\" is 'imagined', but 'local' was asked for")
     c.expect("measured", ["plan", MODEL, "--cluster", cluster, "--ranks", "2", "--cost", "measured"], REFUSED,
-             "measured costs need the devices")
+             "measured costs need real devices")
     for option, value in [("device", "cpu"), ("threads", "2")]:
         c.expect(option, ["plan", MODEL, "--cluster", cluster, "--" + option, value], USAGE, f"--{option} is not allowed")
 

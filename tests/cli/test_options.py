@@ -67,7 +67,7 @@ def main():
             (["run", MODEL, "--stages", "2", "--replicas", "1,1"], DONE, "1 request"),
             (["run", MODEL, "--stages", "2", "--replicas", "2,1"], DONE, "2+1 replicas of the stages"),
             (["run", MODEL, "--stages", "1", "--device", "cpu", "--device", "cpu:9,memory=1GiB"], REFUSED,
-             "2 devices for 1 rank: devices[1], cpu:9, is no rank's"),
+             "2 devices for 1 rank: devices[1], cpu:9, has no rank"),
             (["run", MODEL, "--device", "cpu:9,memory=1GiB"], USAGE, "device 9 asked for, there is 1"),
             (["run", MODEL, "--stages", "2", "--cost", "F=40+60"], DONE,
              "predicted (given times of stages): 100.001 ms for one request, 60.000 ms between requests of a "

@@ -302,8 +302,8 @@ def hostile_cuts(t, plan):
     page = t.page("a file of before", ["plan", "explain", before, t.file("whole.json"), "--html", "HTML"])
     t.equal("it does not say its cuts", {(c["bytes"]["a"], c["tensors"]["a"]) for c in page["compared"]["cuts"]}, {(None, None)})
     t.near("a chain all the same", page["tracks"][0]["figures"]["step_ns"], plan["interval_ns"], 0.02)
-    for what, broken, text in (("back", [{**given[0], "from": 2}], "runs from stage 2 to 1"), ("far", [{**given[0], "to": 4}], "there are 4"),
-                               ("unsorted", given[::-1], "stands behind"), ("negative", [{**given[0], "bytes": -1}], "bytes"), ("no list", {}, "crossings"),
+    for what, broken, text in (("back", [{**given[0], "from": 2}], "runs from stage 2 to 1"), ("far", [{**given[0], "to": 4}], "the plan has 4 stages"),
+                               ("unsorted", given[::-1], "must not follow"), ("negative", [{**given[0], "bytes": -1}], "bytes"), ("no list", {}, "crossings"),
                                ("no object", [7], "must be an object"), ("huge", [{**given[0], "message_bytes": 1 << 60}], "message_bytes")):
         for more in ([], ["--html", t.file("no.html")]):
             t.out("crossings: " + what, ["plan", "explain", written("hostile.json", broken), before, *more], REFUSED, text)

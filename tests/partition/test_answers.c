@@ -224,7 +224,7 @@ static void test_numbers_of_a_transport(void) {
   expect_link(t, 2, NULL);
   t = good;
   t.max_ranks = 3;
-  expect_link(t, 4, "transport 'mock' takes 3 ranks, the plan has 4");
+  expect_link(t, 4, "transport 'mock' supports at most 3 ranks, the plan has 4");
   t.max_ranks = 0;
   t.thread_rule = OPIPE_THREADS_SINGLE;
   expect_link(t, 2, "requires all calls from one thread");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a description, counts parameters. */
+/* Parses a description and counts parameters. */
 #include "partition/study/arch/arch.h"
 
 #include <stdio.h>
@@ -41,12 +41,12 @@ static opipe_status set_type(opi_arch *arch, const char *value, opipe_error *err
       return OPIPE_OK;
     }
   }
-  return opi_fail(err, OPIPE_E_INVALID, "arch: type=%s; it can be fp32, fp16, bf16", value);
+  return opi_fail(err, OPIPE_E_INVALID, "arch: type=%s; it must be fp32, fp16 or bf16", value);
 }
 
 static opipe_status set_flag(const char *name, const char *value, bool *out, opipe_error *err) {
   if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
-    return opi_fail(err, OPIPE_E_INVALID, "arch: %s=%s; it can be 0 or 1", name, value);
+    return opi_fail(err, OPIPE_E_INVALID, "arch: %s=%s; it must be 0 or 1", name, value);
   *out = value[0] == '1';
   return OPIPE_OK;
 }
@@ -64,22 +64,23 @@ static opipe_status set(opi_arch *arch, const char *name, const char *value, uin
     if (strcmp(sizes[i].name, name) != 0)
       continue;
     if ((*io_seen >> i & 1u) != 0)
-      return opi_fail(err, OPIPE_E_INVALID, "arch: %s stands twice", name);
+      return opi_fail(err, OPIPE_E_INVALID, "arch: %s is given twice", name);
     if (!opi_parse_int(value, 1, SIZE_MOST, &number)) {
-      return opi_fail(err, OPIPE_E_INVALID, "arch: %s=%s; it can be 1 to %d", name, value,
+      return opi_fail(err, OPIPE_E_INVALID, "arch: %s=%s; it must be from 1 to %d", name, value,
                       SIZE_MOST);
     }
     *io_seen |= 1u << i;
     *size_at(arch, &sizes[i]) = (uint32_t)number;
     return OPIPE_OK;
   }
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "arch: '%s' is no key of %s; these are: layers, hidden, heads, vocab, seq, ffn, "
-                  "kv-heads, positions, type, tied%s",
-                  name, kinds[arch->kind], arch->kind == OPI_ARCH_BERT ? ", pretraining" : "");
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "arch: '%s' is not a key of %s; known keys are layers, hidden, heads, vocab, seq, ffn, "
+      "kv-heads, positions, type, tied%s",
+      name, kinds[arch->kind], arch->kind == OPI_ARCH_BERT ? ", pretraining" : "");
 }
 
-/* What was left out, and does it fit together? */
+/* Fills in defaults and checks that the sizes agree. */
 static opipe_status settle(opi_arch *arch, uint32_t seen, opipe_error *err) {
   for (uint32_t i = 0; i < OPI_COUNT(sizes); ++i) {
     if (sizes[i].needed && (seen >> i & 1u) == 0)
@@ -100,13 +101,13 @@ static opipe_status settle(opi_arch *arch, uint32_t seen, opipe_error *err) {
                     arch->positions, arch->seq);
   }
   if (arch->layers > OPI_LAYERS_MOST - LAYERS_ROOM) {
-    return opi_fail(err, OPIPE_E_LIMIT, "arch: layers=%u; at most %d can be", arch->layers,
+    return opi_fail(err, OPIPE_E_LIMIT, "arch: layers=%u; it must be at most %d", arch->layers,
                     OPI_LAYERS_MOST - LAYERS_ROOM);
   }
   return OPIPE_OK;
 }
 
-/* Copies [at, end) to `room` as text; false when it is longer. */
+/* Copies [at, end) to `room` as a string; false if it is too long. */
 static bool take(const char *at, const char *end, char room[VALUE_ROOM]) {
   const size_t n = (size_t)(end - at);
   if (n >= VALUE_ROOM)
@@ -126,15 +127,14 @@ opipe_status opi_arch_parse(const char *spec, opi_arch *out_arch, opipe_error *e
       out_arch->kind = k;
   }
   if (out_arch->kind == OPI_ARCHS) {
-    return opi_fail(
-        err, OPIPE_E_INVALID,
-        "arch: \"%.80s\" begins with none of gpt, llama, bert; other models are read as "
-        "profiles",
-        opi_text_line(line, spec));
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "arch: \"%.80s\" must begin with gpt, llama or bert; other models are read as "
+                    "profiles",
+                    opi_text_line(line, spec));
   }
   out_arch->tied = out_arch->kind != OPI_ARCH_LLAMA;
   while (*at != '\0') {
-    ++at; /* over ':' or ',' */
+    ++at; /* past ':' or ',' */
     const char *end = at + strcspn(at, ","), *equals = at + strcspn(at, "=,");
     if (*equals != '=' || !take(at, equals, name) || !take(equals + 1, end, value)) {
       return opi_fail(err, OPIPE_E_INVALID, "arch: \"%.60s\" is not key=value",

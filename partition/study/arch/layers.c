@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the layers of a described transformer take. */
+/* Costs of the layers of a described transformer. */
 #include <stdio.h>
 
 #include "partition/study/arch/arch.h"
 
-/* Operations of one element, as loader/ops counts them. */
+/* Operations per element, as in loader/ops. */
 enum { NORM_WORK = 8, CURVE_WORK = 8, ROTARY_WORK = 3, SOFTMAX_WORK = 5, IDS_BYTES = 8 };
 enum { OP_PLAIN = 0, OP_PRODUCT, OP_ATTENTION };
 
-/* Counts one layer. T: tokens of a micro-batch. */
+/* Counts one layer. T is the number of tokens of a micro-batch. */
 typedef struct counter {
   const opi_arch *arch;
   const opi_arch_place *place;
   double samples, tokens; /* T */
-  double width;           /* bytes of an element */
+  double width;           /* bytes per element */
   double shared_ns, all_ns, shared_flops;
-  double attention_ns; /* launches left out */
+  double attention_ns; /* without launches */
   double bandwidth, launch_ns;
   double params;
   opi_layer *out;
@@ -30,8 +30,8 @@ static double ns_of(const counter *c, double flops, uint64_t least, double bytes
   return (compute > memory ? compute : memory) + c->launch_ns;
 }
 
-/* One node: its forward, and that so much again is its backward for inputs, and for weights. On
- * devices that divide it each launches all of it. */
+/* Adds one node: its forward, its backward for inputs (as much), and for weights (as much, if it is
+ * a product). A tensor group divides the work of some nodes, never their launches. */
 static void add_op(counter *c, double flops, uint64_t least, double bytes, uint32_t kind) {
   const double ns = ns_of(c, flops, least, bytes);
   const double input = kind == OP_ATTENTION ? 2 * ns : ns, weight = kind == OP_PRODUCT ? ns : 0;
@@ -54,7 +54,7 @@ static uint64_t least_of(double a, double b, double d) {
   return (uint64_t)(m < d ? m : d);
 }
 
-/* [T, k] x [k, n], and a bias in a node of its own. */
+/* [T, k] x [k, n], with the bias as a node of its own. */
 static void add_product(counter *c, double k, double n, bool bias) {
   const double rows = c->tokens;
   add_op(c, 2 * rows * k * n, least_of(rows, k, n), c->width * (rows * (k + n) + k * n),
@@ -64,7 +64,7 @@ static void add_product(counter *c, double k, double n, bool bias) {
   c->params += k * n + (bias ? n : 0);
 }
 
-/* `work` operations on each of [T, n]. */
+/* Elementwise on [T, n], `work` operations per element. */
 static void add_each(counter *c, double n, double work) {
   add_op(c, work * c->tokens * n, UINT64_MAX, c->width * 2 * c->tokens * n, OP_PLAIN);
 }
@@ -109,10 +109,10 @@ static void count_block(counter *c) {
   add_product(c, f, h, !llama);
   add_norm(c);
   add_norm(c);
-  add_each(c, h, 1); /* two residual sums */
+  add_each(c, h, 1); /* the two residual sums */
   add_each(c, h, 1);
-  /* kept: both inputs and both results of the norms, q, and the attention's result; k and v;
-   * between the products */
+  /* stash: inputs and results of both norms, q, and the attention's result (6 h); k and v; between
+   * the two products */
   c->out->stash_bytes = (uint64_t)(c->width * c->tokens * (6 * h + 2 * kv + (llama ? 4 : 2) * f));
   c->out->width_bytes = (uint64_t)(2 * c->width * c->tokens * h);
 }
@@ -139,7 +139,8 @@ static void count_head(counter *c) {
   const double h = a->hidden;
   if (a->kind != OPI_ARCH_BERT)
     add_norm(c);
-  if (a->heads_of_bert) { /* transform of every token; pooler and two classes of the first one */
+  if (a->heads_of_bert) { /* a transform of every token; pooler and two classes of the first token
+                           */
     add_product(c, h, h, true);
     add_each(c, h, CURVE_WORK);
     add_norm(c);
@@ -165,10 +166,10 @@ static void count(counter *c, uint32_t layer) {
                         : c->out->flops > 0 ? c->shared_flops / c->out->flops
                                             : 0;
   if (first)
-    c->out->width_share = 1; /* the table is divided by its rows */
+    c->out->width_share = 1; /* the table is divided by rows */
 }
 
-/* Before anything is counted. */
+/* A counter before anything is counted. */
 static counter begin(const opi_arch *arch, const opi_arch_place *place, double tokens,
                      opi_layer *out) {
   counter c = {.arch = arch, .place = place, .out = out, .samples = tokens / arch->seq};
@@ -191,7 +192,8 @@ static void fill(const opi_arch *arch, const opi_arch_place *place, uint32_t k, 
 
 /* ---- slices ---- */
 
-/* From a few tokens to as many as 16 samples have: a quarter apart up to a sample's, then wider. */
+/* Lists numbers of tokens from a few to those of 16 samples: a quarter apart up to one sample, then
+ * wider. */
 static uint32_t list_tokens(uint32_t seq, uint32_t out[OPI_TOKEN_COUNTS_MOST]) {
   enum { LEAST = 8, SAMPLES_MOST = 16, STEPS_MOST = OPI_TOKEN_COUNTS_MOST - 8 };
   uint64_t at = LEAST;
@@ -203,7 +205,7 @@ static uint32_t list_tokens(uint32_t seq, uint32_t out[OPI_TOKEN_COUNTS_MOST]) {
   return n;
 }
 
-/* What is left of a layer's time without attention, and of which part is divided. */
+/* A layer's time without attention, and how much of it a tensor group divides. */
 static opi_token_cost alone_of(const counter *c, uint32_t layer) {
   const double ns = c->all_ns - c->attention_ns;
   const double shared = layer == 0 ? ns : c->shared_ns - c->attention_ns;
@@ -211,7 +213,7 @@ static opi_token_cost alone_of(const counter *c, uint32_t layer) {
                           .width_share = ns > 0 && shared > 0 ? shared / ns : 0};
 }
 
-/* The attention of a whole sample takes context seq * seq / 2. */
+/* Attention cost per unit of context; that of a whole sample is seq * seq / 2. */
 static double context_of(const opi_arch *arch, const opi_arch_place *place, uint32_t layer) {
   opi_layer unused = {0};
   counter c = begin(arch, place, arch->seq, &unused);
@@ -219,7 +221,7 @@ static double context_of(const opi_arch *arch, const opi_arch_place *place, uint
   return 2 * c.attention_ns / ((double)arch->seq * arch->seq);
 }
 
-/* Blocks are alike: the second layer stands for all of them. */
+/* Blocks are alike, so the second layer stands for all of them. */
 static opipe_status fill_slices(const opi_arch *arch, const opi_arch_place *place, opi_layers *out,
                                 opipe_error *err) {
   uint32_t tokens[OPI_TOKEN_COUNTS_MOST];

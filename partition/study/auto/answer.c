@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best candidates as strategies, with what sets them apart; as text, as JSON. */
+/* Turns the best candidates into strategies and says why each is not the first. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static opipe_status fill_devices(const opi_point *p, opi_strategy *out, opipe_er
   return OPIPE_OK;
 }
 
-/* Those of a stage in the first pipeline. */
+/* Devices of a stage in the first pipeline. */
 static opipe_status fill_stage(const opi_space *s, const opi_point *p, uint32_t stage,
                                opi_strategy *out, opipe_error *err) {
   const opi_method_layout *l = p->places;
@@ -123,7 +123,7 @@ opipe_status opi_point_strategy(const opi_space *s, const opi_point *p, const op
   return OPIPE_OK;
 }
 
-/* ---- why another one is behind ---- */
+/* ---- why a candidate is not the first ---- */
 
 static const char *write_reason(opi_arena *arena, uint32_t objective, const opi_candidate *best,
                                 const opi_candidate *c) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What no order of a candidate can beat, without asking for an order. A rank computes all of its
- * micro-batches' passes, sums over tensor groups included; before its first one a micro-batch has
- * come through the stages in front, behind its last backward for inputs one goes back through them;
- * behind its last pass come the reduction of a stage, and the step. Messages and collectives count
- * what they take alone.
+/* Bounds that no order of a candidate beats, computed without asking for an order. A rank computes
+ * the passes of all its micro-batches, including sums over tensor groups. Before its first pass a
+ * micro-batch must come through the earlier stages; after its last backward for inputs one must go
+ * back through them; after its last pass come a stage's reduction and the step. Messages and
+ * collectives count their time on an idle network.
  */
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { MEMO = 4096 };
 
-/* A collective over devices, as it was found. */
+/* Time of a collective over given devices, memoised. */
 typedef struct opi_collective_memo {
   uint64_t key, n_bytes;
   double ns;
@@ -55,10 +55,10 @@ static opipe_status collective_ns(opi_space *s, uint32_t op, const uint32_t *dev
 typedef struct measure {
   opi_space *space;
   const opi_point *point;
-  uint32_t n_ranks; /* with replicas that cut */
-  double first;     /* share of the tokens that the first slice has */
-  double sum;       /* what all slices take, of the whole; 1 without slices */
-  double first_ns;  /* share of the first one in that */
+  uint32_t n_ranks; /* including replicas that divide micro-batches */
+  double first;     /* the first slice's share of the tokens */
+  double sum;       /* time of all slices over that of the whole; 1 without slices */
+  double first_ns;  /* the first slice's share of that time */
 } measure;
 
 static double share_of(const opi_point *p, uint32_t rank) {
@@ -72,7 +72,7 @@ static uint32_t first_rank(const opi_point *p, uint32_t rank) {
   return p->shares == NULL ? rank : first;
 }
 
-/* The class that a rank's fastest replica is of, copies included: no work is below that. */
+/* Sums of the rank's fastest replica, over all copies: a lower bound on its work. */
 static const opi_sums *fastest(const measure *m, uint32_t rank) {
   const opi_point *p = m->point;
   const opi_space *s = m->space;
@@ -93,7 +93,7 @@ static const opi_sums *fastest(const measure *m, uint32_t rank) {
   return best;
 }
 
-/* The all-reduces of one pass of layers [first, end) over the tensor group of copy 0. */
+/* All-reduces of one pass of layers [first, end) over the tensor group of copy 0. */
 static opipe_status tensor_ns(const measure *m, const opi_sums *x, uint32_t rank, uint32_t first,
                               uint32_t end, double *out_ns) {
   const opi_point *p = m->point;
@@ -112,7 +112,7 @@ static opipe_status tensor_ns(const measure *m, const opi_sums *x, uint32_t rank
   return OPIPE_OK;
 }
 
-/* Of a message over the boundary in front of layer `end`, of a first slice. */
+/* Time of a message of the first slice across the boundary before layer `end`. */
 static double hop_ns(const measure *m, const opi_sums *x, uint32_t src, uint32_t dst,
                      uint32_t end) {
   const opi_point *p = m->point;
@@ -124,8 +124,8 @@ static double hop_ns(const measure *m, const opi_sums *x, uint32_t src, uint32_t
                                 opi_point_device(p, m->n_ranks, dst, 0, 0), (uint64_t)n_bytes);
 }
 
-/* Ranks of one copy that have a stage's gradients: the replicas of `rank`, or those of the
- * schedule.
+/* Lists the ranks of one copy that hold a stage's gradients: the replicas of `rank`, or those of
+ * the schedule.
  */
 static uint32_t homes_of(const measure *m, uint32_t stage, uint32_t rank, uint32_t *out) {
   const opi_method_layout *l = m->point->places;
@@ -141,7 +141,7 @@ static uint32_t homes_of(const measure *m, uint32_t stage, uint32_t rank, uint32
   return n;
 }
 
-/* Gradients of a stage, over its copies and replicas, and what gathers its weights. */
+/* Time of reducing a stage's gradients over copies and replicas, and of gathering its weights. */
 static opipe_status reduce_ns(const measure *m, uint32_t stage, uint32_t rank, double n_bytes,
                               double *out_ns) {
   const opi_point *p = m->point;
@@ -176,8 +176,8 @@ double opi_point_fixed_bytes(const opi_space *s, const opi_point *p, double para
 }
 
 typedef struct rank_sum {
-  double forward, backward, weight; /* of a micro-batch, all of the rank's stages */
-  double input;                     /* of its backward, what is not computed again */
+  double forward, backward, weight; /* of a micro-batch, over all of the rank's stages */
+  double input;                     /* of its backward, without recomputation */
   double head, tail, reduce_bytes, params, kept;
 } rank_sum;
 
@@ -208,7 +208,7 @@ static opipe_status add_stage(const measure *m, uint32_t stage, uint32_t rank, d
   return OPIPE_OK;
 }
 
-/* By rank of the layout: its stages, each once. sums [n_ranks]. */
+/* Adds up the stages of each rank of the layout, each once. sums [n_ranks]. */
 static opipe_status add_stages(const measure *m, rank_sum *sums) {
   const opi_method_layout *l = m->point->places;
   double head = 0, tail = 0;
@@ -243,8 +243,8 @@ static opipe_status add_stages(const measure *m, rank_sum *sums) {
   return OPIPE_OK;
 }
 
-/* Of the stage whose gradients are summed fastest: some rank computes as long as the mean or
- * longer, and reduces one of them behind that. */
+/* Reduction of the stage that reduces fastest: some rank computes for at least the mean time and
+ * then reduces one of its stages. */
 static opipe_status least_reduce_ns(const measure *m, double *out_ns) {
   const opi_point *p = m->point;
   const opi_sums *x = fastest(m, 0);
@@ -257,7 +257,7 @@ static opipe_status least_reduce_ns(const measure *m, double *out_ns) {
   return OPIPE_OK;
 }
 
-/* From the sums of all ranks. */
+/* Combines the sums of all ranks. */
 static opipe_status bound_ranks(const measure *m, const rank_sum *sums, opi_bounds *out) {
   const opi_point *p = m->point;
   const opi_method_layout *l = p->places;
@@ -293,8 +293,8 @@ static opipe_status bound_ranks(const measure *m, const rank_sum *sums, opi_boun
   double mean_stage = 0;
   for (uint32_t r = 0; r < l->n_ranks; ++r)
     mean_stage += (sums[r].forward + sums[r].backward + sums[r].weight) / l->n_stages;
-  const double idle =
-      mean_stage * m->space->methods[p->method].idle * (l->n_ranks - 1); /* as in its trial */
+  const double idle = mean_stage * m->space->methods[p->method].idle *
+                      (l->n_ranks - 1); /* the idle share of its trial */
   out->guess =
       fmax(fmax(out->ns, whole), fmax(worst, n * mean_stage * l->n_stages / l->n_ranks + idle)) +
       (stale ? 0 : reduce);
@@ -335,7 +335,7 @@ opipe_status opi_point_bound(opi_space *s, const opi_point *p, opi_bounds *out) 
 
 /* ---- all of them ---- */
 
-/* Is there a layer that no device has room for, whatever is cut and sharded? */
+/* True if no device has room for some layer, however it is cut and sharded. */
 static bool is_too_large(const opi_space *s, const opi_sums *x) {
   const opi_planning *q = &s->question->planning;
   const opi_method_layout places = {.versions = OPIPE_VERSIONS_ONE};
@@ -349,8 +349,8 @@ static bool is_too_large(const opi_space *s, const opi_sums *x) {
   return most > cap * (1 + 1e-9);
 }
 
-/* Sums over a tensor group in all passes of a micro-batch, which its ranks wait for: of devices
- * inside a node, where these are no farther from each other than from others; else 0. */
+/* Time for which ranks wait on sums over a tensor group, in all passes of a micro-batch. Counted
+ * for devices inside a node that are at least as near to each other as to others; else 0. */
 static opipe_status least_sums_ns(opi_space *s, const opi_sums *x, double *out_ns) {
   const opi_machine *m = &s->machine;
   const uint32_t last = s->question->planning.layers->n_layers;
@@ -367,7 +367,7 @@ static opipe_status least_sums_ns(opi_space *s, const opi_sums *x, double *out_n
     return OPIPE_OK;
   for (uint32_t t = 0; t < x->width; ++t)
     devices[t] = t;
-  double least = INFINITY; /* stages take the mean of their layers' */
+  double least = INFINITY; /* stages take the mean of their layers */
   for (uint32_t i = 0; i < last; ++i) {
     const double layer = x->n_sums[i + 1] - x->n_sums[i];
     if (layer > 0)
@@ -387,7 +387,7 @@ double opi_space_bound(opi_space *s) {
     return 0;
   for (uint32_t i = 0; i < s->n_sums; ++i) {
     const opi_sums *at = &s->sums[i];
-    double rate = 0; /* micro-batches per ns of all devices, in groups */
+    double rate = 0; /* micro-batches per ns of all devices, by group */
     double group_ns = 0;
     if (is_too_large(s, at) || least_sums_ns(s, at, &group_ns) < 0)
       continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that judge the candidates of a round: each takes the next one that nobody has. */
+/* Threads that judge the candidates of a round. Each takes the next unclaimed one. */
 #include <opipe/threads.h>
 #include <stdatomic.h>
 
@@ -30,7 +30,7 @@ static void *judge_beside(void *arg) {
   return judge_some(arg);
 }
 
-/* A thread that cannot be had leaves its work to the others. */
+/* If a thread cannot be created, the others do its work. */
 void opi_crew_judge(opi_auto_run *run) {
   crew c = {.run = run};
   pthread_t threads[THREADS_MOST];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where to cut, for a point that is complete but for its cut: by bisection on the time of the
- * slowest stage. A stage takes as many layers as it may; since a later beginning only moves its end
- * back, the stages that are filled this way reach the last layer if any can.
+/* Cuts for a point that is otherwise complete, by bisection on the time of the slowest stage. Each
+ * stage takes as many layers as it may. A later start never moves a stage's end back, so this
+ * greedy filling reaches the last layer if any cut does.
  */
 #include <math.h>
 
@@ -13,8 +13,8 @@ typedef struct cutter {
   const opi_space *space;
   const opi_point *point;
   const opi_sums *
-      *sums;     /* of the class of each stage's device; one for all where these are equal */
-  double passes; /* of a micro-batch's work: of the whole mini-batch, or 1 */
+      *sums;     /* of the class of each stage's device; a single one if devices are equal */
+  double passes; /* micro-batches that a stage computes: all of the mini-batch, or 1 */
   bool heads, held;
   uint32_t n_layers, n_stages;
   double cap;
@@ -37,8 +37,8 @@ static double share_of(const opi_point *p, uint32_t stage) {
   return p->shares == NULL ? 1 : opi_point_speed(p, p->places->instance_rank[stage]);
 }
 
-/* Of layers [first, end) as a stage: its work, and where it is the only one of its rank, what comes
- * before its first forward and behind its last backward. */
+/* Time of layers [first, end) as a stage: its work and, if it is alone on its rank, the time before
+ * its first forward and after its last backward. */
 static double stage_ns(const cutter *c, const opi_sums *x, uint32_t stage, uint32_t first,
                        uint32_t end) {
   const double forward = x->forward[end] - x->forward[first];
@@ -68,11 +68,11 @@ static bool stage_fits(const cutter *c, const opi_sums *x, uint32_t stage, uint3
   return chunks * fixed + kept <= c->cap;
 }
 
-/* The most layers from `first` on that the stage may have, so that every later stage has one. */
+/* The largest end of the stage that begins at `first` that leaves every later stage a layer. */
 static uint32_t fill(const cutter *c, uint32_t stage, uint32_t first, double limit) {
   const opi_sums *x = sums_at(c, stage);
   uint32_t low = first, high = c->n_layers - (c->n_stages - 1 - stage);
-  while (low < high) { /* the largest end that is allowed */
+  while (low < high) { /* find the largest allowed end */
     const uint32_t end = low + (high - low + 1) / 2;
     if (stage_ns(c, x, stage, first, end) <= limit && stage_fits(c, x, stage, first, end))
       low = end;
@@ -131,12 +131,12 @@ static bool balance(const opi_space *space, const opi_point *point, bool alone, 
   return reach(&c, high, out_ends);
 }
 
-/* ---- of shapes that are cut alike ---- */
+/* ---- cuts shared by similar shapes ---- */
 
 typedef struct opi_cut_memo {
   double first;
   uint32_t n_stages, n_ranks, n_replicas, versions, samples, width, microbatches, copies, flags;
-  const uint32_t *ends; /* NULL: none fits */
+  const uint32_t *ends; /* NULL: no cut fits */
 } opi_cut_memo;
 
 static opi_cut_memo key_of(const opi_point *p, bool alone, bool held) {

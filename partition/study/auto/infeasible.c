@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nothing fits: what is missing, and the smallest change that helps. */
+/* If nothing fits: reports what is missing and the smallest change that helps. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 enum { HELP_WORK = 2000000 };
 
-/* Of the same question without caps and limits, the plan that needs least; 0: there is none. */
+/* Bytes of the most frugal plan when caps and limits are ignored; 0: there is none. */
 static double least_bytes(const opi_auto *question) {
   opi_auto q = *question;
   opi_auto_answer *answer = NULL;
@@ -26,8 +26,7 @@ static double least_bytes(const opi_auto *question) {
   return bytes;
 }
 
-/* Of the same question, the plan that is least over the caps of the devices; over_bytes 0 or less:
- * it fits. */
+/* Finds the plan with the least excess over the devices' caps. over_bytes 0 or less: it fits. */
 static bool find_nearest(const opi_auto *question, opi_judged *out) {
   opi_auto q = *question;
   opi_auto_answer *answer = NULL;
@@ -44,7 +43,7 @@ static bool find_nearest(const opi_auto *question, opi_judged *out) {
   return found;
 }
 
-/* The same with all caps, but without the limit of time: ns of a step. */
+/* Time of the fastest plan within all caps when the time limit is ignored: ns of a step. */
 static double least_ns(const opi_auto *question) {
   opi_auto q = *question;
   opi_auto_answer *answer = NULL;
@@ -64,8 +63,8 @@ static double least_ns(const opi_auto *question) {
 static opipe_status say_time(const opi_auto_run *run, double ns) {
   const opi_auto *q = run->space->question;
   return opi_fail(run->space->err, OPIPE_E_LIMIT,
-                  "planner 'auto': no plan that fits takes at most %.3f ms; the fastest that was "
-                  "found takes %.3f ms: that is the smallest limit that helps",
+                  "planner 'auto': no plan that fits takes at most %.3f ms; the fastest plan "
+                  "found takes %.3f ms, which is the smallest limit that helps",
                   q->limit_ns * 1e-6, ns * 1e-6);
 }
 
@@ -76,8 +75,8 @@ static double least_cap(const opi_space *s) {
   return cap;
 }
 
-/* Does the question without something that was given, or with what no session executes, find a plan
- * under the caps? It is planned, under the caps that are there. */
+/* True if some plan fits when a choice of the caller is dropped, or when hypothetical plans are
+ * allowed. The question is planned under the actual caps. */
 static bool fits(const opi_auto *question) {
   opi_auto q = *question;
   opi_auto_answer *answer = NULL;
@@ -92,7 +91,7 @@ static bool fits(const opi_auto *question) {
   return found;
 }
 
-/* The first change that leads to a plan under the caps; NULL: none of them does. */
+/* The first change that leads to a plan under the caps; NULL: none. */
 static const char *change_that_fits(const opi_auto *question) {
   enum { WIDER = 4, CHANGES };
   static const char *const changes[CHANGES] = {
@@ -137,7 +136,7 @@ static bool caps_differ(const opi_space *s) {
   return differ;
 }
 
-/* As say_bytes, where each device has a cap of its own. */
+/* As say_bytes, for devices with caps of their own. */
 static opipe_status say_caps(const opi_auto_run *run, const opi_judged *nearest) {
   const opi_space *s = run->space;
   const double cap = s->caps[nearest->over_device], over = nearest->over_bytes;
@@ -159,7 +158,7 @@ static opipe_status say_caps(const opi_auto_run *run, const opi_judged *nearest)
       change == NULL ? "" : change);
 }
 
-/* No candidate at all. */
+/* There was no candidate at all. */
 static opipe_status say_shape(const opi_auto_run *run) {
   const opi_space *s = run->space;
   const opi_auto *q = s->question;
@@ -202,7 +201,7 @@ static opipe_status say_shape(const opi_auto_run *run) {
                   q->planning.n_devices, why[0] == '\0' ? "" : "; last: ", why);
 }
 
-/* The search ended before all candidates were looked at. */
+/* The search ended before it saw all candidates. */
 static opipe_status say_stopped(const opi_auto_run *run) {
   const opi_auto *q = run->space->question;
   if (run->stopped == OPI_STOPPED_CLOCK && run->n_simulated == 0) {

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A candidate, asked of its schedule, lowered, and played on the cluster. */
+/* Judges a candidate: asks its schedule for an order, lowers it and plays it on the cluster. */
 #include <math.h>
 #include <string.h>
 
 #include "partition/study/auto/space.h"
 
-enum { STREAM_ROUNDS = 4 }; /* of a pipeline's ranks, in which its steady state shows */
+enum { STREAM_ROUNDS = 4 }; /* rounds over a pipeline's ranks until the steady state shows */
 
 typedef struct judge {
   const opi_space *space;
   const opi_point *point;
   opi_arena arena;
   opi_stage_load *stages;    /* [n_stages] of the slowest instance */
-  opi_stage_load *instances; /* [n_stages * n_replicas] NULL: devices are equal */
-  double *fixed;             /* [ranks of one copy] bytes */
-  double *slack;             /* [ranks of one copy] bytes left to what is kept */
-  double *slices;            /* [n_slices] parts of times; NULL: by their tokens */
-  bool *again;               /* [n_stages] all computed again, or none */
+  opi_stage_load *instances; /* [n_stages * n_replicas]; NULL: devices are equal */
+  double *fixed;             /* [ranks of one copy] bytes independent of the order */
+  double *slack;             /* [ranks of one copy] bytes left for stashes */
+  double *slices;            /* [n_slices] shares of a stage's time; NULL: by tokens */
+  bool *again;               /* [n_stages] all true (recompute) or none */
   uint32_t *devices;         /* [ranks of the order * copies beside it] */
-  uint32_t n_ranks;          /* of one copy, replicas that cut counted */
+  uint32_t n_ranks;          /* of one copy, including replicas that divide micro-batches */
   uint32_t n_replicas;       /* of the order */
-  bool must_fit;             /* else it is played all the same */
+  bool must_fit;             /* if false, it is played even if it does not fit */
   uint64_t n_asked;          /* actions of orders that were not played */
-  uint32_t inside, beside;   /* copies in the order; copies of all of it */
+  uint32_t inside, beside;   /* copies within the order; copies of the whole order */
   opipe_error *err;
 } judge;
 
-/* ---- what stages take ---- */
+/* ---- loads of stages ---- */
 
 static uint32_t copy_rank(const judge *j, uint32_t stage, uint32_t replica, uint32_t *out_copy) {
   const opi_method_layout *l = j->point->places;
@@ -42,7 +42,7 @@ static uint32_t copy_rank(const judge *j, uint32_t stage, uint32_t replica, uint
   return l->instance_rank[stage * l->n_replicas + replica % l->n_replicas];
 }
 
-/* The slowest class of the tensor group (and of the copies beside). */
+/* The slowest class in the tensor group (and in copies beside the order). */
 static const opi_sums *slowest(const judge *j, uint32_t rank, uint32_t copy) {
   const opi_space *s = j->space;
   const opi_cluster *c = s->question->planning.cluster;
@@ -95,7 +95,7 @@ static opi_stage_load load_of(const judge *j, uint32_t stage, uint32_t rank, uin
   return load;
 }
 
-/* A play divides by the number of replicas: so that its largest has what it will have. */
+/* A play divides by the number of replicas; scales up so that the largest share comes out right. */
 static void round_up(const opi_point *p, uint32_t rank, opi_stage_load *io) {
   const double by = p->shares == NULL ? 1 : p->shares[rank] / opi_point_speed(p, rank);
   io->forward_ns *= by;
@@ -158,8 +158,8 @@ static opipe_status time_slices(judge *j) {
 
 /* ---- the order ---- */
 
-/* Devices as a play numbers them: by rank of the order, then by copies beside it and tensor rank;
- * and the least that any copy of a rank has left. */
+/* Numbers devices as a play does: by rank of the order, then by copy beside it and tensor rank.
+ * Also finds the least bytes left on any copy of a rank. */
 static opipe_status place(judge *j) {
   const opi_point *p = j->point;
   const uint32_t n = j->n_ranks, t = p->width;
@@ -184,7 +184,7 @@ static uint64_t whole_bytes(double bytes) {
   return bytes >= 1e18 ? UINT64_MAX : bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-/* What the schedule is told: times and bytes of stages, and what ranks have left. */
+/* Asks the schedule with times and bytes of stages, and the bytes left on each rank. */
 static opipe_status ask(judge *j, opi_order **out_order) {
   const opi_point *p = j->point;
   const opi_method_layout *l = p->places;
@@ -201,10 +201,10 @@ static opipe_status ask(judge *j, opi_order **out_order) {
     ms[s] = x->forward_ns * 1e-6;
     ms[n + s] = (x->input_ns + (p->recompute ? x->forward_ns : 0)) * 1e-6;
     ms[2 * n + s] = x->weight_ns * 1e-6;
-    /* replicas that cut a micro-batch keep their rows of it */
+    /* replicas that divide a micro-batch keep only their rows of it */
     const double part =
         p->shares == NULL ? 1 : 1.0 / p->shares[l->instance_rank[s * l->n_replicas]];
-    /* computed again, one micro-batch at a time has all of it; that is taken off what is left */
+    /* with recomputation, one micro-batch at a time has its full stash, which reduces the room */
     stash[s] = whole_bytes(part * (p->recompute ? x->input_bytes : x->stash_bytes));
     const uint32_t rank = p->shares == NULL ? l->instance_rank[s * l->n_replicas] : s;
     const uint64_t once = p->recompute ? whole_bytes(x->stash_bytes) : 0;
@@ -237,7 +237,7 @@ static opipe_status ask(judge *j, opi_order **out_order) {
   return opi_fail(j->err, OPIPE_E_INVALID, "it lays out %u stages, and %u before", found, n);
 }
 
-/* A stream goes through the lists of one request again and again, as sessions do. */
+/* A stream repeats the lists of one request, as sessions do. */
 static opipe_status ask_stream(judge *j, uint32_t requests, opi_order **out_order) {
   opi_order *once = NULL;
   OPI_TRY(ask(j, &once));
@@ -251,7 +251,7 @@ static opipe_status ask_stream(judge *j, uint32_t requests, opi_order **out_orde
   return status;
 }
 
-/* More micro-batches than there is room for? */
+/* Refuses an order that keeps more micro-batches than fit. */
 static opipe_status check_room(judge *j, const opi_order *order) {
   if (!j->must_fit || !opi_order_must_exceed(order, j->stages, j->instances, j->point->recompute,
                                              j->slack, j->n_ranks))
@@ -274,8 +274,8 @@ static opipe_status lower(judge *j, opi_order *order, opi_do_list **out_list) {
 
 /* ---- figures ---- */
 
-/* The fullest device, of those that are as full the one with the least cap; and how far any device
- * is over its own. */
+/* The fullest device, of equals the one with the smallest cap, and the largest excess over a cap.
+ */
 static void read_memory(const judge *j, const opi_order_played *played, opi_judged *out) {
   const uint32_t n = played->result.n_classes, copies = played->play.n_tensor * played->play.n_data;
   const bool nearest = j->space->question->nearest;
@@ -336,7 +336,7 @@ static void read_times(const judge *j, const opi_order_played *played, opi_judge
   out->n_ops = (uint64_t)played->play.list_first[played->play.n_lists] * played->result.n_classes;
 }
 
-/* Leaves behind what was played, but its arena, which is the judge's. */
+/* Plays the order and fills `out`; the arena of its result is the judge's. */
 static opipe_status play_order(judge *j, uint32_t requests, const opi_order_play *more,
                                opi_shown *out) {
   const opi_point *p = j->point;
@@ -393,8 +393,8 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
   return a;
 }
 
-/* The interval of a stream: between one of n requests and one of 2 n, where these fill whole rounds
- * of the ranks; no less than what the busiest rank computes for each. */
+/* The interval of a stream: the difference between n and 2 n requests, with n chosen to fill whole
+ * rounds of the ranks; at least the busiest rank's compute time per request. */
 static opipe_status play_stream(judge *j, opi_judged *out) {
   const uint32_t ranks = j->point->places->n_ranks, m = j->point->microbatches;
   const uint32_t unit = ranks / common_divisor(ranks, m);
@@ -414,7 +414,8 @@ static opipe_status play_stream(judge *j, opi_judged *out) {
   return OPIPE_OK;
 }
 
-/* What of a point does not depend on the order; the arena is to be released, on failure too. */
+/* Prepares everything about a point that does not depend on the order. The arena must be released,
+ * on failure too. */
 static opipe_status open_judge(const opi_space *space, const opi_point *point, judge *j,
                                opipe_error *err) {
   const bool order_has_copies = !space->equal_devices && point->shares == NULL;

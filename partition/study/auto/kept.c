@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank keeps along an order, before it is lowered and played: a play keeps no less. */
+/* A lower bound on what ranks keep along an order, found before it is lowered and played. */
 #include <math.h>
 
 #include "partition/schedule/events.h"
 #include "partition/study/auto/space.h"
 
-/* The same numbers added in another order: so much less may be what a play says. */
+/* A play may add the same numbers in another order and come out lower by this much. */
 #define ROUNDING 1e-9
 
 typedef struct keeper {
@@ -21,7 +21,8 @@ static const opi_stage_load *load_of(const keeper *k, const opi_do *a) {
              : &k->instances[(size_t)a->stage * k->problem->n_replicas + a->replica];
 }
 
-/* Computed again, a stage has all of a micro-batch from before its backward until that is done. */
+/* With recomputation, a stage has the full stash of a micro-batch from before its backward until
+ * that is done. */
 static void pass(keeper *k, const opi_do *a) {
   const double part = opi_compute_share(k->problem, k->n_tokens, a);
   const opi_stage_load *x = load_of(k, a);
@@ -52,7 +53,7 @@ bool opi_order_must_exceed(const opi_order *order, const opi_stage_load *stages,
     for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
       const opi_do *a = &list->items[i];
       if (a->kind == OPI_DO_OFFLOAD || a->kind == OPI_DO_R)
-        return false; /* what the order moves or makes again itself is for the play to say */
+        return false; /* leave recomputation and offloading to the play */
       if (opi_do_is_compute(a->kind))
         pass(&k, a);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which schedules there are, with which options: what a plugin lists is tried, one option at a
- * time, on a few ranks. No schedule is known here by name.
+/* Methods: schedules with options. Each value that a plugin lists is tried, one option at a time,
+ * on a few ranks. No schedule is known here by name.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,12 +15,12 @@ static const uint32_t numbers[] = {1, 2, 3, 4, 6, 8, 12, 16};
 typedef struct trial {
   uint32_t n_ranks, n_microbatches;
 } trial;
-/* Until one of them is taken. */
+/* Tried in turn until the schedule accepts one. */
 static const trial trials[] = {{4, 8}, {2, 4}, {8, 16}, {1, 2}};
 
 /* ---- a trial ---- */
 
-/* What the order takes beyond what none on as many ranks can do without. */
+/* Makespan above the bubble-free bound for this many ranks. */
 static opipe_status time_order(opi_space *s, opi_method *m, const opi_order *order,
                                const opi_method_layout *places, const trial *t) {
   const bool train = opi_space_trains(s);
@@ -70,7 +70,7 @@ static opipe_status try_method(opi_space *s, uint32_t method, const trial *t, bo
   return status;
 }
 
-/* May it be used at all? */
+/* Why the method may not be used; NULL: it may. */
 static const char *refuse(const opi_space *s, const opi_method *m, bool asked_for) {
   const opi_auto *q = s->question;
   if (m->stale && !q->allow_stale)
@@ -78,12 +78,12 @@ static const char *refuse(const opi_space *s, const opi_method *m, bool asked_fo
   if (m->sliced && !q->causal)
     return "its token slices need a model in which no token depends on later ones";
   if (m->sliced && q->slice_ns == 0 && s->curves == NULL && !asked_for)
-    return "what token slices take beside their tokens is not known";
+    return "the fixed cost of token slices is not known";
   return NULL;
 }
 
-/* Who takes none of the trials may have a form of the very numbers that are given: a file's order
- * has those alone. */
+/* A schedule that accepts none of the trials may exist only for the numbers given, as the order in
+ * a file does. */
 static opipe_status try_given(opi_space *s, uint32_t method, bool *out_taken) {
   const opi_auto *q = s->question;
   const uint32_t n_copies = q->fixed.pipelines == 0 ? 1 : q->fixed.pipelines;
@@ -92,7 +92,7 @@ static opipe_status try_given(opi_space *s, uint32_t method, bool *out_taken) {
                                                          : try_method(s, method, &given, out_taken);
 }
 
-/* One more, unless it is there. */
+/* Adds a method unless it exists. */
 static opipe_status add_method(opi_space *s, const char *spec, bool asked_for) {
   for (uint32_t i = 0; i < s->n_methods; ++i) {
     if (strcmp(s->methods[i].spec, spec) == 0)
@@ -147,7 +147,7 @@ static opipe_status add_choices(opi_space *s, const char *id, const opipe_schedu
   return OPIPE_OK;
 }
 
-/* Of the schedule's methods, the first is without options. */
+/* Compares with the schedule's first method, which has no options. */
 static void compare_with(opi_space *s, uint32_t first, uint32_t method) {
   const opi_method *base = &s->methods[first];
   opi_method *m = &s->methods[method];
@@ -168,8 +168,8 @@ static opipe_status add_number(opi_space *s, const char *id, const opipe_schedul
   return OPIPE_OK;
 }
 
-/* Where a number of stages is given, also what each of so many ranks has of them: an option may say
- * that, too. */
+/* If a number of stages is given, also tries the number of stages per rank for each possible number
+ * of ranks, because an option may mean that. */
 static opipe_status add_numbers(opi_space *s, const char *id, const opipe_schedule_option *o,
                                 uint32_t first, bool asked_for) {
   const uint32_t n_stages = s->question->fixed.n_stages, most = s->question->planning.n_devices;

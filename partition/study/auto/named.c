@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the papers' planners answer, as candidates. */
+/* Answers of the papers' planners, as candidates. */
 #include <stdio.h>
 #include <string.h>
 
 #include "partition/schedule/compute_order.h"
 #include "partition/study/auto/space.h"
 
-/* Steps that one of them may take. */
+/* Limit on the steps of a planner. */
 static const double STEPS_MOST = 1 << 26;
 
 /* ---- which method ---- */
 
-/* The method of that spec; OPIPE_NONE: none that may be used. */
+/* The usable method with that spec; OPIPE_NONE: there is none. */
 static uint32_t find_method(const opi_space *s, const char *spec) {
   for (uint32_t i = 0; i < s->n_methods; ++i) {
     if (s->methods[i].why == NULL && strcmp(s->methods[i].spec, spec) == 0)
@@ -20,7 +20,7 @@ static uint32_t find_method(const opi_space *s, const char *spec) {
   return OPIPE_NONE;
 }
 
-/* The same, without options that are preset: "x:key=value" where x alone is there. */
+/* The same, except that options at their defaults are ignored: "x:key=value" matches plain x. */
 static uint32_t find_preset(const opi_space *s, const char *spec) {
   char id[128];
   const uint32_t exact = find_method(s, spec);
@@ -59,8 +59,8 @@ static opipe_status check_order(const opi_space *s, const uint32_t *order, uint3
   return OPIPE_OK;
 }
 
-/* Devices of the first pipeline by rank of the layout; every further one stands as far behind the
- * one before as this one is long. */
+/* Lists the devices of the first pipeline by rank of the layout. Every further pipeline is offset
+ * from the one before by the length of one. */
 static opipe_status order_devices(opi_space *s, const opi_strategy *from, opi_point *p,
                                   uint32_t by_copies) {
   const opi_method_layout *l = p->places;
@@ -115,7 +115,7 @@ static opipe_status take_ends(opi_space *s, const opi_strategy *from, opi_point 
   return OPIPE_OK;
 }
 
-/* Replicas beside the tensor group, where stages have them: of each rank of the layout. */
+/* Takes each rank's number of replicas beside the tensor group, if stages have any. */
 static opipe_status take_shares(opi_space *s, const opi_strategy *from, opi_point *p) {
   const opi_method_layout *l = p->places;
   uint32_t *shares = OPI_ARENA_ARRAY(&s->arena, uint32_t, l->n_ranks);
@@ -192,7 +192,7 @@ opipe_status opi_point_of_strategy(opi_space *s, const opi_strategy *strategy, b
 
 /* ---- all of them ---- */
 
-/* What only some questions allow. */
+/* Checks restrictions that depend on the question. */
 static bool allowed(const opi_space *s, const opi_point *p) {
   const opi_auto *q = s->question;
   const opi_auto_fixed *f = &q->fixed;
@@ -212,7 +212,7 @@ static bool allowed(const opi_space *s, const opi_point *p) {
           (f->recompute == OPI_RECOMPUTES_ALWAYS) == p->recompute);
 }
 
-/* Replicas that all stages have alike; 0: they differ. */
+/* The number of replicas if all stages have the same; 0 otherwise. */
 static uint32_t replicas_alike(const opi_strategy *s) {
   const uint32_t n = s->stages[0].n_devices;
   for (uint32_t k = 1; k < s->n_stages; ++k) {
@@ -222,8 +222,8 @@ static uint32_t replicas_alike(const opi_strategy *s) {
   return n / (s->width == 0 ? 1 : s->width);
 }
 
-/* With replicas that cut micro-batches, and with copies in their place; many that are alike are
- * only copies. */
+/* Adds the strategy with replicas that divide micro-batches and with copies instead; many equal
+ * replicas only as copies. */
 static opipe_status add_under(opi_space *s, const opi_strategy *strategy, uint32_t method) {
   enum { CUTTING_MOST = 16 };
   for (uint32_t by_copies = replicas_alike(strategy) > CUTTING_MOST; by_copies < 2; ++by_copies) {
@@ -237,7 +237,8 @@ static opipe_status add_under(opi_space *s, const opi_strategy *strategy, uint32
   return OPIPE_OK;
 }
 
-/* Under its own schedule; where that is not there, under all that have one stage on a rank. */
+/* Adds the strategy under its own schedule or, if that is not available, under all with one stage
+ * per rank. */
 static opipe_status add_strategy(opi_space *s, const opi_strategy *strategy) {
   const uint32_t own = find_preset(s, strategy->schedule);
   for (uint32_t m = 0; m < s->n_methods; ++m) {
@@ -248,8 +249,8 @@ static opipe_status add_strategy(opi_space *s, const opi_strategy *strategy) {
   return OPIPE_OK;
 }
 
-/* About as many steps as it takes, where these grow beyond all bounds: cuts, devices taken of every
- * node (DAPPLE); cuts of every range of layers (PipeDream). */
+/* Rough number of a planner's steps, where it can explode: cuts times devices taken from every node
+ * (DAPPLE); cuts of every range of layers (PipeDream). */
 static double steps_of(const opi_space *s, const char *planner) {
   const double layers = s->question->planning.layers->n_layers;
   const double node = s->machine.per_node, nodes = s->machine.n_nodes;
@@ -257,13 +258,13 @@ static double steps_of(const opi_space *s, const char *planner) {
     return layers * layers * layers * (node * node + nodes * nodes) / 12;
   if (strcmp(planner, "dapple") != 0)
     return 0;
-  double placements = 1; /* how full nodes are, whichever they are */
+  double placements = 1; /* how full the nodes are, regardless of which is which */
   for (uint32_t i = 1; i <= s->machine.per_node; ++i)
     placements *= (nodes + i) / i;
   return placements * placements + placements * layers * layers;
 }
 
-/* Is the schedule of the spec among those to choose from? Where one was given, that alone is. */
+/* True if the spec's schedule may be chosen; if a schedule was given, only that one. */
 static bool is_offered(const opi_space *s, const char *spec) {
   const char *given = s->question->fixed.schedule;
   const size_t length = strcspn(spec, ":");
@@ -276,14 +277,14 @@ static bool is_offered(const opi_space *s, const char *spec) {
   return s->plugins.schedule((void *)(uintptr_t)s, id, &ref, &unused) == OPIPE_OK;
 }
 
-/* May lengths of token slices be chosen? Of a schedule that was given, where it says none. */
+/* True if lengths of token slices may be chosen; not if the given schedule states them. */
 static bool cuts_tokens(const opi_space *s) {
   const opi_auto *q = s->question;
   return q->causal && s->curves != NULL &&
          (q->fixed.schedule == NULL || strchr(q->fixed.schedule, ':') == NULL);
 }
 
-/* Of a planner that chooses lengths: a method for each. */
+/* For a planner that chooses lengths: adds a method for each of its answers. */
 static opipe_status add_slicings(opi_space *s, opi_ranked_fn slicings) {
   enum { SLICINGS_MOST = 8 };
   opi_strategy *found[SLICINGS_MOST];
@@ -300,7 +301,7 @@ static opipe_status add_slicings(opi_space *s, opi_ranked_fn slicings) {
   return status;
 }
 
-/* Its best, of training. */
+/* Adds the planner's best answer, for training. */
 static opipe_status add_best(opi_space *s, const char *name) {
   const opi_planner_fn plan = opi_planner_find(name);
   opi_strategy *strategy = NULL;
@@ -317,7 +318,7 @@ opipe_status opi_named_add(opi_space *s) {
   opipe_status status = OPIPE_OK;
   if (!s->equal_nodes)
     return OPIPE_OK;
-  s->err = &unused; /* a planner that has no answer is no error */
+  s->err = &unused; /* a planner without an answer is no error */
   for (const char *at = opi_planner_names(); *at != '\0' && status != OPIPE_E_NOMEM;) {
     char name[64];
     const size_t n = strcspn(at, ",");

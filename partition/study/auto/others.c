@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is ranked behind the best. A bound says that a candidate is no better, not how good it is;
- * once the best one is found the others are left out unplayed, and which of them had been played
- * before is chance. So of each kind the one with the best guess is played in any case; and another
- * schedule for the shape of a better one gets that one's cut, too, before it is said to be behind.
+/* The runners-up. A bound says that a candidate is no better than the best, not how good it is.
+ * Once the best is found, others are dropped unplayed, and which of them were played before is
+ * chance. So the candidate with the best guess of each kind is always played; and before another
+ * schedule is said to be behind a better one of the same shape, it is played with that one's cut.
  */
 #include <string.h>
 
 #include "partition/study/auto/run.h"
 
 enum { KINDS_MOST = 4 * OPI_ROUND };
-/* How far a shape may be behind the best plan to be tried under other schedules. */
+/* Shapes within this factor of the best plan are tried under other schedules. */
 #define NEAR 1.2
 
 typedef struct others {
@@ -37,7 +37,7 @@ static void offer(opi_auto_run *run, const opi_point *p, opi_point *from) {
   run->round[run->n_round++].point.index |= OPI_LATER;
 }
 
-/* A point of the space; a full round is played. *io_left: is there work left? */
+/* Offers a point of the space; plays the round once it is full. *io_left: work is left. */
 static opipe_status offer_in_turn(opi_auto_run *run, opi_point *p, uint64_t work_most,
                                   bool *io_left) {
   offer(run, p, p);
@@ -50,13 +50,13 @@ static opipe_status offer_in_turn(opi_auto_run *run, opi_point *p, uint64_t work
 
 /* ---- the best guess of every kind ---- */
 
-/* One that was played and is not ranked is played again: what it stands for may be ranked. */
+/* A point that was played but is not ranked is played again, because its kind may be ranked now. */
 static opipe_status play_kinds(others *o, uint64_t work_most) {
   opi_auto_run *run = o->run;
   opi_space *s = run->space;
   bool left = true;
   for (uint32_t i = 0; left && i < s->n_points && o->n_kinds < KINDS_MOST; ++i) {
-    opi_point *p = &s->points[i]; /* by guess, behind the planners' own */
+    opi_point *p = &s->points[i]; /* sorted by guess; the planners' own come first */
     const uint64_t kind = opi_point_kind(p);
     if (p->origin != NULL || p->fate == OPI_POINT_REFUSED || is_known(o, kind))
       continue;
@@ -78,7 +78,7 @@ static bool is_led(const opi_auto_run *run, const opi_point *p) {
   return led;
 }
 
-/* Of shapes that nobody leads yet, because bounds came first. */
+/* Offers shapes without a leader so far; their bounds had excluded them. */
 opipe_status opi_run_shapes(opi_auto_run *run, uint64_t work_most) {
   opi_space *s = run->space;
   bool left = true;
@@ -97,7 +97,7 @@ opipe_status opi_run_shapes(opi_auto_run *run, uint64_t work_most) {
 
 /* ---- their cuts ---- */
 
-/* Does it lay the same stages on the same ranks, cut elsewhere? */
+/* True if it lays out the same stages on the same ranks, cut elsewhere. */
 static bool takes_cut(const opi_candidate *c, const opi_candidate *better) {
   const opi_point *p = &c->point, *q = &better->point;
   const size_t n = (size_t)p->places->n_stages + 1;
@@ -106,7 +106,7 @@ static bool takes_cut(const opi_candidate *c, const opi_candidate *better) {
          memcmp(p->ends, q->ends, n * sizeof *p->ends) != 0;
 }
 
-/* Each with the cut of the best one that is like it. */
+/* Plays each with the cut of the best candidate like it. */
 static opipe_status play_cuts(opi_auto_run *run) {
   for (uint32_t i = 1; i < run->n_best; ++i) {
     uint32_t k = 0;
@@ -132,7 +132,7 @@ static opipe_status play_cuts(opi_auto_run *run) {
 
 /* ---- other schedules for a shape that leads ---- */
 
-/* Could it be laid out as the leader is, under its own schedule? */
+/* True if the point's schedule could be laid out like the leader. */
 static bool fits_on(const opi_point *p, const opi_point *leader) {
   const opi_method_layout *a = p->places, *b = leader->places;
   return p->method != leader->method && a->n_stages == b->n_stages && a->n_ranks == b->n_ranks &&
@@ -142,7 +142,7 @@ static bool fits_on(const opi_point *p, const opi_point *leader) {
          p->sharded == leader->sharded;
 }
 
-/* With the leader's cut and replicas, unless its bound is no better than the best. */
+/* Plays it with the leader's cut and replicas, unless its bound is no better than the best. */
 static opipe_status play_method(opi_auto_run *run, const opi_point *p, const opi_point *leader) {
   opi_point point = *p;
   opi_bounds bounds;
@@ -191,7 +191,7 @@ opipe_status opi_run_cuts(opi_auto_run *run, uint64_t work_most) {
     for (uint32_t i = 0; i < n; ++i)
       indices[i] = run->best[i].point.index;
     OPI_TRY(play_cuts(run));
-    moved = n != run->n_best; /* doubles fell out, or one is another than before */
+    moved = n != run->n_best; /* doubles were dropped, or one is different now */
     for (uint32_t i = 0; i < n && !moved; ++i)
       moved = indices[i] != run->best[i].point.index;
   }

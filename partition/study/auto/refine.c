@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the best candidates to their neighbours, and on from those that are better, until none is.
+/* Explores the neighbours of the best candidates, then of the better ones found, until none
+ * improves.
  */
 #include <math.h>
 #include <string.h>
@@ -12,7 +13,7 @@ enum { OFFERED = 1, EXPANDED = 2 };
 typedef struct refiner {
   opi_auto_run *run;
   uint64_t work_most;
-  double limit; /* of the one whose neighbours are offered */
+  double limit; /* key of the candidate whose neighbours are offered */
 } refiner;
 
 static bool is_spent(const refiner *r) {
@@ -22,7 +23,7 @@ static bool is_spent(const refiner *r) {
          r->run->n_seen >= SEEN_MOST;
 }
 
-/* ---- what was seen ---- */
+/* ---- points seen before ---- */
 
 static uint64_t hash_numbers(uint64_t hash, const uint32_t *numbers, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i)
@@ -30,7 +31,7 @@ static uint64_t hash_numbers(uint64_t hash, const uint32_t *numbers, uint32_t n)
   return hash;
 }
 
-/* Where the point's hash stands in the run's table, or would. */
+/* Finds the slot of the point's hash in the run's table. */
 static uint64_t *seen_at(opi_auto_run *run, const opi_point *p, uint32_t what, uint64_t *out_hash) {
   const uint32_t more[] = {what, p->place, p->scattered};
   uint64_t hash = hash_numbers(opi_point_kind(p), more, 3);
@@ -47,7 +48,7 @@ static uint64_t *seen_at(opi_auto_run *run, const opi_point *p, uint32_t what, u
   return &run->seen[at];
 }
 
-/* Was it seen as that before? From now on it is. There must be room. */
+/* True if it was seen in that role before; marks it. The table must have room. */
 static bool is_seen(opi_auto_run *run, const opi_point *p, uint32_t what) {
   uint64_t hash;
   uint64_t *at = seen_at(run, p, what, &hash);
@@ -61,7 +62,7 @@ static opipe_status flush(refiner *r) {
   return r->run->n_round == 0 ? OPIPE_OK : opi_run_round(r->run);
 }
 
-/* A neighbour that fits, and whose bound is better, is judged with the next round. */
+/* Adds a neighbour to the next round if it fits and its bound is better. */
 static opipe_status offer(refiner *r, opi_point point) {
   opi_space *s = r->run->space;
   opi_bounds bounds;
@@ -86,7 +87,7 @@ bool opi_run_saw(opi_auto_run *run, const opi_point *point) {
 
 /* ---- cuts ---- */
 
-/* Boundaries [first, end) one layer on, or back. */
+/* Moves boundaries [first, end) by one layer, forward or back. */
 static opipe_status shift(refiner *r, const opi_point *p, uint32_t first, uint32_t end,
                           int32_t by) {
   const uint32_t n = p->places->n_stages;
@@ -117,8 +118,8 @@ static double stage_work(const refiner *r, const opi_point *p, uint32_t stage) {
          opi_point_speed(p, rank);
 }
 
-/* Every boundary both ways; of many stages, those of the slowest, and a layer from it to each of
- * the stages that are fastest. */
+/* Moves every boundary both ways. With many stages, only those of the slowest stage, and one layer
+ * from it to each of the fastest stages. */
 static opipe_status move_cuts(refiner *r, const opi_point *p) {
   const uint32_t n = p->places->n_stages;
   uint32_t slow = 0, fast = 0;
@@ -141,7 +142,7 @@ static opipe_status move_cuts(refiner *r, const opi_point *p) {
 
 /* ---- replicas ---- */
 
-/* One from a rank to another; or one of those that are idle. */
+/* Moves a replica from one rank to another, or adds an idle one. */
 static opipe_status move_share(refiner *r, const opi_point *p, uint32_t from, uint32_t to) {
   const uint32_t n = p->places->n_ranks;
   const opi_auto *q = r->run->space->question;
@@ -161,7 +162,7 @@ static opipe_status move_share(refiner *r, const opi_point *p, uint32_t from, ui
   ++shares[to];
   next.shares = shares;
   if (from == n && p->order != r->run->space->identity) {
-    /* the device behind all others is not known: as they stand */
+    /* unknown which device is last, so keep the order */
     next.order = r->run->space->identity;
   }
   return offer(r, next);
@@ -189,7 +190,7 @@ static bool is_expanded(const refiner *r, const opi_candidate *c) {
   return *seen_at(r->run, &c->point, EXPANDED, &hash) == hash;
 }
 
-/* The best one of a list that has not been looked at, if it is better than `than`. */
+/* The best unexpanded candidate of a list, if it is better than `than`. */
 static const opi_candidate *better_of(const refiner *r, const opi_candidate *list, uint32_t n,
                                       const opi_candidate *than) {
   for (uint32_t i = 0; i < n; ++i) {
@@ -199,7 +200,7 @@ static const opi_candidate *better_of(const refiner *r, const opi_candidate *lis
   return than;
 }
 
-/* Those that lead in their shapes, too: what is far behind as it stands may be the best cut well.
+/* Also considers the leaders of other shapes: a trailing candidate may win once its cut improves.
  */
 static const opi_candidate *next_parent(const refiner *r) {
   const opi_auto_run *run = r->run;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Candidates in an order of guesses (shortlist.c), judged by the simulator in rounds of a fixed
- * size, which threads share; who cannot beat the best any more by its bound is left out. Then the
- * neighbours of the best ones. What is done does not depend on how many threads do it.
+/* The search. Candidates, sorted by guess (shortlist.c), are judged by the simulator in rounds of a
+ * fixed size that threads share; those whose bounds cannot beat the best are dropped. The
+ * neighbours of the best ones follow. The result does not depend on the number of threads.
  */
 #include <math.h>
 #include <string.h>
 
 #include "partition/study/auto/run.h"
 
-/* The same numbers added in another order: so much less may be what a play says than a bound. */
+/* A play may add the same numbers in another order and come out lower than a bound by this much. */
 #define ROUNDING 1e-12
 
 /* ---- rounds ---- */
@@ -43,15 +43,15 @@ uint64_t opi_point_kind(const opi_point *p) {
   return (hash ^ (hash >> 32)) | UINT64_C(1) << 63;
 }
 
-/* The same shape under a schedule that comes to the same, or with another cut: then the better one
- * stands for both. */
+/* True for the same shape with another cut, or under a schedule that comes to the same: the better
+ * one stands for both. */
 static bool is_double(const opi_candidate *a, const opi_candidate *b) {
   const bool level = fabs(a->key - b->key) <= ROUNDING * b->key;
   return opi_points_alike(&a->point, &b->point) &&
          (a->point.method == b->point.method || (level && a->judged.bytes == b->judged.bytes));
 }
 
-/* Into the best ones, from the best; out of them, what it or a better one stands for. */
+/* Inserts a candidate into the best ones, and drops those that it or a better one stands for. */
 static void rank_candidate(opi_auto_run *run, const opi_candidate *c) {
   uint32_t at = 0, kept = 0;
   bool stands = true;
@@ -76,7 +76,8 @@ bool opi_leads_as(const opi_point *a, const opi_point *b) {
          a->samples == b->samples && opi_point_ranks(a) == opi_point_ranks(b);
 }
 
-/* Into the leaders, in place of the one of its shape, or of the worst where all are taken. */
+/* Makes a candidate the leader of its shape, in place of the previous one or, if all places are
+ * taken, of the worst. */
 static void lead(opi_auto_run *run, const opi_candidate *c) {
   uint32_t at = 0, worst = 0;
   for (; at < run->n_leaders && !opi_leads_as(&run->leaders[at].point, &c->point); ++at)
@@ -98,7 +99,7 @@ static opipe_status take_round(opi_auto_run *run) {
     run->n_simulated += c->status == OPIPE_OK && !again;
     run->work += c->judged.n_ops + OPI_WORK_LEAST;
     c->key = c->status == OPIPE_OK ? opi_judged_key(run->space, &c->judged) : INFINITY;
-    if ((c->point.index & OPI_LATER) != 0) /* it may be less by rounding */
+    if ((c->point.index & OPI_LATER) != 0) /* may be lower only by rounding */
       c->key = fmax(c->key, c->point.bound);
     if (c->from != NULL)
       c->from->fate = isfinite(c->key) ? OPI_POINT_PLAYED : OPI_POINT_REFUSED;
@@ -157,7 +158,7 @@ static opipe_status judge_points(opi_auto_run *run, uint64_t most) {
   opi_space *s = run->space;
   uint32_t i = 0;
   OPI_TRY(opi_run_sort(run));
-  while (i < s->n_points && (i == 0 || !is_spent(run, most))) { /* one round in any case */
+  while (i < s->n_points && (i == 0 || !is_spent(run, most))) { /* at least one round */
     for (; i < s->n_points && run->n_round < OPI_ROUND; ++i) {
       if (opi_run_offer(run, &s->points[i]))
         run->round[run->n_round - 1].from = &s->points[i];
@@ -174,8 +175,8 @@ static opipe_status judge_points(opi_auto_run *run, uint64_t most) {
   return OPIPE_OK;
 }
 
-/* Neighbours and other kinds, until neither finds a better plan: what was behind may have better
- * cuts, and its cut may be better for others. */
+/* Alternates neighbours and other kinds until neither finds a better plan: a trailing plan may have
+ * better cuts, and its cut may suit others. */
 static opipe_status look_around(opi_auto_run *run, bool is_partial, uint64_t most) {
   double before = INFINITY;
   if (is_partial)
@@ -212,7 +213,7 @@ static opipe_status search(opi_auto_run *run) {
     run->stopped = OPI_STOPPED_CLOCK;
   if (run->n_best == 0)
     return opi_infeasible(run);
-  /* all cuts were candidates, and none is left that could be better: this is the best there is */
+  /* all cuts were candidates and none left could be better, so this is the optimum */
   const double best = run->best[0].key;
   if (s->complete && run->n_left == 0 && best > run->bound)
     run->bound = best;
@@ -236,7 +237,7 @@ static opipe_status run_search(const opi_auto *question, opi_space *space, opi_a
   return status;
 }
 
-/* Of the model, and of every class of devices. */
+/* Checks the times of the model and of every class of devices. */
 static opipe_status check_times(const opi_auto *q, opipe_error *err) {
   OPI_TRY(opi_planning_check_times("auto", q->planning.layers, err));
   for (uint32_t k = 0; q->class_layers != NULL && k < q->planning.cluster->n_classes; ++k)
@@ -256,7 +257,7 @@ opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_ans
 
 /* ---- any strategy ---- */
 
-/* Under its own schedule, as it says. `own` stays in use. */
+/* Opens the strategy under its own schedule. `own` stays in use. */
 static opipe_status open_strategy(const opi_auto *question, const opi_strategy *strategy,
                                   opi_auto *own, opi_space *out_space, opi_point *out_point,
                                   opipe_error *err) {

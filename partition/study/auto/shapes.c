@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Candidates: how many ranks, copies, tensor ranks and rows of a micro-batch, under which schedule;
- * then where the layers are cut, and which device is which.
+/* Candidates: numbers of ranks, copies, tensor ranks and rows of a micro-batch, under each
+ * schedule; then the cut, and which device is which.
  *
- * Where there are few, all of them: every cut, replicas of every rank, every order of devices that
- * can be told from the others. Else a few cuts of each shape (balanced ones, with and without what
- * stages keep; equal blocks), and the orders of devices as they stand, and by speed.
+ * Small questions get all candidates: every cut, replicas of every rank, every distinguishable
+ * order of devices. Others get a few cuts of each shape (balanced, with and without stashes; equal
+ * blocks), and the devices in given order and by speed.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "partition/study/auto/space.h"
 
 enum { ALL_DEVICES_MOST = 6, ALL_LAYERS_MOST = 24, ALL_ORDERS_MOST = 1024, DEVICES_ALL = 16 };
-enum { IDLE_MOST = 24 /* one device of so many may have nothing to do */ };
-/* More ranks than the first are only taken in numbers that divide devices or blocks, where there
- * are more devices than the second. */
+enum { IDLE_MOST = 24 /* at most one device in so many may be idle */ };
+/* Above RANKS_ALL ranks, if there are more than DEVICES_MANY devices, only numbers that divide
+ * devices or blocks are taken. */
 enum { RANKS_ALL = 16, DEVICES_MANY = 64 };
 
 typedef struct orders {
@@ -27,7 +27,7 @@ typedef struct shapes {
   opi_space *space;
   bool all;
   uint32_t n_layers, n_blocks;
-  orders of[ALL_DEVICES_MOST + 1]; /* by the number of devices; chosen ones: [0], of all */
+  orders of[ALL_DEVICES_MOST + 1]; /* by number of devices; of[0]: chosen orders of all devices */
   uint32_t *samples;               /* [n_samples] */
   uint32_t n_samples, room_samples;
   uint32_t *ends; /* [n_layers + 1] scratch */
@@ -35,7 +35,7 @@ typedef struct shapes {
 
 /* ---- orders of devices ---- */
 
-/* Do the two stand in the same places of every tier, so that they can be exchanged? */
+/* True if the two have the same place in every tier, so that they can be exchanged. */
 static bool interchangeable(const opi_space *s, uint32_t a, uint32_t b) {
   const opi_cluster *c = s->question->planning.cluster;
   bool same = c->class_of[a] == c->class_of[b] && s->caps[a] == s->caps[b] &&
@@ -49,7 +49,8 @@ static bool interchangeable(const opi_space *s, uint32_t a, uint32_t b) {
   return same;
 }
 
-/* Are two orders the same to a plan: devices of one kind, that meet in the same tiers? */
+/* True if a plan cannot tell two orders apart: equal kinds of devices that meet in the same tiers.
+ */
 static bool same_order(const opi_space *s, const uint32_t *a, const uint32_t *b, uint32_t n) {
   const opi_cluster *c = s->question->planning.cluster;
   for (uint32_t i = 0; i < n; ++i) {
@@ -86,7 +87,7 @@ static opipe_status keep_order(opi_space *s, orders *to, const uint32_t *order) 
   return OPIPE_OK;
 }
 
-/* All orders of so many devices: the next of `at` chosen ones, depth at most 6. */
+/* Extends an order of `at` devices by each possible next one; depth at most 6. */
 static opipe_status extend_order(opi_space *s, orders *to, uint32_t *order, uint32_t at,
                                  bool *taken) {
   if (at == to->length)
@@ -105,7 +106,7 @@ static opipe_status extend_order(opi_space *s, orders *to, uint32_t *order, uint
   return OPIPE_OK;
 }
 
-/* Of all layers on each class of devices: times [n_classes]. */
+/* Time of all layers on each class of devices: times [n_classes]. */
 static opipe_status time_classes(opi_space *s, double *times) {
   const opi_planning *q = &s->question->planning;
   for (uint32_t k = 0; k < q->cluster->n_classes; ++k) {
@@ -116,7 +117,7 @@ static opipe_status time_classes(opi_space *s, double *times) {
   return OPIPE_OK;
 }
 
-/* As they stand; by speed, both ways. */
+/* The given order, and by speed in both directions. */
 static opipe_status choose_orders(opi_space *s, orders *to) {
   const uint32_t n = s->question->planning.n_devices;
   uint32_t *sorted = opi_arena_copy(&s->arena, s->identity, n * sizeof *sorted);
@@ -159,7 +160,7 @@ static opipe_status find_orders(shapes *x, uint32_t n_used, const orders **out) 
 static opipe_status add_ends(shapes *x, opi_point *p, const uint32_t *ends) {
   const size_t n = (size_t)p->places->n_stages + 1;
   const opi_space *s = x->space;
-  /* the same cut of the candidate before is shared */
+  /* the cut is shared with the previous candidate if equal */
   const opi_point *last = s->n_points > 0 ? &s->points[s->n_points - 1] : NULL;
   if (last != NULL && last->places->n_stages == p->places->n_stages &&
       memcmp(last->ends, ends, n * sizeof *ends) == 0)
@@ -171,7 +172,7 @@ static opipe_status add_ends(shapes *x, opi_point *p, const uint32_t *ends) {
   return opi_space_add(x->space, *p);
 }
 
-/* The next way to cut n_layers into n stages; false: that was the last. */
+/* Advances to the next way to cut n_layers into n stages; false: that was the last. */
 static bool next_cut(uint32_t *ends, uint32_t n, uint32_t n_layers) {
   for (uint32_t s = n; s-- > 1;) {
     if (ends[s] < n_layers - (n - s)) {
@@ -236,7 +237,7 @@ static opipe_status add_placed(shapes *x, opi_point *p) {
   return OPIPE_OK;
 }
 
-/* Recomputing, sharding and scattering, each without and with. */
+/* Recomputation, sharding and scattering, each without and with. */
 static opipe_status add_features(shapes *x, opi_point *p) {
   const opi_auto *q = x->space->question;
   const bool train = opi_space_trains(x->space), hypothetical = q->hypothetical;
@@ -257,8 +258,8 @@ static opipe_status add_features(shapes *x, opi_point *p) {
   return OPIPE_OK;
 }
 
-/* All devices, or as many as were asked for, on fewer ranks, as evenly as it goes: from there
- * replicas move to where they help. */
+/* Distributes all devices, or the requested number, over fewer ranks as evenly as possible;
+ * refinement then moves replicas to where they help. */
 static opipe_status add_even_shares(shapes *x, opi_point *p) {
   const opi_auto *q = x->space->question;
   const uint32_t n = p->places->n_ranks;
@@ -276,7 +277,7 @@ static opipe_status add_even_shares(shapes *x, opi_point *p) {
   return add_features(x, p);
 }
 
-/* Replicas of every rank, which cut micro-batches: all numbers with so many devices. */
+/* Tries every distribution of devices as replicas that divide micro-batches. */
 static opipe_status add_shares(shapes *x, opi_point *p) {
   const opi_space *s = x->space;
   const uint32_t n = p->places->n_ranks, most = s->question->planning.n_devices / p->width;
@@ -291,7 +292,7 @@ static opipe_status add_shares(shapes *x, opi_point *p) {
     shares[r] = 1;
   for (;;) {
     uint32_t r = 0;
-    while (r < n && (used == most || shares[r] == rows)) { /* counts up, the first fastest */
+    while (r < n && (used == most || shares[r] == rows)) { /* counts up, the first digit fastest */
       used -= shares[r] - 1;
       shares[r++] = 1;
     }
@@ -310,12 +311,12 @@ static opipe_status add_shares(shapes *x, opi_point *p) {
   }
 }
 
-/* All numbers; or 1, 2, 3, 4, 6, 8, 12, 16 ... */
+/* The next number to try: all, or 1, 2, 3, 4, 6, 8, 12, 16 ... */
 static uint32_t next_samples(const shapes *x, uint32_t b) {
   return x->all || b < 4 ? b + 1 : (b & (b - 1)) == 0 ? b + b / 2 : b + b / 3;
 }
 
-/* Rows of a micro-batch: what a copy's share of the mini-batch can be cut into. */
+/* Rows of a micro-batch: the ways to split a copy's share of the mini-batch. */
 static opipe_status find_samples(shapes *x, uint32_t copies) {
   const opi_space *s = x->space;
   const uint32_t share = (uint32_t)((s->question->planning.batch + copies - 1) / copies);
@@ -336,8 +337,8 @@ static opipe_status find_samples(shapes *x, uint32_t copies) {
   return OPIPE_OK;
 }
 
-/* Stages that follow one another on one rank, with no backward that reductions could lie behind: as
- * one stage, which is a candidate, too. */
+/* True if several stages run in sequence on one rank with no backward behind which reductions could
+ * hide: equivalent to a single stage, which is a candidate too. */
 static bool is_one_stage(const shapes *x, const opi_method_layout *places) {
   const opi_auto *q = x->space->question;
   return !opi_space_trains(x->space) && places->n_ranks == 1 && places->n_stages > 1 &&
@@ -373,8 +374,8 @@ static opipe_status add_shape(shapes *x, uint32_t method, uint32_t ranks, uint32
 
 /* ---- how many of each ---- */
 
-/* Copies of `ranks * width` devices: all numbers; or as many as there is room for, and the most
- * that divide the mini-batch; of a given number of micro-batches only what divides that. */
+/* Numbers of copies of `ranks * width` devices: all; or as many as fit, and the most that divide
+ * the mini-batch; only divisors of a given number of micro-batches. */
 static opipe_status add_copies(shapes *x, uint32_t method, uint32_t ranks, uint32_t width) {
   const opi_auto *q = x->space->question;
   const uint32_t room = q->planning.n_devices / (ranks * width);
@@ -405,7 +406,7 @@ static bool takes_ranks(const shapes *x, uint32_t ranks, uint32_t width) {
   const opi_auto *q = x->space->question;
   const uint32_t n = q->planning.n_devices / width;
   if (q->fixed.n_ranks != 0 && (q->fixed.n_ranks < ranks || q->fixed.n_ranks % ranks != 0))
-    return opi_space_trains(x->space) && ranks < q->fixed.n_ranks; /* with replicas of some */
+    return opi_space_trains(x->space) && ranks < q->fixed.n_ranks; /* with replicas of some ranks */
   if (q->fixed.n_ranks != 0)
     return true;
   if (n > DEVICES_MANY && ranks > RANKS_ALL && n % ranks != 0 && x->n_blocks % ranks != 0)
@@ -413,7 +414,7 @@ static bool takes_ranks(const shapes *x, uint32_t ranks, uint32_t width) {
   return x->all || n <= DEVICES_ALL || n % ranks <= n / IDLE_MOST;
 }
 
-/* Can the weights and what belongs to them be on so many ranks at all, however layers are cut? */
+/* True if the weights and their state can fit on that many ranks at all, however layers are cut. */
 static bool has_room(const shapes *x, uint32_t ranks, uint32_t width) {
   const opi_space *s = x->space;
   const opi_auto *q = s->question;
@@ -481,7 +482,7 @@ static opipe_status add_all(shapes *x) {
       continue;
     if (x->all && x->space->overflow)
       return OPIPE_OK;
-    if (!x->all) { /* each has its part of the room, and what those before have left */
+    if (!x->all) { /* each gets its share of the room and whatever its predecessors left */
       x->space->overflow = false;
       x->space->points_most =
           before + (uint32_t)((uint64_t)(OPI_POINTS_MOST - before) * ++nth / (n_usable * n_widths));
@@ -505,7 +506,7 @@ opipe_status opi_shapes_all(opi_space *s) {
   s->complete = x.all && !s->overflow && !s->hurried;
   if (!x.all || !s->overflow)
     return OPIPE_OK;
-  x.all = false; /* too many: chosen ones */
+  x.all = false; /* too many: use chosen ones */
   x.of[0] = (orders){.n = 0};
   s->n_points = n_named;
   s->n_refused = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which order candidates are looked at: the papers' plans; then of each kind (schedule, ranks,
- * copies, rows...) the one with the best guess, and behind them all others. Where work ends a
- * search more kinds have been seen so, and cuts of the best ones are what neighbours are for.
+/* The order in which candidates are judged: the papers' plans first; then the best guess of each
+ * kind (schedule, ranks, copies, rows...), then all others. A search that runs out of work has thus
+ * seen more kinds; better cuts are found later as neighbours.
  */
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ static int compare_points(const void *left, const void *right) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* Is it there already? Put in where not. */
+/* True if the kind is present; inserts it if not. */
 static bool is_seen(uint64_t *kinds, uint64_t room, uint64_t kind) {
   uint64_t at = kind % room;
   while (kinds[at] != 0 && kinds[at] != kind)

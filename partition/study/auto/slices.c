@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What token slices take, where the layers say it: longer ones are better used, later ones look
- * back on more (Li et al., TeraPipe, section 3). A stage's slices take the same parts of its times
- * as those of all layers do.
+/* Costs of token slices, if the layers state them: longer slices use the device better, later ones
+ * look back on more tokens (Li et al., TeraPipe, section 3). A stage's time divides over slices as
+ * that of all layers does.
  */
 #include <inttypes.h>
 
@@ -29,7 +29,7 @@ static double slice_ns(const opi_space *s, const opi_point *p, double length, do
          rows * c->context_ns * length * (before + length / 2);
 }
 
-/* Tokens of slice k, of sequences that the lengths make up. */
+/* Tokens of slice k in sequences that the lengths add up to. */
 static double length_of(const opi_space *s, const opi_method_layout *l, uint32_t k) {
   const uint32_t tokens = s->question->planning.layers->tokens;
   return l->slice_lengths != NULL ? l->slice_lengths[k]

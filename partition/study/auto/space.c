@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The question checked, and what all candidates share. */
+/* Checks the question and builds everything that candidates share. */
 #include "partition/study/auto/space.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@ static opipe_status check_question(const opi_auto *q, opipe_error *err) {
   const opi_planning *p = &q->planning;
   if (p->batch == 0 || p->batch > BATCH_MOST) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "planner 'auto': a %s of %" PRIu64 " samples; 1 to %d can be",
+                    "planner 'auto': a %s of %" PRIu64 " samples; it must have 1 to %d",
                     q->mode == OPIPE_MODE_TRAIN ? "mini-batch" : "request", p->batch, BATCH_MOST);
   }
   if (p->n_devices > p->cluster->n_devices) {
@@ -39,14 +39,15 @@ static opipe_status check_question(const opi_auto *q, opipe_error *err) {
                     p->state_bytes, q->limit_ns, q->budget_s, q->slice_ns);
   }
   if (q->budget_s > 0 && q->now_ns == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "planner 'auto': a budget of time, and no clock");
+    return opi_fail(err, OPIPE_E_INVALID, "planner 'auto': a time budget without a clock");
   if (q->n_schedules == 0 || q->plugins == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "planner 'auto': there is no schedule to choose from");
   if (p->layers->whole != NULL && (q->fixed.microbatches > 1 || q->fixed.pipelines > 1)) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "planner 'auto': %u micro-batches and %u copies of the pipeline (0: not said), "
-                    "and the batch is one micro-batch: %s",
-                    q->fixed.microbatches, q->fixed.pipelines, p->layers->whole);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "planner 'auto': %u micro-batches and %u copies of the pipeline (0: not given), "
+        "but the batch must be one micro-batch: %s",
+        q->fixed.microbatches, q->fixed.pipelines, p->layers->whole);
   }
   for (uint32_t k = 0; q->class_layers != NULL && k < p->cluster->n_classes; ++k) {
     const uint32_t n = q->class_layers[k]->n_layers;
@@ -74,7 +75,7 @@ static void fill_question(opi_space *s) {
     q->objective = OPI_AUTO_LATENCY;
 }
 
-/* Are two devices the same to a plan but for where they stand? */
+/* True if a plan cannot tell the two devices apart except by position. */
 static bool alike(const opi_space *s, uint32_t a, uint32_t b) {
   return s->own.planning.cluster->class_of[a] == s->own.planning.cluster->class_of[b] &&
          s->caps[a] == s->caps[b];

@@ -13,7 +13,7 @@ const char *opi_auto_stop_name(uint32_t stopped) {
   return stopped < OPI_COUNT(stops) ? stops[stopped] : "?";
 }
 
-/* The one that is described is marked, where it is not the first. */
+/* Marks the described strategy if it is not the first. */
 static void write_line(const opi_auto_answer *a, uint32_t index, uint32_t i, opi_text *text) {
   const opi_auto_ranked *r = &a->ranked[i];
   const opi_strategy *s = r->strategy;
@@ -34,7 +34,7 @@ static void write_line(const opi_auto_answer *a, uint32_t index, uint32_t i, opi
     opi_text_printf(text, "      %s\n", r->reason);
 }
 
-/* What a stream of requests would have of copies in turn. */
+/* Compares stages with copies that take the requests of a stream in turn. */
 static void write_turns(const opi_auto_answer *a, opi_text *text) {
   const opi_auto_turns *t = &a->turns;
   const double stages = a->ranked[0].judged.interval_ns;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas against stages: a stream of requests may be better off with copies of the whole model
- * that take requests in turn. They have no imbalance and hand nothing over; each has, and reads,
+/* Replicas against stages: a stream of requests may be faster with copies of the whole model that
+ * take requests in turn. Copies have no imbalance and pass no tensors on, but each holds and reads
  * all weights.
  */
 #include <math.h>
@@ -14,7 +14,7 @@ static int rising(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Of each device that holds the whole model, what a request takes there. Returns how many do. */
+/* Times of a request on each device that can hold the whole model; *out_n: their number. */
 static opipe_status time_copies(opi_space *s, double *out_ns, uint32_t *out_n) {
   const opi_planning *q = &s->question->planning;
   const uint32_t last = q->layers->n_layers;
@@ -55,7 +55,7 @@ opipe_status opi_run_turns(opi_auto_run *run, opi_auto_turns *out) {
   const opipe_status status = time_copies(s, ns, &n);
   qsort(ns, n, sizeof *ns, rising);
   *out = (opi_auto_turns){.interval_ns = INFINITY};
-  for (uint32_t i = 0; i < n; ++i) { /* the slowest of them waits for its turn */
+  for (uint32_t i = 0; i < n; ++i) { /* the slowest copy waits for its turn */
     if (ns[i] / (i + 1) < out->interval_ns)
       *out = (opi_auto_turns){.n_copies = i + 1, .interval_ns = ns[i] / (i + 1)};
   }

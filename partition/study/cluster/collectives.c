@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of collectives: rounds of messages that all start together, each round as long as its
- * slowest message. Where several pass one port in a round they have equal parts of it, so the same
- * algorithm costs other times on other topologies, and by how the ranks of a group lie in it.
+/* Times of collectives: rounds of messages that start together, each as long as its slowest
+ * message. Messages that pass a port in the same round share it equally, so an algorithm's time
+ * depends on the topology and on the placement of a group's ranks in it.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "partition/study/cluster/cluster.h"
 
-/* Sets of devices, which may be of several sizes: set s is devices[first[s]] ..
- * devices[first[s + 1] - 1]. */
+/* Sets of devices, possibly of different sizes: set s is devices[first[s]] .. devices[first[s + 1]
+ * - 1]. */
 typedef struct sets {
   uint32_t *devices, *first;
   uint32_t n, largest;
@@ -17,11 +17,11 @@ typedef struct sets {
 
 typedef struct meter {
   const opi_cluster *cluster;
-  uint32_t *dst;  /* [devices] a message of this round from device i of the sets to device dst[i] of
-                     the sets; OPIPE_NONE: none */
-  double *bytes;  /* [devices] of it */
-  uint32_t *load; /* [2 * n_ports] messages that leave by a port; that come in by it */
-  double *use;    /* [2 * n_ports] bytes that did in all rounds; NULL: not wanted */
+  uint32_t *dst;  /* [devices] this round, device i of the sets sends to device dst[i] of the sets;
+                     OPIPE_NONE: it sends nothing */
+  double *bytes;  /* [devices] bytes of that message */
+  uint32_t *load; /* [2 * n_ports] messages that leave by each port, then that enter by it */
+  double *use;    /* [2 * n_ports] bytes over all rounds, likewise; NULL: not wanted */
   double total_ns;
 } meter;
 
@@ -69,7 +69,7 @@ static void add_use(const meter *m, uint32_t src, uint32_t dst, double n_bytes) 
     m->use[(i < n_out ? 0 : m->cluster->n_ports) + ports[i]] += n_bytes;
 }
 
-/* What m->dst and m->bytes say, `repeat` times. */
+/* Plays the round in m->dst and m->bytes `repeat` times. */
 static void play_round(meter *m, const sets *s, uint32_t repeat) {
   const uint32_t n = s->first[s->n];
   double slowest = 0;
@@ -103,7 +103,7 @@ static uint32_t size_of(const sets *s, uint32_t set) {
 
 /* ---- patterns ---- */
 
-/* Each passes 1 / r to its neighbour, r - 1 times: half of an all-reduce. */
+/* Each device passes 1 / r to its neighbour, r - 1 times: half of an all-reduce. */
 static void ring(meter *m, const sets *s, double n_bytes) {
   for (uint32_t round = 0, next = 0; round + 1 < s->largest; round = next) {
     next = s->largest - 1; /* until the next smaller set is done */
@@ -122,7 +122,8 @@ static void ring(meter *m, const sets *s, double n_bytes) {
 }
 
 /* Pairs at distance 1, 2, 4, ... exchange 1/2, 1/4, ... (halving; doubling is the same backwards).
- * Those above a power of two first give to one below it, or have it from there at the end. */
+ * Devices beyond the largest power of two send to a partner below it first, or receive from it
+ * last. */
 static void halve(meter *m, const sets *s, double n_bytes) {
   uint32_t power = 1;
   clear_round(m, s);
@@ -153,7 +154,8 @@ static void halve(meter *m, const sets *s, double n_bytes) {
   }
 }
 
-/* From the first to all, or back: everything in every round, or (parts) half of the last. */
+/* From the first device to all, or back: everything in each round or, with `parts`, half of the
+ * previous round. */
 static void binomial(meter *m, const sets *s, double n_bytes, bool parts) {
   uint32_t top = 1;
   while (top < s->largest)
@@ -204,7 +206,7 @@ static void play_tree(meter *m, const sets *s, uint32_t op, double n_bytes) {
 
 typedef struct split {
   sets inside, between;
-  bool equal; /* as many of every group in every node that it has a part in */
+  bool equal; /* every node has the same number of devices of each group that it holds part of */
 } split;
 
 static opipe_status new_sets(opi_arena *arena, uint32_t n_devices, sets *out, opipe_error *err) {
@@ -220,7 +222,7 @@ static void end_set(sets *s, uint32_t n_devices) {
   s->largest = size_of(s, s->n - 1) > s->largest ? size_of(s, s->n - 1) : s->largest;
 }
 
-/* Sets of one node, in which devices stand in rising order. */
+/* Sets within one node, devices in rising order. */
 static void split_inside(const opi_cluster *c, const sets *s, split *out) {
   memcpy(out->inside.devices, s->devices, s->first[s->n] * sizeof *s->devices);
   for (uint32_t k = 0; k < s->n; ++k) {
@@ -234,7 +236,7 @@ static void split_inside(const opi_cluster *c, const sets *s, split *out) {
     out->equal = out->equal && size_of(&out->inside, k) == out->inside.largest;
 }
 
-/* Those that are the j-th of their nodes; or, where nodes have unequal numbers, the first of each.
+/* Joins the j-th devices of all nodes or, if nodes have different numbers, the first of each.
  */
 static void split_between(const sets *s, split *out) {
   const sets *in = &out->inside;
@@ -255,7 +257,7 @@ static void play_hierarchical(meter *m, const split *s, uint32_t op, double n_by
   if (op == OPI_OP_BROADCAST) {
     binomial(m, &s->between, n_bytes, false);
     binomial(m, &s->inside, n_bytes, false);
-  } else if (!s->equal) { /* the first of every node for all of it */
+  } else if (!s->equal) { /* the first device of every node for all of it */
     binomial(m, &s->inside, n_bytes, op == OPI_OP_ALL_GATHER);
     ring(m, &s->between, n_bytes);
     if (op == OPI_OP_ALL_REDUCE)
@@ -278,8 +280,7 @@ static int compare_devices(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
-/* Each group's devices from the lowest on, so that neighbours are near; a broadcast's from its
- * root on. */
+/* Sorts each group's devices, so that neighbours are near; a broadcast's starting at its root. */
 static opipe_status sort_groups(const opi_cluster *c, uint32_t op, const opi_groups *groups,
                                 opi_arena *arena, sets *out, opipe_error *err) {
   const uint32_t n = groups->n, total = n * groups->n_groups;
@@ -294,7 +295,7 @@ static opipe_status sort_groups(const opi_cluster *c, uint32_t op, const opi_gro
       if (sorted[i] >= c->n_devices || (i > 0 && sorted[i] == sorted[i - 1])) {
         return opi_fail(err, OPIPE_E_INVALID,
                         "a collective over device %u, %s (the cluster has %u)", sorted[i],
-                        sorted[i] >= c->n_devices ? "which there is not" : "twice", c->n_devices);
+                        sorted[i] >= c->n_devices ? "which does not exist" : "twice", c->n_devices);
       }
       root = sorted[i] == given[0] ? i : root;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies between two devices, and how fast a device is. */
+/* Links between devices, and rates of devices. */
 #include "partition/study/cluster/cluster.h"
 
 double opi_cluster_flops(const opi_cluster *cluster, uint32_t device, uint32_t dtype,
@@ -14,7 +14,7 @@ double opi_cluster_flops(const opi_cluster *cluster, uint32_t device, uint32_t d
   return flops > 0 ? flops : cluster->descriptions[device].flops;
 }
 
-/* The first that joins both. */
+/* The first tier that joins both. */
 static uint32_t tier_between(const opi_cluster *c, uint32_t src, uint32_t dst) {
   uint32_t t = 0;
   while (t + 1 < c->n_tiers && c->tiers[t].group_of[src] != c->tiers[t].group_of[dst])

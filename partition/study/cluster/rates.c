@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Member "rates" of a device: how fast it multiplies, by type and shape class. */
+/* Member "rates" of a device: rates of products by type and shape class. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,8 +25,8 @@ static opipe_status read_type(const opi_cluster_reader *r, const json_t *object,
     }
   }
   return opi_fail(r->err, OPIPE_E_INVALID,
-                  "%s: \"dtype\" is '%.40s'; fp64, fp32, fp16, bf16, fp8 and int8 are known", what,
-                  text);
+                  "%s: \"dtype\" is '%.40s'; known types are fp64, fp32, fp16, bf16, fp8 and int8",
+                  what, text);
 }
 
 static opipe_status read_rate(const opi_cluster_reader *device, json_t *object, size_t index,
@@ -42,7 +42,7 @@ static opipe_status read_rate(const opi_cluster_reader *device, json_t *object, 
                         : opi_fail(r.err, OPIPE_E_INVALID, "%s: \"flops\" is missing", r.what);
 }
 
-/* Before which of those that are there it stands; the same type and class twice is an error. */
+/* Finds the sorted position of a rate; the same type and class twice is an error. */
 static opipe_status place(const opi_cluster_reader *r, const opi_device_class *class,
                           const opi_rate *rate, uint32_t *out_at) {
   uint32_t at = class->n_rates;
@@ -68,7 +68,7 @@ opipe_status opi_cluster_read_rates(const opi_cluster_reader *r, const json_t *d
   OPI_TRY(opi_json_get_array(device, r->what, "rates", &list, r->err));
   const size_t n = json_array_size(list);
   if (n > RATES_MOST) {
-    return opi_fail(r->err, OPIPE_E_LIMIT, "%s: \"rates\" has %zu entries; at most %d can be",
+    return opi_fail(r->err, OPIPE_E_LIMIT, "%s: \"rates\" has %zu entries; it may have at most %d",
                     r->what, n, RATES_MOST);
   }
   opi_rate *rates = OPI_ARENA_ARRAY(r->arena, opi_rate, n);

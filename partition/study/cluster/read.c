@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a cluster file, version 1. What it does not know it refuses by name. */
+/* Reads a cluster file, version 1. Unknown members are refused by name. */
 #include "partition/study/cluster/read.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@ enum { DEVICES_MOST = OPI_CLUSTER_DEVICES_MOST, FIELDS_MOST = 15 };
 
 typedef opi_cluster_reader reader;
 
-/* ---- members that may be missing ---- */
+/* ---- optional members ---- */
 
 opipe_status opi_cluster_get_count(const reader *r, const json_t *object, const char *name,
                                    uint64_t max, uint64_t preset, uint64_t *out) {
@@ -47,8 +47,8 @@ opipe_status opi_cluster_get_number(const reader *r, const json_t *object, const
   OPI_TRY(opi_json_get_number(object, r->what, name, out, r->err));
   if (*out >= least && *out <= most)
     return OPIPE_OK;
-  return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"%s\" is %g; %g to %g is needed", r->what, name,
-                  *out, least, most);
+  return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"%s\" is %g; it must be from %g to %g", r->what,
+                  name, *out, least, most);
 }
 
 opipe_status opi_cluster_get_text(const reader *r, const json_t *object, const char *name,
@@ -70,7 +70,6 @@ static opipe_status get_flags(const reader *r, const json_t *object, uint32_t wh
              : opi_json_get_flags(object, r->what, which, out, r->err);
 }
 
-/* Every member is one of `fields` (ended by NULL). */
 opipe_status opi_cluster_check_fields(const reader *r, json_t *object, const char *const *fields) {
   const char *key = NULL;
   json_t *value = NULL;
@@ -96,7 +95,7 @@ opipe_status opi_cluster_check_fields(const reader *r, json_t *object, const cha
 
 /* ---- devices ---- */
 
-/* Room for n more devices. */
+/* Makes room for n more devices. */
 static bool make_room(reader *r, uint32_t n) {
   opi_cluster *c = r->out;
   const uint32_t need = c->n_devices + n;
@@ -108,7 +107,7 @@ static bool make_room(reader *r, uint32_t n) {
          opi_arena_grow(r->arena, (void **)&c->node_of, &room, need, sizeof *c->node_of);
 }
 
-/* Appends `count` devices to the node that is being read. */
+/* Appends `count` devices to the node being read. */
 static opipe_status add_devices(reader *r, opipe_device_choice choice,
                                 const opipe_device_description *d, uint32_t count, bool counts_on) {
   opi_cluster *c = r->out;
@@ -168,13 +167,13 @@ static opipe_status read_device(reader *r, json_t *object) {
   OPI_TRY(opi_device_describe(&d, r->what, NULL, NULL, r->err));
   if (count == 0 || c->n_devices + count > DEVICES_MOST) {
     return opi_fail(r->err, OPIPE_E_LIMIT,
-                    "%s: \"count\" is %" PRIu64 " behind %u devices; 1 to %d in all can be",
+                    "%s: \"count\" is %" PRIu64 " after %u devices; there must be 1 to %d in all",
                     r->what, count, c->n_devices, DEVICES_MOST);
   }
   return add_devices(r, choice, &d, (uint32_t)count, json_object_get(object, "index") != NULL);
 }
 
-/* The devices of one node; `where` is "" or "nodes[2]: ". */
+/* Reads the devices of one node; `where` is "" or "nodes[2]: ". */
 static opipe_status read_devices(reader *r, const json_t *owner, const char *where) {
   const json_t *list = NULL;
   (void)snprintf(r->what, sizeof r->what, "%.120s%s%.40s", r->name, where[0] == '\0' ? "" : ": ",
@@ -193,7 +192,7 @@ static opipe_status read_devices(reader *r, const json_t *owner, const char *whe
 
 /* ---- nodes ---- */
 
-/* Domains of a node's devices, counted from its first. */
+/* Number of domains of a node's devices, relative to its first. */
 static uint64_t domains_of(const opi_cluster *c, uint32_t first, uint32_t n) {
   uint64_t domains = 0;
   for (uint32_t i = first; i < first + n; ++i) {
@@ -203,15 +202,16 @@ static uint64_t domains_of(const opi_cluster *c, uint32_t first, uint32_t n) {
   return domains;
 }
 
-/* The node of devices [first, n_devices) `count` times in all: the same devices, memory that nobody
- * of another node shares. */
+/* Repeats the node of devices [first, n_devices) until there are `count`. Copies share no memory
+ * with each other. */
 static opipe_status repeat_node(reader *r, uint32_t first, uint64_t count) {
   opi_cluster *c = r->out;
   const uint32_t n = c->n_devices - first;
   const uint64_t domains = domains_of(c, first, n);
   if (count == 0 || first + count * n > DEVICES_MOST) {
     return opi_fail(r->err, OPIPE_E_LIMIT,
-                    "%s: %" PRIu64 " nodes of %u devices behind %u; 1 to %d devices in all can be",
+                    "%s: %" PRIu64
+                    " nodes of %u devices after %u; there must be 1 to %d devices in all",
                     r->what, count, n, first, DEVICES_MOST);
   }
   if (count > 1 && domains * count > UINT32_MAX) {
@@ -235,7 +235,7 @@ static opipe_status repeat_node(reader *r, uint32_t first, uint64_t count) {
   return OPIPE_OK;
 }
 
-/* "nodes" as entries of their own devices. */
+/* Reads "nodes" whose entries have devices of their own. */
 static opipe_status read_node_entries(reader *r, const json_t *list) {
   static const char *const fields[] = {"name", "count", "devices", NULL};
   if (json_array_size(list) == 0)
@@ -265,7 +265,8 @@ static opipe_status read_nodes(reader *r, const json_t *root) {
     return json_object_get(root, "devices") == NULL
                ? read_node_entries(r, nodes)
                : opi_fail(r->err, OPIPE_E_INVALID,
-                          "%s: \"devices\", and \"nodes\" that have their own: one of both",
+                          "%s: it has both \"devices\" and \"nodes\" with devices of their own; "
+                          "only one is allowed",
                           r->what);
   }
   OPI_TRY(opi_cluster_get_count(r, root, "nodes", DEVICES_MOST, 1, &count));
@@ -284,8 +285,8 @@ static opipe_status read_occupies(reader *r, const json_t *object) {
   r->out->occupies = OPI_OCCUPIES_RANK;
   return strcmp(text, "rank") == 0
              ? OPIPE_OK
-             : opi_fail(r->err, OPIPE_E_INVALID, "%s: \"occupies\" is '%.40s'; link or rank",
-                        r->what, text);
+             : opi_fail(r->err, OPIPE_E_INVALID,
+                        "%s: \"occupies\" is '%.40s'; it must be link or rank", r->what, text);
 }
 
 static opipe_status read_link(reader *r, json_t *object) {
@@ -315,8 +316,8 @@ static opipe_status read_links(reader *r, const json_t *root) {
   if (json_array_size(list) != 1) {
     return opi_fail(
         r->err, OPIPE_E_INVALID,
-        "%s: \"links\" has %zu entries; one joins all devices (\"tiers\" say how far and "
-        "how fast)",
+        "%s: \"links\" has %zu entries; it must have one, for all devices (\"tiers\" say how "
+        "far and how fast)",
         r->name, json_array_size(list));
   }
   (void)snprintf(r->what, sizeof r->what, "%.150s: links[0]", r->name);

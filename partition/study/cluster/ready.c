@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clusters by name: files that were installed with the library. */
+/* Clusters by name, from files installed with the library. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ static opipe_status list_folder(const char *folder, opi_arena *arena, char **nam
   return status;
 }
 
-/* Sorted, each once. */
+/* Sorted, without repeats. */
 static opipe_status list_names(const char *const *folders, uint32_t n_folders, opi_arena *arena,
                                char ***out_names, uint32_t *out_n, opipe_error *err) {
   char **names = OPI_ARENA_ARRAY(arena, char *, READY_MOST);
@@ -84,7 +84,7 @@ static opipe_status list_names(const char *const *folders, uint32_t n_folders, o
 
 /* ---- by name ---- */
 
-/* The file of a ready cluster; false: there is none. A name is no path. */
+/* Finds the file of a named cluster; false: there is none. A name is not a path. */
 static bool find_ready(const char *name, const char *const *folders, uint32_t n_folders,
                        char path[PATH_ROOM]) {
   for (uint32_t i = 0; strchr(name, '/') == NULL && i < n_folders; ++i) {
@@ -108,8 +108,8 @@ static opipe_status refuse_name(const char *name, const char *const *folders, ui
     opi_nearest_look(&nearest, names[i]);
   }
   return opi_fail(err, OPIPE_E_NOTFOUND,
-                  "there is no cluster '%.100s': neither a file nor one of these: %s%s", name,
-                  known, opi_nearest_words(&nearest, meant, sizeof meant));
+                  "there is no cluster '%.100s': it is neither a file nor one of %s%s", name, known,
+                  opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
 static opipe_status load(const char *name, const char *const *folders, uint32_t n_folders,
@@ -127,7 +127,7 @@ static int add_text(const char *data, size_t n, void *text) {
   return 0;
 }
 
-/* The text with another number of nodes. */
+/* Replaces the number of nodes in the text. */
 static opipe_status set_nodes(const char *name, int64_t n_nodes, json_t *root, opi_text *io_text,
                               opipe_error *err) {
   const json_t *nodes = json_object_get(root, "nodes");
@@ -136,8 +136,8 @@ static opipe_status set_nodes(const char *name, int64_t n_nodes, json_t *root, o
   if (n_entries > 1 || !json_is_object(owner)) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%.100s: nodes=%" JSON_INTEGER_FORMAT
-                    ", and \"nodes\" has %zu entries of "
-                    "nodes that differ",
+                    ", but \"nodes\" has %zu entries of "
+                    "different nodes",
                     name, (json_int_t)n_nodes, n_entries);
   }
   if (json_object_set_new(owner, n_entries == 1 ? "count" : "nodes", json_integer(n_nodes)) != 0)
@@ -168,8 +168,8 @@ static opipe_status find(const char *spec, const char *const *folders, uint32_t 
   if (name == NULL)
     return opi_fail_nomem(err, strlen(spec), "a cluster's name");
   if (at != NULL && !opi_parse_int(at + sizeof NODES - 1, 1, OPI_CLUSTER_DEVICES_MOST, &n_nodes)) {
-    return opi_fail(err, OPIPE_E_INVALID, "cluster '%.100s': nodes=%.40s; 1 to %d can be", name,
-                    at + sizeof NODES - 1, OPI_CLUSTER_DEVICES_MOST);
+    return opi_fail(err, OPIPE_E_INVALID, "cluster '%.100s': nodes=%.40s; it must be from 1 to %d",
+                    name, at + sizeof NODES - 1, OPI_CLUSTER_DEVICES_MOST);
   }
   OPI_TRY(load(name, folders, n_folders, arena, text, err));
   if (at != NULL)

@@ -19,11 +19,11 @@ bool opi_collective_parse(const char *text, uint32_t *out_algorithm) {
   return false;
 }
 
-/* What a tier joins, as the file says it. */
+/* The extent of a tier as the file states it. */
 typedef struct extent {
-  uint64_t devices, nodes; /* 0: not said; neither: all that there is */
-  double port;             /* bytes per second; 0: no limit, -1: not said */
-  double oversubscription; /* 0: not said */
+  uint64_t devices, nodes; /* 0: not stated; neither stated: everything */
+  double port;             /* bytes per second; 0: no limit, -1: not stated */
+  double oversubscription; /* 0: not stated */
 } extent;
 
 /* ---- one tier's members ---- */
@@ -41,8 +41,8 @@ static opipe_status read_collective(const opi_cluster_reader *r, const json_t *o
   if (text == NULL || opi_collective_parse(text, &tier->collective))
     return OPIPE_OK;
   return opi_fail(r->err, OPIPE_E_INVALID,
-                  "%s: \"collective\" is '%.40s'; auto, ring, rabenseifner, tree and hierarchical "
-                  "are known",
+                  "%s: \"collective\" is '%.40s'; it must be auto, ring, rabenseifner, tree or "
+                  "hierarchical",
                   r->what, text);
 }
 
@@ -66,7 +66,8 @@ static opipe_status read_tier(const opi_cluster_reader *r, json_t *object, opi_t
   OPI_TRY(opi_cluster_get_count(r, object, "nodes", OPI_CLUSTER_DEVICES_MOST, 0, &out->nodes));
   if (out->devices > 0 && out->nodes > 0) {
     return opi_fail(r->err, OPIPE_E_INVALID,
-                    "%s: it joins %" PRIu64 " \"devices\" and %" PRIu64 " \"nodes\": one of both",
+                    "%s: it joins %" PRIu64 " \"devices\" and %" PRIu64
+                    " \"nodes\"; only one is allowed",
                     r->what, out->devices, out->nodes);
   }
   OPI_TRY(opi_cluster_get_number(r, object, "latency_ns", 0, 1e15, 0, &tier->latency_ns));
@@ -78,14 +79,14 @@ static opipe_status read_tier(const opi_cluster_reader *r, json_t *object, opi_t
     return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"bandwidth\" is missing", r->what);
   if (out->port >= 0 && out->oversubscription > 0) {
     return opi_fail(r->err, OPIPE_E_INVALID,
-                    "%s: \"port\" is %g and \"oversubscription\" %g: one of both", r->what,
+                    "%s: \"port\" is %g and \"oversubscription\" %g; only one is allowed", r->what,
                     out->port, out->oversubscription);
   }
   tier->bytes_per_ns = bandwidth * 1e-9;
   return read_collective(r, object, tier);
 }
 
-/* Groups of so many neighbours: of the devices of a node, or of nodes. */
+/* Forms groups of n neighbouring devices of a node, or of n neighbouring nodes. */
 static void join(const opi_cluster *c, opi_tier *tier, uint64_t n) {
   uint32_t in_group = 0;
   for (uint32_t i = 0; i < c->n_devices; ++i) {
@@ -99,7 +100,7 @@ static void join(const opi_cluster *c, opi_tier *tier, uint64_t n) {
   }
 }
 
-/* Members are devices, or what the tier before has joined, nodes at least. */
+/* Members are devices, or the groups of the previous tier, at least whole nodes. */
 static void find_members(const opi_cluster *c, const opi_tier *before, opi_tier *tier) {
   for (uint32_t i = 0; i < c->n_devices; ++i) {
     tier->member_of[i] = tier->in_node                        ? i
@@ -139,7 +140,7 @@ static opipe_status new_tier(const opi_cluster_reader *r, opi_tier *tier) {
 
 /* ---- all of them ---- */
 
-/* From the nearest: more devices, or more nodes, each time. */
+/* Tiers are listed nearest first: each must join more devices or nodes than the one before. */
 static opipe_status check_order(const opi_cluster_reader *r, const extent *before,
                                 const extent *e) {
   const bool all = before->devices == 0 && before->nodes == 0;
@@ -150,7 +151,7 @@ static opipe_status check_order(const opi_cluster_reader *r, const extent *befor
     return OPIPE_OK;
   return opi_fail(r->err, OPIPE_E_INVALID,
                   "%s: it joins %" PRIu64 " devices or %" PRIu64
-                  " nodes (0 and 0: all) behind a "
+                  " nodes (0 and 0: all) after a "
                   "tier that joins %" PRIu64 " devices or %" PRIu64 " nodes; each must join more",
                   r->what, e->devices, e->nodes, before->devices, before->nodes);
 }
@@ -173,7 +174,7 @@ static opipe_status add_tier(opi_cluster_reader *r, json_t *object, extent *io_b
   return open_ports(r, &e, tier);
 }
 
-/* All devices over the link that the transport declares; nobody shares it. */
+/* Joins all devices by the transport's declared link, without sharing. */
 static opipe_status make_only_tier(opi_cluster_reader *r) {
   opi_cluster *c = r->out;
   opi_tier *tier = &c->tiers[0];
@@ -206,7 +207,7 @@ opipe_status opi_cluster_read_tiers(opi_cluster_reader *r, const json_t *root) {
   OPI_TRY(opi_json_get_array(root, r->name, "tiers", &list, r->err));
   const size_t n = json_array_size(list);
   if (n == 0 || n > OPI_TIERS_MOST) {
-    return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"tiers\" has %zu entries; 1 to %d can be",
+    return opi_fail(r->err, OPIPE_E_INVALID, "%s: \"tiers\" has %zu entries; it must have 1 to %d",
                     r->name, n, OPI_TIERS_MOST);
   }
   for (size_t i = 0; i < n; ++i) {
@@ -216,8 +217,9 @@ opipe_status opi_cluster_read_tiers(opi_cluster_reader *r, const json_t *root) {
   const opi_tier *t = &c->tiers[c->n_tiers - 1];
   if (t->n_groups == 1)
     return OPIPE_OK;
-  return opi_fail(r->err, OPIPE_E_INVALID,
-                  "%s: it leaves %u groups of %u devices in %u nodes apart; the last tier joins "
-                  "all: leave \"devices\" and \"nodes\" out there",
-                  r->what, t->n_groups, c->n_devices, c->n_nodes);
+  return opi_fail(
+      r->err, OPIPE_E_INVALID,
+      "%s: it leaves %u separate groups of %u devices in %u nodes, but the last tier must join "
+      "all: omit its \"devices\" and \"nodes\"",
+      r->what, t->n_groups, c->n_devices, c->n_nodes);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders by the schedule `search`, without any model. */
+/* The schedule `search`: its options, and orders without a model. */
 #include "partition/study/improve/ask.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ uint32_t opi_search_options(const opipe_schedule_option **out_options) {
       {.key = "seed",
        .help = "of the moves",
        .preset = "0",
-       .max = 0x1p63, /* any that there is */
+       .max = 0x1p63, /* any */
        .type = 'i'},
       {.key = "from",
        .help = "the schedule to begin with, last; else the best there is",
@@ -53,9 +53,10 @@ static opipe_status take_option(const char *pair, opi_search_request *io, opipe_
     return take_number("moves", pair + 6, 1, MOVES_MOST, &io->effort.moves, err);
   if (strncmp(pair, "seed=", 5) == 0)
     return take_number("seed", pair + 5, 0, INT64_MAX, &io->effort.seed, err);
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "schedule 'search' has no option '%s': moves=, seed=, and last from=SCHEDULE",
-                  pair);
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "schedule 'search' has no option '%s': its options are moves=, seed=, and last from=SCHEDULE",
+      pair);
 }
 
 opipe_status opi_search_parse(const char *spec, opi_arena *arena, opi_search_request *out,

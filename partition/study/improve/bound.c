@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What no order can beat: each rank alone, as if it could lay work aside, with the heads, works and
- * tails of its computes (heads.c): Jackson's preemptive schedule.
+/* A bound that no order beats: each rank alone, as if work could be preempted, with the heads,
+ * works and tails of its computes (heads.c). Jackson's preemptive schedule.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static void push(piece *heap, uint32_t n, piece p) {
   heap[at] = p;
 }
 
-/* Always that of the longest tail among what is there; pieces are sorted by head. */
+/* Always runs the available piece with the longest tail; pieces are sorted by head. */
 static double preemptive(const piece *pieces, uint32_t n, piece *heap) {
   double now = 0, most = 0;
   uint32_t n_heap = 0;

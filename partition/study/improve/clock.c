@@ -5,24 +5,24 @@
 
 #include "partition/study/improve/works.h"
 
-bool opi_clock_make(const opi_works *w, opi_arena *arena, opi_clock *out) {
+bool opi_works_clock_make(const opi_works *w, opi_arena *arena, opi_works_clock *out) {
   const size_t n_ranks = w->n_ranks, most = w->n_streams > n_ranks ? w->n_streams : n_ranks;
-  *out = (opi_clock){.waits = OPI_ARENA_ARRAY(arena, uint32_t, w->n),
-                     .queue = OPI_ARENA_ARRAY(arena, uint32_t, w->n),
-                     .at = OPI_ARENA_ARRAY(arena, uint32_t, most),
-                     .ready = OPI_ARENA_ARRAY(arena, double, w->n),
-                     .free_at = OPI_ARENA_ARRAY(arena, double, n_ranks),
-                     .least = OPI_ARENA_ARRAY(arena, double, n_ranks),
-                     .first = OPI_ARENA_ARRAY(arena, double, n_ranks),
-                     .held = OPI_ARENA_ARRAY(arena, int64_t, n_ranks),
-                     .stale = OPI_ARENA_ARRAY(arena, bool, n_ranks),
-                     .filled = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks)};
+  *out = (opi_works_clock){.waits = OPI_ARENA_ARRAY(arena, uint32_t, w->n),
+                           .queue = OPI_ARENA_ARRAY(arena, uint32_t, w->n),
+                           .at = OPI_ARENA_ARRAY(arena, uint32_t, most),
+                           .ready = OPI_ARENA_ARRAY(arena, double, w->n),
+                           .free_at = OPI_ARENA_ARRAY(arena, double, n_ranks),
+                           .least = OPI_ARENA_ARRAY(arena, double, n_ranks),
+                           .first = OPI_ARENA_ARRAY(arena, double, n_ranks),
+                           .held = OPI_ARENA_ARRAY(arena, int64_t, n_ranks),
+                           .stale = OPI_ARENA_ARRAY(arena, bool, n_ranks),
+                           .filled = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks)};
   return out->waits != NULL && out->queue != NULL && out->at != NULL && out->ready != NULL &&
          out->free_at != NULL && out->least != NULL && out->first != NULL && out->held != NULL &&
          out->stale != NULL && out->filled != NULL;
 }
 
-static void begin(const opi_works *w, opi_clock *c) {
+static void begin(const opi_works *w, opi_works_clock *c) {
   for (uint32_t i = 0; i < w->n; ++i) {
     c->waits[i] = w->before.first[i + 1] - w->before.first[i];
     c->ready[i] = 0;
@@ -37,13 +37,13 @@ static void begin(const opi_works *w, opi_clock *c) {
 
 /* ---- times of a sequence ---- */
 
-/* The next of the rank, if all that it reads has a time. */
-static bool is_next(const opi_works *w, const opi_clock *c, const opi_works_order *s,
+/* True if everything that the rank's next compute reads has a time. */
+static bool is_next(const opi_works *w, const opi_works_clock *c, const opi_works_order *s,
                     uint32_t rank) {
   return c->at[rank] < w->rank_first[rank + 1] && c->waits[s->work[c->at[rank]]] == 0;
 }
 
-void opi_clock_run(const opi_works *w, opi_clock *c, opi_works_order *s) {
+void opi_works_clock_run(const opi_works *w, opi_works_clock *c, opi_works_order *s) {
   uint32_t n_queue = 0, n_done = 0;
   double makespan = 0;
   begin(w, c);
@@ -76,12 +76,13 @@ void opi_clock_run(const opi_works *w, opi_clock *c, opi_works_order *s) {
 
 /* ---- sequences by the clock ---- */
 
-static double start_of(const opi_clock *c, uint32_t rank, uint32_t x) {
+static double start_of(const opi_works_clock *c, uint32_t rank, uint32_t x) {
   return c->ready[x] > c->free_at[rank] ? c->ready[x] : c->free_at[rank];
 }
 
-/* The next of a stream that may start; OPIPE_NONE. */
-static uint32_t head_of(const opi_works *w, const opi_clock *c, uint32_t rank, uint32_t stream) {
+/* The next compute of a stream if it may start, else OPIPE_NONE. */
+static uint32_t head_of(const opi_works *w, const opi_works_clock *c, uint32_t rank,
+                        uint32_t stream) {
   if (c->at[stream] == w->stream_first[stream + 1])
     return OPIPE_NONE;
   const uint32_t x = w->stream_work[c->at[stream]];
@@ -89,8 +90,8 @@ static uint32_t head_of(const opi_works *w, const opi_clock *c, uint32_t rank, u
   return c->waits[x] == 0 && fits ? x : OPIPE_NONE;
 }
 
-/* When the rank could begin, and end, something. */
-static void look(const opi_works *w, opi_clock *c, uint32_t rank) {
+/* Finds when the rank could first start, and first end, something. */
+static void look(const opi_works *w, opi_works_clock *c, uint32_t rank) {
   c->least[rank] = c->first[rank] = INFINITY;
   for (uint32_t s = w->rank_stream[rank]; s < w->rank_stream[rank + 1]; ++s) {
     const uint32_t x = head_of(w, c, rank, s);
@@ -103,9 +104,9 @@ static void look(const opi_works *w, opi_clock *c, uint32_t rank) {
   c->stale[rank] = false;
 }
 
-/* Of what could start before the first end, that with the smallest key. */
-static uint32_t choose(const opi_works *w, const opi_clock *c, uint32_t rank, const double *key,
-                       double patience) {
+/* The compute with the smallest key among those that could start before the first end. */
+static uint32_t choose(const opi_works *w, const opi_works_clock *c, uint32_t rank,
+                       const double *key, double patience) {
   const double until = c->first[rank] + patience * (c->least[rank] - c->first[rank]);
   uint32_t best = OPIPE_NONE;
   for (uint32_t s = w->rank_stream[rank]; s < w->rank_stream[rank + 1]; ++s) {
@@ -119,7 +120,7 @@ static uint32_t choose(const opi_works *w, const opi_clock *c, uint32_t rank, co
   return best;
 }
 
-static void put(const opi_works *w, opi_clock *c, uint32_t x, opi_works_order *out) {
+static void put(const opi_works *w, opi_works_clock *c, uint32_t x, opi_works_order *out) {
   const uint32_t rank = w->rank[x];
   out->work[c->filled[rank]++] = x;
   out->start[x] = start_of(c, rank, x);
@@ -136,8 +137,8 @@ static void put(const opi_works *w, opi_clock *c, uint32_t x, opi_works_order *o
   }
 }
 
-bool opi_clock_make_order(const opi_works *w, opi_clock *c, const double *key, double patience,
-                          opi_works_order *out) {
+bool opi_works_clock_order(const opi_works *w, opi_works_clock *c, const double *key,
+                           double patience, opi_works_order *out) {
   begin(w, c);
   memcpy(c->at, w->stream_first, w->n_streams * sizeof *c->at);
   out->makespan = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All orders of a small problem. Computes are put down by rising start, so that every set of times
- * is met once. Left out is what a bound shows to be no better, what leaves a gap in which another
- * compute of the rank had room (and could take its bytes), and what has got as far as another
- * beginning that was looked through, no sooner anywhere. */
+/* Enumerates all orders of a small problem. Computes are placed by rising start, so that every set
+ * of times occurs once. Branches are cut if a bound shows that they are no better, if they leave a
+ * gap in which another compute of the rank would fit (with its bytes), or if they have got as far
+ * as a prefix that was explored before, and no sooner anywhere. */
 #include <math.h>
 #include <string.h>
 
@@ -10,39 +10,39 @@
 
 enum { BUCKETS = 1 << 14, NODES_MOST = 6000000 };
 
-/* Where a beginning stands. ready [n]: when what was put down so far lets a compute start. */
+/* The state after a prefix. ready [n]: when the prefix lets a compute start. */
 typedef struct stand {
   uint32_t *at, *waits;    /* [n_streams], [n] */
   double *ready, *free_at; /* [n], [n_ranks] */
   int64_t *held;           /* [n_ranks] */
-  double start;            /* of the last that was put down, and its rank */
+  double start;            /* of the compute placed last, and its rank */
   uint32_t rank;
 } stand;
 
 typedef struct seen {
-  uint64_t key; /* how far every stream is */
+  uint64_t key; /* progress of every stream */
   double start;
-  uint32_t rank, next; /* entry + 1 */
+  uint32_t rank, next; /* next: entry + 1 */
 } seen;
 
 typedef struct solver {
   const opi_works *w;
   const double *tail; /* [n] */
-  stand *stands;      /* [n + 1] by how many are put down */
+  stand *stands;      /* [n + 1] by number of computes placed */
   uint32_t *chosen;   /* [n] */
-  double *left;       /* [n_ranks] work, by rank */
+  double *left;       /* [n_ranks] work that is left */
   uint32_t *bucket;   /* [BUCKETS] entry + 1 */
   seen *entries;      /* [n_most] */
   double *times;      /* [n_most * n_times] */
   double *scratch;    /* [n_times] */
   uint32_t n_entries, n_most, n_times;
   uint64_t nodes;
-  opi_clock clock;
+  opi_works_clock clock;
   opi_works_order trial;
   opi_works_order *best;
 } solver;
 
-/* ---- beginnings that were seen ---- */
+/* ---- prefixes seen before ---- */
 
 static uint64_t key_of(const solver *v, const stand *s) {
   uint64_t key = 0;
@@ -53,7 +53,7 @@ static uint64_t key_of(const solver *v, const stand *s) {
   return key;
 }
 
-/* Times from which all that follows is told. */
+/* The times that determine everything that follows. */
 static void times_of(const solver *v, const stand *s, double *out) {
   const opi_works *w = v->w;
   memcpy(out, s->free_at, w->n_ranks * sizeof *out);
@@ -75,7 +75,7 @@ static bool before(double start_a, uint32_t rank_a, double start_b, uint32_t ran
   return start_a < start_b || (start_a == start_b && rank_a <= rank_b);
 }
 
-/* Was one like it seen? It is kept if not. */
+/* True if a prefix like it was seen before; otherwise records it. */
 static bool was_seen(solver *v, const stand *s) {
   const uint64_t key = key_of(v, s);
   uint32_t *bucket = &v->bucket[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 50];
@@ -94,13 +94,13 @@ static bool was_seen(solver *v, const stand *s) {
   return false;
 }
 
-/* ---- from one to the next ---- */
+/* ---- from one prefix to the next ---- */
 
 static double start_of(const opi_works *w, const stand *s, uint32_t x) {
   return fmax(s->ready[x], s->free_at[w->rank[x]]);
 }
 
-/* OPIPE_NONE: the stream has none that can be put down. */
+/* OPIPE_NONE: no compute of the stream can be placed. */
 static uint32_t head_of(const opi_works *w, const stand *s, uint32_t stream) {
   if (s->at[stream] == w->stream_first[stream + 1])
     return OPIPE_NONE;
@@ -141,7 +141,7 @@ static void put(const solver *v, const stand *from, uint32_t x, stand *to) {
   }
 }
 
-/* Each rank has its work to do, and what follows its last. */
+/* A lower bound: each rank's remaining work and the tail after its last compute. */
 static double least_of(const solver *v, const stand *s) {
   const opi_works *w = v->w;
   double least = 0;
@@ -169,12 +169,13 @@ static void finish(solver *v) {
   memcpy(filled, w->rank_first, w->n_ranks * sizeof *filled);
   for (uint32_t i = 0; i < w->n; ++i)
     v->trial.work[filled[w->rank[v->chosen[i]]]++] = v->chosen[i];
-  opi_clock_run(w, &v->clock, &v->trial);
+  opi_works_clock_run(w, &v->clock, &v->trial);
   if (v->trial.makespan < v->best->makespan)
     opi_works_order_copy(w, &v->trial, v->best);
 }
 
-/* Heads that may come next, by rising start. Returns how many; out [n_streams]. */
+/* Lists the stream heads that may come next, by rising start. Returns their number; out
+ * [n_streams]. */
 static uint32_t list_next(const solver *v, const stand *s, uint32_t *out) {
   const opi_works *w = v->w;
   uint32_t n = 0;
@@ -191,7 +192,7 @@ static uint32_t list_next(const solver *v, const stand *s, uint32_t *out) {
   return n;
 }
 
-/* False: that is too much. */
+/* False: the limit of states or nodes was reached. */
 static bool look(solver *v, uint32_t n_put) {
   const stand *s = &v->stands[n_put];
   uint32_t next[2 * OPI_SOLVED_MOST];
@@ -252,7 +253,7 @@ static bool open_solver(solver *v, opi_arena *arena) {
   v->times = OPI_ARENA_ARRAY(arena, double, (size_t)v->n_most * v->n_times);
   v->scratch = OPI_ARENA_ARRAY(arena, double, v->n_times);
   return v->chosen != NULL && v->left != NULL && v->bucket != NULL && v->entries != NULL &&
-         v->times != NULL && v->scratch != NULL && opi_clock_make(w, arena, &v->clock) &&
+         v->times != NULL && v->scratch != NULL && opi_works_clock_make(w, arena, &v->clock) &&
          opi_works_order_make(w, arena, &v->trial) && make_stands(v, arena);
 }
 

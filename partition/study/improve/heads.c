@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heads and tails: nothing brings a compute here before its head, and its tail follows its end
- * whatever is done. They are longest paths over messages, over streams, whose computes come one
- * after the other, and over what a cap makes wait, whatever number of stages share it:
+/* Heads and tails: no order starts a compute before its head, and its tail always follows its end.
+ * They are longest paths over messages, over streams (whose computes run in sequence), and over
+ * waits that a cap causes, however many stages share it:
  *
- *   before a forward y starts, so many forwards of each stage have started as must come before it;
- *   a backward gives back what a forward has taken, so that of c forwards and g backwards of a
- *   stage what c take less what g give is held, and nothing where it is less; if the rank holds
- *   too much even when all other stages have given what they can before y, y comes behind the
- *   backward with which that is over, and else behind the first with which it may be.
+ *   before a forward y starts, a known number of forwards of each stage must have started;
+ *   a backward frees what a forward took, so after c forwards and g backwards a stage holds what
+ *   c take less what g free, but at least nothing. If the rank holds too much even when all other
+ *   stages have freed all they can before y, y must follow the backward that ends this; otherwise
+ *   it must follow the first backward that may.
  *
- * Where several computes of one rank must come before another, all of their work does, from when
- * it can begin. A pass goes through all computes in an order of what must come before what; as it
- * finds more of that there is another pass.
+ * If several computes of a rank must precede another, so must all of their work, from when it can
+ * begin. A pass visits all computes in an order compatible with these precedences; while passes
+ * find more of them, further passes follow.
  */
 #include <math.h>
 #include <string.h>
@@ -19,24 +19,24 @@
 #include "partition/study/improve/works.h"
 
 enum {
-  BEFORE_MOST = 1 << 23, /* entries of `before`: beyond, that part is left out */
-  PASSES_MOST = 8        /* each is a bound; the last ones find little */
+  BEFORE_MOST = 1 << 23, /* entries of `before`; if there were more, it is not used */
+  PASSES_MOST = 8        /* each pass yields a bound; late ones find little */
 };
 
 typedef struct heads {
   const opi_works *w;
-  double *head;     /* [n] */
-  uint32_t *before; /* [n * n_streams] of each stream, how many come before; NULL: not looked at */
+  double *head;            /* [n] */
+  uint32_t *before;        /* [n * n_streams] how many of each stream come before; NULL: not used */
   uint32_t *waits, *stack; /* [n] */
-  uint32_t *giver; /* [n_streams] the stream that gives back what this one takes, where its rank has
-                      a cap; OPIPE_NONE: none */
-  /* of each stream, in a pass: how many are done; which one stands because of the cap, until so
-   * many of that giver are done */
+  uint32_t *giver; /* [n_streams] the stream that frees what this one takes, if its rank has a cap;
+                      OPIPE_NONE: none */
+  /* by stream, within a pass: how many are done; which compute is blocked by the cap, and how many
+   * of which giver must be done to release it */
   uint32_t *done, *stands, *stands_for, *until; /* [n_streams] */
   uint32_t *at;                                 /* [n_streams] */
   bool capped;                                  /* some stream has a giver */
-  bool looks;                                   /* at caps, in this pass */
-  bool grew;                                    /* this pass found more than the one before */
+  bool looks;                                   /* this pass considers caps */
+  bool grew;                                    /* this pass raised some head */
 } heads;
 
 static uint32_t length_of(const opi_works *w, uint32_t s) {
@@ -47,12 +47,12 @@ static uint32_t nth_of(const opi_works *w, uint32_t s, uint32_t place) {
   return w->stream_work[w->stream_first[s] + place];
 }
 
-/* Of one compute of the stream. */
+/* Bytes that one compute of the stream takes. */
 static int64_t takes_of(const opi_works *w, uint32_t s) {
   return w->takes[nth_of(w, s, 0)];
 }
 
-/* All that a stage takes it gives back, by backwards or by halves of them. */
+/* True if stream s frees everything that the taker takes, by backwards or halves of them. */
 static bool gives_back(const opi_works *w, uint32_t taker, uint32_t s) {
   const opi_do *a = &w->items[nth_of(w, taker, 0)], *b = &w->items[nth_of(w, s, 0)];
   const uint64_t n_a = length_of(w, taker), n_b = length_of(w, s);
@@ -77,14 +77,14 @@ static void find_givers(heads *h) {
   }
 }
 
-/* ---- what comes before what ---- */
+/* ---- precedences ---- */
 
 static void raise_head(heads *h, uint32_t y, double head) {
   h->grew = h->grew || head > h->head[y];
   h->head[y] = fmax(h->head[y], head);
 }
 
-/* x comes before y, and so does what comes before x. */
+/* Notes that x, and everything before x, comes before y. */
 static void note_before(heads *h, uint32_t x, uint32_t y, double delay) {
   const uint32_t n = h->w->n_streams, own = h->w->stream[x];
   raise_head(h, y, h->head[x] + h->w->ns[x] + delay);
@@ -99,12 +99,13 @@ static void note_before(heads *h, uint32_t x, uint32_t y, double delay) {
   }
 }
 
-/* How many of the stream come before y, as far as that is known. */
+/* Number of the stream's computes known to come before y. */
 static uint32_t n_before(const heads *h, uint32_t s, uint32_t y) {
   return h->before == NULL ? 0 : h->before[(size_t)y * h->w->n_streams + s];
 }
 
-/* The work of y's own rank that must come before it, from when it can begin. */
+/* Raises y's head by the work of its own rank that must come before it, from when that can begin.
+ */
 static void raise_by_rank(heads *h, uint32_t y) {
   const opi_works *w = h->w;
   const uint32_t rank = w->rank[y];
@@ -127,28 +128,28 @@ static void raise_by_rank(heads *h, uint32_t y) {
   }
 }
 
-/* ---- what caps make wait ---- */
+/* ---- waits caused by caps ---- */
 
-/* Of a stage, when c have taken and g have given. */
+/* Bytes that a stage holds after c have taken and g have given. */
 static int64_t held_by(const heads *h, uint32_t taker, uint32_t c, uint32_t g) {
   const int64_t taken = takes_of(h->w, taker) * (int64_t)c;
   const int64_t given = -takes_of(h->w, h->giver[taker]) * (int64_t)g;
   return taken > given ? taken - given : 0;
 }
 
-/* So many of the taker have started at least when y has. */
+/* Least number of the taker that have started once y has. */
 static uint32_t n_taken(const heads *h, uint32_t taker, uint32_t y) {
   return taker == h->w->stream[y] ? h->w->place[y] + 1 : n_before(h, taker, y);
 }
 
-/* So many of the taker's giver can come before y and give back what is held then. */
+/* Most of the taker's giver that can come before y and free something held then. */
 static uint32_t most_given(const heads *h, uint32_t taker, uint32_t y) {
   const opi_works *w = h->w;
   const uint32_t giver = h->giver[taker];
   const int64_t gives = -takes_of(w, giver);
   const int64_t useful = (held_by(h, taker, n_taken(h, taker, y), 0) + gives - 1) / gives;
   uint32_t low = n_before(h, giver, y), high = length_of(w, giver);
-  while (low < high) { /* those that y comes before are the last of them */
+  while (low < high) { /* the last ones of the stream must follow y */
     const uint32_t middle = low + (high - low) / 2;
     if (n_before(h, w->stream[y], nth_of(w, giver, middle)) > w->place[y])
       high = middle;
@@ -158,8 +159,8 @@ static uint32_t most_given(const heads *h, uint32_t taker, uint32_t y) {
   return low < useful ? low : (uint32_t)useful;
 }
 
-/* What is held when y has started and so many (at [taker]) have given: within the cap? But for
- * `except` (OPIPE_NONE: nothing); *out_room: what is left for that. */
+/* True if the rank is within its cap once y has started and `at` of each taker's givers have run.
+ * `except` (OPIPE_NONE: none) is left out; *out_room is what remains for it. */
 static bool fits(const heads *h, uint32_t y, uint32_t except, int64_t *out_room) {
   const opi_works *w = h->w;
   const uint32_t rank = w->rank[y];
@@ -175,8 +176,8 @@ static bool fits(const heads *h, uint32_t y, uint32_t except, int64_t *out_room)
   return true;
 }
 
-/* So many of the taker's giver come before y, although all others give what they can (at [taker]).
- * OPIPE_NONE: that is not enough. */
+/* Fewest backwards of this taker that must precede y even if all other stages free what they can
+ * (at [taker]). OPIPE_NONE: even all of them are not enough. */
 static uint32_t least_given(const heads *h, uint32_t taker, uint32_t y) {
   const int64_t gives = -takes_of(h->w, h->giver[taker]);
   const int64_t taken = held_by(h, taker, n_taken(h, taker, y), 0);
@@ -194,8 +195,8 @@ static void let_all_give(heads *h, uint32_t y) {
     h->at[s] = h->giver[s] == OPIPE_NONE ? 0 : most_given(h, s, y);
 }
 
-/* Puts those that must give before y before it; what comes before them may ask for more. False: one
- * of them is not done, so that y stands until it is. */
+/* Places the backwards that must free memory before y. Their predecessors may demand more. False:
+ * one of them is not done yet, and y is blocked until it is. */
 static bool come_behind_givers(heads *h, uint32_t y) {
   const opi_works *w = h->w;
   const uint32_t rank = w->rank[y];
@@ -220,7 +221,7 @@ static bool come_behind_givers(heads *h, uint32_t y) {
   return true;
 }
 
-/* It may be one or the other that gives: not before so many of them can be done. */
+/* If different givers may free the room, y waits until enough of them can be done. */
 static void wait_for_room(heads *h, uint32_t y) {
   const opi_works *w = h->w;
   const uint32_t rank = w->rank[y];
@@ -264,7 +265,7 @@ static void let_come(heads *h, uint32_t y, uint32_t *io_n) {
     h->stack[(*io_n)++] = y;
 }
 
-/* x is done: what follows it may come, and what stood for it. */
+/* Marks x done and releases its successors and whatever was blocked on it. */
 static void pass_on(heads *h, uint32_t x, uint32_t *io_n) {
   const opi_works *w = h->w;
   const uint32_t own = w->stream[x], rank = w->rank[x];
@@ -286,7 +287,7 @@ static void pass_on(heads *h, uint32_t x, uint32_t *io_n) {
   }
 }
 
-/* Returns whether all were reached: else no order keeps within the caps. */
+/* Returns whether all computes were reached; otherwise no order keeps within the caps. */
 static bool pass(heads *h) {
   const opi_works *w = h->w;
   uint32_t n = 0, n_done = 0;

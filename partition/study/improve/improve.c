@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a list to a better one: made ready, searched, solved where it is small, proven. */
+/* Improves an order: prepared, searched, solved if small, proven. */
 #include "partition/study/improve/improve.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { STATES_MOST = 60000 }; /* kept while a small problem is solved */
 
-/* Computes alone, B in halves unless they shall be whole; pairs are taken apart. */
+/* Keeps only computes, splits overlapping pairs, and splits B into halves unless `whole`. */
 static opipe_status make_ready(const opi_do_list *start, bool whole,
                                const opipe_allocator *allocator, opi_do_list **out_list,
                                opipe_error *err) {
@@ -31,12 +31,12 @@ typedef struct improvement {
 } improvement;
 
 static opipe_status time_start(improvement *m) {
-  opi_clock clock;
+  opi_works_clock clock;
   uint32_t rank = 0;
   int64_t most = 0;
-  if (!opi_clock_make(&m->works, &m->arena, &clock))
+  if (!opi_works_clock_make(&m->works, &m->arena, &clock))
     return opi_fail_nomem(m->err, m->works.n * sizeof(double), "an order to improve");
-  opi_clock_run(&m->works, &clock, &m->best);
+  opi_works_clock_run(&m->works, &clock, &m->best);
   if (!isfinite(m->best.makespan))
     return opi_fail(m->err, OPIPE_E_INVALID, "the order to improve deadlocks");
   if (!opi_works_fits(&m->works, &m->best, &rank, &most)) {
@@ -48,7 +48,7 @@ static opipe_status time_start(improvement *m) {
   return OPIPE_OK;
 }
 
-/* The start as it was given: a backward in halves sends sooner. */
+/* Times the start as given; it may be slower, because a backward in halves sends sooner. */
 static opipe_status time_given(improvement *m, const opi_do_list *start, const opi_costs *costs) {
   opi_simulation given = {.peak_stash = OPI_ARENA_ARRAY(&m->arena, double, m->works.n_ranks)};
   if (given.peak_stash == NULL)
@@ -84,7 +84,7 @@ static opipe_status write_list(const improvement *m, opi_do_list **out_list) {
   return status;
 }
 
-/* Lowered and proven: completeness, deadlock, caps. */
+/* Lowers and proves: completeness, deadlock, caps. */
 static opipe_status prove(const improvement *m, const opi_do_list *list) {
   const opi_lowering how = {.receive_depth = 1};
   opi_do_list *lowered = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best of the schedules that are there: every one, with every choice and small number of its
- * options, one option at a time. None is known here by name. */
+/* The best of the available schedules. Each is tried with every choice and small number of its
+ * options, one option at a time. No schedule is known here by name. */
 #include "partition/study/improve/named.h"
 
 #include <math.h>
@@ -19,12 +19,12 @@ typedef struct contest {
   const opi_problem *like;
   const opi_costs *costs;
   const opipe_allocator *allocator;
-  opi_arena *arena; /* of specs */
+  opi_arena *arena; /* for specs */
   opi_named *best;
   opipe_error *err;
 } contest;
 
-/* Does the order stand in the places that are wanted? */
+/* True if the order has the wanted places. */
 static bool stands_there(const contest *c, const opi_problem *p) {
   const opi_problem *like = c->like;
   if (p->versions != OPIPE_VERSIONS_ONE || p->stage_shares != NULL)
@@ -60,29 +60,29 @@ opipe_status opi_order_limit(opi_order *order, const opi_question *question, opi
   return OPIPE_OK;
 }
 
-/* INFINITY: it breaks a cap. */
+/* *out_ns INFINITY: it breaks a cap. */
 static opipe_status time_order(const contest *c, const opi_order *order, double *out_ns) {
   opi_arena arena;
   opi_works works;
   opi_works_order sequence;
-  opi_clock clock;
+  opi_works_clock clock;
   uint32_t rank = 0;
   int64_t most = 0;
   *out_ns = INFINITY;
   opi_arena_init(&arena, c->allocator, 0);
   opipe_status status =
       opi_works_build(&order->problem, order->list, c->costs, &arena, &works, &sequence, c->err);
-  if (status == OPIPE_OK && !opi_clock_make(&works, &arena, &clock))
+  if (status == OPIPE_OK && !opi_works_clock_make(&works, &arena, &clock))
     status = opi_fail_nomem(c->err, works.n * sizeof(double), "a schedule");
   if (status == OPIPE_OK && opi_works_fits(&works, &sequence, &rank, &most)) {
-    opi_clock_run(&works, &clock, &sequence);
+    opi_works_clock_run(&works, &clock, &sequence);
     *out_ns = sequence.makespan;
   }
   opi_arena_release(&arena);
   return status;
 }
 
-/* A schedule that cannot be asked that is none; only being out of memory ends it. */
+/* Enters a schedule; one that cannot be asked is skipped. Only NOMEM is an error. */
 static opipe_status enter(contest *c, const char *spec) {
   opi_order *order = NULL;
   double ns = INFINITY;

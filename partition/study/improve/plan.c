@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of a plan as a problem for search, and what is found as the plan's records. */
+/* Turns the order of a plan into a search problem, and the result into the plan's records. */
 #include "partition/study/improve/plan.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "partition/schedule/passes.h"
 #include "partition/study/improve/named.h"
 
-enum { ATTEMPTS = 4 }; /* with less and less room for stashes */
+enum { ATTEMPTS = 4 }; /* each with less room for stashes */
 
 typedef struct planned {
   opi_plan *plan;
@@ -19,10 +19,10 @@ typedef struct planned {
   opi_problem problem;
   opi_costs costs;
   opi_do_list *own;     /* the plan's */
-  opi_do_list *start;   /* the same, or a better one */
-  const char *own_from; /* the schedules that they are of */
+  opi_do_list *start;   /* own, or a better one */
+  const char *own_from; /* schedules of `own` and `start` */
   const char *from;
-  uint64_t *room; /* [n_ranks] for stashes, UINT64_MAX: any */
+  uint64_t *room; /* [n_ranks] for stashes; UINT64_MAX: unlimited */
   opi_finish_fn finish;
   void *finish_ctx;
   opi_arena scratch;
@@ -46,13 +46,13 @@ static opipe_status check(const planned *x) {
   return OPIPE_OK;
 }
 
-/* As the replay of lists has it (partition/lists/replay.c): every tensor has a stream of its own.
+/* As in the replay of lists (partition/lists/replay.c): every tensor has its own stream.
  */
 static double message_ns(const opi_link *link, uint64_t n_bytes) {
   return link->latency_ns + (link->bytes_per_ns > 0 ? (double)n_bytes / link->bytes_per_ns : 0);
 }
 
-/* Stages that tensors run between, and what the largest takes along the link. Crossings are sorted
+/* Finds pairs of stages joined by tensors, and the link time of the largest. Crossings are sorted
  * by stages. */
 static opipe_status find_edges(planned *x) {
   const opi_plan *plan = x->plan;
@@ -94,7 +94,7 @@ static bool keep(void *ctx, uint32_t item, const opi_do *of, int32_t n_parts) {
   return true;
 }
 
-/* What the plan's order keeps at most on a rank, and what the plan leaves free beside it. */
+/* Room for stashes per rank: the peak of the plan's order plus what the plan leaves free. */
 static opipe_status find_room(planned *x) {
   const opi_plan *plan = x->plan;
   const size_t instances = (size_t)plan->decided.n_stages * plan->decided.n_replicas;
@@ -118,7 +118,7 @@ static opipe_status find_room(planned *x) {
   return OPIPE_OK;
 }
 
-/* The best named schedule in the plan's places, where it is better than the plan's own. */
+/* Finds the best named schedule in the plan's places, if it beats the plan's own. */
 static opipe_status find_better_start(planned *x) {
   const opi_plan *plan = x->plan;
   const uint32_t copies = opi_plan_copies(&plan->decided);
@@ -141,7 +141,7 @@ static opipe_status find_better_start(planned *x) {
   const opipe_status status =
       opi_named_best(x->plugins, &q, &x->problem, &x->scratch, &best, x->err);
   if (status == OPIPE_E_UNSUPPORTED)
-    return OPIPE_OK; /* none but the plan's own */
+    return OPIPE_OK; /* only the plan's own */
   OPI_TRY(status);
   if (best.ns < own.makespan) {
     x->start = best.order->list;
@@ -171,13 +171,13 @@ static opipe_status take_list(planned *x, const opi_do_list *list) {
   return OPIPE_OK;
 }
 
-/* Decision and prediction as they were; what the arena gave since stays in it. */
+/* Restores decision and prediction; the arena keeps what was allocated since. */
 static void restore(opi_plan *plan, const opi_plan *saved) {
   plan->decided = saved->decided;
   plan->predicted = saved->predicted;
 }
 
-/* Less room where the plan came to more than its cap. */
+/* Reduces the room on ranks that exceeded their caps. */
 static bool tighten(planned *x, const opi_memory *memory) {
   bool less = false;
   for (uint32_t r = 0; r < x->plan->decided.n_ranks; ++r) {
@@ -191,7 +191,7 @@ static bool tighten(planned *x, const opi_memory *memory) {
   return less;
 }
 
-/* Alone and in a stream; of a mini-batch both are one time. */
+/* Compares requests alone and in a stream; for a mini-batch the two times are equal. */
 static bool is_better(const opi_plan *plan, const opi_plan *than) {
   return plan->predicted.request_ns <= than->predicted.request_ns &&
          plan->predicted.interval_ns <= than->predicted.interval_ns &&
@@ -199,7 +199,7 @@ static bool is_better(const opi_plan *plan, const opi_plan *than) {
           plan->predicted.interval_ns < than->predicted.interval_ns);
 }
 
-/* Back to the plan's own. */
+/* Goes back to the plan's own order. */
 static void forget_start(planned *x) {
   if (x->start != x->own)
     opi_do_list_free(x->start);
@@ -207,7 +207,7 @@ static void forget_start(planned *x) {
   x->from = x->own_from;
 }
 
-/* One search, and its plan, taken if it is better. *out_fits: nothing was over a cap. */
+/* Runs one search and makes its plan; keeps it if better. *out_fits: no cap was exceeded. */
 static opipe_status attempt(planned *x, bool whole, uint64_t *io_moves, bool *out_fits) {
   opi_plan *plan = x->plan;
   const opi_plan saved = *plan;
@@ -241,7 +241,7 @@ static opipe_status attempt(planned *x, bool whole, uint64_t *io_moves, bool *ou
   return status;
 }
 
-/* Backwards in halves; whole ones where no order of those is better. */
+/* Tries backwards in halves, then whole ones if no order of halves is better. */
 static opipe_status improve(planned *x, uint64_t *io_moves) {
   const opi_plan before = *x->plan;
   const uint32_t forms = x->problem.mode == OPIPE_MODE_FORWARD ? 1 : 2;
@@ -258,7 +258,7 @@ static opipe_status improve(planned *x, uint64_t *io_moves) {
 
 /* ---- all of it ---- */
 
-/* Whatever the memory; gradients may be smaller than what went forward. */
+/* The bound ignores memory and gradients, which may be smaller than activations. */
 static opipe_status find_bound(planned *x, double *out_ns) {
   opi_problem problem = x->problem;
   opi_costs costs = x->costs;
@@ -267,7 +267,7 @@ static opipe_status find_bound(planned *x, double *out_ns) {
   costs.comm = x->plan->decided.link.latency_ns;
   const opipe_status status =
       opi_improve_bound(&problem, x->own, &costs, x->plan->decided.allocator, out_ns, x->err);
-  return status == OPIPE_E_LIMIT ? OPIPE_OK : status; /* of very long lists there is none */
+  return status == OPIPE_E_LIMIT ? OPIPE_OK : status; /* very long lists have no bound */
 }
 
 static opipe_status say(planned *x, double start_ns, uint64_t moves) {
@@ -307,7 +307,7 @@ static opipe_status improve_plan(const opi_plugins *plugins, const opi_search_re
                .finish = finish,
                .finish_ctx = ctx,
                .err = err};
-  uint64_t moves = 1; /* the plan's own */
+  uint64_t moves = 1; /* includes the plan's own order */
   const double start_ns = plan->predicted.request_ns;
   OPI_TRY(check(&x));
   opi_arena_init(&x.scratch, plan->decided.allocator, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A better order for a plan that is made: searched by the times of its stages and links, taken
- * where the play of the lists that run says that it is better, and it fits. */
+/* A better order for a plan: searched by the times of its stages and links, and taken if it fits
+ * and the replay of the actual lists is faster. */
 #ifndef OPI_IMPROVE_PLAN_H
 #define OPI_IMPROVE_PLAN_H
 

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search itself. A key for every compute says which of several a rank does first; the clock
- * (clock.c) makes an order of them. Keys are the times of an order that is good, with some of them
- * moved: those of one stream, of one kind, or of a stretch of time. What comes out is packed once
- * more from its end backwards, and from its beginning (after Li and Willis, 1992), and is gone on
- * with where it is not much worse; how much falls to nothing as moves are used up. */
+/* The search. Every compute has a key that decides which of several a rank runs first; the clock
+ * (clock.c) turns keys into an order. Each move starts from the times of a good order as keys and
+ * shifts some of them: those of one stream, of one kind, or within a period of time. The resulting
+ * order is repacked from its end backwards and then from its start (after Li and Willis, 1992). It
+ * becomes the current order if it is not much worse; the tolerance falls to zero as moves are used
+ * up. */
 #include <math.h>
 #include <string.h>
 
 #include "partition/study/improve/works.h"
 
-enum { PATIENCES = 3, RETURN_AFTER = 400 /* moves without anything better: back to the best */ };
+enum { PATIENCES = 3, RETURN_AFTER = 400 /* moves without improvement: back to the best order */ };
 static const double PATIENCE[PATIENCES] = {0, 0.5, 1};
-static const double WORSE = 0.02; /* how much worse an order may be to go on with, at first */
+static const double WORSE = 0.02; /* initial tolerance for a worse order */
 
 typedef struct search {
   const opi_works *w;
   opi_works back;
-  opi_clock clock;
+  opi_works_clock clock;
   opi_works_order best, now, trial, packed;
   double *key;  /* [n] */
-  double *tail; /* [n] what follows the end of a compute whatever is done, ranks left out */
-  double span;  /* of a compute, on the mean */
+  double *tail; /* [n] lower bound on the time after a compute's end, ignoring ranks */
+  double span;  /* mean time of a compute */
   uint64_t random, moves, most;
   double bound;
 } search;
 
-/* ---- numbers by chance ---- */
+/* ---- random numbers ---- */
 
 /* splitmix64 */
 static uint64_t draw(search *s) {
@@ -56,7 +57,7 @@ static bool is_done(const search *s) {
 
 static bool make_order(search *s, double patience, opi_works_order *out) {
   ++s->moves;
-  const bool made = opi_clock_make_order(s->w, &s->clock, s->key, patience, out);
+  const bool made = opi_works_clock_order(s->w, &s->clock, s->key, patience, out);
   if (made)
     keep_best(s, out);
   return made;
@@ -72,16 +73,16 @@ static void turn_round(const opi_works *w, opi_works_order *x) {
   }
 }
 
-/* From the end backwards, what ends last first; then forwards again. `x` is replaced by what is
- * better. */
+/* Repacks backwards, latest end first, then forwards again. Replaces `x` if the result is better.
+ */
 static void pack(search *s, double patience, opi_works_order *x) {
   for (uint32_t i = 0; i < s->w->n; ++i)
     s->key[i] = -x->end[i];
   ++s->moves;
-  if (!opi_clock_make_order(&s->back, &s->clock, s->key, patience, &s->packed))
+  if (!opi_works_clock_order(&s->back, &s->clock, s->key, patience, &s->packed))
     return;
   turn_round(s->w, &s->packed);
-  opi_clock_run(s->w, &s->clock, &s->packed);
+  opi_works_clock_run(s->w, &s->clock, &s->packed);
   keep_best(s, &s->packed);
   if (s->packed.makespan <= x->makespan)
     opi_works_order_copy(s->w, &s->packed, x);
@@ -92,7 +93,7 @@ static void pack(search *s, double patience, opi_works_order *x) {
 
 /* ---- keys ---- */
 
-/* Computes that are like x in some way, in a stretch of time, come earlier or later. */
+/* Shifts the keys of computes that resemble x, within a period of time, earlier or later. */
 static void move_some(search *s) {
   const opi_works *w = s->w;
   const uint32_t x = below(s, w->n), how = below(s, 4);
@@ -128,9 +129,9 @@ static void step(search *s, double worse) {
     opi_works_order_copy(s->w, &s->trial, &s->now);
 }
 
-/* ---- beginnings ---- */
+/* ---- starting orders ---- */
 
-/* Streams in an order of their kinds, whatever the time: which of F, I (or B), W first. */
+/* Ranks streams by kind alone: which of F, I (or B), W comes first. */
 static void rank_kinds(search *s, uint32_t order) {
   static const uint8_t places[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                        {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -197,7 +198,7 @@ static bool open_search(search *s, opi_arena *arena, const opi_works_order *star
   s->key = OPI_ARENA_ARRAY(arena, double, w->n);
   s->tail = OPI_ARENA_ARRAY(arena, double, w->n);
   if (s->key == NULL || s->tail == NULL || !opi_works_reverse(w, arena, &s->back) ||
-      !opi_clock_make(w, arena, &s->clock) || !opi_works_order_make(w, arena, &s->best) ||
+      !opi_works_clock_make(w, arena, &s->clock) || !opi_works_order_make(w, arena, &s->best) ||
       !opi_works_order_make(w, arena, &s->now) || !opi_works_order_make(w, arena, &s->trial) ||
       !opi_works_order_make(w, arena, &s->packed))
     return false;

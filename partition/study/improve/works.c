@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a list of computes to numbers, streams and links. */
+/* Turns a list of computes into numbers, streams and links. */
 #include "partition/study/improve/works.h"
 
 #include <math.h>
@@ -14,9 +14,9 @@ typedef struct builder {
   opi_works *w;
   opi_index index;
   uint32_t *maker; /* [n_units * OPI_PHASES] work + 1; 0: none */
-  uint32_t work;   /* at hand */
+  uint32_t work;   /* current work */
   uint32_t n_links;
-  bool count; /* links are counted, not written */
+  bool count; /* count links instead of writing them */
   opi_arena *arena;
   opipe_error *err;
 } builder;
@@ -78,8 +78,8 @@ static int64_t bytes_of(const builder *b, const opi_do *a) {
   return bytes == NULL ? 1 : (int64_t)bytes[a->stage * p->n_replicas + a->replica];
 }
 
-/* In parts of a slice, which is what a backward gives; so are caps without bytes. The proof rounds
- * up what is kept of each instance. */
+/* Caps in parts of a slice, the unit that a backward frees, if stashes have no bytes. The proof
+ * rounds up the stash of each instance. */
 static void set_caps(builder *b) {
   const opi_problem *p = b->problem;
   const int64_t scale = p->stash_bytes == NULL ? 1 : (int64_t)p->n_slices * p->n_parts;
@@ -140,7 +140,7 @@ static bool needs(void *ctx, const opi_do *a, const opi_need *need) {
   return true;
 }
 
-/* The order is whole: what a compute reads is made by somebody. */
+/* The list is complete, so every compute that is read has a producer in it. */
 static opipe_status link_all(builder *b, bool count) {
   opi_works *w = b->w;
   b->count = count;
@@ -160,7 +160,7 @@ static opipe_status link_all(builder *b, bool count) {
     }
     if (!whole) {
       const opi_do_place place = opi_place_of(b->problem, b->list, w->rank[b->work], b->work);
-      return opi_fail(b->err, OPIPE_E_INVALID, "%s: what it reads is made by nobody", place.text);
+      return opi_fail(b->err, OPIPE_E_INVALID, "%s: nothing produces what it reads", place.text);
     }
   }
   w->before.first[w->n] = b->n_links;
@@ -180,7 +180,7 @@ static opipe_status make_links(builder *b) {
     return opi_fail_nomem(b->err, n * 2 * sizeof(double), "an order to improve");
   for (uint32_t i = 0; i < w->n; ++i)
     w->after.first[i + 2] += w->after.first[i + 1];
-  return link_all(b, false); /* after.first [i + 1] moves from the beginning of i to its end */
+  return link_all(b, false); /* after.first [i + 1] moves from the start of i to its end */
 }
 
 /* ---- streams ---- */
@@ -189,10 +189,11 @@ static bool same_stream(const opi_do *a, const opi_do *b) {
   return a->stage == b->stage && a->replica == b->replica && a->kind == b->kind;
 }
 
-/* Those of a rank in the order in which they first appear. */
+/* Streams of a rank are in order of first appearance. */
 static opipe_status make_streams(builder *b) {
   opi_works *w = b->w;
-  uint32_t *last = OPI_ARENA_ARRAY(b->arena, uint32_t, w->n); /* of each stream, a work */
+  uint32_t *last =
+      OPI_ARENA_ARRAY(b->arena, uint32_t, w->n); /* [n_streams] the latest work of each */
   uint32_t *length = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)w->n + 1);
   if (last == NULL || length == NULL)
     return opi_fail_nomem(b->err, w->n * sizeof *last, "an order to improve");

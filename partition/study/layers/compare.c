@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads of either file what both have a name for, and prints it side by side. */
+/* Compares two files, plans or strategies, by whatever both have a name for. */
 #include "partition/study/layers/compare.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 
 enum { STAGES_MOST = 4096, TEXT_ROOM = 160, NAMES = 40 };
 
-/* What was decided, as texts, in the order in which it is printed. */
+/* Decisions, as strings, in the order in which they are printed. */
 enum {
   KIND,
   MODEL,
@@ -37,7 +37,7 @@ static const char *const decisions[DECISIONS] = {
     "stages",        "devices",      "copies",    "replicas",  "tensor width",
     "micro-batches", "token slices", "recompute", "transport", "weights of few bits"};
 
-/* What it costs, as numbers; below 0: not known. */
+/* Costs, as numbers; below 0: unknown. */
 enum { STEP, REQUEST, BOUND, FULLEST, ALL_BYTES, COSTS };
 static const struct {
   const char *name, *title;
@@ -52,12 +52,12 @@ typedef struct side {
   const char *name;
   json_t *root;
   bool is_plan, trains;
-  uint64_t samples; /* of a mini-batch, or request; 0: not known */
+  uint64_t samples; /* of a mini-batch or request; 0: unknown */
   char text[DECISIONS][TEXT_ROOM];
   double cost[COSTS];
   uint32_t n_stages;
-  double *stage_ns;  /* [n_stages] a forward */
-  const char **last; /* [n_stages] the stage's last node or layer; "": not known */
+  double *stage_ns;  /* [n_stages] time of a forward */
+  const char **last; /* [n_stages] the stage's last node or layer; "": unknown */
   opi_plan_cuts cuts;
 } side;
 
@@ -87,7 +87,8 @@ static double number_of(const json_t *object, const char *name) {
   return json_is_number(value) && json_number_value(value) >= 0 ? json_number_value(value) : -1;
 }
 
-/* And where its search ended early; `says`: the object whose member tells. */
+/* Sets the planner, and what stopped its search if it ended early; `says`: the object with that
+ * member. */
 static void set_planner(side *s, const char *otherwise, const json_t *says) {
   const char *stopped = text_of(says, "stopped", "no");
   const bool early = strcmp(stopped, "no") != 0;
@@ -95,7 +96,7 @@ static void set_planner(side *s, const char *otherwise, const json_t *says) {
       early ? ", stopped by " : "", early ? stopped : "");
 }
 
-/* "2,1,1" of a list of numbers; "1" where all of them are that. */
+/* Writes a list of numbers as "2,1,1"; as "1" if all are 1. */
 static void set_numbers(side *s, uint32_t what, const double *numbers, size_t n) {
   size_t used = 0, others = 0;
   for (size_t i = 0; i < n; ++i)
@@ -160,7 +161,7 @@ static void read_few_bits(side *s) {
     (void)snprintf(s->text[FEW_BITS] + used, TEXT_ROOM - used, ", %" PRIu64 " rounded", rounded);
 }
 
-/* What is planned, and of how many samples: "fingerprint, seq=16", the batch left out. */
+/* The model and the number of samples: "fingerprint, seq=16", without the batch. */
 static void read_work(side *s) {
   const char *batch = text_of(s->root, "batch_dim", ""), *key = NULL;
   json_t *value = NULL, *dims = json_object_get(s->root, "dims");
@@ -277,15 +278,15 @@ static opipe_status read_side(const opi_plan_text *text, opi_arena *arena, side 
   s->is_plan = strcmp(format, OPI_PLAN_FORMAT) == 0;
   if (!s->is_plan && strcmp(format, STRATEGY_FORMAT) != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "%s: format \"%.40s\"; these are compared: \"" OPI_PLAN_FORMAT
-                    "\", \"" STRATEGY_FORMAT "\"",
+                    "%s: format \"%.40s\"; it must be \"" OPI_PLAN_FORMAT "\" or \"" STRATEGY_FORMAT
+                    "\"",
                     what, format);
   }
   OPI_TRY(opi_json_get_array(s->root, what, "stages", &stages, err));
   const size_t n = json_array_size(stages);
   if (n == 0 || n > STAGES_MOST) {
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"stages\" has %zu entries; 1 to %d can be", what, n,
-                    STAGES_MOST);
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"stages\" has %zu entries; it must have 1 to %d",
+                    what, n, STAGES_MOST);
   }
   s->n_stages = (uint32_t)n;
   s->stage_ns = OPI_ARENA_ARRAY(arena, double, n);
@@ -318,7 +319,7 @@ static bool differ(const side *a, const side *b, uint32_t what) {
   return strcmp(a->text[what], b->text[what]) != 0;
 }
 
-/* In percent of a; 0 where one is not known. */
+/* In percent of a; 0 if either is unknown. */
 static double change(double a, double b) {
   return a > 0 && b >= 0 ? 100 * (b / a - 1) : 0;
 }
@@ -327,7 +328,7 @@ static const char *last_of(const side *s, uint32_t stage) {
   return stage < s->n_stages ? s->last[stage] : "";
 }
 
-/* "-": there is no such stage, or its time is not known. */
+/* "-": no such stage, or its time is unknown. */
 static void print_ns(double ns, opi_text *t) {
   if (ns < 0)
     opi_text_printf(t, "%-*s", NAMES, "-");
@@ -358,8 +359,8 @@ static void print_stages(const side *a, const side *b, opi_text *t) {
   }
 }
 
-/* Which of two that do the same work does it faster; by the sample where they have other numbers of
- * these. */
+/* Says which of two files with the same work is faster; per sample if their numbers of samples
+ * differ. */
 static void print_verdict(const side *a, const side *b, opi_text *t) {
   char line[OPI_LINE_ROOM];
   const bool each = a->samples != b->samples;
@@ -370,7 +371,7 @@ static void print_verdict(const side *a, const side *b, opi_text *t) {
   if (a->cost[STEP] <= 0 || b->cost[STEP] <= 0)
     return;
   if (each && (a->samples == 0 || b->samples == 0))
-    why = "of one it is not known how many samples it is for";
+    why = "the number of samples of one is unknown";
   if (why != NULL) {
     opi_text_printf(t, "which is faster is not said: %s\n", why);
     return;

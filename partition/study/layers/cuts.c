@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors that a plan's file lists, added up by the stages that they run between. */
+/* Crossings listed in a plan's file, summed by pairs of stages. */
 #include "partition/study/layers/cuts.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static opipe_status read_one(const json_t *object, const char *what, size_t i, u
   if (src >= dst || dst >= n_stages) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: entry %zu of \"crossings\" runs from stage %" PRIu64 " to %" PRIu64
-                    "; there are %u",
+                    "; the plan has %u stages",
                     what, i, src, dst, n_stages);
   }
   *out = (opi_plan_cut){.src_stage = (uint32_t)src, .dst_stage = (uint32_t)dst, .n_tensors = 1};
@@ -56,7 +56,7 @@ opipe_status opi_plan_cuts_read(const json_t *root, const char *what, uint32_t n
     const int after = used == 0 ? 1 : order(&one, &cuts[used - 1]);
     if (after < 0) {
       return opi_fail(err, OPIPE_E_INVALID,
-                      "%s: entry %zu of \"crossings\", %u to %u, stands behind %u to %u", what, i,
+                      "%s: entry %zu of \"crossings\", %u to %u, must not follow %u to %u", what, i,
                       one.src_stage, one.dst_stage, cuts[used - 1].src_stage,
                       cuts[used - 1].dst_stage);
     }
@@ -77,8 +77,8 @@ opipe_status opi_plan_cuts_read(const json_t *root, const char *what, uint32_t n
 
 /* ---- side by side ---- */
 
-/* The next pair of stages that either side has something between, and what each has; {0} where
- * nothing crosses. False: there are no more. at [2]: how far either was read. */
+/* The next pair of stages between which something crosses on either side, and the crossings of
+ * each; {0} if a side has none. False: no more. at [2]: positions in the two lists. */
 static bool next_pair(const opi_plan_cuts sides[2], uint32_t at[2], opi_plan_cut out[2]) {
   const opi_plan_cut *next[2];
   for (uint32_t i = 0; i < 2; ++i)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The value: made, checked, asked. */
+/* A profile of layers as a value: construction, checks, queries. */
 #include "partition/study/layers/layers.h"
 
 #include <math.h>
@@ -13,10 +13,11 @@ opipe_status opi_layers_new(const char *name, uint32_t n_layers, uint32_t n_size
                             opipe_error *err) {
   if (n_layers == 0 || n_layers > OPI_LAYERS_MOST || n_sizes == 0 ||
       n_sizes > OPI_LAYER_SIZES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT,
-                    "'%.80s': %u layers for %u numbers of samples; 1 to %d layers and 1 to %d "
-                    "numbers can be",
-                    name, n_layers, n_sizes, OPI_LAYERS_MOST, OPI_LAYER_SIZES_MOST);
+    return opi_fail(
+        err, OPIPE_E_LIMIT,
+        "'%.80s': %u layers for %u numbers of samples; there must be 1 to %d layers and 1 to "
+        "%d numbers",
+        name, n_layers, n_sizes, OPI_LAYERS_MOST, OPI_LAYER_SIZES_MOST);
   }
   opi_layers *layers = opi_alloc_zero(allocator, 1, sizeof(*layers));
   if (layers == NULL)
@@ -41,8 +42,9 @@ opipe_status opi_layers_new(const char *name, uint32_t n_layers, uint32_t n_size
 opipe_status opi_layers_add_slices(opi_layers *layers, uint32_t n, opipe_error *err) {
   const size_t all = (size_t)n * layers->n_layers;
   if (n == 0 || n > OPI_TOKEN_COUNTS_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "'%.80s': slices of %u numbers of tokens; 1 to %d can be",
-                    layers->name, n, OPI_TOKEN_COUNTS_MOST);
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "'%.80s': slices of %u numbers of tokens; there must be 1 to %d", layers->name,
+                    n, OPI_TOKEN_COUNTS_MOST);
   }
   opi_token_costs *slices = &layers->slices;
   slices->tokens = OPI_ARENA_ARRAY(&layers->arena, uint32_t, n);
@@ -90,7 +92,7 @@ static opipe_status check_slices(const opi_layers *layers, opipe_error *err) {
   for (uint32_t k = 0; k < slices->n; ++k) {
     if (slices->tokens[k] == 0 || (k > 0 && slices->tokens[k] <= slices->tokens[k - 1])) {
       return opi_fail(err, OPIPE_E_INVALID,
-                      "'%.80s': slices of %u tokens after %u; numbers of tokens rise from 1",
+                      "'%.80s': slices of %u tokens after %u; numbers of tokens must rise from 1",
                       layers->name, slices->tokens[k], k == 0 ? 0 : slices->tokens[k - 1]);
     }
     for (uint32_t i = 0; i < layers->n_layers; ++i) {
@@ -113,8 +115,8 @@ opipe_status opi_layers_check(const opi_layers *layers, opipe_error *err) {
   for (uint32_t k = 0; k < layers->n_sizes; ++k) {
     if (layers->samples[k] == 0 || (k > 0 && layers->samples[k] <= layers->samples[k - 1])) {
       return opi_fail(err, OPIPE_E_INVALID,
-                      "'%.80s': %u samples after %u; numbers of samples rise from 1", layers->name,
-                      layers->samples[k], k == 0 ? 0 : layers->samples[k - 1]);
+                      "'%.80s': %u samples after %u; numbers of samples must rise from 1",
+                      layers->name, layers->samples[k], k == 0 ? 0 : layers->samples[k - 1]);
     }
     for (uint32_t i = 0; i < layers->n_layers; ++i) {
       double value = 0;
@@ -137,7 +139,7 @@ static double mix(double a, double b, double share) {
   return a + (b - a) * share;
 }
 
-/* The layer at `share` of the way from a to b. */
+/* Interpolates from a to b. */
 static opi_layer between(const opi_layer *a, const opi_layer *b, double share) {
   opi_layer out = *a;
   out.flops = mix(a->flops, b->flops, share);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles of layers as the project writes them. */
+/* Profiles of layers in the project's own format. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static void write_number(opi_text *text, uint32_t index, double value) {
   opi_json_double(text, value);
 }
 
-/* A list for each number of tokens, of all layers. */
+/* One list over all layers for each number of tokens. */
 static void write_alone(const opi_layers *layers, const char *name, bool shares, opi_text *text) {
   const opi_token_costs *slices = &layers->slices;
   opi_text_printf(text, ",\n    \"%s\": [", name);
@@ -120,7 +120,7 @@ typedef struct reader {
   opipe_error *err;
 } reader;
 
-/* Every member is a field, and every field is there. */
+/* Requires every field and no other member. */
 static opipe_status read_layer(const reader *r, const json_t *object, const char *what,
                                opi_layer *out) {
   if (!json_is_object(object) || json_object_size(object) != OPI_COUNT(fields)) {
@@ -163,7 +163,7 @@ static opipe_status read_size(const reader *r, const json_t *object, uint32_t k)
   return OPIPE_OK;
 }
 
-/* Numbers of an array of n of them. */
+/* Reads an array of exactly n numbers. */
 static opipe_status read_numbers(const reader *r, const json_t *array, const char *name, size_t n,
                                  double *out, size_t stride) {
   if (!json_is_array(array) || json_array_size(array) != n) {
@@ -173,7 +173,7 @@ static opipe_status read_numbers(const reader *r, const json_t *array, const cha
   for (size_t i = 0; i < n; ++i) {
     const json_t *value = json_array_get(array, i);
     if (!json_is_number(value)) {
-      return opi_fail(r->err, OPIPE_E_INVALID, "%s: slices: \"%s\"[%zu] is no number", r->what,
+      return opi_fail(r->err, OPIPE_E_INVALID, "%s: slices: \"%s\"[%zu] is not a number", r->what,
                       name, i);
     }
     out[i * stride] = json_number_value(value);
@@ -181,7 +181,7 @@ static opipe_status read_numbers(const reader *r, const json_t *array, const cha
   return OPIPE_OK;
 }
 
-/* "slices", where it is there. */
+/* The optional member "slices". */
 static opipe_status read_slices(const reader *r, const json_t *object) {
   enum { FIELDS_OF_COST = sizeof(opi_token_cost) / sizeof(double) };
   const json_t *tokens = NULL, *alone = NULL, *shares = NULL;
@@ -214,7 +214,7 @@ static opipe_status read_slices(const reader *r, const json_t *object) {
                       slices->context_ns, 1);
 }
 
-/* "whole", where it is there. */
+/* The optional member "whole". */
 static opipe_status read_whole(const reader *r, const json_t *root) {
   const char *why = NULL;
   if (json_object_get(root, "whole") == NULL)
@@ -256,8 +256,8 @@ static opipe_status read_root(reader *r, const json_t *root, const opipe_allocat
   const char *format = NULL, *name = NULL;
   OPI_TRY(opi_json_get_string(root, r->what, "format", &format, r->err));
   if (strcmp(format, OPI_LAYERS_FORMAT) != 0) {
-    return opi_fail(r->err, OPIPE_E_UNSUPPORTED, "%s: format \"%.40s\"; this is read: \"%s\"",
-                    r->what, format, OPI_LAYERS_FORMAT);
+    return opi_fail(r->err, OPIPE_E_UNSUPPORTED, "%s: format \"%.40s\"; it must be \"%s\"", r->what,
+                    format, OPI_LAYERS_FORMAT);
   }
   OPI_TRY(opi_json_get_string(root, r->what, "name", &name, r->err));
   OPI_TRY(opi_json_get_array(root, r->what, "layers", &names, r->err));

@@ -13,7 +13,7 @@ typedef struct line {
 } line;
 
 typedef struct edge {
-  uint64_t src, dst; /* numbers of nodes, later indices */
+  uint64_t src, dst; /* numbers of nodes, later their indices */
   uint32_t line;
 } edge;
 
@@ -28,7 +28,7 @@ typedef struct node {
 typedef struct reader {
   const char *name;
   opi_arena arena; /* scratch */
-  node *nodes;     /* sorted by number once all are read */
+  node *nodes;     /* sorted by number after reading */
   edge *edges;
   uint32_t n_nodes, room_nodes, n_edges, room_edges;
   opipe_error *err;
@@ -54,7 +54,7 @@ static void trim(const char **at, const char **end) {
     --*end;
 }
 
-/* The whole of [at, end) as a number of at least 0. */
+/* Parses all of [at, end) as a number >= 0. */
 static bool read_number(const char *at, const char *end, double *out) {
   char text[NUMBER_ROOM];
   char *stop = NULL;
@@ -70,7 +70,7 @@ static bool read_number(const char *at, const char *end, double *out) {
   return stop == text + n && *out >= 0 && *out <= 1e300;
 }
 
-/* A number, or a list of them in brackets, which are added up. */
+/* A number, or a bracketed list of numbers, which are summed. */
 static bool read_sum(const char *at, const char *end, double *out) {
   trim(&at, &end);
   if (at == end || *at != '[')
@@ -140,11 +140,11 @@ static opipe_status read_fields(const reader *r, const line *l, const char *at, 
                           memcmp(names[f], name, (size_t)(name_end - name)) != 0))
       ++f;
     if (f == FIELDS)
-      continue; /* other fields, as a stage that was chosen before */
+      continue; /* other fields, such as the stage of an earlier partition */
     if (values[f] >= 0)
-      return refuse(r, l, "a field stands twice");
+      return refuse(r, l, "a field is given twice");
     if (!read_sum(equals + 1, end, &values[f]) || values[f] > 1e14)
-      return refuse(r, l, "a field is no number of 0 to 1e14");
+      return refuse(r, l, "a field is not a number from 0 to 1e14");
   }
   for (uint32_t f = 0; f < FIELDS; ++f) {
     if (values[f] < 0)
@@ -172,7 +172,7 @@ static opipe_status add_node(reader *r, const line *l, uint64_t number, const ch
   if (name == NULL ||
       !opi_arena_grow(&r->arena, (void **)&r->nodes, &r->room_nodes, r->n_nodes + 1, sizeof(node)))
     return opi_fail_nomem(r->err, sizeof(node), "a profile of layers");
-  (void)opi_text_clean(name, strlen(name)); /* it is written as JSON */
+  (void)opi_text_clean(name, strlen(name)); /* it will be written as JSON */
   OPI_TRY(read_fields(r, l, fields, &n));
   r->nodes[r->n_nodes++] = n;
   return OPIPE_OK;
@@ -229,7 +229,7 @@ static opipe_status find_node(const reader *r, uint64_t *io_number, uint32_t lin
   const node *found = bsearch(&key, r->nodes, r->n_nodes, sizeof(node), by_number);
   if (found == NULL) {
     return opi_fail(r->err, OPIPE_E_INVALID,
-                    "'%.80s', line %u: an edge names node%llu, which is none of the %u nodes",
+                    "'%.80s', line %u: an edge names node%llu, which is not one of the %u nodes",
                     r->name, line_number, (unsigned long long)*io_number, r->n_nodes);
   }
   *io_number = (uint64_t)(found - r->nodes);
@@ -241,7 +241,7 @@ static opipe_status resolve(reader *r) {
   for (uint32_t i = 1; i < r->n_nodes; ++i) {
     if (r->nodes[i].number == r->nodes[i - 1].number) {
       return opi_fail(
-          r->err, OPIPE_E_INVALID, "'%.80s': node%llu stands in lines %u and %u", r->name,
+          r->err, OPIPE_E_INVALID, "'%.80s': node%llu is defined in lines %u and %u", r->name,
           (unsigned long long)r->nodes[i].number,
           r->nodes[i - 1].line < r->nodes[i].line ? r->nodes[i - 1].line : r->nodes[i].line,
           r->nodes[i - 1].line < r->nodes[i].line ? r->nodes[i].line : r->nodes[i - 1].line);
@@ -279,7 +279,7 @@ static uint32_t heap_pop(uint32_t *heap, uint32_t *io_n) {
   return top;
 }
 
-/* position [n_nodes] of every node, the smallest number first where several may stand next. */
+/* Topological order, smallest number first: position [n_nodes] of every node. */
 static opipe_status sort(const reader *r, uint32_t *first_edge, uint32_t *n_before, uint32_t *heap,
                          uint32_t *out_position) {
   uint32_t n_heap = 0, n_done = 0;
@@ -303,14 +303,14 @@ static opipe_status sort(const reader *r, uint32_t *first_edge, uint32_t *n_befo
   for (uint32_t i = 0; n_done < r->n_nodes && i < r->n_nodes; ++i) {
     if (n_before[i] > 0) {
       return opi_fail(r->err, OPIPE_E_INVALID,
-                      "'%.80s': node%llu ('%.60s') lies on a cycle, or behind one", r->name,
+                      "'%.80s': node%llu ('%.60s') is on a cycle, or after one", r->name,
                       (unsigned long long)r->nodes[i].number, r->nodes[i].name);
     }
   }
   return OPIPE_OK;
 }
 
-/* What lives across each position: what a node makes, up to its last reader. */
+/* Bytes alive across each position: every output, up to its last reader. */
 static void fill_cuts(const reader *r, const uint32_t *first_edge, const uint32_t *position,
                       opi_layers *out) {
   for (uint32_t i = 0; i < r->n_nodes; ++i) {

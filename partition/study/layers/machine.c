@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks the backend and the transport, times products. */
+/* Writes the cluster file of this machine: asks backend and transport, times products. */
 #include "partition/study/layers/machine.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@ static const uint32_t extents[] = {32, 128, 512}; /* of square products */
 
 /* ---- products ---- */
 
-/* A [n, n] (fed) x B [n, n] (a parameter) -> Y, as a graph of one node. */
+/* A one-node graph: A [n, n], fed, x B [n, n], a parameter. */
 static opipe_status make_product(uint32_t n, opi_arena *arena, opi_graph **out_graph,
                                  opipe_error *err) {
   const int64_t shape[] = {n, n};
@@ -91,7 +91,7 @@ static void put(opi_text *text, const char *name, double value) {
   opi_json_double(text, value);
 }
 
-/* Entry i stands for the `count` devices from there on that are the same. */
+/* Writes entry i for itself and the equal devices after it, `count` in all. */
 static opipe_status write_device(const opi_this_machine *m, uint32_t i, uint32_t count,
                                  opi_text *text, opipe_error *err) {
   opi_device_spec spec = m->devices[i];
@@ -104,7 +104,7 @@ static opipe_status write_device(const opi_this_machine *m, uint32_t i, uint32_t
   info.name[sizeof info.name - 1] = '\0';
   const bool part = spec.threads != 0 && spec.threads < facts.max_threads;
   const double share = part ? (double)spec.threads / facts.max_threads : 1;
-  uint32_t n_sharing = 0; /* entries that have the device's memory together */
+  uint32_t n_sharing = 0; /* entries that share the device's memory */
   for (uint32_t other = 0; other < m->n_devices; ++other)
     n_sharing += opi_is_one_device(&m->devices[other], &m->devices[i]) ? 1 : 0;
   const uint64_t memory =
@@ -136,7 +136,7 @@ static bool same_device(const opi_device_spec *a, const opi_device_spec *b) {
 }
 
 opipe_status opi_this_machine_write(const opi_this_machine *m, opi_text *text, opipe_error *err) {
-  enum { BYTES_PER_NS = 8 }; /* of a transport that hands over addresses: a copy */
+  enum { BYTES_PER_NS = 8 }; /* a copy, for transports that pass addresses */
   opi_decision plan = {.allocator = m->env->allocator, .transport = m->transport, .n_ranks = 1};
   OPI_TRY(opi_plan_find_link(m->env, &plan, err));
   const double latency = m->latency_ns > 0 ? m->latency_ns : plan.link.latency_ns;

@@ -7,18 +7,19 @@
 
 /* All borrowed. */
 typedef struct opi_this_machine {
-  const opi_plan_env *env;        /* allocator, plugins, clock */
-  const opi_device_spec *devices; /* [n_devices] kind, options, index, threads, memory_bytes (0: an
-                                     equal share) */
+  const opi_plan_env *env; /* allocator, plugins, clock */
+  const opi_device_spec
+      *devices; /* [n_devices] kind, options, index, threads, memory_bytes (0: an equal share) */
   uint32_t n_devices;
   const char *transport; /* "id" or "id:key=value,..." */
-  bool rates;            /* products are timed in several sizes; else as the backend says */
-  double latency_ns, bytes_per_ns; /* measured, of a message between threads; 0: the transport's */
+  bool rates;            /* time products of several sizes; otherwise take the backend's rates */
+  double latency_ns,
+      bytes_per_ns; /* measured, of a message between threads; 0: as the transport declares */
 } opi_this_machine;
 
-/* Appends the file's text: the devices in one node, one tier. A device has the share
- * of its threads in what the backend's device has. Errors: NOTFOUND, a backend or transport; those
- * of opening and running. */
+/* Appends the file's text: one node with all devices, one tier. A device gets the share of its
+ * threads in the backend's device. Errors: NOTFOUND, a backend or transport; those of opening and
+ * running. */
 opipe_status opi_this_machine_write(const opi_this_machine *machine, opi_text *text,
                                     opipe_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binds the model to every number of samples, makes the training graph, profiles nodes, and adds up
- * what belongs to a layer. */
+/* Binds the model for every number of samples, makes the training graph, profiles nodes, and sums
+ * their costs by layer. */
 #include "partition/study/layers/of_graph.h"
 
 #include <inttypes.h>
@@ -19,17 +19,17 @@ enum { WIDTH_SUMS = 2 };
 
 typedef struct counting {
   const opi_graph_profile *q;
-  opi_plan *plan; /* how the model is bound */
+  opi_plan *plan; /* holds the model's binding */
   opi_layers *out;
-  opi_arena scratch; /* of one number of samples */
-  opi_arena arena;   /* of all */
+  opi_arena scratch; /* for one number of samples */
+  opi_arena arena;   /* for all */
   uint32_t *layer_of_node;
   uint32_t n_nodes, n_layers;
-  uint32_t n_samples; /* the question's; 0: as it is bound */
+  uint32_t n_samples; /* requested; 0: as bound */
   opipe_error *err;
 } counting;
 
-/* One number of samples. */
+/* State for one number of samples. */
 typedef struct sized {
   const opi_bound *bound;
   opi_bound *own;
@@ -44,7 +44,7 @@ typedef struct sized {
 
 static opipe_status no_batch(const counting *c) {
   return opi_fail(c->err, OPIPE_E_INVALID,
-                  "'%.80s': %u numbers of samples, and no free dimension is the batch", c->q->name,
+                  "'%.80s': %u numbers of samples, but no free dimension is the batch", c->q->name,
                   c->n_samples);
 }
 
@@ -56,7 +56,7 @@ static opipe_status settle_batch(counting *c) {
     return OPIPE_OK;
   if (plan->decided.binding.batch_dim == NULL)
     return no_batch(c);
-  if (plan->decided.binding.batch_rows > 1) /* then it can be tried whether they may be cut */
+  if (plan->decided.binding.batch_rows > 1) /* then try whether rows may be split */
     plan->decided.n_microbatches = (uint32_t)plan->decided.binding.batch_rows;
   OPI_TRY(opi_batch_settle(c->q->env, c->q->batch_dim, plan, c->err));
   plan->decided.n_microbatches = 1;
@@ -121,7 +121,7 @@ static opipe_status cost_nodes(counting *c, sized *s) {
   return status;
 }
 
-/* Every layer a stage of its own. */
+/* Makes every layer a stage of its own. */
 static opipe_status cut_layers(counting *c, sized *s) {
   const bool trains = s->training != NULL;
   uint32_t *used = OPI_ARENA_ARRAY(&c->scratch, uint32_t, c->n_layers);
@@ -140,7 +140,7 @@ static opipe_status cut_layers(counting *c, sized *s) {
 
 /* ---- sums ---- */
 
-/* Activations across the cut behind every layer, each once. */
+/* Activations that cross the cut behind every layer, each counted once. */
 static opipe_status add_crossings(counting *c, sized *s) {
   const opi_graph *g = s->bound->graph;
   int64_t *change = OPI_ARENA_ARRAY(&c->scratch, int64_t, (size_t)c->n_layers + 1);
@@ -173,7 +173,7 @@ static opipe_status add_crossings(counting *c, sized *s) {
   return OPIPE_OK;
 }
 
-/* What a layer keeps, and its parameters, each once. */
+/* Stashes and parameters of every layer, each counted once. */
 static opipe_status add_bytes(counting *c, sized *s) {
   const opi_cut *cut = s->cut;
   uint32_t *seen = OPI_ARENA_ARRAY(&c->scratch, uint32_t, cut->n_params); /* layer + 1 */
@@ -195,7 +195,7 @@ static opipe_status add_bytes(counting *c, sized *s) {
   return OPIPE_OK;
 }
 
-/* Is it divided over a tensor group: an attention, or a product with a parameter? */
+/* True if a tensor group divides the node: attention, or a product with a parameter. */
 static bool is_divided(const opi_graph *g, const opi_node *node) {
   const opi_op *op = opi_op_of(node);
   if (op->kind == OPI_KIND_ATTENTION)
@@ -303,7 +303,8 @@ static opipe_status count_sizes(counting *c) {
   return OPIPE_OK;
 }
 
-/* As it is bound, because of what the error says; that stays where it does not help. */
+/* Counts the model as bound, because `refused` says that its batch cannot be split; if that fails
+ * too, the first error stands. */
 static opipe_status count_whole(counting *c, opipe_status refused) {
   opipe_error *why = c->err, unused = OPIPE_ERROR_INIT;
   opi_layers_free(c->out);

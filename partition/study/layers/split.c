@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks are found by what their nodes look like: the run of nodes in which each looks like the one
- * `period` later that covers most nodes. */
+/* Finds layers by repetition. Two nodes look alike if operators and shapes are equal; blocks are
+ * the run of nodes that covers the most nodes in which each looks like the one `period` later. */
 #include "partition/study/layers/split.h"
 
 #include <string.h>
@@ -14,15 +14,15 @@ enum { PERIOD_MOST = 4096, PARTS = 64, DEPTH_MOST = 8, BLOCK_LEAST = 3 };
 
 typedef struct splitter {
   const opi_graph *graph;
-  uint64_t *looks; /* [n_nodes] equal where two nodes look alike */
+  uint64_t *looks; /* [n_nodes] equal if two nodes look alike */
   uint64_t *cross; /* [n_nodes] bytes that cross a cut behind the node */
   double *work;    /* [n_nodes] */
-  bool *ends;      /* [n_nodes] is the node a layer's last one? */
+  bool *ends;      /* [n_nodes] true for the last node of a layer */
   bool *found;     /* [n_nodes] scratch */
   double all_work;
 } splitter;
 
-/* ---- what nodes look like, and what crosses ---- */
+/* ---- looks and crossings ---- */
 
 static uint64_t look_of(const opi_graph *g, const opi_node *node) {
   XXH3_state_t state;
@@ -43,7 +43,7 @@ static uint64_t look_of(const opi_graph *g, const opi_node *node) {
   return XXH3_64bits_digest(&state);
 }
 
-/* Every value that a node makes lies across the cuts from there to its last reader. */
+/* Every value crosses all cuts from its producer to its last reader. */
 static void count_crossings(splitter *s, const uint32_t *last_use) {
   const opi_graph *g = s->graph;
   int64_t here = 0;
@@ -89,7 +89,7 @@ static opipe_status look_at_nodes(splitter *s, opi_arena *arena, opipe_error *er
 
 /* ---- blocks ---- */
 
-/* Nodes [first, end), of which each looks like the one `period` later. */
+/* Nodes [first, end), in which each looks like the one `period` later. */
 typedef struct repeats {
   uint32_t first, end, period;
 } repeats;
@@ -107,7 +107,7 @@ static repeats longest_run(const splitter *s, uint32_t from, uint32_t to, uint32
       best = (repeats){first, end, period};
   }
   if (best.end - best.first < 2 * period)
-    best.end = best.first; /* not twice */
+    best.end = best.first; /* it does not repeat */
   return best;
 }
 
@@ -122,20 +122,21 @@ static repeats find_repeats(const splitter *s, uint32_t from, uint32_t to) {
   return best;
 }
 
-/* Where in a period blocks begin: where least crosses, with as many whole blocks as can be, and of
- * such places the last: what a run begins with in its middle is a first block that has more. */
+/* Chooses where in a period blocks begin: where the least bytes cross, among the offsets with the
+ * most whole blocks; the last of equals, because a run that starts mid-block has a longer first
+ * block. */
 static uint32_t first_block(const splitter *s, uint32_t from, const repeats *r) {
   uint64_t least = UINT64_MAX;
   uint32_t at = r->first, most = 0;
   for (uint32_t o = 0; o < r->period; ++o) {
     const uint32_t first = r->first + o, blocks = (r->end - first) / r->period;
-    uint64_t sum = 0; /* of the cuts inside: as many for every offset */
+    uint64_t sum = 0; /* over the cuts inside, equally many for every offset */
     for (uint32_t k = 1; k < (r->end - r->first) / r->period; ++k)
       sum += s->cross[first + k * r->period - 1];
     const uint64_t front = first == from ? 0 : s->cross[first - 1];
     if (sum > least || (sum == least && blocks < most))
       continue;
-    /* a first block that begins where more crosses than between blocks is none */
+    /* a first block must not begin where more crosses than between blocks */
     if (sum == least && front > s->cross[first + r->period - 1])
       continue;
     least = sum;
@@ -145,10 +146,10 @@ static uint32_t first_block(const splitter *s, uint32_t from, const repeats *r) 
   return at;
 }
 
-/* A first block may have nodes of its own in between, which make what all blocks read: nodes that
- * look like those of a block, in any order, stand before `first`, among at most as many others,
- * from where no more crosses than between blocks. Where it begins; `first`: there is none. Costs
- * O(period^2). */
+/* The first block may contain extra nodes, such as ones that make tables for all blocks. It is
+ * accepted if nodes that look like all of a block's, in any order, precede `first` among at most as
+ * many others, starting where no more crosses than between blocks. Returns its start; `first` if
+ * there is none. O(period^2). */
 static uint32_t block_before(splitter *s, uint32_t from, uint32_t first, uint32_t period) {
   const uint64_t between = s->cross[first + period - 1];
   bool *found = s->found; /* [period] of the block's nodes */
@@ -169,7 +170,7 @@ static uint32_t block_before(splitter *s, uint32_t from, uint32_t first, uint32_
   return left == 0 && (n == from || s->cross[n - 1] <= between) ? n : first;
 }
 
-/* ---- what does not repeat ---- */
+/* ---- parts without repetition ---- */
 
 static bool is_narrow(const splitter *s, uint32_t n, uint32_t to) {
   return s->cross[n] <= (n == 0 ? UINT64_MAX : s->cross[n - 1]) &&

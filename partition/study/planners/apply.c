@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a strategy plans have a name for, and what they have none for. */
+/* Translates a strategy into the parameters of a plan; refuses what plans cannot express. */
 #include "partition/study/planners/apply.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ opipe_status opi_strategy_name_stages(opi_strategy *s, const opi_layers *layers,
   return OPIPE_OK;
 }
 
-/* Do devices stand in several stages that are not chunks of one place? */
+/* True if devices hold several stages that are not chunks of one place. */
 static bool has_own_layout(const opi_strategy *s) {
   uint32_t last = 0, n_owners = 0;
   for (uint32_t i = 0; i < s->n_stages / s->chunks; ++i) {
@@ -53,7 +53,7 @@ static opipe_status apply_replicas(const opi_strategy *s, opi_arena *arena, opi_
   if (equal == 1)
     return OPIPE_OK;
   if (equal != 0 && s->rank_devices == NULL) {
-    /* each copy has its share of every micro-batch, or of the micro-batches */
+    /* each copy takes its share of every micro-batch, or whole micro-batches */
     out->replicas *= equal;
     out->n_microbatches *= s->samples % equal == 0 ? equal : 1;
     return OPIPE_OK;
@@ -69,12 +69,12 @@ static opipe_status apply_replicas(const opi_strategy *s, opi_arena *arena, opi_
   return OPIPE_OK;
 }
 
-/* Does the schedule say itself how tokens are sliced? */
+/* True if the schedule itself states how tokens are sliced. */
 static bool says_slices(const char *schedule) {
   return strstr(schedule, "lengths=") != NULL || strstr(schedule, "slices=") != NULL;
 }
 
-/* "1f1b" -> "1f1b:lengths=5+3" where tokens are sliced and the schedule does not say how. */
+/* "1f1b" -> "1f1b:lengths=5+3" if tokens are sliced and the schedule does not state how. */
 static opipe_status apply_slices(const opi_strategy *s, opi_arena *arena, opi_applied *out,
                                  opipe_error *err) {
   opi_text text;
@@ -85,10 +85,11 @@ static opipe_status apply_slices(const opi_strategy *s, opi_arena *arena, opi_ap
     const opi_slice_group *a = &s->groups[0], *b = &s->groups[g];
     if (a->rows != b->rows || a->n_slices != b->n_slices ||
         memcmp(a->lengths, b->lengths, a->n_slices * sizeof *a->lengths) != 0) {
-      return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                      "the strategy cuts sequences in %u ways, by micro-batch: a session executes "
-                      "one",
-                      s->n_groups);
+      return opi_fail(
+          err, OPIPE_E_UNSUPPORTED,
+          "the strategy slices sequences in %u ways, by micro-batch: sessions execute only "
+          "one",
+          s->n_groups);
     }
   }
   opi_text_init(&text, arena->allocator);

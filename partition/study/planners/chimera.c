@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chimera's planner (Li and Hoefler, SC'21, section 3.4): for all W copies of D stages, the largest
- * micro-batch that fits, and
- *   T = (F_t + Comm_p2p) C_f + (B_t + Comm_p2p) C_b + max over workers of Comm_unoverlapped
- * where a worker's all-reduces run in the bubbles behind the last backward of its two stages.
+ * micro-batch that fits, and T = (F_t + Comm_p2p) C_f + (B_t + Comm_p2p) C_b + max over workers of
+ * Comm_unoverlapped where a worker's all-reduces run in the bubbles after the last backward of its
+ * two stages.
  */
 #include <math.h>
 
@@ -13,8 +13,8 @@ typedef struct chimera {
   const opi_planning *planning;
   const opi_machine *machine;
   uint32_t *ends;
-  uint32_t depth, width, samples, units; /* n = units * depth micro-batches of a worker, or less
-                                            than depth */
+  uint32_t depth, width, samples,
+      units; /* a worker has n = units * depth micro-batches, or fewer than depth */
   uint32_t n_microbatches;
   bool recompute;
 } chimera;
@@ -37,8 +37,8 @@ static double message_ns(const chimera *c, double n_bytes) {
   return reach->latency_ns + opi_bytes_ns(n_bytes, reach->bytes_per_ns);
 }
 
-/* Forwards and backwards on the critical path: of a unit of D micro-batches D and 2 D - 2; every
- * further unit that is put behind adds 2 and 2 D - 2. Fewer micro-batches than stages: D, D + N
+/* Forwards and backwards on the critical path: D and 2 D - 2 for a unit of D micro-batches; each
+ * further concatenated unit adds 2 and 2 D - 2. With fewer micro-batches than stages: D and D + N
  * - 2.
  */
 static void critical_path(const chimera *c, double *out_forwards, double *out_backwards) {
@@ -52,12 +52,13 @@ static void critical_path(const chimera *c, double *out_forwards, double *out_ba
   *out_backwards = (2 * d - 2) * c->units;
 }
 
-/* What the all-reduces of worker i (stage i of the down pipeline) outlast: of the stage that ends
- * first, in the gaps between the last backwards of the other one, then both until all are done. */
+/* Unoverlapped all-reduce time of worker i (stage i of the down pipeline): the stage that ends
+ * first reduces in the gaps between the last backwards of the other, then both until all are done.
+ */
 static double unoverlapped_ns(const chimera *c, uint32_t i, const double *sum_ns,
                               double backward_ns) {
   const uint32_t half = c->depth / 2, mirror = c->depth - 1 - i;
-  const uint32_t low = i < mirror ? i : mirror; /* of its two stages the one below the middle */
+  const uint32_t low = i < mirror ? i : mirror; /* the lower of its two stages */
   const double gaps = (half - low) * backward_ns, end = low * backward_ns;
   const double first = fmax(0, sum_ns[c->depth - 1 - low] - gaps);
   return fmax(0, sum_ns[low] + first - end);
@@ -70,7 +71,7 @@ static judged judge(const chimera *c, double *sum_ns, opi_strategy *fill) {
   double comm = 0, rest = 0, forwards = 0, backwards = 0;
   for (uint32_t s = 0; s < d; ++s) {
     const opi_layer sum = opi_layers_sum(layers, c->ends[s], c->ends[s + 1], c->samples);
-    /* the last stage runs its backward at once: nothing is computed again */
+    /* the last stage runs its backward at once: no recomputation */
     const double again = c->recompute && s + 1 < d ? sum.forward_ns : 0;
     out.forward_ns = fmax(out.forward_ns, sum.forward_ns);
     out.backward_ns = fmax(out.backward_ns, opi_layer_backward_ns(&sum) + again);
@@ -103,8 +104,8 @@ static judged judge(const chimera *c, double *sum_ns, opi_strategy *fill) {
   return out;
 }
 
-/* Does a worker's share of the mini-batch make whole units of micro-batches of b samples? Then it
- * is the plan under judgement. */
+/* Sets micro-batches of b samples as the plan under judgement; false if a worker's share of the
+ * mini-batch is not made of whole units of them. */
 static bool set_samples(chimera *c, uint64_t b) {
   const uint64_t share = c->planning->batch / c->width;
   if (b == 0 || share % b != 0)
@@ -116,8 +117,9 @@ static bool set_samples(chimera *c, uint64_t b) {
          (c->n_microbatches < c->depth || c->n_microbatches % c->depth == 0);
 }
 
-/* Greedy: the largest micro-batch that fits, of those that give every stage one at a time (N >= D);
- * recomputed only where none does; fewer micro-batches than stages where the share is too small. */
+/* Greedy: the largest micro-batch that fits and gives every stage one at a time (N >= D),
+ * recomputing only if none fits otherwise; fewer micro-batches than stages if the share is too
+ * small. */
 static bool choose_samples(chimera *c, double *sum_ns, judged *out) {
   for (uint32_t few = 0; few < 2; ++few) {
     for (uint32_t r = 0; r < 2; ++r) {
@@ -147,7 +149,7 @@ static opipe_status answer(chimera *c, double *sum_ns, opi_strategy **out_strate
       status = opi_fail_nomem(err, 2 * sizeof(uint32_t), "a strategy");
       break;
     }
-    devices[0] = k; /* down, and up */
+    devices[0] = k; /* down and up */
     devices[1] = c->depth - 1 - k;
     s->stages[k].devices = devices;
     s->stages[k].n_devices = 2;

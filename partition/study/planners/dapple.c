@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DAPPLE's planner: TPL(j, g), the best latency where the first j layers are cut into stages on the
- * devices g and all others make one stage on the devices that are left (Fan et al., PPoPP'21,
- * section 4.3). What is left is cut again, its first part placed by one of three policies. A state
- * is a number of layers and how many devices of every node are taken: those of a node are alike.
+/* DAPPLE's planner: TPL(j, g), the best latency with the first j layers cut into stages on the
+ * devices g and all other layers as one stage on the remaining devices (Fan et al., PPoPP'21,
+ * section 4.3). The remainder is cut further, its first part placed by one of three policies. A
+ * state is a number of layers and the number of devices taken from each node; devices of a node are
+ * alike.
  */
 #define XXH_INLINE_ALL
 #include <math.h>
@@ -14,11 +15,11 @@
 
 enum { POLICIES = 3, PLACEMENTS_MOST = 65536, STATES_MOST = 1 << 22 };
 enum { SLOTS = 4 * PLACEMENTS_MOST }; /* a power of 2 */
-/* Policy PB, which hides transfers behind computing and keeps about twice as many micro-batches, is
- * for those of at least this share of a stage's time (activation-communication ratio). */
+/* Policy PB hides transfers behind computation but keeps about twice as many micro-batches. It is
+ * for transfers of at least this share of a stage's time (activation-communication ratio). */
 static const double acr_least = 0.1;
 
-/* How many devices of every node are taken. */
+/* Number of devices taken from every node. */
 typedef struct placement {
   const uint32_t *used; /* [n_nodes] */
   uint32_t total;
@@ -26,7 +27,7 @@ typedef struct placement {
 
 typedef struct state {
   double ns;           /* of the best plan; INFINITY: none yet */
-  uint32_t from_layer; /* its last stage but the rest: from here */
+  uint32_t from_layer; /* first layer of the last stage before the rest */
   uint32_t from;       /* placement before that stage */
 } state;
 
@@ -34,29 +35,29 @@ typedef struct dapple {
   const opi_planning *planning;
   const opi_machine *machine;
   opi_arena arena;
-  placement *placements; /* [n_placements] the first one empty */
+  placement *placements; /* [n_placements] the first is empty */
   uint32_t n_placements, room_placements;
-  uint32_t *slots; /* [SLOTS] placements + 1 by the hash of `used`; 0: free */
+  uint32_t *slots; /* [SLOTS] placement + 1, hashed by `used`; 0: free */
   uint32_t *order; /* [n_placements] by total */
   state *states;   /* [n_placements * (n_layers + 1)] */
   double *forward_before, *backward_before, *param_before, *stash_before; /* [n_layers + 1] */
   double *cut_bytes;                                                      /* [n_layers] */
   uint32_t *ends, *taken; /* of the plan under judgement: [stages_most + 1] layers, placements */
-  uint32_t *devices;      /* [n_devices] stage by stage */
+  uint32_t *devices;      /* [n_devices] by stage */
   uint32_t *chosen;       /* [n_nodes] */
-  uint32_t *next;         /* [n_devices * POLICIES] placements behind the one at hand, with so many
-                             devices more; OPIPE_NONE: no such set */
+  uint32_t *next; /* [n_devices * POLICIES] placements reached from the current one by n more
+                     devices; OPIPE_NONE: none */
   opi_dapple_pipe pipe;
   uint32_t stages_most;
 } dapple;
 
 /* ---- placements ---- */
 
-/* Adds n devices to `used` by a policy, into out; false: it has no such set. */
+/* Adds n devices to `used` by a policy, into out; false if impossible. */
 static bool take(const opi_machine *m, const uint32_t *used, uint32_t n, uint32_t policy,
                  uint32_t *out) {
   memcpy(out, used, m->n_nodes * sizeof(*out));
-  if (policy == 2) { /* scatter first: one after the other over all nodes with free devices */
+  if (policy == 2) { /* scatter first: one from each node in turn while it has free devices */
     for (bool any = true; n > 0 && any;) {
       any = false;
       for (uint32_t k = 0; k < m->n_nodes && n > 0; ++k) {
@@ -78,7 +79,7 @@ static bool take(const opi_machine *m, const uint32_t *used, uint32_t n, uint32_
   return n == 0;
 }
 
-/* Where the placement is, or would be. */
+/* The slot where the placement is, or would be inserted. */
 static uint32_t *slot_of(const dapple *d, const uint32_t *used) {
   const size_t n_bytes = d->machine->n_nodes * sizeof(*used);
   uint32_t at = (uint32_t)(XXH3_64bits(used, n_bytes) % SLOTS);
@@ -110,7 +111,7 @@ static opipe_status add_placement(dapple *d, const uint32_t *used, uint32_t tota
   return OPIPE_OK;
 }
 
-/* All that the policies reach; ordered by devices taken. */
+/* All placements that the policies reach, ordered by devices taken. */
 static opipe_status reach(dapple *d, opipe_error *err) {
   const uint32_t all = d->machine->n_devices;
   d->slots = OPI_ARENA_ARRAY(&d->arena, uint32_t, SLOTS);
@@ -140,7 +141,7 @@ static opipe_status reach(dapple *d, opipe_error *err) {
 
 /* ---- one plan ---- */
 
-/* Devices of `to` that are not in `from`. Returns how many. */
+/* Lists devices of `to` that are not in `from`. Returns their number. */
 static uint32_t list_devices(const opi_machine *m, const uint32_t *from, const uint32_t *to,
                              uint32_t *out) {
   uint32_t n = 0;
@@ -151,14 +152,15 @@ static uint32_t list_devices(const opi_machine *m, const uint32_t *from, const u
   return n;
 }
 
-/* Micro-batches that stage s of n keeps: policy PA at least, as many as there are at most. */
+/* Micro-batches that stage s of n keeps under policy PA, the minimum; at most all of them. */
 static double kept(const dapple *d, uint32_t s, uint32_t n) {
   const double most = d->pipe.n_microbatches;
   return most < n - s ? most : n - s;
 }
 
-/* Latency of the plan in ends, taken (n_stages; the rest has all other devices), of which those
- * before `from` were judged with as many stages; INFINITY: it does not fit. */
+/* Latency of the plan in ends and taken: n_stages, the last of which has all other devices. Stages
+ * before `from` were judged in an earlier call with the same number of stages. INFINITY: it does
+ * not fit. */
 static double judge(dapple *d, uint32_t n_stages, uint32_t from) {
   const opi_machine *m = d->machine;
   d->pipe.n = 2 * n_stages - 1;
@@ -188,7 +190,8 @@ static double judge(dapple *d, uint32_t n_stages, uint32_t from) {
   return opi_dapple_latency_ns(&d->pipe, NULL);
 }
 
-/* Fills ends and taken with the stages that lead to a state, and the rest. Returns how many. */
+/* Fills ends and taken with the stages that lead to a state, and the rest. Returns the number of
+ * stages. */
 static uint32_t unwind(dapple *d, uint32_t p, uint32_t layer) {
   const uint32_t n_layers = d->planning->layers->n_layers;
   uint32_t n = 0, at_layer = layer, at = p;
@@ -213,7 +216,7 @@ static uint32_t unwind(dapple *d, uint32_t p, uint32_t layer) {
 
 /* ---- the recurrence ---- */
 
-/* Where the policies lead from a placement. */
+/* Finds the placements that the policies reach from this one. */
 static void look_ahead(dapple *d, uint32_t p) {
   for (uint32_t n = 1; d->placements[p].total + n < d->machine->n_devices; ++n) {
     for (uint32_t policy = 0; policy < POLICIES; ++policy) {
@@ -224,7 +227,7 @@ static void look_ahead(dapple *d, uint32_t p) {
   }
 }
 
-/* Is the policy's set that of one before it? */
+/* True if an earlier policy gives the same placement. */
 static bool is_double(const dapple *d, uint32_t n, uint32_t policy) {
   for (uint32_t k = 0; k < policy; ++k) {
     if (d->next[n * POLICIES + k] == d->next[n * POLICIES + policy])
@@ -233,7 +236,7 @@ static bool is_double(const dapple *d, uint32_t n, uint32_t policy) {
   return false;
 }
 
-/* Cuts what is left behind a state. */
+/* Cuts the remainder after a state. */
 static void extend(dapple *d, uint32_t p, uint32_t layer) {
   const uint32_t n_layers = d->planning->layers->n_layers;
   const uint32_t left = d->machine->n_devices - d->placements[p].total;
@@ -246,7 +249,7 @@ static void extend(dapple *d, uint32_t p, uint32_t layer) {
       if (to == OPIPE_NONE || is_double(d, n, policy))
         continue;
       d->taken[n_stages] = to;
-      bool known = false; /* the stages before the one that is cut, with one stage more */
+      bool known = false; /* the stages before the last cut were judged with one stage more */
       for (uint32_t next = layer + 1; next < n_layers; ++next) {
         d->ends[n_stages] = next;
         d->ends[n_stages + 1] = n_layers;
@@ -304,9 +307,10 @@ static opipe_status search(dapple *d, uint32_t *out_placement, uint32_t *out_lay
   const size_t n = (size_t)d->n_placements * (n_layers + 1);
   d->states = n > STATES_MOST ? NULL : OPI_ARENA_ARRAY(&d->arena, state, n);
   if (n > STATES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT,
-                    "planner 'dapple': %u layers with %u placements are %zu states; %d can be",
-                    n_layers, d->n_placements, n, STATES_MOST);
+    return opi_fail(
+        err, OPIPE_E_LIMIT,
+        "planner 'dapple': %u layers with %u placements are %zu states; at most %d are allowed",
+        n_layers, d->n_placements, n, STATES_MOST);
   }
   if (d->states == NULL)
     return opi_fail_nomem(err, n * sizeof(state), "a planner");
@@ -315,7 +319,7 @@ static opipe_status search(dapple *d, uint32_t *out_placement, uint32_t *out_lay
   d->ends[0] = 0;
   d->ends[1] = n_layers;
   d->taken[0] = 0;
-  /* all layers on all devices; that may not fit, and is cut then */
+  /* all layers on all devices; kept as a start even if it does not fit */
   d->states[0].ns = judge(d, 1, 0);
   *out_placement = *out_layer = 0;
   for (uint32_t k = 0; k < d->n_placements; ++k) {
@@ -336,7 +340,7 @@ static opipe_status search(dapple *d, uint32_t *out_placement, uint32_t *out_lay
 
 /* ---- the answer ---- */
 
-/* PA or PB, by what transfers take beside computing, where PB's stashes fit. */
+/* Chooses PA or PB by the share of transfers in the time, PB only if its stashes fit. */
 static bool choose_pb(const dapple *d, const opi_strategy *s) {
   double transfer = 0, compute = 0;
   for (uint32_t k = 0; k < s->n_stages; ++k) {

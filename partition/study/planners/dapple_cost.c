@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pipeline of DAPPLE takes. */
+/* Times of DAPPLE's pipelines. */
 #include <math.h>
 
 #include "partition/study/planners/dapple.h"
@@ -38,12 +38,13 @@ double opi_dapple_cross_ns(const opi_machine *machine, const uint32_t *src, uint
                         : opi_bytes_ns(n_bytes * elsewhere / n_src, machine->across.bytes_per_ns);
 }
 
-/* The stage that dictates the steady phase: from the last one back, an earlier one takes over where
- * its steady time is more than that of the pivot so far and of what lies between them once. */
+/* Finds the pivot, the stage that dictates the steady phase. From the last stage backwards, an
+ * earlier one takes over if its steady time exceeds that of the current pivot plus one pass of what
+ * lies between. */
 static uint32_t find_pivot(const opi_dapple_pipe *pipe) {
   const double rounds = pipe->n_microbatches - 1.0;
   uint32_t q = pipe->n - 1;
-  double between = 0; /* of the stages behind s, before q */
+  double between = 0; /* sum over the stages between s and q */
   for (uint32_t s = pipe->n - 1; s-- > 0;) {
     const double here = pipe->forward_ns[s] + pipe->backward_ns[s];
     if (rounds * here > rounds * (pipe->forward_ns[q] + pipe->backward_ns[q]) + between) {
@@ -61,13 +62,13 @@ double opi_dapple_latency_ns(const opi_dapple_pipe *pipe, uint32_t *out_pivot) {
   double begin = 0, end = 0, after = 0;
   for (uint32_t s = 0; s <= q; ++s)
     begin += pipe->forward_ns[s];
-  for (uint32_t s = q + 1; s-- > 0;) { /* its last backward ends so much later than the pivot's
-                                          begins */
+  for (uint32_t s = q + 1;
+       s-- > 0;) { /* how much later its last backward ends than the pivot's begins */
     after += pipe->backward_ns[s];
     end = fmax(end, after + pipe->sum_ns[s]);
   }
   after = 0;
-  for (uint32_t s = q + 1; s < pipe->n; ++s) { /* so much earlier */
+  for (uint32_t s = q + 1; s < pipe->n; ++s) { /* how much earlier */
     end = fmax(end, pipe->sum_ns[s] - after);
     after += pipe->backward_ns[s];
   }
@@ -78,12 +79,13 @@ double opi_dapple_latency_ns(const opi_dapple_pipe *pipe, uint32_t *out_pivot) {
 
 double opi_dapple_play_ns(const opi_dapple_pipe *pipe, double *scratch) {
   const int64_t n = pipe->n, m = pipe->n_microbatches;
-  double *forward = scratch, *backward = scratch + n; /* ends of the last of each stage */
+  double *forward = scratch,
+         *backward = scratch + n; /* end of each stage's last forward and backward */
   double last = 0;
   for (int64_t x = 0; x < n; ++x)
     forward[x] = backward[x] = 0;
-  /* round i: forward i of every stage, then the backward that stage x has to do before its next
-   * forward: of micro-batch i - n + x + 1 */
+  /* round i: forward i of every stage, then the backward that stage x must run before its next
+   * forward, that of micro-batch i - n + x + 1 */
   for (int64_t i = 0; i < m + n - 1; ++i) {
     for (int64_t x = 0; i < m && x < n; ++x) {
       const double before = x == 0 ? 0 : forward[x - 1];

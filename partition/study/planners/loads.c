@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From layers to the loads of stages. */
+/* Loads of a strategy's stages from its layers. */
 #include "partition/study/planners/loads.h"
 
 #include "partition/study/planners/apply.h"
 
-enum { PASSES = 3, SUMS_OF_BLOCK = 2 }; /* a backward is two forwards' work */
+enum { PASSES = 3, SUMS_OF_BLOCK = 2 }; /* a backward does the work of two forwards */
 
 static uint32_t count_sums(const opi_strategy *s, const opi_layers *layers, uint32_t stage) {
   uint32_t n = 0;
@@ -15,7 +15,7 @@ static uint32_t count_sums(const opi_strategy *s, const opi_layers *layers, uint
 
 void opi_strategy_loads(const opi_strategy *s, const opi_layers *layers, double state_bytes,
                         double bandwidth, opi_stage_load *out) {
-  const double update_ns = bandwidth > 0 ? state_bytes * 2e9 / bandwidth : 0; /* of a byte */
+  const double update_ns = bandwidth > 0 ? state_bytes * 2e9 / bandwidth : 0; /* per byte */
   const uint32_t owners = opi_strategy_replicas(s, NULL) == 0 ? 1 : opi_strategy_replicas(s, NULL);
   for (uint32_t i = 0; i < s->n_stages; ++i) {
     const opi_strategy_stage *stage = &s->stages[i];

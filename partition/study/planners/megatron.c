@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner of Megatron-LM (Narayanan et al., SC'21): (1) tensor parallelism up to the devices of
- * a node, then pipelines over nodes; (2) as little of both as the model needs to fit, the rest is
- * data parallel; (3) the micro-batch by equation 1, (B / (d b) + p - 1) (t_f(b) + t_b(b)), the
- * bubble divided by the chunks of a device (section 2.2.2), and messages between nodes scattered
- * over the tensor group (section 4.1).
+/* The planner of Megatron-LM (Narayanan et al., SC'21): (1) tensor parallelism within a node, then
+ * pipelines across nodes; (2) as little of both as the model needs to fit, data parallelism for the
+ * rest; (3) the micro-batch by equation 1, (B / (d b) + p - 1) (t_f(b) + t_b(b)), with the bubble
+ * divided by the chunks per device (section 2.2.2) and messages between nodes scattered over the
+ * tensor group (section 4.1).
  */
 #include <math.h>
 
@@ -24,7 +24,7 @@ typedef struct judged {
   double ns, bytes;
 } judged;
 
-/* A ring of n over devices of a node, or of as many nodes. */
+/* A ring over n devices of a node, or over n nodes. */
 static double ring_ns(double n_bytes, uint32_t n, const opi_reach *reach) {
   if (n < 2)
     return 0;
@@ -32,7 +32,7 @@ static double ring_ns(double n_bytes, uint32_t n, const opi_reach *reach) {
          2.0 * (n - 1) * reach->sum_latency_ns;
 }
 
-/* Stage s on `tensor` devices: what is divided, and the two sums each way. */
+/* Times of stage s on `tensor` devices: the divided share, and the two sums in each direction. */
 static void stage_ns(const megatron *g, uint32_t s, double *out_forward, double *out_backward) {
   const opi_layer sum = opi_layers_sum(g->planning->layers, g->ends[s], g->ends[s + 1], g->samples);
   const double share = 1 - sum.width_share + sum.width_share / g->tensor;
@@ -41,8 +41,8 @@ static void stage_ns(const megatron *g, uint32_t s, double *out_forward, double 
   *out_backward = opi_layer_backward_ns(&sum) * share + sums + (g->recompute ? *out_forward : 0);
 }
 
-/* Of place i: all its chunks' parameters, and what 1F1B keeps there, p - i micro-batches; with
- * chunks (1 + (p - 1) / (p v)) times p at most. */
+/* Bytes of place i: parameters of all its chunks, and the stashes of 1F1B, p - i micro-batches;
+ * with chunks at most (1 + (p - 1) / (p v)) times p. */
 static double place_bytes(const megatron *g, uint32_t i) {
   const opi_layers *layers = g->planning->layers;
   const uint32_t p = g->pipeline;
@@ -60,7 +60,7 @@ static double place_bytes(const megatron *g, uint32_t i) {
   const double most = g->n_microbatches;
   const double wanted = g->chunks == 1 ? p - i : p + (p - 1.0) / g->chunks;
   const double held = most < wanted ? most : wanted;
-  /* recomputed layer by layer: one layer's at a time */
+  /* recomputed layer by layer: one layer's stash at a time */
   const double layers_here = (double)(g->ends[i + 1] - g->ends[i]) * g->chunks;
   return params * g->planning->state_bytes +
          (g->recompute ? held * inputs + stash / layers_here : held * stash);
@@ -95,8 +95,8 @@ static judged judge(const megatron *g, opi_strategy *fill) {
     params = fmax(params, mine);
     out.bytes = fmax(out.bytes, place_bytes(g, i));
   }
-  /* places are in one node as long as they find room there; between nodes each device of the tensor
-   * group sends its part, and they gather inside */
+  /* the pipeline stays in one node if it fits; between nodes each device of the tensor group sends
+   * its part, gathered inside the node */
   const bool inside = g->tensor * p <= m->per_node;
   const opi_reach *reach = inside ? &m->inside : &m->across;
   double hop =
@@ -109,7 +109,7 @@ static judged judge(const megatron *g, opi_strategy *fill) {
   return out;
 }
 
-/* Takeaway 3: the micro-batch and the chunks that take least of those that fit. */
+/* Takeaway 3: the fastest micro-batch and number of chunks that fit. */
 static bool choose(megatron *g, judged *out) {
   const uint64_t share = g->planning->batch / g->data;
   megatron best = *g;
@@ -167,7 +167,7 @@ static opipe_status answer(megatron *g, opi_strategy **out_strategy, opipe_error
   return OPIPE_OK;
 }
 
-/* Takeaways 1 and 2: the least t up to a node, then the least p, with which anything fits. */
+/* Takeaways 1 and 2: the smallest t, up to a node, then the smallest p with which anything fits. */
 static bool find_size(megatron *g, judged *out) {
   const opi_machine *m = g->machine;
   for (uint32_t size = 1; size <= m->n_devices; ++size) {

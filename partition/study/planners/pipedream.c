@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PipeDream's planner (Narayanan et al., SOSP'19, section 3.1): the time of the slowest stage, of
- * computing, summing weights or sending, made least over cuts and replicas, level by level of the
- * machine:
- *   T^k(i->j, m) = 1/m max(A^(k-1)(i->j, m_(k-1)), 2 (m - 1) sum |w| / B_k)
- *   A^k(i->j, m) = min(T^k(i->j, m), min over s, m' of
- *                      max(A^k(i->s, m - m'), 2 a_s / B_k, T^k(s+1->j, m')))
- * with A^0 the forward and backward of the layers. The first level is the inside of a node, the
- * second all nodes.
+/* PipeDream's planner (Narayanan et al., SOSP'19, section 3.1). It minimises the time of the
+ * slowest stage (computing, summing weights or sending) over cuts and replicas, level by level of
+ * the machine: T^k(i->j, m) = 1/m max(A^(k-1)(i->j, m_(k-1)), 2 (m - 1) sum |w| / B_k) A^k(i->j, m)
+ * = min(T^k(i->j, m), min over s, m' of max(A^k(i->s, m - m'), 2 a_s / B_k, T^k(s+1->j, m'))) A^0
+ * is the forward and backward of the layers. The first level is the inside of a node, the second
+ * all nodes.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -16,7 +14,8 @@
 
 enum { LEVELS_MOST = 2, WORK_BITS = 36 };
 
-/* How A^k(i->j, m) came about: the last stage begins behind layer `cut` on so many members. */
+/* The optimum behind A^k(i->j, m): the last stage begins after layer `cut`, on `members` members.
+ */
 typedef struct choice {
   double ns;
   uint32_t cut; /* OPIPE_NONE: one stage on all members */
@@ -26,7 +25,7 @@ typedef struct choice {
 typedef struct level {
   uint32_t members;
   double bytes_per_ns, sum_bytes_per_ns;
-  choice *best; /* [n_layers * n_layers * (members + 1)] of layers first to last */
+  choice *best; /* [n_layers * n_layers * (members + 1)] by first layer, last layer, members */
 } level;
 
 typedef struct pipedream {
@@ -95,8 +94,8 @@ static opipe_status solve(pipedream *p) {
 
 /* ---- the answer ---- */
 
-/* Stages of layers i to j on m members of level k, each with `copies` of that: replica by replica
- * of the outer level `stride` devices apart. Appends them in order. */
+/* Appends the stages of layers i to j on m members of level k, in order. Each has `copies` replicas
+ * of that, `stride` devices apart, from the outer level. */
 static opipe_status list_stages(pipedream *p, uint32_t k, uint32_t i, uint32_t j, uint32_t m,
                                 uint32_t device, uint32_t copies, uint32_t stride) {
   const choice c = *best_at(p, k, i, j, m);
@@ -128,7 +127,7 @@ static uint32_t in_flight(const opi_planning *planning, const opi_strategy *s) {
   return (planning->n_devices + first - 1) / first;
 }
 
-/* The search knows no caps, as published: an answer that is over one is none. */
+/* The published search ignores caps, so an answer over one is refused. */
 static opipe_status check_memory(const opi_strategy *s, uint64_t cap, opipe_error *err) {
   for (uint32_t k = 0; k < s->n_stages; ++k) {
     const uint64_t bytes = s->stages[k].memory_bytes;
@@ -161,7 +160,7 @@ static opipe_status answer(const pipedream *p, double ns, opi_strategy **out_str
   for (uint32_t k = 0; k < p->n_stages; ++k) {
     opi_strategy_stage *stage = &s->stages[k];
     const opi_layer sum = opi_layers_sum(q->layers, stage->first, stage->end, q->samples);
-    /* versions of weights: one for each mini-batch between its forward and backward */
+    /* versions of weights: one per mini-batch between its forward and backward */
     const uint32_t kept = in_flight(q, s) > k ? in_flight(q, s) - k : 1;
     stage->forward_ns = sum.forward_ns / stage->n_devices;
     stage->backward_ns = opi_layer_backward_ns(&sum) / stage->n_devices;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For a bound on the longest slice, the least sum is a shortest path over cut positions, and the
- * batch a knapsack of groups; bounds are tried in rising order among the times that occur. Nothing
- * later can win once the bound alone costs as much as the best found: rows' least sum without any
- * bound + (K - 1) * bound.
+/* Under a bound on the longest slice, the least sum is a shortest path over cut positions, and the
+ * batch a knapsack of groups. Bounds are tried in rising order among the times that occur. The
+ * search ends once (K - 1) * bound plus the rows' least sum without any bound reaches the best
+ * total.
  */
 #include "partition/study/planners/slices.h"
 
@@ -11,19 +11,20 @@
 #include <string.h>
 
 enum { UNITS_MOST = 4096, ROWS_MOST = 1 << 16 };
-static const double rounding = 1e-13; /* of a sum */
+static const double rounding = 1e-13; /* relative, of a sum */
 
 typedef struct search {
   const opi_slice_problem *problem;
   opi_arena scratch;
   uint32_t n_units;
-  double **cost;  /* [n_rows] of a slice from unit a to unit b: [b * (n_units + 1) + a], or NULL */
+  double *
+      *cost; /* [n_rows] cost of a slice from unit a to unit b: [b * (n_units + 1) + a], or NULL */
   double *bounds; /* rising */
   uint32_t n_bounds;
   double *least;   /* [n_units + 1] least sum up to a position */
-  uint32_t **from; /* [n_rows][n_units + 1] where the last slice before a position begins */
+  uint32_t **from; /* [n_rows][n_units + 1] start of the last slice before a position */
   double *whole;   /* [n_rows] least sum of one group */
-  double *batch;   /* [n_rows + 1] least sum of so many rows */
+  double *batch;   /* [n_rows + 1] least sum of that many rows */
   uint32_t *taken; /* [n_rows + 1] rows of the last group in it */
   opipe_error *err;
 } search;
@@ -85,7 +86,8 @@ static int by_value(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
-/* Every time that occurs, thinned to distances of `step`; the largest stays, as it bounds nothing.
+/* Collects all times that occur, thinned to distances of `step`. The largest stays, so that it
+ * bounds nothing.
  */
 static opipe_status collect_bounds(search *s) {
   const size_t side = (size_t)s->n_units + 1, slices = side * s->n_units / 2;
@@ -103,7 +105,8 @@ static opipe_status collect_bounds(search *s) {
   }
   qsort(s->bounds, n, sizeof(double), by_value);
   uint32_t kept = 0;
-  for (size_t i = 0; i < n; ++i) { /* the largest of each step: no slice is lost to rounding down */
+  for (size_t i = 0; i < n;
+       ++i) { /* keep the largest of each step, so that rounding down loses no slice */
     const bool last_of_step =
         i + 1 == n || kept == 0 || s->bounds[i + 1] - s->bounds[kept - 1] > s->problem->step;
     if (last_of_step && (kept == 0 || s->bounds[i] > s->bounds[kept - 1]))
@@ -113,7 +116,7 @@ static opipe_status collect_bounds(search *s) {
   return OPIPE_OK;
 }
 
-/* Least sum of one group of r + 1 rows whose slices take at most `bound`; infinite: none. */
+/* Least sum of one group of r + 1 rows whose slices take at most `bound`; infinite: impossible. */
 static double shortest(search *s, uint32_t r, double bound) {
   const size_t side = (size_t)s->n_units + 1;
   s->least[0] = 0;
@@ -121,7 +124,7 @@ static double shortest(search *s, uint32_t r, double bound) {
     const double *cost = s->cost[r] + b * side;
     s->least[b] = INFINITY;
     for (uint32_t a = 0; a < b; ++a) {
-      /* of sums that differ by rounding alone the first: that of the longest last slice */
+      /* of sums equal up to rounding take the first, with the longest last slice */
       if (cost[a] <= bound && s->least[a] + cost[a] < s->least[b] * (1 - rounding)) {
         s->least[b] = s->least[a] + cost[a];
         s->from[r][b] = a;
@@ -149,7 +152,7 @@ static double fill_batch(search *s, double bound) {
   return s->batch[n];
 }
 
-/* The longest slice among the groups that were taken. */
+/* The longest slice of the groups taken. */
 static double longest_taken(const search *s) {
   const size_t side = (size_t)s->n_units + 1;
   double longest = 0;
@@ -201,7 +204,8 @@ static void sort_falling(uint32_t *lengths, uint32_t n) {
   }
 }
 
-/* Sum and longest of a group of r + 1 rows that are cut so. False: not at multiples of units. */
+/* Sum and longest slice of a group of r + 1 rows cut into `lengths`. False: not multiples of units.
+ */
 static bool measure(const search *s, uint32_t r, const uint32_t *lengths, uint32_t n,
                     double *out_sum, double *out_longest) {
   const opi_slice_problem *p = s->problem;
@@ -220,7 +224,7 @@ static bool measure(const search *s, uint32_t r, const uint32_t *lengths, uint32
   return true;
 }
 
-/* Longer slices first, where that is as good: whichever order was found first is one of many. */
+/* Sorts longer slices first if that is as good, since the order found first is arbitrary. */
 static opipe_status order_lengths(opi_slicing *out, const search *s, uint32_t r, uint32_t *lengths,
                                   uint32_t n, opipe_error *err) {
   double sum = 0, longest = 0, sorted_sum = 0, sorted_longest = 0;
@@ -255,7 +259,7 @@ static int larger_first(const void *left, const void *right) {
   return a->rows > b->rows ? -1 : a->rows < b->rows;
 }
 
-/* What the tables of `s` hold. */
+/* Reads the result out of the tables of `s`. */
 static opipe_status read_out(const search *s, const opipe_allocator *allocator, opi_slicing *out,
                              opipe_error *err) {
   const uint32_t n = s->problem->n_rows;
@@ -293,7 +297,7 @@ opipe_status opi_slices_plan(const opi_slice_problem *problem, const opipe_alloc
   double best = INFINITY, best_bound = INFINITY;
   if (status == OPIPE_OK && !isfinite(least)) {
     status = opi_fail(err, OPIPE_E_INVALID,
-                      "slices: %u rows are not a sum of the numbers of rows that have times",
+                      "slices: %u rows are not a sum of numbers of rows with known times",
                       problem->n_rows);
   }
   for (uint32_t i = 0; i < s.n_bounds && status == OPIPE_OK; ++i) {
@@ -373,7 +377,8 @@ static bool solve(double m[4][5], double out_x[4]) {
 opipe_status opi_slices_fit(const opi_slice_sample *samples, uint32_t n,
                             opi_slice_context *out_context, opipe_error *err) {
   double m[4][5] = {{0}}, x[4] = {0}, length = 1, context = 1;
-  for (uint32_t i = 0; i < n; ++i) { /* columns of one size, so that one limit tells singular */
+  for (uint32_t i = 0; i < n;
+       ++i) { /* scale columns alike, so that one threshold detects singularity */
     length = samples[i].length > length ? samples[i].length : length;
     context = samples[i].context > context ? samples[i].context : context;
   }

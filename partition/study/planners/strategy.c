@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strategies as values, and what planners share. */
+/* Strategies as values, and functions that planners share. */
 #include "partition/study/planners/strategy.h"
 
 #include <inttypes.h>
@@ -23,8 +23,8 @@ static opipe_status check_nodes(const char *planner, const opi_cluster *c, uint3
     per_node = per_node == 0 ? run : per_node;
     if (run != per_node) {
       return opi_fail(err, OPIPE_E_INVALID,
-                      "planner '%s': node %u has %u of the %u devices, the first %u; it knows "
-                      "equal nodes alone",
+                      "planner '%s': node %u has %u of the %u devices, the first %u; it supports "
+                      "equal nodes only",
                       planner, c->node_of[i], run, n, per_node);
     }
     ++out->n_nodes;
@@ -34,13 +34,15 @@ static opipe_status check_nodes(const char *planner, const opi_cluster *c, uint3
   return OPIPE_OK;
 }
 
-/* Of rates that were measured, which are never the same twice; of layers. */
+/* Compares measured rates, which are never exactly equal, or costs of layers. */
 static bool near(double a, double b) {
-  enum { OFF_MOST = 4 }; /* a part of it: what a first block has beside others */
+  enum {
+    OFF_MOST = 4
+  }; /* divisor of the larger: tolerance for what a first block has beyond others */
   return fabs(a - b) * OFF_MOST <= fmax(a, b);
 }
 
-/* Do products take as long on both? */
+/* True if products take about as long on both devices. */
 static bool same_rates(const opi_cluster *c, uint32_t a, uint32_t b) {
   const opi_device_class *classes[] = {&c->classes[c->class_of[a]], &c->classes[c->class_of[b]]};
   for (size_t k = 0; k < OPI_COUNT(classes); ++k) {
@@ -54,7 +56,7 @@ static bool same_rates(const opi_cluster *c, uint32_t a, uint32_t b) {
   return true;
 }
 
-/* Times of layers are those of the first device: the others have to be like it. */
+/* Layer times are those of the first device, so the others must be like it. */
 static opipe_status check_kinds(const char *planner, const opi_cluster *c, uint32_t n,
                                 opipe_error *err) {
   const opipe_device_description *first = &c->descriptions[0];
@@ -64,13 +66,13 @@ static opipe_status check_kinds(const char *planner, const opi_cluster *c, uint3
         (d->flops == first->flops && d->bandwidth == first->bandwidth &&
          d->launch_ns == first->launch_ns && same_rates(c, 0, i)))
       continue;
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "planner '%s': device %u of the %u has %g operations and %g bytes per second, "
-                    "%g ns a launch, device 0 %g, %g and %g; it knows equal devices alone (planner "
-                    "'auto' knows others)",
-                    planner, i, n, opi_cluster_flops(c, i, OPIPE_FLOAT, UINT64_MAX), d->bandwidth,
-                    d->launch_ns, opi_cluster_flops(c, 0, OPIPE_FLOAT, UINT64_MAX),
-                    first->bandwidth, first->launch_ns);
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "planner '%s': device %u of the %u has %g operations and %g bytes per second, "
+        "%g ns a launch, device 0 %g, %g and %g; it supports equal devices only (planner "
+        "'auto' supports others)",
+        planner, i, n, opi_cluster_flops(c, i, OPIPE_FLOAT, UINT64_MAX), d->bandwidth, d->launch_ns,
+        opi_cluster_flops(c, 0, OPIPE_FLOAT, UINT64_MAX), first->bandwidth, first->launch_ns);
   }
   return OPIPE_OK;
 }
@@ -95,11 +97,10 @@ opipe_status opi_planning_check_times(const char *planner, const opi_layers *lay
     if (layers->at[i].forward_ns > 0 || opi_layer_backward_ns(&layers->at[i]) > 0)
       return OPIPE_OK;
   }
-  return opi_fail(
-      err, OPIPE_E_INVALID,
-      "planner '%s': profile '%.120s' has no times, 0 ns for each of its %u layers: by a "
-      "device without \"flops\" and \"bandwidth\" there are none",
-      planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "planner '%s': profile '%.120s' has no times, 0 ns for each of its %u layers: a "
+                  "device without \"flops\" and \"bandwidth\" gives none",
+                  planner, layers->name == NULL ? "" : layers->name, layers->n_layers);
 }
 
 opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
@@ -113,8 +114,8 @@ opipe_status opi_planning_check(const char *planner, opi_planning *io_planning,
   }
   if (io_planning->batch == 0 || io_planning->batch > BATCH_MOST) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "planner '%s': a mini-batch of %" PRIu64 " samples; 1 to %d can be", planner,
-                    io_planning->batch, BATCH_MOST);
+                    "planner '%s': a mini-batch of %" PRIu64 " samples; it must have 1 to %d",
+                    planner, io_planning->batch, BATCH_MOST);
   }
   OPI_TRY(opi_planning_check_times(planner, io_planning->layers, err));
   io_planning->n_devices = n;
@@ -187,7 +188,7 @@ opipe_status opi_strategy_place(opi_strategy *strategy, uint32_t stage, uint32_t
   return OPIPE_OK;
 }
 
-/* "0-5,8-13" */
+/* Writes ranges, as in "0-5,8-13". */
 static void write_devices(const opi_strategy_stage *stage, opi_text *text) {
   for (uint32_t i = 0; i < stage->n_devices; ++i) {
     const uint32_t first = stage->devices[i];
@@ -299,7 +300,7 @@ void opi_strategy_write(const opi_strategy *s, opi_text *text) {
 
 /* ---- blocks ---- */
 
-/* Times that were measured are never the same twice: they are looked at where work is not known. */
+/* Measured times are never exactly equal, so they are compared only if the work is unknown. */
 static bool alike(const opi_layers *layers, uint32_t a, uint32_t b) {
   const opi_layer *x = &layers->at[a], *y = &layers->at[b];
   const bool works = x->flops > 0 && y->flops > 0;

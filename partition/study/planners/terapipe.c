@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TeraPipe's planner (Li et al., ICML'21, section 3): the sequences of a batch are cut along their
- * tokens, rows go together where that is better (all in equal numbers and cut alike, as schedules
- * can say it), and the slices follow each other through K stages:
- *   T = sum t_i + (K - 1) max t_j
- * over all depths K and tensor widths that fit; slices.c has the dynamic programming. Forward and
- * backward together, and the messages both ways, as the authors' program has them.
+/* TeraPipe's planner (Li et al., ICML'21, section 3). The sequences of a batch are cut along their
+ * tokens; rows go together if that is faster (all groups equal and cut alike, which is what
+ * schedules can express), and the slices follow each other through K stages: T = sum t_i + (K - 1)
+ * max t_j over all depths K and tensor widths that fit; slices.c has the dynamic programming. Times
+ * are of forward and backward together, with messages both ways, as in the authors' program.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,15 +13,16 @@
 #include "partition/study/planners/strategy.h"
 
 enum { UNIT_TOKENS = 8, UNITS_WANTED = 128, TOGETHER_MOST = 16 };
-static const double step_share = 1e-3; /* of the slowest slice: distance of the bounds tried */
+static const double step_share =
+    1e-3; /* distance between bounds, as a share of the slowest slice */
 
 /* ---- times of slices ---- */
 
-/* A stage's layers on a tensor group: opi_layers_slices_sum, and what its sums take. */
+/* A stage's layers on a tensor group: opi_layers_slices_sum, and the times of its sums. */
 typedef struct curve {
   double alone_ns[OPI_TOKEN_COUNTS_MOST];
   double context_ns;
-  double sum_ns, sum_token_ns; /* of a slice, and for each token of all its rows */
+  double sum_ns, sum_token_ns; /* per slice, and per token of all its rows */
 } curve;
 
 static void make_curve(const opi_slice_question *q, uint32_t stage, curve *out) {
@@ -37,7 +37,7 @@ static void make_curve(const opi_slice_question *q, uint32_t stage, curve *out) 
     width_bytes += (double)l.width_bytes;
     n_sums += l.width_bytes > 0 ? SUMS_OF_LAYER * WAYS : 0;
   }
-  const double rounds = 2.0 * (q->width - 1); /* of a ring, each with 1 / width of all */
+  const double rounds = 2.0 * (q->width - 1); /* of a ring, each with 1 / width of the whole */
   out->sum_ns = n_sums * rounds * inside->sum_latency_ns;
   out->sum_token_ns = WAYS * opi_bytes_ns(rounds / q->width * width_bytes / layers->tokens,
                                           inside->sum_bytes_per_ns);
@@ -49,7 +49,7 @@ static double compute_ns(const opi_slice_question *q, const curve *c, uint32_t r
          rows * c->context_ns * length * (before + length / 2.0);
 }
 
-/* Without its messages. */
+/* Without messages. */
 static double slice_ns(const opi_slice_question *q, const curve *c, uint32_t rows,
                        uint32_t length) {
   return compute_ns(q, c, rows, length, 0) + c->sum_ns + c->sum_token_ns * rows * length;
@@ -62,7 +62,7 @@ double opi_terapipe_compute_ns(const opi_slice_question *q, uint32_t stage, uint
   return compute_ns(q, &c, rows, length, before);
 }
 
-/* Of a slice, forward and back, to the next stage. */
+/* Time of a slice's messages to the next stage and back. */
 static double message_ns(const opi_slice_question *q, uint32_t stage, uint32_t rows,
                          uint32_t length) {
   const opi_layers *layers = q->planning->layers;
@@ -90,7 +90,7 @@ static uint32_t slowest_stage(const opi_slice_question *q) {
   return slowest;
 }
 
-/* Of every length that cuts can make. */
+/* Times of all lengths that cuts can produce. */
 static opipe_status fill_times(const opi_slice_question *q, uint32_t rows, opi_arena *arena,
                                opi_slice_times *out, opipe_error *err) {
   const uint32_t tokens = q->planning->layers->tokens, s = slowest_stage(q);
@@ -108,7 +108,7 @@ static opipe_status fill_times(const opi_slice_question *q, uint32_t rows, opi_a
   return OPIPE_OK;
 }
 
-/* All rows in groups of `together`, each cut alike. */
+/* Slices all rows in groups of `together`, cut alike. */
 static opipe_status slice_groups(const opi_slice_question *q, uint32_t together,
                                  opi_slicing *out_slicing, opipe_error *err) {
   const opipe_allocator *allocator = q->planning->allocator;
@@ -157,7 +157,7 @@ opipe_status opi_terapipe_slices(const opi_slice_question *q, opi_slicing *out, 
 
 /* ---- the planner ---- */
 
-/* All slices of a mini-batch go forward before the first comes back: all rows are kept. */
+/* All slices of a mini-batch go forward before the first comes back, so all rows are kept. */
 static double stage_bytes(const opi_slice_question *q, uint32_t s) {
   const opi_layer sum = opi_layers_sum(q->planning->layers, q->ends[s], q->ends[s + 1], 1);
   const double share = 1 - sum.width_share + sum.width_share / q->width;
@@ -173,7 +173,7 @@ static bool fits(const opi_slice_question *q) {
   return true;
 }
 
-/* Of gradients, over all copies; the devices of a tensor group do so at once. */
+/* Time to sum gradients over all copies; the devices of a tensor group do so concurrently. */
 static double sums_ns(const opi_slice_question *q, uint32_t copies) {
   const opi_reach *reach = q->machine->n_nodes == 1 ? &q->machine->inside : &q->machine->across;
   const double shared = reach->port_bytes_per_ns / q->width;
@@ -218,13 +218,13 @@ static opipe_status copy_groups(const opi_slicing *slicing, opi_strategy *s, opi
              : OPIPE_OK;
 }
 
-/* The best so far, from the best. */
+/* The best so far, best first. */
 typedef struct ranking {
   opi_strategy **at; /* [most] */
   uint32_t n, most;
 } ranking;
 
-/* Takes it over; the one that is found first stands first of those that are as good. */
+/* Takes ownership of s; of equals the first one found comes first. */
 static void rank(ranking *r, opi_strategy *s) {
   uint32_t at = r->n;
   if (r->n == r->most)
@@ -273,7 +273,7 @@ static opipe_status answer(const opi_slice_question *q, uint32_t copies, const o
   return OPIPE_OK;
 }
 
-/* One depth and width. */
+/* Tries one depth and width. */
 static opipe_status try_size(opi_slice_question *q, uint32_t *ends, ranking *io_best,
                              opipe_error *err) {
   const uint32_t size = q->n_stages * q->width, devices = q->machine->n_devices;
@@ -295,7 +295,7 @@ static uint32_t unit_of(uint32_t tokens) {
   return (wanted - 1) / UNIT_TOKENS * UNIT_TOKENS + UNIT_TOKENS;
 }
 
-/* Wider groups than one only where layers divide. */
+/* Groups wider than one only if layers can be divided. */
 static uint32_t widest(const opi_layers *layers, const opi_machine *machine) {
   for (uint32_t i = 0; i < layers->n_layers; ++i) {
     if (layers->at[i].width_bytes > 0)
@@ -337,7 +337,7 @@ opipe_status opi_plan_terapipe_ranked(const opi_planning *planning, uint32_t mos
   OPI_TRY(opi_planning_check("terapipe", &q, &machine, err));
   if (q.layers->tokens == 0 || q.layers->slices.n == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "planner 'terapipe': '%.80s' does not say what slices of its tokens take, as "
+                    "planner 'terapipe': '%.80s' does not give the costs of token slices, as "
                     "profiles of described models with causal attention do",
                     q.layers->name);
   }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner of PipeDream-2BW (Narayanan et al., ICML'21, algorithm 1 and its cost model): equal
  * stages, equally replicated; all widths w and depths d with w d devices, each with the largest
- * micro-batch that fits, without and with recomputing.
+ * micro-batch that fits, with and without recomputation.
  */
 #include <math.h>
 
 #include "loader/base/sizes.h"
 #include "partition/study/planners/strategy.h"
 
-/* What recomputing adds to computing (section 4.1). */
+/* Slowdown by recomputation (section 4.1). */
 static const double recompute_factor = 4.0 / 3;
 
 typedef struct two_bw {
@@ -20,30 +20,31 @@ typedef struct two_bw {
 } two_bw;
 
 typedef struct judged {
-  double ns; /* of a micro-batch in steady state */
+  double ns; /* of a micro-batch in the steady state */
   double bytes;
 } judged;
 
-/* Where the stages of a pipeline are apart: a node that holds a whole pipeline, or the network. */
+/* Rate between stages: inside a node if it holds a whole pipeline, else the network's. */
 static double depth_rate(const two_bw *t) {
   const opi_machine *m = t->machine;
   return t->depth * t->width <= m->per_node ? m->inside.bytes_per_ns : m->across.bytes_per_ns;
 }
 
-/* Replicas of a stage stand in one node where they find room. */
+/* Replicas of a stage share a node if they fit. */
 static double width_rate(const two_bw *t) {
   const opi_machine *m = t->machine;
   return t->width <= m->per_node ? m->inside.sum_bytes_per_ns : m->across.sum_bytes_per_ns;
 }
 
-/* Memory of stage s: two versions of the weights, and what of them is counted once; activations of
- * as many micro-batches as there are stages, or their inputs and one of them (section 4.2). */
+/* Memory of stage s: two versions of the weights, and state that is kept once; activations of as
+ * many micro-batches as there are stages or, with recomputation, their inputs and one micro-batch's
+ * activations (section 4.2). */
 static double stage_bytes(const two_bw *t, uint32_t s, const opi_layer *sum) {
   const opi_layers *layers = t->planning->layers;
   const double input =
       s == 0 ? 0 : (double)opi_layers_at(layers, t->ends[s] - 1, t->samples).cut_bytes;
   const double held = t->depth > 1 ? t->depth : 1;
-  const double versions = t->depth > 1 ? 1 : 0; /* beside the one that state_bytes counts */
+  const double versions = t->depth > 1 ? 1 : 0; /* beyond the one in state_bytes */
   const double kept = t->recompute ? (double)sum->stash_bytes : held * (double)sum->stash_bytes;
   return (t->planning->state_bytes + versions) * (double)sum->param_bytes + kept + held * input;
 }
@@ -76,8 +77,8 @@ static judged judge(const two_bw *t, opi_strategy *fill) {
   return out;
 }
 
-/* SEARCH: the largest micro-batch of those whose number m(b) is whole, at least the depth and, with
- * two versions of weights, a multiple of nothing else; doubling, as the profile's sizes do. */
+/* SEARCH: the largest micro-batch whose number m(b) is whole and at least the depth; sizes double,
+ * as in the profile. */
 static bool search_samples(two_bw *t, judged *out) {
   bool found = false;
   const uint64_t share = t->planning->batch / t->width;
@@ -108,7 +109,7 @@ static opipe_status answer(two_bw *t, double ns, opi_strategy **out_strategy, op
       devices == NULL ? opi_fail_nomem(err, d * w * sizeof *devices, "a strategy") : OPIPE_OK;
   for (uint32_t k = 0; k < d && status == OPIPE_OK; ++k)
     status = opi_strategy_place(s, k, k * w, 1, err);
-  /* copies of the pipeline never meet but in sums; those of a stage stand side by side */
+  /* copies of the pipeline meet only in sums; replicas of a stage are adjacent */
   for (uint32_t i = 0; i < w * d && status == OPIPE_OK; ++i)
     devices[i] = i % d * w + i / d;
   s->rank_devices = devices;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks run until they need what is not there; what they start wakes others when its time has
- * come. */
+/* The player of operations: what each of them does on the clock (partition/plan/clock.h), by time,
+ * on links that are shared. A rank's operations run until one of them needs what is not there; its
+ * messages and collectives wake others when their time has come. */
 #include "partition/study/simulate/play.h"
 
 #include "partition/study/simulate/flows.h"
 
 enum { SENT = 1, POSTED = 2 };
-static const double NEVER = -1.0;
+static const double NEVER = OPI_CLOCK_STANDS;
 
 /* A message of one class, or a collective of those that it joins. */
 typedef struct transfer {
@@ -25,10 +26,9 @@ typedef struct player {
   opi_played *out;
   opi_arena *arena;
   opi_play_classes classes;
-  opi_events events;
+  opi_clock clock;
   opi_flows flows;
-  uint32_t *at;        /* [ranks] operation */
-  uint32_t *waits_for; /* [ranks] transfer; OPIPE_NONE: none */
+  uint32_t *at;   /* [ranks] operation */
   uint32_t *turn; /* [ranks] operation that began what the endpoint has under way: see begin() */
   uint32_t *batch_end; /* [ranks] the batch at hand ends in front of this operation */
   bool *open;          /* [ranks] what is under way may still be joined */
@@ -36,7 +36,6 @@ typedef struct player {
   queue *queues;       /* [flows] */
   uint32_t *members;   /* [n_groups * n_classes] ranks that a collective joins */
   uint32_t n_ranks;
-  bool failed; /* out of memory */
   opipe_error *err;
 } player;
 
@@ -73,27 +72,21 @@ static uint32_t flow_of(const player *p, uint32_t t) {
   return flow * n + t % n;
 }
 
-static void wake(player *p, uint32_t rank, uint32_t t, double at) {
-  if (p->waits_for[rank] != t)
-    return;
-  p->waits_for[rank] = OPIPE_NONE;
-  p->failed = p->failed || !opi_events_put(&p->events, at, rank, 0);
-}
-
-/* Everybody who may stand still for it. */
+/* Every rank that may wait for the transfer: the sender before the receiver, members of a group in
+ * its order. */
 static void wake_all(player *p, uint32_t t, double at) {
   const uint32_t n = p->classes.n_classes, index = t / n, class = t % n;
   if (index < p->play->n_messages) {
     const opi_play_stream *s = &p->play->streams[p->play->message_stream[index]];
-    wake(p, s->src * n + class, t, at);
-    wake(p, s->dst * n + class, t, at);
+    opi_clock_wake(&p->clock, s->src * n + class, t, at);
+    opi_clock_wake(&p->clock, s->dst * n + class, t, at);
     return;
   }
   const opi_play_group *g =
       &p->play->groups[p->play->collective_group[index - p->play->n_messages]];
   for (uint32_t l = 0; l < g->n_lists; ++l) {
     for (uint32_t k = 0; k < n; ++k)
-      wake(p, p->play->group_lists[g->first + l] * n + k, t, at);
+      opi_clock_wake(&p->clock, p->play->group_lists[g->first + l] * n + k, t, at);
   }
 }
 
@@ -112,13 +105,14 @@ static void enqueue(player *p, uint32_t t, double now) {
   q->first = q->last = t;
   if (is_message(p, t))
     p->out->began_at[t] = now;
-  p->failed = p->failed || !opi_flows_start(&p->flows, flow, now);
+  opi_flows_start(&p->flows, flow, now);
 }
 
-static void end_flow(player *p, uint32_t flow, uint32_t version, double now) {
+/* The last byte of a flow's first transfer has left: the next one begins. */
+static void end_flow(void *ctx, uint32_t flow, uint32_t version, double now) {
+  player *p = ctx;
   queue *q = &p->queues[flow];
-  bool failed = false;
-  if (!opi_flows_end(&p->flows, flow, version, now, &failed))
+  if (!opi_flows_end(&p->flows, flow, version, now))
     return;
   const uint32_t t = q->first;
   const opi_play_flow *w = &p->classes.flows[flow];
@@ -130,16 +124,15 @@ static void end_flow(player *p, uint32_t flow, uint32_t version, double now) {
   q->first = p->transfers[t].next;
   if (q->first != OPIPE_NONE && is_message(p, q->first))
     p->out->began_at[q->first] = now;
-  p->failed =
-      p->failed || failed || (q->first != OPIPE_NONE && !opi_flows_start(&p->flows, flow, now));
+  if (q->first != OPIPE_NONE)
+    opi_flows_start(&p->flows, flow, now);
   wake_all(p, t, p->transfers[t].arrived);
 }
 
 /* ---- operations: until when the rank is in it, now or later; NEVER: nobody knows yet ---- */
 
 static double stand(player *p, uint32_t rank, uint32_t t) {
-  p->waits_for[rank] = t;
-  return NEVER;
+  return opi_clock_wait(&p->clock, rank, t);
 }
 
 /* One end of a message is there. Returns whether it was not before. */
@@ -177,10 +170,8 @@ static double await_all(player *p, uint32_t rank, double now) {
 /* That is one operation, or one batch: the rank stands still in front of the next. */
 static double await_turn(player *p, uint32_t rank, double now) {
   const double until = await_all(p, rank, now);
-  if (until > now) {
-    p->failed = p->failed || !opi_events_put(&p->events, until, rank, 0);
-    return NEVER;
-  }
+  if (until > now)
+    return opi_clock_again(&p->clock, rank, until);
   if (until == now)
     p->turn[rank] = p->at[rank];
   return until;
@@ -298,24 +289,24 @@ static double run_op(player *p, uint32_t rank, const opi_play_op *op, double now
   }
 }
 
-static void run_rank(player *p, uint32_t rank, double now) {
-  const uint32_t n = p->classes.n_classes, last = p->play->list_first[list_of(p, rank) + 1];
-  while (p->at[rank] < last) {
-    const size_t slot = (size_t)p->at[rank] * n + rank % n;
-    if (p->out->start[slot] == NEVER)
-      p->out->start[slot] = now;
-    const double until = run_op(p, rank, &p->play->ops[p->at[rank]], now);
-    if (until == NEVER)
-      return;
-    p->out->end[slot] = until;
-    ++p->at[rank];
-    if (until > now) {
-      p->failed = p->failed || !opi_events_put(&p->events, until, rank, 0);
-      return;
-    }
+/* One operation on the clock, or the end of the rank's list. */
+static double act(void *ctx, uint32_t rank, double now) {
+  player *p = ctx;
+  const uint32_t n = p->classes.n_classes;
+  if (p->at[rank] == p->play->list_first[list_of(p, rank) + 1]) {
+    p->out->finish_ns[rank] = now;
+    p->out->makespan = now > p->out->makespan ? now : p->out->makespan;
+    return OPI_CLOCK_STANDS;
   }
-  p->out->finish_ns[rank] = now;
-  p->out->makespan = now > p->out->makespan ? now : p->out->makespan;
+  const size_t slot = (size_t)p->at[rank] * n + rank % n;
+  if (p->out->start[slot] == NEVER)
+    p->out->start[slot] = now;
+  const double until = run_op(p, rank, &p->play->ops[p->at[rank]], now);
+  if (until == NEVER)
+    return until;
+  p->out->end[slot] = until;
+  ++p->at[rank];
+  return until;
 }
 
 /* ---- all of it ---- */
@@ -339,8 +330,9 @@ static opipe_status prepare(player *p) {
   const size_t n_messages = (size_t)play->n_messages * n;
   const size_t n_transfers = n_messages + (size_t)play->n_collectives * n;
   p->n_ranks = play->n_lists * n;
-  p->events = (opi_events){.arena = arena};
-  OPI_TRY(opi_flows_open(&p->classes, n_flows, &p->events, p->n_ranks, &p->flows, p->err));
+  const opi_clock_rules rules = {act, end_flow, p, OPI_CLOCK_TIME};
+  OPI_TRY(opi_clock_open(p->n_ranks, &rules, arena, &p->clock, p->err));
+  OPI_TRY(opi_flows_open(&p->classes, n_flows, &p->clock, &p->flows, p->err));
   opi_played *out = p->out;
   *out = (opi_played){.n_classes = n,
                       .class_of = p->classes.class_of,
@@ -355,7 +347,6 @@ static opipe_status prepare(player *p) {
                       .sent_bytes = OPI_ARENA_ARRAY(arena, double, p->n_ranks),
                       .peak_bytes = OPI_ARENA_ARRAY(arena, double, p->n_ranks)};
   p->at = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
-  p->waits_for = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
   p->turn = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
   p->batch_end = OPI_ARENA_ARRAY(arena, uint32_t, p->n_ranks);
   p->open = OPI_ARENA_ARRAY(arena, bool, p->n_ranks);
@@ -364,9 +355,9 @@ static opipe_status prepare(player *p) {
   p->members = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)play->n_groups * n);
   if (out->start == NULL || out->end == NULL || out->sent_at == NULL || out->began_at == NULL ||
       out->arrived_at == NULL || out->busy_ns == NULL || out->finish_ns == NULL ||
-      out->sent_bytes == NULL || out->peak_bytes == NULL || p->at == NULL || p->waits_for == NULL ||
-      p->turn == NULL || p->batch_end == NULL || p->open == NULL || p->transfers == NULL ||
-      p->queues == NULL || p->members == NULL)
+      out->sent_bytes == NULL || out->peak_bytes == NULL || p->at == NULL || p->turn == NULL ||
+      p->batch_end == NULL || p->open == NULL || p->transfers == NULL || p->queues == NULL ||
+      p->members == NULL)
     return opi_fail_nomem(p->err, n_ops * sizeof(double), "a simulation");
   for (size_t i = 0; i < n_ops; ++i)
     out->start[i] = out->end[i] = NEVER;
@@ -437,21 +428,10 @@ static void measure_ports(const player *p) {
 opipe_status opi_play_run(const opi_play *play, opi_arena *arena, opi_played *out_played,
                           opipe_error *err) {
   player p = {.play = play, .out = out_played, .arena = arena, .err = err};
-  opi_event event;
   OPI_TRY(prepare(&p));
-  for (uint32_t rank = 0; rank < p.n_ranks; ++rank) {
+  for (uint32_t rank = 0; rank < p.n_ranks; ++rank)
     p.at[rank] = p.turn[rank] = play->list_first[list_of(&p, rank)];
-    p.waits_for[rank] = OPIPE_NONE;
-    p.failed = p.failed || !opi_events_put(&p.events, 0, rank, 0);
-  }
-  while (!p.failed && opi_events_take(&p.events, &event)) {
-    if (event.what < p.n_ranks)
-      run_rank(&p, event.what, event.at);
-    else
-      end_flow(&p, event.what - p.n_ranks, event.version, event.at);
-  }
-  if (p.failed)
-    return opi_fail_nomem(err, p.events.n * sizeof *p.events.heap, "a simulation");
+  OPI_TRY(opi_clock_run(&p.clock, err));
   OPI_TRY(check_end(&p));
   for (uint32_t rank = 0; rank < p.n_ranks; ++rank)
     measure_memory(&p, rank);

@@ -187,7 +187,18 @@ def gather_blocks(graph):
     return 21, [indices("ids", rows, BATCH, 3)], outputs
 
 
-MODELS = {f.__name__: f for f in (scan, scan_rows, scan_nothing, ms_qdq, tensor_scatter, gather_blocks)}
+def one_mark(graph):
+    """com.microsoft Attention beside a mask with one mark for each sample, and with one for all: onnxruntime's optimiser
+    writes both where a mask was broadcast. Either stands for every key, whatever its value."""
+    x = "x"
+    for mask, causal in (("marks", 0), (graph.constant(np.zeros((1, 1), np.int32)), 1)):
+        x, kept = graph.node("Attention", [x, graph.weight(8, 24), graph.weight(24), mask, "past"], MS, 2, num_heads=2, unidirectional=causal)
+        x = graph.node("Add", [x, "x"])
+    marks = h.make_tensor_value_info("marks", T.INT32, [BATCH, 1])
+    return 17, [floats("x", BATCH, 3, 8), marks, floats("past", 2, BATCH, 2, 2, 4)], [(x, BATCH, 3, 8), (kept, 2, BATCH, 2, 5, 4)]
+
+
+MODELS = {f.__name__: f for f in (scan, scan_rows, scan_nothing, ms_qdq, tensor_scatter, gather_blocks, one_mark)}
 ROWS = (4, 6)
 
 
@@ -195,6 +206,8 @@ def fed(random, value, rows):
     shape = [rows if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
     if value.doc_string:
         return random.integers(0, int(value.doc_string), shape)
+    if value.type.tensor_type.elem_type == T.INT32:
+        return random.integers(0, 2, shape, np.int32)
     return random.standard_normal(shape).astype(np.float32)
 
 

@@ -135,7 +135,7 @@ static void test_what_cannot_be_told(void) {
   } cases[] = {{spoil_number, "'target'"},   {spoil_float, "'mean'"},
                {spoil_row, "'inner'"},       {spoil_attr, "an attribute of node 'Reshape"},
                {spoil_operator, "'Reshape"}, {spoil_wires, "'Reshape"},
-               {spoil_shape, "the shape"},   {spoil_nodes, "what they hold"}};
+               {spoil_shape, "the shape"},   {spoil_nodes, "the contents"}};
   opi_arena arena;
   opipe_error err = OPIPE_ERROR_INIT;
   const opi_row_change change = {4, 6, 1}, more = {4, 6, 5}, none = {4, 6, 0};

@@ -203,7 +203,7 @@ static void terapipe(void) {
   opi_strategy_free(found);
   layers->slices.n = 0;
   OPI_ASSERT_ERROR(opi_plan_terapipe(&q, &found, &err), OPIPE_E_INVALID, &err,
-                   "does not say what slices of its tokens take");
+                   "does not give the costs of token slices");
   opi_layers_free(layers);
 }
 

@@ -203,7 +203,7 @@ static void test_topology(void) {
                    OPIPE_E_INVALID, &err, "device 1, twice");
   bad.devices = (const uint32_t[]){1, 8};
   OPI_ASSERT_ERROR(opi_cluster_collective_ns(&c, 0, 0, &bad, 1, opi_allocator_system(), &ns, &err),
-                   OPIPE_E_INVALID, &err, "device 8, which there is not");
+                   OPIPE_E_INVALID, &err, "device 8, which does not exist");
   opi_arena_release(&arena);
 }
 
@@ -217,37 +217,37 @@ static void test_refusals(void) {
       {HEAD "\"nodes\": 0, \"devices\": [{" GPU "}]}", "\"nodes\": 0 nodes of 1 devices",
        OPIPE_E_LIMIT},
       {HEAD "\"nodes\": 2000, \"devices\": [{" GPU ", \"count\": 4}]}",
-       "2000 nodes of 4 devices behind 0; 1 to 4096", OPIPE_E_LIMIT},
+       "2000 nodes of 4 devices after 0; there must be 1 to 4096", OPIPE_E_LIMIT},
       {HEAD "\"nodes\": []}", "\"nodes\" is empty", OPIPE_E_INVALID},
       {HEAD "\"nodes\": [{\"devices\": []}]}", "nodes[0]: \"devices\" is empty", OPIPE_E_INVALID},
       {HEAD "\"nodes\": [{\"devices\": [{}]}]}", "nodes[0]: devices[0]: \"kind\" is missing",
        OPIPE_E_INVALID},
       {HEAD "\"nodes\": [{\"racks\": 1}]}", "nodes[0]: \"racks\" is no field", OPIPE_E_INVALID},
-      {HEAD "\"nodes\": [{}], \"devices\": [{" GPU "}]}", "one of both", OPIPE_E_INVALID},
+      {HEAD "\"nodes\": [{}], \"devices\": [{" GPU "}]}", "only one is allowed", OPIPE_E_INVALID},
       {HEAD "\"nodes\": 2, \"devices\": [{" GPU ", \"domain\": 4294967295}]}",
        "\"domain\" goes up to 4294967295", OPIPE_E_LIMIT},
       {HEAD "\"devices\": [{" GPU "}], \"tiers\": []}", "\"tiers\" has 0 entries", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU "}], \"tiers\": [{}]}", "tiers[0]: \"bandwidth\" is missing",
        OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU "}], \"tiers\": [{\"bandwidth\": 0.5}]}",
-       "tiers[0]: \"bandwidth\" is 0.5; 1 to 1e+18 is needed", OPIPE_E_INVALID},
+       "tiers[0]: \"bandwidth\" is 0.5; it must be from 1 to 1e+18", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU "}], \"tiers\": [{\"bandwidth\": 1e9, \"port\": 1e9, "
             "\"oversubscription\": 2}]}",
-       "\"port\" is 1e+09 and \"oversubscription\" 2: one of both", OPIPE_E_INVALID},
+       "\"port\" is 1e+09 and \"oversubscription\" 2; only one is allowed", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU
             "}], \"tiers\": [{\"bandwidth\": 1e9, \"collective\": \"star\"}]}",
-       "\"collective\" is 'star'; auto, ring", OPIPE_E_INVALID},
+       "\"collective\" is 'star'; it must be auto, ring", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU "}], \"tiers\": [{\"bandwidth\": 1e9, \"nodes\": 1, \"devices\": "
             "1}]}",
-       "it joins 1 \"devices\" and 1 \"nodes\": one of both", OPIPE_E_INVALID},
+       "it joins 1 \"devices\" and 1 \"nodes\"; only one is allowed", OPIPE_E_INVALID},
       {HEAD "\"nodes\": 4, \"devices\": [{" GPU "}], \"tiers\": [{\"bandwidth\": 1e9, \"nodes\": "
             "2}]}",
-       "tiers[0]: it leaves 2 groups of 4 devices in 4 nodes apart", OPIPE_E_INVALID},
+       "tiers[0]: it leaves 2 separate groups of 4 devices in 4 nodes", OPIPE_E_INVALID},
       {HEAD "\"nodes\": 4, \"devices\": [{" GPU "}], \"tiers\": [{\"bandwidth\": 1e9, \"nodes\": "
             "2}, {\"bandwidth\": 1e9, \"devices\": 2}]}",
        "tiers[1]: it joins 2 devices or 0 nodes", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU ", \"rates\": [{\"dtype\": \"half\", \"flops\": 1}]}]}",
-       "rates[0]: \"dtype\" is 'half'; fp64", OPIPE_E_INVALID},
+       "rates[0]: \"dtype\" is 'half'; known types are fp64", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU ", \"rates\": [{\"dtype\": \"fp16\"}]}]}",
        "rates[0]: \"flops\" is missing", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU ", \"rates\": [{\"dtype\": \"fp16\", \"flops\": 1}, "
@@ -255,7 +255,7 @@ static void test_refusals(void) {
        "two \"rates\" of type float16 and \"least\" 0: 1 and 2", OPIPE_E_INVALID},
       {HEAD "\"devices\": [{" GPU "}], \"links\": [{\"transport\": \"t\", \"rule\": \"tag\", "
             "\"occupies\": \"node\"}]}",
-       "\"occupies\" is 'node'; link or rank", OPIPE_E_INVALID},
+       "\"occupies\" is 'node'; it must be link or rank", OPIPE_E_INVALID},
   };
   for (size_t i = 0; i < OPI_COUNT(wrong); ++i) {
     opi_cluster c;
@@ -298,7 +298,7 @@ static void test_ready(void) {
   OPI_ASSERT_ERROR(opi_cluster_find("selen", folders, 2, &text, &err), OPIPE_E_NOTFOUND, &err,
                    "config-a, config-b, config-c, h100, h200, p3.16xlarge, piz-daint, selene");
   OPI_ASSERT_ERROR(opi_cluster_find("h100:nodes=x", folders, 2, &text, &err), OPIPE_E_INVALID, &err,
-                   "nodes=x; 1 to 4096");
+                   "nodes=x; it must be from 1 to 4096");
   OPI_ASSERT_ERROR(opi_cluster_find("../ready/h100", folders, 2, &text, &err), OPIPE_E_NOTFOUND,
                    &err, "there is no cluster");
   opi_text_release(&text);

@@ -115,16 +115,16 @@ static void test_wrong_files_are_refused(void) {
       {"hello", "line 1: neither a node nor an edge"},
       {"node1 -- a -- forward_compute_time=1, backward_compute_time=1, activation_size=1\n",
        "a field is missing"},
-      {NODE("1", "1x"), "is no number"},
-      {NODE("1", "-1"), "is no number"},
-      {NODE("1", "1e400"), "is no number"},
-      {NODE("1", "nan"), "is no number"},
-      {NODE("1", "1e20"), "is no number"},
-      {NODE("1", ""), "is no number"},
-      {NODE("1", "[1; ]"), "is no number"},
-      {NODE("1", "1, forward_compute_time=2"), "stands twice"},
+      {NODE("1", "1x"), "is not a number"},
+      {NODE("1", "-1"), "is not a number"},
+      {NODE("1", "1e400"), "is not a number"},
+      {NODE("1", "nan"), "is not a number"},
+      {NODE("1", "1e20"), "is not a number"},
+      {NODE("1", ""), "is not a number"},
+      {NODE("1", "[1; ]"), "is not a number"},
+      {NODE("1", "1, forward_compute_time=2"), "is given twice"},
       {NODE("1", "1, what"), "without '='"},
-      {NODE("1", "1") NODE("1", "2"), "node1 stands in lines 1 and 2"},
+      {NODE("1", "1") NODE("1", "2"), "node1 is defined in lines 1 and 2"},
       {NODE("1", "1") "node1 -- node2\n", "line 2: an edge names node2"},
       {NODE("1", "1") "node1 -- node1\n", "on a cycle"},
       {NODE("1", "1") NODE("2", "1") "node1 -- node2\n\tnode2 -- node1\n", "on a cycle"},
@@ -230,7 +230,7 @@ static void test_written_and_read_again(void) {
   static const struct {
     const char *from, *to, *part;
   } changes[] = {
-      {"profile 1", "profile 2", "this is read"},
+      {"profile 1", "profile 2", "it must be"},
       {"\"samples\": 6", "\"samples\": 2", "2 samples after 2"},
       {"\"width_share\": 0.5", "\"width_share\": 1.5", "width share is 1.5"},
       {"\"forward_ns\": 100", "\"forward_ns\": -100", "forward time in ns is -100"},
@@ -245,7 +245,7 @@ static void test_written_and_read_again(void) {
        "width share 1.5"},
       {"\"context_ns\": [0.25, ", "\"context_ns\": [", "\"context_ns\" must be a list of 2"},
       {"\"alone_ns\": [\n      [10, ", "\"alone_ns\": [\n      [true, ",
-       "\"alone_ns\"[0] is no number"},
+       "\"alone_ns\"[0] is not a number"},
   };
   for (size_t i = 0; i < OPI_COUNT(changes); ++i) {
     char text[4096];
@@ -327,20 +327,20 @@ static void test_wrong_descriptions_are_refused(void) {
   static const struct {
     const char *spec, *part;
   } rows[] = {
-      {"", "none of gpt, llama, bert"},
-      {"gpt2:layers=1", "none of gpt, llama, bert"},
+      {"", "must begin with gpt, llama or bert"},
+      {"gpt2:layers=1", "must begin with gpt, llama or bert"},
       {"gpt", "gpt needs layers="},
       {"gpt:layers=2,hidden=8,heads=2,vocab=9", "gpt needs seq="},
-      {"gpt:layers=0,hidden=8,heads=2,vocab=9,seq=4", "layers=0; it can be 1 to"},
+      {"gpt:layers=0,hidden=8,heads=2,vocab=9,seq=4", "layers=0; it must be from 1 to"},
       {"gpt:layers=2,hidden=8,heads=3,vocab=9,seq=4", "hidden=8, heads=3, kv-heads=3"},
       {"gpt:layers=2,hidden=8,heads=2,vocab=9,seq=4,positions=3", "positions=3 are fewer"},
-      {"gpt:layers=2,layers=2", "layers stands twice"},
-      {"gpt:width=2", "'width' is no key of gpt"},
+      {"gpt:layers=2,layers=2", "layers is given twice"},
+      {"gpt:width=2", "'width' is not a key of gpt"},
       {"gpt:layers", "is not key=value"},
-      {"gpt:type=fp8", "type=fp8; it can be"},
-      {"gpt:tied=2", "tied=2; it can be 0 or 1"},
-      {"gpt:pretraining=1", "'pretraining' is no key of gpt"},
-      {"gpt:layers=16777216,hidden=8,heads=2,vocab=9,seq=4", "at most 65534 can be"},
+      {"gpt:type=fp8", "type=fp8; it must be"},
+      {"gpt:tied=2", "tied=2; it must be 0 or 1"},
+      {"gpt:pretraining=1", "'pretraining' is not a key of gpt"},
+      {"gpt:layers=16777216,hidden=8,heads=2,vocab=9,seq=4", "it must be at most 65534"},
       {"gpt:layers=999999999999999999999999999999999999,hidden=8", "is not key=value"},
   };
   for (size_t i = 0; i < OPI_COUNT(rows); ++i) {

@@ -57,7 +57,7 @@ static void compare(const opi_auto *q, const char *name, const question *asked) 
   opi_judged judged;
   const opipe_status status = opi_planner_find(name)(&q->planning, &s, &err);
   if (strcmp(name, "terapipe") == 0 && strncmp(asked->arch, "bert", 4) == 0) {
-    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, "slices of its tokens");
+    OPI_ASSERT_ERROR(status, OPIPE_E_INVALID, &err, "the costs of token slices");
     return;
   }
   OPI_ASSERT_OK(status, &err);

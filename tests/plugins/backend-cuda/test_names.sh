@@ -28,7 +28,7 @@ device() {
 device 0 ' cuda:2 ' cuda:2
 device 0 ' cuda:1 ' cuda:GPU-d10b1e55-0000-0000-0000-000000000001
 device 0 ' cuda:2 ' cuda:GPU-d2,memory=100MiB
-device 2 "device 'cuda:GPU-d': 3 of the 3 devices of backend 'cuda' have a uuid that begins so" cuda:GPU-d
+device 2 "device 'cuda:GPU-d': 3 of the 3 devices of backend 'cuda' have a uuid with this prefix" cuda:GPU-d
 device 2 "device 'cuda:GPU-ff': 0 of the 3 devices" cuda:GPU-ff
 device 2 "device 'cpu:GPU-d1': 0 of the 1 devices" cpu:GPU-d1
 device 0 ' cuda:0 ' cuda:GPU-d2 CUDA_VISIBLE_DEVICES=2,0

@@ -123,10 +123,10 @@ lacks "own choice"
 
 # Others than the plan's devices.
 expect 0 "2 stages" plan "$model" --device cpu --stages 2 -o "$work/cpu.json"
-expect 3 "backend 'cpu' has no kernels that are chosen by measuring" \
+expect 3 "backend 'cpu' has no kernels to choose by measuring" \
   tune "$model" --plan "$work/cpu.json" --device cpu -o "$work/none.json"
 expect 0 "2 stages" plan "$model" --device emulated --stages 2 -o "$work/emulated.json"
-expect 3 "backend 'emulated' has no kernels that are chosen by measuring" \
+expect 3 "backend 'emulated' has no kernels to choose by measuring" \
   tune "$model" --plan "$work/emulated.json" --device emulated -o "$work/none.json"
 expect 3 "the plan has no table of kernels that were chosen by measuring" run "$model" --plan "$work/emulated.json" --tuned require
 expect 3 "no rank of the plan is on a device of kind 'cpu', rank 0 is on 'cuda'" \

@@ -183,7 +183,7 @@ opipe_status kit_session(kit *k, uint32_t flags, opi_session **out_session) {
       .max_shapes = k->max_shapes,
       .watchdog_ns = k->watchdog_ns != 0 ? k->watchdog_ns : UINT64_C(5000000000),
       .spin_us = UINT32_MAX};
-  return opi_train_open(&env, &params, out_session, &k->err);
+  return opi_session_open(&env, &params, out_session, &k->err);
 }
 
 void kit_batch_add(kit_batch *batch, const char *name, uint32_t dtype, const int64_t *shape,

@@ -292,20 +292,20 @@ static void test_the_clock_times_what_it_makes(void) {
   opi_arena own;
   opi_works works;
   opi_works_order given, made_again, timed;
-  opi_clock clock;
+  opi_works_clock clock;
   larger_make(&x, 3, "zbv", 4, 8);
   OPI_ASSERT_OK_FATAL(opi_order_ask(&plugins, &x.question, opi_allocator_system(), &order, &err),
                       &err);
   opi_arena_init(&own, opi_allocator_system(), 0);
   OPI_ASSERT_OK_FATAL(
       opi_works_build(&order->problem, order->list, &x.costs, &own, &works, &given, &err), &err);
-  OPI_ASSERT_FATAL(opi_clock_make(&works, &own, &clock) &&
+  OPI_ASSERT_FATAL(opi_works_clock_make(&works, &own, &clock) &&
                    opi_works_order_make(&works, &own, &made_again) &&
                    opi_works_order_make(&works, &own, &timed));
-  opi_clock_run(&works, &clock, &given);
-  OPI_ASSERT_FATAL(opi_clock_make_order(&works, &clock, given.start, 0.5, &made_again));
+  opi_works_clock_run(&works, &clock, &given);
+  OPI_ASSERT_FATAL(opi_works_clock_order(&works, &clock, given.start, 0.5, &made_again));
   opi_works_order_copy(&works, &made_again, &timed);
-  opi_clock_run(&works, &clock, &timed);
+  opi_works_clock_run(&works, &clock, &timed);
   OPI_ASSERT(timed.makespan == made_again.makespan);
   for (uint32_t i = 0; i < works.n; ++i)
     OPI_ASSERT(timed.start[i] == made_again.start[i]);
