@@ -3,6 +3,7 @@
  * time. ctest: timeout=60 */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "tests/runtime/launch/team_kit.h"
 
@@ -63,7 +64,7 @@ static void do_fault(const trial *t, opi_team *team) {
     case CLOSES: /* the connection, not the team */
       for (int fd = 3; fd < 64; ++fd) {
         if (fd != t->end && fd != t->out)
-          (void)close(fd);
+          (void)shutdown(fd, SHUT_RDWR);
       }
       kit_sleep_ms(DEATH_MS);
       _exit(0);
