@@ -33,19 +33,14 @@ static opipe_status make_room(opi_team *t, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* *out_is_new false: it is there already, with these bytes. */
 static opipe_status put(opi_team *t, const char *key, const uint8_t *bytes, uint32_t n,
-                        bool *out_is_new, opipe_error *err) {
+                        opipe_error *err) {
   opi_board *b = &t->board;
   uint32_t i = 0;
-  *out_is_new = !opi_map_get(b->keys, key, &i);
-  if (!*out_is_new) {
-    const opi_entry_posted *there = &b->entries[i];
-    return there->n == n && (n == 0 || memcmp(there->bytes, bytes, n) == 0)
-               ? OPIPE_OK
-               : opi_fail(err, OPIPE_E_INVALID,
-                          "board entry '%s' is there with %u other bytes, now it is posted with %u",
-                          key, there->n, n);
+  if (opi_map_get(b->keys, key, &i)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "board entry '%s' is taken: it has %u bytes, now it is posted with %u", key,
+                    b->entries[i].n, n);
   }
   OPI_TRY(make_room(t, err));
   uint8_t *copy = n == 0 ? NULL : opi_alloc(t->allocator, n);
@@ -66,15 +61,14 @@ static opipe_status put(opi_team *t, const char *key, const uint8_t *bytes, uint
 opipe_status opi_board_hear(opi_team *t, opi_connection *link, const opi_channel_message *m,
                             opipe_error *err) {
   const char *key = (const char *)m->bytes;
-  bool is_new = false;
   const uint64_t n_key = strnlen(key, m->n_bytes < OPI_KEY_ROOM ? m->n_bytes : OPI_KEY_ROOM);
   if (n_key == 0 || n_key == m->n_bytes || n_key == OPI_KEY_ROOM ||
       m->n_bytes - n_key - 1 > OPI_POST_MOST) {
     return opi_fail(err, OPIPE_E_INVALID, "a board entry of %llu bytes without a key that fits",
                     (unsigned long long)m->n_bytes);
   }
-  OPI_TRY(put(t, key, m->bytes + n_key + 1, (uint32_t)(m->n_bytes - n_key - 1), &is_new, err));
-  if (is_new && opi_team_is_root(t))
+  OPI_TRY(put(t, key, m->bytes + n_key + 1, (uint32_t)(m->n_bytes - n_key - 1), err));
+  if (opi_team_is_root(t))
     opi_team_send(t, link->rank, OPI_FRAME_POST, 0, m->bytes, m->n_bytes);
   return OPIPE_OK;
 }
@@ -90,7 +84,6 @@ static opipe_status check_key(const char *call, const char *key, opipe_error *er
 opipe_status opi_team_post(opi_team *t, const char *key, const void *bytes, uint64_t n_bytes,
                            opipe_error *err) {
   uint8_t whole[OPI_KEY_ROOM + OPI_POST_MOST];
-  bool is_new = false;
   OPI_TRY(check_key("post", key, err));
   if (n_bytes > OPI_POST_MOST || (bytes == NULL && n_bytes != 0)) {
     return opi_fail(err, OPIPE_E_LIMIT, "post '%s': %llu bytes, at most %d are allowed", key,
@@ -103,14 +96,14 @@ opipe_status opi_team_post(opi_team *t, const char *key, const void *bytes, uint
   opi_lock_take(&t->lock);
   opipe_status status = opi_team_failure(t, err);
   if (status == OPIPE_OK)
-    status = put(t, key, bytes, (uint32_t)n_bytes, &is_new, err);
-  if (status == OPIPE_OK && is_new)
+    status = put(t, key, bytes, (uint32_t)n_bytes, err);
+  if (status == OPIPE_OK)
     opi_team_send(t, OPI_NOBODY, OPI_FRAME_POST, 0, whole, n_key + n_bytes);
   opi_lock_give(&t->lock);
   return status;
 }
 
-opipe_status opi_team_look(opi_team *t, const char *key, void *out, uint64_t room, uint64_t *out_n,
+opipe_status opi_team_look(opi_team *t, const char *key, void *out, uint64_t *io_bytes,
                            opipe_error *err) {
   uint32_t i = 0;
   OPI_TRY(check_key("look", key, err));
@@ -120,7 +113,8 @@ opipe_status opi_team_look(opi_team *t, const char *key, void *out, uint64_t roo
     status = OPIPE_PENDING;
   if (status == OPIPE_OK) {
     const opi_entry_posted *there = &t->board.entries[i];
-    *out_n = there->n;
+    const uint64_t room = *io_bytes;
+    *io_bytes = there->n;
     if (there->n > room) {
       status = opi_fail(err, OPIPE_E_LIMIT, "look '%s': %u bytes, there is room for %llu", key,
                         there->n, (unsigned long long)room);

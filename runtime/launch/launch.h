@@ -63,12 +63,12 @@ opipe_status opi_team_step(opi_team *team, uint64_t step, uint32_t *out_what, op
 /* ---- board ---- */
 
 /* Entries that every process sees: addresses of transports. key: at most 127 bytes; bytes: at most
- * OPI_POST_MOST. Posting the same bytes again is allowed. Errors: INVALID, LIMIT. [any-thread] */
+ * OPI_POST_MOST. Errors: INVALID; LIMIT; STATE, the key is taken; PEER. [any-thread] */
 opipe_status opi_team_post(opi_team *team, const char *key, const void *bytes, uint64_t n_bytes,
                            opipe_error *err);
-/* Copies an entry to out [room]. OPIPE_PENDING: it is not there yet; never waits. Errors: LIMIT, it
- * has more than `room` bytes; PEER. [any-thread] */
-opipe_status opi_team_look(opi_team *team, const char *key, void *out, uint64_t room,
-                           uint64_t *out_n, opipe_error *err);
+/* Copies an entry to out. *io_bytes: in, the room; out, its bytes. OPIPE_PENDING: it is not there
+ * yet; never waits. Errors: LIMIT, there is no room; PEER. [any-thread] */
+opipe_status opi_team_look(opi_team *team, const char *key, void *out, uint64_t *io_bytes,
+                           opipe_error *err);
 
 #endif /* OPI_LAUNCH_H */
