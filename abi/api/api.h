@@ -17,6 +17,7 @@
 #include "partition/schedule/order.h"
 #include "partition/study/auto/auto.h"
 #include "partition/study/planners/apply.h"
+#include "runtime/launch/launch.h"
 #include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;
@@ -26,6 +27,7 @@ typedef struct opi_session_object opi_session_object;
 typedef struct opi_order_object opi_order_object;
 typedef struct opi_profile_object opi_profile_object;
 typedef struct opi_strategy_object opi_strategy_object;
+typedef struct opi_team_object opi_team_object;
 
 struct opi_context_object {
   atomic_uint refs;
@@ -107,6 +109,11 @@ struct opi_strategy_object {
   double state_bytes;            /* of the question */
   uint64_t batch;                /* the same */
   bool forward;                  /* the same */
+};
+
+struct opi_team_object {
+  opi_context_object *context; /* a reference */
+  opi_team *team;
 };
 
 void opi_ref(atomic_uint *refs);
@@ -351,6 +358,21 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
                                    const char *a_name, const void *b, uint64_t b_bytes,
                                    const char *b_name, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
+/* team.c */
+opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,
+                               opipe_team **out_team, opipe_error *err);
+opipe_status opi_api_team_info(opi_team_object *team, opipe_team_info *io_info, opipe_error *err);
+opipe_status opi_api_team_describe(opi_team_object *team, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
+opipe_status opi_api_team_gather(opi_team_object *team, const opipe_gather_params *params,
+                                 opipe_error *err);
+opipe_status opi_api_team_check(opi_team_object *team, opipe_error *err);
+opipe_status opi_api_team_moved(opi_team_object *team, uint64_t moves, const char *at,
+                                opipe_error *err);
+opipe_status opi_api_team_abort(opi_team_object *team, const char *reason, opipe_error *err);
+opipe_status opi_api_team_stop(opi_team_object *team, uint32_t what, opipe_error *err);
+opipe_status opi_api_team_step(opi_team_object *team, uint64_t step, uint32_t *out_what,
+                               opipe_error *err);
 /* machine.c */
 opipe_status opi_api_cluster_of_machine(opi_context_object *context,
                                         const opipe_machine_params *params, opipe_write_fn write,

@@ -75,10 +75,18 @@ typedef struct cli_planner_options {
   uint32_t samples;          /* of a micro-batch */
   bool decides;              /* --auto */
   bool every_node;           /* profile: a layer for each node */
+  bool machine;              /* profile --cluster: this machine is described */
 } cli_planner_options;
 
+/* Options of launch. */
+typedef struct cli_launch_options {
+  uint32_t n, restarts;
+  uint32_t tag; /* 1: lines begin with the rank */
+  const char *logs;
+} cli_launch_options;
+
 typedef struct cli_options {
-  uint64_t given[2]; /* given rows of tables.c, one bit each: cli_was_given */
+  uint64_t given[3]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
   char **operands;
   uint32_t n_operands;
@@ -117,7 +125,7 @@ typedef struct cli_options {
   cli_order_options order;
   cli_play_options play;
   cli_planner_options planner;
-  bool machine; /* profile --cluster */
+  cli_launch_options launch;
   struct {
     uint32_t n_candidates, n_runs;
   } tune;
@@ -409,6 +417,7 @@ int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
 int cli_schedule(const cli_options *options);
+int cli_launch(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
 /* Percent-encodes all but letters, digits, '.', '_', '-'. */
