@@ -63,6 +63,14 @@ struct opi_plan_object {
   opi_plan *plan;
 };
 
+/* How the processes of a team open a session together; team NULL: there is none. */
+typedef struct opi_meeting {
+  opi_team_object *team; /* a reference */
+  opipe_board board;     /* the team's, with keys of this session */
+  uint32_t number;       /* of the session on its team */
+  opipe_team_info info;
+} opi_meeting;
+
 struct opi_session_object {
   atomic_uint refs;
   opi_plan_object *plan; /* a reference */
@@ -71,6 +79,7 @@ struct opi_session_object {
   bool *local;               /* [n_ranks] is it here? */
   uint32_t n_ranks;
   atomic_bool warned_of_rate; /* of steps by a learning rate of 0 */
+  opi_meeting meeting;
 };
 
 struct opi_order_object {
@@ -112,8 +121,10 @@ struct opi_strategy_object {
 };
 
 struct opi_team_object {
+  atomic_uint refs;
   opi_context_object *context; /* a reference */
   opi_team *team;
+  atomic_uint n_sessions; /* opened so far, also those that failed */
 };
 
 void opi_ref(atomic_uint *refs);
@@ -124,6 +135,7 @@ void opi_context_unref(void *context);
 void opi_model_unref(void *model);
 void opi_plan_unref(void *plan);
 void opi_session_unref(void *session);
+void opi_team_unref(void *team);
 void opi_order_unref(void *order);
 void opi_profile_unref(void *profile);
 void opi_strategy_unref(void *strategy);
@@ -358,6 +370,19 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
                                    const char *a_name, const void *b, uint64_t b_bytes,
                                    const char *b_name, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
+/* session_team.c */
+opipe_status opi_meeting_begin(opi_meeting *meeting, opipe_team *team, opipe_error *err);
+void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
+/* The ranks of this process, where the host names none. */
+opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
+/* Tells all processes whether this one is ready (`own`), its plan and its ranks, and returns the
+ * answer of all. */
+opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status own,
+                                 opipe_error *err);
+/* Callbacks of opi_session_env; ctx: opi_meeting. */
+opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
+opipe_status opi_meeting_check(void *meeting, opipe_error *err);
+
 /* team.c */
 opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,
                                opipe_team **out_team, opipe_error *err);

@@ -260,7 +260,8 @@ static const opi_field session_params[] = {
     ANY(T, max_shapes),
     NUMBERS(T, local_ranks, n_local_ranks),
     ANY(T, n_local_ranks),
-    ZERO(T, reserved)};
+    ZERO(T, reserved),
+    ANY(T, team)};
 const opi_struct opi_struct_session_params = STRUCT(T, session_params, OPIPE_END(T, flags));
 #undef T
 

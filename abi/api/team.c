@@ -28,8 +28,10 @@ static opipe_status give_part(void *ctx, uint32_t rank, const void *data, uint64
   return status;
 }
 
-static void end_team(void *object) {
+void opi_team_unref(void *object) {
   opi_team_object *team = object;
+  if (team == NULL || !opi_unref(&team->refs))
+    return;
   opi_context_object *context = team->context;
   opi_team_close(team->team);
   opi_free(&context->allocator, team, sizeof *team);
@@ -57,9 +59,11 @@ opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_par
     opi_free(&context->allocator, team, sizeof *team);
     return status;
   }
+  atomic_init(&team->refs, 1);
+  atomic_init(&team->n_sessions, 0);
   team->context = context;
   opi_ref(&context->refs);
-  OPI_TRY(opi_handle_new(OPI_HANDLE_TEAM, team, end_team, context->handle, &handle, err));
+  OPI_TRY(opi_handle_new(OPI_HANDLE_TEAM, team, opi_team_unref, context->handle, &handle, err));
   *out_team = opi_handle_pointer(handle);
   return OPIPE_OK;
 }

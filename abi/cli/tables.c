@@ -99,8 +99,9 @@ const cli_option cli_option_rows[] = {
     {PLAN, "depth", "N", "slots of a boundary tensor (2; more if it skips stages)",
      COUNT(depth, 1024), .in_plan = true},
     {PLAN, "transport", "NAME",
-     "local (preset) or a plugin's id, with options as NAME:key=value,...", TEXT(transport),
-     .in_plan = true},
+     "local (preset; of several processes shm) or a plugin's id, with options as "
+     "NAME:key=value,...",
+     TEXT(transport), .in_plan = true},
     {PLAN, "cost", "rates|measured|F=N,I=N,W=N",
      "node times by device rates (preset) or measured; or stage times in ms, F=5+5+9",
      cli_take_cost, 0, 0, 0, "rates|measured", .in_plan = true},
@@ -176,6 +177,10 @@ const cli_option cli_option_rows[] = {
     {RUN, "input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", LIST(inputs)},
     {RUN, "output", "DIR", "write every output as DIR/NAME.npy; also -o", TEXT(output),
      .letter = 'o'},
+    {RUN, "launcher", "none|NAME",
+     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
+     "(preset: the first complete set)",
+     TEXT(launcher)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -191,6 +196,10 @@ const cli_option cli_option_rows[] = {
     {RUN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
     {TRAIN, "shuffle", NULL, "shuffle the samples anew in every epoch", FLAG(t.shuffle)},
+    {TRAIN, "launcher", "none|NAME",
+     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
+     "(preset: the first complete set)",
+     TEXT(launcher)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},

@@ -23,6 +23,7 @@
 #define OPIPE_REQUESTS_H
 
 #include "state.h"
+#include "team.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -66,6 +67,12 @@ typedef struct opipe_session_params {
   const uint32_t *local_ranks; /* [n_local_ranks] ranks of the plan that run here (guide: hosts) */
   uint32_t n_local_ranks;      /* 0: all */
   uint32_t reserved;           /* 0 */
+#endif
+#if OPIPE_TARGET_MINOR >= 5
+  opipe_team *team; /* its processes open the session together, each with ranks of its own; without
+                       local_ranks, process w of W runs ranks w * P / W to (w + 1) * P / W - 1 of P.
+                       A process that refuses is the answer for all; one that fails later fails the
+                       session everywhere. NULL: none */
 #endif
 } opipe_session_params;
 
